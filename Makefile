@@ -1,0 +1,33 @@
+# Each target makes its own virtual environment; Python 3.11 or newer and a package registry are all it needs.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed-test
+export TF_CPP_MIN_LOG_LEVEL ?= 2
+
+.PHONY: demo test test-all lint clean
+
+demo: $(STAMP)
+	$(BIN)/lipdp train --dataset digits --epsilon 4 --output runs/demo --overwrite
+	@echo "Open runs/demo/report.html; the privacy statement is runs/demo/privacy.txt."
+
+test: $(STAMP) lint
+	KERAS_BACKEND=tensorflow $(BIN)/python -m pytest -q -n 2
+	KERAS_BACKEND=jax $(BIN)/python -m pytest -q -n 2
+
+test-all: $(STAMP) lint
+	KERAS_BACKEND=tensorflow $(BIN)/python -m pytest -q -n 2 -m ""
+	KERAS_BACKEND=jax $(BIN)/python -m pytest -q -n 2 -m ""
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+$(STAMP): setup.cfg pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet -e ".[test]"
+	touch $@
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache

@@ -1,0 +1,44 @@
+"""The one interface behind which every accountant lives."""
+
+import abc
+
+from lipdp.accounting import checks
+from lipdp.accounting.mechanism import Mechanism
+
+_REGISTRY: dict[str, "Accountant"] = {}
+
+
+class Accountant(abc.ABC):
+    """Turns a list of releases into epsilon.
+
+    A new accountant subclasses this, sets `name`, implements the two methods and calls `register`.
+    """
+
+    name: str = ""
+
+    @abc.abstractmethod
+    def epsilon(self, mechanisms: tuple[Mechanism, ...], delta: float, rough: bool = False) -> float:
+        """Returns a valid epsilon of all `mechanisms` together (already canonical).
+
+        `math.inf` says that there is no guarantee. With `rough` the bound may be looser by a few percent when
+        that is quicker: it guides searches, and is never reported.
+        """
+
+    @abc.abstractmethod
+    def describe(self, mechanisms: tuple[Mechanism, ...], delta: float) -> dict:
+        """Returns what a reader needs to repeat the number: name, library and version, settings."""
+
+
+def register(accountant: Accountant) -> None:
+    """Makes an accountant known under its name."""
+    _REGISTRY[accountant.name] = accountant
+
+
+def get(name: str) -> Accountant:
+    """Returns the accountant called `name`; ValueError when there is none."""
+    return _REGISTRY[checks.choice("accountant", name, names())]
+
+
+def names() -> tuple[str, ...]:
+    """Returns the names of the accountants."""
+    return tuple(sorted(_REGISTRY))

@@ -1,0 +1,107 @@
+"""Epsilon of one plan or of a list of releases."""
+
+import functools
+from collections.abc import Iterable
+
+from lipdp.accounting import accountant as accountants
+from lipdp.accounting import checks
+from lipdp.accounting.mechanism import Mechanism, canonical
+
+
+def compose(mechanisms: Iterable[Mechanism], delta: float, accountant: str = "pld") -> float:
+    """Returns epsilon of all the releases together.
+
+    Args:
+        mechanisms: the releases, in any order.
+        delta: in (0, 1); at least 1e-11 for "pld".
+        accountant: "pld" (tight, default) or "rdp".
+
+    Returns:
+        A float of at least 0, `math.inf` when there is no guarantee (noise_multiplier below 0.01).
+
+    Raises:
+        ValueError: when an argument is out of range.
+
+    **Guarantee.**
+    Conditions: those of `Mechanism`, for each entry; the whole list was fixed before the first release.
+    Bound: everything released is (epsilon, delta)-differentially private, one example added or removed.
+    Not covered: lists chosen while looking at the releases; that needs a privacy filter.
+    Source: see the accountants.
+
+    Example:
+        >>> one = Mechanism(sampling_probability=0.01, noise_multiplier=1.0, count=1000)
+        >>> compose([one, one], delta=1e-6) == compose([Mechanism(0.01, 1.0, 2000)], delta=1e-6)
+        True
+        >>> compose([], delta=1e-6)
+        0.0
+    """
+    return _compose(canonical(mechanisms), checks.delta(delta), accountants.get(accountant))
+
+
+@functools.lru_cache(maxsize=4096)
+def _compose(mechanisms, delta, accountant, rough=False):
+    return accountant.epsilon(mechanisms, delta, rough)
+
+
+def rough(mechanisms: Iterable[Mechanism], delta: float, accountant: str) -> float:
+    """Returns `compose`'s epsilon, perhaps a few percent too large but sooner: for searches only."""
+    return _compose(canonical(mechanisms), delta, accountants.get(accountant), True)
+
+
+def epsilon(
+    *,
+    noise_multiplier: float,
+    sampling_probability: float,
+    updates: int,
+    delta: float,
+    accountant: str = "pld",
+) -> float:
+    """Returns epsilon of a training run.
+
+    Args:
+        noise_multiplier: standard deviation of the noise over the L2 sensitivity, at least 0.
+        sampling_probability: expected batch size / number of examples, in (0, 1].
+        updates: number of noisy updates released, an int of at least 0.
+        delta: in (0, 1); at least 1e-11 for "pld".
+        accountant: "pld" (tight, default) or "rdp".
+
+    Returns:
+        A float of at least 0, `math.inf` when there is no guarantee.
+
+    Raises:
+        ValueError: when an argument is out of range.
+
+    **Guarantee.**
+    Conditions: Poisson sampling, Gaussian noise, add or remove one example; see `Mechanism`.
+    Bound: the sequence of all updates is (epsilon, delta)-differentially private.
+    Not covered: any other sampler or relation, tuning, metrics on the training data.
+    Source: see the accountants.
+
+    Example:
+        >>> value = epsilon(noise_multiplier=1.1, sampling_probability=256 / 60000, updates=2350, delta=1e-5)
+        >>> round(value, 3)
+        0.92
+    """
+    updates = checks.integer("updates", updates)
+    return compose([Mechanism(sampling_probability, noise_multiplier, updates)], delta, accountant)
+
+
+def describe(mechanisms: Iterable[Mechanism], delta: float, accountant: str = "pld") -> dict:
+    """Returns how `compose` computes its number.
+
+    Args:
+        mechanisms: the releases.
+        delta: in (0, 1).
+        accountant: name of the accountant.
+
+    Returns:
+        A dict of strings: "name", "library", "version", "settings".
+
+    Raises:
+        ValueError: when an argument is out of range.
+
+    Example:
+        >>> describe([Mechanism(0.01, 1.0, 100)], 1e-6)["library"]
+        'dp_accounting'
+    """
+    return accountants.get(accountant).describe(canonical(mechanisms), checks.delta(delta))

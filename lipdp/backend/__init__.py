@@ -1,0 +1,40 @@
+"""The few functions that differ between frameworks, for the backend Keras was configured with.
+
+This package is the only place where a framework is imported, and it imports the active one only.
+"""
+
+import keras
+
+if keras.backend.backend() == "tensorflow":
+    from lipdp.backend.tensorflow import (
+        chunked_train_step,
+        compiles,
+        full_precision,
+        normal,
+        ratchet,
+        replicas,
+    )
+elif keras.backend.backend() == "jax":
+    from lipdp.backend.jax import (
+        chunked_train_step,
+        compiles,
+        full_precision,
+        normal,
+        ratchet,
+        replicas,
+    )
+else:
+    raise ImportError(
+        f"lipdp runs on the TensorFlow and JAX backends of Keras, and Keras is configured with "
+        f"{keras.backend.backend()!r}. Set the environment variable KERAS_BACKEND to 'tensorflow' or 'jax' "
+        "before the first import of keras."
+    )
+
+__all__ = [
+    "chunked_train_step",
+    "compiles",
+    "full_precision",
+    "normal",
+    "ratchet",
+    "replicas",
+]

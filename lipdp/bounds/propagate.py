@@ -1,0 +1,259 @@
+"""Scalar bounds through a Keras graph: norms forward, cotangents backward."""
+
+from dataclasses import dataclass, field
+
+import keras
+from keras import tree
+from keras.src.models.functional import Functional  # has no public name
+
+from lipdp.bounds.registry import Answers, answers
+from lipdp.layers.base import times
+
+# Float32 rounding of one layer, forward and backward, and of its projected kernel.
+SLACK = 1e-5
+
+
+@dataclass(frozen=True)
+class LayerBounds:
+    """One use of a layer: what may enter it, how far it stretches, and its parameters' gradients."""
+
+    layer: object = field(repr=False)
+    input_bound: float
+    lipschitz: float
+    cotangent_bound: float
+    variables: tuple = field(repr=False, default=())
+    gradient_bounds: tuple[float, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.layer.name
+
+    @property
+    def kind(self) -> str:
+        return type(self.layer).__name__
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Bounds of a whole model, for one example.
+
+    Attributes:
+        layers: One `LayerBounds` per use of a layer, in the order of the graph.
+        output_bound: Largest norm of the output; infinite without `BoundedInput`.
+        lipschitz: Bound on the gradient norm at the inputs: with the cotangent bound 1, a Lipschitz
+            constant of the model.
+        slack: Factor for float32 rounding, already inside `gradient`.
+    """
+
+    layers: tuple[LayerBounds, ...]
+    output_bound: float
+    lipschitz: float
+    slack: float
+
+    def gradient(self, variable) -> float:
+        """Largest gradient norm of a variable, summed over all uses of its layer."""
+        found = [
+            bound
+            for layer in self.layers
+            for owned, bound in zip(layer.variables, layer.gradient_bounds, strict=True)
+            if owned is variable
+        ]
+        if not found:
+            raise ValueError(f"Variable '{variable.path}' has no gradient bound: no layer answers for it.")
+        return sum(found) * self.slack
+
+
+def propagate(model, cotangent: float, *, trained: bool = False, input_bound: float = float("inf")) -> Bounds:
+    """Bounds every gradient of a Sequential or functional model, for any example and allowed weights.
+
+    Args:
+        model: A built `keras.Sequential` or functional `keras.Model` with one output; nested models and
+            layers used several times are followed.
+        cotangent: Largest norm of one example's loss gradient at the output (`loss.lipschitz`).
+        trained: Use the spectral norms of the present weights instead of the constraint's. Such bounds
+            serve certificates: they hold no gradients.
+        input_bound: Largest norm of each input, where it is known; private data need `BoundedInput`.
+
+    Returns:
+        A `Bounds`.
+
+    Raises:
+        ValueError: a layer without bounds; a trainable layer without `BoundedInput` upstream; a gradient
+            that has to pass a layer without a Lipschitz constant; a precision other than float32.
+
+    Guarantee:
+        If each layer's answers hold, `gradient(v)` bounds the norm of one example's gradient of v.
+        Forward: `output_bound`. Backward (chain rule): the cotangent of a tensor is at most the sum,
+        over the layers that read it, of their Lipschitz constant times their own cotangent; a layer
+        used several times adds the bounds of its uses (triangle inequality). Float32 rounding is
+        covered by a factor (1 + 1e-5) per layer. Not covered: losses that mix examples.
+
+    Example:
+        >>> import keras
+        >>> from lipdp import bounds, layers
+        >>> model = keras.Sequential([keras.Input((4,)), layers.BoundedInput(norm=2.0),
+        ...                           layers.SpectralDense(3)])
+        >>> round(bounds.propagate(model, 0.5).gradient(model.weights[0]), 3)
+        1.0
+    """
+    if not 0 <= cotangent < float("inf"):
+        raise ValueError(f"`cotangent` must be finite and not negative. Received: cotangent={cotangent!r}.")
+    graph = _Graph(model)
+    output_bound = graph.forward((float(input_bound),) * len(graph.functional.inputs), trained)
+    input_cotangents = graph.backward(float(cotangent), trained)
+    uses = tuple(graph.uses())
+    return Bounds(uses, output_bound, sum(input_cotangents), (1.0 + SLACK) ** (2 * len(uses)))
+
+
+class _Graph:
+    """One functional graph; a nested model is a node that holds a graph of its own."""
+
+    def __init__(self, model):
+        self.functional = functional(model)
+        if len(self.functional.outputs) != 1:
+            raise ValueError(
+                f"Bounds are defined for models with one output. Received: model '{model.name}' with "
+                f"{len(self.functional.outputs)} outputs."
+            )
+        depths = self.functional._nodes_by_depth
+        self.nodes = [
+            _Node(node) for depth in sorted(depths, reverse=True) for node in depths[depth] if not node.is_input
+        ]
+
+    def forward(self, input_bounds: tuple[float, ...], trained: bool) -> float:
+        bounds = {id(t): b for t, b in zip(self.functional.inputs, input_bounds, strict=True)}
+        for node in self.nodes:
+            bounds[node.output] = node.forward(tuple(bounds[t] for t in node.inputs), trained)
+        return bounds[id(self.functional.outputs[0])]
+
+    def backward(self, cotangent: float, trained: bool) -> tuple[float, ...]:
+        cotangents = {id(self.functional.outputs[0]): cotangent}
+        for node in reversed(self.nodes):
+            # A node off the path to the output has no cotangent.
+            received = node.backward(cotangents.get(node.output, 0.0), trained)
+            for tensor, value in zip(node.inputs, received, strict=True):
+                cotangents[tensor] = cotangents.get(tensor, 0.0) + value
+        return tuple(cotangents.get(id(t), 0.0) for t in self.functional.inputs)
+
+    def uses(self):
+        for node in self.nodes:
+            yield from node.inner.uses() if node.inner else (node.use,)
+
+
+class _Node:
+    """One use of a layer."""
+
+    def __init__(self, node):
+        self.operation = node.operation
+        self.inputs = [id(t) for t in node.input_tensors]
+        if len(node.output_tensors) != 1:
+            raise ValueError(
+                f"Layer '{self.operation.name}' has {len(node.output_tensors)} outputs; bounds are defined for one."
+            )
+        self.output = id(node.output_tensors[0])
+        self.inner = _Graph(self.operation) if isinstance(self.operation, keras.Model) else None
+        if self.inner:
+            _refuse_named_inputs(node, self.inner.functional)
+        self.answers: Answers | None = None if self.inner else answers(self.operation)
+        _refuse_call(node)
+        policy = getattr(self.operation, "dtype_policy", None)
+        if policy is not None and policy.compute_dtype != "float32":
+            raise ValueError(
+                f"Layer '{self.operation.name}' computes in {policy.compute_dtype}, where rounding breaks "
+                "the norm bounds. Use float32: keras.config.set_dtype_policy('float32')."
+            )
+
+    def forward(self, input_bounds, trained):
+        self.input_bounds = input_bounds
+        if self.inner:
+            return self.inner.forward(input_bounds, trained)
+        bound = self.answers.output_bound(input_bounds)
+        if trained and bound == float("inf") and max(input_bounds) < float("inf"):
+            # A linear layer without projection: only its present norm is known.
+            return sum(map(times, self.answers.trained_lipschitz(input_bounds), input_bounds))
+        return bound
+
+    def backward(self, cotangent, trained):
+        if self.inner:
+            return self.inner.backward(cotangent, trained)
+        lipschitz = (self.answers.trained_lipschitz if trained else self.answers.input_lipschitz)(self.input_bounds)
+        variables, gradients = ((), ()) if trained else self._parameters(cotangent)
+        self.use = LayerBounds(
+            layer=self.operation,
+            input_bound=max(self.input_bounds),
+            lipschitz=max(lipschitz),
+            cotangent_bound=cotangent,
+            variables=variables,
+            gradient_bounds=gradients,
+        )
+        return tuple(times(constant, cotangent) for constant in lipschitz)
+
+    def _parameters(self, cotangent):
+        layer = self.operation
+        variables = tuple(getattr(layer, "trainable_variables", ()))
+        if not variables:
+            return (), ()
+        if not max(self.input_bounds) < float("inf"):
+            raise ValueError(
+                f"Layer '{layer.name}' trains on inputs of unbounded norm. Put lipdp.layers.BoundedInput "
+                "before the first trainable layer."
+            )
+        if not cotangent < float("inf"):
+            raise ValueError(
+                f"The gradient of layer '{layer.name}' passes a layer without a Lipschitz constant, such as "
+                "BoundedInput(mode='normalise') or a layer with projected=False. Keep such layers before the first "
+                "trainable one, or among the first."
+            )
+        gradients = self.answers.parameter_bounds(self.input_bounds, cotangent)
+        if len(gradients) != len(variables):
+            raise ValueError(
+                f"Layer '{layer.name}' bounds {len(gradients)} gradients but has {len(variables)} trainable variables."
+            )
+        return variables, tuple(float(g) for g in gradients)
+
+
+def _refuse_call(node) -> None:
+    """A layer's answers are about its input tensors alone: masks and constants change what it computes."""
+    arguments, layer = node.arguments, node.operation
+    others = [v for v in tree.flatten(arguments.args) if not isinstance(v, (keras.KerasTensor, type(None)))]
+    others += [v for v in tree.flatten(arguments.kwargs) if not isinstance(v, (bool, type(None)))]
+    if others:
+        raise ValueError(
+            f"Layer '{layer.name}' is called on constants or with a mask, which no bound covers. Received, besides its "
+            f"input tensors: {', '.join(type(v).__name__ for v in others)}."
+        )
+    regularised = [v.path for v in getattr(layer, "variables", ()) if getattr(v, "regularizer", None)]
+    if getattr(layer, "activity_regularizer", None) is not None or regularised:
+        raise ValueError(
+            f"Layer '{layer.name}' adds a regulariser to the loss, whose gradient has no bound. Remove it from the "
+            "layer's configuration."
+        )
+
+
+def _refuse_named_inputs(node, graph) -> None:
+    """Named inputs are matched in another order than the one in which the graph lists them."""
+    given = node.arguments.args[0] if node.arguments.args else None
+    if len(graph.inputs) > 1 and not (
+        isinstance(given, (list, tuple)) and isinstance(graph._inputs_struct, (list, tuple))
+    ):
+        raise ValueError(
+            f"Model '{node.operation.name}' has several inputs; inside another model it is read as a list. Received: "
+            f"{type(given).__name__}. Build it and call it with a list of tensors."
+        )
+
+
+def functional(model):
+    """The functional graph behind a Sequential or functional model."""
+    if type(model).call not in (Functional.call, keras.Sequential.call, keras.Model.call):
+        raise ValueError(
+            f"Model '{model.name}' has a `call` of its own, which its graph does not show. Received: "
+            f"{type(model).__name__}. Use a Sequential or functional model, or a lipdp.layers.LipschitzLayer."
+        )
+    graph = getattr(model, "_functional", None) if isinstance(model, keras.Sequential) else model
+    if graph is None or not hasattr(graph, "_nodes_by_depth"):
+        unbuilt = " that is not built: give its first layer an input shape"
+        raise ValueError(
+            f"Model '{model.name}' has no graph to read bounds from. Received: {type(model).__name__}"
+            f"{unbuilt if isinstance(model, keras.Sequential) else ''}. Use a Sequential or functional model."
+        )
+    return graph

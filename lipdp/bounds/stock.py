@@ -1,0 +1,232 @@
+"""Bounds of Keras' own parameter-free layers (proofs: the unfold argument, or one line each)."""
+
+import math
+
+import keras
+from keras import layers
+from keras.src.ops import numpy as raw  # the operations behind `x + y` have no public name
+
+from lipdp.bounds.registry import parameter_free, register
+from lipdp.norms import conv_multiplicity
+
+# sup |f'| of each activation; the second number is a bound on |f(0)|, per entry.
+_ACTIVATIONS = {
+    "linear": (1.0, 0.0),
+    "relu": (1.0, 0.0),
+    "relu6": (1.0, 0.0),
+    "tanh": (1.0, 0.0),
+    "elu": (1.0, 0.0),
+    "softsign": (1.0, 0.0),
+    "hard_tanh": (1.0, 0.0),
+    "sigmoid": (0.25, 0.5),
+    "hard_sigmoid": (1.0 / 6.0, 0.5),
+    "softplus": (1.0, math.log(2.0)),
+    "gelu": (1.129, 0.0),
+    "silu": (1.1, 0.0),
+}
+
+
+def _one(layer) -> float:
+    return 1.0
+
+
+for _type in (
+    layers.InputLayer,
+    layers.Identity,
+    layers.Flatten,
+    layers.Reshape,
+    layers.Permute,
+    layers.ZeroPadding1D,
+    layers.ZeroPadding2D,
+    layers.ZeroPadding3D,
+    layers.Cropping1D,
+    layers.Cropping2D,
+    layers.Cropping3D,
+    layers.GlobalMaxPooling1D,
+    layers.GlobalMaxPooling2D,
+    layers.GlobalMaxPooling3D,
+    raw.Absolute,
+    raw.Negative,
+):
+    register(_type, _one)
+
+
+def _max_pooling(layer) -> float:
+    """A maximum is 1-Lipschitz on its window; an entry stands in at most M windows."""
+    return math.sqrt(conv_multiplicity(layer.pool_size, layer.strides, (1,) * len(layer.pool_size)))
+
+
+def _average_pooling(layer) -> float:
+    """As the maximum, with the window mapped to `<w, 1> / n`, of norm 1 / sqrt(n)."""
+    if layer.padding != "valid":
+        raise ValueError(
+            f"Layer '{layer.name}' averages windows cut at the border over fewer entries, which has no tight "
+            f"bound. Received: padding={layer.padding!r}. Use padding='valid'."
+        )
+    return _max_pooling(layer) / math.sqrt(math.prod(layer.pool_size))
+
+
+for _max, _average in (
+    (layers.MaxPooling1D, layers.AveragePooling1D),
+    (layers.MaxPooling2D, layers.AveragePooling2D),
+    (layers.MaxPooling3D, layers.AveragePooling3D),
+):
+    register(_max, _max_pooling)
+    register(_average, _average_pooling)
+
+
+def _global_average(layer):
+    """`sum_p x_p / P` per channel: norm 1 / sqrt(P); 1 where P is unknown."""
+    last = getattr(layer, "data_format", "channels_last") == "channels_last"
+    sizes = [shape[1:-1] if last else shape[2:] for shape in _input_shapes(layer)]
+    if not sizes or any(None in size for size in sizes):
+        return 1.0
+    return 1.0 / math.sqrt(min(math.prod(size) for size in sizes))
+
+
+for _type in (
+    layers.GlobalAveragePooling1D,
+    layers.GlobalAveragePooling2D,
+    layers.GlobalAveragePooling3D,
+):
+    register(_type, _global_average)
+
+
+@register(layers.ReLU)
+def _relu(layer) -> float:
+    """Slopes 0, 1 and `negative_slope`; a threshold other than zero makes a jump."""
+    slope = 0.0 if layer.negative_slope is None else float(layer.negative_slope)
+    if layer.threshold:
+        raise ValueError(
+            f"Layer '{layer.name}' jumps at its threshold, so it is not Lipschitz. Received: "
+            f"threshold={layer.threshold!r}. Use threshold=0."
+        )
+    return max(1.0, abs(slope))
+
+
+@register(layers.LeakyReLU)
+def _leaky_relu(layer) -> float:
+    return max(1.0, abs(float(layer.negative_slope)))
+
+
+@register(layers.ELU)
+def _elu(layer) -> float:
+    """The slope at 0- is alpha; ELU is convex where alpha <= 1 and jumps in slope above."""
+    return max(1.0, abs(float(layer.alpha)))
+
+
+@register(layers.Activation)
+def _activation(layer):
+    name = getattr(layer.activation, "__name__", repr(layer.activation))
+    if name not in _ACTIVATIONS or keras.activations.get(name) is not layer.activation:
+        raise ValueError(
+            f"Layer '{layer.name}' applies activation {name!r}, which has no known Lipschitz constant. "
+            f"Use one of {sorted(_ACTIVATIONS)}, or lipdp.layers.Abs."
+        )
+    slope, offset = _ACTIVATIONS[name]
+    if not offset:
+        return slope
+    size = _entries(layer)
+    return parameter_free(lambda bounds: (slope,), lambda bounds: slope * bounds[0] + offset * math.sqrt(size))
+
+
+@register(layers.Rescaling)
+def _rescaling(layer):
+    """An affine map with public constants."""
+    if not all(isinstance(v, (int, float)) for v in (layer.scale, layer.offset)):
+        raise ValueError(
+            f"Layer '{layer.name}' has a bound for scalar constants only. Received: scale={layer.scale!r}, "
+            f"offset={layer.offset!r}."
+        )
+    scale = abs(float(layer.scale))
+    if not (math.isfinite(scale) and math.isfinite(layer.offset)):
+        raise ValueError(
+            f"Layer '{layer.name}' needs finite constants. Received: scale={layer.scale!r}, offset={layer.offset!r}."
+        )
+    if not layer.offset:
+        return scale
+    shift = abs(float(layer.offset)) * math.sqrt(_entries(layer))
+    return parameter_free(lambda bounds: (scale,), lambda bounds: scale * bounds[0] + shift)
+
+
+def _dropout(layer) -> float:
+    """Masks belong to positions in the batch: an added example moves the others under other masks.
+
+    Only masks that nobody knows could be averaged over, and a model file holds the state that made them.
+    """
+    raise ValueError(
+        f"Layer '{layer.name}' draws masks by position in the batch, so one more example changes the gradients of "
+        f"others. Received: {type(layer).__name__}(rate={layer.rate!r}). Leave it out: the noise regularises."
+    )
+
+
+for _type in (layers.Dropout, layers.SpatialDropout1D, layers.SpatialDropout2D, layers.SpatialDropout3D):
+    register(_type, _dropout)
+
+
+def _upsampling(layer) -> float:
+    """Nearest neighbours: each entry is repeated."""
+    if getattr(layer, "interpolation", "nearest") != "nearest":
+        raise ValueError(
+            f"Layer '{layer.name}' has a bound for interpolation='nearest' only. "
+            f"Received: interpolation={layer.interpolation!r}."
+        )
+    size = layer.size if isinstance(layer.size, (tuple, list)) else (layer.size,)
+    return math.sqrt(math.prod(size))
+
+
+for _type in (layers.UpSampling1D, layers.UpSampling2D, layers.UpSampling3D):
+    register(_type, _upsampling)
+
+
+def _sum(layer):
+    """Every entry of the output is a sum of one entry per input; broadcasting would repeat entries."""
+    _same_shapes(layer)
+    return 1.0
+
+
+def _pythagoras(layer):
+    """`||(x, y)||^2 = ||x||^2 + ||y||^2`; also covers entrywise maxima and minima."""
+    if not isinstance(layer, layers.Concatenate):
+        _same_shapes(layer)
+    elif any(layer.axis % len(node.output_tensors[0].shape) == 0 for node in layer._inbound_nodes):
+        raise ValueError(
+            f"Layer '{layer.name}' joins the batch axis, which mixes examples. Received: axis={layer.axis}."
+        )
+    return parameter_free(lambda bounds: (1.0,) * len(bounds), lambda bounds: math.hypot(*bounds))
+
+
+@register(layers.Average)
+def _average(layer):
+    _same_shapes(layer)
+    return parameter_free(lambda bounds: (1.0 / len(bounds),) * len(bounds))
+
+
+for _type in (layers.Add, layers.Subtract, raw.Add, raw.Subtract):
+    register(_type, _sum)
+for _type in (layers.Concatenate, layers.Maximum, layers.Minimum):
+    register(_type, _pythagoras)
+
+
+def _same_shapes(layer) -> None:
+    for node in layer._inbound_nodes:
+        shapes = {tuple(t.shape) for t in node.input_tensors}
+        # A size that is not known may turn out to be one, which broadcasts.
+        if len(shapes) > 1 or any(None in shape[1:] for shape in shapes):
+            name = getattr(layer, "name", type(layer).__name__)
+            raise ValueError(
+                f"Layer '{name}' needs inputs of equal, known shapes: broadcasting has no bound here. "
+                f"Received shapes: {sorted(map(str, shapes))}."
+            )
+
+
+def _input_shapes(layer) -> list[tuple]:
+    """One shape per use of a layer with one input."""
+    return [tuple(node.input_tensors[0].shape) for node in layer._inbound_nodes]
+
+
+def _entries(layer) -> int:
+    shapes = [shape[1:] for shape in _input_shapes(layer)]
+    if not shapes or any(None in shape for shape in shapes):
+        raise ValueError(f"Layer '{layer.name}' needs a full input shape to state its bound. Received: {shapes}.")
+    return max(math.prod(shape) for shape in shapes)

@@ -1,0 +1,228 @@
+"""Robustness certificates from the certified norms of the trained weights."""
+
+import math
+
+import keras
+import numpy as np
+from keras import ops, tree
+
+from lipdp import backend, bounds
+from lipdp.layers import Bias, SpectralDense
+
+# Relative float32 error granted to a computed logit.
+_LOGIT_SLACK = 1e-5
+# Margin by which the metric, which sees neither the model nor its inputs, stays below `certified_accuracy`.
+_METRIC_SLACK = 2e-3
+
+
+def lipschitz(model) -> float:
+    """A Lipschitz constant of the model from its input to its outputs, for the present weights, in L2 norm.
+
+    Args:
+        model: A Sequential or functional model of layers with bounds.
+
+    Raises:
+        ValueError: a layer without bounds or without a Lipschitz constant.
+
+    Guarantee:
+        The product (or sum, at branches) of certified upper bounds on each layer's norm, computed in
+        float64; never an estimate from below.
+
+    Example:
+        >>> import keras
+        >>> from lipdp import certify, layers
+        >>> model = keras.Sequential([keras.Input((4,)), layers.SpectralDense(3)])
+        >>> round(certify.lipschitz(model), 3)
+        1.0
+    """
+    bounded = bounds.propagate(model, 1.0, trained=True)
+    constant = bounded.lipschitz * bounded.slack
+    if not constant < math.inf:
+        raise ValueError(
+            f"Model '{model.name}' holds a layer without a Lipschitz constant, such as "
+            "BoundedInput(mode='normalise'). Certificates need BoundedInput(mode='clip')."
+        )
+    return constant
+
+
+def radii(model, x, batch_size: int = 1024) -> np.ndarray:
+    """L2 radius around each example inside which the predicted class cannot change.
+
+    Args:
+        model: A Sequential or functional model of layers with bounds; its outputs are logits of shape
+            `(batch, classes)`, or `(batch, 1)` for two classes split at zero.
+        x: Array of examples, or one array per input. Radii are in the norm of these inputs.
+        batch_size: Examples per forward pass.
+
+    Returns:
+        Array of shape `(len(x),)`, float64, >= 0; 0 where the logits are not finite.
+
+    Raises:
+        ValueError: see `lipschitz`; or the outputs are not of shape `(batch, classes)`.
+
+    Guarantee:
+        Between classes i and j the difference of logits is K_ij-Lipschitz: `K_ij = ||w_i - w_j|| L'`
+        when the model ends in a dense kernel w behind an L'-Lipschitz body, else `sqrt(2) L`. The
+        radius is `min_j (f_i - f_j) / K_ij` for the predicted i (Tsuzuku et al. 2018), with the margin
+        reduced by the float32 error of the logits. Not covered: inputs changed before they reach the
+        model (cropping, quantisation).
+
+    Example:
+        >>> import keras, numpy as np
+        >>> from lipdp import certify, layers
+        >>> model = keras.Sequential([keras.Input((4,)), layers.SpectralDense(3)])
+        >>> certify.radii(model, np.zeros((2, 4), "float32")).tolist()
+        [0.0, 0.0]
+    """
+    return _radii(model, x, _logits(model, x, batch_size))
+
+
+def certified_accuracy(model, x, y, at=(0.1, 0.5, 1.0), batch_size: int = 1024) -> dict[float, float]:
+    """Fraction of examples that are classified correctly at every point within each radius.
+
+    Args:
+        model, x, batch_size: As in `radii`.
+        y: Class indices `(N,)`, one-hot rows `(N, classes)`, or 0/1 for a model with one output.
+        at: Radii, >= 0, in the input's L2 norm. Radius 0 is plain accuracy.
+
+    Returns:
+        A dictionary from radius to fraction.
+
+    Example:
+        >>> import keras, numpy as np
+        >>> from lipdp import certify, layers
+        >>> model = keras.Sequential([keras.Input((2,)), layers.SpectralDense(2, "identity")])
+        >>> certify.certified_accuracy(model, np.eye(2, dtype="float32"), [0, 1], at=(0.1, 9.0))
+        {0.1: 1.0, 9.0: 0.0}
+    """
+    logits = _logits(model, x, batch_size)
+    found = _radii(model, x, logits)
+    y = np.asarray(y)
+    if len(y) != len(logits):
+        raise ValueError(f"Inputs and labels must have the same length. Received: {len(logits)} and {len(y)}.")
+    if logits.shape[1] == 1:
+        correct = (logits[:, 0] > 0) == (y.reshape(len(y)) > 0.5)
+    else:
+        correct = logits.argmax(1) == (y.argmax(1) if y.ndim == 2 and y.shape[1] > 1 else y.reshape(len(y)))
+    return {float(r): float(np.mean(correct & ((found > r) | (r == 0)))) for r in at}
+
+
+def _logits(model, x, batch_size: int) -> np.ndarray:
+    if len(model.output_shape) != 2:
+        raise ValueError(
+            f"Certificates need one vector of logits per example. Received: model '{model.name}' with outputs of shape "
+            f"{model.output_shape}. End it with Flatten or a dense layer."
+        )
+    # TF32 would add errors that the slack below does not cover.
+    with backend.full_precision():
+        return np.asarray(model.predict(x, batch_size=batch_size, verbose=0), "float64")
+
+
+def _radii(model, x, logits) -> np.ndarray:
+    constants = _pair_constants(model)
+    finite = np.isfinite(logits).all(axis=1)
+    logits = np.where(finite[:, None], logits, 0.0)
+    # Rounding errors scale with what enters the last layer, not with what cancels to the logits.
+    slack = 2.0 * _LOGIT_SLACK * np.maximum(np.abs(logits).max(axis=1), _scale(model, x))
+    if logits.shape[1] == 1:
+        return np.where(finite, np.maximum(np.abs(logits[:, 0]) - slack, 0.0) / constants[0, 0], 0.0)
+    winner = logits.argmax(axis=1)
+    rows = np.arange(len(logits))
+    margins = np.maximum(logits[rows, winner][:, None] - logits - slack[:, None], 0.0)
+    margins[rows, winner] = np.inf
+    # Two classes with equal kernels have margin 0 and constant 0: no radius.
+    return np.where(finite, (margins / np.maximum(constants[winner], 1e-300)).min(axis=1), 0.0)
+
+
+def _scale(model, x) -> float:
+    """Largest norm of the logits that the model's bounds allow on these inputs."""
+    scale = bounds.propagate(model, 1.0, trained=True).output_bound
+    if scale < math.inf:
+        return scale
+    arrays = [np.asarray(part, "float64") for part in tree.flatten(x)]
+    norm = max(np.linalg.norm(part.reshape(len(part), -1), axis=1).max(initial=0.0) for part in arrays)
+    return bounds.propagate(model, 1.0, trained=True, input_bound=norm).output_bound
+
+
+def _pair_constants(model) -> np.ndarray:
+    """Lipschitz constants of all differences of two logits; of the logit itself where there is one."""
+    total, outputs = lipschitz(model), model.output_shape[-1]
+    if outputs == 1:
+        return np.full((1, 1), max(total, 1e-300))
+    uses = bounds.propagate(model, 1.0, trained=True).layers
+    index = len(uses) - 1
+    while index > 0 and isinstance(uses[index].layer, Bias):
+        index -= 1
+    last = uses[index]
+    shared = sum(use.layer is last.layer for use in uses) > 1
+    # A subclass may compute something else.
+    if type(last.layer) is not SpectralDense or shared or not last.lipschitz:
+        return np.full((outputs, outputs), math.sqrt(2.0) * total)
+    rows = np.asarray(ops.convert_to_numpy(last.layer.kernel), "float64").T
+    return np.stack([np.linalg.norm(rows - row, axis=1) for row in rows]) * (total / last.lipschitz)
+
+
+@keras.saving.register_keras_serializable(package="lipdp")
+class CertifiedAccuracy(keras.metrics.Metric):
+    """Certified accuracy at one radius, as a Keras metric for `compile(metrics=[...])`.
+
+    Args:
+        radius: L2 radius in the input's norm, >= 0.
+        lipschitz: A Lipschitz constant that holds for every weight the constraints allow: 1 for a chain
+            of 1-Lipschitz layers (see `summary_bounds`).
+        name: Default: `certified_accuracy_<radius>`.
+
+    Guarantee:
+        Counts an example when its margin exceeds `sqrt(2) * lipschitz * radius` (one output:
+        `lipschitz * radius`) by 0.2 %: never more than are certified. `certify.certified_accuracy` is
+        tighter, because it uses the norms of the trained weights. Not covered: rounding where the
+        model's output bound exceeds 100 radii. On training data it is outside of epsilon.
+
+    Example:
+        >>> from lipdp import certify
+        >>> metric = certify.CertifiedAccuracy(0.1)
+        >>> metric.update_state([0], [[1.0, 0.0]])
+        >>> float(metric.result())
+        1.0
+    """
+
+    def __init__(self, radius: float, lipschitz: float = 1.0, name: str | None = None, **kwargs):
+        super().__init__(name=name or f"certified_accuracy_{radius:g}", **kwargs)
+        if not (radius >= 0 and 0 < lipschitz < math.inf):
+            raise ValueError(
+                "`radius` must be >= 0 and `lipschitz` positive and finite. Received: "
+                f"radius={radius!r}, lipschitz={lipschitz!r}."
+            )
+        self.radius, self.lipschitz = float(radius), float(lipschitz)
+        self._certified = self.add_variable((), "zeros", name="certified")
+        self._total = self.add_variable((), "zeros", name="total")
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        logits = ops.cast(y_pred, "float32")
+        y_true = ops.cast(y_true, "float32")
+        slack = 2.0 * _LOGIT_SLACK * ops.max(ops.abs(logits), axis=-1)
+        classes = logits.shape[-1]
+        if classes == 1:
+            sign = ops.where(ops.reshape(y_true, (-1,)) > 0.5, 1.0, -1.0)
+            margin, constant = logits[:, 0] * sign, self.lipschitz
+        else:
+            hot = len(y_true.shape) == 2 and y_true.shape[1] == classes
+            labels = ops.argmax(y_true, axis=-1) if hot else ops.reshape(y_true, (-1,))
+            mask = ops.one_hot(ops.cast(labels, "int32"), classes)
+            # A label out of range has no logit: not certified.
+            own = ops.max(ops.where(mask > 0, logits, -math.inf), axis=-1)
+            margin = own - ops.max(ops.where(mask > 0, -math.inf, logits), axis=-1)
+            constant = math.sqrt(2.0) * self.lipschitz
+        needed = (1.0 + _METRIC_SLACK) * constant * self.radius
+        certified = ops.cast(margin - slack > needed, "float32")
+        weight = ops.ones_like(certified)
+        if sample_weight is not None:
+            weight = ops.cast(ops.reshape(sample_weight, (-1,)), "float32")
+        self._certified.assign_add(ops.sum(certified * weight))
+        self._total.assign_add(ops.sum(weight))
+
+    def result(self):
+        return self._certified / ops.maximum(self._total, 1e-12)
+
+    def get_config(self):
+        return {**super().get_config(), "radius": self.radius, "lipschitz": self.lipschitz}

@@ -1,0 +1,180 @@
+"""The words of the command line."""
+
+import argparse
+import difflib
+import sys
+
+_DATASET = "digits (no network), mnist, fashion_mnist, cifar10 (from the folder in LIPDP_DATA, else through \
+Keras), or a .npz or .csv file of your own"
+
+_TRAIN = """Train a differentially private, robustness-certified classifier and write a run folder.
+
+Files: .npz holds x, y or x_train, y_train[, x_test, y_test]; .csv has a header, numeric features and one
+column of classes. 8-bit images are divided by the constant 255. The features of a table are taken as they are
+and each row is clipped to an L2 norm (--input-norm): nothing is standardised by the private data, since means
+and deviations would have to be paid for. Ranges that are public go into --feature-ranges. The list of
+classes and the number of rows are treated as public."""
+
+_RANGES = """JSON file of PUBLIC ranges of a table's columns, as {"age": [0, 120]}, mapped to [-1, 1]; never
+computed from the private rows"""
+
+
+class Finished(Exception):
+    """Parsing ended the command: help was shown, or the words were wrong."""
+
+    def __init__(self, code: int):
+        super().__init__(code)
+        self.code = code
+
+
+class _Parser(argparse.ArgumentParser):
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, allow_abbrev=False, **kwargs)
+
+    def error(self, message):
+        text = " ".join(message.split()).rstrip(".")
+        stop = "" if text.endswith("?") else "."
+        sys.stderr.write(f"{self.prog}: error: {text}{stop} See {self.prog} --help.\n")
+        raise Finished(2)
+
+    def exit(self, status=0, message=None):
+        if message:
+            sys.stderr.write(message)
+        raise Finished(status)
+
+
+def parse(argv: list[str]) -> argparse.Namespace:
+    """Returns the options of one command.
+
+    Args:
+        argv: words after `lipdp`.
+
+    Returns:
+        A namespace with `command` and the options of that command.
+
+    Raises:
+        Finished: help or the version was printed (code 0), or the words were wrong (code 2, one line written).
+    """
+    parser, commands = _parsers()
+    options, unknown = parser.parse_known_args(argv)
+    if unknown:
+        command = commands[options.command]
+        known = [word for action in command._actions for word in action.option_strings]
+        word = next((word for word in unknown if word.startswith("-")), unknown[0]).split("=")[0]
+        close = difflib.get_close_matches(word, known, 1)
+        command.error(f"unknown argument {word!r}" + (f". Did you mean {close[0]}?" if close else ""))
+    return options
+
+
+def _parsers() -> tuple[_Parser, dict[str, _Parser]]:
+    parser = _Parser(prog="lipdp", description="Differentially private, robustness-certified training.")
+    parser.add_argument("--version", action="version", version=_version())
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    builders = {
+        "train": (_train, "train a private classifier and write a run folder"),
+        "epsilon": (_epsilon, "epsilon of a training run"),
+        "calibrate": (_calibrate, "noise multiplier for a budget"),
+        "certify": (_certify, "certified accuracy of a trained model"),
+        "report": (_report, "rebuild the report of a run folder"),
+    }
+    made = {}
+    for name, (build, text) in builders.items():
+        description = _TRAIN if name == "train" else f"{text[0].upper()}{text[1:]}."
+        made[name] = commands.add_parser(
+            name, help=text, description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+        )
+        build(made[name])
+        made[name].add_argument("--json", action="store_true", help="write JSON to standard output, nothing else")
+    return parser, made
+
+
+def _train(parser):
+    add = parser.add_argument
+    add("--dataset", required=True, metavar="NAME|FILE", help=_DATASET)
+    add("--epsilon", type=float, help="budget: the noise is calibrated to spend it")
+    add("--delta", type=float, help="default: 1e-5, or the power of ten below 1 / N if that is less")
+    add(
+        "--noise-multiplier",
+        type=float,
+        help="noise instead of a budget, or, with a budget, until it is spent",
+    )
+    add(
+        "--recipe",
+        default="accurate",
+        choices=("accurate", "robust"),
+        help="default: accurate; robust trades accuracy for larger certified radii",
+    )
+    add("--epochs", type=int, help="default: by the budget")
+    add("--batch-size", type=int, help="EXPECTED batch size; default: by the number of examples")
+    add("--physical-batch-size", type=int, help="rows in memory at once; default: the whole batch")
+    add("--learning-rate", type=float, help="at the start, falls to zero; default: by the recipe")
+    add(
+        "--input-norm",
+        type=float,
+        help="public L2 norm that each example is clipped to; default: by its size",
+    )
+    add("--feature-ranges", metavar="FILE", help=_RANGES)
+    add("--label", metavar="COLUMN", help="column of classes of a .csv file; default: the last one")
+    add(
+        "--validation-split",
+        type=float,
+        metavar="FRACTION",
+        help="hold out this part of the training rows to measure accuracy on; they are not in N, get no "
+        "protection from epsilon, and take the place of the test part of the data set",
+    )
+    add("--accountant", default="pld", choices=("pld", "rdp"), help="default: pld, the tight one")
+    add(
+        "--training-metrics",
+        action="store_true",
+        help="also log loss and accuracy on the private data: NOT private",
+    )
+    add("--radii", type=float, nargs="+", default=[0.1, 0.5, 1.0], metavar="R", help="default: 0.1 0.5 1.0")
+    add("--seed", type=int, help="repeatable, but only private towards people who do not know it")
+    add("--output", metavar="DIR", help="run folder, new or empty; default: runs/<dataset>-<time>")
+    add("--overwrite", action="store_true", help="replace an earlier run in --output")
+    add(
+        "--verbose",
+        type=int,
+        choices=(0, 1, 2),
+        help="Keras' progress: 0 silent, 1 bar, 2 one line per epoch",
+    )
+
+
+def _plan(parser):
+    add = parser.add_argument
+    add("--sampling-probability", type=float, help="expected batch size / number of examples")
+    add("--batch-size", type=int, help="expected batch size, with --num-examples")
+    add("--num-examples", type=int, help="number of training examples")
+    add("--updates", type=int, help="number of noisy updates")
+    add("--epochs", type=int, help="instead of --updates")
+    add("--delta", type=float, default=1e-5, help="default: 1e-5")
+    add("--accountant", default="pld", choices=("pld", "rdp"), help="default: pld, the tight one")
+
+
+def _epsilon(parser):
+    parser.add_argument("--noise-multiplier", type=float, required=True, help="noise over sensitivity")
+    _plan(parser)
+
+
+def _calibrate(parser):
+    parser.add_argument("--epsilon", type=float, required=True, help="the budget")
+    _plan(parser)
+
+
+def _certify(parser):
+    add = parser.add_argument
+    add("run", metavar="RUN_OR_MODEL", help="a run folder or a .keras file")
+    add("--dataset", metavar="NAME|FILE", help=f"default: that of the run folder; {_DATASET}")
+    add("--label", metavar="COLUMN", help="column of classes of a .csv file; default: the last one")
+    add("--feature-ranges", metavar="FILE", help=_RANGES)
+    add("--radii", type=float, nargs="+", default=[0.1, 0.5, 1.0], metavar="R", help="default: 0.1 0.5 1.0")
+
+
+def _report(parser):
+    parser.add_argument("run", metavar="RUN", help="a run folder")
+
+
+def _version() -> str:
+    import lipdp
+
+    return f"lipdp {lipdp.__version__}"

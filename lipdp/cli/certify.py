@@ -1,0 +1,107 @@
+"""`lipdp certify`: certified accuracy of a trained model at radii."""
+
+import pathlib
+
+from lipdp import data
+from lipdp.cli import evaluation, output, quiet
+from lipdp.report import folder as folders
+from lipdp.report import numbers
+
+
+def run(options, argv) -> None:
+    """Writes the certified accuracy of a model on held-out examples."""
+    evaluation.check_radii(options.radii)
+    path = pathlib.Path(options.run)
+    if not path.exists():
+        raise FileNotFoundError(
+            f"There is no such model. Received: {options.run!r}. Pass a run folder or a .keras file."
+        )
+    recorded = folders.read(path).run["settings"] if path.is_dir() else None
+    x, y, dataset, remark = _examples(options, recorded)
+    model = load(path / folders.MODEL if path.is_dir() else path)
+    _check_fit(model, dataset)
+    found = evaluation.measure(model, x, y, options.radii)
+    if options.json:
+        output.write_json({"model": str(path), "dataset": dataset.name, "remark": remark, **found})
+        return
+    output.write(
+        f"accuracy {numbers.percent(found['accuracy'])} on {found['examples']} examples of {dataset.name} ({remark})",
+        f"Lipschitz constant {found['lipschitz']:.4g}, median certified radius {found['median_radius']:.4g}",
+        *(
+            f"certified accuracy within L2 radius {entry['radius']:g}: {numbers.percent(entry['accuracy'])}"
+            for entry in found["certified"]
+        ),
+    )
+
+
+def load(path: pathlib.Path):
+    """Returns the model in a `.keras` file.
+
+    Raises:
+        FileNotFoundError: when there is no such file.
+        ValueError: when it is not a model, or not one that lipdp can read.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"There is no such model file. Received: {str(path)!r}. Pass a run folder or a .keras file."
+        )
+    if path.suffix != ".keras":
+        raise ValueError(f"Models are read from .keras files. Received: {str(path)!r}. Pass a run folder or a model.")
+    quiet.load_keras()
+    import keras
+
+    try:
+        return keras.saving.load_model(path)
+    except Exception as error:  # Keras, zipfile, json and h5py each have their own
+        reason = str(error).strip().split("\n")[0].split(". ")[0].rstrip(".") or type(error).__name__
+        raise ValueError(
+            f"{path} is not a model that lipdp can read: {reason}. Pass what lipdp train wrote."
+        ) from error
+
+
+def _examples(options, recorded):
+    """Returns examples, their classes, the data set they are of, and which part of it they are."""
+    if options.dataset is None:
+        if recorded is None:
+            raise ValueError("It is not said on what to certify. Received: a model file. Pass --dataset as well.")
+        dataset = _load(recorded["dataset"], recorded["label"], recorded["feature_ranges"])
+        if recorded["validation_split"] is not None:
+            dataset = dataset.held_out(recorded["validation_split"])
+        if dataset.x_test is None:
+            raise ValueError(
+                f"The run held out no examples of {recorded['dataset']!r}, and numbers on its training examples would "
+                "not be private. Pass --dataset with other examples."
+            )
+        return dataset.x_test, dataset.y_test, dataset, "held-out part"
+    # What the run was told about its table holds for other rows of it, unless said again.
+    said = recorded or {"label": None, "feature_ranges": None}
+    named = options.label or (said["label"] if options.dataset.endswith(".csv") else None)
+    dataset = _load(options.dataset, named, options.feature_ranges or said["feature_ranges"])
+    if recorded is not None and list(dataset.classes) != recorded["classes"]:
+        raise ValueError(
+            f"The data set has other classes than the run was trained on. Received: {list(dataset.classes)}, trained "
+            f"on {recorded['classes']}. Pass data with the same classes."
+        )
+    if dataset.x_test is not None:
+        return dataset.x_test, dataset.y_test, dataset, "test part"
+    return (
+        dataset.x_train,
+        dataset.y_train,
+        dataset,
+        "all rows; if the model was trained on them, NOT private",
+    )
+
+
+def _load(source, label, ranges) -> data.Dataset:
+    dataset = data.load(source, label)
+    return dataset if ranges is None else data.scale(dataset, data.read_ranges(ranges))
+
+
+def _check_fit(model, dataset) -> None:
+    shapes = [tuple(tensor.shape[1:]) for tensor in getattr(model, "inputs", None) or ()]
+    classes = max(2, model.output_shape[-1]) if shapes else None
+    if shapes != [tuple(dataset.input_shape)] or classes != dataset.num_classes:
+        raise ValueError(
+            f"The model does not fit the data. Received: a model for inputs of shape {shapes} and {classes} classes, "
+            f"data of shape {tuple(dataset.input_shape)} and {dataset.num_classes} classes."
+        )

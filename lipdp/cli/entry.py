@@ -1,0 +1,72 @@
+"""From words to one command; from an error to one line."""
+
+import contextlib
+import importlib
+import os
+import sys
+import traceback
+import warnings
+
+from lipdp.cli import arguments
+
+# Bad input; everything else that goes wrong outside of the program is 1.
+_BAD_INPUT = (ValueError, FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError)
+
+
+def main(argv=None) -> int:
+    """Runs one `lipdp` command.
+
+    Args:
+        argv: words after `lipdp`; default: those of this process.
+
+    Returns:
+        0 when it did what was asked; 2 for bad input, 1 for other failures, 130 when interrupted: each with
+        one line on standard error. Errors in lipdp itself keep their traceback; with LIPDP_TRACEBACK set, all do.
+
+    Example:
+        >>> main(["epsilon", "--noise-multiplier", "1.1", "--batch-size", "256", "--num-examples", "60000",
+        ...       "--updates", "2350"])
+        epsilon 0.9203 at delta 1e-05 after 2350 updates (pld)
+        0
+    """
+    argv = list(sys.argv[1:] if argv is None else argv)
+    # Read when the frameworks are first imported: their start-up messages are not for our users.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    try:
+        options = arguments.parse(argv)
+    except arguments.Finished as finished:
+        return finished.code
+    command = importlib.import_module(f"lipdp.cli.{options.command}")
+    try:
+        with _warnings_as_lines(options.command):
+            command.run(options, argv)
+    except _BAD_INPUT as error:
+        return _fail(options.command, error, 2)
+    except OSError as error:
+        return _fail(options.command, error, 1)
+    except KeyboardInterrupt:
+        return _fail(options.command, "interrupted; nothing was written.", 130)
+    return 0
+
+
+def _fail(command: str, error, code: int) -> int:
+    if os.environ.get("LIPDP_TRACEBACK"):
+        traceback.print_exc()
+    sys.stderr.write(f"lipdp {command}: error: {_one_line(error)}\n")
+    return code
+
+
+def _one_line(error) -> str:
+    return " ".join(str(error).split())
+
+
+@contextlib.contextmanager
+def _warnings_as_lines(command: str):
+    def show(message, category, *_, **__):
+        sys.stderr.write(f"lipdp {command}: warning: {_one_line(message)}\n")
+
+    before, warnings.showwarning = warnings.showwarning, show
+    try:
+        yield
+    finally:
+        warnings.showwarning = before

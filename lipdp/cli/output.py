@@ -1,0 +1,24 @@
+"""What the commands write to standard output."""
+
+import json
+import math
+import sys
+
+
+def write_json(values: dict) -> None:
+    """Writes one JSON object; infinite numbers become null, which JSON has no word for."""
+    sys.stdout.write(json.dumps(finite(values), indent=2, allow_nan=False) + "\n")
+
+
+def write(*lines: str) -> None:
+    """Writes lines of text."""
+    sys.stdout.write("\n".join(lines) + "\n")
+
+
+def finite(value):
+    """Returns JSON-serialisable `value` with None in place of infinity and NaN."""
+    if isinstance(value, dict):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,225 @@
+"""`lipdp train`: from a data set and a budget to a run folder."""
+
+import contextlib
+import dataclasses
+import datetime
+import math
+import shlex
+import sys
+import time
+import warnings
+
+from lipdp import data, recipes, report
+from lipdp.accounting import checks
+from lipdp.cli import evaluation, output, quiet
+from lipdp.cli.versions import versions
+from lipdp.plan import Plan
+from lipdp.report import numbers
+from lipdp.report.folder import MODEL, NOT_PRIVATE
+
+_LARGEST_SEED = 2**32 - 1
+
+
+def run(options, argv) -> None:
+    """Trains, writes the run folder and says what came out."""
+    started, clock = datetime.datetime.now(), time.monotonic()
+    _check(options)
+    dataset = _dataset(options)
+    recipe = _recipe(options, dataset)
+    delta = _default_delta(dataset.num_examples) if options.delta is None else options.delta
+    plan = _plan(options, recipe, dataset.num_examples, delta)
+    folder = report.claim(options.output, dataset.name, options.overwrite)
+    try:
+        model, history = _fit(options, recipe, dataset, plan)
+        bounds = model.summary_bounds(print_fn=lambda text: None)
+        held_out = None
+        if dataset.x_test is not None:
+            held_out = evaluation.measure(model, dataset.x_test, dataset.y_test, options.radii)
+        written = report.RunFolder(
+            run={
+                "command": shlex.join(["lipdp", *argv]),
+                "argv": argv,
+                "settings": _settings(options, recipe, dataset, plan),
+                "versions": versions(),
+                "started": started.isoformat(sep=" ", timespec="seconds"),
+                "seconds": round(time.monotonic() - clock, 1),
+            },
+            results={"held_out": held_out, "bounds": output.finite(bounds)},
+            privacy=output.finite(model.privacy.to_dict()),
+            statement=model.privacy.statement(),
+            history=history,
+        )
+        _write(folder, model, written)
+    except BaseException:
+        # Leaves no folder behind; one that holds an earlier run is not empty and stays.
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+        raise
+    _tell(options, written, folder)
+
+
+def _write(folder, model, written) -> None:
+    report.clear(folder)
+    try:
+        model.save(folder / MODEL)
+        report.write(folder, written)
+        report.render(folder)
+    except BaseException:
+        report.clear(folder)
+        raise
+
+
+def _check(options) -> None:
+    """Refuses what is wrong by itself, before anything slow begins."""
+    if options.epsilon is None and options.noise_multiplier is None:
+        raise ValueError(
+            "It is not said how private the training must be. Received: neither --epsilon nor --noise-multiplier. Pass "
+            "--epsilon 2, say."
+        )
+    for name in ("epsilon", "noise_multiplier", "learning_rate", "input_norm"):
+        if getattr(options, name) is not None:
+            checks.positive(name, getattr(options, name))
+    for name in ("epochs", "batch_size", "physical_batch_size"):
+        if getattr(options, name) is not None:
+            checks.integer(name, getattr(options, name), minimum=1)
+    if options.delta is not None:
+        checks.delta(options.delta)
+    evaluation.check_radii(options.radii)
+    if options.seed is not None and not 0 <= options.seed <= _LARGEST_SEED:
+        raise ValueError(
+            f"The seed is out of range. Received: --seed {options.seed}. Pass a whole number from 0 to {_LARGEST_SEED}."
+        )
+
+
+def _dataset(options) -> data.Dataset:
+    dataset = data.load(options.dataset, options.label)
+    if options.feature_ranges is not None:
+        dataset = data.scale(dataset, data.read_ranges(options.feature_ranges))
+    return dataset if options.validation_split is None else dataset.held_out(options.validation_split)
+
+
+def _recipe(options, dataset) -> recipes.Recipe:
+    recipe = recipes.recipe(
+        dataset.input_shape, dataset.num_classes, dataset.num_examples, options.epsilon, options.recipe
+    )
+    given = {
+        name: getattr(options, name)
+        for name in ("epochs", "batch_size", "learning_rate", "input_norm")
+        if getattr(options, name) is not None
+    }
+    return dataclasses.replace(recipe, **given)
+
+
+def _default_delta(num_examples: int) -> float:
+    """Returns 1e-5, or the largest power of ten below 1 / N when that is less."""
+    return min(1e-5, 10.0 ** -(math.floor(math.log10(num_examples)) + 1))
+
+
+def _plan(options, recipe, num_examples: int, delta: float) -> Plan:
+    """Returns the plan that `fit` will make, so that a wrong one ends before Keras is loaded."""
+    public = {"num_examples": num_examples, "batch_size": recipe.batch_size, "delta": delta}
+    public |= {"updates": recipe.updates(num_examples), "accountant": options.accountant}
+    if options.noise_multiplier is not None:
+        return Plan(**public, noise_multiplier=options.noise_multiplier, epsilon=options.epsilon)
+    with _status(options, "Calibrating the noise ..."):
+        return Plan.calibrated(**public, epsilon=options.epsilon)
+
+
+def _fit(options, recipe, dataset, plan):
+    quiet.load_keras()
+    if options.seed is not None:
+        import keras
+
+        keras.utils.set_random_seed(options.seed)
+    model = recipe.build(dataset.num_examples)
+    held_out = None if dataset.x_test is None else (dataset.x_test, dataset.y_test)
+    with warnings.catch_warnings():
+        # Said once already, when the plan was made here.
+        warnings.filterwarnings("ignore", message="delta is not below 1 / num_examples")
+        history = model.fit(
+            dataset.x_train,
+            dataset.y_train,
+            batch_size=recipe.batch_size,
+            epochs=recipe.epochs,
+            verbose=_verbosity(options),
+            validation_data=held_out,
+            epsilon=options.epsilon,
+            noise_multiplier=options.noise_multiplier,
+            delta=plan.delta,
+            strategy=recipe.strategy(),
+            accountant=options.accountant,
+            physical_batch_size=options.physical_batch_size,
+            training_metrics=options.training_metrics,
+            seed=options.seed,
+        )
+    return model, _rows(history, options.training_metrics)
+
+
+def _rows(history, training_metrics: bool) -> tuple[dict, ...]:
+    """Returns the history by epoch; what was computed on the private data is marked, or left out."""
+    columns = {}
+    for name, values in history.history.items():
+        if name == "epsilon" or name.startswith("val_"):
+            columns[name] = values
+        elif training_metrics:
+            columns[name + NOT_PRIVATE] = values
+    return tuple(
+        {"epoch": epoch + 1, **{name: float(values[i]) for name, values in columns.items()}}
+        for i, epoch in enumerate(history.epoch)
+    )
+
+
+def _settings(options, recipe, dataset, plan) -> dict:
+    layers = {k: v for k, v in dataclasses.asdict(recipe).items() if k not in ("input_shape", "num_classes")}
+    return {
+        "dataset": options.dataset,
+        "label": options.label,
+        "feature_ranges": options.feature_ranges,
+        "validation_split": options.validation_split,
+        "input_shape": list(dataset.input_shape),
+        "classes": list(dataset.classes),
+        "num_examples": dataset.num_examples,
+        "epsilon": options.epsilon,
+        "delta": plan.delta,
+        "updates": plan.updates,
+        "accountant": options.accountant,
+        **layers,
+        "physical_batch_size": options.physical_batch_size,
+        "training_metrics": options.training_metrics,
+        "seed": options.seed,
+    }
+
+
+def _tell(options, written, folder) -> None:
+    held_out = written.results["held_out"]
+    if options.json:
+        output.write_json({"folder": str(folder), "held_out": held_out, "privacy": written.privacy})
+        return
+    privacy = written.privacy
+    lines = [
+        f"epsilon {numbers.up(privacy['epsilon'])} at delta {privacy['delta']:g} after {privacy['updates']} updates on "
+        f"{written.run['settings']['num_examples']} examples (add or remove one, Poisson sampling, "
+        f"{options.accountant})"
+    ]
+    if held_out is None:
+        lines.append("accuracy not measured: nothing was held out (--validation-split 0.2, say)")
+    else:
+        lines += evaluation.lines(held_out)
+    if options.training_metrics:
+        lines.append("Loss and accuracy on the training data were logged: NOT private, keep them to yourself.")
+    files = ", ".join(sorted(path.name for path in folder.iterdir()))
+    output.write(*lines, f"Written to {folder}: {files}")
+
+
+def _verbosity(options) -> int:
+    if options.json:
+        return 0
+    return options.verbose if options.verbose is not None else (1 if sys.stdout.isatty() else 2)
+
+
+def _status(options, text: str):
+    if options.json or options.verbose == 0 or not sys.stderr.isatty():
+        return contextlib.nullcontext()
+    from rich.console import Console
+
+    return Console(stderr=True).status(text)

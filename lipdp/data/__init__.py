@@ -1,0 +1,7 @@
+"""Data sets as plain arrays: four standard ones, and the user's own files."""
+
+from lipdp.data.dataset import Dataset as Dataset
+from lipdp.data.load import NAMES as NAMES
+from lipdp.data.load import load as load
+from lipdp.data.ranges import read_ranges as read_ranges
+from lipdp.data.ranges import scale as scale

@@ -1,0 +1,143 @@
+"""What a loader returns, and the two things that may be done to it before training."""
+
+import dataclasses
+
+import numpy as np
+
+# Public, and the same for every data set: which rows are held out must not depend on the rows.
+_SPLIT_SEED = 0
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Dataset:
+    """Arrays for training and for measuring.
+
+    Args:
+        x_train: float32, `(N, height, width, channels)` in [0, 1] for images, `(N, columns)` for tables.
+        y_train: int32 class ids `(N,)`, from 0 to `num_classes - 1`.
+        x_test: like `x_train`, or None when nothing is held out.
+        y_test: like `y_train`, or None.
+        classes: label of each class id, as it stood in the source. Treated as public.
+        name: short name.
+        columns: names of a table's columns; None for images.
+
+    **Guarantee.**
+    Conditions: none.
+    Bound: no example of `x_train` was changed in view of another one: images are divided by the constant 255,
+    tables are as they were in the file.
+    Not covered: the list of classes, the column names and the number of rows, which are taken to be public.
+
+    Example:
+        >>> import numpy as np
+        >>> data = Dataset(np.zeros((3, 2), "float32"), np.array([0, 1, 1]), None, None, ("no", "yes"), "toy")
+        >>> data.num_classes, data.num_examples, data.is_table
+        (2, 3, True)
+    """
+
+    x_train: np.ndarray
+    y_train: np.ndarray
+    x_test: np.ndarray | None
+    y_test: np.ndarray | None
+    classes: tuple
+    name: str
+    columns: tuple[str, ...] | None = None
+
+    @property
+    def num_classes(self) -> int:
+        """Returns the number of classes."""
+        return len(self.classes)
+
+    @property
+    def num_examples(self) -> int:
+        """Returns the number of training examples."""
+        return len(self.y_train)
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Returns the shape of one example."""
+        return self.x_train.shape[1:]
+
+    @property
+    def is_table(self) -> bool:
+        """Returns whether one example is a row of a table."""
+        return self.x_train.ndim == 2
+
+    def held_out(self, fraction: float) -> "Dataset":
+        """Returns the data set with a part of the training rows as its test part, in place of any other.
+
+        Row i is held out or not by the i-th number of a fixed public sequence, whatever the other rows are: a
+        row more or less in the file is then a row more or less in one part, and epsilon keeps its meaning. A
+        random permutation would reshuffle every row.
+
+        Args:
+            fraction: expected fraction of the rows to hold out, in (0, 1).
+
+        Returns:
+            A `Dataset`; the held-out rows are in no training batch and not in `num_examples`.
+
+        Raises:
+            ValueError: when the fraction is out of range or leaves one part empty.
+        """
+        if not 0.0 < fraction < 1.0:
+            raise ValueError(f"The held-out fraction is outside (0, 1). Received: {fraction!r}. Pass 0.1 or 0.2, say.")
+        out = np.random.default_rng(_SPLIT_SEED).random(self.num_examples) < fraction
+        if out.all() or not out.any():
+            raise ValueError(
+                f"The held-out fraction leaves one part empty. Received: {fraction!r} of {self.num_examples} rows. "
+                "Pass another fraction or more data."
+            )
+        return dataclasses.replace(
+            self,
+            x_train=self.x_train[~out],
+            y_train=self.y_train[~out],
+            x_test=self.x_train[out],
+            y_test=self.y_train[out],
+        )
+
+
+def class_ids(labels: np.ndarray, source: str) -> tuple[np.ndarray, tuple]:
+    """Returns int32 ids and the sorted labels they stand for.
+
+    Args:
+        labels: whole numbers, booleans or strings, shape `(N,)` or `(N, 1)`.
+        source: where they come from, for messages.
+
+    Returns:
+        `(ids, classes)`; labels that already are 0 .. C - 1 stay as they are.
+
+    Raises:
+        ValueError: when the shape is another one, a label is missing or not a whole number, or there is one class.
+
+    Example:
+        >>> ids, classes = class_ids(np.array(["cat", "dog", "cat"]), "toy")
+        >>> ids.tolist(), classes
+        ([0, 1, 0], ('cat', 'dog'))
+    """
+    labels = np.asarray(labels)
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        labels = labels[:, 0]
+    if labels.ndim != 1:
+        raise ValueError(
+            f"Labels must be one class per row. Received: an array of shape {labels.shape} in {source}. For one-hot "
+            "rows, pass y.argmax(axis=1)."
+        )
+    if labels.dtype.kind == "f":
+        if not np.isfinite(labels).all():
+            missing = int((~np.isfinite(labels)).sum())
+            raise ValueError(f"{missing} of {len(labels)} labels in {source} are missing. Remove these rows.")
+        if (labels != np.round(labels)).any():
+            raise ValueError(
+                f"Labels must be classes. Received: fractional numbers such as {_fraction(labels)!r} in {source}. "
+                "Name the column of classes, or bin the numbers into classes at public thresholds."
+            )
+        labels = labels.astype("int64")
+    elif labels.dtype.kind not in "biuUS":
+        raise ValueError(f"Labels must be whole numbers or strings. Received: dtype {labels.dtype} in {source}.")
+    found, ids = np.unique(labels, return_inverse=True)
+    if len(found) < 2:
+        raise ValueError(f"A classifier needs at least two classes. Received: {len(found)} in {source}.")
+    return ids.astype("int32"), tuple(value.item() for value in found)
+
+
+def _fraction(labels) -> float:
+    return float(labels[labels != np.round(labels)][0])

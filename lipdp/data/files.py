@@ -1,0 +1,122 @@
+"""Arrays of the user's own, from a `.npz` file."""
+
+import zipfile
+
+import numpy as np
+
+from lipdp.data.dataset import Dataset, class_ids
+
+_KEYS = "Save x, y or x_train, y_train[, x_test, y_test] with numpy.savez."
+
+
+def read_npz(path, name: str | None = None) -> Dataset:
+    """Returns the data set in a `.npz` file.
+
+    Args:
+        path: a file with arrays `x`, `y`, or `x_train`, `y_train` and optionally `x_test`, `y_test`.
+        name: name of the data set; default: that of the file.
+
+    Returns:
+        A `Dataset`.
+
+    Raises:
+        ValueError: when the file is not such a file; see also `from_arrays`.
+    """
+    try:
+        with open(path, "rb") as file:
+            content = np.load(file, allow_pickle=False)
+            # A .npy file of another name is one bare array.
+            arrays = {key: content[key] for key in content.files} if hasattr(content, "files") else None
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+        reason = "it holds Python objects, not numbers" if "pickle" in str(error) else f"{error}"
+        raise ValueError(f"{path} cannot be read as a .npz file of arrays: {reason}. {_KEYS}") from error
+    if arrays is None:
+        raise ValueError(f"{path} is a single array, not a .npz file. {_KEYS}")
+    return from_arrays(arrays, name or path.stem, str(path))
+
+
+def from_arrays(arrays: dict, name: str, source: str) -> Dataset:
+    """Returns a data set from named arrays.
+
+    Args:
+        arrays: `x`, `y`, or `x_train`, `y_train` and optionally `x_test`, `y_test`. Images are `(N, height,
+            width)` or `(N, height, width, channels)`, 8-bit (divided by 255) or floats (taken as they are); tables
+            are `(N, columns)`.
+        name: name of the data set.
+        source: where the arrays come from, for messages.
+
+    Returns:
+        A `Dataset`.
+
+    Raises:
+        ValueError: when an array is missing, not numeric, of an unknown shape, or holds NaN or infinity.
+
+    Example:
+        >>> arrays = {"x": np.full((2, 4, 4), 255, "uint8"), "y": np.array([3, 7])}
+        >>> data = from_arrays(arrays, "toy", "toy")
+        >>> data.x_train.shape, float(data.x_train.max()), data.classes
+        ((2, 4, 4, 1), 1.0, (3, 7))
+    """
+    if {"x", "y"} <= set(arrays):
+        train, test = ("x", "y"), ()
+    elif {"x_train", "y_train"} <= set(arrays):
+        train, test = ("x_train", "y_train"), ("x_test", "y_test")
+    else:
+        found = ", ".join(sorted(arrays)) or "none"
+        raise ValueError(f"{source} lacks the arrays of a data set. Received: {found}. {_KEYS}")
+    if sum(key in arrays for key in test) != len(test):
+        if any(key in arrays for key in test):
+            raise ValueError(f"{source} has one of x_test and y_test without the other. Save both or none.")
+        test = ()
+    x_train, y_train = _pair(arrays, train, source)
+    if not test:
+        ids, classes = class_ids(y_train, source)
+        return Dataset(x_train, ids, None, None, classes, name, _columns(x_train))
+    x_test, y_test = _pair(arrays, test, source)
+    if x_test.shape[1:] != x_train.shape[1:]:
+        raise ValueError(
+            f"Examples for training and for testing differ in shape. Received: {x_train.shape[1:]} and "
+            f"{x_test.shape[1:]} in {source}."
+        )
+    ids, classes = class_ids(np.concatenate([y_train, y_test]), source)
+    cut = len(y_train)
+    return Dataset(x_train, ids[:cut], x_test, ids[cut:], classes, name, _columns(x_train))
+
+
+def _pair(arrays: dict, keys: tuple[str, str], source: str):
+    x, y = _examples(arrays[keys[0]], keys[0], source), np.asarray(arrays[keys[1]])
+    if y.ndim == 0 or len(x) != len(y):
+        raise ValueError(
+            f"{keys[0]} and {keys[1]} must have the same length. Received: {len(x)} and "
+            f"{len(y) if y.ndim else 'a scalar'} in {source}."
+        )
+    if not len(x):
+        raise ValueError(f"{keys[0]} holds no example. Received: an array of length 0 in {source}.")
+    return x, y.reshape(len(y), 1) if y.ndim == 1 else y
+
+
+def _examples(x, key: str, source: str) -> np.ndarray:
+    x = np.asarray(x)
+    if x.dtype.kind not in "biuf":
+        raise ValueError(f"{key} must hold numbers. Received: dtype {x.dtype} in {source}.")
+    if x.ndim not in (2, 3, 4):
+        raise ValueError(
+            f"{key} must be a table (N, columns) or images (N, height, width[, channels]). Received: shape {x.shape} "
+            f"in {source}."
+        )
+    is_8_bit_image = x.ndim > 2 and x.dtype == np.uint8
+    with np.errstate(over="ignore"):
+        x = x.astype("float32")
+    if is_8_bit_image:
+        # A property of the format, hence public.
+        x /= 255.0
+    elif not np.isfinite(x).all():
+        bad = int((~np.isfinite(x)).reshape(len(x), -1).any(axis=1).sum())
+        raise ValueError(
+            f"{key} holds NaN or infinity in {bad} of {len(x)} examples in {source}. Remove or replace them first."
+        )
+    return x[..., None] if x.ndim == 3 else x
+
+
+def _columns(x) -> tuple[str, ...] | None:
+    return tuple(str(i) for i in range(x.shape[1])) if x.ndim == 2 else None

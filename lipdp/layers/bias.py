@@ -1,0 +1,66 @@
+"""A bias with a bounded norm, sound on feature maps and token sequences."""
+
+import math
+
+import keras
+
+from lipdp.layers.base import LipschitzLayer, positions
+from lipdp.norms import L2Ball
+
+
+@keras.saving.register_keras_serializable(package="lipdp")
+class Bias(LipschitzLayer):
+    """Adds `b / sqrt(P)` over the last axis, with `||b|| <= max_norm`; P = number of positions.
+
+    Args:
+        max_norm: Largest norm of the bias vector, > 0.
+
+    Call arguments:
+        inputs: Tensor of shape `(batch, ..., features)` with known inner sizes.
+
+    Returns:
+        Tensor of the same shape.
+
+    Raises:
+        ValueError: `max_norm` is not positive, or an inner size is unknown.
+
+    Guarantee:
+        1-Lipschitz in its input. The same bias is read at P positions, so without the scale its
+        gradient would be `sum_p g_p`, of norm up to `sqrt(P) ||g||`; with it the gradient is
+        `sum_p g_p / sqrt(P)`, of norm at most `||g||` (Cauchy-Schwarz), and the output obeys
+        `||y|| <= ||x|| + max_norm`. Not covered: weights changed by hand during `fit`.
+
+    Example:
+        >>> import numpy as np
+        >>> from lipdp import layers
+        >>> tuple(layers.Bias()(np.zeros((2, 4, 4, 3), "float32")).shape)[1:]
+        (4, 4, 3)
+    """
+
+    def __init__(self, max_norm: float = 1.0, **kwargs):
+        super().__init__(**kwargs)
+        if not isinstance(max_norm, (int, float)) or not 0 < max_norm < float("inf"):
+            raise ValueError(f"`max_norm` must be a positive finite number. Received: max_norm={max_norm!r}.")
+        self.max_norm = float(max_norm)
+
+    def build(self, input_shape):
+        positions(input_shape, self)
+        self.bias = self.add_weight(
+            name="bias", shape=(input_shape[-1],), initializer="zeros", constraint=L2Ball(self.max_norm)
+        )
+
+    def call(self, inputs):
+        # Of these inputs, not of those it was built on: a shared layer may read feature maps of several sizes.
+        return inputs + self.bias * (1.0 / math.sqrt(positions(inputs.shape, self)))
+
+    def output_bound(self, input_bounds):
+        return input_bounds[0] + self.max_norm
+
+    def parameter_bounds(self, input_bounds, cotangent_bound):
+        return (cotangent_bound,)
+
+    def compute_output_shape(self, input_shape):
+        return input_shape
+
+    def get_config(self):
+        return {**super().get_config(), "max_norm": self.max_norm}

@@ -1,0 +1,80 @@
+"""Where a network's norm bounds begin."""
+
+import keras
+from keras import ops
+
+from lipdp.layers.base import LipschitzLayer, entries
+
+
+@keras.saving.register_keras_serializable(package="lipdp")
+class BoundedInput(LipschitzLayer):
+    """Bounds the L2 norm of each example, by projection on a ball or by normalisation.
+
+    Args:
+        shape: Shape of one example, without the batch axis, for use as the first layer of a
+            `DP_Sequential`. Leave it out in a functional model.
+        norm: Radius of the ball, in [1e-6, 1e6]. A public constant: never computed from private data.
+        mode: `"clip"` scales examples outside the ball down to its surface and leaves the others as
+            they are; `"normalise"` scales every example to norm `norm` (a zero example stays zero).
+
+    Call arguments:
+        inputs: Tensor of shape `(batch, ...)`; the norm is taken over all axes but the first.
+
+    Returns:
+        A tensor of the same shape; every example has norm at most `norm`.
+
+    Raises:
+        ValueError: `norm` is out of range, `mode` is unknown, or an inner size of the input is not known.
+
+    Guarantee:
+        `||output|| <= norm` for every finite input: a float32 sum of n squares, in any order, errs by
+        at most n u relative (u = 2^-24; Higham 2002, section 3.1), and the radius is reduced by that
+        much. Integers are cast first: their squares would wrap around. `"clip"` is the projection on a
+        convex ball, hence 1-Lipschitz, so that certificates hold in the space of its input.
+        `"normalise"` has no Lipschitz constant (it grows as `1 / ||x||`): a gradient or a certificate
+        that has to pass through it is refused. NaN and infinity are not covered: `fit` refuses them in
+        the data.
+
+    Example:
+        >>> import numpy as np
+        >>> from lipdp import layers
+        >>> y = layers.BoundedInput(norm=1.0)(np.array([[3.0, 4.0]], "float32"))
+        >>> [round(float(v), 3) for v in y[0]]
+        [0.6, 0.8]
+    """
+
+    def __init__(self, shape=None, norm: float = 1.0, mode: str = "clip", **kwargs):
+        super().__init__(**kwargs)
+        if not isinstance(norm, (int, float)) or not 1e-6 <= norm <= 1e6:
+            raise ValueError(f"`norm` must be a number in [1e-6, 1e6]. Received: norm={norm!r}.")
+        if mode not in ("clip", "normalise"):
+            raise ValueError(f'`mode` must be "clip" or "normalise". Received: mode={mode!r}.')
+        self.shape = None if shape is None else tuple(shape)
+        self.norm = float(norm)
+        self.mode = mode
+
+    def build(self, input_shape):
+        entries(input_shape, self)
+
+    def call(self, inputs):
+        inputs = ops.cast(inputs, self.compute_dtype)
+        # Of these inputs, not of those it was built on: a shared layer may read several shapes.
+        radius = self.norm * (1.0 - (entries(inputs.shape, self) + 8) * 2.0**-24)
+        axes = tuple(range(1, len(inputs.shape)))
+        # The floor stands inside the root, whose derivative at zero is infinite; in the second mode it also
+        # covers squares that underflow, as their true norm is far below it.
+        floor = radius if self.mode == "clip" else 1e-12
+        squares = ops.sum(ops.square(inputs), axis=axes, keepdims=True)
+        return inputs * (radius / ops.sqrt(ops.maximum(squares, floor * floor)))
+
+    def input_lipschitz(self, input_bounds):
+        return (1.0 if self.mode == "clip" else float("inf"),)
+
+    def output_bound(self, input_bounds):
+        return min(input_bounds[0], self.norm) if self.mode == "clip" else self.norm
+
+    def compute_output_shape(self, input_shape):
+        return input_shape
+
+    def get_config(self):
+        return {**super().get_config(), "shape": self.shape, "norm": self.norm, "mode": self.mode}

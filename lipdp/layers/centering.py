@@ -1,0 +1,63 @@
+"""Removes means inside one example."""
+
+import keras
+from keras import ops
+
+from lipdp.layers.base import LipschitzLayer
+
+
+@keras.saving.register_keras_serializable(package="lipdp")
+class LayerCentering(LipschitzLayer):
+    """Subtracts from each example its mean over the given axes.
+
+    Args:
+        axis: Axis or axes of the input, never the batch axis 0. Default: all axes but the batch and the
+            last one (per channel); for inputs of shape `(batch, features)` the last one.
+
+    Raises:
+        ValueError: the batch axis is named, or an axis does not exist.
+
+    Guarantee:
+        An orthogonal projection: 1-Lipschitz and `||y|| <= ||x||`. It never reads another example of
+        the batch; centring over the batch would, and is refused.
+
+    Example:
+        >>> import numpy as np
+        >>> from lipdp import layers
+        >>> [float(v) for v in layers.LayerCentering()(np.array([[1.0, 3.0]], "float32"))[0]]
+        [-1.0, 1.0]
+    """
+
+    def __init__(self, axis=None, **kwargs):
+        super().__init__(**kwargs)
+        self.axis = axis if axis is None or isinstance(axis, int) else tuple(axis)
+        if self.axis is not None and 0 in _as_tuple(self.axis):
+            raise ValueError(_batch_axis_message(self.axis))
+
+    def build(self, input_shape):
+        rank = len(input_shape)
+        axes = tuple(range(1, rank - 1)) or (1,) if self.axis is None else _as_tuple(self.axis)
+        axes = tuple(a + rank if a < 0 else a for a in axes)
+        if any(a < 1 or a >= rank for a in axes):
+            raise ValueError(f"{_batch_axis_message(self.axis)} Input shape: {tuple(input_shape)}.")
+        self._axes = axes
+
+    def call(self, inputs):
+        return inputs - ops.mean(inputs, axis=self._axes, keepdims=True)
+
+    def compute_output_shape(self, input_shape):
+        return input_shape
+
+    def get_config(self):
+        return {**super().get_config(), "axis": self.axis}
+
+
+def _as_tuple(axis) -> tuple[int, ...]:
+    return (axis,) if isinstance(axis, int) else axis
+
+
+def _batch_axis_message(axis) -> str:
+    return (
+        "LayerCentering works on existing axes of one example; axis 0 is the batch, and mixing examples "
+        f"would void every bound. Received: axis={axis!r}."
+    )

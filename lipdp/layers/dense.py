@@ -1,0 +1,86 @@
+"""Fully connected layer whose kernel has spectral norm at most one."""
+
+import keras
+from keras import ops
+
+from lipdp.layers.base import LipschitzLayer
+from lipdp.norms import SpectralBall, spectral_norm
+
+
+@keras.saving.register_keras_serializable(package="lipdp")
+class SpectralDense(LipschitzLayer):
+    """`y = x W` over the last axis, with `||W||_2 <= 1`.
+
+    There is no bias and no activation inside: put `Bias` and `Abs` behind it.
+
+    Args:
+        units: Number of outputs, a positive integer.
+        kernel_initializer: Keras initializer; what it returns is projected. Default: orthogonal.
+        projected: Whether the kernel is kept in the ball. A layer with nothing trainable upstream may
+            leave it free: its own gradient does not depend on its norm. Put a `BoundedInput` behind its
+            activation, so that the layers above know what enters them.
+
+    Call arguments:
+        inputs: Tensor of shape `(batch, ..., features)`.
+
+    Returns:
+        Tensor of shape `(batch, ..., units)`.
+
+    Raises:
+        ValueError: `units` is not a positive integer.
+
+    Guarantee:
+        Under the kernel constraint (kept by the optimizer after each update and by `fit` before the
+        first), `||y|| <= ||x||` and the layer is 1-Lipschitz. For one example with P positions the
+        gradient of the kernel is `x^T g`, so its Frobenius norm is at most `||x|| ||g||`, any P.
+        With `projected=False` the gradient bound stays, and the layer has no Lipschitz constant for
+        training; certificates use the norm of the trained kernel. Float32 rounding is covered by the
+        slack that `bounds.propagate` adds per layer. Not covered: weights changed by hand during `fit`.
+
+    Example:
+        >>> import numpy as np
+        >>> from lipdp import layers
+        >>> layers.SpectralDense(3)(np.ones((2, 5), "float32")).shape[1]
+        3
+    """
+
+    def __init__(self, units: int, kernel_initializer="orthogonal", projected: bool = True, **kwargs):
+        super().__init__(**kwargs)
+        if not isinstance(units, int) or units < 1:
+            raise ValueError(f"`units` must be a positive integer. Received: units={units!r}.")
+        self.units = units
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.projected = bool(projected)
+
+    def build(self, input_shape):
+        self.kernel = self.add_weight(
+            name="kernel",
+            shape=(input_shape[-1], self.units),
+            initializer=self.kernel_initializer,
+            constraint=SpectralBall() if self.projected else None,
+        )
+        if self.projected:
+            self.kernel.assign(self.kernel.constraint(self.kernel))
+
+    def call(self, inputs):
+        return ops.matmul(inputs, self.kernel)
+
+    def input_lipschitz(self, input_bounds):
+        return (1.0 if self.projected else float("inf"),)
+
+    def parameter_bounds(self, input_bounds, cotangent_bound):
+        return (input_bounds[0] * cotangent_bound,)
+
+    def trained_lipschitz(self, input_bounds):
+        return (spectral_norm(ops.convert_to_numpy(self.kernel)),)
+
+    def compute_output_shape(self, input_shape):
+        return (*input_shape[:-1], self.units)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "units": self.units,
+            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
+            "projected": self.projected,
+        }

@@ -1,0 +1,127 @@
+"""Pooling by the L2 norm of a window."""
+
+import math
+
+import keras
+from keras import ops
+
+from lipdp.layers.base import LipschitzLayer, pair, refuse_empty
+from lipdp.norms import conv_multiplicity
+
+# Keeps the square root differentiable at zero; subtracted again so that zero maps to zero.
+_EPSILON = 1e-10
+
+
+def _smooth_norm(squares):
+    return ops.sqrt(squares + _EPSILON) - math.sqrt(_EPSILON)
+
+
+@keras.saving.register_keras_serializable(package="lipdp")
+class L2NormPooling2D(LipschitzLayer):
+    """Replaces each window of each channel by its L2 norm.
+
+    Args:
+        pool_size: Integer or pair.
+        strides: Integer or pair; default: `pool_size` (no overlap).
+
+    Call arguments:
+        inputs: Tensor of shape `(batch, height, width, channels)`; borders that do not fill a window
+            are dropped.
+
+    Guarantee:
+        With `n(w) = sqrt(||w||^2 + e) - sqrt(e)` on each window w: `n(w) <= ||w||` and n is 1-Lipschitz.
+        A pixel stands in at most M windows, so the layer is sqrt(M)-Lipschitz and
+        `||y|| <= sqrt(M) ||x||`; M = 1 without overlap.
+
+    Example:
+        >>> import numpy as np
+        >>> from lipdp import layers
+        >>> round(float(layers.L2NormPooling2D(2)(np.ones((1, 2, 2, 1), "float32"))[0, 0, 0, 0]), 3)
+        2.0
+    """
+
+    def __init__(self, pool_size=2, strides=None, **kwargs):
+        super().__init__(**kwargs)
+        self.pool_size = pair(pool_size, "pool_size")
+        self.strides = pair(self.pool_size if strides is None else strides, "strides")
+        self.multiplicity = conv_multiplicity(self.pool_size, self.strides, (1, 1))
+
+    def build(self, input_shape):
+        self.compute_output_shape(input_shape)
+
+    def call(self, inputs):
+        mean = ops.average_pool(ops.square(inputs), self.pool_size, self.strides, "valid", data_format="channels_last")
+        return _smooth_norm(mean * math.prod(self.pool_size))
+
+    def input_lipschitz(self, input_bounds):
+        return (math.sqrt(self.multiplicity),)
+
+    def compute_output_shape(self, input_shape):
+        sizes = [
+            None if n is None else (n - k) // s + 1
+            for n, k, s in zip(input_shape[1:3], self.pool_size, self.strides, strict=True)
+        ]
+        refuse_empty(self, input_shape, sizes)
+        return (input_shape[0], *sizes, input_shape[3])
+
+    def get_config(self):
+        return {**super().get_config(), "pool_size": self.pool_size, "strides": self.strides}
+
+
+@keras.saving.register_keras_serializable(package="lipdp")
+class GlobalL2NormPooling2D(LipschitzLayer):
+    """Replaces each channel of an image by its L2 norm.
+
+    Guarantee:
+        As `L2NormPooling2D` with one window: 1-Lipschitz, `||y|| <= ||x||`.
+
+    Example:
+        >>> import numpy as np
+        >>> from lipdp import layers
+        >>> tuple(layers.GlobalL2NormPooling2D()(np.ones((1, 4, 4, 3), "float32")).shape)[1:]
+        (3,)
+    """
+
+    def call(self, inputs):
+        return _smooth_norm(ops.sum(ops.square(inputs), axis=(1, 2)))
+
+    def compute_output_shape(self, input_shape):
+        return (input_shape[0], input_shape[3])
+
+
+@keras.saving.register_keras_serializable(package="lipdp")
+class ScaledAveragePooling2D(LipschitzLayer):
+    """Average pooling times the square root of the window size: keeps the norm of constant windows.
+
+    Args:
+        pool_size: Integer or pair; windows do not overlap, borders that do not fill one are dropped.
+
+    Guarantee:
+        Each window is mapped to `<w, 1> / sqrt(n)`, an inner product with a unit vector, and windows
+        are disjoint: 1-Lipschitz, `||y|| <= ||x||`.
+
+    Example:
+        >>> import numpy as np
+        >>> from lipdp import layers
+        >>> float(layers.ScaledAveragePooling2D(2)(np.ones((1, 2, 2, 1), "float32"))[0, 0, 0, 0])
+        2.0
+    """
+
+    def __init__(self, pool_size=2, **kwargs):
+        super().__init__(**kwargs)
+        self.pool_size = pair(pool_size, "pool_size")
+
+    def build(self, input_shape):
+        self.compute_output_shape(input_shape)
+
+    def call(self, inputs):
+        mean = ops.average_pool(inputs, self.pool_size, self.pool_size, "valid", data_format="channels_last")
+        return mean * math.sqrt(math.prod(self.pool_size))
+
+    def compute_output_shape(self, input_shape):
+        sizes = [None if n is None else n // k for n, k in zip(input_shape[1:3], self.pool_size, strict=True)]
+        refuse_empty(self, input_shape, sizes)
+        return (input_shape[0], *sizes, input_shape[3])
+
+    def get_config(self):
+        return {**super().get_config(), "pool_size": self.pool_size}

@@ -1,0 +1,212 @@
+"""Ledger: the append-only list of what was released."""
+
+import dataclasses
+import json
+
+from lipdp import accounting
+from lipdp.accounting import checks
+from lipdp.accounting.mechanism import SAMPLERS
+from lipdp.plan import RELATIONS
+
+KINDS = ("gradient",)
+_FORMAT, _VERSION = "lipdp.ledger", 1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Release:
+    """One kind of release: its cost, and the public facts that the privacy statement needs.
+
+    Args:
+        kind: "gradient": a noisy averaged gradient.
+        sampling_probability: chance, in (0, 1], that one example enters.
+        noise_multiplier: standard deviation of the noise over the sensitivity, at least 0.
+        num_examples: number of examples, at least 1, public.
+        batch_size: expected batch size, from 1 to `num_examples`, public.
+        sensitivity: L2 norm, above 0, by which one example can move the averaged gradient.
+        strategy: name of what computed the gradient, "clipless" say.
+        noise_allocation: how the noise is spread over the layers, "global" say.
+        sampler: "poisson".
+        neighbouring_relation: "add_or_remove_one".
+        count: how many were made; 0 for a description that is not charged yet.
+
+    Raises:
+        ValueError: when an argument is out of range.
+
+    Example:
+        >>> update = Release(sampling_probability=0.01, noise_multiplier=1.0, num_examples=1000,
+        ...                  batch_size=10, sensitivity=0.1, strategy="clipless", noise_allocation="global")
+        >>> update.count
+        0
+    """
+
+    kind: str = "gradient"
+    sampling_probability: float
+    noise_multiplier: float
+    num_examples: int
+    batch_size: int
+    sensitivity: float
+    strategy: str
+    noise_allocation: str
+    sampler: str = "poisson"
+    neighbouring_relation: str = "add_or_remove_one"
+    count: int = 0
+
+    def __post_init__(self):
+        values = {
+            "kind": checks.choice("kind", self.kind, KINDS),
+            "sampling_probability": checks.probability("sampling_probability", self.sampling_probability),
+            "noise_multiplier": checks.not_negative("noise_multiplier", self.noise_multiplier),
+            "num_examples": checks.integer("num_examples", self.num_examples, minimum=1),
+            "batch_size": checks.integer("batch_size", self.batch_size, minimum=1),
+            "sensitivity": checks.positive("sensitivity", self.sensitivity),
+            "sampler": checks.choice("sampler", self.sampler, SAMPLERS),
+            "neighbouring_relation": checks.choice("neighbouring_relation", self.neighbouring_relation, RELATIONS),
+            "count": checks.integer("count", self.count),
+        }
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+        for name in ("strategy", "noise_allocation"):
+            value = getattr(self, name)
+            if not isinstance(value, str) or not value:
+                raise ValueError(f"{name} is not a name. Received: {name}={value!r}. Pass a non-empty string.")
+        if self.batch_size > self.num_examples:
+            raise ValueError(
+                f"The expected batch is larger than the data. Received: batch_size={self.batch_size}, "
+                f"num_examples={self.num_examples}. Pass a batch_size of at most num_examples."
+            )
+
+    def mechanism(self) -> accounting.Mechanism:
+        """Returns the cost of all `count` releases."""
+        return accounting.Mechanism(self.sampling_probability, self.noise_multiplier, self.count, self.sampler)
+
+
+class Ledger:
+    """Append-only list of releases. Charge first, release afterwards: a crash then errs on the safe side.
+
+    **Guarantee.**
+    Conditions: every release is charged before it is made, with the event it really costs.
+    Bound: `epsilon(delta)` covers everything charged, whatever stopped, resumed or crashed in between.
+    Not covered: what was never charged; several runs planned in view of earlier results.
+    Source: `accounting.compose`.
+
+    Example:
+        >>> update = Release(sampling_probability=0.01, noise_multiplier=1.0, num_examples=1000,
+        ...                  batch_size=10, sensitivity=0.1, strategy="clipless", noise_allocation="global")
+        >>> ledger = Ledger()
+        >>> for _ in range(3):
+        ...     ledger.charge(update)
+        >>> ledger
+        Ledger(updates=3, entries=1)
+        >>> Ledger.from_json(ledger.to_json()) == ledger
+        True
+    """
+
+    def __init__(self):
+        self._descriptions: list[Release] = []
+        self._counts: list[int] = []
+
+    def charge(self, release: Release, updates: int = 1) -> None:
+        """Adds `updates` releases like `release`; merges with the last entry when only the count differs.
+
+        Args:
+            release: a description, with count 0.
+            updates: how many, an int of at least 1.
+
+        Raises:
+            ValueError: when `release` is not such a description or `updates` is below 1.
+        """
+        updates = checks.integer("updates", updates, minimum=1)
+        last = self._descriptions[-1] if self._descriptions else None
+        if release is last and last is not None:  # the usual case, once per training update
+            self._counts[-1] += updates
+            return
+        if not isinstance(release, Release) or release.count != 0:
+            raise ValueError(
+                f"This is not a release to charge. Received: release={release!r}. "
+                "Pass a Release with count=0 and the number in updates."
+            )
+        if release == last:
+            self._counts[-1] += updates
+            return
+        self._descriptions.append(release)
+        self._counts.append(updates)
+
+    @property
+    def entries(self) -> tuple[Release, ...]:
+        """Returns the releases with their counts, oldest first."""
+        pairs = zip(self._descriptions, self._counts, strict=True)
+        return tuple(dataclasses.replace(release, count=count) for release, count in pairs)
+
+    @property
+    def updates(self) -> int:
+        """Returns the number of gradient updates charged."""
+        pairs = zip(self._descriptions, self._counts, strict=True)
+        return sum(count for release, count in pairs if release.kind == "gradient")
+
+    def mechanisms(self) -> tuple[accounting.Mechanism, ...]:
+        """Returns the cost of every entry."""
+        return tuple(release.mechanism() for release in self.entries)
+
+    def epsilon(self, delta: float, accountant: str = "pld") -> float:
+        """Returns epsilon of everything charged; `accounting` remembers the result by content."""
+        return accounting.compose(self.mechanisms(), delta, accountant)
+
+    def to_json(self) -> str:
+        """Returns the ledger as text from which `from_json` restores every bit."""
+        entries = [dataclasses.asdict(release) for release in self.entries]
+        return json.dumps({"format": _FORMAT, "version": _VERSION, "entries": entries}, allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> "Ledger":
+        """Returns the ledger that `to_json` wrote.
+
+        Args:
+            text: the JSON text.
+
+        Returns:
+            A `Ledger` equal to the one written.
+
+        Raises:
+            ValueError: when the text is not JSON, not a ledger, of another version or out of range.
+        """
+        try:
+            content = json.loads(text)
+        except (TypeError, ValueError) as error:
+            raise _refused(text, f"it is not JSON ({error})") from error
+        if not isinstance(content, dict) or content.get("format") != _FORMAT:
+            raise _refused(text, f'it lacks "format": "{_FORMAT}"')
+        if content.get("version") != _VERSION:
+            raise _refused(text, f"its version is {content.get('version')!r}, this lipdp reads {_VERSION}")
+        if set(content) != {"format", "version", "entries"} or not isinstance(content["entries"], list):
+            raise _refused(text, "it does not hold exactly format, version and a list of entries")
+        fields = {field.name for field in dataclasses.fields(Release)}
+        ledger = cls()
+        for entry in content["entries"]:
+            if not isinstance(entry, dict) or set(entry) != fields:
+                raise _refused(text, f"an entry does not hold exactly the fields of a release: {entry!r}")
+            try:
+                checks.integer("count", entry["count"], minimum=1)
+                release = Release(**entry)
+            except ValueError as error:
+                raise _refused(text, f"an entry is out of range: {error}") from error
+            ledger._descriptions.append(dataclasses.replace(release, count=0))
+            ledger._counts.append(release.count)
+        return ledger
+
+    def __eq__(self, other) -> bool:
+        return self.entries == other.entries if isinstance(other, Ledger) else NotImplemented
+
+    __hash__ = None
+
+    def __len__(self) -> int:
+        return len(self._counts)
+
+    def __repr__(self) -> str:
+        return f"Ledger(updates={self.updates}, entries={len(self)})"
+
+
+def _refused(text, reason: str) -> ValueError:
+    shown = repr(text) if len(repr(text)) <= 80 else repr(text)[:77] + "..."
+    return ValueError(
+        f"This is not a ledger: {reason}. Received: text={shown}. Pass what Ledger.to_json wrote, unchanged."
+    )

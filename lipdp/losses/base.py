@@ -1,0 +1,163 @@
+"""The base of all losses: a value, a closed-form gradient, and the largest norm that gradient can have."""
+
+import keras
+import numpy as np
+from keras import ops
+
+from lipdp.losses import labels
+from lipdp.losses.arguments import count, positive
+
+
+@keras.saving.register_keras_serializable(package="lipdp")
+class Loss(keras.losses.Loss):
+    """A per-example loss whose gradient with respect to the model's outputs has a known bound.
+
+    A subclass implements `value`, `gradient` and `exact_lipschitz`; it may override `targets` and
+    `check_labels` (which labels it accepts) and `min_outputs`. What is differentiated in training is never
+    `value` but the closed form `gradient`, limited to the L2 norm `lipschitz(num_outputs)` for each example.
+
+    Args:
+        clip: optional L2 norm above 0 to which the gradient of each example at the outputs is clipped. Lowers
+            `lipschitz`, hence the noise; the value that is reported does not change.
+        reduction: how Keras reduces the per-example values, as in `keras.losses.Loss`.
+        name: optional name.
+        dtype: float32 (default) or float64; lower precision is refused.
+
+    Raises:
+        ValueError: if `clip` is not a finite number above 0, or `dtype` is a 16-bit one.
+
+    **Guarantee.** For every row of every batch, the gradient of that row of `call` with respect to `y_pred`
+    has an L2 norm of at most `lipschitz(num_outputs)`, and depends on no other row. It holds for all labels
+    and outputs, also invalid ones, because the limit is applied in the graph (a row whose gradient is not
+    finite gets a zero one). Not covered: what the reduction divides by; NaN that reaches the gradient
+    through the layers; second derivatives, which are zero; hyper-parameters that were chosen from the
+    private data.
+    Proof: `call` is constant plus `<stop_gradient(g), y_pred>`, so its gradient is `g`. It stays within
+    the bound in float32 too: the limit is scaled by 1 - (C + 16) 2^-24, which exceeds the rounding error of
+    a norm of C terms (about (C/2 + 6) 2^-24).
+    """
+
+    min_outputs = 1
+
+    def __init__(
+        self,
+        clip: float | None = None,
+        reduction: str | None = "sum_over_batch_size",
+        name: str | None = None,
+        dtype: str | None = None,
+    ):
+        super().__init__(name=name, reduction=reduction, dtype=dtype)
+        if self.dtype not in ("float32", "float64"):
+            raise ValueError(f"Losses need dtype='float32' for their bounds to hold. Received: dtype={self.dtype!r}")
+        self.clip = None if clip is None else positive("clip", clip)
+
+    def value(self, y_true, y_pred):
+        """Return the loss of each example, shape `(batch,)`, from outputs of shape `(batch, num_outputs)`."""
+        raise NotImplementedError(f"{type(self).__name__} must implement `value(y_true, y_pred)`.")
+
+    def gradient(self, y_true, y_pred):
+        """Return the gradient of each example's `value` with respect to its outputs, shaped like `y_pred`."""
+        raise NotImplementedError(f"{type(self).__name__} must implement `gradient(y_true, y_pred)`.")
+
+    def exact_lipschitz(self, num_outputs: int) -> float:
+        """Return the supremum of the L2 norm of `gradient` over all outputs and accepted labels."""
+        raise NotImplementedError(f"{type(self).__name__} must implement `exact_lipschitz(num_outputs)`.")
+
+    def targets(self, y_true, num_outputs: int):
+        """Return labels as a tensor of shape `(batch, num_outputs)`; override to accept other shapes."""
+        return labels.dense_targets(type(self).__name__, y_true, num_outputs)
+
+    def check_labels(self, y_true: np.ndarray, num_outputs: int) -> None:
+        """Check all labels on the host, before training.
+
+        Args:
+            y_true: labels of the whole data set.
+            num_outputs: number of outputs of the model.
+
+        Raises:
+            ValueError: if the loss does not accept them; says which rule, what was received and what to do.
+        """
+        labels.check_dense(type(self).__name__, y_true, self.check_outputs(num_outputs))
+
+    def check_outputs(self, num_outputs: int) -> int:
+        """Return `num_outputs`, or raise `ValueError` if the loss is not defined for so few outputs."""
+        num_outputs = count("num_outputs", num_outputs)
+        if num_outputs < self.min_outputs:
+            raise ValueError(
+                f"{type(self).__name__} needs at least {self.min_outputs} outputs, one per class. "
+                f"Received: num_outputs={num_outputs}. For two classes on one output use BinaryCrossentropy."
+            )
+        return num_outputs
+
+    def lipschitz(self, num_outputs: int) -> float:
+        """Return the bound on the norm of one example's gradient that the noise is calibrated to.
+
+        Args:
+            num_outputs: number of outputs of the model.
+
+        Returns:
+            `min(exact_lipschitz(num_outputs), clip)`.
+        """
+        exact = self.exact_lipschitz(self.check_outputs(num_outputs))
+        return exact if self.clip is None else min(exact, self.clip)
+
+    def standardize(self, y_true, y_pred):
+        """Return labels and outputs as two tensors of shape `(batch, num_outputs)` in the loss' precision.
+
+        Raises:
+            ValueError: if `y_pred` is not of rank 2 or the labels do not fit it.
+        """
+        y_pred = ops.convert_to_tensor(y_pred, dtype=self.dtype)
+        shape = tuple(y_pred.shape)
+        if len(shape) != 2 or shape[1] is None:
+            raise ValueError(
+                f"{type(self).__name__} needs outputs of shape (batch, num_outputs). "
+                f"Received: y_pred of shape {shape}. End the model with a dense layer, or Flatten."
+            )
+        num_outputs = self.check_outputs(shape[1])
+        y_true = self.targets(ops.convert_to_tensor(y_true, dtype=self.dtype), num_outputs)
+        # Keras' own losses would broadcast a batch of one label over all outputs.
+        if None not in (shape[0], y_true.shape[0]) and shape[0] != y_true.shape[0]:
+            raise ValueError(
+                f"{type(self).__name__} needs one label per example. "
+                f"Received: {y_true.shape[0]} labels and {shape[0]} outputs."
+            )
+        return y_true, y_pred
+
+    def bounded_gradient(self, y_true, y_pred):
+        """Return `gradient` with each row limited to the L2 norm `lipschitz(num_outputs)`, as in training."""
+        gradient = self.gradient(y_true, y_pred)
+        num_outputs = gradient.shape[-1]
+        limit = self.lipschitz(num_outputs) * (1.0 - (num_outputs + 16) * 2.0**-24)
+        norm = row_norm(gradient)
+        scale = ops.where(norm > limit, limit / ops.maximum(norm, limit), ops.ones_like(norm))
+        return ops.where(ops.isfinite(norm), gradient * scale, ops.zeros_like(gradient))
+
+    def call(self, y_true, y_pred):
+        """Return the loss of each example; its gradient with respect to `y_pred` is `bounded_gradient`.
+
+        Args:
+            y_true: labels.
+            y_pred: outputs (logits) of the model, shape `(batch, num_outputs)`.
+
+        Returns:
+            Tensor of shape `(batch,)`.
+
+        Raises:
+            ValueError: if the shapes do not fit.
+        """
+        y_pred = ops.convert_to_tensor(y_pred, dtype=self.dtype)
+        value = ops.stop_gradient(self.value(y_true, y_pred))
+        gradient = ops.stop_gradient(self.bounded_gradient(y_true, y_pred))
+        # The second term is exactly zero, so the value keeps its precision; only its gradient counts.
+        return value + ops.sum(gradient * (y_pred - ops.stop_gradient(y_pred)), axis=-1)
+
+    def get_config(self) -> dict:
+        return {**super().get_config(), "clip": self.clip, "dtype": self.dtype}
+
+
+def row_norm(x):
+    """Return the L2 norm of each row, shape `(batch, 1)`, without overflow; NaN if a row is not finite."""
+    # 1e-30 keeps the division away from zero and from numbers that XLA flushes to zero.
+    largest = ops.maximum(ops.max(ops.abs(x), axis=-1, keepdims=True), 1e-30)
+    return largest * ops.sqrt(ops.sum(ops.square(x / largest), axis=-1, keepdims=True))

@@ -1,0 +1,70 @@
+"""Huber loss: squared error near the label, absolute error away from it."""
+
+import math
+
+import keras
+from keras import ops
+
+from lipdp.losses.arguments import positive
+from lipdp.losses.base import Loss
+
+
+@keras.saving.register_keras_serializable(package="lipdp")
+class Huber(Loss):
+    """Mean over the outputs of r^2 / 2 for |r| <= delta, else delta (|r| - delta / 2), with r = z - y.
+
+    The Lipschitz replacement of the mean squared error, whose gradient grows with the error.
+
+    Args:
+        delta: residual at which the loss turns from squared to absolute, above 0, in units of the labels.
+        clip: optional L2 norm of each example's gradient at the outputs, see `lipdp.losses.Loss`.
+        reduction: see `lipdp.losses.Loss`.
+        name: optional name.
+        dtype: see `lipdp.losses.Loss`.
+
+    Raises:
+        ValueError: if an argument is out of its range.
+
+    Labels: finite numbers of shape `(batch, C)`, or `(batch,)` for one output. Class ids are not turned into
+    one-hot rows: use `keras.utils.to_categorical`.
+
+    **Guarantee.** `exact_lipschitz` is delta / sqrt(C), whatever the size of the labels.
+    Proof: the gradient is r clipped to [-delta, delta], divided by C, entry by entry; its norm is largest
+    when all C residuals reach delta: sqrt(C) delta / C.
+
+    Example:
+
+    >>> from lipdp import losses
+    >>> loss = losses.Huber(delta=0.5)
+    >>> loss.lipschitz(4)
+    0.25
+    >>> float(loss([[0.0]], [[2.0]]))  # 0.5 * (2 - 0.25)
+    0.875
+    """
+
+    def __init__(
+        self,
+        delta: float = 1.0,
+        clip: float | None = None,
+        reduction: str | None = "sum_over_batch_size",
+        name: str | None = None,
+        dtype: str | None = None,
+    ):
+        super().__init__(clip=clip, reduction=reduction, name=name, dtype=dtype)
+        self.delta = positive("delta", delta)
+
+    def value(self, y_true, y_pred):
+        y, z = self.standardize(y_true, y_pred)
+        size = ops.abs(z - y)
+        near = ops.minimum(size, self.delta)
+        return ops.mean(near * (size - near / 2), axis=-1)
+
+    def gradient(self, y_true, y_pred):
+        y, z = self.standardize(y_true, y_pred)
+        return ops.clip(z - y, -self.delta, self.delta) / z.shape[-1]
+
+    def exact_lipschitz(self, num_outputs: int) -> float:
+        return self.delta / math.sqrt(self.check_outputs(num_outputs))
+
+    def get_config(self) -> dict:
+        return {**super().get_config(), "delta": self.delta}

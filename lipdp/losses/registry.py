@@ -1,0 +1,132 @@
+"""From a name, a configuration or an object to a loss with a known bound."""
+
+import difflib
+
+import keras
+
+from lipdp.losses.base import Loss
+from lipdp.losses.binary_crossentropy import BinaryCrossentropy
+from lipdp.losses.categorical_crossentropy import CategoricalCrossentropy
+from lipdp.losses.cosine_similarity import CosineSimilarity
+from lipdp.losses.huber import Huber
+from lipdp.losses.mean_absolute_error import MeanAbsoluteError
+from lipdp.losses.multiclass_hinge import MulticlassHinge
+from lipdp.losses.multiclass_hkr import MulticlassHKR
+from lipdp.losses.multiclass_kr import MulticlassKR
+from lipdp.losses.sparse_categorical_crossentropy import SparseCategoricalCrossentropy
+
+LOSSES = (
+    BinaryCrossentropy,
+    CategoricalCrossentropy,
+    CosineSimilarity,
+    Huber,
+    MeanAbsoluteError,
+    MulticlassHinge,
+    MulticlassHKR,
+    MulticlassKR,
+    SparseCategoricalCrossentropy,
+)
+
+# What to use instead of losses that lipdp does not have, by their name in Keras, and why.
+REPLACEMENTS = {
+    "MeanSquaredError": ("Huber", "its gradient grows with the error, so it is not Lipschitz"),
+    "MSE": ("Huber", "its gradient grows with the error, so it is not Lipschitz"),
+    "MeanSquaredLogarithmicError": ("Huber", "it is not Lipschitz"),
+    "MSLE": ("Huber", "it is not Lipschitz"),
+    "MeanAbsolutePercentageError": ("MeanAbsoluteError", "its gradient grows as the label shrinks"),
+    "MAPE": ("MeanAbsoluteError", "its gradient grows as the label shrinks"),
+    "LogCosh": ("Huber", "it has no bound here"),
+    "Poisson": ("Huber", "it is not Lipschitz"),
+    "KLDivergence": ("CategoricalCrossentropy", "it is not Lipschitz in probabilities"),
+    "KLD": ("CategoricalCrossentropy", "it is not Lipschitz in probabilities"),
+    "BinaryFocalCrossentropy": ("BinaryCrossentropy", "it has no bound here"),
+    "CategoricalFocalCrossentropy": ("CategoricalCrossentropy", "it has no bound here"),
+    "Hinge": ("MulticlassHinge", "it has no bound here"),
+    "SquaredHinge": ("MulticlassHinge", "it is not Lipschitz"),
+    "CategoricalHinge": ("MulticlassHinge", "it has no bound here"),
+}
+
+SHORT_NAMES = {"mae": MeanAbsoluteError, "bce": BinaryCrossentropy}
+
+
+def get(identifier: str | dict | type | Loss) -> Loss:
+    """Return the lipdp loss that `identifier` means.
+
+    Args:
+        identifier: a `lipdp.losses.Loss` (returned as it is), one of its classes, the name of one of lipdp's
+            losses in CamelCase or snake_case, or a configuration (`keras.saving.serialize_keras_object` of
+            one, or `{"class_name": ..., "config": {...}}`).
+
+    Returns:
+        A `lipdp.losses.Loss`.
+
+    Raises:
+        ValueError: if it is anything else, such as a loss of Keras; the message names the replacement.
+
+    Example:
+
+    >>> from lipdp import losses
+    >>> round(losses.get("sparse_categorical_crossentropy").lipschitz(10), 4)
+    1.4142
+    """
+    if isinstance(identifier, Loss):
+        return identifier
+    if isinstance(identifier, type) and issubclass(identifier, Loss):
+        return identifier()
+    if isinstance(identifier, str):
+        return _named(identifier, identifier)()
+    if isinstance(identifier, dict):
+        return _from_config(identifier)
+    # A function has its own name, an object that of its class.
+    raise ValueError(_refusal(identifier, getattr(identifier, "__name__", type(identifier).__name__)))
+
+
+def _named(name: str, identifier: object) -> type[Loss]:
+    loss = _by_key().get(_key(name)) or SHORT_NAMES.get(_key(name))
+    if loss is None:
+        raise ValueError(_refusal(identifier, name))
+    return loss
+
+
+def _from_config(config: dict) -> Loss:
+    class_name = config.get("class_name")
+    if not isinstance(class_name, str):
+        raise ValueError(f"A loss configuration must have a `class_name`. Received: {config!r}")
+    # Keras writes these two keys, and they tell our Huber from its own. A person may leave them out.
+    if not config.get("registered_name") and not config.get("module"):
+        return _named(class_name, config).from_config(config.get("config", {}))
+    if str(config.get("module")).split(".")[0] == "keras":
+        raise ValueError(_refusal(config, class_name))
+    try:
+        loss = keras.saving.deserialize_keras_object(config)
+    except TypeError as error:  # what Keras raises for a class that it cannot find
+        raise ValueError(_refusal(config, class_name)) from error
+    if not isinstance(loss, Loss):
+        raise ValueError(_refusal(config, class_name))
+    return loss
+
+
+def _refusal(identifier: object, name: str) -> str:
+    """Return the message that says what to use in the place of `identifier`, a loss called `name`."""
+    key = _key(name)
+    known = _by_key()
+    replacement = {_key(theirs): why for theirs, why in REPLACEMENTS.items()}.get(key)
+    if replacement is not None:
+        advice = f"Use lipdp.losses.{replacement[0]} instead of {name}: {replacement[1]}."
+    elif key in known:
+        advice = f"Use lipdp.losses.{known[key].__name__}, which knows its bound."
+    elif close := difflib.get_close_matches(key, known, n=1):
+        advice = f"Did you mean lipdp.losses.{known[close[0]].__name__}?"
+    else:
+        advice = f"Use one of lipdp.losses: {', '.join(loss.__name__ for loss in LOSSES)}."
+    return (
+        f"The loss must be a lipdp.losses.Loss, which knows its Lipschitz constant. Received: {identifier!r}. {advice}"
+    )
+
+
+def _by_key() -> dict[str, type[Loss]]:
+    return {_key(loss.__name__): loss for loss in LOSSES}
+
+
+def _key(name: str) -> str:
+    return name.replace("_", "").lower()

@@ -1,0 +1,321 @@
+"""Keras models whose `fit` trains with differential privacy."""
+
+import keras
+from keras import ops
+
+from lipdp import backend, losses, training
+from lipdp.bounds import summary
+from lipdp.layers import BoundedInput
+from lipdp.optimizer import as_private
+from lipdp.privacy import Privacy
+from lipdp.run import Run
+
+
+class _PrivateTraining:
+    """What `DP_Model` and `DP_Sequential` share: everything that training with privacy changes."""
+
+    @property
+    def run(self) -> Run:
+        """The plan, the ledger and the settings of the last `fit`."""
+        if "_run" not in self.__dict__:
+            # Past Keras' attribute tracking: this is neither a layer nor a variable.
+            object.__setattr__(self, "_run", Run())
+        return self.__dict__["_run"]
+
+    @property
+    def privacy(self) -> Privacy:
+        """What has been released so far and what it costs: `epsilon()`, `statement()`, `to_dict()`."""
+        return self.run.privacy()
+
+    def compile(self, optimizer="sgd", loss=None, metrics=None, weighted_metrics=None, **kwargs):
+        """Configures the model, as in Keras.
+
+        Args:
+            optimizer: Name or instance of a Keras optimizer; it becomes a private one.
+            loss: A `lipdp.losses` loss or its name.
+            metrics: Metrics; padding rows never count.
+            weighted_metrics: The same, kept for Keras' signature.
+            **kwargs: `run_eagerly`, `steps_per_execution`, `jit_compile`, as in Keras.
+
+        Raises:
+            ValueError: a loss without a Lipschitz constant, an optimizer that would change the noise, or
+                float16.
+        """
+        if kwargs.pop("loss_weights", None) is not None:
+            raise ValueError("`loss_weights` would change the sensitivity. Scale the loss' temperature instead.")
+        if self.dtype_policy.compute_dtype != "float32":
+            raise ValueError(
+                "Rounding in low precision breaks the norm bounds. Received: dtype policy "
+                f"{self.dtype_policy.name!r}. Use keras.config.set_dtype_policy('float32')."
+            )
+        kwargs["auto_scale_loss"] = False
+        super().compile(
+            optimizer=as_private(optimizer),
+            loss=None if loss is None else losses.get(loss),
+            # Weighted, so that padding rows have no say.
+            weighted_metrics=[*_as_list(metrics), *_as_list(weighted_metrics)] or None,
+            **kwargs,
+        )
+
+    def get_compile_config(self):
+        return self._compile_config.serialize() if self.compiled else None
+
+    def compile_from_config(self, config):
+        self.compile(**keras.saving.deserialize_keras_object(config))
+        if self.built:
+            # The file holds the optimizer's variables as well.
+            self.optimizer.build(self.trainable_variables)
+
+    def fit(
+        self,
+        x=None,
+        y=None,
+        batch_size: int = 256,
+        epochs: int = 1,
+        verbose="auto",
+        callbacks=None,
+        validation_split: float = 0.0,
+        validation_data=None,
+        shuffle=None,
+        class_weight=None,
+        sample_weight=None,
+        initial_epoch: int = 0,
+        steps_per_epoch: int | None = None,
+        validation_steps=None,
+        validation_batch_size=None,
+        validation_freq=1,
+        *,
+        epsilon: float | None = None,
+        noise_multiplier: float | None = None,
+        delta: float = 1e-5,
+        strategy="clipless",
+        accountant: str = "pld",
+        physical_batch_size: int | None = None,
+        training_metrics: bool = True,
+        seed: int | None = None,
+        **unknown,
+    ):
+        """Trains with differential privacy, until the epochs or the budget end, whichever is first.
+
+        Args:
+            x: Arrays `(N, ...)`, a `tf.data.Dataset` of known size or a `keras.utils.PyDataset`. It is
+                read into memory: Poisson sampling needs random access.
+            y: Labels, where x does not bring them.
+            batch_size: EXPECTED batch size B, a public constant. Every example joins each update with
+                probability B / N; the realised size varies.
+            epochs, verbose, callbacks, validation_data, initial_epoch, validation_steps,
+                validation_batch_size, validation_freq: As in Keras.
+            validation_split: The last part of the data is held out and is not counted in N.
+            steps_per_epoch: Updates per epoch; default: N / B, rounded up.
+            epsilon: Budget for everything this model ever releases about its data. The noise is
+                calibrated so that the planned updates spend it.
+            noise_multiplier: Noise standard deviation over the sensitivity, instead of `epsilon`; with
+                both, training stops when the budget is spent.
+            delta: Probability parameter of the guarantee, below 1 / N.
+            strategy: `"clipless"` or an object of `lipdp.strategies`.
+            accountant: `"pld"` or `"rdp"`.
+            physical_batch_size: Rows processed at once; a larger update is computed in several chunks,
+                with one draw of noise. Default: the whole update at once.
+            training_metrics: Whether to compute and log the loss and metrics on the private training
+                data. They are outside the guarantee.
+            seed: Non-negative integer that makes sampling and noise repeatable. Keep it as secret as the
+                data; leave it out for a release.
+
+        Returns:
+            A `History`; `epsilon` is among its columns.
+
+        Raises:
+            ValueError: anything that would void the guarantee; nothing is then changed or charged.
+            TypeError: a misspelt argument.
+
+        Guarantee:
+            All weights, optimizer states and averages after t updates are `(epsilon, delta)`-DP for
+            adding or removing one row of the data, with the epsilon of `privacy.epsilon()`: the t updates
+            are Poisson-sampled Gaussian mechanisms of the plan's noise multiplier. Each is charged
+            before it is executed. Not covered: see `privacy.statement()`.
+        """
+        training.refuse_arguments(unknown, shuffle=shuffle, class_weight=class_weight, sample_weight=sample_weight)
+        session = training.Session.prepare(
+            self,
+            x,
+            y,
+            batch_size=batch_size,
+            epochs=epochs,
+            initial_epoch=initial_epoch,
+            steps_per_epoch=steps_per_epoch,
+            validation_split=validation_split,
+            validation_data=validation_data,
+            epsilon=epsilon,
+            noise_multiplier=noise_multiplier,
+            delta=delta,
+            strategy=strategy,
+            accountant=accountant,
+            physical_batch_size=physical_batch_size,
+            training_metrics=training_metrics,
+            seed=seed,
+        )
+        with session.armed(verbose), backend.full_precision():
+            return super().fit(
+                session.batches(),
+                epochs=epochs,
+                verbose=verbose,
+                callbacks=session.callbacks(callbacks),
+                validation_data=session.validation_data,
+                initial_epoch=initial_epoch,
+                shuffle=False,
+                steps_per_epoch=session.steps_per_epoch,
+                validation_steps=validation_steps,
+                validation_batch_size=validation_batch_size or 1024,
+                validation_freq=validation_freq,
+            )
+
+    def train_on_batch(self, *args, **kwargs):
+        raise ValueError(
+            "`train_on_batch` chooses its own batch, which no accountant covers. Use `fit`; for a custom loop, "
+            "call `fit` with `epochs` and callbacks."
+        )
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        """In training: the weighted sum over the expected batch size, a constant. Otherwise the mean."""
+        if self.losses:
+            raise ValueError(
+                "Additional losses (regularisers, `add_loss`) have no sensitivity bound. Remove them from layer "
+                f"configurations. Received: {len(self.losses)} of them."
+            )
+        values = self.loss.call(y, y_pred)
+        if sample_weight is None:
+            return ops.mean(values)
+        weights = ops.cast(ops.reshape(sample_weight, ops.shape(values)), values.dtype)
+        if training:
+            return ops.sum(values * weights) / self.run.settings.batch_size
+        return ops.sum(values * weights) / ops.maximum(ops.sum(weights), 1e-12)
+
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        if self.run.tracing_training and not self.run.settings.training_metrics:
+            # Keras needs some log; `fit` fills in the number of updates, which is public.
+            return {"updates": ops.zeros(())}
+        return super().compute_metrics(x, y, y_pred, sample_weight)
+
+    def get_metrics_result(self):
+        # Without training metrics Keras asks before the first validation has built them.
+        if self._compile_metrics is not None and not self._compile_metrics.built:
+            return {}
+        return super().get_metrics_result()
+
+    def train_step(self, *state_and_data):
+        settings = self.run.settings
+        if settings is None:
+            raise ValueError("Training goes through `fit`, which calibrates the noise and keeps the ledger.")
+        self.run.tracing_training = True
+        try:
+            if settings.chunk is None:
+                return super().train_step(*state_and_data)
+            return backend.chunked_train_step(self, *state_and_data, settings.chunk)
+        finally:
+            self.run.tracing_training = False
+
+    def summary_bounds(self, print_fn=None) -> list[dict]:
+        """Prints and returns, per layer: input bound, Lipschitz constant, gradient bound, noise.
+
+        Args:
+            print_fn: Receives the table as text; default: standard output.
+
+        Returns:
+            One dictionary per use of a layer. `noise_std` is that of the last `fit`, for the averaged
+            gradient; None before the first.
+        """
+        return summary.summary_bounds(self, print_fn)
+
+    def load_weights(self, filepath, **kwargs):
+        """Loads weights, optimizer state and ledger; all of it or, after an error, nothing.
+
+        Raises:
+            ValueError: the file has no ledger, or its ledger would make this model forget releases.
+        """
+        if self.compiled:
+            self.optimizer.build(self.trainable_variables)
+        variables = [*self.weights, *(self.optimizer.variables if self.compiled else ())]
+        before = [v.numpy() for v in variables]
+        self.run.load_error = None
+        try:
+            super().load_weights(filepath, **kwargs)
+            if self.run.load_error is not None:
+                raise self.run.load_error
+        except BaseException:
+            for variable, value in zip(variables, before, strict=True):
+                variable.assign(value)
+            if self.run.load_error is not None:
+                raise self.run.load_error from None
+            raise
+
+    def save_own_variables(self, store):
+        super().save_own_variables(store)
+        store["lipdp"] = self.run.to_array()
+
+    def load_own_variables(self, store):
+        try:
+            if "lipdp" not in store.keys():
+                raise ValueError(
+                    f"The file holds no privacy ledger for model '{self.name}', so nothing can be said about what "
+                    "its weights cost. Received: a file that lipdp did not write. Load it into a plain Keras model."
+                )
+            self.run.restore(store["lipdp"][...])
+        except ValueError as error:
+            # Keras may swallow errors of single objects; `load_weights` must not.
+            self.run.load_error = error
+            raise
+        super().load_own_variables({key: store[key] for key in store.keys() if key != "lipdp"})
+
+
+@keras.saving.register_keras_serializable(package="lipdp")
+class DP_Model(_PrivateTraining, keras.Model):
+    """A functional Keras model that trains with differential privacy.
+
+    Args:
+        inputs: Keras inputs.
+        outputs: One output tensor of shape `(batch, num_outputs)`.
+
+    Guarantee:
+        See `fit`. Every layer between the first trainable one and the output must have bounds; `compile`
+        and `fit` refuse what has none.
+
+    Example:
+        >>> import keras
+        >>> import lipdp
+        >>> from lipdp import layers
+        >>> inputs = keras.Input((4,))
+        >>> x = layers.SpectralDense(8)(layers.BoundedInput(norm=1.0)(inputs))
+        >>> model = lipdp.DP_Model(inputs, layers.SpectralDense(3)(layers.Abs()(x)))
+        >>> model.privacy.epsilon()
+        0.0
+    """
+
+
+@keras.saving.register_keras_serializable(package="lipdp")
+class DP_Sequential(_PrivateTraining, keras.Sequential):
+    """A Sequential Keras model that trains with differential privacy.
+
+    Args:
+        layers: List of layers. `BoundedInput(shape, norm)` in front also declares the input's shape.
+
+    Guarantee:
+        See `DP_Model`.
+
+    Example:
+        >>> import lipdp
+        >>> from lipdp import layers
+        >>> model = lipdp.DP_Sequential([layers.BoundedInput((4,), norm=1.0), layers.SpectralDense(3)])
+        >>> model.output_shape
+        (None, 3)
+    """
+
+    def add(self, layer, rebuild=True):
+        if not self._layers and isinstance(layer, BoundedInput) and layer.shape is not None:
+            super().add(keras.Input(layer.shape), rebuild=False)
+        super().add(layer, rebuild=rebuild)
+
+
+def _as_list(metrics) -> list:
+    if metrics is None:
+        return []
+    return list(metrics) if isinstance(metrics, (list, tuple)) else [metrics]

@@ -1,0 +1,204 @@
+"""What `lipdp train` does when it is not told otherwise: model, loss, optimizer, batches, epochs."""
+
+import dataclasses
+import math
+
+STYLES = ("accurate", "robust")
+
+# The constants below were chosen on images of this size and norm: a held-out part of MNIST's training set.
+_REFERENCE_SIZE = 784
+_REFERENCE_NORM = 7.0
+# Images this small have no empty border (chosen on digits).
+_SMALL_NORM_PER_PIXEL = 0.375
+# Below this number of examples noise dominates: larger batches, smaller steps.
+_SMALL = 16384
+# Images with a side below this one have nothing to pool.
+_SMALLEST_SIDE = 16
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """The settings of one training run; every one is a public constant.
+
+    Args:
+        input_shape: shape of one example.
+        num_classes: number of classes.
+        batch_size: expected batch size.
+        epochs: passes over the data, as expected.
+        input_norm: radius of the ball that examples are clipped to.
+        centred: whether the mean of each example (of each channel of an image) is removed from it first.
+        filters: 5 x 5 filters of a first, strided convolution; 0 for none.
+        inner_norm: radius of the ball that the pooled feature maps are clipped to; smaller means less noise
+            in the layers behind it, and smaller certified radii. Only with `filters`.
+        hidden: width of the hidden layer.
+        biased: whether biases are trained. Centred images do without; tables do not.
+        temperature: of the cross-entropy.
+        clip: largest norm of one example's gradient at the logits.
+        learning_rate: of stochastic gradient descent, at the start; it falls linearly to zero.
+        momentum: of stochastic gradient descent.
+        noise: how the noise is shared between layers, see `strategies.Clipless`.
+
+    Example:
+        >>> recipe((28, 28, 1), num_classes=10, num_examples=60000, epsilon=1.0).updates(60000)
+        150
+    """
+
+    input_shape: tuple[int, ...]
+    num_classes: int
+    batch_size: int
+    epochs: int
+    input_norm: float
+    centred: bool = True
+    filters: int = 0
+    inner_norm: float | None = None
+    hidden: int = 128
+    biased: bool = False
+    temperature: float
+    clip: float = 0.2
+    learning_rate: float = 0.7
+    momentum: float = 0.9
+    noise: str = "global"
+
+    def updates(self, num_examples: int) -> int:
+        """Returns the number of updates on so many examples, as `fit` counts them."""
+        return self.epochs * math.ceil(num_examples / self.batch_size)
+
+    def strategy(self):
+        """Returns the strategy for `fit`."""
+        from lipdp import strategies
+
+        return strategies.Clipless(noise=self.noise)
+
+    def build(self, num_examples: int):
+        """Returns the compiled model.
+
+        Args:
+            num_examples: number of training examples, for the length of the learning-rate schedule.
+
+        Returns:
+            A `DP_Sequential`, compiled, with the metric "accuracy".
+        """
+        # Keras takes seconds to import, and the command line reads a recipe before it needs a model.
+        import keras
+
+        from lipdp import losses
+        from lipdp.model import DP_Sequential
+
+        rate = keras.optimizers.schedules.PolynomialDecay(
+            self.learning_rate, self.updates(num_examples), end_learning_rate=0.0
+        )
+        model = DP_Sequential(self._layers(), name="lipdp")
+        model.compile(
+            keras.optimizers.SGD(rate, momentum=self.momentum),
+            loss=losses.SparseCategoricalCrossentropy(temperature=self.temperature, clip=self.clip),
+            metrics=["accuracy"],
+        )
+        return model
+
+    def _layers(self) -> list:
+        import keras
+
+        from lipdp import layers
+
+        # Named, so that tables and files read the same in every process.
+        stack = [keras.Input(self.input_shape, name="input")]
+        if self.centred:
+            stack.append(layers.LayerCentering(name="centering"))
+        stack.append(layers.BoundedInput(norm=self.input_norm, name="bounded_input"))
+        if self.filters:
+            stack += [
+                layers.SpectralConv2D(self.filters, 5, strides=2, padding="same", name="filters"),
+                layers.Abs(name="filters_abs"),
+                layers.MaxPooling2D(2, name="pooling"),
+            ]
+            if self.inner_norm is not None:
+                stack.append(layers.BoundedInput(norm=self.inner_norm, name="bounded_features"))
+        if len(self.input_shape) > 1:
+            stack.append(layers.Flatten(name="flatten"))
+        stack.append(layers.SpectralDense(self.hidden, name="hidden"))
+        if self.biased:
+            stack.append(layers.Bias(name="hidden_bias"))
+        stack += [layers.Abs(name="hidden_abs"), layers.SpectralDense(self.num_classes, name="logits")]
+        if self.biased:
+            stack.append(layers.Bias(name="logits_bias"))
+        return stack
+
+
+def recipe(
+    input_shape, num_classes: int, num_examples: int, epsilon: float | None = None, style: str = "accurate"
+) -> Recipe:
+    """Returns the default settings for data of one shape and size.
+
+    They depend on public facts only: shapes, the number of examples, the budget; not on any value.
+
+    Args:
+        input_shape: shape of one example: `(height, width, channels)` or `(columns,)`.
+        num_classes: number of classes.
+        num_examples: number of training examples.
+        epsilon: the budget; None when the noise is given instead.
+        style: "accurate", or "robust": larger certified radii for some accuracy.
+
+    Returns:
+        A `Recipe`; change it with `dataclasses.replace`.
+
+    Raises:
+        ValueError: when the style is unknown.
+
+    Example:
+        >>> recipe((8, 8, 1), num_classes=10, num_examples=1437, epsilon=4.0).batch_size
+        718
+    """
+    if style not in STYLES:
+        raise ValueError(f"The style is not known. Received: style={style!r}. Use {' or '.join(STYLES)}.")
+    batch_size = max(1, num_examples // 2 if num_examples < _SMALL else min(4096, num_examples // 8))
+    length = (150.0 if num_examples >= _SMALL else 60.0) * math.sqrt(min(max(epsilon or 1.0, 0.25), 8.0))
+    shared = {
+        "input_shape": tuple(input_shape),
+        "num_classes": num_classes,
+        "batch_size": batch_size,
+        "epochs": max(1, round(length / math.ceil(num_examples / batch_size))),
+    }
+    if len(input_shape) == 1:
+        return _table(shared, num_examples)
+    if min(input_shape[:2]) < _SMALLEST_SIDE:
+        norm = _SMALL_NORM_PER_PIXEL * math.sqrt(math.prod(input_shape))
+        # The product of temperature and norm sets the largest logit: a small one asks for large margins.
+        return Recipe(
+            **shared,
+            input_norm=norm,
+            temperature=(30.0 if style == "accurate" else 15.0) / norm,
+            clip=0.2 if num_examples >= _SMALL else 0.1,
+        )
+    norm = _REFERENCE_NORM * math.sqrt(math.prod(input_shape) / _REFERENCE_SIZE)
+    if style == "accurate" and num_examples >= _SMALL:
+        # The ball inside divides the noise of the dense layers by three.
+        return Recipe(
+            **shared,
+            input_norm=norm,
+            filters=16,
+            inner_norm=norm * 2.3 / _REFERENCE_NORM,
+            hidden=64,
+            temperature=17.0 * _REFERENCE_NORM / norm,
+            learning_rate=2.0 * _REFERENCE_NORM / norm,
+            noise="per_layer",
+        )
+    return Recipe(
+        **shared,
+        input_norm=norm,
+        temperature=40.0 / norm,
+        clip=0.2 if num_examples >= _SMALL else 0.1,
+    )
+
+
+def _table(shared: dict, num_examples: int) -> Recipe:
+    # Columns of order one have a norm of the square root of their number.
+    norm = math.sqrt(shared["input_shape"][0])
+    return Recipe(
+        **shared,
+        input_norm=norm,
+        centred=False,
+        hidden=64,
+        biased=True,
+        temperature=40.0 / max(norm, 2.0),
+        clip=0.2 if num_examples >= _SMALL else 0.1,
+    )

@@ -1,0 +1,54 @@
+"""The report as Markdown: the same numbers without the plots."""
+
+from lipdp.report import numbers
+from lipdp.report.folder import RunFolder
+from lipdp.report.html import notes, settings, tiles
+
+
+def to_markdown(run: RunFolder) -> str:
+    """Returns the report as Markdown text; see `html.to_html`."""
+    name = _cell(run.run["settings"].get("dataset", ""))
+    blocks = [
+        f"# Private training on {name}",
+        _table(("", "", ""), [(f"**{value}**", label, remark) for value, label, remark in tiles(run)]),
+        "\n".join(f"> {note}\n" for note in notes(run)).rstrip(),
+        "## Bounds of the layers",
+        _table(
+            ("layer", "type", "input bound", "Lipschitz", "gradient bound", "noise"),
+            [
+                (
+                    row["layer"],
+                    row["type"],
+                    numbers.short(row["input_bound"]),
+                    numbers.short(row["lipschitz"]),
+                    "" if row["gradient_bound"] is None else numbers.short(row["gradient_bound"]),
+                    "" if row["noise_std"] is None else numbers.short(row["noise_std"]),
+                )
+                for row in run.results["bounds"]
+            ],
+        ),
+        "## Privacy statement",
+        _code(run.statement),
+        "## How to repeat it",
+        _code(run.run["command"]),
+        _table(("setting", "value"), settings(run)),
+        _table(("package", "version"), run.run["versions"].items()),
+    ]
+    return "\n\n".join(blocks) + "\n"
+
+
+def _table(heads, rows) -> str:
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "\n".join("| " + " | ".join(map(_cell, line)) + " |" for line in lines)
+
+
+def _cell(value) -> str:
+    text = " ".join(str(value).split())
+    for character in "\\`|<>[]":
+        text = text.replace(character, "\\" + character)
+    return text
+
+
+def _code(text: str) -> str:
+    # Indented, so that no character of the text can end the block.
+    return "\n".join("    " + line for line in text.rstrip("\n").split("\n"))

@@ -1,0 +1,179 @@
+"""The plots of a report, as SVG text. Light, without a framework's global state."""
+
+import io
+
+from lipdp.report import numbers
+from lipdp.report.folder import NOT_PRIVATE, RunFolder
+
+_INK, _MUTED, _GRID = "#1f2933", "#616e7c", "#e4e7eb"
+_BLUE, _ORANGE, _GREEN = "#2563a8", "#c2571a", "#2f855a"
+# Text stays text and ids do not depend on the moment.
+_STYLE = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "lipdp",
+    "font.family": "sans-serif",
+    "font.size": 10.5,
+    "axes.edgecolor": _GRID,
+    "axes.labelcolor": _MUTED,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "axes.grid": True,
+    "grid.color": _GRID,
+    "grid.linewidth": 0.8,
+    "text.color": _INK,
+    "xtick.color": _MUTED,
+    "ytick.color": _MUTED,
+    "xtick.major.size": 0,
+    "ytick.major.size": 0,
+    "legend.frameon": False,
+    "lines.linewidth": 2.0,
+}
+
+
+def plots(run: RunFolder) -> list[tuple[str, str, str]]:
+    """Returns `(title, description, svg)` of every plot that the run has numbers for.
+
+    Args:
+        run: a run folder's content.
+
+    Returns:
+        A list; the description is the alternative text.
+    """
+    made = [_accuracy(run), _epsilon(run), _certified(run), _noise(run)]
+    return [plot for plot in made if plot]
+
+
+def _accuracy(run):
+    held_out, training = _series(run, "val_accuracy"), _series(run, "accuracy" + NOT_PRIVATE)
+    if not held_out and not training:
+        return None
+
+    def draw(axes):
+        for points, color, style, label in (
+            (held_out, _BLUE, "-", "held-out examples"),
+            (training, _ORANGE, "--", "training examples (not private)"),
+        ):
+            if points:
+                axes.plot(*zip(*points, strict=True), style, color=color, label=label, **_marker(points))
+        axes.set(xlabel="epoch", ylabel="accuracy")
+        _epochs(axes, held_out or training)
+        _percent_axis(axes.yaxis)
+        if training:
+            axes.legend(loc="lower right")
+
+    last = (held_out or training)[-1][1]
+    text = f"Accuracy by epoch, {numbers.percent(last)} at the end."
+    if training:
+        text += " The curve of the training examples is not private."
+    return "Accuracy by epoch", text, _svg(draw)
+
+
+def _epsilon(run):
+    points = _series(run, "epsilon")
+    if not points:
+        return None
+    budget = run.run["settings"].get("epsilon")
+
+    def draw(axes):
+        axes.plot(*zip(*points, strict=True), color=_GREEN, label="spent", **_marker(points))
+        if budget:
+            axes.axhline(budget, color=_ORANGE, linestyle="--", linewidth=1.4, label="budget")
+            axes.legend(loc="lower right")
+        axes.set(xlabel="epoch", ylabel="epsilon", ylim=(0, 1.12 * max(budget or 0, points[-1][1])))
+        _epochs(axes, points)
+
+    text = f"Epsilon spent by epoch, {numbers.up(points[-1][1])} at the end."
+    return "Epsilon by epoch", text, _svg(draw)
+
+
+def _certified(run):
+    held_out = run.results["held_out"]
+    if not held_out or not held_out["curve"]:
+        return None
+    points, marks = held_out["curve"], held_out["certified"]
+
+    def draw(axes):
+        x, y = zip(*points, strict=True)
+        axes.plot(x, y, color=_BLUE)
+        axes.fill_between(x, y, color=_BLUE, alpha=0.08, linewidth=0)
+        inside = [m for m in marks if m["radius"] <= x[-1]]
+        axes.plot([m["radius"] for m in inside], [m["accuracy"] for m in inside], "o", color=_ORANGE)
+        axes.set(xlabel="L2 radius around each input", ylabel="certified accuracy", ylim=(0, 1))
+        axes.set_xlim(0, max(x[-1], 1e-9))
+        _percent_axis(axes.yaxis)
+
+    text = "Certified accuracy by L2 radius: " + ", ".join(
+        f"{numbers.percent(m['accuracy'])} at {m['radius']:g}" for m in marks
+    )
+    return "Certified accuracy by radius", text + ".", _svg(draw)
+
+
+def _noise(run):
+    batch_size = run.run["settings"].get("batch_size")
+    rows = [row for row in run.results["bounds"] if row["noise_std"] and row["gradient_bound"]]
+    if not rows or not batch_size:
+        return None
+    names = [row["layer"] for row in rows]
+    effect = [row["gradient_bound"] / batch_size for row in rows]
+    noise = [row["noise_std"] for row in rows]
+
+    def draw(axes):
+        places = range(len(rows))
+        axes.barh([p - 0.19 for p in places], effect, 0.36, color=_BLUE, label="one example, at most")
+        axes.barh([p + 0.19 for p in places], noise, 0.36, color=_ORANGE, label="noise, each coordinate")
+        axes.set_yticks(list(places), names)
+        axes.invert_yaxis()
+        axes.grid(axis="y", visible=False)
+        axes.set_xlabel("in the averaged gradient")
+        axes.locator_params(axis="x", nbins=5)
+        axes.ticklabel_format(axis="x", style="sci", scilimits=(-2, 4))
+        # Room above the bars, so that the legend never covers one.
+        axes.legend(
+            loc="lower left",
+            bbox_to_anchor=(0, 1),
+            ncols=2,
+            columnspacing=1.2,
+            borderaxespad=0.2,
+            handlelength=1,
+        )
+
+    text = "For each trainable layer, the largest effect of one example and the noise: " + "; ".join(
+        f"{n} {e:.3g} and {s:.3g}" for n, e, s in zip(names, effect, noise, strict=True)
+    )
+    return "One example against the noise", text + ".", _svg(draw)
+
+
+def _series(run, column) -> list[tuple[float, float]]:
+    return [(row["epoch"], row[column]) for row in run.history if column in row]
+
+
+def _marker(points) -> dict:
+    return {"marker": "o", "markersize": 4} if len(points) < 25 else {}
+
+
+def _epochs(axes, points) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    if len(points) == 1:
+        axes.set_xlim(points[0][0] - 1, points[0][0] + 1)
+
+
+def _percent_axis(axis) -> None:
+    from matplotlib.ticker import PercentFormatter
+
+    axis.set_major_formatter(PercentFormatter(xmax=1.0))
+
+
+def _svg(draw) -> str:
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    # A Figure of its own, not pyplot: no window system and no global state.
+    with matplotlib.rc_context(_STYLE):
+        figure = Figure(figsize=(5.0, 3.1), layout="constrained")
+        draw(figure.add_subplot())
+        text = io.StringIO()
+        figure.savefig(text, format="svg", transparent=True, metadata={"Date": None})
+    return text.getvalue()

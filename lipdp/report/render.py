@@ -1,0 +1,26 @@
+"""Writes the reports into a run folder."""
+
+import pathlib
+
+from lipdp.report import folder as folders
+from lipdp.report.html import to_html
+from lipdp.report.markdown import to_markdown
+
+
+def render(folder: str | pathlib.Path) -> pathlib.Path:
+    """Writes `report.html` and `report.md` from the other files of a run folder.
+
+    Args:
+        folder: a run folder; see `folder.read`.
+
+    Returns:
+        The path of `report.html`.
+
+    Raises:
+        FileNotFoundError, ValueError: see `folder.read`.
+    """
+    folder = pathlib.Path(folder)
+    run = folders.read(folder)
+    (folder / folders.HTML).write_text(to_html(run), encoding="utf-8")
+    (folder / folders.MARKDOWN).write_text(to_markdown(run), encoding="utf-8")
+    return folder / folders.HTML

@@ -1,0 +1,164 @@
+"""What a model remembers about its own training: plan, ledger and settings."""
+
+import json
+import uuid
+from dataclasses import dataclass
+
+import numpy as np
+
+from lipdp import accounting
+from lipdp.ledger import Ledger
+from lipdp.plan import Plan
+from lipdp.privacy import Privacy
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Constants that the compiled training step depends on."""
+
+    batch_size: int
+    chunk: int | None
+    training_metrics: bool
+
+
+class Run:
+    """The privacy state of one model. It is saved in the model file.
+
+    Attributes:
+        ledger: Everything released so far.
+        history: Random name of the ledger's history; copies of one model share it.
+        plan: The plan of the last `fit`, or None.
+        request: The arguments that made the plan: a `fit` with the same ones continues it.
+        plan_start: Number of updates in the ledger when the plan began.
+        settings: Constants of the compiled step, or None before the first `fit`.
+        noise_std: Noise standard deviation per trainable variable in the last `fit`.
+        seeded: Whether any `fit` used a fixed seed.
+        tracing_training: Whether a training step is being traced right now.
+        executing: Whether the present `fit` has finished its first execution.
+        load_error: Why loading this model's state failed, if it did.
+        logged: Names of training metrics that were logged, which the guarantee does not cover.
+    """
+
+    def __init__(self):
+        self.ledger = Ledger()
+        self.history = uuid.uuid4().hex
+        self.plan: Plan | None = None
+        self.request: dict | None = None
+        self.plan_start = 0
+        self.settings: Settings | None = None
+        self.noise_std: tuple[float, ...] = ()
+        self.seeded = False
+        self.logged: tuple[str, ...] = ()
+        self.tracing_training = False
+        self.executing = False
+        self.load_error: ValueError | None = None
+
+    @property
+    def updates_left(self) -> int:
+        """Updates that the current plan still allows."""
+        return 0 if self.plan is None else self.plan.updates - (self.ledger.updates - self.plan_start)
+
+    def privacy(self) -> Privacy:
+        return Privacy(
+            self.ledger,
+            delta=self.plan.delta if self.plan else 1e-5,
+            accountant=self.plan.accountant if self.plan else "pld",
+            seeded=self.seeded,
+            training_metrics=self.logged,
+        )
+
+    def plan_for(self, request: dict, wanted: int) -> Plan:
+        """The plan under which `wanted` more updates may run, without changing anything.
+
+        Args:
+            request: `num_examples`, `batch_size`, `epsilon`, `noise_multiplier`, `delta`, `accountant`,
+                `strategy`.
+            wanted: Updates asked for, >= 1.
+
+        Raises:
+            ValueError: the budget is spent, or neither budget nor noise is given.
+        """
+        if request == self.request and self.updates_left > 0:
+            return self.plan
+        epsilon, noise, delta = request["epsilon"], request["noise_multiplier"], request["delta"]
+        public = {k: request[k] for k in ("num_examples", "batch_size", "delta", "accountant")}
+        if epsilon is None and noise is None:
+            raise ValueError(
+                "Say how private the training must be: `fit(epsilon=1.0, delta=1e-5)` for a budget, or "
+                "`fit(noise_multiplier=1.1)`. Received: neither."
+            )
+        if epsilon is None:
+            return Plan(updates=wanted, noise_multiplier=noise, epsilon=None, **public)
+        spent = self.ledger.mechanisms()
+        self._refuse_spent(epsilon, delta, request["accountant"])
+        if noise is None:
+            return Plan.calibrated(updates=wanted, epsilon=epsilon, spent=spent, **public)
+        allowed = accounting.max_updates(
+            epsilon=epsilon,
+            delta=delta,
+            sampling_probability=request["batch_size"] / request["num_examples"],
+            noise_multiplier=noise,
+            accountant=request["accountant"],
+            spent=spent,
+        )
+        if allowed < 1:
+            raise ValueError(
+                f"One update with noise_multiplier={noise!r} already costs more than what is left of "
+                f"epsilon={epsilon!r}. Raise `noise_multiplier`, or leave it out to have it calibrated."
+            )
+        return Plan(updates=min(allowed, wanted), noise_multiplier=noise, epsilon=epsilon, **public)
+
+    def _refuse_spent(self, epsilon, delta, accountant) -> None:
+        used = self.ledger.epsilon(delta, accountant)
+        # Calibration leaves up to one per cent of a budget unused; that is not a budget to train on.
+        if used >= 0.99 * epsilon:
+            raise ValueError(
+                f"The budget is spent: this model has released epsilon={used:.4g} at delta={delta:g} in "
+                f"{self.ledger.updates} updates. Received: epsilon={epsilon!r}. To train on, give a larger "
+                "total budget; to start again, build a new model (its cost adds up outside of this ledger)."
+            )
+
+    def adopt(self, plan: Plan, request: dict) -> None:
+        """Makes `plan` the current one."""
+        if plan is not self.plan:
+            self.plan_start = self.ledger.updates
+        self.plan, self.request = plan, request
+
+    def to_array(self) -> np.ndarray:
+        """The state as JSON bytes, to stand beside the weights in every Keras file format."""
+        state = {
+            "ledger": json.loads(self.ledger.to_json()),
+            "history": self.history,
+            "plan": self.plan.to_dict() if self.plan else None,
+            "request": self.request,
+            "plan_start": self.plan_start,
+            "noise_std": list(self.noise_std),
+            "seeded": self.seeded,
+            "logged": list(self.logged),
+        }
+        return np.frombuffer(json.dumps(state).encode(), np.uint8)
+
+    def restore(self, array) -> None:
+        """Takes over the state of a file.
+
+        A model that has itself released something keeps the longer ledger of one history, and refuses
+        the file of another: forgetting a release would understate epsilon.
+        """
+        try:
+            state = json.loads(np.asarray(array, np.uint8).tobytes())
+            ledger = Ledger.from_json(json.dumps(state["ledger"]))
+            plan = Plan.from_dict(state["plan"]) if state["plan"] else None
+            history = state["history"]
+            rest = [state[k] for k in ("request", "plan_start", "noise_std", "seeded", "logged")]
+        except (KeyError, TypeError, UnicodeDecodeError, json.JSONDecodeError) as error:
+            raise ValueError(f"The privacy ledger in the file is corrupt: {error!r}. Nothing was loaded.") from error
+        if self.ledger.updates and history != self.history:
+            raise ValueError(
+                f"This model has released {self.ledger.updates} updates of its own, which loading another model's "
+                "ledger would forget. Load the file into a new model."
+            )
+        if ledger.updates < self.ledger.updates:
+            return
+        self.ledger, self.history, self.plan = ledger, history, plan
+        self.request, self.plan_start, noise_std, self.seeded, logged = rest
+        self.noise_std, self.logged = tuple(noise_std), tuple(logged)

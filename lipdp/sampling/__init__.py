@@ -1,0 +1,8 @@
+"""Who is in a batch."""
+
+from lipdp.sampling.arrays import as_arrays as as_arrays
+from lipdp.sampling.arrays import split as split
+from lipdp.sampling.batches import Layout as Layout
+from lipdp.sampling.batches import poisson_batches as poisson_batches
+from lipdp.sampling.poisson import PoissonSampler as PoissonSampler
+from lipdp.sampling.poisson import noise_key as noise_key

@@ -1,0 +1,113 @@
+"""Training data as arrays: random access is what Poisson sampling needs."""
+
+import keras
+import numpy as np
+from keras import tree
+
+
+def as_arrays(x, y, example_rank: int):
+    """Reads training data into memory and checks it.
+
+    Args:
+        x: Array or tree of arrays `(N, ...)`; or a `tf.data.Dataset` of known size or a
+            `keras.utils.PyDataset` that yields `(x, y)`.
+        y: Array of N labels; None for the datasets.
+        example_rank: Rank of one batch of inputs, to tell a batched `tf.data.Dataset` from one of single
+            examples.
+
+    Returns:
+        `(x, y)`: x in float32, labels in int32 or float32.
+
+    Raises:
+        ValueError: unequal lengths, no examples, NaN or infinity, weights in a dataset, unknown size.
+    """
+    if isinstance(x, keras.utils.PyDataset):
+        x, y = _read(_no_y(x, y), [x[i] for i in range(_batches(x))])
+    elif hasattr(x, "as_numpy_iterator") and hasattr(x, "cardinality"):
+        x, y = _read_tf_data(_no_y(x, y), example_rank)
+    if y is None:
+        raise ValueError("`fit` needs labels. Received: y=None.")
+    x = tree.map_structure(lambda leaf: _finite(np.asarray(leaf), "x", "float32"), x)
+    # TensorFlow's data pipeline knows tuples, not lists.
+    x = tuple(x) if isinstance(x, list) else x
+    y = np.asarray(y)
+    y = _finite(y, "y", "float32" if np.issubdtype(y.dtype, np.floating) else "int32")
+    lengths = {len(leaf) for leaf in tree.flatten((x, y))}
+    if len(lengths) != 1:
+        raise ValueError(f"Inputs and labels must have the same length. Received lengths: {sorted(lengths)}.")
+    if lengths == {0}:
+        raise ValueError("The training data holds no example. Received: arrays of length 0.")
+    return x, y
+
+
+def split(x, y, fraction: float):
+    """Cuts off the last part for validation, as Keras does."""
+    if not 0.0 < fraction < 1.0:
+        raise ValueError(f"`validation_split` must be in (0, 1). Received: validation_split={fraction!r}.")
+    cut = int(np.floor(len(y) * (1.0 - fraction)))
+    if cut in (0, len(y)):
+        raise ValueError(
+            f"`validation_split` leaves one part empty. Received: validation_split={fraction!r} of {len(y)} examples."
+        )
+    first = tree.map_structure(lambda leaf: leaf[:cut], (x, y))
+    second = tree.map_structure(lambda leaf: leaf[cut:], (x, y))
+    return first, second
+
+
+def _no_y(x, y):
+    if y is not None:
+        raise ValueError(f"A {type(x).__name__} yields its own labels. Received: y as well; leave it out.")
+    return x
+
+
+def _batches(dataset) -> int:
+    count = dataset.num_batches
+    if count is None:
+        raise ValueError("The PyDataset must have a known length. Received: num_batches=None.")
+    return count
+
+
+def _read_tf_data(dataset, example_rank):
+    if int(dataset.cardinality()) < 0:
+        raise ValueError(
+            "Poisson sampling needs a dataset of known, finite size. Received: a tf.data.Dataset of cardinality "
+            f"{int(dataset.cardinality())}. Remove `.repeat()`, or declare the size with "
+            "tf.data.experimental.assert_cardinality."
+        )
+    items = list(dataset.as_numpy_iterator())
+    if items and np.ndim(tree.flatten(items[0])[0]) < example_rank:
+        items = [tree.map_structure(lambda leaf: np.asarray(leaf)[None], item) for item in items]
+    return _read(dataset, items)
+
+
+def _read(dataset, items):
+    if not items:
+        raise ValueError(f"The {type(dataset).__name__} is empty.")
+    for item in items:
+        if not isinstance(item, tuple) or len(item) != 2:
+            size = len(item) if isinstance(item, tuple) else 1
+            raise ValueError(
+                f"The dataset must yield (inputs, labels); sample weights would change the sensitivity. Received: "
+                f"{size} element(s)."
+            )
+    return tree.map_structure(lambda *parts: np.concatenate([np.asarray(p) for p in parts]), *items)
+
+
+def _finite(array: np.ndarray, name: str, dtype: str) -> np.ndarray:
+    if array.dtype == object or array.dtype.kind in "USOMm":
+        raise ValueError(f"`{name}` must hold numbers. Received: dtype {array.dtype}.")
+    if array.ndim == 0:
+        raise ValueError(f"`{name}` must be an array with one row per example. Received: a scalar.")
+    with np.errstate(over="ignore"):
+        array = np.ascontiguousarray(array, dtype)
+    # In blocks: a mask of everything would be the largest array of all.
+    bad = sum(
+        int((~np.isfinite(array[i : i + 1024])).reshape(len(array[i : i + 1024]), -1).any(axis=1).sum())
+        for i in range(0, len(array) if array.dtype.kind == "f" else 0, 1024)
+    )
+    if bad:
+        raise ValueError(
+            f"`{name}` holds NaN or infinity in {bad} of {len(array)} examples, for which no bound holds. Remove or "
+            "replace them before training."
+        )
+    return array

@@ -1,0 +1,201 @@
+"""Golden epsilons, independent accountants, limits and bad input."""
+
+import logging
+import math
+import warnings
+
+import numpy as np
+import pytest
+from dp_accounting.pld import PLDAccountant
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lipdp import accounting
+from lipdp.accounting import Mechanism
+from lipdp.accounting.pld import PldAccountant
+
+Q = 256 / 60000
+
+
+def epsilon(z, q, updates, delta, accountant="pld"):
+    return accounting.epsilon(
+        noise_multiplier=z, sampling_probability=q, updates=updates, delta=delta, accountant=accountant
+    )
+
+
+@pytest.mark.parametrize(
+    ("z", "q", "updates", "delta", "expected"),
+    [
+        (1.1, Q, 2350, 1e-5, 0.92020),
+        (1.0, 0.01, 2000, 1e-6, 2.95526),
+        (2.0, 0.01, 2000, 1e-6, 1.03499),
+        (4.0, 0.01, 2000, 1e-6, 0.460180),
+        (0.69389, Q, 2350, 1e-5, 3.000025),
+        (6.44184, Q, 2350, 1e-5, 0.099816),
+        (5.0, 1.0, 100, 1e-5, 9.9973),
+    ],
+)
+def test_golden_pld(z, q, updates, delta, expected):
+    assert epsilon(z, q, updates, delta) == pytest.approx(expected, rel=2e-4)
+
+
+@pytest.mark.parametrize(
+    ("z", "epochs", "rdp", "pld"),
+    [
+        (0.5, 1, 6.346, 5.026),
+        (1.0, 1, 0.9258, 0.3928),
+        (1.0, 10, 1.3516, 1.0990),
+        (1.0, 40, 2.4780, 2.2630),
+        (2.0, 10, 0.4266, 0.3862),
+        (2.0, 40, 0.8924, 0.8142),
+    ],
+)
+def test_golden_table_of_the_facts(z, epochs, rdp, pld):
+    updates = epochs * 60000 // 256  # the table's counts
+    assert epsilon(z, Q, updates, 1e-5) == pytest.approx(pld, rel=2e-3)
+    assert epsilon(z, Q, updates, 1e-5, "rdp") == pytest.approx(rdp, rel=2e-3)
+
+
+def test_golden_rdp():
+    assert epsilon(1.1, Q, 2350, 1e-5, "rdp") == pytest.approx(1.09971, rel=1e-5)
+
+
+def autodp_epsilon(z, q, updates, delta):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from autodp import mechanism_zoo, transformer_zoo
+
+        mechanism = mechanism_zoo.GaussianMechanism(sigma=z)
+        if q < 1.0:
+            sample = transformer_zoo.AmplificationBySampling(PoissonSampling=True)
+            mechanism = sample(mechanism, q, improved_bound_flag=True)
+        return transformer_zoo.Composition()([mechanism], [updates]).get_approxDP(delta)
+
+
+@pytest.mark.parametrize(
+    ("z", "q", "updates"),
+    [(0.5, Q, 234), (1.0, Q, 2344), (2.0, Q, 9375), (1.0, 0.1, 1000), (4.0, 0.01, 1000)],
+)
+def test_pld_is_below_rdp_which_agrees_with_autodp(z, q, updates):
+    pld, rdp, autodp = (epsilon(z, q, updates, 1e-5), epsilon(z, q, updates, 1e-5, "rdp"),
+                        autodp_epsilon(z, q, updates, 1e-5))  # fmt: skip
+    assert pld < rdp
+    assert pld < autodp
+    assert rdp == pytest.approx(autodp, rel=0.06)
+
+
+def test_equals_the_unmodified_library():
+    mechanism = Mechanism(0.05, 1.5, 300)
+    step = PldAccountant().discretization((mechanism,), 1e-5)
+    library = PLDAccountant(value_discretization_interval=step)
+    library.compose(mechanism.event())
+    assert accounting.compose([mechanism], 1e-5) == pytest.approx(library.get_epsilon(1e-5), rel=1e-8)
+
+
+def test_unequal_releases_equal_the_unmodified_library():
+    mechanisms = (Mechanism(0.05, 1.5, 100), Mechanism(0.1, 2.0, 50), Mechanism(1.0, 20.0, 3))
+    step = PldAccountant().discretization(mechanisms, 1e-5)
+    library = PLDAccountant(value_discretization_interval=step)
+    for mechanism in mechanisms[:2]:
+        library.compose(mechanism.event())
+    library.compose(mechanisms[2].event())
+    assert accounting.compose(mechanisms, 1e-5) == pytest.approx(library.get_epsilon(1e-5), rel=1e-5)
+
+
+@pytest.mark.parametrize(("q", "z", "updates"), [(0.0005, 0.6, 3000), (0.2, 3.0, 40), (0.02, 0.9, 1), (0.01, 0.4, 500)])
+def test_discretisation_is_fine_enough(q, z, updates, monkeypatch):
+    mechanisms = (Mechanism(q, z, updates),)
+    used = PldAccountant().epsilon(mechanisms, 1e-5)
+    step = PldAccountant().discretization(mechanisms, 1e-5)
+    monkeypatch.setattr(PldAccountant, "discretization", lambda *_: step / 3)
+    finer = PldAccountant().epsilon(mechanisms, 1e-5)
+    assert finer <= used * (1.0 + 1e-7)
+    assert used <= finer * 1.001
+
+
+def test_limits():
+    assert epsilon(1.0, 0.01, 0, 1e-5) == 0.0
+    assert epsilon(0.0, 0.01, 10, 1e-5) == math.inf
+    assert epsilon(0.0, 0.01, 10, 1e-5, "rdp") == math.inf
+    assert epsilon(1e-300, 0.01, 10, 1e-5) == math.inf
+    assert epsilon(0.02, 1.0, 10**6, 1e-5) > 1e9
+    assert epsilon(0.05, 0.5, 10**6, 1e-5) == math.inf
+    for accountant in ("pld", "rdp"):
+        assert epsilon(1e12, 0.5, 1000, 1e-5, accountant) < 0.01
+    assert epsilon(1.0, 1e-5, 10**4, 1e-5) < 0.01
+
+
+def test_smallest_delta():
+    tight = epsilon(1.0, 0.01, 2000, 1e-11)
+    assert epsilon(1.0, 0.01, 2000, 1e-10) < tight < epsilon(1.0, 0.01, 2000, 1e-11, "rdp")
+    with pytest.raises(ValueError, match=r'rounding noise.*delta=1e-12.*accountant="rdp"'):
+        epsilon(1.0, 0.01, 2000, 1e-12)
+    assert epsilon(1.0, 0.01, 2000, 1e-12, "rdp") < 10.0
+
+
+def test_order_and_splitting_do_not_matter():
+    a, b = Mechanism(0.01, 1.0, 10), Mechanism(0.02, 1.5, 20)
+    halves = [Mechanism(0.02, 1.5, 5), a, Mechanism(0.02, 1.5, 15), Mechanism(0.5, 1.0, 0)]
+    assert accounting.compose([a, b], 1e-5) == accounting.compose(halves, 1e-5)
+
+
+def test_rdp_is_silent_about_orders_it_drops(caplog):
+    with caplog.at_level(logging.WARNING):
+        epsilon(0.71, 0.05, 10, 1e-5, "rdp")
+    assert not caplog.records
+
+
+@settings(max_examples=10, deadline=None)
+@given(
+    q=st.floats(1e-3, 1.0),
+    z=st.floats(0.5, 20.0),
+    updates=st.integers(1, 2000),
+    accountant=st.sampled_from(["pld", "rdp"]),
+)
+def test_monotone(q, z, updates, accountant):
+    here = epsilon(z, q, updates, 1e-5, accountant) * (1.0 + 1e-3) + 1e-9
+    assert epsilon(z, q, max(1, updates // 2), 1e-5, accountant) <= here
+    assert epsilon(z * 1.2, q, updates, 1e-5, accountant) <= here
+    assert epsilon(z, q / 1.2, updates, 1e-5, accountant) <= here
+    assert epsilon(z, q, updates, 1e-4, accountant) <= here
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"noise_multiplier": -1.0},
+            r"noise_multiplier is negative\. Received: noise_multiplier=-1\.0\. Pass",
+        ),
+        ({"noise_multiplier": float("nan")}, r"noise_multiplier is not a finite number.*nan"),
+        ({"noise_multiplier": "1"}, r"noise_multiplier is not a finite number.*'1'"),
+        ({"sampling_probability": 1.5}, r"sampling_probability is outside \(0, 1\].*1\.5.*batch size"),
+        ({"sampling_probability": 0.0}, r"sampling_probability is outside"),
+        ({"updates": 10.0}, r"updates is not an integer\. Received: updates=10\.0\. Pass"),
+        ({"updates": -1}, r"updates is too small"),
+        ({"updates": True}, r"updates is not an integer"),
+        ({"delta": 0.0}, r"delta is outside \(0, 1\).*delta=0\.0"),
+        ({"delta": 1.0}, r"delta is outside"),
+        ({"delta": float("nan")}, r"delta is not a finite number"),
+        ({"accountant": "moments"}, r"accountant is not known.*'moments'.*'pld'.*'rdp'"),
+    ],
+)
+def test_bad_input(change, message):
+    good = dict(noise_multiplier=1.0, sampling_probability=0.01, updates=10, delta=1e-5)
+    with pytest.raises(ValueError, match=message):
+        accounting.epsilon(**(good | change))
+
+
+def test_mechanism_refuses_other_samplers_and_accepts_numpy():
+    with pytest.raises(ValueError, match="sampler is not known.*'shuffle'.*'poisson'"):
+        Mechanism(0.01, 1.0, 1, sampler="shuffle")
+    with pytest.raises(ValueError, match="not a Mechanism"):
+        accounting.compose(["x"], 1e-5)
+    assert Mechanism(np.float64(0.01), np.float32(1.0), np.int64(3)) == Mechanism(0.01, 1.0, 3)
+
+
+def test_describe():
+    facts = accounting.describe([Mechanism(Q, 1.1, 2350)], 1e-5)
+    assert facts["settings"] == "discretisation 0.0001, connect-the-dots, pessimistic"
+    assert "no discretisation" in accounting.describe([Mechanism(1.0, 1.1, 1)], 1e-5)["settings"]
+    assert "orders" in accounting.describe([], 1e-5, "rdp")["settings"]

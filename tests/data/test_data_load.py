@@ -1,0 +1,122 @@
+"""Loading: the standard sets, the folder in LIPDP_DATA, and the user's own files."""
+
+import numpy as np
+import pytest
+
+from lipdp import data
+
+
+def test_digits_need_no_network_and_split_the_same_way_each_time():
+    first, second = data.load("digits"), data.load("digits")
+    assert first.x_train.shape == (1437, 8, 8, 1) and first.x_test.shape == (360, 8, 8, 1)
+    assert first.x_train.dtype == np.float32 and first.y_train.dtype == np.int32
+    assert 0.0 <= first.x_train.min() and first.x_train.max() == 1.0
+    assert np.array_equal(first.x_train, second.x_train)
+    assert set(first.y_test) == set(range(10)) and first.num_classes == 10
+    assert not first.is_table and first.input_shape == (8, 8, 1)
+
+
+def _image_file(folder, name="mnist", shape=(28, 28)):
+    rng = np.random.default_rng(0)
+    arrays = {
+        "x_train": rng.integers(0, 256, (30, *shape), "uint8"),
+        "y_train": np.arange(30, dtype="uint8") % 10,
+        "x_test": rng.integers(0, 256, (10, *shape), "uint8"),
+        "y_test": np.arange(10, dtype="uint8").reshape(10, 1),
+    }
+    np.savez(folder / f"{name}.npz", **arrays)
+    return arrays
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"), [("mnist", (28, 28)), ("fashion_mnist", (28, 28)), ("cifar10", (32, 32, 3))]
+)
+def test_image_sets_come_from_the_folder_in_the_environment(tmp_path, monkeypatch, name, shape):
+    arrays = _image_file(tmp_path, name, shape)
+    monkeypatch.setenv("LIPDP_DATA", str(tmp_path))
+    found = data.load(name)
+    assert found.name == name and found.num_classes == 10
+    assert found.x_train.shape == (30, *shape[:2], shape[2] if len(shape) == 3 else 1)
+    assert found.x_train[3].ravel() == pytest.approx(arrays["x_train"][3].ravel() / 255.0)
+    assert found.y_test.tolist() == list(range(10))
+
+
+def test_a_folder_without_the_file_is_an_error(tmp_path, monkeypatch):
+    monkeypatch.setenv("LIPDP_DATA", str(tmp_path))
+    with pytest.raises(FileNotFoundError, match="no cifar10.npz. Received: LIPDP_DATA="):
+        data.load("cifar10")
+
+
+def test_a_failed_download_says_what_to_do(monkeypatch):
+    import keras
+
+    def fail():
+        raise Exception("URL fetch failure on some address")
+
+    monkeypatch.delenv("LIPDP_DATA", raising=False)
+    monkeypatch.setattr(keras.datasets.mnist, "load_data", fail)
+    with pytest.raises(ConnectionError, match="mnist could not be downloaded: URL fetch failure.*LIPDP_DATA"):
+        data.load("mnist")
+
+
+def test_npz_of_the_users_own(tmp_path):
+    x = np.random.default_rng(0).normal(size=(6, 3))
+    np.savez(tmp_path / "mine.npz", x=x, y=np.array(["b", "a"] * 3))
+    found = data.load(str(tmp_path / "mine.npz"))
+    assert found.x_train == pytest.approx(x, rel=1e-6) and found.x_test is None
+    assert found.classes == ("a", "b") and found.y_train.tolist() == [1, 0] * 3
+    assert found.is_table and found.columns == ("0", "1", "2") and found.name == "mine"
+
+
+def test_npz_with_a_test_part_shares_the_classes(tmp_path):
+    file = tmp_path / "mine.npz"
+    np.savez(file, x_train=np.zeros((2, 4)), y_train=[3, 9], x_test=np.zeros((1, 4)), y_test=[5])
+    found = data.load(str(file))
+    assert found.classes == (3, 5, 9)
+    assert found.y_train.tolist() == [0, 2] and found.y_test.tolist() == [1]
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"images": np.zeros((2, 3))}, "lacks the arrays of a data set. Received: images"),
+        ({"x": np.zeros((2, 3)), "y": [0]}, "same length. Received: 2 and 1"),
+        ({"x": np.zeros((0, 3)), "y": np.zeros(0)}, "holds no example"),
+        ({"x": np.zeros(3), "y": [0, 1, 0]}, r"Received: shape \(3,\)"),
+        ({"x": np.array([["a"], ["b"]]), "y": [0, 1]}, "must hold numbers"),
+        ({"x": np.array([[1.0], [np.nan]]), "y": [0, 1]}, "NaN or infinity in 1 of 2"),
+        ({"x": np.array([[1.0], [1e300]]), "y": [0, 1]}, "NaN or infinity in 1 of 2"),
+        ({"x": np.array([[1], [None]]), "y": [0, 1]}, "Python objects"),
+        ({"x_train": np.zeros((2, 3)), "y_train": [0, 1], "x_test": np.zeros((1, 3))}, "without the other"),
+        (
+            {"x_train": np.zeros((2, 3)), "y_train": [0, 1], "x_test": np.zeros((1, 4)), "y_test": [0]},
+            "differ in shape",
+        ),
+    ],
+)
+def test_wrong_npz_files_are_refused(tmp_path, arrays, message):
+    np.savez(tmp_path / "mine.npz", **arrays)
+    with pytest.raises(ValueError, match=message):
+        data.load(str(tmp_path / "mine.npz"))
+
+
+def test_files_that_are_no_npz_are_refused(tmp_path):
+    file = tmp_path / "mine.npz"
+    file.write_bytes(b"PK\x03\x04 nothing")
+    with pytest.raises(ValueError, match="cannot be read as a .npz"):
+        data.load(str(file))
+    with open(file, "wb") as opened:
+        np.save(opened, np.zeros(3))
+    with pytest.raises(ValueError, match="single array"):
+        data.load(str(file))
+
+
+def test_unknown_names_get_a_hint():
+    with pytest.raises(ValueError, match="Received: 'mnits'. Did you mean 'mnist'"):
+        data.load("mnits")
+    with pytest.raises(ValueError, match="Pass one of digits, mnist"):
+        data.load("zebra")
+    with pytest.raises(FileNotFoundError, match="no such file. Received: 'none.csv'"):
+        data.load("none.csv")
+    with pytest.raises(ValueError, match="Only a .csv file has a label column"):
+        data.load("digits", label="y")

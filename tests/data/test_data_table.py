@@ -1,0 +1,63 @@
+"""CSV files: what is read, and where each error points to."""
+
+import numpy as np
+import pytest
+
+from lipdp import data
+
+
+def _load(tmp_path, text, label=None, encoding="utf-8"):
+    file = tmp_path / "table.csv"
+    file.write_text(text, encoding=encoding)
+    return data.load(str(file), label)
+
+
+def test_the_last_column_is_the_label_by_default(tmp_path):
+    found = _load(tmp_path, "age,weight,ill\n30,70.5,yes\n40,80,no\n\n50,90,yes\n")
+    assert found.columns == ("age", "weight") and found.classes == ("no", "yes")
+    assert found.x_train.tolist() == [[30.0, 70.5], [40.0, 80.0], [50.0, 90.0]]
+    assert found.y_train.tolist() == [1, 0, 1]
+    assert found.x_train.dtype == np.float32
+
+
+def test_the_label_column_can_be_named(tmp_path):
+    found = _load(tmp_path, "ill,age\n2,30\n1,40\n", label="ill")
+    assert found.columns == ("age",) and found.classes == (1, 2)
+
+
+def test_a_byte_order_mark_and_quotes_are_understood(tmp_path):
+    found = _load(tmp_path, '"a, b",ill\n"1",x\n2,y\n', encoding="utf-8-sig")
+    assert found.columns == ("a, b",)
+
+
+@pytest.mark.parametrize(
+    ("text", "label", "message"),
+    [
+        ("", None, "header with at least one feature.*an empty file"),
+        ("ill\n1\n", None, "at least one feature"),
+        ("a,ill\n", None, "no rows"),
+        ("1.0,2.0\n3,1\n4,0\n", None, "must be column names. Received: 1.0, 2.0"),
+        ("a,a,ill\n1,2,0\n", None, "distinct and not empty. Received: 'a'"),
+        ("a,,ill\n1,2,0\n", None, "distinct and not empty. Received: ''"),
+        ("a,ill\n1,0\n2\n", None, "Line 3 of .* has 1 values, the header has 2"),
+        ("a,ill\n1,0\n2,1\n", "il", "label column of that name. Received: 'il'. Did you mean 'ill'"),
+        ("a,ill\n1,0\n2,1\n", "zebra", "Its columns: a, ill"),
+        ("a,ill\n1,0\nred,1\n", None, "'a' of .* not a finite number in 1 of 2 rows, first in row 2.*'red'"),
+        ("a,ill\n1,0\ninf,1\n", None, "not a finite number.*'inf'"),
+        ("a,ill\n1,0\n1e39,1\n", None, "not a finite number.*'1e39'"),
+        ("a,ill\n,0\n2,1\n", None, "missing value in 1 of 2 rows, first in row 1"),
+        ("a,ill\nNaN,0\nNA,1\n", None, "missing value in 2 of 2 rows"),
+        ("a,ill\n1,\n2,1\n", None, "Label column 'ill' of .* is empty in 1 of 2 rows, first in row 1"),
+        ("a,ill\n1,0.5\n2,1\n", None, "fractional numbers such as 0.5 in column 'ill'"),
+        ("a,ill\n1,0\n2,0\n", None, "at least two classes"),
+        ('a,ill\n"1,0\n', None, "not a comma-separated file"),
+    ],
+)
+def test_wrong_tables_are_refused(tmp_path, text, label, message):
+    with pytest.raises(ValueError, match=message):
+        _load(tmp_path, text, label)
+
+
+def test_text_in_another_encoding_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="UTF-8"):
+        _load(tmp_path, "âge,ill\n1,0\n", encoding="latin-1")

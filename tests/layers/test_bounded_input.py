@@ -1,0 +1,63 @@
+"""The layer where all norm bounds begin: nothing may leave it that is longer than it says."""
+
+import keras
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from search import norm, starts
+
+from lipdp import layers
+
+
+def output(x, **arguments):
+    return keras.ops.convert_to_numpy(layers.BoundedInput(**arguments)(x)).astype("float64")
+
+
+@pytest.mark.parametrize("mode", ["clip", "normalise"])
+@pytest.mark.parametrize("radius", [1e-6, 0.3, 7.0, 1e6])
+def test_norm_is_never_exceeded(mode, radius):
+    rng = np.random.default_rng(0)
+    scales = np.array([1e-30, 1e-15, 1e-6, 0.99, 1.0, 1.0000001, 1.5, 1e3, 1e15, 1e25, 3e38]) * min(radius, 1.0)
+    for shape in ((1,), (5,), (28, 28, 1), (64, 64, 3)):
+        x = np.concatenate(starts(shape, rng, 1.0))
+        x = np.concatenate([np.clip(x * scale, -3e38, 3e38) for scale in scales]).astype("float32")
+        y = output(x, norm=radius, mode=mode)
+        assert np.isfinite(y).all()
+        assert np.linalg.norm(y.reshape(len(y), -1), axis=1).max() <= radius
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.floats(-(2.0**127), 2.0**127, width=32), min_size=3, max_size=3),
+    st.sampled_from(["clip", "normalise"]),
+)
+def test_any_floats(values, mode):
+    assert norm(output(np.array([values], "float32"), norm=2.5, mode=mode)) <= 2.5
+
+
+def test_clip_keeps_what_is_inside_and_direction():
+    x = np.array([[0.3, -0.4], [30.0, -40.0], [0.0, 0.0]], "float32")
+    np.testing.assert_allclose(output(x, norm=1.0), [[0.3, -0.4], [0.6, -0.8], [0.0, 0.0]], rtol=2e-6)
+
+
+def test_normalise_scales_up_and_keeps_zero():
+    x = np.array([[0.03, -0.04], [30.0, -40.0], [0.0, 0.0]], "float32")
+    expected = [[1.2, -1.6], [1.2, -1.6], [0.0, 0.0]]
+    np.testing.assert_allclose(output(x, norm=2.0, mode="normalise"), expected, rtol=2e-6)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int32", "float16", "float64"])
+def test_squares_of_other_types_do_not_wrap_around(dtype):
+    """16 * 16 is 0 in uint8: the clip saw norm 0 and let 32 through."""
+    for value in (16, 64, 100, 255):
+        y = output(np.full((2, 4), value, dtype), norm=1.0)
+        assert norm(y[0]) <= 1.0
+        np.testing.assert_allclose(y, 0.5, rtol=2e-6)
+
+
+def test_declares_the_input_of_a_sequential_model():
+    import lipdp
+
+    model = lipdp.DP_Sequential([layers.BoundedInput((4,), norm=1.0), layers.SpectralDense(2)])
+    assert model.input_shape == (None, 4)

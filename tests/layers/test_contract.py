@@ -1,0 +1,165 @@
+"""What every layer must do besides its bounds: shapes, configuration, files, one example at a time."""
+
+import inspect
+
+import keras
+import numpy as np
+import pytest
+from cases import ALL, OWN
+from search import Probe, weight_settings
+
+from lipdp import bounds, layers
+
+
+def examples(case, size=3, seed=0):
+    rng = np.random.default_rng(seed)
+    return [rng.standard_normal((size, *shape)).astype("float32") for shape in case.shapes]
+
+
+# One of the activations, which all work entry by entry.
+@pytest.mark.parametrize(
+    "case",
+    [c for c in ALL if not c.name.startswith("activation_") or c.name.endswith("_gelu")],
+    ids=lambda case: case.name,
+)
+def test_rows_do_not_see_each_other(case):
+    probe = Probe(case.make(), *case.shapes)
+    xs, others = examples(case), examples(case, seed=1)
+    others = [np.concatenate([x[:1], 100.0 * o[1:]]) for x, o in zip(xs, others, strict=True)]
+    g = np.random.default_rng(2).standard_normal((3, *probe.output_shape))
+    g_other = np.concatenate([g[:1], -7.0 * g[1:]])
+    value, gradients, _ = probe.pull(xs, g)
+    other_value, other_gradients, _ = probe.pull(others, g_other)
+    np.testing.assert_array_equal(value[0], other_value[0])
+    for a, b in zip(gradients, other_gradients, strict=True):
+        np.testing.assert_array_equal(a[0], b[0])
+
+
+@pytest.mark.parametrize("case", {c.name[:8]: c for c in OWN}.values(), ids=lambda case: case.name)
+def test_shape_is_announced_and_configuration_survives(case, tmp_path):
+    (x,) = examples(case)
+    layer = case.make()
+    model = keras.Sequential([keras.Input(case.shapes[0]), layer])
+    y = keras.ops.convert_to_numpy(model(x))
+    assert layer.compute_output_shape((3, *case.shapes[0])) == y.shape
+    assert layer.compute_output_shape((None, *case.shapes[0])) == (None, *y.shape[1:])
+    assert tuple(model.output_shape) == (None, *y.shape[1:])
+
+    copy = type(layer).from_config(layer.get_config())
+    assert copy.get_config() == layer.get_config()
+    arguments = inspect.signature(type(layer).__init__).parameters.keys() - {"self", "kwargs"}
+    assert arguments <= layer.get_config().keys()
+
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(keras.ops.convert_to_numpy(loaded(x)), y)
+    assert [type(v.constraint) for v in loaded.weights] == [type(v.constraint) for v in model.weights]
+
+
+@pytest.mark.parametrize("case", {c.name[:4]: c for c in OWN}.values(), ids=lambda case: case.name)
+def test_names_and_dtypes_are_kept(case):
+    layer = case.make()
+    layer = type(layer).from_config({**layer.get_config(), "name": "mine", "trainable": False})
+    probe = Probe(layer, *case.shapes)
+    assert layer.name == "mine"
+    assert probe.variables == []
+    assert layer(examples(case)[0]).dtype in ("float32", keras.ops.zeros((), "float32").dtype)
+
+
+@pytest.mark.parametrize("case", [c for c in OWN if "conv" in c.name or "dense" in c.name], ids=lambda c: c.name)
+def test_kernels_start_in_the_ball_and_are_nearly_orthonormal(case):
+    probe = Probe(case.make(), *case.shapes)
+    kernel = keras.ops.convert_to_numpy(probe.variables[0]).reshape(-1, probe.variables[0].shape[-1])
+    values = np.linalg.svd(kernel.astype("float64"), compute_uv=False)
+    assert values.max() <= 1.0
+    assert values.min() >= 0.999
+
+
+@pytest.mark.parametrize("initializer", ["ones", "random_normal", keras.initializers.Constant(50.0)])
+def test_any_initializer_is_projected(initializer):
+    for layer, shape in (
+        (layers.SpectralDense(5, kernel_initializer=initializer), (7,)),
+        (layers.SpectralConv2D(4, 3, kernel_initializer=initializer), (6, 6, 2)),
+    ):
+        probe = Probe(layer, shape)
+        kernel = keras.ops.convert_to_numpy(probe.variables[0])
+        assert np.linalg.norm(kernel.reshape(-1, kernel.shape[-1]).astype("float64"), 2) <= 1.0 + 1e-6
+        assert bounds.answers(layer).input_lipschitz((1.0,)) == (1.0,)
+
+
+@pytest.mark.parametrize("case", [c for c in OWN if "conv" in c.name or "dense" in c.name], ids=lambda c: c.name)
+def test_trained_lipschitz_is_the_norm_of_the_kernel_from_above(case):
+    probe = Probe(case.make(), *case.shapes)
+    (variable,) = probe.variables
+    for setting in weight_settings(variable, np.random.default_rng(0)):
+        variable.assign(5.0 * setting.astype("float32"))
+        kernel = keras.ops.convert_to_numpy(variable).astype("float64")
+        exact = np.linalg.norm(kernel.reshape(-1, kernel.shape[-1]), 2)
+        (found,) = bounds.answers(probe.model.layers[-1]).trained_lipschitz((1.0,))
+        assert exact * (1 - 1e-12) <= found <= exact * (1 + 1e-5)
+
+
+@pytest.mark.parametrize(
+    "make, message",
+    [
+        (lambda: layers.BoundedInput(norm=0.0), r"`norm` must be a number in \[1e-6, 1e6\].*0\.0"),
+        (lambda: layers.BoundedInput(norm=float("nan")), "`norm` must be.*nan"),
+        (lambda: layers.BoundedInput(norm="1"), "`norm` must be.*'1'"),
+        (lambda: layers.BoundedInput(mode="center"), "`mode` must be.*'center'"),
+        (lambda: layers.SpectralDense(0), "`units` must be a positive integer.*0"),
+        (lambda: layers.SpectralDense(2.5), "`units` must be a positive integer.*2.5"),
+        (lambda: layers.SpectralDense(3, kernel_regularizer="l2"), "kernel_regularizer"),
+        (lambda: layers.SpectralDense(3, activation="relu"), "activation"),
+        (lambda: layers.SpectralDense(3, use_bias=True), "use_bias"),
+        (lambda: layers.SpectralDense(3, kernel_initializer="nobody"), "nobody"),
+        (lambda: layers.SpectralConv2D(0, 3), "`filters` must be a positive integer.*0"),
+        (lambda: layers.SpectralConv2D(2, 0), "`kernel_size` must be.*0"),
+        (lambda: layers.SpectralConv2D(2, (3, 3, 3)), r"`kernel_size` must be.*\(3, 3, 3\)"),
+        (lambda: layers.SpectralConv2D(2, 3, strides=-1), "`strides` must be.*-1"),
+        (lambda: layers.SpectralConv2D(2, 3, strides=1.5), "`strides` must be.*1.5"),
+        (lambda: layers.SpectralConv2D(2, 3, padding="circular"), "`padding` must be.*'circular'"),
+        (lambda: layers.SpectralConv2D(2, 3, strides=2, dilation_rate=2), "cannot both be above 1"),
+        (lambda: layers.SpectralConv2D(2, 3, groups=2), "groups"),
+        (lambda: layers.Bias(0.0), "`max_norm` must be a positive finite number.*0.0"),
+        (lambda: layers.Bias(float("inf")), "`max_norm` must be a positive finite number.*inf"),
+        (lambda: layers.GroupSort(3), "`group_size` must be 2.*3"),
+        (lambda: layers.GroupSort(k_coef_lip=3.0), "k_coef_lip"),
+        (lambda: layers.L2NormPooling2D(0), "`pool_size` must be.*0"),
+        (lambda: layers.L2NormPooling2D((2, 2, 2)), "`pool_size` must be"),
+        (lambda: layers.ScaledAveragePooling2D(0), "`pool_size` must be.*0"),
+        (lambda: layers.LayerCentering(axis=0), "axis 0 is the batch.*axis=0"),
+        (lambda: layers.LayerCentering(axis=(0, 1)), "axis 0 is the batch"),
+    ],
+)
+def test_bad_arguments_are_named(make, message):
+    with pytest.raises((ValueError, TypeError), match=f"(?s){message}"):
+        make()
+
+
+@pytest.mark.parametrize(
+    "make, shape, message",
+    [
+        (lambda: layers.Bias(), (None, 3), "every size but the batch"),
+        (lambda: layers.BoundedInput(), (None, 3), "every size but the batch"),
+        (lambda: layers.GroupSort(), (4, 3), "even, known last axis"),
+        (lambda: layers.LayerCentering(axis=-3), (4, 3), "axis 0 is the batch"),
+        (lambda: layers.LayerCentering(axis=5), (4, 3), "axis 0 is the batch"),
+        (lambda: layers.SpectralConv2D(2, 5, padding="valid"), (3, 3, 1), "does not fit into its input"),
+        (lambda: layers.SpectralConv2D(2, 3, padding="valid", dilation_rate=2), (4, 9, 1), "does not fit"),
+        (lambda: layers.L2NormPooling2D(3), (2, 5, 1), "does not fit into its input"),
+        (lambda: layers.ScaledAveragePooling2D(3), (5, 2, 1), "does not fit into its input"),
+    ],
+)
+def test_inputs_that_do_not_fit_are_named(make, shape, message):
+    with pytest.raises(ValueError, match=message):
+        make()(keras.Input(shape))
+
+
+def test_convolution_refuses_channels_first():
+    before = keras.config.image_data_format()
+    keras.config.set_image_data_format("channels_first")
+    try:
+        with pytest.raises(ValueError, match="channels-last images only"):
+            layers.SpectralConv2D(2, 3)
+    finally:
+        keras.config.set_image_data_format(before)

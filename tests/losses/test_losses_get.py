@@ -1,0 +1,86 @@
+"""`losses.get`: what it takes, and what it says to what it does not take."""
+
+import keras
+import pytest
+
+from lipdp import losses
+from lipdp.losses.registry import LOSSES
+
+
+@pytest.mark.parametrize(
+    "name, cls",
+    [
+        ("categorical_crossentropy", losses.CategoricalCrossentropy),
+        ("sparse_categorical_crossentropy", losses.SparseCategoricalCrossentropy),
+        ("SparseCategoricalCrossentropy", losses.SparseCategoricalCrossentropy),
+        ("binary_crossentropy", losses.BinaryCrossentropy),
+        ("bce", losses.BinaryCrossentropy),
+        ("multiclass_hinge", losses.MulticlassHinge),
+        ("multiclass_kr", losses.MulticlassKR),
+        ("MulticlassHKR", losses.MulticlassHKR),
+        ("multiclass_hkr", losses.MulticlassHKR),
+        ("cosine_similarity", losses.CosineSimilarity),
+        ("huber", losses.Huber),
+        ("mean_absolute_error", losses.MeanAbsoluteError),
+        ("MAE", losses.MeanAbsoluteError),
+    ],
+)
+def test_names(name, cls):
+    assert type(losses.get(name)) is cls
+
+
+@pytest.mark.parametrize("cls", LOSSES)
+def test_objects_classes_and_configurations(cls):
+    loss = cls(clip=0.5)
+    assert losses.get(loss) is loss
+    assert type(losses.get(cls)) is cls
+    for config in (
+        keras.saving.serialize_keras_object(loss),
+        keras.losses.serialize(loss),
+        {"class_name": cls.__name__, "config": {"clip": 0.5}},
+    ):
+        assert losses.get(config).clip == 0.5
+        assert type(losses.get(config)) is cls
+    assert losses.get({"class_name": cls.__name__}).clip is None
+
+
+@pytest.mark.parametrize(
+    "identifier, replacement",
+    [
+        ("mse", "Huber instead of mse: its gradient grows"),
+        ("mean_squared_error", "Huber instead of mean_squared_error: its gradient grows"),
+        ("MeanSquaredError", "Huber"),
+        (keras.losses.MeanSquaredError(), "Huber instead of MeanSquaredError"),
+        (keras.losses.mean_squared_error, "Huber instead of mean_squared_error"),
+        (keras.losses.MeanSquaredError, "Huber"),
+        (keras.losses.Huber(), "Huber, which knows its bound"),
+        (keras.losses.CategoricalCrossentropy(from_logits=True), "CategoricalCrossentropy, which"),
+        (keras.losses.categorical_hinge, "MulticlassHinge"),
+        (keras.losses.serialize(keras.losses.Huber()), "Huber, which knows its bound"),
+        ({"class_name": "MeanSquaredError"}, "Huber"),
+        ("categorical_crosentropy", "Did you mean lipdp.losses.CategoricalCrossentropy"),
+        ("nonsense", "Use one of lipdp.losses: BinaryCrossentropy, "),
+        (lambda y, z: z, "Use one of lipdp.losses"),
+        (3, "Use one of lipdp.losses"),
+        (None, "Use one of lipdp.losses"),
+    ],
+)
+def test_refusals_name_a_replacement(identifier, replacement):
+    with pytest.raises(ValueError) as error:
+        losses.get(identifier)
+    assert f"Received: {identifier!r}" in str(error.value)
+    assert replacement in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {},
+        {"class_name": 3},
+        {"module": "elsewhere", "class_name": "Gone", "config": {}, "registered_name": "elsewhere>Gone"},
+        keras.saving.serialize_keras_object(keras.layers.ReLU()),
+    ],
+)
+def test_foreign_configurations(config):
+    with pytest.raises(ValueError, match="Received: {"):
+        losses.get(config)

@@ -1,0 +1,82 @@
+"""Padded batches hold exactly what was drawn, also while earlier ones are still in use."""
+
+import keras
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lipdp.sampling import Layout, PoissonSampler, poisson_batches
+
+
+@given(
+    expected=st.integers(1, 5000),
+    drawn=st.integers(0, 6000),
+    chunk=st.one_of(st.none(), st.integers(1, 512)),
+    static=st.booleans(),
+)
+@settings(deadline=None)
+def test_every_draw_fits(expected, drawn, chunk, static):
+    rows = Layout(expected, chunk, static).rows(drawn)
+    assert rows >= max(drawn, 1)
+    assert rows % (chunk or 1) == 0
+
+
+def test_static_layout_is_one_shape_for_all_likely_draws():
+    layout = Layout(4096, None, static=True)
+    assert {layout.rows(k) for k in range(4096 - 400, 4096 + 380)} == {4480 + 64 * 0}
+
+
+def test_batches_hold_the_drawn_rows():
+    x, y = np.arange(300, dtype="float32").reshape(100, 3), np.arange(100, dtype="int32")
+    sampler = PoissonSampler(100, 0.3, seed=0)
+    batches = poisson_batches(sampler, x, y, Layout(30, None, False), start=5)
+    for t in range(5, 30):
+        bx, by, w = next(batches)
+        drawn = sampler.draw(t)
+        k = len(drawn)
+        np.testing.assert_array_equal(by[:k], drawn)
+        np.testing.assert_array_equal(bx[:k], x[drawn])
+        np.testing.assert_array_equal(w, np.arange(len(w)) < k)
+        assert not bx[k:].any() and not by[k:].any()
+
+
+def test_buffers_in_use_are_never_overwritten():
+    """Keras' own iterators keep several batches in flight, and frameworks may alias numpy memory."""
+    x = np.random.default_rng(0).normal(size=(400, 50)).astype("float32")
+    y = np.arange(400, dtype="int32")
+    sampler = PoissonSampler(400, 0.2, seed=1)
+    batches = poisson_batches(sampler, x, y, Layout(80, None, True), start=0)
+    held = [keras.tree.map_structure(keras.ops.convert_to_tensor, next(batches)) for _ in range(20)]
+    for t, (bx, by, _) in enumerate(held):
+        drawn = sampler.draw(t)
+        np.testing.assert_array_equal(keras.ops.convert_to_numpy(by)[: len(drawn)], drawn)
+        np.testing.assert_array_equal(keras.ops.convert_to_numpy(bx)[: len(drawn)], x[drawn])
+
+
+def test_buffers_are_reused_once_free():
+    x, y = np.zeros((400, 5), "float32"), np.zeros(400, "int32")
+    batches = poisson_batches(PoissonSampler(400, 0.2, seed=1), x, y, Layout(80, None, True), start=0)
+    seen = set()
+    for _ in range(20):
+        bx, _, _ = next(batches)
+        seen.add(bx.ctypes.data)
+        del bx, _
+    assert len(seen) <= 3
+
+
+def test_batches_survive_the_tensorflow_pipeline():
+    import tensorflow as tf
+
+    x, y = np.random.default_rng(0).normal(size=(300, 20)).astype("float32"), np.arange(300, dtype="int32")
+    sampler = PoissonSampler(300, 0.3, seed=1)
+    batches = poisson_batches(sampler, x, y, Layout(90, None, False), start=0)
+    signature = (
+        tf.TensorSpec((None, 20), tf.float32),
+        tf.TensorSpec((None,), tf.int32),
+        tf.TensorSpec((None,), tf.float32),
+    )
+    data = tf.data.Dataset.from_generator(lambda: batches, output_signature=signature).prefetch(8)
+    for t, (bx, by, _) in enumerate(data.take(40)):
+        drawn = sampler.draw(t)
+        np.testing.assert_array_equal(by[: len(drawn)], drawn)
+        np.testing.assert_array_equal(bx[: len(drawn)], x[drawn])

@@ -1,0 +1,67 @@
+"""How noise is shared between variables."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from models import mlp
+
+from lipdp import strategies
+from lipdp.strategies import allocate
+
+vectors = st.lists(st.tuples(st.floats(1e-6, 1e3), st.integers(1, 10**6)), min_size=1, max_size=6)
+
+
+@given(vectors, st.sampled_from(["global", "per_layer", "optimal"]))
+def test_every_split_is_one_gaussian_of_multiplier_one(pairs, noise):
+    deltas, sizes = zip(*pairs, strict=True)
+    std = allocate(deltas, sizes, noise)
+    assert sum((d / s) ** 2 for d, s in zip(deltas, std, strict=True)) == pytest.approx(1.0)
+
+
+@given(vectors)
+def test_optimal_has_the_least_energy(pairs):
+    deltas, sizes = zip(*pairs, strict=True)
+
+    def energy(noise):
+        return sum(d * s * s for d, s in zip(sizes, allocate(deltas, sizes, noise), strict=True))
+
+    assert energy("optimal") <= min(energy("global"), energy("per_layer")) * (1 + 1e-9)
+
+
+def test_golden_energies():
+    """784-512-512-10, equal sensitivities: optimal over global 0.7385."""
+    sizes = (784 * 512, 512 * 512, 512 * 10)
+    energies = {
+        noise: sum(d * s * s for d, s in zip(sizes, allocate((1.0, 1.0, 1.0), sizes, noise), strict=True))
+        for noise in strategies.clipless.ALLOCATIONS
+    }
+    assert energies["optimal"] / energies["global"] == pytest.approx(0.7385, abs=1e-4)
+    deltas = (8.0, 2.0, 1.0)
+    energies = {
+        noise: sum(d * s * s for d, s in zip(sizes, allocate(deltas, sizes, noise), strict=True))
+        for noise in strategies.clipless.ALLOCATIONS
+    }
+    assert energies["optimal"] / energies["global"] == pytest.approx(0.823, abs=1e-3)
+    assert energies["optimal"] / energies["per_layer"] == pytest.approx(0.474, abs=1e-3)
+
+
+def test_a_variable_without_gradient_needs_no_noise():
+    assert allocate((1.0, 0.0), (10, 10), "per_layer")[1] == 0.0
+    assert allocate((1.0, 0.0), (10, 10), "optimal")[1] == 0.0
+
+
+def test_sensitivity_of_the_averaged_gradient():
+    model = mlp()
+    calibration = strategies.Clipless().calibrate(model, model.loss, 40)
+    # First kernel 3 * 0.5, bias 0.5, last kernel (3 + 1) * 0.5.
+    expected = np.sqrt(1.5**2 + 0.5**2 + 2.0**2) / 40
+    assert calibration.sensitivity == pytest.approx(expected, rel=2e-4)
+    assert calibration.sensitivity >= expected
+    assert calibration.noise_std == pytest.approx((calibration.sensitivity,) * 3)
+
+
+@pytest.mark.parametrize("noise", ["local", "", None])
+def test_unknown_split(noise):
+    with pytest.raises(ValueError, match="noise"):
+        strategies.Clipless(noise=noise)

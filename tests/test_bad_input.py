@@ -1,0 +1,194 @@
+"""Every refused call says why and leaves model and ledger as they were."""
+
+import keras
+import numpy as np
+import pytest
+from models import DELTA, blobs, mlp, same, state
+
+import lipdp
+from lipdp import layers, losses
+
+X, Y = blobs()
+NAN = X.copy()
+NAN[3, 2] = np.nan
+
+CALLS = {
+    "no budget": ({}, ValueError, "how private"),
+    "epsilon zero": ({"epsilon": 0.0}, ValueError, "epsilon"),
+    "epsilon negative": ({"epsilon": -1.0}, ValueError, "epsilon"),
+    "epsilon NaN": ({"epsilon": float("nan")}, ValueError, "epsilon"),
+    "delta zero": ({"epsilon": 1.0, "delta": 0.0}, ValueError, "delta"),
+    "delta one": ({"epsilon": 1.0, "delta": 1.0}, ValueError, "delta"),
+    "delta too small": ({"epsilon": 1.0, "delta": 1e-13}, ValueError, "rdp"),
+    "noise zero": ({"noise_multiplier": 0.0}, ValueError, "noise_multiplier"),
+    "batch larger than data": ({"epsilon": 1.0, "batch_size": 401}, ValueError, "larger than the data"),
+    "batch zero": ({"epsilon": 1.0, "batch_size": 0}, ValueError, "batch_size"),
+    "batch float": ({"epsilon": 1.0, "batch_size": 10.5}, ValueError, "batch_size"),
+    "epochs": ({"epsilon": 1.0, "epochs": 0}, ValueError, "epochs"),
+    "initial epoch": ({"epsilon": 1.0, "initial_epoch": 3}, ValueError, "initial_epoch"),
+    "sample weight": ({"epsilon": 1.0, "sample_weight": np.ones(400)}, ValueError, "sample_weight"),
+    "class weight": ({"epsilon": 1.0, "class_weight": {0: 2.0}}, ValueError, "class_weight"),
+    "shuffle": ({"epsilon": 1.0, "shuffle": False}, ValueError, "Poisson"),
+    "misspelt": ({"epsillon": 1.0}, TypeError, "Did you mean `epsilon`"),
+    "strategy": ({"epsilon": 1.0, "strategy": "clip"}, ValueError, "strategy"),
+    "accountant": ({"epsilon": 1.0, "accountant": "pdl"}, ValueError, "accountant"),
+    "seed": ({"epsilon": 1.0, "seed": -1}, ValueError, "seed"),
+    "physical batch": ({"epsilon": 1.0, "physical_batch_size": 0}, ValueError, "physical_batch_size"),
+    "split": ({"epsilon": 1.0, "validation_split": 1.5}, ValueError, "validation_split"),
+    "NaN": ({"x": NAN, "epsilon": 1.0}, ValueError, "NaN or infinity in 1 of 400"),
+    "infinity": ({"x": NAN * np.inf, "epsilon": 1.0}, ValueError, "NaN or infinity"),
+    "NaN label": ({"y": Y + np.nan, "epsilon": 1.0}, ValueError, "NaN"),
+    "label above": ({"y": Y + 1, "epsilon": 1.0}, ValueError, "(?i)label|class"),
+    "label below": ({"y": Y - 1, "epsilon": 1.0}, ValueError, "(?i)label|class"),
+    "no labels": ({"y": None, "epsilon": 1.0}, ValueError, "labels"),
+    "lengths": ({"y": Y[:-1], "epsilon": 1.0}, ValueError, "same length"),
+    "shape": ({"x": X[:, :-1], "epsilon": 1.0}, ValueError, "do not fit"),
+    "empty": ({"x": X[:0], "y": Y[:0], "epsilon": 1.0}, ValueError, "no example"),
+    "strings": ({"x": X.astype(str), "epsilon": 1.0}, ValueError, "numbers"),
+}
+
+
+@pytest.fixture(scope="module")
+def model():
+    model = mlp()
+    model.fit(X, Y, epochs=1, noise_multiplier=4.0, batch_size=40, delta=DELTA, verbose=0)
+    return model
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_fit_refuses(model, name):
+    arguments, error, message = CALLS[name]
+    before = state(model)
+    with pytest.raises(error, match=message):
+        model.fit(**{"x": X, "y": Y, "batch_size": 40, "epochs": 2, "delta": DELTA, "verbose": 0, **arguments})
+    assert same(before, state(model))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_delta_of_one_over_n_warns():
+    with pytest.warns(UserWarning, match="delta"):
+        mlp().fit(X, Y, steps_per_epoch=1, noise_multiplier=4.0, batch_size=40, delta=0.01, verbose=0)
+
+
+def test_weights_in_a_dataset_are_refused(model):
+    class Weighted(keras.utils.PyDataset):
+        def __len__(self):
+            return 1
+
+        def __getitem__(self, i):
+            return X, Y, np.ones(len(X))
+
+    with pytest.raises(ValueError, match="sample weights"):
+        model.fit(Weighted(), epsilon=1.0, verbose=0)
+
+
+def test_endless_dataset_is_refused(model):
+    import tensorflow as tf
+
+    with pytest.raises(ValueError, match="known, finite size"):
+        model.fit(tf.data.Dataset.from_tensor_slices((X, Y)).repeat(), epsilon=1.0, verbose=0)
+
+
+@pytest.mark.parametrize(
+    "loss", ["mse", keras.losses.SparseCategoricalCrossentropy(from_logits=True), lambda a, b: a - b]
+)
+def test_a_loss_without_bound_is_refused(loss):
+    with pytest.raises(ValueError, match="lipdp.losses"):
+        mlp().compile("sgd", loss=loss)
+
+
+def test_fit_before_compile():
+    model = lipdp.DP_Sequential([layers.BoundedInput((8,)), layers.SpectralDense(3)])
+    with pytest.raises(ValueError, match="compile"):
+        model.fit(X, Y, epsilon=1.0)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: keras.layers.Dense(3), "SpectralDense"),
+        (lambda: keras.layers.BatchNormalization(), "LayerCentering"),
+        (lambda: keras.layers.LayerNormalization(), "LayerCentering"),
+    ],
+)
+def test_an_unknown_layer_is_refused_with_a_replacement(make, message):
+    layer = make()
+    model = lipdp.DP_Sequential([layers.BoundedInput((8,)), layers.SpectralDense(8), layer, layers.SpectralDense(3)])
+    model.compile("sgd", loss="sparse_categorical_crossentropy")
+    with pytest.raises(ValueError, match=message) as error:
+        model.fit(X, Y, epsilon=1.0, batch_size=40, verbose=0)
+    assert layer.name in str(error.value)
+    assert model.run.ledger.updates == 0
+
+
+def test_missing_bounded_input():
+    model = lipdp.DP_Sequential([keras.Input((8,)), layers.SpectralDense(3)])
+    model.compile("sgd", loss="sparse_categorical_crossentropy")
+    with pytest.raises(ValueError, match="BoundedInput"):
+        model.fit(X, Y, epsilon=1.0, batch_size=40, verbose=0)
+
+
+def test_float16_is_refused():
+    with pytest.raises(ValueError, match="float32"):
+        inputs = keras.Input((8,))
+        x = layers.BoundedInput(dtype="mixed_float16")(inputs)
+        model = lipdp.DP_Model(inputs, layers.SpectralDense(3, dtype="mixed_float16")(x))
+        model.compile("sgd", loss="sparse_categorical_crossentropy")
+        model.fit(X, Y, epsilon=1.0, batch_size=40, verbose=0)
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        keras.optimizers.SGD(0.1, gradient_accumulation_steps=2),
+        keras.optimizers.Adam(use_ema=True),
+        keras.optimizers.SGD(0.1, loss_scale_factor=8.0),
+        keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1)),
+    ],
+)
+def test_optimizers_that_change_the_noise_are_refused(optimizer):
+    with pytest.raises(ValueError):
+        mlp().compile(optimizer, loss="sparse_categorical_crossentropy")
+
+
+def test_regularisers_are_refused():
+    model = lipdp.DP_Sequential(
+        [layers.BoundedInput((8,)), layers.SpectralDense(3, activity_regularizer=keras.regularizers.L2(100.0))]
+    )
+    model.compile("sgd", loss=losses.SparseCategoricalCrossentropy())
+    with pytest.raises(ValueError, match="regular|Additional losses"):
+        model.fit(X, Y, epsilon=1.0, batch_size=40, verbose=0)
+    assert model.run.ledger.updates == 0
+
+
+def test_weights_that_are_not_finite_are_refused():
+    model = mlp()
+    model.layers[1].kernel.assign(np.full((8, 16), np.nan))
+    with pytest.raises(ValueError, match="NaN"):
+        model.fit(X, Y, epsilon=1.0, batch_size=40, verbose=0)
+
+
+def test_loss_weights_are_refused():
+    with pytest.raises(ValueError, match="loss_weights"):
+        mlp().compile("sgd", loss="sparse_categorical_crossentropy", loss_weights=[2.0])
+
+
+def test_several_replicas_are_refused(monkeypatch):
+    from lipdp import backend
+
+    monkeypatch.setattr(backend, "replicas", lambda model: 2)
+    with pytest.raises(ValueError, match="once per replica"):
+        mlp().fit(X, Y, epsilon=1.0, batch_size=40, verbose=0)
+
+
+def test_unfreezing_without_compiling_again():
+    model = mlp()
+    model.layers[1].trainable = False
+    model.compile("sgd", loss="sparse_categorical_crossentropy")
+    model.fit(X, Y, steps_per_epoch=1, noise_multiplier=4.0, batch_size=40, delta=DELTA, verbose=0)
+    model.layers[1].trainable = True
+    with pytest.raises(ValueError, match="compile"):
+        model.fit(X, Y, steps_per_epoch=1, noise_multiplier=4.0, batch_size=40, delta=DELTA, verbose=0)
+    model.compile("sgd", loss="sparse_categorical_crossentropy")
+    model.fit(X, Y, steps_per_epoch=1, noise_multiplier=4.0, batch_size=40, delta=DELTA, verbose=0)
+    assert model.run.ledger.updates == 2

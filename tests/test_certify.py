@@ -1,0 +1,364 @@
+"""Certificates: the Lipschitz constant from above, radii that no attack enters, and metrics that do not overcount."""
+
+import keras
+import numpy as np
+import pytest
+from search import Probe, norm, projected, scaled, starts, top
+
+import lipdp
+from lipdp import certify, layers
+
+
+def mlp(classes=4, size=6, norm=4.0):
+    return lipdp.DP_Sequential(
+        [
+            layers.BoundedInput((size,), norm=norm),
+            layers.SpectralDense(8),
+            layers.Bias(0.5),
+            layers.Abs(),
+            layers.SpectralDense(classes),
+            layers.Bias(),
+        ]
+    )
+
+
+def cnn(classes=3, norm=5.0):
+    return lipdp.DP_Sequential(
+        [
+            layers.BoundedInput((6, 6, 1), norm=norm),
+            layers.SpectralConv2D(4, 3),
+            layers.Bias(0.5),
+            layers.Abs(),
+            layers.MaxPooling2D(2),
+            layers.Flatten(),
+            layers.SpectralDense(classes),
+        ]
+    )
+
+
+def residual(classes=3):
+    inputs = keras.Input((6,))
+    x = layers.SpectralDense(8)(layers.BoundedInput(norm=4.0)(inputs))
+    x = x + layers.GroupSort()(layers.Bias(0.5)(layers.SpectralDense(8)(x)))
+    return lipdp.DP_Model(inputs, layers.SpectralDense(classes)(x))
+
+
+def free(classes=3):
+    """A first layer without projection: only the present norm of its kernel is known."""
+    return lipdp.DP_Sequential(
+        [
+            layers.BoundedInput((6,), norm=4.0),
+            layers.SpectralDense(8, projected=False),
+            layers.Abs(),
+            layers.BoundedInput(norm=6.0),
+            layers.SpectralDense(classes),
+        ]
+    )
+
+
+MODELS = {
+    "mlp": mlp,
+    "cnn": cnn,
+    "single_output": lambda: mlp(classes=1),
+    "two_classes": lambda: mlp(classes=2),
+    "residual": residual,
+    "free": free,
+}
+
+
+def trained_like(model, seed=0):
+    """Weights as noise and updates leave them: inside the constraint, with a spread spectrum."""
+    rng = np.random.default_rng(seed)
+    for variable in model.trainable_variables:
+        value = rng.standard_normal(tuple(variable.shape)) * rng.uniform(0.1, 0.8)
+        if len(variable.shape) > 1:
+            value += 0.9 * keras.ops.convert_to_numpy(variable)
+        if variable.constraint is not None:
+            value = projected(variable, value)
+        variable.assign(value.astype("float32"))
+    return model
+
+
+def examples(model, count=24, seed=1):
+    """Inside, on and outside of the ball of the input, where clipping acts."""
+    rng = np.random.default_rng(seed)
+    shape = tuple(model.input_shape)[1:]
+    x = rng.standard_normal((count, *shape))
+    sizes = np.linspace(0.05, 8.0, count)
+    return np.stack([scaled(row, size) for row, size in zip(x, sizes, strict=True)]).astype("float32")
+
+
+def attack(probe, x, radii, restarts=3, steps=30):
+    """L2 projected gradient descent on the smallest margin, in balls of 0.999 of the radius; all rows at once."""
+    logits = probe.value(x)
+    single = logits.shape[1] == 1
+    label = logits.argmax(1)
+    rows, rng = np.arange(len(x)), np.random.default_rng(0)
+    flipped, budget = np.zeros(len(x), bool), 0.999 * radii
+    targets = range(1 if single else logits.shape[1])
+    for target in targets:
+        for restart in range(restarts):
+            delta = rng.standard_normal(x.shape) if restart else np.zeros(x.shape)
+            delta = _on_ball(delta, budget * (0.5 if restart == 1 else 1.0))
+            for step in range(steps):
+                g = np.zeros(logits.shape)
+                if single:
+                    g[:, 0] = -np.sign(logits[:, 0])
+                else:
+                    g[rows, target] += 1.0
+                    g[rows, label] -= 1.0
+                y, (gradient,), _ = probe.pull([x + delta], g)
+                flipped |= (y[:, 0] > 0) != (logits[:, 0] > 0) if single else y.argmax(1) != label
+                moved = delta + _on_ball(gradient, budget * (1.0 if step < steps // 2 else 0.2), exactly=True)
+                delta = _on_ball(moved, budget)
+    return flipped
+
+
+def _on_ball(delta, sizes, exactly=False):
+    lengths = np.maximum(np.linalg.norm(delta.reshape(len(delta), -1), axis=1), 1e-30)
+    factor = sizes / lengths
+    factor = factor if exactly else np.minimum(factor, 1.0)
+    return delta * factor.reshape(-1, *[1] * (delta.ndim - 1))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_lipschitz_is_above_every_jacobian_found(name):
+    model = MODELS[name]()
+    probe = Probe(model)
+    for seed in range(3):
+        trained_like(model, seed)
+        claimed, rng, found = certify.lipschitz(model), np.random.default_rng(seed), 0.0
+        for x in starts(tuple(model.input_shape)[1:], rng, 2.0):
+            for _ in range(4):
+                (jacobian,) = probe.input_jacobians(x)
+                found = max(found, top(jacobian))
+                # Along the direction it stretches most.
+                v = np.linalg.svd(jacobian)[2][0].reshape(x.shape)
+                x = x + 0.5 * v
+        assert found <= claimed
+        assert found >= 0.1 * claimed
+
+
+def test_lipschitz_is_reached_by_a_linear_model():
+    model = keras.Sequential([keras.Input((5,)), layers.SpectralDense(5), layers.SpectralDense(4)])
+    trained_like(model)
+    product = keras.ops.convert_to_numpy(model.weights[0]).astype("float64")
+    norms = top(product) * top(keras.ops.convert_to_numpy(model.weights[1]))
+    assert norms <= certify.lipschitz(model) <= norms * (1.0 + 1e-4)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_no_attack_flips_a_prediction_inside_its_radius(name):
+    model = trained_like(MODELS[name]())
+    x = examples(model)
+    radii = certify.radii(model, x)
+    assert radii.shape == (len(x),)
+    assert (radii >= 0).all() and (radii > 0).any()
+    probe = Probe(model)
+    assert not attack(probe, x, radii).any()
+    # The attack is worth something: well outside of the radii it succeeds.
+    assert attack(probe, x, 20.0 * radii + 0.5).any()
+
+
+def test_radius_of_a_linear_model_is_the_distance_to_the_boundary():
+    model = keras.Sequential([keras.Input((3,)), layers.SpectralDense(3, "identity")])
+    x = np.array([[1.0, 0.2, 0.1], [0.0, -1.0, 0.5]], "float32")
+    np.testing.assert_allclose(certify.radii(model, x), np.array([0.8, 0.5]) / np.sqrt(2), rtol=1e-3)
+
+
+def test_equal_kernels_and_equal_logits_have_no_radius():
+    model = keras.Sequential([keras.Input((3,)), layers.SpectralDense(2)])
+    model.weights[0].assign(np.full((3, 2), 0.3, "float32"))
+    assert certify.radii(model, np.ones((1, 3), "float32")).tolist() == [0.0]
+    biased = keras.Sequential([keras.Input((3,)), layers.SpectralDense(2), layers.Bias()])
+    biased.weights[0].assign(np.full((3, 2), 0.3, "float32"))
+    biased.weights[1].assign([0.5, -0.5])
+    assert certify.radii(biased, np.ones((1, 3), "float32"))[0] > 1e6
+
+
+def test_weights_outside_of_the_constraint_shrink_the_radius():
+    model = trained_like(mlp())
+    x = examples(model)
+    before = certify.lipschitz(model)
+    kernel = model.trainable_variables[0]
+    kernel.assign(3.0 * keras.ops.convert_to_numpy(kernel))
+    assert certify.lipschitz(model) == pytest.approx(3.0 * before, rel=1e-4)
+    assert not attack(Probe(model), x, certify.radii(model, x)).any()
+
+
+def test_margin_that_is_rounding_error_is_not_certified():
+    """Logits that cancel: without a bound on its inputs, the model's own tell how large the errors are."""
+    model = keras.Sequential([keras.Input((2,)), layers.SpectralDense(2)])
+    # Columns (1, -1) / 2 and their opposite: x = (c, c) is on the boundary, whatever c.
+    model.weights[0].assign(np.array([[0.5, -0.5], [-0.5, 0.5]], "float32"))
+    x = np.array([[1e6, 1e6 + 0.0625], [1e6, 1e6 - 0.0625]], "float32")
+    assert certify.radii(model, x).tolist() == [0.0, 0.0]
+    assert (certify.radii(model, x / 1e6 + np.array([[0.1, 0.0]], "float32")) > 0).all()
+
+
+def test_inputs_that_are_not_numbers_have_radius_zero():
+    model = trained_like(mlp())
+    x = examples(model)
+    x[0, 0], x[1, 0] = np.nan, np.inf
+    radii = certify.radii(model, x)
+    assert radii[:2].tolist() == [0.0, 0.0]
+    assert np.isfinite(radii).all()
+
+
+def test_normalisation_and_outputs_with_positions_are_refused():
+    model = lipdp.DP_Sequential([layers.BoundedInput((4,), norm=1.0, mode="normalise"), layers.SpectralDense(3)])
+    with pytest.raises(ValueError, match=r"Certificates need BoundedInput\(mode='clip'\)"):
+        certify.radii(model, np.ones((1, 4), "float32"))
+    tokens = keras.Sequential([keras.Input((5, 4)), layers.SpectralDense(3)])
+    with pytest.raises(ValueError, match="one vector of logits per example"):
+        certify.radii(tokens, np.ones((1, 5, 4), "float32"))
+    with pytest.raises(ValueError, match="has no sensitivity bound"):
+        certify.lipschitz(keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)]))
+
+
+def test_subclass_of_the_last_layer_is_not_trusted_to_be_linear():
+    class Steeper(layers.SpectralDense):
+        def input_lipschitz(self, input_bounds):
+            return (5.0,)
+
+        def trained_lipschitz(self, input_bounds):
+            return (5.0,)
+
+        def call(self, inputs):
+            return 5.0 * super().call(inputs)
+
+    model = lipdp.DP_Sequential([layers.BoundedInput((6,), norm=4.0), Steeper(3)])
+    x = examples(model)
+    assert not attack(Probe(model), x, certify.radii(model, x)).any()
+
+
+@pytest.mark.parametrize("name", ["mlp", "single_output", "cnn"])
+def test_certified_accuracy_falls_with_the_radius(name):
+    model = trained_like(MODELS[name]())
+    x = examples(model, 60)
+    logits = Probe(model).value(x)
+    truth = (logits[:, 0] > 0).astype(int) if logits.shape[1] == 1 else logits.argmax(1)
+    truth[::3] = (truth[::3] + 1) % max(logits.shape[1], 2)
+    at = (0.0, 0.01, 0.1, 0.2, 0.5, 1.0, 50.0)
+    found = certify.certified_accuracy(model, x, truth, at=at)
+    values = [found[r] for r in at]
+    assert values[0] == pytest.approx(40 / 60)
+    assert values == sorted(values, reverse=True)
+    assert values[1] > values[-1] == 0.0
+    if logits.shape[1] > 1:
+        hot = np.eye(logits.shape[1])[truth]
+        assert certify.certified_accuracy(model, x, hot, at=at) == found
+    assert certify.certified_accuracy(model, x, truth[:, None], at=at) == found
+
+
+def test_labels_of_another_length_are_refused():
+    model = mlp()
+    with pytest.raises(ValueError, match="same length. Received: 24 and 3"):
+        certify.certified_accuracy(model, examples(model), [0, 1, 2])
+
+
+@pytest.mark.parametrize("name", ["mlp", "single_output", "cnn", "two_classes"])
+@pytest.mark.parametrize("radius", [0.0, 0.05, 0.1, 0.3])
+def test_metric_never_counts_more_than_is_certified(name, radius):
+    model = trained_like(MODELS[name]())
+    x = examples(model, 200)
+    logits = Probe(model).value(x)
+    truth = (logits[:, 0] > 0).astype(int) if logits.shape[1] == 1 else logits.argmax(1)
+    truth[::4] = (truth[::4] + 1) % max(logits.shape[1], 2)
+    metric = certify.CertifiedAccuracy(radius)
+    metric.update_state(truth, logits)
+    counted = round(float(metric.result()) * len(x))
+    exact = certify.certified_accuracy(model, x, truth, at=(radius,))[radius]
+    assert counted <= round(exact * len(x))
+    if radius == 0.0:
+        assert counted >= 0.9 * round(exact * len(x))
+
+
+def test_metric_stays_below_at_the_boundary_itself():
+    """A margin of exactly sqrt(2) r, where a bare comparison would count and rounding decide."""
+    model = lipdp.DP_Sequential(
+        [layers.BoundedInput((2,), norm=1.0), layers.SpectralDense(2, kernel_initializer="identity")]
+    )
+    radius = 0.1
+    gaps = np.sqrt(2.0) * radius * (1.0 + np.linspace(-3e-4, 3e-3, 400))
+    x = np.stack([np.full(400, 0.5), 0.5 - gaps], axis=1).astype("float32")
+    logits, truth = Probe(model).value(x), np.zeros(400, int)
+    for k in range(0, 400, 7):
+        metric = certify.CertifiedAccuracy(radius)
+        metric.update_state(truth[k : k + 1], logits[k : k + 1])
+        certified = certify.radii(model, x[k : k + 1])[0] > radius
+        assert float(metric.result()) <= float(certified)
+    metric = certify.CertifiedAccuracy(radius)
+    metric.update_state(truth, logits)
+    assert 0.0 < float(metric.result()) < 1.0
+
+
+def test_metric_labels_weights_and_file():
+    logits = np.array([[2.0, 0.0, 0.0], [0.0, 2.0, 0.0], [0.0, 0.1, 0.0], [3.0, 0.0, 0.0]], "float32")
+    truth = np.array([0, 1, 1, 2])
+    sparse, column, hot, padded = (certify.CertifiedAccuracy(0.5) for _ in range(4))
+    sparse.update_state(truth, logits)
+    column.update_state(truth[:, None], logits)
+    hot.update_state(np.eye(3)[truth], logits)
+    padded.update_state(truth, logits, sample_weight=[1.0, 0.0, 0.0, 0.0])
+    assert [float(m.result()) for m in (sparse, column, hot, padded)] == [0.5, 0.5, 0.5, 1.0]
+    # A second batch of nothing but padding changes nothing.
+    padded.update_state(truth, logits, sample_weight=np.zeros((4, 1)))
+    assert float(padded.result()) == 1.0
+
+    copy = keras.metrics.deserialize(keras.metrics.serialize(sparse))
+    assert copy.get_config() == sparse.get_config()
+    assert copy.name == "certified_accuracy_0.5"
+    assert float(copy.result()) == 0.0
+    sparse.reset_state()
+    assert float(sparse.result()) == 0.0
+
+
+def test_metric_does_not_count_labels_out_of_range_or_nan():
+    metric = certify.CertifiedAccuracy(0.1)
+    metric.update_state([-1, 3, 7], np.full((3, 3), -5.0, "float32"))
+    metric.update_state([0], np.array([[np.nan, 0.0, 0.0]], "float32"))
+    assert float(metric.result()) == 0.0
+
+
+def test_metric_of_one_output_splits_labels_as_certified_accuracy_does():
+    metric = certify.CertifiedAccuracy(0.1)
+    metric.update_state([1, 0, 0, 1, -1], np.array([[1.0], [-1.0], [1.0], [0.05], [-2.0]], "float32"))
+    assert float(metric.result()) == pytest.approx(3 / 5)
+
+
+@pytest.mark.parametrize("arguments", [{"radius": -1.0}, {"radius": float("nan")}, {"radius": 1.0, "lipschitz": 0.0}])
+def test_metric_refuses_bad_arguments(arguments):
+    with pytest.raises(ValueError, match="`radius` must be >= 0 and `lipschitz` positive"):
+        certify.CertifiedAccuracy(**arguments)
+
+
+def test_metric_in_compile_and_evaluate():
+    model = trained_like(mlp())
+    x = examples(model, 40)
+    truth = Probe(model).value(x).argmax(1)
+    model.compile("sgd", "sparse_categorical_crossentropy", metrics=[certify.CertifiedAccuracy(0.05)])
+    logs = model.evaluate(x, truth, batch_size=16, verbose=0, return_dict=True)
+    exact = certify.certified_accuracy(model, x, truth, at=(0.05,))[0.05]
+    assert 0.0 < logs["certified_accuracy_0.05"] <= exact + 1e-6
+
+
+def test_several_inputs_share_one_norm():
+    """The radius is in the norm of all inputs together."""
+    left, right = keras.Input((3,)), keras.Input((3,))
+    joined = layers.Add()([layers.BoundedInput(norm=2.0)(left), layers.BoundedInput(norm=2.0)(right)])
+    model = trained_like(lipdp.DP_Model([left, right], layers.SpectralDense(2)(joined)))
+    rng = np.random.default_rng(0)
+    xs = [rng.standard_normal((6, 3)).astype("float32") for _ in range(2)]
+    radii, probe = certify.radii(model, xs), Probe(model)
+    logits = probe.value(*xs)
+    g = np.where(np.eye(2)[logits.argmax(1)] > 0, -1.0, 1.0)
+    moved = [x.astype("float64") for x in xs]
+    for _ in range(20):
+        _, gradients, _ = probe.pull(moved, g)
+        for k in range(6):
+            step = np.concatenate([gradient[k] for gradient in gradients])
+            step *= 0.999 * radii[k] / max(norm(step), 1e-30)
+            for part, x, piece in zip(moved, xs, np.split(step, 2), strict=True):
+                part[k] = x[k] + piece
+        assert (probe.value(*moved).argmax(1) == logits.argmax(1)).all()

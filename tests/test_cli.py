@@ -1,0 +1,318 @@
+"""The command line, in this process: what it writes, what it answers, what it refuses."""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+
+import lipdp
+from lipdp import data
+from lipdp.cli import main
+from lipdp.report import folder as folders
+
+SHORT = ["--epochs", "2", "--batch-size", "700", "--verbose", "0"]
+
+
+def train(folder, *words) -> int:
+    return main(["train", "--dataset", "digits", "--epsilon", "3", "--output", str(folder), *SHORT, *words])
+
+
+def table(path, rows=60, text=""):
+    lines = [f"{i % 7},{i % 5},{'yes' if i % 7 > 3 else 'no'}" for i in range(rows)]
+    path.write_text("a,b,ill\n" + "\n".join(lines) + "\n" + text)
+    return str(path)
+
+
+def answer(capsys, *words) -> dict:
+    capsys.readouterr()
+    assert main([*words, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def refusal(capsys, *words, code=2) -> str:
+    capsys.readouterr()
+    assert main(list(words)) == code
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1 and captured.err.startswith("lipdp")
+    return captured.err
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """One seeded run on digits, shared by the tests that only read it."""
+    folder = tmp_path_factory.mktemp("runs") / "digits"
+    assert train(folder, "--seed", "7") == 0
+    return folder
+
+
+def test_a_run_folder_holds_everything(run):
+    assert {path.name for path in run.iterdir()} == set(folders.FILES)
+    content = folders.read(run)
+    assert [row["epoch"] for row in content.history] == [1.0, 2.0]
+    assert set(content.history[0]) == {"epoch", "epsilon", "val_accuracy", "val_loss"}
+    assert content.history[1]["epsilon"] == content.privacy["epsilon"]
+    assert 0.99 * 3.0 <= content.privacy["epsilon"] <= 3.0
+    assert content.privacy["training_metrics_outside_the_guarantee"] == []
+    assert content.statement.startswith("Privacy statement")
+    assert content.run["settings"]["num_examples"] == 1437
+    assert content.run["settings"]["updates"] == content.privacy["updates"] == 6
+    assert content.run["versions"]["keras"] == keras.__version__
+    assert set(content.run["versions"]) >= {"python", "lipdp", "backend", "numpy", "dp-accounting"}
+    assert [c["radius"] for c in content.results["held_out"]["certified"]] == [0.1, 0.5, 1.0]
+
+
+def test_the_saved_model_is_the_trained_one(run):
+    model = keras.saving.load_model(run / folders.MODEL)
+    content = folders.read(run)
+    assert model.privacy.to_dict()["updates"] == content.privacy["updates"]
+    digits = data.load("digits")
+    found = model.evaluate(digits.x_test, digits.y_test, verbose=0, return_dict=True)
+    assert found["accuracy"] == pytest.approx(content.results["held_out"]["accuracy"], abs=1e-6)
+
+
+def test_the_recorded_command_repeats_the_run(run, tmp_path):
+    words = shlex.split(folders.read(run).run["command"])
+    assert words[0] == "lipdp"
+    again = tmp_path / "again"
+    shutil.copytree(run, again)
+    for name in folders.FILES:
+        (again / name).write_text("old" if name != folders.RUN else "{}")
+    words[words.index("--output") + 1] = str(again)
+    assert main([*words[1:], "--overwrite"]) == 0
+    for name in (folders.PRIVACY, folders.STATEMENT, folders.HISTORY, folders.RESULTS):
+        assert (again / name).read_text() == (run / name).read_text(), name
+    for first, second in zip(_weights(run), _weights(again), strict=True):
+        assert np.array_equal(first, second)
+
+
+def test_without_a_seed_no_two_runs_are_alike_and_training_metrics_are_marked(run, tmp_path, capsys):
+    folder = tmp_path / "new"
+    assert train(folder, "--training-metrics", "--radii", "0.05", "0.2") == 0
+    assert not np.array_equal(_weights(run)[0], _weights(folder)[0])
+    assert folders.read(folder).privacy["seed_fixed_by_user"] is False
+    assert folders.read(run).privacy["seed_fixed_by_user"] is True
+    out = capsys.readouterr().out
+    assert "epsilon 3 at delta 1e-05 after 6 updates on 1437 examples" in out
+    assert "on 360 held-out examples" in out and "within 0.05" in out
+    assert "NOT private" in out and f"Written to {folder}" in out
+    marked = {"accuracy (not private)", "loss (not private)"}
+    assert set(folders.read(folder).history[0]) == {"epoch", "epsilon", "val_accuracy", "val_loss"} | marked
+
+
+def _weights(folder):
+    return keras.saving.load_model(folder / folders.MODEL).get_weights()
+
+
+def test_train_on_a_table_of_ones_own(tmp_path, capsys):
+    file, ranges = table(tmp_path / "t.csv"), tmp_path / "ranges.json"
+    ranges.write_text('{"a": [0, 6]}')
+    words = ["train", "--dataset", file, "--noise-multiplier", "2", "--epochs", "1", "--seed", "3"]
+    words += ["--label", "ill", "--feature-ranges", str(ranges), "--validation-split", "0.3"]
+    found = answer(capsys, *words, "--output", str(tmp_path / "run"))
+    settings = folders.read(tmp_path / "run").run["settings"]
+    assert settings["classes"] == ["no", "yes"] and settings["label"] == "ill"
+    assert settings["num_examples"] + found["held_out"]["examples"] == 60
+    assert found["privacy"]["delta"] == 1e-5
+    again = answer(capsys, "certify", str(tmp_path / "run"))
+    assert again["accuracy"] == found["held_out"]["accuracy"]
+    assert again["certified"] == found["held_out"]["certified"]
+
+
+def test_without_held_out_rows_nothing_is_measured(tmp_path, capsys):
+    words = ["train", "--dataset", table(tmp_path / "t.csv"), "--noise-multiplier", "2", "--epochs", "1"]
+    assert main([*words, "--output", str(tmp_path / "run"), "--verbose", "0"]) == 0
+    assert "accuracy not measured: nothing was held out" in capsys.readouterr().out
+    assert set(folders.read(tmp_path / "run").history[0]) == {"epoch", "epsilon"}
+    assert "held out no examples" in refusal(capsys, "certify", str(tmp_path / "run"))
+
+
+def test_folders_that_hold_anything_else_are_left_alone(tmp_path, capsys):
+    (tmp_path / "mine.txt").write_text("mine")
+    words = ["train", "--dataset", "digits", "--epsilon", "3", "--output", str(tmp_path)]
+    assert "not empty. Received" in refusal(capsys, *words)
+    assert "Only the folder of an earlier run" in refusal(capsys, *words, "--overwrite")
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_an_interrupted_run_leaves_no_folder(tmp_path, capsys, monkeypatch):
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(lipdp.DP_Sequential, "fit", interrupt)
+    assert train(tmp_path / "run") == 130
+    assert "interrupted; nothing was written" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_certify_and_report_read_a_run(run, capsys):
+    content = folders.read(run)
+    found = answer(capsys, "certify", str(run), "--radii", "0", "0.1")
+    assert found["certified"][0]["accuracy"] == found["accuracy"] == content.results["held_out"]["accuracy"]
+    assert found["lipschitz"] <= 1.001 and found["remark"] == "held-out part"
+    by_file = answer(capsys, "certify", str(run / folders.MODEL), "--dataset", "digits", "--radii", "0", "0.1")
+    assert by_file["certified"] == found["certified"]
+    assert main(["certify", str(run)]) == 0
+    assert "certified accuracy within L2 radius 0.1: " in capsys.readouterr().out
+
+    before = (run / folders.HTML).read_text()
+    (run / folders.HTML).unlink()
+    assert answer(capsys, "report", str(run))["privacy"] == content.privacy
+    assert (run / folders.HTML).read_text() == before
+    assert main(["report", str(run)]) == 0
+    assert "Privacy statement" in capsys.readouterr().out
+
+
+def test_epsilon_and_calibrate_agree(capsys):
+    plan = ["--batch-size", "256", "--num-examples", "60000"]
+    found = answer(capsys, "epsilon", "--noise-multiplier", "1.1", "--updates", "2350", *plan)
+    assert found["epsilon"] == pytest.approx(0.9202, abs=1e-3)
+    assert found["accountant"]["library"] == "dp_accounting"
+    same = ["--sampling-probability", str(256 / 60000), "--epochs", "10"]
+    assert answer(capsys, "epsilon", "--noise-multiplier", "1.1", *same)["epsilon"] == found["epsilon"]
+    back = answer(capsys, "calibrate", "--epsilon", "1", "--epochs", "10", *plan)
+    assert back["updates"] == 2350 and 0.99 <= back["epsilon"] <= 1.0
+    assert 1.04 < back["noise_multiplier"] < 1.06
+    nothing = answer(capsys, "epsilon", "--noise-multiplier", "0.001", "--updates", "9", *plan)
+    assert nothing["epsilon"] is None
+    assert main(["epsilon", "--noise-multiplier", "0.001", "--updates", "9", *plan]) == 0
+    assert capsys.readouterr().out.startswith("epsilon infinite at delta 1e-05")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("train --dataset mnits --epsilon 1", "Received: 'mnits'. Did you mean 'mnist'"),
+        ("train --dataset none.csv --epsilon 1", "There is no such file. Received: 'none.csv'"),
+        ("train --dataset digits", "neither --epsilon nor --noise-multiplier"),
+        ("train --dataset digits --epsilon 0", "epsilon is not positive. Received: epsilon=0.0"),
+        ("train --dataset digits --epsilon -1", "epsilon is not positive. Received: epsilon=-1.0"),
+        ("train --dataset digits --epsilon nan", "epsilon is not a finite number"),
+        ("train --dataset digits --epsilon one", "invalid float value: 'one'"),
+        ("train --dataset digits --epsilon 1 --delta 0", "delta is outside (0, 1)"),
+        ("train --dataset digits --epsilon 1 --delta 1.5", "delta is outside (0, 1)"),
+        ("train --dataset digits --epsilon 1 --batch-size 9999", "larger than the data"),
+        ("train --dataset digits --epsilon 1 --epochs 0", "epochs is too small. Received: epochs=0"),
+        ("train --dataset digits --epsilon 1 --seed -1", "seed is out of range"),
+        ("train --dataset digits --epsilon 1 --learning-rate -3", "learning_rate is not positive"),
+        ("train --dataset digits --epsilon 1 --radii -1", "radius is out of range"),
+        ("train --dataset digits --epsilon 1 --label y", "Only a .csv file has a label column"),
+        ("train --dataset digits --epsilon 1 --validation-split 2", "outside (0, 1)"),
+        ("train --dataset digits --epsilon 1e9", "needs no noise at all"),
+        ("train --dataset digits --epsilom 1", "unknown argument '--epsilom'. Did you mean --epsilon?"),
+        ("train --dataset digits --epsilon 1 --accountant moments", "invalid choice: 'moments'"),
+        ("train --epsilon 1", "required: --dataset"),
+        ("tain", "invalid choice: 'tain'"),
+        ("", "required: COMMAND"),
+        ("epsilon --noise-multiplier 1 --updates 9", "Pass either the first one or both of the others"),
+        ("epsilon --noise-multiplier 1 --updates 9 --batch-size 9", "either the first one or both"),
+        ("epsilon --noise-multiplier 1 --sampling-probability 0.1", "Pass one of them"),
+        ("epsilon --noise-multiplier 1 --sampling-probability 2 --updates 9", "outside (0, 1]"),
+        ("epsilon --noise-multiplier -1 --sampling-probability 0.1 --updates 9", "negative"),
+        ("epsilon --noise-multiplier 1 --batch-size 9 --num-examples 8 --updates 9", "larger than the data"),
+        ("calibrate --epsilon 0 --sampling-probability 0.1 --updates 9", "epsilon is not positive"),
+        ("calibrate --epsilon 1 --sampling-probability 0.1 --updates 0", "updates is too small"),
+        ("certify nothing", "no such model. Received: 'nothing'"),
+        ("certify nothing.keras --dataset digits", "no such model"),
+        ("report nothing", "no such run folder. Received: 'nothing'"),
+    ],
+)
+def test_bad_words_get_one_line_and_exit_code_2(tmp_path, monkeypatch, capsys, words, message):
+    monkeypatch.chdir(tmp_path)
+    assert message in refusal(capsys, *words.split())
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "message"),
+    [
+        ("red,1,no\n", [], "Column 'a' of .* not a finite number in 1 of 61 rows, first in row 61"),
+        ("nan,1,no\n", [], "Column 'a' of .* missing value"),
+        ("1,no\n", [], "Line 62 of .* has 2 values"),
+        ("", ["--label", "sick"], "no label column of that name. Received: 'sick'"),
+        ("", ["--feature-ranges", "none.json"], "no such file of ranges"),
+    ],
+)
+def test_bad_tables_get_one_line(tmp_path, capsys, text, words, message):
+    file = table(tmp_path / "t.csv", text=text)
+    line = refusal(capsys, "train", "--dataset", file, "--epsilon", "1", "--output", str(tmp_path / "r"), *words)
+    assert re.search(message, line)
+    assert not (tmp_path / "r").exists()
+
+
+def test_models_of_others_are_refused(tmp_path, capsys, run):
+    words = ["certify", str(tmp_path / "m.keras"), "--dataset", "digits"]
+    (tmp_path / "m.keras").write_bytes(b"not a model")
+    assert "is not a model that lipdp can read" in refusal(capsys, *words)
+
+    content = bytearray((run / folders.MODEL).read_bytes())
+    content[len(content) // 2 :] = b"\0" * (len(content) - len(content) // 2)
+    (tmp_path / "m.keras").write_bytes(content)
+    assert "is not a model that lipdp can read" in refusal(capsys, *words)
+
+    foreign = keras.Sequential([keras.Input((8, 8, 1)), keras.layers.Flatten(), keras.layers.Dense(10)])
+    foreign.save(tmp_path / "m.keras")
+    assert "Dense" in refusal(capsys, *words)
+
+    assert "Pass --dataset as well" in refusal(capsys, *words[:2])
+    assert "read from .keras files" in refusal(capsys, "certify", __file__, "--dataset", "digits")
+
+    small = lipdp.DP_Sequential([keras.Input((3,)), lipdp.layers.SpectralDense(2)])
+    small.save(tmp_path / "m.keras")
+    assert "The model does not fit the data" in refusal(capsys, *words)
+
+
+def test_a_broken_run_folder_is_named(tmp_path, capsys, run):
+    for name in folders.FILES:
+        (tmp_path / name).write_bytes((run / name).read_bytes())
+    (tmp_path / folders.RUN).write_text("{")
+    assert "run.json is corrupt" in refusal(capsys, "report", str(tmp_path))
+    (tmp_path / folders.RUN).unlink()
+    assert "lacks run.json" in refusal(capsys, "report", str(tmp_path))
+    assert "lacks run.json" in refusal(capsys, "certify", str(tmp_path))
+
+
+def test_other_classes_are_refused(tmp_path, capsys, run):
+    np.savez(tmp_path / "two.npz", x=np.zeros((4, 8, 8)), y=[0, 1, 0, 1])
+    line = refusal(capsys, "certify", str(run), "--dataset", str(tmp_path / "two.npz"))
+    assert "has other classes than the run was trained on" in line
+
+
+@pytest.mark.filterwarnings("default:delta is not below")
+def test_a_large_delta_is_a_warning_on_standard_error(capsys):
+    words = ["epsilon", "--noise-multiplier", "1", "--batch-size", "9", "--num-examples", "90", "--epochs", "1"]
+    found = answer(capsys, *words)
+    assert found["epsilon"] > 0
+    assert main([*words, "--delta", "0.1"]) == 0
+    captured = capsys.readouterr()
+    assert captured.err.startswith("lipdp epsilon: warning: delta is not below 1 / N")
+    assert captured.out.startswith("epsilon ")
+
+
+def test_help_and_version_are_answers(capsys):
+    assert main(["--help"]) == 0
+    assert "train a private classifier" in capsys.readouterr().out
+    assert main(["train", "--help"]) == 0
+    assert "nothing is standardised" in " ".join(capsys.readouterr().out.split())
+    assert main(["--version"]) == 0
+    assert lipdp.__version__ in capsys.readouterr().out
+
+
+def test_the_installed_command_is_quick_and_quiet(tmp_path):
+    script = tmp_path / "lipdp"
+    script.write_text(
+        "import sys\nfrom lipdp.cli import main\ncode = main()\n"
+        "heavy = {'keras', 'tensorflow', 'jax'} & set(sys.modules)\n"
+        "sys.exit(f'imported {heavy}' if heavy else code)\n"
+    )
+    words = ["epsilon", "--noise-multiplier", "1", "--sampling-probability", "0.1", "--updates", "10", "--json"]
+    done = subprocess.run([sys.executable, script, *words], capture_output=True, text=True, env=dict(os.environ))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["updates"] == 10

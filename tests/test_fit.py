@@ -1,0 +1,391 @@
+"""`fit` with a budget: what is planned, executed, charged and logged."""
+
+import keras
+import numpy as np
+import pytest
+from models import DELTA, blobs, mlp, weights
+
+import lipdp
+from lipdp import accounting, layers, losses
+from lipdp.sampling import PoissonSampler
+
+FIT = {"batch_size": 40, "delta": DELTA, "verbose": 0}
+
+
+def test_the_budget_is_met_and_nearly_used():
+    model = mlp()
+    history = model.fit(*blobs(), epochs=3, epsilon=2.0, **FIT).history
+    assert 0.99 * 2.0 <= model.privacy.epsilon() <= 2.0
+    assert history["epsilon"][-1] == model.privacy.epsilon()
+    assert history["epsilon"] == sorted(history["epsilon"])
+
+
+def test_executed_equals_accounted():
+    model = mlp()
+    model.fit(*blobs(), epochs=3, epsilon=2.0, **FIT)
+    assert int(model.optimizer.iterations.numpy()) == model.run.ledger.updates == 3 * 10
+    (mechanism,) = model.run.ledger.mechanisms()
+    assert mechanism == accounting.Mechanism(40 / 400, model.run.plan.noise_multiplier, 30)
+
+
+def test_it_learns():
+    x, y = blobs()
+    model = mlp()
+    model.fit(x, y, epochs=10, epsilon=8.0, seed=0, **FIT)
+    assert model.evaluate(x, y, verbose=0, return_dict=True)["accuracy"] > 0.9
+
+
+def test_the_last_epoch_ends_at_the_budget():
+    model = mlp()
+    model.fit(*blobs(), epochs=50, epsilon=1.0, noise_multiplier=1.5, **FIT)
+    updates = model.run.ledger.updates
+    more = accounting.epsilon(noise_multiplier=1.5, sampling_probability=0.1, updates=updates + 1, delta=DELTA)
+    assert model.privacy.epsilon() <= 1.0 < more
+    assert int(model.optimizer.iterations.numpy()) == updates
+
+
+def test_a_second_fit_continues_the_plan():
+    model = mlp()
+    stop = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: setattr(model, "stop_training", True))
+    model.fit(*blobs(), epochs=4, epsilon=2.0, callbacks=[stop], **FIT)
+    noise, first = model.run.plan.noise_multiplier, model.privacy.epsilon()
+    assert model.run.ledger.updates == 10 and first < 2.0
+    model.fit(*blobs(), epochs=4, epsilon=2.0, **FIT)
+    assert model.run.plan.noise_multiplier == noise
+    assert model.run.ledger.updates == 40
+    assert 0.99 * 2.0 <= model.privacy.epsilon() <= 2.0
+
+
+def test_a_larger_budget_adds_to_what_is_spent():
+    model = mlp()
+    model.fit(*blobs(), epochs=2, epsilon=1.0, **FIT)
+    model.fit(*blobs(), epochs=2, epsilon=2.0, **FIT)
+    assert len(model.run.ledger) == 2
+    assert 0.99 * 2.0 <= model.privacy.epsilon() <= 2.0
+    assert model.privacy.epsilon() == accounting.compose(model.run.ledger.mechanisms(), DELTA)
+
+
+def test_a_spent_budget_is_refused():
+    model = mlp()
+    model.fit(*blobs(), epochs=1, epsilon=1.0, **FIT)
+    before = weights(model)
+    with pytest.raises(ValueError, match="budget is spent"):
+        model.fit(*blobs(), epochs=1, epsilon=1.0, **FIT)
+    assert all(np.array_equal(a, b) for a, b in zip(before, weights(model), strict=True))
+
+
+def test_noise_multiplier_without_a_budget():
+    model = mlp()
+    model.fit(*blobs(), epochs=1, noise_multiplier=2.0, **FIT)
+    model.fit(*blobs(), epochs=1, noise_multiplier=2.0, **FIT)
+    assert model.run.ledger.updates == 20
+    assert len(model.run.ledger) == 1
+
+
+def test_noise_differs_by_default_and_repeats_with_a_seed():
+    runs = [mlp() for _ in range(4)]
+    for model, seed in zip(runs, (None, None, 7, 7), strict=True):
+        model.fit(*blobs(), epochs=1, noise_multiplier=1.0, seed=seed, **FIT)
+    first, second, third, fourth = (np.concatenate([w.ravel() for w in weights(m)]) for m in runs)
+    assert not np.allclose(first, second, atol=1e-3)
+    assert np.array_equal(third, fourth)
+    assert not np.allclose(first, third, atol=1e-3)
+    assert "No fixed seed" in runs[0].privacy.statement()
+    assert "No fixed seed" not in runs[2].privacy.statement()
+
+
+def test_chunks_compute_the_same_update():
+    x, y = blobs()
+    models = [mlp() for _ in range(3)]
+    histories = [
+        model.fit(x, y, epochs=2, noise_multiplier=1.0, seed=3, physical_batch_size=size, **FIT).history
+        for model, size in zip(models, (None, 8, 16), strict=True)
+    ]
+    for other, history in zip(models[1:], histories[1:], strict=True):
+        for a, b in zip(weights(models[0]), weights(other), strict=True):
+            np.testing.assert_allclose(a, b, atol=2e-5)
+        np.testing.assert_allclose(histories[0]["accuracy"], history["accuracy"], atol=1e-6)
+        assert other.run.ledger.mechanisms() == models[0].run.ledger.mechanisms()
+
+
+@pytest.mark.parametrize("chunk", [None, 8])
+def test_noise_is_added_once_per_update(chunk):
+    """On zero inputs the gradient is zero, so a step is nothing but noise."""
+    model = lipdp.DP_Sequential([layers.BoundedInput((300,), norm=2.0), layers.SpectralDense(300, projected=False)])
+    model.compile(keras.optimizers.SGD(1.0), loss=losses.SparseCategoricalCrossentropy(clip=0.5))
+    start = weights(model)[0]
+    steps = []
+    x, y = np.zeros((400, 300), "float32"), np.zeros(400, "int32")
+    for _ in range(2):
+        model.fit(x, y, steps_per_epoch=1, noise_multiplier=1.3, physical_batch_size=chunk, **FIT)
+        steps.append((weights(model)[0] - start).ravel())
+        start = weights(model)[0]
+    expected = 1.3 * 2.0 * 0.5 / 40
+    for step in steps:
+        np.testing.assert_allclose(step.std(), expected, rtol=0.02)
+        assert abs(step.mean()) < 5 * expected / np.sqrt(step.size)
+    assert abs(np.corrcoef(steps)[0, 1]) < 0.02
+
+
+@pytest.mark.parametrize("noise", ["global", "per_layer", "optimal"])
+def test_applied_noise_has_the_planned_deviation(noise):
+    model = lipdp.DP_Sequential(
+        [
+            layers.BoundedInput((200,), norm=2.0),
+            layers.SpectralDense(250, projected=False),
+            layers.BoundedInput(norm=0.7),
+            layers.Bias(max_norm=1e6),
+            layers.SpectralDense(120, projected=False),
+        ]
+    )
+    # The first kernel lies upstream of a free one, so only the last may train.
+    model.layers[1].trainable = False
+    model.compile(keras.optimizers.SGD(1.0), loss=losses.SparseCategoricalCrossentropy(clip=0.5))
+    with pytest.raises(ValueError, match="without a Lipschitz constant"):
+        model.fit(np.zeros((400, 200)), np.zeros(400, "int32"), noise_multiplier=1.0, **FIT)
+    model.layers[3].trainable = False
+    model.compile(keras.optimizers.SGD(1.0), loss=losses.SparseCategoricalCrossentropy(clip=0.5))
+    before = weights(model)
+    model.fit(
+        np.zeros((400, 200)),
+        np.zeros(400, "int32"),
+        steps_per_epoch=1,
+        noise_multiplier=1.0,
+        strategy=lipdp.strategies.Clipless(noise),
+        **FIT,
+    )
+    after = weights(model)
+    moved = [a - b for a, b in zip(after, before, strict=True)]
+    assert not moved[0].any() and not moved[1].any()
+    np.testing.assert_allclose(moved[2].std(), model.run.noise_std[0], rtol=0.02)
+
+
+def test_the_divisor_is_the_expected_batch():
+    """One update without noise equals the sum over the drawn rows divided by B, whatever was drawn."""
+    x, y = blobs()
+    for seed in range(3):
+        drawn = PoissonSampler(400, 0.1, seed).draw(0)
+        assert len(drawn) != 40
+        steps = []
+        for rows in (slice(None), drawn):
+            model = lipdp.DP_Sequential([layers.BoundedInput((8,), norm=3.0), layers.SpectralDense(3, projected=False)])
+            model.layers[1].kernel.assign(np.ones((8, 3)))
+            model.compile(keras.optimizers.SGD(1.0), loss=losses.SparseCategoricalCrossentropy())
+            if rows is drawn:
+                logits = model.predict(x[drawn], verbose=0)
+                softmax = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+                bounded = keras.ops.convert_to_numpy(model.layers[0](x[drawn]))
+                steps.append(-bounded.T @ (softmax - np.eye(3)[y[drawn]]) / 40)
+            else:
+                model.fit(x, y, steps_per_epoch=1, noise_multiplier=1e-4, seed=seed, accountant="rdp", **FIT)
+                steps.append(weights(model)[0] - 1.0)
+        np.testing.assert_allclose(steps[0], steps[1], atol=1e-4)
+
+
+def test_metrics_never_count_padding():
+    x, y = blobs()
+    model = mlp(optimizer=keras.optimizers.SGD(1e-12))
+    logs = model.fit(x, y, steps_per_epoch=1, noise_multiplier=1.0, seed=1, **FIT).history
+    drawn = PoissonSampler(400, 0.1, 1).draw(0)
+    expected = np.mean(model.predict(x[drawn], verbose=0).argmax(1) == y[drawn])
+    np.testing.assert_allclose(logs["accuracy"][0], expected, atol=1e-6)
+
+
+def test_evaluation_reports_means():
+    x, y = blobs()
+    model = mlp()
+    result = model.evaluate(x, y, verbose=0, return_dict=True, batch_size=64)
+    values = keras.ops.convert_to_numpy(model.loss.call(y, model.predict(x, verbose=0)))
+    np.testing.assert_allclose(result["loss"], values.mean(), rtol=1e-5)
+
+
+def test_empty_draws_are_noise_only_updates():
+    model = mlp()
+    model.fit(*blobs(), epochs=1, noise_multiplier=1.0, steps_per_epoch=12, **{**FIT, "batch_size": 1})
+    assert int(model.optimizer.iterations.numpy()) == 12
+    assert all(np.isfinite(w).all() for w in weights(model))
+
+
+def test_validation_split_is_not_counted():
+    model = mlp()
+    history = model.fit(*blobs(), epochs=1, epsilon=1.0, validation_split=0.25, **FIT).history
+    assert model.run.plan.num_examples == 300
+    assert "val_accuracy" in history
+
+
+def test_training_metrics_can_be_left_out(tmp_path):
+    x, y = blobs()
+    model = mlp()
+    log = tmp_path / "log.csv"
+    history = model.fit(
+        x,
+        y,
+        epochs=2,
+        epsilon=1.0,
+        training_metrics=False,
+        validation_data=(x, y),
+        callbacks=[keras.callbacks.CSVLogger(str(log))],
+        **FIT,
+    ).history
+    assert set(history) == {"epsilon", "val_loss", "val_accuracy"}
+    assert log.read_text().splitlines()[0].split(",") == ["epoch", "epsilon", "val_accuracy", "val_loss"]
+    assert "These were logged" not in model.privacy.statement()
+    model.fit(x, y, epochs=1, epsilon=2.0, **FIT)
+    assert "accuracy" in model.privacy.statement()
+
+
+def test_callbacks_find_epsilon():
+    model = mlp()
+    stop = keras.callbacks.EarlyStopping(monitor="epsilon", mode="min", patience=1)
+    history = model.fit(*blobs(), epochs=6, epsilon=1.0, callbacks=stop, **FIT).history
+    assert len(history["epsilon"]) == 2
+
+
+def test_datasets_give_the_same_run_as_arrays():
+    import tensorflow as tf
+
+    x, y = blobs()
+
+    class Rows(keras.utils.PyDataset):
+        def __len__(self):
+            return 5
+
+        def __getitem__(self, i):
+            return x[i * 80 : (i + 1) * 80], y[i * 80 : (i + 1) * 80]
+
+    rows = tf.data.Dataset.from_tensor_slices((x, y))
+    results = []
+    for data in ((x, y), (rows,), (rows.batch(64),), (Rows(),)):
+        model = mlp()
+        model.fit(*data, epochs=1, noise_multiplier=1.0, seed=5, **FIT)
+        results.append(weights(model)[0])
+    for other in results[1:]:
+        np.testing.assert_array_equal(results[0], other)
+
+
+def test_several_updates_per_execution():
+    model = mlp(steps_per_execution=5)
+    model.fit(*blobs(), epochs=2, epsilon=1.0, **FIT)
+    assert int(model.optimizer.iterations.numpy()) == model.run.ledger.updates == 20
+    with pytest.raises(ValueError, match="steps_per_execution"):
+        mlp(steps_per_execution=3).fit(*blobs(), epochs=2, epsilon=1.0, **FIT)
+
+
+def test_an_update_that_never_ran_is_not_charged():
+    class Broken(keras.metrics.Metric):
+        def update_state(self, y_true, y_pred, sample_weight=None):
+            raise RuntimeError("broken metric")
+
+        def result(self):
+            return 0.0
+
+    model = mlp(metrics=[Broken()])
+    with pytest.raises(RuntimeError, match="broken metric"):
+        model.fit(*blobs(), epochs=1, epsilon=1.0, **FIT)
+    assert model.run.ledger.updates == 0
+
+
+def test_an_update_that_was_cut_short_stays_charged():
+    """The weights have moved, the counter has not: something was released."""
+
+    class Fails:
+        def holds(self, value):
+            return True
+
+        def __call__(self, value):
+            raise RuntimeError("cut short")
+
+    model = mlp(run_eagerly=True)
+    model.layers[1].kernel.constraint = Fails()
+    with pytest.raises(RuntimeError, match="cut short"):
+        model.fit(*blobs(), epochs=1, noise_multiplier=1.0, **FIT)
+    if keras.backend.backend() == "tensorflow":
+        assert int(model.optimizer.iterations.numpy()) == 0
+    assert model.run.ledger.updates == 1
+
+
+def test_a_failure_later_on_keeps_what_was_charged():
+    model = mlp()
+
+    def fail(batch, logs):
+        if batch == 3:
+            raise RuntimeError("stop here")
+
+    with pytest.raises(RuntimeError, match="stop here"):
+        model.fit(
+            *blobs(),
+            epochs=1,
+            epsilon=1.0,
+            callbacks=[keras.callbacks.LambdaCallback(on_train_batch_end=fail)],
+            **FIT,
+        )
+    assert model.run.ledger.updates == int(model.optimizer.iterations.numpy()) == 4
+
+
+def test_nothing_trains_outside_of_fit():
+    model = mlp()
+    model.fit(*blobs(), epochs=1, epsilon=1.0, **FIT)
+    before = weights(model)
+    with pytest.raises(ValueError, match="train_on_batch"):
+        model.train_on_batch(*blobs())
+    optimizer = mlp().optimizer
+    variable = keras.Variable(np.ones((3,), "float32"))
+    optimizer.build([variable])
+    optimizer.apply([keras.ops.ones((3,))], [variable])
+    np.testing.assert_array_equal(variable.numpy(), np.ones(3))
+    assert all(np.array_equal(a, b) for a, b in zip(before, weights(model), strict=True))
+
+
+def test_singular_values_stay_below_one_for_200_noisy_updates():
+    model = lipdp.DP_Sequential(
+        [
+            layers.BoundedInput((10, 10, 2), norm=3.0),
+            layers.SpectralConv2D(12, 3),
+            layers.Abs(),
+            layers.Flatten(),
+            layers.SpectralDense(64),
+            layers.Abs(),
+            layers.SpectralDense(5),
+        ]
+    )
+    model.compile(keras.optimizers.SGD(2.0, momentum=0.9), loss=losses.SparseCategoricalCrossentropy(temperature=4.0))
+    x = np.random.default_rng(0).normal(size=(200, 10, 10, 2))
+    y = np.arange(200) % 5
+    largest = []
+
+    def record(epoch, logs):
+        kernels = [w for w in weights(model) if w.ndim > 1]
+        largest.extend(np.linalg.norm(k.reshape(-1, k.shape[-1]).astype("float64"), 2) for k in kernels)
+
+    model.fit(
+        x,
+        y,
+        batch_size=20,
+        epochs=10,
+        steps_per_epoch=20,
+        noise_multiplier=1.0,
+        delta=DELTA,
+        verbose=0,
+        callbacks=[keras.callbacks.LambdaCallback(on_epoch_end=record)],
+    )
+    assert largest and max(largest) <= 1 + 1e-5
+    assert min(largest) > 0.9
+
+
+def test_weights_set_by_hand_are_projected_before_training():
+    model = mlp()
+    model.set_weights([5.0 * w for w in weights(model)])
+    model.fit(*blobs(), steps_per_epoch=1, noise_multiplier=1.0, **FIT)
+    for w in weights(model):
+        if w.ndim == 2:
+            assert np.linalg.norm(w, 2) <= 1 + 1e-5
+
+
+def test_functional_model_with_two_inputs():
+    a, b = keras.Input((4,)), keras.Input((4,))
+    x = layers.Concatenate()([layers.BoundedInput(norm=1.0)(a), layers.BoundedInput(norm=1.0)(b)])
+    model = lipdp.DP_Model([a, b], layers.SpectralDense(3)(layers.Abs()(layers.SpectralDense(8)(x))))
+    model.compile("adam", loss="sparse_categorical_crossentropy", metrics=["accuracy"])
+    x, y = blobs()
+    model.fit([x[:, :4], x[:, 4:]], y, epochs=1, epsilon=1.0, **FIT)
+    assert model.run.ledger.updates == 10

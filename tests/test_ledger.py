@@ -1,0 +1,138 @@
+"""Ledger: merging, append-only, exact round trip, refusals."""
+
+import dataclasses
+import json
+import math
+import time
+
+import pytest
+
+from lipdp import accounting
+from lipdp.ledger import Ledger, Release
+
+UPDATE = Release(
+    sampling_probability=256 / 60000,
+    noise_multiplier=1.1,
+    num_examples=60000,
+    batch_size=256,
+    sensitivity=math.pi / 256,
+    strategy="clipless",
+    noise_allocation="global",
+)
+OTHER = dataclasses.replace(UPDATE, noise_multiplier=math.nextafter(1.3, 2.0))
+
+
+def ledger_of(*pairs):
+    ledger = Ledger()
+    for release, updates in pairs:
+        ledger.charge(release, updates)
+    return ledger
+
+
+def test_merges_only_with_the_last_entry():
+    ledger = ledger_of((UPDATE, 1), (dataclasses.replace(UPDATE), 2), (OTHER, 3), (UPDATE, 4))
+    assert [entry.count for entry in ledger.entries] == [3, 3, 4]
+    assert ledger.updates == 10
+    assert len(ledger) == 3
+
+
+def test_epsilon_comes_from_the_entries():
+    ledger = Ledger()
+    assert ledger.epsilon(1e-5) == 0.0
+    ledger.charge(UPDATE, 2350)
+    assert ledger.epsilon(1e-5) == pytest.approx(0.9202, rel=2e-4)
+    assert ledger.epsilon(1e-5, "rdp") == pytest.approx(1.0997, rel=1e-4)
+    ledger.charge(dataclasses.replace(UPDATE, sensitivity=1.0), 10)  # other words, same cost
+    together = [UPDATE.mechanism(), accounting.Mechanism(256 / 60000, 1.1, 2360)]
+    assert ledger.epsilon(1e-5) == accounting.compose(together, 1e-5)
+
+
+def test_charging_is_quick():
+    ledger = Ledger()
+    start = time.perf_counter()
+    for _ in range(10_000):
+        ledger.charge(UPDATE)
+    assert time.perf_counter() - start < 1.0  # about 0.03 s
+    assert ledger.updates == 10_000
+
+
+def test_entries_cannot_be_changed_from_outside():
+    ledger = ledger_of((UPDATE, 2))
+    assert isinstance(ledger.entries, tuple)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        ledger.entries[0].count = 0
+    for name in ("remove", "pop", "clear", "__delitem__", "__setitem__"):
+        assert not hasattr(ledger, name)
+
+
+@pytest.mark.parametrize("updates", [0, -1, 1.0, True])
+def test_refuses_bad_counts(updates):
+    ledger = Ledger()
+    with pytest.raises(ValueError, match="updates is"):
+        ledger.charge(UPDATE, updates)
+    assert len(ledger) == 0
+
+
+@pytest.mark.parametrize("release", [None, dataclasses.replace(UPDATE, count=1)])
+def test_refuses_what_is_not_a_description(release):
+    with pytest.raises(ValueError, match="not a release to charge"):
+        Ledger().charge(release)
+
+
+def test_round_trip_is_exact():
+    ledger = ledger_of((UPDATE, 3), (OTHER, 1), (UPDATE, 5))
+    restored = Ledger.from_json(ledger.to_json())
+    assert restored == ledger
+    assert restored.to_json() == ledger.to_json()
+    assert restored.entries[1].noise_multiplier.hex() == OTHER.noise_multiplier.hex()
+    restored.charge(UPDATE)
+    assert [entry.count for entry in restored.entries] == [3, 1, 6]
+    assert restored != ledger
+    assert Ledger.from_json(Ledger().to_json()) == Ledger()
+
+
+def edited(**change):
+    content = json.loads(ledger_of((UPDATE, 3)).to_json())
+    content["entries"][0].update(change)
+    return json.dumps(content)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "not JSON"),
+        (None, "not JSON"),
+        ("{", "not JSON"),
+        ("[]", "lacks \"format\""),
+        ('{"format": "other"}', "lacks \"format\""),
+        ('{"format": "lipdp.ledger", "version": 2, "entries": []}', "version is 2.*reads 1"),
+        ('{"format": "lipdp.ledger", "version": 1}', "exactly format, version and a list"),
+        ('{"format": "lipdp.ledger", "version": 1, "entries": {}}', "exactly format, version and a list"),
+        ('{"format": "lipdp.ledger", "version": 1, "entries": [{}]}', "exactly the fields"),
+        (edited(count=0), "out of range: count is too small"),
+        (edited(count=-3), "out of range: count is too small"),
+        (edited(count=1.5), "out of range: count is not an integer"),
+        (edited(noise_multiplier=float("nan")), "out of range: noise_multiplier is not a finite"),
+        (edited(sampling_probability=0), "out of range: sampling_probability"),
+        (edited(kind="magic"), "out of range: kind is not known"),
+        (edited(extra=1), "exactly the fields"),
+    ],
+)  # fmt: skip
+def test_refuses_foreign_text(text, message):
+    with pytest.raises(ValueError, match=message):
+        Ledger.from_json(text)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"sensitivity": 0.0}, "sensitivity is not positive"),
+        ({"strategy": ""}, "strategy is not a name"),
+        ({"noise_allocation": 3}, "noise_allocation is not a name"),
+        ({"batch_size": 60001}, "larger than the data"),
+        ({"neighbouring_relation": "replace_one"}, "neighbouring_relation is not known"),
+    ],
+)
+def test_release_refuses(change, message):
+    with pytest.raises(ValueError, match=message):
+        dataclasses.replace(UPDATE, **change)

@@ -1,0 +1,77 @@
+"""Noise and budget inside the optimizer."""
+
+import keras
+import numpy as np
+import pytest
+
+from lipdp.optimizer import PrivateOptimizer, as_private, private
+
+
+def armed(optimizer, shapes, std, updates):
+    variables = [keras.Variable(np.zeros(shape, "float32")) for shape in shapes]
+    optimizer = as_private(optimizer)
+    optimizer.build(variables)
+    optimizer.arm(std, updates, key=np.array([1, 2], "uint32"))
+    return optimizer, variables
+
+
+def step(optimizer, variables, gradient=0.0):
+    before = [v.numpy().copy() for v in variables]
+    optimizer.apply([keras.ops.full(v.shape, gradient) for v in variables], variables)
+    return [v.numpy() - b for v, b in zip(variables, before, strict=True)]
+
+
+def test_noise_is_independent_between_variables_and_updates():
+    optimizer, variables = armed(keras.optimizers.SGD(1.0), [(200, 200), (200, 200)], [1.0, 3.0], 2)
+    first, second = step(optimizer, variables), step(optimizer, variables)
+    samples = np.array([d.ravel() for d in (*first, *second)])
+    np.testing.assert_allclose(samples.std(axis=1), [1.0, 3.0, 1.0, 3.0], rtol=0.02)
+    correlation = np.corrcoef(samples) - np.eye(4)
+    assert np.abs(correlation).max() < 0.025
+
+
+def test_the_budget_stops_in_the_graph():
+    optimizer, variables = armed(keras.optimizers.SGD(1.0), [(50,)], [1.0], 2)
+    assert step(optimizer, variables, 1.0)[0].any()
+    assert step(optimizer, variables, 1.0)[0].any()
+    assert not step(optimizer, variables, 1.0)[0].any()
+    optimizer.arm([1.0], 1)
+    optimizer.disarm()
+    assert not step(optimizer, variables, 1.0)[0].any()
+
+
+def test_an_optimizer_that_was_never_armed_does_not_train():
+    variable = keras.Variable(np.ones(4, "float32"))
+    for name in ("sgd", "adam"):
+        optimizer = as_private(name)
+        optimizer.build([variable])
+        assert not step(optimizer, [variable], 1.0)[0].any()
+
+
+def test_the_standard_deviation_is_never_rounded_down():
+    optimizer, _ = armed("sgd", [(3,), (3,)], [0.1, 1e-7 / 3], 1)
+    assert (optimizer.noise_std.numpy().astype("float64") >= [0.1, 1e-7 / 3]).all()
+
+
+def test_every_keras_optimizer_has_a_registered_private_form():
+    for name in ("SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "Lion", "Nadam"):
+        cls = private(getattr(keras.optimizers, name))
+        assert issubclass(cls, PrivateOptimizer)
+        assert private(cls) is cls
+        optimizer = cls(learning_rate=0.25)
+        copy = keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))
+        assert type(copy) is cls
+        assert float(copy.learning_rate) == 0.25
+
+
+def test_schedules_and_settings_survive_the_conversion():
+    schedule = keras.optimizers.schedules.PolynomialDecay(0.5, 10, end_learning_rate=0.0)
+    optimizer = as_private(keras.optimizers.SGD(schedule, momentum=0.8, nesterov=True, weight_decay=0.01))
+    assert optimizer.momentum == 0.8 and optimizer.nesterov and optimizer.weight_decay == 0.01
+    assert float(optimizer.learning_rate) == 0.5
+
+
+@pytest.mark.parametrize("wrong", [int, keras.layers.Dense, "not a class"])
+def test_private_takes_optimizer_classes(wrong):
+    with pytest.raises(ValueError, match="optimizer class"):
+        private(wrong)

@@ -1,0 +1,111 @@
+"""The statement says what was released, what holds and what does not."""
+
+import dataclasses
+import json
+import math
+import re
+
+import pytest
+
+from lipdp.ledger import Ledger, Release
+from lipdp.privacy import Privacy, _up
+
+UPDATE = Release(
+    sampling_probability=256 / 60000,
+    noise_multiplier=1.1,
+    num_examples=60000,
+    batch_size=256,
+    sensitivity=0.0123,
+    strategy="clipless",
+    noise_allocation="global",
+)
+
+
+def flat(text):
+    return re.sub(r"\s+", " ", text)
+
+
+@pytest.fixture
+def ledger():
+    ledger = Ledger()
+    ledger.charge(UPDATE, 2350)
+    return ledger
+
+
+def test_before_any_release():
+    privacy = Privacy(Ledger(), 1e-5)
+    assert privacy.epsilon() == 0.0
+    assert privacy.updates == 0
+    assert "Nothing has been released yet: epsilon = 0 at delta = 1e-05" in privacy.statement()
+    assert json.loads(json.dumps(privacy.to_dict(), allow_nan=False))["epsilon"] == 0.0
+
+
+def test_statement_holds_every_fact(ledger):
+    text = Privacy(ledger, 1e-5, training_metrics=["loss", "accuracy"]).statement()
+    assert max(map(len, text.splitlines())) <= 90
+    for fact in (
+        "2350 noisy updates", "epsilon = 0.9203 and delta = 1e-05", "one example", "add or remove one",
+        "Poisson, as executed", "N = 60000", "treated as public", "B = 256", "q = 0.00426667",
+        "noise multiplier = 1.1", "L2 sensitivity of the averaged gradient = 0.0123", "global", "clipless",
+        "pld, dp_accounting 0.", "discretisation 0.0001", "Amplification by sampling was used",
+        "optimizer", "averages of the weights", "Hyper-parameter search", "Early stopping", "model selection",
+        "without any noise: loss, accuracy", "Preprocessing", "Floating-point", "not cryptographic", "secret",
+        "running time", "realised size of each batch", "fixed in advance", "No fixed seed",
+    ):  # fmt: skip
+        assert fact in flat(text), fact
+
+
+def test_dict_holds_the_same(ledger):
+    facts = Privacy(ledger, 1e-5, seeded=True, training_metrics=("loss",)).to_dict()
+    assert json.loads(json.dumps(facts, allow_nan=False)) == facts
+    assert facts["epsilon"] == ledger.epsilon(1e-5)
+    assert facts["epsilon_without_amplification"] > 1000.0
+    assert facts["releases"][0]["count"] == 2350
+    assert facts["seed_fixed_by_user"] is True
+    assert facts["training_metrics_outside_the_guarantee"] == ["loss"]
+
+
+def test_special_cases_are_said(ledger):
+    ledger.charge(dataclasses.replace(UPDATE, noise_multiplier=1.3), 100)
+    text = flat(Privacy(ledger, 1e-4, "rdp", seeded=True).statement())
+    assert "2 plans were run" in text
+    assert "A FIXED SEED was used" in text
+    assert "WARNING: delta is not below 1 / N" in text
+    assert "orders from 1.1 to 1024" in text
+    assert "none were logged" in text
+
+
+def test_no_guarantee_is_said():
+    ledger = Ledger()
+    ledger.charge(dataclasses.replace(UPDATE, noise_multiplier=0.0))
+    privacy = Privacy(ledger, 1e-5)
+    assert "NO finite guarantee" in privacy.statement()
+    assert json.loads(json.dumps(privacy.to_dict(), allow_nan=False))["epsilon"] is None
+    assert repr(privacy) == "Privacy(epsilon=inf, delta=1e-05, updates=1)"
+
+
+def test_reads_the_ledger_each_time(ledger):
+    privacy = Privacy(ledger, 1e-5)
+    before = privacy.epsilon()
+    ledger.charge(UPDATE, 1000)
+    assert privacy.epsilon() > before
+    assert privacy.updates == 3350
+    assert privacy.epsilon(1e-6) > privacy.epsilon()
+    assert len(repr(privacy)) < 80
+
+
+def test_printed_epsilon_is_never_too_small():
+    for value in (0.920200048, 0.99999, 9.9996, 1234.56, 1.0, 3e-7, 12345678.9):
+        assert value <= float(_up(value)) <= value * 1.001
+    assert _up(math.inf) == "inf"
+
+
+def test_bad_input(ledger):
+    with pytest.raises(ValueError, match="ledger is not a Ledger"):
+        Privacy([], 1e-5)
+    with pytest.raises(ValueError, match="delta is outside"):
+        Privacy(ledger, 0)
+    with pytest.raises(ValueError, match="accountant is not known"):
+        Privacy(ledger, 1e-5, "x")
+    with pytest.raises(ValueError, match="one string.*'loss'.*list"):
+        Privacy(ledger, 1e-5, training_metrics="loss")

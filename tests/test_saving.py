@@ -1,0 +1,118 @@
+"""The ledger, the noise state and the budget travel with the weights."""
+
+import keras
+import numpy as np
+import pytest
+from models import DELTA, blobs, mlp, state, weights
+
+FIT = {"batch_size": 40, "delta": DELTA, "verbose": 0}
+
+
+def trained(epsilon=2.0, **arguments):
+    model = mlp()
+    model.fit(*blobs(), epochs=2, epsilon=epsilon, **FIT, **arguments)
+    return model
+
+
+def test_keras_file_keeps_everything_bit_for_bit(tmp_path):
+    model = trained()
+    model.save(tmp_path / "m.keras")
+    loaded = keras.saving.load_model(tmp_path / "m.keras")
+    assert type(loaded) is type(model)
+    assert loaded.run.ledger == model.run.ledger
+    assert loaded.run.plan == model.run.plan
+    assert loaded.privacy.statement() == model.privacy.statement()
+    for a, b in zip(model.optimizer.variables, loaded.optimizer.variables, strict=True):
+        assert np.array_equal(a.numpy(), b.numpy()), a.path
+    names = {v.name for v in loaded.optimizer.variables}
+    assert {"noise_key", "noise_std", "budget"} <= names
+    x, _ = blobs()
+    np.testing.assert_array_equal(model.predict(x, verbose=0), loaded.predict(x, verbose=0))
+    assert model.loss.get_config() == loaded.loss.get_config()
+
+
+def test_a_loaded_model_goes_on_from_what_is_spent(tmp_path):
+    model = trained()
+    model.save(tmp_path / "m.keras")
+    loaded = keras.saving.load_model(tmp_path / "m.keras")
+    with pytest.raises(ValueError, match="budget is spent"):
+        loaded.fit(*blobs(), epochs=2, epsilon=2.0, **FIT)
+    loaded.fit(*blobs(), epochs=2, epsilon=3.0, **FIT)
+    assert 0.99 * 3.0 <= loaded.privacy.epsilon() <= 3.0
+    assert loaded.run.ledger.updates == 40
+
+
+def test_a_resumed_run_repeats_an_uninterrupted_one(tmp_path):
+    whole = mlp()
+    whole.fit(*blobs(), epochs=4, epsilon=2.0, seed=9, **FIT)
+
+    part = mlp()
+    stop = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: setattr(part, "stop_training", epoch == 1))
+    part.fit(*blobs(), epochs=4, epsilon=2.0, seed=9, callbacks=[stop], **FIT)
+    part.save(tmp_path / "m.keras")
+    resumed = keras.saving.load_model(tmp_path / "m.keras")
+    resumed.fit(*blobs(), epochs=4, epsilon=2.0, seed=9, **FIT)
+    assert resumed.run.ledger == whole.run.ledger
+    for a, b in zip(weights(whole), weights(resumed), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_weight_files_carry_the_ledger(tmp_path):
+    model = trained()
+    model.save_weights(tmp_path / "m.weights.h5")
+    fresh = mlp()
+    fresh.load_weights(tmp_path / "m.weights.h5")
+    assert fresh.run.ledger == model.run.ledger
+
+
+def test_loading_an_earlier_checkpoint_forgets_nothing(tmp_path):
+    model = trained()
+    model.save_weights(tmp_path / "m.weights.h5")
+    model.fit(*blobs(), epochs=1, epsilon=3.0, **FIT)
+    spent = model.privacy.epsilon()
+    model.load_weights(tmp_path / "m.weights.h5")
+    assert model.privacy.epsilon() == spent
+
+
+def test_the_file_of_another_model_does_not_replace_a_ledger(tmp_path):
+    model, other = trained(), trained()
+    other.save_weights(tmp_path / "m.weights.h5")
+    before = state(model)
+    with pytest.raises(ValueError, match="released"):
+        model.load_weights(tmp_path / "m.weights.h5")
+    assert before[1] == state(model)[1]
+    assert all(np.array_equal(a, b) for a, b in zip(before[0], state(model)[0], strict=True))
+
+
+def test_a_foreign_weight_file_is_refused(tmp_path):
+    plain = keras.Sequential([keras.Input((8,)), keras.layers.Dense(3)])
+    plain.save_weights(tmp_path / "m.weights.h5")
+    model = mlp()
+    before = weights(model)
+    with pytest.raises(ValueError, match="no privacy ledger"):
+        model.load_weights(tmp_path / "m.weights.h5")
+    assert all(np.array_equal(a, b) for a, b in zip(before, weights(model), strict=True))
+
+
+def test_a_corrupt_file_is_refused(tmp_path):
+    model = trained()
+    model.save(tmp_path / "m.keras")
+    content = (tmp_path / "m.keras").read_bytes()
+    (tmp_path / "cut.keras").write_bytes(content[: len(content) // 2])
+    with pytest.raises(Exception, match=".+"):
+        keras.saving.load_model(tmp_path / "cut.keras")
+
+
+def test_a_corrupt_ledger_is_refused():
+    model = mlp()
+    for array in (np.zeros(4, np.uint8), np.frombuffer(b'{"ledger": 1}', np.uint8), np.zeros(0, np.uint8)):
+        with pytest.raises(ValueError, match="corrupt|not a ledger"):
+            model.run.restore(array)
+    assert model.run.ledger.updates == 0
+
+
+def test_saved_key_is_not_the_one_that_made_the_noise():
+    model = trained(seed=4)
+    from lipdp.sampling import noise_key
+
+    assert not np.array_equal(model.optimizer.noise_key.numpy(), noise_key(4, 0))
