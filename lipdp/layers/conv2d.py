@@ -101,9 +101,15 @@ class SpectralConv2D(LipschitzLayer):
             self.kernel.assign(self.kernel.constraint(self.kernel))
 
     def call(self, inputs):
+        kernel = self.kernel * (1.0 / math.sqrt(self.multiplicity))
+        if inputs.shape[-1] == 1 and self.strides[0] != self.strides[1]:
+            # oneDNN, behind TensorFlow on CPUs, reads past the image here when the output is one column wide.
+            # A second channel of zeros takes another path, with the same result.
+            inputs = ops.pad(inputs, [(0, 0), (0, 0), (0, 0), (0, 1)])
+            kernel = ops.pad(kernel, [(0, 0), (0, 0), (0, 1), (0, 0)])
         return ops.conv(
             inputs,
-            self.kernel * (1.0 / math.sqrt(self.multiplicity)),
+            kernel,
             strides=self.strides,
             padding=self.padding,
             dilation_rate=self.dilation_rate,
