@@ -13,11 +13,11 @@ demo: $(STAMP)
 
 test: $(STAMP) lint
 	KERAS_BACKEND=tensorflow $(BIN)/python -m pytest -q -n 2
-	KERAS_BACKEND=jax $(BIN)/python -m pytest -q -n 2
+	KERAS_BACKEND=jax $(BIN)/python -m pytest -q -n 2 -m "not slow and not backend_free"
 
 test-all: $(STAMP) lint
 	KERAS_BACKEND=tensorflow $(BIN)/python -m pytest -q -n 2 -m ""
-	KERAS_BACKEND=jax $(BIN)/python -m pytest -q -n 2 -m ""
+	KERAS_BACKEND=jax $(BIN)/python -m pytest -q -n 2 -m "not backend_free"
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -8,6 +8,8 @@ import pytest
 from lipdp import accounting
 from lipdp.plan import Plan
 
+pytestmark = pytest.mark.backend_free
+
 GOOD = dict(num_examples=60000, batch_size=256, updates=2350, noise_multiplier=1.1, delta=1e-5)
 
 

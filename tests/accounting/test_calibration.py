@@ -11,6 +11,8 @@ from lipdp.accounting import Mechanism
 from lipdp.accounting.composition import _compose
 from lipdp.accounting.pld import _single
 
+pytestmark = pytest.mark.backend_free
+
 
 @pytest.mark.parametrize(
     ("examples", "batch", "updates", "budget", "pld", "rdp"),

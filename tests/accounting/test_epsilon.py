@@ -14,6 +14,8 @@ from lipdp import accounting
 from lipdp.accounting import Mechanism
 from lipdp.accounting.pld import PldAccountant
 
+pytestmark = pytest.mark.backend_free
+
 Q = 256 / 60000
 
 

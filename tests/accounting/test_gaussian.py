@@ -7,6 +7,8 @@ from dp_accounting.pld import privacy_loss_mechanism as losses
 
 from lipdp.accounting.gaussian import gaussian_epsilon, hockey_stick, loss_distribution
 
+pytestmark = pytest.mark.backend_free
+
 SETTINGS = [(0.004267, 1.1), (0.3, 0.6), (0.01, 4.0), (0.999, 1.0)]
 
 

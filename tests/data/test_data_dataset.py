@@ -8,6 +8,8 @@ import pytest
 from lipdp import data
 from lipdp.data.dataset import Dataset, class_ids
 
+pytestmark = pytest.mark.backend_free
+
 
 def _table(rows: int = 200) -> Dataset:
     x = np.arange(2.0 * rows, dtype="float32").reshape(rows, 2)

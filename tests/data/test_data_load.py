@@ -5,6 +5,8 @@ import pytest
 
 from lipdp import data
 
+pytestmark = pytest.mark.backend_free
+
 
 def test_digits_need_no_network_and_split_the_same_way_each_time():
     first, second = data.load("digits"), data.load("digits")

@@ -5,6 +5,8 @@ import pytest
 
 from lipdp import data
 
+pytestmark = pytest.mark.backend_free
+
 
 def _load(tmp_path, text, label=None, encoding="utf-8"):
     file = tmp_path / "table.csv"
