@@ -14,6 +14,7 @@ import numpy as np
 from keras import tree
 
 from lipdp import backend, sampling, strategies
+from lipdp.layers import ClipGradient
 from lipdp.ledger import Ledger, Release
 from lipdp.plan import Plan
 from lipdp.run import Settings
@@ -183,6 +184,7 @@ class Session:
         resumed = self.seed is not None and 0 < run.ledger.updates == iterations
         key = None if resumed else sampling.noise_key(self.seed, run.ledger.updates)
         _project(self.model)
+        _set_clips(self.model, self.plan.batch_size)
         if self.settings != run.settings:
             self.model.train_function = None
         run.adopt(self.plan, self.request)
@@ -308,6 +310,13 @@ def _project(model) -> None:
         value = keras.ops.convert_to_numpy(variable)
         if not (hasattr(constraint, "holds") and constraint.holds(value)):
             variable.assign(constraint(variable))
+
+
+def _set_clips(model, batch_size: int) -> None:
+    """Tells the layers that clip cotangents by what the loss of one example is divided."""
+    for layer in model._flatten_layers():
+        if isinstance(layer, ClipGradient):
+            layer.scale.assign(1.0 / batch_size)
 
 
 def _check_weights(model) -> None:

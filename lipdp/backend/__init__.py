@@ -11,6 +11,7 @@ if keras.backend.backend() == "tensorflow":
         compiles,
         full_precision,
         normal,
+        pullback,
         ratchet,
         replicas,
     )
@@ -20,6 +21,7 @@ elif keras.backend.backend() == "jax":
         compiles,
         full_precision,
         normal,
+        pullback,
         ratchet,
         replicas,
     )
@@ -35,6 +37,7 @@ __all__ = [
     "compiles",
     "full_precision",
     "normal",
+    "pullback",
     "ratchet",
     "replicas",
 ]

@@ -71,3 +71,30 @@ def compiles(model) -> bool:
 def full_precision():
     """A context in which float32 products are computed in float32: TF32 exceeds the slack of the bounds."""
     return jax.default_matmul_precision("highest")
+
+
+def pullback(model, xla: bool = False):
+    """Function from inputs and a cotangent to outputs and the gradients of inputs and trainable variables.
+
+    Integer inputs have no gradient; None stands in its place.
+    """
+    real = [not jnp.issubdtype(t.dtype, jnp.integer) for t in model.inputs]
+
+    @jax.jit
+    def pull(trainable, other, xs, cotangent):
+        def outputs(trainable, floats):
+            floats = iter(floats)
+            given = [next(floats) if r else x for r, x in zip(real, xs, strict=True)]
+            return model.stateless_call(trainable, other, given if len(given) > 1 else given[0])[0]
+
+        y, back = jax.vjp(outputs, trainable, [x for r, x in zip(real, xs, strict=True) if r])
+        variables, inputs = back(cotangent)
+        return y, inputs, variables
+
+    def call(xs, cotangent):
+        state = [v.value for v in model.trainable_variables], [v.value for v in model.non_trainable_variables]
+        y, inputs, variables = pull(*state, xs, cotangent)
+        inputs = iter(inputs)
+        return y, [next(inputs) if r else None for r in real], variables
+
+    return call

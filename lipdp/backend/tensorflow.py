@@ -69,3 +69,23 @@ def full_precision():
         yield
     finally:
         tf.config.experimental.enable_tensor_float_32_execution(before)
+
+
+def pullback(model, xla: bool = False):
+    """Function from inputs and a cotangent to outputs and the gradients of inputs and trainable variables.
+
+    Integer inputs have no gradient; None stands in its place. `xla`: compile as `fit` may do.
+    """
+
+    @tf.function(jit_compile=xla)
+    def pull(xs, cotangent):
+        variables = [v.value for v in model.trainable_variables]
+        floats = [x for x in xs if x.dtype.is_floating]
+        with tf.GradientTape() as tape:
+            tape.watch(floats)
+            y = model(xs if len(xs) > 1 else xs[0])
+        inputs, variables = tape.gradient(y, [floats, variables], cotangent, unconnected_gradients="zero")
+        inputs = iter(inputs)
+        return y, [next(inputs) if x.dtype.is_floating else None for x in xs], [tf.convert_to_tensor(v) for v in variables]
+
+    return lambda xs, cotangent: pull([tf.constant(x) for x in xs], tf.constant(cotangent))

@@ -12,18 +12,31 @@ Norms = tuple[float, ...]
 
 @dataclass(frozen=True)
 class Answers:
-    """The three answers of one layer, as functions of norm bounds (see `LipschitzLayer`)."""
+    """The answers of one layer, as functions of norm bounds (see `LipschitzLayer`).
+
+    `cotangent_bounds` is for layers whose backward pass is not the derivative of the forward pass; without it the
+    cotangent is multiplied by `input_lipschitz`.
+    """
 
     output_bound: Callable[[Norms], float]
     input_lipschitz: Callable[[Norms], Norms]
     parameter_bounds: Callable[[Norms, float], Norms]
     trained_lipschitz: Callable[[Norms], Norms]
+    cotangent_bounds: Callable[[Norms, float], Norms] | None = None
 
 
 _ENTRIES: dict[type, Callable] = {}
 _REPLACEMENTS: dict[str, str] = {
     "Dense": "lipdp.layers.SpectralDense, followed by lipdp.layers.Bias and lipdp.layers.Abs",
-    "Conv2D": "lipdp.layers.SpectralConv2D, followed by lipdp.layers.Bias and lipdp.layers.Abs",
+    **{
+        kind: f"lipdp.layers.Spectral{kind}, followed by lipdp.layers.Bias and lipdp.layers.Abs"
+        for kind in (
+            *("Conv1D", "Conv2D", "Conv3D", "DepthwiseConv1D", "DepthwiseConv2D"),
+            *("Conv1DTranspose", "Conv2DTranspose", "Conv3DTranspose"),
+        )
+    },
+    "Embedding": "lipdp.layers.BoundedEmbedding",
+    "SeparableConv2D": "lipdp.layers.SpectralDepthwiseConv2D, then lipdp.layers.SpectralConv2D with kernel size 1",
     "BatchNormalization": "lipdp.layers.LayerCentering (batch statistics mix examples)",
     "LayerNormalization": "lipdp.layers.LayerCentering (division by a variance is not Lipschitz)",
     "GroupNormalization": "lipdp.layers.LayerCentering (division by a variance is not Lipschitz)",
@@ -69,7 +82,13 @@ def answers(layer) -> Answers:
         ValueError: nobody answers for it; the message names it and what to use instead.
     """
     if isinstance(layer, LipschitzLayer):
-        return Answers(layer.output_bound, layer.input_lipschitz, layer.parameter_bounds, layer.trained_lipschitz)
+        return Answers(
+            layer.output_bound,
+            layer.input_lipschitz,
+            layer.parameter_bounds,
+            layer.trained_lipschitz,
+            layer.cotangent_bounds,
+        )
     entry = _ENTRIES.get(type(layer))
     if entry is None:
         raise ValueError(_unknown(layer))
