@@ -26,3 +26,4 @@ from lipdp.layers.dense import SpectralDense as SpectralDense
 from lipdp.layers.pooling import GlobalL2NormPooling2D as GlobalL2NormPooling2D
 from lipdp.layers.pooling import L2NormPooling2D as L2NormPooling2D
 from lipdp.layers.pooling import ScaledAveragePooling2D as ScaledAveragePooling2D
+from lipdp.layers.scattering import Scattering2D as Scattering2D
