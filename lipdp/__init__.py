@@ -14,6 +14,7 @@ if _os.path.basename(_sys.argv[0] if _sys.argv else "") != "lipdp":
     from lipdp import norms as norms
     from lipdp import sampling as sampling
     from lipdp import strategies as strategies
+    from lipdp.exporting import export as export
     from lipdp.model import DP_Model as DP_Model
     from lipdp.model import DP_Sequential as DP_Sequential
 
@@ -26,6 +27,8 @@ def __getattr__(name: str):
 
     if name in ("DP_Model", "DP_Sequential"):
         return getattr(importlib.import_module("lipdp.model"), name)
+    if name == "export":
+        return importlib.import_module("lipdp.exporting").export
     if name in ("accounting", "bounds", "certify", "layers", "losses", "norms", "sampling", "strategies"):
         return importlib.import_module(f"lipdp.{name}")
     raise AttributeError(f"module 'lipdp' has no attribute {name!r}")

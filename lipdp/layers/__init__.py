@@ -41,3 +41,4 @@ from lipdp.layers.sampling import InvertibleUpSampling2D as InvertibleUpSampling
 from lipdp.layers.transposed import SpectralConv1DTranspose as SpectralConv1DTranspose
 from lipdp.layers.transposed import SpectralConv2DTranspose as SpectralConv2DTranspose
 from lipdp.layers.transposed import SpectralConv3DTranspose as SpectralConv3DTranspose
+from lipdp.layers.scattering import Scattering2D as Scattering2D

@@ -60,7 +60,9 @@ class GroupSort(LipschitzLayer):
             raise ValueError(f"GroupSort needs an even, known last axis. Received: input shape {tuple(input_shape)}.")
 
     def call(self, inputs):
-        shape = ops.shape(inputs)
+        # A static shape, where there is one, can be stored in the graph of an exported model.
+        inner = tuple(inputs.shape)[1:]
+        shape = ops.shape(inputs) if None in inner[:-1] else (-1, *inner)
         pairs = ops.reshape(inputs, (*shape[:-1], shape[-1] // 2, 2))
         first, second = pairs[..., 0], pairs[..., 1]
         ordered = first <= second

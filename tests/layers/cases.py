@@ -49,6 +49,8 @@ OWN = [
     Case("bias_vector", lambda: layers.Bias(0.5), (6,), tight=_ALL, reach={"gradient": 0.9999}),
     Case("bias_map", lambda: layers.Bias(0.5), (6, 6, 2), tight=_ALL, reach={"gradient": 0.999}),
     Case("bias_tokens", lambda: layers.Bias(2.0), (7, 3), tight=_ALL, reach={"gradient": 0.999}),
+    Case("scattering", lambda: layers.Scattering2D("robust"), (8, 8, 1), tight=("jacobian",), reach={"jacobian": 0.8}),
+    Case("scattering_rgb", lambda: layers.Scattering2D((0.5, 1.0, 2.0), scales=1, angles=4), (5, 6, 2)),
     Case("abs", layers.Abs, (6,), tight=("output", "jacobian")),
     Case("groupsort", layers.GroupSort, (8,), tight=("output", "jacobian")),
     Case("groupsort_map", layers.GroupSort, (3, 3, 4), tight=("output", "jacobian")),
