@@ -2,10 +2,16 @@
 
 from lipdp.accounting import pld as pld
 from lipdp.accounting import rdp as rdp
+from lipdp.accounting.accountant import check_name as check_name
 from lipdp.accounting.accountant import names as names
 from lipdp.accounting.calibration import calibrate as calibrate
 from lipdp.accounting.calibration import max_updates as max_updates
 from lipdp.accounting.composition import compose as compose
 from lipdp.accounting.composition import describe as describe
 from lipdp.accounting.composition import epsilon as epsilon
+from lipdp.accounting.group import group_epsilon as group_epsilon
+from lipdp.accounting.group import vadhan_epsilon as vadhan_epsilon
+from lipdp.accounting.mechanism import RELATIONS as RELATIONS
+from lipdp.accounting.mechanism import SAMPLERS as SAMPLERS
 from lipdp.accounting.mechanism import Mechanism as Mechanism
+from lipdp.accounting.mechanism import common_relation as common_relation

@@ -6,6 +6,7 @@ from lipdp.accounting import checks
 from lipdp.accounting.mechanism import Mechanism
 
 _REGISTRY: dict[str, "Accountant"] = {}
+_WITH_SETTINGS: dict = {}
 
 
 class Accountant(abc.ABC):
@@ -35,8 +36,25 @@ def register(accountant: Accountant) -> None:
 
 
 def get(name: str) -> Accountant:
-    """Returns the accountant called `name`; ValueError when there is none."""
+    """Returns the accountant called `name`, "pld" say, or "filter:..." with its settings; ValueError otherwise."""
+    kind, _, settings = name.partition(":") if isinstance(name, str) else (name, "", "")
+    if settings and kind in _WITH_SETTINGS:
+        return _WITH_SETTINGS[kind](settings)
     return _REGISTRY[checks.choice("accountant", name, names())]
+
+
+def check_name(name: str) -> str:
+    """Returns the name of an accountant; ValueError when there is none."""
+    get(name)
+    return name
+
+
+def unsupported(name: str, mechanism: Mechanism) -> ValueError:
+    """Returns the error for releases that an accountant has no bound for."""
+    return ValueError(
+        f'The accountant "{name}" has no bound for such releases. Received: sampler={mechanism.sampler!r}, '
+        f'relation={mechanism.relation!r}, group_size={mechanism.group_size}. Use accountant="pld".'
+    )
 
 
 def names() -> tuple[str, ...]:
