@@ -11,6 +11,7 @@ if keras.backend.backend() == "tensorflow":
         cotangents,
         gram,
         local_gradients,
+        probe,
     )
     from lipdp.backend.tensorflow import (
         chunked_train_step,
@@ -27,6 +28,7 @@ elif keras.backend.backend() == "jax":
         cotangents,
         gram,
         local_gradients,
+        probe,
     )
     from lipdp.backend.jax import (
         chunked_train_step,
@@ -53,6 +55,7 @@ __all__ = [
     "gram",
     "local_gradients",
     "normal",
+    "probe",
     "per_example_train_step",
     "ratchet",
     "replicas",

@@ -48,3 +48,21 @@ def contract(a, b):
 def gram(a):
     """`a a^T` over the last axis: (..., p, i) to (..., p, p)."""
     return jnp.matmul(a, jnp.swapaxes(a, -1, -2))
+
+
+def probe(model, x, loss, capture):
+    """Squared norms and sum of the gradients that `capture` finds, and the ordinary gradient; the state is kept."""
+    trainable = [v.value for v in model.trainable_variables]
+    non_trainable = [v.value for v in model.non_trainable_variables]
+
+    @jax.jit
+    def run(trainable, x):
+        ones = jnp.ones((jax.tree.leaves(x)[0].shape[0],))
+        record = capture(model, x, None, ones, loss_values=loss, trainable=trainable, non_trainable=non_trainable)
+
+        def total(trainable):
+            return jnp.sum(loss(None, model.stateless_call(trainable, non_trainable, x, training=True)[0]))
+
+        return record.squared_norms(), record.weighted_sum(ones), jax.grad(total)(trainable)
+
+    return jax.device_get(run(trainable, jax.tree.map(jnp.asarray, x)))

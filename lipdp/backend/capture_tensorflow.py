@@ -50,3 +50,26 @@ def contract(a, b):
 def gram(a):
     """`a a^T` over the last axis: (..., p, i) to (..., p, p)."""
     return tf.matmul(a, a, transpose_b=True)
+
+
+def probe(model, x, loss, capture):
+    """Squared norms and sum of the gradients that `capture` finds, and the ordinary gradient; the state is kept."""
+    x = tf.nest.map_structure(tf.convert_to_tensor, x)
+    rows = tf.shape(tf.nest.flatten(x)[0])[0]
+    before = [tf.identity(v.value) for v in model.non_trainable_variables]
+
+    def restore():
+        for variable, value in zip(model.non_trainable_variables, before, strict=True):
+            variable.assign(value)
+
+    variables = [v.value for v in model.trainable_variables]
+    try:
+        record = capture(model, x, None, tf.ones((rows,)), loss_values=loss)
+        norms, sums = record.squared_norms(), record.weighted_sum(tf.ones((rows,)))
+        restore()
+        with tf.GradientTape() as tape:
+            total = tf.reduce_sum(loss(None, model(x, training=True)))
+        ordinary = tape.gradient(total, variables, unconnected_gradients="zero")
+    finally:
+        restore()
+    return tuple([t.numpy() for t in part] for part in (norms, sums, map(tf.convert_to_tensor, ordinary)))
