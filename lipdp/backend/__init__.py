@@ -6,21 +6,37 @@ This package is the only place where a framework is imported, and it imports the
 import keras
 
 if keras.backend.backend() == "tensorflow":
+    from lipdp.backend.capture_tensorflow import (
+        contract,
+        cotangents,
+        gram,
+        local_gradients,
+        probe,
+    )
     from lipdp.backend.tensorflow import (
         chunked_train_step,
         compiles,
         full_precision,
         normal,
+        per_example_train_step,
         pullback,
         ratchet,
         replicas,
     )
 elif keras.backend.backend() == "jax":
+    from lipdp.backend.capture_jax import (
+        contract,
+        cotangents,
+        gram,
+        local_gradients,
+        probe,
+    )
     from lipdp.backend.jax import (
         chunked_train_step,
         compiles,
         full_precision,
         normal,
+        per_example_train_step,
         pullback,
         ratchet,
         replicas,
@@ -35,9 +51,15 @@ else:
 __all__ = [
     "chunked_train_step",
     "compiles",
+    "contract",
+    "cotangents",
     "full_precision",
+    "gram",
+    "local_gradients",
     "normal",
     "pullback",
+    "probe",
+    "per_example_train_step",
     "ratchet",
     "replicas",
 ]

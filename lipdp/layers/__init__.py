@@ -38,7 +38,7 @@ from lipdp.layers.pooling import ScaledAveragePooling2D as ScaledAveragePooling2
 from lipdp.layers.residual import ResidualAverage as ResidualAverage
 from lipdp.layers.sampling import InvertibleDownSampling2D as InvertibleDownSampling2D
 from lipdp.layers.sampling import InvertibleUpSampling2D as InvertibleUpSampling2D
+from lipdp.layers.scattering import Scattering2D as Scattering2D
 from lipdp.layers.transposed import SpectralConv1DTranspose as SpectralConv1DTranspose
 from lipdp.layers.transposed import SpectralConv2DTranspose as SpectralConv2DTranspose
 from lipdp.layers.transposed import SpectralConv3DTranspose as SpectralConv3DTranspose
-from lipdp.layers.scattering import Scattering2D as Scattering2D

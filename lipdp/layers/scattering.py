@@ -1,7 +1,5 @@
 """A fixed scattering transform: features of high quality that cost no privacy."""
 
-import math
-
 import keras
 import numpy as np
 from keras import ops
