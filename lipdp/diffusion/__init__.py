@@ -1,0 +1,8 @@
+"""Diffusion models: noise levels, networks, samplers, evaluation."""
+
+from lipdp.diffusion.denoisers import EDM as EDM
+from lipdp.diffusion.denoisers import VE as VE
+from lipdp.diffusion.denoisers import VP as VP
+from lipdp.diffusion.denoisers import Denoiser as Denoiser
+from lipdp.diffusion.denoisers import VPrediction as VPrediction
+from lipdp.diffusion.denoisers import importance as importance
