@@ -6,3 +6,5 @@ from lipdp.diffusion.denoisers import VP as VP
 from lipdp.diffusion.denoisers import Denoiser as Denoiser
 from lipdp.diffusion.denoisers import VPrediction as VPrediction
 from lipdp.diffusion.denoisers import importance as importance
+from lipdp.diffusion.unet import preset as preset
+from lipdp.diffusion.unet import unet as unet
