@@ -8,6 +8,7 @@ import keras
 if keras.backend.backend() == "tensorflow":
     from lipdp.backend.tensorflow import (
         chunked_train_step,
+        compiled,
         compiles,
         full_precision,
         normal,
@@ -17,6 +18,7 @@ if keras.backend.backend() == "tensorflow":
 elif keras.backend.backend() == "jax":
     from lipdp.backend.jax import (
         chunked_train_step,
+        compiled,
         compiles,
         full_precision,
         normal,
@@ -32,6 +34,7 @@ else:
 
 __all__ = [
     "chunked_train_step",
+    "compiled",
     "compiles",
     "full_precision",
     "normal",

@@ -71,3 +71,20 @@ def compiles(model) -> bool:
 def full_precision():
     """A context in which float32 products are computed in float32: TF32 exceeds the slack of the bounds."""
     return jax.default_matmul_precision("highest")
+
+
+def compiled(function, variables):
+    """Returns `function`, whose arguments are tensors, compiled.
+
+    Args:
+        function: reads `variables` and changes none.
+        variables: the Keras variables that it reads.
+    """
+
+    @jax.jit
+    def with_values(values, *arguments):
+        # As arguments: read from the variables, values would become constants of the compiled function.
+        with keras.StatelessScope(state_mapping=zip(variables, values, strict=True)):
+            return function(*arguments)
+
+    return lambda *arguments: with_values([v.value for v in variables], *arguments)

@@ -22,22 +22,8 @@ class Denoiser:
     The loss of one example, `weight(s) |D(x; s) - clean|^2` averaged over its entries, is the mean squared error of
     F against `target`, because `weight = 1 / c_out^2` in all four: networks are trained as plain regressions.
 
-    Args:
-        sigma_min: lowest noise level of a sampler, above 0, in units of the data.
-        sigma_max: highest noise level of a sampler, above `sigma_min`.
-
-    Raises:
-        ValueError: when an argument is out of its range.
-
     Source: Karras et al. 2022, table 1; Dockhorn et al. 2023, table 7.
     """
-
-    def __init__(self, sigma_min: float = 0.002, sigma_max: float = 80.0):
-        self.sigma_min, self.sigma_max = _positive("sigma_min", sigma_min), _positive("sigma_max", sigma_max)
-        if not self.sigma_min < self.sigma_max:
-            raise ValueError(
-                f"`sigma_min` must be below `sigma_max`. Received: sigma_min={sigma_min!r}, sigma_max={sigma_max!r}."
-            )
 
     def scalings(self, sigma) -> tuple:
         """Returns `(c_skip, c_out, c_in, c_noise)`, each of the shape of `sigma`."""
@@ -114,7 +100,7 @@ class Denoiser:
         return _wide(c_skip, x) * x + _wide(c_out, x) * output
 
     def get_config(self) -> dict:
-        return {"sigma_min": self.sigma_min, "sigma_max": self.sigma_max}
+        raise NotImplementedError
 
     @classmethod
     def from_config(cls, config: dict):
@@ -129,8 +115,6 @@ class EDM(Denoiser):
         sigma_data: standard deviation of the data, a public constant; default: that of a uniform law on [-1, 1].
         p_mean: mean of the logarithm of the noise level in training.
         p_std: standard deviation of that logarithm, above 0.
-        sigma_min: see `Denoiser`.
-        sigma_max: see `Denoiser`.
 
     Example:
         >>> from lipdp import diffusion
@@ -139,8 +123,7 @@ class EDM(Denoiser):
         (0.5, 0.3536, 1.4142, -0.1733)
     """
 
-    def __init__(self, sigma_data=SIGMA_DATA, p_mean=-1.2, p_std=1.2, sigma_min=0.002, sigma_max=80.0):
-        super().__init__(sigma_min, sigma_max)
+    def __init__(self, sigma_data=SIGMA_DATA, p_mean=-1.2, p_std=1.2):
         self.sigma_data = _positive("sigma_data", sigma_data)
         self.p_mean, self.p_std = float(p_mean), _positive("p_std", p_std)
 
@@ -161,8 +144,7 @@ class EDM(Denoiser):
         return np.exp(-(z**2) / 2.0) / (self.p_std * math.sqrt(2.0 * math.pi))
 
     def get_config(self):
-        own = {"sigma_data": self.sigma_data, "p_mean": self.p_mean, "p_std": self.p_std}
-        return {**own, **super().get_config()}
+        return {"sigma_data": self.sigma_data, "p_mean": self.p_mean, "p_std": self.p_std}
 
 
 @keras.saving.register_keras_serializable(package="lipdp")
@@ -174,12 +156,9 @@ class VPrediction(Denoiser):
     Args:
         log_snr_min: lowest `-2 ln(sigma)` of training.
         log_snr_max: highest `-2 ln(sigma)` of training, above `log_snr_min`.
-        sigma_min: see `Denoiser`.
-        sigma_max: see `Denoiser`.
     """
 
-    def __init__(self, log_snr_min=-9.0, log_snr_max=13.0, sigma_min=0.002, sigma_max=80.0):
-        super().__init__(sigma_min, sigma_max)
+    def __init__(self, log_snr_min=-9.0, log_snr_max=13.0):
         if not log_snr_min < log_snr_max:
             raise ValueError(
                 "`log_snr_min` must be below `log_snr_max`. Received: "
@@ -207,7 +186,7 @@ class VPrediction(Denoiser):
         return _inside(t, self.eps_min, self.eps_max) / (slope * (self.eps_max - self.eps_min))
 
     def get_config(self):
-        return {"log_snr_min": self.log_snr_min, "log_snr_max": self.log_snr_max, **super().get_config()}
+        return {"log_snr_min": self.log_snr_min, "log_snr_max": self.log_snr_max}
 
 
 @keras.saving.register_keras_serializable(package="lipdp")
@@ -219,12 +198,9 @@ class VP(Denoiser):
         beta_min: noise rate at time 0, above 0.
         epsilon: lowest time of training, in (0, 1).
         num_steps: number of times M that c_noise counts in, above 1.
-        sigma_min: see `Denoiser`.
-        sigma_max: see `Denoiser`.
     """
 
-    def __init__(self, beta_d=19.9, beta_min=0.1, epsilon=1e-5, num_steps=1000, sigma_min=0.002, sigma_max=80.0):
-        super().__init__(sigma_min, sigma_max)
+    def __init__(self, beta_d=19.9, beta_min=0.1, epsilon=1e-5, num_steps=1000):
         self.beta_d, self.beta_min = _positive("beta_d", beta_d), _positive("beta_min", beta_min)
         self.epsilon = _positive("epsilon", epsilon)
         if self.epsilon >= 1.0:
@@ -253,8 +229,8 @@ class VP(Denoiser):
         return _inside(t, self.epsilon, 1.0) / (slope * (1.0 - self.epsilon))
 
     def get_config(self):
-        own = {"beta_d": self.beta_d, "beta_min": self.beta_min, "epsilon": self.epsilon, "num_steps": self.num_steps}
-        return {**own, **super().get_config()}
+        rates = {"beta_d": self.beta_d, "beta_min": self.beta_min}
+        return {**rates, "epsilon": self.epsilon, "num_steps": self.num_steps}
 
 
 @keras.saving.register_keras_serializable(package="lipdp")
@@ -262,9 +238,16 @@ class VE(Denoiser):
     """The variance-exploding configuration of Song et al. 2021: the logarithm of the noise level is uniform.
 
     Args:
-        sigma_min: lowest noise level of training and of a sampler, above 0.
-        sigma_max: highest of both.
+        sigma_min: lowest noise level of training, above 0.
+        sigma_max: highest noise level of training, above `sigma_min`.
     """
+
+    def __init__(self, sigma_min=0.002, sigma_max=80.0):
+        self.sigma_min, self.sigma_max = _positive("sigma_min", sigma_min), _positive("sigma_max", sigma_max)
+        if not self.sigma_min < self.sigma_max:
+            raise ValueError(
+                f"`sigma_min` must be below `sigma_max`. Received: sigma_min={sigma_min!r}, sigma_max={sigma_max!r}."
+            )
 
     def scalings(self, sigma):
         one = ops.ones_like(sigma)
@@ -280,6 +263,9 @@ class VE(Denoiser):
     def density(self, sigma):
         log_sigma, low, high = np.log(sigma), math.log(self.sigma_min), math.log(self.sigma_max)
         return _inside(log_sigma, low, high) / (high - low)
+
+    def get_config(self):
+        return {"sigma_min": self.sigma_min, "sigma_max": self.sigma_max}
 
 
 DENOISERS = {"edm": EDM, "v": VPrediction, "vp": VP, "ve": VE}
