@@ -15,6 +15,7 @@ if keras.backend.backend() == "tensorflow":
     )
     from lipdp.backend.tensorflow import (
         chunked_train_step,
+        compiled,
         compiles,
         full_precision,
         normal,
@@ -33,6 +34,7 @@ elif keras.backend.backend() == "jax":
     )
     from lipdp.backend.jax import (
         chunked_train_step,
+        compiled,
         compiles,
         full_precision,
         normal,
@@ -50,6 +52,7 @@ else:
 
 __all__ = [
     "chunked_train_step",
+    "compiled",
     "compiles",
     "contract",
     "cotangents",

@@ -142,3 +142,20 @@ def pullback(model, xla: bool = False):
         return y, [next(inputs) if r else None for r in real], variables
 
     return call
+
+
+def compiled(function, variables):
+    """Returns `function`, whose arguments are tensors, compiled.
+
+    Args:
+        function: reads `variables` and changes none.
+        variables: the Keras variables that it reads.
+    """
+
+    @jax.jit
+    def with_values(values, *arguments):
+        # As arguments: read from the variables, values would become constants of the compiled function.
+        with keras.StatelessScope(state_mapping=zip(variables, values, strict=True)):
+            return function(*arguments)
+
+    return lambda *arguments: with_values([v.value for v in variables], *arguments)

@@ -123,3 +123,13 @@ def pullback(model, xla: bool = False):
         )
 
     return lambda xs, cotangent: pull([tf.constant(x) for x in xs], tf.constant(cotangent))
+
+
+def compiled(function, variables):
+    """Returns `function`, whose arguments are tensors, compiled.
+
+    Args:
+        function: reads `variables` and changes none.
+        variables: the Keras variables that it reads.
+    """
+    return tf.function(function)
