@@ -65,7 +65,8 @@ class PrivateOptimizer:
         self.noise_key.assign(next_key)
         grads = list(grads)
         released = [i for i, gradient in enumerate(grads) if gradient is not None]
-        gradients = [ops.convert_to_tensor(grads[i]) for i in released]
+        # Reshaped: what TensorFlow gathers sparsely for an embedding has no static shape.
+        gradients = [ops.reshape(ops.convert_to_tensor(grads[i]), variables[i].shape) for i in released]
         indices = [self._get_variable_index(variables[i]) for i in released]
         std = ops.convert_to_tensor(self.noise_std.value)
         noisy = ops.cond(

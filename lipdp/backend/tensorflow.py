@@ -86,6 +86,10 @@ def pullback(model, xla: bool = False):
             y = model(xs if len(xs) > 1 else xs[0])
         inputs, variables = tape.gradient(y, [floats, variables], cotangent, unconnected_gradients="zero")
         inputs = iter(inputs)
-        return y, [next(inputs) if x.dtype.is_floating else None for x in xs], [tf.convert_to_tensor(v) for v in variables]
+        return (
+            y,
+            [next(inputs) if x.dtype.is_floating else None for x in xs],
+            [tf.convert_to_tensor(v) for v in variables],
+        )
 
     return lambda xs, cotangent: pull([tf.constant(x) for x in xs], tf.constant(cotangent))

@@ -219,5 +219,3 @@ def largest_parameter_gradient(probe, size, rng, steps=12) -> float:
                 x = scaled(probe.pull([x], g)[1][0], size)
     assign([variable], [kept])
     return best
-
-

@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from lipdp.layers.base import LipschitzLayer, times
+from lipdp.layers.base import LipschitzLayer
 
 
 @keras.saving.register_keras_serializable(package="lipdp")

@@ -10,7 +10,6 @@ from search import Probe, top, weight_settings
 
 from lipdp import bounds, layers
 
-
 KERNELS = [c for c in OWN if any(part in c.name for part in ("conv", "Conv", "dense", "Mixing"))]
 
 
