@@ -11,6 +11,7 @@ if _os.path.basename(_sys.argv[0] if _sys.argv else "") != "lipdp":
     from lipdp import certify as certify
     from lipdp import layers as layers
     from lipdp import losses as losses
+    from lipdp import models as models
     from lipdp import norms as norms
     from lipdp import sampling as sampling
     from lipdp import strategies as strategies
@@ -29,6 +30,6 @@ def __getattr__(name: str):
         return getattr(importlib.import_module("lipdp.model"), name)
     if name == "export":
         return importlib.import_module("lipdp.exporting").export
-    if name in ("accounting", "bounds", "certify", "layers", "losses", "norms", "sampling", "strategies"):
+    if name in ("accounting", "bounds", "certify", "layers", "losses", "models", "norms", "sampling", "strategies"):
         return importlib.import_module(f"lipdp.{name}")
     raise AttributeError(f"module 'lipdp' has no attribute {name!r}")

@@ -96,7 +96,8 @@ class PrivateOptimizer:
         query_noise = None if self.strategy is None else self.strategy.query_noise(self.expected_batch)
         query = [] if query_noise is None else [grads.pop()]
         released = [i for i, gradient in enumerate(grads) if gradient is not None]
-        gradients = [ops.convert_to_tensor(grads[i]) for i in released]
+        # Reshaped: what TensorFlow gathers sparsely for an embedding has no static shape.
+        gradients = [ops.reshape(ops.convert_to_tensor(grads[i]), variables[i].shape) for i in released]
         indices = [self._get_variable_index(variables[i]) for i in released]
         std = ops.convert_to_tensor(self.noise_std.value)
         deviations = [std[i] for i in indices]

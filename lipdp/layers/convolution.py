@@ -74,12 +74,12 @@ class SpectralConv(LipschitzLayer):
         return (*self.kernel_size, channels // self.groups, self.filters)
 
     def build(self, input_shape):
-        self.compute_output_shape(input_shape)
         if len(input_shape) != self.rank + 2 or input_shape[-1] is None or input_shape[-1] % self.groups:
             raise ValueError(
                 f"Layer '{self.name}' reads inputs with {self.rank} spatial axes and a number of channels that "
                 f"`groups` divides. Received: input shape {tuple(input_shape)}, groups={self.groups}."
             )
+        self.compute_output_shape(input_shape)
         ball = SpectralBall(self.groups)
         self.kernel = self.add_weight(
             name="kernel",
@@ -90,7 +90,7 @@ class SpectralConv(LipschitzLayer):
         if self.projected:
             orthogonal = isinstance(self.kernel_initializer, keras.initializers.Orthogonal)
             # A part of an orthogonal matrix is not orthogonal: the filters of a group are made so among themselves.
-            start(self.kernel, SpectralBall(self.groups, steps=15) if orthogonal and self.groups > 1 else ball)
+            start(self.kernel, SpectralBall(self.groups, steps=40) if orthogonal and self.groups > 1 else ball)
 
     def call(self, inputs):
         kernel = self.kernel * (1.0 / math.sqrt(self.multiplicity))

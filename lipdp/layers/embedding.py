@@ -53,8 +53,9 @@ class BoundedEmbedding(LipschitzLayer):
     ):
         super().__init__(**kwargs)
         for name, value in (("input_dim", input_dim), ("output_dim", output_dim)):
-            if not isinstance(value, int) or value < 1:
-                raise ValueError(f"`{name}` must be a positive integer. Received: {name}={value!r}.")
+            # Data arrive in float32, which holds integers up to 2^24.
+            if not isinstance(value, int) or not 1 <= value <= 2**24:
+                raise ValueError(f"`{name}` must be a positive integer up to 2**24. Received: {name}={value!r}.")
         if not isinstance(max_norm, (int, float)) or not 1e-6 <= max_norm <= 1e6:
             raise ValueError(f"`max_norm` must be a number in [1e-6, 1e6]. Received: max_norm={max_norm!r}.")
         self.input_dim, self.output_dim, self.max_norm = input_dim, output_dim, float(max_norm)

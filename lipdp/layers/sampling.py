@@ -24,8 +24,8 @@ def blocked_shape(layer, input_shape, blocks):
     """Shape after `space_to_depth`; refuses images that blocks do not fill."""
     if len(input_shape) != 4 or any(n is None or n % k for n, k in zip(input_shape[1:3], blocks, strict=True)):
         raise ValueError(
-            f"Layer '{layer.name}' needs images (batch, height, width, channels) that its blocks fill exactly. Received: "
-            f"input shape {tuple(input_shape)}, blocks {blocks}. Pad the images with ZeroPadding2D."
+            f"Layer '{layer.name}' needs images (batch, height, width, channels) that its blocks fill exactly. "
+            f"Received: input shape {tuple(input_shape)}, blocks {blocks}. Pad the images with ZeroPadding2D."
         )
     batch, height, width, channels = input_shape
     return (batch, height // blocks[0], width // blocks[1], channels * blocks[0] * blocks[1])
