@@ -101,6 +101,22 @@ def per_example_train_step(model, state, data, strategy, chunk: int | None):
     return logs, (trainable, non_trainable, optimizer_variables, metrics)
 
 
+def gradient_norms(model):
+    """Function of a batch `(x, y)` of one example: the gradient norm of its loss for each trainable variable."""
+    trainable = [v.value for v in model.trainable_variables]
+    other = [v.value for v in model.non_trainable_variables]
+
+    @jax.jit
+    def norms(x, y):
+        def loss(trainable):
+            y_pred, _ = model.stateless_call(trainable, other, x, training=True)
+            return jnp.sum(model.loss.call(y, y_pred))
+
+        return jnp.stack([jnp.linalg.norm(g.reshape(-1)) for g in jax.grad(loss)(trainable)])
+
+    return norms
+
+
 def replicas(model) -> int:
     """On how many devices a step of the model runs side by side."""
     distribution = keras.distribution.distribution()

@@ -80,6 +80,20 @@ def per_example_train_step(model, data, strategy, chunk: int | None):
     return model.get_metrics_result()
 
 
+def gradient_norms(model):
+    """Function of a batch `(x, y)` of one example: the gradient norm of its loss for each trainable variable."""
+    variables = model.trainable_weights
+
+    @tf.function(reduce_retracing=True)
+    def norms(x, y):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(model.loss.call(y, model(x, training=True)))
+        gradients = tape.gradient(loss, variables, unconnected_gradients="zero")
+        return tf.stack([tf.norm(tf.reshape(g, [-1])) for g in gradients])
+
+    return norms
+
+
 def replicas(model) -> int:
     """On how many devices a step of the model runs side by side."""
     return model.distribute_strategy.num_replicas_in_sync
