@@ -17,17 +17,18 @@ class Layout:
     Args:
         expected: Expected batch size B.
         chunk: Rows of one physical chunk, or None when a whole update fits at once.
-        static: Compiled steps need one shape: pad to the capacity `B + 6 sqrt(B)`. Otherwise only to the
-            next small multiple.
+        static: Compiled steps need one shape: pad to the capacity. Otherwise only to the next small multiple.
+        largest: Largest batch that can occur; None for Poisson sampling, which gets `B + 6 sqrt(B)`.
 
     A draw above the capacity gets more rows, in rare cases at the price of a compilation: nothing is
     ever dropped.
     """
 
-    def __init__(self, expected: int, chunk: int | None, static: bool):
+    def __init__(self, expected: int, chunk: int | None, static: bool, largest: int | None = None):
         self.chunk = chunk
         self._step = chunk or (_STATIC_STEP if static else _DYNAMIC_STEP)
-        capacity = expected + 6.0 * math.sqrt(expected) if static else 1
+        most = expected + 6.0 * math.sqrt(expected) if largest is None else largest
+        capacity = most if static else 1
         self._least = math.ceil(capacity / self._step) * self._step
 
     def rows(self, drawn: int) -> int:
