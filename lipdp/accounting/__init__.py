@@ -19,3 +19,5 @@ from lipdp.accounting.mechanism import RELATIONS as RELATIONS
 from lipdp.accounting.mechanism import SAMPLERS as SAMPLERS
 from lipdp.accounting.mechanism import Mechanism as Mechanism
 from lipdp.accounting.mechanism import common_relation as common_relation
+from lipdp.accounting.planning import solve as solve
+from lipdp.accounting.search import search_epsilon as search_epsilon
