@@ -87,6 +87,7 @@ class Release:
                 f"The expected batch is larger than the data. Received: batch_size={self.batch_size}, "
                 f"num_examples={self.num_examples}. Pass a batch_size of at most num_examples."
             )
+        self.mechanism()  # refuses what has no sound cost
 
     def mechanism(self, group_size: int = 1, passes: int | None = None) -> accounting.Mechanism:
         """Returns the cost of all `count` releases, for groups of `group_size` examples.

@@ -91,6 +91,11 @@ def epsilon(
     return compose([mechanism], delta, accountant)
 
 
+def guarantee(mechanisms: Iterable[Mechanism], delta: float, accountant: str = "pld") -> float:
+    """Returns the epsilon to state: `compose`, or, for a filter, the budget that holds for choices on the way."""
+    return accountants.get(accountant).guarantee(canonical(mechanisms), checks.delta(delta))
+
+
 def describe(mechanisms: Iterable[Mechanism], delta: float, accountant: str = "pld") -> dict:
     """Returns how `compose` computes its number.
 

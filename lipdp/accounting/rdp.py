@@ -88,7 +88,7 @@ class RdpAccountant(accountant.Accountant):
                 raise accountant.unsupported(self.name, mechanism)
         if any(m.noise_multiplier < SMALLEST_NOISE for m in mechanisms):
             return ORDERS, np.full(len(ORDERS), math.inf)
-        singles = ((m.count, single(_kind(m))) for m in mechanisms)
+        singles = ((m.count, single(kind(m))) for m in mechanisms)
         return ORDERS, sum((count * curve for count, curve in singles), np.zeros(len(ORDERS)))
 
     def epsilon(self, mechanisms, delta, rough=False):
@@ -107,7 +107,7 @@ class RdpAccountant(accountant.Accountant):
         return {"name": self.name, "library": "dp_accounting", "version": version, "settings": settings}
 
 
-def _kind(mechanism: Mechanism) -> Mechanism:
+def kind(mechanism: Mechanism) -> Mechanism:
     """Returns the mechanism without its count, so that the curve of one release is found again."""
     return dataclasses.replace(mechanism, count=0)
 

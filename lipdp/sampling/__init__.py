@@ -4,5 +4,9 @@ from lipdp.sampling.arrays import as_arrays as as_arrays
 from lipdp.sampling.arrays import split as split
 from lipdp.sampling.batches import Layout as Layout
 from lipdp.sampling.batches import poisson_batches as poisson_batches
+from lipdp.sampling.epochs import EpochSampler as EpochSampler
+from lipdp.sampling.fixed_size import FixedSizeSampler as FixedSizeSampler
 from lipdp.sampling.poisson import PoissonSampler as PoissonSampler
 from lipdp.sampling.poisson import noise_key as noise_key
+from lipdp.sampling.schemes import Sampling as Sampling
+from lipdp.sampling.schemes import get as get

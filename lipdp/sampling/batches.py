@@ -22,16 +22,18 @@ class Layout:
         static: Whether each shape costs a compilation: pad to one of `B + (1, 2.5, 6) sqrt(B)` rows, or to
             the last of them when there are chunks, of which the empty ones are skipped. Otherwise only to
             the next small multiple.
+        largest: Largest batch that can occur, to which static shapes are padded; None for Poisson sampling.
 
     A draw above the last level gets more rows, in rare cases at the price of a compilation: nothing is
     ever dropped.
     """
 
-    def __init__(self, expected: int, chunk: int | None, static: bool):
+    def __init__(self, expected: int, chunk: int | None, static: bool, largest: int | None = None):
         self.chunk = chunk
         self._step = chunk or _STEP
-        levels = _LEVELS[-1:] if chunk else _LEVELS
-        self._levels = [self._round(expected + level * math.sqrt(expected)) for level in levels] if static else []
+        levels = [expected + level * math.sqrt(expected) for level in (_LEVELS[-1:] if chunk else _LEVELS)]
+        levels = levels if largest is None else [largest]
+        self._levels = [self._round(level) for level in levels] if static else []
 
     def _round(self, rows: float) -> int:
         return max(1, math.ceil(rows / self._step)) * self._step

@@ -1,0 +1,80 @@
+"""The sentences of the privacy statement that depend on sampler, relation and group."""
+
+import math
+
+SAMPLERS = {
+    "poisson": "Poisson, as executed: each example enters each batch independently, with probability q.",
+    "truncated_poisson": "truncated Poisson, as executed: each example enters each batch independently, with "
+    "probability q; from a batch that is too large a uniformly random part is dropped.",
+    "fixed_size": "fixed size, as executed: each batch is a uniformly random set of B examples.",
+    "shuffle": "shuffled epochs, as executed: each example once per epoch, in a new random order each time.",
+    "fixed_order": "epochs in a fixed order, as executed: each example once per epoch.",
+}
+ONE = {
+    "add_or_remove_one": "add or remove one example.",
+    "zero_out_one": "zero out one example: its gradient becomes zero, its place in the batches stays.",
+    "replace_one": "replace one example by any other one.",
+}
+MANY = {
+    "add_or_remove_one": "add or remove all examples of one person, at most {}.",
+    "zero_out_one": "zero out all examples of one person, at most {}: their gradients become zero, their places in "
+    "the batches stay.",
+    "replace_one": "replace all examples of one person, at most {}, by any other ones.",
+}
+
+
+def meaning(facts: dict) -> list[str]:
+    """Returns unit, relation, samplers and what is public."""
+    sizes = ", ".join(str(n) for n in sorted({release["num_examples"] for release in facts["releases"]}))
+    most, relation = facts["examples_per_person"], facts["neighbouring_relation"]
+    if most == 1:
+        unit = "Unit: one example (one row of the training data). A person with several rows is protected less."
+    else:
+        unit = f"Unit: one person with at most {most} examples. That nobody has more was not checked."
+    return [
+        unit,
+        f"Neighbouring relation: {ONE[relation] if most == 1 else MANY[relation].format(most)}",
+        *(f"Sampler: {SAMPLERS[sampler]}" for sampler in facts["sampler"]),
+        f"N = {sizes} training examples. N is treated as public, so is the expected batch size B.",
+    ]
+
+
+def release(facts: dict) -> str:
+    """Returns one line of the ledger."""
+    largest = facts["largest_batch_size"]
+    return (
+        f"{facts['count']} x {facts['kind']} ({facts['strategy']}, {facts['sampler']}): N = {facts['num_examples']}, "
+        f"B = {facts['expected_batch_size']}, {'' if largest is None else f'at most {largest} in a batch, '}"
+        f"q = {facts['sampling_probability']:.6g}, "
+        f"noise multiplier = {facts['noise_multiplier']:.6g}, L2 sensitivity of the averaged gradient = "
+        f"{facts['sensitivity']:.6g}, noise allocation = {facts['noise_allocation']}."
+    )
+
+
+def group(facts: dict) -> str:
+    """Returns epsilon of one group size."""
+    size, epsilon = facts["group_size"], facts["epsilon"]
+    plain = facts["epsilon_without_amplification"]
+    change = {"add_or_remove_one": "add or remove", "zero_out_one": "zero out", "replace_one": "replace"}
+    relation = change[facts["neighbouring_relation"]]
+    value = "infinite" if epsilon is None else up(epsilon)
+    return (
+        f"Groups of up to {size} examples ({relation}): epsilon = {value}; without amplification "
+        f"{'infinite' if plain is None else up(plain)}."
+    )
+
+
+def escape(text: str) -> str:
+    """Returns `text` with the characters that Markdown would take as its own."""
+    for character in "\\`*_|<>[]":
+        text = text.replace(character, "\\" + character)
+    return text
+
+
+def up(value: float) -> str:
+    """Returns four significant digits, rounded up: a printed epsilon is never too small."""
+    if value == 0.0 or not math.isfinite(value):
+        return f"{value:g}"
+    unit = 10.0 ** (math.floor(math.log10(value)) - 3)
+    text = f"{value:.4g}"
+    return text if float(text) >= value else f"{value + 0.5 * unit:.4g}"
