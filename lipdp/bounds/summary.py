@@ -9,7 +9,7 @@ from keras import ops, tree
 from rich.console import Console
 from rich.table import Table
 
-from lipdp import backend, sampling
+from lipdp import backend, losses, sampling
 from lipdp.bounds.propagate import Bounds, propagate
 
 # Float32 may add this much to a measured ratio.
@@ -20,6 +20,7 @@ def summary_bounds(model, x=None, y=None, print_fn=None) -> list[dict]:
     """Prints and returns the bounds of a compiled private model (see `DP_Model.summary_bounds`)."""
     if model.loss is None:
         raise ValueError("The bounds start at the loss. Call `compile(optimizer, loss=...)` first.")
+    losses.get(model.loss)  # losses of Keras have no bound; this says what to use instead
     outputs = model.output_shape[-1]
     bounds = propagate(model, model.loss.lipschitz(outputs))
     noise = {id(v): s for v, s in zip(model.trainable_variables, model.run.noise_std, strict=False)}

@@ -122,8 +122,7 @@ def _probe(model) -> None:
 
     first = tree.map_structure(draw, structure)
     second = tree.map_structure(lambda t: np.concatenate([t[:1], _other(rng, t[1:])]), first)
-    norms, sums, ordinary = backend.probe(model, first, _loss, capture)
-    others, _, _ = backend.probe(model, second, _loss, capture)
+    (norms, sums, ordinary), (others, _, _) = backend.probe(model, [first, second], _loss, capture)
     scale = max(float(np.sqrt(max(np.max(n) for n in norms))), 1e-12)
     for variable, a, b, total, expected in zip(model.trainable_variables, norms, others, sums, ordinary, strict=True):
         if abs(np.sqrt(a[0]) - np.sqrt(b[0])) > 1e-3 * scale:
