@@ -225,8 +225,8 @@ class _PrivateTraining:
             raise ValueError("Training goes through `fit`, which calibrates the noise and keeps the ledger.")
         self.run.tracing_training = True
         try:
-            if self.run.strategy.per_example:
-                return backend.per_example_train_step(self, *state_and_data, self.run.strategy, settings.chunk)
+            if self.run.strategy.own_step:
+                return backend.strategy_train_step(self, *state_and_data, self.run.strategy, settings.chunk)
             if settings.chunk is None:
                 return super().train_step(*state_and_data)
             return backend.chunked_train_step(self, *state_and_data, settings.chunk)

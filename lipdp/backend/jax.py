@@ -57,8 +57,24 @@ def chunked_train_step(model, state, data, chunk: int):
     return logs, (trainable, non_trainable, optimizer_variables, metrics)
 
 
-def per_example_train_step(model, state, data, strategy, chunk: int | None):
-    """One update of a strategy that clips: its sums over all chunks, applied once.
+def gradient(model, x, total, trainable, non_trainable):
+    """Gradient of `total(y_pred)`, a scalar and anything else, for the trainable variables.
+
+    Returns:
+        The gradients, the scalar, what came with it, the outputs, and the model's new non-trainable values (JAX).
+    """
+
+    def run(trainable):
+        y_pred, updated = model.stateless_call(trainable, non_trainable, x, training=True)
+        value, results = total(y_pred)
+        return value, (results, y_pred, updated)
+
+    (value, (results, y_pred, updated)), gradients = jax.value_and_grad(run, has_aux=True)(trainable)
+    return gradients, value, results, y_pred, updated
+
+
+def strategy_train_step(model, state, data, strategy, chunk: int | None):
+    """One update of a strategy with a step of its own: its sums over all chunks, applied once.
 
     Called inside the compiled step in place of Keras' own `train_step`.
     """

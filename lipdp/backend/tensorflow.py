@@ -50,8 +50,22 @@ def chunked_train_step(model, data, chunk: int):
     return model.get_metrics_result()
 
 
-def per_example_train_step(model, data, strategy, chunk: int | None):
-    """One update of a strategy that clips: its sums over all chunks, applied once.
+def gradient(model, x, total, trainable=None, non_trainable=None):
+    """Gradient of `total(y_pred)`, a scalar and anything else, for the trainable variables.
+
+    Returns:
+        The gradients, the scalar, what came with it, the outputs, and the model's new non-trainable values (JAX).
+    """
+    variables = model.trainable_weights
+    with tf.GradientTape() as tape:
+        y_pred = model(x, training=True)
+        value, results = total(y_pred)
+    gradients = tape.gradient(value, variables, unconnected_gradients="zero")
+    return [tf.convert_to_tensor(g) for g in gradients], value, results, y_pred, None
+
+
+def strategy_train_step(model, data, strategy, chunk: int | None):
+    """One update of a strategy with a step of its own: its sums over all chunks, applied once.
 
     Called inside the compiled step in place of Keras' own `train_step`.
     """

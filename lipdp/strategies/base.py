@@ -8,6 +8,7 @@ from keras import ops
 from lipdp import gradients, losses
 from lipdp.bounds import Bounds
 from lipdp.strategies import views as views_
+from lipdp.strategies.arguments import positive
 
 # Clipping leaves room for the rounding of norms and coefficients: contributions stay below the clip norm.
 MARGIN = 1.0 - 1e-4
@@ -53,12 +54,14 @@ class Strategy:
     Attributes:
         name: Name in the ledger.
         noise: How the noise is spread, in the words of the statement.
-        per_example: Whether it needs per-example gradients, that is a training step of its own.
+        per_example: Whether it clips per-example gradients, so that any Keras model will do.
+        own_step: Whether it has a training step of its own, `chunk`, in the place of Keras'.
     """
 
     name = ""
     noise = ""
     per_example = False
+    own_step = False
 
     def calibrate(self, model, loss, batch_size: int) -> Calibration:
         """Noise of one update of `model` at noise multiplier 1, for an expected batch of `batch_size`."""
@@ -79,6 +82,19 @@ class Strategy:
     def advance(self, state, released, deviations, query, batch_size: int) -> list:
         """The next state, from what one update has released: post-processing."""
         return state
+
+    def chunk(self, model, state, index, iteration, data, trainable=None, non_trainable=None):
+        """What one chunk of an update contributes. Called inside the compiled step when `own_step` is set.
+
+        Returns:
+            `(sums, query, loss)`, to be added up over the chunks; `(x, y, y_pred, weight)` for metrics;
+            the model's new non-trainable values (JAX).
+        """
+        raise NotImplementedError(f"{type(self).__name__} must implement `chunk`.")
+
+    def average(self, sums, state, batch_size: int) -> list:
+        """The gradient that the optimizer adds noise to."""
+        return [s / batch_size for s in sums]
 
     def get_config(self) -> dict:
         raise NotImplementedError(f"{type(self).__name__} must implement `get_config`.")
@@ -104,6 +120,7 @@ class PerExample(Strategy):
     """
 
     per_example = True
+    own_step = True
 
     def __init__(self, clip_norm, views: int, augmentation):
         self.clip_norm = positive("clip_norm", clip_norm)
@@ -132,17 +149,7 @@ class PerExample(Strategy):
         """
         raise NotImplementedError(f"{type(self).__name__} must implement `contributions`.")
 
-    def average(self, sums, state, batch_size: int) -> list:
-        """The gradient that the optimizer adds noise to."""
-        return [s / batch_size for s in sums]
-
     def chunk(self, model, state, index, iteration, data, trainable=None, non_trainable=None):
-        """What one chunk of an update contributes. Called inside the compiled step.
-
-        Returns:
-            `(sums, query, loss)`, to be added up over the chunks; `(x, y, y_pred, weight)` for metrics;
-            the model's new non-trainable values (JAX).
-        """
         x, y, weight = data
         shares = weight
         if self.views > 1 or self.augmentation is not None:
@@ -211,12 +218,3 @@ def refuse_probabilities(model, loss) -> None:
             f"lipdp.losses.{type(loss).__name__} takes logits. Received: model '{model.name}', which ends in "
             f"{activation}. Remove it, or give the loss as an object of keras.losses."
         )
-
-
-def positive(name: str, value, optional: bool = False):
-    if value is None and optional:
-        return None
-    good = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < math.inf
-    if not good:
-        raise ValueError(f"`{name}` must be a finite number above 0. Received: {name}={value!r}.")
-    return float(value)
