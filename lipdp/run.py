@@ -132,15 +132,18 @@ class Run:
                     "A filter needs a budget that is fixed in advance. Received: accountant='filter', epsilon=None. "
                     "Pass the largest epsilon you may ever want to spend."
                 )
-            mechanism = accounting.Mechanism.of_updates(
-                request["batch_size"] / request["num_examples"],
-                request["noise_multiplier"] or 1.0,
-                wanted,
-                request["sampler"],
-                group_size=request["examples_per_person"],
-                num_examples=request["num_examples"],
-                capacity=request["capacity"],
+            run = {
+                "sampling_probability": request["batch_size"] / request["num_examples"],
+                "updates": wanted,
+                "sampler": request["sampler"],
+                "group_size": request["examples_per_person"],
+                "num_examples": request["num_examples"],
+                "capacity": request["capacity"],
+            }
+            noise = request["noise_multiplier"] or accounting.calibrate(
+                epsilon=request["epsilon"], delta=delta, accountant="rdp", **run
             )
+            mechanism = accounting.Mechanism.of_updates(noise_multiplier=noise, **run)
             return accounting.plan_filter(epsilon=request["epsilon"], delta=delta, mechanism=mechanism)
         if not str(fixed).startswith("filter:"):
             raise ValueError(
