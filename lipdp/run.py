@@ -124,7 +124,14 @@ class Run:
         """The name of the accountant; a filter gets its order and budget once, before the first release."""
         name, delta = request["accountant"], request["delta"]
         if name != "filter":
-            return accounting.check_name(name)
+            if accounting.check_name(name).startswith("filter:") and self.ledger.updates:
+                if self.plan is None or name != self.plan.accountant:
+                    raise ValueError(
+                        "Order and budget of a filter are fixed before the first release. Received: "
+                        f"accountant={name!r} after {self.ledger.updates} updates. Use accountant='filter' for "
+                        "the one there is, or a new model."
+                    )
+            return name
         fixed = self.plan.accountant if self.plan and self.ledger.updates else None
         if fixed is None and not self.ledger.updates:
             if request["epsilon"] is None:

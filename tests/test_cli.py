@@ -344,7 +344,7 @@ def test_samplers_and_persons_on_the_command_line(capsys):
 
 
 def test_plan(capsys, tmp_path, run):
-    words = ["--num-examples", "6000", "--delta", "1e-4", "--accountant", "rdp"]
+    words = ["--num-examples", "6000", "--delta", "1e-4"]
     found = answer(capsys, "plan", *words, "--epsilon", "2", "--epochs", "5", "--batch-size", "256", "--output",
                    str(tmp_path / "plan"), "--model", str(run / folders.MODEL))  # fmt: skip
     assert found["found"] == "noise_multiplier" and 1.98 <= found["epsilon"] <= 2.0
