@@ -244,10 +244,10 @@ class Privacy:
         elif facts["plans"] > 1:
             lines.append(
                 f"{facts['plans']} plans were run. The stated epsilon assumes that all of them were fixed in "
-                "advance, not chosen in view of earlier results."
+                'advance, not chosen in view of earlier results; accountant="filter" covers such choices.'
             )
         else:
-            lines.append("The stated epsilon assumes that the plan was fixed in advance.")
+            lines.append("The stated epsilon assumes that the plan, its length included, was fixed in advance.")
         if facts["delta_is_large"]:
             lines.append("WARNING: delta is not below 1 / N, so it permits publishing a whole example.")
         return lines

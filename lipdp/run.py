@@ -127,7 +127,14 @@ class Run:
         """The name of the accountant; a filter gets its order and budget once, before the first release."""
         name, delta = request["accountant"], request["delta"]
         if name != "filter":
-            return accounting.check_name(name)
+            if accounting.check_name(name).startswith("filter:") and self.ledger.updates:
+                if self.plan is None or name != self.plan.accountant:
+                    raise ValueError(
+                        "Order and budget of a filter are fixed before the first release. Received: "
+                        f"accountant={name!r} after {self.ledger.updates} updates. Use accountant='filter' for "
+                        "the one there is, or a new model."
+                    )
+            return name
         fixed = self.plan.accountant if self.plan and self.ledger.updates else None
         if fixed is None and not self.ledger.updates:
             if request["epsilon"] is None:
@@ -135,15 +142,18 @@ class Run:
                     "A filter needs a budget that is fixed in advance. Received: accountant='filter', epsilon=None. "
                     "Pass the largest epsilon you may ever want to spend."
                 )
-            mechanism = accounting.Mechanism.of_updates(
-                request["batch_size"] / request["num_examples"],
-                request["noise_multiplier"] or 1.0,
-                wanted,
-                request["sampler"],
-                group_size=request["examples_per_person"],
-                num_examples=request["num_examples"],
-                capacity=request["capacity"],
+            run = {
+                "sampling_probability": request["batch_size"] / request["num_examples"],
+                "updates": wanted,
+                "sampler": request["sampler"],
+                "group_size": request["examples_per_person"],
+                "num_examples": request["num_examples"],
+                "capacity": request["capacity"],
+            }
+            noise = request["noise_multiplier"] or accounting.calibrate(
+                epsilon=request["epsilon"], delta=delta, accountant="rdp", **run
             )
+            mechanism = accounting.Mechanism.of_updates(noise_multiplier=noise, **run)
             return accounting.plan_filter(epsilon=request["epsilon"], delta=delta, mechanism=mechanism)
         if not str(fixed).startswith("filter:"):
             raise ValueError(

@@ -75,7 +75,7 @@ def _outcome(target: np.ndarray, shifts: tuple, weights: tuple, z: float) -> np.
             total = parts.sum(axis=0)
             change = (top + np.log(total) - t) * total / (c * parts).sum(axis=0)
             x = x - change
-            if np.max(np.abs(change), initial=0.0) < 1e-9 * z:
+            if np.all(np.abs(change) < 1e-9 * z + 1e-13 * np.abs(x)):
                 break
         root[start : start + _BLOCK] = x
     return root

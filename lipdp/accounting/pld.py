@@ -158,7 +158,7 @@ class PldAccountant(accountant.Accountant):
         found = [_scale(m, dropped) for m in mechanisms]
         variance = sum(m.count * deviation**2 for m, (_, deviation, _) in zip(mechanisms, found, strict=True))
         if all(_is_plain(m) for m in mechanisms):
-            guess = RdpAccountant().epsilon(mechanisms, delta)
+            guess = RdpAccountant().epsilon(mechanisms, delta, rough=True)
         else:
             mean = sum(m.count * mean for m, (mean, _, _) in zip(mechanisms, found, strict=True))
             guess = mean + math.sqrt(-2.0 * math.log(delta) * variance)

@@ -188,6 +188,8 @@ def _settings(options, recipe, dataset, plan) -> dict:
         "delta": plan.delta,
         "updates": plan.updates,
         "accountant": options.accountant,
+        "sampling": options.sampling,
+        "examples_per_person": options.examples_per_person,
         **layers,
         "physical_batch_size": options.physical_batch_size,
         "training_metrics": options.training_metrics,

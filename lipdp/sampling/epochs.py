@@ -18,7 +18,7 @@ class EpochSampler:
 
     Example:
         >>> from lipdp.sampling import EpochSampler
-        >>> [list(EpochSampler(5, 2).draw(t)) for t in range(4)]
+        >>> [EpochSampler(5, 2).draw(t).tolist() for t in range(4)]
         [[0, 1], [2, 3], [4], [0, 1]]
     """
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lipdp import accounting
-from lipdp.accounting import Mechanism
+from lipdp.accounting import Mechanism, pld
 from lipdp.accounting.pld import PldAccountant
 
 pytestmark = pytest.mark.backend_free
@@ -133,6 +133,21 @@ def test_smallest_delta():
     with pytest.raises(ValueError, match=r'rounding noise.*delta=1e-12.*accountant="rdp"'):
         epsilon(1.0, 0.01, 2000, 1e-12)
     assert epsilon(1.0, 0.01, 2000, 1e-12, "rdp") < 10.0
+
+
+def test_the_library_s_negative_deltas_do_no_harm():
+    """The trap: far out, the transform's noise makes the library's delta negative, and epsilon too small."""
+    mechanism = Mechanism(0.01, 1.0, 2000)
+    library = PLDAccountant(value_discretization_interval=1e-3)
+    library.compose(mechanism.event())
+    assert min(library.get_delta(e) for e in (5.5, 6.0, 6.5, 7.0)) < 1e-12
+    found = [epsilon(1.0, 0.01, 2000, delta) for delta in (1e-7, 1e-8, 1e-9, 1e-10, 1e-11)]
+    assert found == sorted(found)
+    assert all(mass >= 0.0 for pmf in _pmfs(mechanism) for mass in (pmf._probs.min(), pmf._infinity_mass))
+
+
+def _pmfs(mechanism):
+    return pld._composed(mechanism, 1e-3, 0.0)[:2]
 
 
 def test_order_and_splitting_do_not_matter():

@@ -2,12 +2,13 @@
 
 import math
 
+import numpy as np
 import pytest
 from dp_accounting import dp_event
 from dp_accounting.pld import PLDAccountant
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import stats
+from scipy import special, stats
 
 from lipdp import accounting
 from lipdp.accounting import Mechanism, group_epsilon, mixture, pld, vadhan_epsilon
@@ -194,3 +195,15 @@ def test_bad_fixed_size():
         group_epsilon(
             2, noise_multiplier=1.0, updates=1, delta=1e-5, batch_size=9, num_examples=8, sampler="fixed_size"
         )
+
+
+@settings(max_examples=20, deadline=None)
+@given(size=st.integers(1, 60), q=st.floats(1e-6, 0.999), noise=st.floats(0.05, 1e4))
+def test_the_root_is_found(size, q, noise):
+    """A wrong root chooses a wrong event, and would make delta too small."""
+    shifts, weights, _ = mixture.poisson_group(size, q, 0.0)
+    c, p = np.array(shifts), np.array(weights)
+    target = np.concatenate([np.linspace(-50.0, 50.0, 101), np.geomspace(100.0, 1e5, 20)])
+    x = mixture._outcome(target, shifts, weights, noise)
+    value = special.logsumexp(np.log(p)[:, None] + (c[:, None] * x - 0.5 * c[:, None] ** 2) / noise**2, axis=0)
+    np.testing.assert_allclose(value, target, rtol=1e-7, atol=1e-7)
