@@ -7,7 +7,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from keras import layers as L
 from keras import ops
-from reference import compare, engine, plain_gradients
+from reference import compare, engine, plain_gradients, squared_error
+
+from lipdp import backend, gradients
 
 MODES = ("eager", "graph", "compiled") if keras.backend.backend() == "tensorflow" else ("compiled",)
 
@@ -225,9 +227,6 @@ def test_dropout_masks_are_those_of_the_forward_pass(layer):
     model = shaken(keras.Sequential([keras.Input((4, 5)), L.Dropout(0.3, seed=2), layer, L.Dense(2)]))
     x, y, weight = normal(3, 4, 5), np.zeros(3, "float32"), np.ones(3, "float32")
     states = [np.asarray(v) for v in model.non_trainable_variables]
-    from lipdp import backend, gradients
-    from reference import squared_error
-
     ((norms, sums, ordinary),) = backend.probe(model, [x], lambda y_, p: squared_error(y, p), gradients.capture)
     assert all((np.asarray(v) == s).all() for v, s in zip(model.non_trainable_variables, states, strict=True))
     for total, expected in zip(sums, ordinary, strict=True):

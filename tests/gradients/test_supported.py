@@ -72,6 +72,12 @@ def test_rows_in_another_order_are_found():
         gradients.supported(model)
 
 
+def test_mixing_is_found_where_a_size_is_not_known():
+    inputs = keras.Input((None, 4))
+    with pytest.raises(ValueError, match="depends on the other examples"):
+        gradients.supported(keras.Model(inputs, L.Dense(2)(Centre()(L.Dense(3)(inputs)))))
+
+
 def test_weights_used_behind_the_back_of_their_layer_are_found():
     owner = L.Dense(4)
 
