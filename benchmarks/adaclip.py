@@ -31,12 +31,12 @@ SCHEDULE = {
 }
 SETTINGS = {
     "logistic": {
-        "dpsgd": {"clip_norm": 1.0, "learning_rate": 1.0},
-        "adaclip": {"clip_norm": 1.0, "learning_rate": 1.0, "variance_momentum": 0.95, "floor": 0.3},
+        "dpsgd": {"clip_norm": 1.0, "learning_rate": 2.0},
+        "adaclip": {"clip_norm": 1.5, "learning_rate": 2.0, "variance_momentum": 0.97},
     },
     "network": {
         "dpsgd": {"clip_norm": 1.0, "learning_rate": 0.5},
-        "adaclip": {"clip_norm": 1.0, "learning_rate": 0.5, "granularity": "layer", "variance_momentum": 0.95},
+        "adaclip": {"clip_norm": 1.0, "learning_rate": 0.5, "granularity": "layer", "variance_momentum": 0.97},
     },
 }
 
@@ -111,7 +111,7 @@ def figure(dimensions=(10, 30, 100, 300, 1000), seeds=(0, 1, 2)) -> list[dict]:
     rows = []
     for d in dimensions:
         for name, strategy in (
-            ("adaclip", strategies.AdaCliP(1.0, variance_momentum=0.97, floor=0.001)),
+            ("adaclip", strategies.AdaCliP(1.0, variance_momentum=0.97, caution=0.0, floor=0.001)),
             ("dpsgd", strategies.DPSGD(1.0)),
         ):
             errors = []

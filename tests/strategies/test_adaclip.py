@@ -19,19 +19,22 @@ def some_state(strategy, model, seed=0):
     """A state in the middle of training: means that are not 0, variances over several orders of magnitude."""
     rng = np.random.default_rng(seed)
     initial = strategy.initial_state(model.trainable_variables)
-    n = len(initial) // 4
+    n = len(initial) // 5
     means = [0.05 * rng.normal(size=a.shape) for a in initial[:n]]
     variances = [a * np.exp(2.0 * rng.normal(size=a.shape)) for a in initial[n : 2 * n]]
-    return [np.asarray(a, "float32") for a in (*means, *variances, *initial[2 * n :])]
+    errors = [(v * rng.uniform(size=v.shape)) ** 2 for v in variances]
+    return [np.asarray(a, "float32") for a in (*means, *variances, *errors, *initial[3 * n :])]
 
 
 def transform(strategy, state, variables):
     """Means a and widths b as vectors, by the formula."""
-    n = len(state) // 4
+    n = len(state) // 5
     s = []
-    for variance, variable in zip(state[n : 2 * n], variables, strict=True):
-        variance = np.broadcast_to(variance.astype("float64"), variable.shape)
-        s.append(np.sqrt(np.maximum(variance, strategy.floor**2 * variance.mean())).ravel())
+    first = strategy.clip_norm**2 / sum(int(np.prod(v.shape)) for v in variables)
+    for variance, error, variable in zip(state[n : 2 * n], state[2 * n : 3 * n], variables, strict=True):
+        variance = np.broadcast_to(variance + strategy.caution * np.sqrt(error.astype("float64")), variable.shape)
+        level = max(variance.mean(), strategy.floor**2 * first)
+        s.append(np.sqrt(np.maximum(variance, strategy.floor**2 * level)).ravel())
     s = np.concatenate(s)
     if not strategy.adapt_norm:
         s *= strategy.clip_norm / np.linalg.norm(s)
@@ -134,7 +137,7 @@ def simulate(granularity, momentum, deviation, d=2000, batch=256, updates=400, z
 @pytest.mark.parametrize("granularity", GRANULARITIES)
 def test_estimates_settle_at_the_true_deviation(granularity):
     """Neither the batch size nor the noise leaks into them (the paper's equation 5 decays to its floor)."""
-    mean, variance, _, _ = simulate(granularity, 0.99, np.full(2000, 0.02))
+    mean, variance, _, _, _ = simulate(granularity, 0.99, np.full(2000, 0.02))
     assert np.sqrt(variance.mean()) == pytest.approx(0.02, rel=0.1)
     assert mean.mean() == pytest.approx(0.01, rel=0.05)
 
@@ -149,7 +152,7 @@ def test_a_resumed_run_repeats_an_uninterrupted_one(tmp_path):
     part.fit(x, y, callbacks=[stop], **arguments)
     part.save(tmp_path / "m.keras")
     resumed = keras.saving.load_model(tmp_path / "m.keras")
-    assert len(resumed.optimizer.strategy_state) == 8
+    assert len(resumed.optimizer.strategy_state) == 10
     resumed.fit(x, y, **arguments)
     assert resumed.run.ledger == whole.run.ledger
     for a, b in zip(whole.get_weights(), resumed.get_weights(), strict=True):
@@ -159,7 +162,7 @@ def test_a_resumed_run_repeats_an_uninterrupted_one(tmp_path):
     # Another strategy starts from its own state, and leaves none behind.
     variables = len(resumed.optimizer.variables)
     resumed.fit(x, y, noise_multiplier=1.0, strategy="dpsgd", **FIT)
-    assert len(resumed.optimizer.variables) == variables - 8
+    assert len(resumed.optimizer.variables) == variables - 10
     assert {r.strategy for r in resumed.run.ledger.entries} == {"adaclip", "dpsgd"}
 
 
@@ -195,7 +198,9 @@ def regression(strategy, d, updates=400, batch=500, examples=5000):
 @pytest.mark.parametrize("dimensions", [(10, 1000), pytest.param((30, 100, 300), marks=pytest.mark.slow)])
 def test_the_error_of_regression_does_not_grow_with_the_dimension(dimensions):
     """DP-SGD's does: the energy of its noise is in proportion to the dimension."""
-    adaptive = [regression(strategies.AdaCliP(1.0, variance_momentum=0.97, floor=0.001), d) for d in dimensions]
+    adaptive = [
+        regression(strategies.AdaCliP(1.0, variance_momentum=0.97, caution=0.0, floor=0.001), d) for d in dimensions
+    ]
     fixed = [regression(strategies.DPSGD(1.0), d) for d in dimensions]
     assert max(adaptive) < 0.012
     assert fixed[-1] > (0.03 if dimensions[-1] == 1000 else 0.01)
@@ -219,6 +224,7 @@ def test_noise_never_exceeds_that_of_dpsgd():
         ({"mean_momentum": 1.0}, "mean_momentum"),
         ({"variance_momentum": -0.1}, "variance_momentum"),
         ({"floor": 0.0}, "floor"),
+        ({"caution": -1.0}, "caution"),
     ],
 )
 def test_bad_arguments(arguments, message):
