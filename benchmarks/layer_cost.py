@@ -87,7 +87,7 @@ def pairs() -> dict:
         ),
         "Bias": (layers.Bias(), stock.Dense(32), map_),
         "Abs": (layers.Abs(), stock.ReLU(), map_),
-        "GroupSort": (layers.GroupSort(), stock.ReLU(), map_),
+        "GroupSort": (layers.GroupSort(), stock.PReLU(), map_),
         "Householder": (layers.Householder(), stock.PReLU(), map_),
         "BoundedEmbedding": (layers.BoundedEmbedding(1000, 64), stock.Embedding(1000, 64), (64,), "int32"),
         "BoundedInput": (layers.BoundedInput(), stock.UnitNormalization(axis=(1, 2, 3)), image),
