@@ -79,7 +79,7 @@ def render() -> str:
     lines = [
         f"`{tight['command']}` and `{cost['command']}` ({tight['backend']})",
         "",
-        "| layer | Lipschitz | gradient of the weights at most | tightest: output | Jacobian | gradient | time / Keras | proof |",
+        "| layer | Lipschitz | gradient of weights at most | tightest: output | Jacobian | gradient | time | proof |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for row in tight["layers"]:
