@@ -144,8 +144,9 @@ def summary(runs: list[dict]) -> list[dict]:
 
 def table(rows: list[dict]) -> str:
     """The results as a Markdown table."""
+    radii = " | ".join(map(str, RADII))
     lines = [
-        f"| data | network | epsilon | accuracy % (sd) | certified % at L2 {' | '.join(map(str, RADII))} | runs | seconds |",
+        f"| data | network | epsilon | accuracy % (sd) | certified % at L2 {radii} | runs | seconds |",
         "|---|---|---|---|" + "---|" * len(RADII) + "---|---|",
     ]
     for row in rows:
