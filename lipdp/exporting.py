@@ -102,9 +102,10 @@ class _Exporter:
             return keras.layers.Rescaling(1.0, offset=shift.tolist())(args[0])
         if isinstance(operation, LipschitzLayer) and type(operation) not in STOCK:
             if operation.weights:
+                supported = ", ".join(sorted(t.__name__ for t in (*STOCK, Bias)))
                 raise ValueError(
-                    f"Layer '{operation.name}' of type {type(operation).__name__} has weights and no stock counterpart. "
-                    f"Supported: {', '.join(sorted(t.__name__ for t in (*STOCK, Bias)))}, and layers without weights."
+                    f"Layer '{operation.name}' of type {type(operation).__name__} has weights and no stock "
+                    f"counterpart. Supported: {supported}, and layers without weights."
                 )
             return operation.call(*args, **kwargs)
         if id(operation) not in self._copies:
@@ -123,8 +124,8 @@ class _Exporter:
             return STOCK[type(operation)](operation)
         if not type(operation).__module__.startswith("keras."):
             raise ValueError(
-                f"Layer '{operation.name}' of type {type(operation).__name__} is neither lipdp's nor one of Keras' own, "
-                "so its export could not be loaded elsewhere. Replace it, or export the model in front of it."
+                f"Layer '{operation.name}' of type {type(operation).__name__} is neither lipdp's nor one of Keras' "
+                "own, so its export could not be loaded elsewhere. Replace it, or export the model in front of it."
             )
         copy = type(operation).from_config(operation.get_config())
         return copy, operation.get_weights() if isinstance(operation, keras.Layer) else None

@@ -154,5 +154,3 @@ def test_a_wrong_counterpart_is_noticed(monkeypatch):
     monkeypatch.setitem(exporting.STOCK, layers.SpectralDense, wrong)
     with pytest.raises(RuntimeError, match="outputs differ by"):
         lipdp.export(mlp())
-
-

@@ -56,11 +56,15 @@ def summary_bounds(model, x=None, y=None, print_fn=None) -> list[dict]:
     for heading in columns.values():
         table.add_column(heading, justify="right")
     for row in rows:
-        table.add_row(
-            f"{row['layer']} ({row['type']})", *("-" if row[k] is None else f"{row[k]:.4g}" for k in columns)
-        )
+        table.add_row(f"{row['layer']} ({row['type']})", *("-" if row[k] is None else f"{row[k]:.4g}" for k in columns))
     # Plain text, also inside a notebook.
-    console = Console(file=io.StringIO(), width=140 if x is not None else 110, force_terminal=False, force_jupyter=False, color_system=None)
+    console = Console(
+        file=io.StringIO(),
+        width=140 if x is not None else 110,
+        force_terminal=False,
+        force_jupyter=False,
+        color_system=None,
+    )
     console.print(table)
     (print_fn or sys.stdout.write)(console.file.getvalue())
     return rows
