@@ -22,7 +22,8 @@ RADII = (0.1, 0.5, 1.0)
 def settings(dataset: str, preset: str, epsilon: float) -> dict:
     """Head, loss and optimizer; see the module's docstring for how they were chosen."""
     if preset == "robust":
-        return {"norm": 5.0, "temperature": 5.0, "clip": 0.2, "rate": 2.0, "batch_size": 8192, "updates": 100}
+        falling = {"rate": 1.0, "end_rate": 0.0, "batch_size": 4096, "updates": 100}
+        return {"norm": 8.0, "temperature": 4.0, "clip": 0.1, **falling}
     linear = {"norm": 1.5, "temperature": 20.0, "clip": 0.5, "rate": 2.0, "batch_size": 4096, "projected": False}
     if dataset == "fashion_mnist":
         return {**linear, "updates": 100 if epsilon <= 1 else 200}
@@ -32,7 +33,7 @@ def settings(dataset: str, preset: str, epsilon: float) -> dict:
     return {**hidden, "updates": 200 if epsilon <= 2 else 300}
 
 
-def head(shape, norm, temperature, clip, rate, hidden=0, projected=True, **rest):
+def head(shape, updates, norm, temperature, clip, rate, end_rate=None, hidden=0, projected=True, **rest):
     import keras
 
     import lipdp
@@ -44,6 +45,8 @@ def head(shape, norm, temperature, clip, rate, hidden=0, projected=True, **rest)
     start = {} if projected else {"kernel_initializer": "zeros", "projected": False}
     model = lipdp.DP_Sequential([*stack, layers.SpectralDense(10, **start)])
     loss = losses.SparseCategoricalCrossentropy(temperature=temperature, clip=clip)
+    if end_rate is not None:
+        rate = keras.optimizers.schedules.PolynomialDecay(rate, updates, end_learning_rate=end_rate)
     model.compile(keras.optimizers.SGD(rate, momentum=0.9), loss=loss)
     return model
 
