@@ -6,14 +6,16 @@
 A fifth of the rows is the validation part; settings were chosen on a fifth of the other rows, and the cost of that
 choice is not part of epsilon. Both runs take the same path through `fit` (network, projection, Poisson batches,
 updates); the one without privacy has a noise multiplier of 1e-4. Columns are scaled by constants. delta has to lie
-below 1 / N: it is 1 / (N + 1). Needs `adbench/*.npz` in the folder named by LIPDP_DATA, or the network.
+below 1 / N: it is 1 / (N + 1). Finished runs are kept in the result file; `--again` repeats them. Needs
+`adbench/*.npz` in the folder named by LIPDP_DATA, or the network.
 """
 
 import argparse
+import json
 import statistics
 import time
 
-from common import write
+from common import RESULTS, write
 
 NO_NOISE = 1e-4
 
@@ -22,10 +24,10 @@ def settings(table: str, num_examples: int) -> dict:
     """Public constants: they depend on the size of a table and on its kind of scaling, not on its rows."""
     return {
         "hidden": 64,
-        "batch_size": min(8192, num_examples // 4),
-        "updates": 200,
-        "temperature": 8.0,
-        "clip": 0.3,
+        "batch_size": min(8192, num_examples // 2),
+        "updates": 200 if num_examples > 16384 else 60,
+        "temperature": 24.0,
+        "clip": 0.2,
         "learning_rate": 1.0,
     }
 
@@ -78,6 +80,7 @@ def run(data, table: str, seed: int, noise: dict) -> dict:
         "private": "epsilon" in noise,
         "auroc": round(float(roc_auc_score(data.y_test, logits[:, 1] - logits[:, 0])), 4),
         "examples": data.num_examples,
+        "columns": columns,
         "spent": model.privacy.epsilon() if "epsilon" in noise else None,
         "noise_multiplier": model.run.plan.noise_multiplier,
         "seconds": round(seconds, 1),
@@ -92,32 +95,44 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2, 3, 4])
     parser.add_argument("--epsilon", type=float, default=1.0)
     parser.add_argument("--inner", action="store_true", help="score on a part of the training rows")
+    parser.add_argument("--again", action="store_true", help="repeat runs that the result file already holds")
     parser.add_argument("--name", default="tabular", help="name of the result file")
     arguments = parser.parse_args()
 
-    runs, rows = [], []
+    part = "a fifth of the training rows" if arguments.inner else "validation rows, a fifth of all"
+    file = RESULTS / f"{arguments.name}.json"
+    runs = json.loads(file.read_text())["runs"] if file.exists() and not arguments.again else []
+    done = {(r["table"], r["seed"], r["private"]) for r in runs}
+    kinds = {True: {"epsilon": arguments.epsilon}, False: {"noise_multiplier": NO_NOISE, "accountant": "rdp"}}
     for table in arguments.tables:
         data = load(f"adbench/{table}")
         data = scale(data, adbench.ranges(data)).held_out(0.2)
         if arguments.inner:
             data = data.held_out(0.2)
         for seed in arguments.seeds:
-            runs.append(run(data, table, seed, {"epsilon": arguments.epsilon}))
-            print(runs[-1], flush=True)
-            runs.append(run(data, table, seed, {"noise_multiplier": NO_NOISE, "accountant": "rdp"}))
-            print(runs[-1], flush=True)
-        rows.append({"table": table, "examples": data.num_examples, "columns": data.x_train.shape[1]})
-        for kind in (True, False):
-            scores = [r["auroc"] for r in runs if r["table"] == table and r["private"] == kind]
-            rows[-1]["private" if kind else "without_noise"] = {
-                "auroc": round(statistics.mean(scores), 4),
+            for private, noise in kinds.items():
+                if (table, seed, private) not in done:
+                    runs.append(run(data, table, seed, noise))
+                    print(runs[-1], flush=True)
+                    content = {"epsilon": arguments.epsilon, "table": rows(runs), "runs": runs}
+                    write(arguments.name, {"evaluated_on": part, **content})
+    print(render(rows(runs)))
+
+
+def rows(runs) -> list[dict]:
+    """Means over seeds, table by table."""
+    found = []
+    for table in sorted({r["table"] for r in runs}, key=str.lower):
+        of_table = [r for r in runs if r["table"] == table]
+        found.append({"table": table, "examples": of_table[0]["examples"], "columns": of_table[0]["columns"]})
+        for kind, private in (("private", True), ("without_noise", False)):
+            scores = [r["auroc"] for r in of_table if r["private"] == private]
+            found[-1][kind] = {
+                "auroc": round(statistics.mean(scores), 4) if scores else float("nan"),
                 "deviation": round(statistics.stdev(scores), 4) if len(scores) > 1 else None,
                 "runs": len(scores),
             }
-    part = "a fifth of the training rows" if arguments.inner else "validation rows, a fifth of all"
-    path = write(arguments.name, {"evaluated_on": part, "epsilon": arguments.epsilon, "table": rows, "runs": runs})
-    print(render(rows))
-    print(f"written to {path}")
+    return found
 
 
 def render(rows) -> str:

@@ -9,8 +9,16 @@ from keras import ops, tree
 
 from lipdp import backend
 from lipdp.bounds.propagate import functional
-from lipdp.layers import Bias, LipschitzLayer, SpectralConv2D, SpectralDense
+from lipdp.layers import (
+    Bias,
+    L2NormPooling2D,
+    LipschitzLayer,
+    ScaledAveragePooling2D,
+    SpectralConv2D,
+    SpectralDense,
+)
 from lipdp.layers.base import positions
+from lipdp.layers.pooling import _smooth_norm
 
 # Largest difference between the outputs of a model and of its export, relative to outputs above 1.
 TOLERANCE = 1e-6
@@ -67,8 +75,31 @@ def _conv2d(layer):
     return stock, [layer.kernel.numpy() * np.float32(1.0 / math.sqrt(layer.multiplicity))]
 
 
-# Layers with weights; those without are written in `keras.ops` and export as these operations.
+def _bias(layer, inputs):
+    shift = layer.bias.numpy() * np.float32(1.0 / math.sqrt(positions(inputs.shape, layer)))
+    return keras.layers.Rescaling(1.0, offset=shift.tolist())(inputs)
+
+
+def _l2_norm_pooling(layer, inputs):
+    mean = keras.layers.AveragePooling2D(layer.pool_size, layer.strides, data_format="channels_last")(
+        ops.square(inputs)
+    )
+    return _smooth_norm(mean * math.prod(layer.pool_size))
+
+
+def _scaled_average_pooling(layer, inputs):
+    mean = keras.layers.AveragePooling2D(layer.pool_size, data_format="channels_last")(inputs)
+    return mean * math.sqrt(math.prod(layer.pool_size))
+
+
+# Layers with one stock counterpart, which then gets their weights.
 STOCK: dict[type, Callable] = {SpectralDense: _dense, SpectralConv2D: _conv2d}
+# Layers made of several. All others are written in `keras.ops` and export as these operations.
+WRITTEN: dict[type, Callable] = {
+    Bias: _bias,
+    L2NormPooling2D: _l2_norm_pooling,  # pooling operations do not survive a file on JAX, pooling layers do
+    ScaledAveragePooling2D: _scaled_average_pooling,
+}
 
 
 class _Exporter:
@@ -97,14 +128,14 @@ class _Exporter:
         return keras.Model(inputs, tree.pack_sequence_as(graph._outputs_struct, outputs), name=model.name)
 
     def _call(self, operation, args, kwargs):
-        if type(operation) is Bias:
-            shift = operation.bias.numpy() * np.float32(1.0 / math.sqrt(positions(args[0].shape, operation)))
-            return keras.layers.Rescaling(1.0, offset=shift.tolist())(args[0])
+        if type(operation) in WRITTEN:
+            return WRITTEN[type(operation)](operation, args[0])
         if isinstance(operation, LipschitzLayer) and type(operation) not in STOCK:
             if operation.weights:
+                supported = ", ".join(sorted(t.__name__ for t in (*STOCK, Bias)))
                 raise ValueError(
-                    f"Layer '{operation.name}' of type {type(operation).__name__} has weights and no stock counterpart. "
-                    f"Supported: {', '.join(sorted(t.__name__ for t in (*STOCK, Bias)))}, and layers without weights."
+                    f"Layer '{operation.name}' of type {type(operation).__name__} has weights and no stock "
+                    f"counterpart. Supported: {supported}, and layers without weights."
                 )
             return operation.call(*args, **kwargs)
         if id(operation) not in self._copies:
@@ -123,8 +154,8 @@ class _Exporter:
             return STOCK[type(operation)](operation)
         if not type(operation).__module__.startswith("keras."):
             raise ValueError(
-                f"Layer '{operation.name}' of type {type(operation).__name__} is neither lipdp's nor one of Keras' own, "
-                "so its export could not be loaded elsewhere. Replace it, or export the model in front of it."
+                f"Layer '{operation.name}' of type {type(operation).__name__} is neither lipdp's nor one of Keras' "
+                "own, so its export could not be loaded elsewhere. Replace it, or export the model in front of it."
             )
         copy = type(operation).from_config(operation.get_config())
         return copy, operation.get_weights() if isinstance(operation, keras.Layer) else None

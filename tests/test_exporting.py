@@ -43,7 +43,8 @@ def convolutional():
     block = layers.SpectralConv2D(4, 3)
     x = layers.Bias()(layers.SpectralConv2D(4, 3)(x))
     x = layers.Abs()(block(x)) + block(x)  # shared, and a raw sum
-    x = layers.Concatenate()([layers.MaxPooling2D(2)(x), layers.L2NormPooling2D(2)(x)])
+    pools = [layers.MaxPooling2D(2), layers.L2NormPooling2D(2), layers.ScaledAveragePooling2D(2)]
+    x = layers.LayerCentering()(layers.Concatenate()([pool(x) for pool in pools]))
     x = layers.GroupSort()(layers.Flatten()(x))
     return lipdp.DP_Model(inputs, layers.Bias()(layers.SpectralDense(3)(x)))
 

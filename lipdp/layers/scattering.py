@@ -47,12 +47,13 @@ class Scattering2D(LipschitzLayer):
         stage no larger than the linear maps allow. From the last order to the first, `c` of a stage is the
         norm of the joint map `(w phi, c_j psi_j)` with the `c_j` of the stages behind it, bounded by
         `norms.filter_bank_norm` for this image size, zero padding, strides and their aliases included; the outputs
-        are divided by the `c` of the first stage plus the float32 error below. As the kernels are real (real and imaginary parts apart), the
-        Littlewood-Paley sum in it is the symmetrised one. Channels are separate, so any number of them has
-        the constant of one. Float32: a sum of k products, in any order, errs by at most `k u / (1 - k u)` of the sum of
-        their moduli, and convolution with `|kernel|` has norm at most its l1 norm (Young); carried through the
-        stages this gives an error below 1e-3 of the constant, far above what is measured. Not covered: TF32 where
-        `predict` is called outside of lipdp; put `BoundedInput` behind, as in the example, and privacy does not rest on it.
+        are divided by the `c` of the first stage plus the float32 error below. The kernels are real (real and
+        imaginary parts apart), so the Littlewood-Paley sum in it is the symmetrised one. Channels are
+        separate: any number of them has the constant of one. Float32: a sum of k products, in any order,
+        errs by at most `k u / (1 - k u)` of the sum of their moduli, and convolution with `|kernel|` has norm
+        at most its l1 norm (Young). Carried through the stages this is below 1e-3 of the constant (for 3 scales
+        1e-2), far above what is measured. Not covered: TF32 where `predict` is called outside of lipdp;
+        privacy does not rest on it with a `BoundedInput` behind, as in the example.
 
     Example:
         >>> import keras, numpy as np
