@@ -71,7 +71,9 @@ def point_network(dimension: int = 2, width: int = 128, depth: int = 3) -> keras
     x, c_noise = keras.Input((dimension,), name="x"), keras.Input((), name="c_noise")
     # The levels of interest span a few units of c_noise: stretched, the sinusoids tell them apart.
     level = SinusoidalEmbedding(width)(layers.Rescaling(8.0)(c_noise))
-    h = layers.Dense(width)(x)
+    # Waves of the position as well: the modes are narrow against their distances.
+    waves = layers.Flatten()(SinusoidalEmbedding(16)(layers.Rescaling(16.0)(x)))
+    h = layers.Dense(width)(layers.Concatenate()([x, waves]))
     for _ in range(depth):
         inside = layers.Add()([layers.Dense(width)(h), layers.Dense(width)(level)])
         h = layers.Add()([h, layers.Dense(width)(layers.Activation("silu")(inside))])
