@@ -9,6 +9,9 @@ from lipdp.diffusion.denoisers import importance as importance
 from lipdp.diffusion.evaluate import classifier_features as classifier_features
 from lipdp.diffusion.evaluate import downstream_accuracy as downstream_accuracy
 from lipdp.diffusion.evaluate import frechet_distance as frechet_distance
+from lipdp.diffusion.model import DiffusionModel as DiffusionModel
+from lipdp.diffusion.noising import DenoisingLoss as DenoisingLoss
+from lipdp.diffusion.noising import Noising as Noising
 from lipdp.diffusion.noisy import NoisyBatches as NoisyBatches
 from lipdp.diffusion.pictures import image_grid as image_grid
 from lipdp.diffusion.pictures import nearest_neighbours as nearest_neighbours
