@@ -237,7 +237,6 @@ def sample(
 
         return backend.compiled(step, list(variables))
 
-    start = backend.compiled(lambda key: sampler.sigma_max * ops.reshape(backend.normal(size, key), full), [])
     step, finish = walk(sampler.step), walk(sampler.finish)
     rows = [ops.convert_to_tensor(row, "float32") for row in sampler.coefficients()]
     words = np.random.default_rng(seed)
@@ -249,7 +248,7 @@ def sample(
         part = slice(batch * batch_size, (batch + 1) * batch_size)
         given = None if labels is None else ops.convert_to_tensor(np.resize(labels[part], batch_size))
         keys = words.integers(0, 2**32, size=(sampler.steps + 1, 2), dtype="uint32")
-        x = start(ops.convert_to_tensor(keys[0]))
+        x = sampler.sigma_max * ops.reshape(backend.normal(size, ops.convert_to_tensor(keys[0])), full)
         for i, row in enumerate(rows):
             advance = finish if i == sampler.steps - 1 else step
             x = advance(x, given, row, ops.convert_to_tensor(keys[i + 1]))
