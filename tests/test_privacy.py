@@ -189,5 +189,5 @@ def test_a_filter_states_its_budget(ledger):
 
 def test_an_epsilon_without_meaning_is_said():
     ledger = Ledger()
-    ledger.charge(dataclasses.replace(UPDATE, noise_multiplier=0.3), 2000)
+    ledger.charge(dataclasses.replace(UPDATE, noise_multiplier=0.2), 2000)
     assert "no meaningful guarantee" in flat(Privacy(ledger, 1e-5).statement())
