@@ -32,7 +32,7 @@ SCHEDULE = {
 SETTINGS = {
     "logistic": {
         "dpsgd": {"clip_norm": 1.0, "learning_rate": 2.0},
-        "adaclip": {"clip_norm": 1.5, "learning_rate": 2.0, "variance_momentum": 0.97},
+        "adaclip": {"clip_norm": 1.0, "learning_rate": 2.0, "variance_momentum": 0.97},
     },
     "network": {
         "dpsgd": {"clip_norm": 1.0, "learning_rate": 0.5},
