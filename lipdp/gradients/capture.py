@@ -82,7 +82,8 @@ def capture(model, x, y, weight, *, loss_values, views=1, trainable=None, non_tr
         tape = Tape(mark, batch_rows)
         with _overridden(found, tape):
             if keras.backend.backend() == "jax":
-                y_pred, updated = model.stateless_call(trainable, non_trainable, x, training=True)
+                training = {"training": True} if model._call_has_training_arg else {}
+                y_pred, updated = model.stateless_call(trainable, non_trainable, x, **training)
             else:
                 y_pred, updated = model(x, training=True), None
         values = loss_values(y, y_pred)

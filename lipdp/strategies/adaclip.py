@@ -46,8 +46,8 @@ class AdaCliP(PerExample):
         the transform. Mean and variance are functions of released gradients. Not covered: an example
         whose gradient overflows float32. Source: Pichapati et al. 2019. Their equation 5 for the variance
         holds for a batch of one; here it is `B / 2 ((g - g')^2 - both noise variances)` from two consecutive
-        releases g and g' of batches of B (a mean that moves would count B-fold), averaged over updates
-        before it is limited.
+        releases g and g' of batches of B (a mean that moves would count B-fold), averaged over updates by
+        precision before it is limited.
 
     Example:
         >>> from lipdp import strategies
@@ -127,8 +127,9 @@ class AdaCliP(PerExample):
             spread = present[i] / first + 0.5 * batch_size * (noise + noises[i]) / first
             weight = (1.0 if len(noise.shape) else float(math.prod(gradient.shape))) / (3.0 * ops.square(spread))
             weight = (1.0 - self.variance_momentum**2) * ops.where(noises[i] < 0.0, 0.0, weight)
-            sums[i] = self.variance_momentum * sums[i] + weight * variance
-            weights[i] = self.variance_momentum * weights[i] + weight
+            keep = ops.where(noises[i] < 0.0, 1.0, self.variance_momentum)
+            sums[i] = keep * sums[i] + weight * variance
+            weights[i] = keep * weights[i] + weight
             means[i] = self.mean_momentum * means[i] + (1.0 - self.mean_momentum) * gradient
             last[i], noises[i] = gradient, noise
         return [*means, *sums, *weights, *last, *noises]

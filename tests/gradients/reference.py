@@ -56,8 +56,10 @@ def _gradient(model, loss):
 
     non_trainable = [v.value for v in model.non_trainable_variables]
 
+    training = {"training": True} if model._call_has_training_arg else {}
+
     def total(trainable, x, y, weight):
-        return weight * ops.mean(loss(y, model.stateless_call(trainable, non_trainable, x, training=True)[0]))
+        return weight * ops.mean(loss(y, model.stateless_call(trainable, non_trainable, x, **training)[0]))
 
     return _quickly(jax.grad(total), [v.value for v in model.trainable_variables])
 
