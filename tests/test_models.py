@@ -28,8 +28,9 @@ def stripes(examples=600, seed=0):
 def test_each_network_trains_saves_and_certifies(name, tmp_path):
     x, y = stripes()
     model = NETWORKS[name]()
+    rate = keras.optimizers.schedules.PolynomialDecay(0.7, 48, end_learning_rate=0.0)
     model.compile(
-        keras.optimizers.SGD(1.0, momentum=0.9), losses.SparseCategoricalCrossentropy(temperature=20.0, clip=0.3)
+        keras.optimizers.SGD(rate, momentum=0.9), losses.SparseCategoricalCrossentropy(temperature=20.0, clip=0.3)
     )
     model.fit(x, y, batch_size=150, epochs=12, epsilon=40.0, delta=1e-4, seed=0, verbose=0, training_metrics=False)
     assert model.privacy.epsilon() == pytest.approx(40.0, rel=0.02)
