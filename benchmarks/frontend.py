@@ -137,7 +137,7 @@ def main() -> None:
 def rows(runs) -> list[dict]:
     """Means over seeds."""
     found = []
-    for key in sorted({(r["dataset"], r["preset"], r["epsilon"]) for r in runs}, reverse=False):
+    for key in sorted({(r["dataset"], r["preset"], r["epsilon"]) for r in runs}):
         same = [r for r in runs if (r["dataset"], r["preset"], r["epsilon"]) == key]
         accuracies = [r["accuracy"] for r in same]
         found.append(
@@ -163,7 +163,7 @@ def table(rows) -> str:
         certified = " | ".join(f"{100 * row[f'certified_{r}']:.1f}" for r in RADII)
         lines.append(
             f"| {row['dataset']} | {row['preset']} | {row['epsilon']:g} | {100 * row['accuracy']:.2f} "
-            f"({100 * (row['deviation'] or 0):.2f}) | {certified} | {row['runs']} |"
+            f"({'-' if row['deviation'] is None else format(100 * row['deviation'], '.2f')}) | {certified} | {row['runs']} |"
         )
     return "\n".join(lines)
 

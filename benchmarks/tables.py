@@ -8,8 +8,10 @@ import pathlib
 import re
 
 import accounting
+import frontend
 import mnist
 import step_cost
+import tabular
 from common import RESULTS
 
 README = pathlib.Path(__file__).parent.parent / "README.md"
@@ -20,6 +22,8 @@ def render() -> str:
     cost = json.loads((RESULTS / "step_cost.json").read_text())
     beside = json.loads((RESULTS / "step_cost_jax.json").read_text())
     asked = json.loads((RESULTS / "accounting.json").read_text())
+    front = json.loads((RESULTS / "frontend.json").read_text())
+    tables = json.loads((RESULTS / "tabular.json").read_text())
     cores = cost["machine"]["cores"]
     return f"""
 **Accuracy** on MNIST raw pixels, delta = 1e-5, the default recipe of `lipdp train`, chosen on a held-out part of the
@@ -27,6 +31,17 @@ training images; {accuracy["evaluated_on"]}, mean over seeds; certified accuracy
 `{accuracy["command"]}`
 
 {mnist.table(accuracy["table"])}
+
+**Accuracy with the fixed front end** `Scattering2D`, delta = 1e-5; {front["evaluated_on"]}, mean over seeds (number of
+runs in the last column); settings chosen on held-out training images; certificates in the L2 norm of pixels in [0, 1].
+`python benchmarks/frontend.py`
+
+{frontend.table(front["table"])}
+
+**Tables** of ADBench, epsilon = {tables["epsilon"]:g}, delta = 1 / (N + 1): AUROC on {tables["evaluated_on"]}, beside the
+same run without noise; settings chosen on a part of the training rows. `python benchmarks/tabular.py`
+
+{tabular.render(tables["table"])}
 
 **Cost** of a training step, median [10 % - 90 %] of paired ratios on a shared machine with {cores} CPU cores;
 *plain* is the same Lipschitz network without noise, projection and Poisson padding, *ordinary* a ReLU network.

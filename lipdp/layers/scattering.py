@@ -42,7 +42,7 @@ class Scattering2D(LipschitzLayer):
             format is channels first.
 
     Guarantee:
-        1-Lipschitz in the L2 norm and `||y|| <= ||x||` (plus 1e-15), for every real image and these weights.
+        1-Lipschitz in the L2 norm and `||y|| <= ||x||` (plus 1e-12), for every real image and these weights.
         Proof: `||a| - |b|| <= |a - b|` also for complex numbers, so a difference of images passes from stage to
         stage no larger than the linear maps allow. From the last order to the first, `c` of a stage is the
         norm of the joint map `(w phi, c_j psi_j)` with the `c_j` of the stages behind it, bounded by
@@ -159,7 +159,7 @@ class Scattering2D(LipschitzLayer):
         return filter_bank_norm(banks, size), error
 
     def output_bound(self, input_bounds):
-        return input_bounds[0] + _FLOOR * 1e3
+        return input_bounds[0] + 1e6 * _FLOOR  # the floors of up to 1e12 moduli
 
     def compute_output_shape(self, input_shape):
         height, width, channels = input_shape[1:]
