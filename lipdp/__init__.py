@@ -9,6 +9,7 @@ if _os.path.basename(_sys.argv[0] if _sys.argv else "") != "lipdp":
     from lipdp import accounting as accounting
     from lipdp import bounds as bounds
     from lipdp import certify as certify
+    from lipdp import diffusion as diffusion
     from lipdp import layers as layers
     from lipdp import losses as losses
     from lipdp import norms as norms
@@ -26,6 +27,6 @@ def __getattr__(name: str):
 
     if name in ("DP_Model", "DP_Sequential"):
         return getattr(importlib.import_module("lipdp.model"), name)
-    if name in ("accounting", "bounds", "certify", "layers", "losses", "norms", "sampling", "strategies"):
+    if name in ("accounting", "bounds", "certify", "diffusion", "layers", "losses", "norms", "sampling", "strategies"):
         return importlib.import_module(f"lipdp.{name}")
     raise AttributeError(f"module 'lipdp' has no attribute {name!r}")

@@ -32,7 +32,9 @@ def test_examples_run(name):
     assert doctest.testmod(module, optionflags=flags).failed == 0
 
 
-@pytest.mark.parametrize("package", ["layers", "losses", "bounds", "accounting", "strategies", "sampling", "norms"])
+@pytest.mark.parametrize(
+    "package", ["layers", "losses", "bounds", "accounting", "strategies", "sampling", "norms", "diffusion"]
+)
 def test_public_names_are_documented(package):
     module = importlib.import_module(f"lipdp.{package}")
     for name in vars(module):
