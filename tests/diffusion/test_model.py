@@ -121,7 +121,7 @@ def test_fit_charges_what_it_executes(chunk):
 
 
 def test_the_engine_sees_every_weight_of_the_unet():
-    network = diffusion.unet((4, 4, 1), 3, channels=4, multipliers=(1, 2), blocks=1, slim=True, attention=(2,))
+    network = diffusion.unet((4, 4, 1), 3, channels=4, multipliers=(1,), blocks=1, slim=True, attention=(4,))
     rng = np.random.default_rng(0)
     network.set_weights([w + 0.2 * rng.normal(size=w.shape) for w in network.get_weights()])
     # The probe compares with the ordinary gradient, and finds layers that mix examples.
