@@ -9,6 +9,7 @@ if _os.path.basename(_sys.argv[0] if _sys.argv else "") != "lipdp":
     from lipdp import accounting as accounting
     from lipdp import bounds as bounds
     from lipdp import certify as certify
+    from lipdp import diffusion as diffusion
     from lipdp import layers as layers
     from lipdp import losses as losses
     from lipdp import models as models
@@ -21,6 +22,19 @@ if _os.path.basename(_sys.argv[0] if _sys.argv else "") != "lipdp":
 
 __version__ = "0.1.0"
 
+_PACKAGES = (
+    "accounting",
+    "bounds",
+    "certify",
+    "diffusion",
+    "layers",
+    "losses",
+    "models",
+    "norms",
+    "sampling",
+    "strategies",
+)
+
 
 def __getattr__(name: str):
     """Imports what the command left out, should somebody ask for it after all."""
@@ -30,6 +44,6 @@ def __getattr__(name: str):
         return getattr(importlib.import_module("lipdp.model"), name)
     if name == "export":
         return importlib.import_module("lipdp.exporting").export
-    if name in ("accounting", "bounds", "certify", "layers", "losses", "models", "norms", "sampling", "strategies"):
+    if name in _PACKAGES:
         return importlib.import_module(f"lipdp.{name}")
     raise AttributeError(f"module 'lipdp' has no attribute {name!r}")

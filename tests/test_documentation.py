@@ -33,7 +33,8 @@ def test_examples_run(name):
 
 
 @pytest.mark.parametrize(
-    "package", ["layers", "losses", "models", "bounds", "accounting", "strategies", "sampling", "norms"]
+    "package",
+    ["layers", "losses", "models", "bounds", "accounting", "strategies", "sampling", "norms", "diffusion"],
 )
 def test_public_names_are_documented(package):
     module = importlib.import_module(f"lipdp.{package}")

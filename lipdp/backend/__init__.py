@@ -21,10 +21,10 @@ if keras.backend.backend() == "tensorflow":
         gradient,
         gradient_norms,
         normal,
-        strategy_train_step,
         pullback,
         ratchet,
         replicas,
+        strategy_train_step,
     )
 elif keras.backend.backend() == "jax":
     from lipdp.backend.capture_jax import (
@@ -42,10 +42,10 @@ elif keras.backend.backend() == "jax":
         gradient,
         gradient_norms,
         normal,
-        strategy_train_step,
         pullback,
         ratchet,
         replicas,
+        strategy_train_step,
     )
 else:
     raise ImportError(

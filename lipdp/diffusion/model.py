@@ -217,8 +217,8 @@ class DiffusionModel(DP_Model):
         fits = y.shape == (len(x),) and y.dtype.kind in "iu"
         if not fits or (y.size and not 0 <= y.min() <= y.max() < self.num_classes):
             raise ValueError(
-                f"Labels must be class ids from 0 to {self.num_classes - 1}, one per example. Received: shape {y.shape} "
-                f"and dtype {y.dtype} for {len(x)} examples. Pass them as y."
+                f"Labels must be class ids from 0 to {self.num_classes - 1}, one per example. Received: shape "
+                f"{y.shape} and dtype {y.dtype} for {len(x)} examples. Pass them as y."
             )
         return (x, y.astype("float32")), nothing
 

@@ -1,6 +1,5 @@
 """What every strategy answers: the noise one update needs, and how its gradient is made."""
 
-import math
 from dataclasses import dataclass
 
 from keras import ops

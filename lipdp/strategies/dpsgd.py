@@ -3,8 +3,6 @@
 import math
 
 import keras
-import numpy as np
-from keras import ops
 
 from lipdp.strategies.arguments import positive
 from lipdp.strategies.base import (

@@ -13,12 +13,8 @@ def clean(batches, index):
     """The clean examples behind a batch: those of the noise that EDM's target and input imply."""
     (x, c_noise, *_), target = batches[index]
     sigma, data = np.exp(4 * c_noise)[:, None], diffusion.EDM().sigma_data
-    c_skip, c_out, c_in = (
-        data**2 / (sigma**2 + data**2),
-        sigma * data / np.hypot(sigma, data),
-        1 / np.hypot(sigma, data),
-    )
-    return c_skip * x / c_in + c_out * target
+    root = np.hypot(sigma, data)
+    return data**2 / root * x + sigma * data / root * target
 
 
 def test_an_epoch_holds_every_example_once():
