@@ -38,8 +38,8 @@ runs in the last column); settings chosen on held-out training images; certifica
 
 {frontend.table(front["table"])}
 
-**Tables** of ADBench, epsilon = {tables["epsilon"]:g}, delta = 1 / (N + 1): AUROC on {tables["evaluated_on"]}, beside the
-same run without noise; settings chosen on a part of the training rows. `python benchmarks/tabular.py`
+**Tables** of ADBench, epsilon = {tables["epsilon"]:g}, delta = 1 / (N + 1): AUROC on {tables["evaluated_on"]}, beside
+the same run without noise; settings chosen on a part of the training rows. `python benchmarks/tabular.py`
 
 {tabular.render(tables["table"])}
 
