@@ -203,7 +203,7 @@ class Session:
         optimizer.build(self.model.trainable_variables)
         iterations = int(optimizer.iterations.numpy())
         # A continued, uninterrupted stream of noise stays as it is, so that a resumed run repeats.
-        resumed = self.seed is not None and 0 < run.ledger.updates == iterations
+        resumed = self.seed is not None and 0 < run.ledger.updates == iterations and optimizer.noise_key.numpy().any()
         key = None if resumed else samplers.noise_key(self.seed, run.ledger.updates)
         _project(self.model)
         _set_clips(self.model, 1 if self.strategy.per_example else self.plan.batch_size)
@@ -218,7 +218,7 @@ class Session:
         run.executing = False
         run.settings, run.noise_std = self.settings, tuple(noise_std)
         run.seeded = run.seeded or self.seed is not None
-        optimizer.arm(noise_std, self.updates, key)
+        optimizer.arm(noise_std, self.updates, key, repeatable=self.seed is not None)
         if verbose:
             sys.stdout.write(self._announcement() + "\n")
         untouched = _fingerprint(self.model)

@@ -82,14 +82,14 @@ def strategy_train_step(model, state, data, strategy, chunk: int | None):
     optimizer, batch_size = model.optimizer, model.run.settings.batch_size
     with keras.StatelessScope(state_mapping=zip(optimizer.variables, optimizer_variables, strict=True)):
         strategy_state = [jnp.asarray(v.value) for v in optimizer.strategy_state]
-        iteration = jnp.asarray(optimizer.iterations.value)
+        secret = jnp.asarray(optimizer.noise_key.value)
     rows = chunk or data[2].shape[0]
     # Drawn rows come first: chunks of nothing but padding are skipped.
     count = jnp.maximum(1, jnp.ceil(jnp.sum(data[2]) / rows).astype("int32")) if chunk else 1
 
     def part(i, non_trainable, metrics, data):
         totals, seen, non_trainable = strategy.chunk(
-            model, strategy_state, i, iteration, data, list(trainable), list(non_trainable)
+            model, strategy_state, i, secret, data, list(trainable), list(non_trainable)
         )
         x, y, y_pred, weight = seen
         # The mean over chunks of count * loss is the sum over chunks, which is the loss of the update.

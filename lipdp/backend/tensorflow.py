@@ -71,10 +71,11 @@ def strategy_train_step(model, data, strategy, chunk: int | None):
     """
     optimizer, batch_size = model.optimizer, model.run.settings.batch_size
     state = [tf.convert_to_tensor(v.value) for v in optimizer.strategy_state]
+    secret = tf.convert_to_tensor(optimizer.noise_key.value)
     size = 0 if strategy.query_noise(batch_size) is None else 1
 
     def part(i, rows):
-        totals, seen, _ = strategy.chunk(model, state, i, optimizer.iterations.value, rows)
+        totals, seen, _ = strategy.chunk(model, state, i, secret, rows)
         model.compute_metrics(*seen)
         return totals
 

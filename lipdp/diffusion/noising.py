@@ -40,6 +40,9 @@ class Noising(keras.layers.Layer):
     depends on its place among the others. Not covered: a seed that others know.
     """
 
+    # The state for the next call is fresh at each `fit`, see `DiffusionModel`: masks of a past run stay unknown.
+    secret_seeds = True
+
     def __init__(self, denoiser="edm", num_classes: int | None = None, label_dropout: float = 0.1, **kwargs):
         super().__init__(**kwargs)
         if isinstance(denoiser, dict):

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import keras
 from keras import ops
 
 from lipdp import gradients, losses
@@ -82,8 +83,16 @@ class Strategy:
         """The next state, from what one update has released: post-processing."""
         return state
 
-    def chunk(self, model, state, index, iteration, data, trainable=None, non_trainable=None):
+    def chunk(self, model, state, index, secret, data, trainable=None, non_trainable=None):
         """What one chunk of an update contributes. Called inside the compiled step when `own_step` is set.
+
+        Args:
+            model: The model.
+            state: Tensors, as in `initial_state`.
+            index: Number of the chunk.
+            secret: Two uint32 words that the noise of this update comes from.
+            data: `(x, y, weight)`.
+            trainable, non_trainable: Values of the model's variables (JAX).
 
         Returns:
             `(sums, query, loss)`, to be added up over the chunks; `(x, y, y_pred, weight)` for metrics;
@@ -148,13 +157,13 @@ class PerExample(Strategy):
         """
         raise NotImplementedError(f"{type(self).__name__} must implement `contributions`.")
 
-    def chunk(self, model, state, index, iteration, data, trainable=None, non_trainable=None):
+    def chunk(self, model, state, index, secret, data, trainable=None, non_trainable=None):
         x, y, weight = data
         shares = weight
         if self.views > 1 or self.augmentation is not None:
             x, y, shares = views_.repeat((x, y, weight / self.views), self.views)
             if self.augmentation is not None:
-                x = self.augmentation(x, views_.key(iteration, index))
+                x = self.augmentation(x, views_.key(secret, index))
         record = gradients.capture(
             model,
             x,
@@ -205,6 +214,27 @@ def layer_groups(model) -> list[list[int]]:
             groups.append(group)
     groups += [[i] for i, v in enumerate(variables) if id(v) not in seen]
     return groups
+
+
+def refuse_random(model) -> None:
+    """Dropout and its like draw by the place of a row, from a seed that Keras writes into every model file.
+
+    One example more moves the rows behind it; with masks that are known, the sum would then move by more than
+    one contribution.
+    """
+    for layer in model._flatten_layers():
+        if not any(isinstance(s, keras.random.SeedGenerator) for s in getattr(layer, "_seed_generators", ())):
+            continue
+        if getattr(layer, "secret_seeds", False):
+            continue
+        rates = [getattr(layer, name, None) for name in ("rate", "dropout", "recurrent_dropout", "stddev")]
+        rates = [rate for rate in rates if isinstance(rate, (int, float))]
+        if not rates or any(rates):
+            raise ValueError(
+                f"Layer '{layer.name}' of type {type(layer).__name__} draws random numbers for each row from a seed "
+                "that model files hold. Whoever knows the masks sees more than epsilon says. Set its rate to 0 or "
+                "remove it; the noise regularises too. Random copies of examples: `views` with `augmentation`."
+            )
 
 
 def refuse_probabilities(model, loss) -> None:

@@ -96,7 +96,7 @@ class Clipless(Strategy):
     def scales(self, state):
         return state[0] if state else None
 
-    def chunk(self, model, state, index, iteration, data, trainable=None, non_trainable=None):
+    def chunk(self, model, state, index, secret, data, trainable=None, non_trainable=None):
         x, y, weight = data
         limit = self._limits[0] * state[0]
 

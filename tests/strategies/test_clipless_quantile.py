@@ -35,7 +35,7 @@ def sums(model, strategy, x, y, weight, factor=1.0):
             "non_trainable": [v.value for v in model.non_trainable_variables],
         }
     model.run.settings = lipdp.run.Settings(len(x), None, True)
-    (gradients, query, _), _, _ = strategy.chunk(model, state, 0, 0, tensors, **values)
+    (gradients, query, _), _, _ = strategy.chunk(model, state, 0, np.array([1, 2], "uint32"), tensors, **values)
     return [keras.ops.convert_to_numpy(g) for g in gradients], float(query[0])
 
 
