@@ -10,7 +10,9 @@ from lipdp import bounds, certify, losses, models
 NETWORKS = {
     "lenet": lambda **k: models.lenet((12, 12, 1), 2, input_norm=3.0, filters=(4, 8), hidden=(16,), **k),
     "vgg": lambda **k: models.vgg((12, 12, 1), 2, input_norm=3.0, blocks=((4, 4), (8,)), hidden=(16,), **k),
-    "resnet": lambda **k: models.resnet((12, 12, 1), 2, input_norm=3.0, filters=(8,), stem_size=3, residual_weight=0.3, **k),
+    "resnet": lambda **k: models.resnet(
+        (12, 12, 1), 2, input_norm=3.0, filters=(8,), stem_size=3, residual_weight=0.3, **k
+    ),
     "mlp_mixer": lambda **k: models.mlp_mixer((12, 12, 1), 2, input_norm=3.0, width=16, blocks=1, **k),
 }
 
