@@ -160,11 +160,11 @@ def table(rows) -> str:
         "|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
-        certified = " | ".join(f"{100 * row[f'certified_{r}']:.1f}" for r in RADII)
         deviation = "-" if row["deviation"] is None else f"{100 * row['deviation']:.2f}"
+        certified = " | ".join(f"{100 * row[f'certified_{r}']:.1f}" for r in RADII)
         lines.append(
-            f"| {row['dataset']} | {row['preset']} | {row['epsilon']:g} | {100 * row['accuracy']:.2f} ({deviation}) | "
-            f"{certified} | {row['runs']} |"
+            f"| {row['dataset']} | {row['preset']} | {row['epsilon']:g} | {100 * row['accuracy']:.2f} "
+            f"({deviation}) | {certified} | {row['runs']} |"
         )
     return "\n".join(lines)
 
