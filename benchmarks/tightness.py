@@ -41,6 +41,7 @@ BOUNDS = {
     "ClipGradient": ("1; cotangents at most `norm`", "-", "clip_gradient"),
     "LayerCentering": ("1", "-", "centering"),
     "ResidualAverage": ("1 - w and w", "-", "residual"),
+    "Scattering2D": ("1", "-", "scattering"),
     "L2NormPooling2D": ("sqrt(M)", "-", "pooling"),
     "GlobalL2NormPooling2D": ("1", "-", "pooling"),
     "ScaledAveragePooling2D": ("1", "-", "pooling"),

@@ -3,11 +3,11 @@
 import numpy as np
 
 from lipdp.diffusion import denoisers
-from lipdp.report.plots import _BLUE, _GREEN, _ORANGE, _svg
+from lipdp.report.plots import BLUE, GREEN, ORANGE, svg
 
 _PURPLE = "#6b46a8"
 _NAMES = {"vp": "VP", "ve": "VE", "v": "v-prediction", "edm": "EDM"}
-_COLORS = {"vp": _GREEN, "ve": _PURPLE, "v": _ORANGE, "edm": _BLUE}
+_COLORS = {"vp": GREEN, "ve": _PURPLE, "v": ORANGE, "edm": BLUE}
 
 
 def noise_levels(configurations=("vp", "ve", "v", "edm")) -> tuple[str, str, str]:
@@ -38,7 +38,7 @@ def noise_levels(configurations=("vp", "ve", "v", "edm")) -> tuple[str, str, str
         axes.legend(loc="upper right")
 
     medians = ", ".join(f"{name} {_median(curve, sigma):.3f}" for name, curve in curves.items())
-    return "Noise levels in training", f"Importance of the noise levels; median level: {medians}.", _svg(draw)
+    return "Noise levels in training", f"Importance of the noise levels; median level: {medians}.", svg(draw)
 
 
 def _normalised(denoiser, sigma):

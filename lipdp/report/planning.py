@@ -3,7 +3,7 @@
 import math
 
 from lipdp import accounting
-from lipdp.report.plots import _BLUE, _GREEN, _ORANGE, _svg
+from lipdp.report.plots import BLUE, GREEN, ORANGE, svg
 
 
 def epochs_table(plan: dict, shared: dict) -> list[tuple[int, float]]:
@@ -36,12 +36,12 @@ def plots(plan: dict, shared: dict, epsilon: float) -> dict[str, str]:
     by_epochs, by_batch = epochs_table(plan, shared), batch_table(plan, shared, epsilon)
 
     def epochs(axes):
-        axes.plot(*zip(*by_epochs, strict=True), color=_GREEN, marker="o", markersize=4)
-        axes.axhline(epsilon, color=_ORANGE, linestyle="--", linewidth=1.4)
+        axes.plot(*zip(*by_epochs, strict=True), color=GREEN, marker="o", markersize=4)
+        axes.axhline(epsilon, color=ORANGE, linestyle="--", linewidth=1.4)
         axes.set(xlabel="epochs", ylabel="epsilon", ylim=(0, None))
 
     def batches(axes):
-        axes.plot(*zip(*by_batch, strict=True), color=_BLUE, marker="o", markersize=4)
+        axes.plot(*zip(*by_batch, strict=True), color=BLUE, marker="o", markersize=4)
         axes.set_xscale("log", base=2)
         axes.set(xlabel="expected batch size", ylabel="noise multiplier", ylim=(0, None))
 
@@ -65,7 +65,7 @@ def plots(plan: dict, shared: dict, epsilon: float) -> dict[str, str]:
         axes.grid(visible=False)
         axes.set(xlabel="expected batch size", ylabel="noise multiplier", title="epsilon")
 
-    return {"epsilon_by_epochs.svg": _svg(epochs), "noise_by_batch_size.svg": _svg(batches), "epsilon.svg": _svg(heat)}
+    return {"epsilon_by_epochs.svg": svg(epochs), "noise_by_batch_size.svg": svg(batches), "epsilon.svg": svg(heat)}
 
 
 def _solve(plan: dict, shared: dict, unknown: str, **change) -> dict:

@@ -6,7 +6,7 @@ from lipdp.report import numbers
 from lipdp.report.folder import NOT_PRIVATE, RunFolder
 
 INK, _MUTED, _GRID = "#1f2933", "#616e7c", "#e4e7eb"
-BLUE, _ORANGE, _GREEN = "#2563a8", "#c2571a", "#2f855a"
+BLUE, ORANGE, GREEN = "#2563a8", "#c2571a", "#2f855a"
 # Text stays text and ids do not depend on the moment.
 STYLE = {
     "svg.fonttype": "none",
@@ -52,7 +52,7 @@ def _accuracy(run):
     def draw(axes):
         for points, color, style, label in (
             (held_out, BLUE, "-", "held-out examples"),
-            (training, _ORANGE, "--", "training examples (not private)"),
+            (training, ORANGE, "--", "training examples (not private)"),
         ):
             if points:
                 axes.plot(*zip(*points, strict=True), style, color=color, label=label, **_marker(points))
@@ -66,7 +66,7 @@ def _accuracy(run):
     text = f"Accuracy by epoch, {numbers.percent(last)} at the end."
     if training:
         text += " The curve of the training examples is not private."
-    return "Accuracy by epoch", text, _svg(draw)
+    return "Accuracy by epoch", text, svg(draw)
 
 
 def _epsilon(run):
@@ -76,15 +76,15 @@ def _epsilon(run):
     budget = run.run["settings"].get("epsilon")
 
     def draw(axes):
-        axes.plot(*zip(*points, strict=True), color=_GREEN, label="spent", **_marker(points))
+        axes.plot(*zip(*points, strict=True), color=GREEN, label="spent", **_marker(points))
         if budget:
-            axes.axhline(budget, color=_ORANGE, linestyle="--", linewidth=1.4, label="budget")
+            axes.axhline(budget, color=ORANGE, linestyle="--", linewidth=1.4, label="budget")
             axes.legend(loc="lower right")
         axes.set(xlabel="epoch", ylabel="epsilon", ylim=(0, 1.12 * max(budget or 0, points[-1][1])))
         _epochs(axes, points)
 
     text = f"Epsilon spent by epoch, {numbers.up(points[-1][1])} at the end."
-    return "Epsilon by epoch", text, _svg(draw)
+    return "Epsilon by epoch", text, svg(draw)
 
 
 def _certified(run):
@@ -98,7 +98,7 @@ def _certified(run):
         axes.plot(x, y, color=BLUE)
         axes.fill_between(x, y, color=BLUE, alpha=0.08, linewidth=0)
         inside = [m for m in marks if m["radius"] <= x[-1]]
-        axes.plot([m["radius"] for m in inside], [m["accuracy"] for m in inside], "o", color=_ORANGE)
+        axes.plot([m["radius"] for m in inside], [m["accuracy"] for m in inside], "o", color=ORANGE)
         axes.set(xlabel="L2 radius around each input", ylabel="certified accuracy", ylim=(0, 1))
         axes.set_xlim(0, max(x[-1], 1e-9))
         _percent_axis(axes.yaxis)
@@ -106,7 +106,7 @@ def _certified(run):
     text = "Certified accuracy by L2 radius: " + ", ".join(
         f"{numbers.percent(m['accuracy'])} at {m['radius']:g}" for m in marks
     )
-    return "Certified accuracy by radius", text + ".", _svg(draw)
+    return "Certified accuracy by radius", text + ".", svg(draw)
 
 
 def _noise(run):
@@ -121,7 +121,7 @@ def _noise(run):
     def draw(axes):
         places = range(len(rows))
         axes.barh([p - 0.19 for p in places], effect, 0.36, color=BLUE, label="one example, at most")
-        axes.barh([p + 0.19 for p in places], noise, 0.36, color=_ORANGE, label="noise, each coordinate")
+        axes.barh([p + 0.19 for p in places], noise, 0.36, color=ORANGE, label="noise, each coordinate")
         axes.set_yticks(list(places), names)
         axes.invert_yaxis()
         axes.grid(axis="y", visible=False)
@@ -141,7 +141,7 @@ def _noise(run):
     text = "For each trainable layer, the largest effect of one example and the noise: " + "; ".join(
         f"{n} {e:.3g} and {s:.3g}" for n, e, s in zip(names, effect, noise, strict=True)
     )
-    return "One example against the noise", text + ".", _svg(draw)
+    return "One example against the noise", text + ".", svg(draw)
 
 
 def _series(run, column) -> list[tuple[float, float]]:
@@ -166,7 +166,7 @@ def _percent_axis(axis) -> None:
     axis.set_major_formatter(PercentFormatter(xmax=1.0))
 
 
-def _svg(draw) -> str:
+def svg(draw) -> str:
     import matplotlib
     from matplotlib.figure import Figure
 

@@ -115,7 +115,7 @@ def test_fit_charges_what_it_executes(chunk):
     history = fit(model, toy.nine_modes(100), seed=3, physical_batch_size=chunk)
     expected = accounting.epsilon(noise_multiplier=1.0, sampling_probability=0.2, updates=5, delta=1e-3)
     assert history.history["epsilon"][-1] == pytest.approx(expected, rel=1e-3)
-    assert "5 x gradient (dpsgd)" in model.privacy.statement()
+    assert "5 x gradient (dpsgd, poisson)" in model.privacy.statement()
     # Errors of order one: the mean over the copies, not their sum.
     assert 0.3 < history.history["loss"][-1] < 2.0
 
