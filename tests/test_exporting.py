@@ -135,7 +135,7 @@ class Foreign(keras.layers.Layer):
 @pytest.mark.parametrize(
     "layer, message",
     [
-        (Weighted(name="mine"), "'mine' of type Weighted has weights.*Supported: Bias, SpectralConv2D, SpectralDense"),
+        (Weighted(name="mine"), "'mine' of type Weighted has weights.*Supported: Bias, BoundedEmbedding, ClipGradient"),
         (Foreign(name="theirs"), "'theirs' of type Foreign is neither lipdp's nor one of Keras' own"),
     ],
     ids=["weighted", "foreign"],
