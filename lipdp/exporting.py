@@ -11,14 +11,28 @@ from lipdp import backend
 from lipdp.bounds.propagate import functional
 from lipdp.layers import (
     Bias,
+    BoundedEmbedding,
+    ClipGradient,
+    GroupSort,
+    Householder,
     L2NormPooling2D,
     LipschitzLayer,
+    OrthogonalPatchConv2D,
     ScaledAveragePooling2D,
+    SpectralConv1D,
+    SpectralConv1DTranspose,
     SpectralConv2D,
+    SpectralConv2DTranspose,
+    SpectralConv3D,
+    SpectralConv3DTranspose,
     SpectralDense,
+    SpectralDepthwiseConv1D,
+    SpectralDepthwiseConv2D,
+    TokenMixing,
 )
-from lipdp.layers.base import positions
+from lipdp.layers.base import entries, positions
 from lipdp.layers.pooling import _smooth_norm
+from lipdp.layers.sampling import space_to_depth
 
 # Largest difference between the outputs of a model and of its export, relative to outputs above 1.
 TOLERANCE = 1e-6
@@ -58,12 +72,14 @@ def export(model: keras.Model) -> keras.Model:
 
 
 def _dense(layer):
-    return keras.layers.Dense(layer.units, use_bias=False, name=layer.name), [layer.kernel.numpy()]
+    kernel = layer.kernel.numpy()
+    return keras.layers.Dense(kernel.shape[-1], use_bias=False, name=layer.name), [kernel]
 
 
-def _conv2d(layer):
-    stock = keras.layers.Conv2D(
-        layer.filters,
+def _convolution(layer, *filters, **options):
+    kind = getattr(keras.layers, type(layer).__name__.removeprefix("Spectral"))
+    stock = kind(
+        *filters,
         layer.kernel_size,
         layer.strides,
         layer.padding,
@@ -71,32 +87,113 @@ def _conv2d(layer):
         use_bias=False,
         data_format="channels_last",
         name=layer.name,
+        **options,
     )
-    return stock, [layer.kernel.numpy() * np.float32(1.0 / math.sqrt(layer.multiplicity))]
+    return stock, layer.kernel.numpy() * np.float32(1.0 / math.sqrt(layer.multiplicity))
 
 
-def _bias(layer, inputs):
+def _conv(layer):
+    stock, kernel = _convolution(layer, layer.filters, groups=layer.groups)
+    if _widened(layer):
+        kernel = np.concatenate([kernel, np.zeros_like(kernel)], axis=-2)
+    return stock, [kernel]
+
+
+def _depthwise(layer):
+    stock, kernel = _convolution(layer, depth_multiplier=layer.depth_multiplier)
+    return stock, [kernel.reshape(*layer.kernel_size, layer.groups, layer.depth_multiplier)]
+
+
+def _transposed(layer):
+    stock, kernel = _convolution(layer, layer.filters)
+    return stock, [kernel]
+
+
+def _embedding(layer):
+    return keras.layers.Embedding(layer.input_dim, layer.output_dim, name=layer.name), [layer.embeddings.numpy()]
+
+
+def _identity(layer):
+    return keras.layers.Identity(name=layer.name), []
+
+
+# Layers with one stock counterpart, which gets these weights.
+STOCK: dict[type, Callable] = {
+    SpectralDense: _dense,
+    TokenMixing: _dense,
+    OrthogonalPatchConv2D: _dense,
+    **dict.fromkeys((SpectralConv1D, SpectralConv2D, SpectralConv3D), _conv),
+    **dict.fromkeys((SpectralDepthwiseConv1D, SpectralDepthwiseConv2D), _depthwise),
+    **dict.fromkeys((SpectralConv1DTranspose, SpectralConv2DTranspose, SpectralConv3DTranspose), _transposed),
+    BoundedEmbedding: _embedding,
+    ClipGradient: _identity,  # what it does on the way back belongs to training
+}
+
+
+def _widened(layer) -> bool:
+    # Stock layers need the second channel too that `SpectralConv.call` gives to oneDNN.
+    return layer.groups * layer.kernel.shape[-2] == 1 and layer._uneven()
+
+
+def _around_conv(layer, inputs, stock):
+    return stock(ops.pad(inputs, [(0, 0)] * (layer.rank + 1) + [(0, 1)]) if _widened(layer) else inputs)
+
+
+def _around_patches(layer, inputs, stock):
+    return stock(space_to_depth(inputs, layer.patch_size))
+
+
+def _around_mixing(layer, inputs, stock):
+    return ops.transpose(stock(ops.transpose(inputs, (0, 2, 1))), (0, 2, 1))
+
+
+def _around_embedding(layer, inputs, stock):
+    tokens = ops.clip(ops.cast(inputs, "int32"), 0, layer.input_dim - 1)
+    return stock(tokens) * (1.0 / math.sqrt(max(1, entries(inputs.shape, layer))))
+
+
+def _bias(layer, inputs, stock):
     shift = layer.bias.numpy() * np.float32(1.0 / math.sqrt(positions(inputs.shape, layer)))
     return keras.layers.Rescaling(1.0, offset=shift.tolist())(inputs)
 
 
-def _l2_norm_pooling(layer, inputs):
+def _group_sort(layer, inputs, stock):
+    index = np.arange(inputs.shape[-1])
+    neighbours = ops.take(inputs, index ^ 1, axis=-1)
+    return ops.where(index % 2 == 0, ops.minimum(inputs, neighbours), ops.maximum(inputs, neighbours))
+
+
+def _householder(layer, inputs, stock):
+    angles = layer.angles.numpy()
+    first, second = ops.split(inputs, 2, axis=-1)
+    cosine, sine = np.cos(angles), np.sin(angles)
+    kept = first * np.sin(0.5 * angles) > second * np.cos(0.5 * angles)
+    mirrored = first * cosine + second * sine, first * sine - second * cosine
+    return ops.concatenate([ops.where(kept, first, mirrored[0]), ops.where(kept, second, mirrored[1])], axis=-1)
+
+
+def _l2_norm_pooling(layer, inputs, stock):
     mean = keras.layers.AveragePooling2D(layer.pool_size, layer.strides, data_format="channels_last")(
         ops.square(inputs)
     )
     return _smooth_norm(mean * math.prod(layer.pool_size))
 
 
-def _scaled_average_pooling(layer, inputs):
+def _scaled_average_pooling(layer, inputs, stock):
     mean = keras.layers.AveragePooling2D(layer.pool_size, data_format="channels_last")(inputs)
     return mean * math.sqrt(math.prod(layer.pool_size))
 
 
-# Layers with one stock counterpart, which then gets their weights.
-STOCK: dict[type, Callable] = {SpectralDense: _dense, SpectralConv2D: _conv2d}
-# Layers made of several. All others are written in `keras.ops` and export as these operations.
+# Layers made of several operations, some of them around their stock counterpart: functions of layer, inputs and the
+# counterpart (None where there is none). All others are written in `keras.ops` and export as these operations.
 WRITTEN: dict[type, Callable] = {
+    **dict.fromkeys((SpectralConv1D, SpectralConv2D, SpectralConv3D), _around_conv),
+    OrthogonalPatchConv2D: _around_patches,
+    TokenMixing: _around_mixing,
+    BoundedEmbedding: _around_embedding,
     Bias: _bias,
+    GroupSort: _group_sort,  # a custom gradient has no symbolic call
+    Householder: _householder,
     L2NormPooling2D: _l2_norm_pooling,  # pooling operations do not survive a file on JAX, pooling layers do
     ScaledAveragePooling2D: _scaled_average_pooling,
 }
@@ -128,16 +225,27 @@ class _Exporter:
         return keras.Model(inputs, tree.pack_sequence_as(graph._outputs_struct, outputs), name=model.name)
 
     def _call(self, operation, args, kwargs):
-        if type(operation) in WRITTEN:
-            return WRITTEN[type(operation)](operation, args[0])
-        if isinstance(operation, LipschitzLayer) and type(operation) not in STOCK:
-            if operation.weights:
-                supported = ", ".join(sorted(t.__name__ for t in (*STOCK, Bias)))
-                raise ValueError(
-                    f"Layer '{operation.name}' of type {type(operation).__name__} has weights and no stock "
-                    f"counterpart. Supported: {supported}, and layers without weights."
-                )
+        kind = type(operation)
+        if kind in WRITTEN:
+            stock = (lambda inputs: self._stock(operation, inputs)) if kind in STOCK else None
+            return WRITTEN[kind](operation, args[0], stock)
+        if kind in STOCK or not isinstance(operation, LipschitzLayer):
+            return self._stock(operation, *args, **kwargs)
+        if operation.weights:
+            supported = ", ".join(sorted(t.__name__ for t in {*STOCK, *WRITTEN}))
+            raise ValueError(
+                f"Layer '{operation.name}' of type {kind.__name__} has weights and no stock counterpart. "
+                f"Supported: {supported}, and layers without weights."
+            )
+        try:
             return operation.call(*args, **kwargs)
+        except Exception as error:
+            raise ValueError(
+                f"Layer '{operation.name}' of type {kind.__name__} cannot be written in stock operations: its `call` "
+                f"must consist of `keras.ops` on tensors (no `custom_gradient`). Received: {error}"
+            ) from error
+
+    def _stock(self, operation, *args, **kwargs):
         if id(operation) not in self._copies:
             self._copies[id(operation)] = self._copy(operation)
         copy, weights = self._copies[id(operation)]

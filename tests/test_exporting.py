@@ -7,7 +7,7 @@ import zipfile
 import keras
 import numpy as np
 import pytest
-from layers.cases import ALL
+from layers.cases import MERGES, OWN, STOCK
 from models import DELTA, blobs, mlp
 
 import lipdp
@@ -23,9 +23,12 @@ def difference(model, plain, *shapes, size=5):
     return np.abs(a - b).max()
 
 
-@pytest.mark.parametrize(
-    "case", {type(c.make()).__name__ + c.name[:3]: c for c in ALL}.values(), ids=lambda case: case.name
-)
+_ALL = [*OWN, *STOCK, *MERGES]
+_TYPES = {type(c.make()).__name__ + c.name[:3]: c for c in _ALL}.values()
+_CASES = [c if c in _TYPES else pytest.param(c, marks=pytest.mark.slow) for c in _ALL]
+
+
+@pytest.mark.parametrize("case", _CASES, ids=lambda case: case.name)
 def test_every_layer_type_keeps_its_outputs(case, tmp_path):
     inputs = [keras.Input(shape) for shape in case.shapes]
     inputs = inputs if len(inputs) > 1 else inputs[0]
@@ -35,6 +38,29 @@ def test_every_layer_type_keeps_its_outputs(case, tmp_path):
     plain = lipdp.export(model)
     assert difference(model, plain, *case.shapes) <= 1e-6
     assert not [layer for layer in plain.layers if not type(layer).__module__.startswith("keras.")]
+
+
+def test_tokens_out_of_range_and_two_lengths():
+    embed = layers.BoundedEmbedding(5, 3)
+    inputs = keras.Input((6,), dtype="int32")
+    model = keras.Model(inputs, [embed(inputs), embed(inputs[:, :2])])
+    tokens = np.array([[-3, 0, 1, 2, 4, 9]], "int32")
+    for a, b in zip(model(tokens), lipdp.export(model)(tokens), strict=True):
+        np.testing.assert_array_equal(*map(keras.ops.convert_to_numpy, (a, b)))
+
+
+@pytest.mark.parametrize(
+    "layer, shape",
+    [(layers.SpectralConv2D(3, 3, strides=(1, 2)), (5, 2, 1)), (layers.SpectralConv1D(3, 3, strides=4), (4, 1))],
+    ids=["image", "sequence"],
+)
+def test_one_channel_and_one_column(layer, shape):
+    """Where TensorFlow's own convolution returns foreign memory: the export must not call it like that."""
+    model = keras.Sequential([keras.Input(shape), layer])
+    plain = lipdp.export(model)
+    (copy,) = [la for la in plain.layers if la.name == layer.name]
+    assert copy.kernel.shape[-2] == 2 and not np.any(copy.get_weights()[0][..., 1, :])
+    assert max(difference(model, plain, shape, size=64) for _ in range(5)) <= 1e-6
 
 
 def convolutional():
@@ -55,6 +81,26 @@ def with_front():
     return keras.Sequential([front, head])
 
 
+def every_other_layer():
+    """Weights in all places, and one layer read at two sizes."""
+    inputs = keras.Input((8, 8, 1))
+    x = layers.ClipGradient(1.0)(layers.OrthogonalPatchConv2D(4, 2)(inputs))
+    x = layers.Householder()(layers.SpectralConv2D(6, 3, groups=2)(x))
+    x = layers.GroupSort()(layers.SpectralDepthwiseConv2D(3, strides=2)(x))
+    x = layers.SpectralConv2DTranspose(2, 3, strides=2)(x)
+    row = layers.Reshape((16, 2))(layers.ResidualAverage()([x, layers.Abs()(x)]))
+    row = layers.SpectralConv1DTranspose(4, 3, strides=2)(layers.SpectralDepthwiseConv1D(3)(row))
+    row = layers.TokenMixing(5)(layers.SpectralConv1D(4, 3)(row))
+    embed = layers.BoundedEmbedding(5, 4)
+    tokens = layers.Reshape((64,))(inputs)
+    tokens = [layers.Flatten()(embed(part)) for part in (tokens, tokens[:, :7])]
+    model = keras.Model(inputs, layers.Concatenate()([layers.Flatten()(row), *tokens]))
+    rng = np.random.default_rng(3)
+    for weight in model.weights:
+        weight.assign(0.5 * rng.standard_normal(weight.shape))
+    return model
+
+
 _LOAD = """
 import sys
 sys.modules["lipdp"] = None  # any import of it fails
@@ -70,9 +116,9 @@ def test_a_fresh_process_without_lipdp_loads_it(tmp_path):
     x = np.random.default_rng(0).standard_normal((6, 8, 8, 1)).astype("float32")
     np.save(tmp_path / "x.npy", x)
     keras.utils.set_random_seed(0)
-    graph, front = convolutional(), with_front()
+    parts = [convolutional(), with_front(), every_other_layer()]
     inputs = keras.Input((8, 8, 1))
-    both = keras.Model(inputs, keras.layers.Concatenate()([graph(inputs), front(inputs)]))
+    both = keras.Model(inputs, keras.layers.Concatenate()([part(inputs) for part in parts]))
     lipdp.export(both).save(tmp_path / "plain.keras")
     # Started elsewhere, so that not even the sources are on the path.
     run = [sys.executable, "-W", "ignore", "-c", _LOAD, str(tmp_path)]
@@ -127,6 +173,10 @@ class Weighted(layers.LipschitzLayer):
         return inputs * self.scale
 
 
+class Unwritten(layers.GroupSort):
+    """A user's layer with a custom gradient, which takes no symbolic tensors."""
+
+
 class Foreign(keras.layers.Layer):
     def call(self, inputs):
         return inputs
@@ -135,10 +185,11 @@ class Foreign(keras.layers.Layer):
 @pytest.mark.parametrize(
     "layer, message",
     [
-        (Weighted(name="mine"), "'mine' of type Weighted has weights.*Supported: Bias, SpectralConv2D, SpectralDense"),
+        (Weighted(name="mine"), "'mine' of type Weighted has weights.*Supported: Bias, BoundedEmbedding, ClipGradient"),
+        (Unwritten(name="other"), "'other' of type Unwritten cannot be written in stock operations"),
         (Foreign(name="theirs"), "'theirs' of type Foreign is neither lipdp's nor one of Keras' own"),
     ],
-    ids=["weighted", "foreign"],
+    ids=["weighted", "unwritten", "foreign"],
 )
 def test_what_cannot_be_exported_is_named(layer, message):
     with pytest.raises(ValueError, match=message):
