@@ -17,7 +17,7 @@ test: $(STAMP) lint
 
 test-all: $(STAMP) lint
 	KERAS_BACKEND=tensorflow $(BIN)/python -m pytest -q -n 2 -m ""
-	KERAS_BACKEND=jax $(BIN)/python -m pytest -q -n 2 -m "not backend_free"
+	KERAS_BACKEND=jax $(BIN)/python -m pytest -q -n 2 -m ""
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -112,6 +112,7 @@ assert not [name for name in sys.modules if name.startswith("lipdp.")]
 """
 
 
+@pytest.mark.backend_free
 def test_a_fresh_process_without_lipdp_loads_it(tmp_path):
     x = np.random.default_rng(0).standard_normal((6, 8, 8, 1)).astype("float32")
     np.save(tmp_path / "x.npy", x)

@@ -66,6 +66,7 @@ def test_features_are_pluggable():
         diffusion.frechet_distance(features(images), features(images)[:, :2])
 
 
+@pytest.mark.backend_free
 def test_classifier_features_separate_what_matters():
     x, y = stripes(600, 0)
     features = diffusion.classifier_features(x, y, num_classes=2, epochs=3)
@@ -77,6 +78,7 @@ def test_classifier_features_separate_what_matters():
     assert same < 0.1 * one_class and same < 0.1 * noise
 
 
+@pytest.mark.backend_free
 def test_downstream_accuracy_rises_with_the_quality_of_the_images():
     x, y = stripes(900, 0)
     test, test_labels = stripes(400, 1)

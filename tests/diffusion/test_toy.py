@@ -48,6 +48,7 @@ def train(steps, width, batch_size):
     return network, denoiser
 
 
+@pytest.mark.backend_free
 def test_a_short_training_finds_all_modes():
     network, denoiser = train(steps=500, width=64, batch_size=512)
     points = diffusion.generate(network, 2000, denoiser, diffusion.DDIM(50, eta=1.0), batch_size=2000, seed=0)

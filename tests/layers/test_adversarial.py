@@ -10,7 +10,12 @@ from lipdp.bounds.check import tightness
 NORMS = (1.0, 8.0)
 
 
-@pytest.mark.parametrize("case", ALL, ids=lambda case: case.name)
+# On JAX, where each case is compiled, one of each type by default.
+FIRST = {case.name.split("-")[0].split("_")[0].rstrip("0123456789"): case.name for case in reversed(ALL)}.values()
+CASES = [pytest.param(c, id=c.name, marks=[] if c.name in FIRST else pytest.mark.backend_free) for c in ALL]
+
+
+@pytest.mark.parametrize("case", CASES)
 def test_no_bound_is_exceeded_and_tight_ones_are_reached(case):
     reached = tightness(case.make(), *case.shapes, norms=NORMS, seed=len(case.name))
     assert all(ratio <= 1.0 + TOLERANCE for ratio in reached.values()), reached
