@@ -8,7 +8,7 @@ from lipdp.bounds.registry import Answers
 # Layers that treat each example on its own, whatever their weights. Batch statistics, dropout and random augmentation
 # are not among them; a frozen BatchNormalization is, because Keras runs it with its moving averages.
 _PER_EXAMPLE = {
-    *(layers.Dense, layers.EinsumDense, layers.Embedding),
+    *(layers.Dense, layers.Embedding),
     *(layers.Conv1D, layers.Conv2D, layers.Conv3D),
     *(layers.Conv1DTranspose, layers.Conv2DTranspose, layers.Conv3DTranspose),
     *(layers.DepthwiseConv1D, layers.DepthwiseConv2D, layers.SeparableConv1D, layers.SeparableConv2D),
@@ -16,6 +16,8 @@ _PER_EXAMPLE = {
     *(layers.UnitNormalization, layers.Normalization, layers.PReLU, layers.Activation, layers.Multiply),
     *(layers.AveragePooling1D, layers.AveragePooling2D, layers.AveragePooling3D),
 }
+
+_ALONG_AXES = (layers.LayerNormalization, layers.RMSNormalization, layers.UnitNormalization)
 
 
 def frozen(layer, refusal: ValueError) -> Answers | None:
@@ -27,6 +29,8 @@ def frozen(layer, refusal: ValueError) -> Answers | None:
     if type(layer) not in _PER_EXAMPLE or layer.trainable_variables:
         return None
     if isinstance(layer, layers.BatchNormalization) and layer.trainable:
+        return None
+    if isinstance(layer, _ALONG_AXES) and not _keeps_apart(layer):
         return None
     if hasattr(layer, "activation") and not stock_activation(layer.activation):
         return None
@@ -41,6 +45,13 @@ def frozen(layer, refusal: ValueError) -> Answers | None:
         trained,
         refusal=refusal,
     )
+
+
+def _keeps_apart(layer) -> bool:
+    """Whether no axis that is normalised over is the one of the batch."""
+    axes = layer.axis if isinstance(layer.axis, (list, tuple)) else [layer.axis]
+    ranks = {len(node.input_tensors[0].shape) for node in layer._inbound_nodes}
+    return all(axis % rank for axis in axes for rank in ranks)
 
 
 def stock_activation(activation) -> bool:

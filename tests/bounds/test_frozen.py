@@ -147,3 +147,13 @@ def test_gradients_of_a_plain_first_layer_never_exceed_the_bound():
         for point in starts((3, 3, 1), rng, 2.0):
             for variable, jacobian in zip(probe.variables, probe.parameter_jacobians(point), strict=True):
                 assert top(jacobian) <= found.gradient(variable)
+
+
+@pytest.mark.parametrize("layer", [stock.UnitNormalization, stock.LayerNormalization])
+def test_a_frozen_layer_that_normalises_over_the_batch_is_refused(layer):
+    for axis in (0, -2):
+        inputs = keras.Input(batch_shape=(16, 4))
+        x = layer(axis=axis, trainable=False)(inputs)
+        model = keras.Model(inputs, layers.SpectralDense(2)(layers.BoundedInput(norm=1.0)(x)))
+        with pytest.raises(ValueError, match=layer.__name__):
+            bounds.propagate(model, 1.0)
