@@ -24,8 +24,7 @@ class Record:
         centre = [0.0] * len(self._factors) if centre is None else centre
         inverse_scale = [1.0] * len(self._factors) if inverse_scale is None else inverse_scale
         return [
-            factor.scaled_squared_norm(a, s)
-            for factor, a, s in zip(self._factors, centre, inverse_scale, strict=True)
+            factor.scaled_squared_norm(a, s) for factor, a, s in zip(self._factors, centre, inverse_scale, strict=True)
         ]
 
     def weighted_sum(self, coefficients) -> list:

@@ -1,0 +1,200 @@
+"""DPIS: the budget of an adaptive run."""
+
+import math
+
+import hypothesis
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+
+from lipdp import accounting
+from lipdp.accounting.importance import ImportanceFilter
+from lipdp.accounting.mechanism import Mechanism
+
+pytestmark = pytest.mark.backend_free
+
+GOLDEN = dict(epsilon=4.0, delta=1e-5, num_examples=60000, batch_size=256, updates_per_epoch=234, epochs=40)
+SMALL = dict(epsilon=1.0, delta=1e-5, num_examples=500, batch_size=20, updates_per_epoch=5, epochs=4)
+
+
+def run(budget, norm_sums, clip_norm=0.1):
+    """Runs all epochs; returns their noise multipliers and the mechanisms charged."""
+    noise, charged = [], []
+    for e, norm_sum in enumerate(norm_sums):
+        if e and budget.clip_sum_noise:
+            budget.charge_clip_sum()
+            charged.append(Mechanism(1.0, budget.clip_sum_noise, 1))
+        budget.charge_norm_sum()
+        charged.append(Mechanism(1.0, budget.norm_sum_noise, 1))
+        noise.append(budget.begin_epoch(norm_sum, clip_norm))
+        for _ in range(budget.updates_per_epoch):
+            budget.charge_update()
+        charged.append(Mechanism(budget.update.sampling_probability, budget.update.noise_multiplier, 234))
+    return noise, charged
+
+
+def test_the_golden_run():
+    budget = ImportanceFilter(**GOLDEN, count_noise=1200.0)
+    assert budget.order == 5.3
+    budget.charge_count()
+    assert budget.declare_count(60000.2) == 60000
+    noise, _ = run(budget, np.linspace(1.0, 0.3, 40) * 6000.0)
+    expected = {1: 0.8066, 10: 0.79882, 20: 0.77639, 32: 0.73281, 33: 0.43219, 40: 0.38321}
+    for epoch, value in expected.items():
+        assert noise[epoch - 1] == pytest.approx(value, abs=2e-5), epoch
+    assert budget.epsilon() == pytest.approx(4.0, abs=1e-4)
+    assert budget.epsilon() <= 4.0
+
+
+@pytest.mark.parametrize("share, expected", [(0.8, 0.7159), (0.6, 0.6336), (0.4, 0.5615), (0.3, 0.5315)])
+def test_noise_of_a_constant_share(share, expected):
+    budget = ImportanceFilter(**GOLDEN, first_phase=0.0, order=5.3, norm_sum_noise=1e5)
+    budget.charge_norm_sum()
+    assert budget.begin_epoch(share * 6000.0, 0.1) == pytest.approx(expected, abs=2e-4)
+
+
+def test_charges_are_the_mechanisms_and_no_others():
+    budget = ImportanceFilter(**GOLDEN, clip_sum_noise=1200.0)
+    _, charged = run(budget, np.linspace(1.0, 0.2, 40) * 6000.0)
+    from dp_accounting.rdp import RdpAccountant
+
+    library = RdpAccountant(orders=[budget.order])
+    for mechanism in charged:
+        library.compose(mechanism.event())
+    assert budget.epsilon() == pytest.approx(library.get_epsilon(1e-5), rel=1e-9)
+
+
+def test_a_share_of_one_is_dp_sgd():
+    budget = ImportanceFilter(**GOLDEN)
+    budget.charge_norm_sum()
+    noise = budget.begin_epoch(1e9, 0.1)
+    assert budget.update == Mechanism(256 / 60000, noise, 1)
+    # A single order and the noisy sums cost little over the best order of plain DP-SGD.
+    plain = accounting.calibrate(
+        epsilon=4.0, delta=1e-5, sampling_probability=256 / 60000, updates=9360, accountant="rdp"
+    )
+    assert plain <= noise * 1.001 and noise <= 1.01 * plain
+
+
+def test_an_uncapped_proposal_would_cost_more_than_claimed():
+    """Facts B (iii): clipping q at 1 without capping the proposal shrinks the noise multiplier and keeps the rate up.
+
+    Norm sum 1.5 b C, growth k = 5: claimed rate 1 / 1.5 at noise multiplier 1; true rate 1 / k with the contribution
+    k b C / norm_sum times longer.
+    """
+    claimed = accounting.epsilon(noise_multiplier=1.0, sampling_probability=1 / 1.5, updates=1, delta=1e-5)
+    true = accounting.epsilon(noise_multiplier=1.5 / 5, sampling_probability=1 / 5, updates=1, delta=1e-5)
+    assert claimed == pytest.approx(3.883, abs=2e-3)
+    assert true == pytest.approx(16.255, abs=5e-3)
+
+
+adversary = st.lists(
+    st.tuples(
+        st.one_of(
+            st.floats(-1e9, 1e9),
+            st.floats(0.0, 60.0),
+            st.sampled_from([0.0, -math.inf, 1e300, 2.0 * 1e-300, 20 * 0.1, 20 * 0.1 * (1 + 1e-6), 50.0]),
+        ),
+        st.floats(1e-3, 10.0),
+        st.integers(0, 5),
+    ),
+    min_size=4,
+    max_size=4,
+)
+
+
+@hypothesis.given(adversary, st.floats(0.3, 8.0), st.sampled_from([0.0, 0.5, 0.8, 1.0]), st.booleans(), st.booleans())
+@hypothesis.settings(max_examples=60, deadline=None)
+def test_the_budget_holds_on_every_path(path, epsilon, first_phase, private_count, adaptive):
+    budget = ImportanceFilter(
+        **{**SMALL, "epsilon": epsilon},
+        first_phase=first_phase,
+        norm_sum_noise=200.0,
+        count_noise=150.0 if private_count else None,
+        clip_sum_noise=200.0 if adaptive else None,
+        order=max(3.0, 30.0 / epsilon),
+    )
+    if private_count:
+        budget.charge_count()
+        budget.declare_count(max(-1e6, min(path[0][0], 1e6)))
+    for e, (norm_sum, clip_norm, skipped) in enumerate(path):
+        if e and adaptive:
+            budget.charge_clip_sum()
+        budget.charge_norm_sum()
+        if not math.isfinite(norm_sum):
+            with pytest.raises(ValueError, match="norm_sum"):
+                budget.begin_epoch(norm_sum, clip_norm)
+            norm_sum = 0.0
+        noise = budget.begin_epoch(norm_sum, clip_norm)
+        assert 0.0 < budget.update.sampling_probability <= 1.0 and noise > 0.0
+        for _ in range(5 - skipped):
+            budget.charge_update()
+        assert budget.epsilon() <= epsilon
+    if not any(skipped for _, _, skipped in path):  # and what was planned was all executed
+        assert budget.epsilon() > 0.999 * epsilon
+
+
+def test_what_is_not_planned_is_refused():
+    budget = ImportanceFilter(**SMALL)
+    with pytest.raises(ValueError, match="No epoch was begun"):
+        _ = budget.update
+    with pytest.raises(ValueError, match="not charged"):
+        budget.begin_epoch(1.0, 1.0)
+    with pytest.raises(ValueError, match="no update left"):
+        budget.charge_update()
+    with pytest.raises(ValueError, match="public"):
+        budget.charge_count()
+    with pytest.raises(ValueError, match="clip_sum_noise"):
+        budget.charge_clip_sum()
+    for _ in range(4):
+        budget.charge_norm_sum()
+        budget.begin_epoch(300.0, 1.0)
+        for _ in range(5):
+            budget.charge_update()
+        with pytest.raises(ValueError, match="no update left"):
+            budget.charge_update()
+    with pytest.raises(ValueError, match="All 4 epochs"):
+        budget.charge_norm_sum()
+
+
+def test_a_private_count_comes_first():
+    budget = ImportanceFilter(**SMALL, count_noise=100.0)
+    with pytest.raises(ValueError, match="private"):
+        budget.charge_norm_sum()
+    with pytest.raises(ValueError, match="after charge_count"):
+        budget.declare_count(500)
+    budget.charge_count()
+    assert budget.declare_count(-3.0) == 20  # never below the batch
+    assert budget.epsilon() > 0.0
+
+
+def test_an_earlier_release_is_paid_from_the_same_budget():
+    earlier = Mechanism(20 / 500, 4.0, 5)
+    free, paid = (ImportanceFilter(**SMALL, order=20.0, spent=s) for s in ((), (earlier,)))
+    noise = []
+    for budget in (free, paid):
+        noise.append(run(budget, [400.0] * 4, 1.0)[0][0])
+        assert 0.999 < budget.epsilon() <= 1.0
+    assert noise[1] > noise[0]
+    with pytest.raises(ValueError, match="budget"):
+        ImportanceFilter(**SMALL, spent=(Mechanism(1.0, 1.0, 5),))
+
+
+@pytest.mark.parametrize(
+    "change, match",
+    [
+        (dict(epsilon=0.0), "epsilon"),
+        (dict(delta=1.0), "delta"),
+        (dict(batch_size=501), "larger than the data"),
+        (dict(epochs=0), "epochs"),
+        (dict(first_phase=1.5), "first_phase"),
+        (dict(norm_sum_noise=0.0), "norm_sum_noise"),
+        (dict(order=1.0), "order"),
+        (dict(norm_sum_noise=0.5), "budget"),
+        (dict(norm_sum_noise=0.5, order=8.0), "noisy sums"),
+        (dict(epsilon=1e9), "protects nobody"),
+    ],
+)
+def test_bad_arguments_are_refused(change, match):
+    with pytest.raises(ValueError, match=match):
+        ImportanceFilter(**{**SMALL, **change})
