@@ -2,6 +2,7 @@
 
 import keras
 from keras import ops
+from keras.src.models.functional import Functional  # has no public name
 
 from lipdp import backend, losses, training
 from lipdp.bounds import summary
@@ -32,13 +33,14 @@ class _PrivateTraining:
 
         Args:
             optimizer: Name or instance of a Keras optimizer; it becomes a private one.
-            loss: A `lipdp.losses` loss or its name.
+            loss: A `lipdp.losses` loss or its name, on logits. Strategies that clip also take a loss of Keras: an
+                object, or a name that lipdp does not have.
             metrics: Metrics; padding rows never count.
             weighted_metrics: The same, kept for Keras' signature.
             **kwargs: `run_eagerly`, `steps_per_execution`, `jit_compile`, as in Keras.
 
         Raises:
-            ValueError: a loss without a Lipschitz constant, an optimizer that would change the noise, or
+            ValueError: an unknown loss, an optimizer that would change the noise, or
                 float16.
         """
         if kwargs.pop("loss_weights", None) is not None:
@@ -51,7 +53,7 @@ class _PrivateTraining:
         kwargs["auto_scale_loss"] = False
         super().compile(
             optimizer=as_private(optimizer),
-            loss=None if loss is None else losses.get(loss),
+            loss=None if loss is None else losses.resolve(loss),
             # Weighted, so that padding rows have no say.
             weighted_metrics=[*_as_list(metrics), *_as_list(weighted_metrics)] or None,
             **kwargs,
@@ -182,7 +184,7 @@ class _PrivateTraining:
                 "Additional losses (regularisers, `add_loss`) have no sensitivity bound. Remove them from layer "
                 f"configurations. Received: {len(self.losses)} of them."
             )
-        values = self.loss.call(y, y_pred)
+        values = losses.example_values(self.loss, y, y_pred)
         if sample_weight is None:
             return ops.mean(values)
         weights = ops.cast(ops.reshape(sample_weight, ops.shape(values)), values.dtype)
@@ -208,6 +210,8 @@ class _PrivateTraining:
             raise ValueError("Training goes through `fit`, which calibrates the noise and keeps the ledger.")
         self.run.tracing_training = True
         try:
+            if self.run.strategy.per_example:
+                return backend.per_example_train_step(self, *state_and_data, self.run.strategy, settings.chunk)
             if settings.chunk is None:
                 return super().train_step(*state_and_data)
             return backend.chunked_train_step(self, *state_and_data, settings.chunk)
@@ -289,6 +293,48 @@ class DP_Model(_PrivateTraining, keras.Model):
         >>> model.privacy.epsilon()
         0.0
     """
+
+    @classmethod
+    def from_keras(cls, model: keras.Model) -> "DP_Model":
+        """A private model that shares the layers of a Keras model, to train with a strategy that clips.
+
+        Args:
+            model: A functional model, or a Sequential one whose input shape is known.
+
+        Returns:
+            A `DP_Model` with the same layers: training it trains those of `model`. Compile it; certificates
+            and `summary_bounds` need Lipschitz layers.
+
+        Raises:
+            ValueError: a subclassed or unbuilt model, whose graph of layers is not known.
+
+        Example:
+            >>> import keras
+            >>> import lipdp
+            >>> plain = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
+            >>> model = lipdp.DP_Model.from_keras(plain)
+            >>> model.compile("sgd", loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+            >>> model.output_shape
+            (None, 3)
+        """
+        if not isinstance(model, keras.Model):
+            raise ValueError(f"`from_keras` takes a Keras model. Received: {type(model).__name__}.")
+        if isinstance(model, _PrivateTraining):
+            raise ValueError(
+                f"Model '{model.name}' is private already, and its ledger must not be lost. Train it directly."
+            )
+        if isinstance(model, keras.Sequential) and not model.built:
+            raise ValueError(
+                f"Sequential model '{model.name}' does not know its input shape. Start it with keras.Input(shape)."
+            )
+        graph = model._functional if isinstance(model, keras.Sequential) else model
+        if not isinstance(graph, Functional):
+            raise ValueError(
+                f"`from_keras` needs a graph of layers. Received: the subclassed model '{model.name}'. Build it as "
+                "keras.Model(inputs, outputs)."
+            )
+        outputs = graph.outputs[0] if len(graph.outputs) == 1 else graph.outputs
+        return cls(graph._inputs_struct, outputs, name=model.name)
 
 
 @keras.saving.register_keras_serializable(package="lipdp")

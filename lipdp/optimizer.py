@@ -36,6 +36,7 @@ class PrivateOptimizer:
             if kwargs.get(argument):
                 raise ValueError(f"{reason} Received: {argument}={kwargs[argument]!r}.")
         super().__init__(*args, **kwargs)
+        self.strategy, self.expected_batch, self.strategy_state = None, None, ()
 
     def build(self, variables):
         if self.built:
@@ -44,6 +45,33 @@ class PrivateOptimizer:
         self.noise_key = self.add_variable((2,), "zeros", dtype="uint32", name="noise_key")
         self.noise_std = self.add_variable((len(variables),), "zeros", dtype="float32", name="noise_std")
         self.budget = self.add_variable((), "zeros", dtype="int32", name="budget")
+
+    def attach(self, strategy, batch_size: int, initial, keep: bool) -> None:
+        """Takes over the strategy of the next updates, and the variables it needs.
+
+        Args:
+            strategy: Object of `lipdp.strategies`.
+            batch_size: Expected batch size, the divisor of the gradient.
+            initial: Arrays that its state starts from.
+            keep: Whether to go on from a state that is there, if it has the same shapes.
+        """
+        self.strategy, self.expected_batch = strategy, batch_size
+        if not (keep and [tuple(v.shape) for v in self.strategy_state] == [a.shape for a in initial]):
+            self.hold(initial)
+
+    def hold(self, arrays) -> None:
+        """Replaces the strategy's state by variables of these values."""
+        arrays = [np.asarray(a, "float32") for a in arrays]
+        if [tuple(v.shape) for v in self.strategy_state] != [a.shape for a in arrays]:
+            for variable in self.strategy_state:
+                self._tracker.untrack(variable)
+            names = (f"strategy_{i}" for i in range(len(arrays)))
+            self.strategy_state = tuple(
+                self.add_variable(a.shape, "zeros", dtype="float32", name=name)
+                for a, name in zip(arrays, names, strict=False)
+            )
+        for variable, array in zip(self.strategy_state, arrays, strict=True):
+            variable.assign(array)
 
     def arm(self, noise_std, updates: int, key=None) -> None:
         """Allows `updates` more updates with the given standard deviation per variable."""
@@ -64,18 +92,53 @@ class PrivateOptimizer:
         noise_key, next_key = backend.ratchet(ops.convert_to_tensor(self.noise_key.value))
         self.noise_key.assign(next_key)
         grads = list(grads)
+        # Strategies that release a number beside the gradient put it behind the gradients.
+        query_noise = None if self.strategy is None else self.strategy.query_noise(self.expected_batch)
+        query = [] if query_noise is None else [grads.pop()]
         released = [i for i, gradient in enumerate(grads) if gradient is not None]
         gradients = [ops.convert_to_tensor(grads[i]) for i in released]
         indices = [self._get_variable_index(variables[i]) for i in released]
         std = ops.convert_to_tensor(self.noise_std.value)
+        deviations = [std[i] for i in indices]
+        state = [ops.convert_to_tensor(v.value) for v in self.strategy_state]
+        scales = None if self.strategy is None else self.strategy.scales(state)
+        if scales is not None:
+            scales = scales if isinstance(scales, list) else [scales] * len(variables)
+            deviations = [std[i] * scales[i] for i in indices]
+
+        def release():
+            stds = [*deviations, *(query_noise * _ROUND_UP for _ in query)]
+            noisy = _add_noise([*gradients, *query], stds, noise_key)
+            released, answer = noisy[: len(gradients)], noisy[-1] if query else None
+            if not state:
+                return released
+            following = self.strategy.advance(state, released, deviations, answer, self.expected_batch)
+            return [*released, *following]
+
         noisy = ops.cond(
             self.iterations < ops.cast(self.budget, self.iterations.dtype),
-            lambda: _add_noise(gradients, [std[i] for i in indices], noise_key),
-            lambda: [ops.zeros_like(gradient) for gradient in gradients],
+            release,
+            lambda: [*(ops.zeros_like(gradient) for gradient in gradients), *state],
         )
-        for i, gradient in zip(released, noisy, strict=True):
+        for i, gradient in zip(released, noisy[: len(released)], strict=True):
             grads[i] = gradient
+        for variable, value in zip(self.strategy_state, noisy[len(released) :], strict=True):
+            variable.assign(value)
         super().apply(grads, trainable_variables)
+
+    def save_own_variables(self, store):
+        held = {id(v) for v in self.strategy_state}
+        for i, variable in enumerate(v for v in self.variables if id(v) not in held):
+            store[str(i)] = variable.numpy()
+        for i, variable in enumerate(self.strategy_state):
+            store[f"strategy_{i}"] = variable.numpy()
+
+    def load_own_variables(self, store):
+        names = sorted((k for k in store.keys() if k.startswith("strategy_")), key=lambda k: int(k.split("_")[1]))
+        # Without them Keras' own rules apply: variables by position.
+        self.hold([])
+        super().load_own_variables({k: store[k] for k in store.keys() if k not in names})
+        self.hold([np.asarray(store[k]) for k in names])
 
 
 def _add_noise(gradients, deviations, key):

@@ -19,6 +19,7 @@ class Settings:
     batch_size: int
     chunk: int | None
     training_metrics: bool
+    strategy: str = ""
 
 
 class Run:
@@ -31,6 +32,7 @@ class Run:
         request: The arguments that made the plan: a `fit` with the same ones continues it.
         plan_start: Number of updates in the ledger when the plan began.
         settings: Constants of the compiled step, or None before the first `fit`.
+        strategy: The strategy of the present or last `fit`, or None before the first.
         noise_std: Noise standard deviation per trainable variable in the last `fit`.
         seeded: Whether any `fit` used a fixed seed.
         tracing_training: Whether a training step is being traced right now.
@@ -46,6 +48,7 @@ class Run:
         self.request: dict | None = None
         self.plan_start = 0
         self.settings: Settings | None = None
+        self.strategy = None
         self.noise_std: tuple[float, ...] = ()
         self.seeded = False
         self.logged: tuple[str, ...] = ()

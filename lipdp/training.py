@@ -5,6 +5,7 @@ import difflib
 import gc
 import hashlib
 import inspect
+import json
 import math
 import sys
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ import keras
 import numpy as np
 from keras import tree
 
-from lipdp import backend, sampling, strategies
+from lipdp import backend, losses, sampling, strategies
 from lipdp.ledger import Ledger, Release
 from lipdp.plan import Plan
 from lipdp.run import Settings
@@ -77,7 +78,7 @@ class Session:
     calibration: strategies.Calibration
     steps_per_epoch: int
     validation_data: object
-    strategy: strategies.Clipless
+    strategy: strategies.Strategy
     seed: int | None
 
     @classmethod
@@ -129,7 +130,9 @@ class Session:
         _check_shapes(model, x)
         if validation_split and validation_data is None:
             (x, y), validation_data = sampling.split(x, y, validation_split)
-        model.loss.check_labels(y, model.output_shape[-1])
+        if not strategy.per_example:
+            losses.get(model.loss)  # the others have no Lipschitz constant; this says what to use instead
+        losses.check_per_example(model.loss, y, _output_shape(model))
         calibration = strategy.calibrate(model, model.loss, batch_size)
         _check_weights(model)
 
@@ -145,6 +148,7 @@ class Session:
         }
         wanted = steps * (epochs - initial_epoch)
         plan = model.run.plan_for(request, wanted)
+        calibration.deviations(plan.noise_multiplier)
         left = model.run.updates_left if plan is model.run.plan else plan.updates
         updates = min(wanted, left)
         if updates % model.steps_per_execution or steps % model.steps_per_execution:
@@ -163,7 +167,7 @@ class Session:
             sampler=sampling.PoissonSampler(plan.num_examples, plan.sampling_probability, seed),
             layout=sampling.Layout(plan.batch_size, chunk, backend.compiles(model)),
             updates=updates,
-            settings=Settings(plan.batch_size, chunk, training_metrics),
+            settings=Settings(plan.batch_size, chunk, training_metrics, json.dumps(request["strategy"])),
             calibration=calibration,
             steps_per_epoch=steps,
             validation_data=validation_data,
@@ -176,7 +180,7 @@ class Session:
         """Makes the optimizer ready for exactly the planned updates, and no more afterwards."""
         run, optimizer = self.model.run, self.model.optimizer
         before = run.ledger.to_json()
-        noise_std = [self.plan.noise_multiplier * s for s in self.calibration.noise_std]
+        noise_std = self.calibration.deviations(self.plan.noise_multiplier)
         optimizer.build(self.model.trainable_variables)
         iterations = int(optimizer.iterations.numpy())
         # A continued, uninterrupted stream of noise stays as it is, so that a resumed run repeats.
@@ -185,6 +189,10 @@ class Session:
         _project(self.model)
         if self.settings != run.settings:
             self.model.train_function = None
+        same = run.request is not None and run.request["strategy"] == self.request["strategy"]
+        initial = self.strategy.initial_state(self.model.trainable_variables)
+        optimizer.attach(self.strategy, self.plan.batch_size, initial, keep=same)
+        run.strategy = self.strategy
         run.adopt(self.plan, self.request)
         run.executing = False
         run.settings, run.noise_std = self.settings, tuple(noise_std)
@@ -275,6 +283,13 @@ def _positive_integer(name: str, value, optional: bool) -> None:
         return
     if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < 1:
         raise ValueError(f"`{name}` must be a positive integer. Received: {name}={value!r}.")
+
+
+def _output_shape(model) -> tuple:
+    shape = model.output_shape
+    if not isinstance(shape, tuple) or len(model.outputs) != 1:
+        raise ValueError(f"The model must have one output. Received: model '{model.name}' with {len(model.outputs)}.")
+    return shape
 
 
 def _check_shapes(model, x) -> None:

@@ -93,8 +93,11 @@ def test_endless_dataset_is_refused(model):
     "loss", ["mse", keras.losses.SparseCategoricalCrossentropy(from_logits=True), lambda a, b: a - b]
 )
 def test_a_loss_without_bound_is_refused(loss):
+    model = mlp()
+    model.compile("sgd", loss=loss)
     with pytest.raises(ValueError, match="lipdp.losses"):
-        mlp().compile("sgd", loss=loss)
+        model.fit(X, Y, epsilon=1.0, batch_size=40, verbose=0)
+    assert model.run.ledger.updates == 0
 
 
 def test_fit_before_compile():

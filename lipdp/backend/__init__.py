@@ -6,20 +6,36 @@ This package is the only place where a framework is imported, and it imports the
 import keras
 
 if keras.backend.backend() == "tensorflow":
+    from lipdp.backend.capture_tensorflow import (
+        contract,
+        cotangents,
+        gram,
+        local_gradients,
+        probe,
+    )
     from lipdp.backend.tensorflow import (
         chunked_train_step,
         compiles,
         full_precision,
         normal,
+        per_example_train_step,
         ratchet,
         replicas,
     )
 elif keras.backend.backend() == "jax":
+    from lipdp.backend.capture_jax import (
+        contract,
+        cotangents,
+        gram,
+        local_gradients,
+        probe,
+    )
     from lipdp.backend.jax import (
         chunked_train_step,
         compiles,
         full_precision,
         normal,
+        per_example_train_step,
         ratchet,
         replicas,
     )
@@ -33,8 +49,14 @@ else:
 __all__ = [
     "chunked_train_step",
     "compiles",
+    "contract",
+    "cotangents",
     "full_precision",
+    "gram",
+    "local_gradients",
     "normal",
+    "probe",
+    "per_example_train_step",
     "ratchet",
     "replicas",
 ]

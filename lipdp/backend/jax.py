@@ -57,6 +57,50 @@ def chunked_train_step(model, state, data, chunk: int):
     return logs, (trainable, non_trainable, optimizer_variables, metrics)
 
 
+def per_example_train_step(model, state, data, strategy, chunk: int | None):
+    """One update of a strategy that clips: its sums over all chunks, applied once.
+
+    Called inside the compiled step in place of Keras' own `train_step`.
+    """
+    trainable, non_trainable, optimizer_variables, metrics = state
+    optimizer, batch_size = model.optimizer, model.run.settings.batch_size
+    with keras.StatelessScope(state_mapping=zip(optimizer.variables, optimizer_variables, strict=True)):
+        strategy_state = [jnp.asarray(v.value) for v in optimizer.strategy_state]
+        iteration = jnp.asarray(optimizer.iterations.value)
+    rows = chunk or data[2].shape[0]
+    # Drawn rows come first: chunks of nothing but padding are skipped.
+    count = jnp.maximum(1, jnp.ceil(jnp.sum(data[2]) / rows).astype("int32")) if chunk else 1
+
+    def part(i, non_trainable, metrics, data):
+        totals, seen, non_trainable = strategy.chunk(
+            model, strategy_state, i, iteration, data, list(trainable), list(non_trainable)
+        )
+        x, y, y_pred, weight = seen
+        # The mean over chunks of count * loss is the sum over chunks, which is the loss of the update.
+        _, metrics = model._update_metrics_variables(metrics, totals[2] * count, x, y, y_pred, weight)
+        return totals, list(non_trainable), list(metrics)
+
+    if chunk is None:
+        (sums, query, _), non_trainable, metrics = part(0, non_trainable, metrics, data)
+    else:
+
+        def body(i, carry):
+            totals, non_trainable, metrics = carry
+            part_data = jax.tree.map(lambda t: jax.lax.dynamic_slice_in_dim(t, i * chunk, chunk), data)
+            new, non_trainable, metrics = part(i, non_trainable, metrics, part_data)
+            return jax.tree.map(jnp.add, totals, new), non_trainable, metrics
+
+        size = 0 if strategy.query_noise(batch_size) is None else 1
+        zeros = ([jnp.zeros_like(v) for v in trainable], [jnp.zeros(())] * size, jnp.zeros(()))
+        start = (zeros, list(non_trainable), list(metrics))
+        (sums, query, _), non_trainable, metrics = jax.lax.fori_loop(0, count, body, start)
+    gradients = [*strategy.average(sums, strategy_state, batch_size), *query]
+    trainable, optimizer_variables = optimizer.stateless_apply(optimizer_variables, gradients, trainable)
+    with keras.StatelessScope(state_mapping=zip(model.metrics_variables, metrics, strict=True)):
+        logs = model.get_metrics_result()
+    return logs, (trainable, non_trainable, optimizer_variables, metrics)
+
+
 def replicas(model) -> int:
     """On how many devices a step of the model runs side by side."""
     distribution = keras.distribution.distribution()

@@ -50,6 +50,36 @@ def chunked_train_step(model, data, chunk: int):
     return model.get_metrics_result()
 
 
+def per_example_train_step(model, data, strategy, chunk: int | None):
+    """One update of a strategy that clips: its sums over all chunks, applied once.
+
+    Called inside the compiled step in place of Keras' own `train_step`.
+    """
+    optimizer, batch_size = model.optimizer, model.run.settings.batch_size
+    state = [tf.convert_to_tensor(v.value) for v in optimizer.strategy_state]
+    size = 0 if strategy.query_noise(batch_size) is None else 1
+
+    def part(i, rows):
+        totals, seen, _ = strategy.chunk(model, state, i, optimizer.iterations.value, rows)
+        model.compute_metrics(*seen)
+        return totals
+
+    if chunk is None:
+        sums, query, loss = part(0, data)
+    else:
+        count = tf.shape(data[2])[0] // chunk
+
+        def body(i, totals):
+            rows = tf.nest.map_structure(lambda t: t[i * chunk : (i + 1) * chunk], data)
+            return i + 1, tf.nest.map_structure(tf.add, totals, part(i, rows))
+
+        zeros = ([tf.zeros(v.shape) for v in model.trainable_variables], [tf.zeros(())] * size, tf.zeros(()))
+        _, (sums, query, loss) = tf.while_loop(lambda i, _: i < count, body, (0, zeros), parallel_iterations=1)
+    model._loss_tracker.update_state(loss)
+    optimizer.apply([*strategy.average(sums, state, batch_size), *query], model.trainable_variables)
+    return model.get_metrics_result()
+
+
 def replicas(model) -> int:
     """On how many devices a step of the model runs side by side."""
     return model.distribute_strategy.num_replicas_in_sync

@@ -1,6 +1,7 @@
 """Per-example gradients: their norms and weighted sums from one forward and one backward pass."""
 
+from lipdp.gradients.capture import capture
 from lipdp.gradients.record import Record
-from lipdp.gradients.skeleton import capture, supported
+from lipdp.gradients.supported import supported
 
 __all__ = ["Record", "capture", "supported"]

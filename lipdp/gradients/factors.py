@@ -1,10 +1,22 @@
-"""Forms in which the gradients of one variable, one per example, are held."""
+"""Forms in which the gradients of one variable, one per example, are held.
+
+Each form answers the same questions: `squared_norm()`, `scaled_squared_norm(centre, inverse_scale)` and
+`weighted_sum(coefficients)`; `whole()` is the way out, all gradients at full size.
+"""
+
+import math
 
 from keras import ops
 
+from lipdp import backend
+
+# Float32 rounding of sums whose terms cancel, relative to the sum of their absolute values: twice the unit in the
+# last place. It is added, so that a norm is not understated and what is clipped does not exceed the clip norm.
+ROUNDING = 2.4e-7
+
 
 class Whole:
-    """Per-example gradients as they are: `(batch, *shape)`."""
+    """Per-example gradients as they are, `(batch, *shape)`."""
 
     def __init__(self, gradients):
         self._gradients = gradients
@@ -13,14 +25,239 @@ class Whole:
         return self._gradients
 
     def squared_norm(self):
-        return _total(ops.square(self._gradients))
+        return _sum_of_squares(self._gradients)
 
     def scaled_squared_norm(self, centre, inverse_scale):
-        return _total(ops.square(inverse_scale * (self._gradients - centre)))
+        return _sum_of_squares(inverse_scale * (self._gradients - centre))
 
     def weighted_sum(self, coefficients):
-        return ops.tensordot(coefficients, self._gradients, axes=1)
+        return weighted(coefficients, self._gradients)
+
+
+class Zero:
+    """A variable that the loss does not depend on."""
+
+    def __init__(self, rows, shape):
+        self._rows, self._shape = rows, tuple(shape)
+
+    def whole(self):
+        return ops.zeros((self._rows.batch, *self._shape))
+
+    def squared_norm(self):
+        return ops.zeros((self._rows.batch,))
+
+    def scaled_squared_norm(self, centre, inverse_scale):
+        return self.squared_norm() + ops.sum(ops.square(inverse_scale * (centre + ops.zeros(self._shape))))
+
+    def weighted_sum(self, coefficients):
+        return ops.zeros(self._shape)
+
+
+class Layout:
+    """How the matrix `(*groups, inputs, outputs)` of a factor lies in a variable.
+
+    Args:
+        shape: Shape of the variable.
+        axes: For each axis of the split matrix, the axis of the variable it is; None where they agree.
+        matrix: Shape of the matrix; None for `(all but the last axis, last axis)`.
+    """
+
+    def __init__(self, shape, axes=None, matrix=None):
+        self.shape, self.axes = tuple(shape), None if axes is None else tuple(axes)
+        self.matrix = (math.prod(self.shape[:-1]), self.shape[-1]) if matrix is None else tuple(matrix)
+
+    def to_variable(self, matrix, leading=()):
+        """Turns `(*leading, *matrix)` into `(*leading, *shape)`."""
+        n = len(leading)
+        if self.axes is None:
+            return ops.reshape(matrix, (*leading, *self.shape))
+        split = ops.reshape(matrix, (*leading, *(self.shape[a] for a in self.axes)))
+        back = [n + self.axes.index(a) for a in range(len(self.shape))]
+        return ops.transpose(split, (*range(n), *back))
+
+    def to_matrix(self, variable):
+        if self.axes is not None:
+            variable = ops.transpose(variable, self.axes)
+        return ops.reshape(variable, self.matrix)
+
+    def __eq__(self, other):
+        return (self.shape, self.axes, self.matrix) == (other.shape, other.axes, other.matrix)
+
+    __hash__ = None
+
+
+class Outer:
+    """`sum_p a_p g_p^T`: inputs `(batch, *groups, positions, i)`, cotangents `(batch, *groups, positions, o)`.
+
+    With one position the norm is a product. With more, the cheaper of two: the products of all pairs of positions,
+    `positions^2 (i + o)` operations, or the gradients themselves, `positions i o`.
+    """
+
+    def __init__(self, a, g, layout: Layout):
+        self.a, self.g, self.layout = a, g, layout
+        self._matrix = None
+
+    @property
+    def _positions(self):
+        return self.a.shape[-2]
+
+    @property
+    def _pairs(self) -> bool:
+        inputs, outputs = self.a.shape[-1], self.g.shape[-1]
+        return self._positions is not None and self._positions * (inputs + outputs) < inputs * outputs
+
+    def _gradients(self):
+        if self._matrix is None:
+            self._matrix = backend.contract(self.a, self.g)
+        return self._matrix
+
+    def whole(self):
+        return self.layout.to_variable(self._gradients(), (ops.shape(self.a)[0],))
+
+    def squared_norm(self):
+        if self._positions == 1:
+            product = ops.sum(ops.square(self.a), axis=-1) * ops.sum(ops.square(self.g), axis=-1)
+            return _total(product)
+        if not self._pairs:
+            return _sum_of_squares(self._gradients())
+        product = backend.gram(self.a) * backend.gram(self.g)
+        lengths = ops.sqrt(ops.sum(ops.square(self.a), axis=-1) * ops.sum(ops.square(self.g), axis=-1))
+        margin = ROUNDING * ops.square(ops.sum(lengths, axis=-1, keepdims=True))
+        return ops.maximum(_total(product) + _total(margin), 0.0)
+
+    def scaled_squared_norm(self, centre, inverse_scale):
+        centre = self.layout.to_matrix(ops.broadcast_to(centre, self.layout.shape))
+        scale = self.layout.to_matrix(ops.broadcast_to(inverse_scale, self.layout.shape))
+        if self._positions != 1 or len(self.a.shape) != 3:
+            return _sum_of_squares(scale * (self._gradients() - centre))
+        # |s (a g^T - c)|^2 = sum s^2 a^2 g^2 - 2 sum s^2 c a g + |s c|^2, without the matrix of each example.
+        a, g, square = self.a[:, 0], self.g[:, 0], ops.square(scale)
+        first = ops.sum(ops.matmul(ops.square(a), square) * ops.square(g), axis=-1)
+        cross = ops.sum(ops.matmul(a, square * centre) * g, axis=-1)
+        last = ops.sum(square * ops.square(centre))
+        return ops.maximum(first - 2.0 * cross + last + 8 * ROUNDING * (first + last), 0.0)
+
+    def weighted_sum(self, coefficients):
+        if self._positions != 1 and (not self._pairs or self._matrix is not None):
+            matrix = weighted(coefficients, self._gradients())
+        elif len(self.a.shape) == 3:
+            g = self.g * ops.reshape(coefficients, (-1, 1, 1))
+            flat_a, flat_g = (ops.reshape(t, (-1, t.shape[-1])) for t in (self.a, g))
+            matrix = backend.contract(flat_a, flat_g)
+        else:
+            g = self.g * ops.reshape(coefficients, (-1, *(1 for _ in self.g.shape[1:])))
+            matrix = ops.einsum("bspi,bspo->sio", self.a, g)
+        return self.layout.to_variable(matrix)
+
+    def merged(self, other):
+        """The sum with another of the same layout, as more positions; None where that is not possible."""
+        if not isinstance(other, Outer) or self.layout != other.layout or len(self.a.shape) != len(other.a.shape):
+            return None
+        return Outer(ops.concatenate([self.a, other.a], -2), ops.concatenate([self.g, other.g], -2), self.layout)
+
+
+class Lookup:
+    """Cotangents `(batch, positions, o)` that go to the rows `indices (batch, positions)` of a table."""
+
+    def __init__(self, indices, g, shape):
+        self.indices, self.g, self._shape = indices, g, tuple(shape)
+
+    def _as_outer(self):
+        return Outer(ops.one_hot(self.indices, self._shape[0], dtype=self.g.dtype), self.g, Layout(self._shape))
+
+    @property
+    def _positions(self):
+        return self.indices.shape[1]
+
+    def whole(self):
+        return self._as_outer().whole()
+
+    def squared_norm(self):
+        if self._positions == 1:
+            return _sum_of_squares(self.g)
+        if self._positions is None or self._positions >= self._shape[0]:
+            return self._as_outer().squared_norm()
+        return ops.maximum(self._pairs(self.g, self.g) + self._margin(self.g, self.g), 0.0)
+
+    def _pairs(self, g, h):
+        """`sum_{p,q} [same row] g_p h_q`."""
+        same = ops.cast(ops.equal(self.indices[:, :, None], self.indices[:, None, :]), self.g.dtype)
+        return _total(same * ops.matmul(g, ops.transpose(h, (0, 2, 1))))
+
+    @staticmethod
+    def _margin(g, h):
+        lengths = [ops.sum(ops.sqrt(ops.sum(ops.square(t), axis=-1)), axis=-1) for t in (g, h)]
+        return ROUNDING * lengths[0] * lengths[1]
+
+    def scaled_squared_norm(self, centre, inverse_scale):
+        # Rows that an example does not touch hold -centre: |s c|^2, corrected where it does.
+        centre, scale = (ops.broadcast_to(t, self._shape) for t in (centre, inverse_scale))
+        square = ops.square(scale)
+        scaled = ops.take(square, self.indices, axis=0) * self.g
+        first = self._pairs(scaled, self.g)
+        cross = _total(scaled * ops.take(centre, self.indices, axis=0))
+        last = ops.sum(square * ops.square(centre))
+        margin = self._margin(scaled, self.g) + 8 * ROUNDING * (ops.abs(first) + last)
+        return ops.maximum(first - 2.0 * cross + last + margin, 0.0)
+
+    def weighted_sum(self, coefficients):
+        rows = ops.reshape(self.g * coefficients[:, None, None], (-1, self._shape[1]))
+        return ops.segment_sum(rows, ops.reshape(self.indices, (-1,)), num_segments=self._shape[0])
+
+    def merged(self, other):
+        if not isinstance(other, Lookup):
+            return None
+        indices = ops.concatenate([self.indices, other.indices], 1)
+        return Lookup(indices, ops.concatenate([self.g, other.g], 1), self._shape)
+
+
+class Blocks:
+    """Parts of one variable, side by side on its last axis, each a factor of its own."""
+
+    def __init__(self, parts, widths):
+        self._parts = parts
+        self._ends = [sum(widths[: k + 1]) for k in range(len(widths))]
+        self._starts = [0, *self._ends[:-1]]
+
+    def whole(self):
+        return ops.concatenate([part.whole() for part in self._parts], axis=-1)
+
+    def squared_norm(self):
+        return sum(part.squared_norm() for part in self._parts)
+
+    def scaled_squared_norm(self, centre, inverse_scale):
+        def cut(value, start, end):
+            return value[..., start:end] if len(getattr(value, "shape", ())) else value
+
+        return sum(
+            part.scaled_squared_norm(cut(centre, i, j), cut(inverse_scale, i, j))
+            for part, i, j in zip(self._parts, self._starts, self._ends, strict=True)
+        )
+
+    def weighted_sum(self, coefficients):
+        return ops.concatenate([part.weighted_sum(coefficients) for part in self._parts], axis=-1)
+
+
+def merge(factors):
+    """The per-example sum of several factors of one variable: a layer that is used more than once."""
+    total = factors[0]
+    for factor in factors[1:]:
+        merged = total.merged(factor) if hasattr(total, "merged") else None
+        total = Whole(total.whole() + factor.whole()) if merged is None else merged
+    return total
+
+
+def weighted(coefficients, gradients):
+    """`sum_i c_i G_i` for `(batch, ...)`."""
+    shape = tuple(gradients.shape[1:])
+    flat = ops.matmul(coefficients[None, :], ops.reshape(gradients, (-1, math.prod(shape))))
+    return ops.reshape(flat, shape)
 
 
 def _total(values):
-    return ops.sum(values, axis=tuple(range(1, len(values.shape))))
+    axes = tuple(range(1, len(values.shape)))
+    return ops.sum(values, axis=axes) if axes else values
+
+
+def _sum_of_squares(values):
+    return _total(ops.square(values))

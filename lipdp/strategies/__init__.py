@@ -1,17 +1,22 @@
 """Training strategies: from a batch to a gradient of bounded sensitivity."""
 
-from lipdp.strategies.clipless import Calibration as Calibration
+from lipdp.strategies.adaclip import AdaCliP as AdaCliP
+from lipdp.strategies.base import Calibration as Calibration
+from lipdp.strategies.base import PerExample as PerExample
+from lipdp.strategies.base import Strategy as Strategy
 from lipdp.strategies.clipless import Clipless as Clipless
 from lipdp.strategies.clipless import allocate as allocate
+from lipdp.strategies.dpsgd import DPSGD as DPSGD
+from lipdp.strategies.views import RandomShift as RandomShift
 
-_BY_NAME = {"clipless": Clipless}
+_BY_NAME = {"clipless": Clipless, "dpsgd": DPSGD, "adaclip": AdaCliP}
 
 
 def get(identifier):
     """A strategy from its name or itself."""
     if isinstance(identifier, str) and identifier in _BY_NAME:
         return _BY_NAME[identifier]()
-    if isinstance(identifier, tuple(_BY_NAME.values())):
+    if isinstance(identifier, Strategy):
         return identifier
     raise ValueError(
         f"Unknown strategy. Received: strategy={identifier!r}. Use one of {sorted(_BY_NAME)} or an object of "

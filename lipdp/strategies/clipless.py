@@ -1,32 +1,17 @@
 """Clipless DP-SGD: noise calibrated to propagated bounds, nothing clipped per example."""
 
 import math
-from dataclasses import dataclass
 
 import keras
 
 from lipdp import bounds
+from lipdp.strategies.base import Calibration, Strategy
 
 ALLOCATIONS = ("global", "per_layer", "optimal")
 
 
-@dataclass(frozen=True)
-class Calibration:
-    """Noise of one update for noise multiplier 1.
-
-    Attributes:
-        noise_std: Standard deviation for each trainable variable, in the order of the model.
-        sensitivity: L2 sensitivity of the averaged gradient, all variables together.
-        bounds: The propagated bounds it comes from.
-    """
-
-    noise_std: tuple[float, ...]
-    sensitivity: float
-    bounds: bounds.Bounds
-
-
 @keras.saving.register_keras_serializable(package="lipdp")
-class Clipless:
+class Clipless(Strategy):
     """Trains on the ordinary gradient of a Lipschitz network.
 
     Args:
@@ -57,7 +42,6 @@ class Clipless:
         self.noise = noise
 
     def calibrate(self, model, loss, batch_size: int) -> Calibration:
-        """Noise of one update of `model` at noise multiplier 1, for an expected batch of `batch_size`."""
         propagated = bounds.propagate(model, loss.lipschitz(model.output_shape[-1]))
         variables = model.trainable_variables
         sensitivities = [propagated.gradient(v) / batch_size for v in variables]
@@ -67,10 +51,6 @@ class Clipless:
 
     def get_config(self) -> dict:
         return {"noise": self.noise}
-
-    @classmethod
-    def from_config(cls, config: dict) -> "Clipless":
-        return cls(**config)
 
 
 def allocate(sensitivities, sizes, noise: str) -> tuple[float, ...]:

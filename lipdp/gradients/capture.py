@@ -1,0 +1,111 @@
+"""One forward and one backward pass that leave the inputs of each layer and the cotangents of its output."""
+
+import contextlib
+
+import keras
+from keras import ops, tree
+
+from lipdp import backend
+from lipdp.gradients.factors import Zero, merge
+from lipdp.gradients.leaves import leaves
+from lipdp.gradients.record import Record
+from lipdp.gradients.rows import Rows
+
+
+class Tape:
+    """What rules write to while the model runs."""
+
+    def __init__(self, mark, rows: Rows):
+        self._mark, self.rows = mark, rows
+        self.uses, self.saved = [], []
+        # True inside a layer that is recorded as a whole: what it is made of is not recorded again.
+        self.closed = False
+
+    def tap(self, outputs, saved, gradients):
+        """Records one use of a layer's variables.
+
+        Args:
+            outputs: Tensor or nest of tensors; go on with what is returned in its place.
+            saved: Nest of tensors that `gradients` needs later. It must not read variables or other tensors.
+            gradients: Called as `gradients(rows, cotangents, *saved)` after the backward pass, with cotangents
+                nested as `outputs`; returns pairs of a variable and a factor.
+
+        Returns:
+            `outputs`, marked for differentiation.
+        """
+        self.uses.append((tree.map_structure(lambda _: None, outputs), gradients, self.rows))
+        self.saved.append(saved)
+        return tree.map_structure(self._mark, outputs)
+
+
+def capture(model, x, y, weight, *, loss_values, views=1, trainable=None, non_trainable=None) -> Record:
+    """Runs a model forward and backward once and keeps what per-example gradients are made of.
+
+    Call it while the training step is traced, or eagerly. The layers' `call` is replaced for the time of the call,
+    so one model must not be captured by two threads at once.
+
+    Args:
+        model: A model that `supported` accepts.
+        x, y: Inputs and targets, `batch * views` rows; `views` consecutive rows belong to one example.
+        weight: `(batch,)`, 1 for examples and 0 for padding. Multiplies the losses.
+        loss_values: Function of `y` and the model's output that returns `(batch * views,)` per-example losses.
+        views: Rows per example. The loss of an example is the mean over its rows.
+        trainable, non_trainable: On JAX, the values of the model's variables. Not used on TensorFlow.
+
+    Returns:
+        A `Record`.
+
+    Guarantee:
+        The gradients of the record are those of `weight_i * mean(loss of the rows of i)`: example i enters no other
+        gradient, provided that no layer mixes examples (`supported`). A weight of 0 gives gradients of exactly
+        zero as long as the loss of the padding is finite. Norms are computed in float32; where terms cancel a
+        margin of twice the unit in the last place is added. Not covered: losses that are NaN or infinite.
+    """
+    batch_rows = Rows(ops.shape(weight)[0], views)
+    found = leaves(model)
+    uses = []
+
+    def forward(mark):
+        tape = Tape(mark, batch_rows)
+        with _overridden(found, tape):
+            if keras.backend.backend() == "jax":
+                y_pred, updated = model.stateless_call(trainable, non_trainable, x, training=True)
+            else:
+                y_pred, updated = model(x, training=True), None
+        values = loss_values(y, y_pred)
+        total = ops.sum(weight * ops.mean(ops.reshape(values, (-1, views)), axis=1))
+        uses[:] = tape.uses
+        return total, (tape.saved, values, y_pred, updated)
+
+    cotangents, (saved, values, y_pred, updated) = backend.cotangents(forward)
+    cotangents = iter(cotangents)
+    pieces = {}
+    for (structure, gradients, rows), kept in zip(uses, saved, strict=True):
+        g = tree.map_structure(lambda _: next(cotangents), structure)
+        for variable, factor in gradients(rows, g, *kept):
+            pieces.setdefault(id(variable), []).append(factor)
+    factors = [
+        merge(pieces[id(v)]) if id(v) in pieces else Zero(batch_rows, v.shape) for v in model.trainable_variables
+    ]
+    return Record(factors, values, y_pred, updated)
+
+
+@contextlib.contextmanager
+def _overridden(found, tape):
+    """Puts the rules in place of the layers' `call`."""
+
+    def override(layer, rule, call):
+        def run(*args, **kwargs):
+            if tape.closed:
+                return call(*args, **kwargs)
+            return rule(layer, call, tape, *args, **kwargs)
+
+        return run
+
+    try:
+        for layer, rule in found:
+            layer.__dict__["call"] = override(layer, rule, layer.call)
+        yield
+    finally:
+        for layer, _ in found:
+            layer.__dict__.pop("call", None)

@@ -1,0 +1,51 @@
+"""Which layers of a model are captured, and by which rule."""
+
+import keras
+
+_RULES = {}
+# Run the layer inside them in a loop of the backend, where nothing can be captured.
+_LOOPS = (keras.layers.RNN, keras.layers.TimeDistributed)
+
+
+def rule(*types, applies=lambda layer: True, owns=lambda layer: ()):
+    """Registers a rule for layers of exactly these types: a subclass may compute something else.
+
+    A rule is called in place of the layer's `call`, as `rule(layer, call, tape, *args, **kwargs)`; it calls `call`
+    or computes the same, and hands to `tape.tap` what the gradients of the layer's variables are made of.
+
+    Args:
+        types: Layer classes.
+        applies: Whether the rule covers this configuration; where not, the layer's own vjp is used.
+        owns: Sublayers whose variables the rule covers.
+    """
+
+    def register(function):
+        for type_ in types:
+            _RULES[type_] = (function, applies, owns)
+        return function
+
+    return register
+
+
+def leaves(model) -> list:
+    """Pairs of a layer and its rule, for all layers that hold trainable variables."""
+    from lipdp.gradients import rules
+
+    found, seen = [], set()
+
+    def visit(layer):
+        if id(layer) in seen or not layer.trainable_variables:
+            return
+        seen.add(id(layer))
+        function, applies, owns = _RULES.get(type(layer), (None, None, None))
+        if function is not None and applies(layer):
+            found.append((layer, function))
+            seen.update(id(inner) for inner in owns(layer))
+        elif isinstance(layer, _LOOPS) or any(v.trainable for v in layer._trainable_variables):
+            found.append((layer, rules.fallback))
+            return
+        for inner in layer._layers:
+            visit(inner)
+
+    visit(model)
+    return found

@@ -1,0 +1,172 @@
+"""What each tap of a convolution kernel reads, and the gradients it makes."""
+
+import itertools
+import math
+from dataclasses import dataclass
+
+from keras import ops
+
+from lipdp import backend
+from lipdp.gradients.factors import Layout, Outer, weighted
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """A convolution over channels-last images.
+
+    Attributes:
+        kernel, strides, dilation: One integer per spatial axis.
+        padding: One pair (before, after) per spatial axis; None: computed from the sizes as `"same"` does.
+    """
+
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilation: tuple[int, ...]
+    padding: tuple[tuple[int, int], ...] | None
+
+    def pads(self, sizes, outputs) -> list[tuple[int, int]]:
+        """The padding for an image of `sizes` that is read at `outputs` places."""
+        if self.padding is not None:
+            return list(self.padding)
+        pads = []
+        for n, m, k, s, d in zip(sizes, outputs, self.kernel, self.strides, self.dilation, strict=True):
+            total = d * (k - 1) if s == 1 else max((m - 1) * s + d * (k - 1) + 1 - n, 0)
+            pads.append((total // 2, total - total // 2))
+        return pads
+
+    def slices(self, image, places):
+        """For each tap what it reads: `(rows, *places, channels)`, a strided part of the padded image.
+
+        Args:
+            image: `(rows, *sizes, channels)`.
+            places: Number of output places along each axis; integers, or scalars where they are not known.
+        """
+        pads = self.pads(image.shape[1:-1], places)
+        if any(p > 0 for pair in pads for p in pair):
+            image = ops.pad(image, [(0, 0), *((max(a, 0), max(b, 0)) for a, b in pads), (0, 0)])
+        cut = [max(-a, 0) for a, _ in pads]
+        for tap in itertools.product(*(range(k) for k in self.kernel)):
+            starts = [t * d + c for t, d, c in zip(tap, self.dilation, cut, strict=True)]
+            axes = [
+                slice(b, b + (m - 1) * s + 1, s) for b, m, s in zip(starts, places, self.strides, strict=True)
+            ]
+            yield image[(slice(None), *axes)]
+
+
+class Taps:
+    """Gradients of a kernel as one list of matrices per tap, `(batch, *groups, inputs, outputs)`.
+
+    Args:
+        make: Function that returns the list.
+        shape: Shape of the kernel.
+        arrange: Turns `(*groups, inputs, outputs)` into the last two axes of the kernel.
+        restore: The inverse, for a kernel `(taps, a, b)`.
+    """
+
+    def __init__(self, make, shape, arrange=None, restore=None):
+        self._make, self._shape, self._list = make, tuple(shape), None
+        self._arrange = (lambda t, leading: t) if arrange is None else arrange
+        self._restore = (lambda t: t) if restore is None else restore
+
+    def _matrices(self):
+        if self._list is None:
+            self._list = self._make()
+        return self._list
+
+    def whole(self):
+        parts = self._matrices()
+        batch = ops.shape(parts[0])[0]
+        stacked = ops.stack([self._arrange(t, (batch,)) for t in parts], axis=1)
+        return ops.reshape(stacked, (batch, *self._shape))
+
+    def squared_norm(self):
+        return sum(ops.sum(ops.square(t), axis=tuple(range(1, len(t.shape)))) for t in self._matrices())
+
+    def scaled_squared_norm(self, centre, inverse_scale):
+        parts = self._matrices()
+        centre, scale = (
+            ops.reshape(ops.broadcast_to(t, self._shape), (len(parts), *self._shape[-2:]))
+            for t in (centre, inverse_scale)
+        )
+        total = 0.0
+        for k, part in enumerate(parts):
+            difference = self._restore(scale[k]) * (part - self._restore(centre[k]))
+            total = total + ops.sum(ops.square(difference), axis=tuple(range(1, len(part.shape))))
+        return total
+
+    def weighted_sum(self, coefficients):
+        sums = [self._arrange(weighted(coefficients, t), ()) for t in self._matrices()]
+        return ops.reshape(ops.stack(sums), self._shape)
+
+    def merged(self, other):
+        if not isinstance(other, Taps) or self._shape != other._shape:
+            return None
+        mine, theirs = self._matrices, other._matrices
+        return Taps(
+            lambda: [a + b for a, b in zip(mine(), theirs(), strict=True)], self._shape, self._arrange, self._restore
+        )
+
+
+def kernel_factor(rows, image, g, geometry: Geometry, shape):
+    """The factor of a kernel `(*kernel, inputs, outputs)`, without groups.
+
+    Args:
+        image: What is read in patches, `(rows, *sizes, inputs)`.
+        g: What the patches are multiplied with, `(rows, *places, outputs)`.
+    """
+    places = [ops.shape(g)[k + 1] if size is None else size for k, size in enumerate(g.shape[1:-1])]
+    taps, inputs, outputs = math.prod(geometry.kernel), image.shape[-1], g.shape[-1]
+    layout = Layout(shape)
+    if taps == 1:
+        (only,) = geometry.slices(image, places)
+        return Outer(rows.positions(only), rows.positions(g), layout)
+    positions = None if rows.views is None or any(p is None for p in g.shape[1:-1]) else rows.views * math.prod(places)
+    if positions is not None and positions * (taps * inputs + outputs) < taps * inputs * outputs:
+        patches = ops.concatenate(list(geometry.slices(image, places)), axis=-1)
+        return Outer(rows.positions(patches), rows.positions(g), layout)
+
+    def each():
+        cotangents = rows.positions(g)
+        return [backend.contract(rows.positions(s), cotangents) for s in geometry.slices(image, places)]
+
+    return Taps(each, shape)
+
+
+def grouped_factor(rows, image, g, geometry: Geometry, shape, groups: int):
+    """As `kernel_factor` for `groups` groups of channels; kernel `(*kernel, inputs / groups, outputs)`."""
+    places = [ops.shape(g)[k + 1] if size is None else size for k, size in enumerate(g.shape[1:-1])]
+    inputs, outputs = shape[-2], g.shape[-1] // groups
+
+    def split(tensor, width):
+        """`(batch, groups, positions, width)`."""
+        tensor = rows.positions(tensor)
+        tensor = ops.reshape(tensor, (rows.batch, -1 if tensor.shape[1] is None else tensor.shape[1], groups, width))
+        return ops.transpose(tensor, (0, 2, 1, 3))
+
+    def each():
+        cotangents = split(g, outputs)
+        return [backend.contract(split(s, inputs), cotangents) for s in geometry.slices(image, places)]
+
+    def arrange(matrix, leading):
+        n = len(leading)
+        matrix = ops.transpose(matrix, (*range(n), n + 1, n, n + 2))
+        return ops.reshape(matrix, (*leading, inputs, groups * outputs))
+
+    def restore(kernel):
+        return ops.transpose(ops.reshape(kernel, (inputs, groups, outputs)), (1, 0, 2))
+
+    return Taps(each, shape, arrange, restore)
+
+
+def depthwise_factor(rows, image, g, geometry: Geometry, shape):
+    """The factor of a depthwise kernel `(*kernel, channels, multiplier)`."""
+    places = [ops.shape(g)[k + 1] if size is None else size for k, size in enumerate(g.shape[1:-1])]
+    channels, multiplier = shape[-2:]
+
+    def each():
+        cotangents = rows.positions(ops.reshape(g, (*ops.shape(g)[:-1], channels, multiplier)), 2)
+        return [
+            ops.sum(rows.positions(s)[..., None] * cotangents, axis=1) for s in geometry.slices(image, places)
+        ]
+
+    return Taps(each, shape)

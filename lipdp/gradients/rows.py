@@ -1,0 +1,44 @@
+"""How the rows of a tensor belong to examples."""
+
+import math
+
+from keras import ops
+
+
+class Rows:
+    """`views` consecutive rows of a tensor belong to one example.
+
+    Attributes:
+        batch: Number of examples, an integer or a scalar tensor.
+        views: Rows per example; None where it is not known before the step runs.
+    """
+
+    def __init__(self, batch, views: int | None):
+        self.batch, self.views = batch, views
+
+    def examples(self, tensor):
+        """`(rows, ...)` as `(batch, rows of one example, ...)`."""
+        return ops.reshape(tensor, (self.batch, -1, *ops.shape(tensor)[1:]))
+
+    def positions(self, tensor, inner: int = 1):
+        """All but the last `inner` axes as `(batch, positions)`: views, time and place are one axis."""
+        cut = len(tensor.shape) - inner
+        place, rest = tensor.shape[1:cut], ops.shape(tensor)[cut:]
+        if self.views is None or any(size is None for size in place):
+            return ops.reshape(tensor, (self.batch, -1, *rest))
+        # A tensor whose first axis is not the rows of the batch does not fit this shape.
+        return ops.reshape(tensor, (self.batch, self.views * math.prod(place), *rest))
+
+    def summed(self, tensor, shape):
+        """Sums `(rows, ...)` down to `(batch, *shape)`, where `shape` was broadcast against a row."""
+        rank = len(tensor.shape)
+        target = (1,) * (rank - 1 - len(shape)) + tuple(shape)
+        axes = tuple(k + 1 for k, size in enumerate(target) if size == 1)
+        if axes:
+            tensor = ops.sum(tensor, axis=axes)
+        tensor = ops.reshape(tensor, (self.batch, -1 if self.views is None else self.views, *shape))
+        return tensor[:, 0] if self.views == 1 else ops.sum(tensor, axis=1)
+
+    def times(self, steps) -> "Rows":
+        """For tensors in which each row became `steps` rows (None: not known)."""
+        return Rows(self.batch, None if steps is None or self.views is None else self.views * steps)

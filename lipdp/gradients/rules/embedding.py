@@ -1,0 +1,42 @@
+"""Tables of vectors: Embedding, ReversibleEmbedding."""
+
+import keras
+from keras import ops
+
+from lipdp.gradients.factors import Layout, Lookup, Outer
+from lipdp.gradients.leaves import rule
+from lipdp.gradients.rules.common import plain
+
+
+def _lookup(table):
+    def gradients(rows, g, indices):
+        yield table, Lookup(rows.positions(indices, 0), rows.positions(g), table.shape)
+
+    return gradients
+
+
+@rule(keras.layers.Embedding, applies=plain)
+def embedding(layer, call, tape, inputs):
+    return tape.tap(call(inputs), (ops.cast(inputs, "int32"),), _lookup(layer._embeddings))
+
+
+@rule(keras.layers.ReversibleEmbedding, applies=plain)
+def reversible_embedding(layer, call, tape, inputs, reverse=False):
+    if not reverse:
+        return tape.tap(call(inputs), (ops.cast(inputs, "int32"),), _lookup(layer._embeddings))
+    cap = layer.logit_soft_cap
+    layer.__dict__["logit_soft_cap"] = None
+    try:
+        logits = call(inputs, reverse=True)
+    finally:
+        layer.__dict__["logit_soft_cap"] = cap
+
+    def gradients(rows, g, inputs):
+        a, g = rows.positions(inputs), rows.positions(g)
+        if layer.tie_weights:
+            yield layer._embeddings, Outer(g, a, Layout(layer._embeddings.shape))
+        else:
+            yield layer.reverse_embeddings, Outer(a, g, Layout(layer.reverse_embeddings.shape))
+
+    logits = tape.tap(logits, (inputs,), gradients)
+    return logits if cap is None else ops.tanh(logits / cap) * cap

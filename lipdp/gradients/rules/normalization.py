@@ -1,0 +1,75 @@
+"""Scales and shifts: normalisations inside an example, PReLU, Bias."""
+
+import math
+
+import keras
+from keras import ops
+
+from lipdp import layers
+from lipdp.gradients.factors import Whole
+from lipdp.gradients.leaves import rule
+from lipdp.gradients.rules.common import bias, without
+from lipdp.layers.base import positions
+
+
+def _affine(tape, normalised, scale, shift, shape):
+    """`normalised * scale + shift`, both broadcast in `shape`, recorded."""
+    outputs = normalised
+    if scale is not None:
+        outputs = outputs * ops.reshape(scale, shape)
+    if shift is not None:
+        outputs = outputs + ops.reshape(shift, shape)
+
+    def gradients(rows, g, normalised):
+        for variable, product in ((scale, lambda: normalised * g), (shift, lambda: g)):
+            if variable is not None:
+                summed = rows.summed(product(), shape)
+                yield variable, Whole(ops.reshape(summed, (rows.batch, *variable.shape)))
+
+    return tape.tap(outputs, (normalised,), gradients)
+
+
+@rule(keras.layers.LayerNormalization)
+def layer_normalization(layer, call, tape, inputs):
+    axes = [axis % len(inputs.shape) for axis in layer.axis]
+    shape = tuple(inputs.shape[k] if k in axes else 1 for k in range(1, len(inputs.shape)))
+    with without(layer, "gamma", "beta"):
+        normalised = call(inputs)
+    return _affine(tape, normalised, layer.gamma, layer.beta, shape)
+
+
+@rule(keras.layers.RMSNormalization)
+def rms_normalization(layer, call, tape, inputs):
+    axes = layer.axis if isinstance(layer.axis, (list, tuple)) else [layer.axis]
+    axes = [axis % len(inputs.shape) for axis in axes]
+    shape = tuple(inputs.shape[k] if k in axes else 1 for k in range(1, len(inputs.shape)))
+    with without(layer, "scale"):
+        normalised = call(inputs)
+    return _affine(tape, normalised, layer.scale, None, shape)
+
+
+@rule(keras.layers.GroupNormalization)
+def group_normalization(layer, call, tape, inputs):
+    axis = layer.axis % len(inputs.shape)
+    shape = tuple(inputs.shape[k] if k == axis else 1 for k in range(1, len(inputs.shape)))
+    with without(layer, "scale", "center"):
+        normalised = call(inputs)
+    return _affine(tape, normalised, layer.gamma, layer.beta, shape)
+
+
+@rule(keras.layers.PReLU)
+def prelu(layer, call, tape, inputs):
+    def gradients(rows, g, inputs):
+        yield bias(rows, -ops.relu(-inputs) * g, layer.alpha)
+
+    return tape.tap(call(inputs), (inputs,), gradients)
+
+
+@rule(layers.Bias)
+def scaled_bias(layer, call, tape, inputs):
+    scale = 1.0 / math.sqrt(positions(inputs.shape, layer))
+
+    def gradients(rows, g):
+        yield bias(rows, g * scale, layer.bias)
+
+    return tape.tap(call(inputs), (), gradients)

@@ -1,0 +1,2 @@
+def supported(model):
+    pass

@@ -1,0 +1,124 @@
+"""Plain per-example gradients, one example at a time: what the engine is compared with."""
+
+import keras
+import numpy as np
+from keras import ops, tree
+
+from lipdp import gradients
+
+
+def squared_error(y, y_pred):
+    """A per-example loss for outputs of any shape: not symmetric, so that no gradient vanishes by chance."""
+    total = 0.0
+    for out in tree.flatten(y_pred):
+        flat = ops.reshape(out, (ops.shape(out)[0], -1))
+        ramp = ops.cast(ops.arange(1, flat.shape[1] + 1), "float32") / flat.shape[1]
+        total = total + ops.mean(ops.square(flat - ramp) + ops.sin(3.0 * flat), axis=1)
+    return total * (1.0 + ops.cast(y, "float32"))
+
+
+def state(model):
+    """What JAX needs instead of variables."""
+    if keras.backend.backend() != "jax":
+        return {}
+    return {
+        "trainable": [v.value for v in model.trainable_variables],
+        "non_trainable": [v.value for v in model.non_trainable_variables],
+    }
+
+
+def plain_gradients(model, x, y, weight, views=1, loss=squared_error):
+    """Gradients of each example, float64 copies of `(batch, *shape)` per trainable variable."""
+    result = [[] for _ in model.trainable_variables]
+    for i, w in enumerate(weight):
+        rows = slice(i * views, (i + 1) * views)
+        xs, ys = tree.map_structure(lambda t, rows=rows: ops.convert_to_tensor(t[rows]), (x, y))
+        for values, gradient in zip(result, _gradient(model, xs, ys, float(w), loss), strict=True):
+            values.append(np.asarray(gradient, "float64"))
+    return [np.stack(values) for values in result]
+
+
+def _gradient(model, x, y, weight, loss):
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        with tf.GradientTape() as tape:
+            total = weight * tf.reduce_mean(loss(y, model(x, training=True)))
+        return tape.gradient(total, [v.value for v in model.trainable_variables], unconnected_gradients="zero")
+    import jax
+
+    non_trainable = [v.value for v in model.non_trainable_variables]
+
+    def total(trainable):
+        return weight * ops.mean(loss(y, model.stateless_call(trainable, non_trainable, x, training=True)[0]))
+
+    return jax.grad(total)([v.value for v in model.trainable_variables])
+
+
+def engine(model, x, y, weight, views=1, mode="graph", loss=squared_error, centre=None, inverse_scale=None):
+    """Squared norms, scaled squared norms and weighted sums of the engine, as `fit` would run it.
+
+    Args:
+        mode: "eager", "graph" or "compiled" (XLA on TensorFlow; both are `jax.jit` on JAX).
+
+    Returns:
+        A dict of numpy arrays: `norms`, `scaled` (None without `centre`), `sums` and `split`, sums with coefficients
+        of their own for each variable, `values`.
+    """
+    coefficients = np.linspace(0.5, 1.5, len(weight)).astype("float32")
+    several = [coefficients * (k + 1) for k in range(len(model.trainable_variables))]
+
+    def run(x, y, weight, coefficients, several, state):
+        record = gradients.capture(model, x, y, weight, loss_values=loss, views=views, **state)
+        scaled = None if centre is None else record.squared_norms(centre, inverse_scale)
+        return {
+            "norms": record.squared_norms(),
+            "scaled": scaled,
+            "sums": record.weighted_sum(coefficients),
+            "split": record.weighted_sum(several),
+            "values": record.values,
+        }
+
+    arguments = tree.map_structure(ops.convert_to_tensor, (x, y, weight, coefficients, several, state(model)))
+    if mode != "eager" and keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        run = tf.function(run, jit_compile=mode == "compiled", reduce_retracing=False)
+    elif mode != "eager":
+        import jax
+
+        run = jax.jit(run)
+    result = run(*arguments)
+    return {key: tree.map_structure(lambda t: None if t is None else np.asarray(t, "float64"), result[key]) for key in result}
+
+
+def compare(model, x, y=None, weight=None, views=1, mode="graph", tolerance=1e-5, loss=squared_error, scaled=True):
+    """Asserts that the engine agrees with plain gradients: norms, scaled norms, sums."""
+    rows = tree.flatten(x)[0].shape[0]
+    y = np.linspace(0, 1, rows).astype("float32") if y is None else y
+    weight = np.ones(rows // views, "float32") if weight is None else weight
+    expected = plain_gradients(model, x, y, weight, views, loss)
+    rng = np.random.default_rng(0)
+    centre = [rng.normal(size=v.shape).astype("float32") * 0.1 for v in model.trainable_variables]
+    inverse = [rng.uniform(0.5, 2.0, size=v.shape).astype("float32") for v in model.trainable_variables]
+    found = engine(model, x, y, weight, views, mode, loss, *((centre, inverse) if scaled else (None, None)))
+    coefficients = np.linspace(0.5, 1.5, len(weight)).astype("float32")
+    largest = max(np.sqrt(np.sum(g**2, axis=tuple(range(1, g.ndim)))).max() for g in expected)
+    assert largest > 0
+    for k, (variable, g) in enumerate(zip(model.trainable_variables, expected, strict=True)):
+        axes = tuple(range(1, g.ndim))
+        norm = np.sqrt(np.sum(g**2, axis=axes))
+        got = np.sqrt(found["norms"][k])
+        assert np.all(found["norms"][k] >= 0), variable.path
+        # Relative to the norm, or to that of all variables where a gradient vanishes.
+        np.testing.assert_allclose(got, norm, rtol=tolerance, atol=tolerance * 0.1 * largest, err_msg=variable.path)
+        exact = np.tensordot(coefficients.astype("float64"), g, axes=1)
+        # The sum may cancel: relative to the largest entry of its terms.
+        size = max(np.abs(exact).max(), np.abs(g).max(), 1e-3 * largest)
+        for name, factor in (("sums", 1), ("split", k + 1)):
+            error = np.abs(found[name][k] / factor - exact).max()
+            assert error <= tolerance * size, (variable.path, name, error, size)
+        if scaled:
+            value = np.sqrt(np.sum((inverse[k] * (g - centre[k].astype("float64"))) ** 2, axis=axes))
+            np.testing.assert_allclose(np.sqrt(found["scaled"][k]), value, rtol=tolerance, err_msg=variable.path)
+    return found
