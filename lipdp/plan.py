@@ -25,7 +25,7 @@ class Plan:
         epsilon: the budget the noise was chosen for, above 0, or None.
         sampler: "poisson".
         neighbouring_relation: "add_or_remove_one".
-        accountant: "pld" or "rdp".
+        accountant: "pld", "rdp", or "rdp_order:..." with the order fixed in advance.
 
     Raises:
         ValueError: when an argument is out of range, or the batch is larger than the data.
@@ -62,7 +62,7 @@ class Plan:
             "epsilon": None if self.epsilon is None else checks.positive("epsilon", self.epsilon),
             "sampler": checks.choice("sampler", self.sampler, SAMPLERS),
             "neighbouring_relation": checks.choice("neighbouring_relation", self.neighbouring_relation, RELATIONS),
-            "accountant": checks.choice("accountant", self.accountant, accounting.names()),
+            "accountant": accounting.check_name(self.accountant),
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)

@@ -75,7 +75,7 @@ class Privacy:
             )
         self._ledger = ledger
         self._delta = checks.delta(delta)
-        self._accountant = checks.choice("accountant", accountant, accounting.names())
+        self._accountant = accounting.check_name(accountant)
         self._seeded = bool(seeded)
         self._training_metrics = tuple(str(name) for name in training_metrics)
 

@@ -6,6 +6,7 @@ from lipdp.accounting import checks
 from lipdp.accounting.mechanism import Mechanism
 
 _REGISTRY: dict[str, "Accountant"] = {}
+_WITH_SETTINGS: dict = {}
 
 
 class Accountant(abc.ABC):
@@ -35,8 +36,17 @@ def register(accountant: Accountant) -> None:
 
 
 def get(name: str) -> Accountant:
-    """Returns the accountant called `name`; ValueError when there is none."""
+    """Returns the accountant called `name`, "pld" say, or "filter:..." with its settings; ValueError otherwise."""
+    kind, _, settings = name.partition(":") if isinstance(name, str) else (name, "", "")
+    if settings and kind in _WITH_SETTINGS:
+        return _WITH_SETTINGS[kind](settings)
     return _REGISTRY[checks.choice("accountant", name, names())]
+
+
+def check_name(name: str) -> str:
+    """Returns the name of an accountant; ValueError when there is none."""
+    get(name)
+    return name
 
 
 def names() -> tuple[str, ...]:

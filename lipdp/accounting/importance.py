@@ -1,6 +1,7 @@
 """The budget of importance sampling (DPIS): one RDP order fixed in advance, noise solved anew in every epoch."""
 
 import functools
+import importlib.metadata
 import logging
 import math
 
@@ -8,7 +9,7 @@ import numpy as np
 from dp_accounting.rdp import rdp_privacy_accountant
 from scipy import optimize
 
-from lipdp.accounting import checks
+from lipdp.accounting import accountant, checks
 from lipdp.accounting.mechanism import Mechanism
 from lipdp.accounting.rdp import LARGEST_NOISE, SMALLEST_NOISE, _quiet
 
@@ -19,6 +20,21 @@ _ABOVE_FLOOR = 1.0 + 1e-6
 # What stays unspent covers the rounding of sums of costs.
 _SLACK = 1e-9
 _ROUNDING = 1e-15
+FIXED_ORDER = "rdp_order"
+
+
+_STATE = (
+    "num_examples",
+    "order",
+    "norm_sum",
+    "clip_norm",
+    "noise_multiplier",
+    "_epoch",
+    "_updates",
+    "_clip_sums",
+    "_count_charged",
+    "_norm_sum_charged",
+)
 
 
 class ImportanceFilter:
@@ -29,8 +45,8 @@ class ImportanceFilter:
     up, and the total is at most the budget whatever is released on the way.
 
     A release is charged before it is made: `charge_count` (only when the number of examples is private), then in each
-    epoch `charge_norm_sum`, `begin_epoch`, and `charge_update` for each update; with an adaptive clipping norm
-    `charge_clip_sum` between two epochs. The noisy sums of all epochs are set aside from the start.
+    epoch `charge_clip_sum` (only when the clipping norm adapts), `charge_norm_sum`, `begin_epoch`, and
+    `charge_update` for each update. The noisy sums of all epochs are set aside from the start.
 
     Args:
         epsilon: the budget, above 0.
@@ -44,7 +60,7 @@ class ImportanceFilter:
             DP-SGD; what sampling saved is spent in the epochs after them.
         norm_sum_noise: noise multiplier of the sum of norms, above 0; default 0.02 N0.
         count_noise: noise multiplier of the private number of examples; None when the number is public.
-        clip_sum_noise: noise multiplier of the sum that sets the next clipping norm; None when that is fixed.
+        clip_sum_noise: noise multiplier of the sum that sets the clipping norm of an epoch; None when that is fixed.
         order: RDP order above 1; default: the best when every epoch costs as much as DP-SGD.
         spent: releases made before, to be paid from the same budget.
 
@@ -182,11 +198,11 @@ class ImportanceFilter:
         self._norm_sum_charged = True
 
     def charge_clip_sum(self) -> None:
-        """Charges the sum that sets the next clipping norm, before it is drawn; at most once between two epochs."""
-        if self.clip_sum_noise is None or self._clip_sums >= min(self._epoch, self.epochs - 1):
+        """Charges the sum that sets the clipping norm of the next epoch, before it is drawn; once per epoch."""
+        if self.clip_sum_noise is None or self._clip_sums > self._epoch or self._epoch >= self.epochs:
             raise ValueError(
-                "A sum for the clipping norm is not in the plan now: it needs clip_sum_noise, and comes once after "
-                "each epoch but the last."
+                "A sum for the clipping norm is not in the plan now: it needs clip_sum_noise, and comes once before "
+                "each epoch."
             )
         self._charge(Mechanism(1.0, self.clip_sum_noise, 1))
         self._clip_sums += 1
@@ -227,6 +243,18 @@ class ImportanceFilter:
         """Returns epsilon of everything charged so far."""
         return self._costs + _conversion(self.order, self.delta) if self._costs else 0.0
 
+    def state(self) -> dict:
+        """Returns what changes during the run, as JSON-serialisable values: `num_examples`, `order` and the rest."""
+        return {name.lstrip("_"): getattr(self, name) for name in _STATE}
+
+    def resume(self, state: dict, charged) -> None:
+        """Goes on from `state`, after everything in `charged`, the mechanisms of the ledger."""
+        for name in _STATE:
+            setattr(self, name, state[name.lstrip("_")])
+        if self.norm_sum is not None:
+            self._update = self._mechanism(self.noise_multiplier, self._share)
+        self._costs = sum(self._rdp(mechanism) for mechanism in charged)
+
     @property
     def _share(self) -> float:
         """kappa: by how much the norms fall short of the clipping norm."""
@@ -254,7 +282,7 @@ class ImportanceFilter:
             count * _rdp(1.0, noise, self.order)
             for count, noise in (
                 (self.epochs - self._epoch - self._norm_sum_charged, self.norm_sum_noise),
-                (self.epochs - 1 - self._clip_sums, self.clip_sum_noise),
+                (self.epochs - self._clip_sums, self.clip_sum_noise),
                 (not self._count_charged, self.count_noise),
             )
             if noise is not None and count
@@ -286,13 +314,63 @@ class ImportanceFilter:
     def _plain_noise(self, order: float) -> float:
         """The noise of DP-SGD with this plan's noisy sums, at one order; infinity where there is none."""
         left = self.budget - _conversion(order, self.delta)
-        sums = [(self.epochs, self.norm_sum_noise), (self.epochs - 1, self.clip_sum_noise), (1, self.count_noise)]
+        sums = [(self.epochs, self.norm_sum_noise), (self.epochs, self.clip_sum_noise), (1, self.count_noise)]
         left -= sum(count * _rdp(1.0, noise, order) for count, noise in sums if noise is not None)
         left -= sum(m.count * _rdp(m.sampling_probability, m.noise_multiplier, order) for m in self._spent_before)
         probability, updates = self.batch_size / self.num_examples, self.updates_per_epoch * self.epochs
         if left <= 0.0 or updates * _rdp(probability, LARGEST_NOISE, order) > left:
             return math.inf
         return _least_noise(lambda noise: updates * _rdp(probability, noise, order), left)
+
+
+class FixedOrderAccountant(accountant.Accountant):
+    """RDP at one order, which must have been fixed before the first release.
+
+    **Guarantee.**
+    Conditions: those of `Mechanism`; each release may depend on earlier ones.
+    Bound: an upper bound on epsilon, at every delta in (0, 1), also for adaptively chosen releases.
+    Not covered: choosing the order in view of the releases.
+    Source: `ImportanceFilter`.
+
+    Example:
+        >>> from lipdp import accounting
+        >>> releases = [Mechanism(256 / 60000, 0.8066, 9360)]
+        >>> round(accounting.compose(releases, 1e-5, FixedOrderAccountant(5.3).name), 2)
+        4.0
+    """
+
+    def __init__(self, order: float):
+        self.order = checks.real("order", order)
+        if self.order <= 1.0:
+            raise ValueError(f"order must be above 1. Received: order={order!r}. Pass an RDP order such as 5 or 20.")
+        self.name = f"{FIXED_ORDER}:{self.order!r}"
+
+    @classmethod
+    def from_settings(cls, settings: str) -> "FixedOrderAccountant":
+        """Returns the accountant whose name is "rdp_order:" followed by `settings`."""
+        try:
+            return cls(float(settings))
+        except ValueError as error:
+            raise ValueError(
+                f"The name of the accountant holds no order. Received: {FIXED_ORDER}:{settings}. Write it as "
+                f'"{FIXED_ORDER}:5.3".'
+            ) from error
+
+    def epsilon(self, mechanisms, delta, rough=False):
+        """Returns epsilon; see the class."""
+        if not mechanisms:
+            return 0.0
+        costs = (m.count * _rdp(m.sampling_probability, m.noise_multiplier, self.order) for m in mechanisms)
+        return max(0.0, sum(costs) + _conversion(self.order, delta))
+
+    def describe(self, mechanisms, delta):
+        """Returns name, library, version and settings."""
+        version = importlib.metadata.version("dp-accounting")
+        settings = f"RDP at the order {self.order:g}, fixed in advance: noise may follow from earlier releases"
+        return {"name": self.name, "library": "dp_accounting", "version": version, "settings": settings}
+
+
+accountant._WITH_SETTINGS[FIXED_ORDER] = functools.lru_cache(FixedOrderAccountant.from_settings)
 
 
 def _conversion(order: float, delta: float) -> float:

@@ -47,9 +47,7 @@ class Geometry:
         cut = [max(-a, 0) for a, _ in pads]
         for tap in itertools.product(*(range(k) for k in self.kernel)):
             starts = [t * d + c for t, d, c in zip(tap, self.dilation, cut, strict=True)]
-            axes = [
-                slice(b, b + (m - 1) * s + 1, s) for b, m, s in zip(starts, places, self.strides, strict=True)
-            ]
+            axes = [slice(b, b + (m - 1) * s + 1, s) for b, m, s in zip(starts, places, self.strides, strict=True)]
             yield image[(slice(None), *axes)]
 
 
@@ -165,8 +163,6 @@ def depthwise_factor(rows, image, g, geometry: Geometry, shape):
 
     def each():
         cotangents = rows.positions(ops.reshape(g, (*ops.shape(g)[:-1], channels, multiplier)), 2)
-        return [
-            ops.sum(rows.positions(s)[..., None] * cotangents, axis=1) for s in geometry.slices(image, places)
-        ]
+        return [ops.sum(rows.positions(s)[..., None] * cotangents, axis=1) for s in geometry.slices(image, places)]
 
     return Taps(each, shape)

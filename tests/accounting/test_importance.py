@@ -1,5 +1,6 @@
 """DPIS: the budget of an adaptive run."""
 
+import json
 import math
 
 import hypothesis
@@ -8,7 +9,7 @@ import pytest
 from hypothesis import strategies as st
 
 from lipdp import accounting
-from lipdp.accounting.importance import ImportanceFilter
+from lipdp.accounting.importance import FixedOrderAccountant, ImportanceFilter
 from lipdp.accounting.mechanism import Mechanism
 
 pytestmark = pytest.mark.backend_free
@@ -20,8 +21,8 @@ SMALL = dict(epsilon=1.0, delta=1e-5, num_examples=500, batch_size=20, updates_p
 def run(budget, norm_sums, clip_norm=0.1):
     """Runs all epochs; returns their noise multipliers and the mechanisms charged."""
     noise, charged = [], []
-    for e, norm_sum in enumerate(norm_sums):
-        if e and budget.clip_sum_noise:
+    for norm_sum in norm_sums:
+        if budget.clip_sum_noise:
             budget.charge_clip_sum()
             charged.append(Mechanism(1.0, budget.clip_sum_noise, 1))
         budget.charge_norm_sum()
@@ -62,6 +63,8 @@ def test_charges_are_the_mechanisms_and_no_others():
     for mechanism in charged:
         library.compose(mechanism.event())
     assert budget.epsilon() == pytest.approx(library.get_epsilon(1e-5), rel=1e-9)
+    name = FixedOrderAccountant(budget.order).name
+    assert accounting.compose(charged, 1e-5, name) == pytest.approx(budget.epsilon(), rel=1e-12)
 
 
 def test_a_share_of_one_is_dp_sgd():
@@ -117,9 +120,11 @@ def test_the_budget_holds_on_every_path(path, epsilon, first_phase, private_coun
     if private_count:
         budget.charge_count()
         budget.declare_count(max(-1e6, min(path[0][0], 1e6)))
-    for e, (norm_sum, clip_norm, skipped) in enumerate(path):
-        if e and adaptive:
+    for norm_sum, clip_norm, skipped in path:
+        if adaptive:
             budget.charge_clip_sum()
+            with pytest.raises(ValueError, match="once before"):
+                budget.charge_clip_sum()
         budget.charge_norm_sum()
         if not math.isfinite(norm_sum):
             with pytest.raises(ValueError, match="norm_sum"):
@@ -178,6 +183,43 @@ def test_an_earlier_release_is_paid_from_the_same_budget():
     assert noise[1] > noise[0]
     with pytest.raises(ValueError, match="budget"):
         ImportanceFilter(**SMALL, spent=(Mechanism(1.0, 1.0, 5),))
+
+
+def test_a_resumed_budget_is_the_same():
+    whole, part = (ImportanceFilter(**SMALL, clip_sum_noise=20.0, count_noise=80.0) for _ in range(2))
+    charged = []
+
+    def advance(budget, epochs, updates, keep):
+        for _ in range(epochs):
+            budget.charge_clip_sum()
+            budget.charge_norm_sum()
+            budget.begin_epoch(200.0, 0.7)
+            for _ in range(updates):
+                budget.charge_update()
+            if keep:
+                charged.extend([Mechanism(1.0, 20.0, 1), Mechanism(1.0, 10.0, 1)])
+                charged.append(Mechanism(budget.update.sampling_probability, budget.update.noise_multiplier, updates))
+
+    for budget in (whole, part):
+        budget.charge_count()
+        budget.declare_count(470.0)
+        advance(budget, 2, 3, budget is part)
+    charged.append(Mechanism(1.0, 80.0, 1))
+    resumed = ImportanceFilter(**{**SMALL, "num_examples": 500}, clip_sum_noise=20.0, count_noise=80.0)
+    resumed.resume(json.loads(json.dumps(part.state())), charged)
+    assert resumed.epsilon() == pytest.approx(whole.epsilon(), rel=1e-12)
+    assert resumed.update == whole.update and resumed.updates_left == 2 and resumed.num_examples == 470
+    for budget in (whole, resumed):
+        budget.charge_update()
+        advance(budget, 2, 5, False)
+    assert resumed.epsilon() == pytest.approx(whole.epsilon(), rel=1e-9)
+    assert whole.epsilon() <= 1.0
+
+
+@pytest.mark.parametrize("name", ["rdp_order:", "rdp_order:x", "rdp_order:1", "rdp_order:nan", "order:5"])
+def test_unknown_orders_are_refused(name):
+    with pytest.raises(ValueError, match="accountant"):
+        accounting.compose([Mechanism(0.1, 1.0, 1)], 1e-5, name)
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,10 @@ def engine(model, x, y, weight, views=1, mode="graph", loss=squared_error, centr
 
         run = jax.jit(run)
     result = run(*arguments)
-    return {key: tree.map_structure(lambda t: None if t is None else np.asarray(t, "float64"), result[key]) for key in result}
+    return {
+        key: tree.map_structure(lambda t: None if t is None else np.asarray(t, "float64"), result[key])
+        for key in result
+    }
 
 
 def compare(model, x, y=None, weight=None, views=1, mode="graph", tolerance=1e-5, loss=squared_error, scaled=True):

@@ -16,9 +16,7 @@ def fallback(layer, call, tape, *args, **kwargs):
         tape.closed = False
     flat = tree.flatten((args, kwargs))
     rows_here = tree.flatten(outputs)[0].shape[0]
-    varying = [
-        ops.is_tensor(t) and len(t.shape) > 0 and (t.shape[0] is None or t.shape[0] == rows_here) for t in flat
-    ]
+    varying = [ops.is_tensor(t) and len(t.shape) > 0 and (t.shape[0] is None or t.shape[0] == rows_here) for t in flat]
     constant = [None if v or not ops.is_tensor(t) else t for t, v in zip(flat, varying, strict=True)]
     static = [None if ops.is_tensor(t) else t for t in flat]
     variables = layer.trainable_variables

@@ -61,4 +61,3 @@ def transposed(layer, call, tape, inputs):
             yield bias(rows, g, layer.bias)
 
     return activation(tape.tap(outputs, (inputs,), gradients))
-
