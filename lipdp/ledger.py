@@ -8,7 +8,13 @@ from lipdp.accounting import checks
 from lipdp.accounting.mechanism import SAMPLERS
 from lipdp.plan import RELATIONS
 
-KINDS = ("gradient",)
+# What is released, and in the words of the statement what the sensitivity is of.
+KINDS = {
+    "gradient": "averaged gradient",
+    "norm_sum": "sum of clipped gradient norms",
+    "clip_sum": "sum of clipped gradient norms that sets the clip norm",
+    "count": "number of examples",
+}
 _FORMAT, _VERSION = "lipdp.ledger", 1
 
 
@@ -17,12 +23,13 @@ class Release:
     """One kind of release: its cost, and the public facts that the privacy statement needs.
 
     Args:
-        kind: "gradient": a noisy averaged gradient.
+        kind: "gradient": a noisy averaged gradient. "norm_sum", "clip_sum" and "count": noisy sums from which noise,
+            sampling and clip norm of later updates follow.
         sampling_probability: chance, in (0, 1], that one example enters.
         noise_multiplier: standard deviation of the noise over the sensitivity, at least 0.
         num_examples: number of examples, at least 1, public.
         batch_size: expected batch size, from 1 to `num_examples`, public.
-        sensitivity: L2 norm, above 0, by which one example can move the averaged gradient.
+        sensitivity: L2 norm, above 0, by which one example can move what is released.
         strategy: name of what computed the gradient, "clipless" say.
         noise_allocation: how the noise is spread over the layers, "global" say.
         sampler: "poisson".
@@ -143,12 +150,32 @@ class Ledger:
         pairs = zip(self._descriptions, self._counts, strict=True)
         return sum(count for release, count in pairs if release.kind == "gradient")
 
+    @property
+    def releases(self) -> int:
+        """Returns the number of releases of all kinds."""
+        return sum(self._counts)
+
+    @property
+    def adaptive(self) -> bool:
+        """Returns whether releases followed from earlier ones, which only a filter at a fixed order covers."""
+        return any(release.kind != "gradient" for release in self._descriptions)
+
     def mechanisms(self) -> tuple[accounting.Mechanism, ...]:
         """Returns the cost of every entry."""
         return tuple(release.mechanism() for release in self.entries)
 
     def epsilon(self, delta: float, accountant: str = "pld") -> float:
-        """Returns epsilon of everything charged; `accounting` remembers the result by content."""
+        """Returns epsilon of everything charged; `accounting` remembers the result by content.
+
+        Raises:
+            ValueError: when an argument is out of range, or the releases are adaptive and the accountant has no order
+                fixed in advance.
+        """
+        if self.adaptive and not accounting.check_name(accountant).startswith(accounting.importance.FIXED_ORDER):
+            raise ValueError(
+                "Noise and sampling followed from earlier releases, which this accountant does not cover. Received: "
+                f'accountant={accountant!r}. Use "{accounting.importance.FIXED_ORDER}:..." with the order of the plan.'
+            )
         return accounting.compose(self.mechanisms(), delta, accountant)
 
     def to_json(self) -> str:

@@ -75,10 +75,14 @@ class PrivateOptimizer:
 
     def arm(self, noise_std, updates: int, key=None) -> None:
         """Allows `updates` more updates with the given standard deviation per variable."""
-        self.noise_std.assign(np.asarray(noise_std, "float64") * _ROUND_UP)
+        self.set_noise(noise_std)
         self.budget.assign(int(self.iterations.numpy()) + updates)
         if key is not None:
             self.noise_key.assign(np.asarray(key, "uint32"))
+
+    def set_noise(self, noise_std) -> None:
+        """Sets the standard deviation per variable."""
+        self.noise_std.assign(np.asarray(noise_std, "float64") * _ROUND_UP)
 
     def disarm(self) -> None:
         """Allows no further update."""

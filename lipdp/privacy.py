@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from lipdp import accounting
 from lipdp.accounting import checks
-from lipdp.ledger import Ledger
+from lipdp.ledger import KINDS, Ledger
 
 _WIDTH = 90
 
@@ -123,7 +123,8 @@ class Privacy:
             "neighbouring_relation": "add_or_remove_one",
             "sampler": sorted({release["sampler"] for release in releases}),
             "amplification_by_sampling": any(m.sampling_probability < 1.0 for m in mechanisms),
-            "num_examples_is_public": True,
+            "num_examples_is_public": all(release["kind"] != "count" for release in releases),
+            "adaptive": self._ledger.adaptive,
             "epsilon": _finite(self.epsilon()),
             "delta": self._delta,
             "epsilon_without_amplification": _finite(accounting.compose(unamplified, self._delta, self._accountant)),
@@ -172,7 +173,12 @@ class Privacy:
             plain = facts["epsilon_without_amplification"]
             plain = "infinite" if plain is None else _up(plain)
             lines.append(f"Amplification by sampling was used. Without it epsilon would be {plain}.")
-        if facts["plans"] > 1:
+        if facts["adaptive"]:
+            lines.append(
+                "Noise, sampling and clip norm of each epoch followed from noisy sums released before. A privacy "
+                "filter covers that: costs add up at one order, and order and budget were fixed in advance."
+            )
+        elif facts["plans"] > 1:
             lines.append(
                 f"{facts['plans']} plans were run. The stated epsilon assumes that all of them were fixed in "
                 "advance, not chosen in view of earlier results."
@@ -202,12 +208,21 @@ class Privacy:
 
 
 def _meaning(facts) -> list[str]:
-    sizes = ", ".join(str(n) for n in sorted({release["num_examples"] for release in facts["releases"]}))
+    sizes = ", ".join(str(n) for n in sorted({r["num_examples"] for r in facts["releases"] if r["kind"] == "gradient"}))
+    sampler = "Sampler: Poisson, as executed: each example enters each batch independently, with probability q."
+    if facts["adaptive"]:
+        sampler = (
+            "Sampler: importance sampling, as executed: each example enters each batch independently, with a "
+            "probability in proportion to the norm of its clipped gradient, at most q."
+        )
+    number = f"N = {sizes} training examples. N is treated as public, so is the expected batch size B."
+    if not facts["num_examples_is_public"]:
+        number = f"N = {sizes} training examples, a noisy count that was released. B is public."
     return [
         "Unit: one example (one row of the training data). A person with several rows is protected less.",
         "Neighbouring relation: add or remove one example.",
-        "Sampler: Poisson, as executed: each example enters each batch independently, with probability q.",
-        f"N = {sizes} training examples. N is treated as public, so is the expected batch size B.",
+        sampler,
+        number,
     ]
 
 
@@ -215,7 +230,7 @@ def _line(release) -> str:
     return (
         f"{release['count']} x {release['kind']} ({release['strategy']}): N = {release['num_examples']}, "
         f"B = {release['expected_batch_size']}, q = {release['sampling_probability']:.6g}, "
-        f"noise multiplier = {release['noise_multiplier']:.6g}, L2 sensitivity of the averaged gradient = "
+        f"noise multiplier = {release['noise_multiplier']:.6g}, L2 sensitivity of the {KINDS[release['kind']]} = "
         f"{release['sensitivity']:.6g}, noise allocation = {release['noise_allocation']}."
     )
 

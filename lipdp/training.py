@@ -15,6 +15,7 @@ import numpy as np
 from keras import tree
 
 from lipdp import backend, losses, sampling, strategies
+from lipdp.importance import Conductor, plan_for
 from lipdp.ledger import Ledger, Release
 from lipdp.plan import Plan
 from lipdp.run import Settings
@@ -64,6 +65,7 @@ class Session:
         validation_data: As given, or the part that was split off.
         strategy: The strategy.
         seed: The user's seed, or None.
+        conductor: What carries out the updates of an adaptive strategy; None for the others.
     """
 
     model: object
@@ -80,6 +82,7 @@ class Session:
     validation_data: object
     strategy: strategies.Strategy
     seed: int | None
+    conductor: Conductor | None
 
     @classmethod
     def prepare(
@@ -137,8 +140,21 @@ class Session:
         _check_weights(model)
 
         steps = steps_per_epoch or math.ceil(len(y) / batch_size)
+        declared = len(y)
+        if strategy.adaptive:
+            declared = strategy.declared_examples(len(y))
+            if declared != len(y) and steps_per_epoch is None:
+                raise ValueError(
+                    "The number of examples is private (`count_noise`), so the updates of an epoch cannot follow "
+                    "from it. Pass a number of your own to fit(steps_per_epoch=...)."
+                )
+            if model.steps_per_execution != 1:
+                raise ValueError(
+                    f"{type(strategy).__name__} conducts each update on its own. Received: steps_per_execution="
+                    f"{model.steps_per_execution}. Leave it out in `compile`."
+                )
         request = {
-            "num_examples": len(y),
+            "num_examples": declared,
             "batch_size": batch_size,
             "epsilon": epsilon,
             "noise_multiplier": noise_multiplier,
@@ -147,7 +163,10 @@ class Session:
             "strategy": [strategy.name, strategy.get_config()],
         }
         wanted = steps * (epochs - initial_epoch)
-        plan = model.run.plan_for(request, wanted)
+        if strategy.adaptive:
+            plan = plan_for(model.run, strategy, request, wanted, steps)
+        else:
+            plan = model.run.plan_for(request, wanted)
         calibration.deviations(plan.noise_multiplier)
         left = model.run.updates_left if plan is model.run.plan else plan.updates
         updates = min(wanted, left)
@@ -157,6 +176,10 @@ class Session:
                 f"execution stops at the budget. Received: steps_per_execution={model.steps_per_execution}, "
                 f"{steps} updates an epoch, {updates} in all."
             )
+        conductor = None
+        if strategy.adaptive:
+            compiles = backend.compiles(model)
+            conductor = Conductor(model, strategy, plan, request, x, y, steps, physical_batch_size, compiles, seed)
         chunk = physical_batch_size if physical_batch_size and physical_batch_size < batch_size else None
         return cls(
             model=model,
@@ -173,6 +196,7 @@ class Session:
             validation_data=validation_data,
             strategy=strategy,
             seed=seed,
+            conductor=conductor,
         )
 
     @contextlib.contextmanager
@@ -192,12 +216,17 @@ class Session:
         same = run.request is not None and run.request["strategy"] == self.request["strategy"]
         initial = self.strategy.initial_state(self.model.trainable_variables)
         optimizer.attach(self.strategy, self.plan.batch_size, initial, keep=same)
-        run.strategy = self.strategy
+        run.strategy, run.conductor = self.strategy, self.conductor
+        if self.conductor is not None:
+            # From here on the ledger stays as it is whatever happens: numbers are released on the host.
+            before = None
         run.adopt(self.plan, self.request)
         run.executing = False
         run.settings, run.noise_std = self.settings, tuple(noise_std)
         run.seeded = run.seeded or self.seed is not None
         optimizer.arm(noise_std, self.updates, key)
+        if self.conductor is not None:
+            self.conductor.begin()
         if verbose:
             sys.stdout.write(self._announcement() + "\n")
         untouched = _fingerprint(self.model)
@@ -206,21 +235,27 @@ class Session:
         except BaseException:
             # A first update that left no trace, as when it fails while it is compiled, has released nothing. The
             # counter alone would not show it: an update can be cut short between the weights and the counter.
-            if not run.executing and untouched is not None and _fingerprint(self.model) == untouched:
+            unchanged = before is not None and untouched is not None and _fingerprint(self.model) == untouched
+            if unchanged and not run.executing:
                 run.ledger = Ledger.from_json(before)
             raise
         finally:
             optimizer.disarm()
+            run.conductor = None
             # Keras leaves the data iterator in a cycle, and TensorFlow warns when it outlives Python.
             gc.collect()
 
     def batches(self):
         """Endless padded batches; Keras takes as many as there are updates."""
+        if self.conductor is not None:
+            return self.conductor.placeholders()
         return sampling.poisson_batches(self.sampler, self.x, self.y, self.layout, self.model.run.ledger.updates)
 
     def callbacks(self, given) -> list:
         """The user's callbacks behind the one that charges, so that they find epsilon in their logs."""
         given = [] if given is None else given if isinstance(given, (list, tuple)) else [given]
+        if self.conductor is not None:  # charges on its own
+            return [_Charge(self.model.run, None, self.updates, self.plan), *given]
         release = Release(
             sampling_probability=self.plan.sampling_probability,
             noise_multiplier=self.plan.noise_multiplier,
@@ -241,6 +276,11 @@ class Session:
             f"Private training: noise multiplier {plan.noise_multiplier:.5g}{budget}; {self.updates} updates of "
             f"{plan.batch_size} expected examples out of {plan.num_examples} (Poisson sampling)."
         ]
+        if self.conductor is not None:
+            lines = [
+                f"Private training by importance sampling, noise multiplier at most about {plan.noise_multiplier:.5g}"
+                f"{budget}; {self.updates} updates of about {plan.batch_size} examples out of {plan.num_examples}."
+            ]
         if self.settings.training_metrics:
             lines.append(
                 "The loss and metrics shown without the prefix val_ are computed on the private training data and "
@@ -261,7 +301,8 @@ class _Charge(keras.callbacks.Callback):
         if count > self._left:
             raise RuntimeError("The privacy budget of this run is spent; no update was executed.")
         self._left -= count
-        self._run.ledger.charge(self._release, count)
+        if self._release is not None:
+            self._run.ledger.charge(self._release, count)
 
     def on_train_batch_end(self, batch, logs=None):
         self._run.executing = True

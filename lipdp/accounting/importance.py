@@ -31,8 +31,8 @@ _STATE = (
     "noise_multiplier",
     "_epoch",
     "_updates",
-    "_clip_sums",
-    "_count_charged",
+    "count_charged",
+    "_clip_sum_charged",
     "_norm_sum_charged",
 )
 
@@ -106,6 +106,18 @@ class ImportanceFilter:
         order: float | None = None,
         spent=(),
     ):
+        self._arguments = {
+            "epsilon": epsilon,
+            "delta": delta,
+            "num_examples": num_examples,
+            "batch_size": batch_size,
+            "updates_per_epoch": updates_per_epoch,
+            "epochs": epochs,
+            "first_phase": first_phase,
+            "norm_sum_noise": norm_sum_noise,
+            "count_noise": count_noise,
+            "clip_sum_noise": clip_sum_noise,
+        }
         self.budget = checks.positive("epsilon", epsilon)
         self.delta = checks.delta(delta)
         self.num_examples = checks.integer("num_examples", num_examples, minimum=1)
@@ -130,8 +142,8 @@ class ImportanceFilter:
         if self.order <= 1.0:
             raise ValueError(f"order must be above 1. Received: order={order!r}. Pass an RDP order such as 5 or 20.")
         self._costs = sum(self._rdp(mechanism) for mechanism in self._spent_before)
-        self._count_charged = self._norm_sum_charged = False
-        self._epoch, self._updates, self._clip_sums = 0, self.updates_per_epoch, 0
+        self.count_charged = self._norm_sum_charged = self._clip_sum_charged = False
+        self._epoch, self._updates = 0, self.updates_per_epoch
         self._update: Mechanism | None = None
         self.noise_multiplier = self.norm_sum = self.clip_norm = None
         if self._total - self._costs - self._set_aside() <= 0.0:
@@ -174,38 +186,37 @@ class ImportanceFilter:
 
     def charge_count(self) -> None:
         """Charges the private number of examples, before it is drawn; see `declare_count`."""
-        if self.count_noise is None or self._count_charged:
+        if self.count_noise is None or self.count_charged:
             raise ValueError("The number of examples is public, or already charged. Received: charge_count.")
         self._charge(Mechanism(1.0, self.count_noise, 1))
-        self._count_charged = True
+        self.count_charged = True
 
     def declare_count(self, released: float) -> int:
         """Takes over the released noisy number of examples; returns N0, which is at least `batch_size`."""
-        if not self._count_charged or self._epoch:
+        if not self.count_charged or self._epoch:
             raise ValueError("declare_count comes after charge_count and before the first epoch.")
         self.num_examples = max(self.batch_size, round(checks.real("released", released)))
         return self.num_examples
 
     def charge_norm_sum(self) -> None:
-        """Charges the sum of norms that opens the next epoch, before it is drawn."""
-        if self.count_noise is not None and not self._count_charged:
-            raise ValueError("The number of examples is private: charge_count and declare_count come first.")
-        if self._epoch >= self.epochs or self._norm_sum_charged:
-            raise ValueError(
-                f"All {self.epochs} epochs of the plan were begun, or this sum was charged already. Plan more epochs."
-            )
+        """Charges the sum of norms that opens the next epoch, before it is drawn; again if the drawn one got lost."""
+        self._check_next_epoch()
         self._charge(Mechanism(1.0, self.norm_sum_noise, 1))
         self._norm_sum_charged = True
 
     def charge_clip_sum(self) -> None:
-        """Charges the sum that sets the clipping norm of the next epoch, before it is drawn; once per epoch."""
-        if self.clip_sum_noise is None or self._clip_sums > self._epoch or self._epoch >= self.epochs:
-            raise ValueError(
-                "A sum for the clipping norm is not in the plan now: it needs clip_sum_noise, and comes once before "
-                "each epoch."
-            )
+        """Charges the sum that sets the clipping norm of the next epoch; otherwise like `charge_norm_sum`."""
+        if self.clip_sum_noise is None:
+            raise ValueError("A sum for the clipping norm is not in the plan. Pass clip_sum_noise.")
+        self._check_next_epoch()
         self._charge(Mechanism(1.0, self.clip_sum_noise, 1))
-        self._clip_sums += 1
+        self._clip_sum_charged = True
+
+    def _check_next_epoch(self) -> None:
+        if self.count_noise is not None and not self.count_charged:
+            raise ValueError("The number of examples is private: charge_count and declare_count come first.")
+        if self._epoch >= self.epochs:
+            raise ValueError(f"All {self.epochs} epochs of the plan were begun. Plan more epochs.")
 
     def begin_epoch(self, norm_sum: float, clip_norm: float) -> float:
         """Opens an epoch with its released noisy sum of norms.
@@ -220,7 +231,7 @@ class ImportanceFilter:
         if not self._norm_sum_charged:
             raise ValueError("The sum of norms was not charged. Call charge_norm_sum before drawing it.")
         norm_sum, clip_norm = checks.real("norm_sum", norm_sum), checks.positive("clip_norm", clip_norm)
-        self._norm_sum_charged = False
+        self._norm_sum_charged = self._clip_sum_charged = False
         self._epoch, self._updates = self._epoch + 1, 0
         # Functions of released values only, hence free; N0 = b leaves room for one value.
         floor, ceiling = self.batch_size * clip_norm * _ABOVE_FLOOR, self.num_examples * clip_norm
@@ -242,6 +253,15 @@ class ImportanceFilter:
     def epsilon(self) -> float:
         """Returns epsilon of everything charged so far."""
         return self._costs + _conversion(self.order, self.delta) if self._costs else 0.0
+
+    @property
+    def planned_noise(self) -> float:
+        """Returns the noise multiplier if every epoch cost as much as DP-SGD."""
+        return self._plain_noise(self.order)
+
+    def arguments(self) -> dict:
+        """Returns the arguments as JSON-serialisable values, the chosen order among them; `spent` is left out."""
+        return self._arguments | {"order": self.order}
 
     def state(self) -> dict:
         """Returns what changes during the run, as JSON-serialisable values: `num_examples`, `order` and the rest."""
@@ -282,8 +302,8 @@ class ImportanceFilter:
             count * _rdp(1.0, noise, self.order)
             for count, noise in (
                 (self.epochs - self._epoch - self._norm_sum_charged, self.norm_sum_noise),
-                (self.epochs - self._clip_sums, self.clip_sum_noise),
-                (not self._count_charged, self.count_noise),
+                (self.epochs - self._epoch - self._clip_sum_charged, self.clip_sum_noise),
+                (not self.count_charged, self.count_noise),
             )
             if noise is not None and count
         )

@@ -13,6 +13,7 @@ if keras.backend.backend() == "tensorflow":
         local_gradients,
         probe,
     )
+    from lipdp.backend.conducted_tensorflow import ConductedStep
     from lipdp.backend.tensorflow import (
         chunked_train_step,
         compiles,
@@ -30,6 +31,7 @@ elif keras.backend.backend() == "jax":
         local_gradients,
         probe,
     )
+    from lipdp.backend.conducted_jax import ConductedStep
     from lipdp.backend.jax import (
         chunked_train_step,
         compiles,
@@ -47,6 +49,7 @@ else:
     )
 
 __all__ = [
+    "ConductedStep",
     "chunked_train_step",
     "compiles",
     "contract",

@@ -55,11 +55,14 @@ class Strategy:
         name: Name in the ledger.
         noise: How the noise is spread, in the words of the statement.
         per_example: Whether it needs per-example gradients, that is a training step of its own.
+        adaptive: Whether noise and sampling follow from what was released, so that a conductor on the host has
+            to carry out the updates.
     """
 
     name = ""
     noise = ""
     per_example = False
+    adaptive = False
 
     def calibrate(self, model, loss, batch_size: int) -> Calibration:
         """Noise of one update of `model` at noise multiplier 1, for an expected batch of `batch_size`."""
