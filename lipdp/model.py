@@ -199,6 +199,8 @@ class _PrivateTraining:
         return super().compute_metrics(x, y, y_pred, sample_weight)
 
     def get_metrics_result(self):
+        if self.run.tracing_training and not self.run.settings.training_metrics:
+            return {"updates": ops.zeros(())}
         # Without training metrics Keras asks before the first validation has built them.
         if self._compile_metrics is not None and not self._compile_metrics.built:
             return {}

@@ -88,6 +88,17 @@ class PrivateOptimizer:
         """Allows no further update."""
         self.budget.assign(0)
 
+    def noise_energy(self) -> float:
+        """Expected squared norm of the noise on the averaged gradient, in the present state of the strategy."""
+        std = np.asarray(ops.convert_to_numpy(self.noise_std.value), "float64")
+        scales = None if self.strategy is None else self.strategy.scales([v.value for v in self.strategy_state])
+        scales = scales if isinstance(scales, list) else [1.0 if scales is None else scales] * len(std)
+        shapes = [tuple(v.shape) for v in self._trainable_variables]
+        squares = (np.square(np.asarray(ops.convert_to_numpy(s), "float64")) for s in scales)
+        return float(
+            sum(v * np.sum(np.broadcast_to(q, shape)) for v, q, shape in zip(std**2, squares, shapes, strict=True))
+        )
+
     def apply(self, grads, trainable_variables=None):
         variables = list(self._trainable_variables if trainable_variables is None else trainable_variables)
         if not self.built:

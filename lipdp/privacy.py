@@ -146,7 +146,7 @@ class Privacy:
         sections = [_section("Privacy statement", [self._headline(facts)])]
         if facts["releases"]:
             sections.append(_section("Meaning", _meaning(facts)))
-            sections.append(_section("Releases charged", [_line(release) for release in facts["releases"]]))
+            sections.append(_section("Releases charged", _lines(facts["releases"])))
             sections.append(_section("Accounting", self._method(facts)))
         sections.append(_section("Covered", facts["covered"]))
         sections.append(_section("Not covered", [*self._metrics(), *facts["not_covered"], self._seed()]))
@@ -226,12 +226,29 @@ def _meaning(facts) -> list[str]:
     ]
 
 
-def _line(release) -> str:
+def _lines(releases) -> list[str]:
+    """One line per release, and one per kind for those whose noise followed from earlier releases."""
+    adaptive = {r["strategy"] for r in releases if r["kind"] != "gradient"}
+    groups = {}
+    for i, release in enumerate(releases):
+        joined = release["strategy"] in adaptive
+        key = (release["kind"], release["num_examples"], release["expected_batch_size"]) if joined else i
+        groups.setdefault(key, []).append(release)
+    return [_line(group) for group in groups.values()]
+
+
+def _range(group, name: str) -> str:
+    low, high = min(r[name] for r in group), max(r[name] for r in group)
+    return f"{low:.6g}" if low == high else f"{low:.6g} to {high:.6g}"
+
+
+def _line(group) -> str:
+    release = group[0] | {"count": sum(r["count"] for r in group)}
     return (
         f"{release['count']} x {release['kind']} ({release['strategy']}): N = {release['num_examples']}, "
-        f"B = {release['expected_batch_size']}, q = {release['sampling_probability']:.6g}, "
-        f"noise multiplier = {release['noise_multiplier']:.6g}, L2 sensitivity of the {KINDS[release['kind']]} = "
-        f"{release['sensitivity']:.6g}, noise allocation = {release['noise_allocation']}."
+        f"B = {release['expected_batch_size']}, q = {_range(group, 'sampling_probability')}, "
+        f"noise multiplier = {_range(group, 'noise_multiplier')}, L2 sensitivity of the {KINDS[release['kind']]} = "
+        f"{_range(group, 'sensitivity')}, noise allocation = {release['noise_allocation']}."
     )
 
 

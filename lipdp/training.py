@@ -143,7 +143,7 @@ class Session:
         declared = len(y)
         if strategy.adaptive:
             declared = strategy.declared_examples(len(y))
-            if declared != len(y) and steps_per_epoch is None:
+            if strategy.count_noise is not None and steps_per_epoch is None:
                 raise ValueError(
                     "The number of examples is private (`count_noise`), so the updates of an epoch cannot follow "
                     "from it. Pass a number of your own to fit(steps_per_epoch=...)."

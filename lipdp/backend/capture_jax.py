@@ -50,13 +50,12 @@ def gram(a):
     return jnp.matmul(a, jnp.swapaxes(a, -1, -2))
 
 
-def probe(model, x, loss, capture):
-    """Squared norms and sum of the gradients that `capture` finds, and the ordinary gradient; the state is kept."""
+def probe(model, batches, loss, capture):
+    """For each batch: squared norms and sum of the gradients that `capture` finds, and the ordinary gradient."""
     trainable = [v.value for v in model.trainable_variables]
     non_trainable = [v.value for v in model.non_trainable_variables]
 
-    @jax.jit
-    def run(trainable, x):
+    def run(trainable, non_trainable, x):
         ones = jnp.ones((jax.tree.leaves(x)[0].shape[0],))
         record = capture(model, x, None, ones, loss_values=loss, trainable=trainable, non_trainable=non_trainable)
 
@@ -65,4 +64,8 @@ def probe(model, x, loss, capture):
 
         return record.squared_norms(), record.weighted_sum(ones), jax.grad(total)(trainable)
 
-    return jax.device_get(run(trainable, jax.tree.map(jnp.asarray, x)))
+    batches = [jax.tree.map(jnp.asarray, x) for x in batches]
+    # It runs a few times on a few rows: what counts is the time to compile.
+    quick = {"xla_backend_optimization_level": "0"}
+    compiled = jax.jit(run).lower(trainable, non_trainable, batches[0]).compile(compiler_options=quick)
+    return [jax.device_get(compiled(trainable, non_trainable, x)) for x in batches]

@@ -52,24 +52,27 @@ def gram(a):
     return tf.matmul(a, a, transpose_b=True)
 
 
-def probe(model, x, loss, capture):
-    """Squared norms and sum of the gradients that `capture` finds, and the ordinary gradient; the state is kept."""
-    x = tf.nest.map_structure(tf.convert_to_tensor, x)
-    rows = tf.shape(tf.nest.flatten(x)[0])[0]
+def probe(model, batches, loss, capture):
+    """For each batch: squared norms and sum of the gradients that `capture` finds, and the ordinary gradient."""
     before = [tf.identity(v.value) for v in model.non_trainable_variables]
 
     def restore():
         for variable, value in zip(model.non_trainable_variables, before, strict=True):
             variable.assign(value)
 
-    variables = [v.value for v in model.trainable_variables]
-    try:
-        record = capture(model, x, None, tf.ones((rows,)), loss_values=loss)
-        norms, sums = record.squared_norms(), record.weighted_sum(tf.ones((rows,)))
+    def run(x):
+        ones = tf.ones((tf.nest.flatten(x)[0].shape[0],))
+        record = capture(model, x, None, ones, loss_values=loss)
+        norms, sums = record.squared_norms(), record.weighted_sum(ones)
         restore()
         with tf.GradientTape() as tape:
             total = tf.reduce_sum(loss(None, model(x, training=True)))
+        variables = [v.value for v in model.trainable_variables]
         ordinary = tape.gradient(total, variables, unconnected_gradients="zero")
+        restore()
+        return tuple([tf.convert_to_tensor(t).numpy() for t in part] for part in (norms, sums, ordinary))
+
+    try:
+        return [run(tf.nest.map_structure(tf.convert_to_tensor, x)) for x in batches]
     finally:
         restore()
-    return tuple([t.numpy() for t in part] for part in (norms, sums, map(tf.convert_to_tensor, ordinary)))

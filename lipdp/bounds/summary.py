@@ -6,6 +6,7 @@ import sys
 from rich.console import Console
 from rich.table import Table
 
+from lipdp import losses
 from lipdp.bounds.propagate import propagate
 
 
@@ -13,6 +14,7 @@ def summary_bounds(model, print_fn=None) -> list[dict]:
     """Prints and returns the bounds of a compiled private model (see `DP_Model.summary_bounds`)."""
     if model.loss is None:
         raise ValueError("The bounds start at the loss. Call `compile(optimizer, loss=...)` first.")
+    losses.get(model.loss)  # losses of Keras have no bound; this says what to use instead
     outputs = model.output_shape[-1]
     bounds = propagate(model, model.loss.lipschitz(outputs))
     noise = {id(v): s for v, s in zip(model.trainable_variables, model.run.noise_std, strict=False)}

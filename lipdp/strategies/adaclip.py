@@ -22,8 +22,11 @@ class AdaCliP(PerExample):
     from the released gradients, so they cost nothing.
 
     Args:
-        clip_norm: L2 norm C > 0 that the first update clips to; the deviations start from it as
-            `C / sqrt(d)` for d trainable weights.
+        clip_norm: L2 norm C > 0. The first update clips to it, with the deviations `C / sqrt(d)` for all d
+            trainable weights; later ones share `sum(s^2) = C^2` among the weights, which never adds more noise
+            than DP-SGD with the same C.
+        adapt_norm: Whether `sum(s^2)` follows the estimates as well, as in the paper. What is estimated has been
+            clipped, so it tends to shrink.
         granularity: `"coordinate"`: one deviation per weight. `"layer"`: one per variable, far less noisy
             when the noise per weight exceeds the gradient.
         mean_momentum: In [0, 1): how slowly the mean follows the released gradients.
@@ -38,8 +41,9 @@ class AdaCliP(PerExample):
         therefore is one Gaussian mechanism of multiplier z, with noise of standard deviation `b z / B`,
         coordinate by coordinate. The mean is added once with the constant B, and padding is left out after
         the transform. Mean and variance are functions of released gradients. Not covered: an example
-        whose gradient overflows float32. Source: Pichapati et al. 2019, with the variance estimated as
-        `B ((g - a)^2 - (b z / B)^2 - noise in a)` for a batch of B (their equation 5 is for B = 1), averaged
+        whose gradient overflows float32. Source: Pichapati et al. 2019. Their equation 5 for the variance
+        holds for a batch of one; here it is `B / 2 ((g - g')^2 - both noise variances)` from two consecutive
+        releases g and g' of batches of B (a mean that moves would count B-fold), averaged over updates
         before it is limited.
 
     Example:
@@ -57,6 +61,7 @@ class AdaCliP(PerExample):
         mean_momentum: float = 0.99,
         variance_momentum: float = 0.99,
         floor: float = 0.01,
+        adapt_norm: bool = False,
         views: int = 1,
         augmentation=None,
     ):
@@ -70,21 +75,23 @@ class AdaCliP(PerExample):
             raise ValueError(f"`floor` must be in (0, 1]. Received: floor={floor!r}.")
         self.granularity = granularity
         self.mean_momentum, self.variance_momentum = float(mean_momentum), float(variance_momentum)
-        self.floor = float(floor)
+        self.floor, self.adapt_norm = float(floor), bool(adapt_norm)
 
     @property
     def noise(self) -> str:
         return f"in proportion to the transform of each {self.granularity} (sensitivity: of the first update)"
 
     def initial_state(self, variables) -> list:
-        """Means, variances and the variances of the noise in the means, one of each per variable."""
+        """Means, variances, last releases and the variances of their noise, one of each per variable."""
         shapes = [tuple(v.shape) for v in variables]
         narrow = shapes if self.granularity == "coordinate" else [()] * len(shapes)
         variance = self.clip_norm**2 / sum(math.prod(shape) for shape in shapes)
         return [
             *(np.zeros(shape, "float32") for shape in shapes),
             *(np.full(shape, variance, "float32") for shape in narrow),
-            *(np.zeros(shape, "float32") for shape in narrow),
+            *(np.zeros(shape, "float32") for shape in shapes),
+            # Below 0: nothing has been released yet.
+            *(np.full(shape, -1.0, "float32") for shape in narrow),
         ]
 
     def scales(self, state):
@@ -101,21 +108,21 @@ class AdaCliP(PerExample):
         return [a + s / batch_size for a, s in zip(self._transform(state)[0], sums, strict=True)]
 
     def advance(self, state, released, deviations, query, batch_size: int) -> list:
-        means, variances, errors = _thirds(state)
+        means, variances, last, noises = _quarters(state)
         narrow = (lambda t: t) if self.granularity == "coordinate" else ops.mean
         keep_mean, keep_variance = self.mean_momentum, self.variance_momentum
         for i, (gradient, deviation) in enumerate(zip(released, deviations, strict=True)):
             noise = narrow(ops.square(deviation))
-            # The mean carries noise of its own, which would feed back into the deviations.
-            variance = batch_size * (narrow(ops.square(gradient - means[i])) - noise - errors[i])
-            variances[i] = keep_variance * variances[i] + (1.0 - keep_variance) * variance
-            errors[i] = keep_mean**2 * errors[i] + (1.0 - keep_mean) ** 2 * noise
+            variance = 0.5 * batch_size * (narrow(ops.square(gradient - last[i])) - noise - noises[i])
+            averaged = keep_variance * variances[i] + (1.0 - keep_variance) * variance
+            variances[i] = ops.where(noises[i] < 0.0, variances[i], averaged)
             means[i] = keep_mean * means[i] + (1.0 - keep_mean) * gradient
-        return [*means, *variances, *errors]
+            last[i], noises[i] = gradient, noise
+        return [*means, *variances, *last, *noises]
 
     def _transform(self, state) -> tuple[list, list]:
         """Means a and widths b, each of the shape of its variable or a number."""
-        means, variances, _ = _thirds(state)
+        means, variances, _, _ = _quarters(state)
         sizes = [math.prod(m.shape) for m in means]
         first = self.clip_norm**2 / sum(sizes)
         deviations = []
@@ -123,6 +130,10 @@ class AdaCliP(PerExample):
             # An estimate below 0 means that the noise hides the variance.
             level = ops.clip(ops.mean(variance), _RANGE[0] ** 2 * first, _RANGE[1] ** 2 * first)
             deviations.append(ops.sqrt(ops.clip(variance, self.floor**2 * level, _RANGE[1] ** 2 * first)))
+        if not self.adapt_norm:
+            squares = [ops.sum(s * s) * (n / math.prod(s.shape)) for s, n in zip(deviations, sizes, strict=True)]
+            factor = self.clip_norm / ops.sqrt(sum(squares[1:], squares[0]))
+            deviations = [s * factor for s in deviations]
         parts = [ops.sum(s) * (n / math.prod(s.shape)) for s, n in zip(deviations, sizes, strict=True)]
         total = sum(parts[1:], parts[0])
         return means, [ops.sqrt(s * total) for s in deviations]
@@ -134,9 +145,10 @@ class AdaCliP(PerExample):
             "mean_momentum": self.mean_momentum,
             "variance_momentum": self.variance_momentum,
             "floor": self.floor,
+            "adapt_norm": self.adapt_norm,
         }
 
 
-def _thirds(state) -> tuple[list, list, list]:
-    n = len(state) // 3
-    return list(state[:n]), list(state[n : 2 * n]), list(state[2 * n :])
+def _quarters(state) -> tuple[list, list, list, list]:
+    n = len(state) // 4
+    return tuple(list(state[i * n : (i + 1) * n]) for i in range(4))

@@ -3,8 +3,7 @@
 import math
 from dataclasses import dataclass
 
-import numpy as np
-from keras import ops, tree
+from keras import ops
 
 from lipdp import gradients, losses
 from lipdp.bounds import Bounds
@@ -118,8 +117,6 @@ class PerExample(Strategy):
 
     def calibrate(self, model, loss, batch_size: int) -> Calibration:
         gradients.supported(model)
-        refuse_regularisers(model)
-        refuse_mixing(model)
         refuse_probabilities(model, loss)
         if self.augmentation is not None:
             views_.check(self.augmentation, model.input_shape)
@@ -205,44 +202,6 @@ def layer_groups(model) -> list[list[int]]:
             groups.append(group)
     groups += [[i] for i, v in enumerate(variables) if id(v) not in seen]
     return groups
-
-
-def refuse_regularisers(model) -> None:
-    """Additional losses have no per-example gradient here."""
-    regularised = [
-        layer.name for layer in model._flatten_layers() if getattr(layer, "activity_regularizer", None) is not None
-    ]
-    if regularised or model.losses:
-        raise ValueError(
-            "Additional losses (regularisers, `add_loss`) are not part of an example's gradient. Received: "
-            f"{', '.join(regularised) or f'{len(model.losses)} of them'}. Remove them; for weight decay, give it to "
-            "the optimizer."
-        )
-
-
-def refuse_mixing(model) -> None:
-    """Tries on made-up inputs whether the output of an example depends on the others in its batch."""
-    rng = np.random.default_rng(0)
-    rows = 4
-
-    def made_up(tensor):
-        shape = (rows, *(4 if size is None else size for size in tensor.shape[1:]))
-        return rng.uniform(0.0, 2.0, shape).astype("float32")
-
-    def outputs(x):
-        return [ops.convert_to_numpy(t).astype("float64") for t in tree.flatten(model(x, training=False))]
-
-    inputs = tree.map_structure(made_up, model._inputs_struct)
-    each = [outputs(tree.map_structure(lambda t, i=i: t[i : i + 1], inputs)) for i in range(rows)]
-    for together, *alone in zip(outputs(inputs), *each, strict=True):
-        alone = np.concatenate(alone) if all(a.shape[:1] == (1,) for a in alone) else None
-        scale = np.abs(together).max(initial=1e-30)
-        if alone is None or alone.shape != together.shape or np.abs(alone - together).max(initial=0.0) > 1e-3 * scale:
-            raise ValueError(
-                "The model mixes examples: what it computes for one changes with the others in the batch, so no "
-                f"example's gradient is its own. Received: model '{model.name}'. Look for operations over the batch "
-                "axis (axis=0), and replace BatchNormalization by GroupNormalization or LayerNormalization."
-            )
 
 
 def refuse_probabilities(model, loss) -> None:

@@ -30,29 +30,49 @@ def state(model):
 def plain_gradients(model, x, y, weight, views=1, loss=squared_error):
     """Gradients of each example, float64 copies of `(batch, *shape)` per trainable variable."""
     result = [[] for _ in model.trainable_variables]
+    one = _gradient(model, loss)
     for i, w in enumerate(weight):
         rows = slice(i * views, (i + 1) * views)
         xs, ys = tree.map_structure(lambda t, rows=rows: ops.convert_to_tensor(t[rows]), (x, y))
-        for values, gradient in zip(result, _gradient(model, xs, ys, float(w), loss), strict=True):
+        for values, gradient in zip(result, one(xs, ys, np.float32(w)), strict=True):
             values.append(np.asarray(gradient, "float64"))
     return [np.stack(values) for values in result]
 
 
-def _gradient(model, x, y, weight, loss):
+def _gradient(model, loss):
+    """A function of one example: x, y, weight."""
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf
 
-        with tf.GradientTape() as tape:
-            total = weight * tf.reduce_mean(loss(y, model(x, training=True)))
-        return tape.gradient(total, [v.value for v in model.trainable_variables], unconnected_gradients="zero")
+        def run(x, y, weight):
+            with tf.GradientTape() as tape:
+                total = weight * tf.reduce_mean(loss(y, model(x, training=True)))
+            return tape.gradient(total, [v.value for v in model.trainable_variables], unconnected_gradients="zero")
+
+        return run
     import jax
 
     non_trainable = [v.value for v in model.non_trainable_variables]
 
-    def total(trainable):
+    def total(trainable, x, y, weight):
         return weight * ops.mean(loss(y, model.stateless_call(trainable, non_trainable, x, training=True)[0]))
 
-    return jax.grad(total)([v.value for v in model.trainable_variables])
+    return _quickly(jax.grad(total), [v.value for v in model.trainable_variables])
+
+
+def _quickly(function, *first):
+    """Compiled by JAX in as little time as possible."""
+    import jax
+
+    compiled = []
+
+    def run(*arguments):
+        if not compiled:
+            lowered = jax.jit(function).lower(*first, *arguments)
+            compiled.append(lowered.compile(compiler_options={"xla_backend_optimization_level": "0"}))
+        return compiled[0](*first, *arguments)
+
+    return run
 
 
 def engine(model, x, y, weight, views=1, mode="graph", loss=squared_error, centre=None, inverse_scale=None):
@@ -85,13 +105,11 @@ def engine(model, x, y, weight, views=1, mode="graph", loss=squared_error, centr
 
         run = tf.function(run, jit_compile=mode == "compiled", reduce_retracing=False)
     elif mode != "eager":
-        import jax
-
-        run = jax.jit(run)
+        run = _quickly(run)
     result = run(*arguments)
     return {
-        key: tree.map_structure(lambda t: None if t is None else np.asarray(t, "float64"), result[key])
-        for key in result
+        key: None if value is None else tree.map_structure(lambda t: np.asarray(t, "float64"), value)
+        for key, value in result.items()
     }
 
 

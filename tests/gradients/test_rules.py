@@ -9,7 +9,7 @@ from reference import compare
 import lipdp
 
 
-def images(*shape, rows=4, seed=0):
+def images(*shape, rows=3, seed=0):
     return np.random.default_rng(seed).normal(size=(rows, *shape)).astype("float32")
 
 

@@ -1,0 +1,62 @@
+"""Small Keras models, and the gradient that a strategy hands to the optimizer."""
+
+import keras
+import numpy as np
+from keras import ops
+
+import lipdp
+from lipdp.run import Settings
+
+BATCH = 16
+
+
+def plain(features=6, classes=3, hidden=0, **compile_arguments):
+    """A compiled private model of plain Keras layers; with `hidden=0` multinomial logistic regression."""
+    keras.utils.set_random_seed(0)
+    middle = [keras.layers.Dense(hidden, activation="tanh"), keras.layers.Dropout(0.2)] if hidden else []
+    model = keras.Sequential([keras.Input((features,)), *middle, keras.layers.Dense(classes)])
+    model = lipdp.DP_Model.from_keras(model)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.SGD(0.5), loss=loss, metrics=["accuracy"], **compile_arguments)
+    return model
+
+
+def rows(number, features=6, classes=3, seed=0, scale=1.0):
+    rng = np.random.default_rng(seed)
+    x = scale * rng.normal(size=(number, features))
+    return x.astype("float32"), rng.integers(0, classes, number).astype("int32")
+
+
+def averaged(model, strategy, data, state=None, chunks=1):
+    """What the optimizer receives, and the query: arrays, from `(x, y, weight)`."""
+    model.run.settings = Settings(BATCH, None, True)
+    strategy.calibrate(model, model.loss, BATCH)
+    state = [ops.convert_to_tensor(a) for a in state or strategy.initial_state(model.trainable_variables)]
+    values = {}
+    if keras.backend.backend() == "jax":
+        values = {
+            "trainable": [v.value for v in model.trainable_variables],
+            "non_trainable": [v.value for v in model.non_trainable_variables],
+        }
+    sums = query = None
+    for i, part in enumerate(zip(*(np.array_split(d, chunks) for d in data), strict=True)):
+        part = tuple(ops.convert_to_tensor(d) for d in part)
+        (new, answers, _), _, _ = strategy.chunk(model, state, i, 0, part, **values)
+        sums = new if sums is None else [a + b for a, b in zip(sums, new, strict=True)]
+        query = answers if query is None else [a + b for a, b in zip(query, answers, strict=True)]
+    gradient = strategy.average(sums, state, BATCH)
+    return [ops.convert_to_numpy(g).astype("float64") for g in gradient], [float(q) for q in query]
+
+
+def logistic_gradients(model, x, y):
+    """Per-example gradients of logistic regression, by hand in float64: `(rows, features * classes + classes)`."""
+    kernel, bias = (ops.convert_to_numpy(v).astype("float64") for v in model.trainable_variables)
+    logits = x.astype("float64") @ kernel + bias
+    p = np.exp(logits - logits.max(1, keepdims=True))
+    p /= p.sum(1, keepdims=True)
+    p[np.arange(len(y)), y] -= 1.0
+    return np.concatenate([(x[:, :, None] * p[:, None, :]).reshape(len(x), -1), p], axis=1)
+
+
+def flat(gradient):
+    return np.concatenate([g.ravel() for g in gradient])

@@ -1,0 +1,218 @@
+"""AdaCliP: sensitivity in the transformed space, the noise that is applied, and its estimates."""
+
+import keras
+import numpy as np
+import pytest
+from clipping import BATCH, averaged, flat, logistic_gradients, plain, rows
+from test_dpsgd import silent, steps
+
+import lipdp
+from lipdp import strategies
+from lipdp.strategies.base import MARGIN
+
+FIT = {"batch_size": 20, "delta": 1e-3, "verbose": 0}
+ONES = np.ones(BATCH, "float32")
+GRANULARITIES = ["coordinate", "layer"]
+
+
+def some_state(strategy, model, seed=0):
+    """A state in the middle of training: means that are not 0, variances over several orders of magnitude."""
+    rng = np.random.default_rng(seed)
+    initial = strategy.initial_state(model.trainable_variables)
+    n = len(initial) // 4
+    means = [0.05 * rng.normal(size=a.shape) for a in initial[:n]]
+    variances = [a * np.exp(2.0 * rng.normal(size=a.shape)) for a in initial[n : 2 * n]]
+    return [np.asarray(a, "float32") for a in (*means, *variances, *initial[2 * n :])]
+
+
+def transform(strategy, state, variables):
+    """Means a and widths b as vectors, by the formula."""
+    n = len(state) // 4
+    s = []
+    for variance, variable in zip(state[n : 2 * n], variables, strict=True):
+        variance = np.broadcast_to(variance.astype("float64"), variable.shape)
+        s.append(np.sqrt(np.maximum(variance, strategy.floor**2 * variance.mean())).ravel())
+    s = np.concatenate(s)
+    if not strategy.adapt_norm:
+        s *= strategy.clip_norm / np.linalg.norm(s)
+    return flat(state[:n]).astype("float64"), np.sqrt(s * s.sum())
+
+
+@pytest.mark.parametrize("adapt_norm", [False, True])
+@pytest.mark.parametrize("granularity", GRANULARITIES)
+def test_equals_the_definition(granularity, adapt_norm):
+    model = plain()
+    strategy = strategies.AdaCliP(0.4, granularity, adapt_norm=adapt_norm)
+    state = some_state(strategy, model)
+    x, y = rows(BATCH)
+    weight = ONES.copy()
+    weight[::5] = 0.0
+    a, b = transform(strategy, state, model.trainable_variables)
+    w = (logistic_gradients(model, x, y) - a) / b
+    w *= np.minimum(1.0, MARGIN / np.linalg.norm(w, axis=1, keepdims=True))
+    expected = a + b * (w * weight[:, None]).sum(0) / BATCH
+    for chunks in (1, 4):
+        gradient, _ = averaged(model, strategy, (x, y, weight), state, chunks)
+        np.testing.assert_allclose(flat(gradient), expected, rtol=1e-4, atol=1e-6)
+    scales = [
+        np.broadcast_to(keras.ops.convert_to_numpy(s), v.shape)
+        for s, v in zip(
+            strategy.scales([keras.ops.convert_to_tensor(t) for t in state]), model.trainable_variables, strict=True
+        )
+    ]
+    np.testing.assert_allclose(flat(scales) * 0.4, b, rtol=1e-5)
+
+
+@pytest.mark.parametrize("granularity", GRANULARITIES)
+def test_one_example_moves_the_transformed_gradient_by_at_most_one(granularity):
+    model = plain()
+    strategy = strategies.AdaCliP(0.4, granularity)
+    largest = 0.0
+    for seed, scale in enumerate((1e-3, 0.1, 1.0, 30.0, 1e4)):
+        state = some_state(strategy, model, seed)
+        _, b = transform(strategy, state, model.trainable_variables)
+        x, y = rows(BATCH, seed=seed)
+        x[-1] *= scale
+        weight = ONES.copy()
+        weight[-1] = 0.0
+        pair = [flat(averaged(model, strategy, (x, y, w), state)[0]) for w in (ONES, weight)]
+        moved = np.linalg.norm((pair[0] - pair[1]) / b) * BATCH
+        assert moved <= 1.0
+        largest = max(largest, moved)
+    assert largest > 0.99
+
+
+def test_the_first_update_is_dpsgd():
+    model = plain()
+    x, y = rows(BATCH)
+    ours, theirs = (averaged(model, s, (x, y, ONES))[0] for s in (strategies.AdaCliP(0.4), strategies.DPSGD(0.4)))
+    np.testing.assert_allclose(flat(ours), flat(theirs), rtol=1e-4, atol=1e-7)
+
+
+def test_applied_noise_is_that_of_the_transform():
+    """Zero gradients: the first update has noise C z / B, the next ones b z / B with the b of the state."""
+    strategy = strategies.AdaCliP(0.5, mean_momentum=0.9, variance_momentum=0.5, floor=0.1)
+    model, x, y = silent()
+    (first,) = steps(model, x, y, 1, noise_multiplier=1.3, strategy=strategy)
+    np.testing.assert_allclose(first.std(), 1.3 * 0.5 / 20, rtol=0.03)
+    state = [v.numpy() for v in model.optimizer.strategy_state]
+    assert state[1].std() > 0
+    a, b = transform(strategy, state, model.trainable_variables)
+    # The zero gradients are centred: what each of them contributes is known.
+    drawn = len(_drawn(model, x))
+    (second,) = steps(model, x, y, 1, noise_multiplier=1.3, strategy=strategy)
+    factor = min(1.0, MARGIN / np.linalg.norm(a / b))
+    mean = a * (1.0 - factor * drawn / 20)
+    standard = (-second.ravel() - mean) / (1.3 * b / 20)
+    np.testing.assert_allclose(standard.std(), 1.0, rtol=0.03)
+    wide = b > np.median(b)
+    np.testing.assert_allclose(standard[wide].std(), standard[~wide].std(), rtol=0.06)
+
+
+def _drawn(model, x):
+    """All rows are equal, so only their number counts; with a batch of all rows it is known."""
+    return x[:20]
+
+
+def simulate(granularity, momentum, deviation, d=2000, batch=256, updates=400, z=1.0, seed=0):
+    """Estimates of the deviation when gradients are N(0.01, deviation^2); the noise is the transform's."""
+    rng = np.random.default_rng(seed)
+    variable = keras.Variable(np.zeros(d, "float32"))
+    strategy = strategies.AdaCliP(
+        float(np.linalg.norm(deviation)), granularity, mean_momentum=0.99, variance_momentum=momentum
+    )
+    state = strategy.initial_state([variable])
+    for _ in range(updates):
+        tensors = [keras.ops.convert_to_tensor(a) for a in state]
+        width = np.broadcast_to(keras.ops.convert_to_numpy(strategy._transform(tensors)[1][0]), (d,))
+        mean = 0.01 + np.asarray(deviation) * rng.normal(size=d) / np.sqrt(batch)
+        released = mean + width * z / batch * rng.normal(size=d)
+        state = [
+            keras.ops.convert_to_numpy(t)
+            for t in strategy.advance(
+                tensors, [released.astype("float32")], [(width * z / batch).astype("float32")], None, batch
+            )
+        ]
+    return state
+
+
+@pytest.mark.parametrize("granularity", GRANULARITIES)
+def test_estimates_settle_at_the_true_deviation(granularity):
+    """Neither the batch size nor the noise leaks into them (the paper's equation 5 decays to its floor)."""
+    mean, variance, _, _ = simulate(granularity, 0.99, np.full(2000, 0.02))
+    assert np.sqrt(variance.mean()) == pytest.approx(0.02, rel=0.1)
+    assert mean.mean() == pytest.approx(0.01, rel=0.05)
+
+
+def test_a_resumed_run_repeats_an_uninterrupted_one(tmp_path):
+    x, y = rows(100)
+    arguments = {"epochs": 2, "noise_multiplier": 1.0, "seed": 9, "strategy": strategies.AdaCliP(), **FIT}
+    whole = plain()
+    whole.fit(x, y, **arguments)
+    part = plain()
+    stop = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: setattr(part, "stop_training", True))
+    part.fit(x, y, callbacks=[stop], **arguments)
+    part.save(tmp_path / "m.keras")
+    resumed = keras.saving.load_model(tmp_path / "m.keras")
+    assert len(resumed.optimizer.strategy_state) == 8
+    resumed.fit(x, y, **arguments)
+    assert resumed.run.ledger == whole.run.ledger
+    for a, b in zip(whole.get_weights(), resumed.get_weights(), strict=True):
+        np.testing.assert_array_equal(a, b)
+    for a, b in zip(whole.optimizer.strategy_state, resumed.optimizer.strategy_state, strict=True):
+        np.testing.assert_array_equal(a.numpy(), b.numpy())
+    # Another strategy starts from its own state, and leaves none behind.
+    variables = len(resumed.optimizer.variables)
+    resumed.fit(x, y, noise_multiplier=1.0, strategy="dpsgd", **FIT)
+    assert len(resumed.optimizer.variables) == variables - 8
+    assert {r.strategy for r in resumed.run.ledger.entries} == {"adaclip", "dpsgd"}
+
+
+def regression(strategy, d, updates=400, batch=500, examples=5000):
+    """Squared distance of the weights to the truth after private linear regression on d features.
+
+    As in figure 2 of the paper the gradient varies mostly in few directions: feature j has deviation
+    1 for j = 1, and 1 / d beyond.
+    """
+    rng = np.random.default_rng(d)
+    scale = np.full(d, 1.0 / d)
+    scale[0] = 1.0
+    x = scale * rng.normal(size=(examples, d))
+    y = x[:, :1] + 0.5 * rng.normal(size=(examples, 1))
+    inputs = keras.Input((d,))
+    kernel = keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")
+    model = lipdp.DP_Model(inputs, kernel(inputs))
+    model.compile(keras.optimizers.SGD(0.05), loss=keras.losses.MeanSquaredError())
+    model.fit(
+        x,
+        y,
+        epochs=updates * batch // examples,
+        batch_size=batch,
+        delta=1e-5,
+        noise_multiplier=4.0,
+        strategy=strategy,
+        seed=0,
+        verbose=0,
+    )
+    return float(np.sum((model.get_weights()[0].ravel() - np.eye(1, d).ravel()) ** 2))
+
+
+def test_the_error_of_regression_does_not_grow_with_the_dimension():
+    adaptive = {d: regression(strategies.AdaCliP(2.0, floor=0.001), d) for d in (10, 1000)}
+    fixed = {d: regression(strategies.DPSGD(2.0), d) for d in (10, 1000)}
+    assert (adaptive, fixed) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"granularity": "row"}, "granularity"),
+        ({"clip_norm": -1.0}, "clip_norm"),
+        ({"mean_momentum": 1.0}, "mean_momentum"),
+        ({"variance_momentum": -0.1}, "variance_momentum"),
+        ({"floor": 0.0}, "floor"),
+    ],
+)
+def test_bad_arguments(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        strategies.AdaCliP(**arguments)

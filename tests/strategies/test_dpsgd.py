@@ -1,0 +1,333 @@
+"""DP-SGD: what one example can move, what is added, and what is refused."""
+
+import keras
+import numpy as np
+import pytest
+from clipping import BATCH, averaged, flat, logistic_gradients, plain, rows
+
+import lipdp
+from lipdp import certify, losses, strategies
+from lipdp.strategies.base import MARGIN, layer_groups
+
+FIT = {"batch_size": 20, "delta": 1e-3, "verbose": 0}
+ONES = np.ones(BATCH, "float32")
+STRATEGIES = {
+    "flat": strategies.DPSGD(0.3),
+    "per layer": strategies.DPSGD(0.3, "per_layer"),
+    "norms per layer": strategies.DPSGD((0.3, 0.05), "per_layer"),
+    "automatic": strategies.DPSGD(0.3, "automatic"),
+    "quantile": strategies.DPSGD(0.3, quantile=0.5),
+    "views": strategies.DPSGD(0.3, views=3),
+}
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_one_example_moves_the_gradient_by_at_most_the_clip_norm(name):
+    """Examples of any size, alone against the others; dropout draws by position, so the others keep their masks."""
+    strategy = STRATEGIES[name]
+    model = plain(hidden=5)
+    model.layers[2].rate = 0.0
+    largest = 0.0
+    for seed, scale in enumerate((1e-3, 0.3, 1.0, 30.0, 1e4)):
+        x, y = rows(BATCH, seed=seed)
+        x[-1], weight = scale * x[-1], ONES.copy()
+        y[-1] = (y[-1] + 1) % 3
+        weight[-1] = 0.0
+        with_it = averaged(model, strategy, (x, y, ONES))[0]
+        without = averaged(model, strategy, (x, y, weight))[0]
+        moved = [np.linalg.norm((a - b).ravel()) for a, b in zip(with_it, without, strict=True)]
+        assert np.linalg.norm(moved) <= strategy.clip_norm / BATCH
+        largest = max(largest, np.linalg.norm(moved))
+        if strategy.clip_norms:
+            for group, norm in zip(layer_groups(model), strategy.clip_norms, strict=True):
+                assert np.linalg.norm([moved[i] for i in group]) <= norm / BATCH
+    # The bound is met, so the search above was not idle.
+    assert largest >= 0.9 * strategy.clip_norm / BATCH
+
+
+def test_no_contribution_exceeds_the_clip_norm_in_float32():
+    model = plain()
+    for seed in range(20):
+        x, y = rows(1, seed=seed, scale=10.0 ** (seed % 7 - 3))
+        gradient, _ = averaged(model, strategies.DPSGD(0.1), (x, y, np.ones(1, "float32")))
+        assert np.linalg.norm(flat(gradient)) * BATCH <= 0.1
+
+
+@pytest.mark.parametrize("clipping", ["flat", "per_layer", "automatic"])
+def test_equals_plain_per_example_clipping(clipping):
+    model = plain()
+    x, y = rows(BATCH)
+    weight = ONES.copy()
+    weight[3::4] = 0.0
+    g = logistic_gradients(model, x, y) * weight[:, None]
+    n = np.linalg.norm(g, axis=1, keepdims=True)
+    if clipping == "flat":
+        expected = g * np.minimum(1.0, 0.7 * MARGIN / np.maximum(n, 1e-30))
+    elif clipping == "automatic":
+        expected = g * 0.7 * MARGIN / (n + 0.01)
+    else:  # kernel and bias belong to one layer
+        expected = g * np.minimum(1.0, 0.7 * MARGIN / np.maximum(n, 1e-30))
+    gradient, _ = averaged(model, strategies.DPSGD(0.7, clipping), (x, y, weight))
+    np.testing.assert_allclose(flat(gradient), expected.sum(0) / BATCH, rtol=1e-5, atol=1e-7)
+
+
+def test_views_are_averaged_before_they_are_clipped():
+    """Copies that do not differ change nothing, whatever their number."""
+    model = plain()
+    x, y = rows(BATCH)
+    once, many = (averaged(model, strategies.DPSGD(0.5, views=k), (x, y, ONES))[0] for k in (1, 4))
+    np.testing.assert_allclose(flat(once), flat(many), rtol=1e-4, atol=1e-7)
+
+
+def test_shifted_images_keep_to_themselves():
+    shift = strategies.RandomShift(2, flip=True)
+    x = np.zeros((64, 9, 9, 1), "float32")
+    x[:, 4, 4] = np.arange(1, 65)[:, None]
+    key = keras.ops.convert_to_tensor(np.array([3, 4], "uint32"))
+    moved = keras.ops.convert_to_numpy(shift(x, key))
+    np.testing.assert_array_equal(moved.sum((1, 2, 3)), x.sum((1, 2, 3)))
+    assert len({tuple(np.argwhere(image[..., 0])[0]) for image in moved}) > 15
+    other = keras.ops.convert_to_numpy(shift(x, key + 1))
+    assert not np.array_equal(moved, other)
+
+
+def test_chunks_give_the_same_gradient():
+    model = plain()
+    x, y = rows(BATCH)
+    for strategy in (STRATEGIES["quantile"], STRATEGIES["norms per layer"]):
+        if strategy.clip_norms:
+            strategy = strategies.DPSGD((0.3,), "per_layer")
+        whole, parts = (averaged(model, strategy, (x, y, ONES), chunks=c) for c in (1, 4))
+        np.testing.assert_allclose(flat(whole[0]), flat(parts[0]), rtol=1e-5, atol=1e-8)
+        assert whole[1] == parts[1]
+
+
+def test_a_run_is_charged_and_repeats_in_chunks():
+    x, y = rows(100)
+    found = []
+    for chunk in (None, 5):
+        model = plain(hidden=4)
+        model.layers[2].rate = 0.0
+        model.fit(x, y, epochs=1, noise_multiplier=1.5, strategy="dpsgd", seed=1, physical_batch_size=chunk, **FIT)
+        assert int(model.optimizer.iterations.numpy()) == model.run.ledger.updates == 5
+        (release,) = model.run.ledger.entries
+        assert (release.strategy, release.noise_multiplier, release.sensitivity) == ("dpsgd", 1.5, 1.0 / 20)
+        assert "dpsgd" in model.privacy.statement()
+        found.append(np.concatenate([w.ravel() for w in model.get_weights()]))
+    np.testing.assert_allclose(*found, atol=1e-5)
+
+
+def silent(features=4, outputs=4000, **arguments):
+    """A model whose gradients are zero, so that an update is nothing but noise."""
+    inputs = keras.Input((features,))
+    model = lipdp.DP_Model(inputs, keras.layers.Dense(outputs, use_bias=False)(inputs))
+    model.compile(keras.optimizers.SGD(1.0), loss=keras.losses.MeanSquaredError(), **arguments)
+    return model, np.zeros((100, features), "float32"), np.zeros((100, outputs), "float32")
+
+
+def steps(model, x, y, number, **arguments):
+    """Each update of the only kernel, by a call of `fit` of its own."""
+    before, found = model.get_weights()[0].copy(), []
+    for _ in range(number):
+        model.fit(x, y, steps_per_epoch=1, **arguments, **FIT)
+        found.append(model.get_weights()[0] - before)
+        before = model.get_weights()[0].copy()
+    return found
+
+
+def test_applied_noise_has_the_planned_deviation():
+    first, second = steps(*silent(), 2, noise_multiplier=1.3, strategy=strategies.DPSGD(0.5))
+    for step in (first, second):
+        np.testing.assert_allclose(step.std(), 1.3 * 0.5 / 20, rtol=0.03)
+    assert abs(np.corrcoef(first.ravel(), second.ravel())[0, 1]) < 0.04
+
+
+def test_noise_follows_the_private_threshold():
+    """All norms are 0, so the threshold shrinks by about exp(-rate / 2) each time, and the noise with it."""
+    strategy = strategies.DPSGD(0.5, quantile=0.5, quantile_noise=2.0, quantile_rate=1.0)
+    model, x, y = silent()
+    thresholds = [1.0]
+    inner = (1.3**-2 - 4.0**-2) ** -0.5
+    for _ in range(3):
+        (step,) = steps(model, x, y, 1, noise_multiplier=1.3, strategy=strategy)
+        np.testing.assert_allclose(step.std(), inner * 0.5 * thresholds[-1] / 20, rtol=0.03)
+        thresholds.append(float(model.optimizer.strategy_state[0].numpy()))
+    assert thresholds[3] < 0.6
+    (release,) = model.run.ledger.entries
+    assert release.noise_multiplier == 1.3 and "quantile" in release.noise_allocation
+
+
+def test_golden_multiplier_beside_a_quantile():
+    strategy = strategies.DPSGD(1.0, quantile=0.5, quantile_noise=12.8)
+    calibration = strategy.calibrate(plain(), None, 256)
+    assert calibration.deviations(1.1)[0] * 256 == pytest.approx(1.101017, abs=1e-6)
+
+
+def test_a_quantile_that_costs_more_than_the_update_is_refused():
+    x, y = rows(100)
+    model = plain()
+    strategy = strategies.DPSGD(1.0, quantile=0.5, quantile_noise=0.5)
+    with pytest.raises(ValueError, match="quantile_noise"):
+        model.fit(x, y, noise_multiplier=1.0, strategy=strategy, **FIT)
+    assert model.run.ledger.updates == 0
+
+
+@pytest.mark.parametrize("quantile", [0.2, 0.5, 0.8])
+def test_the_threshold_converges_to_the_quantile(quantile):
+    """Norms exp(N(0, 1)): the quantile is exp of the normal one."""
+    rng = np.random.default_rng(0)
+    strategy = strategies.DPSGD(10.0, quantile=quantile)
+    state, seen = [np.float32(1.0)], []
+    for update in range(150):
+        norms = np.exp(rng.normal(size=1000))
+        query = np.sum((norms <= 10.0 * float(state[0])) - 0.5) + 50.0 * rng.normal()
+        state = [keras.ops.convert_to_numpy(s) for s in strategy.advance(state, None, None, np.float32(query), 1000)]
+        seen += [10.0 * float(state[0])] if update > 75 else []
+    assert np.mean(rng.lognormal(size=100000) <= np.median(seen)) == pytest.approx(quantile, abs=0.05)
+
+
+def test_the_query_counts_and_has_sensitivity_one_half():
+    model = plain()
+    x, y = rows(BATCH)
+    weight = ONES.copy()
+    weight[:3] = 0.0
+    norms = np.linalg.norm(logistic_gradients(model, x, y), axis=1)
+    strategy = strategies.DPSGD(float(np.median(norms)), quantile=0.5)
+    (with_padding,) = averaged(model, strategy, (x, y, weight))[1]
+    assert with_padding == np.sum((norms[3:] <= strategy.clip_norm) - 0.5)
+
+
+def test_from_keras_shares_layers_and_trains_any_graph():
+    a, b = keras.Input((4,)), keras.Input((3,))
+    shared = keras.layers.Dense(5, activation="relu")
+    inner = keras.Sequential([keras.Input((4,)), shared])
+    merged = keras.layers.Concatenate()([inner(a), shared(keras.layers.Dense(4)(b))])
+    plain_model = keras.Model([a, b], keras.layers.Dense(2, activation="softmax")(merged))
+    model = lipdp.DP_Model.from_keras(plain_model)
+    model.compile("sgd", loss=keras.losses.CategoricalCrossentropy())
+    rng = np.random.default_rng(0)
+    x = [rng.normal(size=(60, 4)), rng.normal(size=(60, 3))]
+    before = [np.array(w) for w in plain_model.get_weights()]
+    model.fit(x, np.eye(2)[rng.integers(0, 2, 60)], noise_multiplier=1.0, strategy="dpsgd", **FIT)
+    assert any((a != b).any() for a, b in zip(before, plain_model.get_weights(), strict=True))
+    with pytest.raises(ValueError, match="(?i)bound|SpectralDense"):
+        certify.lipschitz(model)
+    with pytest.raises(ValueError, match="lipdp.losses"):
+        model.summary_bounds(print_fn=lambda text: None)
+
+
+def test_lipschitz_models_train_with_dpsgd_too():
+    from models import mlp
+
+    x, y = rows(100, features=8)
+    model = mlp()
+    model.fit(x, y, noise_multiplier=1.0, strategy="dpsgd", **FIT)
+    rows_of_table = model.summary_bounds(print_fn=lambda text: None)
+    assert {row["noise_std"] for row in rows_of_table} == {None, 1.0 / 20}
+
+
+class Own(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.dense = keras.layers.Dense(3)
+
+    def call(self, x):
+        return self.dense(x)
+
+
+def test_from_keras_refuses():
+    subclassed = Own()
+    subclassed(np.zeros((1, 4)))
+    for wrong, message in (
+        (subclassed, "subclassed"),
+        (keras.Sequential([keras.layers.Dense(3)]), "input shape"),
+        (plain(), "private already"),
+        (keras.layers.Dense(3), "Keras model"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            lipdp.DP_Model.from_keras(wrong)
+
+
+ARGUMENTS = {
+    "clip_norm": ({"clip_norm": 0.0}, "clip_norm"),
+    "clip_norm NaN": ({"clip_norm": float("nan")}, "clip_norm"),
+    "clip_norm text": ({"clip_norm": "1"}, "clip_norm"),
+    "norms": ({"clip_norm": [1.0, 2.0]}, "per_layer"),
+    "clipping": ({"clipping": "hard"}, "clipping"),
+    "quantile": ({"quantile": 1.0}, "quantile"),
+    "quantile per layer": ({"quantile": 0.5, "clipping": "per_layer"}, "flat"),
+    "noise without quantile": ({"quantile_noise": 3.0}, "quantile"),
+    "views": ({"views": 0}, "views"),
+    "augmentation": ({"augmentation": lambda x, key: x}, "augmentation"),
+    "augmentation layer": ({"augmentation": keras.layers.RandomFlip()}, "augmentation"),
+    "stability": ({"stability": -1.0}, "stability"),
+}
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_bad_arguments(name):
+    arguments, message = ARGUMENTS[name]
+    with pytest.raises(ValueError, match=message):
+        strategies.DPSGD(**arguments)
+
+
+def stack(*layers):
+    return lipdp.DP_Model.from_keras(keras.Sequential([keras.Input((6,)), *layers, keras.layers.Dense(3)]))
+
+
+MODELS = {
+    "batch normalisation": (lambda: stack(keras.layers.BatchNormalization()), "GroupNormalization"),
+    "regulariser": (lambda: stack(keras.layers.Dense(4, kernel_regularizer="l2")), "(?i)regulari"),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_models_without_per_example_gradients(name):
+    make, message = MODELS[name]
+    model = make()
+    model.compile("sgd", loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    with pytest.raises(ValueError, match=message):
+        model.fit(*rows(100), noise_multiplier=1.0, strategy="dpsgd", **FIT)
+    assert model.run.ledger.updates == 0
+
+
+def test_zero_trainable_weights():
+    model = plain()
+    model.trainable = False
+    model.compile("sgd", loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    with pytest.raises(ValueError, match="no trainable weights"):
+        model.fit(*rows(100), noise_multiplier=1.0, strategy="dpsgd", **FIT)
+
+
+def test_probabilities_into_a_loss_on_logits():
+    inputs = keras.Input((6,))
+    model = lipdp.DP_Model(inputs, keras.layers.Dense(3, activation="softmax")(inputs))
+    model.compile("sgd", loss=losses.SparseCategoricalCrossentropy())
+    with pytest.raises(ValueError, match="logits"):
+        model.fit(*rows(100), noise_multiplier=1.0, strategy="dpsgd", **FIT)
+
+
+def test_two_outputs():
+    inputs = keras.Input((6,))
+    model = lipdp.DP_Model(inputs, [keras.layers.Dense(3)(inputs), keras.layers.Dense(2)(inputs)])
+    model.compile("sgd", loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    with pytest.raises(ValueError, match="one output"):
+        model.fit(*rows(100), noise_multiplier=1.0, strategy="dpsgd", **FIT)
+
+
+def test_a_wrong_number_of_norms():
+    with pytest.raises(ValueError, match="one norm per layer"):
+        plain().fit(*rows(100), noise_multiplier=1.0, strategy=strategies.DPSGD([1.0, 1.0], "per_layer"), **FIT)
+
+
+def test_an_augmentation_that_mixes():
+    class Mix(strategies.RandomShift):
+        def __call__(self, images, key):
+            return images + images[::-1]
+
+    inputs = keras.Input((4, 4, 1))
+    model = lipdp.DP_Model(inputs, keras.layers.Dense(3)(keras.layers.Flatten()(inputs)))
+    model.compile("sgd", loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    x, y = np.zeros((100, 4, 4, 1)), np.zeros(100, "int32")
+    with pytest.raises(ValueError, match="mixes examples"):
+        model.fit(x, y, noise_multiplier=1.0, strategy=strategies.DPSGD(views=2, augmentation=Mix(1)), **FIT)
