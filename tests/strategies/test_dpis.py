@@ -10,7 +10,7 @@ from models import DELTA, blobs, weights
 from scipy import stats
 
 import lipdp
-from lipdp import importance, sampling, strategies
+from lipdp import data, importance, networks, sampling, strategies
 from lipdp.strategies import DPIS
 
 FIT = {"batch_size": 40, "delta": DELTA, "verbose": 0}
@@ -104,8 +104,8 @@ def test_rejected_padding_and_overflowing_rows_add_nothing():
     x[2] = 1e30
     weight = np.array([1.0, 1.0, 1.0, 0.0], "float32")
     thresholds = np.array([np.inf, 1e9, 1e-6, 1e-6], "float32")
-    data = (x, y, weight, np.ones(4, "float32"), thresholds, weight)
-    (total,), norms = eager_part(DPIS(), model, data)
+    rows = (x, y, weight, np.ones(4, "float32"), thresholds, weight)
+    (total,), norms = eager_part(DPIS(), model, rows)
     assert (total == 0.0).all() and norms[2] == 0.0 and np.isfinite(norms).all()
 
 
@@ -298,6 +298,16 @@ def test_an_interrupted_update_stays_charged():
     assert kinds(model) == {"gradient": 1, "norm_sum": 1}
     model.fit(*blobs(), epochs=2, epsilon=2.0, strategy=DPIS(), **FIT)
     assert model.run.ledger.updates == 20 and model.privacy.epsilon() <= 2.0
+
+
+def test_a_recurrent_network_learns_texts():
+    texts = data.made_up_text(400, length=8)
+    keras.utils.set_random_seed(0)
+    plain = networks.bidirectional_lstm(50, 8, embedding_size=8, units=8)
+    model = compiled(plain, optimizer=keras.optimizers.Adam(0.03))
+    model.fit(texts.x_train, texts.y_train, epochs=4, epsilon=8.0, strategy="dpis", seed=0, **FIT)
+    assert model.evaluate(texts.x_test, texts.y_test, verbose=0, return_dict=True)["accuracy"] > 0.65
+    assert model.privacy.epsilon() <= 8.0
 
 
 @pytest.mark.parametrize(
