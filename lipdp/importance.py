@@ -132,7 +132,7 @@ class Conductor:
         proposal = Proposal.capped(
             np.minimum(self._norms, budget.clip_norm),
             growth=self._strategy.growth,
-            floor=self._strategy.floor * budget.clip_norm,
+            floor=self._strategy.floor * budget.norm_sum / budget.num_examples,
             norm_sum=budget.norm_sum,
             batch_size=budget.batch_size,
             clip_norm=budget.clip_norm,

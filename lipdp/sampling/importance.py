@@ -36,15 +36,15 @@ class Proposal:
     Bound: whatever the bounds are, an example is included with probability at most `b clip_norm / norm_sum`,
     independently of the others; this is what `accounting.importance.ImportanceFilter.update` charges.
     Not covered: which examples were proposed, and how many: both stay secret.
-    Source: the two stages multiply to `b |g_i| / norm_sum`; `capped` keeps the first one at most 1 (Wei et al. 2022
-    cut it at 1 instead, which breaks the product).
+    Source: the two stages multiply to `b |g_i| / norm_sum`; bounds are capped so that the first one is at most 1
+    (Wei et al. 2022 cut it at 1 instead, which breaks the product).
 
     Example:
         >>> proposal = Proposal.capped(
         ...     np.array([0.2, 1.0, 0.0]), growth=5.0, floor=0.1, norm_sum=2.0, batch_size=1, clip_norm=1.0
         ... )
         >>> proposal.bounds.tolist(), proposal.probabilities.tolist()
-        ([1.0, 2.0, 0.5], [0.5, 1.0, 0.25])
+        ([1.0, 1.0, 0.5], [0.5, 0.5, 0.25])
         >>> proposal.inclusion(np.array([0.5, 3.0, 0.0])).tolist()
         [0.25, 0.5, 0.0]
     """
@@ -76,18 +76,22 @@ class Proposal:
     def capped(
         cls, norms, *, growth: float, floor: float, norm_sum: float, batch_size: int, clip_norm: float
     ) -> "Proposal":
-        """Returns the proposal with bounds `min(growth * max(norms, floor), norm_sum / batch_size)`.
+        """Returns the proposal with bounds `min(growth * max(norms, floor), clip_norm)`.
+
+        No bound above `clip_norm` is needed, as no clipped gradient is longer; inclusion probabilities are those of
+        the looser cap `norm_sum / batch_size`, with fewer gradients to compute.
 
         Args:
             norms: `(N,)`, at least 0: clipped gradient norms as they were last seen.
-            growth: the factor k, at least 1, by which a norm may have grown since; also the cost in gradients.
+            growth: the factor k, at least 1, by which a norm may have grown since: about as many times the
+                gradients of DP-SGD are computed, or fewer.
             floor: gL, above 0: an example of smaller norm is proposed as if it had this one.
             norm_sum, batch_size, clip_norm: see the class.
         """
         growth, floor = checks.positive("growth", growth), checks.positive("floor", floor)
         if growth < 1.0:
             raise ValueError(f"growth is below 1. Received: growth={growth!r}. Pass a factor such as 5.")
-        bounds = np.minimum(growth * np.maximum(norms, floor), norm_sum / batch_size)
+        bounds = np.minimum(growth * np.maximum(norms, floor), clip_norm)
         return cls(bounds, norm_sum=norm_sum, batch_size=batch_size, clip_norm=clip_norm)
 
     @property

@@ -22,8 +22,10 @@ class DPIS(PerExample):
         clip_norm: L2 norm C > 0 that gradients are clipped to; with `clip_scale` the norm that they are clipped to
             for the sum from which C follows.
         growth: Factor k >= 1 by which a norm may have grown since it was last seen, before it is clipped to that
-            bound. An update computes up to about k times as many gradients as one of DP-SGD.
-        floor: Fraction in (0, 1] of C: an example of shorter gradient is proposed as if it had this norm.
+            bound. An update computes about `B N / K` times the mean of `min(k |g|, C)` gradients: as many as DP-SGD
+            where all are longer than C, and on average at most `(1 + floor) k` times as many.
+        floor: Fraction in (0, 1] of the mean norm K / N: an example of shorter gradient is proposed as if it had
+            this norm.
         first_phase: Fraction of the epochs in [0, 1] during which later epochs are planned as costly as those of
             DP-SGD. What sampling saved is spent in the epochs after them.
         clip_scale: None for a constant C; or the factor lambda > 0 with which C follows the released mean of the
@@ -39,8 +41,8 @@ class DPIS(PerExample):
         beginning of each epoch from what is left of the budget, and no sequence of norm sums exceeds it
         (`accounting.importance`). Norms of examples are never released or saved: a resumed run computes them
         anew. Not covered: an example whose gradient overflows float32; the number of gradients computed, which shows
-        in the time an update takes. Source: Wei et al. 2022, with proposals capped at K / B (otherwise probabilities
-        would be cut at 1 and contributions exceed what is accounted), sums of all norms instead of a
+        in the time an update takes. Source: Wei et al. 2022, with proposals capped (otherwise probabilities would be
+        cut at 1 and contributions exceed what is accounted), sums of all norms instead of a
         subsample, and one order for the whole run.
 
     Example:
@@ -57,7 +59,7 @@ class DPIS(PerExample):
         self,
         clip_norm: float = 1.0,
         growth: float = 5.0,
-        floor: float = 0.05,
+        floor: float = 0.1,
         first_phase: float = 0.8,
         clip_scale: float | None = None,
         norm_sum_noise: float | None = None,

@@ -20,10 +20,13 @@ GRADIENTS[7] = 0.0
 NORMS = np.linalg.norm(GRADIENTS, axis=1)
 
 
-def proposal(growth, norm_sum, stale=None):
+def proposal(growth, norm_sum, cap):
     """A proposal from stale norms: wrong by factors up to ten in both directions."""
-    stale = np.minimum(NORMS * np.random.default_rng(1).uniform(0.1, 10.0, N) if stale is None else stale, C)
-    return Proposal.capped(stale, growth=growth, floor=0.05, norm_sum=norm_sum, batch_size=B, clip_norm=C)
+    stale = np.minimum(NORMS * np.random.default_rng(1).uniform(0.1, 10.0, N), C)
+    if cap == "clip_norm":
+        return Proposal.capped(stale, growth=growth, floor=0.05, norm_sum=norm_sum, batch_size=B, clip_norm=C)
+    bounds = np.minimum(growth * np.maximum(stale, 0.05), norm_sum / B)
+    return Proposal(bounds, norm_sum=norm_sum, batch_size=B, clip_norm=C)
 
 
 def release(p, updates, rng):
@@ -39,11 +42,18 @@ def release(p, updates, rng):
     return p.norm_sum / (N * B) * sums, np.bincount(example, minlength=N), np.bincount(included, minlength=N)
 
 
-# The cap norm_sum / B binds in the second case for most, in the first one for nobody.
-@pytest.mark.parametrize("growth, norm_sum", [(2.0, 20.0), (5.0, 1.05 * B * C), (1.0, 30.0)])
-def test_the_mean_is_the_mean_of_the_clipped_gradients(growth, norm_sum):
-    p, draws = proposal(growth, norm_sum), 50000
-    assert (p.bounds == p.cap).any() == (growth == 5.0)
+@pytest.mark.parametrize(
+    "growth, norm_sum, cap, binds",
+    [
+        (2.0, 20.0, "norm_sum / B", False),
+        (5.0, 1.05 * B * C, "norm_sum / B", True),  # probability 1
+        (5.0, 20.0, "clip_norm", True),
+        (1.0, 30.0, "clip_norm", True),
+    ],
+)
+def test_the_mean_is_the_mean_of_the_clipped_gradients(growth, norm_sum, cap, binds):
+    p, draws = proposal(growth, norm_sum, cap), 50000
+    assert (p.bounds == (C if cap == "clip_norm" else p.cap)).any() == binds
     clipped = GRADIENTS * np.minimum(1.0, p.limits / np.maximum(NORMS, 1e-12))[:, None]
     released, proposals, inclusions = release(p, draws, np.random.default_rng(2))
     difference = released.mean(axis=0) - clipped.mean(axis=0)
@@ -58,12 +68,11 @@ def test_the_mean_is_the_mean_of_the_clipped_gradients(growth, norm_sum):
     assert p.inclusion(NORMS).max() <= B * C / p.norm_sum
 
 
-def test_capping_leaves_the_clipped_gradients_alone():
-    p = proposal(5.0, 1.05 * B * C)
-    uncapped = np.minimum(5.0 * np.maximum(np.minimum(NORMS, C), 0.05), np.inf)
-    assert (p.bounds < uncapped).any() or (p.bounds == p.cap).any()
-    binding = p.bounds == p.cap
-    assert binding.any() and (p.limits[binding] == C).all()
+def test_the_cap_changes_the_cost_and_nothing_else():
+    loose, tight = proposal(5.0, 20.0, "norm_sum / B"), proposal(5.0, 20.0, "clip_norm")
+    assert tight.probabilities.sum() < 0.9 * loose.probabilities.sum()
+    np.testing.assert_allclose(tight.inclusion(NORMS), loose.inclusion(NORMS), rtol=1e-12)
+    np.testing.assert_array_equal(tight.limits, loose.limits)
 
 
 def test_the_uncapped_variant_is_refused():
@@ -71,7 +80,7 @@ def test_the_uncapped_variant_is_refused():
     with pytest.raises(ValueError, match="contribute more than is accounted"):
         Proposal(np.full(N, 5.0 * C), norm_sum=1.5 * B * C, batch_size=B, clip_norm=C)
     capped = Proposal.capped(np.full(N, C), growth=5.0, floor=0.1, norm_sum=1.5 * B * C, batch_size=B, clip_norm=C)
-    assert (capped.probabilities == 1.0).all()
+    assert capped.probabilities == pytest.approx(1 / 1.5)
     assert capped.inclusion(np.full(N, 9.0)) == pytest.approx(1 / 1.5)
 
 

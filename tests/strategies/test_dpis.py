@@ -71,7 +71,8 @@ def test_the_mean_of_the_gradient_is_that_of_the_clipped_ones(norm_sum, growth):
     per_example = x[:, :, None] * (p / p.sum(axis=1, keepdims=True) - np.eye(3)[y])[:, None, :]
     norms = np.linalg.norm(per_example, axis=(1, 2))
     stale = np.minimum(norms * np.random.default_rng(2).uniform(0.2, 5.0, n), c)
-    proposal = sampling.Proposal.capped(stale, growth=growth, floor=0.05, norm_sum=norm_sum, batch_size=b, clip_norm=c)
+    bounds = np.minimum(growth * np.maximum(stale, 0.05), norm_sum / b)
+    proposal = sampling.Proposal(bounds, norm_sum=norm_sum, batch_size=b, clip_norm=c)
     assert (proposal.bounds == proposal.cap).any() == (growth == 5.0)
     clipped = per_example * np.minimum(1.0, proposal.limits / norms)[:, None, None]
 
