@@ -136,3 +136,18 @@ def test_refuses_foreign_text(text, message):
 def test_release_refuses(change, message):
     with pytest.raises(ValueError, match=message):
         dataclasses.replace(UPDATE, **change)
+
+
+def test_sums_that_later_noise_follows_from_make_a_ledger_adaptive():
+    total = dataclasses.replace(UPDATE, kind="norm_sum", sampling_probability=1.0, noise_multiplier=1200.0)
+    ledger = ledger_of((UPDATE, 5))
+    assert not ledger.adaptive and ledger.releases == 5
+    ledger.charge(total, 2)
+    assert ledger.adaptive and (ledger.updates, ledger.releases) == (5, 7)
+    for accountant in ("pld", "rdp"):
+        with pytest.raises(ValueError, match="follow.* from earlier releases"):
+            ledger.epsilon(1e-5, accountant)
+    assert ledger.epsilon(1e-5, "rdp_order:8.0") == accounting.compose(ledger.mechanisms(), 1e-5, "rdp_order:8.0")
+    assert Ledger.from_json(ledger.to_json()) == ledger
+    with pytest.raises(ValueError, match="kind"):
+        dataclasses.replace(UPDATE, kind="norms")

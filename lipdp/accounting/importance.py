@@ -84,7 +84,7 @@ class ImportanceFilter:
         ... )
         >>> budget.charge_norm_sum()
         >>> round(budget.begin_epoch(norm_sum=6000.0, clip_norm=0.1), 3)  # all gradients at the clipping norm
-        0.806
+        0.807
         >>> budget.charge_update()
         >>> budget.epsilon() < 4.0
         True

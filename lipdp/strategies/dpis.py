@@ -35,7 +35,8 @@ class DPIS(PerExample):
             released, about 0.02 of what N is believed to be; `fit` then needs `steps_per_epoch`.
 
     Guarantee:
-        Conditions: as for `DPSGD`; `fit(epsilon=...)`, which fixes one RDP order in advance. Bound: whatever norms
+        Conditions: as for `DPSGD`; `fit(epsilon=...)`, which fixes one RDP order in advance and accounts at it,
+        whatever `accountant` says. Bound: whatever norms
         are stored, an example is included with probability at most `B C / K` and contributes `K / (N B)`, so an
         update is a Poisson-sampled Gaussian mechanism; sums of norms have sensitivity C. Noise is solved at the
         beginning of each epoch from what is left of the budget, and no sequence of norm sums exceeds it

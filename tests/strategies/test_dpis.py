@@ -1,5 +1,6 @@
 """DPIS in `fit`: the mean it releases, the noise it adds, what it charges, and how it goes on."""
 
+import dataclasses
 import json
 
 import keras
@@ -221,6 +222,18 @@ def test_the_file_holds_no_number_of_the_data():
         "num_examples", "order", "norm_sum", "clip_norm", "noise_multiplier", "epoch", "updates", "count_charged",
         "clip_sum_charged", "norm_sum_charged",
     }  # fmt: skip
+
+
+def test_an_older_file_forgets_no_sum():
+    model = network()
+    model.fit(*blobs(), epochs=1, epsilon=1.0, strategy=DPIS(), **FIT)
+    run, older = model.run, model.run.to_array()
+    described = dataclasses.replace(run.ledger.entries[0], count=0)
+    assert described.kind == "norm_sum"
+    run.ledger.charge(described)
+    releases = run.ledger.releases
+    run.restore(older)
+    assert run.ledger.releases == releases
 
 
 def test_more_budget_keeps_the_order():
