@@ -31,12 +31,12 @@ SCHEDULE = {
 }
 SETTINGS = {
     "logistic": {
-        "dpsgd": {"clip_norm": 1.0, "learning_rate": 1.0},
-        "adaclip": {"clip_norm": 1.0, "learning_rate": 1.0, "variance_momentum": 0.95, "floor": 0.3},
+        "dpsgd": {"clip_norm": 1.0, "learning_rate": 2.0},
+        "adaclip": {"clip_norm": 1.0, "learning_rate": 2.0, "variance_momentum": 0.97},
     },
     "network": {
         "dpsgd": {"clip_norm": 1.0, "learning_rate": 0.5},
-        "adaclip": {"clip_norm": 1.0, "learning_rate": 0.5, "granularity": "layer", "variance_momentum": 0.95},
+        "adaclip": {"clip_norm": 1.0, "learning_rate": 0.5, "granularity": "layer", "variance_momentum": 0.97},
     },
 }
 
@@ -111,7 +111,7 @@ def figure(dimensions=(10, 30, 100, 300, 1000), seeds=(0, 1, 2)) -> list[dict]:
     rows = []
     for d in dimensions:
         for name, strategy in (
-            ("adaclip", strategies.AdaCliP(1.0, variance_momentum=0.97, floor=0.001)),
+            ("adaclip", strategies.AdaCliP(1.0, variance_momentum=0.9, caution=0.0, floor=0.001)),
             ("dpsgd", strategies.DPSGD(1.0)),
         ):
             errors = []
@@ -124,9 +124,9 @@ def figure(dimensions=(10, 30, 100, 300, 1000), seeds=(0, 1, 2)) -> list[dict]:
                 inputs = keras.Input((d,))
                 outputs = keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")(inputs)
                 model = lipdp.DP_Model(inputs, outputs)
-                model.compile(keras.optimizers.SGD(0.1), loss=keras.losses.MeanSquaredError())
+                model.compile(keras.optimizers.SGD(0.05), loss=keras.losses.MeanSquaredError())
                 options = {"batch_size": 500, "delta": 1e-5, "noise_multiplier": 2.0, "seed": seed, "verbose": 0}
-                model.fit(x, y, epochs=20, strategy=strategy, **options)
+                model.fit(x, y, epochs=30, strategy=strategy, **options)
                 errors.append(float(np.sum((model.get_weights()[0].ravel() - np.eye(1, d).ravel()) ** 2)))
             rows.append({"dimension": d, "strategy": name, "error": statistics.mean(errors), "runs": len(errors)})
             print(rows[-1], flush=True)

@@ -55,12 +55,14 @@ def probe(model, batches, loss, capture):
     trainable = [v.value for v in model.trainable_variables]
     non_trainable = [v.value for v in model.non_trainable_variables]
 
+    training = {"training": True} if model._call_has_training_arg else {}
+
     def run(trainable, non_trainable, x):
         ones = jnp.ones((jax.tree.leaves(x)[0].shape[0],))
         record = capture(model, x, None, ones, loss_values=loss, trainable=trainable, non_trainable=non_trainable)
 
         def total(trainable):
-            return jnp.sum(loss(None, model.stateless_call(trainable, non_trainable, x, training=True)[0]))
+            return jnp.sum(loss(None, model.stateless_call(trainable, non_trainable, x, **training)[0]))
 
         return record.squared_norms(), record.weighted_sum(ones), jax.grad(total)(trainable)
 

@@ -60,6 +60,19 @@ def capture(model, x, y, weight, *, loss_values, views=1, trainable=None, non_tr
         gradient, provided that no layer mixes examples (`supported`). A weight of 0 gives gradients of exactly
         zero as long as the loss of the padding is finite. Norms are computed in float32; where terms cancel a
         margin of twice the unit in the last place is added. Not covered: losses that are NaN or infinite.
+
+    Example:
+        >>> import keras
+        >>> from keras import ops
+        >>> from lipdp import gradients
+        >>> model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, kernel_initializer="ones")])
+        >>> record = gradients.capture(
+        ...     model, ops.ones((2, 3)), None, ops.ones((2,)),
+        ...     loss_values=lambda y, y_pred: y_pred[:, 0],
+        ...     trainable=[v.value for v in model.trainable_variables], non_trainable=[],
+        ... )
+        >>> [float(n[0]) for n in record.squared_norms()]
+        [3.0, 1.0]
     """
     batch_rows = Rows(ops.shape(weight)[0], views)
     found = leaves(model)
@@ -69,7 +82,8 @@ def capture(model, x, y, weight, *, loss_values, views=1, trainable=None, non_tr
         tape = Tape(mark, batch_rows)
         with _overridden(found, tape):
             if keras.backend.backend() == "jax":
-                y_pred, updated = model.stateless_call(trainable, non_trainable, x, training=True)
+                training = {"training": True} if model._call_has_training_arg else {}
+                y_pred, updated = model.stateless_call(trainable, non_trainable, x, **training)
             else:
                 y_pred, updated = model(x, training=True), None
         values = loss_values(y, y_pred)

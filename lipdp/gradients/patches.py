@@ -34,25 +34,32 @@ class Geometry:
             pads.append((total // 2, total - total // 2))
         return pads
 
-    def slices(self, image, places):
+    def slices(self, image, places, channels_first: bool = False):
         """For each tap what it reads: `(rows, *places, channels)`, a strided part of the padded image.
 
         Args:
             image: `(rows, *sizes, channels)`.
             places: Number of output places along each axis; integers, or scalars where they are not known.
+            channels_first: Whether channels stand before the sizes and places instead.
         """
-        pads = self.pads(image.shape[1:-1], places)
+        last = len(image.shape) - 1
+        sizes = image.shape[2:] if channels_first else image.shape[1:last]
+        pads = self.pads(sizes, places)
         if any(p > 0 for pair in pads for p in pair):
-            image = ops.pad(image, [(0, 0), *((max(a, 0), max(b, 0)) for a, b in pads), (0, 0)])
+            grown = [(max(a, 0), max(b, 0)) for a, b in pads]
+            grown.insert(0 if channels_first else len(grown), (0, 0))
+            image = ops.pad(image, [(0, 0), *grown])
         cut = [max(-a, 0) for a, _ in pads]
         for tap in itertools.product(*(range(k) for k in self.kernel)):
             starts = [t * d + c for t, d, c in zip(tap, self.dilation, cut, strict=True)]
             axes = [slice(b, b + (m - 1) * s + 1, s) for b, m, s in zip(starts, places, self.strides, strict=True)]
-            yield image[(slice(None), *axes)]
+            yield image[(slice(None), slice(None), *axes) if channels_first else (slice(None), *axes)]
 
 
 class Taps:
-    """Gradients of a kernel as one list of matrices per tap, `(batch, *groups, inputs, outputs)`.
+    """Gradients of a kernel as a list of matrices `(batch, *groups, inputs, outputs)`, one per tap or one for all.
+
+    Stacking them would cost as much as half of making them.
 
     Args:
         make: Function that returns the list.
@@ -83,7 +90,7 @@ class Taps:
     def scaled_squared_norm(self, centre, inverse_scale):
         parts = self._matrices()
         centre, scale = (
-            ops.reshape(ops.broadcast_to(t, self._shape), (len(parts), *self._shape[-2:]))
+            ops.reshape(ops.broadcast_to(t, self._shape), (len(parts), -1, self._shape[-1]))
             for t in (centre, inverse_scale)
         )
         total = 0.0
@@ -122,12 +129,23 @@ def kernel_factor(rows, image, g, geometry: Geometry, shape):
     if positions is not None and positions * (taps * inputs + outputs) < taps * inputs * outputs:
         patches = ops.concatenate(list(geometry.slices(image, places)), axis=-1)
         return Outer(rows.positions(patches), rows.positions(g), layout)
+    few = inputs < 4 and all(isinstance(p, int) for p in places)
+
+    def all_at_once():
+        """For few channels: one product per example; channels first, so that a row of the patches is a row."""
+        image_first = ops.transpose(image, (0, len(image.shape) - 1, *range(1, len(image.shape) - 1)))
+        patches = ops.concatenate(list(geometry.slices(image_first, places, channels_first=True)), axis=1)
+        size = math.prod(places)
+        matrix = ops.matmul(ops.reshape(patches, (-1, taps * inputs, size)), ops.reshape(g, (-1, size, outputs)))
+        if rows.views != 1:
+            matrix = ops.sum(rows.examples(matrix), axis=1)
+        return [matrix]
 
     def each():
         cotangents = rows.positions(g)
         return [backend.contract(rows.positions(s), cotangents) for s in geometry.slices(image, places)]
 
-    return Taps(each, shape)
+    return Taps(all_at_once if few else each, shape)
 
 
 def grouped_factor(rows, image, g, geometry: Geometry, shape, groups: int):

@@ -15,8 +15,8 @@ def supported(model, probe: bool = True) -> None:
 
     Args:
         model: A built Keras model.
-        probe: Whether to run the model on three random rows as well (see Guarantee). Left out by itself where an
-            inner size of the input is not known.
+        probe: Whether to run the model on three random rows as well (see Guarantee). Where an inner size of the
+            input is not known 8 is tried, and the probe is left out if the model cannot run on it.
 
     Raises:
         ValueError: names the layer and what to use in its place.
@@ -27,6 +27,11 @@ def supported(model, probe: bool = True) -> None:
         replaced, and the sum of all gradients must be the ordinary gradient. This finds layers that mix examples or
         reorder the rows of a batch, and weights that are used where they cannot be seen. Not covered: layers that do
         so for some inputs only.
+
+    Example:
+        >>> import keras
+        >>> from lipdp import gradients
+        >>> gradients.supported(keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)]))
     """
     if not model.built:
         raise ValueError(f"Model '{model.name}' has no weights yet. Build it, or give it an `Input`.")
@@ -110,19 +115,25 @@ def _refuse_random(layer) -> None:
 def _probe(model) -> None:
     structure = getattr(model, "_functional", None) or model
     structure = getattr(structure, "_inputs_struct", None)
-    if structure is None or any(None in t.shape[1:] for t in tree.flatten(structure)):
+    if structure is None:
         return
+    unknown = any(None in t.shape[1:] for t in tree.flatten(structure))
     rng = np.random.default_rng(0)
 
     def draw(tensor):
-        shape = (3, *tensor.shape[1:])
+        shape = (3, *(8 if size is None else size for size in tensor.shape[1:]))
         if keras.backend.is_float_dtype(tensor.dtype):
             return rng.normal(size=shape).astype(tensor.dtype)
         return rng.integers(0, 2, shape).astype(tensor.dtype)
 
     first = tree.map_structure(draw, structure)
     second = tree.map_structure(lambda t: np.concatenate([t[:1], _other(rng, t[1:])]), first)
-    (norms, sums, ordinary), (others, _, _) = backend.probe(model, [first, second], _loss, capture)
+    try:
+        (norms, sums, ordinary), (others, _, _) = backend.probe(model, [first, second], _loss, capture)
+    except Exception:
+        if unknown:
+            return
+        raise
     scale = max(float(np.sqrt(max(np.max(n) for n in norms))), 1e-12)
     for variable, a, b, total, expected in zip(model.trainable_variables, norms, others, sums, ordinary, strict=True):
         if abs(np.sqrt(a[0]) - np.sqrt(b[0])) > 1e-3 * scale:

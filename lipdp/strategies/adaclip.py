@@ -9,8 +9,8 @@ from keras import ops
 from lipdp.strategies.base import PerExample, clip_factors, total_norm
 
 GRANULARITIES = ("coordinate", "layer")
-# Deviations stay within these factors of the first one, whatever the noise makes of their estimates.
-_RANGE = (1e-4, 1e4)
+# Variances stay below this factor of the first one, whatever the noise makes of their estimates.
+_LARGEST = 1e8
 
 
 @keras.saving.register_keras_serializable(package="lipdp")
@@ -31,7 +31,10 @@ class AdaCliP(PerExample):
             when the noise per weight exceeds the gradient.
         mean_momentum: In [0, 1): how slowly the mean follows the released gradients.
         variance_momentum: In [0, 1): the same for the variance.
-        floor: Least deviation of a weight, relative to the root mean square of its variable, in (0, 1].
+        caution: How many standard errors are added to each estimated variance, >= 0: where the noise hides the
+            variance, weights are then treated alike, as in DP-SGD.
+        floor: Least deviation of a weight, relative to the root mean square of its variable, and of a
+            variable relative to all weights, in (0, 1].
         views: Copies of each example, averaged before clipping.
         augmentation: What makes the copies differ, such as `RandomShift(4)`.
 
@@ -43,8 +46,8 @@ class AdaCliP(PerExample):
         the transform. Mean and variance are functions of released gradients. Not covered: an example
         whose gradient overflows float32. Source: Pichapati et al. 2019. Their equation 5 for the variance
         holds for a batch of one; here it is `B / 2 ((g - g')^2 - both noise variances)` from two consecutive
-        releases g and g' of batches of B (a mean that moves would count B-fold), averaged over updates
-        before it is limited.
+        releases g and g' of batches of B (a mean that moves would count B-fold), averaged over updates by
+        precision before it is limited.
 
     Example:
         >>> from lipdp import strategies
@@ -60,6 +63,7 @@ class AdaCliP(PerExample):
         granularity: str = "coordinate",
         mean_momentum: float = 0.99,
         variance_momentum: float = 0.99,
+        caution: float = 1.0,
         floor: float = 0.01,
         adapt_norm: bool = False,
         views: int = 1,
@@ -73,7 +77,9 @@ class AdaCliP(PerExample):
                 raise ValueError(f"`{name}` must be in [0, 1). Received: {name}={value!r}.")
         if not isinstance(floor, (int, float)) or not 0.0 < floor <= 1.0:
             raise ValueError(f"`floor` must be in (0, 1]. Received: floor={floor!r}.")
-        self.granularity = granularity
+        if not isinstance(caution, (int, float)) or not 0.0 <= caution < math.inf:
+            raise ValueError(f"`caution` must be finite and at least 0. Received: caution={caution!r}.")
+        self.granularity, self.caution = granularity, float(caution)
         self.mean_momentum, self.variance_momentum = float(mean_momentum), float(variance_momentum)
         self.floor, self.adapt_norm = float(floor), bool(adapt_norm)
 
@@ -82,13 +88,14 @@ class AdaCliP(PerExample):
         return f"in proportion to the transform of each {self.granularity} (sensitivity: of the first update)"
 
     def initial_state(self, variables) -> list:
-        """Means, variances, last releases and the variances of their noise, one of each per variable."""
+        """Means; weighted sums and weights of variances, in units of the first; last releases and their noise."""
         shapes = [tuple(v.shape) for v in variables]
         narrow = shapes if self.granularity == "coordinate" else [()] * len(shapes)
-        variance = self.clip_norm**2 / sum(math.prod(shape) for shape in shapes)
         return [
             *(np.zeros(shape, "float32") for shape in shapes),
-            *(np.full(shape, variance, "float32") for shape in narrow),
+            # The first deviation counts like an estimate with an error of 100 %.
+            *(np.ones(shape, "float32") for shape in narrow),
+            *(np.ones(shape, "float32") for shape in narrow),
             *(np.zeros(shape, "float32") for shape in shapes),
             # Below 0: nothing has been released yet.
             *(np.full(shape, -1.0, "float32") for shape in narrow),
@@ -108,28 +115,40 @@ class AdaCliP(PerExample):
         return [a + s / batch_size for a, s in zip(self._transform(state)[0], sums, strict=True)]
 
     def advance(self, state, released, deviations, query, batch_size: int) -> list:
-        means, variances, last, noises = _quarters(state)
+        means, sums, weights, last, noises = _fifths(state)
+        present = [ops.square(s) for s in self._deviations(state)]
         narrow = (lambda t: t) if self.granularity == "coordinate" else ops.mean
-        keep_mean, keep_variance = self.mean_momentum, self.variance_momentum
+        first = self.clip_norm**2 / sum(math.prod(m.shape) for m in means)
         for i, (gradient, deviation) in enumerate(zip(released, deviations, strict=True)):
             noise = narrow(ops.square(deviation))
-            variance = 0.5 * batch_size * (narrow(ops.square(gradient - last[i])) - noise - noises[i])
-            averaged = keep_variance * variances[i] + (1.0 - keep_variance) * variance
-            variances[i] = ops.where(noises[i] < 0.0, variances[i], averaged)
-            means[i] = keep_mean * means[i] + (1.0 - keep_mean) * gradient
+            variance = 0.5 * batch_size * (narrow(ops.square(gradient - last[i])) - noise - noises[i]) / first
+            # Squared differences of normals vary by 2 (their variance)^2, and neighbours share half of their terms.
+            # Weighted by precision: releases from before the noise shrank must not outweigh those after it.
+            spread = present[i] / first + 0.5 * batch_size * (noise + noises[i]) / first
+            weight = (1.0 if len(noise.shape) else float(math.prod(gradient.shape))) / (3.0 * ops.square(spread))
+            weight = (1.0 - self.variance_momentum**2) * ops.where(noises[i] < 0.0, 0.0, weight)
+            keep = ops.where(noises[i] < 0.0, 1.0, self.variance_momentum)
+            sums[i] = keep * sums[i] + weight * variance
+            weights[i] = keep * weights[i] + weight
+            means[i] = self.mean_momentum * means[i] + (1.0 - self.mean_momentum) * gradient
             last[i], noises[i] = gradient, noise
-        return [*means, *variances, *last, *noises]
+        return [*means, *sums, *weights, *last, *noises]
+
+    def _deviations(self, state) -> list:
+        """Estimated deviations s, each of the shape of its variable or a number."""
+        means, sums, weights, _, _ = _fifths(state)
+        first, found = self.clip_norm**2 / sum(math.prod(m.shape) for m in means), []
+        for total, weight in zip(sums, weights, strict=True):
+            variance = total / weight + self.caution / ops.sqrt(weight)
+            # An estimate below 0 means that the noise hides the variance.
+            level = ops.clip(ops.mean(variance), self.floor**2, _LARGEST)
+            found.append(ops.sqrt(first * ops.clip(variance, self.floor**2 * level, _LARGEST)))
+        return found
 
     def _transform(self, state) -> tuple[list, list]:
         """Means a and widths b, each of the shape of its variable or a number."""
-        means, variances, _, _ = _quarters(state)
+        means, deviations = _fifths(state)[0], self._deviations(state)
         sizes = [math.prod(m.shape) for m in means]
-        first = self.clip_norm**2 / sum(sizes)
-        deviations = []
-        for variance in variances:
-            # An estimate below 0 means that the noise hides the variance.
-            level = ops.clip(ops.mean(variance), _RANGE[0] ** 2 * first, _RANGE[1] ** 2 * first)
-            deviations.append(ops.sqrt(ops.clip(variance, self.floor**2 * level, _RANGE[1] ** 2 * first)))
         if not self.adapt_norm:
             squares = [ops.sum(s * s) * (n / math.prod(s.shape)) for s, n in zip(deviations, sizes, strict=True)]
             factor = self.clip_norm / ops.sqrt(sum(squares[1:], squares[0]))
@@ -144,11 +163,12 @@ class AdaCliP(PerExample):
             "granularity": self.granularity,
             "mean_momentum": self.mean_momentum,
             "variance_momentum": self.variance_momentum,
+            "caution": self.caution,
             "floor": self.floor,
             "adapt_norm": self.adapt_norm,
         }
 
 
-def _quarters(state) -> tuple[list, list, list, list]:
-    n = len(state) // 4
-    return tuple(list(state[i * n : (i + 1) * n]) for i in range(4))
+def _fifths(state) -> tuple[list, ...]:
+    n = len(state) // 5
+    return tuple(list(state[i * n : (i + 1) * n]) for i in range(5))

@@ -130,8 +130,13 @@ FALLBACK = {
 }
 
 
+# Compiling these takes JAX long, and others show the same.
+SLOW = {"convolutional lstm", "stacked cells", "bidirectional", "conv3d valid", "transposed2d extra", "gru, no bias"}
+
+
 def _ids(cases):
-    return {"argvalues": list(cases.values()), "ids": list(cases)}
+    marks = {name: [pytest.mark.slow] if name in SLOW else [] for name in cases}
+    return {"argvalues": [pytest.param(case, marks=marks[name], id=name) for name, case in cases.items()]}
 
 
 @pytest.mark.parametrize("case", **_ids({**DENSE, **NORMALIZATIONS}))

@@ -20,7 +20,7 @@ def fallback(layer, call, tape, *args, **kwargs):
     constant = [None if v or not ops.is_tensor(t) else t for t, v in zip(flat, varying, strict=True)]
     static = [None if ops.is_tensor(t) else t for t in flat]
     variables = layer.trainable_variables
-    floats = [backend_float(t) for t in tree.flatten(outputs)]
+    floats = [_is_float(t) for t in tree.flatten(outputs)]
 
     def gradients(rows, g, inputs, constant, trainable, non_trainable):
         g = [t for t, keep in zip(tree.flatten(g), floats, strict=True) if keep]
@@ -32,7 +32,8 @@ def fallback(layer, call, tape, *args, **kwargs):
             values_of = zip(varying, constant, static, strict=True)
             inner = [next(left) if v else (c if c is not None else s) for v, c, s in values_of]
             inner_args, inner_kwargs = tree.pack_sequence_as((args, kwargs), inner)
-            inner_kwargs["training"] = True
+            if layer._call_has_training_arg:
+                inner_kwargs["training"] = True
             result, _ = layer.stateless_call(values, non_trainable, *inner_args, **inner_kwargs)
             result = [t for t, keep in zip(tree.flatten(result), floats, strict=True) if keep]
             return sum(ops.sum(r * c) for r, c in zip(result, cotangent, strict=True))
@@ -51,5 +52,5 @@ def fallback(layer, call, tape, *args, **kwargs):
     return tape.tap(outputs, saved, gradients)
 
 
-def backend_float(tensor) -> bool:
+def _is_float(tensor) -> bool:
     return keras.backend.is_float_dtype(keras.backend.standardize_dtype(tensor.dtype))

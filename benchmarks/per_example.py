@@ -1,0 +1,264 @@
+"""Cost of a DP-SGD step against the same network without privacy, interleaved in one process.
+
+    python benchmarks/per_example.py                 # both backends, all networks and sizes, memory
+    python benchmarks/per_example.py --backend tensorflow --network cnn --batch 1024 --rounds 15
+
+Two steps are compared, each the compiled training step that `fit` runs, with the same SGD:
+
+- private: Poisson batches as they are drawn and padded, per-example clipping, noise;
+- plain: the Keras model without privacy, exactly B rows.
+
+Ratios are paired within a round, so that a busy machine slows both sides. `--chunk` is `physical_batch_size` of the
+private step.
+"""
+
+import argparse
+import itertools
+import json
+import os
+import subprocess
+import sys
+import time
+
+# Batch sizes that stand for a network where none are asked for.
+SIZES = {
+    "cnn": (256, 1024, 4096),
+    "mlp": (256, 1024, 4096),
+    "lstm": (256,),
+    "transformer": (64,),
+    "unet": (64,),
+}
+STEPS = ("private", "plain")
+
+
+def build(network: str):
+    """A Keras model and the data it reads, as (model, x, y, loss)."""
+    import keras
+    import numpy as np
+    from keras import layers as L
+
+    rng = np.random.default_rng(0)
+    examples = 20000
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    y = rng.integers(0, 10, examples).astype("int32")
+    if network in ("cnn", "mlp"):
+        x = rng.random((examples, 28, 28, 1), dtype="float32")
+        if network == "mlp":
+            stack = [L.Flatten(), L.Dense(512, "relu"), L.Dense(512, "relu")]
+        else:
+            stack = []
+            for filters in (16, 32):
+                stack += [L.Conv2D(filters, 3, padding="same", activation="relu"), L.MaxPooling2D(2)]
+            stack += [L.Flatten(), L.Dense(128, "relu")]
+        model = keras.Sequential([keras.Input((28, 28, 1)), *stack, L.Dense(10)])
+    elif network == "lstm":
+        x = rng.integers(0, 100, (examples, 80)).astype("int32")
+        model = keras.Sequential([keras.Input((80,), dtype="int32"), L.Embedding(100, 8), L.LSTM(32), L.Dense(10)])
+    elif network == "transformer":
+        x = rng.normal(size=(examples, 80, 64)).astype("float32")
+        inputs = keras.Input((80, 64))
+        h = L.LayerNormalization()(inputs)
+        h = inputs + L.MultiHeadAttention(4, 16)(h, h)
+        z = L.Dense(64)(L.Dense(128, "gelu")(L.LayerNormalization()(h)))
+        model = keras.Model(inputs, L.Dense(10)(L.GlobalAveragePooling1D()(h + z)))
+    else:
+        x = rng.random((examples, 28, 28, 1), dtype="float32")
+        y = rng.random((examples, 28, 28, 1), dtype="float32")
+        model, loss = unet(keras, L), keras.losses.MeanSquaredError()
+    return model, x, y, loss
+
+
+def unet(keras, L):
+    """16, 32 and 64 channels, group normalisation, strided convolutions, skips by concatenation."""
+
+    def block(h, filters):
+        skip = h if h.shape[-1] == filters else L.Conv2D(filters, 1)(h)
+        for _ in range(2):
+            h = L.Conv2D(filters, 3, padding="same")(L.Activation("swish")(L.GroupNormalization(8)(h)))
+        return h + skip
+
+    inputs = keras.Input((28, 28, 1))
+    h = L.Conv2D(16, 3, padding="same")(inputs)
+    first = block(h, 16)
+    second = block(L.Conv2D(32, 3, strides=2, padding="same")(first), 32)
+    h = block(L.Conv2D(64, 3, strides=2, padding="same")(second), 64)
+    h = L.Conv2D(32, 3, padding="same")(L.UpSampling2D(2)(h))
+    h = block(L.Concatenate()([h, second]), 32)
+    h = L.Conv2D(16, 3, padding="same")(L.UpSampling2D(2)(h))
+    h = block(L.Concatenate()([h, first]), 16)
+    return keras.Model(inputs, L.Conv2D(1, 3, padding="same")(L.Activation("swish")(L.GroupNormalization(8)(h))))
+
+
+class Stepper:
+    """Calls the compiled training step of a network, on prepared batches."""
+
+    def __init__(self, network: str, step: str, batch: int, chunk: int | None = None):
+        import keras
+
+        import lipdp
+        from lipdp import strategies, training
+
+        model, x, y, loss = build(network)
+        self._jax = keras.backend.backend() == "jax"
+        if step == "private":
+            model = lipdp.DP_Model.from_keras(model)
+        model.compile(keras.optimizers.SGD(0.1), loss=loss)
+        self.model = model
+        if step == "private":
+            session = training.Session.prepare(
+                model,
+                x,
+                y,
+                batch_size=batch,
+                epochs=1000,
+                initial_epoch=0,
+                steps_per_epoch=None,
+                validation_split=0.0,
+                validation_data=None,
+                epsilon=None,
+                noise_multiplier=1.0,
+                delta=1e-5,
+                strategy=strategies.DPSGD(clip_norm=1.0),
+                accountant="pld",
+                physical_batch_size=chunk,
+                training_metrics=True,
+                seed=None,
+            )
+            self._armed = session.armed(verbose=0)
+            self._armed.__enter__()
+            source = session.batches()
+        else:
+            source = ((x[i * batch : (i + 1) * batch], y[i * batch : (i + 1) * batch]) for i in range(4))
+            model.optimizer.build(model.trainable_variables)
+        self._batches = [keras.tree.map_structure(keras.ops.convert_to_tensor, next(source)) for _ in range(4)]
+        self._feed = self._iterator()
+        model._symbolic_build(data_batch=self._batches[0])
+        model.make_train_function()
+        if self._jax:
+            names = ("trainable", "non_trainable", "optimizer", "metrics")
+            self._state = model._get_jax_state(**{f"{name}_variables": True for name in names})
+
+    def _iterator(self):
+        """An endless iterator as `fit` makes it; under TensorFlow with an unknown batch size."""
+        if self._jax:
+            return itertools.cycle(self._batches)
+        import tensorflow as tf
+
+        signature = tf.nest.map_structure(
+            lambda t: tf.TensorSpec((None, *t.shape[1:]), t.dtype), tuple(self._batches[0])
+        )
+        source = tf.data.Dataset.from_generator(lambda: iter(self._batches), output_signature=signature)
+        return iter(source.cache().repeat().prefetch(1))
+
+    def __call__(self) -> float:
+        batch = next(self._feed)
+        start = time.perf_counter()
+        if self._jax:
+            import jax
+
+            _, self._state = self.model.train_function(self._state, iter([batch]))
+            jax.block_until_ready(self._state)
+        else:
+            self.model.train_function(iter([batch]))
+        return time.perf_counter() - start
+
+
+def measure(network: str, batch: int, rounds: int, chunk: int | None) -> dict:
+    from common import spread
+
+    steppers = {step: Stepper(network, step, batch, chunk) for step in STEPS}
+    first = {}
+    for step, stepper in steppers.items():
+        first[step] = round(stepper(), 2)
+    for _ in range(3):
+        for stepper in steppers.values():
+            stepper()
+    times = {step: [] for step in STEPS}
+    for _ in range(rounds):
+        for step, stepper in steppers.items():
+            times[step].append(stepper())
+    return {
+        "milliseconds": {step: spread([1e3 * t for t in values]) for step, values in times.items()},
+        "ratio": spread([a / b for a, b in zip(times["private"], times["plain"], strict=True)]),
+        "ratio_of_medians": round(sorted(times["private"])[rounds // 2] / sorted(times["plain"])[rounds // 2], 4),
+        "first_call_seconds": first,
+        "rounds": rounds,
+    }
+
+
+def peak_memory(network: str, step: str, batch: int, chunk: int | None) -> float:
+    """MiB of a fresh process that does nothing but this step (Linux)."""
+    # Not getrusage: its maximum is inherited from the process that forked.
+    code = (
+        f"import sys; sys.path.insert(0, {os.path.dirname(os.path.abspath(__file__))!r}); import per_example as s\n"
+        f"f = s.Stepper({network!r}, {step!r}, {batch}, {chunk})\nfor _ in range(4): f()\n"
+        "status = dict(l.split(':', 1) for l in open('/proc/self/status'))\n"
+        "sys.stdout.write('PEAK %d' % int(status['VmHWM'].split()[0]))"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    return round(int(out.rsplit("PEAK", 1)[1]) / 1024, 1)
+
+
+def worker(arguments) -> None:
+    rows = []
+    for network in arguments.network:
+        for batch in arguments.batch or SIZES[network]:
+            # Long steps vary less.
+            rounds = arguments.rounds if batch < 4096 else max(7, arguments.rounds // 2)
+            row = {"network": network, "batch": batch, "chunk": arguments.chunk}
+            row |= measure(network, batch, rounds, arguments.chunk)
+            if arguments.memory:
+                row["peak_mib"] = {step: peak_memory(network, step, batch, arguments.chunk) for step in STEPS}
+            rows.append(row)
+            print(json.dumps(row), file=sys.stderr, flush=True)
+    print("ROWS " + json.dumps(rows))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--backend", nargs="+", default=["tensorflow", "jax"], choices=["tensorflow", "jax"])
+    parser.add_argument("--network", nargs="+", default=list(SIZES), choices=list(SIZES))
+    parser.add_argument("--batch", nargs="+", type=int, default=None)
+    parser.add_argument("--chunk", type=int, default=None, help="physical_batch_size of the private step")
+    parser.add_argument("--rounds", type=int, default=21)
+    parser.add_argument("--memory", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--name", default="per_example", help="name of the result file")
+    arguments = parser.parse_args()
+    if arguments.worker:
+        return worker(arguments)
+
+    from common import write
+
+    results = {}
+    for backend in arguments.backend:
+        command = [sys.executable, os.path.abspath(__file__), "--worker", "--rounds", str(arguments.rounds)]
+        command += ["--network", *arguments.network, "--memory" if arguments.memory else "--no-memory"]
+        command += ["--batch", *map(str, arguments.batch)] if arguments.batch else []
+        command += ["--chunk", str(arguments.chunk)] if arguments.chunk else []
+        environment = {**os.environ, "KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"}
+        out = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout
+        results[backend] = json.loads(out.rsplit("ROWS ", 1)[1])
+    path = write(arguments.name, {"results": results})
+    print(table(results))
+    print(f"written to {path}")
+    return None
+
+
+def table(results: dict) -> str:
+    """The results as a Markdown table."""
+    lines = ["| backend | network | B | plain ms | private ms | ratio | memory |", "|---|---|---|---|---|---|---|"]
+    for backend, rows in results.items():
+        for row in rows:
+            ms, ratio, memory = row["milliseconds"], row["ratio"], row.get("peak_mib")
+            memory = f"{memory['private'] / memory['plain']:.2f}" if memory else "-"
+            lines.append(
+                f"| {backend} | {row['network']} | {row['batch']} | {ms['plain']['median']:.1f} | "
+                f"{ms['private']['median']:.1f} | {ratio['median']:.2f} [{ratio['low']:.2f}-{ratio['high']:.2f}] | "
+                f"{memory} |"
+            )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,147 @@
+"""What the engine refuses, by type and by trying, and what it says."""
+
+import keras
+import numpy as np
+import pytest
+from keras import layers as L
+from keras import ops
+
+from lipdp import gradients
+
+
+def around(*stack, shape=(4,), dtype="float32"):
+    return keras.Sequential([keras.Input(shape, dtype=dtype), L.Dense(4), *stack, L.Dense(2)])
+
+
+class Centre(L.Layer):
+    def call(self, x):
+        return x - ops.mean(x, axis=0, keepdims=True)
+
+
+class Reorder(L.Layer):
+    def call(self, x):
+        return ops.transpose(x, (1, 0, 2))
+
+
+class Noisy(L.Layer):
+    def __init__(self):
+        super().__init__()
+        self.seed = keras.random.SeedGenerator(0)
+
+    def build(self, shape):
+        self.scale = self.add_weight(shape=(shape[-1],))
+
+    def call(self, x):
+        return x * self.scale + keras.random.normal(ops.shape(x), seed=self.seed)
+
+
+@pytest.mark.parametrize(
+    "layer, words",
+    [
+        (L.BatchNormalization(), ("mixes the examples", "GroupNormalization")),
+        (L.SpectralNormalization(L.Dense(3)), ("changes its weights", "lipdp.layers")),
+        (L.ActivityRegularization(0.1), ("activity regularisation", "Leave it out")),
+        (L.Dense(3, activity_regularizer="l2"), ("activity regularisation", "Leave it out")),
+        (L.Dense(3, kernel_regularizer="l2"), ("regulariser", "weight_decay")),
+        (L.Dense(3, dtype="bfloat16"), ("bfloat16", "float32")),
+        (L.Dense(3, dtype="mixed_float16"), ("float16", "float32")),
+        (Noisy(), ("draws random numbers", "Dropout")),
+        (Centre(), ("depends on the other examples", "each row alone")),
+    ],
+    ids=lambda value: getattr(value, "name", None),
+)
+def test_layers_that_are_refused(layer, words):
+    with pytest.raises(ValueError) as caught:
+        gradients.supported(around(layer))
+    assert all(word in str(caught.value) for word in words)
+
+
+def test_nested_layers_are_found():
+    inner = keras.Sequential([keras.Input((4,)), L.Dense(3), L.BatchNormalization()])
+    with pytest.raises(ValueError, match="mixes the examples"):
+        gradients.supported(around(inner))
+
+
+def test_rows_in_another_order_are_found():
+    model = keras.Sequential([keras.Input((3, 4)), Reorder(), L.Dense(3), Reorder(), L.Dense(2)])
+    with pytest.raises(ValueError, match="reorders the rows"):
+        gradients.supported(model)
+    # Where the sizes do not agree, the engine itself notices.
+    model = keras.Sequential([keras.Input((5, 4)), Reorder(), L.Dense(3), Reorder(), L.Dense(2)])
+    with pytest.raises(Exception, match="."):
+        gradients.supported(model)
+
+
+def test_mixing_is_found_where_a_size_is_not_known():
+    inputs = keras.Input((None, 4))
+    with pytest.raises(ValueError, match="depends on the other examples"):
+        gradients.supported(keras.Model(inputs, L.Dense(2)(Centre()(L.Dense(3)(inputs)))))
+
+
+def test_weights_used_behind_the_back_of_their_layer_are_found():
+    owner = L.Dense(4)
+
+    class Borrower(L.Layer):
+        def call(self, x):
+            return ops.matmul(x, ops.transpose(owner.kernel))
+
+    with pytest.raises(ValueError, match="used outside of the `call`"):
+        gradients.supported(keras.Sequential([keras.Input((4,)), owner, Borrower()]))
+
+
+def test_stateful_and_weightless_models_are_refused():
+    model = keras.Sequential([keras.Input((4, 3), batch_size=3), L.LSTM(2, stateful=True)])
+    with pytest.raises(ValueError, match="stateful=False"):
+        gradients.supported(model)
+    with pytest.raises(ValueError, match="no trainable weights"):
+        gradients.supported(keras.Sequential([keras.Input((4,)), L.Flatten()]))
+    frozen = around()
+    frozen.trainable = False
+    with pytest.raises(ValueError, match="no trainable weights"):
+        gradients.supported(frozen)
+    with pytest.raises(ValueError, match="Build it"):
+        gradients.supported(keras.Sequential([L.Dense(2)]))
+
+
+def test_sparse_inputs_are_refused():
+    inputs = keras.Input((4,), sparse=True)
+    with pytest.raises(ValueError, match="ragged or sparse"):
+        gradients.supported(keras.Model(inputs, L.Dense(2)(inputs)))
+
+
+def test_an_unknown_size_with_padding_that_depends_on_it_is_refused():
+    inputs = keras.Input((None, 3))
+    model = keras.Model(inputs, L.GlobalAveragePooling1D()(L.Conv1D(2, 3, strides=2, padding="same")(inputs)))
+    gradients.supported(model)
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        @tf.function(input_signature=[tf.TensorSpec((None, None, 3)), tf.TensorSpec((None,))])
+        def run(x, weight):
+            return gradients.capture(model, x, None, weight, loss_values=lambda y, p: p[:, 0]).squared_norms()
+
+        with pytest.raises(ValueError, match="full shape"):
+            run(ops.ones((2, 5, 3)), ops.ones((2,)))
+
+
+def test_what_is_accepted_leaves_the_model_as_it_was():
+    frozen = L.BatchNormalization(trainable=False)
+    model = around(frozen, L.Dropout(0.5), L.GaussianNoise(0.1), L.LayerNormalization())
+    before = [np.asarray(v) for v in model.variables]
+    gradients.supported(model)
+    assert all((np.asarray(v) == b).all() for v, b in zip(model.variables, before, strict=True))
+    assert all("call" not in layer.__dict__ for layer in model.layers)
+
+
+def test_a_failing_model_gets_its_layers_back():
+    class Fails(L.Layer):
+        def call(self, x):
+            raise RuntimeError("no")
+
+        def compute_output_shape(self, shape):
+            return shape
+
+    model = around(Fails())
+    with pytest.raises(RuntimeError):
+        gradients.supported(model)
+    assert all("call" not in layer.__dict__ for layer in model.layers)
