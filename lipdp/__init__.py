@@ -9,15 +9,31 @@ if _os.path.basename(_sys.argv[0] if _sys.argv else "") != "lipdp":
     from lipdp import accounting as accounting
     from lipdp import bounds as bounds
     from lipdp import certify as certify
+    from lipdp import diffusion as diffusion
     from lipdp import layers as layers
     from lipdp import losses as losses
+    from lipdp import models as models
     from lipdp import norms as norms
     from lipdp import sampling as sampling
     from lipdp import strategies as strategies
+    from lipdp.exporting import export as export
     from lipdp.model import DP_Model as DP_Model
     from lipdp.model import DP_Sequential as DP_Sequential
 
 __version__ = "0.1.0"
+
+_PACKAGES = (
+    "accounting",
+    "bounds",
+    "certify",
+    "diffusion",
+    "layers",
+    "losses",
+    "models",
+    "norms",
+    "sampling",
+    "strategies",
+)
 
 
 def __getattr__(name: str):
@@ -26,6 +42,8 @@ def __getattr__(name: str):
 
     if name in ("DP_Model", "DP_Sequential"):
         return getattr(importlib.import_module("lipdp.model"), name)
-    if name in ("accounting", "bounds", "certify", "layers", "losses", "norms", "sampling", "strategies"):
+    if name == "export":
+        return importlib.import_module("lipdp.exporting").export
+    if name in _PACKAGES:
         return importlib.import_module(f"lipdp.{name}")
     raise AttributeError(f"module 'lipdp' has no attribute {name!r}")

@@ -27,7 +27,9 @@ def plan_for(run, strategy, request: dict, wanted: int, steps: int) -> Plan:
             f"epsilon={request['epsilon']!r}, noise_multiplier={request['noise_multiplier']!r}. Pass "
             "fit(epsilon=1.0, delta=1e-5) and no noise_multiplier."
         )
-    run._refuse_spent(request["epsilon"], request["delta"], _order_name(run) or "rdp")
+    if run.ledger.releases and not run.ledger.adaptive:
+        _check_history(run)
+    run._refuse_spent(request["epsilon"], request["delta"], _order_name(run) or "rdp", 1)
     budget = _budget(run, strategy, request, wanted, steps)
     return Plan(
         num_examples=request["num_examples"],
@@ -38,6 +40,17 @@ def plan_for(run, strategy, request: dict, wanted: int, steps: int) -> Plan:
         epsilon=request["epsilon"],
         accountant=f"{FIXED_ORDER}:{budget.order!r}",
     )
+
+
+def _check_history(run) -> None:
+    """Refuses to go on after releases that cannot be charged at the order of DPIS."""
+    samplers = {release.sampler for release in run.ledger.entries}
+    if samplers != {"poisson"} or run.plan.accountant.startswith("filter:"):
+        raise ValueError(
+            "DPIS goes on only after Poisson-sampled updates of plans that were fixed in advance. Received: a model "
+            f"trained with sampling {', '.join(sorted(samplers))} and accountant={run.plan.accountant!r}. Go on with "
+            "that strategy, or build a new model (its cost adds up outside of this ledger)."
+        )
 
 
 def _order_name(run) -> str | None:

@@ -5,16 +5,15 @@ import json
 
 from lipdp import accounting
 from lipdp.accounting import checks
-from lipdp.accounting.mechanism import SAMPLERS
-from lipdp.plan import RELATIONS
+from lipdp.accounting.mechanism import (
+    EPOCH_SAMPLERS,
+    RELATIONS,
+    check_sampler,
+    default_relation,
+    updates_per_pass,
+)
 
-# What is released, and in the words of the statement what the sensitivity is of.
-KINDS = {
-    "gradient": "averaged gradient",
-    "norm_sum": "sum of clipped gradient norms",
-    "clip_sum": "sum of clipped gradient norms that sets the clip norm",
-    "count": "number of examples",
-}
+KINDS = ("gradient", "norm_sum", "clip_sum", "count")
 _FORMAT, _VERSION = "lipdp.ledger", 1
 
 
@@ -32,8 +31,11 @@ class Release:
         sensitivity: L2 norm, above 0, by which one example can move what is released.
         strategy: name of what computed the gradient, "clipless" say.
         noise_allocation: how the noise is spread over the layers, "global" say.
-        sampler: "poisson".
-        neighbouring_relation: "add_or_remove_one".
+        sampler: "poisson", "truncated_poisson", "fixed_size", "shuffle" or "fixed_order".
+        neighbouring_relation: "add_or_remove_one", "zero_out_one" or "replace_one"; default: the sampler's.
+        capacity: largest batch of "truncated_poisson".
+        stream: which sequence of passes over the data, for "shuffle" and "fixed_order". A stream begins with a
+            whole pass, and its updates go on where the last one of the same stream stopped.
         count: how many were made; 0 for a description that is not charged yet.
 
     Raises:
@@ -55,7 +57,9 @@ class Release:
     strategy: str
     noise_allocation: str
     sampler: str = "poisson"
-    neighbouring_relation: str = "add_or_remove_one"
+    neighbouring_relation: str | None = None
+    capacity: int | None = None
+    stream: int = 0
     count: int = 0
 
     def __post_init__(self):
@@ -66,8 +70,11 @@ class Release:
             "num_examples": checks.integer("num_examples", self.num_examples, minimum=1),
             "batch_size": checks.integer("batch_size", self.batch_size, minimum=1),
             "sensitivity": checks.positive("sensitivity", self.sensitivity),
-            "sampler": checks.choice("sampler", self.sampler, SAMPLERS),
-            "neighbouring_relation": checks.choice("neighbouring_relation", self.neighbouring_relation, RELATIONS),
+            "sampler": check_sampler(self.sampler),
+            "neighbouring_relation": checks.choice(
+                "neighbouring_relation", self.neighbouring_relation or default_relation(self.sampler), RELATIONS
+            ),
+            "stream": checks.integer("stream", self.stream),
             "count": checks.integer("count", self.count),
         }
         for name, value in values.items():
@@ -81,10 +88,27 @@ class Release:
                 f"The expected batch is larger than the data. Received: batch_size={self.batch_size}, "
                 f"num_examples={self.num_examples}. Pass a batch_size of at most num_examples."
             )
+        self.mechanism()  # refuses what has no sound cost
 
-    def mechanism(self) -> accounting.Mechanism:
-        """Returns the cost of all `count` releases."""
-        return accounting.Mechanism(self.sampling_probability, self.noise_multiplier, self.count, self.sampler)
+    def mechanism(self, group_size: int = 1, passes: int | None = None) -> accounting.Mechanism:
+        """Returns the cost of all `count` releases, for groups of `group_size` examples.
+
+        Args:
+            group_size: at least 1.
+            passes: how many passes over the data they belong to, for the samplers that are charged by the pass;
+                default: those of `count` updates from the start of a pass.
+        """
+        settings = {"num_examples": self.num_examples, "capacity": self.capacity}
+        one = accounting.Mechanism.of_updates(
+            self.sampling_probability,
+            self.noise_multiplier,
+            self.count,
+            self.sampler,
+            relation=self.neighbouring_relation if group_size == 1 or self.sampler != "fixed_size" else None,
+            group_size=group_size,
+            **settings,
+        )
+        return one if passes is None else dataclasses.replace(one, count=passes)
 
 
 class Ledger:
@@ -160,23 +184,57 @@ class Ledger:
         """Returns whether releases followed from earlier ones, which only a filter at a fixed order covers."""
         return any(release.kind != "gradient" for release in self._descriptions)
 
-    def mechanisms(self) -> tuple[accounting.Mechanism, ...]:
-        """Returns the cost of every entry."""
-        return tuple(release.mechanism() for release in self.entries)
-
-    def epsilon(self, delta: float, accountant: str = "pld") -> float:
-        """Returns epsilon of everything charged; `accounting` remembers the result by content.
+    def check_accountant(self, accountant: str) -> None:
+        """Refuses an accountant that does not cover what was charged: for adaptive releases all without a fixed order.
 
         Raises:
-            ValueError: when an argument is out of range, or the releases are adaptive and the accountant has no order
-                fixed in advance.
+            ValueError: when the releases are adaptive and the accountant has no order fixed in advance.
         """
-        if self.adaptive and not accounting.check_name(accountant).startswith(accounting.importance.FIXED_ORDER):
+        if self.adaptive and not accounting.check_name(accountant).startswith(f"{accounting.importance.FIXED_ORDER}:"):
             raise ValueError(
                 "Noise and sampling followed from earlier releases, which this accountant does not cover. Received: "
                 f'accountant={accountant!r}. Use "{accounting.importance.FIXED_ORDER}:..." with the order of the plan.'
             )
-        return accounting.compose(self.mechanisms(), delta, accountant)
+
+    def mechanisms(self, group_size: int = 1) -> tuple[accounting.Mechanism, ...]:
+        """Returns the cost of everything charged, for groups of `group_size` examples.
+
+        Raises:
+            ValueError: when nothing is known for such groups.
+        """
+        if group_size > 1 and self.adaptive:
+            raise ValueError(
+                "No cost is known for groups when noise and sampling followed from earlier releases (DPIS). "
+                f"Received: group_size={group_size}. Ask for group_size=1."
+            )
+        found, streams = [], {}
+        for release in self.entries:
+            if release.sampler in EPOCH_SAMPLERS:
+                key = (release.stream, release.sampler, release.num_examples, release.batch_size)
+                streams.setdefault(key, []).append(release)
+            else:
+                found.append(release.mechanism(group_size))
+        for releases in streams.values():
+            found += _passes(releases, group_size)
+        return tuple(found)
+
+    def position(self, release: Release) -> int:
+        """Returns how many updates the stream of `release` has made: where a resumed pass goes on."""
+        key = (release.stream, release.sampler, release.num_examples, release.batch_size)
+        return sum(
+            entry.count
+            for entry in self.entries
+            if (entry.stream, entry.sampler, entry.num_examples, entry.batch_size) == key and entry.kind == "gradient"
+        )
+
+    def epsilon(self, delta: float, accountant: str = "pld", group_size: int = 1) -> float:
+        """Returns epsilon of everything charged; `accounting` remembers the result by content.
+
+        Raises:
+            ValueError: when an argument is out of range, or accountant or group do not fit adaptive releases.
+        """
+        self.check_accountant(accountant)
+        return accounting.compose(self.mechanisms(group_size), delta, accountant)
 
     def to_json(self) -> str:
         """Returns the ledger as text from which `from_json` restores every bit."""
@@ -209,6 +267,8 @@ class Ledger:
         fields = {field.name for field in dataclasses.fields(Release)}
         ledger = cls()
         for entry in content["entries"]:
+            if isinstance(entry, dict):  # files of earlier versions lack these
+                entry = {"capacity": None, "stream": 0} | entry
             if not isinstance(entry, dict) or set(entry) != fields:
                 raise _refused(text, f"an entry does not hold exactly the fields of a release: {entry!r}")
             try:
@@ -230,6 +290,17 @@ class Ledger:
 
     def __repr__(self) -> str:
         return f"Ledger(updates={self.updates}, entries={len(self)})"
+
+
+def _passes(releases: list[Release], group_size: int) -> list[accounting.Mechanism]:
+    """Returns the cost of one stream of passes: one example takes part at most once in each pass."""
+    if len({dataclasses.replace(release, count=0) for release in releases}) == 1:
+        whole = dataclasses.replace(releases[0], count=sum(release.count for release in releases))
+        return [whole.mechanism(group_size)]
+    # The noise changed somewhere: each part may begin and end within a pass.
+    in_one = updates_per_pass(releases[0].sampling_probability)
+    counts = [min(r.count, -(-(r.count - 1) // in_one) + 1) for r in releases]
+    return [r.mechanism(group_size, passes=count) for r, count in zip(releases, counts, strict=True)]
 
 
 def _refused(text, reason: str) -> ValueError:

@@ -95,6 +95,8 @@ class _PrivateTraining:
         physical_batch_size: int | None = None,
         training_metrics: bool = True,
         seed: int | None = None,
+        sampling="poisson",
+        examples_per_person: int = 1,
         **unknown,
     ):
         """Trains with differential privacy, until the epochs or the budget end, whichever is first.
@@ -103,8 +105,9 @@ class _PrivateTraining:
             x: Arrays `(N, ...)`, a `tf.data.Dataset` of known size or a `keras.utils.PyDataset`. It is
                 read into memory: Poisson sampling needs random access.
             y: Labels, where x does not bring them.
-            batch_size: EXPECTED batch size B, a public constant. Every example joins each update with
-                probability B / N; the realised size varies.
+            batch_size: EXPECTED batch size B, a public constant and the divisor of the gradient. Under
+                Poisson sampling every example joins each update with probability B / N; the realised
+                size varies.
             epochs, verbose, callbacks, validation_data, initial_epoch, validation_steps,
                 validation_batch_size, validation_freq: As in Keras.
             validation_split: The last part of the data is held out and is not counted in N.
@@ -115,13 +118,20 @@ class _PrivateTraining:
                 both, training stops when the budget is spent.
             delta: Probability parameter of the guarantee, below 1 / N.
             strategy: `"clipless"` or an object of `lipdp.strategies`.
-            accountant: `"pld"` or `"rdp"`.
+            accountant: `"pld"`, `"rdp"`, `"autodp"` or `"filter"`, which also covers noise and length of
+                later fits chosen while looking at earlier ones.
             physical_batch_size: Rows processed at once; a larger update is computed in several chunks,
                 with one draw of noise. Default: the whole update at once.
             training_metrics: Whether to compute and log the loss and metrics on the private training
                 data. They are outside the guarantee.
             seed: Non-negative integer that makes sampling and noise repeatable. Keep it as secret as the
                 data; leave it out for a release.
+            sampling: `"poisson"`, `"truncated_poisson"`, `"fixed_size"`, `"shuffle"` or `"fixed_order"`, or
+                a `lipdp.sampling.Sampling`. Each is charged as what it is, under its own neighbouring
+                relation; the last two are not amplified. A fit that goes on within a pass needs its rows
+                in the order they had.
+            examples_per_person: The most rows that one person has. Budget and epsilon are then those of a
+                person, and the noise is calibrated for groups of that size.
 
         Returns:
             A `History`; `epsilon` is among its columns.
@@ -131,10 +141,11 @@ class _PrivateTraining:
             TypeError: a misspelt argument.
 
         Guarantee:
-            All weights, optimizer states and averages after t updates are `(epsilon, delta)`-DP for
-            adding or removing one row of the data, with the epsilon of `privacy.epsilon()`: the t updates
-            are Poisson-sampled Gaussian mechanisms of the plan's noise multiplier. Each is charged
-            before it is executed. Not covered: see `privacy.statement()`.
+            All weights, optimizer states and averages after t updates are `(epsilon, delta)`-DP with the
+            epsilon of `privacy.epsilon()`, for adding or removing one row of the data, or what else the
+            sampler and `examples_per_person` say: the t updates are Gaussian mechanisms of the plan's
+            noise multiplier on the drawn batches. Each is charged before it is executed. Not covered: see
+            `privacy.statement()`.
         """
         training.refuse_arguments(unknown, shuffle=shuffle, class_weight=class_weight, sample_weight=sample_weight)
         session = training.Session.prepare(
@@ -155,6 +166,8 @@ class _PrivateTraining:
             physical_batch_size=physical_batch_size,
             training_metrics=training_metrics,
             seed=seed,
+            sampling=sampling,
+            examples_per_person=examples_per_person,
         )
         with session.armed(verbose), backend.full_precision():
             return super().fit(
@@ -220,25 +233,34 @@ class _PrivateTraining:
             raise ValueError("Training goes through `fit`, which calibrates the noise and keeps the ledger.")
         self.run.tracing_training = True
         try:
-            if self.run.strategy.per_example:
-                return backend.per_example_train_step(self, *state_and_data, self.run.strategy, settings.chunk)
+            if self.run.strategy.own_step:
+                return backend.strategy_train_step(self, *state_and_data, self.run.strategy, settings.chunk)
             if settings.chunk is None:
                 return super().train_step(*state_and_data)
             return backend.chunked_train_step(self, *state_and_data, settings.chunk)
         finally:
             self.run.tracing_training = False
 
-    def summary_bounds(self, print_fn=None) -> list[dict]:
-        """Prints and returns, per layer: input bound, Lipschitz constant, gradient bound, noise.
+    def summary_bounds(self, x=None, y=None, print_fn=None) -> list[dict]:
+        """Prints and returns, per layer: input bound, Lipschitz constant, gradient bound, noise, tightness.
 
         Args:
+            x, y: A PUBLIC or consented sample, as for `fit`, to measure how tight the bounds are on it;
+                about a millisecond per example. What is measured is not private: never pass data that the
+                model must protect.
             print_fn: Receives the table as text; default: standard output.
 
         Returns:
             One dictionary per use of a layer. `noise_std` is that of the last `fit`, for the averaged
-            gradient; None before the first.
+            gradient; None before the first. With a sample, `measured` is the largest norm of one
+            example's gradient and `tightness` that over the bound, for all uses of the layer together;
+            `lipdp.report.plot_tightness` draws them.
+
+        Raises:
+            ValueError: the model is not compiled, or x and y do not fit.
+            RuntimeError: a measured gradient exceeds its bound.
         """
-        return summary.summary_bounds(self, print_fn)
+        return summary.summary_bounds(self, x, y, print_fn)
 
     def load_weights(self, filepath, **kwargs):
         """Loads weights, optimizer state and ledger; all of it or, after an error, nothing.

@@ -20,8 +20,8 @@ class PrivateOptimizer:
     schedules, weight decay, gradient clipping, the projection of the weights) is post-processing.
 
     The noise standard deviations, the number of the last allowed update and the key of the generator are
-    optimizer variables: they are saved with the model and are alive inside compiled steps on both
-    backends. An optimizer that was not armed by `fit` does not train.
+    optimizer variables, alive inside compiled steps on both backends. They are saved with the model, the key
+    only after a `fit` with a fixed seed. An optimizer that was not armed by `fit` does not train.
 
     Guarantee:
         An update is `gradient + N(0, diag(noise_std^2))` while `iterations < budget`; from then on the
@@ -37,6 +37,7 @@ class PrivateOptimizer:
                 raise ValueError(f"{reason} Received: {argument}={kwargs[argument]!r}.")
         super().__init__(*args, **kwargs)
         self.strategy, self.expected_batch, self.strategy_state = None, None, ()
+        self.repeatable = False
 
     def build(self, variables):
         if self.built:
@@ -73,8 +74,16 @@ class PrivateOptimizer:
         for variable, array in zip(self.strategy_state, arrays, strict=True):
             variable.assign(array)
 
-    def arm(self, noise_std, updates: int, key=None) -> None:
-        """Allows `updates` more updates with the given standard deviation per variable."""
+    def arm(self, noise_std, updates: int, key=None, repeatable: bool = False) -> None:
+        """Allows `updates` more updates with the given standard deviation per variable.
+
+        Args:
+            noise_std: One standard deviation per trainable variable.
+            updates: How many.
+            key: Two secret words that the noise comes from; None goes on with the present ones.
+            repeatable: Whether files keep the key of the next update, for a run with a fixed seed.
+        """
+        self.repeatable = repeatable
         self.set_noise(noise_std)
         self.budget.assign(int(self.iterations.numpy()) + updates)
         if key is not None:
@@ -111,7 +120,8 @@ class PrivateOptimizer:
         query_noise = None if self.strategy is None else self.strategy.query_noise(self.expected_batch)
         query = [] if query_noise is None else [grads.pop()]
         released = [i for i, gradient in enumerate(grads) if gradient is not None]
-        gradients = [ops.convert_to_tensor(grads[i]) for i in released]
+        # Reshaped: what TensorFlow gathers sparsely for an embedding has no static shape.
+        gradients = [ops.reshape(ops.convert_to_tensor(grads[i]), variables[i].shape) for i in released]
         indices = [self._get_variable_index(variables[i]) for i in released]
         std = ops.convert_to_tensor(self.noise_std.value)
         deviations = [std[i] for i in indices]
@@ -144,7 +154,9 @@ class PrivateOptimizer:
     def save_own_variables(self, store):
         held = {id(v) for v in self.strategy_state}
         for i, variable in enumerate(v for v in self.variables if id(v) not in held):
-            store[str(i)] = variable.numpy()
+            value = variable.numpy()
+            # A checkpoint may be published while training goes on: with the key all later noise could be removed.
+            store[str(i)] = value if self.repeatable or variable is not self.noise_key else np.zeros_like(value)
         for i, variable in enumerate(self.strategy_state):
             store[f"strategy_{i}"] = variable.numpy()
 

@@ -6,9 +6,7 @@ from collections.abc import Iterable
 
 from lipdp import accounting
 from lipdp.accounting import checks
-from lipdp.accounting.mechanism import SAMPLERS
-
-RELATIONS = ("add_or_remove_one",)
+from lipdp.accounting.mechanism import RELATIONS, check_sampler, default_relation
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -23,12 +21,15 @@ class Plan:
         noise_multiplier: standard deviation of the noise over the L2 sensitivity, above 0.
         delta: in (0, 1); a `UserWarning` from 1 / num_examples on.
         epsilon: the budget the noise was chosen for, above 0, or None.
-        sampler: "poisson".
-        neighbouring_relation: "add_or_remove_one".
-        accountant: "pld", "rdp", or "rdp_order:..." with the order fixed in advance.
+        sampler: "poisson", "truncated_poisson", "fixed_size", "shuffle" or "fixed_order".
+        neighbouring_relation: "add_or_remove_one", "zero_out_one" or "replace_one"; default: the sampler's.
+        accountant: "pld", "rdp", "autodp", the filter's name with its order and budget, or "rdp_order:..." (DPIS).
+        examples_per_person: most rows of one person, at least 1: cost and budget are those of a person.
+        capacity: largest batch of "truncated_poisson".
 
     Raises:
-        ValueError: when an argument is out of range, or the batch is larger than the data.
+        ValueError: when an argument is out of range, the batch is larger than the data, or nothing sound is known
+            about the combination.
 
     **Guarantee.**
     Conditions: those of `accounting.Mechanism`; the run samples, divides and adds noise as written here.
@@ -49,10 +50,15 @@ class Plan:
     delta: float
     epsilon: float | None = None
     sampler: str = "poisson"
-    neighbouring_relation: str = "add_or_remove_one"
+    neighbouring_relation: str | None = None
     accountant: str = "pld"
+    examples_per_person: int = 1
+    capacity: int | None = None
 
     def __post_init__(self):
+        check_sampler(self.sampler)
+        persons = checks.integer("examples_per_person", self.examples_per_person, minimum=1)
+        relation = self.neighbouring_relation or default_relation(self.sampler, persons)
         values = {
             "num_examples": checks.integer("num_examples", self.num_examples, minimum=1),
             "batch_size": checks.integer("batch_size", self.batch_size, minimum=1),
@@ -60,13 +66,14 @@ class Plan:
             "noise_multiplier": checks.positive("noise_multiplier", self.noise_multiplier),
             "delta": checks.delta(self.delta),
             "epsilon": None if self.epsilon is None else checks.positive("epsilon", self.epsilon),
-            "sampler": checks.choice("sampler", self.sampler, SAMPLERS),
-            "neighbouring_relation": checks.choice("neighbouring_relation", self.neighbouring_relation, RELATIONS),
+            "neighbouring_relation": checks.choice("neighbouring_relation", relation, RELATIONS),
             "accountant": accounting.check_name(self.accountant),
+            "examples_per_person": persons,
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)
         _check_batch(self.num_examples, self.batch_size)
+        self.mechanism()  # refuses what has no sound cost
         if self.delta >= 1.0 / self.num_examples:
             warnings.warn(
                 "delta is not below 1 / num_examples: publishing one whole example would be allowed. "
@@ -84,7 +91,17 @@ class Plan:
     def mechanism(self, updates: int | None = None) -> accounting.Mechanism:
         """Returns what `updates` updates release (all of the plan's by default)."""
         count = self.updates if updates is None else updates
-        return accounting.Mechanism(self.sampling_probability, self.noise_multiplier, count, self.sampler)
+        return accounting.Mechanism.of_updates(
+            self.sampling_probability, self.noise_multiplier, count, self.sampler, **self._settings()
+        )
+
+    def _settings(self) -> dict:
+        return {
+            "relation": self.neighbouring_relation,
+            "group_size": self.examples_per_person,
+            "num_examples": self.num_examples,
+            "capacity": self.capacity,
+        }
 
     def cost(self, updates: int | None = None, spent: Iterable[accounting.Mechanism] = ()) -> float:
         """Returns epsilon after `updates` updates (all by default), `spent` included."""
@@ -101,6 +118,10 @@ class Plan:
         delta: float,
         accountant: str = "pld",
         spent: Iterable[accounting.Mechanism] = (),
+        sampler: str = "poisson",
+        neighbouring_relation: str | None = None,
+        examples_per_person: int = 1,
+        capacity: int | None = None,
     ) -> "Plan":
         """Returns the plan whose noise spends the budget `epsilon`, `spent` included.
 
@@ -110,8 +131,9 @@ class Plan:
             updates: number of updates, an int of at least 1.
             epsilon: the budget, above 0.
             delta: in (0, 1).
-            accountant: "pld" or "rdp".
-            spent: releases already made.
+            accountant: as in `Plan`.
+            spent: releases already made; for groups of `examples_per_person`.
+            sampler, neighbouring_relation, examples_per_person, capacity: as in `Plan`.
 
         Returns:
             A `Plan` with `cost(spent=spent)` at most `epsilon` and at least 99 % of it.
@@ -137,6 +159,11 @@ class Plan:
             updates=updates,
             accountant=accountant,
             spent=spent,
+            sampler=sampler,
+            relation=neighbouring_relation,
+            group_size=examples_per_person,
+            num_examples=num_examples,
+            capacity=capacity,
         )
         return cls(
             num_examples=num_examples,
@@ -145,7 +172,11 @@ class Plan:
             noise_multiplier=noise,
             delta=delta,
             epsilon=epsilon,
+            sampler=sampler,
+            neighbouring_relation=neighbouring_relation,
             accountant=accountant,
+            examples_per_person=examples_per_person,
+            capacity=capacity,
         )
 
     def to_dict(self) -> dict:
@@ -156,6 +187,8 @@ class Plan:
     def from_dict(cls, values: dict) -> "Plan":
         """Returns the plan that `to_dict` wrote; ValueError for missing or unknown fields."""
         fields = {field.name for field in dataclasses.fields(cls)}
+        if isinstance(values, dict):  # files of earlier versions lack these
+            values = {"examples_per_person": 1, "capacity": None} | values
         if not isinstance(values, dict) or set(values) != fields:
             raise ValueError(
                 f"This is not a plan. Received: values={values!r}. Pass what Plan.to_dict wrote, a dict with "

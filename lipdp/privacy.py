@@ -1,14 +1,18 @@
 """Privacy: what was released so far and what that guarantees, in words and numbers."""
 
+import importlib.resources
+import json
 import math
 import textwrap
 from collections.abc import Iterable
 
-from lipdp import accounting
+from lipdp import accounting, wording
 from lipdp.accounting import checks
-from lipdp.ledger import KINDS, Ledger
+from lipdp.ledger import Ledger
+from lipdp.wording import up as _up
 
 _WIDTH = 90
+_MEANINGLESS = 100.0
 
 COVERED = (
     "the weights after every update, hence every checkpoint and the final model;",
@@ -36,16 +40,18 @@ class Privacy:
     Args:
         ledger: the releases so far; read each time, never copied.
         delta: in (0, 1).
-        accountant: "pld" or "rdp".
+        accountant: "pld", "rdp", "autodp", a filter's name, or "rdp_order:..." for adaptive releases (DPIS).
         seeded: True when the user fixed a random seed.
         training_metrics: names of metrics computed on the training data that were shown or logged.
+        examples_per_person: most rows that one person has; epsilon is then that of a person.
 
     Raises:
         ValueError: when an argument is out of range.
 
     **Guarantee.**
     Conditions: the ledger is complete; every plan was fixed before the first release.
-    Bound: `(epsilon(), delta)`-differential privacy, add or remove one example, for what `COVERED` lists.
+    Bound: `(epsilon(), delta)`-differential privacy for what `COVERED` lists, under the relation that
+    `to_dict()["neighbouring_relation"]` names: that of the sampler, or what several samplers have in common.
     Not covered: what `NOT_COVERED` lists.
     Source: `accounting.compose`.
 
@@ -65,6 +71,7 @@ class Privacy:
         *,
         seeded: bool = False,
         training_metrics: Iterable[str] = (),
+        examples_per_person: int = 1,
     ):
         if not isinstance(ledger, Ledger):
             raise ValueError(f"ledger is not a Ledger. Received: ledger={ledger!r}. Pass lipdp.ledger.Ledger.")
@@ -76,6 +83,7 @@ class Privacy:
         self._ledger = ledger
         self._delta = checks.delta(delta)
         self._accountant = accounting.check_name(accountant)
+        self._persons = checks.integer("examples_per_person", examples_per_person, minimum=1)
         self._seeded = bool(seeded)
         self._training_metrics = tuple(str(name) for name in training_metrics)
 
@@ -94,66 +102,119 @@ class Privacy:
         """Returns the number of gradient updates released."""
         return self._ledger.updates
 
-    def epsilon(self, delta: float | None = None) -> float:
-        """Returns epsilon of everything released, at `delta` or at the default delta."""
-        return self._ledger.epsilon(self._delta if delta is None else delta, self._accountant)
+    def epsilon(self, delta: float | None = None, group_size: int | None = None) -> float:
+        """Returns epsilon of everything released.
 
-    def to_dict(self) -> dict:
-        """Returns the facts of `statement` as JSON-serialisable values; None is an infinite epsilon."""
-        mechanisms = self._ledger.mechanisms()
+        Args:
+            delta: in (0, 1); default: that of the last plan.
+            group_size: how many examples change together; default: all those of one person, usually 1.
+
+        Returns:
+            A float of at least 0; for a filter its budget, which also covers what was chosen on the way.
+
+        Raises:
+            ValueError: when an argument is out of range, no cost is known for groups under this sampler, or the
+                accountant does not cover adaptive releases.
+        """
+        size = self._persons if group_size is None else checks.integer("group_size", group_size)
+        if size == 0:
+            return 0.0
+        delta = self._delta if delta is None else delta
+        self._ledger.check_accountant(self._accountant)
+        return accounting.guarantee(self._ledger.mechanisms(size), delta, self._accountant)
+
+    def spent(self, delta: float | None = None) -> float:
+        """Returns the part of the budget that is used up: `epsilon()`, unless a filter keeps the budget."""
+        return self._ledger.epsilon(self._delta if delta is None else delta, self._accountant, self._persons)
+
+    def to_dict(self, groups: Iterable[int] | None = None) -> dict:
+        """Returns the facts of `statement` as JSON-serialisable values, as `schema` describes them.
+
+        Args:
+            groups: further group sizes to state epsilon for; default: 2, 4 and 8 persons.
+
+        Returns:
+            A dict; None is an infinite epsilon.
+        """
+        mechanisms = self._ledger.mechanisms(self._persons)
         unamplified = [mechanism.without_amplification() for mechanism in mechanisms]
-        releases = [
-            {
-                "kind": release.kind,
-                "strategy": release.strategy,
-                "count": release.count,
-                "sampler": release.sampler,
-                "neighbouring_relation": release.neighbouring_relation,
-                "num_examples": release.num_examples,
-                "expected_batch_size": release.batch_size,
-                "sampling_probability": release.sampling_probability,
-                "noise_multiplier": release.noise_multiplier,
-                "sensitivity": release.sensitivity,
-                "noise_allocation": release.noise_allocation,
-            }
-            for release in self._ledger.entries
-        ]
+        releases = [_facts(release) for release in self._ledger.entries]
         return {
-            "unit": "example",
-            "neighbouring_relation": "add_or_remove_one",
+            "unit": "example" if self._persons == 1 else "person",
+            "examples_per_person": self._persons,
+            "neighbouring_relation": accounting.common_relation(mechanisms),
             "sampler": sorted({release["sampler"] for release in releases}),
             "amplification_by_sampling": any(m.sampling_probability < 1.0 for m in mechanisms),
             "num_examples_is_public": all(release["kind"] != "count" for release in releases),
             "adaptive": self._ledger.adaptive,
             "epsilon": _finite(self.epsilon()),
+            "epsilon_spent": _finite(self.spent()),
             "delta": self._delta,
             "epsilon_without_amplification": _finite(accounting.compose(unamplified, self._delta, self._accountant)),
+            "groups": self._groups(groups),
             "delta_is_large": any(self._delta >= 1.0 / release["num_examples"] for release in releases),
             "updates": self.updates,
             "accountant": accounting.describe(mechanisms, self._delta, self._accountant),
             "releases": releases,
             "plans": len(set(self._descriptions())),
-            "plans_fixed_in_advance": "assumed",
+            "plans_fixed_in_advance": "not needed" if self._filtered() else "assumed",
             "covered": list(COVERED),
             "not_covered": list(NOT_COVERED),
             "training_metrics_outside_the_guarantee": list(self._training_metrics),
             "seed_fixed_by_user": self._seeded,
         }
 
-    def statement(self) -> str:
-        """Returns the guarantee in plain words, to hand to a data-protection officer."""
-        facts = self.to_dict()
-        sections = [_section("Privacy statement", [self._headline(facts)])]
+    def _groups(self, groups) -> list[dict]:
+        sizes = [n * self._persons for n in (2, 4, 8)] if groups is None else list(groups)
+        found = []
+        for size in sizes if len(self._ledger) else ():
+            try:
+                mechanisms = self._ledger.mechanisms(checks.integer("groups", size, minimum=1))
+                plain = [mechanism.without_amplification() for mechanism in mechanisms]
+                values = {
+                    "neighbouring_relation": accounting.common_relation(mechanisms),
+                    "epsilon": _finite(self.epsilon(group_size=size)),
+                    "epsilon_without_amplification": _finite(accounting.compose(plain, self._delta, self._accountant)),
+                }
+            except ValueError:  # no cost is known for groups under this sampler, relation or accountant
+                if groups is not None:
+                    raise
+                continue
+            found.append({"group_size": size, **values})
+        return found
+
+    def statement(self, format: str = "text", groups: Iterable[int] | None = None) -> str:
+        """Returns the guarantee in plain words, to hand to a data-protection officer.
+
+        Args:
+            format: "text", "markdown" or "json"; the last one holds the facts, see `schema`.
+            groups: further group sizes to state epsilon for; default: 2, 4 and 8 persons.
+
+        Returns:
+            The statement.
+
+        Raises:
+            ValueError: an unknown format, or groups for which nothing is known.
+        """
+        checks.choice("format", format, ("text", "markdown", "json"))
+        facts = self.to_dict(groups)
+        if format == "json":
+            return json.dumps(facts, indent=2, allow_nan=False) + "\n"
+        section = _section if format == "text" else _markdown
+        sections = [section("Privacy statement", [self._headline(facts)])]
         if facts["releases"]:
-            sections.append(_section("Meaning", _meaning(facts)))
-            sections.append(_section("Releases charged", _lines(facts["releases"])))
-            sections.append(_section("Accounting", self._method(facts)))
-        sections.append(_section("Covered", facts["covered"]))
-        sections.append(_section("Not covered", [*self._metrics(), *facts["not_covered"], self._seed()]))
+            sections.append(section("Meaning", wording.meaning(facts)))
+            sections.append(section("Releases charged", wording.releases(facts)))
+            sections.append(section("Accounting", self._method(facts)))
+        sections.append(section("Covered", facts["covered"]))
+        sections.append(section("Not covered", [*self._metrics(), *facts["not_covered"], self._seed()]))
         return "\n\n".join(sections) + "\n"
 
+    def _filtered(self) -> bool:
+        return self._accountant.startswith("filter:")
+
     def _descriptions(self):
-        return ((m.sampling_probability, m.noise_multiplier, m.sampler) for m in self._ledger.mechanisms())
+        return ((r.sampling_probability, r.noise_multiplier, r.sampler, r.stream) for r in self._ledger.entries)
 
     def _headline(self, facts) -> str:
         if not facts["releases"]:
@@ -164,6 +225,7 @@ class Privacy:
             f"{facts['updates']} noisy updates were released. Together they are "
             "(epsilon, delta)-differentially private with "
             f"epsilon = {_up(facts['epsilon'])} and delta = {self._delta:g}."
+            + ("" if facts["epsilon"] <= _MEANINGLESS else " An epsilon of this size is no meaningful guarantee.")
         )
 
     def _method(self, facts) -> list[str]:
@@ -173,7 +235,16 @@ class Privacy:
             plain = facts["epsilon_without_amplification"]
             plain = "infinite" if plain is None else _up(plain)
             lines.append(f"Amplification by sampling was used. Without it epsilon would be {plain}.")
-        if facts["adaptive"]:
+        elif facts["sampler"] != ["poisson"]:
+            lines.append("No amplification by sampling was used.")
+        lines += [wording.group(group) for group in facts["groups"]]
+        if self._filtered():
+            spent = "infinite" if facts["epsilon_spent"] is None else _up(facts["epsilon_spent"])
+            lines.append(
+                "The stated epsilon is a budget that was fixed in advance. It also holds when noise, batch size or "
+                f"length of later fits were chosen in view of earlier results. Used up so far: {spent}."
+            )
+        elif facts["adaptive"]:
             lines.append(
                 "Noise, sampling and clip norm of each epoch followed from noisy sums released before. A privacy "
                 "filter covers that: costs add up at one order, and order and budget were fixed in advance."
@@ -181,10 +252,10 @@ class Privacy:
         elif facts["plans"] > 1:
             lines.append(
                 f"{facts['plans']} plans were run. The stated epsilon assumes that all of them were fixed in "
-                "advance, not chosen in view of earlier results."
+                'advance, not chosen in view of earlier results; accountant="filter" covers such choices.'
             )
         else:
-            lines.append("The stated epsilon assumes that the plan was fixed in advance.")
+            lines.append("The stated epsilon assumes that the plan, its length included, was fixed in advance.")
         if facts["delta_is_large"]:
             lines.append("WARNING: delta is not below 1 / N, so it permits publishing a whole example.")
         return lines
@@ -207,49 +278,27 @@ class Privacy:
         return f"Privacy(epsilon={_up(self.epsilon())}, delta={self._delta:g}, updates={self.updates})"
 
 
-def _meaning(facts) -> list[str]:
-    sizes = ", ".join(str(n) for n in sorted({r["num_examples"] for r in facts["releases"] if r["kind"] == "gradient"}))
-    sampler = "Sampler: Poisson, as executed: each example enters each batch independently, with probability q."
-    if facts["adaptive"]:
-        sampler = (
-            "Sampler: importance sampling, as executed: each example enters each batch independently, with a "
-            "probability in proportion to the norm of its clipped gradient, at most q."
-        )
-    number = f"N = {sizes} training examples. N is treated as public, so is the expected batch size B."
-    if not facts["num_examples_is_public"]:
-        number = f"N = {sizes} training examples, a noisy count that was released. B is public."
-    return [
-        "Unit: one example (one row of the training data). A person with several rows is protected less.",
-        "Neighbouring relation: add or remove one example.",
-        sampler,
-        number,
-    ]
+def _facts(release) -> dict:
+    return {
+        "kind": release.kind,
+        "strategy": release.strategy,
+        "count": release.count,
+        "sampler": release.sampler,
+        "neighbouring_relation": release.neighbouring_relation,
+        "num_examples": release.num_examples,
+        "expected_batch_size": release.batch_size,
+        "largest_batch_size": release.capacity,
+        "sampling_probability": release.sampling_probability,
+        "noise_multiplier": release.noise_multiplier,
+        "sensitivity": release.sensitivity,
+        "noise_allocation": release.noise_allocation,
+    }
 
 
-def _lines(releases) -> list[str]:
-    """One line per release, and one per kind for those whose noise followed from earlier releases."""
-    adaptive = {r["strategy"] for r in releases if r["kind"] != "gradient"}
-    groups = {}
-    for i, release in enumerate(releases):
-        joined = release["strategy"] in adaptive
-        key = (release["kind"], release["num_examples"], release["expected_batch_size"]) if joined else i
-        groups.setdefault(key, []).append(release)
-    return [_line(group) for group in groups.values()]
-
-
-def _range(group, name: str) -> str:
-    low, high = min(r[name] for r in group), max(r[name] for r in group)
-    return f"{low:.6g}" if low == high else f"{low:.6g} to {high:.6g}"
-
-
-def _line(group) -> str:
-    release = group[0] | {"count": sum(r["count"] for r in group)}
-    return (
-        f"{release['count']} x {release['kind']} ({release['strategy']}): N = {release['num_examples']}, "
-        f"B = {release['expected_batch_size']}, q = {_range(group, 'sampling_probability')}, "
-        f"noise multiplier = {_range(group, 'noise_multiplier')}, L2 sensitivity of the {KINDS[release['kind']]} = "
-        f"{_range(group, 'sensitivity')}, noise allocation = {release['noise_allocation']}."
-    )
+def schema() -> dict:
+    """Returns the JSON schema of `Privacy.to_dict`, which is shipped as `lipdp/schemas/privacy.json`."""
+    text = importlib.resources.files("lipdp").joinpath("schemas/privacy.json").read_text(encoding="utf-8")
+    return json.loads(text)
 
 
 def _section(title: str, lines) -> str:
@@ -260,14 +309,10 @@ def _section(title: str, lines) -> str:
     return "\n".join([title, "-" * len(title), *wrapped])
 
 
+def _markdown(title: str, lines) -> str:
+    level = "#" if title == "Privacy statement" else "##"
+    return "\n".join([f"{level} {title}", "", *(f"- {wording.escape(line)}" for line in lines)])
+
+
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
-
-
-def _up(value: float) -> str:
-    """Returns four significant digits, rounded up: a printed epsilon is never too small."""
-    if value == 0.0 or not math.isfinite(value):
-        return f"{value:g}"
-    unit = 10.0 ** (math.floor(math.log10(value)) - 3)
-    text = f"{value:.4g}"
-    return text if float(text) >= value else f"{value + 0.5 * unit:.4g}"

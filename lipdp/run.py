@@ -11,6 +11,8 @@ from lipdp.ledger import Ledger
 from lipdp.plan import Plan
 from lipdp.privacy import Privacy
 
+_PUBLIC = ("num_examples", "batch_size", "delta", "accountant", "sampler", "capacity", "examples_per_person")
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -31,6 +33,7 @@ class Run:
         plan: The plan of the last `fit`, or None.
         request: The arguments that made the plan: a `fit` with the same ones continues it.
         plan_start: Number of updates in the ledger when the plan began.
+        pass_key: Key of the permutations of the plan's passes over the data, if it shuffles.
         settings: Constants of the compiled step, or None before the first `fit`.
         strategy: The strategy of the present or last `fit`, or None before the first.
         adaptive: Where an adaptive plan (DPIS) stands: arguments and state of its budget, all public; or None.
@@ -49,6 +52,7 @@ class Run:
         self.plan: Plan | None = None
         self.request: dict | None = None
         self.plan_start = 0
+        self.pass_key: tuple[int, int] | None = None
         self.settings: Settings | None = None
         self.strategy = None
         self.adaptive: dict | None = None
@@ -72,6 +76,7 @@ class Run:
             accountant=self.plan.accountant if self.plan else "pld",
             seeded=self.seeded,
             training_metrics=self.logged,
+            examples_per_person=self.plan.examples_per_person if self.plan else 1,
         )
 
     def plan_for(self, request: dict, wanted: int) -> Plan:
@@ -79,7 +84,7 @@ class Run:
 
         Args:
             request: `num_examples`, `batch_size`, `epsilon`, `noise_multiplier`, `delta`, `accountant`,
-                `strategy`.
+                `strategy`, `sampler`, `capacity`, `examples_per_person`.
             wanted: Updates asked for, >= 1.
 
         Raises:
@@ -93,8 +98,11 @@ class Run:
                 f"Received: strategy={request['strategy'][0]!r}. Go on with DPIS, or build a new model (its cost adds "
                 "up outside of this ledger)."
             )
+        request = request | {"accountant": self._accountant(request, wanted)}
+        if request["epsilon"] is None and request["accountant"].startswith("filter:"):
+            request["epsilon"] = float(request["accountant"].split(":")[2])  # nothing may pass the filter's budget
         epsilon, noise, delta = request["epsilon"], request["noise_multiplier"], request["delta"]
-        public = {k: request[k] for k in ("num_examples", "batch_size", "delta", "accountant")}
+        public = {k: request[k] for k in _PUBLIC}
         if epsilon is None and noise is None:
             raise ValueError(
                 "Say how private the training must be: `fit(epsilon=1.0, delta=1e-5)` for a budget, or "
@@ -102,8 +110,8 @@ class Run:
             )
         if epsilon is None:
             return Plan(updates=wanted, noise_multiplier=noise, epsilon=None, **public)
-        spent = self.ledger.mechanisms()
-        self._refuse_spent(epsilon, delta, request["accountant"])
+        spent = self.ledger.mechanisms(request["examples_per_person"])
+        self._refuse_spent(epsilon, delta, request["accountant"], request["examples_per_person"])
         if noise is None:
             return Plan.calibrated(updates=wanted, epsilon=epsilon, spent=spent, **public)
         allowed = accounting.max_updates(
@@ -113,6 +121,10 @@ class Run:
             noise_multiplier=noise,
             accountant=request["accountant"],
             spent=spent,
+            sampler=request["sampler"],
+            group_size=request["examples_per_person"],
+            num_examples=request["num_examples"],
+            capacity=request["capacity"],
         )
         if allowed < 1:
             raise ValueError(
@@ -121,8 +133,55 @@ class Run:
             )
         return Plan(updates=min(allowed, wanted), noise_multiplier=noise, epsilon=epsilon, **public)
 
-    def _refuse_spent(self, epsilon, delta, accountant) -> None:
-        used = self.ledger.epsilon(delta, accountant)
+    def _accountant(self, request, wanted) -> str:
+        """The name of the accountant; a filter gets its order and budget once, before the first release."""
+        name, delta = request["accountant"], request["delta"]
+        if name != "filter":
+            if accounting.check_name(name).startswith("filter:") and self.ledger.updates:
+                if self.plan is None or name != self.plan.accountant:
+                    raise ValueError(
+                        "Order and budget of a filter are fixed before the first release. Received: "
+                        f"accountant={name!r} after {self.ledger.updates} updates. Use accountant='filter' for "
+                        "the one there is, or a new model."
+                    )
+            return name
+        fixed = self.plan.accountant if self.plan and self.ledger.updates else None
+        if fixed is None and not self.ledger.updates:
+            if request["epsilon"] is None:
+                raise ValueError(
+                    "A filter needs a budget that is fixed in advance. Received: accountant='filter', epsilon=None. "
+                    "Pass the largest epsilon you may ever want to spend."
+                )
+            run = {
+                "sampling_probability": request["batch_size"] / request["num_examples"],
+                "updates": wanted,
+                "sampler": request["sampler"],
+                "group_size": request["examples_per_person"],
+                "num_examples": request["num_examples"],
+                "capacity": request["capacity"],
+            }
+            noise = request["noise_multiplier"] or accounting.calibrate(
+                epsilon=request["epsilon"], delta=delta, accountant="rdp", **run
+            )
+            mechanism = accounting.Mechanism.of_updates(noise_multiplier=noise, **run)
+            return accounting.plan_filter(epsilon=request["epsilon"], delta=delta, mechanism=mechanism)
+        if not str(fixed).startswith("filter:"):
+            raise ValueError(
+                "A filter must be there before the first release: its order and budget may not depend on results. "
+                f"Received: accountant='filter' after {self.ledger.updates} updates under {fixed!r}. Use "
+                f"accountant={fixed!r}, or build a new model."
+            )
+        order, budget, fixed_delta = map(float, fixed.split(":")[1:])
+        wish = request["epsilon"]
+        if delta != fixed_delta or (wish is not None and wish > budget):
+            raise ValueError(
+                "The filter's budget was fixed before the first release and cannot grow. Received: "
+                f"epsilon={wish!r}, delta={delta!r}; fixed: epsilon={budget!r}, delta={fixed_delta!r}. Pass less."
+            )
+        return fixed
+
+    def _refuse_spent(self, epsilon, delta, accountant, group_size) -> None:
+        used = self.ledger.epsilon(delta, accountant, group_size)
         # Calibration leaves up to one per cent of a budget unused; that is not a budget to train on.
         if used >= 0.99 * epsilon:
             raise ValueError(
@@ -145,6 +204,7 @@ class Run:
             "plan": self.plan.to_dict() if self.plan else None,
             "request": self.request,
             "plan_start": self.plan_start,
+            "pass_key": self.pass_key,
             "noise_std": list(self.noise_std),
             "seeded": self.seeded,
             "logged": list(self.logged),
@@ -164,6 +224,7 @@ class Run:
             plan = Plan.from_dict(state["plan"]) if state["plan"] else None
             history = state["history"]
             adaptive = state.get("adaptive")  # files of earlier versions lack it
+            key = state.get("pass_key")  # files of earlier versions lack it
             rest = [state[k] for k in ("request", "plan_start", "noise_std", "seeded", "logged")]
         except (KeyError, TypeError, UnicodeDecodeError, json.JSONDecodeError) as error:
             raise ValueError(f"The privacy ledger in the file is corrupt: {error!r}. Nothing was loaded.") from error
@@ -176,4 +237,6 @@ class Run:
             return
         self.ledger, self.history, self.plan = ledger, history, plan
         self.request, self.plan_start, noise_std, self.seeded, logged = rest
-        self.noise_std, self.logged, self.adaptive = tuple(noise_std), tuple(logged), adaptive
+        self.noise_std, self.logged = tuple(noise_std), tuple(logged)
+        self.pass_key = None if key is None else tuple(key)
+        self.adaptive = adaptive

@@ -14,11 +14,22 @@ import keras
 import numpy as np
 from keras import tree
 
-from lipdp import backend, losses, sampling, strategies
+from lipdp import backend, losses, strategies
+from lipdp import sampling as samplers
+from lipdp.accounting.mechanism import EPOCH_SAMPLERS
 from lipdp.importance import Conductor, plan_for
+from lipdp.layers import ClipGradient
 from lipdp.ledger import Ledger, Release
 from lipdp.plan import Plan
 from lipdp.run import Settings
+
+_SAMPLING = {
+    "poisson": "Poisson sampling",
+    "truncated_poisson": "truncated Poisson sampling",
+    "fixed_size": "batches of constant size",
+    "shuffle": "shuffled epochs, NOT amplified",
+    "fixed_order": "epochs in fixed order, NOT amplified",
+}
 
 
 def refuse_arguments(unknown: dict, *, shuffle, class_weight, sample_weight) -> None:
@@ -36,8 +47,8 @@ def refuse_arguments(unknown: dict, *, shuffle, class_weight, sample_weight) -> 
             )
     if shuffle is not None:
         raise ValueError(
-            "`shuffle` has no meaning here: each update is a Poisson sample, which is what the accountant charges. "
-            f"Received: shuffle={shuffle!r}. Leave it out."
+            "`shuffle` has no meaning here: who is in a batch is what the accountant charges for. Received: "
+            f"shuffle={shuffle!r}. Leave it out for Poisson samples; `sampling='shuffle'` shuffles, at its price."
         )
 
 
@@ -73,8 +84,8 @@ class Session:
     request: dict
     x: object
     y: np.ndarray
-    sampler: sampling.PoissonSampler
-    layout: sampling.Layout
+    sampler: object
+    layout: samplers.Layout
     updates: int
     settings: Settings
     calibration: strategies.Calibration
@@ -105,6 +116,8 @@ class Session:
         physical_batch_size,
         training_metrics,
         seed,
+        sampling,
+        examples_per_person,
     ) -> "Session":
         """Checks every argument and plans the run. Changes nothing; see `DP_Model.fit` for the arguments."""
         if not model.compiled or model.loss is None:
@@ -129,10 +142,11 @@ class Session:
         if seed is not None and (not isinstance(seed, int) or seed < 0):
             raise ValueError(f"`seed` must be a non-negative integer or None. Received: seed={seed!r}.")
         strategy = strategies.get(strategy)
-        x, y = sampling.as_arrays(x, y, len(tree.flatten(model.inputs)[0].shape))
+        sampling = samplers.get(sampling)
+        x, y = samplers.as_arrays(x, y, len(tree.flatten(model.inputs)[0].shape))
         _check_shapes(model, x)
         if validation_split and validation_data is None:
-            (x, y), validation_data = sampling.split(x, y, validation_split)
+            (x, y), validation_data = samplers.split(x, y, validation_split)
         if not strategy.per_example:
             losses.get(model.loss)  # the others have no Lipschitz constant; this says what to use instead
         losses.check_per_example(model.loss, y, _output_shape(model))
@@ -142,6 +156,12 @@ class Session:
         steps = steps_per_epoch or math.ceil(len(y) / batch_size)
         declared = len(y)
         if strategy.adaptive:
+            if sampling.name != "poisson" or examples_per_person != 1:
+                raise ValueError(
+                    f"{type(strategy).__name__} draws by the norms of gradients, independently for each example, and "
+                    f"no cost is known for persons with several. Received: sampling={sampling.name!r}, "
+                    f"examples_per_person={examples_per_person!r}. Leave both out, or use another strategy."
+                )
             declared = strategy.declared_examples(len(y))
             if strategy.count_noise is not None and steps_per_epoch is None:
                 raise ValueError(
@@ -161,6 +181,9 @@ class Session:
             "delta": delta,
             "accountant": accountant,
             "strategy": [strategy.name, strategy.get_config()],
+            "sampler": sampling.name,
+            "capacity": sampling.largest(batch_size) if sampling.name == "truncated_poisson" else None,
+            "examples_per_person": examples_per_person,
         }
         wanted = steps * (epochs - initial_epoch)
         if strategy.adaptive:
@@ -187,8 +210,10 @@ class Session:
             request=request,
             x=x,
             y=y,
-            sampler=sampling.PoissonSampler(plan.num_examples, plan.sampling_probability, seed),
-            layout=sampling.Layout(plan.batch_size, chunk, backend.compiles(model)),
+            sampler=sampling.sampler(
+                plan.num_examples, plan.batch_size, seed, model.run.pass_key if plan is model.run.plan else None
+            ),
+            layout=samplers.Layout(plan.batch_size, chunk, backend.compiles(model), sampling.largest(batch_size)),
             updates=updates,
             settings=Settings(plan.batch_size, chunk, training_metrics, json.dumps(request["strategy"])),
             calibration=calibration,
@@ -208,9 +233,10 @@ class Session:
         optimizer.build(self.model.trainable_variables)
         iterations = int(optimizer.iterations.numpy())
         # A continued, uninterrupted stream of noise stays as it is, so that a resumed run repeats.
-        resumed = self.seed is not None and 0 < run.ledger.updates == iterations
-        key = None if resumed else sampling.noise_key(self.seed, run.ledger.updates)
+        resumed = self.seed is not None and 0 < run.ledger.updates == iterations and optimizer.noise_key.numpy().any()
+        key = None if resumed else samplers.noise_key(self.seed, run.ledger.updates)
         _project(self.model)
+        _set_clips(self.model, 1 if self.strategy.per_example else self.plan.batch_size)
         if self.settings != run.settings:
             self.model.train_function = None
         same = run.request is not None and run.request["strategy"] == self.request["strategy"]
@@ -221,10 +247,11 @@ class Session:
             # From here on the ledger stays as it is whatever happens: numbers are released on the host.
             before = None
         run.adopt(self.plan, self.request)
+        run.pass_key = getattr(self.sampler, "key", None)  # a resumed pass goes on with the same permutation
         run.executing = False
         run.settings, run.noise_std = self.settings, tuple(noise_std)
         run.seeded = run.seeded or self.seed is not None
-        optimizer.arm(noise_std, self.updates, key)
+        optimizer.arm(noise_std, self.updates, key, repeatable=self.seed is not None)
         if self.conductor is not None:
             self.conductor.begin()
         if verbose:
@@ -249,14 +276,20 @@ class Session:
         """Endless padded batches; Keras takes as many as there are updates."""
         if self.conductor is not None:
             return self.conductor.placeholders()
-        return sampling.poisson_batches(self.sampler, self.x, self.y, self.layout, self.model.run.ledger.updates)
+        run = self.model.run
+        passes = self.plan.sampler in EPOCH_SAMPLERS
+        start = run.ledger.position(self._release()) if passes else run.ledger.updates
+        return samplers.poisson_batches(self.sampler, self.x, self.y, self.layout, start)
 
     def callbacks(self, given) -> list:
         """The user's callbacks behind the one that charges, so that they find epsilon in their logs."""
         given = [] if given is None else given if isinstance(given, (list, tuple)) else [given]
-        if self.conductor is not None:  # charges on its own
-            return [_Charge(self.model.run, None, self.updates, self.plan), *given]
-        release = Release(
+        # A conductor charges on its own.
+        release = self._release() if self.conductor is None else None
+        return [_Charge(self.model.run, release, self.updates, self.plan), *given]
+
+    def _release(self) -> Release:
+        return Release(
             sampling_probability=self.plan.sampling_probability,
             noise_multiplier=self.plan.noise_multiplier,
             sampler=self.plan.sampler,
@@ -266,15 +299,18 @@ class Session:
             strategy=self.strategy.name,
             noise_allocation=self.strategy.noise,
             sensitivity=self.calibration.sensitivity,
+            capacity=self.plan.capacity,
+            stream=self.model.run.plan_start if self.plan.sampler in EPOCH_SAMPLERS else 0,
         )
-        return [_Charge(self.model.run, release, self.updates, self.plan), *given]
 
     def _announcement(self) -> str:
         plan = self.plan
         budget = "" if plan.epsilon is None else f" for epsilon={plan.epsilon:g}, delta={plan.delta:g}"
+        most = plan.examples_per_person
+        persons = "" if most == 1 else f" Epsilon is for a person with at most {most} examples."
         lines = [
             f"Private training: noise multiplier {plan.noise_multiplier:.5g}{budget}; {self.updates} updates of "
-            f"{plan.batch_size} expected examples out of {plan.num_examples} (Poisson sampling)."
+            f"{plan.batch_size} expected examples out of {plan.num_examples} ({_SAMPLING[plan.sampler]}).{persons}"
         ]
         if self.conductor is not None:
             lines = [
@@ -316,7 +352,7 @@ class _Charge(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
         if logs is not None:
             logs.pop("updates", None)
-            logs["epsilon"] = self._run.ledger.epsilon(self._plan.delta, self._plan.accountant)
+            logs["epsilon"] = self._run.privacy().spent()
 
 
 def _positive_integer(name: str, value, optional: bool) -> None:
@@ -364,6 +400,13 @@ def _project(model) -> None:
         value = keras.ops.convert_to_numpy(variable)
         if not (hasattr(constraint, "holds") and constraint.holds(value)):
             variable.assign(constraint(variable))
+
+
+def _set_clips(model, batch_size: int) -> None:
+    """Tells the layers that clip cotangents by what the loss of one example is divided."""
+    for layer in model._flatten_layers():
+        if isinstance(layer, ClipGradient):
+            layer.scale.assign(1.0 / batch_size)
 
 
 def _check_weights(model) -> None:

@@ -316,3 +316,78 @@ def test_the_installed_command_is_quick_and_quiet(tmp_path):
     done = subprocess.run([sys.executable, script, *words], capture_output=True, text=True, env=dict(os.environ))
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout)["updates"] == 10
+
+
+def test_group(capsys):
+    run = ["--noise-multiplier", "1", "--updates", "2000", "--sampling-probability", "0.01", "--delta", "1e-6"]
+    found = answer(capsys, "group", "1", "4", *run)["groups"]
+    assert [row["group_size"] for row in found] == [1, 4]
+    assert found[1]["epsilon"] == pytest.approx(14.535, rel=1e-3) and found[1]["vadhan"] > 23.0
+    assert main(["group", "16", *run]) == 0
+    assert "no meaningful guarantee" not in capsys.readouterr().out
+    assert main(["group", "32", *run]) == 0
+    assert "no meaningful guarantee" in capsys.readouterr().out
+    fixed = ["--noise-multiplier", "4", "--updates", "2000", "--sampler", "fixed_size", "--delta", "1e-6"]
+    sizes = ["--batch-size", "500", "--num-examples", "50000"]
+    assert answer(capsys, "group", "4", *fixed, *sizes)["groups"][0]["epsilon"] == pytest.approx(4.768, rel=1e-3)
+
+
+def test_samplers_and_persons_on_the_command_line(capsys):
+    run = ["--batch-size", "256", "--num-examples", "60000", "--updates", "2350"]
+    epsilon = answer(capsys, "epsilon", "--noise-multiplier", "1.1", *run, "--sampler", "shuffle")
+    assert epsilon["epsilon"] == pytest.approx(15.783, rel=1e-3)
+    noise = answer(capsys, "calibrate", "--epsilon", "3", *run, "--examples-per-person", "4")["noise_multiplier"]
+    found = answer(capsys, "epsilon", "--noise-multiplier", str(noise), *run, "--examples-per-person", "4")["epsilon"]
+    assert 2.97 <= found <= 3.0
+    assert main(["epsilon", "--noise-multiplier", "1.1", *run, "--sampler", "truncated_poisson"]) == 0
+    assert "truncated_poisson, zero out one)" in capsys.readouterr().out
+
+
+def test_plan(capsys, tmp_path, run):
+    words = ["--num-examples", "6000", "--delta", "1e-4"]
+    found = answer(capsys, "plan", *words, "--epsilon", "2", "--epochs", "5", "--batch-size", "256", "--output",
+                   str(tmp_path / "plan"), "--model", str(run / folders.MODEL))  # fmt: skip
+    assert found["found"] == "noise_multiplier" and 1.98 <= found["epsilon"] <= 2.0
+    assert [5, found["epsilon"]] in found["tables"]["epochs"]
+    assert found["signal_to_noise"]["aligned"] > found["signal_to_noise"]["independent"] > 0.0
+    assert {path.suffix for path in (tmp_path / "plan").iterdir()} == {".svg", ".json"}
+    for path in (tmp_path / "plan").glob("*.svg"):
+        assert path.read_text().lstrip().startswith("<?xml") and "</svg>" in path.read_text()
+    noise = str(found["noise_multiplier"])
+    assert main(["plan", *words, "--epsilon", "2", "--noise-multiplier", noise, "--batch-size", "256"]) == 0
+    assert "found: epochs" in capsys.readouterr().out
+
+
+def test_training_with_another_sampler(capsys, tmp_path):
+    words = ["--sampling", "shuffle", "--examples-per-person", "2"]
+    assert train(tmp_path / "run", *words) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "(zero out one person with at most 2, shuffle sampling, pld)" in out
+    content = folders.read(tmp_path / "run")
+    assert content.privacy["sampler"] == ["shuffle"] and content.privacy["unit"] == "person"
+    assert content.run["settings"]["sampling"] == "shuffle"
+    assert "one person with at most 2 examples" in content.statement
+    assert "zero out one person, at most 2 examples" in (tmp_path / "run" / folders.HTML).read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("group --noise-multiplier 1 --updates 9 --sampling-probability 0.1", "required: K"),
+        ("group x --noise-multiplier 1 --updates 9 --sampling-probability 0.1", "invalid int value: 'x'"),
+        ("group -1 --noise-multiplier 1 --updates 9 --sampling-probability 0.1", "unknown argument|too small"),
+        ("group 4 --noise-multiplier 1 --updates 9", "sampling is not determined"),
+        ("group 4 --noise-multiplier 1 --updates 9 --sampler fixed_size --batch-size 9", "num_examples=None"),
+        ("group 4 --noise-multiplier 1 --updates 9 --sampling-probability 0.1 --delta 1e-12", "rounding noise"),
+        ("group 4 --noise-multiplier 1 --updates 9 --sampling-probability 0.1 --accountant rdp", "has no bound"),
+        ("plan --num-examples 100 --epsilon 1", "needs three of"),
+        ("plan --num-examples 100 --epsilon 1 --epochs 1 --batch-size 101", "larger than the data"),
+        ("plan --epsilon 1 --epochs 1 --batch-size 10", "required: --num-examples"),
+        ("plan --num-examples 100 --epsilon 1 --epochs 1 --batch-size 10 --sampler balls_in_bins", "invalid choice"),
+        ("epsilon --noise-multiplier 1 --sampling-probability 0.1 --updates 9 --sampler truncated_poisson",
+         "num_examples is missing"),
+        ("epsilon --noise-multiplier 1 --sampling-probability 0.1 --updates 9 --examples-per-person 0", "too small"),
+    ],
+)  # fmt: skip
+def test_accounting_commands_refuse_in_one_line(capsys, words, message):
+    assert re.search(message, refusal(capsys, *shlex.split(words)))

@@ -32,7 +32,10 @@ def test_examples_run(name):
     assert doctest.testmod(module, optionflags=flags).failed == 0
 
 
-@pytest.mark.parametrize("package", ["layers", "losses", "bounds", "accounting", "strategies", "sampling", "norms"])
+@pytest.mark.parametrize(
+    "package",
+    ["layers", "losses", "models", "bounds", "accounting", "strategies", "sampling", "norms", "diffusion"],
+)
 def test_public_names_are_documented(package):
     module = importlib.import_module(f"lipdp.{package}")
     for name in vars(module):
@@ -85,3 +88,12 @@ def test_readme_tables_come_from_the_results(monkeypatch):
     tables = importlib.import_module("tables")
     text = (ROOT / "README.md").read_text()
     assert tables.update(text) == text
+
+
+def test_layer_table_comes_from_the_results(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    tightness = importlib.import_module("tightness")
+    text = (ROOT / "docs" / "layers.md").read_text()
+    assert tightness.update(text) == text
+    own = {n for n, v in vars(lipdp.layers).items() if isinstance(v, type) and v.__module__.startswith("lipdp")}
+    assert set(tightness.BOUNDS) == own - {"LipschitzLayer"}

@@ -130,12 +130,53 @@ def test_refuses_foreign_text(text, message):
         ({"strategy": ""}, "strategy is not a name"),
         ({"noise_allocation": 3}, "noise_allocation is not a name"),
         ({"batch_size": 60001}, "larger than the data"),
-        ({"neighbouring_relation": "replace_one"}, "neighbouring_relation is not known"),
+        ({"neighbouring_relation": "swap"}, "neighbouring_relation is not known"),
+        ({"sampler": "shuffle", "neighbouring_relation": "add_or_remove_one"}, "no known cost under this relation"),
+        ({"sampler": "truncated_poisson", "neighbouring_relation": None}, "capacity is missing"),
     ],
 )
 def test_release_refuses(change, message):
     with pytest.raises(ValueError, match=message):
         dataclasses.replace(UPDATE, **change)
+
+
+SHUFFLED = dataclasses.replace(
+    UPDATE, num_examples=1000, batch_size=100, sampling_probability=0.1, sampler="shuffle", neighbouring_relation=None
+)
+
+
+def passes(*pairs):
+    return sum(mechanism.count for mechanism in ledger_of(*pairs).mechanisms())
+
+
+def test_passes_are_charged_when_they_begin():
+    assert passes((SHUFFLED, 1)) == passes((SHUFFLED, 10)) == 1
+    assert passes((SHUFFLED, 11)) == 2
+    # Going on in the same stream needs no new pass; a new stream does, wherever the old one stopped.
+    later = dataclasses.replace(SHUFFLED, stream=11)
+    assert passes((SHUFFLED, 5), (UPDATE, 1), (SHUFFLED, 5)) == 1 + 1
+    assert passes((SHUFFLED, 5), (later, 5)) == 2
+    assert ledger_of((SHUFFLED, 5), (UPDATE, 1), (SHUFFLED, 2), (later, 3)).position(SHUFFLED) == 7
+    # A part with other noise may begin and end within a pass.
+    louder = dataclasses.replace(SHUFFLED, noise_multiplier=2.0)
+    assert passes((SHUFFLED, 5), (louder, 10)) == 2 + 2
+    assert passes((SHUFFLED, 1), (louder, 1)) == 2
+
+
+def test_groups_and_samplers_mix_only_where_that_is_sound():
+    ledger = ledger_of((UPDATE, 100), (SHUFFLED, 10))
+    assert ledger.epsilon(1e-5, group_size=4) > ledger.epsilon(1e-5) > ledger_of((SHUFFLED, 10)).epsilon(1e-5)
+    ledger.charge(dataclasses.replace(UPDATE, sampler="fixed_size", neighbouring_relation=None), 5)
+    assert ledger.epsilon(1e-5) > 0.0
+    with pytest.raises(ValueError, match="no neighbouring relation in common"):
+        ledger.epsilon(1e-5, group_size=4)
+
+
+def test_reads_the_ledgers_of_earlier_versions():
+    content = json.loads(ledger_of((UPDATE, 3)).to_json())
+    for name in ("capacity", "stream"):
+        del content["entries"][0][name]
+    assert Ledger.from_json(json.dumps(content)) == ledger_of((UPDATE, 3))
 
 
 def test_sums_that_later_noise_follows_from_make_a_ledger_adaptive():
@@ -148,6 +189,10 @@ def test_sums_that_later_noise_follows_from_make_a_ledger_adaptive():
         with pytest.raises(ValueError, match="follow.* from earlier releases"):
             ledger.epsilon(1e-5, accountant)
     assert ledger.epsilon(1e-5, "rdp_order:8.0") == accounting.compose(ledger.mechanisms(), 1e-5, "rdp_order:8.0")
+    with pytest.raises(ValueError, match="follow.* from earlier releases"):
+        ledger.epsilon(1e-5, "filter:8.0:4.0:1e-05")
+    with pytest.raises(ValueError, match="groups"):
+        ledger.epsilon(1e-5, "rdp_order:8.0", group_size=2)
     assert Ledger.from_json(ledger.to_json()) == ledger
     with pytest.raises(ValueError, match="kind"):
         dataclasses.replace(UPDATE, kind="norms")

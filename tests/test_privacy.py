@@ -5,10 +5,11 @@ import json
 import math
 import re
 
+import jsonschema
 import pytest
 
 from lipdp.ledger import Ledger, Release
-from lipdp.privacy import Privacy, _up
+from lipdp.privacy import Privacy, _up, schema
 
 UPDATE = Release(
     sampling_probability=256 / 60000,
@@ -109,3 +110,84 @@ def test_bad_input(ledger):
         Privacy(ledger, 1e-5, "x")
     with pytest.raises(ValueError, match="one string.*'loss'.*list"):
         Privacy(ledger, 1e-5, training_metrics="loss")
+
+
+SAMPLED = {
+    "truncated_poisson": ("zero out one example", "truncated Poisson, as executed"),
+    "fixed_size": ("replace one example by any other one", "fixed size, as executed"),
+    "shuffle": ("zero out one example", "shuffled epochs, as executed"),
+    "fixed_order": ("zero out one example", "epochs in a fixed order"),
+}
+
+
+@pytest.mark.parametrize("sampler", SAMPLED)
+def test_each_sampler_is_stated_as_what_it_is(sampler):
+    ledger = Ledger()
+    capacity = 352 if sampler == "truncated_poisson" else None
+    ledger.charge(dataclasses.replace(UPDATE, sampler=sampler, neighbouring_relation=None, capacity=capacity), 300)
+    privacy = Privacy(ledger, 1e-5)
+    text = flat(privacy.statement())
+    for words in SAMPLED[sampler]:
+        assert words in text
+    amplified = sampler in ("truncated_poisson", "fixed_size")
+    assert ("Amplification by sampling was used" in text) == amplified
+    assert ("No amplification by sampling was used" in text) == (not amplified)
+    jsonschema.validate(privacy.to_dict(), schema())
+
+
+def test_groups_and_persons(ledger):
+    privacy = Privacy(ledger, 1e-5)
+    assert privacy.epsilon(group_size=0) == 0.0
+    assert privacy.epsilon() == privacy.epsilon(group_size=1) < privacy.epsilon(1e-5, group_size=4)
+    facts = privacy.to_dict(groups=[3, 5])
+    assert [group["group_size"] for group in facts["groups"]] == [3, 5]
+    assert facts["groups"][0]["epsilon"] < facts["groups"][0]["epsilon_without_amplification"]
+    text = flat(Privacy(ledger, 1e-5, examples_per_person=4).statement())
+    assert "one person with at most 4 examples" in text
+    assert "add or remove all examples of one person, at most 4" in text
+    assert f"epsilon = {_up(privacy.epsilon(group_size=4))} and" in text
+    assert Privacy(ledger, 1e-5, examples_per_person=4).to_dict()["unit"] == "person"
+    assert Privacy(ledger, 1e-5, "rdp").to_dict()["groups"] == []  # RDP knows none
+    with pytest.raises(ValueError, match='"rdp" has no bound'):
+        Privacy(ledger, 1e-5, "rdp").to_dict(groups=[2])
+    with pytest.raises(ValueError, match="groups is too small"):
+        privacy.to_dict(groups=[0])
+
+
+def test_formats(ledger):
+    privacy = Privacy(ledger, 1e-5, training_metrics=["val_[x]"])
+    facts = json.loads(privacy.statement("json"))
+    assert facts == privacy.to_dict()
+    markdown = privacy.statement("markdown")
+    assert markdown.startswith("# Privacy statement\n\n- 2350 noisy updates")
+    assert "## Accounting" in markdown and "val\\_\\[x\\]" in markdown
+    with pytest.raises(ValueError, match="format is not known.*'html'.*'markdown'"):
+        privacy.statement("html")
+
+
+def test_schema_is_valid_and_strict(ledger):
+    jsonschema.Draft202012Validator.check_schema(schema())
+    for privacy in (Privacy(Ledger(), 1e-5), Privacy(ledger, 1e-5), Privacy(ledger, 1e-5, "autodp", seeded=True)):
+        jsonschema.validate(privacy.to_dict(), schema())
+    facts = Privacy(ledger, 1e-5).to_dict()
+    for bad in ({"epsilon": -1.0}, {"sampler": ["magic"]}, {"delta": 1.0}, {"extra": 1}):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(facts | bad, schema())
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({k: v for k, v in facts.items() if k != "accountant"}, schema())
+
+
+def test_a_filter_states_its_budget(ledger):
+    privacy = Privacy(ledger, 1e-5, "filter:12.0:2.0:1e-05")
+    assert privacy.epsilon() == pytest.approx(2.0) and privacy.spent() < 1.5
+    text = flat(privacy.statement())
+    assert "epsilon = 2 and" in text and "fixed in advance" in text
+    assert f"Used up so far: {_up(privacy.spent())}" in text
+    assert "not needed" == privacy.to_dict()["plans_fixed_in_advance"]
+    jsonschema.validate(privacy.to_dict(), schema())
+
+
+def test_an_epsilon_without_meaning_is_said():
+    ledger = Ledger()
+    ledger.charge(dataclasses.replace(UPDATE, noise_multiplier=0.2), 2000)
+    assert "no meaningful guarantee" in flat(Privacy(ledger, 1e-5).statement())

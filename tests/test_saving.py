@@ -15,7 +15,7 @@ def trained(epsilon=2.0, **arguments):
 
 
 def test_keras_file_keeps_everything_bit_for_bit(tmp_path):
-    model = trained()
+    model = trained(seed=1)
     model.save(tmp_path / "m.keras")
     loaded = keras.saving.load_model(tmp_path / "m.keras")
     assert type(loaded) is type(model)
@@ -116,3 +116,34 @@ def test_saved_key_is_not_the_one_that_made_the_noise():
     from lipdp.sampling import noise_key
 
     assert not np.array_equal(model.optimizer.noise_key.numpy(), noise_key(4, 0))
+
+
+def test_a_file_gives_no_key_of_later_noise(tmp_path):
+    """A checkpoint that is published while training goes on: with the key one could take the noise off."""
+    keys = []
+
+    class Checkpoint(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            self.model.save(tmp_path / f"{epoch}.keras")
+            keys.append(keras.saving.load_model(tmp_path / f"{epoch}.keras").optimizer.noise_key.numpy())
+
+    model = trained(callbacks=[Checkpoint()])
+    assert not np.any(keys)
+    assert model.optimizer.noise_key.numpy().any()
+
+
+def test_a_fit_with_a_seed_does_not_go_on_from_a_key_that_is_not_there(tmp_path):
+    model = mlp()
+    model.fit(*blobs(), epochs=1, noise_multiplier=1.0, **FIT)
+    model.save(tmp_path / "m.keras")
+    loaded = keras.saving.load_model(tmp_path / "m.keras")
+    assert not loaded.optimizer.noise_key.numpy().any()
+    before = weights(loaded)
+    seen = []
+
+    class Look(keras.callbacks.Callback):
+        def on_train_begin(self, logs=None):
+            seen.append(self.model.optimizer.noise_key.numpy())
+
+    loaded.fit(*blobs(), epochs=1, noise_multiplier=1.0, seed=3, callbacks=[Look()], **FIT)
+    assert seen[0].any() and not np.array_equal(before, weights(loaded))

@@ -1,5 +1,6 @@
 """Privacy accounting: epsilon of what was released, and the noise that a budget asks for."""
 
+from lipdp.accounting import autodp as autodp
 from lipdp.accounting import importance as importance
 from lipdp.accounting import pld as pld
 from lipdp.accounting import rdp as rdp
@@ -10,4 +11,14 @@ from lipdp.accounting.calibration import max_updates as max_updates
 from lipdp.accounting.composition import compose as compose
 from lipdp.accounting.composition import describe as describe
 from lipdp.accounting.composition import epsilon as epsilon
+from lipdp.accounting.composition import guarantee as guarantee
+from lipdp.accounting.filter import Filter as Filter
+from lipdp.accounting.filter import plan_filter as plan_filter
+from lipdp.accounting.group import group_epsilon as group_epsilon
+from lipdp.accounting.group import vadhan_epsilon as vadhan_epsilon
+from lipdp.accounting.mechanism import RELATIONS as RELATIONS
+from lipdp.accounting.mechanism import SAMPLERS as SAMPLERS
 from lipdp.accounting.mechanism import Mechanism as Mechanism
+from lipdp.accounting.mechanism import common_relation as common_relation
+from lipdp.accounting.planning import solve as solve
+from lipdp.accounting.search import search_epsilon as search_epsilon

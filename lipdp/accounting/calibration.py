@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 from scipy import optimize
 
-from lipdp.accounting import checks
+from lipdp.accounting import checks, rdp
 from lipdp.accounting.composition import compose, rough
-from lipdp.accounting.mechanism import Mechanism, canonical
+from lipdp.accounting.mechanism import EPOCH_SAMPLERS, Mechanism, canonical, updates_per_pass
 from lipdp.accounting.rdp import LARGEST_NOISE, SMALLEST_NOISE
 
 _DIGITS = 6
@@ -23,6 +23,8 @@ def calibrate(
     updates: int,
     accountant: str = "pld",
     spent: Iterable[Mechanism] = (),
+    sampler: str = "poisson",
+    **settings,
 ) -> float:
     """Returns the noise multiplier that spends a budget.
 
@@ -31,8 +33,10 @@ def calibrate(
         delta: in (0, 1); at least 1e-11 for "pld".
         sampling_probability: expected batch size / number of examples, in (0, 1].
         updates: number of updates to come, an int of at least 1.
-        accountant: "pld" (tight, default) or "rdp".
-        spent: releases already made, to be paid from the same budget.
+        accountant: "pld" (tight, default), "rdp" or "autodp".
+        spent: releases already made, to be paid from the same budget; for groups of the same size.
+        sampler: "poisson", "truncated_poisson", "fixed_size", "shuffle" or "fixed_order".
+        **settings: `relation`, `group_size`, `num_examples`, `capacity`, as in `Mechanism`.
 
     Returns:
         A float of six significant digits, rounded up.
@@ -59,7 +63,7 @@ def calibrate(
     spent = _spent(spent, delta, accountant, budget)
 
     def releases(noise):
-        return [*spent, Mechanism(probability, noise, updates)]
+        return [*spent, Mechanism.of_updates(probability, noise, updates, sampler, **settings)]
 
     def cost(noise):
         return compose(releases(noise), delta, accountant)
@@ -67,8 +71,8 @@ def calibrate(
     def quick(noise):
         return rough(releases(noise), delta, accountant)
 
-    guess = math.sqrt(2.0 * math.log(1.25 / delta) * updates) * probability / budget + 0.5
-    guess = _rdp_noise(lambda z: rough(releases(z), delta, "rdp"), budget, min(guess, LARGEST_NOISE))
+    releases(1.0)  # refuses wrong settings before the search
+    guess = _first_guess(budget, delta, probability, updates, releases)
     guess = _solve(quick, budget, *_bracket(quick, budget, guess))
     noise = _polish(cost, budget, guess, _slope(quick, guess))
     if noise is None:
@@ -88,6 +92,8 @@ def max_updates(
     noise_multiplier: float,
     accountant: str = "pld",
     spent: Iterable[Mechanism] = (),
+    sampler: str = "poisson",
+    **settings,
 ) -> int:
     """Returns how many updates a budget allows.
 
@@ -96,8 +102,10 @@ def max_updates(
         delta: in (0, 1); at least 1e-11 for "pld".
         sampling_probability: expected batch size / number of examples, in (0, 1].
         noise_multiplier: standard deviation of the noise over the L2 sensitivity, at least 0.
-        accountant: "pld" (tight, default) or "rdp".
-        spent: releases already made, to be paid from the same budget.
+        accountant: "pld" (tight, default), "rdp" or "autodp".
+        spent: releases already made, to be paid from the same budget; for groups of the same size.
+        sampler: "poisson", "truncated_poisson", "fixed_size", "shuffle" or "fixed_order".
+        **settings: `relation`, `group_size`, `num_examples`, `capacity`, as in `Mechanism`.
 
     Returns:
         The largest int whose epsilon, `spent` included, is at most `epsilon`; 0 when none is; at most 10^9.
@@ -108,6 +116,7 @@ def max_updates(
     **Guarantee.**
     Conditions: those of `Mechanism`.
     Bound: `compose` at the returned number is at most `epsilon`, and above it at one more (below 10^9).
+    "shuffle" and "fixed_order": counted from the first update of a pass.
     Not covered: choosing the budget in view of the results.
     Source: checked by evaluating both numbers.
 
@@ -118,7 +127,9 @@ def max_updates(
     budget = checks.positive("epsilon", epsilon)
     delta = checks.delta(delta)
     spent = canonical(spent)
-    single = Mechanism(sampling_probability, noise_multiplier, 1)
+    single = Mechanism.of_updates(sampling_probability, noise_multiplier, 1, sampler, **settings)
+    # Samplers that go through the data pay for a pass when it begins.
+    unit = updates_per_pass(sampling_probability) if sampler in EPOCH_SAMPLERS else 1
 
     def releases(count):
         return [*spent, dataclasses.replace(single, count=count)]
@@ -129,7 +140,22 @@ def max_updates(
     if cost(0) > budget or cost(1) > budget:
         return 0
     start = _last(lambda count: rough(releases(count), delta, accountant), budget, 1)
-    return _last(cost, budget, start)
+    return min(_MOST_UPDATES, unit * _last(cost, budget, start))
+
+
+def _first_guess(budget, delta, probability, updates, releases) -> float:
+    """Returns a noise multiplier to start from, by RDP where that is possible."""
+    guess = math.sqrt(2.0 * math.log(1.25 / delta) * updates) * probability / budget + 0.5
+    known = [m for m in releases(1.0) if rdp.supports(m)]
+    if len(known) == len(releases(1.0)):
+        return _rdp_noise(lambda z: rough(releases(z), delta, "rdp"), budget, min(guess, LARGEST_NOISE))
+    size = max(m.group_size for m in releases(1.0))
+
+    def plain(noise):  # one example, at k times the norm where k examples meet in a batch: only to start from
+        scale = max(1.0, size * math.sqrt(probability)) if size > 1 else 1.0
+        return rough([Mechanism(probability, noise / scale, updates)], delta, "rdp")
+
+    return _rdp_noise(plain, budget, min(guess, LARGEST_NOISE))
 
 
 def _last(cost, budget, start) -> int:

@@ -14,7 +14,7 @@ def compose(mechanisms: Iterable[Mechanism], delta: float, accountant: str = "pl
     Args:
         mechanisms: the releases, in any order.
         delta: in (0, 1); at least 1e-11 for "pld".
-        accountant: "pld" (tight, default) or "rdp".
+        accountant: "pld" (tight, default), "rdp" or "autodp".
 
     Returns:
         A float of at least 0, `math.inf` when there is no guarantee (noise_multiplier below 0.01).
@@ -24,7 +24,7 @@ def compose(mechanisms: Iterable[Mechanism], delta: float, accountant: str = "pl
 
     **Guarantee.**
     Conditions: those of `Mechanism`, for each entry; the whole list was fixed before the first release.
-    Bound: everything released is (epsilon, delta)-differentially private, one example added or removed.
+    Bound: everything released is (epsilon, delta)-differentially private, under `common_relation(mechanisms)`.
     Not covered: lists chosen while looking at the releases; that needs a privacy filter.
     Source: see the accountants.
 
@@ -55,35 +55,45 @@ def epsilon(
     updates: int,
     delta: float,
     accountant: str = "pld",
+    sampler: str = "poisson",
+    **settings,
 ) -> float:
     """Returns epsilon of a training run.
 
     Args:
-        noise_multiplier: standard deviation of the noise over the L2 sensitivity, at least 0.
+        noise_multiplier: standard deviation of the noise over the norm one example can contribute, at least 0.
         sampling_probability: expected batch size / number of examples, in (0, 1].
         updates: number of noisy updates released, an int of at least 0.
         delta: in (0, 1); at least 1e-11 for "pld".
-        accountant: "pld" (tight, default) or "rdp".
+        accountant: "pld" (tight, default), "rdp" or "autodp".
+        sampler: "poisson", "truncated_poisson", "fixed_size", "shuffle" or "fixed_order".
+        **settings: `relation`, `group_size`, `num_examples`, `capacity`, as in `Mechanism`.
 
     Returns:
         A float of at least 0, `math.inf` when there is no guarantee.
 
     Raises:
-        ValueError: when an argument is out of range.
+        ValueError: when an argument is out of range, or the accountant has no bound for the sampler.
 
     **Guarantee.**
-    Conditions: Poisson sampling, Gaussian noise, add or remove one example; see `Mechanism`.
-    Bound: the sequence of all updates is (epsilon, delta)-differentially private.
+    Conditions: Gaussian noise; batches drawn by the sampler; see `Mechanism`.
+    Bound: the sequence of all updates is (epsilon, delta)-differentially private, under the sampler's relation
+    (Poisson: add or remove one example).
     Not covered: any other sampler or relation, tuning, metrics on the training data.
     Source: see the accountants.
 
     Example:
-        >>> value = epsilon(noise_multiplier=1.1, sampling_probability=256 / 60000, updates=2350, delta=1e-5)
-        >>> round(value, 3)
-        0.92
+        >>> run = dict(noise_multiplier=1.1, sampling_probability=256 / 60000, updates=2350, delta=1e-5)
+        >>> round(epsilon(**run), 3), round(epsilon(**run, sampler="shuffle"), 2)
+        (0.92, 15.78)
     """
-    updates = checks.integer("updates", updates)
-    return compose([Mechanism(sampling_probability, noise_multiplier, updates)], delta, accountant)
+    mechanism = Mechanism.of_updates(sampling_probability, noise_multiplier, updates, sampler, **settings)
+    return compose([mechanism], delta, accountant)
+
+
+def guarantee(mechanisms: Iterable[Mechanism], delta: float, accountant: str = "pld") -> float:
+    """Returns the epsilon to state: `compose`, or, for a filter, the budget that holds for choices on the way."""
+    return accountants.get(accountant).guarantee(canonical(mechanisms), checks.delta(delta))
 
 
 def describe(mechanisms: Iterable[Mechanism], delta: float, accountant: str = "pld") -> dict:

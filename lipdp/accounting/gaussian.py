@@ -97,23 +97,41 @@ def loss_distribution(sampling_probability: float, noise_multiplier: float, step
         >>> loss_distribution(0.01, 1.0, 0.01, add=False).size
         568
     """
-    lowest, highest = loss_range(sampling_probability, noise_multiplier, add)
+    return connect_dots(
+        lambda grid: hockey_stick(
+            grid, sampling_probability=sampling_probability, noise_multiplier=noise_multiplier, add=add
+        ),
+        *loss_range(sampling_probability, noise_multiplier, add),
+        step,
+    )
+
+
+def connect_dots(curve, lowest: float, highest: float, step: float) -> pld_pmf.DensePLDPmf:
+    """Returns the distribution, on the multiples of `step`, whose delta(epsilon) passes through a given curve.
+
+    Args:
+        curve: from an array of epsilons to delta(epsilon), less 1 - e^epsilon where epsilon < 0; that of some
+            pair of distributions.
+        lowest: below it, the curve may be rounded to 0.
+        highest: what of delta is left there counts as a total loss of privacy.
+        step: distance of the grid points, above 0.
+
+    Returns:
+        A `DensePLDPmf`.
+    """
     low = min(math.floor(lowest / step), -1)
     high = max(math.ceil(highest / step), 1)
-    grid = np.arange(low, high + 1)
-    curve = hockey_stick(
-        grid * step, sampling_probability=sampling_probability, noise_multiplier=noise_multiplier, add=add
-    )
+    values = curve(np.arange(low, high + 1) * step)
     # The mass at a point depends on the second difference of delta, which ignores the part taken off below 0;
     # only at 0 the two neighbours differ in it.
     growth = math.expm1(step)
-    rise = np.diff(curve)
-    mass = np.empty(len(grid))
-    mass[0] = rise[0] / growth - curve[0]
+    rise = np.diff(values)
+    mass = np.empty(len(values))
+    mass[0] = rise[0] / growth - values[0]
     mass[1:-1] = (rise[1:] - rise[:-1] * math.exp(step)) / growth
     mass[-low] += 1.0
     mass[-1] = rise[-1] / math.expm1(-step)
-    return pld_pmf.DensePLDPmf(step, low, np.maximum(mass, 0.0), float(curve[-1]), True)
+    return pld_pmf.DensePLDPmf(step, low, np.maximum(mass, 0.0), float(values[-1]), True)
 
 
 def loss_range(sampling_probability: float, noise_multiplier: float, add: bool) -> tuple[float, float]:

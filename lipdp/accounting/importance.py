@@ -10,7 +10,7 @@ from dp_accounting.rdp import rdp_privacy_accountant
 from scipy import optimize
 
 from lipdp.accounting import accountant, checks
-from lipdp.accounting.mechanism import Mechanism
+from lipdp.accounting.mechanism import REPLACE, Mechanism
 from lipdp.accounting.rdp import LARGEST_NOISE, SMALLEST_NOISE, _quiet
 
 # Orders to choose from; which one is chosen only affects the noise, not the soundness.
@@ -138,6 +138,7 @@ class ImportanceFilter:
         self.count_noise = None if count_noise is None else checks.positive("count_noise", count_noise)
         self.clip_sum_noise = None if clip_sum_noise is None else checks.positive("clip_sum_noise", clip_sum_noise)
         self._spent_before = tuple(spent)
+        _check_supported(self._spent_before)
         self.order = self._best_order() if order is None else checks.real("order", order)
         if self.order <= 1.0:
             raise ValueError(f"order must be above 1. Received: order={order!r}. Pass an RDP order such as 5 or 20.")
@@ -273,6 +274,8 @@ class ImportanceFilter:
             setattr(self, name, state[name.lstrip("_")])
         if self.norm_sum is not None:
             self._update = self._mechanism(self.noise_multiplier, self._share)
+        charged = tuple(charged)
+        _check_supported(charged)
         self._costs = sum(self._rdp(mechanism) for mechanism in charged)
 
     @property
@@ -317,7 +320,7 @@ class ImportanceFilter:
         def cost(noise):
             now = self.updates_per_epoch * self._rdp(self._mechanism(noise, self._share))
             then = self.updates_per_epoch * self._rdp(self._mechanism(noise, 1.0)) if first else now
-            return now + later * then
+            return now + (later * then if later else 0.0)  # 0 times infinity is no cost
 
         return _least_noise(cost, left)
 
@@ -378,6 +381,7 @@ class FixedOrderAccountant(accountant.Accountant):
 
     def epsilon(self, mechanisms, delta, rough=False):
         """Returns epsilon; see the class."""
+        _check_supported(mechanisms)
         if not mechanisms:
             return 0.0
         costs = (m.count * _rdp(m.sampling_probability, m.noise_multiplier, self.order) for m in mechanisms)
@@ -390,7 +394,14 @@ class FixedOrderAccountant(accountant.Accountant):
         return {"name": self.name, "library": "dp_accounting", "version": version, "settings": settings}
 
 
-accountant._WITH_SETTINGS[FIXED_ORDER] = functools.lru_cache(FixedOrderAccountant.from_settings)
+accountant.register_with_settings(FIXED_ORDER, functools.lru_cache(FixedOrderAccountant.from_settings))
+
+
+def _check_supported(mechanisms) -> None:
+    """Refuses releases of other samplers, relations and groups, which are not charged as Poisson samples."""
+    for mechanism in mechanisms:
+        if mechanism.sampler != "poisson" or mechanism.relation == REPLACE or mechanism.group_size != 1:
+            raise accountant.unsupported(FIXED_ORDER, mechanism)
 
 
 def _conversion(order: float, delta: float) -> float:
@@ -414,7 +425,7 @@ def _rdp(probability: float, noise: float, order: float) -> float:
 
 
 def _least_noise(cost, left: float) -> float:
-    """The smallest noise multiplier with `cost` at most `left`, to a few 1e-6, always on the safe side."""
+    """The smallest noise multiplier with `cost` at most `left`, to a few 1e-6 of it, always on the safe side."""
     high = 1.0
     while cost(high) > left:
         if high >= LARGEST_NOISE:
@@ -423,7 +434,8 @@ def _least_noise(cost, left: float) -> float:
     low = high / 2.0
     while cost(low) <= left:
         high, low = low, low / 2.0
-    noise = optimize.brentq(lambda z: min(cost(z), 1e6 * left) - left, low, high, xtol=1e-6)
+    step = 1e-6 * min(1.0, high)
+    noise = optimize.brentq(lambda z: min(cost(z), 1e6 * left) - left, low, high, xtol=step)
     while cost(noise) > left:
-        noise += 2e-6
+        noise += 2.0 * step
     return noise

@@ -1,17 +1,16 @@
 """Accountant by privacy loss distributions (PLD): the tight one, and the default."""
 
+import dataclasses
 import functools
 import importlib.metadata
 import math
 
 import numpy as np
 from dp_accounting.pld import pld_pmf
-from dp_accounting.pld import privacy_loss_distribution as library
 from scipy import fft, signal
 
-from lipdp.accounting import accountant
-from lipdp.accounting.gaussian import gaussian_epsilon, loss_distribution, loss_range
-from lipdp.accounting.mechanism import Mechanism
+from lipdp.accounting import accountant, gaussian, pairs
+from lipdp.accounting.mechanism import REPLACE, Mechanism
 from lipdp.accounting.rdp import LARGEST_NOISE, SMALLEST_NOISE, RdpAccountant
 
 SMALLEST_DELTA = 1e-11
@@ -22,12 +21,22 @@ _LARGEST_STEP = 1e-3  # enough for epsilon up to 10; above, epsilon / 1e4
 _MOST_SINGLE, _MOST_COMPOSED = 1e6, 4e6  # grid points; a coarser grid is still an upper bound
 
 
-@functools.lru_cache(maxsize=16)
-def _single(q: float, z: float, step: float) -> library.PrivacyLossDistribution:
+@functools.lru_cache(maxsize=32)
+def _single(pair, step: float) -> pld_pmf.DensePLDPmf:
     """Returns the distribution of one release. Cached: another count only needs a self-composition."""
+    return gaussian.connect_dots(pair.curve, *pair.losses(), step)
 
-    remove = loss_distribution(q, z, step, add=False)
-    return library.PrivacyLossDistribution(remove, None if q == 1.0 else loss_distribution(q, z, step, add=True))
+
+@functools.lru_cache(maxsize=256)
+def _moments(pair) -> tuple[float, float]:
+    """Returns mean and deviation of one privacy loss, roughly: they only choose the grid."""
+    low, high = pair.losses()
+    step = max((high - low) / 4096.0, 1e-12)
+    pmf = gaussian.connect_dots(pair.curve, low, high, step)
+    loss = (pmf._lower_loss + np.arange(len(pmf._probs))) * step
+    mean = float(np.sum(pmf._probs * loss))
+    square = float(np.sum(pmf._probs * (loss - mean) ** 2))
+    return mean, math.sqrt(max(square - step * step / 6.0, square / 16.0, 1e-300))
 
 
 def _self_compose(pmf: pld_pmf.DensePLDPmf, count: int) -> pld_pmf.DensePLDPmf:
@@ -37,6 +46,8 @@ def _self_compose(pmf: pld_pmf.DensePLDPmf, count: int) -> pld_pmf.DensePLDPmf:
     library's make the time grow with the count instead of its square root).
     """
     mass = pmf._probs
+    if count == 1:
+        return pmf
     index = np.arange(len(mass))
     # Sums rather than dot products: threads of the linear algebra library cost more than they save here.
     deviation = math.sqrt(np.sum(mass * (index - np.sum(mass * index)) ** 2))
@@ -58,15 +69,16 @@ def _self_compose(pmf: pld_pmf.DensePLDPmf, count: int) -> pld_pmf.DensePLDPmf:
     return pld_pmf.DensePLDPmf(pmf._discretization, pmf._lower_loss * count + low, composed, infinite, True)
 
 
-def _composed(mechanism: Mechanism, step: float) -> library.PrivacyLossDistribution:
-    q, z, count = mechanism.sampling_probability, mechanism.noise_multiplier, mechanism.count
-    if q == 1.0:  # count Gaussians are one Gaussian
-        return _single(1.0, z / math.sqrt(count), step)
-    single = _single(q, min(z, LARGEST_NOISE), step)
-    if count == 1:
-        return single
-    remove, add = (_self_compose(pmf, count) for pmf in (single._pmf_remove, single._pmf_add))
-    return library.PrivacyLossDistribution(remove, add)
+def _composed(mechanism: Mechanism, step: float, dropped: float) -> tuple:
+    """Returns the distributions of all releases in both directions, and the tail mass lost in each of them."""
+    mechanism = dataclasses.replace(mechanism, noise_multiplier=min(mechanism.noise_multiplier, LARGEST_NOISE))
+    if mechanism.shift is not None:  # count Gaussians are one Gaussian
+        scale = mechanism.shift * math.sqrt(mechanism.count)
+        pmf = _single(pairs.SampledGaussian(1.0, mechanism.noise_multiplier / scale, False), step)
+        return pmf, pmf, 0.0
+    remove, add, lost = pairs.directions(mechanism, dropped)
+    remove_pmf = _self_compose(_single(remove, step), mechanism.count)
+    return remove_pmf, remove_pmf if add == remove else _self_compose(_single(add, step), mechanism.count), lost
 
 
 def _smallest_epsilon(pmf: pld_pmf.DensePLDPmf, delta: float) -> float:
@@ -108,24 +120,31 @@ class PldAccountant(accountant.Accountant):
 
     def epsilon(self, mechanisms, delta, rough=False):
         """Returns epsilon; see the class. ValueError when delta is below 1e-11."""
+        return max(self.both(mechanisms, delta, rough))
+
+    def both(self, mechanisms, delta, rough=False) -> tuple[float, float]:
+        """Returns epsilon where the first data set has the example (or group) and the second has not, and back."""
         if delta < SMALLEST_DELTA:
             raise ValueError(
                 f"delta is below {SMALLEST_DELTA}, where PLD deltas are rounding noise. "
                 f'Received: delta={delta!r}. Use accountant="rdp".'
             )
         if not mechanisms:
-            return 0.0
+            return 0.0, 0.0
         if any(m.noise_multiplier < SMALLEST_NOISE for m in mechanisms):
-            return math.inf
-        if all(m.sampling_probability == 1.0 for m in mechanisms):
-            square = sum(m.count / m.noise_multiplier**2 for m in mechanisms)
-            return gaussian_epsilon(math.sqrt(square), delta)
+            return math.inf, math.inf
+        if all(m.shift is not None for m in mechanisms):
+            square = sum(m.count * (m.shift / m.noise_multiplier) ** 2 for m in mechanisms)
+            return (gaussian.gaussian_epsilon(math.sqrt(square), delta),) * 2
         step = self.discretization(mechanisms, delta) * (_ROUGH if rough else 1.0)
         if step > 1.0:  # epsilon above 1e4
-            return math.inf
-        parts = (_composed(m, step) for m in mechanisms)
-        total = functools.reduce(library.PrivacyLossDistribution.compose, parts)
-        return max(_smallest_epsilon(total._pmf_remove, delta), _smallest_epsilon(total._pmf_add, delta))
+            return math.inf, math.inf
+        dropped = _tail_cut(mechanisms, delta)
+        parts = [_composed(m, step, dropped) for m in mechanisms]
+        # One direction is composed with itself only: an example is there in all releases, or in none.
+        remove, add = (functools.reduce(_compose, direction) for direction in list(zip(*parts, strict=True))[:2])
+        lost = sum(m.count * math.log1p(-part[2]) for m, part in zip(mechanisms, parts, strict=True))
+        return _smallest_epsilon(remove, delta + lost), _smallest_epsilon(add, delta) - lost
 
     def discretization(self, mechanisms, delta) -> float:
         """Returns the grid step of the losses: 1, 2 or 5 times a power of ten.
@@ -135,10 +154,16 @@ class PldAccountant(accountant.Accountant):
         distribution then serves a whole training run.
         """
         counts = sum(m.count for m in mechanisms)
-        variance = sum(m.count * _deviation(m) ** 2 for m in mechanisms)
-        guess = RdpAccountant().epsilon(mechanisms, delta)
+        dropped = _tail_cut(mechanisms, delta)
+        found = [_scale(m, dropped) for m in mechanisms]
+        variance = sum(m.count * deviation**2 for m, (_, deviation, _) in zip(mechanisms, found, strict=True))
+        if all(_is_plain(m) for m in mechanisms):
+            guess = RdpAccountant().epsilon(mechanisms, delta, rough=True)
+        else:
+            mean = sum(m.count * mean for m, (mean, _, _) in zip(mechanisms, found, strict=True))
+            guess = mean + math.sqrt(-2.0 * math.log(delta) * variance)
         step = min(math.sqrt(variance / counts) / _STEP_FRACTION, max(_LARGEST_STEP, guess / 1e4))
-        single = max(map(_largest_loss, mechanisms)) / _MOST_SINGLE
+        single = max(largest for _, _, largest in found) / _MOST_SINGLE
         composed = 20.0 * math.sqrt(variance) / _MOST_COMPOSED
         return _round_down(max(step, single, composed))
 
@@ -147,7 +172,7 @@ class PldAccountant(accountant.Accountant):
         version = importlib.metadata.version("dp-accounting")
         if any(m.noise_multiplier < SMALLEST_NOISE for m in mechanisms):
             settings = f"none: noise multipliers below {SMALLEST_NOISE} give no guarantee"
-        elif all(m.sampling_probability == 1.0 for m in mechanisms):
+        elif all(m.shift is not None for m in mechanisms):
             settings = "closed form of the Gaussian mechanism, no discretisation"
         else:
             step = self.discretization(mechanisms, delta)
@@ -155,14 +180,31 @@ class PldAccountant(accountant.Accountant):
         return {"name": self.name, "library": "dp_accounting", "version": version, "settings": settings}
 
 
-def _deviation(mechanism: Mechanism) -> float:
-    """Returns the scale of one privacy loss: chi-square deviation, or half its range if less."""
-    q, z = mechanism.sampling_probability, min(mechanism.noise_multiplier, LARGEST_NOISE)
-    return min(q * math.sqrt(math.expm1(min(1.0 / (z * z), 700.0))), 0.5 * _largest_loss(mechanism))
+def _compose(one: pld_pmf.DensePLDPmf, other: pld_pmf.DensePLDPmf) -> pld_pmf.DensePLDPmf:
+    return one.compose(other, _TAIL)
 
 
-def _largest_loss(mechanism: Mechanism) -> float:
-    return loss_range(mechanism.sampling_probability, min(mechanism.noise_multiplier, LARGEST_NOISE), False)[1]
+def _is_plain(mechanism: Mechanism) -> bool:
+    return mechanism.sampler == "poisson" and mechanism.group_size == 1 and mechanism.relation != REPLACE
+
+
+def _tail_cut(mechanisms, delta: float) -> float:
+    """Returns how much mass each release of a group may lose: at most a millionth of delta in all."""
+    if all(m.group_size == 1 for m in mechanisms):
+        return 0.0
+    return 10.0 ** math.floor(math.log10(1e-6 * delta / sum(m.count for m in mechanisms)))
+
+
+def _scale(mechanism: Mechanism, dropped: float) -> tuple[float, float, float]:
+    """Returns mean, deviation and largest value of one privacy loss, roughly."""
+    z = min(mechanism.noise_multiplier, LARGEST_NOISE)
+    if not _is_plain(mechanism):
+        pair = pairs.directions(dataclasses.replace(mechanism, noise_multiplier=z, count=1), dropped)[0]
+        return *_moments(pair), pair.losses()[1]
+    q = mechanism.sampling_probability
+    largest = gaussian.loss_range(q, z, False)[1]
+    # Chi-square deviation, or half the range if less.
+    return 0.0, min(q * math.sqrt(math.expm1(min(1.0 / (z * z), 700.0))), 0.5 * largest), largest
 
 
 def _round_down(value: float) -> float:

@@ -16,12 +16,16 @@ if keras.backend.backend() == "tensorflow":
     from lipdp.backend.conducted_tensorflow import ConductedStep
     from lipdp.backend.tensorflow import (
         chunked_train_step,
+        compiled,
         compiles,
         full_precision,
+        gradient,
+        gradient_norms,
         normal,
-        per_example_train_step,
+        pullback,
         ratchet,
         replicas,
+        strategy_train_step,
     )
 elif keras.backend.backend() == "jax":
     from lipdp.backend.capture_jax import (
@@ -34,12 +38,16 @@ elif keras.backend.backend() == "jax":
     from lipdp.backend.conducted_jax import ConductedStep
     from lipdp.backend.jax import (
         chunked_train_step,
+        compiled,
         compiles,
         full_precision,
+        gradient,
+        gradient_norms,
         normal,
-        per_example_train_step,
+        pullback,
         ratchet,
         replicas,
+        strategy_train_step,
     )
 else:
     raise ImportError(
@@ -51,15 +59,19 @@ else:
 __all__ = [
     "ConductedStep",
     "chunked_train_step",
+    "compiled",
     "compiles",
     "contract",
     "cotangents",
     "full_precision",
+    "gradient",
     "gram",
     "local_gradients",
+    "gradient_norms",
     "normal",
+    "pullback",
     "probe",
-    "per_example_train_step",
+    "strategy_train_step",
     "ratchet",
     "replicas",
 ]

@@ -57,8 +57,24 @@ def chunked_train_step(model, state, data, chunk: int):
     return logs, (trainable, non_trainable, optimizer_variables, metrics)
 
 
-def per_example_train_step(model, state, data, strategy, chunk: int | None):
-    """One update of a strategy that clips: its sums over all chunks, applied once.
+def gradient(model, x, total, trainable, non_trainable):
+    """Gradient of `total(y_pred)`, a scalar and anything else, for the trainable variables.
+
+    Returns:
+        The gradients, the scalar, what came with it, the outputs, and the model's new non-trainable values (JAX).
+    """
+
+    def run(trainable):
+        y_pred, updated = model.stateless_call(trainable, non_trainable, x, training=True)
+        value, results = total(y_pred)
+        return value, (results, y_pred, updated)
+
+    (value, (results, y_pred, updated)), gradients = jax.value_and_grad(run, has_aux=True)(trainable)
+    return gradients, value, results, y_pred, updated
+
+
+def strategy_train_step(model, state, data, strategy, chunk: int | None):
+    """One update of a strategy with a step of its own: its sums over all chunks, applied once.
 
     Called inside the compiled step in place of Keras' own `train_step`.
     """
@@ -66,14 +82,14 @@ def per_example_train_step(model, state, data, strategy, chunk: int | None):
     optimizer, batch_size = model.optimizer, model.run.settings.batch_size
     with keras.StatelessScope(state_mapping=zip(optimizer.variables, optimizer_variables, strict=True)):
         strategy_state = [jnp.asarray(v.value) for v in optimizer.strategy_state]
-        iteration = jnp.asarray(optimizer.iterations.value)
+        secret = jnp.asarray(optimizer.noise_key.value)
     rows = chunk or data[2].shape[0]
     # Drawn rows come first: chunks of nothing but padding are skipped.
     count = jnp.maximum(1, jnp.ceil(jnp.sum(data[2]) / rows).astype("int32")) if chunk else 1
 
     def part(i, non_trainable, metrics, data):
         totals, seen, non_trainable = strategy.chunk(
-            model, strategy_state, i, iteration, data, list(trainable), list(non_trainable)
+            model, strategy_state, i, secret, data, list(trainable), list(non_trainable)
         )
         x, y, y_pred, weight = seen
         # The mean over chunks of count * loss is the sum over chunks, which is the loss of the update.
@@ -101,6 +117,22 @@ def per_example_train_step(model, state, data, strategy, chunk: int | None):
     return logs, (trainable, non_trainable, optimizer_variables, metrics)
 
 
+def gradient_norms(model):
+    """Function of a batch `(x, y)` of one example: the gradient norm of its loss for each trainable variable."""
+    trainable = [v.value for v in model.trainable_variables]
+    other = [v.value for v in model.non_trainable_variables]
+
+    @jax.jit
+    def norms(x, y):
+        def loss(trainable):
+            y_pred, _ = model.stateless_call(trainable, other, x, training=True)
+            return jnp.sum(model.loss.call(y, y_pred))
+
+        return jnp.stack([jnp.linalg.norm(g.reshape(-1)) for g in jax.grad(loss)(trainable)])
+
+    return norms
+
+
 def replicas(model) -> int:
     """On how many devices a step of the model runs side by side."""
     distribution = keras.distribution.distribution()
@@ -115,3 +147,47 @@ def compiles(model) -> bool:
 def full_precision():
     """A context in which float32 products are computed in float32: TF32 exceeds the slack of the bounds."""
     return jax.default_matmul_precision("highest")
+
+
+def pullback(model, xla: bool = False):
+    """Function from inputs and a cotangent to outputs and the gradients of inputs and trainable variables.
+
+    Integer inputs have no gradient; None stands in its place.
+    """
+    real = [not jnp.issubdtype(t.dtype, jnp.integer) for t in model.inputs]
+
+    @jax.jit
+    def pull(trainable, other, xs, cotangent):
+        def outputs(trainable, floats):
+            floats = iter(floats)
+            given = [next(floats) if r else x for r, x in zip(real, xs, strict=True)]
+            return model.stateless_call(trainable, other, given if len(given) > 1 else given[0])[0]
+
+        y, back = jax.vjp(outputs, trainable, [x for r, x in zip(real, xs, strict=True) if r])
+        variables, inputs = back(cotangent)
+        return y, inputs, variables
+
+    def call(xs, cotangent):
+        state = [v.value for v in model.trainable_variables], [v.value for v in model.non_trainable_variables]
+        y, inputs, variables = pull(*state, xs, cotangent)
+        inputs = iter(inputs)
+        return y, [next(inputs) if r else None for r in real], variables
+
+    return call
+
+
+def compiled(function, variables):
+    """Returns `function`, whose arguments are tensors, compiled.
+
+    Args:
+        function: reads `variables` and changes none.
+        variables: the Keras variables that it reads.
+    """
+
+    @jax.jit
+    def with_values(values, *arguments):
+        # As arguments: read from the variables, values would become constants of the compiled function.
+        with keras.StatelessScope(state_mapping=zip(variables, values, strict=True)):
+            return function(*arguments)
+
+    return lambda *arguments: with_values([v.value for v in variables], *arguments)

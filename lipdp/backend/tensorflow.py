@@ -50,17 +50,32 @@ def chunked_train_step(model, data, chunk: int):
     return model.get_metrics_result()
 
 
-def per_example_train_step(model, data, strategy, chunk: int | None):
-    """One update of a strategy that clips: its sums over all chunks, applied once.
+def gradient(model, x, total, trainable=None, non_trainable=None):
+    """Gradient of `total(y_pred)`, a scalar and anything else, for the trainable variables.
+
+    Returns:
+        The gradients, the scalar, what came with it, the outputs, and the model's new non-trainable values (JAX).
+    """
+    variables = model.trainable_weights
+    with tf.GradientTape() as tape:
+        y_pred = model(x, training=True)
+        value, results = total(y_pred)
+    gradients = tape.gradient(value, variables, unconnected_gradients="zero")
+    return [tf.convert_to_tensor(g) for g in gradients], value, results, y_pred, None
+
+
+def strategy_train_step(model, data, strategy, chunk: int | None):
+    """One update of a strategy with a step of its own: its sums over all chunks, applied once.
 
     Called inside the compiled step in place of Keras' own `train_step`.
     """
     optimizer, batch_size = model.optimizer, model.run.settings.batch_size
     state = [tf.convert_to_tensor(v.value) for v in optimizer.strategy_state]
+    secret = tf.convert_to_tensor(optimizer.noise_key.value)
     size = 0 if strategy.query_noise(batch_size) is None else 1
 
     def part(i, rows):
-        totals, seen, _ = strategy.chunk(model, state, i, optimizer.iterations.value, rows)
+        totals, seen, _ = strategy.chunk(model, state, i, secret, rows)
         model.compute_metrics(*seen)
         return totals
 
@@ -78,6 +93,20 @@ def per_example_train_step(model, data, strategy, chunk: int | None):
     model._loss_tracker.update_state(loss)
     optimizer.apply([*strategy.average(sums, state, batch_size), *query], model.trainable_variables)
     return model.get_metrics_result()
+
+
+def gradient_norms(model):
+    """Function of a batch `(x, y)` of one example: the gradient norm of its loss for each trainable variable."""
+    variables = model.trainable_weights
+
+    @tf.function(reduce_retracing=True)
+    def norms(x, y):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(model.loss.call(y, model(x, training=True)))
+        gradients = tape.gradient(loss, variables, unconnected_gradients="zero")
+        return tf.stack([tf.norm(tf.reshape(g, [-1])) for g in gradients])
+
+    return norms
 
 
 def replicas(model) -> int:
@@ -99,3 +128,37 @@ def full_precision():
         yield
     finally:
         tf.config.experimental.enable_tensor_float_32_execution(before)
+
+
+def pullback(model, xla: bool = False):
+    """Function from inputs and a cotangent to outputs and the gradients of inputs and trainable variables.
+
+    Integer inputs have no gradient; None stands in its place. `xla`: compile as `fit` may do.
+    """
+
+    @tf.function(jit_compile=xla)
+    def pull(xs, cotangent):
+        variables = [v.value for v in model.trainable_variables]
+        floats = [x for x in xs if x.dtype.is_floating]
+        with tf.GradientTape() as tape:
+            tape.watch(floats)
+            y = model(xs if len(xs) > 1 else xs[0])
+        inputs, variables = tape.gradient(y, [floats, variables], cotangent, unconnected_gradients="zero")
+        inputs = iter(inputs)
+        return (
+            y,
+            [next(inputs) if x.dtype.is_floating else None for x in xs],
+            [tf.convert_to_tensor(v) for v in variables],
+        )
+
+    return lambda xs, cotangent: pull([tf.constant(x) for x in xs], tf.constant(cotangent))
+
+
+def compiled(function, variables):
+    """Returns `function`, whose arguments are tensors, compiled.
+
+    Args:
+        function: reads `variables` and changes none.
+        variables: the Keras variables that it reads.
+    """
+    return tf.function(function)

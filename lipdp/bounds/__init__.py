@@ -1,6 +1,9 @@
 """Scalar bound propagation over Keras graphs."""
 
-import lipdp.bounds.stock  # noqa: F401  (fills the registry)
+import lipdp.bounds.affine  # noqa: F401  (fills the registry)
+import lipdp.bounds.deel  # noqa: F401
+import lipdp.bounds.stock  # noqa: F401
+from lipdp.bounds.check import check as check
 from lipdp.bounds.propagate import Bounds as Bounds
 from lipdp.bounds.propagate import LayerBounds as LayerBounds
 from lipdp.bounds.propagate import propagate as propagate

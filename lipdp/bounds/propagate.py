@@ -40,8 +40,8 @@ class Bounds:
     Attributes:
         layers: One `LayerBounds` per use of a layer, in the order of the graph.
         output_bound: Largest norm of the output; infinite without `BoundedInput`.
-        lipschitz: Bound on the gradient norm at the inputs: with the cotangent bound 1, a Lipschitz
-            constant of the model.
+        lipschitz: The cotangent bound times a Lipschitz constant of the model; `ClipGradient`, which acts on
+            gradients only, does not lower it.
         slack: Factor for float32 rounding, already inside `gradient`.
     """
 
@@ -99,8 +99,11 @@ def propagate(model, cotangent: float, *, trained: bool = False, input_bound: fl
     if not 0 <= cotangent < float("inf"):
         raise ValueError(f"`cotangent` must be finite and not negative. Received: cotangent={cotangent!r}.")
     graph = _Graph(model)
-    output_bound = graph.forward((float(input_bound),) * len(graph.functional.inputs), trained)
-    input_cotangents = graph.backward(float(cotangent), trained)
+    inputs = len(graph.functional.inputs)
+    output_bound, _ = graph.forward((float(input_bound),) * inputs, (False,) * inputs, trained)
+    input_cotangents = graph.backward(float(cotangent), trained, clipped=False)
+    if not trained:
+        graph.backward(float(cotangent), trained, clipped=True)
     uses = tuple(graph.uses())
     return Bounds(uses, output_bound, sum(input_cotangents), (1.0 + SLACK) ** (2 * len(uses)))
 
@@ -120,17 +123,19 @@ class _Graph:
             _Node(node) for depth in sorted(depths, reverse=True) for node in depths[depth] if not node.is_input
         ]
 
-    def forward(self, input_bounds: tuple[float, ...], trained: bool) -> float:
-        bounds = {id(t): b for t, b in zip(self.functional.inputs, input_bounds, strict=True)}
+    def forward(self, input_bounds: tuple[float, ...], trains: tuple[bool, ...], trained: bool) -> tuple[float, bool]:
+        """Norm of the output, and whether anything upstream of it trains, given both for the inputs."""
+        known = {id(t): k for t, *k in zip(self.functional.inputs, input_bounds, trains, strict=True)}
         for node in self.nodes:
-            bounds[node.output] = node.forward(tuple(bounds[t] for t in node.inputs), trained)
-        return bounds[id(self.functional.outputs[0])]
+            norms, upstream = zip(*(known[t] for t in node.inputs), strict=True)
+            known[node.output] = node.forward(norms, upstream, trained)
+        return tuple(known[id(self.functional.outputs[0])])
 
-    def backward(self, cotangent: float, trained: bool) -> tuple[float, ...]:
+    def backward(self, cotangent: float, trained: bool, clipped: bool) -> tuple[float, ...]:
         cotangents = {id(self.functional.outputs[0]): cotangent}
         for node in reversed(self.nodes):
             # A node off the path to the output has no cotangent.
-            received = node.backward(cotangents.get(node.output, 0.0), trained)
+            received = node.backward(cotangents.get(node.output, 0.0), trained, clipped)
             for tensor, value in zip(node.inputs, received, strict=True):
                 cotangents[tensor] = cotangents.get(tensor, 0.0) + value
         return tuple(cotangents.get(id(t), 0.0) for t in self.functional.inputs)
@@ -163,21 +168,29 @@ class _Node:
                 "the norm bounds. Use float32: keras.config.set_dtype_policy('float32')."
             )
 
-    def forward(self, input_bounds, trained):
+    def forward(self, input_bounds, trains, trained):
         self.input_bounds = input_bounds
         if self.inner:
-            return self.inner.forward(input_bounds, trained)
+            return self.inner.forward(input_bounds, trains, trained)
+        if self.answers.refusal and any(trains) and not trained:
+            raise self.answers.refusal
+        here = bool(getattr(self.operation, "trainable_variables", ()))
+        return self._norm(input_bounds, trained), here or any(trains)
+
+    def _norm(self, input_bounds, trained):
         bound = self.answers.output_bound(input_bounds)
         if trained and bound == float("inf") and max(input_bounds) < float("inf"):
-            # A linear layer without projection: only its present norm is known.
+            # A layer without projection: only its present norm is known.
+            if self.answers.trained_output_bound:
+                return self.answers.trained_output_bound(input_bounds)
             return sum(map(times, self.answers.trained_lipschitz(input_bounds), input_bounds))
         return bound
 
-    def backward(self, cotangent, trained):
+    def backward(self, cotangent, trained, clipped):
         if self.inner:
-            return self.inner.backward(cotangent, trained)
+            return self.inner.backward(cotangent, trained, clipped)
         lipschitz = (self.answers.trained_lipschitz if trained else self.answers.input_lipschitz)(self.input_bounds)
-        variables, gradients = ((), ()) if trained else self._parameters(cotangent)
+        variables, gradients = self._parameters(cotangent) if clipped else ((), ())
         self.use = LayerBounds(
             layer=self.operation,
             input_bound=max(self.input_bounds),
@@ -186,6 +199,8 @@ class _Node:
             variables=variables,
             gradient_bounds=gradients,
         )
+        if clipped and self.answers.cotangent_bounds:
+            return self.answers.cotangent_bounds(self.input_bounds, cotangent)
         return tuple(times(constant, cotangent) for constant in lipschitz)
 
     def _parameters(self, cotangent):
@@ -193,18 +208,18 @@ class _Node:
         variables = tuple(getattr(layer, "trainable_variables", ()))
         if not variables:
             return (), ()
-        if not max(self.input_bounds) < float("inf"):
+        if not cotangent < float("inf"):
+            raise ValueError(
+                f"The gradient of layer '{layer.name}' passes a layer without a Lipschitz constant, such as "
+                "BoundedInput(mode='normalise'), a layer with projected=False, a keras.layers.Dense or a frozen layer "
+                "without bounds. Keep such layers before the first trainable one, or among the first."
+            )
+        gradients = self.answers.parameter_bounds(self.input_bounds, cotangent)
+        if not all(g < float("inf") for g in gradients):
             raise ValueError(
                 f"Layer '{layer.name}' trains on inputs of unbounded norm. Put lipdp.layers.BoundedInput "
                 "before the first trainable layer."
             )
-        if not cotangent < float("inf"):
-            raise ValueError(
-                f"The gradient of layer '{layer.name}' passes a layer without a Lipschitz constant, such as "
-                "BoundedInput(mode='normalise') or a layer with projected=False. Keep such layers before the first "
-                "trainable one, or among the first."
-            )
-        gradients = self.answers.parameter_bounds(self.input_bounds, cotangent)
         if len(gradients) != len(variables):
             raise ValueError(
                 f"Layer '{layer.name}' bounds {len(gradients)} gradients but has {len(variables)} trainable variables."

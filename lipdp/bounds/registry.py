@@ -12,18 +12,35 @@ Norms = tuple[float, ...]
 
 @dataclass(frozen=True)
 class Answers:
-    """The three answers of one layer, as functions of norm bounds (see `LipschitzLayer`)."""
+    """The answers of one layer, as functions of norm bounds (see `LipschitzLayer`).
+
+    `cotangent_bounds` is for layers whose backward pass is not the derivative of the forward pass; without it the
+    cotangent is multiplied by `input_lipschitz`. `trained_output_bound` is for layers whose output is bounded only
+    for the weights of the moment, and which do not map zero to zero. `refusal` says why a layer may stand only where
+    nothing trainable lies upstream.
+    """
 
     output_bound: Callable[[Norms], float]
     input_lipschitz: Callable[[Norms], Norms]
     parameter_bounds: Callable[[Norms, float], Norms]
     trained_lipschitz: Callable[[Norms], Norms]
+    cotangent_bounds: Callable[[Norms, float], Norms] | None = None
+    trained_output_bound: Callable[[Norms], float] | None = None
+    refusal: ValueError | None = None
 
 
 _ENTRIES: dict[type, Callable] = {}
 _REPLACEMENTS: dict[str, str] = {
+    **{
+        kind: f"lipdp.layers.Spectral{kind}, followed by lipdp.layers.Bias and lipdp.layers.Abs"
+        for kind in (
+            *("Conv1D", "Conv2D", "Conv3D", "DepthwiseConv1D", "DepthwiseConv2D"),
+            *("Conv1DTranspose", "Conv2DTranspose", "Conv3DTranspose"),
+        )
+    },
+    "Embedding": "lipdp.layers.BoundedEmbedding",
+    "SeparableConv2D": "lipdp.layers.SpectralDepthwiseConv2D, then lipdp.layers.SpectralConv2D with kernel size 1",
     "Dense": "lipdp.layers.SpectralDense, followed by lipdp.layers.Bias and lipdp.layers.Abs",
-    "Conv2D": "lipdp.layers.SpectralConv2D, followed by lipdp.layers.Bias and lipdp.layers.Abs",
     "BatchNormalization": "lipdp.layers.LayerCentering (batch statistics mix examples)",
     "LayerNormalization": "lipdp.layers.LayerCentering (division by a variance is not Lipschitz)",
     "GroupNormalization": "lipdp.layers.LayerCentering (division by a variance is not Lipschitz)",
@@ -36,7 +53,23 @@ _REPLACEMENTS: dict[str, str] = {
 }
 
 
-def register(layer_type: type, entry: Callable | None = None):
+# Packages that are known by name, so that they need not be imported: entries and replacements by class name.
+_FAMILIES: dict[str, tuple[dict, dict]] = {}
+
+
+def register_family(package: str, entries: dict[str, Callable], replacements: dict[str, str]) -> None:
+    """Entries for the classes of a package, by their names, and what to use in place of those without."""
+    _FAMILIES[package] = (entries, replacements)
+
+
+def register(
+    layer_type: type,
+    entry: Callable | None = None,
+    *,
+    output_bound: Callable | None = None,
+    input_lipschitz: Callable | None = None,
+    parameter_bounds: Callable | None = None,
+):
     """Declares the bounds of a layer type that cannot carry them itself.
 
     Args:
@@ -44,7 +77,19 @@ def register(layer_type: type, entry: Callable | None = None):
             something else, so it does not inherit the entry.
         entry: Function of one layer instance. It returns a float, the Lipschitz constant of a
             parameter-free layer that maps zero to zero, or a full `Answers`; it raises `ValueError` for
-            a configuration without a bound. Without it, `register` is a decorator.
+            a configuration without a bound. Without it and the next three, `register` is a decorator.
+        output_bound: In place of `entry`, three functions whose first argument is the layer. This one: from
+            the norm bounds of the inputs, a tuple, to that of the output.
+        input_lipschitz: From the norm bounds of the inputs to a tuple of Lipschitz constants.
+        parameter_bounds: From the norm bounds of the inputs and one of the cotangent to a tuple of gradient bounds,
+            one per trainable variable. Default: no trainable variables.
+
+    Raises:
+        ValueError: only one of `output_bound` and `input_lipschitz` is given, or `entry` beside them.
+
+    Guarantee:
+        None of its own: what is declared is trusted, and a bound that is too small makes epsilon too small. Prove
+        it, and let `check` search for a violation.
 
     Example:
         >>> import keras
@@ -55,11 +100,43 @@ def register(layer_type: type, entry: Callable | None = None):
         >>> bounds.register(Half, lambda layer: 0.5)
         >>> bounds.answers(Half()).output_bound((4.0,))
         2.0
+        >>> class Scale(keras.layers.Layer):
+        ...     def build(self, input_shape):
+        ...         self.scale = self.add_weight(shape=(), constraint=keras.constraints.MaxNorm(1.0, axis=None))
+        ...     def call(self, inputs):
+        ...         return self.scale * inputs
+        >>> bounds.register(
+        ...     Scale,
+        ...     output_bound=lambda layer, inputs: inputs[0],
+        ...     input_lipschitz=lambda layer, inputs: (1.0,),
+        ...     parameter_bounds=lambda layer, inputs, cotangent: (inputs[0] * cotangent,),
+        ... )
+        >>> bounds.answers(Scale()).parameter_bounds((2.0,), 3.0)
+        (6.0,)
     """
-    if entry is None:
+    three = (output_bound, input_lipschitz)
+    if entry is None and three == (None, None):
         return lambda function: register(layer_type, function) or function
-    _ENTRIES[layer_type] = entry
+    if (entry is not None and three != (None, None)) or (entry is None and None in three):
+        raise ValueError(
+            "`register` takes one function of the layer, or both `output_bound` and `input_lipschitz`. Received: "
+            f"entry={entry!r}, output_bound={output_bound!r}, input_lipschitz={input_lipschitz!r}."
+        )
+    _ENTRIES[layer_type] = entry or _three(output_bound, input_lipschitz, parameter_bounds)
     return None
+
+
+def _three(output_bound, input_lipschitz, parameter_bounds) -> Callable:
+    def entry(layer):
+        def parameters(bounds, cotangent):
+            return () if parameter_bounds is None else parameter_bounds(layer, bounds, cotangent)
+
+        def lipschitz(bounds):
+            return input_lipschitz(layer, bounds)
+
+        return Answers(lambda bounds: output_bound(layer, bounds), lipschitz, parameters, lipschitz)
+
+    return entry
 
 
 def answers(layer) -> Answers:
@@ -69,11 +146,33 @@ def answers(layer) -> Answers:
         ValueError: nobody answers for it; the message names it and what to use instead.
     """
     if isinstance(layer, LipschitzLayer):
-        return Answers(layer.output_bound, layer.input_lipschitz, layer.parameter_bounds, layer.trained_lipschitz)
-    entry = _ENTRIES.get(type(layer))
-    if entry is None:
-        raise ValueError(_unknown(layer))
-    answer = entry(layer)
+        return Answers(
+            layer.output_bound,
+            layer.input_lipschitz,
+            layer.parameter_bounds,
+            layer.trained_lipschitz,
+            layer.cotangent_bounds,
+        )
+    from lipdp.bounds.frozen import frozen
+
+    kind = type(layer)
+    entry = _ENTRIES.get(kind)
+    for package, (entries, _) in _FAMILIES.items():
+        if kind.__module__.startswith(package + "."):
+            entry = entries.get(kind.__name__)
+    try:
+        if entry is None:
+            raise ValueError(unknown(layer))
+        return _as_answers(entry(layer))
+    except ValueError as refusal:
+        # A frozen layer of a backbone needs no bound.
+        found = frozen(layer, refusal)
+        if found is None:
+            raise
+        return found
+
+
+def _as_answers(answer) -> Answers:
     if isinstance(answer, Answers):
         return answer
     constant = float(answer)
@@ -89,7 +188,8 @@ def parameter_free(lipschitz: Callable[[Norms], Norms], output_bound: Callable |
     return Answers(output_bound or added, lipschitz, lambda bounds, cotangent: (), lipschitz)
 
 
-def _unknown(layer) -> str:
+def unknown(layer) -> str:
+    """Says that nobody answers for a layer, and what to use in its place."""
     kind = type(layer).__name__
     is_layer = isinstance(layer, keras.layers.Layer)
     name = f"Layer '{layer.name}' of type {kind}" if is_layer else f"Operation '{kind}'"
@@ -98,7 +198,11 @@ def _unknown(layer) -> str:
         if is_layer
         else "the layer of lipdp.layers that does the same (raw operations carry no bound)"
     )
+    replacements = _REPLACEMENTS
+    for package, (_, family) in _FAMILIES.items():
+        if type(layer).__module__.startswith(package + "."):
+            replacements = family
     return (
         f"{name} has no sensitivity bound, so it cannot be part of a private model. "
-        f"Use instead: {_REPLACEMENTS.get(kind, default)}."
+        f"Use instead: {replacements.get(kind, default)}."
     )

@@ -115,15 +115,20 @@ def _elu(layer) -> float:
     return max(1.0, abs(float(layer.alpha)))
 
 
-@register(layers.Activation)
-def _activation(layer):
-    name = getattr(layer.activation, "__name__", repr(layer.activation))
-    if name not in _ACTIVATIONS or keras.activations.get(name) is not layer.activation:
+def activation_constants(layer, activation) -> tuple[float, float]:
+    """sup |f'| and a bound on |f(0)| of an activation function."""
+    name = getattr(activation, "__name__", repr(activation))
+    if name not in _ACTIVATIONS or keras.activations.get(name) is not activation:
         raise ValueError(
             f"Layer '{layer.name}' applies activation {name!r}, which has no known Lipschitz constant. "
             f"Use one of {sorted(_ACTIVATIONS)}, or lipdp.layers.Abs."
         )
-    slope, offset = _ACTIVATIONS[name]
+    return _ACTIVATIONS[name]
+
+
+@register(layers.Activation)
+def _activation(layer):
+    slope, offset = activation_constants(layer, layer.activation)
     if not offset:
         return slope
     size = _entries(layer)

@@ -1,16 +1,22 @@
 """The table of bounds that a person reads."""
 
 import io
+import math
 import sys
 
+import numpy as np
+from keras import ops, tree
 from rich.console import Console
 from rich.table import Table
 
-from lipdp import losses
-from lipdp.bounds.propagate import propagate
+from lipdp import backend, losses, sampling
+from lipdp.bounds.propagate import Bounds, propagate
+
+# Float32 may add this much to a measured ratio.
+_TOLERANCE = 1e-4
 
 
-def summary_bounds(model, print_fn=None) -> list[dict]:
+def summary_bounds(model, x=None, y=None, print_fn=None) -> list[dict]:
     """Prints and returns the bounds of a compiled private model (see `DP_Model.summary_bounds`)."""
     if model.loss is None:
         raise ValueError("The bounds start at the loss. Call `compile(optimizer, loss=...)` first.")
@@ -18,6 +24,7 @@ def summary_bounds(model, print_fn=None) -> list[dict]:
     outputs = model.output_shape[-1]
     bounds = propagate(model, model.loss.lipschitz(outputs))
     noise = {id(v): s for v, s in zip(model.trainable_variables, model.run.noise_std, strict=False)}
+    found = {} if x is None else _measured(model, bounds, x, y)
     rows = [
         {
             "layer": use.name,
@@ -30,26 +37,68 @@ def summary_bounds(model, print_fn=None) -> list[dict]:
         }
         for use in bounds.layers
     ]
+    columns = {
+        "input_bound": "input bound",
+        "lipschitz": "Lipschitz",
+        "gradient_bound": "gradient bound",
+        "noise_std": "noise std",
+    }
+    if x is not None:
+        columns |= {"measured": "measured (not private)", "tightness": "measured / bound"}
+        for row, use in zip(rows, bounds.layers, strict=True):
+            row |= {"measured": None, "tightness": None}
+            if use.variables:
+                row["measured"], row["tightness"] = found[id(use.layer)]
     table = Table(
         title=f"Bounds of '{model.name}' for one example (L2 norms); loss {model.loss.name}: "
         f"{model.loss.lipschitz(outputs):.4g}-Lipschitz, model: {_lipschitz(bounds):.4g}-Lipschitz"
     )
     table.add_column("layer (type)")
-    for heading in ("input bound", "Lipschitz", "gradient bound", "noise std"):
+    for heading in columns.values():
         table.add_column(heading, justify="right")
     for row in rows:
-        table.add_row(
-            f"{row['layer']} ({row['type']})",
-            *(
-                "-" if row[k] is None else f"{row[k]:.4g}"
-                for k in ("input_bound", "lipschitz", "gradient_bound", "noise_std")
-            ),
-        )
+        table.add_row(f"{row['layer']} ({row['type']})", *("-" if row[k] is None else f"{row[k]:.4g}" for k in columns))
     # Plain text, also inside a notebook.
-    console = Console(file=io.StringIO(), width=110, force_terminal=False, force_jupyter=False, color_system=None)
+    console = Console(
+        file=io.StringIO(),
+        width=140 if x is not None else 110,
+        force_terminal=False,
+        force_jupyter=False,
+        color_system=None,
+    )
     console.print(table)
     (print_fn or sys.stdout.write)(console.file.getvalue())
     return rows
+
+
+def _measured(model, bounds: Bounds, x, y) -> dict[int, tuple[float, float]]:
+    """Per layer, by id: the largest gradient norm of one example of the sample, and that over its bound."""
+    x, y = sampling.as_arrays(x, y, len(tree.flatten(model.inputs)[0].shape))
+    model.loss.check_labels(y, model.output_shape[-1])
+    norms = backend.gradient_norms(model)
+    with backend.full_precision():
+        # One example at a time: neither memory nor the order of others matters.
+        squares = np.square(
+            [
+                ops.convert_to_numpy(norms(tree.map_structure(lambda leaf, i=i: leaf[i : i + 1], x), y[i : i + 1]))
+                for i in range(len(y))
+            ],
+            dtype="float64",
+        )
+    place = {id(v): k for k, v in enumerate(model.trainable_variables)}
+    found = {}
+    for use in bounds.layers:
+        if use.variables:
+            largest = math.sqrt(float(squares[:, [place[id(v)] for v in use.variables]].sum(axis=1).max()))
+            bound = math.hypot(*(bounds.gradient(v) for v in use.variables))
+            found[id(use.layer)] = largest, largest / bound if bound else 0.0
+            if not largest <= bound * (1.0 + _TOLERANCE):
+                raise RuntimeError(
+                    f"One example moves the gradient of layer '{use.name}' by {largest:.6g}, more than its bound "
+                    f"{bound:.6g}. Were weights set by hand? `fit` would bring them back first. Otherwise the bound "
+                    "is wrong: please report it."
+                )
+    return found
 
 
 def _lipschitz(bounds) -> float:

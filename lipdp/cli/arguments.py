@@ -18,6 +18,12 @@ classes and the number of rows are treated as public."""
 _RANGES = """JSON file of PUBLIC ranges of a table's columns, as {"age": [0, 120]}, mapped to [-1, 1]; never
 computed from the private rows"""
 
+_ACCOUNTANTS = ("pld", "rdp", "autodp")
+_SAMPLERS = ("poisson", "truncated_poisson", "fixed_size", "shuffle", "fixed_order")
+_SAMPLING = """how batches are drawn, charged as what it is; default: poisson. shuffle and fixed_order are not
+amplified"""
+_PERSON = "state epsilon for a person with at most so many rows; default: 1"
+
 
 class Finished(Exception):
     """Parsing ended the command: help was shown, or the words were wrong."""
@@ -74,6 +80,8 @@ def _parsers() -> tuple[_Parser, dict[str, _Parser]]:
         "train": (_train, "train a private classifier and write a run folder"),
         "epsilon": (_epsilon, "epsilon of a training run"),
         "calibrate": (_calibrate, "noise multiplier for a budget"),
+        "group": (_group, "epsilon for groups of examples, such as all those of one person"),
+        "plan": (_planning, "any one of epsilon, noise, epochs and batch size from the other three"),
         "certify": (_certify, "certified accuracy of a trained model"),
         "report": (_report, "rebuild the report of a run folder"),
     }
@@ -122,7 +130,9 @@ def _train(parser):
         help="hold out this part of the training rows to measure accuracy on; they are not in N, get no "
         "protection from epsilon, and take the place of the test part of the data set",
     )
-    add("--accountant", default="pld", choices=("pld", "rdp"), help="default: pld, the tight one")
+    add("--accountant", default="pld", choices=_ACCOUNTANTS, help="default: pld, the tight one")
+    add("--sampling", default="poisson", choices=_SAMPLERS, help=_SAMPLING)
+    add("--examples-per-person", type=int, default=1, metavar="K", help=_PERSON)
     add(
         "--training-metrics",
         action="store_true",
@@ -148,7 +158,40 @@ def _plan(parser):
     add("--updates", type=int, help="number of noisy updates")
     add("--epochs", type=int, help="instead of --updates")
     add("--delta", type=float, default=1e-5, help="default: 1e-5")
-    add("--accountant", default="pld", choices=("pld", "rdp"), help="default: pld, the tight one")
+    _sampled(parser)
+
+
+def _sampled(parser):
+    add = parser.add_argument
+    add("--accountant", default="pld", choices=_ACCOUNTANTS, help="default: pld, the tight one")
+    add("--sampler", default="poisson", choices=_SAMPLERS, help=_SAMPLING)
+    add("--examples-per-person", type=int, default=1, metavar="K", help=_PERSON)
+
+
+def _group(parser):
+    add = parser.add_argument
+    add("sizes", type=int, nargs="+", metavar="K", help="group sizes")
+    add("--noise-multiplier", type=float, required=True, help="noise over sensitivity")
+    add("--updates", type=int, required=True, help="number of noisy updates")
+    add("--delta", type=float, default=1e-5, help="default: 1e-5")
+    add("--sampling-probability", type=float, help="expected batch size / number of examples")
+    add("--batch-size", type=int, help="instead, with --num-examples; fixed_size needs them")
+    add("--num-examples", type=int, help="number of examples; for fixed_size those WITHOUT the group")
+    add("--sampler", default="poisson", choices=("poisson", "fixed_size", "shuffle", "fixed_order"), help=_SAMPLING)
+    add("--accountant", default="pld", choices=_ACCOUNTANTS, help="default: pld, which groups under sampling need")
+
+
+def _planning(parser):
+    add = parser.add_argument
+    add("--num-examples", type=int, required=True, help="number of training examples")
+    add("--epsilon", type=float, help="the budget; give three of the next four, the fourth is found")
+    add("--noise-multiplier", type=float, help="noise over sensitivity")
+    add("--epochs", type=int, help="passes over the data")
+    add("--batch-size", type=int, help="expected batch size")
+    add("--delta", type=float, default=1e-5, help="default: 1e-5")
+    _sampled(parser)
+    add("--model", metavar="FILE", help="a compiled .keras model: also its signal-to-noise ratio, from its bounds")
+    add("--output", metavar="DIR", help="write plan.json and plots as .svg files")
 
 
 def _epsilon(parser):

@@ -46,6 +46,27 @@ def sampling(options) -> tuple[float, int]:
     return batch_size / num_examples, _updates(options, math.ceil(num_examples / batch_size))
 
 
+def settings(options, probability: float) -> dict:
+    """Returns sampler, relation and group as the arguments of `accounting.epsilon`."""
+    if options.sampler == "poisson" and options.examples_per_person == 1:
+        return {}
+    made = {"sampler": options.sampler, "group_size": options.examples_per_person}
+    if options.num_examples is not None:
+        made["num_examples"] = options.num_examples
+    if options.sampler == "truncated_poisson" and options.num_examples is not None:
+        expected = probability * options.num_examples
+        made["capacity"] = math.ceil(expected + 6.0 * math.sqrt(expected))
+    return made
+
+
+def whom(options, mechanism) -> str:
+    """Returns for whom epsilon holds, where that is not the usual."""
+    if options.sampler == "poisson" and options.examples_per_person == 1:
+        return ""
+    persons = f" of one person with at most {options.examples_per_person} rows" * (options.examples_per_person > 1)
+    return f"; {options.sampler}, {mechanism.relation.replace('_', ' ')}{persons}"
+
+
 def _updates(options, updates_per_epoch: int) -> int:
     if options.updates is not None:
         return checks.integer("updates", options.updates, minimum=1)

@@ -119,6 +119,9 @@ def _plan(options, recipe, num_examples: int, delta: float) -> Plan:
     """Returns the plan that `fit` will make, so that a wrong one ends before Keras is loaded."""
     public = {"num_examples": num_examples, "batch_size": recipe.batch_size, "delta": delta}
     public |= {"updates": recipe.updates(num_examples), "accountant": options.accountant}
+    public |= {"sampler": options.sampling, "examples_per_person": options.examples_per_person}
+    if options.sampling == "truncated_poisson":  # as `fit` does
+        public["capacity"] = math.ceil(recipe.batch_size + 6.0 * math.sqrt(recipe.batch_size))
     if options.noise_multiplier is not None:
         return Plan(**public, noise_multiplier=options.noise_multiplier, epsilon=options.epsilon)
     with _status(options, "Calibrating the noise ..."):
@@ -151,6 +154,8 @@ def _fit(options, recipe, dataset, plan):
             physical_batch_size=options.physical_batch_size,
             training_metrics=options.training_metrics,
             seed=options.seed,
+            sampling=options.sampling,
+            examples_per_person=options.examples_per_person,
         )
     return model, _rows(history, options.training_metrics)
 
@@ -183,6 +188,8 @@ def _settings(options, recipe, dataset, plan) -> dict:
         "delta": plan.delta,
         "updates": plan.updates,
         "accountant": options.accountant,
+        "sampling": options.sampling,
+        "examples_per_person": options.examples_per_person,
         **layers,
         "physical_batch_size": options.physical_batch_size,
         "training_metrics": options.training_metrics,
@@ -198,7 +205,8 @@ def _tell(options, written, folder) -> None:
     privacy = written.privacy
     lines = [
         f"epsilon {numbers.up(privacy['epsilon'])} at delta {privacy['delta']:g} after {privacy['updates']} updates on "
-        f"{written.run['settings']['num_examples']} examples (add or remove one, Poisson sampling, "
+        f"{written.run['settings']['num_examples']} examples ({privacy['neighbouring_relation'].replace('_', ' ')}"
+        f"{_whom(privacy)}, {options.sampling.replace('_', ' ').replace('poisson', 'Poisson')} sampling, "
         f"{options.accountant})"
     ]
     if held_out is None:
@@ -209,6 +217,11 @@ def _tell(options, written, folder) -> None:
         lines.append("Loss and accuracy on the training data were logged: NOT private, keep them to yourself.")
     files = ", ".join(sorted(path.name for path in folder.iterdir()))
     output.write(*lines, f"Written to {folder}: {files}")
+
+
+def _whom(privacy) -> str:
+    most = privacy["examples_per_person"]
+    return "" if most == 1 else f" person with at most {most}"
 
 
 def _verbosity(options) -> int:

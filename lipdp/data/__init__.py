@@ -1,4 +1,4 @@
-"""Data sets as plain arrays: four standard ones, and the user's own files."""
+"""Data sets as plain arrays: named ones, and the user's own files."""
 
 from lipdp.data.dataset import Dataset as Dataset
 from lipdp.data.load import NAMES as NAMES

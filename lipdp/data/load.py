@@ -3,21 +3,23 @@
 import difflib
 import pathlib
 
-from lipdp.data import files, standard, table
+from lipdp.data import adbench, files, standard, table
 from lipdp.data.dataset import Dataset
 
-NAMES = tuple(standard.LOADERS)
+_LOADERS = {**standard.LOADERS, **adbench.LOADERS}
+NAMES = tuple(_LOADERS)
 
 
 def load(source: str, label: str | None = None) -> Dataset:
     """Returns a data set by name, or from the user's own file.
 
     Args:
-        source: "digits", "mnist", "fashion_mnist", "cifar10", or the path of a `.npz` or `.csv` file.
+        source: "digits", "mnist", "fashion_mnist", "cifar10", a table of `adbench.TABLES` such as "adbench/donors",
+            or the path of a `.npz` or `.csv` file.
         label: name of the label column of a `.csv` file; default: its last column.
 
     Returns:
-        A `Dataset`. The four named ones and `.npz` files with `x_test` have a test part; others have none
+        A `Dataset`. The named image sets and `.npz` files with `x_test` have a test part; others have none
         until `Dataset.held_out` makes one.
 
     Raises:
@@ -29,9 +31,9 @@ def load(source: str, label: str | None = None) -> Dataset:
         (1437, 8, 8, 1)
     """
     source = str(source)
-    if source in standard.LOADERS:
+    if source in _LOADERS:
         _refuse_label(source, label)
-        return standard.LOADERS[source]()
+        return _LOADERS[source]()
     path = pathlib.Path(source)
     if path.suffix not in (".npz", ".csv"):
         close = difflib.get_close_matches(source, NAMES, 1)

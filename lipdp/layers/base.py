@@ -3,6 +3,7 @@
 import math
 
 import keras
+from keras import ops
 
 
 class LipschitzLayer(keras.layers.Layer):
@@ -40,6 +41,10 @@ class LipschitzLayer(keras.layers.Layer):
         """Largest gradient norm of each variable of `weights`, for a cotangent of the given norm."""
         return ()
 
+    def cotangent_bounds(self, input_bounds: tuple[float, ...], cotangent_bound: float) -> tuple[float, ...]:
+        """Largest norm of the cotangent that the backward pass hands to each input."""
+        return tuple(times(constant, cotangent_bound) for constant in self.input_lipschitz(input_bounds))
+
     def trained_lipschitz(self, input_bounds: tuple[float, ...]) -> tuple[float, ...]:
         """As `input_lipschitz`, for the weights of the moment: what certificates use."""
         return self.input_lipschitz(input_bounds)
@@ -50,12 +55,23 @@ def times(factor: float, bound: float) -> float:
     return 0.0 if factor == 0 or bound == 0 else factor * bound
 
 
+def whole(value, name: str, rank: int) -> tuple[int, ...]:
+    """A positive integer or `rank` of them, as a tuple."""
+    values = tuple(value) if isinstance(value, (tuple, list)) else (value,) * rank
+    if len(values) != rank or not all(isinstance(v, int) and v > 0 for v in values):
+        several = {1: "one", 2: "a pair of them"}.get(rank, f"{rank} of them")
+        raise ValueError(f"`{name}` must be a positive integer or {several}. Received: {name}={value!r}.")
+    return values
+
+
 def pair(value, name: str) -> tuple[int, int]:
     """A positive integer or two of them, as two."""
-    values = tuple(value) if isinstance(value, (tuple, list)) else (value, value)
-    if len(values) != 2 or not all(isinstance(v, int) and v > 0 for v in values):
-        raise ValueError(f"`{name}` must be a positive integer or a pair of them. Received: {name}={value!r}.")
-    return values
+    return whole(value, name, 2)
+
+
+def start(variable, constraint) -> None:
+    """Brings a new variable into its ball, in numpy: its operations one by one take JAX half a second."""
+    variable.assign(constraint.start(ops.convert_to_numpy(variable)).astype("float32"))
 
 
 def refuse_empty(layer: keras.layers.Layer, input_shape, sizes) -> None:

@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from lipdp.layers.base import LipschitzLayer
+from lipdp.layers.base import LipschitzLayer, start
 from lipdp.norms import SpectralBall, spectral_norm
 
 
@@ -60,7 +60,7 @@ class SpectralDense(LipschitzLayer):
             constraint=SpectralBall() if self.projected else None,
         )
         if self.projected:
-            self.kernel.assign(self.kernel.constraint(self.kernel))
+            start(self.kernel, self.kernel.constraint)
 
     def call(self, inputs):
         return ops.matmul(inputs, self.kernel)

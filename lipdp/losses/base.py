@@ -126,12 +126,16 @@ class Loss(keras.losses.Loss):
 
     def bounded_gradient(self, y_true, y_pred):
         """Return `gradient` with each row limited to the L2 norm `lipschitz(num_outputs)`, as in training."""
+        return self._limited_gradient(y_true, y_pred, None)[0]
+
+    def _limited_gradient(self, y_true, y_pred, limit):
         gradient = self.gradient(y_true, y_pred)
         num_outputs = gradient.shape[-1]
-        limit = self.lipschitz(num_outputs) * (1.0 - (num_outputs + 16) * 2.0**-24)
+        limit = self.lipschitz(num_outputs) if limit is None else limit
+        limit = limit * (1.0 - (num_outputs + 16) * 2.0**-24)
         norm = row_norm(gradient)
         scale = ops.where(norm > limit, limit / ops.maximum(norm, limit), ops.ones_like(norm))
-        return ops.where(ops.isfinite(norm), gradient * scale, ops.zeros_like(gradient))
+        return ops.where(ops.isfinite(norm), gradient * scale, ops.zeros_like(gradient)), norm
 
     def call(self, y_true, y_pred):
         """Return the loss of each example; its gradient with respect to `y_pred` is `bounded_gradient`.
@@ -146,11 +150,16 @@ class Loss(keras.losses.Loss):
         Raises:
             ValueError: if the shapes do not fit.
         """
+        return self.limited(y_true, y_pred, None)[0]
+
+    def limited(self, y_true, y_pred, limit):
+        """Return `call` with the scalar tensor `limit` in place of `lipschitz`, and the norms it is applied to."""
         y_pred = ops.convert_to_tensor(y_pred, dtype=self.dtype)
         value = ops.stop_gradient(self.value(y_true, y_pred))
-        gradient = ops.stop_gradient(self.bounded_gradient(y_true, y_pred))
+        gradient, norm = self._limited_gradient(y_true, y_pred, limit)
         # The second term is exactly zero, so the value keeps its precision; only its gradient counts.
-        return value + ops.sum(gradient * (y_pred - ops.stop_gradient(y_pred)), axis=-1)
+        linear = ops.sum(ops.stop_gradient(gradient) * (y_pred - ops.stop_gradient(y_pred)), axis=-1)
+        return value + linear, ops.stop_gradient(norm[:, 0])
 
     def get_config(self) -> dict:
         return {**super().get_config(), "clip": self.clip, "dtype": self.dtype}

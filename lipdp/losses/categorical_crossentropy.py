@@ -21,9 +21,7 @@ class CategoricalCrossentropy(Loss):
     Args:
         temperature: factor on the logits, above 0.
         clip: optional L2 norm of each example's gradient at the logits, see `lipdp.losses.Loss`.
-        reduction: see `lipdp.losses.Loss`.
-        name: optional name.
-        dtype: see `lipdp.losses.Loss`.
+        **kwargs: `reduction`, `name` and `dtype`, see `lipdp.losses.Loss`.
 
     Raises:
         ValueError: if an argument is out of its range.
@@ -52,11 +50,9 @@ class CategoricalCrossentropy(Loss):
         self,
         temperature: float = 1.0,
         clip: float | None = None,
-        reduction: str | None = "sum_over_batch_size",
-        name: str | None = None,
-        dtype: str | None = None,
+        **kwargs,
     ):
-        super().__init__(clip=clip, reduction=reduction, name=name, dtype=dtype)
+        super().__init__(clip=clip, **kwargs)
         self.temperature = positive("temperature", temperature)
 
     def value(self, y_true, y_pred):

@@ -20,9 +20,7 @@ class CosineSimilarity(Loss):
     Args:
         floor: K, above 0, in units of the outputs. The constant is its inverse.
         clip: optional L2 norm of each example's gradient at the outputs, see `lipdp.losses.Loss`.
-        reduction: see `lipdp.losses.Loss`.
-        name: optional name.
-        dtype: see `lipdp.losses.Loss`.
+        **kwargs: `reduction`, `name` and `dtype`, see `lipdp.losses.Loss`.
 
     Raises:
         ValueError: if an argument is out of its range.
@@ -51,11 +49,9 @@ class CosineSimilarity(Loss):
         self,
         floor: float = 1.0,
         clip: float | None = None,
-        reduction: str | None = "sum_over_batch_size",
-        name: str | None = None,
-        dtype: str | None = None,
+        **kwargs,
     ):
-        super().__init__(clip=clip, reduction=reduction, name=name, dtype=dtype)
+        super().__init__(clip=clip, **kwargs)
         self.floor = positive("floor", floor)
 
     def value(self, y_true, y_pred):

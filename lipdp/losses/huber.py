@@ -18,9 +18,7 @@ class Huber(Loss):
     Args:
         delta: residual at which the loss turns from squared to absolute, above 0, in units of the labels.
         clip: optional L2 norm of each example's gradient at the outputs, see `lipdp.losses.Loss`.
-        reduction: see `lipdp.losses.Loss`.
-        name: optional name.
-        dtype: see `lipdp.losses.Loss`.
+        **kwargs: `reduction`, `name` and `dtype`, see `lipdp.losses.Loss`.
 
     Raises:
         ValueError: if an argument is out of its range.
@@ -46,11 +44,9 @@ class Huber(Loss):
         self,
         delta: float = 1.0,
         clip: float | None = None,
-        reduction: str | None = "sum_over_batch_size",
-        name: str | None = None,
-        dtype: str | None = None,
+        **kwargs,
     ):
-        super().__init__(clip=clip, reduction=reduction, name=name, dtype=dtype)
+        super().__init__(clip=clip, **kwargs)
         self.delta = positive("delta", delta)
 
     def value(self, y_true, y_pred):

@@ -14,9 +14,7 @@ class MeanAbsoluteError(Loss):
 
     Args:
         clip: optional L2 norm of each example's gradient at the outputs, see `lipdp.losses.Loss`.
-        reduction: see `lipdp.losses.Loss`.
-        name: optional name.
-        dtype: see `lipdp.losses.Loss`.
+        **kwargs: `reduction`, `name` and `dtype`, see `lipdp.losses.Loss`.
 
     Raises:
         ValueError: if an argument is out of its range.

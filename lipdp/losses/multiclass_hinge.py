@@ -25,9 +25,7 @@ class MulticlassHinge(Loss):
     Args:
         margin: distance asked between the true output and the others, above 0, in units of the logits.
         clip: optional L2 norm of each example's gradient at the logits, see `lipdp.losses.Loss`.
-        reduction: see `lipdp.losses.Loss`.
-        name: optional name.
-        dtype: see `lipdp.losses.Loss`.
+        **kwargs: `reduction`, `name` and `dtype`, see `lipdp.losses.Loss`.
 
     Raises:
         ValueError: if an argument is out of its range.
@@ -55,11 +53,9 @@ class MulticlassHinge(Loss):
         self,
         margin: float = 1.0,
         clip: float | None = None,
-        reduction: str | None = "sum_over_batch_size",
-        name: str | None = None,
-        dtype: str | None = None,
+        **kwargs,
     ):
-        super().__init__(clip=clip, reduction=reduction, name=name, dtype=dtype)
+        super().__init__(clip=clip, **kwargs)
         self.margin = positive("margin", margin)
 
     def value(self, y_true, y_pred):

@@ -18,9 +18,7 @@ class MulticlassHKR(MulticlassKR):
         margin: margin of the hinge, above 0, in units of the logits.
         class_priors: public class probabilities, see `MulticlassKR`; `None` for uniform.
         clip: optional L2 norm of each example's gradient at the logits, see `lipdp.losses.Loss`.
-        reduction: see `lipdp.losses.Loss`.
-        name: optional name.
-        dtype: see `lipdp.losses.Loss`.
+        **kwargs: `reduction`, `name` and `dtype`, see `lipdp.losses.Loss`.
 
     Raises:
         ValueError: if an argument is out of its range.
@@ -50,11 +48,9 @@ class MulticlassHKR(MulticlassKR):
         margin: float = 1.0,
         class_priors: Sequence[float] | None = None,
         clip: float | None = None,
-        reduction: str | None = "sum_over_batch_size",
-        name: str | None = None,
-        dtype: str | None = None,
+        **kwargs,
     ):
-        super().__init__(class_priors=class_priors, clip=clip, reduction=reduction, name=name, dtype=dtype)
+        super().__init__(class_priors=class_priors, clip=clip, **kwargs)
         self.alpha = positive("alpha", alpha)
         self.margin = positive("margin", margin)
 

@@ -30,9 +30,7 @@ class MulticlassKR(Loss):
             must not be computed from the private data (or be a release that is accounted for). A rare class
             raises the constant.
         clip: optional L2 norm of each example's gradient at the logits, see `lipdp.losses.Loss`.
-        reduction: see `lipdp.losses.Loss`.
-        name: optional name.
-        dtype: see `lipdp.losses.Loss`.
+        **kwargs: `reduction`, `name` and `dtype`, see `lipdp.losses.Loss`.
 
     Raises:
         ValueError: if the priors are not such probabilities, or not as many as the model has outputs.
@@ -59,11 +57,9 @@ class MulticlassKR(Loss):
         self,
         class_priors: Sequence[float] | None = None,
         clip: float | None = None,
-        reduction: str | None = "sum_over_batch_size",
-        name: str | None = None,
-        dtype: str | None = None,
+        **kwargs,
     ):
-        super().__init__(clip=clip, reduction=reduction, name=name, dtype=dtype)
+        super().__init__(clip=clip, **kwargs)
         self.class_priors = priors("class_priors", class_priors)
 
     def value(self, y_true, y_pred):

@@ -14,9 +14,7 @@ class SparseCategoricalCrossentropy(CategoricalCrossentropy):
     Args:
         temperature: factor on the logits, above 0.
         clip: optional L2 norm of each example's gradient at the logits, see `lipdp.losses.Loss`.
-        reduction: see `lipdp.losses.Loss`.
-        name: optional name.
-        dtype: see `lipdp.losses.Loss`.
+        **kwargs: `reduction`, `name` and `dtype`, see `lipdp.losses.Loss`.
 
     Raises:
         ValueError: if an argument is out of its range.

@@ -24,7 +24,7 @@ def squared_norm_bounds(gram, inner):
     """Bounds the squared spectral norm of W from above, given its smaller Gram matrix.
 
     Args:
-        gram: W'W or WW' as computed in float32, of shape (n, n).
+        gram: W'W or WW' as computed in float32, of shape (n, n), or a batch of them.
         inner: The other dimension of W, over which the products were summed.
 
     Returns:
@@ -39,19 +39,20 @@ def squared_norm_bounds(gram, inner):
         both are added. What sums over n entries lose is relative, below 1% for n <= 40000, and
         covered by the limit of `project`. Not covered: matrix products in TF32 or bfloat16.
     """
-    n = gram.shape[0]
+    n = gram.shape[-1]
     identity = ops.eye(n, dtype="float32")
-    mean = ops.mean(ops.diagonal(gram))
+    mean = ops.mean(ops.diagonal(gram, axis1=-2, axis2=-1), axis=-1)
     rounding = (2.0 * (inner + n + 8) * _UNIT) * (n * mean)
-    centred = gram - mean * identity
+    centred = gram - mean[..., None, None] * identity
     # Summed axis by axis: rounding grows with n, not with n^2.
-    frobenius = ops.sum(ops.sum(ops.square(centred), axis=0))
-    rows = ops.max(ops.sum(ops.abs(gram), axis=0))
+    frobenius = ops.sum(ops.sum(ops.square(centred), axis=-2), axis=-1)
+    rows = ops.max(ops.sum(ops.abs(gram), axis=-2), axis=-1)
     cheap = ops.minimum(mean + ops.sqrt(frobenius), rows) + rounding
 
     def tight():
         product = ops.matmul(centred, centred)
-        fourth = ops.sqrt(ops.sum(ops.sum(ops.square(product), axis=0))) + 2.0 * (n + 8) * _UNIT * frobenius
+        fourth = ops.sqrt(ops.sum(ops.sum(ops.square(product), axis=-2), axis=-1))
+        fourth = fourth + 2.0 * (n + 8) * _UNIT * frobenius
         return ops.minimum(cheap, mean + ops.sqrt(fourth) + rounding)
 
     return cheap, tight
@@ -64,10 +65,11 @@ def project(weights):
     1.6. Two matrix products; a third one, of the small side, only when the cheap bound does not suffice.
 
     Args:
-        weights: Float32 matrix; of the two Gram matrices the smaller is used.
+        weights: Float32 matrix, or a batch of them of shape (count, rows, columns), each projected on its own;
+            of the two Gram matrices the smaller is used.
 
     Returns:
-        A matrix of the same shape.
+        A tensor of the same shape.
 
     Guarantee:
         Every singular value of the result is at most 1, for every finite input: in exact arithmetic it is
@@ -93,26 +95,26 @@ def project(weights):
     """
     gram = _gram(weights)
     # False for NaN as well, hence the other branch; there NaN divides into every entry.
-    usable = ops.trace(gram) < _OVERFLOW
+    usable = ops.all(ops.trace(gram, axis1=-2, axis2=-1) < _OVERFLOW)
 
     def rescaled():
         # Shrunk first: XLA multiplies by the reciprocal of the divisor, which has to be a normal number.
         shrunk = weights * 2.0**-64
-        unit = shrunk / ops.max(ops.abs(shrunk))
+        unit = shrunk / ops.max(ops.abs(shrunk), axis=(-2, -1), keepdims=True)
         return _step(unit, _gram(unit))
 
     return ops.cond(usable, lambda: _step(weights, gram), rescaled)
 
 
 def _wide(matrix):
-    return matrix.shape[1] > matrix.shape[0]
+    return matrix.shape[-1] > matrix.shape[-2]
 
 
 def _gram(matrix):
     wide = _wide(matrix)
-    n = min(matrix.shape)
-    if n < _BLOCKED:
-        transposed = ops.transpose(matrix)
+    n = min(matrix.shape[-2:])
+    if n < _BLOCKED or len(matrix.shape) > 2:
+        transposed = ops.swapaxes(matrix, -1, -2)
         return ops.matmul(matrix, transposed) if wide else ops.matmul(transposed, matrix)
     # The Gram matrix is symmetric: a quarter of it need not be computed.
     half = n // 2
@@ -126,12 +128,12 @@ def _gram(matrix):
 
 
 def _step(matrix, gram):
-    n = gram.shape[0]
-    cheap, tight = squared_norm_bounds(gram, max(matrix.shape))
+    n = gram.shape[-1]
+    cheap, tight = squared_norm_bounds(gram, max(matrix.shape[-2:]))
     limit = _LIMIT**2
-    bound = tight() if n <= _SMALL else ops.cond(cheap <= limit, lambda: cheap, tight)
+    bound = tight() if n <= _SMALL else ops.cond(ops.all(cheap <= limit), lambda: cheap, tight)
     # Not maximum: a NaN bound has to reach the result.
-    scale = ops.where(bound <= limit, ops.ones_like(bound), _SCALED / ops.sqrt(bound))
+    scale = ops.where(bound <= limit, ops.ones_like(bound), _SCALED / ops.sqrt(bound))[..., None, None]
     # The scaling is inside the small factor: the large matrix is read by the products only.
     linear, cubic = 1.5 * _TARGET * scale, -0.5 * _TARGET * scale * scale * scale
     factor = cubic * gram + linear * ops.eye(n, dtype="float32")
@@ -144,11 +146,17 @@ class SpectralBall(keras.constraints.Constraint):
 
     Stateless: a constraint that owns state is silently frozen on JAX.
 
+    Args:
+        groups: Number of equal parts of the last axis, each of which is a matrix of its own: the filters of a
+            grouped convolution.
+        steps: Bjorck steps per call. One keeps the norm; each further one brings the other singular values
+            closer to 1 (0.5, 0.69, 0.87, 0.98, 0.999).
+
     Raises:
-        ValueError: when called on a tensor with fewer than two axes.
+        ValueError: when called on a tensor with fewer than two axes, or on one that cannot be parted.
 
     Guarantee:
-        That of `project`.
+        That of `project`, for each group.
 
     Example:
         >>> from keras import layers
@@ -156,19 +164,58 @@ class SpectralBall(keras.constraints.Constraint):
         >>> layer = layers.Dense(8, kernel_constraint=SpectralBall())
     """
 
+    def __init__(self, groups: int = 1, steps: int = 1):
+        if not (isinstance(groups, int) and isinstance(steps, int) and groups > 0 and steps > 0):
+            raise ValueError(
+                f"`groups` and `steps` must be positive integers. Received: groups={groups!r}, steps={steps!r}."
+            )
+        self.groups, self.steps = groups, steps
+
     def __call__(self, value):
         value = ops.convert_to_tensor(value)
-        if len(value.shape) < 2:
-            raise ValueError(f"SpectralBall needs at least two axes. Received: shape {tuple(value.shape)}.")
-        matrix = ops.reshape(value, (-1, value.shape[-1]))
-        return ops.reshape(project(matrix), value.shape)
+        shape = tuple(value.shape)
+        matrices = ops.reshape(value, self._parted(shape))
+        if self.groups > 1:
+            matrices = ops.transpose(matrices, (1, 0, 2))
+        for _ in range(self.steps):
+            matrices = project(matrices)
+        if self.groups > 1:
+            matrices = ops.transpose(matrices, (1, 0, 2))
+        return ops.reshape(matrices, shape)
+
+    def start(self, value):
+        """A numpy array brought into the ball in float64, as `__call__` would: quicker than operation by operation."""
+        value = np.asarray(value, "float64")
+        parts = self.matrices(value)
+        for _ in range(self.steps):
+            norms = np.array([spectral_norm(part) for part in parts])
+            parts = parts * np.where(norms > _LIMIT, _SCALED / np.maximum(norms, _LIMIT), 1.0)[:, None, None]
+            wide = parts.shape[1] > parts.shape[2]
+            flipped = np.swapaxes(parts, 1, 2)
+            cube = (parts @ flipped) @ parts if wide else parts @ (flipped @ parts)
+            parts = _TARGET * (1.5 * parts - 0.5 * cube)
+        return np.swapaxes(parts, 0, 1).reshape(value.shape)
+
+    def matrices(self, value) -> np.ndarray:
+        """The matrices that a numpy kernel consists of, of shape (groups, rows, columns)."""
+        value = np.asarray(value, "float64")
+        return np.swapaxes(value.reshape(-1, self.groups, self._parted(value.shape)[-1]), 0, 1)
 
     def holds(self, value) -> bool:
         """Whether a numpy array already lies in the ball, up to the rounding that bounds allow for."""
-        return spectral_norm(value.reshape(-1, value.shape[-1])) <= 1.0 + 1e-5
+        return all(spectral_norm(part) <= 1.0 + 1e-5 for part in self.matrices(value))
+
+    def _parted(self, shape):
+        if len(shape) < 2 or shape[-1] % self.groups:
+            raise ValueError(
+                f"SpectralBall needs at least two axes, the last one divisible by its number of groups. Received: "
+                f"shape {tuple(shape)}, groups={self.groups}."
+            )
+        columns = shape[-1] // self.groups
+        return (-1, columns) if self.groups == 1 else (-1, self.groups, columns)
 
     def get_config(self):
-        return {}
+        return {"groups": self.groups, "steps": self.steps}
 
 
 @keras.saving.register_keras_serializable(package="lipdp")
@@ -217,6 +264,50 @@ class L2Ball(keras.constraints.Constraint):
     def holds(self, value) -> bool:
         """Whether a numpy array already lies in the ball, up to the rounding that bounds allow for."""
         return float(np.linalg.norm(value.astype("float64"))) <= self.max_norm * (1.0 + 1e-5)
+
+    def get_config(self):
+        return {"max_norm": self.max_norm}
+
+
+@keras.saving.register_keras_serializable(package="lipdp")
+class RowBall(keras.constraints.Constraint):
+    """Keeps each row of a matrix in the L2 ball of radius `max_norm`.
+
+    Args:
+        max_norm: Radius, between 1e-12 and 1e15.
+
+    Raises:
+        ValueError: `max_norm` is something else.
+
+    Guarantee:
+        That of `L2Ball`, for each row.
+
+    Example:
+        >>> import numpy as np
+        >>> from lipdp.norms import RowBall
+        >>> rows = RowBall(2.0)(np.array([[3.0, 4.0], [1.0, 0.0]], "float32"))
+        >>> [round(float(v), 3) for v in np.linalg.norm(rows, axis=1)]
+        [2.0, 1.0]
+    """
+
+    def __init__(self, max_norm=1.0):
+        self.max_norm = float(max_norm)
+        if not _SMALLEST <= self.max_norm <= _HUGE:
+            raise ValueError(
+                f"`max_norm` must be between {_SMALLEST} and {_HUGE}, where float32 squares are accurate. "
+                f"Received: {max_norm!r}."
+            )
+
+    def __call__(self, value):
+        value = ops.clip(ops.convert_to_tensor(value), -_HUGE, _HUGE)
+        radius = self.max_norm * (1.0 - 2.0 * (value.shape[-1] + 8) * _UNIT)
+        norm = ops.sqrt(ops.sum(ops.square(value), axis=-1, keepdims=True))
+        return value * (radius / ops.maximum(norm, radius))
+
+    def holds(self, value) -> bool:
+        """Whether a numpy array already lies in the ball, up to the rounding that bounds allow for."""
+        norms = np.linalg.norm(np.asarray(value, "float64"), axis=-1)
+        return bool(np.max(norms, initial=0.0) <= self.max_norm * (1.0 + 1e-5))
 
     def get_config(self):
         return {"max_norm": self.max_norm}

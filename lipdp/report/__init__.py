@@ -8,3 +8,4 @@ from lipdp.report.folder import write as write
 from lipdp.report.html import to_html as to_html
 from lipdp.report.markdown import to_markdown as to_markdown
 from lipdp.report.render import render as render
+from lipdp.report.tightness import plot_tightness as plot_tightness

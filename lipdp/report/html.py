@@ -56,12 +56,18 @@ def tiles(run: RunFolder) -> list[tuple[str, str, str]]:
     budget = run.run["settings"].get("epsilon")
     made = [
         (numbers.up(privacy["epsilon"]), "epsilon", f"of a budget of {budget:g}" if budget else "spent"),
-        (f"{privacy['delta']:g}", "delta", "add or remove one example"),
+        (f"{privacy['delta']:g}", "delta", _relation(privacy)),
         (numbers.percent(held_out["accuracy"] if held_out else None), "accuracy", "held-out examples"),
     ]
     for mark in held_out["certified"] if held_out else ():
         made.append((numbers.percent(mark["accuracy"]), "certified", f"within L2 radius {mark['radius']:g}"))
     return made
+
+
+def _relation(privacy) -> str:
+    change = privacy.get("neighbouring_relation", "add_or_remove_one").removesuffix("_one").replace("_", " ")
+    most = privacy.get("examples_per_person", 1)
+    return f"{change} one example" if most == 1 else f"{change} one person, at most {most} examples"
 
 
 def notes(run: RunFolder) -> list[str]:

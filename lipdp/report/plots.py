@@ -5,10 +5,10 @@ import io
 from lipdp.report import numbers
 from lipdp.report.folder import NOT_PRIVATE, RunFolder
 
-_INK, _MUTED, _GRID = "#1f2933", "#616e7c", "#e4e7eb"
-_BLUE, _ORANGE, _GREEN = "#2563a8", "#c2571a", "#2f855a"
+INK, _MUTED, _GRID = "#1f2933", "#616e7c", "#e4e7eb"
+BLUE, _ORANGE, _GREEN = "#2563a8", "#c2571a", "#2f855a"
 # Text stays text and ids do not depend on the moment.
-_STYLE = {
+STYLE = {
     "svg.fonttype": "none",
     "svg.hashsalt": "lipdp",
     "font.family": "sans-serif",
@@ -21,7 +21,7 @@ _STYLE = {
     "axes.grid": True,
     "grid.color": _GRID,
     "grid.linewidth": 0.8,
-    "text.color": _INK,
+    "text.color": INK,
     "xtick.color": _MUTED,
     "ytick.color": _MUTED,
     "xtick.major.size": 0,
@@ -51,7 +51,7 @@ def _accuracy(run):
 
     def draw(axes):
         for points, color, style, label in (
-            (held_out, _BLUE, "-", "held-out examples"),
+            (held_out, BLUE, "-", "held-out examples"),
             (training, _ORANGE, "--", "training examples (not private)"),
         ):
             if points:
@@ -95,8 +95,8 @@ def _certified(run):
 
     def draw(axes):
         x, y = zip(*points, strict=True)
-        axes.plot(x, y, color=_BLUE)
-        axes.fill_between(x, y, color=_BLUE, alpha=0.08, linewidth=0)
+        axes.plot(x, y, color=BLUE)
+        axes.fill_between(x, y, color=BLUE, alpha=0.08, linewidth=0)
         inside = [m for m in marks if m["radius"] <= x[-1]]
         axes.plot([m["radius"] for m in inside], [m["accuracy"] for m in inside], "o", color=_ORANGE)
         axes.set(xlabel="L2 radius around each input", ylabel="certified accuracy", ylim=(0, 1))
@@ -120,7 +120,7 @@ def _noise(run):
 
     def draw(axes):
         places = range(len(rows))
-        axes.barh([p - 0.19 for p in places], effect, 0.36, color=_BLUE, label="one example, at most")
+        axes.barh([p - 0.19 for p in places], effect, 0.36, color=BLUE, label="one example, at most")
         axes.barh([p + 0.19 for p in places], noise, 0.36, color=_ORANGE, label="noise, each coordinate")
         axes.set_yticks(list(places), names)
         axes.invert_yaxis()
@@ -171,7 +171,7 @@ def _svg(draw) -> str:
     from matplotlib.figure import Figure
 
     # A Figure of its own, not pyplot: no window system and no global state.
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(5.0, 3.1), layout="constrained")
         draw(figure.add_subplot())
         text = io.StringIO()

@@ -12,12 +12,14 @@ class PoissonSampler:
         num_examples: Number of examples N.
         sampling_probability: Probability q of each example to be in an update.
         seed: Non-negative integer for repeatable draws; default: the operating system's entropy.
+        capacity: Largest batch, or None for none. From a larger draw a uniformly random part is dropped, which
+            costs privacy (truncated Poisson sampling).
 
     Guarantee:
         For each update the set is distributed as N independent Bernoulli(q) draws: its size is
         Binomial(N, q) and, given the size, it is a uniform subset. Updates use disjoint counter ranges
         of one Philox stream, so they are independent of each other and update t is the same whether or
-        not training was interrupted before it. Nothing is ever dropped. Not covered: Philox is not a
+        not training was interrupted before it. Without a capacity nothing is ever dropped. Not covered: Philox is not a
         cryptographic generator.
 
     Example:
@@ -27,13 +29,14 @@ class PoissonSampler:
         True
     """
 
-    def __init__(self, num_examples: int, sampling_probability: float, seed: int | None = None):
+    def __init__(self, num_examples: int, sampling_probability: float, seed: int | None = None, capacity=None):
         if not 0.0 < sampling_probability <= 1.0:
             raise ValueError(
                 f"`sampling_probability` must be in (0, 1]. Received: sampling_probability={sampling_probability!r}."
             )
         self.num_examples = num_examples
         self.sampling_probability = sampling_probability
+        self.capacity = capacity
         entropy = int.from_bytes(os.urandom(32), "little") if seed is None else seed
         # The second word separates these draws from the noise of the same seed.
         self._key = np.random.SeedSequence([entropy, 1]).generate_state(2, np.uint64)
@@ -41,8 +44,12 @@ class PoissonSampler:
     def draw(self, update: int) -> np.ndarray:
         """Indices of the examples in update number `update`."""
         rng = np.random.Generator(np.random.Philox(key=self._key, counter=[0, 0, 0, update]))
+        return rng.choice(self.num_examples, self._size(rng), replace=False, shuffle=False)
+
+    def _size(self, rng: np.random.Generator) -> int:
         size = rng.binomial(self.num_examples, self.sampling_probability)
-        return rng.choice(self.num_examples, size, replace=False, shuffle=False)
+        # Given its size the draw is a uniform subset, and so is a uniformly random part of it.
+        return size if self.capacity is None else min(size, self.capacity)
 
 
 def noise_key(seed: int | None, updates: int) -> np.ndarray:

@@ -1,13 +1,14 @@
 """What every strategy answers: the noise one update needs, and how its gradient is made."""
 
-import math
 from dataclasses import dataclass
 
+import keras
 from keras import ops
 
 from lipdp import gradients, losses
 from lipdp.bounds import Bounds
 from lipdp.strategies import views as views_
+from lipdp.strategies.arguments import positive
 
 # Clipping leaves room for the rounding of norms and coefficients: contributions stay below the clip norm.
 MARGIN = 1.0 - 1e-4
@@ -53,7 +54,8 @@ class Strategy:
     Attributes:
         name: Name in the ledger.
         noise: How the noise is spread, in the words of the statement.
-        per_example: Whether it needs per-example gradients, that is a training step of its own.
+        per_example: Whether it clips per-example gradients, so that any Keras model will do.
+        own_step: Whether it has a training step of its own, `chunk`, in the place of Keras'.
         adaptive: Whether noise and sampling follow from what was released, so that a conductor on the host has
             to carry out the updates.
     """
@@ -61,6 +63,7 @@ class Strategy:
     name = ""
     noise = ""
     per_example = False
+    own_step = False
     adaptive = False
 
     def calibrate(self, model, loss, batch_size: int) -> Calibration:
@@ -82,6 +85,27 @@ class Strategy:
     def advance(self, state, released, deviations, query, batch_size: int) -> list:
         """The next state, from what one update has released: post-processing."""
         return state
+
+    def chunk(self, model, state, index, secret, data, trainable=None, non_trainable=None):
+        """What one chunk of an update contributes. Called inside the compiled step when `own_step` is set.
+
+        Args:
+            model: The model.
+            state: Tensors, as in `initial_state`.
+            index: Number of the chunk.
+            secret: Two uint32 words that the noise of this update comes from.
+            data: `(x, y, weight)`.
+            trainable, non_trainable: Values of the model's variables (JAX).
+
+        Returns:
+            `(sums, query, loss)`, to be added up over the chunks; `(x, y, y_pred, weight)` for metrics;
+            the model's new non-trainable values (JAX).
+        """
+        raise NotImplementedError(f"{type(self).__name__} must implement `chunk`.")
+
+    def average(self, sums, state, batch_size: int) -> list:
+        """The gradient that the optimizer adds noise to."""
+        return [s / batch_size for s in sums]
 
     def get_config(self) -> dict:
         raise NotImplementedError(f"{type(self).__name__} must implement `get_config`.")
@@ -107,6 +131,7 @@ class PerExample(Strategy):
     """
 
     per_example = True
+    own_step = True
 
     def __init__(self, clip_norm, views: int, augmentation):
         self.clip_norm = positive("clip_norm", clip_norm)
@@ -117,6 +142,7 @@ class PerExample(Strategy):
 
     def calibrate(self, model, loss, batch_size: int) -> Calibration:
         gradients.supported(model)
+        refuse_random(model)
         refuse_probabilities(model, loss)
         if self.augmentation is not None:
             views_.check(self.augmentation, model.input_shape)
@@ -135,23 +161,13 @@ class PerExample(Strategy):
         """
         raise NotImplementedError(f"{type(self).__name__} must implement `contributions`.")
 
-    def average(self, sums, state, batch_size: int) -> list:
-        """The gradient that the optimizer adds noise to."""
-        return [s / batch_size for s in sums]
-
-    def chunk(self, model, state, index, iteration, data, trainable=None, non_trainable=None):
-        """What one chunk of an update contributes. Called inside the compiled step.
-
-        Returns:
-            `(sums, query, loss)`, to be added up over the chunks; `(x, y, y_pred, weight)` for metrics;
-            the model's new non-trainable values (JAX).
-        """
+    def chunk(self, model, state, index, secret, data, trainable=None, non_trainable=None):
         x, y, weight = data
         shares = weight
         if self.views > 1 or self.augmentation is not None:
             x, y, shares = views_.repeat((x, y, weight / self.views), self.views)
             if self.augmentation is not None:
-                x = self.augmentation(x, views_.key(iteration, index))
+                x = self.augmentation(x, views_.key(secret, index))
         record = gradients.capture(
             model,
             x,
@@ -204,6 +220,27 @@ def layer_groups(model) -> list[list[int]]:
     return groups
 
 
+def refuse_random(model) -> None:
+    """Dropout and its like draw by the place of a row, from a seed that Keras writes into every model file.
+
+    One example more moves the rows behind it; with masks that are known, the sum would then move by more than
+    one contribution.
+    """
+    for layer in model._flatten_layers():
+        if not any(isinstance(s, keras.random.SeedGenerator) for s in getattr(layer, "_seed_generators", ())):
+            continue
+        if getattr(layer, "secret_seeds", False):
+            continue
+        rates = [getattr(layer, name, None) for name in ("rate", "dropout", "recurrent_dropout", "stddev")]
+        rates = [rate for rate in rates if isinstance(rate, (int, float))]
+        if not rates or any(rates):
+            raise ValueError(
+                f"Layer '{layer.name}' of type {type(layer).__name__} draws random numbers for each row from a seed "
+                "that model files hold. Whoever knows the masks sees more than epsilon says. Set its rate to 0 or "
+                "remove it; the noise regularises too. Random copies of examples: `views` with `augmentation`."
+            )
+
+
 def refuse_probabilities(model, loss) -> None:
     """lipdp's cross-entropies take logits; on probabilities they would train badly without a word."""
     last = model.layers[-1] if model.layers else None
@@ -214,12 +251,3 @@ def refuse_probabilities(model, loss) -> None:
             f"lipdp.losses.{type(loss).__name__} takes logits. Received: model '{model.name}', which ends in "
             f"{activation}. Remove it, or give the loss as an object of keras.losses."
         )
-
-
-def positive(name: str, value, optional: bool = False):
-    if value is None and optional:
-        return None
-    good = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < math.inf
-    if not good:
-        raise ValueError(f"`{name}` must be a finite number above 0. Received: {name}={value!r}.")
-    return float(value)

@@ -3,11 +3,15 @@
 import math
 
 import keras
+from keras import ops
 
-from lipdp import bounds
+from lipdp import backend, bounds
 from lipdp.strategies.base import Calibration, Strategy
+from lipdp.strategies.quantile import FOLLOWING, optional
 
 ALLOCATIONS = ("global", "per_layer", "optimal")
+# The threshold never falls below this part of the first one.
+_LEAST = 1e-6
 
 
 @keras.saving.register_keras_serializable(package="lipdp")
@@ -19,38 +23,115 @@ class Clipless(Strategy):
             `"global"`: the same standard deviation everywhere, in proportion to `sqrt(sum D_i^2)`.
             `"per_layer"`: `sqrt(n) D_i` for n variables. `"optimal"`: the split of least total energy,
             `s_i^2 = (sum_j D_j sqrt(d_j)) D_i / sqrt(d_i)`.
+        quantile: None, or the fraction in (0, 1) of examples whose gradient at the logits should stay
+            unclipped: the loss' `clip` is then where a threshold starts that follows a private quantile.
+        quantile_noise: Standard deviation of the noise on the count of unclipped examples; default B / 20.
+        quantile_rate: Learning rate of the logarithm of the threshold.
 
     Guarantee:
         With per-example gradients bounded by `D_i / B` after division by the constant B, the variables
         divided by `s_i` form one vector of sensitivity `sqrt(sum (D_i / s_i)^2) / B = 1 / B` under
         adding or removing one example, so one update is one Gaussian mechanism of the plan's noise
         multiplier, whatever the split. Source: Bethune et al. 2024, section 3; the least-energy split
-        by a Lagrange multiplier (d/ds_i of `d_i s_i^2 + l D_i^2 / s_i^2`). Not covered: losses without
-        a Lipschitz constant and layers without bounds, which are refused.
+        by a Lagrange multiplier (d/ds_i of `d_i s_i^2 + l D_i^2 / s_i^2`). With `quantile` the gradient at
+        the logits is limited to the threshold of the moment, inside the compiled step, and the noise is
+        scaled with it: bounds are in proportion to that limit, which is checked. The count is part of
+        the same Gaussian vector, as in `DPSGD` (Andrew et al. 2021). Not covered: losses without a
+        Lipschitz constant and layers without bounds, which are refused.
 
     Example:
         >>> from lipdp import strategies
         >>> strategies.Clipless(noise="optimal").get_config()
         {'noise': 'optimal'}
+        >>> strategies.Clipless(quantile=0.5).get_config()["quantile"]
+        0.5
     """
 
     name = "clipless"
 
-    def __init__(self, noise: str = "global"):
+    def __init__(
+        self,
+        noise: str = "global",
+        quantile: float | None = None,
+        quantile_noise: float | None = None,
+        quantile_rate: float = 0.2,
+    ):
         if noise not in ALLOCATIONS:
             raise ValueError(f"`noise` must be one of {ALLOCATIONS}. Received: noise={noise!r}.")
-        self.noise = noise
+        self.allocation = noise
+        self.quantile, self.quantile_noise, self.quantile_rate = quantile, quantile_noise, quantile_rate
+        self._quantile = optional(quantile, quantile_noise, quantile_rate)
+        self._limits = None
+
+    @property
+    def noise(self) -> str:
+        return self.allocation if self._quantile is None else f"{self.allocation}, {FOLLOWING}"
+
+    @property
+    def own_step(self) -> bool:
+        return self._quantile is not None
 
     def calibrate(self, model, loss, batch_size: int) -> Calibration:
-        propagated = bounds.propagate(model, loss.lipschitz(model.output_shape[-1]))
+        outputs = model.output_shape[-1]
+        first = loss.lipschitz(outputs)
+        propagated = bounds.propagate(model, first)
         variables = model.trainable_variables
         sensitivities = [propagated.gradient(v) / batch_size for v in variables]
         sizes = [math.prod(v.shape) for v in variables]
         total = math.sqrt(sum(s * s for s in sensitivities))
-        return Calibration(allocate(sensitivities, sizes, self.noise), total, propagated)
+        noise_std, query = allocate(sensitivities, sizes, self.allocation), None
+        if self._quantile is not None:
+            _refuse_disproportion(model, propagated, first)
+            # Above its Lipschitz constant a loss has nothing to clip.
+            self._limits = (first, _LEAST, loss.exact_lipschitz(outputs) / first)
+            query = 2.0 * self.query_noise(batch_size)
+        return Calibration(noise_std, total, propagated, query)
+
+    def query_noise(self, batch_size: int) -> float | None:
+        return None if self._quantile is None else self._quantile.noise_std(batch_size)
+
+    def initial_state(self, variables) -> list:
+        return [] if self._quantile is None else self._quantile.initial_state()
+
+    def scales(self, state):
+        return state[0] if state else None
+
+    def chunk(self, model, state, index, secret, data, trainable=None, non_trainable=None):
+        x, y, weight = data
+        limit = self._limits[0] * state[0]
+
+        def total(y_pred):
+            values, norms = model.loss.limited(y, y_pred, limit)
+            values = ops.where(weight > 0, values * weight, 0.0)
+            return ops.sum(values), norms
+
+        sums, loss, norms, y_pred, updated = backend.gradient(model, x, total, trainable, non_trainable)
+        query = [self._quantile.count(norms, limit, weight)]
+        return (sums, query, loss / model.run.settings.batch_size), (x, y, y_pred, weight), updated
+
+    def advance(self, state, released, deviations, query, batch_size: int) -> list:
+        return [self._quantile.advance(state[0], query, batch_size, *self._limits[1:])] if state else state
 
     def get_config(self) -> dict:
-        return {"noise": self.noise}
+        config = {"noise": self.allocation}
+        if self._quantile is not None:
+            config |= {
+                "quantile": self.quantile,
+                "quantile_noise": self.quantile_noise,
+                "quantile_rate": self.quantile_rate,
+            }
+        return config
+
+
+def _refuse_disproportion(model, propagated, first: float) -> None:
+    """A smaller limit must shrink every bound by as much, or noise scaled with it would be too small."""
+    small = bounds.propagate(model, first * _LEAST)
+    for variable in model.trainable_variables:
+        if small.gradient(variable) > propagated.gradient(variable) * _LEAST * (1.0 + 1e-9):
+            raise ValueError(
+                f"The gradient bound of '{variable.path}' is not in proportion to the gradient at the logits, so "
+                "noise cannot follow a quantile of it. Remove ClipGradient, or leave `quantile` out."
+            )
 
 
 def allocate(sensitivities, sizes, noise: str) -> tuple[float, ...]:

@@ -3,9 +3,8 @@
 import math
 
 import keras
-import numpy as np
-from keras import ops
 
+from lipdp.strategies.arguments import positive
 from lipdp.strategies.base import (
     MARGIN,
     Calibration,
@@ -13,9 +12,9 @@ from lipdp.strategies.base import (
     clip_factors,
     layer_groups,
     masked,
-    positive,
     total_norm,
 )
+from lipdp.strategies.quantile import FOLLOWING, optional
 
 CLIPPINGS = ("flat", "per_layer", "automatic")
 # The threshold stays within these factors of the first one.
@@ -85,28 +84,17 @@ class DPSGD(PerExample):
         if quantile is not None:
             if clipping != "flat":
                 raise ValueError(f"`quantile` needs clipping='flat'. Received: clipping={clipping!r}.")
-            if not isinstance(quantile, (int, float)) or not 0.0 < quantile < 1.0:
-                raise ValueError(f"`quantile` must be in (0, 1). Received: quantile={quantile!r}.")
-        elif quantile_noise is not None:
-            raise ValueError(
-                f"`quantile_noise` belongs to a `quantile`. Received: quantile_noise={quantile_noise!r} without one."
-            )
-        self.quantile = quantile
-        self.quantile_noise = positive("quantile_noise", quantile_noise, optional=True)
-        self.quantile_rate = positive("quantile_rate", quantile_rate)
+        self.quantile, self.quantile_noise, self.quantile_rate = quantile, quantile_noise, quantile_rate
+        self._quantile = optional(quantile, quantile_noise, quantile_rate)
         self.stability = positive("stability", stability)
         self._groups = None
 
     @property
     def noise(self) -> str:
-        if self.quantile is None:
-            return "global"
-        return "global, following a private quantile of the norms that is part of each release (sensitivity: at first)"
+        return "global" if self._quantile is None else f"global, {FOLLOWING}"
 
     def query_noise(self, batch_size: int) -> float | None:
-        if self.quantile is None:
-            return None
-        return batch_size / 20.0 if self.quantile_noise is None else self.quantile_noise
+        return None if self._quantile is None else self._quantile.noise_std(batch_size)
 
     def calibrate(self, model, loss, batch_size: int) -> Calibration:
         calibration = super().calibrate(model, loss, batch_size)
@@ -119,7 +107,7 @@ class DPSGD(PerExample):
         return calibration
 
     def initial_state(self, variables) -> list:
-        return [] if self.quantile is None else [np.ones((), "float32")]
+        return [] if self._quantile is None else self._quantile.initial_state()
 
     def scales(self, state):
         return state[0] if state else None
@@ -132,10 +120,7 @@ class DPSGD(PerExample):
         if self.clipping == "automatic":
             return record.weighted_sum(masked(MARGIN * self.clip_norm / (norms + self.stability), norms, weight)), []
         threshold = self.clip_norm * state[0] if state else self.clip_norm
-        query = []
-        if state:
-            below = ops.cast(norms <= threshold, weight.dtype)
-            query = [ops.sum(weight * (below - 0.5))]
+        query = [self._quantile.count(norms, threshold, weight)] if state else []
         return record.weighted_sum(clip_factors(norms, threshold, weight)), query
 
     def _per_layer(self, squared, weight):
@@ -150,9 +135,7 @@ class DPSGD(PerExample):
     def advance(self, state, released, deviations, query, batch_size: int) -> list:
         if not state:
             return state
-        fraction = query / batch_size + 0.5
-        threshold = state[0] * ops.exp(-self.quantile_rate * (fraction - self.quantile))
-        return [ops.clip(threshold, *_RANGE)]
+        return [self._quantile.advance(state[0], query, batch_size, *_RANGE)]
 
     def get_config(self) -> dict:
         return {

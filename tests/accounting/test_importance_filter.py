@@ -230,7 +230,23 @@ def test_a_resumed_budget_is_the_same():
     assert whole.epsilon() <= 1.0
 
 
-@pytest.mark.parametrize("name", ["rdp_order:", "rdp_order:x", "rdp_order:1", "rdp_order:nan", "order:5"])
+@pytest.mark.parametrize(
+    "mechanism",
+    [
+        Mechanism(0.1, 1.0, 5, "fixed_size"),
+        Mechanism(1.0, 1.0, 5, "shuffle"),
+        Mechanism(0.1, 1.0, 5, relation="replace_one"),
+        Mechanism(0.1, 1.0, 5, group_size=2),
+    ],
+)
+def test_only_poisson_samples_are_charged_at_its_order(mechanism):
+    with pytest.raises(ValueError, match="no bound"):
+        accounting.compose([mechanism], 1e-5, "rdp_order:8.0")
+    with pytest.raises(ValueError, match="no bound"):
+        ImportanceFilter(**SMALL, spent=[mechanism])
+
+
+@pytest.mark.parametrize("name", ["rdp_order", "rdp_order:", "rdp_order:x", "rdp_order:1", "rdp_order:nan", "order:5"])
 def test_unknown_orders_are_refused(name):
     with pytest.raises(ValueError, match="accountant"):
         accounting.compose([Mechanism(0.1, 1.0, 1)], 1e-5, name)

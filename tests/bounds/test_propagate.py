@@ -256,7 +256,7 @@ def test_unknown_layers_are_refused_by_name_with_a_replacement(kind):
     make, replacement = UNKNOWN[kind]
     inputs, x = bounded()
     with pytest.raises(ValueError, match=f"Layer 'bad' of type {kind} has no.*Use instead:.*{replacement}"):
-        bounds.propagate(keras.Model(inputs, make(x)), 1.0)
+        bounds.propagate(keras.Model(inputs, make(layers.SpectralDense(4)(x))), 1.0)
 
 
 @pytest.mark.parametrize(
@@ -395,7 +395,7 @@ def test_configurations_that_break_a_registered_bound_are_refused(name):
     make, message = CONFIGURATIONS[name]
     inputs, x = bounded()
     with pytest.raises(ValueError, match=message):
-        bounds.propagate(keras.Model(inputs, make(x)), 1.0)
+        bounds.propagate(keras.Model(inputs, make(layers.SpectralDense(4)(x))), 1.0)
 
 
 def test_a_function_does_not_shadow_an_activation_by_its_name():

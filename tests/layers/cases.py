@@ -11,7 +11,7 @@ class Case:
 
     def __init__(self, name, make, *shapes, tight=(), reach=None, stock=False):
         self.name, self.make, self.shapes, self.tight, self.stock = name, make, shapes, tight, stock
-        self.reach = {"parameter": 0.9, "jacobian": 0.999, "output": 0.999, **(reach or {})}
+        self.reach = {"gradient": 0.9, "jacobian": 0.999, "output": 0.999, **(reach or {})}
 
 
 def _conv(tight=(), reach=None, shape=(5, 5, 1), filters=9, kernel=3, **kwargs):
@@ -25,16 +25,16 @@ def _conv(tight=(), reach=None, shape=(5, 5, 1), filters=9, kernel=3, **kwargs):
     )
 
 
-_ALL = ("output", "jacobian", "parameter")
+_ALL = ("output", "jacobian", "gradient")
 OWN = [
     Case("bounded_input", lambda: layers.BoundedInput(norm=0.7), (3, 3, 2), tight=("output", "jacobian")),
-    Case("dense_wide", lambda: layers.SpectralDense(9), (5,), tight=_ALL, reach={"parameter": 0.999}),
-    Case("dense_narrow", lambda: layers.SpectralDense(3), (7,), tight=_ALL, reach={"parameter": 0.999}),
-    Case("dense_one", lambda: layers.SpectralDense(1), (6,), tight=_ALL, reach={"parameter": 0.999}),
-    Case("dense_tokens", lambda: layers.SpectralDense(4), (5, 4), tight=_ALL, reach={"parameter": 0.999}),
-    _conv(_ALL, reach={"parameter": 0.65}),
-    _conv(_ALL, shape=(5, 5, 2), filters=3, reach={"parameter": 0.65, "output": 0.6, "jacobian": 0.6}),
-    _conv(_ALL, padding="valid", shape=(6, 6, 1), reach={"parameter": 0.65}),
+    Case("dense_wide", lambda: layers.SpectralDense(9), (5,), tight=_ALL, reach={"gradient": 0.999}),
+    Case("dense_narrow", lambda: layers.SpectralDense(3), (7,), tight=_ALL, reach={"gradient": 0.999}),
+    Case("dense_one", lambda: layers.SpectralDense(1), (6,), tight=_ALL, reach={"gradient": 0.999}),
+    Case("dense_tokens", lambda: layers.SpectralDense(4), (5, 4), tight=_ALL, reach={"gradient": 0.999}),
+    _conv(_ALL, reach={"gradient": 0.65}),
+    _conv(_ALL, shape=(5, 5, 2), filters=3, reach={"gradient": 0.65, "output": 0.6, "jacobian": 0.6}),
+    _conv(_ALL, padding="valid", shape=(6, 6, 1), reach={"gradient": 0.65}),
     _conv(("jacobian",), strides=2, shape=(6, 6, 1)),
     _conv(("jacobian",), strides=2, shape=(7, 7, 1), padding="valid"),
     _conv(("jacobian",), strides=3, shape=(6, 6, 1)),
@@ -44,11 +44,13 @@ OWN = [
     _conv(("jacobian",), dilation_rate=(1, 2), shape=(5, 9, 1), padding="same"),
     _conv((), kernel=5, filters=25, shape=(3, 3, 1)),
     _conv((), kernel=5, filters=2, strides=3, shape=(2, 4, 2)),
-    _conv(_ALL, kernel=1, filters=4, shape=(3, 3, 4), reach={"parameter": 0.999}),
+    _conv(_ALL, kernel=1, filters=4, shape=(3, 3, 4), reach={"gradient": 0.999}),
     _conv(("jacobian",), kernel=(1, 4), filters=4, strides=(2, 3), shape=(4, 7, 1)),
-    Case("bias_vector", lambda: layers.Bias(0.5), (6,), tight=_ALL, reach={"parameter": 0.9999}),
-    Case("bias_map", lambda: layers.Bias(0.5), (6, 6, 2), tight=_ALL, reach={"parameter": 0.999}),
-    Case("bias_tokens", lambda: layers.Bias(2.0), (7, 3), tight=_ALL, reach={"parameter": 0.999}),
+    Case("bias_vector", lambda: layers.Bias(0.5), (6,), tight=_ALL, reach={"gradient": 0.9999}),
+    Case("bias_map", lambda: layers.Bias(0.5), (6, 6, 2), tight=_ALL, reach={"gradient": 0.999}),
+    Case("bias_tokens", lambda: layers.Bias(2.0), (7, 3), tight=_ALL, reach={"gradient": 0.999}),
+    Case("scattering", lambda: layers.Scattering2D("robust"), (8, 8, 1), tight=("jacobian",), reach={"jacobian": 0.8}),
+    Case("scattering_rgb", lambda: layers.Scattering2D((0.5, 1.0, 2.0), scales=1, angles=4), (5, 6, 2)),
     Case("abs", layers.Abs, (6,), tight=("output", "jacobian")),
     Case("groupsort", layers.GroupSort, (8,), tight=("output", "jacobian")),
     Case("groupsort_map", layers.GroupSort, (3, 3, 4), tight=("output", "jacobian")),
@@ -61,6 +63,53 @@ OWN = [
     Case("centering_map", layers.LayerCentering, (3, 3, 2), tight=("output", "jacobian")),
     Case("centering_vector", layers.LayerCentering, (6,), tight=("output", "jacobian")),
     Case("centering_last", lambda: layers.LayerCentering(axis=-1), (4, 3), tight=("output", "jacobian")),
+]
+
+
+def _armed(layer, channels):
+    """As `fit` leaves it for a batch of one."""
+    layer.build((None, channels))
+    layer.scale.assign(1.0)
+    return layer
+
+
+def _spectral(kind, shape, *args, tight=("jacobian",), reach=None, **kwargs):
+    name = "-".join([kind, *map(str, args), *(f"{k}{v}" for k, v in kwargs.items())]).replace(" ", "")
+    return Case(name, lambda: getattr(layers, kind)(*args, **kwargs), shape, tight=tight, reach=reach)
+
+
+_LOOSE = {"gradient": 0.6, "jacobian": 0.6, "output": 0.6}
+OWN += [
+    _spectral("SpectralConv1D", (7, 1), 3, 3, tight=_ALL, reach={"gradient": 0.8}),
+    _spectral("SpectralConv1D", (8, 2), 4, 4, strides=2, tight=_ALL, reach=_LOOSE),
+    _spectral("SpectralConv1D", (9, 1), 2, 2, strides=3, padding="valid"),
+    _spectral("SpectralConv1D", (9, 3), 2, 3, dilation_rate=2, padding="valid", tight=()),
+    _spectral("SpectralConv1D", (6, 4), 6, 3, groups=2, tight=_ALL, reach=_LOOSE),
+    _spectral("SpectralConv2D", (3, 4, 2), 4, 2, groups=2, tight=_ALL, reach=_LOOSE),
+    _spectral("SpectralConv2D", (4, 5, 3), 3, 2, groups=3, strides=2, padding="valid", tight=_ALL, reach=_LOOSE),
+    _spectral("SpectralConv3D", (3, 3, 3, 1), 2, 2, tight=_ALL, reach={**_LOOSE, "jacobian": 0.5, "output": 0.5}),
+    _spectral("SpectralConv3D", (4, 4, 4, 1), 8, 2, strides=2, padding="valid", tight=_ALL, reach=_LOOSE),
+    _spectral("SpectralConv3D", (3, 4, 5, 2), 2, (1, 2, 3), strides=(1, 1, 2), tight=()),
+    _spectral("SpectralDepthwiseConv1D", (7, 3), 3, tight=_ALL, reach=_LOOSE),
+    _spectral("SpectralDepthwiseConv1D", (7, 2), 3, strides=2, padding="valid", depth_multiplier=2, tight=()),
+    _spectral("SpectralDepthwiseConv2D", (4, 5, 2), 3, tight=_ALL, reach=_LOOSE),
+    _spectral("SpectralDepthwiseConv2D", (4, 4, 2), 2, strides=2, depth_multiplier=4, tight=_ALL, reach=_LOOSE),
+    _spectral("SpectralDepthwiseConv2D", (6, 6, 1), (2, 3), dilation_rate=2, tight=()),
+    _spectral("SpectralConv1DTranspose", (4, 2), 1, 3, strides=2, tight=_ALL, reach=_LOOSE),
+    _spectral("SpectralConv1DTranspose", (4, 1), 2, 2, strides=3, padding="valid", tight=_ALL, reach=_LOOSE),
+    _spectral("SpectralConv2DTranspose", (3, 3, 4), 1, 2, strides=2, tight=_ALL, reach={"gradient": 0.9}),
+    _spectral("SpectralConv2DTranspose", (4, 1, 2), 1, (2, 3), strides=(1, 2), tight=()),
+    _spectral("SpectralConv2DTranspose", (3, 3, 2), 2, 3, padding="valid", tight=_ALL, reach=_LOOSE),
+    _spectral("SpectralConv3DTranspose", (2, 2, 2, 8), 1, 2, strides=2, tight=_ALL, reach={"gradient": 0.9}),
+    _spectral("OrthogonalPatchConv2D", (4, 4, 2), 8, 2, tight=_ALL, reach={"gradient": 0.999}),
+    _spectral("OrthogonalPatchConv2D", (4, 6, 1), 3, (2, 3), tight=_ALL, reach={"gradient": 0.999}),
+    _spectral("InvertibleDownSampling2D", (4, 6, 2), (2, 3), tight=("output", "jacobian")),
+    _spectral("InvertibleUpSampling2D", (2, 2, 12), (2, 3), tight=("output", "jacobian")),
+    _spectral("TokenMixing", (4, 3), 6, tight=_ALL, reach={"gradient": 0.999}),
+    _spectral("TokenMixing", (5, 3), 2, tight=_ALL, reach={"gradient": 0.999}),
+    _spectral("Householder", (6,), tight=_ALL, reach={"gradient": 0.9}),
+    _spectral("Householder", (3, 4), tight=_ALL, reach={"gradient": 0.7}),
+    Case("clip_gradient", lambda: _armed(layers.ClipGradient(1.0), 4), (4,), tight=("output", "jacobian")),
 ]
 
 
@@ -143,6 +192,7 @@ MERGES = [
     _merge("concatenate", stock.Concatenate, (2, 3), (2, 1)),
     _merge("concatenate_axis1", lambda: stock.Concatenate(axis=1), (2, 3), (4, 3)),
     _merge("maximum", stock.Maximum, (4,), (4,), (4,), tight=("jacobian",)),
+    _merge("residual", lambda: layers.ResidualAverage(0.3), (3, 2), (3, 2)),
     _merge("minimum", stock.Minimum, (4,), (4,), tight=("jacobian",)),
 ]
 

@@ -6,9 +6,11 @@ import keras
 import numpy as np
 import pytest
 from cases import ALL, OWN
-from search import Probe, weight_settings
+from search import Probe, top, weight_settings
 
 from lipdp import bounds, layers
+
+KERNELS = [c for c in OWN if any(part in c.name for part in ("conv", "Conv", "dense", "Mixing"))]
 
 
 def examples(case, size=3, seed=0):
@@ -66,11 +68,12 @@ def test_names_and_dtypes_are_kept(case):
     assert layer(examples(case)[0]).dtype in ("float32", keras.ops.zeros((), "float32").dtype)
 
 
-@pytest.mark.parametrize("case", [c for c in OWN if "conv" in c.name or "dense" in c.name], ids=lambda c: c.name)
+@pytest.mark.parametrize("case", KERNELS, ids=lambda c: c.name)
 def test_kernels_start_in_the_ball_and_are_nearly_orthonormal(case):
     probe = Probe(case.make(), *case.shapes)
-    kernel = keras.ops.convert_to_numpy(probe.variables[0]).reshape(-1, probe.variables[0].shape[-1])
-    values = np.linalg.svd(kernel.astype("float64"), compute_uv=False)
+    (variable,) = probe.variables
+    kernels = variable.constraint.matrices(keras.ops.convert_to_numpy(variable))
+    values = np.linalg.svd(kernels, compute_uv=False)
     assert values.max() <= 1.0
     assert values.min() >= 0.999
 
@@ -87,16 +90,17 @@ def test_any_initializer_is_projected(initializer):
         assert bounds.answers(layer).input_lipschitz((1.0,)) == (1.0,)
 
 
-@pytest.mark.parametrize("case", [c for c in OWN if "conv" in c.name or "dense" in c.name], ids=lambda c: c.name)
-def test_trained_lipschitz_is_the_norm_of_the_kernel_from_above(case):
+@pytest.mark.parametrize("case", KERNELS, ids=lambda c: c.name)
+def test_trained_lipschitz_is_the_norm_of_the_trained_layer_from_above(case):
     probe = Probe(case.make(), *case.shapes)
     (variable,) = probe.variables
-    for setting in weight_settings(variable, np.random.default_rng(0)):
+    zero = np.zeros((1, *case.shapes[0]))
+    for setting in weight_settings(variable, np.random.default_rng(0))[1::3]:
         variable.assign(5.0 * setting.astype("float32"))
-        kernel = keras.ops.convert_to_numpy(variable).astype("float64")
-        exact = np.linalg.norm(kernel.reshape(-1, kernel.shape[-1]), 2)
+        kernels = variable.constraint.matrices(keras.ops.convert_to_numpy(variable))
+        unfold = np.linalg.svd(kernels, compute_uv=False).max()
         (found,) = bounds.answers(probe.model.layers[-1]).trained_lipschitz((1.0,))
-        assert exact * (1 - 1e-12) <= found <= exact * (1 + 1e-5)
+        assert top(probe.input_jacobians(zero)[0]) * (1 - 1e-5) <= found <= unfold * (1 + 1e-5)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +123,17 @@ def test_trained_lipschitz_is_the_norm_of_the_kernel_from_above(case):
         (lambda: layers.SpectralConv2D(2, 3, strides=1.5), "`strides` must be.*1.5"),
         (lambda: layers.SpectralConv2D(2, 3, padding="circular"), "`padding` must be.*'circular'"),
         (lambda: layers.SpectralConv2D(2, 3, strides=2, dilation_rate=2), "cannot both be above 1"),
-        (lambda: layers.SpectralConv2D(2, 3, groups=2), "groups"),
+        (lambda: layers.SpectralConv2D(3, 3, groups=2), "`groups` must be.*groups=2, filters=3"),
+        (lambda: layers.SpectralConv1D(2, (3, 3)), r"`kernel_size` must be a positive integer or one.*\(3, 3\)"),
+        (lambda: layers.SpectralConv3D(2, 3, dilation_rate=2), "no dilated 3-D"),
+        (lambda: layers.SpectralDepthwiseConv2D(3, depth_multiplier=0), "`depth_multiplier` must be.*0"),
+        (lambda: layers.SpectralDepthwiseConv2D(3, strides=(1, 2)), "must be equal"),
+        (lambda: layers.SpectralConv2DTranspose(2, 3, dilation_rate=2), "must be 1"),
+        (lambda: layers.OrthogonalPatchConv2D(0, 2), "`filters` must be a positive integer.*0"),
+        (lambda: layers.BoundedEmbedding(0, 2), "`input_dim` must be.*0"),
+        (lambda: layers.BoundedEmbedding(3, 2, max_norm=0.0), "`max_norm` must be.*0.0"),
+        (lambda: layers.ResidualAverage(1.5), r"`weight` must be a number in \[0, 1\].*1.5"),
+        (lambda: layers.ClipGradient(0.0), "`norm` must be.*0.0"),
         (lambda: layers.Bias(0.0), "`max_norm` must be a positive finite number.*0.0"),
         (lambda: layers.Bias(float("inf")), "`max_norm` must be a positive finite number.*inf"),
         (lambda: layers.GroupSort(3), "`group_size` must be 2.*3"),
@@ -146,6 +160,14 @@ def test_bad_arguments_are_named(make, message):
         (lambda: layers.LayerCentering(axis=5), (4, 3), "axis 0 is the batch"),
         (lambda: layers.SpectralConv2D(2, 5, padding="valid"), (3, 3, 1), "does not fit into its input"),
         (lambda: layers.SpectralConv2D(2, 3, padding="valid", dilation_rate=2), (4, 9, 1), "does not fit"),
+        (lambda: layers.SpectralConv1D(2, 3), (4, 4, 1), "reads inputs with 1 spatial axes"),
+        (lambda: layers.SpectralConv2D(2, 3, groups=2), (4, 4, 3), "that `groups` divides"),
+        (lambda: layers.OrthogonalPatchConv2D(4, 2), (5, 4, 1), "fill exactly"),
+        (lambda: layers.InvertibleDownSampling2D(2), (4, 5, 1), "fill exactly"),
+        (lambda: layers.InvertibleUpSampling2D(2), (4, 4, 3), "multiple of 4 channels"),
+        (lambda: layers.TokenMixing(4), (None, 3), "mixes the tokens"),
+        (lambda: layers.Householder(), (3,), "even, known last axis"),
+        (lambda: layers.BoundedEmbedding(4, 2), (None,), "every size but the batch"),
         (lambda: layers.L2NormPooling2D(3), (2, 5, 1), "does not fit into its input"),
         (lambda: layers.ScaledAveragePooling2D(3), (5, 2, 1), "does not fit into its input"),
     ],

@@ -8,12 +8,13 @@ import lipdp
 from lipdp.run import Settings
 
 BATCH = 16
+SECRET = np.array([1, 2], "uint32")
 
 
 def plain(features=6, classes=3, hidden=0, **compile_arguments):
     """A compiled private model of plain Keras layers; with `hidden=0` multinomial logistic regression."""
     keras.utils.set_random_seed(0)
-    middle = [keras.layers.Dense(hidden, activation="tanh"), keras.layers.Dropout(0.2)] if hidden else []
+    middle = [keras.layers.Dense(hidden, activation="tanh"), keras.layers.Dropout(0.0)] if hidden else []
     model = keras.Sequential([keras.Input((features,)), *middle, keras.layers.Dense(classes)])
     model = lipdp.DP_Model.from_keras(model)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -41,7 +42,7 @@ def averaged(model, strategy, data, state=None, chunks=1):
     sums = query = None
     for i, part in enumerate(zip(*(np.array_split(d, chunks) for d in data), strict=True)):
         part = tuple(ops.convert_to_tensor(d) for d in part)
-        (new, answers, _), _, _ = strategy.chunk(model, state, i, 0, part, **values)
+        (new, answers, _), _, _ = strategy.chunk(model, state, i, SECRET, part, **values)
         sums = new if sums is None else [a + b for a, b in zip(sums, new, strict=True)]
         query = answers if query is None else [a + b for a, b in zip(query, answers, strict=True)]
     gradient = strategy.average(sums, state, BATCH)

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 
+import jsonschema
 import keras
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from models import DELTA, blobs, weights
 from scipy import stats
 
 import lipdp
-from lipdp import data, importance, networks, sampling, strategies
+from lipdp import data, importance, networks, privacy, sampling, strategies
 from lipdp.strategies import DPIS
 
 FIT = {"batch_size": 40, "delta": DELTA, "verbose": 0}
@@ -349,6 +350,8 @@ def test_wrong_settings_are_refused(arguments, match):
         ({"noise_multiplier": 1.0, "epsilon": 1.0}, "DPIS chooses its noise"),
         ({"epsilon": 1.0, "strategy": DPIS(count_noise=8.0)}, "steps_per_epoch"),
         ({"epsilon": 1.0, "strategy": DPIS(norm_sum_noise=0.1)}, "budget"),
+        ({"epsilon": 1.0, "sampling": "shuffle"}, "sampling='shuffle'"),
+        ({"epsilon": 1.0, "examples_per_person": 2}, "examples_per_person=2"),
     ],
 )
 def test_what_it_cannot_do_is_refused(arguments, match):
@@ -356,6 +359,67 @@ def test_what_it_cannot_do_is_refused(arguments, match):
     with pytest.raises(ValueError, match=match):
         model.fit(*blobs(), **{**FIT, "strategy": DPIS(), **arguments})
     assert model.run.ledger.releases == 0
+
+
+def test_dropout_is_refused_and_recurrent_layers_without_it_are_not():
+    inputs = keras.Input((4, 2))
+    for layer in (keras.layers.LSTM(3, dropout=0.5), keras.layers.LSTM(3)):
+        model = compiled(keras.Model(inputs, keras.layers.Dense(3)(layer(inputs))))
+        x, y = blobs(400)
+        arguments = {**FIT, "epochs": 1, "epsilon": 2.0, "strategy": DPIS()}
+        if layer.dropout:
+            with pytest.raises(ValueError, match="random numbers"):
+                model.fit(x.reshape(-1, 4, 2), y, **arguments)
+        else:
+            model.fit(x.reshape(-1, 4, 2), y, **arguments)
+        assert model.run.ledger.updates == (0 if layer.dropout else 10)
+
+
+@pytest.mark.parametrize("arguments", [{"sampling": "fixed_size"}, {"accountant": "filter"}])
+def test_what_cannot_be_charged_at_its_order_is_not_continued(arguments):
+    model = network()
+    model.fit(*blobs(), epochs=1, epsilon=1.0, strategy="dpsgd", **FIT, **arguments)
+    releases = model.run.ledger.releases
+    with pytest.raises(ValueError, match="goes on only after"):
+        model.fit(*blobs(), epochs=1, epsilon=3.0, strategy="dpis", **FIT)
+    assert model.run.ledger.releases == releases
+
+
+def test_the_file_of_an_unseeded_run_holds_no_key(tmp_path):
+    """Draws of proposals come from the operating system; the key of the noise is only saved for a fixed seed."""
+    for seed in (None, 0):
+        model = network()
+        fit = {**FIT, "epochs": 2, "steps_per_epoch": 10, "epsilon": 2.0, "strategy": DPIS(), "seed": seed}
+        saved = keras.callbacks.ModelCheckpoint(tmp_path / f"{seed}.keras")  # in the middle of `fit`
+        model.fit(*blobs(), callbacks=[stop_at(model, 4), saved], **fit)
+        key = model.optimizer.noise_key.numpy()
+        assert key.any()
+        model.save(tmp_path / "after.keras")
+        for name in (f"{seed}.keras", "after.keras"):
+            loaded = keras.saving.load_model(tmp_path / name)
+            assert loaded.optimizer.noise_key.numpy().any() == (seed is not None)
+            assert not {"seed", "key"} & set(loaded.run.adaptive["state"]) and loaded.run.pass_key is None
+
+
+def test_the_statement_in_every_format():
+    model = network()
+    model.fit(*blobs(), epochs=1, epsilon=2.0, strategy=DPIS(count_noise=8.0), steps_per_epoch=3, **FIT)
+    facts = model.privacy.to_dict()
+    jsonschema.validate(facts, privacy.schema())
+    assert json.loads(model.privacy.statement("json")) == facts
+    assert facts["adaptive"] and not facts["num_examples_is_public"] and facts["groups"] == []
+    for format in ("text", "markdown"):
+        words = " ".join(model.privacy.statement(format).replace("\\", "").split())
+        assert "Sampler: importance sampling" in words and "Sampler: Poisson" not in words
+        assert "L2 sensitivity of the sum of clipped gradient norms" in words and "1 x count" in words
+    for ask in (lambda: model.privacy.epsilon(group_size=2), lambda: model.privacy.to_dict(groups=[2])):
+        with pytest.raises(ValueError, match="groups"):
+            ask()
+    for accountant in ("pld", "rdp", "filter:8.0:4.0:1e-05"):
+        other = privacy.Privacy(model.run.ledger, DELTA, accountant)
+        for ask in (other.epsilon, other.spent, other.to_dict):
+            with pytest.raises(ValueError, match="does not cover"):
+                ask()
 
 
 def test_several_updates_per_execution_are_refused():

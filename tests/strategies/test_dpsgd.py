@@ -1,5 +1,7 @@
 """DP-SGD: what one example can move, what is added, and what is refused."""
 
+import itertools
+
 import keras
 import numpy as np
 import pytest
@@ -7,6 +9,7 @@ from clipping import BATCH, averaged, flat, logistic_gradients, plain, rows
 
 import lipdp
 from lipdp import certify, losses, strategies
+from lipdp.strategies import views
 from lipdp.strategies.base import MARGIN, layer_groups
 
 FIT = {"batch_size": 20, "delta": 1e-3, "verbose": 0}
@@ -43,6 +46,42 @@ def test_one_example_moves_the_gradient_by_at_most_the_clip_norm(name):
                 assert np.linalg.norm([moved[i] for i in group]) <= norm / BATCH
     # The bound is met, so the search above was not idle.
     assert largest >= 0.9 * strategy.clip_norm / BATCH
+
+
+def test_layers_that_draw_per_row_are_refused():
+    inputs = keras.Input((6,))
+    for layer in (keras.layers.Dropout(0.1), keras.layers.GaussianNoise(0.1)):
+        model = lipdp.DP_Model.from_keras(keras.Model(inputs, keras.layers.Dense(3)(layer(inputs))))
+        model.compile("sgd", loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        with pytest.raises(ValueError, match=layer.name):
+            model.fit(*rows(100), noise_multiplier=1.0, strategy="dpsgd", **FIT)
+        assert model.run.ledger.updates == 0
+
+
+def test_views_come_from_the_secret_of_the_noise():
+    """Known views would be tied to known rows, and one example more moves the rows behind it."""
+    image, secret = (
+        np.random.default_rng(0).random((4, 8, 8, 1)).astype("float32"),
+        np.array([[1, 2], [3, 4]], "uint32"),
+    )
+    shift = strategies.RandomShift(3)
+    seen = [np.array(shift(image, views.key(s, index))) for s in secret for index in (0, 1)]
+    assert all(not np.array_equal(a, b) for a, b in itertools.combinations(seen, 2))
+
+
+def test_augmentation_in_fit_repeats_with_a_seed():
+    found = []
+    for _ in range(2):
+        keras.utils.set_random_seed(0)
+        model = keras.Sequential([keras.Input((6, 6, 1)), keras.layers.Flatten(), keras.layers.Dense(3)])
+        model = lipdp.DP_Model.from_keras(model)
+        model.compile("sgd", loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        x = np.random.default_rng(0).random((100, 6, 6, 1)).astype("float32")
+        strategy = strategies.DPSGD(0.5, views=2, augmentation=strategies.RandomShift(2, flip=True))
+        y = (np.arange(100) % 3).astype("int32")
+        model.fit(x, y, noise_multiplier=1.0, strategy=strategy, seed=5, physical_batch_size=8, **FIT)
+        found.append(np.concatenate([w.ravel() for w in model.get_weights()]))
+    np.testing.assert_array_equal(*found)
 
 
 def test_no_contribution_exceeds_the_clip_norm_in_float32():

@@ -1,0 +1,49 @@
+"""Frozen layers without a bound, for backbones in front of everything that trains."""
+
+import keras
+from keras import layers
+
+from lipdp.bounds.registry import Answers
+
+# Layers that treat each example on its own, whatever their weights. Batch statistics, dropout and random augmentation
+# are not among them; a frozen BatchNormalization is, because Keras runs it with its moving averages.
+_PER_EXAMPLE = {
+    *(layers.Dense, layers.EinsumDense, layers.Embedding),
+    *(layers.Conv1D, layers.Conv2D, layers.Conv3D),
+    *(layers.Conv1DTranspose, layers.Conv2DTranspose, layers.Conv3DTranspose),
+    *(layers.DepthwiseConv1D, layers.DepthwiseConv2D, layers.SeparableConv1D, layers.SeparableConv2D),
+    *(layers.BatchNormalization, layers.LayerNormalization, layers.GroupNormalization, layers.RMSNormalization),
+    *(layers.UnitNormalization, layers.Normalization, layers.PReLU, layers.Activation, layers.Multiply),
+    *(layers.AveragePooling1D, layers.AveragePooling2D, layers.AveragePooling3D),
+}
+
+
+def frozen(layer, refusal: ValueError) -> Answers | None:
+    """Answers of a frozen layer that is known to keep examples apart: no constant, and nothing to protect in it.
+
+    Its output is unbounded, so that a `BoundedInput` has to follow before anything trains, and no cotangent can
+    pass it, so that nothing trainable can stand in front of it. Its weights must be public.
+    """
+    if type(layer) not in _PER_EXAMPLE or layer.trainable_variables:
+        return None
+    if isinstance(layer, layers.BatchNormalization) and layer.trainable:
+        return None
+    if hasattr(layer, "activation") and not stock_activation(layer.activation):
+        return None
+
+    def trained(bounds):
+        raise refusal
+
+    return Answers(
+        lambda bounds: float("inf"),
+        lambda bounds: (float("inf"),) * len(bounds),
+        lambda bounds, cotangent: (),
+        trained,
+        refusal=refusal,
+    )
+
+
+def stock_activation(activation) -> bool:
+    """Whether it is one of Keras' own, which work on one example; a function of the user's may mix them."""
+    name = getattr(activation, "__name__", None)
+    return activation is None or (name in vars(keras.activations) and keras.activations.get(name) is activation)

@@ -1,0 +1,221 @@
+"""Exact measures and adversarial search for the norms, Jacobians and gradients of one layer."""
+
+import keras
+import numpy as np
+
+from lipdp import backend
+from lipdp.norms import L2Ball, RowBall, SpectralBall
+
+# What float32 may add to a ratio of one layer.
+TOLERANCE = 1e-5
+
+
+class Probe:
+    """A layer or model with its derivatives, numbers in and numbers out.
+
+    Args:
+        layer: The layer or model. A layer is put into a functional model of its own.
+        shapes: Shape of one example, for each input; none for a model.
+        dtype: Type of the inputs.
+        xla: On TensorFlow, compile as `fit` does.
+    """
+
+    def __init__(self, layer, *shapes, dtype="float32", xla=False):
+        self.layer = self.model = layer
+        if shapes:
+            inputs = [keras.Input(shape, dtype=dtype) for shape in shapes]
+            inputs = inputs if len(inputs) > 1 else inputs[0]
+            self.model = keras.Model(inputs, layer(inputs))
+        self.shapes = [tuple(t.shape)[1:] for t in self.model.inputs]
+        self.output_shape = tuple(self.model.output_shape)[1:]
+        self.variables = list(self.model.trainable_variables)
+        self._dtypes = [t.dtype for t in self.model.inputs]
+        self._pull = backend.pullback(self.model, xla)
+
+    def value(self, *xs):
+        return self.pull(xs, np.zeros((len(xs[0]), *self.output_shape)))[0]
+
+    def pull(self, xs, cotangent):
+        """Outputs, gradients of the inputs, gradients of the variables (summed over the batch)."""
+        xs = [np.asarray(x, dtype) for x, dtype in zip(xs, self._dtypes, strict=True)]
+        y, inputs, variables = self._pull(xs, np.asarray(cotangent, "float32"))
+        # Tokens have no gradient.
+        inputs = [np.zeros(x.shape) if g is None else _numpy(g) for x, g in zip(xs, inputs, strict=True)]
+        return _numpy(y), inputs, [_numpy(v) for v in variables]
+
+    def input_jacobians(self, *xs):
+        """One (outputs, inputs) matrix per input, at one example, repeated with one unit cotangent each."""
+        size = int(np.prod(self.output_shape))
+        rows = [np.repeat(np.asarray(x)[:1], size, axis=0) for x in xs]
+        _, gradients, _ = self.pull(rows, np.eye(size).reshape(size, *self.output_shape))
+        return [g.reshape(size, -1) for g in gradients]
+
+    def parameter_jacobians(self, *xs):
+        """One (outputs, entries) matrix per variable, at one example."""
+        size = int(np.prod(self.output_shape))
+        units = np.eye(size).reshape(size, 1, *self.output_shape)
+        rows = [self.pull([np.asarray(x)[:1] for x in xs], unit)[2] for unit in units]
+        return [np.stack([row[k].reshape(-1) for row in rows]) for k in range(len(self.variables))]
+
+
+def _numpy(value):
+    return np.asarray(keras.ops.convert_to_numpy(value), "float64")
+
+
+def norm(array) -> float:
+    return float(np.linalg.norm(np.asarray(array, "float64").reshape(-1)))
+
+
+def top(matrix) -> float:
+    """Largest singular value."""
+    return float(np.linalg.svd(np.asarray(matrix, "float64"), compute_uv=False)[0])
+
+
+def scaled(array, size: float):
+    """The array on the sphere of radius `size`; zero stays zero."""
+    return np.asarray(array, "float64") * (size / max(norm(array), 1e-30))
+
+
+def starts(shape, rng, size: float = 1.0):
+    """Examples of norm at most `size` where bounds tend to fail: one batch axis of length one in front."""
+    shape = (1, *shape)
+    one_hot, corner, channel = np.zeros(shape), np.zeros(shape), np.zeros(shape)
+    one_hot[(0, *(n // 2 for n in shape[1:]))] = 1.0
+    corner.flat[0] = 1.0
+    channel[..., 0] = 1.0
+    sign = np.where(np.indices(shape).sum(0) % 2, -1.0, 1.0)
+    few_values = rng.integers(-1, 2, shape).astype("float64")  # ties everywhere
+    gaussian = rng.standard_normal(shape)
+    found = [np.ones(shape), -np.ones(shape), one_hot, corner, channel, sign, few_values, gaussian]
+    found = [scaled(x, size) for x in found]
+    return [np.zeros(shape), *found, 1e-3 * found[-1], scaled(np.abs(gaussian), size)]
+
+
+def weight_settings(variable, rng):
+    """Values at the border of what the variable's constraint allows, on which linear bounds are tight."""
+    shape, ball = tuple(variable.shape), variable.constraint
+    if isinstance(ball, (L2Ball, RowBall)):
+        directions = [np.ones(shape), np.eye(1, shape[-1])[0] * np.ones(shape), rng.standard_normal(shape)]
+        return [np.zeros(shape), *(projected(variable, 1e6 * d) for d in directions)]
+    if not isinstance(ball, SpectralBall):
+        # Free, or bounded by a constraint that can only be asked.
+        return [projected(variable, size * rng.standard_normal(shape)) for size in (0.0, 0.3, 1.0, 3.0, 10.0)]
+    groups, rows, columns = ball.matrices(np.zeros(shape)).shape
+    found = []
+    u, _, v = np.linalg.svd(rng.standard_normal((groups, rows, columns)), full_matrices=False)
+    rank = u.shape[-1]
+    for spectrum in (np.ones(rank), np.eye(1, rank)[0], np.linspace(0.9, 1.0, rank)):
+        found.append((u * spectrum) @ v)
+    found += [np.eye(rows, columns), np.ones((rows, columns)) / np.sqrt(rows * columns)]
+    if groups > 1:  # one group alone
+        found.append(found[0] * np.eye(1, groups)[0][:, None, None])
+    found = [np.swapaxes(np.broadcast_to(w, (groups, rows, columns)), 0, 1).reshape(shape) for w in found]
+    return [*found, projected(variable, rng.standard_normal(shape))]
+
+
+def projected(variable, value):
+    """The nearest value that the variable's constraint allows, in float64."""
+    ball = variable.constraint
+    if isinstance(ball, L2Ball):
+        return scaled(value, min(norm(value), ball.max_norm))
+    if isinstance(ball, RowBall):
+        return np.stack([scaled(row, min(norm(row), ball.max_norm)) for row in value])
+    if not isinstance(ball, SpectralBall):
+        return np.asarray(value) if ball is None else _numpy(ball(np.asarray(value, "float32")))
+    u, s, v = np.linalg.svd(ball.matrices(value), full_matrices=False)
+    return np.swapaxes((u * np.minimum(s, 1.0)[:, None]) @ v, 0, 1).reshape(value.shape)
+
+
+def assign(variables, values):
+    for variable, value in zip(variables, values, strict=True):
+        variable.assign(np.asarray(value, "float32"))
+
+
+def largest_output(probe, sizes, rng, steps=8) -> float:
+    """Largest output norm found for inputs of the given norms: power iteration, then random climbing."""
+    best, best_xs = 0.0, None
+    for xs in zip(*(starts(s, rng, n) for s, n in zip(probe.shapes, sizes, strict=True)), strict=True):
+        for _ in range(steps):
+            y, gradients, _ = probe.pull(xs, probe.value(*xs))
+            if norm(y) > best:
+                best, best_xs = norm(y), xs
+            new = [scaled(g, n) if norm(g) else x for x, g, n in zip(xs, gradients, sizes, strict=True)]
+            if all(np.allclose(a, b, atol=1e-6) for a, b in zip(xs, new, strict=True)):
+                break
+            xs = new
+    for _ in range(2 * steps):
+        xs = [
+            scaled(x + 0.3 * scaled(rng.standard_normal(x.shape), n), n)
+            for x, n in zip(best_xs or xs, sizes, strict=True)
+        ]
+        if norm(probe.value(*xs)) > best:
+            best, best_xs = norm(probe.value(*xs)), xs
+    return best
+
+
+def largest_input_jacobians(probe, sizes, rng, steps=10) -> list[float]:
+    """Largest norm found of the Jacobian as the backward pass applies it, for each input."""
+    best = [0.0] * len(sizes)
+    candidates = list(zip(*(starts(s, rng, n) for s, n in zip(probe.shapes, sizes, strict=True)), strict=True))
+    candidates += [
+        [x + 0.1 * rng.standard_normal(x.shape) for x in candidates[k % len(candidates)]] for k in range(steps)
+    ]
+    for xs in candidates:
+        found = [top(j) for j in probe.input_jacobians(*xs)]
+        best = [max(pair) for pair in zip(best, found, strict=True)]
+    return best
+
+
+def largest_parameter_gradients(probe, sizes, rng, steps=12) -> list[float]:
+    """Largest gradient norm found of each variable, for a unit cotangent."""
+    if not probe.variables:
+        return []
+    if len(probe.variables) == 1 and len(probe.shapes) == 1 and _linear(probe, rng):
+        return [largest_parameter_gradient(probe, sizes[0], rng, steps)]
+    best = [0.0] * len(probe.variables)
+    settings = [weight_settings(v, rng) for v in probe.variables]
+    candidates = list(zip(*(starts(s, rng, n) for s, n in zip(probe.shapes, sizes, strict=True)), strict=True))
+    for step in range(max(len(candidates), steps)):
+        assign(probe.variables, [s[rng.integers(len(s))] for s in settings])
+        # The best cotangent, exactly.
+        found = [top(j) for j in probe.parameter_jacobians(*candidates[step % len(candidates)])]
+        best = [max(pair) for pair in zip(best, found, strict=True)]
+    return best
+
+
+def _linear(probe, rng) -> bool:
+    """Whether the gradient of the one variable does not depend on the variable."""
+    (variable,) = probe.variables
+    x, g = rng.standard_normal((1, *probe.shapes[0])), rng.standard_normal((1, *probe.output_shape))
+    gradients = []
+    for setting in weight_settings(variable, rng)[-2:]:
+        assign([variable], [setting])
+        gradients.append(probe.pull([x], g)[2][0])
+    return np.allclose(*gradients, rtol=1e-4, atol=1e-5 * norm(g))
+
+
+def largest_parameter_gradient(probe, size, rng, steps=12) -> float:
+    """Largest gradient norm of the one variable of a layer linear in it, for a unit cotangent.
+
+    The form <g, f_W(x)> is maximised over x, g and W in turn, each step in closed form.
+    """
+    (variable,) = probe.variables
+    kept = _numpy(variable.value)
+    # A bias is linear in its variable only: f_b(x) - f_0(x) does not depend on x.
+    bias = len(variable.shape) == 1
+    best = 0.0
+    for x in starts(probe.shapes[0], rng, size):
+        g, before = scaled(rng.standard_normal((1, *probe.output_shape)), 1.0), 0.0
+        for _ in range(steps):
+            assign([variable], [kept])
+            _, _, (gradient,) = probe.pull([x], g)
+            best = max(best, norm(gradient))
+            if norm(gradient) <= before * (1.0 + 1e-6):
+                break
+            before = norm(gradient)
+            assign([variable], [scaled(gradient, 1.0)])
+            g = scaled(probe.value(x) - (x if bias else 0.0), 1.0)
+            if not bias:
+                x = scaled(probe.pull([x], g)[1][0], size)
+    assign([variable], [kept])
+    return best

@@ -1,0 +1,33 @@
+"""`lipdp group`: epsilon for groups of examples, and what the usual conversion gives. Needs no framework."""
+
+from lipdp import accounting
+from lipdp.cli import output
+from lipdp.report import numbers
+
+
+def run(options, argv) -> None:
+    """Writes epsilon for each group size of `options`."""
+    fixed = options.sampler == "fixed_size"
+    run = {"noise_multiplier": options.noise_multiplier, "updates": options.updates, "delta": options.delta}
+    how = {"sampler": options.sampler, "accountant": options.accountant}
+    sampled = {"sampling_probability": options.sampling_probability}
+    if options.sampling_probability is None and not fixed and None not in (options.batch_size, options.num_examples):
+        sampled = {"sampling_probability": options.batch_size / options.num_examples}
+    elif options.sampling_probability is None or fixed:
+        sampled |= {"batch_size": options.batch_size, "num_examples": options.num_examples}
+    rows = []
+    for size in options.sizes:
+        row = {"group_size": size, "epsilon": accounting.group_epsilon(size, **run, **sampled, **how)}
+        if options.sampler == "poisson":
+            row["vadhan"] = accounting.vadhan_epsilon(size, **run, **sampled)
+        rows.append(row)
+    if options.json:
+        output.write_json({**run, **sampled, **how, "groups": rows})
+        return
+    lines = [f"{'group size':>10}  {'epsilon':>10}" + ("  by conversion" if options.sampler == "poisson" else "")]
+    for row in rows:
+        line = f"{row['group_size']:>10}  {numbers.up(row['epsilon']):>10}"
+        lines.append(line + (f"  {numbers.up(row['vadhan']):>13}" if "vadhan" in row else ""))
+    if max(row["epsilon"] for row in rows) > 100.0:
+        lines.append("An epsilon above 100 is no meaningful guarantee.")
+    output.write(*lines)

@@ -1,0 +1,112 @@
+"""Six tables of the anomaly-detection benchmark ADBench (Han et al. 2022): numbers, and 1 for an anomaly."""
+
+import dataclasses
+import functools
+import os
+import pathlib
+
+import numpy as np
+
+from lipdp.data import files
+from lipdp.data.dataset import Dataset
+
+_URL = "https://github.com/Minqi824/ADBench/raw/main/adbench/datasets/Classical/{number}_{name}.npz"
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """What is public about one table.
+
+    Args:
+        number: number in the names of ADBench's files.
+        rows: number of rows.
+        columns: number of columns.
+        range: range for `scale`, the same for every column. The publisher brought the columns to [0, 1], or to
+            mean 0 and variance 1; the second kind is cut off at 3 standard deviations.
+    """
+
+    number: int
+    rows: int
+    columns: int
+    range: tuple[float, float]
+
+
+TABLES = {
+    "ALOI": Table(1, 49534, 27, (0.0, 1.0)),
+    "campaign": Table(5, 41188, 62, (0.0, 1.0)),
+    "celeba": Table(8, 202599, 39, (0.0, 1.0)),
+    "donors": Table(11, 619326, 10, (0.0, 1.0)),
+    "magic.gamma": Table(22, 19020, 10, (-3.0, 3.0)),
+    "yeast": Table(47, 1484, 8, (-3.0, 3.0)),
+}
+
+
+def read(name: str) -> Dataset:
+    """Returns one table as it is in its file; nothing is held out.
+
+    Args:
+        name: a key of `TABLES`.
+
+    Returns:
+        A `Dataset` with classes 0 (normal) and 1 (anomaly).
+
+    Raises:
+        FileNotFoundError: the folder in LIPDP_DATA has no `adbench/<name>.npz`.
+        ConnectionError: the download failed.
+        ValueError: the file is another table.
+
+    **Guarantee.**
+    Conditions: none.
+    Bound: the rows are those of the file.
+    Not covered: what the publisher did before: some tables were standardised with their own mean and variance, which
+    no epsilon accounts for.
+    """
+    table = TABLES[name]
+    with np.load(_path(name), allow_pickle=False) as content:
+        arrays = {key.lower(): content[key] for key in content.files}
+    data = files.from_arrays(arrays, f"adbench/{name}", f"{name}.npz")
+    if data.x_train.shape != (table.rows, table.columns):
+        raise ValueError(
+            f"{name}.npz is not ADBench's table. Received: shape {data.x_train.shape}, expected "
+            f"{(table.rows, table.columns)}. Load a table of your own by its path."
+        )
+    return data
+
+
+def ranges(data: Dataset) -> dict[str, tuple[float, float]]:
+    """Returns public ranges of a table's columns, for `scale`.
+
+    Args:
+        data: a table that `load("adbench/...")` returned.
+
+    Example:
+        >>> toy = Dataset(np.zeros((1, 2)), np.zeros(1), None, None, (0, 1), "adbench/yeast", ("0", "1"))
+        >>> ranges(toy)
+        {'0': (-3.0, 3.0), '1': (-3.0, 3.0)}
+    """
+    return dict.fromkeys(data.columns, TABLES[data.name.removeprefix("adbench/")].range)
+
+
+LOADERS = {f"adbench/{name}": functools.partial(read, name) for name in TABLES}
+
+
+def _path(name: str) -> pathlib.Path:
+    folder = os.environ.get("LIPDP_DATA")
+    if folder:
+        path = pathlib.Path(folder) / "adbench" / f"{name}.npz"
+        if not path.is_file():
+            raise FileNotFoundError(
+                f"The folder in LIPDP_DATA has no adbench/{name}.npz. Received: LIPDP_DATA={folder!r}. Put the file "
+                "there (X, y), or unset the variable to download it."
+            )
+        return path
+    import keras
+
+    try:
+        url = _URL.format(number=TABLES[name].number, name=name)
+        return pathlib.Path(keras.utils.get_file(f"{name}.npz", url, cache_subdir="datasets/adbench"))
+    except Exception as error:  # Keras raises a bare Exception when the download fails
+        raise ConnectionError(
+            f"adbench/{name} could not be downloaded: {error}. Connect to the network, or put adbench/{name}.npz into "
+            "a folder and set LIPDP_DATA to it."
+        ) from error

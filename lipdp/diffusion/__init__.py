@@ -1,0 +1,25 @@
+"""Diffusion models: noise levels, networks, samplers, evaluation."""
+
+from lipdp.diffusion.denoisers import EDM as EDM
+from lipdp.diffusion.denoisers import VE as VE
+from lipdp.diffusion.denoisers import VP as VP
+from lipdp.diffusion.denoisers import Denoiser as Denoiser
+from lipdp.diffusion.denoisers import VPrediction as VPrediction
+from lipdp.diffusion.denoisers import importance as importance
+from lipdp.diffusion.evaluate import classifier_features as classifier_features
+from lipdp.diffusion.evaluate import downstream_accuracy as downstream_accuracy
+from lipdp.diffusion.evaluate import frechet_distance as frechet_distance
+from lipdp.diffusion.model import DiffusionModel as DiffusionModel
+from lipdp.diffusion.noising import DenoisingLoss as DenoisingLoss
+from lipdp.diffusion.noising import Noising as Noising
+from lipdp.diffusion.noisy import NoisyBatches as NoisyBatches
+from lipdp.diffusion.pictures import image_grid as image_grid
+from lipdp.diffusion.pictures import nearest_neighbours as nearest_neighbours
+from lipdp.diffusion.pictures import neighbour_panel as neighbour_panel
+from lipdp.diffusion.samplers import DDIM as DDIM
+from lipdp.diffusion.samplers import Churn as Churn
+from lipdp.diffusion.samplers import Sampler as Sampler
+from lipdp.diffusion.samplers import generate as generate
+from lipdp.diffusion.samplers import sample as sample
+from lipdp.diffusion.unet import preset as preset
+from lipdp.diffusion.unet import unet as unet

@@ -1,0 +1,249 @@
+"""Diffusion models that train with differential privacy."""
+
+import keras
+import numpy as np
+
+from lipdp import strategies
+from lipdp.diffusion import denoisers, samplers
+from lipdp.diffusion.noising import DenoisingLoss, Noising
+from lipdp.model import DP_Model
+
+
+@keras.saving.register_keras_serializable(package="lipdp")
+class DiffusionModel(DP_Model):
+    """A generative model of private examples: `fit` trains the network, `sample` draws examples.
+
+    Args:
+        network: a `keras.Model` of `[x, c_noise]`, or with `num_classes` of `[x, c_noise, label]`, to the shape of x,
+            such as `unet` returns. It is trained in place.
+        denoiser: `"edm"`, `"v"`, `"vp"`, `"ve"` or a `Denoiser`.
+        num_classes: number of classes C, or None. The network must know the label C: "no label".
+        noise_multiplicity: number K of noise levels and noises per example and update; their losses are averaged
+            before the gradient is clipped. Compute grows with K, epsilon does not.
+        label_dropout: probability that a label is hidden in training, for guidance.
+        average: momentum in [0, 1) of the moving average of the weights, which `sample` uses; 0: none.
+
+    Guarantee:
+        See `DP_Model.fit`. The loss of an example is the mean over its K noisy copies, a function of the example and
+        of secret randomness that is independent of all others: its gradient is clipped once, so the sensitivity
+        is the clip norm whatever K (Dockhorn et al. 2023, theorem 1). The moving average is computed from released
+        weights. Samples are post-processing of them, and cost nothing as long as labels are not drawn with the
+        frequencies of private data. Not covered: distances, accuracies and pictures that use private examples, and
+        a `denoiser` that was chosen with them.
+
+    Example:
+        >>> from lipdp import diffusion
+        >>> network = diffusion.unet((8, 8, 1), num_classes=10, channels=8, multipliers=(1,), blocks=1, slim=True)
+        >>> model = diffusion.DiffusionModel(network, num_classes=10, noise_multiplicity=4)
+        >>> model.compile("adam")
+        >>> model.sample(3, sampler=diffusion.DDIM(4), seed=0).shape
+        (3, 8, 8, 1)
+    """
+
+    def __init__(
+        self,
+        network: keras.Model,
+        denoiser="edm",
+        num_classes: int | None = None,
+        noise_multiplicity: int = 1,
+        label_dropout: float = 0.1,
+        average: float = 0.999,
+        **kwargs,
+    ):
+        if len(network.inputs) != (2 if num_classes is None else 3):
+            raise ValueError(
+                "The network must take [x, c_noise], and labels when there are classes. Received: "
+                f"{len(network.inputs)} inputs with num_classes={num_classes!r}."
+            )
+        if isinstance(noise_multiplicity, bool) or not isinstance(noise_multiplicity, int) or noise_multiplicity < 1:
+            raise ValueError(
+                f"`noise_multiplicity` must be a positive integer. Received: noise_multiplicity={noise_multiplicity!r}."
+            )
+        if not 0.0 <= average < 1.0:
+            raise ValueError(f"`average` must be in [0, 1). Received: average={average!r}.")
+        denoiser = denoisers.get(denoiser)
+        inputs = clean = keras.Input(network.inputs[0].shape[1:], name="clean")
+        if num_classes is not None:
+            inputs = (clean, keras.Input((), name="label"))
+        noising = Noising(denoiser, num_classes, label_dropout, name="noising")
+        x, c_noise, target, *labels = noising(inputs)
+        super().__init__(inputs, keras.layers.Subtract()([network([x, c_noise, *labels]), target]), **kwargs)
+        self.network, self.noising, self.denoiser = network, noising, denoiser
+        self.num_classes, self.noise_multiplicity, self.average = num_classes, noise_multiplicity, float(average)
+        # Past Keras' attribute tracking: host arrays, saved beside the ledger.
+        object.__setattr__(self, "_averaged", None)
+
+    def compile(self, optimizer="adam", loss=None, **kwargs):
+        """Configures the model; the loss is the denoiser's.
+
+        Args:
+            optimizer: see `DP_Model.compile`.
+            loss: leave it out.
+            **kwargs: `run_eagerly`, `steps_per_execution`, `jit_compile`, as in Keras.
+        """
+        if loss is not None and not isinstance(loss, (DenoisingLoss, dict)):
+            raise ValueError(f"The loss of a diffusion model is its denoiser's. Received: loss={loss!r}. Leave it out.")
+        super().compile(optimizer, loss=DenoisingLoss(), **kwargs)
+
+    def fit(self, x, y=None, *, strategy="dpsgd", validation_data=None, callbacks=None, seed=None, **kwargs):
+        """Trains with differential privacy; see `DP_Model.fit` for the other arguments.
+
+        Args:
+            x: clean examples `(N, ...)`, entries of order one.
+            y: class ids `(N,)` of a model with classes.
+            strategy: `"dpsgd"`, `"adaclip"` or an object of `lipdp.strategies` that clips; its `views` become
+                `noise_multiplicity`.
+            validation_data: `(x, y)`, or `(x,)` without classes.
+            callbacks: as in Keras.
+            seed: see `DP_Model.fit`.
+            **kwargs: `epochs`, `batch_size`, `epsilon`, `delta`, `physical_batch_size`, ...
+
+        Returns:
+            A `History`.
+
+        Raises:
+            ValueError: see `DP_Model.fit`; labels that do not fit.
+        """
+        x, y = self._data(x, y)
+        if validation_data is not None:
+            validation_data = self._data(*validation_data)
+        callbacks = list(callbacks) if isinstance(callbacks, (list, tuple)) else [callbacks] if callbacks else []
+        if self.average:
+            callbacks.append(_Average(self))
+        if seed is not None or self.run.seeded:
+            self.noising.seeds.reseed(seed)
+        strategy = self._strategy(strategy)
+        return super().fit(
+            x, y, strategy=strategy, validation_data=validation_data, callbacks=callbacks, seed=seed, **kwargs
+        )
+
+    def sample(
+        self,
+        num_samples: int,
+        labels=None,
+        sampler="ddim",
+        guidance: float = 0.0,
+        batch_size: int = 256,
+        seed: int | None = None,
+        verbose: int = 0,
+        averaged: bool = True,
+    ) -> np.ndarray:
+        """Draws examples; see `lipdp.diffusion.generate`.
+
+        Args:
+            num_samples, labels, sampler, guidance, batch_size, seed, verbose: see `generate`.
+            averaged: whether to use the moving average of the weights, once there is one.
+
+        Returns:
+            Float32 array `(num_samples, ...)`.
+        """
+        network = self.averaged_network() if averaged else self.network
+        return samplers.generate(
+            network,
+            num_samples,
+            self.denoiser,
+            sampler,
+            labels,
+            self.num_classes,
+            guidance,
+            batch_size,
+            seed,
+            verbose,
+        )
+
+    def averaged_network(self) -> keras.Model:
+        """Returns a copy of the network with the moving average of its weights; before training, the network."""
+        if self._averaged is None:
+            return self.network
+        network = keras.models.clone_model(self.network)
+        network.set_weights(self.network.get_weights())
+        for variable, value in zip(network.trainable_variables, self._averaged, strict=True):
+            variable.assign(value)
+        return network
+
+    def save_own_variables(self, store):
+        super().save_own_variables(store)
+        for i, value in enumerate(self._averaged or ()):
+            store[f"average_{i}"] = value
+
+    def load_own_variables(self, store):
+        names = [key for key in store.keys() if key.startswith("average_")]
+        averaged = [np.asarray(store[f"average_{i}"]) for i in range(len(names))]
+        super().load_own_variables({key: store[key] for key in store.keys() if key not in names})
+        object.__setattr__(self, "_averaged", averaged or None)
+
+    def get_config(self):
+        return {
+            "network": keras.saving.serialize_keras_object(self.network),
+            "denoiser": keras.saving.serialize_keras_object(self.denoiser),
+            "num_classes": self.num_classes,
+            "noise_multiplicity": self.noise_multiplicity,
+            "label_dropout": self.noising.label_dropout,
+            "average": self.average,
+            "name": self.name,
+        }
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        config = dict(config)
+        for key in ("network", "denoiser"):
+            config[key] = keras.saving.deserialize_keras_object(config[key], custom_objects)
+        return cls(**config)
+
+    def _strategy(self, strategy):
+        strategy = strategies.get(strategy)
+        if not strategy.per_example:
+            raise ValueError(
+                f"A diffusion model needs a strategy that clips. Received: strategy={strategy.name!r}. Use 'dpsgd', "
+                "'adaclip' or an object of lipdp.strategies."
+            )
+        config = strategy.get_config()
+        if config["augmentation"] is not None or config["views"] not in (1, self.noise_multiplicity):
+            raise ValueError(
+                "The copies of an example differ by their noise: set `noise_multiplicity` on the model. Received: "
+                f"views={config['views']!r}, augmentation={config['augmentation']!r}."
+            )
+        return type(strategy).from_config({**config, "views": self.noise_multiplicity})
+
+    def _data(self, x, y=None):
+        """What the model takes: `x` or `(x, labels)`, and labels that nobody looks at."""
+        x = np.asarray(x, "float32")
+        nothing = np.zeros((len(x), 1), "float32")
+        if self.num_classes is None:
+            if y is not None:
+                raise ValueError("This model has no classes. Received: labels. Leave them out, or set `num_classes`.")
+            return x, nothing
+        y = np.asarray(() if y is None else y)
+        fits = y.shape == (len(x),) and y.dtype.kind in "iu"
+        if not fits or (y.size and not 0 <= y.min() <= y.max() < self.num_classes):
+            raise ValueError(
+                f"Labels must be class ids from 0 to {self.num_classes - 1}, one per example. Received: shape "
+                f"{y.shape} and dtype {y.dtype} for {len(x)} examples. Pass them as y."
+            )
+        return (x, y.astype("float32")), nothing
+
+
+class _Average(keras.callbacks.Callback):
+    """Moving average of the weights after each release, with a smaller momentum at first."""
+
+    def __init__(self, diffusion):
+        super().__init__()
+        self._diffusion = diffusion
+
+    def on_train_begin(self, logs=None):
+        if self._diffusion._averaged is None:
+            self._hold([np.array(v) for v in self._values()])
+
+    def on_train_batch_end(self, batch, logs=None):
+        # JAX keeps the values outside of the variables while it trains.
+        getattr(self._diffusion, "jax_state_sync", lambda: None)()
+        updates = self._diffusion.run.ledger.updates
+        momentum = min(self._diffusion.average, (1.0 + updates) / (10.0 + updates))
+        pairs = zip(self._diffusion._averaged, self._values(), strict=True)
+        self._hold([np.float32(momentum) * a + np.float32(1.0 - momentum) * w for a, w in pairs])
+
+    def _values(self):
+        return [keras.ops.convert_to_numpy(v) for v in self._diffusion.network.trainable_variables]
+
+    def _hold(self, values):
+        object.__setattr__(self._diffusion, "_averaged", values)

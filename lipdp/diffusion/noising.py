@@ -1,0 +1,85 @@
+"""The layer and the loss that turn a network into something that trains on clean examples."""
+
+import keras
+import numpy as np
+from keras import ops
+
+from lipdp import backend
+from lipdp.diffusion import denoisers
+
+
+class _Ratchet(keras.random.SeedGenerator):
+    """A seed generator whose state does not give its earlier seeds: see `backend.ratchet`."""
+
+    def reseed(self, seed: int | None):
+        """Begins anew, from the operating system's entropy when `seed` is None."""
+        words = np.random.SeedSequence(None if seed is None else [0x6E6F6973, seed]).generate_state(2)
+        self.state.assign(words.astype(keras.backend.standardize_dtype(self.state.dtype)))
+
+    def next(self, ordered=True):
+        key, following = backend.ratchet(ops.cast(self.state.value, "uint32"))
+        self.state.assign(ops.cast(following, self.state.dtype))
+        return ops.cast(key, self.state.dtype)
+
+
+@keras.saving.register_keras_serializable(package="lipdp")
+class Noising(keras.layers.Layer):
+    """Turns clean examples into what a network sees, and what it should answer, with fresh noise at each call.
+
+    Args:
+        denoiser: a `Denoiser` or its name.
+        num_classes: number of classes C, or None without labels; C stands for "no label".
+        label_dropout: probability in [0, 1) with which a label becomes "no label".
+
+    Inputs: `x`, `(rows, ...)`, or `[x, labels]` with labels `(rows,)`. Outputs: `(x_in, c_noise, target)` or
+    `(x_in, c_noise, target, labels)`.
+
+    **Guarantee.** Row i of the outputs is a function of row i of the inputs and of randomness of its own. That
+    randomness is independent from row to row, comes from the operating system unless a seed is given, and is not in
+    a model file: only the state for the next call is. A release needs it secret: which noise belongs to an example
+    depends on its place among the others. Not covered: a seed that others know.
+    """
+
+    # The state for the next call is fresh at each `fit`, see `DiffusionModel`: masks of a past run stay unknown.
+    secret_seeds = True
+
+    def __init__(self, denoiser="edm", num_classes: int | None = None, label_dropout: float = 0.1, **kwargs):
+        super().__init__(**kwargs)
+        if isinstance(denoiser, dict):
+            denoiser = keras.saving.deserialize_keras_object(denoiser)
+        if not 0.0 <= label_dropout < 1.0:
+            raise ValueError(f"`label_dropout` must be in [0, 1). Received: label_dropout={label_dropout!r}.")
+        self.denoiser, self.num_classes, self.label_dropout = denoisers.get(denoiser), num_classes, label_dropout
+        self.seeds = _Ratchet()
+        self.seeds.reseed(None)
+
+    def call(self, inputs):
+        x, labels = (inputs, None) if self.num_classes is None else inputs
+        rows = ops.shape(x)[0]
+        u = keras.random.uniform((rows,), seed=self.seeds)
+        noise = keras.random.normal(ops.shape(x), seed=self.seeds)
+        outputs = self.denoiser.training_pair(x, noise, u)
+        if labels is None:
+            return outputs
+        dropped = keras.random.uniform((rows,), seed=self.seeds) < self.label_dropout
+        labels = ops.where(dropped, self.num_classes, ops.cast(labels, "int32"))
+        return (*outputs, labels)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "denoiser": keras.saving.serialize_keras_object(self.denoiser),
+            "num_classes": self.num_classes,
+            "label_dropout": self.label_dropout,
+        }
+
+
+@keras.saving.register_keras_serializable(package="lipdp")
+class DenoisingLoss(keras.losses.Loss):
+    """Mean square of the model's output, which is already the error; labels are not looked at."""
+
+    def __init__(self, name="denoising_loss", reduction="sum_over_batch_size", dtype=None):
+        super().__init__(name=name, reduction=reduction, dtype=dtype)
+
+    def call(self, y_true, y_pred):
+        return ops.mean(ops.square(y_pred), axis=tuple(range(1, len(y_pred.shape))))

@@ -1,0 +1,183 @@
+"""Trained networks without lipdp: plain Keras models of stock layers."""
+
+import math
+from collections.abc import Callable
+
+import keras
+import numpy as np
+from keras import ops, tree
+
+from lipdp import backend
+from lipdp.bounds.propagate import functional
+from lipdp.layers import (
+    Bias,
+    L2NormPooling2D,
+    LipschitzLayer,
+    ScaledAveragePooling2D,
+    SpectralConv2D,
+    SpectralDense,
+)
+from lipdp.layers.base import positions
+from lipdp.layers.pooling import _smooth_norm
+
+# Largest difference between the outputs of a model and of its export, relative to outputs above 1.
+TOLERANCE = 1e-6
+
+
+def export(model: keras.Model) -> keras.Model:
+    """Returns a plain Keras model of stock layers with the same outputs, which loads without lipdp.
+
+    Args:
+        model: A built Sequential or functional model of lipdp layers, stock Keras layers and models of these.
+
+    Returns:
+        A functional `keras.Model`, not compiled. It holds the weights of the moment and nothing else: no
+        optimizer state, no noise key, no ledger, no constraints. Save it with `model.save("plain.keras")` or
+        `model.export(...)`; keep `privacy.to_dict()` beside it.
+
+    Raises:
+        ValueError: a layer is of a type that is neither lipdp's nor Keras' own, or has no stock counterpart.
+        RuntimeError: the outputs differ; please report it.
+
+    Guarantee:
+        Both models are run on random examples before the export is returned: their outputs differ by at most
+        1e-6 (relative to outputs above 1). Certificates are about the exported function as well. Not covered:
+        training on, which has neither noise nor bounds.
+
+    Example:
+        >>> import lipdp
+        >>> from lipdp import layers
+        >>> model = lipdp.DP_Sequential([layers.BoundedInput((4,)), layers.SpectralDense(3), layers.Abs()])
+        >>> plain = lipdp.export(model)
+        >>> type(plain).__module__.split(".")[0], plain.count_params()
+        ('keras', 12)
+    """
+    exported = _Exporter().model(model)
+    _compare(model, exported)
+    return exported
+
+
+def _dense(layer):
+    return keras.layers.Dense(layer.units, use_bias=False, name=layer.name), [layer.kernel.numpy()]
+
+
+def _conv2d(layer):
+    stock = keras.layers.Conv2D(
+        layer.filters,
+        layer.kernel_size,
+        layer.strides,
+        layer.padding,
+        dilation_rate=layer.dilation_rate,
+        use_bias=False,
+        data_format="channels_last",
+        name=layer.name,
+    )
+    return stock, [layer.kernel.numpy() * np.float32(1.0 / math.sqrt(layer.multiplicity))]
+
+
+def _bias(layer, inputs):
+    shift = layer.bias.numpy() * np.float32(1.0 / math.sqrt(positions(inputs.shape, layer)))
+    return keras.layers.Rescaling(1.0, offset=shift.tolist())(inputs)
+
+
+def _l2_norm_pooling(layer, inputs):
+    mean = keras.layers.AveragePooling2D(layer.pool_size, layer.strides, data_format="channels_last")(
+        ops.square(inputs)
+    )
+    return _smooth_norm(mean * math.prod(layer.pool_size))
+
+
+def _scaled_average_pooling(layer, inputs):
+    mean = keras.layers.AveragePooling2D(layer.pool_size, data_format="channels_last")(inputs)
+    return mean * math.sqrt(math.prod(layer.pool_size))
+
+
+# Layers with one stock counterpart, which then gets their weights.
+STOCK: dict[type, Callable] = {SpectralDense: _dense, SpectralConv2D: _conv2d}
+# Layers made of several. All others are written in `keras.ops` and export as these operations.
+WRITTEN: dict[type, Callable] = {
+    Bias: _bias,
+    L2NormPooling2D: _l2_norm_pooling,  # pooling operations do not survive a file on JAX, pooling layers do
+    ScaledAveragePooling2D: _scaled_average_pooling,
+}
+
+
+class _Exporter:
+    """One pass over a graph; a layer used several times stays one layer."""
+
+    def __init__(self):
+        self._copies = {}
+
+    def model(self, model) -> keras.Model:
+        graph = functional(model)
+        inputs = [keras.Input(batch_shape=t.shape, dtype=t.dtype, name=t.name) for t in graph.inputs]
+        tensors = {id(old): new for old, new in zip(graph.inputs, inputs, strict=True)}
+        for depth in sorted(graph._nodes_by_depth, reverse=True):
+            for node in graph._nodes_by_depth[depth]:
+                if node.is_input:
+                    continue
+                args, kwargs = tree.map_structure(
+                    lambda value: tensors[id(value)] if isinstance(value, keras.KerasTensor) else value,
+                    (node.arguments.args, node.arguments.kwargs),
+                )
+                outputs = tree.flatten(self._call(node.operation, args, kwargs))
+                tensors.update({id(old): new for old, new in zip(node.output_tensors, outputs, strict=True)})
+        outputs = [tensors[id(t)] for t in graph.outputs]
+        # The same nesting of lists and dictionaries as in the original.
+        inputs = tree.pack_sequence_as(graph._inputs_struct, inputs)
+        return keras.Model(inputs, tree.pack_sequence_as(graph._outputs_struct, outputs), name=model.name)
+
+    def _call(self, operation, args, kwargs):
+        if type(operation) in WRITTEN:
+            return WRITTEN[type(operation)](operation, args[0])
+        if isinstance(operation, LipschitzLayer) and type(operation) not in STOCK:
+            if operation.weights:
+                supported = ", ".join(sorted(t.__name__ for t in (*STOCK, Bias)))
+                raise ValueError(
+                    f"Layer '{operation.name}' of type {type(operation).__name__} has weights and no stock "
+                    f"counterpart. Supported: {supported}, and layers without weights."
+                )
+            return operation.call(*args, **kwargs)
+        if id(operation) not in self._copies:
+            self._copies[id(operation)] = self._copy(operation)
+        copy, weights = self._copies[id(operation)]
+        outputs = copy(*args, **kwargs)
+        if weights is not None:
+            copy.set_weights(weights)
+        return outputs
+
+    def _copy(self, operation):
+        """A stock layer or operation, and the weights it is given once it is built."""
+        if isinstance(operation, keras.Model):
+            return self.model(operation), None
+        if type(operation) in STOCK:
+            return STOCK[type(operation)](operation)
+        if not type(operation).__module__.startswith("keras."):
+            raise ValueError(
+                f"Layer '{operation.name}' of type {type(operation).__name__} is neither lipdp's nor one of Keras' "
+                "own, so its export could not be loaded elsewhere. Replace it, or export the model in front of it."
+            )
+        copy = type(operation).from_config(operation.get_config())
+        return copy, operation.get_weights() if isinstance(operation, keras.Layer) else None
+
+
+def _compare(model, exported) -> None:
+    rng = np.random.default_rng(0)
+    examples = [
+        rng.standard_normal([3, *(size or 4 for size in t.shape[1:])]).astype("float32")
+        if "float" in t.dtype
+        else np.zeros([3, *(size or 4 for size in t.shape[1:])], t.dtype)
+        for t in tree.flatten(model.inputs)
+    ]
+    examples = tree.pack_sequence_as(functional(model)._inputs_struct, examples)
+    with backend.full_precision():
+        before, after = (
+            [ops.convert_to_numpy(y) for y in tree.flatten(m(examples, training=False))] for m in (model, exported)
+        )
+    for a, b in zip(before, after, strict=True):
+        difference = float(np.max(np.abs(a - b), initial=0.0))
+        if not difference <= TOLERANCE * max(1.0, float(np.max(np.abs(a), initial=0.0))):
+            raise RuntimeError(
+                f"The export of model '{model.name}' computes something else: outputs differ by {difference:.3g}. "
+                "Nothing was exported; please report this model."
+            )

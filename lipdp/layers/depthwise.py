@@ -1,0 +1,136 @@
+"""Convolutions of each channel on its own."""
+
+import math
+
+import keras
+from keras import ops
+
+from lipdp.layers.convolution import SpectralConv
+
+
+class SpectralDepthwiseConv(SpectralConv):
+    """What depthwise convolutions share: a grouped convolution with as many groups as channels.
+
+    Guarantee:
+        See `SpectralConv` with one channel per group.
+    """
+
+    def __init__(
+        self,
+        kernel_size,
+        strides=1,
+        padding: str = "same",
+        depth_multiplier: int = 1,
+        dilation_rate=1,
+        kernel_initializer="orthogonal",
+        projected: bool = True,
+        **kwargs,
+    ):
+        if not isinstance(depth_multiplier, int) or depth_multiplier < 1:
+            raise ValueError(
+                f"`depth_multiplier` must be a positive integer. Received: depth_multiplier={depth_multiplier!r}."
+            )
+        super().__init__(
+            depth_multiplier,
+            kernel_size,
+            strides,
+            padding,
+            dilation_rate,
+            kernel_initializer=kernel_initializer,
+            projected=projected,
+            **kwargs,
+        )
+        if len(set(self.strides)) > 1:
+            raise ValueError(
+                "`strides` of a depthwise convolution must be equal (TensorFlow has no other on CPUs). Received: "
+                f"strides={strides!r}."
+            )
+        self.depth_multiplier = depth_multiplier
+
+    def build(self, input_shape):
+        if input_shape[-1] is None:
+            raise ValueError(f"Layer '{self.name}' needs to know its channels. Received: {tuple(input_shape)}.")
+        self.groups = input_shape[-1]
+        self.filters = self.groups * self.depth_multiplier
+        super().build(input_shape)
+
+    def call(self, inputs):
+        shape = (*self.kernel_size, self.groups, self.depth_multiplier)
+        kernel = ops.reshape(self.kernel, shape) * (1.0 / math.sqrt(self.multiplicity))
+        return ops.depthwise_conv(
+            inputs,
+            kernel,
+            strides=self.strides,
+            padding=self.padding,
+            dilation_rate=self.dilation_rate,
+            data_format="channels_last",
+        )
+
+    def compute_output_shape(self, input_shape):
+        return (*super().compute_output_shape(input_shape)[:-1], input_shape[-1] * self.depth_multiplier)
+
+    def get_config(self):
+        config = {**super().get_config(), "depth_multiplier": self.depth_multiplier}
+        return {key: value for key, value in config.items() if key not in ("filters", "groups")}
+
+
+@keras.saving.register_keras_serializable(package="lipdp")
+class SpectralDepthwiseConv1D(SpectralDepthwiseConv):
+    """Each channel of a sequence convolved with its own kernels: `y_c = conv(x_c, W_c) / sqrt(M)`.
+
+    Args:
+        kernel_size: Integer.
+        strides: Integer.
+        padding: `"same"` (zeros) or `"valid"`.
+        depth_multiplier: Number of output channels per input channel.
+        dilation_rate: Integer; 1 where `strides` is above 1.
+        kernel_initializer: Keras initializer; what it returns is projected. Default: orthogonal.
+        projected: Whether the kernels are kept in their balls, see `SpectralConv2D`.
+
+    Call arguments:
+        inputs: Tensor of shape `(batch, steps, channels)`.
+
+    Guarantee:
+        That of `SpectralConv1D` with one group per channel: `||W_c||_2 <= 1` for each channel's (k,
+        depth_multiplier) matrix, so the layer is 1-Lipschitz, and the gradient of all kernels together has
+        norm at most `||x|| ||g||`, as `sum_c ||x_c||^2 ||g_c||^2 <= ||x||^2 ||g||^2`.
+
+    Example:
+        >>> import numpy as np
+        >>> from lipdp import layers
+        >>> tuple(layers.SpectralDepthwiseConv1D(3)(np.ones((1, 8, 4), "float32")).shape)[1:]
+        (8, 4)
+    """
+
+    rank = 1
+
+
+@keras.saving.register_keras_serializable(package="lipdp")
+class SpectralDepthwiseConv2D(SpectralDepthwiseConv):
+    """Each channel of an image convolved with its own kernels: `y_c = conv(x_c, W_c) / sqrt(M)`.
+
+    Args:
+        kernel_size: Integer or pair.
+        strides: Integer or equal pair.
+        padding: `"same"` (zeros) or `"valid"`.
+        depth_multiplier: Number of output channels per input channel.
+        dilation_rate: Integer or pair; 1 where `strides` is above 1.
+        kernel_initializer: Keras initializer; what it returns is projected. Default: orthogonal.
+        projected: Whether the kernels are kept in their balls, see `SpectralConv2D`.
+
+    Call arguments:
+        inputs: Tensor of shape `(batch, height, width, channels)`.
+
+    Guarantee:
+        That of `SpectralConv2D` with one group per channel: `||W_c||_2 <= 1` for each channel's (kh*kw,
+        depth_multiplier) matrix, so the layer is 1-Lipschitz, and the gradient of all kernels together has
+        norm at most `||x|| ||g||`, as `sum_c ||x_c||^2 ||g_c||^2 <= ||x||^2 ||g||^2`.
+
+    Example:
+        >>> import numpy as np
+        >>> from lipdp import layers
+        >>> tuple(layers.SpectralDepthwiseConv2D(3, strides=2)(np.ones((1, 8, 8, 4), "float32")).shape)[1:]
+        (4, 4, 4)
+    """
+
+    rank = 2

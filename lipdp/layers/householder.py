@@ -1,0 +1,68 @@
+"""The Householder activation."""
+
+import math
+
+import keras
+from keras import ops
+
+from lipdp.layers.base import LipschitzLayer, positions
+
+
+@keras.saving.register_keras_serializable(package="lipdp")
+class Householder(LipschitzLayer):
+    """Reflects pairs of channels at a learned line: the half plane on one side of it stays, the other is mirrored.
+
+    Channel i of the first half and channel i of the second half form a pair (a, b) with an angle t_i:
+    unchanged where `a sin(t/2) > b cos(t/2)`, otherwise `(a cos t + b sin t, a sin t - b cos t)`. At the
+    initial angle pi / 2 that is (max, min). Freeze the angles with `trainable=False`.
+
+    Call arguments:
+        inputs: Tensor whose last axis is even and whose inner sizes are known.
+
+    Returns:
+        Tensor of the same shape.
+
+    Raises:
+        ValueError: the last axis is odd or an inner size is unknown.
+
+    Guarantee:
+        Each pair is mapped by the identity or by a reflection, which agree on the line between them: continuous,
+        1-Lipschitz, keeps the norm. Forward and backward pass use the same choice, so the Jacobian is orthogonal
+        at ties too. The derivative of a reflected pair by its angle is `(-a sin t + b cos t, a cos t + b sin t)`,
+        of norm `||(a, b)||`; for one angle read at P positions the gradient is at most `||x_i|| ||g_i||`
+        (Cauchy-Schwarz), x_i and g_i the pair's share of input and cotangent, and all angles together have a
+        gradient of norm at most `sqrt(sum_i ||x_i||^2 ||g_i||^2) <= ||x|| ||g||`. Any angle is allowed.
+        Source of the activation: Singla et al., ICLR 2022.
+
+    Example:
+        >>> import numpy as np
+        >>> from lipdp import layers
+        >>> [round(float(v), 3) for v in layers.Householder()(np.array([[1.0, 5.0]], "float32"))[0]]
+        [5.0, 1.0]
+    """
+
+    def build(self, input_shape):
+        positions(input_shape, self)
+        if input_shape[-1] is None or input_shape[-1] % 2:
+            raise ValueError(f"Householder needs an even, known last axis. Received: input shape {tuple(input_shape)}.")
+        self.angles = self.add_weight(
+            name="angles",
+            shape=(input_shape[-1] // 2,),
+            initializer=keras.initializers.Constant(math.pi / 2.0),
+        )
+
+    def call(self, inputs):
+        first, second = ops.split(inputs, 2, axis=-1)
+        cosine, sine = ops.cos(self.angles), ops.sin(self.angles)
+        kept = first * ops.sin(0.5 * self.angles) > second * ops.cos(0.5 * self.angles)
+        mirrored_first = first * cosine + second * sine
+        mirrored_second = first * sine - second * cosine
+        return ops.concatenate(
+            [ops.where(kept, first, mirrored_first), ops.where(kept, second, mirrored_second)], axis=-1
+        )
+
+    def parameter_bounds(self, input_bounds, cotangent_bound):
+        return (input_bounds[0] * cotangent_bound,)
+
+    def compute_output_shape(self, input_shape):
+        return input_shape

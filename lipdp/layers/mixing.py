@@ -1,0 +1,53 @@
+"""Dense layers across the tokens of a sequence."""
+
+import keras
+from keras import ops
+
+from lipdp.layers.dense import SpectralDense
+
+
+@keras.saving.register_keras_serializable(package="lipdp")
+class TokenMixing(SpectralDense):
+    """`y = W' x` over the tokens of a sequence, with `||W||_2 <= 1`: one matrix, applied to every channel.
+
+    The token mixing of an MLP-Mixer; its channel mixing is `SpectralDense`, which works on the last axis.
+
+    Args:
+        units: Number of output tokens, a positive integer.
+        kernel_initializer: Keras initializer; what it returns is projected. Default: orthogonal.
+        projected: Whether the kernel is kept in the ball, see `SpectralDense`.
+
+    Call arguments:
+        inputs: Tensor of shape `(batch, tokens, channels)`.
+
+    Returns:
+        Tensor of shape `(batch, units, channels)`.
+
+    Raises:
+        ValueError: `units` is not a positive integer, or the input has no token axis of known size.
+
+    Guarantee:
+        W acts on each of the columns of the (tokens, channels) matrix x, so `||y||_F <= ||W||_2 ||x||_F`: the
+        layer is 1-Lipschitz. For one example the gradient of W is `x g'`, a product of matrices, with
+        `||x g'||_F <= ||x||_2 ||g||_F <= ||x|| ||g||`, however many channels there are.
+
+    Example:
+        >>> import numpy as np
+        >>> from lipdp import layers
+        >>> tuple(layers.TokenMixing(3)(np.ones((2, 5, 4), "float32")).shape)[1:]
+        (3, 4)
+    """
+
+    def build(self, input_shape):
+        if len(input_shape) != 3 or input_shape[1] is None:
+            raise ValueError(
+                f"Layer '{self.name}' mixes the tokens of inputs of shape (batch, tokens, channels). Received: input "
+                f"shape {tuple(input_shape)}."
+            )
+        super().build((input_shape[0], input_shape[2], input_shape[1]))
+
+    def call(self, inputs):
+        return ops.matmul(ops.transpose(self.kernel), inputs)
+
+    def compute_output_shape(self, input_shape):
+        return (input_shape[0], self.units, input_shape[2])

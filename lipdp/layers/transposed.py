@@ -1,0 +1,153 @@
+"""Transposed convolutions: the adjoints of the convolutions."""
+
+import math
+
+import keras
+from keras import ops
+
+from lipdp.layers.base import refuse_empty
+from lipdp.layers.convolution import SpectralConv
+
+
+class SpectralConvTranspose(SpectralConv):
+    """What transposed convolutions share; see `SpectralConv2DTranspose`.
+
+    Guarantee:
+        See `SpectralConv2DTranspose`.
+    """
+
+    def __init__(
+        self,
+        filters: int,
+        kernel_size,
+        strides=1,
+        padding: str = "same",
+        dilation_rate=1,
+        kernel_initializer="orthogonal",
+        projected: bool = True,
+        **kwargs,
+    ):
+        super().__init__(
+            filters,
+            kernel_size,
+            strides,
+            padding,
+            dilation_rate,
+            kernel_initializer=kernel_initializer,
+            projected=projected,
+            **kwargs,
+        )
+        if max(self.dilation_rate) > 1:
+            raise ValueError(
+                "`dilation_rate` of a transposed convolution must be 1: the backends pad the others differently. "
+                f"Received: dilation_rate={dilation_rate!r}."
+            )
+
+    def kernel_shape(self, channels: int) -> tuple[int, ...]:
+        return (*self.kernel_size, self.filters, channels)
+
+    def call(self, inputs):
+        kernel = self.kernel * (1.0 / math.sqrt(self.multiplicity))
+        # The backward pass is a convolution of the cotangent, whose channels are the filters (see `SpectralConv`).
+        padded = self.filters == 1 and self._uneven()
+        if padded:
+            kernel = ops.pad(kernel, [(0, 0)] * self.rank + [(0, 1), (0, 0)])
+        outputs = ops.conv_transpose(
+            inputs, kernel, strides=self.strides, padding=self.padding, data_format="channels_last"
+        )
+        return outputs[..., :1] if padded else outputs
+
+    def compute_output_shape(self, input_shape):
+        sizes = [
+            None if n is None else n * s + (0 if self.padding == "same" else max(k - s, 0))
+            for n, k, s in zip(input_shape[1:-1], self.kernel_size, self.strides, strict=True)
+        ]
+        refuse_empty(self, input_shape, sizes)
+        return (input_shape[0], *sizes, self.filters)
+
+    def get_config(self):
+        config = super().get_config()
+        config.pop("groups")
+        return config
+
+
+@keras.saving.register_keras_serializable(package="lipdp")
+class SpectralConv1DTranspose(SpectralConvTranspose):
+    """Adjoint of `SpectralConv1D`: lengthens a sequence by the factor `strides`.
+
+    Args:
+        filters, kernel_size, strides, padding, dilation_rate, kernel_initializer, projected: As in
+            `SpectralConv2DTranspose`, with integers.
+
+    Call arguments:
+        inputs: Tensor of shape `(batch, steps, channels)`.
+
+    Guarantee:
+        That of `SpectralConv2DTranspose`, on one axis.
+
+    Example:
+        >>> import numpy as np
+        >>> from lipdp import layers
+        >>> tuple(layers.SpectralConv1DTranspose(2, 3, strides=2)(np.ones((1, 4, 3), "float32")).shape)[1:]
+        (8, 2)
+    """
+
+    rank = 1
+
+
+@keras.saving.register_keras_serializable(package="lipdp")
+class SpectralConv2DTranspose(SpectralConvTranspose):
+    """Adjoint of a strided convolution: enlarges an image by the factor `strides`.
+
+    Args:
+        filters: Number of output channels, a positive integer.
+        kernel_size: Integer or pair.
+        strides: Integer or pair.
+        padding: `"same"` (size times stride) or `"valid"` (all that the kernel reaches).
+        dilation_rate: Must be 1.
+        kernel_initializer: Keras initializer; what it returns is projected. Default: orthogonal.
+        projected: Whether the kernel is kept in the ball, see `SpectralConv2D`.
+
+    Call arguments:
+        inputs: Tensor of shape `(batch, height, width, channels)`.
+
+    Guarantee:
+        `y = C(W)^T x / sqrt(M)`, where C(W) is the zero-padded convolution with the same kernel, strides and
+        padding that maps images of y's shape to images of x's shape, and W, read as a (taps*filters,
+        channels) matrix, has `||W||_2 <= 1`. An operator and its adjoint have the same norm, at most sqrt(M)
+        (`SpectralConv2D`, M = prod ceil(k / s)), so the layer is 1-Lipschitz. Its gradient is that of the
+        convolution with input and cotangent exchanged, because `<g, C(W)^T x> = <C(W) g, x>`: of norm
+        at most `sqrt(M) ||g|| ||x|| / sqrt(M)`.
+
+    Example:
+        >>> import numpy as np
+        >>> from lipdp import layers
+        >>> tuple(layers.SpectralConv2DTranspose(2, 3, strides=2)(np.ones((1, 4, 4, 3), "float32")).shape)[1:]
+        (8, 8, 2)
+    """
+
+    rank = 2
+
+
+@keras.saving.register_keras_serializable(package="lipdp")
+class SpectralConv3DTranspose(SpectralConvTranspose):
+    """Adjoint of `SpectralConv3D`: enlarges a volume by the factor `strides`.
+
+    Args:
+        filters, kernel_size, strides, padding, dilation_rate, kernel_initializer, projected: As in
+            `SpectralConv2DTranspose`, with one or three integers.
+
+    Call arguments:
+        inputs: Tensor of shape `(batch, depth, height, width, channels)`.
+
+    Guarantee:
+        That of `SpectralConv2DTranspose`, on three axes.
+
+    Example:
+        >>> import numpy as np
+        >>> from lipdp import layers
+        >>> tuple(layers.SpectralConv3DTranspose(2, 2, strides=2)(np.ones((1, 2, 2, 2, 3), "float32")).shape)[1:]
+        (4, 4, 4, 2)
+    """
+
+    rank = 3

@@ -1,0 +1,73 @@
+"""The tables and plots of a plan that is not run yet."""
+
+import math
+
+from lipdp import accounting
+from lipdp.report.plots import _BLUE, _GREEN, _ORANGE, _svg
+
+
+def epochs_table(plan: dict, shared: dict) -> list[tuple[int, float]]:
+    """Returns `(epochs, epsilon)` around a plan, at its noise and batch size."""
+    counts = sorted({max(1, round(plan["epochs"] * share)) for share in (0.25, 0.5, 1, 1.5, 2, 4)})
+    return [(n, _solve(plan, shared, "epsilon", epochs=n)["epsilon"]) for n in counts]
+
+
+def batch_table(plan: dict, shared: dict, epsilon: float) -> list[tuple[int, float]]:
+    """Returns `(batch size, noise multiplier)` around a plan, at its epochs and for the budget `epsilon`."""
+    sizes = {max(1, min(shared["num_examples"], round(plan["batch_size"] * s))) for s in (0.25, 0.5, 1, 2, 4, 8)}
+    found = []
+    for size in sorted(sizes):
+        try:
+            noise = _solve(plan, shared, "noise_multiplier", batch_size=size, epsilon=epsilon)["noise_multiplier"]
+        except ValueError:  # the sampler cannot draw such batches, or no noise is needed
+            continue
+        found.append((size, noise))
+    return found
+
+
+def plots(plan: dict, shared: dict, epsilon: float) -> dict[str, str]:
+    """Returns the plots of a plan as SVG text, by file name.
+
+    Args:
+        plan: what `accounting.solve` returned.
+        shared: the arguments of `accounting.solve` that are not part of the plan.
+        epsilon: the budget.
+    """
+    by_epochs, by_batch = epochs_table(plan, shared), batch_table(plan, shared, epsilon)
+
+    def epochs(axes):
+        axes.plot(*zip(*by_epochs, strict=True), color=_GREEN, marker="o", markersize=4)
+        axes.axhline(epsilon, color=_ORANGE, linestyle="--", linewidth=1.4)
+        axes.set(xlabel="epochs", ylabel="epsilon", ylim=(0, None))
+
+    def batches(axes):
+        axes.plot(*zip(*by_batch, strict=True), color=_BLUE, marker="o", markersize=4)
+        axes.set_xscale("log", base=2)
+        axes.set(xlabel="expected batch size", ylabel="noise multiplier", ylim=(0, None))
+
+    sizes = [size for size, _ in by_batch]
+    noises = [plan["noise_multiplier"] * share for share in (0.7, 0.85, 1.0, 1.25, 1.6, 2.0)]
+    cells = [
+        [_solve(plan, shared, "epsilon", batch_size=size, noise_multiplier=noise)["epsilon"] for size in sizes]
+        for noise in noises
+    ]
+
+    def heat(axes):
+        shown = [[min(value, 1e4) for value in row] for row in cells]
+        axes.imshow([[math.log10(value + 1e-9) for value in row] for row in shown], cmap="viridis_r", aspect="auto")
+        middle = sorted(value for row in shown for value in row)[len(sizes) * len(noises) // 2]
+        for i, row in enumerate(shown):
+            for j, value in enumerate(row):
+                color = "white" if value > middle else "black"
+                axes.text(j, i, f"{value:.2g}", ha="center", va="center", fontsize=8, color=color)
+        axes.set_xticks(range(len(sizes)), sizes)
+        axes.set_yticks(range(len(noises)), [f"{noise:.3g}" for noise in noises])
+        axes.grid(visible=False)
+        axes.set(xlabel="expected batch size", ylabel="noise multiplier", title="epsilon")
+
+    return {"epsilon_by_epochs.svg": _svg(epochs), "noise_by_batch_size.svg": _svg(batches), "epsilon.svg": _svg(heat)}
+
+
+def _solve(plan: dict, shared: dict, unknown: str, **change) -> dict:
+    values = {name: plan[name] for name in ("epsilon", "noise_multiplier", "epochs", "batch_size")}
+    return accounting.solve(**(shared | values | change | {unknown: None}))

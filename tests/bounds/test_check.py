@@ -1,0 +1,72 @@
+"""Layers declared by users, and the search that tells them when they are wrong."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+import lipdp
+from lipdp import bounds, layers, losses
+from lipdp.norms import L2Ball
+
+
+class Gain(keras.layers.Layer):
+    """`x * w`, one bounded weight per feature: the gradient `x g` has norm at most `max |x_i g_i|` summed."""
+
+    def build(self, input_shape):
+        self.gain = self.add_weight(shape=(input_shape[-1],), initializer="ones", constraint=L2Ball(1.0))
+
+    def call(self, inputs):
+        return inputs * self.gain
+
+
+def declare(constant=1.0, gradient=1.0):
+    bounds.register(
+        Gain,
+        output_bound=lambda layer, inputs: constant * inputs[0],
+        input_lipschitz=lambda layer, inputs: (constant,),
+        parameter_bounds=lambda layer, inputs, cotangent: (gradient * inputs[0] * cotangent,),
+    )
+
+
+@pytest.fixture(autouse=True)
+def _forget():
+    yield
+    bounds.registry._ENTRIES.pop(Gain, None)
+
+
+def test_a_declared_layer_is_checked_printed_and_trained():
+    declare()
+    texts = []
+    layer = Gain()
+    ratios = bounds.check(layer, (4,), print_fn=texts.append)
+    assert set(ratios) == {"output", "jacobian", "gradient"}
+    assert all(0.99 <= ratio <= 1.0 + 1e-5 for ratio in ratios.values())
+    assert "Bounds of 'gain" in texts[0] and "1.0000 of its bound" in texts[0]
+    np.testing.assert_array_equal(ops.convert_to_numpy(layer.gain), np.ones(4))
+    model = lipdp.DP_Sequential([layers.BoundedInput((4,), norm=1.0), Gain(), layers.SpectralDense(2)])
+    model.compile("sgd", losses.SparseCategoricalCrossentropy())
+    x = np.eye(4, dtype="float32").repeat(10, axis=0)
+    model.fit(x, np.arange(40) % 2, batch_size=20, epochs=1, epsilon=2.0, delta=1e-3, verbose=0)
+    assert model.privacy.epsilon() > 0
+
+
+@pytest.mark.parametrize("wrong, kind", [({"constant": 0.5}, "output|jacobian"), ({"gradient": 0.9}, "gradient")])
+def test_bounds_that_are_too_small_are_found(wrong, kind):
+    declare(**wrong)
+    with pytest.raises(ValueError, match=f"type Gain exceeds its ({kind}) bound.*times what is declared"):
+        bounds.check(Gain(), (4,), print_fn=lambda text: None)
+
+
+def test_too_few_bounds_and_half_a_declaration_are_refused():
+    with pytest.raises(ValueError, match="both `output_bound` and `input_lipschitz`"):
+        bounds.register(Gain, output_bound=lambda layer, inputs: inputs[0])
+    with pytest.raises(ValueError, match="one function of the layer, or both"):
+        bounds.register(Gain, lambda layer: 1.0, input_lipschitz=lambda layer, inputs: (1.0,))
+    with pytest.raises(ValueError, match="of type Gain has no sensitivity bound"):
+        bounds.check(Gain(), (4,))
+
+
+def test_prints_to_standard_output(capsys):
+    bounds.check(layers.Abs(), (3,))
+    assert "jacobian" in capsys.readouterr().out

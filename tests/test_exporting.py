@@ -1,0 +1,157 @@
+"""Exported models: same outputs, stock layers only, and no trace of how they were trained."""
+
+import subprocess
+import sys
+import zipfile
+
+import keras
+import numpy as np
+import pytest
+from layers.cases import ALL
+from models import DELTA, blobs, mlp
+
+import lipdp
+from lipdp import layers
+
+
+def difference(model, plain, *shapes, size=5):
+    rng = np.random.default_rng(1)
+    xs = [rng.standard_normal((size, *shape)).astype("float32") for shape in shapes]
+    xs = xs[0] if len(xs) == 1 else xs
+    a, b = (keras.ops.convert_to_numpy(m(xs)) for m in (model, plain))
+    assert a.shape == b.shape
+    return np.abs(a - b).max()
+
+
+@pytest.mark.parametrize(
+    "case", {type(c.make()).__name__ + c.name[:3]: c for c in ALL}.values(), ids=lambda case: case.name
+)
+def test_every_layer_type_keeps_its_outputs(case, tmp_path):
+    inputs = [keras.Input(shape) for shape in case.shapes]
+    inputs = inputs if len(inputs) > 1 else inputs[0]
+    model = keras.Model(inputs, case.make()(inputs))
+    for weight in model.weights:
+        weight.assign(np.random.default_rng(2).standard_normal(weight.shape))
+    plain = lipdp.export(model)
+    assert difference(model, plain, *case.shapes) <= 1e-6
+    assert not [layer for layer in plain.layers if not type(layer).__module__.startswith("keras.")]
+
+
+def convolutional():
+    inputs = keras.Input((8, 8, 1))
+    x = layers.BoundedInput(norm=2.0)(inputs)
+    block = layers.SpectralConv2D(4, 3)
+    x = layers.Bias()(layers.SpectralConv2D(4, 3)(x))
+    x = layers.Abs()(block(x)) + block(x)  # shared, and a raw sum
+    pools = [layers.MaxPooling2D(2), layers.L2NormPooling2D(2), layers.ScaledAveragePooling2D(2)]
+    x = layers.LayerCentering()(layers.Concatenate()([pool(x) for pool in pools]))
+    x = layers.GroupSort()(layers.Flatten()(x))
+    return lipdp.DP_Model(inputs, layers.Bias()(layers.SpectralDense(3)(x)))
+
+
+def with_front():
+    front = keras.Sequential([keras.Input((8, 8, 1)), layers.Scattering2D("robust")])
+    head = lipdp.DP_Sequential([layers.BoundedInput((2, 2, 81)), layers.Flatten(), layers.SpectralDense(3)])
+    return keras.Sequential([front, head])
+
+
+_LOAD = """
+import sys
+sys.modules["lipdp"] = None  # any import of it fails
+import keras, numpy as np
+model = keras.saving.load_model(sys.argv[1] + "/plain.keras")
+assert getattr(model, "optimizer", None) is None
+np.save(sys.argv[1] + "/y.npy", model.predict(np.load(sys.argv[1] + "/x.npy"), verbose=0))
+assert not [name for name in sys.modules if name.startswith("lipdp.")]
+"""
+
+
+def test_a_fresh_process_without_lipdp_loads_it(tmp_path):
+    x = np.random.default_rng(0).standard_normal((6, 8, 8, 1)).astype("float32")
+    np.save(tmp_path / "x.npy", x)
+    keras.utils.set_random_seed(0)
+    graph, front = convolutional(), with_front()
+    inputs = keras.Input((8, 8, 1))
+    both = keras.Model(inputs, keras.layers.Concatenate()([graph(inputs), front(inputs)]))
+    lipdp.export(both).save(tmp_path / "plain.keras")
+    # Started elsewhere, so that not even the sources are on the path.
+    run = [sys.executable, "-W", "ignore", "-c", _LOAD, str(tmp_path)]
+    subprocess.run(run, check=True, timeout=300, cwd=tmp_path, env=_environment())
+    np.testing.assert_allclose(np.load(tmp_path / "y.npy"), both.predict(x, verbose=0), atol=1e-6)
+
+
+def _environment():
+    import os
+
+    return {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+
+
+def test_nothing_of_the_training_is_in_the_file(tmp_path):
+    model = mlp()
+    x, y = blobs()
+    model.fit(x, y, batch_size=40, epochs=1, epsilon=2.0, delta=DELTA, verbose=0)
+    plain = lipdp.export(model)
+    assert difference(model, plain, (8,)) <= 1e-6
+    plain.save(tmp_path / "plain.keras")
+    with zipfile.ZipFile(tmp_path / "plain.keras") as file:
+        content = b"".join(file.read(name) for name in file.namelist())
+    for word in (b"noise_key", b"lipdp", b"ledger", b"noise_std", b"SpectralBall", b"optimizer_vars"):
+        assert word not in content, word
+    kept = [v.path for v in plain.variables]
+    assert len(kept) == 2 and not plain.compiled
+    # The original is as it was, and goes on.
+    model.summary_bounds(print_fn=lambda text: None)
+    model.fit(x, y, batch_size=40, epochs=1, epsilon=3.0, delta=DELTA, verbose=0)
+
+
+def test_the_original_graph_is_left_alone():
+    model = convolutional()
+    before = [len(layer._inbound_nodes) for layer in model.layers], lipdp.bounds.propagate(model, 1.0).lipschitz
+    lipdp.export(model)
+    assert before == ([len(la._inbound_nodes) for la in model.layers], lipdp.bounds.propagate(model, 1.0).lipschitz)
+
+
+def test_frozen_stock_layers_keep_their_weights():
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(6, "relu"), keras.layers.BatchNormalization()])
+    model.layers[1].set_weights([np.full(6, v) for v in (2.0, 0.5, 0.1, 3.0)])
+    assert difference(model, lipdp.export(model), (4,)) <= 1e-6
+
+
+class Weighted(layers.LipschitzLayer):
+    """A user's layer with a weight."""
+
+    def build(self, input_shape):
+        self.scale = self.add_weight(name="scale", shape=(1,))
+
+    def call(self, inputs):
+        return inputs * self.scale
+
+
+class Foreign(keras.layers.Layer):
+    def call(self, inputs):
+        return inputs
+
+
+@pytest.mark.parametrize(
+    "layer, message",
+    [
+        (Weighted(name="mine"), "'mine' of type Weighted has weights.*Supported: Bias, SpectralConv2D, SpectralDense"),
+        (Foreign(name="theirs"), "'theirs' of type Foreign is neither lipdp's nor one of Keras' own"),
+    ],
+    ids=["weighted", "foreign"],
+)
+def test_what_cannot_be_exported_is_named(layer, message):
+    with pytest.raises(ValueError, match=message):
+        lipdp.export(keras.Sequential([keras.Input((4,)), layer]))
+
+
+def test_a_wrong_counterpart_is_noticed(monkeypatch):
+    from lipdp import exporting
+
+    def wrong(layer):
+        stock, (kernel,) = exporting._dense(layer)
+        return stock, [kernel * 1.01]
+
+    monkeypatch.setitem(exporting.STOCK, layers.SpectralDense, wrong)
+    with pytest.raises(RuntimeError, match="outputs differ by"):
+        lipdp.export(mlp())

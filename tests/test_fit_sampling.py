@@ -1,0 +1,201 @@
+"""`fit(sampling=...)`: each sampler is drawn for real, charged as what it is, and goes on where it stopped."""
+
+import keras
+import numpy as np
+import pytest
+from models import DELTA, blobs, mlp, same, state
+
+from lipdp import accounting, sampling
+from lipdp.sampling import EpochSampler, FixedSizeSampler, PoissonSampler, Sampling
+
+FIT = {"batch_size": 60, "delta": DELTA, "verbose": 0}
+PER_PASS = 7  # ceil(400 / 60)
+
+
+@pytest.fixture
+def draws(monkeypatch):
+    """Every batch that was drawn: (number of the update, indices)."""
+    seen = []
+    for cls in (EpochSampler, PoissonSampler):
+        original = cls.draw
+
+        def draw(self, update, original=original):
+            found = original(self, update)
+            seen.append((update, found))
+            return found
+
+        monkeypatch.setattr(cls, "draw", draw)
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("name", "relation"),
+    [
+        ("truncated_poisson", "zero_out_one"),
+        ("fixed_size", "replace_one"),
+        ("shuffle", "zero_out_one"),
+        ("fixed_order", "zero_out_one"),
+    ],
+)
+def test_budget_draws_and_statement(name, relation, draws):
+    model = mlp()
+    scheme = Sampling(name, capacity=66) if name == "truncated_poisson" else name
+    model.fit(*blobs(), epochs=2, epsilon=3.0, sampling=scheme, **FIT)
+    assert model.run.ledger.updates == 2 * PER_PASS
+    assert 0.99 * 3.0 <= model.privacy.epsilon() <= 3.0
+    facts = model.privacy.to_dict()
+    assert facts["sampler"] == [name] and facts["neighbouring_relation"] == relation
+    used = dict(draws[: 2 * PER_PASS])
+    assert sorted(used) == list(range(2 * PER_PASS))
+    if name == "truncated_poisson":
+        assert facts["releases"][0]["largest_batch_size"] == 66
+        assert max(len(batch) for batch in used.values()) == 66
+    elif name == "fixed_size":
+        assert {len(batch) for batch in used.values()} == {60}
+    else:
+        for start in (0, PER_PASS):  # each example once in each pass; the last batch is short
+            assert sorted(np.concatenate([used[start + i] for i in range(PER_PASS)])) == list(range(400))
+        assert len(used[PER_PASS - 1]) == 40
+        noise = model.run.plan.noise_multiplier
+        passes = accounting.Mechanism(1.0, noise, 2, name)
+        assert model.privacy.epsilon() == accounting.compose([passes], DELTA)
+
+
+def test_the_last_short_batch_is_divided_by_the_expected_size():
+    """One pass over everything moves the weights by the sum of all gradients over B, however it is cut."""
+    x, y = np.ones((7, 2), "float32"), np.zeros(7, "int32")
+    moved = []
+    for batch in (7, 3):
+        model = mlp(features=2, classes=2, optimizer=keras.optimizers.SGD(1e-4))
+        before = [v.numpy() for v in model.trainable_variables]
+        model.fit(x, y, batch_size=batch, delta=1e-3, noise_multiplier=1e-6, sampling="fixed_order", verbose=0)
+        after = [v.numpy() for v in model.trainable_variables]
+        moved.append([(b - a) * batch for a, b in zip(before, after, strict=True)])
+    for one, three in zip(*moved, strict=True):
+        np.testing.assert_allclose(one, three, atol=2e-6)
+
+
+def test_a_resumed_pass_goes_on_with_the_same_permutation(tmp_path, draws):
+    """No seed: the key of the permutation is in the file."""
+    arguments = dict(epochs=4, steps_per_epoch=PER_PASS, epsilon=3.0, sampling="shuffle", **FIT)
+    model = mlp()
+
+    class Stop(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if model.run.ledger.updates == 10:
+                self.model.stop_training = True
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(*blobs(), callbacks=[Stop()], **arguments)
+    assert model.run.ledger.updates == 10
+    model.save(tmp_path / "m.keras")
+    first = dict(draws[:10])
+    draws.clear()
+    loaded = keras.saving.load_model(tmp_path / "m.keras")
+    loaded.fit(*blobs(), **arguments)
+    second = dict(draws)
+    assert min(second) == 10
+    together = [first.get(i, second.get(i)) for i in range(PER_PASS, 2 * PER_PASS)]
+    assert sorted(np.concatenate(together)) == list(range(400))
+    assert loaded.run.ledger.updates == 4 * PER_PASS
+    assert sum(m.count for m in loaded.run.ledger.mechanisms()) == 4
+    assert loaded.privacy.epsilon() <= 3.0
+
+
+def test_a_new_plan_within_a_pass_pays_for_a_new_pass():
+    model = mlp()
+    run = dict(noise_multiplier=20.0, steps_per_epoch=4, sampling="shuffle", **FIT)
+    model.fit(*blobs(), **run)
+    key = model.run.pass_key
+    model.fit(*blobs(), **run)
+    # 4 + 4 updates could be two passes of 7; the second plan shuffled anew, so they are two as well, not one.
+    assert model.run.pass_key != key
+    assert [m.count for m in model.run.ledger.mechanisms()] == [1, 1]
+    model.fit(*blobs(), **run)
+    assert model.privacy.epsilon() == accounting.compose([accounting.Mechanism(1.0, 20.0, 3, "shuffle")], DELTA)
+
+
+def test_poisson_and_shuffle_in_one_ledger():
+    model = mlp()
+    model.fit(*blobs(), epochs=1, epsilon=2.0, **FIT)
+    model.fit(*blobs(), epochs=1, epsilon=4.0, sampling="shuffle", **FIT)
+    assert 0.99 * 4.0 <= model.privacy.epsilon() <= 4.0
+    assert model.privacy.to_dict()["neighbouring_relation"] == "zero_out_one"
+    assert "fixed in advance, not chosen in view of earlier results" in " ".join(model.privacy.statement().split())
+
+
+def test_a_budget_per_person():
+    model, single = mlp(), mlp()
+    run = dict(epochs=2, epsilon=3.0, **FIT)
+    model.fit(*blobs(), examples_per_person=4, **run)
+    single.fit(*blobs(), **run)
+    assert model.run.plan.noise_multiplier > 2.0 * single.run.plan.noise_multiplier
+    assert 0.99 * 3.0 <= model.privacy.epsilon() <= 3.0
+    assert model.privacy.epsilon() == model.privacy.epsilon(DELTA, group_size=4)
+    assert single.privacy.epsilon(group_size=4) > 3.0 > model.privacy.epsilon(group_size=1)
+    assert "one person with at most 4 examples" in model.privacy.statement()
+    with pytest.raises(ValueError, match="budget is spent"):
+        model.fit(*blobs(), examples_per_person=4, **run)
+
+
+def test_a_filter_covers_noise_chosen_on_the_way():
+    model = mlp()
+    run = dict(accountant="filter", steps_per_epoch=5, **FIT)
+    model.fit(*blobs(), epsilon=3.0, noise_multiplier=3.0, **run)
+    first = model.privacy.spent()
+    assert first < model.privacy.epsilon() == pytest.approx(3.0)
+    name = model.run.plan.accountant
+    model.fit(*blobs(), noise_multiplier=2.0, **run)  # as if chosen after a look
+    assert model.run.plan.accountant == name
+    assert first < model.privacy.spent() <= model.privacy.epsilon() == pytest.approx(3.0)
+    assert "also holds when noise" in " ".join(model.privacy.statement().split())
+    model.fit(*blobs(), epochs=1000, noise_multiplier=1.0, **run)  # stops at the budget
+    assert 2.5 < model.privacy.spent() <= 3.0 + 1e-9
+    with pytest.raises(ValueError, match="cannot grow.*epsilon=4.0.*fixed: epsilon=3.0"):
+        model.fit(*blobs(), epsilon=4.0, **run)
+    with pytest.raises(ValueError, match="fixed before the first release.*'filter:8:9:1e-05'"):
+        model.fit(*blobs(), epsilon=9.0, **(run | {"accountant": "filter:8:9:1e-05"}))
+
+
+def test_a_filter_must_be_there_from_the_start():
+    model = mlp()
+    before = state(model)
+    with pytest.raises(ValueError, match="needs a budget that is fixed in advance"):
+        model.fit(*blobs(), noise_multiplier=2.0, accountant="filter", **FIT)
+    assert same(state(model), before)
+    model.fit(*blobs(), noise_multiplier=2.0, steps_per_epoch=2, **FIT)
+    with pytest.raises(ValueError, match="before the first release.*Use accountant='pld'"):
+        model.fit(*blobs(), epsilon=9.0, accountant="filter", **FIT)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"sampling": "balls_in_bins"}, "no sound accountant.*Monte Carlo.*'poisson'"),
+        ({"sampling": "cyclic"}, "sampler is not known.*'cyclic'.*'poisson'"),
+        ({"sampling": 3}, "sampler is not known"),
+        ({"sampling": "truncated_poisson", "accountant": "rdp"}, '"rdp" has no bound.*Use accountant="pld"'),
+        ({"sampling": "truncated_poisson", "examples_per_person": 2}, "No sound cost is known for groups"),
+        ({"examples_per_person": 0}, "(examples_per_person|group_size) is too small"),
+        ({"examples_per_person": 2, "accountant": "rdp"}, '"rdp" has no bound.*group_size=2'),
+        ({"examples_per_person": 390, "sampling": "fixed_size"}, "smaller than one batch"),
+    ],
+)
+def test_refusals_change_nothing(arguments, message):
+    model = mlp()
+    before = model.get_weights()
+    with pytest.raises(ValueError, match=message):
+        model.fit(*blobs(), epsilon=3.0, **arguments, **FIT)
+    assert len(model.run.ledger) == 0
+    assert all(np.array_equal(a, b) for a, b in zip(before, model.get_weights(), strict=True))
+
+
+def test_schemes():
+    assert sampling.get("shuffle") == Sampling("shuffle")
+    assert Sampling("truncated_poisson").largest(256) == 352
+    with pytest.raises(ValueError, match="Only truncated Poisson.*capacity=3"):
+        Sampling("shuffle", capacity=3)
+    with pytest.raises(ValueError, match="capacity is too small"):
+        Sampling("truncated_poisson", capacity=0)
+    assert len(FixedSizeSampler(10, 4).draw(0)) == 4
