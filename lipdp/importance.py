@@ -6,8 +6,8 @@ import math
 import numpy as np
 from keras import tree
 
-from lipdp import sampling
-from lipdp.accounting.importance import FIXED_ORDER, ImportanceFilter
+from lipdp import accounting, sampling
+from lipdp.accounting.importance import FixedOrderAccountant, ImportanceFilter
 from lipdp.ledger import Release
 from lipdp.plan import Plan
 from lipdp.sampling import Proposal
@@ -30,6 +30,8 @@ def plan_for(run, strategy, request: dict, wanted: int, steps: int) -> Plan:
     if run.ledger.releases and not run.ledger.adaptive:
         _check_history(run)
     run._refuse_spent(request["epsilon"], request["delta"], _order_name(run) or "rdp", 1)
+    if run.ledger.adaptive:
+        _check_budget(run, request["epsilon"], request["delta"])
     budget = _budget(run, strategy, request, wanted, steps)
     return Plan(
         num_examples=request["num_examples"],
@@ -38,7 +40,7 @@ def plan_for(run, strategy, request: dict, wanted: int, steps: int) -> Plan:
         noise_multiplier=budget.planned_noise,
         delta=request["delta"],
         epsilon=request["epsilon"],
-        accountant=f"{FIXED_ORDER}:{budget.order!r}",
+        accountant=FixedOrderAccountant(budget.order, request["epsilon"], request["delta"]).name,
     )
 
 
@@ -50,6 +52,16 @@ def _check_history(run) -> None:
             "DPIS goes on only after Poisson-sampled updates of plans that were fixed in advance. Received: a model "
             f"trained with sampling {', '.join(sorted(samplers))} and accountant={run.plan.accountant!r}. Go on with "
             "that strategy, or build a new model (its cost adds up outside of this ledger)."
+        )
+
+
+def _check_budget(run, epsilon: float, delta: float) -> None:
+    """Refuses a smaller budget: how much was used up depended on the releases, so all of it is stated."""
+    before = accounting.guarantee(run.ledger.mechanisms(), delta, run.plan.accountant)
+    if epsilon < before * (1.0 - 1e-9):
+        raise ValueError(
+            "The budget of an adaptive run cannot shrink: what was used up depended on the releases themselves. "
+            f"Received: epsilon={epsilon!r} at delta={delta!r} after a budget of {before:.6g}. Pass no less."
         )
 
 
@@ -69,7 +81,7 @@ def _budget(run, strategy, request, wanted, steps) -> ImportanceFilter:
     return ImportanceFilter(
         epsilon=request["epsilon"],
         delta=request["delta"],
-        order=None if name is None else float(name.partition(":")[2]),
+        order=None if name is None else float(name.split(":")[1]),
         spent=run.ledger.mechanisms(),
         **arguments,
     )

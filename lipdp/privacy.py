@@ -110,7 +110,7 @@ class Privacy:
             group_size: how many examples change together; default: all those of one person, usually 1.
 
         Returns:
-            A float of at least 0; for a filter its budget, which also covers what was chosen on the way.
+            A float of at least 0; for a filter and for DPIS the budget, which also covers what was chosen on the way.
 
         Raises:
             ValueError: when an argument is out of range, no cost is known for groups under this sampler, or the
@@ -124,7 +124,7 @@ class Privacy:
         return accounting.guarantee(self._ledger.mechanisms(size), delta, self._accountant)
 
     def spent(self, delta: float | None = None) -> float:
-        """Returns the part of the budget that is used up: `epsilon()`, unless a filter keeps the budget."""
+        """Returns the part of the budget that is used up: `epsilon()`, unless a filter or DPIS keeps the budget."""
         return self._ledger.epsilon(self._delta if delta is None else delta, self._accountant, self._persons)
 
     def to_dict(self, groups: Iterable[int] | None = None) -> dict:
@@ -247,7 +247,8 @@ class Privacy:
         elif facts["adaptive"]:
             lines.append(
                 "Noise, sampling and clip norm of each epoch followed from noisy sums released before. A privacy "
-                "filter covers that: costs add up at one order, and order and budget were fixed in advance."
+                "filter covers that: costs add up at one order, and order and budget were fixed in advance. The stated "
+                f"epsilon is that budget. Used up so far: {_up(facts['epsilon_spent'])}."
             )
         elif facts["plans"] > 1:
             lines.append(

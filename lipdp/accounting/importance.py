@@ -72,8 +72,8 @@ class ImportanceFilter:
     hidden from the adversary may take (the stored norms of `sampling.Proposal`, which caps its probabilities); each
     noisy sum has L2 sensitivity 1 over its noise multiplier; adding or removing one example; `epsilon`, `order` and
     all other arguments were fixed in advance; every release is charged here first.
-    Bound: everything charged, together with `spent`, is `(epsilon(), delta)`-differentially private, and `epsilon()`
-    is never above the budget.
+    Bound: everything charged, together with `spent`, is `(budget, delta)`-differentially private: `epsilon()`, what
+    is used up, is never above the budget, whatever path the releases took. What one path used up is no guarantee.
     Not covered: choosing the order or the budget in view of releases; `spent` chosen adaptively at another order.
     Source: induction over the steps at a fixed order (Feldman and Zrnic 2021, fixed-order case); Canonne, Kamath and
     Steinke 2020, proposition 12.
@@ -252,7 +252,7 @@ class ImportanceFilter:
         self._updates += 1
 
     def epsilon(self) -> float:
-        """Returns epsilon of everything charged so far."""
+        """Returns how much of the budget is used up on the path that the releases took."""
         return self._costs + _conversion(self.order, self.delta) if self._costs else 0.0
 
     @property
@@ -347,12 +347,18 @@ class ImportanceFilter:
 
 
 class FixedOrderAccountant(accountant.Accountant):
-    """RDP at one order, which must have been fixed before the first release.
+    """RDP at one order and a budget, which must have been fixed before the first release.
+
+    Args:
+        order: RDP order above 1.
+        budget: epsilon that no path of the run exceeds at `delta`, above 0; None for releases fixed in advance.
+        delta: in (0, 1), given with the budget.
 
     **Guarantee.**
-    Conditions: those of `Mechanism`; each release may depend on earlier ones.
-    Bound: an upper bound on epsilon, at every delta in (0, 1), also for adaptively chosen releases.
-    Not covered: choosing the order in view of the releases.
+    Conditions: those of `Mechanism`, Poisson samples of one example; each release may depend on earlier ones, as
+    long as the sum of the RDP at this order stays within the budget on every path.
+    Bound: `guarantee`, at every delta in (0, 1); for releases that were fixed in advance also `epsilon`.
+    Not covered: choosing order or budget in view of the releases.
     Source: `ImportanceFilter`.
 
     Example:
@@ -362,35 +368,50 @@ class FixedOrderAccountant(accountant.Accountant):
         4.0
     """
 
-    def __init__(self, order: float):
+    def __init__(self, order: float, budget: float | None = None, delta: float | None = None):
         self.order = checks.real("order", order)
         if self.order <= 1.0:
             raise ValueError(f"order must be above 1. Received: order={order!r}. Pass an RDP order such as 5 or 20.")
         self.name = f"{FIXED_ORDER}:{self.order!r}"
+        self.budget = self.delta = None
+        if budget is not None or delta is not None:
+            self.budget, self.delta = checks.positive("budget", budget), checks.delta(delta)
+            self.name += f":{self.budget!r}:{self.delta!r}"
 
     @classmethod
     def from_settings(cls, settings: str) -> "FixedOrderAccountant":
         """Returns the accountant whose name is "rdp_order:" followed by `settings`."""
         try:
-            return cls(float(settings))
-        except ValueError as error:
+            return cls(*map(float, settings.split(":")))
+        except (TypeError, ValueError) as error:
             raise ValueError(
                 f"The name of the accountant holds no order. Received: {FIXED_ORDER}:{settings}. Write it as "
-                f'"{FIXED_ORDER}:5.3".'
+                f'"{FIXED_ORDER}:5.3", or with epsilon and delta of a budget as "{FIXED_ORDER}:5.3:2.0:1e-05".'
             ) from error
 
     def epsilon(self, mechanisms, delta, rough=False):
-        """Returns epsilon; see the class."""
+        """Returns what is used up; see the class."""
         _check_supported(mechanisms)
         if not mechanisms:
             return 0.0
         costs = (m.count * _rdp(m.sampling_probability, m.noise_multiplier, self.order) for m in mechanisms)
         return max(0.0, sum(costs) + _conversion(self.order, delta))
 
+    def guarantee(self, mechanisms, delta):
+        """Returns the budget, or what is used up if that is more: other paths may have cost all of it."""
+        spent = self.epsilon(mechanisms, delta)
+        if self.budget is None or not mechanisms:
+            return spent
+        at_delta = self.budget
+        if delta != self.delta:
+            at_delta += _conversion(self.order, delta) - _conversion(self.order, self.delta)
+        return max(spent, at_delta)
+
     def describe(self, mechanisms, delta):
         """Returns name, library, version and settings."""
         version = importlib.metadata.version("dp-accounting")
-        settings = f"RDP at the order {self.order:g}, fixed in advance: noise may follow from earlier releases"
+        fixed = f"the order {self.order:g}" + ("" if self.budget is None else f" and the budget {self.budget:g}")
+        settings = f"RDP at {fixed}, fixed in advance: noise may follow from earlier releases"
         return {"name": self.name, "library": "dp_accounting", "version": version, "settings": settings}
 
 

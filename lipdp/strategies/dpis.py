@@ -40,7 +40,8 @@ class DPIS(PerExample):
         are stored, an example is included with probability at most `B C / K` and contributes `K / (N B)`, so an
         update is a Poisson-sampled Gaussian mechanism; sums of norms have sensitivity C. Noise is solved at the
         beginning of each epoch from what is left of the budget, and no sequence of norm sums exceeds it
-        (`accounting.importance`). Norms of examples are never released or saved: a resumed run computes them
+        (`accounting.importance`). A run that stops early has cost its whole budget, as what it used up until then
+        depended on the norms. Norms of examples are never released or saved: a resumed run computes them
         anew. Not covered: an example whose gradient overflows float32; the number of gradients computed, which shows
         in the time an update takes. Source: Wei et al. 2022, with proposals capped (otherwise probabilities would be
         cut at 1 and contributions exceed what is accounted), sums of all norms instead of a

@@ -116,8 +116,8 @@ def test_rejected_padding_and_overflowing_rows_add_nothing():
 def test_the_budget_is_met_and_what_is_accounted_is_executed(arguments):
     model = network()
     history = model.fit(*blobs(), epochs=3, steps_per_epoch=10, epsilon=2.0, strategy=DPIS(**arguments), **FIT).history
-    assert 0.99 * 2.0 <= model.privacy.epsilon() <= 2.0
-    assert history["epsilon"][-1] == model.privacy.epsilon() and history["epsilon"] == sorted(history["epsilon"])
+    assert 0.99 * 2.0 <= model.privacy.spent() <= 2.0 == model.privacy.epsilon()
+    assert history["epsilon"][-1] == model.privacy.spent() and history["epsilon"] == sorted(history["epsilon"])
     expected = {"gradient": 30, "norm_sum": 3}
     if "clip_scale" in arguments:
         expected["clip_sum"] = 3
@@ -197,14 +197,17 @@ def test_a_run_goes_on_within_an_epoch(tmp_path, update, arguments):
     model = network()
     model.fit(*blobs(), callbacks=[stop_at(model, update)], **fit)
     assert model.run.ledger.updates == update
-    spent = model.privacy.epsilon()
+    spent = model.privacy.spent()
+    # Another path might have cost more until here, so the whole budget is stated.
+    assert spent < 0.99 * 2.0 or update == 20
+    assert model.privacy.epsilon() == 2.0 and "Used up so far" in " ".join(model.privacy.statement().split())
     model.save(tmp_path / "m.keras")
     loaded = keras.saving.load_model(tmp_path / "m.keras")
-    assert loaded.privacy.epsilon() == spent and loaded.privacy.statement() == model.privacy.statement()
+    assert loaded.privacy.spent() == spent and loaded.privacy.statement() == model.privacy.statement()
     loaded.fit(*blobs(), **fit)
     assert loaded.run.ledger.updates == 30 and kinds(loaded)["norm_sum"] == 3
     assert loaded.run.ledger.entries[: len(model.run.ledger) - 1] == model.run.ledger.entries[:-1]
-    assert 0.99 * 2.0 <= loaded.privacy.epsilon() <= 2.0
+    assert 0.99 * 2.0 <= loaded.privacy.spent() <= 2.0 == loaded.privacy.epsilon()
     with pytest.raises(ValueError, match="budget is spent"):
         loaded.fit(*blobs(), **fit)
 
@@ -242,17 +245,26 @@ def test_more_budget_keeps_the_order():
     model.fit(*blobs(), epochs=1, epsilon=1.0, strategy=DPIS(), **FIT)
     accountant, first = model.run.plan.accountant, model.run.ledger.entries
     model.fit(*blobs(), epochs=2, epsilon=3.0, strategy=DPIS(), **FIT)
-    assert model.run.plan.accountant == accountant
+    assert model.run.plan.accountant.split(":")[:2] == accountant.split(":")[:2]
     assert model.run.ledger.entries[: len(first)] == first
-    assert 0.99 * 3.0 <= model.privacy.epsilon() <= 3.0
+    assert 0.99 * 3.0 <= model.privacy.spent() <= 3.0 == model.privacy.epsilon()
     assert kinds(model) == {"gradient": 30, "norm_sum": 3}
+
+
+def test_the_budget_cannot_shrink():
+    model = network()
+    model.fit(*blobs(), epochs=3, epsilon=3.0, strategy=DPIS(), callbacks=[stop_at(model, 3)], **FIT)
+    assert model.privacy.spent() < 2.0
+    with pytest.raises(ValueError, match="cannot shrink"):
+        model.fit(*blobs(), epochs=1, epsilon=2.5, strategy=DPIS(), **FIT)
+    assert model.run.ledger.updates == 3 and model.privacy.epsilon() == 3.0
 
 
 def test_it_continues_what_another_strategy_spent():
     model = network()
     model.fit(*blobs(), epochs=1, epsilon=1.0, strategy="dpsgd", **FIT)
     model.fit(*blobs(), epochs=2, epsilon=3.0, strategy=DPIS(), **FIT)
-    assert 0.99 * 3.0 <= model.privacy.epsilon() <= 3.0 and model.run.ledger.updates == 30
+    assert 0.99 * 3.0 <= model.privacy.spent() <= 3.0 == model.privacy.epsilon() and model.run.ledger.updates == 30
     with pytest.raises(ValueError, match="adaptive strategy"):
         model.fit(*blobs(), epochs=1, epsilon=9.0, strategy="dpsgd", **FIT)
 
@@ -268,7 +280,7 @@ def test_no_released_sum_exceeds_the_budget(monkeypatch, noise):
     model = network()
     strategy = DPIS(clip_scale=1.0, count_noise=8.0)
     model.fit(*blobs(), epochs=2, steps_per_epoch=4, epsilon=1.0, strategy=strategy, **FIT)
-    assert 0.99 <= model.privacy.epsilon() <= 1.0
+    assert 0.99 <= model.privacy.spent() <= 1.0 == model.privacy.epsilon()
     assert all(0 < r.sampling_probability <= 1 for r in model.run.ledger.entries)
 
 
