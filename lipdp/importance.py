@@ -21,6 +21,8 @@ def plan_for(run, strategy, request: dict, wanted: int, steps: int) -> Plan:
     """The plan under which `wanted` updates may run, without changing anything; see `Run.plan_for`."""
     if request == run.request and run.updates_left > 0:
         return run.plan
+    if request["accountant"] != "filter":
+        accounting.check_name(request["accountant"])  # not used, but a misspelt name is an error
     if request["epsilon"] is None or request["noise_multiplier"] is not None:
         raise ValueError(
             "DPIS chooses its noise anew in each epoch, from what is left of a budget. Received: "

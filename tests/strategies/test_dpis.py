@@ -362,6 +362,7 @@ def test_wrong_settings_are_refused(arguments, match):
         ({"noise_multiplier": 1.0, "epsilon": 1.0}, "DPIS chooses its noise"),
         ({"epsilon": 1.0, "strategy": DPIS(count_noise=8.0)}, "steps_per_epoch"),
         ({"epsilon": 1.0, "strategy": DPIS(norm_sum_noise=0.1)}, "budget"),
+        ({"epsilon": 1.0, "accountant": "pdl"}, "accountant"),
         ({"epsilon": 1.0, "sampling": "shuffle"}, "sampling='shuffle'"),
         ({"epsilon": 1.0, "examples_per_person": 2}, "examples_per_person=2"),
     ],
