@@ -13,7 +13,7 @@ from lipdp.accounting.mechanism import (
     updates_per_pass,
 )
 
-KINDS = ("gradient",)
+KINDS = ("gradient", "norm_sum", "clip_sum", "count")
 _FORMAT, _VERSION = "lipdp.ledger", 1
 
 
@@ -22,12 +22,13 @@ class Release:
     """One kind of release: its cost, and the public facts that the privacy statement needs.
 
     Args:
-        kind: "gradient": a noisy averaged gradient.
+        kind: "gradient": a noisy averaged gradient. "norm_sum", "clip_sum" and "count": noisy sums from which noise,
+            sampling and clip norm of later updates follow.
         sampling_probability: chance, in (0, 1], that one example enters.
         noise_multiplier: standard deviation of the noise over the sensitivity, at least 0.
         num_examples: number of examples, at least 1, public.
         batch_size: expected batch size, from 1 to `num_examples`, public.
-        sensitivity: L2 norm, above 0, by which one example can move the averaged gradient.
+        sensitivity: L2 norm, above 0, by which one example can move what is released.
         strategy: name of what computed the gradient, "clipless" say.
         noise_allocation: how the noise is spread over the layers, "global" say.
         sampler: "poisson", "truncated_poisson", "fixed_size", "shuffle" or "fixed_order".
@@ -173,8 +174,39 @@ class Ledger:
         pairs = zip(self._descriptions, self._counts, strict=True)
         return sum(count for release, count in pairs if release.kind == "gradient")
 
+    @property
+    def releases(self) -> int:
+        """Returns the number of releases of all kinds."""
+        return sum(self._counts)
+
+    @property
+    def adaptive(self) -> bool:
+        """Returns whether releases followed from earlier ones, which only a filter at a fixed order covers."""
+        return any(release.kind != "gradient" for release in self._descriptions)
+
+    def check_accountant(self, accountant: str) -> None:
+        """Refuses an accountant that does not cover what was charged: for adaptive releases all without a fixed order.
+
+        Raises:
+            ValueError: when the releases are adaptive and the accountant has no order fixed in advance.
+        """
+        if self.adaptive and not accounting.check_name(accountant).startswith(f"{accounting.importance.FIXED_ORDER}:"):
+            raise ValueError(
+                "Noise and sampling followed from earlier releases, which this accountant does not cover. Received: "
+                f'accountant={accountant!r}. Use "{accounting.importance.FIXED_ORDER}:..." with the order of the plan.'
+            )
+
     def mechanisms(self, group_size: int = 1) -> tuple[accounting.Mechanism, ...]:
-        """Returns the cost of everything charged, for groups of `group_size` examples."""
+        """Returns the cost of everything charged, for groups of `group_size` examples.
+
+        Raises:
+            ValueError: when nothing is known for such groups.
+        """
+        if group_size > 1 and self.adaptive:
+            raise ValueError(
+                "No cost is known for groups when noise and sampling followed from earlier releases (DPIS). "
+                f"Received: group_size={group_size}. Ask for group_size=1."
+            )
         found, streams = [], {}
         for release in self.entries:
             if release.sampler in EPOCH_SAMPLERS:
@@ -196,7 +228,12 @@ class Ledger:
         )
 
     def epsilon(self, delta: float, accountant: str = "pld", group_size: int = 1) -> float:
-        """Returns epsilon of everything charged; `accounting` remembers the result by content."""
+        """Returns epsilon of everything charged; `accounting` remembers the result by content.
+
+        Raises:
+            ValueError: when an argument is out of range, or accountant or group do not fit adaptive releases.
+        """
+        self.check_accountant(accountant)
         return accounting.compose(self.mechanisms(group_size), delta, accountant)
 
     def to_json(self) -> str:

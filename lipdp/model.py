@@ -219,6 +219,14 @@ class _PrivateTraining:
             return {}
         return super().get_metrics_result()
 
+    def make_train_function(self, force=False):
+        strategy = self.run.strategy
+        if strategy is None or not strategy.adaptive:
+            return super().make_train_function(force)
+        if force or self.train_function is None:
+            self.train_function = backend.ConductedStep(self, strategy)
+        return None
+
     def train_step(self, *state_and_data):
         settings = self.run.settings
         if settings is None:

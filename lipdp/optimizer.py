@@ -84,10 +84,14 @@ class PrivateOptimizer:
             repeatable: Whether files keep the key of the next update, for a run with a fixed seed.
         """
         self.repeatable = repeatable
-        self.noise_std.assign(np.asarray(noise_std, "float64") * _ROUND_UP)
+        self.set_noise(noise_std)
         self.budget.assign(int(self.iterations.numpy()) + updates)
         if key is not None:
             self.noise_key.assign(np.asarray(key, "uint32"))
+
+    def set_noise(self, noise_std) -> None:
+        """Sets the standard deviation per variable."""
+        self.noise_std.assign(np.asarray(noise_std, "float64") * _ROUND_UP)
 
     def disarm(self) -> None:
         """Allows no further update."""

@@ -23,7 +23,7 @@ class Plan:
         epsilon: the budget the noise was chosen for, above 0, or None.
         sampler: "poisson", "truncated_poisson", "fixed_size", "shuffle" or "fixed_order".
         neighbouring_relation: "add_or_remove_one", "zero_out_one" or "replace_one"; default: the sampler's.
-        accountant: "pld", "rdp", "autodp", or the filter's name with its order and budget.
+        accountant: "pld", "rdp", "autodp", the filter's name with its order and budget, or "rdp_order:..." (DPIS).
         examples_per_person: most rows of one person, at least 1: cost and budget are those of a person.
         capacity: largest batch of "truncated_poisson".
 

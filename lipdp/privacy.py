@@ -40,7 +40,7 @@ class Privacy:
     Args:
         ledger: the releases so far; read each time, never copied.
         delta: in (0, 1).
-        accountant: "pld", "rdp", "autodp" or a filter's name.
+        accountant: "pld", "rdp", "autodp", a filter's name, or "rdp_order:..." for adaptive releases (DPIS).
         seeded: True when the user fixed a random seed.
         training_metrics: names of metrics computed on the training data that were shown or logged.
         examples_per_person: most rows that one person has; epsilon is then that of a person.
@@ -110,19 +110,21 @@ class Privacy:
             group_size: how many examples change together; default: all those of one person, usually 1.
 
         Returns:
-            A float of at least 0; for a filter its budget, which also covers what was chosen on the way.
+            A float of at least 0; for a filter and for DPIS the budget, which also covers what was chosen on the way.
 
         Raises:
-            ValueError: when an argument is out of range, or no cost is known for groups under this sampler.
+            ValueError: when an argument is out of range, no cost is known for groups under this sampler, or the
+                accountant does not cover adaptive releases.
         """
         size = self._persons if group_size is None else checks.integer("group_size", group_size)
         if size == 0:
             return 0.0
         delta = self._delta if delta is None else delta
+        self._ledger.check_accountant(self._accountant)
         return accounting.guarantee(self._ledger.mechanisms(size), delta, self._accountant)
 
     def spent(self, delta: float | None = None) -> float:
-        """Returns the part of the budget that is used up: `epsilon()`, unless a filter keeps the budget."""
+        """Returns the part of the budget that is used up: `epsilon()`, unless a filter or DPIS keeps the budget."""
         return self._ledger.epsilon(self._delta if delta is None else delta, self._accountant, self._persons)
 
     def to_dict(self, groups: Iterable[int] | None = None) -> dict:
@@ -143,7 +145,8 @@ class Privacy:
             "neighbouring_relation": accounting.common_relation(mechanisms),
             "sampler": sorted({release["sampler"] for release in releases}),
             "amplification_by_sampling": any(m.sampling_probability < 1.0 for m in mechanisms),
-            "num_examples_is_public": True,
+            "num_examples_is_public": all(release["kind"] != "count" for release in releases),
+            "adaptive": self._ledger.adaptive,
             "epsilon": _finite(self.epsilon()),
             "epsilon_spent": _finite(self.spent()),
             "delta": self._delta,
@@ -201,7 +204,7 @@ class Privacy:
         sections = [section("Privacy statement", [self._headline(facts)])]
         if facts["releases"]:
             sections.append(section("Meaning", wording.meaning(facts)))
-            sections.append(section("Releases charged", [wording.release(release) for release in facts["releases"]]))
+            sections.append(section("Releases charged", wording.releases(facts)))
             sections.append(section("Accounting", self._method(facts)))
         sections.append(section("Covered", facts["covered"]))
         sections.append(section("Not covered", [*self._metrics(), *facts["not_covered"], self._seed()]))
@@ -240,6 +243,12 @@ class Privacy:
             lines.append(
                 "The stated epsilon is a budget that was fixed in advance. It also holds when noise, batch size or "
                 f"length of later fits were chosen in view of earlier results. Used up so far: {spent}."
+            )
+        elif facts["adaptive"]:
+            lines.append(
+                "Noise, sampling and clip norm of each epoch followed from noisy sums released before. A privacy "
+                "filter covers that: costs add up at one order, and order and budget were fixed in advance. The stated "
+                f"epsilon is that budget. Used up so far: {_up(facts['epsilon_spent'])}."
             )
         elif facts["plans"] > 1:
             lines.append(

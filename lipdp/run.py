@@ -36,6 +36,8 @@ class Run:
         pass_key: Key of the permutations of the plan's passes over the data, if it shuffles.
         settings: Constants of the compiled step, or None before the first `fit`.
         strategy: The strategy of the present or last `fit`, or None before the first.
+        adaptive: Where an adaptive plan (DPIS) stands: arguments and state of its budget, all public; or None.
+        conductor: What carries out the updates of an adaptive plan in the present `fit`.
         noise_std: Noise standard deviation per trainable variable in the last `fit`.
         seeded: Whether any `fit` used a fixed seed.
         tracing_training: Whether a training step is being traced right now.
@@ -53,6 +55,8 @@ class Run:
         self.pass_key: tuple[int, int] | None = None
         self.settings: Settings | None = None
         self.strategy = None
+        self.adaptive: dict | None = None
+        self.conductor = None
         self.noise_std: tuple[float, ...] = ()
         self.seeded = False
         self.logged: tuple[str, ...] = ()
@@ -88,6 +92,12 @@ class Run:
         """
         if request == self.request and self.updates_left > 0:
             return self.plan
+        if self.ledger.adaptive:
+            raise ValueError(
+                "This model was trained with an adaptive strategy (DPIS), whose releases are accounted at one order. "
+                f"Received: strategy={request['strategy'][0]!r}. Go on with DPIS, or build a new model (its cost adds "
+                "up outside of this ledger)."
+            )
         request = request | {"accountant": self._accountant(request, wanted)}
         if request["epsilon"] is None and request["accountant"].startswith("filter:"):
             request["epsilon"] = float(request["accountant"].split(":")[2])  # nothing may pass the filter's budget
@@ -198,6 +208,7 @@ class Run:
             "noise_std": list(self.noise_std),
             "seeded": self.seeded,
             "logged": list(self.logged),
+            "adaptive": self.adaptive,
         }
         return np.frombuffer(json.dumps(state).encode(), np.uint8)
 
@@ -212,18 +223,20 @@ class Run:
             ledger = Ledger.from_json(json.dumps(state["ledger"]))
             plan = Plan.from_dict(state["plan"]) if state["plan"] else None
             history = state["history"]
+            adaptive = state.get("adaptive")  # files of earlier versions lack it
             key = state.get("pass_key")  # files of earlier versions lack it
             rest = [state[k] for k in ("request", "plan_start", "noise_std", "seeded", "logged")]
         except (KeyError, TypeError, UnicodeDecodeError, json.JSONDecodeError) as error:
             raise ValueError(f"The privacy ledger in the file is corrupt: {error!r}. Nothing was loaded.") from error
-        if self.ledger.updates and history != self.history:
+        if self.ledger.releases and history != self.history:
             raise ValueError(
                 f"This model has released {self.ledger.updates} updates of its own, which loading another model's "
                 "ledger would forget. Load the file into a new model."
             )
-        if ledger.updates < self.ledger.updates:
+        if ledger.releases < self.ledger.releases:
             return
         self.ledger, self.history, self.plan = ledger, history, plan
         self.request, self.plan_start, noise_std, self.seeded, logged = rest
         self.noise_std, self.logged = tuple(noise_std), tuple(logged)
         self.pass_key = None if key is None else tuple(key)
+        self.adaptive = adaptive

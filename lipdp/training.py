@@ -17,6 +17,7 @@ from keras import tree
 from lipdp import backend, losses, strategies
 from lipdp import sampling as samplers
 from lipdp.accounting.mechanism import EPOCH_SAMPLERS
+from lipdp.importance import Conductor, plan_for
 from lipdp.layers import ClipGradient
 from lipdp.ledger import Ledger, Release
 from lipdp.plan import Plan
@@ -75,6 +76,7 @@ class Session:
         validation_data: As given, or the part that was split off.
         strategy: The strategy.
         seed: The user's seed, or None.
+        conductor: What carries out the updates of an adaptive strategy; None for the others.
     """
 
     model: object
@@ -91,6 +93,7 @@ class Session:
     validation_data: object
     strategy: strategies.Strategy
     seed: int | None
+    conductor: Conductor | None
 
     @classmethod
     def prepare(
@@ -151,8 +154,27 @@ class Session:
         _check_weights(model)
 
         steps = steps_per_epoch or math.ceil(len(y) / batch_size)
+        declared = len(y)
+        if strategy.adaptive:
+            if sampling.name != "poisson" or examples_per_person != 1:
+                raise ValueError(
+                    f"{type(strategy).__name__} draws by the norms of gradients, independently for each example, and "
+                    f"no cost is known for persons with several. Received: sampling={sampling.name!r}, "
+                    f"examples_per_person={examples_per_person!r}. Leave both out, or use another strategy."
+                )
+            declared = strategy.declared_examples(len(y))
+            if strategy.count_noise is not None and steps_per_epoch is None:
+                raise ValueError(
+                    "The number of examples is private (`count_noise`), so the updates of an epoch cannot follow "
+                    "from it. Pass a number of your own to fit(steps_per_epoch=...)."
+                )
+            if model.steps_per_execution != 1:
+                raise ValueError(
+                    f"{type(strategy).__name__} conducts each update on its own. Received: steps_per_execution="
+                    f"{model.steps_per_execution}. Leave it out in `compile`."
+                )
         request = {
-            "num_examples": len(y),
+            "num_examples": declared,
             "batch_size": batch_size,
             "epsilon": epsilon,
             "noise_multiplier": noise_multiplier,
@@ -164,7 +186,10 @@ class Session:
             "examples_per_person": examples_per_person,
         }
         wanted = steps * (epochs - initial_epoch)
-        plan = model.run.plan_for(request, wanted)
+        if strategy.adaptive:
+            plan = plan_for(model.run, strategy, request, wanted, steps)
+        else:
+            plan = model.run.plan_for(request, wanted)
         calibration.deviations(plan.noise_multiplier)
         left = model.run.updates_left if plan is model.run.plan else plan.updates
         updates = min(wanted, left)
@@ -174,6 +199,10 @@ class Session:
                 f"execution stops at the budget. Received: steps_per_execution={model.steps_per_execution}, "
                 f"{steps} updates an epoch, {updates} in all."
             )
+        conductor = None
+        if strategy.adaptive:
+            compiles = backend.compiles(model)
+            conductor = Conductor(model, strategy, plan, request, x, y, steps, physical_batch_size, compiles, seed)
         chunk = physical_batch_size if physical_batch_size and physical_batch_size < batch_size else None
         return cls(
             model=model,
@@ -192,6 +221,7 @@ class Session:
             validation_data=validation_data,
             strategy=strategy,
             seed=seed,
+            conductor=conductor,
         )
 
     @contextlib.contextmanager
@@ -212,13 +242,18 @@ class Session:
         same = run.request is not None and run.request["strategy"] == self.request["strategy"]
         initial = self.strategy.initial_state(self.model.trainable_variables)
         optimizer.attach(self.strategy, self.plan.batch_size, initial, keep=same)
-        run.strategy = self.strategy
+        run.strategy, run.conductor = self.strategy, self.conductor
+        if self.conductor is not None:
+            # From here on the ledger stays as it is whatever happens: numbers are released on the host.
+            before = None
         run.adopt(self.plan, self.request)
         run.pass_key = getattr(self.sampler, "key", None)  # a resumed pass goes on with the same permutation
         run.executing = False
         run.settings, run.noise_std = self.settings, tuple(noise_std)
         run.seeded = run.seeded or self.seed is not None
         optimizer.arm(noise_std, self.updates, key, repeatable=self.seed is not None)
+        if self.conductor is not None:
+            self.conductor.begin()
         if verbose:
             sys.stdout.write(self._announcement() + "\n")
         untouched = _fingerprint(self.model)
@@ -227,16 +262,20 @@ class Session:
         except BaseException:
             # A first update that left no trace, as when it fails while it is compiled, has released nothing. The
             # counter alone would not show it: an update can be cut short between the weights and the counter.
-            if not run.executing and untouched is not None and _fingerprint(self.model) == untouched:
+            unchanged = before is not None and untouched is not None and _fingerprint(self.model) == untouched
+            if unchanged and not run.executing:
                 run.ledger = Ledger.from_json(before)
             raise
         finally:
             optimizer.disarm()
+            run.conductor = None
             # Keras leaves the data iterator in a cycle, and TensorFlow warns when it outlives Python.
             gc.collect()
 
     def batches(self):
         """Endless padded batches; Keras takes as many as there are updates."""
+        if self.conductor is not None:
+            return self.conductor.placeholders()
         run = self.model.run
         passes = self.plan.sampler in EPOCH_SAMPLERS
         start = run.ledger.position(self._release()) if passes else run.ledger.updates
@@ -245,7 +284,9 @@ class Session:
     def callbacks(self, given) -> list:
         """The user's callbacks behind the one that charges, so that they find epsilon in their logs."""
         given = [] if given is None else given if isinstance(given, (list, tuple)) else [given]
-        return [_Charge(self.model.run, self._release(), self.updates, self.plan), *given]
+        # A conductor charges on its own.
+        release = self._release() if self.conductor is None else None
+        return [_Charge(self.model.run, release, self.updates, self.plan), *given]
 
     def _release(self) -> Release:
         return Release(
@@ -271,6 +312,11 @@ class Session:
             f"Private training: noise multiplier {plan.noise_multiplier:.5g}{budget}; {self.updates} updates of "
             f"{plan.batch_size} expected examples out of {plan.num_examples} ({_SAMPLING[plan.sampler]}).{persons}"
         ]
+        if self.conductor is not None:
+            lines = [
+                f"Private training by importance sampling, noise multiplier at most about {plan.noise_multiplier:.5g}"
+                f"{budget}; {self.updates} updates of about {plan.batch_size} examples out of {plan.num_examples}."
+            ]
         if self.settings.training_metrics:
             lines.append(
                 "The loss and metrics shown without the prefix val_ are computed on the private training data and "
@@ -291,7 +337,8 @@ class _Charge(keras.callbacks.Callback):
         if count > self._left:
             raise RuntimeError("The privacy budget of this run is spent; no update was executed.")
         self._left -= count
-        self._run.ledger.charge(self._release, count)
+        if self._release is not None:
+            self._run.ledger.charge(self._release, count)
 
     def on_train_batch_end(self, batch, logs=None):
         self._run.executing = True

@@ -23,32 +23,71 @@ MANY = {
 }
 
 
+IMPORTANCE = (
+    "importance sampling, as executed: each example enters each batch independently, with a probability in "
+    "proportion to the norm of its clipped gradient, at most q."
+)
+# What is released, and what its sensitivity is of.
+KINDS = {
+    "gradient": "averaged gradient",
+    "norm_sum": "sum of clipped gradient norms",
+    "clip_sum": "sum of clipped gradient norms that sets the clip norm",
+    "count": "number of examples",
+}
+
+
 def meaning(facts: dict) -> list[str]:
     """Returns unit, relation, samplers and what is public."""
-    sizes = ", ".join(str(n) for n in sorted({release["num_examples"] for release in facts["releases"]}))
+    gradients = [release for release in facts["releases"] if release["kind"] == "gradient"] or facts["releases"]
+    sizes = ", ".join(str(n) for n in sorted({release["num_examples"] for release in gradients}))
     most, relation = facts["examples_per_person"], facts["neighbouring_relation"]
     if most == 1:
         unit = "Unit: one example (one row of the training data). A person with several rows is protected less."
     else:
         unit = f"Unit: one person with at most {most} examples. That nobody has more was not checked."
+    number = f"N = {sizes} training examples. N is treated as public, so is the expected batch size B."
+    if not facts["num_examples_is_public"]:
+        number = f"N = {sizes} training examples, a noisy count that was released. B is public."
+    adaptive = _adaptive(facts)
+    samplers = sorted({release["sampler"] for release in gradients if release["strategy"] not in adaptive})
     return [
         unit,
         f"Neighbouring relation: {ONE[relation] if most == 1 else MANY[relation].format(most)}",
-        *(f"Sampler: {SAMPLERS[sampler]}" for sampler in facts["sampler"]),
-        f"N = {sizes} training examples. N is treated as public, so is the expected batch size B.",
+        *(f"Sampler: {SAMPLERS[sampler]}" for sampler in samplers),
+        *([f"Sampler: {IMPORTANCE}"] if adaptive else []),
+        number,
     ]
 
 
-def release(facts: dict) -> str:
-    """Returns one line of the ledger."""
-    largest = facts["largest_batch_size"]
+def _adaptive(facts: dict) -> set[str]:
+    """Names of the strategies whose noise and sampling followed from earlier releases."""
+    return {release["strategy"] for release in facts["releases"] if release["kind"] != "gradient"}
+
+
+def releases(facts: dict) -> list[str]:
+    """Returns one line per entry of the ledger, and one per kind for those that followed from earlier releases."""
+    adaptive, groups = _adaptive(facts), {}
+    for i, entry in enumerate(facts["releases"]):
+        key = (entry["kind"], entry["strategy"], entry["num_examples"], entry["expected_batch_size"])
+        groups.setdefault(key if entry["strategy"] in adaptive else i, []).append(entry)
+    return [_line(group) for group in groups.values()]
+
+
+def _line(group: list[dict]) -> str:
+    one, largest = group[0], group[0]["largest_batch_size"]
     return (
-        f"{facts['count']} x {facts['kind']} ({facts['strategy']}, {facts['sampler']}): N = {facts['num_examples']}, "
-        f"B = {facts['expected_batch_size']}, {'' if largest is None else f'at most {largest} in a batch, '}"
-        f"q = {facts['sampling_probability']:.6g}, "
-        f"noise multiplier = {facts['noise_multiplier']:.6g}, L2 sensitivity of the averaged gradient = "
-        f"{facts['sensitivity']:.6g}, noise allocation = {facts['noise_allocation']}."
+        f"{sum(entry['count'] for entry in group)} x {one['kind']} ({one['strategy']}, {one['sampler']}): "
+        f"N = {one['num_examples']}, B = {one['expected_batch_size']}, "
+        f"{'' if largest is None else f'at most {largest} in a batch, '}"
+        f"q = {_range(group, 'sampling_probability')}, "
+        f"noise multiplier = {_range(group, 'noise_multiplier')}, L2 sensitivity of the {KINDS[one['kind']]} = "
+        f"{_range(group, 'sensitivity')}, noise allocation = {one['noise_allocation']}."
     )
+
+
+def _range(group: list[dict], name: str) -> str:
+    low, high = (f"{pick(entry[name] for entry in group):.6g}" for pick in (min, max))
+    return low if low == high else f"{low} to {high}"
 
 
 def group(facts: dict) -> str:

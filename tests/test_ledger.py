@@ -177,3 +177,22 @@ def test_reads_the_ledgers_of_earlier_versions():
     for name in ("capacity", "stream"):
         del content["entries"][0][name]
     assert Ledger.from_json(json.dumps(content)) == ledger_of((UPDATE, 3))
+
+
+def test_sums_that_later_noise_follows_from_make_a_ledger_adaptive():
+    total = dataclasses.replace(UPDATE, kind="norm_sum", sampling_probability=1.0, noise_multiplier=1200.0)
+    ledger = ledger_of((UPDATE, 5))
+    assert not ledger.adaptive and ledger.releases == 5
+    ledger.charge(total, 2)
+    assert ledger.adaptive and (ledger.updates, ledger.releases) == (5, 7)
+    for accountant in ("pld", "rdp"):
+        with pytest.raises(ValueError, match="follow.* from earlier releases"):
+            ledger.epsilon(1e-5, accountant)
+    assert ledger.epsilon(1e-5, "rdp_order:8.0") == accounting.compose(ledger.mechanisms(), 1e-5, "rdp_order:8.0")
+    with pytest.raises(ValueError, match="follow.* from earlier releases"):
+        ledger.epsilon(1e-5, "filter:8.0:4.0:1e-05")
+    with pytest.raises(ValueError, match="groups"):
+        ledger.epsilon(1e-5, "rdp_order:8.0", group_size=2)
+    assert Ledger.from_json(ledger.to_json()) == ledger
+    with pytest.raises(ValueError, match="kind"):
+        dataclasses.replace(UPDATE, kind="norms")

@@ -49,10 +49,15 @@ def get(name: str) -> Accountant:
     kind, _, settings = name.partition(":") if isinstance(name, str) else (name, "", "")
     if settings and kind in _WITH_SETTINGS:
         return _WITH_SETTINGS[kind](settings)
-    if kind in _WITH_SETTINGS:
+    if kind == "filter" and kind in _WITH_SETTINGS:
         raise ValueError(
             f'The filter needs an order and a budget that are fixed in advance. Received: accountant="{name}". Let '
             "fit(epsilon=...) choose them, or pass what lipdp.accounting.plan_filter returns."
+        )
+    if kind in _WITH_SETTINGS:
+        raise ValueError(
+            f'This accountant needs settings that are fixed in advance. Received: accountant="{name}". Write '
+            f'"{kind}:" and the settings behind it.'
         )
     return _REGISTRY[checks.choice("accountant", name, names())]
 

@@ -13,6 +13,7 @@ if keras.backend.backend() == "tensorflow":
         local_gradients,
         probe,
     )
+    from lipdp.backend.conducted_tensorflow import ConductedStep
     from lipdp.backend.tensorflow import (
         chunked_train_step,
         compiled,
@@ -34,6 +35,7 @@ elif keras.backend.backend() == "jax":
         local_gradients,
         probe,
     )
+    from lipdp.backend.conducted_jax import ConductedStep
     from lipdp.backend.jax import (
         chunked_train_step,
         compiled,
@@ -55,6 +57,7 @@ else:
     )
 
 __all__ = [
+    "ConductedStep",
     "chunked_train_step",
     "compiled",
     "compiles",

@@ -5,3 +5,5 @@ from lipdp.data.load import NAMES as NAMES
 from lipdp.data.load import load as load
 from lipdp.data.ranges import read_ranges as read_ranges
 from lipdp.data.ranges import scale as scale
+from lipdp.data.text import imdb as imdb
+from lipdp.data.text import made_up_text as made_up_text

@@ -6,6 +6,10 @@ from lipdp.sampling.batches import Layout as Layout
 from lipdp.sampling.batches import poisson_batches as poisson_batches
 from lipdp.sampling.epochs import EpochSampler as EpochSampler
 from lipdp.sampling.fixed_size import FixedSizeSampler as FixedSizeSampler
+from lipdp.sampling.importance import Proposal as Proposal
+from lipdp.sampling.importance import kept as kept
+from lipdp.sampling.importance import proposal_rng as proposal_rng
+from lipdp.sampling.importance import statistics_rng as statistics_rng
 from lipdp.sampling.poisson import PoissonSampler as PoissonSampler
 from lipdp.sampling.poisson import noise_key as noise_key
 from lipdp.sampling.schemes import Sampling as Sampling

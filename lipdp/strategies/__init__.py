@@ -6,10 +6,11 @@ from lipdp.strategies.base import PerExample as PerExample
 from lipdp.strategies.base import Strategy as Strategy
 from lipdp.strategies.clipless import Clipless as Clipless
 from lipdp.strategies.clipless import allocate as allocate
+from lipdp.strategies.dpis import DPIS as DPIS
 from lipdp.strategies.dpsgd import DPSGD as DPSGD
 from lipdp.strategies.views import RandomShift as RandomShift
 
-_BY_NAME = {"clipless": Clipless, "dpsgd": DPSGD, "adaclip": AdaCliP}
+_BY_NAME = {"clipless": Clipless, "dpsgd": DPSGD, "adaclip": AdaCliP, "dpis": DPIS}
 
 
 def get(identifier):

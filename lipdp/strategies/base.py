@@ -56,12 +56,15 @@ class Strategy:
         noise: How the noise is spread, in the words of the statement.
         per_example: Whether it clips per-example gradients, so that any Keras model will do.
         own_step: Whether it has a training step of its own, `chunk`, in the place of Keras'.
+        adaptive: Whether noise and sampling follow from what was released, so that a conductor on the host has
+            to carry out the updates.
     """
 
     name = ""
     noise = ""
     per_example = False
     own_step = False
+    adaptive = False
 
     def calibrate(self, model, loss, batch_size: int) -> Calibration:
         """Noise of one update of `model` at noise multiplier 1, for an expected batch of `batch_size`."""
@@ -139,6 +142,7 @@ class PerExample(Strategy):
 
     def calibrate(self, model, loss, batch_size: int) -> Calibration:
         gradients.supported(model)
+        refuse_random(model)
         refuse_probabilities(model, loss)
         if self.augmentation is not None:
             views_.check(self.augmentation, model.input_shape)

@@ -1,0 +1,245 @@
+"""DPIS beside DP-SGD: accuracy on the same network at the same budget, and what an epoch costs.
+
+    python benchmarks/dpis.py                                  # mnist and fashion_mnist, 5 budgets, 5 seeds
+    python benchmarks/dpis.py --dataset mnist --epsilon 1 --seeds 0 --epochs 10
+    python benchmarks/dpis.py --held-out                       # scored on 10,000 held-out training images
+    python benchmarks/dpis.py --cost                           # seconds and memory per epoch, interleaved
+
+Network: two convolutions with tanh on raw pixels, 26,010 weights. delta = 1e-5. Both strategies run with the settings
+printed in the result, in the same process. The paper's figures are those of Table 3 of Wei et al. 2022. Needs
+`mnist.npz` and `fashion_mnist.npz` in the folder named by LIPDP_DATA, or the network.
+"""
+
+import argparse
+import statistics
+import subprocess
+import sys
+import time
+
+from common import spread, write
+
+PAPER = {
+    "mnist": {0.5: 96.8, 1.0: 97.7, 2.0: 98.6, 3.0: 98.8, 4.0: 98.9},
+    "fashion_mnist": {0.5: 84.6, 1.0: 86.6, 2.0: 88.3, 3.0: 88.8, 4.0: 89.4},
+}
+STRATEGIES = ("dpsgd", "dpis")
+
+
+def build(strategy: str, settings, seed: int):
+    import keras
+
+    import lipdp
+    from lipdp import networks, strategies
+
+    keras.utils.set_random_seed(seed)
+    model = lipdp.DP_Model.from_keras(networks.small_cnn())
+    rate = settings.learning_rate / settings.clip_norm  # per clipped gradient: comparable between clip norms
+    model.compile(
+        keras.optimizers.SGD(rate, momentum=settings.momentum),
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=["accuracy"],
+    )
+    if strategy == "dpsgd":
+        return model, strategies.DPSGD(clip_norm=settings.clip_norm)
+    return model, strategies.DPIS(
+        clip_norm=settings.clip_norm,
+        growth=settings.growth,
+        first_phase=settings.first_phase,
+        clip_scale=settings.clip_scale,
+    )
+
+
+class Proposals:
+    """Counts the gradients that DPIS computes, norm passes apart."""
+
+    def __init__(self):
+        from lipdp.sampling import Proposal
+
+        self.count, draw = 0, Proposal.draw
+
+        def counted(proposal, rng):
+            drawn = draw(proposal, rng)
+            self.count += len(drawn)
+            return drawn
+
+        Proposal.draw = counted
+
+
+def run(parts, dataset: str, epsilon: float, seed: int, strategy: str, settings, proposals) -> dict:
+    (x, y), (x_test, y_test) = parts
+    model, how = build(strategy, settings, seed)
+    start, proposals.count = time.perf_counter(), 0
+    model.fit(
+        x,
+        y,
+        batch_size=settings.batch,
+        epochs=settings.epochs,
+        epsilon=epsilon,
+        delta=1e-5,
+        strategy=how,
+        training_metrics=False,
+        seed=seed,
+        verbose=0,
+    )
+    seconds = time.perf_counter() - start
+    accuracy = model.evaluate(x_test, y_test, batch_size=1000, verbose=0, return_dict=True)["accuracy"]
+    noise = [r.noise_multiplier * r.sensitivity for r in model.run.ledger.entries if r.kind == "gradient"]
+    return {
+        "dataset": dataset,
+        "epsilon": epsilon,
+        "seed": seed,
+        "strategy": strategy,
+        "accuracy": round(accuracy, 4),
+        "spent": model.privacy.epsilon(),
+        "updates": model.privacy.updates,
+        "first_noise": noise[0] * settings.batch / settings.clip_norm,
+        "last_noise": noise[-1] * settings.batch / settings.clip_norm,
+        "gradients_per_update": round(proposals.count / model.privacy.updates / settings.batch, 3),
+        "seconds": round(seconds, 1),
+    }
+
+
+def accuracies(settings) -> None:
+    from lipdp.data import load
+
+    proposals, runs = Proposals(), []
+    for dataset in settings.dataset:
+        data = load(dataset)
+        parts = (data.x_train, data.y_train), (data.x_test, data.y_test)
+        if settings.held_out:
+            parts = (data.x_train[:50000], data.y_train[:50000]), (data.x_train[50000:], data.y_train[50000:])
+        for epsilon in settings.epsilon:
+            for seed in settings.seeds:
+                for strategy in STRATEGIES:
+                    runs.append(run(parts, dataset, epsilon, seed, strategy, settings, proposals))
+                    print(runs[-1], flush=True)
+    rows = []
+    for dataset in settings.dataset:
+        for epsilon in settings.epsilon:
+            row = {"dataset": dataset, "epsilon": epsilon, "paper": PAPER[dataset].get(epsilon)}
+            for strategy in STRATEGIES:
+                same = [r for r in runs if (r["dataset"], r["epsilon"], r["strategy"]) == (dataset, epsilon, strategy)]
+                values = [100.0 * r["accuracy"] for r in same]
+                row["runs"] = len(same)
+                row[strategy] = round(statistics.mean(values), 2)
+                row[f"{strategy}_deviation"] = round(statistics.stdev(values), 2) if len(values) > 1 else None
+                row[f"{strategy}_seconds"] = statistics.median(r["seconds"] for r in same)
+                row["gradients_per_update"] = statistics.mean(r["gradients_per_update"] for r in same)
+            rows.append(row)
+    evaluated = "held-out 10,000 training images" if settings.held_out else "test set"
+    content = {"evaluated_on": evaluated, "delta": 1e-5, "settings": vars(settings), "table": rows, "runs": runs}
+    path = write(settings.name, content)
+    print(table(rows))
+    print(f"written to {path}")
+
+
+def table(rows) -> str:
+    """The results as a Markdown table; figures below the paper's are marked."""
+    lines = [
+        "| data | epsilon | DP-SGD % (sd) | DPIS % (sd) | paper's DPIS % | gradients per update / B | seconds DPIS / "
+        "DP-SGD | runs |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        short = row["paper"] is not None and row["dpis"] < row["paper"]
+        dpis, paper = f"{row['dpis']:.2f} ({row['dpis_deviation'] or 0:.2f})", row["paper"] or "-"
+        ratio = row["dpis_seconds"] / row["dpsgd_seconds"]
+        lines.append(
+            f"| {row['dataset']} | {row['epsilon']:g} | {row['dpsgd']:.2f} ({row['dpsgd_deviation'] or 0:.2f}) | "
+            f"{dpis}{' (missed)' if short else ''} | {paper} | "
+            f"{row['gradients_per_update']:.2f} | {ratio:.2f} | {row['runs']} |"
+        )
+    return "\n".join(lines)
+
+
+def epochs(model, strategy, settings, count: int):
+    """Seconds of `count` epochs one after the other, each a call of `fit` that goes on with the plan."""
+    import keras
+    import numpy as np
+
+    rng = np.random.default_rng(0)
+    n = settings.examples
+    x, y = rng.normal(size=(n, 28, 28, 1)).astype("float32"), rng.integers(0, 10, n).astype("int32")
+    stop = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: setattr(model, "stop_training", True))
+    while count:
+        start = time.perf_counter()
+        model.fit(
+            x,
+            y,
+            batch_size=settings.batch,
+            epochs=settings.rounds + 1,
+            epsilon=4.0,
+            strategy=strategy,
+            callbacks=[stop],
+            training_metrics=False,
+            verbose=0,
+        )
+        yield time.perf_counter() - start
+        count -= 1
+
+
+def cost(settings) -> None:
+    """Seconds of an epoch, the strategies in turn, and the peak memory of each in a process of its own."""
+    proposals, given = Proposals(), {name: 0 for name in STRATEGIES}
+    ways = {name: epochs(*build(name, settings, 0), settings, settings.rounds + 1) for name in STRATEGIES}
+    for way in ways.values():
+        next(way)  # compilation
+    seconds = {name: [] for name in STRATEGIES}
+    for _ in range(settings.rounds):
+        for name, way in ways.items():
+            before = proposals.count
+            seconds[name].append(next(way))
+            given[name] += proposals.count - before
+    updates = settings.rounds * -(-settings.examples // settings.batch)
+    content = {
+        "settings": vars(settings),
+        "seconds_per_epoch": {name: spread(values) for name, values in seconds.items()},
+        "ratio": spread([b / a for a, b in zip(seconds["dpsgd"], seconds["dpis"], strict=True)]),
+        "gradients_per_update": round(given["dpis"] / updates / settings.batch, 3),
+        "bound": settings.growth,
+        "peak_mib": {name: peak_memory(name) for name in STRATEGIES},
+    }
+    path = write(f"{settings.name}_cost", content)
+    print(content)
+    print(f"written to {path}")
+
+
+def peak_memory(strategy: str) -> float:
+    command = [sys.executable, __file__, *sys.argv[1:], "--memory-of", strategy]
+    out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return float(out.split()[-1])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--dataset", nargs="+", choices=sorted(PAPER), default=["mnist", "fashion_mnist"])
+    parser.add_argument("--epsilon", nargs="+", type=float, default=[0.5, 1.0, 2.0, 3.0, 4.0])
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2, 3, 4])
+    parser.add_argument("--batch", type=int, default=1024)
+    parser.add_argument("--epochs", type=int, default=30)
+    parser.add_argument("--learning-rate", type=float, default=0.2, help="of gradients over the clip norm")
+    parser.add_argument("--momentum", type=float, default=0.9)
+    parser.add_argument("--clip-norm", type=float, default=1.0)
+    parser.add_argument("--clip-scale", type=float, default=None, help="adaptive clip norm; default: constant")
+    parser.add_argument("--growth", type=float, default=5.0)
+    parser.add_argument("--first-phase", type=float, default=0.8)
+    parser.add_argument("--held-out", action="store_true")
+    parser.add_argument("--cost", action="store_true")
+    parser.add_argument("--examples", type=int, default=16384, help="for --cost")
+    parser.add_argument("--rounds", type=int, default=5, help="for --cost")
+    parser.add_argument("--memory-of", choices=STRATEGIES, help=argparse.SUPPRESS)
+    parser.add_argument("--name", default="dpis", help="name of the result file")
+    settings = parser.parse_args()
+    if settings.memory_of:
+        list(epochs(*build(settings.memory_of, settings, 0), settings, 2))
+        # Not getrusage: its maximum is inherited from the process that forked.
+        status = dict(line.split(":", 1) for line in open("/proc/self/status"))
+        print(int(status["VmHWM"].split()[0]) / 1024.0)
+    elif settings.cost:
+        cost(settings)
+    else:
+        accuracies(settings)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,462 @@
+"""The budget of importance sampling (DPIS): one RDP order fixed in advance, noise solved anew in every epoch."""
+
+import functools
+import importlib.metadata
+import logging
+import math
+
+import numpy as np
+from dp_accounting.rdp import rdp_privacy_accountant
+from scipy import optimize
+
+from lipdp.accounting import accountant, checks
+from lipdp.accounting.mechanism import REPLACE, Mechanism
+from lipdp.accounting.rdp import LARGEST_NOISE, SMALLEST_NOISE, _quiet
+
+# Orders to choose from; which one is chosen only affects the noise, not the soundness.
+_ORDERS = (*(round(0.1 * i, 1) for i in range(15, 120)), *range(12, 65), *range(72, 257, 8))
+# The norm sum is kept this far above its floor, so that rounding cannot make a probability exceed 1.
+_ABOVE_FLOOR = 1.0 + 1e-6
+# What stays unspent covers the rounding of sums of costs.
+_SLACK = 1e-9
+_ROUNDING = 1e-15
+FIXED_ORDER = "rdp_order"
+
+
+_STATE = (
+    "num_examples",
+    "order",
+    "norm_sum",
+    "clip_norm",
+    "noise_multiplier",
+    "_epoch",
+    "_updates",
+    "count_charged",
+    "_clip_sum_charged",
+    "_norm_sum_charged",
+)
+
+
+class ImportanceFilter:
+    """Privacy filter of one DPIS run.
+
+    The noise of DPIS depends on norm sums released during training, so the sequence of mechanisms is adaptive and
+    ordinary composition does not cover it. At one RDP order fixed before the first release it is covered: costs add
+    up, and the total is at most the budget whatever is released on the way.
+
+    A release is charged before it is made: `charge_count` (only when the number of examples is private), then in each
+    epoch `charge_clip_sum` (only when the clipping norm adapts), `charge_norm_sum`, `begin_epoch`, and
+    `charge_update` for each update. The noisy sums of all epochs are set aside from the start.
+
+    Args:
+        epsilon: the budget, above 0.
+        delta: in (0, 1).
+        num_examples: number of examples N0, an int of at least 1: public, or, with `count_noise`, a public guess that
+            serves to choose the order until `declare_count` replaces it.
+        batch_size: expected batch size b at full norms, from 1 to N0; the divisor of the noise.
+        updates_per_epoch: an int of at least 1.
+        epochs: an int of at least 1.
+        first_phase: share of the epochs, in [0, 1], during which later epochs are planned as if they cost as much as
+            DP-SGD; what sampling saved is spent in the epochs after them.
+        norm_sum_noise: noise multiplier of the sum of norms, above 0; default 0.02 N0.
+        count_noise: noise multiplier of the private number of examples; None when the number is public.
+        clip_sum_noise: noise multiplier of the sum that sets the clipping norm of an epoch; None when that is fixed.
+        order: RDP order above 1; default: the best when every epoch costs as much as DP-SGD.
+        spent: releases made before, to be paid from the same budget.
+
+    Raises:
+        ValueError: when an argument is out of range, or the budget does not even pay for the noisy sums.
+
+    **Guarantee.**
+    Conditions: each update is a Poisson-sampled Gaussian in the sense of `update`, for every value that the state
+    hidden from the adversary may take (the stored norms of `sampling.Proposal`, which caps its probabilities); each
+    noisy sum has L2 sensitivity 1 over its noise multiplier; adding or removing one example; `epsilon`, `order` and
+    all other arguments were fixed in advance; every release is charged here first.
+    Bound: everything charged, together with `spent`, is `(budget, delta)`-differentially private: `epsilon()`, what
+    is used up, is never above the budget, whatever path the releases took. What one path used up is no guarantee.
+    Not covered: choosing the order or the budget in view of releases; `spent` chosen adaptively at another order.
+    Source: induction over the steps at a fixed order (Feldman and Zrnic 2021, fixed-order case); Canonne, Kamath and
+    Steinke 2020, proposition 12.
+
+    Example:
+        >>> budget = ImportanceFilter(
+        ...     epsilon=4.0, delta=1e-5, num_examples=60000, batch_size=256, updates_per_epoch=234, epochs=40
+        ... )
+        >>> budget.charge_norm_sum()
+        >>> round(budget.begin_epoch(norm_sum=6000.0, clip_norm=0.1), 3)  # all gradients at the clipping norm
+        0.807
+        >>> budget.charge_update()
+        >>> budget.epsilon() < 4.0
+        True
+    """
+
+    def __init__(
+        self,
+        *,
+        epsilon: float,
+        delta: float,
+        num_examples: int,
+        batch_size: int,
+        updates_per_epoch: int,
+        epochs: int,
+        first_phase: float = 0.8,
+        norm_sum_noise: float | None = None,
+        count_noise: float | None = None,
+        clip_sum_noise: float | None = None,
+        order: float | None = None,
+        spent=(),
+    ):
+        self._arguments = {
+            "epsilon": epsilon,
+            "delta": delta,
+            "num_examples": num_examples,
+            "batch_size": batch_size,
+            "updates_per_epoch": updates_per_epoch,
+            "epochs": epochs,
+            "first_phase": first_phase,
+            "norm_sum_noise": norm_sum_noise,
+            "count_noise": count_noise,
+            "clip_sum_noise": clip_sum_noise,
+        }
+        self.budget = checks.positive("epsilon", epsilon)
+        self.delta = checks.delta(delta)
+        self.num_examples = checks.integer("num_examples", num_examples, minimum=1)
+        self.batch_size = checks.integer("batch_size", batch_size, minimum=1)
+        if self.batch_size > self.num_examples:
+            raise ValueError(
+                f"The expected batch is larger than the data. Received: batch_size={batch_size}, "
+                f"num_examples={num_examples}. Pass a batch_size of at most num_examples."
+            )
+        self.updates_per_epoch = checks.integer("updates_per_epoch", updates_per_epoch, minimum=1)
+        self.epochs = checks.integer("epochs", epochs, minimum=1)
+        self.first_phase = checks.not_negative("first_phase", first_phase)
+        if self.first_phase > 1.0:
+            raise ValueError(f"first_phase is above 1. Received: first_phase={first_phase!r}. Pass a share in [0, 1].")
+        self.norm_sum_noise = checks.positive(
+            "norm_sum_noise", 0.02 * self.num_examples if norm_sum_noise is None else norm_sum_noise
+        )
+        self.count_noise = None if count_noise is None else checks.positive("count_noise", count_noise)
+        self.clip_sum_noise = None if clip_sum_noise is None else checks.positive("clip_sum_noise", clip_sum_noise)
+        self._spent_before = tuple(spent)
+        _check_supported(self._spent_before)
+        self.order = self._best_order() if order is None else checks.real("order", order)
+        if self.order <= 1.0:
+            raise ValueError(f"order must be above 1. Received: order={order!r}. Pass an RDP order such as 5 or 20.")
+        self._costs = sum(self._rdp(mechanism) for mechanism in self._spent_before)
+        self.count_charged = self._norm_sum_charged = self._clip_sum_charged = False
+        self._epoch, self._updates = 0, self.updates_per_epoch
+        self._update: Mechanism | None = None
+        self.noise_multiplier = self.norm_sum = self.clip_norm = None
+        if self._total - self._costs - self._set_aside() <= 0.0:
+            raise ValueError(
+                f"The budget does not pay for the noisy sums. Received: epsilon={self.budget!r}, delta={self.delta!r}, "
+                f"norm_sum_noise={self.norm_sum_noise!r}, order={self.order!r}, {len(self._spent_before)} releases "
+                "made before. Pass a larger epsilon, more noise for the sums or fewer epochs."
+            )
+        if self._plain_noise(self.order) < 2.0 * SMALLEST_NOISE:
+            raise ValueError(
+                f"The budget needs no noise at all, so it protects nobody. Received: epsilon={self.budget!r}. "
+                "Pass an epsilon of the order of 1 to 10, and a delta well below 1 / number of examples."
+            )
+
+    @property
+    def _total(self) -> float:
+        """RDP at the order that the budget allows."""
+        return (self.budget - _conversion(self.order, self.delta)) * (1.0 - _SLACK)
+
+    @property
+    def epoch(self) -> int:
+        """Returns the number of the epoch that was begun last; 0 before the first."""
+        return self._epoch
+
+    @property
+    def updates_left(self) -> int:
+        """Returns how many updates the present epoch still allows."""
+        return 0 if self._epoch == 0 else self.updates_per_epoch - self._updates
+
+    @property
+    def update(self) -> Mechanism:
+        """Returns the cost of one update of the present epoch.
+
+        With `kappa = norm_sum / (N0 clip_norm)` and `q = b / N0`: a Gaussian of noise multiplier
+        `noise_multiplier / kappa`, Poisson-sampled with probability `q / kappa`.
+        """
+        if self._update is None:
+            raise ValueError("No epoch was begun. Call charge_norm_sum and begin_epoch first.")
+        return self._update
+
+    def charge_count(self) -> None:
+        """Charges the private number of examples, before it is drawn; see `declare_count`."""
+        if self.count_noise is None or self.count_charged:
+            raise ValueError("The number of examples is public, or already charged. Received: charge_count.")
+        self._charge(Mechanism(1.0, self.count_noise, 1))
+        self.count_charged = True
+
+    def declare_count(self, released: float) -> int:
+        """Takes over the released noisy number of examples; returns N0, which is at least `batch_size`."""
+        if not self.count_charged or self._epoch:
+            raise ValueError("declare_count comes after charge_count and before the first epoch.")
+        self.num_examples = max(self.batch_size, round(checks.real("released", released)))
+        return self.num_examples
+
+    def charge_norm_sum(self) -> None:
+        """Charges the sum of norms that opens the next epoch, before it is drawn; again if the drawn one got lost."""
+        self._check_next_epoch()
+        self._charge(Mechanism(1.0, self.norm_sum_noise, 1))
+        self._norm_sum_charged = True
+
+    def charge_clip_sum(self) -> None:
+        """Charges the sum that sets the clipping norm of the next epoch; otherwise like `charge_norm_sum`."""
+        if self.clip_sum_noise is None:
+            raise ValueError("A sum for the clipping norm is not in the plan. Pass clip_sum_noise.")
+        self._check_next_epoch()
+        self._charge(Mechanism(1.0, self.clip_sum_noise, 1))
+        self._clip_sum_charged = True
+
+    def _check_next_epoch(self) -> None:
+        if self.count_noise is not None and not self.count_charged:
+            raise ValueError("The number of examples is private: charge_count and declare_count come first.")
+        if self._epoch >= self.epochs:
+            raise ValueError(f"All {self.epochs} epochs of the plan were begun. Plan more epochs.")
+
+    def begin_epoch(self, norm_sum: float, clip_norm: float) -> float:
+        """Opens an epoch with its released noisy sum of norms.
+
+        Args:
+            norm_sum: the sum as released, any finite number; kept within `(b clip_norm, N0 clip_norm]` afterwards.
+            clip_norm: clipping norm C of this epoch, above 0, public.
+
+        Returns:
+            The noise multiplier: the standard deviation of the noise on the gradient is `noise_multiplier C / b`.
+        """
+        if not self._norm_sum_charged:
+            raise ValueError("The sum of norms was not charged. Call charge_norm_sum before drawing it.")
+        norm_sum, clip_norm = checks.real("norm_sum", norm_sum), checks.positive("clip_norm", clip_norm)
+        self._norm_sum_charged = self._clip_sum_charged = False
+        self._epoch, self._updates = self._epoch + 1, 0
+        # Functions of released values only, hence free; N0 = b leaves room for one value.
+        floor, ceiling = self.batch_size * clip_norm * _ABOVE_FLOOR, self.num_examples * clip_norm
+        self.norm_sum, self.clip_norm = max(floor, min(norm_sum, ceiling)), clip_norm
+        self.noise_multiplier = self._solve()
+        self._update = self._mechanism(self.noise_multiplier, self._share)
+        return self.noise_multiplier
+
+    def charge_update(self) -> None:
+        """Charges one update, before it is released; refuses what was not planned or exceeds the budget."""
+        if self.updates_left < 1:
+            raise ValueError(
+                f"This epoch has no update left. Received: {self._updates} updates in epoch {self._epoch} of "
+                f"{self.epochs}. Begin the next epoch."
+            )
+        self._charge(self.update)
+        self._updates += 1
+
+    def epsilon(self) -> float:
+        """Returns how much of the budget is used up on the path that the releases took."""
+        return self._costs + _conversion(self.order, self.delta) if self._costs else 0.0
+
+    @property
+    def planned_noise(self) -> float:
+        """Returns the noise multiplier if every epoch cost as much as DP-SGD."""
+        return self._plain_noise(self.order)
+
+    def arguments(self) -> dict:
+        """Returns the arguments as JSON-serialisable values, the chosen order among them; `spent` is left out."""
+        return self._arguments | {"order": self.order}
+
+    def state(self) -> dict:
+        """Returns what changes during the run, as JSON-serialisable values: `num_examples`, `order` and the rest."""
+        return {name.lstrip("_"): getattr(self, name) for name in _STATE}
+
+    def resume(self, state: dict, charged) -> None:
+        """Goes on from `state`, after everything in `charged`, the mechanisms of the ledger."""
+        for name in _STATE:
+            setattr(self, name, state[name.lstrip("_")])
+        if self.norm_sum is not None:
+            self._update = self._mechanism(self.noise_multiplier, self._share)
+        charged = tuple(charged)
+        _check_supported(charged)
+        self._costs = sum(self._rdp(mechanism) for mechanism in charged)
+
+    @property
+    def _share(self) -> float:
+        """kappa: by how much the norms fall short of the clipping norm."""
+        return self.norm_sum / (self.num_examples * self.clip_norm)
+
+    def _mechanism(self, noise: float, share: float) -> Mechanism:
+        probability = self.batch_size / self.num_examples / share
+        return Mechanism(min(probability, 1.0), noise / share, 1)
+
+    def _charge(self, mechanism: Mechanism) -> None:
+        cost = self._rdp(mechanism)
+        if self._costs + cost > self._total:
+            raise ValueError(
+                f"The privacy budget is spent: epsilon={self.epsilon():.6g} of {self.budget!r}. Nothing was charged. "
+                "Stop training."
+            )
+        self._costs += cost
+
+    def _rdp(self, mechanism: Mechanism) -> float:
+        return mechanism.count * _rdp(mechanism.sampling_probability, mechanism.noise_multiplier, self.order)
+
+    def _set_aside(self) -> float:
+        """The cost of all noisy sums that are not charged yet."""
+        return sum(
+            count * _rdp(1.0, noise, self.order)
+            for count, noise in (
+                (self.epochs - self._epoch - self._norm_sum_charged, self.norm_sum_noise),
+                (self.epochs - self._epoch - self._clip_sum_charged, self.clip_sum_noise),
+                (not self.count_charged, self.count_noise),
+            )
+            if noise is not None and count
+        )
+
+    def _solve(self) -> float:
+        """The least noise with which this epoch and all later ones stay within the budget."""
+        left = self._total - self._costs - self._set_aside()
+        later = self.epochs - self._epoch
+        first = self._epoch <= round(self.first_phase * self.epochs)
+
+        def cost(noise):
+            now = self.updates_per_epoch * self._rdp(self._mechanism(noise, self._share))
+            then = self.updates_per_epoch * self._rdp(self._mechanism(noise, 1.0)) if first else now
+            return now + (later * then if later else 0.0)  # 0 times infinity is no cost
+
+        return _least_noise(cost, left)
+
+    def _best_order(self) -> float:
+        """The order of least noise when every epoch costs as much as DP-SGD: made from public values only."""
+        noise, order = min((self._plain_noise(order), order) for order in _ORDERS)
+        if noise > LARGEST_NOISE:
+            raise ValueError(
+                f"No noise multiplier up to {LARGEST_NOISE:g} meets the budget. Received: epsilon={self.budget!r}, "
+                f"delta={self.delta!r}, {len(self._spent_before)} releases made before. Pass a larger epsilon."
+            )
+        return float(order)
+
+    def _plain_noise(self, order: float) -> float:
+        """The noise of DP-SGD with this plan's noisy sums, at one order; infinity where there is none."""
+        left = self.budget - _conversion(order, self.delta)
+        sums = [(self.epochs, self.norm_sum_noise), (self.epochs, self.clip_sum_noise), (1, self.count_noise)]
+        left -= sum(count * _rdp(1.0, noise, order) for count, noise in sums if noise is not None)
+        left -= sum(m.count * _rdp(m.sampling_probability, m.noise_multiplier, order) for m in self._spent_before)
+        probability, updates = self.batch_size / self.num_examples, self.updates_per_epoch * self.epochs
+        if left <= 0.0 or updates * _rdp(probability, LARGEST_NOISE, order) > left:
+            return math.inf
+        return _least_noise(lambda noise: updates * _rdp(probability, noise, order), left)
+
+
+class FixedOrderAccountant(accountant.Accountant):
+    """RDP at one order and a budget, which must have been fixed before the first release.
+
+    Args:
+        order: RDP order above 1.
+        budget: epsilon that no path of the run exceeds at `delta`, above 0; None for releases fixed in advance.
+        delta: in (0, 1), given with the budget.
+
+    **Guarantee.**
+    Conditions: those of `Mechanism`, Poisson samples of one example; each release may depend on earlier ones, as
+    long as the sum of the RDP at this order stays within the budget on every path.
+    Bound: `guarantee`, at every delta in (0, 1); for releases that were fixed in advance also `epsilon`.
+    Not covered: choosing order or budget in view of the releases.
+    Source: `ImportanceFilter`.
+
+    Example:
+        >>> from lipdp import accounting
+        >>> releases = [Mechanism(256 / 60000, 0.8066, 9360)]
+        >>> round(accounting.compose(releases, 1e-5, FixedOrderAccountant(5.3).name), 2)
+        4.0
+    """
+
+    def __init__(self, order: float, budget: float | None = None, delta: float | None = None):
+        self.order = checks.real("order", order)
+        if self.order <= 1.0:
+            raise ValueError(f"order must be above 1. Received: order={order!r}. Pass an RDP order such as 5 or 20.")
+        self.name = f"{FIXED_ORDER}:{self.order!r}"
+        self.budget = self.delta = None
+        if budget is not None or delta is not None:
+            self.budget, self.delta = checks.positive("budget", budget), checks.delta(delta)
+            self.name += f":{self.budget!r}:{self.delta!r}"
+
+    @classmethod
+    def from_settings(cls, settings: str) -> "FixedOrderAccountant":
+        """Returns the accountant whose name is "rdp_order:" followed by `settings`."""
+        try:
+            return cls(*map(float, settings.split(":")))
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"The name of the accountant holds no order. Received: {FIXED_ORDER}:{settings}. Write it as "
+                f'"{FIXED_ORDER}:5.3", or with epsilon and delta of a budget as "{FIXED_ORDER}:5.3:2.0:1e-05".'
+            ) from error
+
+    def epsilon(self, mechanisms, delta, rough=False):
+        """Returns what is used up; see the class."""
+        _check_supported(mechanisms)
+        if not mechanisms:
+            return 0.0
+        costs = (m.count * _rdp(m.sampling_probability, m.noise_multiplier, self.order) for m in mechanisms)
+        return max(0.0, sum(costs) + _conversion(self.order, delta))
+
+    def guarantee(self, mechanisms, delta):
+        """Returns the budget, or what is used up if that is more: other paths may have cost all of it."""
+        spent = self.epsilon(mechanisms, delta)
+        if self.budget is None or not mechanisms:
+            return spent
+        at_delta = self.budget
+        if delta != self.delta:
+            at_delta += _conversion(self.order, delta) - _conversion(self.order, self.delta)
+        return max(spent, at_delta)
+
+    def describe(self, mechanisms, delta):
+        """Returns name, library, version and settings."""
+        version = importlib.metadata.version("dp-accounting")
+        fixed = f"the order {self.order:g}" + ("" if self.budget is None else f" and the budget {self.budget:g}")
+        settings = f"RDP at {fixed}, fixed in advance: noise may follow from earlier releases"
+        return {"name": self.name, "library": "dp_accounting", "version": version, "settings": settings}
+
+
+accountant.register_with_settings(FIXED_ORDER, functools.lru_cache(FixedOrderAccountant.from_settings))
+
+
+def _check_supported(mechanisms) -> None:
+    """Refuses releases of other samplers, relations and groups, which are not charged as Poisson samples."""
+    for mechanism in mechanisms:
+        if mechanism.sampler != "poisson" or mechanism.relation == REPLACE or mechanism.group_size != 1:
+            raise accountant.unsupported(FIXED_ORDER, mechanism)
+
+
+def _conversion(order: float, delta: float) -> float:
+    """Epsilon = RDP + this."""
+    return math.log1p(-1.0 / order) - math.log(delta * order) / (order - 1.0)
+
+
+@functools.lru_cache(maxsize=65536)
+def _rdp(probability: float, noise: float, order: float) -> float:
+    if noise < SMALLEST_NOISE:
+        return math.inf
+    library = rdp_privacy_accountant.RdpAccountant(orders=[order])
+    logger = logging.getLogger("absl")
+    logger.addFilter(_quiet)  # an order that does not converge costs infinity
+    try:
+        library.compose(Mechanism(probability, min(noise, LARGEST_NOISE), 1).event())
+    finally:
+        logger.removeFilter(_quiet)
+    value = float(np.ravel(library.rdp)[0])
+    return max(value, 0.0) + _ROUNDING if value == value else math.inf
+
+
+def _least_noise(cost, left: float) -> float:
+    """The smallest noise multiplier with `cost` at most `left`, to a few 1e-6 of it, always on the safe side."""
+    high = 1.0
+    while cost(high) > left:
+        if high >= LARGEST_NOISE:
+            raise ValueError("No noise multiplier meets what is left of the budget. Pass a larger epsilon.")
+        high *= 2.0
+    low = high / 2.0
+    while cost(low) <= left:
+        high, low = low, low / 2.0
+    step = 1e-6 * min(1.0, high)
+    noise = optimize.brentq(lambda z: min(cost(z), 1e6 * left) - left, low, high, xtol=step)
+    while cost(noise) > left:
+        noise += 2.0 * step
+    return noise

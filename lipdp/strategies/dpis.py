@@ -1,0 +1,156 @@
+"""DPIS: examples are drawn in proportion to the norm of their gradient."""
+
+import keras
+from keras import ops
+
+from lipdp import gradients, losses
+from lipdp.accounting.importance import ImportanceFilter
+from lipdp.sampling.importance import kept
+from lipdp.strategies.base import MARGIN, PerExample, positive, total_norm
+
+
+@keras.saving.register_keras_serializable(package="lipdp")
+class DPIS(PerExample):
+    """Trains any Keras model by importance sampling: examples of small gradient are drawn less often.
+
+    Each epoch begins with the gradient norms of all examples, and releases their noisy sum K. Each update then
+    includes an example with probability `B |g| / K`, g its clipped gradient, by rejection from what its norm was
+    when last seen; an included example contributes `g / |g|` times the constant `K / (N B)`. The mean is that of
+    DP-SGD, and while gradients are shorter than the clip norm less noise is needed for the same privacy.
+
+    Args:
+        clip_norm: L2 norm C > 0 that gradients are clipped to; with `clip_scale` the norm that they are clipped to
+            for the sum from which C follows.
+        growth: Factor k >= 1 by which a norm may have grown since it was last seen, before it is clipped to that
+            bound. An update computes about `B N / K` times the mean of `min(k |g|, C)` gradients: as many as DP-SGD
+            where all are longer than C, and on average at most `(1 + floor) k` times as many.
+        floor: Fraction in (0, 1] of the mean norm K / N: an example of shorter gradient is proposed as if it had
+            this norm.
+        first_phase: Fraction of the epochs in [0, 1] during which later epochs are planned as costly as those of
+            DP-SGD. What sampling saved is spent in the epochs after them.
+        clip_scale: None for a constant C; or the factor lambda > 0 with which C follows the released mean of the
+            norms at the beginning of each epoch.
+        norm_sum_noise: Noise multiplier of the released sums; default 0.02 N.
+        count_noise: None when the number of examples N is public. Otherwise the noise multiplier with which it is
+            released, about 0.02 of what N is believed to be; `fit` then needs `steps_per_epoch`.
+
+    Guarantee:
+        Conditions: as for `DPSGD`; `fit(epsilon=...)`, which fixes one RDP order in advance and accounts at it,
+        whatever `accountant` says. Bound: whatever norms
+        are stored, an example is included with probability at most `B C / K` and contributes `K / (N B)`, so an
+        update is a Poisson-sampled Gaussian mechanism; sums of norms have sensitivity C. Noise is solved at the
+        beginning of each epoch from what is left of the budget, and no sequence of norm sums exceeds it
+        (`accounting.importance`). A run that stops early has cost its whole budget, as what it used up until then
+        depended on the norms. Norms of examples are never released or saved: a resumed run computes them
+        anew. Not covered: an example whose gradient overflows float32; the number of gradients computed, which shows
+        in the time an update takes. Source: Wei et al. 2022, with proposals capped (otherwise probabilities would be
+        cut at 1 and contributions exceed what is accounted), sums of all norms instead of a
+        subsample, and one order for the whole run.
+
+    Example:
+        >>> from lipdp import strategies
+        >>> strategies.DPIS(clip_norm=0.5, growth=3.0).get_config()["growth"]
+        3.0
+    """
+
+    name = "dpis"
+    noise = "global, solved anew in each epoch"
+    adaptive = True
+
+    def __init__(
+        self,
+        clip_norm: float = 1.0,
+        growth: float = 5.0,
+        floor: float = 0.1,
+        first_phase: float = 0.8,
+        clip_scale: float | None = None,
+        norm_sum_noise: float | None = None,
+        count_noise: float | None = None,
+    ):
+        super().__init__(clip_norm, 1, None)
+        self.growth, self.floor = positive("growth", growth), positive("floor", floor)
+        if self.growth < 1.0 or self.floor > 1.0:
+            raise ValueError(
+                f"`growth` must be at least 1 and `floor` at most 1. Received: growth={growth!r}, floor={floor!r}."
+            )
+        if isinstance(first_phase, bool) or not isinstance(first_phase, (int, float)) or not 0.0 <= first_phase <= 1.0:
+            raise ValueError(f"`first_phase` must be in [0, 1]. Received: first_phase={first_phase!r}.")
+        self.first_phase = float(first_phase)
+        self.clip_scale = positive("clip_scale", clip_scale, optional=True)
+        self.norm_sum_noise = positive("norm_sum_noise", norm_sum_noise, optional=True)
+        self.count_noise = positive("count_noise", count_noise, optional=True)
+
+    def declared_examples(self, num_examples: int) -> int:
+        """The number of examples that plan and request name: a guess from `count_noise` where it is private."""
+        return num_examples if self.count_noise is None else max(1, round(50.0 * self.count_noise))
+
+    def filter_arguments(self, *, num_examples: int, batch_size: int, updates_per_epoch: int, epochs: int) -> dict:
+        """What `ImportanceFilter` takes beside budget and order."""
+        sums = 0.02 * num_examples if self.norm_sum_noise is None else self.norm_sum_noise
+        return {
+            "num_examples": num_examples,
+            "batch_size": batch_size,
+            "updates_per_epoch": updates_per_epoch,
+            "epochs": epochs,
+            "first_phase": self.first_phase,
+            "norm_sum_noise": sums,
+            "clip_sum_noise": None if self.clip_scale is None else sums,
+            "count_noise": self.count_noise,
+        }
+
+    def next_clip_norm(self, noisy_sum: float, budget: ImportanceFilter) -> float:
+        """C of an epoch, from the released sum of norms: post-processing."""
+        # Below one standard deviation of the noise the sum says nothing.
+        least = self.clip_scale * self.clip_norm * min(1.0, budget.clip_sum_noise / budget.num_examples)
+        return min(max(self.clip_scale * noisy_sum / budget.num_examples, least), self.clip_scale * self.clip_norm)
+
+    def norms(self, model, data, trainable=None, non_trainable=None):
+        """Gradient norms `(rows,)` of a chunk `(x, y, weight)`; 0 where a gradient is not finite."""
+        return _finite_norms(self._record(model, data, trainable, non_trainable))
+
+    def part(self, model, data, trainable=None, non_trainable=None):
+        """What one chunk of proposed examples contributes. Called inside a compiled function.
+
+        Args:
+            data: `(x, y, weight, limits, thresholds, shares)`: beside the examples, for each row what its gradient
+                is clipped to, the norm from which on it is kept (infinite for padding), and how many examples
+                it stands for in metrics.
+
+        Returns:
+            `(sums, norms, loss)`; `(x, y, y_pred, shares)` for metrics; the new non-trainable values (JAX).
+        """
+        x, y, weight, limits, thresholds, shares = data
+        record = self._record(model, (x, y, weight), trainable, non_trainable)
+        norms = _finite_norms(record)
+        chosen = ops.logical_and(weight > 0, kept(ops.minimum(norms, limits), thresholds))
+        coefficients = ops.where(chosen, MARGIN / ops.maximum(norms, 1e-30), 0.0)
+        loss = ops.sum(ops.where(shares > 0, ops.stop_gradient(record.values) * shares, 0.0))
+        return (record.weighted_sum(coefficients), norms, loss), (x, y, record.y_pred, shares), record.non_trainable
+
+    def _record(self, model, data, trainable, non_trainable):
+        x, y, weight = data
+        return gradients.capture(
+            model,
+            x,
+            y,
+            weight,
+            loss_values=lambda y_true, y_pred: losses.example_values(model.loss, y_true, y_pred),
+            trainable=trainable,
+            non_trainable=non_trainable,
+        )
+
+    def get_config(self) -> dict:
+        return {
+            "clip_norm": self.clip_norm,
+            "growth": self.growth,
+            "floor": self.floor,
+            "first_phase": self.first_phase,
+            "clip_scale": self.clip_scale,
+            "norm_sum_noise": self.norm_sum_noise,
+            "count_noise": self.count_noise,
+        }
+
+
+def _finite_norms(record):
+    norms = total_norm(record.squared_norms())
+    return ops.where(ops.isfinite(norms), norms, 0.0)
