@@ -112,6 +112,7 @@ def test_rejected_padding_and_overflowing_rows_add_nothing():
     assert (total == 0.0).all() and norms[2] == 0.0 and np.isfinite(norms).all()
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize("arguments", [{}, {"clip_scale": 2.0}, {"count_noise": 8.0}, {"first_phase": 0.0}])
 def test_the_budget_is_met_and_what_is_accounted_is_executed(arguments):
     model = network()
@@ -156,6 +157,7 @@ def test_the_noise_added_is_the_noise_charged():
         assert q * 400 * release.sensitivity == pytest.approx(1.0, rel=1e-9)
 
 
+@pytest.mark.backend_free
 def test_it_learns_and_draws_few_examples_of_small_gradient():
     x, y = blobs(800)
     model = network()
@@ -179,6 +181,7 @@ def test_chunks_compute_the_same_updates():
         assert a.noise_multiplier == pytest.approx(b.noise_multiplier, rel=1e-3)
 
 
+@pytest.mark.backend_free
 def test_a_seed_repeats_a_run_and_no_seed_does_not():
     runs = []
     for seed in (5, 5, None):
@@ -189,6 +192,7 @@ def test_a_seed_repeats_a_run_and_no_seed_does_not():
     assert not np.allclose(runs[0], runs[2], atol=1e-3)
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize(
     "update, arguments", [(3, {}), (10, {"clip_scale": 2.0}), (14, {"clip_scale": 2.0, "count_noise": 8.0}), (20, {})]
 )
@@ -212,6 +216,7 @@ def test_a_run_goes_on_within_an_epoch(tmp_path, update, arguments):
         loaded.fit(*blobs(), **fit)
 
 
+@pytest.mark.backend_free
 def test_the_file_holds_no_number_of_the_data():
     x, y = blobs(397)
     model = network()
@@ -228,6 +233,7 @@ def test_the_file_holds_no_number_of_the_data():
     }  # fmt: skip
 
 
+@pytest.mark.backend_free
 def test_an_older_file_forgets_no_sum():
     model = network()
     model.fit(*blobs(), epochs=1, epsilon=1.0, strategy=DPIS(), **FIT)
@@ -240,6 +246,7 @@ def test_an_older_file_forgets_no_sum():
     assert run.ledger.releases == releases
 
 
+@pytest.mark.backend_free
 def test_more_budget_keeps_the_order():
     model = network()
     model.fit(*blobs(), epochs=1, epsilon=1.0, strategy=DPIS(), **FIT)
@@ -251,6 +258,7 @@ def test_more_budget_keeps_the_order():
     assert kinds(model) == {"gradient": 30, "norm_sum": 3}
 
 
+@pytest.mark.backend_free
 def test_the_budget_cannot_shrink():
     model = network()
     model.fit(*blobs(), epochs=3, epsilon=3.0, strategy=DPIS(), callbacks=[stop_at(model, 3)], **FIT)
@@ -260,6 +268,7 @@ def test_the_budget_cannot_shrink():
     assert model.run.ledger.updates == 3 and model.privacy.epsilon() == 3.0
 
 
+@pytest.mark.backend_free
 def test_it_continues_what_another_strategy_spent():
     model = network()
     model.fit(*blobs(), epochs=1, epsilon=1.0, strategy="dpsgd", **FIT)
@@ -269,6 +278,7 @@ def test_it_continues_what_another_strategy_spent():
         model.fit(*blobs(), epochs=1, epsilon=9.0, strategy="dpsgd", **FIT)
 
 
+@pytest.mark.backend_free
 @pytest.mark.filterwarnings("ignore:delta is not below")
 @pytest.mark.parametrize("noise", [-1e9, 1e9, 0.0])
 def test_no_released_sum_exceeds_the_budget(monkeypatch, noise):
@@ -284,6 +294,7 @@ def test_no_released_sum_exceeds_the_budget(monkeypatch, noise):
     assert all(0 < r.sampling_probability <= 1 for r in model.run.ledger.entries)
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize("validation", [False, True])
 def test_without_training_metrics_nothing_private_is_logged(validation):
     x, y = blobs()
@@ -295,6 +306,7 @@ def test_without_training_metrics_nothing_private_is_logged(validation):
     assert {name for name in history if not name.startswith("val_")} == {"epsilon"}
 
 
+@pytest.mark.backend_free
 def test_metrics_are_those_of_the_data_and_not_of_the_proposals():
     x, y = blobs(1000)
     model = network(optimizer=keras.optimizers.SGD(0.0))
@@ -304,6 +316,7 @@ def test_metrics_are_those_of_the_data_and_not_of_the_proposals():
     assert history["loss"][-1] == pytest.approx(exact["loss"], rel=0.1)
 
 
+@pytest.mark.backend_free
 def test_eager_execution_does_the_same():
     results = []
     for eager in (False, True):
@@ -313,6 +326,7 @@ def test_eager_execution_does_the_same():
     np.testing.assert_allclose(*results, atol=2e-4)
 
 
+@pytest.mark.backend_free
 def test_an_interrupted_update_stays_charged():
     model = network()
 
@@ -327,6 +341,7 @@ def test_an_interrupted_update_stays_charged():
     assert model.run.ledger.updates == 20 and model.privacy.epsilon() <= 2.0
 
 
+@pytest.mark.backend_free
 def test_a_recurrent_network_learns_texts():
     texts = data.made_up_text(400, length=8)
     keras.utils.set_random_seed(0)
@@ -337,6 +352,7 @@ def test_a_recurrent_network_learns_texts():
     assert model.privacy.epsilon() <= 8.0
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize(
     "arguments, match",
     [
@@ -355,6 +371,7 @@ def test_wrong_settings_are_refused(arguments, match):
         DPIS(**arguments)
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize(
     "arguments, match",
     [
@@ -374,6 +391,7 @@ def test_what_it_cannot_do_is_refused(arguments, match):
     assert model.run.ledger.releases == 0
 
 
+@pytest.mark.backend_free
 def test_dropout_is_refused_and_recurrent_layers_without_it_are_not():
     inputs = keras.Input((4, 2))
     for layer in (keras.layers.LSTM(3, dropout=0.5), keras.layers.LSTM(3)):
@@ -388,6 +406,7 @@ def test_dropout_is_refused_and_recurrent_layers_without_it_are_not():
         assert model.run.ledger.updates == (0 if layer.dropout else 10)
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize("arguments", [{"sampling": "fixed_size"}, {"accountant": "filter"}])
 def test_what_cannot_be_charged_at_its_order_is_not_continued(arguments):
     model = network()
@@ -398,6 +417,7 @@ def test_what_cannot_be_charged_at_its_order_is_not_continued(arguments):
     assert model.run.ledger.releases == releases
 
 
+@pytest.mark.backend_free
 def test_the_file_of_an_unseeded_run_holds_no_key(tmp_path):
     """Draws of proposals come from the operating system; the key of the noise is only saved for a fixed seed."""
     for seed in (None, 0):
@@ -414,6 +434,7 @@ def test_the_file_of_an_unseeded_run_holds_no_key(tmp_path):
             assert not {"seed", "key"} & set(loaded.run.adaptive["state"]) and loaded.run.pass_key is None
 
 
+@pytest.mark.backend_free
 def test_the_statement_in_every_format():
     model = network()
     model.fit(*blobs(), epochs=1, epsilon=2.0, strategy=DPIS(count_noise=8.0), steps_per_epoch=3, **FIT)
@@ -435,12 +456,14 @@ def test_the_statement_in_every_format():
                 ask()
 
 
+@pytest.mark.backend_free
 def test_several_updates_per_execution_are_refused():
     model = network(steps_per_execution=2)
     with pytest.raises(ValueError, match="steps_per_execution"):
         model.fit(*blobs(), epsilon=1.0, strategy=DPIS(), **FIT)
 
 
+@pytest.mark.backend_free
 def test_its_settings_survive():
     strategy = DPIS(clip_norm=0.3, growth=3.0, clip_scale=1.5)
     config = keras.saving.serialize_keras_object(strategy)
