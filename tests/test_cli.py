@@ -257,7 +257,9 @@ def test_models_of_others_are_refused(tmp_path, capsys, run):
     (tmp_path / "m.keras").write_bytes(content)
     assert "is not a model that lipdp can read" in refusal(capsys, *words)
 
-    foreign = keras.Sequential([keras.Input((8, 8, 1)), keras.layers.BatchNormalization(), keras.layers.Flatten()])
+    foreign = keras.Sequential(
+        [keras.Input((8, 8, 1)), keras.layers.Flatten(), keras.layers.BatchNormalization(), keras.layers.Dense(10)]
+    )
     foreign.save(tmp_path / "m.keras")
     assert "BatchNormalization" in refusal(capsys, *words)
 
