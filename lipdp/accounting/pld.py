@@ -46,6 +46,11 @@ def _self_compose(pmf: pld_pmf.DensePLDPmf, count: int) -> pld_pmf.DensePLDPmf:
     library's make the time grow with the count instead of its square root).
     """
     mass = pmf._probs
+    # Where losses of one release exceed some 700, e^loss overflows and the masses are no distribution any more.
+    with np.errstate(over="ignore", invalid="ignore"):
+        total = float(np.sum(mass)) + pmf._infinity_mass
+    if not abs(total - 1.0) < 1e-6 or np.min(mass) < -1e-9:
+        return pld_pmf.DensePLDPmf(pmf._discretization, 0, np.array([0.0]), 1.0, True)
     if count == 1:
         return pmf
     index = np.arange(len(mass))
