@@ -28,8 +28,8 @@ NOT_COVERED = (
     "Preprocessing fitted to the data: means, vocabularies, class weights, removed outliers.",
     "Floating-point arithmetic: the Gaussian noise is a float32 approximation, and its generator "
     "is not cryptographic. Rounding of matrix products is covered as independent errors (1e-5 per layer).",
-    "Seeds, the state of the random generators (model files contain it) and who was in which batch: keep "
-    "them secret. Who knows a generator's state can subtract the noise.",
+    "Seeds, the state of the random generators (in model files of runs with a fixed seed) and who was in which "
+    "batch: keep them secret. Who knows a generator's state can subtract the noise.",
     "Side channels: running time, memory, and the realised size of each batch.",
 )
 
