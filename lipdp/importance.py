@@ -1,6 +1,7 @@
 """Conducts a run of DPIS: norm passes, released sums, proposals and updates, each charged before it is made."""
 
 import dataclasses
+import itertools
 import math
 
 import numpy as np
@@ -138,8 +139,8 @@ class Conductor:
     def placeholders(self):
         """Endless batches without content, for Keras to count updates by."""
         empty = tree.map_structure(lambda leaf: np.zeros((1, *leaf.shape[1:]), leaf.dtype), (self._x, self._y))
-        while True:
-            yield (*empty, np.zeros(1, "float32"))
+        # TensorFlow keeps an iterator as long as the process lives: this one does not hold the data.
+        return ((*empty, np.zeros(1, "float32")) for _ in itertools.count())
 
     def _note(self) -> None:
         self._model.run.adaptive = {

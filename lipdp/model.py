@@ -169,9 +169,9 @@ class _PrivateTraining:
             sampling=sampling,
             examples_per_person=examples_per_person,
         )
-        with session.armed(verbose), backend.full_precision():
+        with session.armed(verbose), session.batches() as batches, backend.full_precision():
             return super().fit(
-                session.batches(),
+                batches,
                 epochs=epochs,
                 verbose=verbose,
                 callbacks=session.callbacks(callbacks),

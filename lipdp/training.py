@@ -272,14 +272,17 @@ class Session:
             # Keras leaves the data iterator in a cycle, and TensorFlow warns when it outlives Python.
             gc.collect()
 
+    @contextlib.contextmanager
     def batches(self):
         """Endless padded batches; Keras takes as many as there are updates."""
         if self.conductor is not None:
-            return self.conductor.placeholders()
+            yield self.conductor.placeholders()
+            return
         run = self.model.run
         passes = self.plan.sampler in EPOCH_SAMPLERS
         start = run.ledger.position(self._release()) if passes else run.ledger.updates
-        return samplers.poisson_batches(self.sampler, self.x, self.y, self.layout, start)
+        with contextlib.closing(samplers.Batches(self.sampler, self.x, self.y, self.layout, start)) as batches:
+            yield iter(batches)
 
     def callbacks(self, given) -> list:
         """The user's callbacks behind the one that charges, so that they find epsilon in their logs."""

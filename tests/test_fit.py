@@ -1,5 +1,8 @@
 """`fit` with a budget: what is planned, executed, charged and logged."""
 
+import gc
+import weakref
+
 import keras
 import numpy as np
 import pytest
@@ -33,6 +36,21 @@ def test_it_learns():
     model = mlp()
     model.fit(x, y, epochs=10, epsilon=8.0, seed=0, **FIT)
     assert model.evaluate(x, y, verbose=0, return_dict=True)["accuracy"] > 0.9
+
+
+@pytest.mark.parametrize("strategy", ["clipless", "dpis"])
+def test_nothing_holds_the_data_after_training(strategy):
+    # TensorFlow keeps an unfinished generator for as long as the process lives.
+    model, (x, y) = mlp(), blobs()
+    if strategy == "dpis":
+        plain = keras.Sequential([keras.Input(x.shape[1:]), keras.layers.Dense(3)])
+        model = lipdp.DP_Model.from_keras(plain)
+        model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    data = weakref.ref(x)
+    model.fit(x, y, epochs=1, epsilon=2.0, strategy=strategy, **FIT)
+    del x, y
+    gc.collect()
+    assert data() is None
 
 
 def test_the_last_epoch_ends_at_the_budget():

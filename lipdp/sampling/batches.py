@@ -46,26 +46,28 @@ class Layout:
 class _Buffers:
     """Arrays that are written again once nobody else holds them.
 
-    Frameworks may alias the memory of a numpy array instead of copying it; they then hold a reference,
-    which shows in its count.
+    Frameworks may alias the memory of a numpy array instead of copying it; they then hold a view of ours,
+    which shows in its count of references.
     """
 
     def __init__(self):
         self._arrays: list[np.ndarray] = []
 
     def take(self, shape, dtype) -> np.ndarray:
+        rows = shape[0]
         for i in range(len(self._arrays)):
             # Two references: the list's and the argument of getrefcount.
-            if self._arrays[i].shape == shape and sys.getrefcount(self._arrays[i]) == 2:
-                return self._arrays[i]
+            if len(self._arrays[i]) >= rows and sys.getrefcount(self._arrays[i]) == 2:
+                return self._arrays[i][:rows]
         if len(self._arrays) >= 8:
             self._arrays.pop(0)
-        self._arrays.append(np.empty(shape, dtype))
-        return self._arrays[-1]
+        # With room for the larger of the draws to come.
+        self._arrays.append(np.empty((rows + rows // 8, *shape[1:]), dtype))
+        return self._arrays[-1][:rows]
 
 
-def poisson_batches(sampler, x, y, layout: Layout, start: int):
-    """Yields `(x, y, weight)` of updates `start`, `start + 1`, ... without end.
+class Batches:
+    """The padded batches of updates `start`, `start + 1`, ... without end.
 
     Args:
         sampler: Object with `draw(update) -> indices`.
@@ -74,27 +76,36 @@ def poisson_batches(sampler, x, y, layout: Layout, start: int):
         layout: How many rows to pad to.
         start: Number of the first update.
 
-    The weight of a drawn row is 1, of a padding row 0; padding rows are zero.
+    Iterating yields `(x, y, weight)`. The weight of a drawn row is 1, of a padding row 0; padding rows are zero.
+    Frameworks may keep the iterator for as long as the process lives: `close` lets go of the arrays.
     """
-    leaves = tree.flatten((x, y))
-    pools = [_Buffers() for _ in leaves]
-    weights = _Buffers()
-    update = start
-    while True:
-        drawn = sampler.draw(update)
-        rows, k = layout.rows(len(drawn)), len(drawn)
+
+    def __init__(self, sampler, x, y, layout: Layout, start: int):
+        self.sampler, self.layout, self.start = sampler, layout, start
+        self._held = ((x, y), [_Buffers() for _ in tree.flatten((x, y))], _Buffers())
+
+    def __iter__(self):
+        update = self.start
+        while self._held is not None:
+            # No reference to what is yielded or held stays in this frame: the buffers can be found free.
+            yield self._fill(update, *self._held)
+            update += 1
+
+    def close(self) -> None:
+        """Ends the iteration and frees the memory."""
+        self._held = None
+
+    def _fill(self, update: int, data, pools, weights):
+        drawn = self.sampler.draw(update)
+        rows, k = self.layout.rows(len(drawn)), len(drawn)
         filled = []
-        for leaf, pool in zip(leaves, pools, strict=True):
+        for leaf, pool in zip(tree.flatten(data), pools, strict=True):
             buffer = pool.take((rows, *leaf.shape[1:]), leaf.dtype)
             # The clip mode writes straight into the buffer; all indices are in range.
             np.take(leaf, drawn, axis=0, out=buffer[:k], mode="clip")
             buffer[k:] = 0
             filled.append(buffer)
-            del buffer
         weight = weights.take((rows,), np.dtype("float32"))
         weight[:k] = 1.0
         weight[k:] = 0.0
-        yield (*tree.pack_sequence_as((x, y), filled), weight)
-        # Keep no reference, so that the buffers can be found free.
-        del filled, weight
-        update += 1
+        return (*tree.pack_sequence_as(data, filled), weight)

@@ -1,11 +1,14 @@
 """Padded batches hold exactly what was drawn, also while earlier ones are still in use."""
 
+import gc
+import weakref
+
 import keras
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lipdp.sampling import Layout, PoissonSampler, poisson_batches
+from lipdp.sampling import Batches, Layout, PoissonSampler
 
 
 @given(
@@ -38,7 +41,7 @@ def test_chunks_have_one_shape():
 def test_batches_hold_the_drawn_rows():
     x, y = np.arange(300, dtype="float32").reshape(100, 3), np.arange(100, dtype="int32")
     sampler = PoissonSampler(100, 0.3, seed=0)
-    batches = poisson_batches(sampler, x, y, Layout(30, None, False), start=5)
+    batches = iter(Batches(sampler, x, y, Layout(30, None, False), start=5))
     for t in range(5, 30):
         bx, by, w = next(batches)
         drawn = sampler.draw(t)
@@ -54,7 +57,7 @@ def test_buffers_in_use_are_never_overwritten():
     x = np.random.default_rng(0).normal(size=(400, 50)).astype("float32")
     y = np.arange(400, dtype="int32")
     sampler = PoissonSampler(400, 0.2, seed=1)
-    batches = poisson_batches(sampler, x, y, Layout(80, None, True), start=0)
+    batches = iter(Batches(sampler, x, y, Layout(80, None, True), start=0))
     held = [keras.tree.map_structure(keras.ops.convert_to_tensor, next(batches)) for _ in range(20)]
     for t, (bx, by, _) in enumerate(held):
         drawn = sampler.draw(t)
@@ -64,7 +67,7 @@ def test_buffers_in_use_are_never_overwritten():
 
 def test_buffers_are_reused_once_free():
     x, y = np.zeros((400, 5), "float32"), np.zeros(400, "int32")
-    batches = poisson_batches(PoissonSampler(400, 0.2, seed=1), x, y, Layout(80, None, True), start=0)
+    batches = iter(Batches(PoissonSampler(400, 0.2, seed=1), x, y, Layout(80, None, True), start=0))
     seen = set()
     for _ in range(20):
         bx, _, _ = next(batches)
@@ -73,12 +76,36 @@ def test_buffers_are_reused_once_free():
     assert len(seen) <= 3
 
 
+def test_buffers_of_many_sizes_stay_few():
+    x, y = np.zeros((4000, 5), "float32"), np.zeros(4000, "int32")
+    batches = iter(Batches(PoissonSampler(4000, 0.2, seed=1), x, y, Layout(800, None, False), start=0))
+    seen = set()
+    for _ in range(20):
+        bx, _, _ = next(batches)
+        seen.add(bx.ctypes.data)
+        del bx, _
+    assert len(seen) <= 3
+
+
+def test_closed_batches_hold_no_data():
+    x, y = np.zeros((100, 5), "float32"), np.zeros(100, "int32")
+    alive = weakref.ref(x)
+    source = Batches(PoissonSampler(100, 0.2, seed=1), x, y, Layout(20, None, False), start=0)
+    iterator = iter(source)
+    next(iterator)
+    source.close()
+    del x
+    gc.collect()
+    assert alive() is None
+    assert next(iterator, None) is None
+
+
 def test_batches_survive_the_tensorflow_pipeline():
     import tensorflow as tf
 
     x, y = np.random.default_rng(0).normal(size=(300, 20)).astype("float32"), np.arange(300, dtype="int32")
     sampler = PoissonSampler(300, 0.3, seed=1)
-    batches = poisson_batches(sampler, x, y, Layout(90, None, False), start=0)
+    batches = iter(Batches(sampler, x, y, Layout(90, None, False), start=0))
     signature = (
         tf.TensorSpec((None, 20), tf.float32),
         tf.TensorSpec((None,), tf.int32),
