@@ -59,7 +59,8 @@ def capture(model, x, y, weight, *, loss_values, views=1, trainable=None, non_tr
         The gradients of the record are those of `weight_i * mean(loss of the rows of i)`: example i enters no other
         gradient, provided that no layer mixes examples (`supported`). A weight of 0 gives gradients of exactly
         zero as long as the loss of the padding is finite. Norms are computed in float32; where terms cancel a
-        margin of twice the unit in the last place is added. Not covered: losses that are NaN or infinite.
+        margin of twice the unit in the last place is added. Where the gradient of an example is not finite, neither is
+        its norm, and `weighted_sum` leaves it out on request.
 
     Example:
         >>> import keras

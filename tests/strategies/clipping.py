@@ -28,6 +28,25 @@ def rows(number, features=6, classes=3, seed=0, scale=1.0):
     return x.astype("float32"), rng.integers(0, classes, number).astype("int32")
 
 
+def overflowing(model, number):
+    """Examples for a model whose first layer has large weights: one of which an activation is NaN, one of norm 1e30.
+
+    Returns:
+        Finite inputs with the two, without them, labels, and the rows of the two.
+    """
+    first = next(layer for layer in model.layers if isinstance(layer, keras.layers.Dense))
+    kernel = ops.convert_to_numpy(first.kernel).copy()
+    kernel[0], kernel[1] = 30.0, -30.0
+    first.kernel.assign(kernel)
+    first.activation = keras.activations.linear  # TensorFlow's tanh swallows NaN
+    x, y = rows(number)
+    x[:, :2] *= 0.01
+    wild = x.copy()
+    wild[3, :2] = 3e38  # infinity less infinity
+    wild[5, 2:] *= 1e30
+    return wild, x, y, (3, 5)
+
+
 def averaged(model, strategy, data, state=None, chunks=1):
     """What the optimizer receives, and the query: arrays, from `(x, y, weight)`."""
     model.run.settings = Settings(BATCH, None, True)

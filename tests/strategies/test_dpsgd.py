@@ -5,7 +5,7 @@ import itertools
 import keras
 import numpy as np
 import pytest
-from clipping import BATCH, averaged, flat, logistic_gradients, plain, rows
+from clipping import BATCH, averaged, flat, logistic_gradients, overflowing, plain, rows
 
 import lipdp
 from lipdp import certify, losses, strategies
@@ -46,6 +46,21 @@ def test_one_example_moves_the_gradient_by_at_most_the_clip_norm(name):
                 assert np.linalg.norm([moved[i] for i in group]) <= norm / BATCH
     # The bound is met, so the search above was not idle.
     assert largest >= 0.9 * strategy.clip_norm / BATCH
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_an_example_that_overflows_contributes_nothing(name):
+    strategy = STRATEGIES[name]
+    model = plain(hidden=5)
+    model.layers[2].rate = 0.0
+    wild, x, y, pair = overflowing(model, BATCH)
+    for row in pair:  # clipping per layer must leave out the layers that do not overflow too
+        weight, one = ONES.copy(), x.copy()
+        weight[row], one[row] = 0.0, wild[row]
+        with_it, query = averaged(model, strategy, (one, y, ONES))
+        without, other_query = averaged(model, strategy, (x, y, weight))
+        np.testing.assert_allclose(flat(with_it), flat(without), rtol=1e-5, atol=1e-8)
+        assert [a - b for a, b in zip(query, other_query, strict=True)] == [-0.5] * len(query)  # not below the norm
 
 
 def test_layers_that_draw_per_row_are_refused():
