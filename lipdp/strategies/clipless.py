@@ -5,7 +5,7 @@ import math
 import keras
 from keras import ops
 
-from lipdp import backend, bounds, losses
+from lipdp import backend, bounds, gradients, losses
 from lipdp.strategies.base import Calibration, Strategy
 from lipdp.strategies.quantile import FOLLOWING, optional
 
@@ -72,6 +72,7 @@ class Clipless(Strategy):
         return self._quantile is not None
 
     def calibrate(self, model, loss, batch_size: int) -> Calibration:
+        gradients.refuse_untrainable(model)
         outputs = model.output_shape[-1]
         first = loss.lipschitz(outputs)
         propagated = bounds.propagate(model, first)

@@ -68,6 +68,29 @@ def averaged(model, strategy, data, state=None, chunks=1):
     return [ops.convert_to_numpy(g).astype("float64") for g in gradient], [float(q) for q in query]
 
 
+def resumes(make, x, y, path, updates=7, **arguments):
+    """Asserts that a run that is interrupted within an epoch, saved and loaded ends as the uninterrupted one."""
+    arguments |= {"epochs": 2, "batch_size": 20, "delta": 1e-3, "seed": 9, "verbose": 0}
+    whole, part = make(), make()
+    whole.fit(x, y, **arguments)
+
+    def check(batch, logs=None):
+        part.stop_training = part.stop_training or part.run.ledger.updates >= updates
+
+    part.fit(x, y, callbacks=[keras.callbacks.LambdaCallback(on_train_batch_end=check)], **arguments)
+    assert part.run.ledger.updates == updates < whole.run.ledger.updates
+    part.save(path)
+    resumed = keras.saving.load_model(path)
+    (moved,) = resumed.optimizer.strategy_state
+    assert float(moved.numpy()) not in (0.0, 1.0)
+    resumed.fit(x, y, **arguments)
+    assert resumed.run.ledger == whole.run.ledger
+    for a, b in zip(whole.get_weights(), resumed.get_weights(), strict=True):
+        np.testing.assert_array_equal(a, b)
+    for a, b in zip(whole.optimizer.strategy_state, resumed.optimizer.strategy_state, strict=True):
+        np.testing.assert_array_equal(a.numpy(), b.numpy())
+
+
 def logistic_gradients(model, x, y):
     """Per-example gradients of logistic regression, by hand in float64: `(rows, features * classes + classes)`."""
     kernel, bias = (ops.convert_to_numpy(v).astype("float64") for v in model.trainable_variables)

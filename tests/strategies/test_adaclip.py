@@ -180,6 +180,18 @@ def test_a_resumed_run_repeats_an_uninterrupted_one(tmp_path):
     assert {r.strategy for r in resumed.run.ledger.entries} == {"adaclip", "dpsgd"}
 
 
+def test_a_run_in_chunks_repeats_one_without():
+    x, y = rows(100)
+    found = []
+    for chunk in (None, 7):
+        model = plain()
+        arguments = {"epochs": 2, "noise_multiplier": 1.0, "seed": 3, "physical_batch_size": chunk}
+        model.fit(x, y, strategy=strategies.AdaCliP(0.5, variance_momentum=0.5), **arguments, **FIT)
+        assert int(model.optimizer.iterations.numpy()) == model.run.ledger.updates == 10
+        found.append(flat([*model.get_weights(), *(v.numpy() for v in model.optimizer.strategy_state)]))
+    np.testing.assert_allclose(*found, rtol=1e-3, atol=1e-5)
+
+
 def regression(strategy, d, updates=300, batch=500, examples=5000):
     """Squared distance of the weights to the truth after private linear regression on d features.
 
