@@ -192,11 +192,7 @@ class _PrivateTraining:
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
         """In training: the weighted sum over the expected batch size, a constant. Otherwise the mean."""
-        if self.losses:
-            raise ValueError(
-                "Additional losses (regularisers, `add_loss`) have no sensitivity bound. Remove them from layer "
-                f"configurations. Received: {len(self.losses)} of them."
-            )
+        losses.refuse_additional(self.losses)
         values = losses.example_values(self.loss, y, y_pred)
         if sample_weight is None:
             return ops.mean(values)

@@ -6,7 +6,7 @@ import pytest
 from models import DELTA, blobs, mlp, same, state
 
 import lipdp
-from lipdp import layers, losses
+from lipdp import layers, losses, strategies
 
 X, Y = blobs()
 NAN = X.copy()
@@ -162,6 +162,58 @@ def test_regularisers_are_refused():
     with pytest.raises(ValueError, match="regular|Additional losses"):
         model.fit(X, Y, epsilon=1.0, batch_size=40, verbose=0)
     assert model.run.ledger.updates == 0
+
+
+def test_ragged_and_sparse_data_are_refused():
+    sequences = [[1] * (i % 3 + 1) for i in range(400)]
+    received = [sequences, np.array(sequences, dtype=object)]
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        ragged = tf.ragged.constant(sequences)
+        received += [ragged, tf.data.Dataset.from_tensor_slices((ragged, Y)), tf.sparse.from_dense(X)]
+    for x in received:
+        with pytest.raises(ValueError, match="pad_sequences"):
+            mlp().fit(x, None if hasattr(x, "cardinality") else Y, epsilon=1.0, batch_size=40, verbose=0)
+
+
+@pytest.mark.parametrize("strategy", ["clipless", strategies.Clipless(quantile=0.5), "dpsgd", "adaclip", "dpis"])
+def test_a_model_without_trainable_weights_is_refused(strategy):
+    model = mlp()
+    model.trainable = False
+    model.compile("sgd", loss=model.loss)
+    before = state(model)
+    with pytest.raises(ValueError, match="no trainable weights"):
+        model.fit(X, Y, epsilon=1.0, batch_size=40, strategy=strategy, verbose=0)
+    assert same(before, state(model))
+
+
+class Penalised(layers.LipschitzLayer):
+    def call(self, inputs):
+        self.add_loss(keras.ops.mean(inputs))
+        return inputs
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        strategies.Clipless(),
+        strategies.Clipless(quantile=0.5),
+        strategies.DPSGD(),
+        strategies.AdaCliP(),
+        strategies.DPIS(),
+    ],
+    ids=["clipless", "clipless with a quantile", "dpsgd", "adaclip", "dpis"],
+)
+def test_losses_that_a_layer_adds_are_refused(strategy):
+    model = lipdp.DP_Sequential([layers.BoundedInput((8,)), Penalised(), layers.SpectralDense(3)])
+    model.compile("sgd", loss=losses.SparseCategoricalCrossentropy(clip=0.5))
+    with pytest.raises(ValueError, match="Additional losses"):
+        model.fit(X, Y, epsilon=1.0, batch_size=40, strategy=strategy, verbose=0)
+    # Clipless finds them when the step is traced. JAX holds the weights by then, so nobody can tell that nothing
+    # was released, and the charge stays.
+    if strategy.per_example or keras.backend.backend() == "tensorflow":
+        assert model.run.ledger.releases == 0
 
 
 def test_weights_that_are_not_finite_are_refused():

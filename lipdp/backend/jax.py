@@ -58,15 +58,15 @@ def chunked_train_step(model, state, data, chunk: int):
 
 
 def gradient(model, x, total, trainable, non_trainable):
-    """Gradient of `total(y_pred)`, a scalar and anything else, for the trainable variables.
+    """Gradient of `total(y_pred, added_losses)`, a scalar and anything else, for the trainable variables.
 
     Returns:
         The gradients, the scalar, what came with it, the outputs, and the model's new non-trainable values (JAX).
     """
 
     def run(trainable):
-        y_pred, updated = model.stateless_call(trainable, non_trainable, x, training=True)
-        value, results = total(y_pred)
+        y_pred, updated, added = model.stateless_call(trainable, non_trainable, x, training=True, return_losses=True)
+        value, results = total(y_pred, added)
         return value, (results, y_pred, updated)
 
     (value, (results, y_pred, updated)), gradients = jax.value_and_grad(run, has_aux=True)(trainable)

@@ -51,7 +51,7 @@ def chunked_train_step(model, data, chunk: int):
 
 
 def gradient(model, x, total, trainable=None, non_trainable=None):
-    """Gradient of `total(y_pred)`, a scalar and anything else, for the trainable variables.
+    """Gradient of `total(y_pred, added_losses)`, a scalar and anything else, for the trainable variables.
 
     Returns:
         The gradients, the scalar, what came with it, the outputs, and the model's new non-trainable values (JAX).
@@ -59,7 +59,7 @@ def gradient(model, x, total, trainable=None, non_trainable=None):
     variables = model.trainable_weights
     with tf.GradientTape() as tape:
         y_pred = model(x, training=True)
-        value, results = total(y_pred)
+        value, results = total(y_pred, model.losses)
     gradients = tape.gradient(value, variables, unconnected_gradients="zero")
     return [tf.convert_to_tensor(g) for g in gradients], value, results, y_pred, None
 

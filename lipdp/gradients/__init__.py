@@ -2,6 +2,6 @@
 
 from lipdp.gradients.capture import capture
 from lipdp.gradients.record import Record
-from lipdp.gradients.supported import supported
+from lipdp.gradients.supported import refuse_untrainable, supported
 
-__all__ = ["Record", "capture", "supported"]
+__all__ = ["Record", "capture", "refuse_untrainable", "supported"]

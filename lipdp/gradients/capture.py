@@ -5,7 +5,7 @@ import contextlib
 import keras
 from keras import ops, tree
 
-from lipdp import backend
+from lipdp import backend, losses
 from lipdp.gradients.factors import Zero, merge
 from lipdp.gradients.leaves import leaves
 from lipdp.gradients.record import Record
@@ -55,11 +55,15 @@ def capture(model, x, y, weight, *, loss_values, views=1, trainable=None, non_tr
     Returns:
         A `Record`.
 
+    Raises:
+        ValueError: a layer adds a loss of its own.
+
     Guarantee:
         The gradients of the record are those of `weight_i * mean(loss of the rows of i)`: example i enters no other
         gradient, provided that no layer mixes examples (`supported`). A weight of 0 gives gradients of exactly
         zero as long as the loss of the padding is finite. Norms are computed in float32; where terms cancel a
-        margin of twice the unit in the last place is added. Not covered: losses that are NaN or infinite.
+        margin of twice the unit in the last place is added. Where the gradient of an example is not finite, neither is
+        its norm, and `weighted_sum` leaves it out on request.
 
     Example:
         >>> import keras
@@ -83,9 +87,13 @@ def capture(model, x, y, weight, *, loss_values, views=1, trainable=None, non_tr
         with _overridden(found, tape):
             if keras.backend.backend() == "jax":
                 training = {"training": True} if model._call_has_training_arg else {}
-                y_pred, updated = model.stateless_call(trainable, non_trainable, x, **training)
+                y_pred, updated, added = model.stateless_call(
+                    trainable, non_trainable, x, return_losses=True, **training
+                )
             else:
                 y_pred, updated = model(x, training=True), None
+                added = model.losses
+        losses.refuse_additional(added)
         values = loss_values(y, y_pred)
         total = ops.sum(weight * ops.mean(ops.reshape(values, (-1, views)), axis=1))
         uses[:] = tape.uses

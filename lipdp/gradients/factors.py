@@ -1,7 +1,8 @@
 """Forms in which the gradients of one variable, one per example, are held.
 
 Each form answers the same questions: `squared_norm()`, `scaled_squared_norm(centre, inverse_scale)` and
-`weighted_sum(coefficients)`; `whole()` is the way out, all gradients at full size.
+`weighted_sum(coefficients)`; `masked(keep)` is the same form with zeros in place of examples that are not kept;
+`whole()` is the way out, all gradients at full size.
 """
 
 import math
@@ -33,6 +34,9 @@ class Whole:
     def weighted_sum(self, coefficients):
         return weighted(coefficients, self._gradients)
 
+    def masked(self, keep):
+        return Whole(zeroed(self._gradients, keep))
+
 
 class Zero:
     """A variable that the loss does not depend on."""
@@ -51,6 +55,9 @@ class Zero:
 
     def weighted_sum(self, coefficients):
         return ops.zeros(self._shape)
+
+    def masked(self, keep):
+        return self
 
 
 class Layout:
@@ -149,6 +156,9 @@ class Outer:
             matrix = ops.einsum("bspi,bspo->sio", self.a, g)
         return self.layout.to_variable(matrix)
 
+    def masked(self, keep):
+        return Outer(zeroed(self.a, keep), zeroed(self.g, keep), self.layout)
+
     def merged(self, other):
         """The sum with another of the same layout, as more positions; None where that is not possible."""
         if not isinstance(other, Outer) or self.layout != other.layout or len(self.a.shape) != len(other.a.shape):
@@ -204,6 +214,9 @@ class Lookup:
         rows = ops.reshape(self.g * coefficients[:, None, None], (-1, self._shape[1]))
         return ops.segment_sum(rows, ops.reshape(self.indices, (-1,)), num_segments=self._shape[0])
 
+    def masked(self, keep):
+        return Lookup(self.indices, zeroed(self.g, keep), self._shape)
+
     def merged(self, other):
         if not isinstance(other, Lookup):
             return None
@@ -215,7 +228,7 @@ class Blocks:
     """Parts of one variable, side by side on its last axis, each a factor of its own."""
 
     def __init__(self, parts, widths):
-        self._parts = parts
+        self._parts, self._widths = parts, widths
         self._ends = [sum(widths[: k + 1]) for k in range(len(widths))]
         self._starts = [0, *self._ends[:-1]]
 
@@ -237,6 +250,9 @@ class Blocks:
     def weighted_sum(self, coefficients):
         return ops.concatenate([part.weighted_sum(coefficients) for part in self._parts], axis=-1)
 
+    def masked(self, keep):
+        return Blocks([part.masked(keep) for part in self._parts], self._widths)
+
 
 def merge(factors):
     """The per-example sum of several factors of one variable: a layer that is used more than once."""
@@ -252,6 +268,11 @@ def weighted(coefficients, gradients):
     shape = tuple(gradients.shape[1:])
     flat = ops.matmul(coefficients[None, :], ops.reshape(gradients, (-1, math.prod(shape))))
     return ops.reshape(flat, shape)
+
+
+def zeroed(values, keep):
+    """`(batch, ...)` with zeros for examples that are not in `keep`, whatever they held."""
+    return ops.where(ops.reshape(keep, (-1, *(1 for _ in values.shape[1:]))), values, ops.zeros_like(values))
 
 
 def _total(values):

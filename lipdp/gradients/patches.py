@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from keras import ops
 
 from lipdp import backend
-from lipdp.gradients.factors import Layout, Outer, weighted
+from lipdp.gradients.factors import Layout, Outer, weighted, zeroed
 
 
 @dataclass(frozen=True)
@@ -102,6 +102,10 @@ class Taps:
     def weighted_sum(self, coefficients):
         sums = [self._arrange(weighted(coefficients, t), ()) for t in self._matrices()]
         return ops.reshape(ops.stack(sums), self._shape)
+
+    def masked(self, keep):
+        parts = self._matrices()
+        return Taps(lambda: [zeroed(t, keep) for t in parts], self._shape, self._arrange, self._restore)
 
     def merged(self, other):
         if not isinstance(other, Taps) or self._shape != other._shape:

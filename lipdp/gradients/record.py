@@ -27,14 +27,23 @@ class Record:
             factor.scaled_squared_norm(a, s) for factor, a, s in zip(self._factors, centre, inverse_scale, strict=True)
         ]
 
-    def weighted_sum(self, coefficients) -> list:
+    def weighted_sum(self, coefficients, finite=None) -> list:
         """`sum_i c_i g_i`, one tensor per trainable variable.
 
         Args:
             coefficients: One `(batch,)` tensor, or a list of them, one per trainable variable.
+            finite: `(batch,)` booleans, from the norms, or None. An example where it is false is left out of the sum:
+                with a coefficient of 0 alone its NaN would stay.
         """
         if not isinstance(coefficients, (list, tuple)):
             coefficients = [coefficients] * len(self._factors)
-        return [
-            factor.weighted_sum(ops.convert_to_tensor(c)) for factor, c in zip(self._factors, coefficients, strict=True)
-        ]
+        coefficients = [ops.convert_to_tensor(c) for c in coefficients]
+
+        def total(factors):
+            return [factor.weighted_sum(c) for factor, c in zip(factors, coefficients, strict=True)]
+
+        sums = total(self._factors)
+        if finite is None:
+            return sums
+        # Taken hardly ever, so that ordinary batches pay for no second look at the gradients.
+        return ops.cond(ops.all(finite), lambda: sums, lambda: total([f.masked(finite) for f in self._factors]))

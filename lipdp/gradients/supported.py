@@ -35,11 +35,7 @@ def supported(model, probe: bool = True) -> None:
     """
     if not model.built:
         raise ValueError(f"Model '{model.name}' has no weights yet. Build it, or give it an `Input`.")
-    if not model.trainable_variables:
-        raise ValueError(
-            f"Model '{model.name}' has no trainable weights, so there is nothing to train. Set `trainable = True` on "
-            "the layers to train."
-        )
+    refuse_untrainable(model)
     for layer in [model, *model._flatten_layers(include_self=False)]:
         _refuse(layer)
     for tensor in tree.flatten(getattr(model, "inputs", None) or []):
@@ -53,6 +49,15 @@ def supported(model, probe: bool = True) -> None:
             _refuse_random(layer)
     if probe:
         _probe(model)
+
+
+def refuse_untrainable(model) -> None:
+    """Refuses a model without trainable weights."""
+    if not model.trainable_variables:
+        raise ValueError(
+            f"Model '{model.name}' has no trainable weights, so there is nothing to train. Set `trainable = True` on "
+            "the layers to train."
+        )
 
 
 def _refuse(layer) -> None:

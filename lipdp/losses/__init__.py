@@ -11,6 +11,7 @@ from lipdp.losses.multiclass_hkr import MulticlassHKR as MulticlassHKR
 from lipdp.losses.multiclass_kr import MulticlassKR as MulticlassKR
 from lipdp.losses.per_example import check_per_example as check_per_example
 from lipdp.losses.per_example import example_values as example_values
+from lipdp.losses.per_example import refuse_additional as refuse_additional
 from lipdp.losses.per_example import resolve as resolve
 from lipdp.losses.registry import get as get
 from lipdp.losses.sparse_categorical_crossentropy import (

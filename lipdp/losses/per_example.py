@@ -89,6 +89,15 @@ def check_per_example(loss, y: np.ndarray, output_shape) -> None:
     return None
 
 
+def refuse_additional(added) -> None:
+    """Refuses losses beside the one that was compiled, which no bound and no clipping covers."""
+    if added:
+        raise ValueError(
+            "Additional losses (regularisers, `add_loss`) have no sensitivity bound. Remove them from layer "
+            f"configurations. Received: {len(added)} of them."
+        )
+
+
 def _check_classes(loss, y, classes) -> None:
     ignored = getattr(loss, "_fn_kwargs", {}).get("ignore_class")
     wrong = (y < 0) | (y >= classes) | (y != np.floor(y))

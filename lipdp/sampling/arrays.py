@@ -4,6 +4,11 @@ import keras
 import numpy as np
 from keras import tree
 
+_PAD = (
+    "pad examples to one size (keras.utils.pad_sequences) and let `Embedding(mask_zero=True)` or `Masking` hide the "
+    "padding; make sparse arrays dense."
+)
+
 
 def as_arrays(x, y, example_rank: int):
     """Reads training data into memory and checks it.
@@ -90,14 +95,22 @@ def _read(dataset, items):
                 f"The dataset must yield (inputs, labels); sample weights would change the sensitivity. Received: "
                 f"{size} element(s)."
             )
-    return tree.map_structure(lambda *parts: np.concatenate([np.asarray(p) for p in parts]), *items)
+    try:
+        return tree.map_structure(lambda *parts: np.concatenate([np.asarray(p) for p in parts]), *items)
+    except ValueError as error:
+        raise ValueError(f"The {type(dataset).__name__} yields examples of several shapes: {_PAD}") from error
 
 
 def _finite(array: np.ndarray, name: str, dtype: str) -> np.ndarray:
     if array.dtype == object or array.dtype.kind in "USOMm":
-        raise ValueError(f"`{name}` must hold numbers. Received: dtype {array.dtype}.")
+        raise ValueError(
+            f"`{name}` must be a dense array of numbers. Received: dtype {array.dtype}. Ragged or sparse data: {_PAD}"
+        )
     if array.ndim == 0:
-        raise ValueError(f"`{name}` must be an array with one row per example. Received: a scalar.")
+        raise ValueError(
+            f"`{name}` must be an array with one row per example. Received: a scalar. A list is taken for several "
+            f"inputs; make one input a numpy array. Ragged data: {_PAD}"
+        )
     with np.errstate(over="ignore"):
         array = np.ascontiguousarray(array, dtype)
     # In blocks: a mask of everything would be the largest array of all.

@@ -43,8 +43,8 @@ class AdaCliP(PerExample):
         releases only, the sum of the clipped w has sensitivity 1; the gradient `a + b (sum w + N(0, z^2)) / B`
         therefore is one Gaussian mechanism of multiplier z, with noise of standard deviation `b z / B`,
         coordinate by coordinate. The mean is added once with the constant B, and padding is left out after
-        the transform. Mean and variance are functions of released gradients. Not covered: an example
-        whose gradient overflows float32. Source: Pichapati et al. 2019. Their equation 5 for the variance
+        the transform. Mean and variance are functions of released gradients. An example whose gradient or its norm
+        overflows float32 is left out like padding. Source: Pichapati et al. 2019. Their equation 5 for the variance
         holds for a batch of one; here it is `B / 2 ((g - g')^2 - both noise variances)` from two consecutive
         releases g and g' of batches of B (a mean that moves would count B-fold), averaged over updates by
         precision before it is limited.
@@ -109,7 +109,8 @@ class AdaCliP(PerExample):
         norms = total_norm(record.squared_norms(centre=means, inverse_scale=[1.0 / b for b in widths]))
         factors = clip_factors(norms, 1.0, weight)
         count = ops.sum(factors)
-        return [s - a * count for s, a in zip(record.weighted_sum(factors), means, strict=True)], []
+        sums = record.weighted_sum(factors, ops.isfinite(norms))
+        return [s - a * count for s, a in zip(sums, means, strict=True)], []
 
     def average(self, sums, state, batch_size: int) -> list:
         return [a + s / batch_size for a, s in zip(self._transform(state)[0], sums, strict=True)]

@@ -5,7 +5,7 @@ import math
 import keras
 from keras import ops
 
-from lipdp import backend, bounds
+from lipdp import backend, bounds, gradients, losses
 from lipdp.strategies.base import Calibration, Strategy
 from lipdp.strategies.quantile import FOLLOWING, optional
 
@@ -72,6 +72,7 @@ class Clipless(Strategy):
         return self._quantile is not None
 
     def calibrate(self, model, loss, batch_size: int) -> Calibration:
+        gradients.refuse_untrainable(model)
         outputs = model.output_shape[-1]
         first = loss.lipschitz(outputs)
         propagated = bounds.propagate(model, first)
@@ -100,7 +101,8 @@ class Clipless(Strategy):
         x, y, weight = data
         limit = self._limits[0] * state[0]
 
-        def total(y_pred):
+        def total(y_pred, added):
+            losses.refuse_additional(added)
             values, norms = model.loss.limited(y, y_pred, limit)
             values = ops.where(weight > 0, values * weight, 0.0)
             return ops.sum(values), norms

@@ -42,10 +42,10 @@ class DPIS(PerExample):
         beginning of each epoch from what is left of the budget, and no sequence of norm sums exceeds it
         (`accounting.importance`). A run that stops early has cost its whole budget, as what it used up until then
         depended on the norms. Norms of examples are never released or saved: a resumed run computes them
-        anew. Not covered: an example whose gradient overflows float32; the number of gradients computed, which shows
-        in the time an update takes. Source: Wei et al. 2022, with proposals capped (otherwise probabilities would be
-        cut at 1 and contributions exceed what is accounted), sums of all norms instead of a
-        subsample, and one order for the whole run.
+        anew. An example whose gradient or its norm overflows float32 contributes nothing. Not covered: the number
+        of gradients computed, which shows in the time an update takes. Source: Wei et al. 2022, with proposals
+        capped (otherwise probabilities would be cut at 1 and contributions exceed what is accounted), sums of all
+        norms instead of a subsample, and one order for the whole run.
 
     Example:
         >>> from lipdp import strategies
@@ -106,7 +106,7 @@ class DPIS(PerExample):
 
     def norms(self, model, data, trainable=None, non_trainable=None):
         """Gradient norms `(rows,)` of a chunk `(x, y, weight)`; 0 where a gradient is not finite."""
-        return _finite_norms(self._record(model, data, trainable, non_trainable))
+        return _finite_norms(self._record(model, data, trainable, non_trainable))[0]
 
     def part(self, model, data, trainable=None, non_trainable=None):
         """What one chunk of proposed examples contributes. Called inside a compiled function.
@@ -121,11 +121,12 @@ class DPIS(PerExample):
         """
         x, y, weight, limits, thresholds, shares = data
         record = self._record(model, (x, y, weight), trainable, non_trainable)
-        norms = _finite_norms(record)
+        norms, finite = _finite_norms(record)
         chosen = ops.logical_and(weight > 0, kept(ops.minimum(norms, limits), thresholds))
         coefficients = ops.where(chosen, MARGIN / ops.maximum(norms, 1e-30), 0.0)
         loss = ops.sum(ops.where(shares > 0, ops.stop_gradient(record.values) * shares, 0.0))
-        return (record.weighted_sum(coefficients), norms, loss), (x, y, record.y_pred, shares), record.non_trainable
+        sums = record.weighted_sum(coefficients, finite)
+        return (sums, norms, loss), (x, y, record.y_pred, shares), record.non_trainable
 
     def _record(self, model, data, trainable, non_trainable):
         x, y, weight = data
@@ -152,5 +153,7 @@ class DPIS(PerExample):
 
 
 def _finite_norms(record):
+    """Norms, 0 where one is not finite, and where they are."""
     norms = total_norm(record.squared_norms())
-    return ops.where(ops.isfinite(norms), norms, 0.0)
+    finite = ops.isfinite(norms)
+    return ops.where(finite, norms, 0.0), finite

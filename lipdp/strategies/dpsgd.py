@@ -3,6 +3,7 @@
 import math
 
 import keras
+from keras import ops
 
 from lipdp.strategies.arguments import positive
 from lipdp.strategies.base import (
@@ -46,8 +47,8 @@ class DPSGD(PerExample):
         `z C / B` in every coordinate, so an update is one Gaussian mechanism of multiplier z. With
         `quantile`, gradient and count are one Gaussian vector: the gradient gets the multiplier
         `(z^-2 - (2 quantile_noise)^-2)^-1/2`, and the noise follows C inside the compiled step; C depends on
-        released numbers only. Not covered: an example whose gradient overflows float32. Sources: Abadi et
-        al. 2016; Bu et al. 2023 (automatic); Andrew et al. 2021 (quantile).
+        released numbers only. An example whose gradient or its norm overflows float32 contributes nothing.
+        Sources: Abadi et al. 2016; Bu et al. 2023 (automatic); Andrew et al. 2021 (quantile).
 
     Example:
         >>> from lipdp import strategies
@@ -114,14 +115,16 @@ class DPSGD(PerExample):
 
     def contributions(self, record, weight, state):
         squared = record.squared_norms()
-        if self.clipping == "per_layer":
-            return record.weighted_sum(self._per_layer(squared, weight)), []
         norms = total_norm(squared)
+        finite = ops.isfinite(norms)
+        if self.clipping == "per_layer":
+            return record.weighted_sum(self._per_layer(squared, masked(1.0, norms, weight)), finite), []
         if self.clipping == "automatic":
-            return record.weighted_sum(masked(MARGIN * self.clip_norm / (norms + self.stability), norms, weight)), []
+            factors = masked(MARGIN * self.clip_norm / (norms + self.stability), norms, weight)
+            return record.weighted_sum(factors, finite), []
         threshold = self.clip_norm * state[0] if state else self.clip_norm
         query = [self._quantile.count(norms, threshold, weight)] if state else []
-        return record.weighted_sum(clip_factors(norms, threshold, weight)), query
+        return record.weighted_sum(clip_factors(norms, threshold, weight), finite), query
 
     def _per_layer(self, squared, weight):
         norms = self.clip_norms or [self.clip_norm / math.sqrt(len(self._groups))] * len(self._groups)

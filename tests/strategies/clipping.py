@@ -28,6 +28,25 @@ def rows(number, features=6, classes=3, seed=0, scale=1.0):
     return x.astype("float32"), rng.integers(0, classes, number).astype("int32")
 
 
+def overflowing(model, number):
+    """Examples for a model whose first layer has large weights: one of which an activation is NaN, one of norm 1e30.
+
+    Returns:
+        Finite inputs with the two, without them, labels, and the rows of the two.
+    """
+    first = next(layer for layer in model.layers if isinstance(layer, keras.layers.Dense))
+    kernel = ops.convert_to_numpy(first.kernel).copy()
+    kernel[0], kernel[1] = 30.0, -30.0
+    first.kernel.assign(kernel)
+    first.activation = keras.activations.linear  # TensorFlow's tanh swallows NaN
+    x, y = rows(number)
+    x[:, :2] *= 0.01
+    wild = x.copy()
+    wild[3, :2] = 3e38  # infinity less infinity
+    wild[5, 2:] *= 1e30
+    return wild, x, y, (3, 5)
+
+
 def averaged(model, strategy, data, state=None, chunks=1):
     """What the optimizer receives, and the query: arrays, from `(x, y, weight)`."""
     model.run.settings = Settings(BATCH, None, True)
@@ -47,6 +66,29 @@ def averaged(model, strategy, data, state=None, chunks=1):
         query = answers if query is None else [a + b for a, b in zip(query, answers, strict=True)]
     gradient = strategy.average(sums, state, BATCH)
     return [ops.convert_to_numpy(g).astype("float64") for g in gradient], [float(q) for q in query]
+
+
+def resumes(make, x, y, path, updates=7, **arguments):
+    """Asserts that a run that is interrupted within an epoch, saved and loaded ends as the uninterrupted one."""
+    arguments |= {"epochs": 2, "batch_size": 20, "delta": 1e-3, "seed": 9, "verbose": 0}
+    whole, part = make(), make()
+    whole.fit(x, y, **arguments)
+
+    def check(batch, logs=None):
+        part.stop_training = part.stop_training or part.run.ledger.updates >= updates
+
+    part.fit(x, y, callbacks=[keras.callbacks.LambdaCallback(on_train_batch_end=check)], **arguments)
+    assert part.run.ledger.updates == updates < whole.run.ledger.updates
+    part.save(path)
+    resumed = keras.saving.load_model(path)
+    (moved,) = resumed.optimizer.strategy_state
+    assert float(moved.numpy()) not in (0.0, 1.0)
+    resumed.fit(x, y, **arguments)
+    assert resumed.run.ledger == whole.run.ledger
+    for a, b in zip(whole.get_weights(), resumed.get_weights(), strict=True):
+        np.testing.assert_array_equal(a, b)
+    for a, b in zip(whole.optimizer.strategy_state, resumed.optimizer.strategy_state, strict=True):
+        np.testing.assert_array_equal(a.numpy(), b.numpy())
 
 
 def logistic_gradients(model, x, y):

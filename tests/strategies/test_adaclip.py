@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from clipping import BATCH, averaged, flat, logistic_gradients, plain, rows
+from clipping import BATCH, averaged, flat, logistic_gradients, overflowing, plain, rows
 from test_dpsgd import silent, steps
 
 import lipdp
@@ -83,6 +83,19 @@ def test_one_example_moves_the_transformed_gradient_by_at_most_one(granularity):
         assert moved <= 1.0
         largest = max(largest, moved)
     assert largest > 0.99
+
+
+@pytest.mark.parametrize("granularity", GRANULARITIES)
+def test_an_example_that_overflows_contributes_nothing(granularity):
+    model = plain()
+    strategy = strategies.AdaCliP(0.4, granularity)
+    state = some_state(strategy, model)
+    wild, x, y, pair = overflowing(model, BATCH)
+    for row in pair:
+        weight, one = ONES.copy(), x.copy()
+        weight[row], one[row] = 0.0, wild[row]
+        with_it, without = (flat(averaged(model, strategy, d, state)[0]) for d in ((one, y, ONES), (x, y, weight)))
+        np.testing.assert_allclose(with_it, without, rtol=1e-5, atol=1e-8)
 
 
 def test_the_first_update_is_dpsgd():
@@ -165,6 +178,18 @@ def test_a_resumed_run_repeats_an_uninterrupted_one(tmp_path):
     resumed.fit(x, y, noise_multiplier=1.0, strategy="dpsgd", **FIT)
     assert len(resumed.optimizer.variables) == variables - 10
     assert {r.strategy for r in resumed.run.ledger.entries} == {"adaclip", "dpsgd"}
+
+
+def test_a_run_in_chunks_repeats_one_without():
+    x, y = rows(100)
+    found = []
+    for chunk in (None, 7):
+        model = plain()
+        arguments = {"epochs": 2, "noise_multiplier": 1.0, "seed": 3, "physical_batch_size": chunk}
+        model.fit(x, y, strategy=strategies.AdaCliP(0.5, variance_momentum=0.5), **arguments, **FIT)
+        assert int(model.optimizer.iterations.numpy()) == model.run.ledger.updates == 10
+        found.append(flat([*model.get_weights(), *(v.numpy() for v in model.optimizer.strategy_state)]))
+    np.testing.assert_allclose(*found, rtol=1e-3, atol=1e-5)
 
 
 def regression(strategy, d, updates=300, batch=500, examples=5000):

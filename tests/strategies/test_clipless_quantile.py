@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from clipping import resumes
 
 import lipdp
 from lipdp import layers, losses, strategies
@@ -111,6 +112,16 @@ def test_the_threshold_is_part_of_the_file(tmp_path):
     loaded = keras.saving.load_model(tmp_path / "m.keras")
     (a,), (b,) = model.optimizer.strategy_state, loaded.optimizer.strategy_state
     assert float(a.numpy()) == float(b.numpy()) != 1.0
+
+
+@pytest.mark.backend_free
+def test_a_run_resumes_where_the_threshold_was(tmp_path):
+    def make():
+        keras.utils.set_random_seed(0)
+        return linear()
+
+    strategy = strategies.Clipless(quantile=0.2)
+    resumes(make, *data(), tmp_path / "m.keras", noise_multiplier=1.0, strategy=strategy)
 
 
 def test_bounds_out_of_proportion_are_refused():

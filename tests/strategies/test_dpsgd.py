@@ -5,7 +5,8 @@ import itertools
 import keras
 import numpy as np
 import pytest
-from clipping import BATCH, averaged, flat, logistic_gradients, plain, rows
+from clipping import BATCH, averaged, flat, logistic_gradients, overflowing, plain, resumes, rows
+from reference import plain_gradients
 
 import lipdp
 from lipdp import certify, losses, strategies
@@ -46,6 +47,21 @@ def test_one_example_moves_the_gradient_by_at_most_the_clip_norm(name):
                 assert np.linalg.norm([moved[i] for i in group]) <= norm / BATCH
     # The bound is met, so the search above was not idle.
     assert largest >= 0.9 * strategy.clip_norm / BATCH
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_an_example_that_overflows_contributes_nothing(name):
+    strategy = STRATEGIES[name]
+    model = plain(hidden=5)
+    model.layers[2].rate = 0.0
+    wild, x, y, pair = overflowing(model, BATCH)
+    for row in pair:  # clipping per layer must leave out the layers that do not overflow too
+        weight, one = ONES.copy(), x.copy()
+        weight[row], one[row] = 0.0, wild[row]
+        with_it, query = averaged(model, strategy, (one, y, ONES))
+        without, other_query = averaged(model, strategy, (x, y, weight))
+        np.testing.assert_allclose(flat(with_it), flat(without), rtol=1e-5, atol=1e-8)
+        assert [a - b for a, b in zip(query, other_query, strict=True)] == [-0.5] * len(query)  # not below the norm
 
 
 def test_layers_that_draw_per_row_are_refused():
@@ -108,6 +124,63 @@ def test_equals_plain_per_example_clipping(clipping):
         expected = g * np.minimum(1.0, 0.7 * MARGIN / np.maximum(n, 1e-30))
     gradient, _ = averaged(model, strategies.DPSGD(0.7, clipping), (x, y, weight))
     np.testing.assert_allclose(flat(gradient), expected.sum(0) / BATCH, rtol=1e-5, atol=1e-7)
+
+
+def several_layers():
+    """Convolution, normalisation, a layer with a rule of its own for bias and kernel, and one that is used twice."""
+    inputs = keras.Input((6, 6, 1))
+    h = keras.layers.GroupNormalization(2)(keras.layers.Conv2D(4, 3, strides=2, activation="relu")(inputs))
+    shared = keras.layers.Dense(4, activation="tanh")
+    h = keras.layers.Flatten()(shared(shared(h)))
+    return keras.Model(inputs, keras.layers.Dense(3)(h)), np.random.default_rng(0).normal(size=(BATCH, 6, 6, 1))
+
+
+def masked_words(*layers, shortest=0):
+    """Sequences of different lengths, from `shortest` on."""
+    inputs = keras.Input((5,), dtype="int32")
+    h = keras.layers.Embedding(9, 4, mask_zero=True)(inputs)
+    for layer in layers:
+        h = layer(h, h) if isinstance(layer, keras.layers.MultiHeadAttention) else layer(h)
+    x = np.random.default_rng(0).integers(1, 9, (BATCH, 5))
+    return keras.Model(inputs, keras.layers.Dense(3)(h)), x * (
+        np.arange(5) < (shortest + np.arange(BATCH) % (6 - shortest))[:, None]
+    )
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        several_layers,
+        lambda: masked_words(keras.layers.LSTM(3)),
+        # The mean over an empty sequence is NaN in Keras.
+        lambda: masked_words(keras.layers.MultiHeadAttention(2, 2), keras.layers.GlobalAveragePooling1D(), shortest=1),
+    ],
+    ids=["several layers", "masked lstm", "masked attention"],
+)
+@pytest.mark.parametrize("norms", [0.3, pytest.param("one for each", marks=pytest.mark.backend_free)])
+def test_per_layer_clipping_equals_that_of_explicit_gradients(make, norms):
+    graph, x = make()
+    model = lipdp.DP_Model.from_keras(graph)
+    model.compile("sgd", loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    x = x.astype(model.inputs[0].dtype)
+    y = (np.arange(BATCH) % 3).astype("int32")
+    layers = [layer for layer in model._flatten_layers() if layer._trainable_variables]
+    norms = [0.3 / np.sqrt(len(layers))] * len(layers) if norms == 0.3 else [0.02 * (k + 1) for k in range(len(layers))]
+    weight = ONES.copy()
+    weight[3::4] = 0.0
+    explicit = plain_gradients(model, x, y, weight, loss=lambda y, p: losses.example_values(model.loss, y, p))
+    of = {v.path: g.reshape(BATCH, -1) for v, g in zip(model.trainable_variables, explicit, strict=True)}
+    expected, clipped = {}, 0
+    for layer, norm in zip(layers, norms, strict=True):
+        paths = [v.path for v in layer._trainable_variables]
+        size = np.linalg.norm(np.concatenate([of[p] for p in paths], axis=1), axis=1)
+        factor = np.minimum(1.0, MARGIN * norm / np.maximum(size, 1e-30))
+        clipped += np.sum(factor < 1.0)
+        expected |= {p: factor @ of[p] / BATCH for p in paths}
+    assert 0 < clipped < BATCH * len(layers)
+    gradient, _ = averaged(model, strategies.DPSGD(norms, "per_layer"), (x, y, weight))
+    for variable, g in zip(model.trainable_variables, gradient, strict=True):
+        np.testing.assert_allclose(g.ravel(), expected[variable.path], rtol=1e-4, atol=1e-7, err_msg=variable.path)
 
 
 def test_views_are_averaged_before_they_are_clipped():
@@ -194,6 +267,12 @@ def test_noise_follows_the_private_threshold():
     assert thresholds[3] < 0.6
     (release,) = model.run.ledger.entries
     assert release.noise_multiplier == 1.3 and "quantile" in release.noise_allocation
+
+
+def test_a_run_with_a_quantile_resumes_where_it_was(tmp_path):
+    x, y = rows(100)
+    strategy = strategies.DPSGD(0.5, quantile=0.2)
+    resumes(plain, x, y, tmp_path / "m.keras", noise_multiplier=1.0, strategy=strategy)
 
 
 def test_golden_multiplier_beside_a_quantile():
@@ -328,14 +407,6 @@ def test_models_without_per_example_gradients(name):
     with pytest.raises(ValueError, match=message):
         model.fit(*rows(100), noise_multiplier=1.0, strategy="dpsgd", **FIT)
     assert model.run.ledger.updates == 0
-
-
-def test_zero_trainable_weights():
-    model = plain()
-    model.trainable = False
-    model.compile("sgd", loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    with pytest.raises(ValueError, match="no trainable weights"):
-        model.fit(*rows(100), noise_multiplier=1.0, strategy="dpsgd", **FIT)
 
 
 def test_probabilities_into_a_loss_on_logits():
