@@ -15,6 +15,7 @@ the test set are added to `results/diffusion.json` run by run.
 """
 
 import argparse
+import dataclasses
 import json
 import os
 import pathlib
@@ -26,91 +27,14 @@ from common import RESULTS, spread, versions, write
 DELTA = 1e-5
 HELD_OUT = 10000
 
-# Public constants of a run, by preset. `updates` and `batch` are those of the command line's defaults.
-_CPU = {
-    "batch": 2048,
-    "updates": 5000,
-    "physical_batch": 256,
-    "multiplicity": 1,
-    "learning_rate": 3e-3,
-    "warmup": 50,
-    "final_rate": 0.1,
-    "p_mean": -0.5,
-    "p_std": 1.2,
-    "clip_norm": 1.0,
-    "label_scale": 1.0,
-    "label_dropout": 0.1,
-    "average": 0.999,
-    "sampler": "ddim",
-    "steps": 50,
-    "guidance": 0.0,
-}
-SETTINGS = {
-    "cpu-14": _CPU,
-    "cpu-28": _CPU,
-    # After Dockhorn et al. 2023: 300 epochs of MNIST, K = 32.
-    "dpdm-28": {
-        **_CPU,
-        "batch": 4096,
-        "updates": 4395,
-        "physical_batch": 64,
-        "multiplicity": 32,
-        "learning_rate": 3e-4,
-        "warmup": 0,
-        "final_rate": 1.0,
-        "p_mean": -1.2,
-        "sampler": "churn",
-        "steps": 100,
-    },
-}
+PRESETS = ("cpu-14", "cpu-28", "dpdm-28")
 
 
-def images(name: str, size: int, held_out: bool):
-    """Training, scoring and test images in [-1, 1]; what scores is held out of training on request."""
-    from lipdp.data import load
-
-    data = load(name)
-
-    def resize(x):
-        side = x.shape[1]
-        if side == 2 * size:
-            x = x.reshape(len(x), size, 2, size, 2, x.shape[-1]).mean((2, 4))
-        elif side != size:
-            raise ValueError(f"Images of side {side} do not fit a preset of side {size}.")
-        return 2.0 * x - 1.0
-
-    x, y, cut = resize(data.x_train), data.y_train, data.num_examples - HELD_OUT
+def images(recipe, data, held_out: bool):
+    """Training, scoring and test images; what scores is held out of training on request."""
+    x, y, cut = recipe.images(data.x_train), data.y_train, data.num_examples - HELD_OUT
     scoring = x[cut:], y[cut:]
-    return (x[:cut], y[:cut]) if held_out else (x, y), scoring, (resize(data.x_test), data.y_test)
-
-
-def build(options, settings: dict):
-    import keras
-
-    from lipdp import diffusion
-
-    network = diffusion.preset(options.preset, 10)
-    for layer in network.layers:
-        if isinstance(layer, keras.layers.Embedding):
-            layer.embeddings.assign(layer.embeddings * settings["label_scale"])
-    model = diffusion.DiffusionModel(
-        network,
-        diffusion.EDM(p_mean=settings["p_mean"], p_std=settings["p_std"]),
-        num_classes=10,
-        noise_multiplicity=int(settings["multiplicity"]),
-        label_dropout=settings["label_dropout"],
-        average=settings["average"],
-    )
-    warmup, peak, updates = int(settings["warmup"]), settings["learning_rate"], int(settings["updates"])
-    rate = keras.optimizers.schedules.CosineDecay(
-        initial_learning_rate=peak / (warmup + 1) if warmup else peak,
-        decay_steps=max(updates - warmup, 1),
-        alpha=settings["final_rate"],
-        warmup_target=peak if warmup else None,
-        warmup_steps=warmup,
-    )
-    model.compile(keras.optimizers.Adam(rate))
-    return model
+    return (x[:cut], y[:cut]) if held_out else (x, y), scoring, (recipe.images(data.x_test), data.y_test)
 
 
 class Folder:
@@ -136,7 +60,7 @@ class Folder:
         os.replace(temporary, self.model_file)
 
 
-def callback(options, folder: Folder, settings, scoring):
+def callback(options, folder: Folder, recipe, scoring):
     """Clocks, saves and scores during `fit`."""
     import keras
 
@@ -155,16 +79,16 @@ def callback(options, folder: Folder, settings, scoring):
             if done % options.report_every == 0 and done > self._start[0]:
                 speed = (done - self._start[0]) / (now - self._start[1])
                 print(
-                    f"update {done}/{int(settings['updates'])}  {speed:.3f} updates/s  "
+                    f"update {done}/{recipe.updates}  {speed:.3f} updates/s  "
                     f"{folder.progress['seconds']:.0f} s  {folder.progress['processor_seconds']:.0f} processor s",
                     flush=True,
                 )
-            at_end = done == int(settings["updates"])
+            at_end = done == recipe.updates
             asked = options.evaluate_every and done % options.evaluate_every == 0 and not at_end
             if asked or done % options.checkpoint_every == 0 or at_end:
                 getattr(self.model, "jax_state_sync", lambda: None)()
                 if asked:
-                    found = score(self.model, settings, scoring, 5000, 15, ("cnn",), options.seed)
+                    found = score(self.model, recipe, scoring, 5000, 15, ("cnn",), options.seed)
                     folder.progress["scores"].append({"updates": done, **found})
                     print(folder.progress["scores"][-1], flush=True)
                 folder.save(self.model)
@@ -174,7 +98,7 @@ def callback(options, folder: Folder, settings, scoring):
     return Watch()
 
 
-def score(model, settings, real, samples: int, epochs: int, classifiers, seed: int) -> dict:
+def score(model, recipe, real, samples: int, epochs: int, classifiers, seed: int) -> dict:
     """Accuracy on real images of classifiers that learnt from `samples` images of the model."""
     import numpy as np
 
@@ -183,7 +107,7 @@ def score(model, settings, real, samples: int, epochs: int, classifiers, seed: i
     start = time.perf_counter()
     labels = np.arange(samples) % 10
     drawn = model.sample(
-        samples, labels, sampler(settings), guidance=settings["guidance"], batch_size=500, seed=seed + 1
+        samples, labels, recipe.make_sampler(), guidance=recipe.guidance, batch_size=500, seed=seed + 1
     )
     middle = time.perf_counter()
     # Outside of this range there are no pixels.
@@ -200,64 +124,56 @@ def score(model, settings, real, samples: int, epochs: int, classifiers, seed: i
     }
 
 
-def sampler(settings):
-    from lipdp import diffusion
-
-    kinds = {"ddim": diffusion.DDIM, "churn": diffusion.Churn}
-    if settings["sampler"] == "stochastic":
-        return diffusion.DDIM(int(settings["steps"]), eta=1.0)
-    # The paper's setting of Churn for MNIST is not used: these are mild and were not tuned.
-    return kinds[settings["sampler"]](int(settings["steps"]))
-
-
-def train(options, settings: dict) -> dict:
+def train(options, changes: dict) -> dict:
     import keras
 
-    from lipdp import diffusion, strategies
-    from lipdp.diffusion.unet import PRESETS
+    from lipdp import diffusion
+    from lipdp.data import load
 
+    data = load(options.dataset)
+    examples = data.num_examples - (HELD_OUT if options.held_out else 0)
+    recipe = diffusion.recipe(data.input_shape, data.num_classes, examples, options.preset, **changes)
     identity = {
         "dataset": options.dataset,
         "preset": options.preset,
         "epsilon": options.epsilon,
         "seed": options.seed,
         "evaluated_on": "held-out training images" if options.held_out else "test set",
-        "settings": settings,
+        "settings": {**dataclasses.asdict(recipe), "image_shape": list(recipe.image_shape)},
     }
     folder = Folder(options.output, identity)
-    size = PRESETS[options.preset]["image_shape"][0]
-    (x, y), scoring, test = images(options.dataset, size, options.held_out)
+    (x, y), scoring, test = images(recipe, data, options.held_out)
     keras.utils.set_random_seed(options.seed)
     if folder.model_file.exists():
         model = keras.saving.load_model(folder.model_file)
         print(f"goes on after {model.privacy.updates} updates", flush=True)
     else:
-        model = build(options, settings)
+        model = recipe.build()
         print(f"{model.count_params()} parameters, {len(x)} training images", flush=True)
-    if model.privacy.updates < int(settings["updates"]):
+    if model.privacy.updates < recipe.updates:
         model.fit(
             x,
             y,
-            batch_size=int(settings["batch"]),
-            steps_per_epoch=int(settings["updates"]),
+            batch_size=recipe.batch_size,
+            steps_per_epoch=recipe.updates,
             epsilon=options.epsilon,
             delta=DELTA,
-            strategy=strategies.DPSGD(settings["clip_norm"]),
-            physical_batch_size=int(settings["physical_batch"]),
+            strategy=recipe.strategy(),
+            physical_batch_size=recipe.physical_batch_size,
             training_metrics=False,
-            callbacks=[callback(options, folder, settings, scoring)],
+            callbacks=[callback(options, folder, recipe, scoring)],
             seed=options.seed,
             verbose=0,
         )
         folder.save(model)
     (folder.path / "privacy.txt").write_text(model.privacy.statement() + "\n")
-    drawn = model.sample(100, None, sampler(settings), guidance=settings["guidance"], seed=options.seed)
+    drawn = model.sample(100, None, recipe.make_sampler(), guidance=recipe.guidance, seed=options.seed)
     picture = folder.path / "samples.png"
     diffusion.image_grid(drawn, picture, columns=10, scale=0.3)
     print(f"{picture}", flush=True)
     real = scoring if options.held_out else test
     classifiers = ("logistic_regression", "mlp", "cnn")
-    final = score(model, settings, real, options.samples, options.epochs, classifiers, options.seed)
+    final = score(model, recipe, real, options.samples, options.epochs, classifiers, options.seed)
     result = {
         **identity,
         "command": f"python benchmarks/diffusion.py {' '.join(sys.argv[1:])}",
@@ -286,9 +202,9 @@ def cost(options) -> dict:
     import numpy as np
 
     from lipdp import diffusion, strategies
-    from lipdp.diffusion.unet import PRESETS
+    from lipdp.diffusion import recipes
 
-    size, channels = PRESETS[options.preset]["image_shape"][1:]
+    size, channels = recipes.PRESETS[options.preset]["image_shape"][1:]
     batch, rng = options.cost_batch, np.random.default_rng(0)
     x = rng.uniform(-1, 1, (20 * batch, size, size, channels)).astype("float32")
     y = rng.integers(0, 10, len(x)).astype("int32")
@@ -385,7 +301,7 @@ def table(content: dict) -> str:
         accuracies = " | ".join(f"{100 * found[name]:.2f}" for name in ("cnn", "mlp", "logistic_regression"))
         lines.append(
             f"| {run['dataset']} | {run['preset']} | {run['epsilon']:g} | {accuracies} | {run['samples']} | "
-            f"{run['updates']} | {int(settings['batch'])} | {int(settings['multiplicity'])} | "
+            f"{run['updates']} | {settings['batch_size']} | {settings['multiplicity']} | "
             f"{run['processor_seconds'] / 60:.0f} | {run['seed']} |"
         )
     return "\n".join(lines)
@@ -410,19 +326,24 @@ def _place(run: dict) -> tuple:
     return tuple(run[key] for key in ("dataset", "preset", "epsilon", "seed"))
 
 
-def _settings(options, parser) -> dict:
-    settings = dict(SETTINGS[options.preset])
-    for name in ("batch", "updates", "multiplicity", "physical_batch"):
-        if getattr(options, name) is not None:
-            settings[name] = getattr(options, name)
+def _changes(options, parser) -> dict:
+    from lipdp.diffusion import Recipe
+
+    given = {
+        "batch_size": options.batch,
+        "updates": options.updates,
+        "multiplicity": options.multiplicity,
+        "physical_batch_size": options.physical_batch,
+    }
     if options.set and not options.held_out:
         parser.error("settings are chosen with --held-out, not on the test set")
+    kinds = {field.name: field.type for field in dataclasses.fields(Recipe) if field.default is not dataclasses.MISSING}
     for pair in options.set:
         name, _, value = pair.partition("=")
-        if name not in settings:
-            parser.error(f"unknown setting {name!r}; known: {', '.join(settings)}")
-        settings[name] = type(settings[name])(value)
-    return settings
+        if name not in kinds:
+            parser.error(f"unknown setting {name!r}; known: {', '.join(kinds)}")
+        given[name] = kinds[name](value)
+    return given
 
 
 def main() -> None:
@@ -430,7 +351,7 @@ def main() -> None:
     parser.add_argument("--train", action="store_true", help="train, sample and score")
     parser.add_argument("--cost", action="store_true", help="cost of an update and speed of the samplers")
     parser.add_argument("--dataset", default="mnist", choices=["mnist", "fashion_mnist"])
-    parser.add_argument("--preset", default="cpu-14", choices=list(SETTINGS))
+    parser.add_argument("--preset", default="cpu-14", choices=PRESETS)
     parser.add_argument("--epsilon", type=float, default=10.0)
     parser.add_argument("--batch", type=int, help="expected batch size")
     parser.add_argument("--updates", type=int)
@@ -459,7 +380,7 @@ def main() -> None:
         parser.error("say --train or --cost")
     if options.train and not options.output:
         parser.error("--train needs --output DIR")
-    settings = _settings(options, parser)
+    changes = _changes(options, parser)
 
     path = RESULTS / f"{options.name}.json"
     known = json.loads(path.read_text()) if path.exists() else {}
@@ -468,7 +389,7 @@ def main() -> None:
         content["cost"] = {"versions": versions(), **cost(options)}
         print(cost_table(content))
     else:
-        found = train(options, settings)
+        found = train(options, changes)
         print(json.dumps({k: v for k, v in found.items() if k not in ("versions", "on_the_way")}), flush=True)
         if options.held_out:
             return
