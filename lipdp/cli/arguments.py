@@ -15,6 +15,10 @@ and each row is clipped to an L2 norm (--input-norm): nothing is standardised by
 and deviations would have to be paid for. Ranges that are public go into --feature-ranges. The list of
 classes and the number of rows are treated as public."""
 
+_DIFFUSION = """With --task diffusion: a generative model of labelled images, trained with DP-SGD; lipdp sample draws
+from it. --preset, --multiplicity and --clip-norm are its own options; --recipe, --input-norm, --feature-ranges and
+--radii are those of classifiers."""
+
 _RANGES = """JSON file of PUBLIC ranges of a table's columns, as {"age": [0, 120]}, mapped to [-1, 1]; never
 computed from the private rows"""
 
@@ -77,17 +81,18 @@ def _parsers() -> tuple[_Parser, dict[str, _Parser]]:
     parser.add_argument("--version", action="version", version=_version())
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     builders = {
-        "train": (_train, "train a private classifier and write a run folder"),
+        "train": (_train, "train a private classifier or diffusion model and write a run folder"),
         "epsilon": (_epsilon, "epsilon of a training run"),
         "calibrate": (_calibrate, "noise multiplier for a budget"),
         "group": (_group, "epsilon for groups of examples, such as all those of one person"),
         "plan": (_planning, "any one of epsilon, noise, epochs and batch size from the other three"),
         "certify": (_certify, "certified accuracy of a trained model"),
+        "sample": (_sample, "draw images from a private diffusion model"),
         "report": (_report, "rebuild the report of a run folder"),
     }
     made = {}
     for name, (build, text) in builders.items():
-        description = _TRAIN if name == "train" else f"{text[0].upper()}{text[1:]}."
+        description = f"{_TRAIN}\n\n{_DIFFUSION}" if name == "train" else f"{text[0].upper()}{text[1:]}."
         made[name] = commands.add_parser(
             name, help=text, description=description, formatter_class=argparse.RawDescriptionHelpFormatter
         )
@@ -99,6 +104,7 @@ def _parsers() -> tuple[_Parser, dict[str, _Parser]]:
 def _train(parser):
     add = parser.add_argument
     add("--dataset", required=True, metavar="NAME|FILE", help=_DATASET)
+    add("--task", default="classifier", choices=("classifier", "diffusion"), help="default: classifier")
     add("--epsilon", type=float, help="budget: the noise is calibrated to spend it")
     add("--delta", type=float, help="default: 1e-5, or the power of ten below 1 / N if that is less")
     add(
@@ -108,7 +114,6 @@ def _train(parser):
     )
     add(
         "--recipe",
-        default="accurate",
         choices=("accurate", "robust"),
         help="default: accurate; robust trades accuracy for larger certified radii",
     )
@@ -124,6 +129,14 @@ def _train(parser):
     add("--feature-ranges", metavar="FILE", help=_RANGES)
     add("--label", metavar="COLUMN", help="column of classes of a .csv file; default: the last one")
     add(
+        "--preset",
+        metavar="NAME",
+        help="size of a diffusion network: small, cpu-14, cpu-28, dpdm-28 or dpdm-32; default: cpu-14 for images of "
+        "28 x 28 x 1, whose sides it halves, else small",
+    )
+    add("--multiplicity", type=int, metavar="K", help="noises per image and update of a diffusion model; default: 1")
+    add("--clip-norm", type=float, help="of a diffusion model; default: 1")
+    add(
         "--validation-split",
         type=float,
         metavar="FRACTION",
@@ -138,7 +151,7 @@ def _train(parser):
         action="store_true",
         help="also log loss and accuracy on the private data: NOT private",
     )
-    add("--radii", type=float, nargs="+", default=[0.1, 0.5, 1.0], metavar="R", help="default: 0.1 0.5 1.0")
+    add("--radii", type=float, nargs="+", metavar="R", help="default: 0.1 0.5 1.0")
     add("--seed", type=int, help="repeatable, but only private towards people who do not know it")
     add("--output", metavar="DIR", help="run folder, new or empty; default: runs/<dataset>-<time>")
     add("--overwrite", action="store_true", help="replace an earlier run in --output")
@@ -211,6 +224,20 @@ def _certify(parser):
     add("--label", metavar="COLUMN", help="column of classes of a .csv file; default: the last one")
     add("--feature-ranges", metavar="FILE", help=_RANGES)
     add("--radii", type=float, nargs="+", default=[0.1, 0.5, 1.0], metavar="R", help="default: 0.1 0.5 1.0")
+
+
+def _sample(parser):
+    add = parser.add_argument
+    add("run", metavar="RUN_OR_MODEL", help="a run folder or a .keras file")
+    add("--num", type=int, default=100, help="how many to draw; default: 100")
+    add("--labels", type=int, nargs="+", metavar="ID", help="class ids, taken in turn; default: all classes in turn")
+    add("--sampler", choices=("ddim", "stochastic", "churn"), help="default: that of the run, else ddim")
+    add("--steps", type=int, help="noise levels of the sampler; default: those of the run, else 50")
+    add("--guidance", type=float, help="scale of classifier-free guidance; default: that of the run, else 0")
+    add("--batch-size", type=int, default=256, help="images at once; default: 256")
+    add("--seed", type=int, help="repeatable; costs no privacy")
+    add("--output", required=True, metavar="FILE", help=".npz with x (8-bit) and y, or a picture: .png")
+    add("--overwrite", action="store_true", help="replace --output")
 
 
 def _report(parser):

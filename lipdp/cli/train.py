@@ -11,13 +11,17 @@ import warnings
 
 from lipdp import data, recipes, report
 from lipdp.accounting import checks
-from lipdp.cli import evaluation, output, quiet
+from lipdp.cli import diffusion, evaluation, output, quiet
 from lipdp.cli.versions import versions
 from lipdp.plan import Plan
 from lipdp.report import numbers
-from lipdp.report.folder import MODEL, NOT_PRIVATE
+from lipdp.report.folder import MODEL, NOT_PRIVATE, SAMPLES
 
 _LARGEST_SEED = 2**32 - 1
+_ONLY = {
+    "classifier": ("recipe", "input_norm", "feature_ranges", "radii"),
+    "diffusion": ("preset", "multiplicity", "clip_norm"),
+}
 
 
 def run(options, argv) -> None:
@@ -25,16 +29,19 @@ def run(options, argv) -> None:
     started, clock = datetime.datetime.now(), time.monotonic()
     _check(options)
     dataset = _dataset(options)
-    recipe = _recipe(options, dataset)
+    generative = options.task == "diffusion"
+    recipe = diffusion.recipe(options, dataset) if generative else _recipe(options, dataset)
+    updates = recipe.updates if generative else recipe.updates(dataset.num_examples)
     delta = _default_delta(dataset.num_examples) if options.delta is None else options.delta
-    plan = _plan(options, recipe, dataset.num_examples, delta)
+    plan = _plan(options, recipe.batch_size, updates, dataset.num_examples, delta)
     folder = report.claim(options.output, dataset.name, options.overwrite)
     try:
         model, history = _fit(options, recipe, dataset, plan)
-        bounds = model.summary_bounds(print_fn=lambda text: None)
-        held_out = None
-        if dataset.x_test is not None:
-            held_out = evaluation.measure(model, dataset.x_test, dataset.y_test, options.radii)
+        results = {"held_out": None, "bounds": []}
+        if not generative:
+            results["bounds"] = output.finite(model.summary_bounds(print_fn=lambda text: None))
+            if dataset.x_test is not None:
+                results["held_out"] = evaluation.measure(model, dataset.x_test, dataset.y_test, options.radii)
         written = report.RunFolder(
             run={
                 "command": shlex.join(["lipdp", *argv]),
@@ -44,12 +51,12 @@ def run(options, argv) -> None:
                 "started": started.isoformat(sep=" ", timespec="seconds"),
                 "seconds": round(time.monotonic() - clock, 1),
             },
-            results={"held_out": held_out, "bounds": output.finite(bounds)},
+            results=results,
             privacy=output.finite(model.privacy.to_dict()),
             statement=model.privacy.statement(),
             history=history,
         )
-        _write(folder, model, written)
+        _write(folder, model, written, recipe if generative else None)
     except BaseException:
         # Leaves no folder behind; one that holds an earlier run is not empty and stays.
         with contextlib.suppress(OSError):
@@ -58,10 +65,12 @@ def run(options, argv) -> None:
     _tell(options, written, folder)
 
 
-def _write(folder, model, written) -> None:
+def _write(folder, model, written, recipe) -> None:
     report.clear(folder)
     try:
         model.save(folder / MODEL)
+        if recipe is not None:
+            diffusion.draw_samples(model, recipe, folder / SAMPLES)
         report.write(folder, written)
         report.render(folder)
     except BaseException:
@@ -76,19 +85,34 @@ def _check(options) -> None:
             "It is not said how private the training must be. Received: neither --epsilon nor --noise-multiplier. Pass "
             "--epsilon 2, say."
         )
-    for name in ("epsilon", "noise_multiplier", "learning_rate", "input_norm"):
+    _check_task(options)
+    for name in ("epsilon", "noise_multiplier", "learning_rate", "input_norm", "clip_norm"):
         if getattr(options, name) is not None:
             checks.positive(name, getattr(options, name))
-    for name in ("epochs", "batch_size", "physical_batch_size"):
+    for name in ("epochs", "batch_size", "physical_batch_size", "multiplicity"):
         if getattr(options, name) is not None:
             checks.integer(name, getattr(options, name), minimum=1)
     if options.delta is not None:
         checks.delta(options.delta)
-    evaluation.check_radii(options.radii)
     if options.seed is not None and not 0 <= options.seed <= _LARGEST_SEED:
         raise ValueError(
             f"The seed is out of range. Received: --seed {options.seed}. Pass a whole number from 0 to {_LARGEST_SEED}."
         )
+
+
+def _check_task(options) -> None:
+    """Refuses options of the other task, and fills in the defaults of this one."""
+    other = "classifier" if options.task == "diffusion" else "diffusion"
+    for name in _ONLY[other]:
+        if getattr(options, name) is not None:
+            raise ValueError(
+                f"An option does not belong to the task. Received: --{name.replace('_', '-')} with --task "
+                f"{options.task}. It is for --task {other}; leave it out."
+            )
+    if options.task == "classifier":
+        options.recipe = options.recipe or "accurate"
+        options.radii = options.radii or [0.1, 0.5, 1.0]
+        evaluation.check_radii(options.radii)
 
 
 def _dataset(options) -> data.Dataset:
@@ -115,13 +139,13 @@ def _default_delta(num_examples: int) -> float:
     return min(1e-5, 10.0 ** -(math.floor(math.log10(num_examples)) + 1))
 
 
-def _plan(options, recipe, num_examples: int, delta: float) -> Plan:
+def _plan(options, batch_size: int, updates: int, num_examples: int, delta: float) -> Plan:
     """Returns the plan that `fit` will make, so that a wrong one ends before Keras is loaded."""
-    public = {"num_examples": num_examples, "batch_size": recipe.batch_size, "delta": delta}
-    public |= {"updates": recipe.updates(num_examples), "accountant": options.accountant}
+    public = {"num_examples": num_examples, "batch_size": batch_size, "delta": delta}
+    public |= {"updates": updates, "accountant": options.accountant}
     public |= {"sampler": options.sampling, "examples_per_person": options.examples_per_person}
     if options.sampling == "truncated_poisson":  # as `fit` does
-        public["capacity"] = math.ceil(recipe.batch_size + 6.0 * math.sqrt(recipe.batch_size))
+        public["capacity"] = math.ceil(batch_size + 6.0 * math.sqrt(batch_size))
     if options.noise_multiplier is not None:
         return Plan(**public, noise_multiplier=options.noise_multiplier, epsilon=options.epsilon)
     with _status(options, "Calibrating the noise ..."):
@@ -134,16 +158,21 @@ def _fit(options, recipe, dataset, plan):
         import keras
 
         keras.utils.set_random_seed(options.seed)
-    model = recipe.build(dataset.num_examples)
-    held_out = None if dataset.x_test is None else (dataset.x_test, dataset.y_test)
+    if options.task == "diffusion":
+        model, epochs = recipe.build(), diffusion.epochs(recipe, dataset.num_examples)
+        prepare, physical = recipe.images, options.physical_batch_size or recipe.physical_batch_size
+    else:
+        model, epochs = recipe.build(dataset.num_examples), recipe.epochs
+        prepare, physical = (lambda x: x), options.physical_batch_size
+    held_out = None if dataset.x_test is None else (prepare(dataset.x_test), dataset.y_test)
     with warnings.catch_warnings():
         # Said once already, when the plan was made here.
         warnings.filterwarnings("ignore", message="delta is not below 1 / num_examples")
         history = model.fit(
-            dataset.x_train,
+            prepare(dataset.x_train),
             dataset.y_train,
             batch_size=recipe.batch_size,
-            epochs=recipe.epochs,
+            epochs=epochs,
             verbose=_verbosity(options),
             validation_data=held_out,
             epsilon=options.epsilon,
@@ -151,7 +180,7 @@ def _fit(options, recipe, dataset, plan):
             delta=plan.delta,
             strategy=recipe.strategy(),
             accountant=options.accountant,
-            physical_batch_size=options.physical_batch_size,
+            physical_batch_size=physical,
             training_metrics=options.training_metrics,
             seed=options.seed,
             sampling=options.sampling,
@@ -175,8 +204,10 @@ def _rows(history, training_metrics: bool) -> tuple[dict, ...]:
 
 
 def _settings(options, recipe, dataset, plan) -> dict:
-    layers = {k: v for k, v in dataclasses.asdict(recipe).items() if k not in ("input_shape", "num_classes")}
+    own = ("input_shape", "image_shape", "num_classes", "physical_batch_size", "updates")
+    layers = {k: v for k, v in dataclasses.asdict(recipe).items() if k not in own}
     return {
+        "task": options.task,
         "dataset": options.dataset,
         "label": options.label,
         "feature_ranges": options.feature_ranges,
@@ -191,7 +222,7 @@ def _settings(options, recipe, dataset, plan) -> dict:
         "sampling": options.sampling,
         "examples_per_person": options.examples_per_person,
         **layers,
-        "physical_batch_size": options.physical_batch_size,
+        "physical_batch_size": options.physical_batch_size or getattr(recipe, "physical_batch_size", None),
         "training_metrics": options.training_metrics,
         "seed": options.seed,
     }
@@ -209,7 +240,9 @@ def _tell(options, written, folder) -> None:
         f"{_whom(privacy)}, {options.sampling.replace('_', ' ').replace('poisson', 'Poisson')} sampling, "
         f"{options.accountant})"
     ]
-    if held_out is None:
+    if options.task == "diffusion":
+        lines.append(f"Draw from it: lipdp sample {folder} --num 100 --output samples.png")
+    elif held_out is None:
         lines.append("accuracy not measured: nothing was held out (--validation-split 0.2, say)")
     else:
         lines += evaluation.lines(held_out)

@@ -16,6 +16,9 @@ from lipdp.diffusion.noisy import NoisyBatches as NoisyBatches
 from lipdp.diffusion.pictures import image_grid as image_grid
 from lipdp.diffusion.pictures import nearest_neighbours as nearest_neighbours
 from lipdp.diffusion.pictures import neighbour_panel as neighbour_panel
+from lipdp.diffusion.recipes import Recipe as Recipe
+from lipdp.diffusion.recipes import make_sampler as make_sampler
+from lipdp.diffusion.recipes import recipe as recipe
 from lipdp.diffusion.samplers import DDIM as DDIM
 from lipdp.diffusion.samplers import Churn as Churn
 from lipdp.diffusion.samplers import Sampler as Sampler

@@ -109,8 +109,10 @@ class DiffusionModel(DP_Model):
             validation_data = self._data(*validation_data)
         callbacks = list(callbacks) if isinstance(callbacks, (list, tuple)) else [callbacks] if callbacks else []
         if self.average:
-            callbacks.append(_Average(self))
-        if seed is not None or self.run.seeded:
+            # First: a callback that saves the model finds the average of the same update.
+            callbacks.insert(0, _Average(self))
+        if seed is None or not self.run.seeded or not self.run.ledger.updates:
+            # A run with a seed that goes on keeps its stream, so that it repeats an uninterrupted one.
             self.noising.seeds.reseed(seed)
         strategy = self._strategy(strategy)
         return super().fit(
@@ -165,11 +167,18 @@ class DiffusionModel(DP_Model):
         super().save_own_variables(store)
         for i, value in enumerate(self._averaged or ()):
             store[f"average_{i}"] = value
+        if self.run.seeded:
+            # Files of other runs hold no key, see `Noising`.
+            store["noising"] = self.noising.seeds.state.numpy()
 
     def load_own_variables(self, store):
         names = [key for key in store.keys() if key.startswith("average_")]
         averaged = [np.asarray(store[f"average_{i}"]) for i in range(len(names))]
+        key_of_noise = np.asarray(store["noising"]) if "noising" in store.keys() else None
+        names.append("noising")
         super().load_own_variables({key: store[key] for key in store.keys() if key not in names})
+        if key_of_noise is not None:
+            self.noising.seeds.state.assign(key_of_noise)
         object.__setattr__(self, "_averaged", averaged or None)
 
     def get_config(self):

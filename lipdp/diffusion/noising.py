@@ -36,8 +36,8 @@ class Noising(keras.layers.Layer):
 
     **Guarantee.** Row i of the outputs is a function of row i of the inputs and of randomness of its own. That
     randomness is independent from row to row, comes from the operating system unless a seed is given, and is not in
-    a model file: only the state for the next call is. A release needs it secret: which noise belongs to an example
-    depends on its place among the others. Not covered: a seed that others know.
+    a model file: only that of a run with a seed holds the state for the next call. A release needs it secret: which
+    noise belongs to an example depends on its place among the others. Not covered: a seed that others know.
     """
 
     # The state for the next call is fresh at each `fit`, see `DiffusionModel`: masks of a past run stay unknown.

@@ -11,6 +11,8 @@ MODEL, PRIVACY, STATEMENT = "model.keras", "privacy.json", "privacy.txt"
 HISTORY, RUN, RESULTS = "history.csv", "run.json", "results.json"
 HTML, MARKDOWN = "report.html", "report.md"
 FILES = (MODEL, PRIVACY, STATEMENT, HISTORY, RUN, RESULTS, HTML, MARKDOWN)
+# A diffusion model's folder holds one more.
+SAMPLES = "samples.png"
 
 # Behind the name of every column that was computed on the private training data.
 NOT_PRIVATE = " (not private)"
@@ -26,6 +28,7 @@ class RunFolder:
         privacy: `model.privacy.to_dict()`.
         statement: `model.privacy.statement()`.
         history: one dictionary per epoch. Columns that end in `NOT_PRIVATE` are outside the guarantee.
+        samples: a picture of samples, as a PNG file; None for a classifier.
     """
 
     run: dict
@@ -33,6 +36,7 @@ class RunFolder:
     privacy: dict
     statement: str
     history: tuple[dict, ...]
+    samples: bytes | None = None
 
 
 def claim(output: str | None, name: str, overwrite: bool = False) -> pathlib.Path:
@@ -61,10 +65,10 @@ def claim(output: str | None, name: str, overwrite: bool = False) -> pathlib.Pat
             f"The run folder is not empty. Received: {str(folder)!r}. Pass a new or an empty one, or "
             "--overwrite to replace an earlier run; nothing was changed."
         )
-    if found and not (RUN in found and found <= set(FILES)):
+    if found and not (RUN in found and found <= {*FILES, SAMPLES}):
         raise FileExistsError(
             f"Only the folder of an earlier run is overwritten. Received: {str(folder)!r} with "
-            f"{', '.join(sorted(found - set(FILES))[:3]) or 'no ' + RUN}; nothing was changed."
+            f"{', '.join(sorted(found - {*FILES, SAMPLES})[:3]) or 'no ' + RUN}; nothing was changed."
         )
     folder.mkdir(parents=True, exist_ok=True)
     return folder
@@ -72,7 +76,7 @@ def claim(output: str | None, name: str, overwrite: bool = False) -> pathlib.Pat
 
 def clear(folder: pathlib.Path) -> None:
     """Removes the files of a run, and no others."""
-    for name in FILES:
+    for name in (*FILES, SAMPLES):
         (folder / name).unlink(missing_ok=True)
 
 
@@ -108,6 +112,7 @@ def read(folder: str | pathlib.Path) -> RunFolder:
         privacy=_json(folder / PRIVACY, ("epsilon", "delta", "updates")),
         statement=(folder / STATEMENT).read_text(encoding="utf-8"),
         history=_history(folder / HISTORY),
+        samples=(folder / SAMPLES).read_bytes() if (folder / SAMPLES).is_file() else None,
     )
 
 

@@ -13,6 +13,10 @@ HELD_OUT_NOTE = (
     "epsilon does not cover them: if they are private too, do not publish these numbers."
 )
 NO_HELD_OUT_NOTE = "No examples were held out, so no accuracy was measured: see lipdp train --validation-split."
+SAMPLES_NOTE = (
+    "Samples follow from the released weights: any number of them costs no further privacy. A loss on held-out "
+    "examples is not covered by epsilon."
+)
 NOT_PRIVATE_NOTE = (
     "Columns and curves marked (not private) were computed on the private training data without noise. They are "
     "outside the guarantee: keep them to yourself."
@@ -37,7 +41,8 @@ def to_html(run: RunFolder) -> str:
         f"<ul class=tiles>{''.join(_tile(*tile) for tile in tiles(run))}</ul>",
         *(f"<p class=note>{html.escape(note)}</p>" for note in notes(run)),
         _section("How it went", f"<div class=plots>{''.join(_figure(*plot) for plot in plots(run))}</div>"),
-        _section("Bounds of the layers", _bounds(run)),
+        *([_section("Samples", _samples(run))] if run.samples else []),
+        *([_section("Bounds of the layers", _bounds(run))] if run.results["bounds"] else []),
         _section("Privacy statement", f"<pre class=statement>{html.escape(run.statement)}</pre>"),
         _section("How to repeat it", _repeat(run)),
     ]
@@ -57,8 +62,9 @@ def tiles(run: RunFolder) -> list[tuple[str, str, str]]:
     made = [
         (numbers.up(privacy["epsilon"]), "epsilon", f"of a budget of {budget:g}" if budget else "spent"),
         (f"{privacy['delta']:g}", "delta", _relation(privacy)),
-        (numbers.percent(held_out["accuracy"] if held_out else None), "accuracy", "held-out examples"),
     ]
+    if not run.samples:
+        made.append((numbers.percent(held_out["accuracy"] if held_out else None), "accuracy", "held-out examples"))
     for mark in held_out["certified"] if held_out else ():
         made.append((numbers.percent(mark["accuracy"]), "certified", f"within L2 radius {mark['radius']:g}"))
     return made
@@ -74,6 +80,8 @@ def notes(run: RunFolder) -> list[str]:
     """Returns what the reader must know about the numbers."""
     held_out = run.results["held_out"]
     made = [HELD_OUT_NOTE.format(examples=held_out["examples"]) if held_out else NO_HELD_OUT_NOTE]
+    if run.samples:
+        made = [SAMPLES_NOTE]
     if run.privacy.get("training_metrics_outside_the_guarantee"):
         made.append(NOT_PRIVATE_NOTE)
     if run.privacy.get("seed_fixed_by_user"):
@@ -111,6 +119,13 @@ def _figure(title, description, svg) -> str:
     return (
         f'<figure><figcaption>{html.escape(title)}</figcaption><img alt="{html.escape(description)}" '
         f'src="data:image/svg+xml;base64,{data}"></figure>'
+    )
+
+
+def _samples(run) -> str:
+    data = base64.b64encode(run.samples).decode()
+    return (
+        f'<p>One column for each class.</p><img alt="images drawn from the model" src="data:image/png;base64,{data}">'
     )
 
 

@@ -1,7 +1,7 @@
 """The report as Markdown: the same numbers without the plots."""
 
 from lipdp.report import numbers
-from lipdp.report.folder import RunFolder
+from lipdp.report.folder import SAMPLES, RunFolder
 from lipdp.report.html import notes, settings, tiles
 
 
@@ -12,6 +12,20 @@ def to_markdown(run: RunFolder) -> str:
         f"# Private training on {name}",
         _table(("", "", ""), [(f"**{value}**", label, remark) for value, label, remark in tiles(run)]),
         "\n".join(f"> {note}\n" for note in notes(run)).rstrip(),
+        *([f"## Samples\n\n![images drawn from the model]({SAMPLES})"] if run.samples else []),
+        *(_bounds(run) if run.results["bounds"] else []),
+        "## Privacy statement",
+        _code(run.statement),
+        "## How to repeat it",
+        _code(run.run["command"]),
+        _table(("setting", "value"), settings(run)),
+        _table(("package", "version"), run.run["versions"].items()),
+    ]
+    return "\n\n".join(blocks) + "\n"
+
+
+def _bounds(run) -> list[str]:
+    return [
         "## Bounds of the layers",
         _table(
             ("layer", "type", "input bound", "Lipschitz", "gradient bound", "noise"),
@@ -27,14 +41,7 @@ def to_markdown(run: RunFolder) -> str:
                 for row in run.results["bounds"]
             ],
         ),
-        "## Privacy statement",
-        _code(run.statement),
-        "## How to repeat it",
-        _code(run.run["command"]),
-        _table(("setting", "value"), settings(run)),
-        _table(("package", "version"), run.run["versions"].items()),
     ]
-    return "\n\n".join(blocks) + "\n"
 
 
 def _table(heads, rows) -> str:

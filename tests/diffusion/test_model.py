@@ -170,6 +170,44 @@ def test_saving_keeps_weights_average_and_ledger(tmp_path):
     assert again.privacy.epsilon() > model.privacy.epsilon()
 
 
+def test_a_resumed_run_repeats_an_uninterrupted_one(tmp_path):
+    class Save(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if self.model.run.ledger.updates == 3:
+                getattr(self.model, "jax_state_sync", lambda: None)()
+                self.model.save(tmp_path / "model.keras")
+
+    models = points(average=0.5), points(average=0.5)
+    models[1].set_weights(models[0].get_weights())
+    x, options = toy.nine_modes(100), {"seed": 3, "epochs": 2}
+    for model, callbacks in zip(models, ([], [Save()]), strict=True):
+        model.compile(keras.optimizers.Adam(0.1))
+        fit(model, x, callbacks=callbacks, **options)
+    resumed = keras.saving.load_model(tmp_path / "model.keras")
+    fit(resumed, x, **options)
+    assert resumed.privacy.updates == models[0].privacy.updates == 10
+    for found, expected in zip(weights(resumed), weights(models[0]), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+    for found, expected in zip(resumed._averaged, models[0]._averaged, strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_without_a_seed_the_noise_begins_anew_with_each_fit():
+    model = points()
+    model.compile("sgd")
+    x = toy.nine_modes(100)
+    fit(model, x)
+    known = state(model.noising)
+    seen = []
+
+    class Watch(keras.callbacks.Callback):
+        def on_train_begin(self, logs=None):
+            seen.append(state(model.noising))
+
+    fit(model, x, callbacks=[Watch()])
+    assert not np.array_equal(seen[0], known), "a file with the state would give away the noise to come"
+
+
 @pytest.mark.slow
 def test_a_private_run_keeps_all_nine_modes():
     keras.utils.set_random_seed(0)

@@ -1,0 +1,403 @@
+"""Private diffusion models: what classifiers learn from their samples, and what they cost.
+
+    python benchmarks/diffusion.py --train --output DIR                                   # cpu-14, MNIST, epsilon 10
+    python benchmarks/diffusion.py --train --epsilon 1 --seed 0 --output DIR              # goes on when started again
+    python benchmarks/diffusion.py --train --held-out --set learning_rate=2e-3 --output DIR
+    KERAS_BACKEND=jax python benchmarks/diffusion.py --train --preset dpdm-28 --output DIR   # the paper's, on a GPU
+    python benchmarks/diffusion.py --cost                                                 # K = 1, 8, 32; samplers
+
+Images are in [-1, 1]; a preset of half the side takes means of 2 x 2 pixels. After training, images are drawn in equal
+numbers for each class, three classifiers learn from them (protocol of Dockhorn et al. 2023) and are tested on the real
+test set. Settings were chosen with `--held-out` (50,000 training images train, the other 10,000 score), never on the
+test set; the cost of that choice is not part of epsilon. delta = 1e-5. DIR holds the model, its privacy statement and
+a picture; a run that was cut short goes on from the last checkpoint when the same command is given again. Figures of
+the test set are added to `results/diffusion.json` run by run.
+"""
+
+import argparse
+import dataclasses
+import json
+import os
+import pathlib
+import sys
+import time
+
+from common import RESULTS, spread, versions, write
+
+DELTA = 1e-5
+HELD_OUT = 10000
+
+PRESETS = ("cpu-14", "cpu-28", "dpdm-28")
+
+
+def images(recipe, data, held_out: bool):
+    """Training, scoring and test images; what scores is held out of training on request."""
+    x, y, cut = recipe.images(data.x_train), data.y_train, data.num_examples - HELD_OUT
+    scoring = x[cut:], y[cut:]
+    return (x[:cut], y[:cut]) if held_out else (x, y), scoring, (recipe.images(data.x_test), data.y_test)
+
+
+class Folder:
+    """What a run leaves behind, and goes on from."""
+
+    def __init__(self, path, identity: dict):
+        self.path = pathlib.Path(path)
+        self.path.mkdir(parents=True, exist_ok=True)
+        self.model_file, known = self.path / "model.keras", self.path / "arguments.json"
+        if known.exists() and json.loads(known.read_text()) != identity:
+            sys.exit(f"{self.path} holds a run with other arguments: {known.read_text()}. Give another --output.")
+        known.write_text(json.dumps(identity))
+        progress = self.path / "progress.json"
+        # Written with each checkpoint: time spent, and scores on the way.
+        self.progress = {"seconds": 0.0, "processor_seconds": 0.0, "scores": []}
+        if self.model_file.exists():
+            self.progress = json.loads(progress.read_text())
+
+    def save(self, model) -> None:
+        temporary = self.path / "next.keras"
+        model.save(temporary)
+        (self.path / "progress.json").write_text(json.dumps(self.progress))
+        os.replace(temporary, self.model_file)
+
+
+def callback(options, folder: Folder, recipe, scoring):
+    """Clocks, saves and scores during `fit`."""
+    import keras
+
+    class Watch(keras.callbacks.Callback):
+        def on_train_begin(self, logs=None):
+            self._start = None
+            self._last = time.perf_counter(), time.process_time()
+
+        def on_train_batch_end(self, batch, logs=None):
+            done = self.model.run.ledger.updates
+            now, processor = time.perf_counter(), time.process_time()
+            folder.progress["seconds"] += now - self._last[0]
+            folder.progress["processor_seconds"] += processor - self._last[1]
+            # The first update compiles.
+            self._start = self._start or (done, now)
+            if done % options.report_every == 0 and done > self._start[0]:
+                speed = (done - self._start[0]) / (now - self._start[1])
+                print(
+                    f"update {done}/{recipe.updates}  {speed:.3f} updates/s  "
+                    f"{folder.progress['seconds']:.0f} s  {folder.progress['processor_seconds']:.0f} processor s",
+                    flush=True,
+                )
+            at_end = done == recipe.updates
+            asked = options.evaluate_every and done % options.evaluate_every == 0 and not at_end
+            if asked or done % options.checkpoint_every == 0 or at_end:
+                getattr(self.model, "jax_state_sync", lambda: None)()
+                if asked:
+                    found = score(self.model, recipe, scoring, 5000, 15, ("cnn",), options.seed)
+                    folder.progress["scores"].append({"updates": done, **found})
+                    print(folder.progress["scores"][-1], flush=True)
+                folder.save(self.model)
+            # Neither saving nor scoring is training.
+            self._last = time.perf_counter(), time.process_time()
+
+    return Watch()
+
+
+def score(model, recipe, real, samples: int, epochs: int, classifiers, seed: int) -> dict:
+    """Accuracy on real images of classifiers that learnt from `samples` images of the model."""
+    import numpy as np
+
+    from lipdp import diffusion
+
+    start = time.perf_counter()
+    labels = np.arange(samples) % 10
+    drawn = model.sample(
+        samples, labels, recipe.make_sampler(), guidance=recipe.guidance, batch_size=500, seed=seed + 1
+    )
+    middle = time.perf_counter()
+    # Outside of this range there are no pixels.
+    drawn = np.clip(drawn, -1.0, 1.0)
+    accuracy = diffusion.downstream_accuracy(
+        drawn, labels, *real, classifiers=classifiers, num_classes=10, epochs=epochs, seed=seed
+    )
+    return {
+        "samples": samples,
+        "epochs": epochs,
+        "accuracy": {name: round(value, 4) for name, value in accuracy.items()},
+        "sampling_seconds": round(middle - start, 1),
+        "classifier_seconds": round(time.perf_counter() - middle, 1),
+    }
+
+
+def train(options, changes: dict) -> dict:
+    import keras
+
+    from lipdp import diffusion
+    from lipdp.data import load
+
+    data = load(options.dataset)
+    examples = data.num_examples - (HELD_OUT if options.held_out else 0)
+    recipe = diffusion.recipe(data.input_shape, data.num_classes, examples, options.preset, **changes)
+    identity = {
+        "dataset": options.dataset,
+        "preset": options.preset,
+        "epsilon": options.epsilon,
+        "seed": options.seed,
+        "evaluated_on": "held-out training images" if options.held_out else "test set",
+        "settings": {**dataclasses.asdict(recipe), "image_shape": list(recipe.image_shape)},
+    }
+    folder = Folder(options.output, identity)
+    (x, y), scoring, test = images(recipe, data, options.held_out)
+    keras.utils.set_random_seed(options.seed)
+    if folder.model_file.exists():
+        model = keras.saving.load_model(folder.model_file)
+        print(f"goes on after {model.privacy.updates} updates", flush=True)
+    else:
+        model = recipe.build()
+        print(f"{model.count_params()} parameters, {len(x)} training images", flush=True)
+    if model.privacy.updates < recipe.updates:
+        model.fit(
+            x,
+            y,
+            batch_size=recipe.batch_size,
+            steps_per_epoch=recipe.updates,
+            epsilon=options.epsilon,
+            delta=DELTA,
+            strategy=recipe.strategy(),
+            physical_batch_size=recipe.physical_batch_size,
+            training_metrics=False,
+            callbacks=[callback(options, folder, recipe, scoring)],
+            seed=options.seed,
+            verbose=0,
+        )
+        folder.save(model)
+    (folder.path / "privacy.txt").write_text(model.privacy.statement() + "\n")
+    drawn = model.sample(100, None, recipe.make_sampler(), guidance=recipe.guidance, seed=options.seed)
+    picture = folder.path / "samples.png"
+    diffusion.image_grid(drawn, picture, columns=10, scale=0.3)
+    print(f"{picture}", flush=True)
+    real = scoring if options.held_out else test
+    classifiers = ("logistic_regression", "mlp", "cnn")
+    final = score(model, recipe, real, options.samples, options.epochs, classifiers, options.seed)
+    result = {
+        **identity,
+        "command": f"python benchmarks/diffusion.py {' '.join(sys.argv[1:])}",
+        "backend": keras.backend.backend(),
+        **final,
+        "spent": model.privacy.epsilon(),
+        "delta": DELTA,
+        "noise_multiplier": model.run.plan.noise_multiplier,
+        "updates": model.privacy.updates,
+        "parameters": model.network.count_params(),
+        "seconds": round(folder.progress["seconds"], 1),
+        "processor_seconds": round(folder.progress["processor_seconds"], 1),
+        "on_the_way": folder.progress["scores"],
+        "versions": versions(),
+    }
+    (folder.path / "result.json").write_text(json.dumps(result, indent=1) + "\n")
+    if not options.held_out:
+        name = f"{options.name}_{options.preset}_{options.dataset}_{options.epsilon:g}.png"
+        (RESULTS / name).write_bytes(picture.read_bytes())
+    return result
+
+
+def cost(options) -> dict:
+    """Seconds of an update for several K as ratios to a plain step of the network, and images per second."""
+    import keras
+    import numpy as np
+
+    from lipdp import diffusion, strategies
+    from lipdp.diffusion import recipes
+
+    size, channels = recipes.PRESETS[options.preset]["image_shape"][1:]
+    batch, rng = options.cost_batch, np.random.default_rng(0)
+    x = rng.uniform(-1, 1, (20 * batch, size, size, channels)).astype("float32")
+    y = rng.integers(0, 10, len(x)).astype("int32")
+
+    class Clock(keras.callbacks.Callback):
+        def on_train_batch_begin(self, batch, logs=None):
+            self._start = time.perf_counter()
+
+        def on_train_batch_end(self, batch, logs=None):
+            self.seconds = time.perf_counter() - self._start
+
+    def private(multiplicity):
+        model = diffusion.DiffusionModel(
+            diffusion.preset(options.preset), num_classes=10, noise_multiplicity=multiplicity, average=0.0
+        )
+        model.compile("adam")
+        # As many rows at once for each K.
+        chunk = max(1, int(options.physical_batch or 256) // multiplicity)
+
+        def step():
+            clock = Clock()
+            model.fit(
+                x,
+                y,
+                batch_size=batch,
+                steps_per_epoch=1,
+                noise_multiplier=1.0,
+                strategy=strategies.DPSGD(1.0),
+                physical_batch_size=chunk,
+                training_metrics=False,
+                callbacks=[clock],
+                verbose=0,
+            )
+            return clock.seconds
+
+        return step
+
+    def plain():
+        graph = diffusion.DiffusionModel(diffusion.preset(options.preset), num_classes=10)
+        model = keras.Model(graph.inputs, graph.outputs)
+        model.compile("adam", loss=diffusion.DenoisingLoss())
+
+        def step():
+            clock = Clock()
+            rows = rng.integers(0, len(x), batch)
+            clean = x[rows], y[rows].astype("float32")
+            model.fit(clean, np.zeros((batch, 1), "float32"), batch_size=batch, callbacks=[clock], verbose=0)
+            return clock.seconds
+
+        return step
+
+    steps = {"plain": plain(), **{f"K={k}": private(k) for k in options.multiplicities}}
+    for step in steps.values():
+        step()
+    rounds = [{name: step() for name, step in steps.items()} for _ in range(options.rounds)]
+    result = {
+        "preset": options.preset,
+        "batch": batch,
+        "plain_ms_per_example": spread([1000 * one["plain"] / batch for one in rounds]),
+        "ratio": {name: spread([one[name] / one["plain"] for one in rounds]) for name in steps if name != "plain"},
+    }
+    print(json.dumps(result), flush=True)
+    network = diffusion.preset(options.preset)
+    ways = {
+        "DDIM": diffusion.DDIM(50),
+        "DDIM, stochastic": diffusion.DDIM(50, eta=1.0),
+        "Churn": diffusion.Churn(50, s_churn=10.0),
+    }
+
+    def draw(way, batches):
+        start = time.perf_counter()
+        diffusion.generate(network, batches * 250, "edm", way, num_classes=10, batch_size=250, seed=0)
+        return time.perf_counter() - start
+
+    def speed(way):
+        # The first batch compiles.
+        return 500 / max(draw(way, 3) - draw(way, 1), 1e-9)
+
+    result["samples_per_second"] = {
+        name: {"steps": way.steps, **spread([speed(way) for _ in range(3)])} for name, way in ways.items()
+    }
+    return result
+
+
+def table(content: dict) -> str:
+    """The results as Markdown tables."""
+    lines = [
+        "| data | preset | epsilon | CNN % | MLP % | logistic regression % | synthetic images | updates | B | K | "
+        "processor minutes | seed |",
+        "|" + "---|" * 12,
+    ]
+    for run in content.get("runs", []):
+        found, settings = run["accuracy"], run["settings"]
+        accuracies = " | ".join(f"{100 * found[name]:.2f}" for name in ("cnn", "mlp", "logistic_regression"))
+        lines.append(
+            f"| {run['dataset']} | {run['preset']} | {run['epsilon']:g} | {accuracies} | {run['samples']} | "
+            f"{run['updates']} | {settings['batch_size']} | {settings['multiplicity']} | "
+            f"{run['processor_seconds'] / 60:.0f} | {run['seed']} |"
+        )
+    return "\n".join(lines)
+
+
+def cost_table(content: dict) -> str:
+    found = content["cost"]
+    lines = ["| update, B = {batch} | over a plain step |".format(**found), "|---|---|"]
+    lines += [f"| {name} | {_range(ratio)} |" for name, ratio in found["ratio"].items()]
+    lines += ["", "| sampler | steps | images per second |", "|---|---|---|"]
+    for name, row in found["samples_per_second"].items():
+        lines.append(f"| {name} | {row['steps']} | {_range(row, 0)} |")
+    return "\n".join(lines)
+
+
+def _range(row: dict, digits: int = 2) -> str:
+    median, low, high = (f"{row[key]:.{digits}f}" for key in ("median", "low", "high"))
+    return f"{median} [{low}-{high}]"
+
+
+def _place(run: dict) -> tuple:
+    return tuple(run[key] for key in ("dataset", "preset", "epsilon", "seed"))
+
+
+def _changes(options, parser) -> dict:
+    from lipdp.diffusion import Recipe
+
+    given = {
+        "batch_size": options.batch,
+        "updates": options.updates,
+        "multiplicity": options.multiplicity,
+        "physical_batch_size": options.physical_batch,
+    }
+    if options.set and not options.held_out:
+        parser.error("settings are chosen with --held-out, not on the test set")
+    kinds = {field.name: field.type for field in dataclasses.fields(Recipe) if field.default is not dataclasses.MISSING}
+    for pair in options.set:
+        name, _, value = pair.partition("=")
+        if name not in kinds:
+            parser.error(f"unknown setting {name!r}; known: {', '.join(kinds)}")
+        given[name] = kinds[name](value)
+    return given
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--train", action="store_true", help="train, sample and score")
+    parser.add_argument("--cost", action="store_true", help="cost of an update and speed of the samplers")
+    parser.add_argument("--dataset", default="mnist", choices=["mnist", "fashion_mnist"])
+    parser.add_argument("--preset", default="cpu-14", choices=PRESETS)
+    parser.add_argument("--epsilon", type=float, default=10.0)
+    parser.add_argument("--batch", type=int, help="expected batch size")
+    parser.add_argument("--updates", type=int)
+    parser.add_argument("--multiplicity", type=int, help="noises per example and update, K")
+    parser.add_argument("--physical-batch", type=int, help="examples at once; only speed and memory depend on it")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--output", help="folder of the run; the same command goes on from its checkpoint")
+    parser.add_argument("--held-out", action="store_true", help="train on 50,000 images, score on 10,000 others")
+    parser.add_argument("--set", nargs="+", default=[], metavar="NAME=VALUE", help="settings to try, with --held-out")
+    parser.add_argument("--checkpoint-every", type=int, default=200, help="updates")
+    parser.add_argument("--report-every", type=int, default=50, help="updates")
+    parser.add_argument(
+        "--evaluate-every",
+        type=int,
+        default=0,
+        help="updates; a CNN from 5000 samples is scored on the last 10,000 training images (held out or not)",
+    )
+    parser.add_argument("--samples", type=int, default=60000, help="synthetic images for the classifiers")
+    parser.add_argument("--epochs", type=int, default=50, help="of the classifiers")
+    parser.add_argument("--multiplicities", type=int, nargs="+", default=[1, 8, 32], help="K, for --cost")
+    parser.add_argument("--cost-batch", type=int, default=256, help="B, for --cost")
+    parser.add_argument("--rounds", type=int, default=7, help="for --cost")
+    parser.add_argument("--name", default="diffusion", help="name of the result file")
+    options = parser.parse_args()
+    if options.train == options.cost:
+        parser.error("say --train or --cost")
+    if options.train and not options.output:
+        parser.error("--train needs --output DIR")
+    changes = _changes(options, parser)
+
+    path = RESULTS / f"{options.name}.json"
+    known = json.loads(path.read_text()) if path.exists() else {}
+    content = {key: known[key] for key in ("cost", "runs") if key in known}
+    if options.cost:
+        content["cost"] = {"versions": versions(), **cost(options)}
+        print(cost_table(content))
+    else:
+        found = train(options, changes)
+        print(json.dumps({k: v for k, v in found.items() if k not in ("versions", "on_the_way")}), flush=True)
+        if options.held_out:
+            return
+        kept = [run for run in content.get("runs", []) if _place(run) != _place(found)]
+        content["runs"] = sorted([*kept, found], key=_place)
+        print(table(content))
+    print(f"written to {write(options.name, content)}")
+
+
+if __name__ == "__main__":
+    main()

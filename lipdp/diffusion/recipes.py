@@ -1,0 +1,209 @@
+"""What `lipdp train --task diffusion` and the benchmark do when they are not told otherwise."""
+
+import dataclasses
+import math
+
+import keras
+import numpy as np
+
+from lipdp import strategies
+from lipdp.diffusion import denoisers, samplers
+from lipdp.diffusion.model import DiffusionModel
+from lipdp.diffusion.unet import PRESETS, preset, unet
+
+SAMPLERS = ("ddim", "stochastic", "churn")
+
+# Sides from here on are looked at in patches of 2 x 2 pixels.
+_SMALL_SIDE = 16
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """The settings of one private diffusion model; every one is a public constant.
+
+    Args:
+        image_shape: `(height, width, channels)` of what the model draws.
+        num_classes: number of classes.
+        network: a name of `diffusion.preset`, or "small": about the size of "cpu-14", for any image.
+        batch_size: expected batch size.
+        updates: noisy updates.
+        physical_batch_size: examples at once, with their K copies; only time and memory depend on it.
+        multiplicity: noises per example and update, K.
+        learning_rate: of Adam, at its highest.
+        warmup: updates in which the rate rises from near 0.
+        final_rate: what is left of the rate at the end of a cosine, as a fraction.
+        p_mean: mean of the logarithm of the noise levels, see `EDM`.
+        p_std: its standard deviation.
+        clip_norm: L2 norm that each example's gradient is clipped to.
+        label_scale: factor of the initial label embedding.
+        label_dropout: probability that a label is hidden.
+        average: momentum of the moving average of the weights.
+        sampler: "ddim", "stochastic" (DDIM with fresh noise) or "churn".
+        steps: noise levels of the sampler.
+        guidance: scale of classifier-free guidance.
+
+    Example:
+        >>> recipe((28, 28, 1), num_classes=10, num_examples=60000).image_shape
+        (14, 14, 1)
+    """
+
+    image_shape: tuple[int, int, int]
+    num_classes: int
+    network: str = "small"
+    batch_size: int = 2048
+    updates: int = 5000
+    # Not a divisor of the batch: a Poisson sample of 2048 mostly fits into 8 chunks.
+    physical_batch_size: int = 264
+    multiplicity: int = 1
+    learning_rate: float = 3e-3
+    warmup: int = 50
+    final_rate: float = 0.1
+    p_mean: float = -0.5
+    p_std: float = 1.2
+    clip_norm: float = 1.0
+    label_scale: float = 1.0
+    label_dropout: float = 0.1
+    average: float = 0.999
+    sampler: str = "ddim"
+    steps: int = 50
+    guidance: float = 0.0
+
+    def images(self, x) -> np.ndarray:
+        """Returns images in [0, 1] as the model takes them: in [-1, 1], of half the side where it is half.
+
+        Each depends on its own image only.
+
+        Args:
+            x: `(N, height, width, channels)`.
+
+        Raises:
+            ValueError: when the sides are neither those of the model nor twice as long.
+        """
+        height, width, depth = self.image_shape
+        if x.shape[1:] == (2 * height, 2 * width, depth):
+            x = x.reshape(len(x), height, 2, width, 2, depth).mean((2, 4))
+        elif x.shape[1:] != self.image_shape:
+            raise ValueError(
+                f"The images do not fit the network. Received: shape {x.shape[1:]} for a network of "
+                f"{self.image_shape}. Take another preset, or 'small', which fits any."
+            )
+        return (2.0 * x - 1.0).astype("float32")
+
+    def build(self) -> DiffusionModel:
+        """Returns the compiled model, with fresh weights."""
+        if self.network == "small":
+            patch = 2 if min(self.image_shape[:2]) >= _SMALL_SIDE else 1
+            options = {"channels": 16, "multipliers": (1, 2), "blocks": 1, "slim": True, "patch_size": patch}
+            network = unet(self.image_shape, self.num_classes, name="small", **options)
+        else:
+            network = preset(self.network, self.num_classes)
+        for layer in network.layers:
+            if isinstance(layer, keras.layers.Embedding):
+                layer.embeddings.assign(layer.embeddings * self.label_scale)
+        model = DiffusionModel(
+            network,
+            denoisers.EDM(p_mean=self.p_mean, p_std=self.p_std),
+            num_classes=self.num_classes,
+            noise_multiplicity=self.multiplicity,
+            label_dropout=self.label_dropout,
+            average=self.average,
+        )
+        warmup = min(self.warmup, self.updates - 1)
+        rate = keras.optimizers.schedules.CosineDecay(
+            initial_learning_rate=self.learning_rate / (warmup + 1),
+            decay_steps=self.updates - warmup,
+            alpha=self.final_rate,
+            warmup_target=self.learning_rate if warmup else None,
+            warmup_steps=warmup,
+        )
+        model.compile(keras.optimizers.Adam(rate))
+        return model
+
+    def strategy(self) -> strategies.Strategy:
+        """Returns the strategy for `fit`."""
+        return strategies.DPSGD(self.clip_norm)
+
+    def make_sampler(self) -> samplers.Sampler:
+        """Returns the sampler."""
+        return make_sampler(self.sampler, self.steps)
+
+
+def recipe(
+    image_shape, num_classes: int, num_examples: int, network: str | None = None, epochs: int | None = None, **changes
+) -> Recipe:
+    """Returns the default settings for images of one shape.
+
+    They depend on public facts only: shapes and the number of examples, not on any value.
+
+    Args:
+        image_shape: shape of one image of the data.
+        num_classes: number of classes.
+        num_examples: number of training images.
+        network: see `Recipe`; default: "cpu-14" for 28 x 28 x 1, of half the side, else "small".
+        epochs: expected passes over the data, in place of a number of updates.
+        **changes: other settings of `Recipe`.
+
+    Returns:
+        A `Recipe`.
+
+    Raises:
+        ValueError: when the network is unknown, or `image_shape` is not that of an image.
+    """
+    image_shape = tuple(image_shape)
+    if len(image_shape) != 3:
+        raise ValueError(
+            f"Diffusion models here draw images. Received: examples of shape {image_shape}. Pass images of shape "
+            "(height, width, channels)."
+        )
+    if network is None:
+        network = "cpu-14" if image_shape == (28, 28, 1) else "small"
+    if network != "small" and network not in PRESETS:
+        raise ValueError(f"Unknown preset. Received: {network!r}. Use one of {['small', *sorted(PRESETS)]}.")
+    if network != "small":
+        image_shape = PRESETS[network]["image_shape"]
+    settings = {"batch_size": max(1, min(2048, num_examples // 4)), **_OWN.get(network, {})}
+    settings |= {name: value for name, value in changes.items() if value is not None}
+    per_epoch = math.ceil(num_examples / settings["batch_size"])
+    if epochs is not None:
+        settings["updates"] = epochs * per_epoch
+    elif "updates" not in settings:
+        # Few examples: the noise of that many updates would drown them.
+        settings["updates"] = max(1, min(5000, 170 * per_epoch))
+    return Recipe(image_shape=image_shape, num_classes=num_classes, network=network, **settings)
+
+
+# After Dockhorn et al. 2023: K = 32, 300 epochs of MNIST.
+_PAPER = {
+    "batch_size": 4096,
+    "updates": 4395,
+    "physical_batch_size": 66,
+    "multiplicity": 32,
+    "learning_rate": 3e-4,
+    "warmup": 0,
+    "final_rate": 1.0,
+    "p_mean": -1.2,
+    "sampler": "churn",
+    "steps": 100,
+}
+_OWN = {"dpdm-28": _PAPER, "dpdm-32": _PAPER}
+
+
+def make_sampler(name: str, steps: int = 50) -> samplers.Sampler:
+    """Returns a sampler from its name.
+
+    Args:
+        name: "ddim", "stochastic" (DDIM with fresh noise) or "churn".
+        steps: noise levels.
+
+    Raises:
+        ValueError: when the name is unknown.
+
+    Example:
+        >>> make_sampler("stochastic", 20).eta
+        1.0
+    """
+    if name not in SAMPLERS:
+        raise ValueError(f"Unknown sampler. Received: {name!r}. Use one of {', '.join(SAMPLERS)}.")
+    if name == "churn":
+        return samplers.Churn(steps)
+    return samplers.DDIM(steps, eta=1.0 if name == "stochastic" else 0.0)

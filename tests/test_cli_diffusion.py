@@ -1,0 +1,136 @@
+"""`lipdp train --task diffusion` and `lipdp sample`: what they write and what they refuse."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+
+from lipdp import data, diffusion
+from lipdp.cli import main
+from lipdp.report import folder as folders
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    rng = np.random.default_rng(0)
+    path = tmp_path_factory.mktemp("data") / "tiny.npz"
+    np.savez(path, x=rng.integers(0, 256, (120, 4, 4, 1), dtype="uint8"), y=np.arange(120) % 3)
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def run(images, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "tiny"
+    words = ["train", "--task", "diffusion", "--dataset", images, "--epsilon", "3", "--output", str(folder)]
+    words += ["--epochs", "2", "--batch-size", "40", "--delta", "1e-3", "--multiplicity", "2"]
+    assert main([*words, "--validation-split", "0.2", "--verbose", "0"]) == 0
+    return folder
+
+
+def refusal(capsys, *words) -> str:
+    capsys.readouterr()
+    assert main(list(words)) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and captured.err.count("\n") == 1
+    return captured.err
+
+
+def test_a_run_folder_holds_a_model_its_statement_and_samples(run, capsys):
+    assert {path.name for path in run.iterdir()} == {*folders.FILES, folders.SAMPLES}
+    content = folders.read(run)
+    assert 0.99 * 3.0 <= content.privacy["epsilon"] <= 3.0
+    settings = content.run["settings"]
+    assert (settings["task"], settings["multiplicity"], settings["network"]) == ("diffusion", 2, "small")
+    assert settings["updates"] == content.privacy["updates"] == 2 * -(-settings["num_examples"] // 40)
+    assert set(content.history[0]) == {"epoch", "epsilon", "val_loss"}, "the loss on private images is left out"
+    assert "dpsgd" in content.statement
+    assert content.samples[1:4] == b"PNG"
+    page = (run / folders.HTML).read_text()
+    assert "data:image/png;base64," in page and "Bounds of the layers" not in page
+    assert f"({folders.SAMPLES})" in (run / folders.MARKDOWN).read_text()
+    model = keras.saving.load_model(run / folders.MODEL)
+    assert isinstance(model, diffusion.DiffusionModel) and model.noise_multiplicity == 2
+    assert main(["report", str(run)]) == 0
+
+
+def test_samples_are_a_data_set(run, tmp_path, capsys):
+    target = tmp_path / "drawn.npz"
+    words = ["sample", str(run), "--num", "7", "--labels", "2", "0", "--steps", "3", "--seed", "1"]
+    capsys.readouterr()
+    assert main([*words, "--output", str(target), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["shape"] == [7, 4, 4, 1] and 2.9 < found["epsilon"] <= 3.0
+    with np.load(target) as arrays:
+        assert arrays["x"].dtype == np.uint8 and arrays["x"].std() > 5
+        assert arrays["y"].tolist() == [2, 0, 2, 0, 2, 0, 2]
+    again = data.load(str(target))
+    model = keras.saving.load_model(run / folders.MODEL)
+    expected = model.sample(7, np.array([2, 0, 2, 0, 2, 0, 2]), diffusion.DDIM(3), seed=1)
+    np.testing.assert_allclose(2 * again.x_train - 1, np.clip(expected, -1, 1), atol=1.01 / 255)
+
+
+def test_samples_are_a_picture(run, tmp_path, capsys):
+    target = tmp_path / "drawn.png"
+    model = str(run / folders.MODEL)
+    words = ["sample", model, "--num", "6", "--sampler", "churn", "--steps", "3", "--guidance", "1.5"]
+    assert main([*words, "--output", str(target)]) == 0
+    assert target.read_bytes()[1:4] == b"PNG"
+    assert "churn with 3 steps, guidance 1.5" in capsys.readouterr().out
+    before = target.read_bytes()
+    assert "The output exists" in refusal(capsys, *words, "--output", str(target))
+    assert target.read_bytes() == before
+    assert main([*words, "--output", str(target), "--overwrite"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--radii", "0.1"], "--radii with --task diffusion"),
+        (["--recipe", "robust"], "--recipe with --task diffusion"),
+        (["--preset", "huge"], "Unknown preset"),
+        (["--preset", "cpu-14"], "do not fit the network"),
+        (["--multiplicity", "0"], "multiplicity"),
+        (["--clip-norm", "-1"], "clip_norm"),
+        (["--epsilon", "0"], "epsilon"),
+    ],
+)
+def test_train_refuses_in_one_line(images, tmp_path, capsys, words, message):
+    options = ["train", "--task", "diffusion", "--dataset", images, "--output", str(tmp_path / "new")]
+    options += [] if "--epsilon" in words else ["--epsilon", "1"]
+    assert message in refusal(capsys, *options, *words)
+    assert not (tmp_path / "new").exists()
+
+
+def test_options_of_the_other_task_and_tables_are_refused(images, tmp_path, capsys):
+    train = ["train", "--epsilon", "1", "--output", str(tmp_path / "new")]
+    assert "It is for --task diffusion" in refusal(capsys, *train, "--dataset", images, "--multiplicity", "4")
+    table = tmp_path / "t.csv"
+    table.write_text("a,b,ill\n" + "".join(f"{i},{-i},{i % 2}\n" for i in range(40)))
+    assert "draw images" in refusal(capsys, *train, "--task", "diffusion", "--dataset", str(table))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--num", "0"], "num"),
+        (["--labels", "3"], "A label is out of range"),
+        (["--steps", "1"], "steps"),
+        (["--guidance", "-1"], "The guidance is out of range"),
+        (["--seed", "-1"], "seed"),
+        (["--output", "samples.gif"], "The ending says the format"),
+        (["--output", "nowhere/samples.png"], "The folder of the output does not exist"),
+    ],
+)
+def test_sample_refuses_in_one_line(run, tmp_path, capsys, words, message):
+    output = [] if "--output" in words else ["--output", str(tmp_path / "new.npz")]
+    assert message in refusal(capsys, "sample", str(run), *output, *words)
+    assert not (tmp_path / "new.npz").exists()
+
+
+def test_only_diffusion_models_draw(tmp_path, capsys):
+    path = tmp_path / "plain.keras"
+    keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)]).save(path)
+    output = ["--output", str(tmp_path / "new.npz")]
+    assert "The model draws nothing" in refusal(capsys, "sample", str(path), *output)
+    assert "There is no such model" in refusal(capsys, "sample", str(tmp_path / "none"), *output)
