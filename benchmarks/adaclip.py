@@ -29,14 +29,19 @@ SCHEDULE = {
     "logistic": {0.1: (4096, 8), 0.25: (4096, 10), 0.5: (4096, 12), 1.0: (4096, 15), 2.0: (4096, 20)},
     "network": {0.5: (4096, 10), 1.0: (4096, 15), 2.0: (4096, 20), 4.0: (4096, 25)},
 }
+# Falls linearly to zero.
+RATES = {
+    "logistic": {0.1: 0.5, 0.25: 1.0, 0.5: 2.0, 1.0: 2.0, 2.0: 2.0},
+    "network": {0.5: 0.5, 1.0: 0.5, 2.0: 0.5, 4.0: 0.5},
+}
 SETTINGS = {
     "logistic": {
-        "dpsgd": {"clip_norm": 1.0, "learning_rate": 2.0},
-        "adaclip": {"clip_norm": 1.0, "learning_rate": 2.0, "variance_momentum": 0.97},
+        "dpsgd": {"clip_norm": 1.0},
+        "adaclip": {"clip_norm": 1.0, "variance_momentum": 0.97},
     },
     "network": {
-        "dpsgd": {"clip_norm": 1.0, "learning_rate": 0.5},
-        "adaclip": {"clip_norm": 1.0, "learning_rate": 0.5, "granularity": "layer", "variance_momentum": 0.97},
+        "dpsgd": {"clip_norm": 1.0},
+        "adaclip": {"clip_norm": 1.0, "granularity": "layer", "variance_momentum": 0.97},
     },
 }
 
@@ -58,7 +63,7 @@ def run(data, kind: str, name: str, epsilon: float, seed: int, changes: dict) ->
 
     (x, y), (x_test, y_test) = data
     keras.utils.set_random_seed(seed)
-    settings = {"momentum": 0.9, **SETTINGS[kind][name], **changes}
+    settings = {"momentum": 0.9, "learning_rate": RATES[kind][epsilon], **SETTINGS[kind][name], **changes}
     batch_size, epochs = SCHEDULE[kind][epsilon]
     batch_size, epochs = int(settings.pop("batch_size", batch_size)), int(settings.pop("epochs", epochs))
     updates = epochs * -(-len(x) // batch_size)
@@ -220,6 +225,7 @@ def main() -> None:
     evaluated = "held-out 10,000 training images" if arguments.held_out else "test set"
     settings = {
         "schedule": SCHEDULE,
+        "learning_rates": RATES,
         "settings": SETTINGS,
         "hidden": HIDDEN,
         **({"changes": changes} if changes else {}),

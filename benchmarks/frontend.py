@@ -26,11 +26,16 @@ def settings(dataset: str, preset: str, epsilon: float) -> dict:
         return {"norm": 8.0, "temperature": 4.0, "clip": 0.1, **falling}
     linear = {"norm": 1.5, "temperature": 20.0, "clip": 0.5, "rate": 2.0, "batch_size": 4096, "projected": False}
     if dataset == "fashion_mnist":
+        if epsilon <= 0.5:
+            return {**linear, "batch_size": 8192, "end_rate": 0.0, "updates": 100}
+        if epsilon == 2:
+            return {**linear, "end_rate": 0.0, "updates": 400}
         return {**linear, "updates": 100 if epsilon <= 1 else 200}
+    falling = {"norm": 1.5, "temperature": 100.0, "clip": 0.2, "batch_size": 8192, "end_rate": 0.0}
     if epsilon <= 1:
-        return {"norm": 1.5, "temperature": 100.0, "clip": 0.2, "rate": 1.0, "batch_size": 8192, "updates": 100}
-    hidden = {"norm": 1.5, "temperature": 100.0, "clip": 0.3, "rate": 1.0, "batch_size": 8192, "hidden": 128}
-    return {**hidden, "updates": 200 if epsilon <= 2 else 300}
+        return {**falling, "rate": 2.0 if epsilon <= 0.5 else 3.0, "updates": 100}
+    hidden = {**falling, "rate": 2.0, "hidden": 128}
+    return {**hidden, "updates": 150} if epsilon <= 2 else {**hidden, "temperature": 200.0, "updates": 300}
 
 
 def head(shape, updates, norm, temperature, clip, rate, end_rate=None, hidden=0, projected=True, **rest):
