@@ -14,6 +14,9 @@ from lipdp import backend
 # Float32 rounding of sums whose terms cancel, relative to the sum of their absolute values: twice the unit in the
 # last place. It is added, so that a norm is not understated and what is clipped does not exceed the clip norm.
 ROUNDING = 2.4e-7
+# A square below the smallest normal float32 may be flushed to zero. Where it is multiplied by something that may be
+# as large as the largest float32, this much is added for each: a norm of 1 must not read as 0.
+TINY = 1.2e-38
 
 
 class Whole:
@@ -123,13 +126,14 @@ class Outer:
 
     def squared_norm(self):
         if self._positions == 1:
-            product = ops.sum(ops.square(self.a), axis=-1) * ops.sum(ops.square(self.g), axis=-1)
-            return _total(product)
+            return _total(_squared_length(self.a) * _squared_length(self.g))
         if not self._pairs:
             return _sum_of_squares(self._gradients())
         product = backend.gram(self.a) * backend.gram(self.g)
-        lengths = ops.sqrt(ops.sum(ops.square(self.a), axis=-1) * ops.sum(ops.square(self.g), axis=-1))
-        margin = ROUNDING * ops.square(ops.sum(lengths, axis=-1, keepdims=True))
+        a, g = ops.sqrt(_squared_length(self.a)), ops.sqrt(_squared_length(self.g))
+        margin = ROUNDING * ops.square(ops.sum(a * g, axis=-1))
+        for lengths, other in ((a, self.g), (g, self.a)):
+            margin = margin + other.shape[-1] * TINY * ops.square(ops.sum(lengths, axis=-1))
         return ops.maximum(_total(product) + _total(margin), 0.0)
 
     def scaled_squared_norm(self, centre, inverse_scale):
@@ -139,7 +143,8 @@ class Outer:
             return _sum_of_squares(scale * (self._gradients() - centre))
         # |s (a g^T - c)|^2 = sum s^2 a^2 g^2 - 2 sum s^2 c a g + |s c|^2, without the matrix of each example.
         a, g, square = self.a[:, 0], self.g[:, 0], ops.square(scale)
-        first = ops.sum(ops.matmul(ops.square(a), square) * ops.square(g), axis=-1)
+        rows = ops.matmul(ops.square(a), square) + TINY * ops.sum(square, axis=0)
+        first = ops.sum(rows * (ops.square(g) + TINY), axis=-1)
         cross = ops.sum(ops.matmul(a, square * centre) * g, axis=-1)
         last = ops.sum(square * ops.square(centre))
         return ops.maximum(first - 2.0 * cross + last + 8 * ROUNDING * (first + last), 0.0)
@@ -278,6 +283,11 @@ def zeroed(values, keep):
 def _total(values):
     axes = tuple(range(1, len(values.shape)))
     return ops.sum(values, axis=axes) if axes else values
+
+
+def _squared_length(vectors):
+    """At least the squared norm along the last axis, whatever underflows."""
+    return ops.sum(ops.square(vectors), axis=-1) + vectors.shape[-1] * TINY
 
 
 def _sum_of_squares(values):
