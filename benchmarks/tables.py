@@ -34,13 +34,13 @@ training images; {accuracy["evaluated_on"]}, mean over seeds; certified accuracy
 
 **Accuracy with the fixed front end** `Scattering2D`, delta = 1e-5; {front["evaluated_on"]}, mean over seeds (number of
 runs in the last column); settings chosen on held-out training images; certificates in the L2 norm of pixels in [0, 1].
-Partial so far, from `{front["command"]}`
+`{front["command"]}`
 
 {frontend.table(front["table"])}
 
 **Tables** of ADBench, epsilon = {tables["epsilon"]:g}, delta = 1 / (N + 1): AUROC on {tables["evaluated_on"]},
-beside the same run without noise; settings chosen on a part of the training rows. Partial
-so far, from `{tables["command"]}`
+beside the same run without noise; settings chosen on a part of the training rows.
+`{tables["command"]}`
 
 {tabular.render(tables["table"])}
 

@@ -30,11 +30,12 @@ class Householder(LipschitzLayer):
 
     Guarantee:
         Each pair is mapped by the identity or by a reflection, which agree on the line between them: continuous,
-        1-Lipschitz, keeps the norm. Forward and backward pass use the same choice, so the Jacobian is orthogonal
-        at ties too (up to rounding: where the pair stays, exactly). The derivative of a reflected pair by its angle is `(-a sin t + b cos t, a cos t + b sin t)`,
-        of norm `||(a, b)||`; for one angle read at P positions the gradient is at most `||x_i|| ||g_i||`
-        (Cauchy-Schwarz), x_i and g_i the pair's share of input and cotangent, and all angles together have a
-        gradient of norm at most `sqrt(sum_i ||x_i||^2 ||g_i||^2) <= ||x|| ||g||`. Any angle is allowed.
+        1-Lipschitz, keeps the norm up to rounding. Forward and backward pass use the same choice, so the Jacobian is
+        orthogonal at ties too. The derivative of a reflected pair by its angle is
+        `(-a sin t + b cos t, a cos t + b sin t)`, of norm `||(a, b)||`; for one angle read at P positions the
+        gradient is at most `||x_i|| ||g_i||` (Cauchy-Schwarz), x_i and g_i the pair's share of input and cotangent,
+        and all angles together have a gradient of norm at most
+        `sqrt(sum_i ||x_i||^2 ||g_i||^2) <= ||x|| ||g||`. Any angle is allowed.
         Source of the activation: Singla et al., ICLR 2022.
 
     Example:
