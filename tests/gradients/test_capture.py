@@ -73,11 +73,12 @@ def test_views_of_sequences(stack):
     compare(model, np.random.default_rng(0).integers(0, 4, (4, 5)).astype("int32"), views=2)
 
 
-def test_padding_is_exactly_zero():
+def test_padding_adds_nothing():
     weight = np.array([1, 0, 1, 0, 0], "float32")
     for model, x in ((convolutional(), normal(5, 8, 8, 1)), (attention(), normal(5, 5, 8))):
         found = engine(model, x, np.zeros(5, "float32"), weight, mode=MODES[0])
-        assert all((norms[weight == 0] == 0).all() for norms in found["norms"])
+        # Not exactly: squares that may have been lost are added.
+        assert all((norms[weight == 0] <= 1e-30).all() for norms in found["norms"])
         assert all((found["values"] != 0).tolist())  # as the loss gave them
         exact = plain_gradients(model, x, np.zeros(5, "float32"), weight)
         total = [np.tensordot(np.linspace(0.5, 1.5, 5)[weight == 1], g[weight == 1], 1) for g in exact]
@@ -207,7 +208,7 @@ def test_a_layer_without_say_has_gradient_zero():
     h = L.Dense(3)(inputs)
     model = keras.Model(inputs, L.Dense(2)(ops.stop_gradient(h)))
     found = engine(model, normal(3, 4), np.zeros(3, "float32"), np.ones(3, "float32"))
-    assert all((n == 0).all() for n in found["norms"][:2]) and all((s == 0).all() for s in found["sums"][:2])
+    assert all((n <= 1e-30).all() for n in found["norms"][:2]) and all((s == 0).all() for s in found["sums"][:2])
     assert all((n > 0).all() for n in found["norms"][2:])
 
 
