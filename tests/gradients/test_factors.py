@@ -1,10 +1,91 @@
-"""Norms never understate: squares that underflow count."""
+"""The forms in which gradients are held: cancellation, and that each form gives what its full size gives."""
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from keras import ops
 
-from lipdp.gradients.factors import Layout, Outer
+from lipdp.gradients.factors import Layout, Lookup, Outer, Whole, merge
+
+
+def array(tensor):
+    return np.asarray(ops.convert_to_numpy(tensor), "float64")
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.integers(2, 6),
+    st.integers(16, 40),
+    st.floats(-6, 0),
+    st.integers(0, 1000),
+)
+def test_cancelling_positions_never_understate_the_norm(positions, width, distance, seed):
+    """Positions whose products almost cancel: the norm from pairs may only err upwards."""
+    rng = np.random.default_rng(seed)
+    a = rng.normal(size=(4, positions, width)).astype("float32")
+    g = rng.normal(size=(4, positions, width)).astype("float32")
+    # The last position takes back the first, up to a small part.
+    a[:, -1] = a[:, 0] * (1 + 10.0**distance * rng.normal(size=(4, width)).astype("float32"))
+    g[:, -1] = -g[:, 0]
+    if positions == 2:
+        a, g = np.concatenate([a, a], 1), np.concatenate([g, g], 1)
+    factor = Outer(ops.convert_to_tensor(a), ops.convert_to_tensor(g), Layout((width, width)))
+    assert factor._pairs
+    exact = np.square(np.einsum("bpi,bpo->bio", a.astype("float64"), g.astype("float64"))).sum((1, 2))
+    found = array(factor.squared_norm())
+    scale = np.square(np.sqrt((a.astype("float64") ** 2).sum(-1) * (g.astype("float64") ** 2).sum(-1)).sum(-1))
+    assert (found >= exact * (1 - 2e-6)).all()
+    assert (found <= exact * (1 + 1e-5) + 1e-6 * scale).all()
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(1, 9), st.integers(2, 12), st.integers(0, 1000))
+def test_lookups_of_repeated_rows_never_understate_the_norm(positions, size, seed):
+    rng = np.random.default_rng(seed)
+    indices = rng.integers(0, size, (3, positions)).astype("int32")
+    g = rng.normal(size=(3, positions, 5)).astype("float32")
+    g[:, -1] = -g[:, 0]
+    if positions > 1:
+        indices[:, -1] = indices[:, 0]
+    factor = Lookup(ops.convert_to_tensor(indices), ops.convert_to_tensor(g), (size, 5))
+    table = np.zeros((3, size, 5))
+    for b in range(3):
+        np.add.at(table[b], indices[b], g[b].astype("float64"))
+    exact = np.square(table).sum((1, 2))
+    found, scale = array(factor.squared_norm()), np.square(np.linalg.norm(g, axis=-1).sum(-1))
+    assert (found >= exact * (1 - 2e-6)).all() and (found <= exact * (1 + 1e-5) + 1e-6 * scale).all()
+    c = rng.normal(size=3).astype("float32")
+    np.testing.assert_allclose(
+        array(factor.weighted_sum(ops.convert_to_tensor(c))), np.tensordot(c, table, 1), rtol=1e-4, atol=1e-5
+    )
+    np.testing.assert_allclose(array(factor.whole()), table, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("positions", [1, 2, 30])
+def test_a_centre_at_the_gradient_gives_almost_zero_and_never_less(positions):
+    """`|s (g - a)|^2` with a = g: everything cancels."""
+    rng = np.random.default_rng(0)
+    a = ops.convert_to_tensor(rng.normal(size=(1, positions, 6)).astype("float32"))
+    g = ops.convert_to_tensor(rng.normal(size=(1, positions, 5)).astype("float32"))
+    factor = Outer(a, g, Layout((6, 5)))
+    scale = ops.convert_to_tensor(rng.uniform(0.5, 100, (6, 5)).astype("float32"))
+    centre = factor.whole()[0]
+    found = array(factor.scaled_squared_norm(centre, scale))
+    size = np.square(array(scale) * array(centre)).sum()
+    assert 0 <= found[0] <= 1e-5 * size
+
+
+def test_unlike_forms_of_one_variable_are_added_at_full_size():
+    rng = np.random.default_rng(0)
+    a, g = (ops.convert_to_tensor(rng.normal(size=(2, 3, n)).astype("float32")) for n in (4, 5))
+    whole = ops.convert_to_tensor(rng.normal(size=(2, 4, 5)).astype("float32"))
+    indices = ops.convert_to_tensor(rng.integers(0, 4, (2, 3)).astype("int32"))
+    parts = [Outer(a, g, Layout((4, 5))), Whole(whole), Lookup(indices, g, (4, 5)), Outer(a, g, Layout((4, 5)))]
+    merged = merge(parts)
+    expected = sum(array(part.whole()) for part in parts)
+    np.testing.assert_allclose(array(merged.whole()), expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(array(merged.squared_norm()), np.square(expected).sum((1, 2)), rtol=1e-5)
 
 
 @pytest.mark.parametrize("positions,inputs,outputs", [(1, 1, 1), (1, 5, 3), (2, 9, 8), (3, 2, 2)])
