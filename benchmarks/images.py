@@ -1,17 +1,21 @@
 """Accuracy and certified accuracy against epsilon on Fashion-MNIST and CIFAR-10, for LeNet, ResNet and MLP-Mixer.
 
     python benchmarks/images.py                                  # everything: hours on a CPU
-    python benchmarks/images.py --dataset fashion_mnist --network lenet --epsilon 2.7 --seeds 0
+    python benchmarks/images.py --dataset fashion_mnist --network lenet --front none --epsilon 2.7 --seeds 0
     python benchmarks/images.py --held-out ...                   # scored on held-out training images
     python benchmarks/images.py --plot                           # the plot again, from the results
 
 Settings are chosen with `--held-out` (the last sixth of the training images scores, the others train), never on the
-test set; the cost of that choice is not part of epsilon. delta = 1e-5. Certified accuracy is in the L2 norm of
-pixels in [0, 1]. Results are added to `results/images.json` run by run, so that long series may be interrupted.
+test set; the cost of that choice is not part of epsilon. delta = 1e-5. Networks stand on the pixels ("none") or on a
+preset of the fixed front end `Scattering2D`, whose features are computed once. Certified accuracy is in the L2 norm
+of pixels in [0, 1], of front end and network together. Results are added to `results/images.json` run by run, so that
+long series may be interrupted.
 """
 
 import argparse
 import dataclasses
+import functools
+import itertools
 import json
 import statistics
 import time
@@ -21,6 +25,7 @@ from common import RESULTS, write
 RADII = (0.05, 0.1, 0.25)
 EPSILONS = {"fashion_mnist": (0.5, 1.0, 2.7, 8.0), "cifar10": (2.0, 4.0, 8.0)}
 NETWORKS = ("lenet", "resnet", "mlp_mixer")
+FRONTS = ("none", "accurate")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,25 +43,25 @@ class Settings:
 
 
 SETTINGS = {
-    ("fashion_mnist", "lenet"): Settings(
+    ("fashion_mnist", "lenet", "none"): Settings(
         {"input_norm": 9.0, "inner_norm": 3.0, "filters": (16, 32), "hidden": (64,), "strides": 1}, temperature=20.0
     ),
-    ("fashion_mnist", "resnet"): Settings(
+    ("fashion_mnist", "resnet", "none"): Settings(
         {"input_norm": 9.0, "inner_norm": 3.0, "filters": (16, 32)}, temperature=20.0
     ),
-    ("fashion_mnist", "mlp_mixer"): Settings(
+    ("fashion_mnist", "mlp_mixer", "none"): Settings(
         {"input_norm": 9.0, "inner_norm": 3.0, "patch_size": 4, "width": 32, "blocks": 1, "hidden": (64,)},
         temperature=20.0,
     ),
-    ("cifar10", "lenet"): Settings(
+    ("cifar10", "lenet", "none"): Settings(
         {"input_norm": 11.0, "inner_norm": 3.6, "filters": (32, 64), "hidden": (64,)},
         learning_rate=1.5,
         temperature=15.0,
     ),
-    ("cifar10", "resnet"): Settings(
+    ("cifar10", "resnet", "none"): Settings(
         {"input_norm": 11.0, "inner_norm": 3.6, "filters": (32, 64)}, learning_rate=1.5, temperature=15.0
     ),
-    ("cifar10", "mlp_mixer"): Settings(
+    ("cifar10", "mlp_mixer", "none"): Settings(
         {"input_norm": 11.0, "inner_norm": 3.6, "patch_size": 4, "width": 48, "blocks": 1, "hidden": (64,)},
         learning_rate=1.5,
         temperature=15.0,
@@ -64,18 +69,32 @@ SETTINGS = {
 }
 
 
-def run(dataset: str, network: str, epsilon: float, seed: int, held_out: bool, settings: Settings) -> dict:
+@functools.lru_cache(maxsize=1)
+def prepare(dataset: str, front: str, held_out: bool):
+    """The fixed part, what it makes of the training images, and the images that score."""
+    import keras
+
+    from lipdp import layers
+    from lipdp.data import load
+
+    data = load(dataset)
+    x, y, scored = data.x_train, data.y_train, (data.x_test, data.y_test)
+    if held_out:
+        cut = len(x) - len(x) // 6
+        x, y, scored = x[:cut], y[:cut], (x[cut:], y[cut:])
+    if front == "none":
+        return None, x, y, scored
+    fixed = keras.Sequential([keras.Input(x.shape[1:]), layers.Scattering2D(front)])
+    return fixed, fixed.predict(x, batch_size=250, verbose=0), y, scored
+
+
+def run(dataset: str, network: str, front: str, epsilon: float, seed: int, held_out: bool, settings: Settings) -> dict:
     """One training run and its figures."""
     import keras
 
     from lipdp import certify, losses, models, strategies
-    from lipdp.data import load
 
-    data = load(dataset)
-    x, y, x_test, y_test = data.x_train, data.y_train, data.x_test, data.y_test
-    if held_out:
-        cut = len(x) - len(x) // 6
-        x, y, x_test, y_test = x[:cut], y[:cut], x[cut:], y[cut:]
+    fixed, x, y, (x_test, y_test) = prepare(dataset, front, held_out)
     keras.utils.set_random_seed(seed)
     model = getattr(models, network)(x.shape[1:], int(y.max()) + 1, **settings.model)
     steps = -(-len(x) // settings.batch_size)
@@ -100,10 +119,12 @@ def run(dataset: str, network: str, epsilon: float, seed: int, held_out: bool, s
         verbose=0,
     )
     seconds = time.perf_counter() - begin
-    certified = certify.certified_accuracy(model, x_test, y_test, at=(0.0, *RADII))
+    whole = model if fixed is None else keras.Sequential([fixed, model])
+    certified = certify.certified_accuracy(whole, x_test, y_test, at=(0.0, *RADII), batch_size=250)
     return {
         "dataset": dataset,
         "network": network,
+        "front": front,
         "epsilon": epsilon,
         "seed": seed,
         "evaluated_on": "held-out training images" if held_out else "test set",
@@ -122,14 +143,16 @@ def summary(runs: list[dict]) -> list[dict]:
     """Means over seeds."""
     groups: dict[tuple, list[dict]] = {}
     for one in runs:
-        groups.setdefault((one["dataset"], one["network"], one["epsilon"], one["evaluated_on"]), []).append(one)
+        names = (one["dataset"], one["front"], one["network"], one["epsilon"], one["evaluated_on"])
+        groups.setdefault(names, []).append(one)
     rows = []
-    for (dataset, network, epsilon, evaluated_on), same in sorted(groups.items()):
+    for (dataset, front, network, epsilon, evaluated_on), same in sorted(groups.items()):
         accuracies = [s["accuracy"] for s in same]
         rows.append(
             {
                 "dataset": dataset,
                 "network": network,
+                "front": front,
                 "epsilon": epsilon,
                 "evaluated_on": evaluated_on,
                 "runs": len(same),
@@ -146,15 +169,15 @@ def table(rows: list[dict]) -> str:
     """The results as a Markdown table."""
     radii = " | ".join(map(str, RADII))
     lines = [
-        f"| data | network | epsilon | accuracy % (sd) | certified % at L2 {radii} | runs | seconds |",
-        "|---|---|---|---|" + "---|" * len(RADII) + "---|---|",
+        f"| data | network | front end | epsilon | accuracy % (sd) | certified % at L2 {radii} | runs | seconds |",
+        "|---|---|---|---|---|" + "---|" * len(RADII) + "---|---|",
     ]
     for row in rows:
         certified = " | ".join(f"{100 * row['certified'][str(r)]:.1f}" for r in RADII)
         spread = f" ({100 * row['deviation']:.2f})" if row["deviation"] is not None else ""
         lines.append(
-            f"| {row['dataset']} | {row['network']} | {row['epsilon']:g} | {100 * row['accuracy']:.2f}{spread} | "
-            f"{certified} | {row['runs']} | {row['seconds']:.0f} |"
+            f"| {row['dataset']} | {row['network']} | {row['front']} | {row['epsilon']:g} | "
+            f"{100 * row['accuracy']:.2f}{spread} | {certified} | {row['runs']} | {row['seconds']:.0f} |"
         )
     return "\n".join(lines)
 
@@ -170,11 +193,12 @@ def plot(rows: list[dict], path) -> None:
     figure, axes = plt.subplots(len(names), 2, figsize=(9, 3.4 * len(names)), squeeze=False)
     for (left, right), dataset in zip(axes, names, strict=True):
         own = [row for row in rows if row["dataset"] == dataset]
-        for network in sorted({row["network"] for row in own}):
-            same = [row for row in own if row["network"] == network]
-            left.plot([r["epsilon"] for r in same], [100 * r["accuracy"] for r in same], "o-", label=network)
+        for front, network in sorted({(row["front"], row["network"]) for row in own}):
+            same = [row for row in own if (row["front"], row["network"]) == (front, network)]
+            style = {"label": f"{network}, {front}", "linestyle": "--" if front == "none" else "-", "marker": "o"}
+            left.plot([r["epsilon"] for r in same], [100 * r["accuracy"] for r in same], **style)
             points = [(100 * r["certified"][str(RADII[1])], 100 * r["accuracy"]) for r in same]
-            right.plot(*zip(*points, strict=True), "o", label=network)
+            right.plot(*zip(*points, strict=True), **{**style, "linestyle": ""})
         points = sorted(((100 * r["certified"][str(RADII[1])], 100 * r["accuracy"]) for r in own), reverse=True)
         front = [p for i, p in enumerate(points) if all(p[1] > q[1] for q in points[:i])]
         right.step(*zip(*front, strict=True), where="post", color="grey", linewidth=1)
@@ -189,6 +213,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dataset", nargs="+", default=list(EPSILONS), choices=list(EPSILONS))
     parser.add_argument("--network", nargs="+", default=list(NETWORKS), choices=NETWORKS)
+    parser.add_argument("--front", nargs="+", default=list(FRONTS), choices=[*FRONTS, "robust"])
     parser.add_argument("--epsilon", nargs="+", type=float)
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--held-out", action="store_true")
@@ -203,14 +228,14 @@ def main() -> None:
     runs = json.loads(path.read_text())["runs"] if path.exists() else []
     changes = json.loads(arguments.set)
     for dataset in () if arguments.plot else arguments.dataset:
-        for network in arguments.network:
-            settings = SETTINGS[dataset, network]
+        for front, network in itertools.product(arguments.front, arguments.network):
+            settings = SETTINGS[dataset, network, front]
             settings = dataclasses.replace(
                 settings, **{**changes, "model": {**settings.model, **changes.get("model", {})}}
             )
             for epsilon in arguments.epsilon or EPSILONS[dataset]:
                 for seed in arguments.seeds:
-                    found = run(dataset, network, epsilon, seed, arguments.held_out, settings)
+                    found = run(dataset, network, front, epsilon, seed, arguments.held_out, settings)
                     print({k: v for k, v in found.items() if k != "settings"}, flush=True)
                     runs = [r for r in runs if _place(r) != _place(found)] + [found]
                     write(arguments.name, {"delta": 1e-5, "table": summary(runs), "runs": runs})
@@ -220,7 +245,7 @@ def main() -> None:
 
 
 def _place(one: dict) -> tuple:
-    return tuple(one[key] for key in ("dataset", "network", "epsilon", "seed", "evaluated_on"))
+    return tuple(one[key] for key in ("dataset", "network", "front", "epsilon", "seed", "evaluated_on"))
 
 
 if __name__ == "__main__":

@@ -51,17 +51,17 @@ class Recipe:
     num_classes: int
     network: str = "small"
     batch_size: int = 2048
-    updates: int = 5000
+    updates: int = 3000
     # Not a divisor of the batch: a Poisson sample of 2048 mostly fits into 8 chunks.
     physical_batch_size: int = 264
     multiplicity: int = 1
-    learning_rate: float = 3e-3
+    learning_rate: float = 6e-3
     warmup: int = 50
     final_rate: float = 0.1
-    p_mean: float = -0.5
+    p_mean: float = 0.0
     p_std: float = 1.2
     clip_norm: float = 1.0
-    label_scale: float = 1.0
+    label_scale: float = 4.0
     label_dropout: float = 0.1
     average: float = 0.999
     sampler: str = "ddim"
