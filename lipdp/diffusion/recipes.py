@@ -168,7 +168,7 @@ def recipe(
         settings["updates"] = epochs * per_epoch
     elif "updates" not in settings:
         # Few examples: the noise of that many updates would drown them.
-        settings["updates"] = max(1, min(5000, 170 * per_epoch))
+        settings["updates"] = max(1, min(Recipe.updates, 100 * per_epoch))
     return Recipe(image_shape=image_shape, num_classes=num_classes, network=network, **settings)
 
 

@@ -8,10 +8,10 @@ from lipdp import diffusion
 
 def test_defaults_follow_from_shapes_and_numbers():
     found = diffusion.recipe((28, 28, 1), 10, 60000)
-    assert (found.network, found.image_shape, found.batch_size, found.updates) == ("cpu-14", (14, 14, 1), 2048, 5000)
+    assert (found.network, found.image_shape, found.batch_size, found.updates) == ("cpu-14", (14, 14, 1), 2048, 3000)
     assert diffusion.recipe((28, 28, 1), 10, 60000, epochs=3).updates == 3 * 30
     small = diffusion.recipe((8, 8, 1), 10, 1000, learning_rate=None, clip_norm=0.5)
-    assert (small.network, small.batch_size, small.updates, small.clip_norm) == ("small", 250, 680, 0.5)
+    assert (small.network, small.batch_size, small.updates, small.clip_norm) == ("small", 250, 400, 0.5)
     paper = diffusion.recipe((28, 28, 1), 10, 60000, "dpdm-28", batch_size=512)
     assert (paper.multiplicity, paper.image_shape, paper.batch_size) == (32, (28, 28, 1), 512)
 
