@@ -13,12 +13,12 @@ private step.
 """
 
 import argparse
-import itertools
 import json
 import os
 import subprocess
 import sys
-import time
+
+from stepping import Stepper, interleaved, peak_memory
 
 # Batch sizes that stand for a network where none are asked for.
 SIZES = {
@@ -89,94 +89,27 @@ def unet(keras, L):
     return keras.Model(inputs, L.Conv2D(1, 3, padding="same")(L.Activation("swish")(L.GroupNormalization(8)(h))))
 
 
-class Stepper:
-    """Calls the compiled training step of a network, on prepared batches."""
+def stepper(network: str, step: str, batch: int, chunk: int | None = None) -> Stepper:
+    """The private or the plain step of a network."""
+    import keras
 
-    def __init__(self, network: str, step: str, batch: int, chunk: int | None = None):
-        import keras
+    import lipdp
+    from lipdp import strategies
 
-        import lipdp
-        from lipdp import strategies, training
-
-        model, x, y, loss = build(network)
-        self._jax = keras.backend.backend() == "jax"
-        if step == "private":
-            model = lipdp.DP_Model.from_keras(model)
-        model.compile(keras.optimizers.SGD(0.1), loss=loss)
-        self.model = model
-        if step == "private":
-            session = training.Session.prepare(
-                model,
-                x,
-                y,
-                batch_size=batch,
-                epochs=1000,
-                initial_epoch=0,
-                steps_per_epoch=None,
-                validation_split=0.0,
-                validation_data=None,
-                epsilon=None,
-                noise_multiplier=1.0,
-                delta=1e-5,
-                strategy=strategies.DPSGD(clip_norm=1.0),
-                accountant="pld",
-                physical_batch_size=chunk,
-                training_metrics=True,
-                seed=None,
-            )
-            self._armed = session.armed(verbose=0)
-            self._armed.__enter__()
-            source = session.batches()
-        else:
-            source = ((x[i * batch : (i + 1) * batch], y[i * batch : (i + 1) * batch]) for i in range(4))
-            model.optimizer.build(model.trainable_variables)
-        self._batches = [keras.tree.map_structure(keras.ops.convert_to_tensor, next(source)) for _ in range(4)]
-        self._feed = self._iterator()
-        model._symbolic_build(data_batch=self._batches[0])
-        model.make_train_function()
-        if self._jax:
-            names = ("trainable", "non_trainable", "optimizer", "metrics")
-            self._state = model._get_jax_state(**{f"{name}_variables": True for name in names})
-
-    def _iterator(self):
-        """An endless iterator as `fit` makes it; under TensorFlow with an unknown batch size."""
-        if self._jax:
-            return itertools.cycle(self._batches)
-        import tensorflow as tf
-
-        signature = tf.nest.map_structure(
-            lambda t: tf.TensorSpec((None, *t.shape[1:]), t.dtype), tuple(self._batches[0])
-        )
-        source = tf.data.Dataset.from_generator(lambda: iter(self._batches), output_signature=signature)
-        return iter(source.cache().repeat().prefetch(1))
-
-    def __call__(self) -> float:
-        batch = next(self._feed)
-        start = time.perf_counter()
-        if self._jax:
-            import jax
-
-            _, self._state = self.model.train_function(self._state, iter([batch]))
-            jax.block_until_ready(self._state)
-        else:
-            self.model.train_function(iter([batch]))
-        return time.perf_counter() - start
+    model, x, y, loss = build(network)
+    private = step == "private"
+    if private:
+        model = lipdp.DP_Model.from_keras(model)
+    model.compile(keras.optimizers.SGD(0.1), loss=loss)
+    return Stepper(model, x, y, batch, strategies.DPSGD(clip_norm=1.0) if private else None, chunk)
 
 
 def measure(network: str, batch: int, rounds: int, chunk: int | None) -> dict:
     from common import spread
 
-    steppers = {step: Stepper(network, step, batch, chunk) for step in STEPS}
-    first = {}
-    for step, stepper in steppers.items():
-        first[step] = round(stepper(), 2)
-    for _ in range(3):
-        for stepper in steppers.values():
-            stepper()
-    times = {step: [] for step in STEPS}
-    for _ in range(rounds):
-        for step, stepper in steppers.items():
-            times[step].append(stepper())
+    steppers = {step: stepper(network, step, batch, chunk) for step in STEPS}
+    first = {step: round(one(), 2) for step, one in steppers.items()}
+    times = interleaved(steppers, rounds)
     return {
         "milliseconds": {step: spread([1e3 * t for t in values]) for step, values in times.items()},
         "ratio": spread([a / b for a, b in zip(times["private"], times["plain"], strict=True)]),
@@ -184,19 +117,6 @@ def measure(network: str, batch: int, rounds: int, chunk: int | None) -> dict:
         "first_call_seconds": first,
         "rounds": rounds,
     }
-
-
-def peak_memory(network: str, step: str, batch: int, chunk: int | None) -> float:
-    """MiB of a fresh process that does nothing but this step (Linux)."""
-    # Not getrusage: its maximum is inherited from the process that forked.
-    code = (
-        f"import sys; sys.path.insert(0, {os.path.dirname(os.path.abspath(__file__))!r}); import per_example as s\n"
-        f"f = s.Stepper({network!r}, {step!r}, {batch}, {chunk})\nfor _ in range(4): f()\n"
-        "status = dict(l.split(':', 1) for l in open('/proc/self/status'))\n"
-        "sys.stdout.write('PEAK %d' % int(status['VmHWM'].split()[0]))"
-    )
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    return round(int(out.rsplit("PEAK", 1)[1]) / 1024, 1)
 
 
 def worker(arguments) -> None:
@@ -208,7 +128,10 @@ def worker(arguments) -> None:
             row = {"network": network, "batch": batch, "chunk": arguments.chunk}
             row |= measure(network, batch, rounds, arguments.chunk)
             if arguments.memory:
-                row["peak_mib"] = {step: peak_memory(network, step, batch, arguments.chunk) for step in STEPS}
+                row["peak_mib"] = {
+                    step: peak_memory(f"per_example.stepper({network!r}, {step!r}, {batch}, {arguments.chunk})")
+                    for step in STEPS
+                }
             rows.append(row)
             print(json.dumps(row), file=sys.stderr, flush=True)
     print("ROWS " + json.dumps(rows))

@@ -13,12 +13,12 @@ Ratios are paired within a round, so that a busy machine slows both sides.
 """
 
 import argparse
-import itertools
 import json
 import os
 import subprocess
 import sys
-import time
+
+from stepping import Stepper, interleaved, peak_memory
 
 NETWORKS = ("mlp", "cnn")
 STEPS = ("clipless", "plain", "ordinary")
@@ -65,97 +65,21 @@ def build(network: str, step: str):
     return model
 
 
-class Stepper:
-    """Calls the compiled training step of a model, on prepared batches."""
+def stepper(network: str, step: str, batch: int) -> Stepper:
+    """One of the three steps of a network."""
+    import numpy as np
 
-    def __init__(self, network: str, step: str, batch: int):
-        import keras
-        import numpy as np
-
-        from lipdp import training
-
-        rng = np.random.default_rng(0)
-        examples = 60000
-        x = rng.random((examples, 28, 28, 1), dtype="float32")
-        y = rng.integers(0, 10, examples).astype("int32")
-        # Held as `fit` holds it, with and without privacy.
-        self._data = x, y
-        self.model = build(network, step)
-        self._jax = keras.backend.backend() == "jax"
-        if step == "clipless":
-            session = training.Session.prepare(
-                self.model,
-                x,
-                y,
-                batch_size=batch,
-                epochs=1000,
-                initial_epoch=0,
-                steps_per_epoch=None,
-                validation_split=0.0,
-                validation_data=None,
-                epsilon=None,
-                noise_multiplier=1.0,
-                delta=1e-5,
-                strategy="clipless",
-                accountant="pld",
-                physical_batch_size=None,
-                training_metrics=True,
-                seed=None,
-            )
-            self._armed = session.armed(verbose=0)
-            self._armed.__enter__()
-            source = session.batches()
-        else:
-            source = ((x[i * batch : (i + 1) * batch], y[i * batch : (i + 1) * batch]) for i in range(4))
-            self.model.optimizer.build(self.model.trainable_variables)
-        self._batches = [keras.tree.map_structure(keras.ops.convert_to_tensor, next(source)) for _ in range(4)]
-        self._feed = self._iterator()
-        self.model._symbolic_build(data_batch=self._batches[0])
-        self.model.make_train_function()
-        if self._jax:
-            self._state = self.model._get_jax_state(
-                trainable_variables=True,
-                non_trainable_variables=True,
-                optimizer_variables=True,
-                metrics_variables=True,
-            )
-
-    def _iterator(self):
-        """An endless iterator as `fit` makes it; under TensorFlow with an unknown batch size."""
-        if self._jax:
-            return itertools.cycle(self._batches)
-        import tensorflow as tf
-
-        signature = tf.nest.map_structure(
-            lambda t: tf.TensorSpec((None, *t.shape[1:]), t.dtype), tuple(self._batches[0])
-        )
-        source = tf.data.Dataset.from_generator(lambda: iter(self._batches), output_signature=signature)
-        return iter(source.cache().repeat().prefetch(1))
-
-    def __call__(self) -> float:
-        batch = next(self._feed)
-        start = time.perf_counter()
-        if self._jax:
-            import jax
-
-            _, self._state = self.model.train_function(self._state, iter([batch]))
-            jax.block_until_ready(self._state)
-        else:
-            self.model.train_function(iter([batch]))
-        return time.perf_counter() - start
+    rng = np.random.default_rng(0)
+    examples = 60000
+    x = rng.random((examples, 28, 28, 1), dtype="float32")
+    y = rng.integers(0, 10, examples).astype("int32")
+    return Stepper(build(network, step), x, y, batch, "clipless" if step == "clipless" else None)
 
 
 def measure(network: str, batch: int, rounds: int) -> dict:
     from common import spread
 
-    steppers = {step: Stepper(network, step, batch) for step in STEPS}
-    for _ in range(4):
-        for stepper in steppers.values():
-            stepper()
-    times = {step: [] for step in STEPS}
-    for _ in range(rounds):
-        for step, stepper in steppers.items():
-            times[step].append(stepper())
+    times = interleaved({step: stepper(network, step, batch) for step in STEPS}, rounds)
     return {
         "milliseconds": {step: spread([1e3 * t for t in values]) for step, values in times.items()},
         "ratio_to_plain": spread([a / b for a, b in zip(times["clipless"], times["plain"], strict=True)]),
@@ -163,19 +87,6 @@ def measure(network: str, batch: int, rounds: int) -> dict:
         "ratio_of_medians": round(sorted(times["clipless"])[rounds // 2] / sorted(times["plain"])[rounds // 2], 4),
         "rounds": rounds,
     }
-
-
-def peak_memory(network: str, step: str, batch: int) -> float:
-    """MiB of a fresh process that does nothing but this step (Linux)."""
-    # Not getrusage: its maximum is inherited from the process that forked.
-    code = (
-        f"import sys; sys.path.insert(0, {os.path.dirname(__file__)!r}); import step_cost as s\n"
-        f"f = s.Stepper({network!r}, {step!r}, {batch})\nfor _ in range(4): f()\n"
-        "status = dict(l.split(':', 1) for l in open('/proc/self/status'))\n"
-        "sys.stdout.write('PEAK %d' % int(status['VmHWM'].split()[0]))"
-    )
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    return round(int(out.rsplit("PEAK", 1)[1]) / 1024, 1)
 
 
 def worker(arguments) -> None:
@@ -186,7 +97,9 @@ def worker(arguments) -> None:
             rounds = arguments.rounds if batch < 4096 else max(7, arguments.rounds // 2)
             row = {"network": network, "batch": batch, **measure(network, batch, rounds)}
             if arguments.memory:
-                row["peak_mib"] = {step: peak_memory(network, step, batch) for step in STEPS}
+                row["peak_mib"] = {
+                    step: peak_memory(f"step_cost.stepper({network!r}, {step!r}, {batch})") for step in STEPS
+                }
             rows.append(row)
             print(json.dumps(row), file=sys.stderr, flush=True)
     print("ROWS " + json.dumps(rows))
