@@ -42,18 +42,43 @@ class Geometry:
             places: Number of output places along each axis; integers, or scalars where they are not known.
             channels_first: Whether channels stand before the sizes and places instead.
         """
-        last = len(image.shape) - 1
-        sizes = image.shape[2:] if channels_first else image.shape[1:last]
+        first = 2 if channels_first else 1
+        sizes = image.shape[first : first + len(self.kernel)]
         pads = self.pads(sizes, places)
-        if any(p > 0 for pair in pads for p in pair):
-            grown = [(max(a, 0), max(b, 0)) for a, b in pads]
-            grown.insert(0 if channels_first else len(grown), (0, 0))
-            image = ops.pad(image, [(0, 0), *grown])
         cut = [max(-a, 0) for a, _ in pads]
-        for tap in itertools.product(*(range(k) for k in self.kernel)):
-            starts = [t * d + c for t, d, c in zip(tap, self.dilation, cut, strict=True)]
+        pads = [(max(a, 0), max(b, 0)) for a, b in pads]
+        taps = [
+            [t * d + c for t, d, c in zip(tap, self.dilation, cut, strict=True)]
+            for tap in itertools.product(*(range(k) for k in self.kernel))
+        ]
+        # A slice with steps costs several times one without: for many taps the steps are taken once, for all of them.
+        known = all(isinstance(n, int) for n in (*sizes, *places))
+        if known and len(taps) > math.prod(self.strides) > 1:
+            yield from self._folded(image, first, sizes, pads, taps, places)
+            return
+        image = _padded(image, first, pads)
+        for starts in taps:
             axes = [slice(b, b + (m - 1) * s + 1, s) for b, m, s in zip(starts, places, self.strides, strict=True)]
-            yield image[(slice(None), slice(None), *axes) if channels_first else (slice(None), *axes)]
+            yield image[(*(slice(None),) * first, *axes)]
+
+    def _folded(self, image, first, sizes, pads, taps, places):
+        """The slices of an image whose residues modulo the strides were separated."""
+        room, grown = [], []
+        for axis, (n, m, s, (before, after)) in enumerate(zip(sizes, places, self.strides, pads, strict=True)):
+            read = max(starts[axis] for starts in taps) + (m - 1) * s + 1
+            length = -(-max(read, before + n + after) // s) * s
+            room.append(length // s)
+            grown.append((before, length - before - n))
+        image = _padded(image, first, grown)
+        lead, rest = ops.shape(image)[:first], ops.shape(image)[first + len(sizes) :]
+        image = ops.reshape(image, (*lead, *itertools.chain(*zip(room, self.strides, strict=True)), *rest))
+        residues = [first + 2 * axis + 1 for axis in range(len(sizes))]
+        others = [axis for axis in range(1, len(image.shape)) if axis not in residues]
+        image = ops.transpose(image, (*residues, 0, *others))
+        for starts in taps:
+            phase = [b % s for b, s in zip(starts, self.strides, strict=True)]
+            axes = [slice(b // s, b // s + m) for b, s, m in zip(starts, self.strides, places, strict=True)]
+            yield image[(*phase, *(slice(None),) * first, *axes)]
 
 
 class Taps:
@@ -150,6 +175,13 @@ def kernel_factor(rows, image, g, geometry: Geometry, shape):
         return [backend.contract(rows.positions(s), cotangents) for s in geometry.slices(image, places)]
 
     return Taps(all_at_once if few else each, shape)
+
+
+def _padded(image, first: int, pads):
+    """`image` with zeros around the axes from `first` on."""
+    if not any(p for pair in pads for p in pair):
+        return image
+    return ops.pad(image, [*[(0, 0)] * first, *pads, *[(0, 0)] * (len(image.shape) - first - len(pads))])
 
 
 def grouped_factor(rows, image, g, geometry: Geometry, shape, groups: int):
