@@ -9,6 +9,7 @@ from lipdp.diffusion.denoisers import importance as importance
 from lipdp.diffusion.evaluate import classifier_features as classifier_features
 from lipdp.diffusion.evaluate import downstream_accuracy as downstream_accuracy
 from lipdp.diffusion.evaluate import frechet_distance as frechet_distance
+from lipdp.diffusion.evaluate import inception_distance as inception_distance
 from lipdp.diffusion.model import DiffusionModel as DiffusionModel
 from lipdp.diffusion.noising import DenoisingLoss as DenoisingLoss
 from lipdp.diffusion.noising import Noising as Noising

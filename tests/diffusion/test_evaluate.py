@@ -122,3 +122,27 @@ def test_bad_input():
         diffusion.downstream_accuracy(x, y, x[:, :5], y)
     with pytest.raises(ValueError, match="`held_out`"):
         diffusion.downstream_accuracy(x, y, x, y, held_out=0.01)
+
+
+def test_inception_weights_that_are_none(tmp_path):
+    x = np.zeros((6, 8, 8, 1), "float32")
+    with pytest.raises(ValueError, match="No file of Inception weights"):
+        diffusion.inception_distance(x, x, tmp_path / "none.h5")
+    other = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+    other.save_weights(tmp_path / "other.weights.h5")
+    # Keras itself only warns, and leaves random weights.
+    with pytest.raises(ValueError, match="does not hold weights"):
+        diffusion.inception_distance(x, x, tmp_path / "other.weights.h5")
+
+
+@pytest.mark.slow
+def test_inception_weights_of_the_user(tmp_path):
+    x = np.random.default_rng(0).uniform(-1, 1, (3, 8, 8, 1)).astype("float32")
+    file = tmp_path / "inception.weights.h5"
+    keras.utils.set_random_seed(0)
+    keras.applications.InceptionV3(include_top=False, weights=None, pooling="avg").save_weights(file)
+    far = diffusion.inception_distance(x, 0.2 * x, file)
+    assert far > 10 * diffusion.inception_distance(x, 0.99 * x, file) >= 0
+    assert diffusion.inception_distance(np.repeat(x, 3, -1), 0.2 * x, file) == pytest.approx(far)
+    with pytest.raises(ValueError, match="Images must be"):
+        diffusion.inception_distance(x[..., 0], x, file)
