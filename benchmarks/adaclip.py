@@ -13,11 +13,12 @@ LIPDP_DATA, or the network.
 """
 
 import argparse
+import itertools
 import statistics
 import time
 
 import numpy as np
-from common import write
+from common import Series, write
 
 TARGETS = {
     "logistic": {0.1: 85.4, 0.25: 88.1, 0.5: 90.3, 1.0: 90.9, 2.0: 91.2},
@@ -157,6 +158,8 @@ def plot(rows, path) -> None:
 def summarise(runs) -> list[dict]:
     rows = []
     for kind, epsilon in dict.fromkeys((r["model"], r["epsilon"]) for r in runs):
+        if len({r["strategy"] for r in runs if (r["model"], r["epsilon"]) == (kind, epsilon)}) < 2:
+            continue
         row = {"model": kind, "epsilon": epsilon, "target": TARGETS[kind].get(epsilon)}
         for name in ("adaclip", "dpsgd"):
             same = [r for r in runs if (r["model"], r["epsilon"], r["strategy"]) == (kind, epsilon, name)]
@@ -189,6 +192,7 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2, 3, 4])
     parser.add_argument("--strategy", nargs="+", choices=["adaclip", "dpsgd"], default=["dpsgd", "adaclip"])
     parser.add_argument("--held-out", action="store_true")
+    parser.add_argument("--again", action="store_true", help="repeat runs that the result file already holds")
     parser.add_argument("--figure", action="store_true")
     parser.add_argument("--set", nargs="+", default=[], help="name=value of a setting, to try on the held-out split")
     parser.add_argument("--name", default="adaclip", help="name of the result file")
@@ -212,27 +216,25 @@ def main() -> None:
     parts = (data.x_train, data.y_train), (data.x_test, data.y_test)
     if arguments.held_out:
         parts = (data.x_train[:50000], data.y_train[:50000]), (data.x_train[50000:], data.y_train[50000:])
-    runs = []
-    for kind in arguments.model:
-        for epsilon in arguments.epsilon or TARGETS[kind]:
-            for seed in arguments.seeds:
-                for name in arguments.strategy:
-                    runs.append(run(parts, kind, name, epsilon, seed, changes))
-                    print(runs[-1], flush=True)
-    if arguments.held_out and len(arguments.strategy) < 2:
-        return
-    rows = summarise(runs)
-    evaluated = "held-out 10,000 training images" if arguments.held_out else "test set"
-    settings = {
+    place = ("model", "epsilon", "seed", "strategy")
+    series = Series(None if arguments.held_out else arguments.name, place, arguments.again)
+    content = {
+        "evaluated_on": "test set",
+        "delta": 1e-5,
         "schedule": SCHEDULE,
         "learning_rates": RATES,
         "settings": SETTINGS,
         "hidden": HIDDEN,
-        **({"changes": changes} if changes else {}),
+        "table": summarise,
     }
-    path = write(arguments.name, {"evaluated_on": evaluated, "delta": 1e-5, **settings, "table": rows, "runs": runs})
-    print(table(rows))
-    print(f"written to {path}")
+    for kind in arguments.model:
+        every = itertools.product(arguments.epsilon or TARGETS[kind], arguments.seeds, arguments.strategy)
+        for epsilon, seed, name in every:
+            if series.missing(kind, epsilon, seed, name):
+                found = run(parts, kind, name, epsilon, seed, changes)
+                series.add(found, **content)
+                print(found, flush=True)
+    print(table(summarise(series.runs)))
 
 
 if __name__ == "__main__":

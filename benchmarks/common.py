@@ -41,3 +41,33 @@ def write(name: str, content: dict) -> pathlib.Path:
     record = {"command": command, "versions": versions(), "machine": machine(), **content}
     path.write_text(json.dumps(record, indent=1) + "\n")
     return path
+
+
+class Series:
+    """The runs of a benchmark, kept in its result file one by one: a long series may be cut short and goes on.
+
+    Args:
+        name: name of the result file; None: nothing is kept.
+        place: names of the entries of a run by which it is known.
+        again: whether runs that the file holds are repeated.
+    """
+
+    def __init__(self, name: str | None, place, again: bool = False):
+        self._name, self._place = name, tuple(place)
+        path = RESULTS / f"{name}.json"
+        self.runs = json.loads(path.read_text()).get("runs", []) if name and path.exists() else []
+        self._done = set() if again else {self._key(run) for run in self.runs}
+
+    def _key(self, run: dict) -> tuple:
+        return tuple(run[name] for name in self._place)
+
+    def missing(self, *place) -> bool:
+        """Whether this run is still to be done."""
+        return place not in self._done
+
+    def add(self, run: dict, **content) -> None:
+        """Keeps a run; `content` are functions of all runs, or values, that stand beside them in the file."""
+        self.runs = sorted([r for r in self.runs if self._key(r) != self._key(run)] + [run], key=self._key)
+        if self._name:
+            made = {name: value(self.runs) if callable(value) else value for name, value in content.items()}
+            write(self._name, {**made, "runs": self.runs})

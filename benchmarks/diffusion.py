@@ -386,7 +386,8 @@ def main() -> None:
     known = json.loads(path.read_text()) if path.exists() else {}
     content = {key: known[key] for key in ("cost", "runs") if key in known}
     if options.cost:
-        content["cost"] = {"versions": versions(), **cost(options)}
+        command = f"python benchmarks/diffusion.py {' '.join(sys.argv[1:])}"
+        content["cost"] = {"command": command, "versions": versions(), **cost(options)}
         print(cost_table(content))
     else:
         found = train(options, changes)

@@ -12,18 +12,20 @@ al. 2022. Needs `mnist.npz` and `fashion_mnist.npz` in the folder named by LIPDP
 """
 
 import argparse
+import itertools
 import statistics
 import subprocess
 import sys
 import time
 
-from common import spread, write
+from common import Series, spread, write
 
 PAPER = {
     "mnist": {0.5: 96.8, 1.0: 97.7, 2.0: 98.6, 3.0: 98.8, 4.0: 98.9},
     "fashion_mnist": {0.5: 84.6, 1.0: 86.6, 2.0: 88.3, 3.0: 88.8, 4.0: 89.4},
 }
 STRATEGIES = ("dpsgd", "dpis")
+_NOT_SETTINGS = ("dataset", "epsilon", "seeds", "held_out", "again", "cost", "examples", "rounds", "memory_of", "name")
 
 
 def front_cnn(shape, filters: int):
@@ -126,40 +128,58 @@ def run(parts, dataset: str, epsilon: float, seed: int, strategy: str, settings,
 
 
 def accuracies(settings) -> None:
+    proposals = Proposals()
+    place = ("dataset", "epsilon", "seed", "strategy")
+    series = Series(None if settings.held_out else settings.name, place, settings.again)
+    given = {name: value for name, value in vars(settings).items() if name not in _NOT_SETTINGS}
+    for dataset in settings.dataset:
+        every = [
+            names
+            for names in itertools.product([dataset], settings.epsilon, settings.seeds, STRATEGIES)
+            if series.missing(*names)
+        ]
+        parts = images(dataset, settings) if every else None
+        for _, epsilon, seed, strategy in every:
+            found = {**run(parts, dataset, epsilon, seed, strategy, settings, proposals), "settings": given}
+            series.add(found, evaluated_on="test set", delta=1e-5, table=summary)
+            print({name: value for name, value in found.items() if name != "settings"}, flush=True)
+    print(table(summary(series.runs)))
+
+
+def images(dataset: str, settings):
+    """What trains and what scores, as the network takes it."""
     from lipdp.data import load
 
-    proposals, runs = Proposals(), []
-    for dataset in settings.dataset:
-        data = load(dataset)
-        x, x_test = data.x_train, data.x_test
-        if settings.network == "front":
-            x, x_test = features(x), features(x_test)
-        parts = (x, data.y_train), (x_test, data.y_test)
-        if settings.held_out:
-            parts = (x[:50000], data.y_train[:50000]), (x[50000:], data.y_train[50000:])
-        for epsilon in settings.epsilon:
-            for seed in settings.seeds:
-                for strategy in STRATEGIES:
-                    runs.append(run(parts, dataset, epsilon, seed, strategy, settings, proposals))
-                    print(runs[-1], flush=True)
+    data = load(dataset)
+    x, x_test = data.x_train, data.x_test
+    if settings.network == "front":
+        x = features(x)
+        x_test = None if settings.held_out else features(x_test)
+    if settings.held_out:
+        return (x[:50000], data.y_train[:50000]), (x[50000:], data.y_train[50000:])
+    return (x, data.y_train), (x_test, data.y_test)
+
+
+def summary(runs: list[dict]) -> list[dict]:
+    """Means over seeds, of budgets that both strategies were run at."""
     rows = []
-    for dataset in settings.dataset:
-        for epsilon in settings.epsilon:
-            row = {"dataset": dataset, "epsilon": epsilon, "paper": PAPER[dataset].get(epsilon)}
-            for strategy in STRATEGIES:
-                same = [r for r in runs if (r["dataset"], r["epsilon"], r["strategy"]) == (dataset, epsilon, strategy)]
-                values = [100.0 * r["accuracy"] for r in same]
-                row["runs"] = len(same)
-                row[strategy] = round(statistics.mean(values), 2)
-                row[f"{strategy}_deviation"] = round(statistics.stdev(values), 2) if len(values) > 1 else None
-                row[f"{strategy}_seconds"] = statistics.median(r["seconds"] for r in same)
-                row["gradients_per_update"] = statistics.mean(r["gradients_per_update"] for r in same)
-            rows.append(row)
-    evaluated = "held-out 10,000 training images" if settings.held_out else "test set"
-    content = {"evaluated_on": evaluated, "delta": 1e-5, "settings": vars(settings), "table": rows, "runs": runs}
-    path = write(settings.name, content)
-    print(table(rows))
-    print(f"written to {path}")
+    for dataset, epsilon in dict.fromkeys((r["dataset"], r["epsilon"]) for r in runs):
+        row = {"dataset": dataset, "epsilon": epsilon, "paper": PAPER[dataset].get(epsilon)}
+        groups = {
+            strategy: [r for r in runs if (r["dataset"], r["epsilon"], r["strategy"]) == (dataset, epsilon, strategy)]
+            for strategy in STRATEGIES
+        }
+        if not all(groups.values()):
+            continue
+        for strategy, same in groups.items():
+            values = [100.0 * r["accuracy"] for r in same]
+            row["runs"] = len(same)
+            row[strategy] = round(statistics.mean(values), 2)
+            row[f"{strategy}_deviation"] = round(statistics.stdev(values), 2) if len(values) > 1 else None
+            row[f"{strategy}_seconds"] = statistics.median(r["seconds"] for r in same)
+            row["gradients_per_update"] = statistics.mean(r["gradients_per_update"] for r in same)
+        rows.append(row)
+    return rows
 
 
 def table(rows) -> str:
@@ -255,6 +275,7 @@ def main() -> None:
     parser.add_argument("--growth", type=float, default=5.0)
     parser.add_argument("--first-phase", type=float, default=0.8)
     parser.add_argument("--held-out", action="store_true")
+    parser.add_argument("--again", action="store_true", help="repeat runs that the result file already holds")
     parser.add_argument("--cost", action="store_true")
     parser.add_argument("--examples", type=int, default=16384, help="for --cost")
     parser.add_argument("--rounds", type=int, default=5, help="for --cost")
