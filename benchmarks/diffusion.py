@@ -382,18 +382,22 @@ def main() -> None:
         parser.error("--train needs --output DIR")
     changes = _changes(options, parser)
 
-    path = RESULTS / f"{options.name}.json"
-    known = json.loads(path.read_text()) if path.exists() else {}
-    content = {key: known[key] for key in ("cost", "runs") if key in known}
     if options.cost:
         command = f"python benchmarks/diffusion.py {' '.join(sys.argv[1:])}"
-        content["cost"] = {"command": command, "versions": versions(), **cost(options)}
-        print(cost_table(content))
+        found = {"command": command, "versions": versions(), **cost(options)}
+        print(cost_table({"cost": found}))
     else:
         found = train(options, changes)
         print(json.dumps({k: v for k, v in found.items() if k not in ("versions", "on_the_way")}), flush=True)
         if options.held_out:
             return
+    # Read only now: another run may have ended in the meantime.
+    path = RESULTS / f"{options.name}.json"
+    known = json.loads(path.read_text()) if path.exists() else {}
+    content = {key: known[key] for key in ("cost", "runs") if key in known}
+    if options.cost:
+        content["cost"] = found
+    else:
         kept = [run for run in content.get("runs", []) if _place(run) != _place(found)]
         content["runs"] = sorted([*kept, found], key=_place)
         print(table(content))
