@@ -8,8 +8,9 @@ from lipdp.accounting.rdp import LARGEST_NOISE, SMALLEST_NOISE
 
 # The norm sum is kept this far above its floor, so that rounding cannot make a probability exceed 1.
 _ABOVE_FLOOR = 1.0 + 1e-6
-# What stays unspent covers the rounding of sums of costs.
+# What is not charged covers the rounding of reported sums; what is not planned that of sums of planned costs.
 _SLACK = 1e-9
+
 _STATE = (
     "num_examples",
     "order",
@@ -131,7 +132,7 @@ class ImportanceFilter:
         self._epoch, self._updates = 0, self.updates_per_epoch
         self._update: Mechanism | None = None
         self.noise_multiplier = self.norm_sum = self.clip_norm = None
-        if self._total - self._costs - self._set_aside() <= 0.0:
+        if self._left <= 0.0:
             raise ValueError(
                 f"The budget does not pay for the noisy sums. Received: epsilon={self.budget!r}, delta={self.delta!r}, "
                 f"norm_sum_noise={self.norm_sum_noise!r}, order={self.order!r}, {len(self._spent_before)} releases "
@@ -281,9 +282,10 @@ class ImportanceFilter:
     def _rdp(self, mechanism: Mechanism) -> float:
         return fixed_order.total((mechanism,), self.order)
 
-    def _set_aside(self) -> float:
-        """The cost of all noisy sums that are not charged yet."""
-        return sum(
+    @property
+    def _left(self) -> float:
+        """What may be planned for updates: noisy sums that are not charged yet are set aside."""
+        aside = sum(
             count * fixed_order.single(1.0, noise, self.order)
             for count, noise in (
                 (self.epochs - self._epoch - self._norm_sum_charged, self.norm_sum_noise),
@@ -292,10 +294,10 @@ class ImportanceFilter:
             )
             if noise is not None and count
         )
+        return self._total * (1.0 - _SLACK) - self._costs - aside
 
     def _solve(self) -> float:
         """The least noise with which this epoch and all later ones stay within the budget."""
-        left = self._total - self._costs - self._set_aside()
         later = self.epochs - self._epoch
         first = self._epoch <= round(self.first_phase * self.epochs)
 
@@ -304,7 +306,7 @@ class ImportanceFilter:
             then = self.updates_per_epoch * self._rdp(self._mechanism(noise, 1.0)) if first else now
             return now + (later * then if later else 0.0)  # 0 times infinity is no cost
 
-        return least_noise(cost, left)
+        return least_noise(cost, self._left)
 
     def _best_order(self) -> float:
         """The order of least noise when every epoch costs as much as DP-SGD: made from public values only."""
