@@ -8,7 +8,8 @@ import numpy as np
 from keras import tree
 
 from lipdp import accounting, sampling
-from lipdp.accounting.importance import FixedOrderAccountant, ImportanceFilter
+from lipdp.accounting.fixed_order import FixedOrderAccountant
+from lipdp.accounting.importance import ImportanceFilter
 from lipdp.ledger import Release
 from lipdp.plan import Plan
 from lipdp.sampling import Proposal

@@ -190,10 +190,10 @@ class Ledger:
         Raises:
             ValueError: when the releases are adaptive and the accountant has no order fixed in advance.
         """
-        if self.adaptive and not accounting.check_name(accountant).startswith(f"{accounting.importance.FIXED_ORDER}:"):
+        if self.adaptive and not accounting.check_name(accountant).startswith(f"{accounting.fixed_order.FIXED_ORDER}:"):
             raise ValueError(
                 "Noise and sampling followed from earlier releases, which this accountant does not cover. Received: "
-                f'accountant={accountant!r}. Use "{accounting.importance.FIXED_ORDER}:..." with the order of the plan.'
+                f'accountant={accountant!r}. Use "{accounting.fixed_order.FIXED_ORDER}:..." with the order of the plan.'
             )
 
     def mechanisms(self, group_size: int = 1) -> tuple[accounting.Mechanism, ...]:

@@ -4,7 +4,7 @@ import keras
 from keras import ops
 from keras.src.models.functional import Functional  # has no public name
 
-from lipdp import backend, losses, training
+from lipdp import arguments, backend, losses, training
 from lipdp.bounds import summary
 from lipdp.layers import BoundedInput
 from lipdp.optimizer import as_private
@@ -147,7 +147,9 @@ class _PrivateTraining:
             noise multiplier on the drawn batches. Each is charged before it is executed. Not covered: see
             `privacy.statement()`.
         """
-        training.refuse_arguments(unknown, shuffle=shuffle, class_weight=class_weight, sample_weight=sample_weight)
+        arguments.refuse_unsupported(
+            _PrivateTraining.fit, unknown, shuffle=shuffle, class_weight=class_weight, sample_weight=sample_weight
+        )
         session = training.Session.prepare(
             self,
             x,

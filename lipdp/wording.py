@@ -1,4 +1,4 @@
-"""The sentences of the privacy statement that depend on sampler, relation and group."""
+"""The sentences of the privacy statement, and what `fit` announces, that depend on sampler, relation and group."""
 
 import math
 
@@ -101,6 +101,38 @@ def group(facts: dict) -> str:
         f"Groups of up to {size} examples ({relation}): epsilon = {value}; without amplification "
         f"{'infinite' if plain is None else up(plain)}."
     )
+
+
+_ANNOUNCED = {
+    "poisson": "Poisson sampling",
+    "truncated_poisson": "truncated Poisson sampling",
+    "fixed_size": "batches of constant size",
+    "shuffle": "shuffled epochs, NOT amplified",
+    "fixed_order": "epochs in fixed order, NOT amplified",
+}
+
+
+def announcement(plan, updates: int, adaptive: bool, training_metrics: bool) -> str:
+    """Returns what `fit` says before it trains: noise, budget and batches, and what epsilon does not cover."""
+    budget = "" if plan.epsilon is None else f" for epsilon={plan.epsilon:g}, delta={plan.delta:g}"
+    most = plan.examples_per_person
+    persons = "" if most == 1 else f" Epsilon is for a person with at most {most} examples."
+    if adaptive:
+        lines = [
+            f"Private training by importance sampling, noise multiplier at most about {plan.noise_multiplier:.5g}"
+            f"{budget}; {updates} updates of about {plan.batch_size} examples out of {plan.num_examples}."
+        ]
+    else:
+        lines = [
+            f"Private training: noise multiplier {plan.noise_multiplier:.5g}{budget}; {updates} updates of "
+            f"{plan.batch_size} expected examples out of {plan.num_examples} ({_ANNOUNCED[plan.sampler]}).{persons}"
+        ]
+    if training_metrics:
+        lines.append(
+            "The loss and metrics shown without the prefix val_ are computed on the private training data and "
+            "are NOT covered by epsilon; fit(training_metrics=False) leaves them out."
+        )
+    return "\n".join(lines)
 
 
 def escape(text: str) -> str:

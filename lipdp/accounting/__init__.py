@@ -1,6 +1,7 @@
 """Privacy accounting: epsilon of what was released, and the noise that a budget asks for."""
 
 from lipdp.accounting import autodp as autodp
+from lipdp.accounting import fixed_order as fixed_order
 from lipdp.accounting import importance as importance
 from lipdp.accounting import pld as pld
 from lipdp.accounting import rdp as rdp

@@ -1,27 +1,15 @@
 """The budget of importance sampling (DPIS): one RDP order fixed in advance, noise solved anew in every epoch."""
 
-import functools
-import importlib.metadata
-import logging
-import math
+from lipdp.accounting import checks, fixed_order
+from lipdp.accounting.filter import conversion
+from lipdp.accounting.least_noise import best_order, least_noise, noise_of_run
+from lipdp.accounting.mechanism import Mechanism
+from lipdp.accounting.rdp import LARGEST_NOISE, SMALLEST_NOISE
 
-import numpy as np
-from dp_accounting.rdp import rdp_privacy_accountant
-from scipy import optimize
-
-from lipdp.accounting import accountant, checks
-from lipdp.accounting.mechanism import REPLACE, Mechanism
-from lipdp.accounting.rdp import LARGEST_NOISE, SMALLEST_NOISE, _quiet
-
-# Orders to choose from; which one is chosen only affects the noise, not the soundness.
-_ORDERS = (*(round(0.1 * i, 1) for i in range(15, 120)), *range(12, 65), *range(72, 257, 8))
 # The norm sum is kept this far above its floor, so that rounding cannot make a probability exceed 1.
 _ABOVE_FLOOR = 1.0 + 1e-6
-# What stays unspent covers the rounding of sums of costs.
+# What is not charged covers the rounding of reported sums; what is not planned that of sums of planned costs.
 _SLACK = 1e-9
-_ROUNDING = 1e-15
-FIXED_ORDER = "rdp_order"
-
 
 _STATE = (
     "num_examples",
@@ -138,22 +126,19 @@ class ImportanceFilter:
         self.count_noise = None if count_noise is None else checks.positive("count_noise", count_noise)
         self.clip_sum_noise = None if clip_sum_noise is None else checks.positive("clip_sum_noise", clip_sum_noise)
         self._spent_before = tuple(spent)
-        _check_supported(self._spent_before)
-        self.order = self._best_order() if order is None else checks.real("order", order)
-        if self.order <= 1.0:
-            raise ValueError(f"order must be above 1. Received: order={order!r}. Pass an RDP order such as 5 or 20.")
-        self._costs = sum(self._rdp(mechanism) for mechanism in self._spent_before)
+        self.order = self._best_order() if order is None else fixed_order.check_order(order)
+        self._costs = fixed_order.total(self._spent_before, self.order)
         self.count_charged = self._norm_sum_charged = self._clip_sum_charged = False
         self._epoch, self._updates = 0, self.updates_per_epoch
         self._update: Mechanism | None = None
         self.noise_multiplier = self.norm_sum = self.clip_norm = None
-        if self._total - self._costs - self._set_aside() <= 0.0:
+        if self._left <= 0.0:
             raise ValueError(
                 f"The budget does not pay for the noisy sums. Received: epsilon={self.budget!r}, delta={self.delta!r}, "
                 f"norm_sum_noise={self.norm_sum_noise!r}, order={self.order!r}, {len(self._spent_before)} releases "
                 "made before. Pass a larger epsilon, more noise for the sums or fewer epochs."
             )
-        if self._plain_noise(self.order) < 2.0 * SMALLEST_NOISE:
+        if self.planned_noise < 2.0 * SMALLEST_NOISE:
             raise ValueError(
                 f"The budget needs no noise at all, so it protects nobody. Received: epsilon={self.budget!r}. "
                 "Pass an epsilon of the order of 1 to 10, and a delta well below 1 / number of examples."
@@ -162,7 +147,7 @@ class ImportanceFilter:
     @property
     def _total(self) -> float:
         """RDP at the order that the budget allows."""
-        return (self.budget - _conversion(self.order, self.delta)) * (1.0 - _SLACK)
+        return (self.budget - conversion(self.order, self.delta)) * (1.0 - _SLACK)
 
     @property
     def epoch(self) -> int:
@@ -253,12 +238,12 @@ class ImportanceFilter:
 
     def epsilon(self) -> float:
         """Returns how much of the budget is used up on the path that the releases took."""
-        return self._costs + _conversion(self.order, self.delta) if self._costs else 0.0
+        return self._costs + conversion(self.order, self.delta) if self._costs else 0.0
 
     @property
     def planned_noise(self) -> float:
         """Returns the noise multiplier if every epoch cost as much as DP-SGD."""
-        return self._plain_noise(self.order)
+        return noise_of_run(self._left_to_updates(self.order), *self._run, self.order)
 
     def arguments(self) -> dict:
         """Returns the arguments as JSON-serialisable values, the chosen order among them; `spent` is left out."""
@@ -274,9 +259,7 @@ class ImportanceFilter:
             setattr(self, name, state[name.lstrip("_")])
         if self.norm_sum is not None:
             self._update = self._mechanism(self.noise_multiplier, self._share)
-        charged = tuple(charged)
-        _check_supported(charged)
-        self._costs = sum(self._rdp(mechanism) for mechanism in charged)
+        self._costs = fixed_order.total(tuple(charged), self.order)
 
     @property
     def _share(self) -> float:
@@ -297,12 +280,13 @@ class ImportanceFilter:
         self._costs += cost
 
     def _rdp(self, mechanism: Mechanism) -> float:
-        return mechanism.count * _rdp(mechanism.sampling_probability, mechanism.noise_multiplier, self.order)
+        return fixed_order.total((mechanism,), self.order)
 
-    def _set_aside(self) -> float:
-        """The cost of all noisy sums that are not charged yet."""
-        return sum(
-            count * _rdp(1.0, noise, self.order)
+    @property
+    def _left(self) -> float:
+        """What may be planned for updates: noisy sums that are not charged yet are set aside."""
+        aside = sum(
+            count * fixed_order.single(1.0, noise, self.order)
             for count, noise in (
                 (self.epochs - self._epoch - self._norm_sum_charged, self.norm_sum_noise),
                 (self.epochs - self._epoch - self._clip_sum_charged, self.clip_sum_noise),
@@ -310,10 +294,10 @@ class ImportanceFilter:
             )
             if noise is not None and count
         )
+        return self._total * (1.0 - _SLACK) - self._costs - aside
 
     def _solve(self) -> float:
         """The least noise with which this epoch and all later ones stay within the budget."""
-        left = self._total - self._costs - self._set_aside()
         later = self.epochs - self._epoch
         first = self._epoch <= round(self.first_phase * self.epochs)
 
@@ -322,141 +306,26 @@ class ImportanceFilter:
             then = self.updates_per_epoch * self._rdp(self._mechanism(noise, 1.0)) if first else now
             return now + (later * then if later else 0.0)  # 0 times infinity is no cost
 
-        return _least_noise(cost, left)
+        return least_noise(cost, self._left)
 
     def _best_order(self) -> float:
         """The order of least noise when every epoch costs as much as DP-SGD: made from public values only."""
-        noise, order = min((self._plain_noise(order), order) for order in _ORDERS)
+        noise, order = best_order(self._left_to_updates, *self._run)
         if noise > LARGEST_NOISE:
             raise ValueError(
                 f"No noise multiplier up to {LARGEST_NOISE:g} meets the budget. Received: epsilon={self.budget!r}, "
                 f"delta={self.delta!r}, {len(self._spent_before)} releases made before. Pass a larger epsilon."
             )
-        return float(order)
+        return order
 
-    def _plain_noise(self, order: float) -> float:
-        """The noise of DP-SGD with this plan's noisy sums, at one order; infinity where there is none."""
-        left = self.budget - _conversion(order, self.delta)
+    @property
+    def _run(self) -> tuple[float, int]:
+        """Sampling probability and number of updates of DP-SGD with this plan."""
+        return self.batch_size / self.num_examples, self.updates_per_epoch * self.epochs
+
+    def _left_to_updates(self, order: float) -> float:
+        """What earlier releases and all noisy sums of the plan leave of the budget at one order."""
+        left = self.budget - conversion(order, self.delta)
         sums = [(self.epochs, self.norm_sum_noise), (self.epochs, self.clip_sum_noise), (1, self.count_noise)]
-        left -= sum(count * _rdp(1.0, noise, order) for count, noise in sums if noise is not None)
-        left -= sum(m.count * _rdp(m.sampling_probability, m.noise_multiplier, order) for m in self._spent_before)
-        probability, updates = self.batch_size / self.num_examples, self.updates_per_epoch * self.epochs
-        if left <= 0.0 or updates * _rdp(probability, LARGEST_NOISE, order) > left:
-            return math.inf
-        return _least_noise(lambda noise: updates * _rdp(probability, noise, order), left)
-
-
-class FixedOrderAccountant(accountant.Accountant):
-    """RDP at one order and a budget, which must have been fixed before the first release.
-
-    Args:
-        order: RDP order above 1.
-        budget: epsilon that no path of the run exceeds at `delta`, above 0; None for releases fixed in advance.
-        delta: in (0, 1), given with the budget.
-
-    **Guarantee.**
-    Conditions: those of `Mechanism`, Poisson samples of one example; each release may depend on earlier ones, as
-    long as the sum of the RDP at this order stays within the budget on every path.
-    Bound: `guarantee`, at every delta in (0, 1); for releases that were fixed in advance also `epsilon`.
-    Not covered: choosing order or budget in view of the releases.
-    Source: `ImportanceFilter`.
-
-    Example:
-        >>> from lipdp import accounting
-        >>> releases = [Mechanism(256 / 60000, 0.8066, 9360)]
-        >>> round(accounting.compose(releases, 1e-5, FixedOrderAccountant(5.3).name), 2)
-        4.0
-    """
-
-    def __init__(self, order: float, budget: float | None = None, delta: float | None = None):
-        self.order = checks.real("order", order)
-        if self.order <= 1.0:
-            raise ValueError(f"order must be above 1. Received: order={order!r}. Pass an RDP order such as 5 or 20.")
-        self.name = f"{FIXED_ORDER}:{self.order!r}"
-        self.budget = self.delta = None
-        if budget is not None or delta is not None:
-            self.budget, self.delta = checks.positive("budget", budget), checks.delta(delta)
-            self.name += f":{self.budget!r}:{self.delta!r}"
-
-    @classmethod
-    def from_settings(cls, settings: str) -> "FixedOrderAccountant":
-        """Returns the accountant whose name is "rdp_order:" followed by `settings`."""
-        try:
-            return cls(*map(float, settings.split(":")))
-        except (TypeError, ValueError) as error:
-            raise ValueError(
-                f"The name of the accountant holds no order. Received: {FIXED_ORDER}:{settings}. Write it as "
-                f'"{FIXED_ORDER}:5.3", or with epsilon and delta of a budget as "{FIXED_ORDER}:5.3:2.0:1e-05".'
-            ) from error
-
-    def epsilon(self, mechanisms, delta, rough=False):
-        """Returns what is used up; see the class."""
-        _check_supported(mechanisms)
-        if not mechanisms:
-            return 0.0
-        costs = (m.count * _rdp(m.sampling_probability, m.noise_multiplier, self.order) for m in mechanisms)
-        return max(0.0, sum(costs) + _conversion(self.order, delta))
-
-    def guarantee(self, mechanisms, delta):
-        """Returns the budget, or what is used up if that is more: other paths may have cost all of it."""
-        spent = self.epsilon(mechanisms, delta)
-        if self.budget is None or not mechanisms:
-            return spent
-        at_delta = self.budget
-        if delta != self.delta:
-            at_delta += _conversion(self.order, delta) - _conversion(self.order, self.delta)
-        return max(spent, at_delta)
-
-    def describe(self, mechanisms, delta):
-        """Returns name, library, version and settings."""
-        version = importlib.metadata.version("dp-accounting")
-        fixed = f"the order {self.order:g}" + ("" if self.budget is None else f" and the budget {self.budget:g}")
-        settings = f"RDP at {fixed}, fixed in advance: noise may follow from earlier releases"
-        return {"name": self.name, "library": "dp_accounting", "version": version, "settings": settings}
-
-
-accountant.register_with_settings(FIXED_ORDER, functools.lru_cache(FixedOrderAccountant.from_settings))
-
-
-def _check_supported(mechanisms) -> None:
-    """Refuses releases of other samplers, relations and groups, which are not charged as Poisson samples."""
-    for mechanism in mechanisms:
-        if mechanism.sampler != "poisson" or mechanism.relation == REPLACE or mechanism.group_size != 1:
-            raise accountant.unsupported(FIXED_ORDER, mechanism)
-
-
-def _conversion(order: float, delta: float) -> float:
-    """Epsilon = RDP + this."""
-    return math.log1p(-1.0 / order) - math.log(delta * order) / (order - 1.0)
-
-
-@functools.lru_cache(maxsize=65536)
-def _rdp(probability: float, noise: float, order: float) -> float:
-    if noise < SMALLEST_NOISE:
-        return math.inf
-    library = rdp_privacy_accountant.RdpAccountant(orders=[order])
-    logger = logging.getLogger("absl")
-    logger.addFilter(_quiet)  # an order that does not converge costs infinity
-    try:
-        library.compose(Mechanism(probability, min(noise, LARGEST_NOISE), 1).event())
-    finally:
-        logger.removeFilter(_quiet)
-    value = float(np.ravel(library.rdp)[0])
-    return max(value, 0.0) + _ROUNDING if value == value else math.inf
-
-
-def _least_noise(cost, left: float) -> float:
-    """The smallest noise multiplier with `cost` at most `left`, to a few 1e-6 of it, always on the safe side."""
-    high = 1.0
-    while cost(high) > left:
-        if high >= LARGEST_NOISE:
-            raise ValueError("No noise multiplier meets what is left of the budget. Pass a larger epsilon.")
-        high *= 2.0
-    low = high / 2.0
-    while cost(low) <= left:
-        high, low = low, low / 2.0
-    step = 1e-6 * min(1.0, high)
-    noise = optimize.brentq(lambda z: min(cost(z), 1e6 * left) - left, low, high, xtol=step)
-    while cost(noise) > left:
-        noise += 2.0 * step
-    return noise
+        left -= sum(count * fixed_order.single(1.0, noise, order) for count, noise in sums if noise is not None)
+        return left - fixed_order.total(self._spent_before, order)

@@ -70,6 +70,13 @@ class Strategy:
         """Noise of one update of `model` at noise multiplier 1, for an expected batch of `batch_size`."""
         raise NotImplementedError(f"{type(self).__name__} must implement `calibrate`.")
 
+    def check_fit(self, *, sampling: str, examples_per_person: int, steps_per_epoch, steps_per_execution: int) -> None:
+        """Refuses what was asked of `fit` and `compile` and this strategy cannot do."""
+
+    def declared_examples(self, num_examples: int) -> int:
+        """The number of examples that plan and request name: the true one, which is public."""
+        return num_examples
+
     def query_noise(self, batch_size: int) -> float | None:
         """Standard deviation of the noise on the released number, or None when there is none."""
         return None

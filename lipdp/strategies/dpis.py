@@ -80,6 +80,24 @@ class DPIS(PerExample):
         self.norm_sum_noise = positive("norm_sum_noise", norm_sum_noise, optional=True)
         self.count_noise = positive("count_noise", count_noise, optional=True)
 
+    def check_fit(self, *, sampling: str, examples_per_person: int, steps_per_epoch, steps_per_execution: int) -> None:
+        if sampling != "poisson" or examples_per_person != 1:
+            raise ValueError(
+                f"{type(self).__name__} draws by the norms of gradients, independently for each example, and "
+                f"no cost is known for persons with several. Received: sampling={sampling!r}, "
+                f"examples_per_person={examples_per_person!r}. Leave both out, or use another strategy."
+            )
+        if self.count_noise is not None and steps_per_epoch is None:
+            raise ValueError(
+                "The number of examples is private (`count_noise`), so the updates of an epoch cannot follow "
+                "from it. Pass a number of your own to fit(steps_per_epoch=...)."
+            )
+        if steps_per_execution != 1:
+            raise ValueError(
+                f"{type(self).__name__} conducts each update on its own. Received: steps_per_execution="
+                f"{steps_per_execution}. Leave it out in `compile`."
+            )
+
     def declared_examples(self, num_examples: int) -> int:
         """The number of examples that plan and request name: a guess from `count_noise` where it is private."""
         return num_examples if self.count_noise is None else max(1, round(50.0 * self.count_noise))

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import strategies as st
 
 from lipdp import accounting
-from lipdp.accounting.importance import FixedOrderAccountant, ImportanceFilter
+from lipdp.accounting.fixed_order import FixedOrderAccountant
+from lipdp.accounting.importance import ImportanceFilter
 from lipdp.accounting.mechanism import Mechanism
 
 pytestmark = pytest.mark.backend_free
@@ -137,6 +138,20 @@ def test_the_budget_holds_on_every_path(path, epsilon, first_phase, private_coun
         assert budget.epsilon() > 0.999 * epsilon
 
 
+@pytest.mark.parametrize("updates", [18547, 18769, 26428])
+def test_rounding_takes_no_planned_update_away(updates):
+    """Thousands of costs added up differ in their last digits from the product that the noise was solved with."""
+    budget = ImportanceFilter(
+        epsilon=2.0, delta=1e-5, num_examples=2000, batch_size=200, updates_per_epoch=updates, epochs=1, order=8.0,
+        norm_sum_noise=100.0,
+    )  # fmt: skip
+    budget.charge_norm_sum()
+    budget.begin_epoch(1500.0, 1.0)
+    for _ in range(updates):
+        budget.charge_update()
+    assert 0.999 * 2.0 < budget.epsilon() <= 2.0
+
+
 def test_what_is_not_planned_is_refused():
     budget = ImportanceFilter(**SMALL)
     with pytest.raises(ValueError, match="No epoch was begun"):
@@ -230,52 +245,11 @@ def test_a_resumed_budget_is_the_same():
     assert whole.epsilon() <= 1.0
 
 
-@pytest.mark.parametrize(
-    "mechanism",
-    [
-        Mechanism(0.1, 1.0, 5, "fixed_size"),
-        Mechanism(1.0, 1.0, 5, "shuffle"),
-        Mechanism(0.1, 1.0, 5, relation="replace_one"),
-        Mechanism(0.1, 1.0, 5, group_size=2),
-    ],
-)
-def test_only_poisson_samples_are_charged_at_its_order(mechanism):
-    with pytest.raises(ValueError, match="no bound"):
-        accounting.compose([mechanism], 1e-5, "rdp_order:8.0")
-    with pytest.raises(ValueError, match="no bound"):
-        ImportanceFilter(**SMALL, spent=[mechanism])
-
-
-def test_what_one_path_used_up_is_not_what_is_guaranteed():
-    """The noise of an update follows from a noisy sum: the path that turns out cheap may have been an expensive one."""
-    used = [Mechanism(1.0, 200.0, 1), Mechanism(0.1, 4.0, 5)]
-    for delta in (1e-5, 1e-6):
-        spent = accounting.compose(used, delta, "rdp_order:8.0:2.0:1e-05")
-        assert spent == accounting.compose(used, delta, "rdp_order:8.0")
-        stated = accounting.guarantee(used, delta, "rdp_order:8.0:2.0:1e-05")
-        assert spent < 2.0 <= stated and (stated == 2.0) == (delta == 1e-5)
-    assert accounting.guarantee([], 1e-5, "rdp_order:8.0:2.0:1e-05") == 0.0
-    loud = [Mechanism(0.1, 0.5, 500)]
-    assert accounting.guarantee(loud, 1e-5, "rdp_order:8.0:2.0:1e-05") > 2.0
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "rdp_order:8.0:2.0",
-        "rdp_order:8.0:0.0:1e-05",
-        "rdp_order:8.0:1.0:1e-05:3",
-        "rdp_order",
-        "rdp_order:",
-        "rdp_order:x",
-        "rdp_order:1",
-        "rdp_order:nan",
-        "order:5",
-    ],
-)
-def test_unknown_orders_are_refused(name):
-    with pytest.raises(ValueError, match="accountant"):
-        accounting.compose([Mechanism(0.1, 1.0, 1)], 1e-5, name)
+def test_only_poisson_samples_are_paid_from_its_budget():
+    for spent in (Mechanism(0.1, 1.0, 5, "fixed_size"), Mechanism(0.1, 1.0, 5, group_size=2)):
+        for order in (None, 8.0):
+            with pytest.raises(ValueError, match="no bound"):
+                ImportanceFilter(**SMALL, spent=[spent], order=order)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import weakref
 
 import keras
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -65,20 +66,11 @@ def test_buffers_in_use_are_never_overwritten():
         np.testing.assert_array_equal(keras.ops.convert_to_numpy(bx)[: len(drawn)], x[drawn])
 
 
-def test_buffers_are_reused_once_free():
-    x, y = np.zeros((400, 5), "float32"), np.zeros(400, "int32")
-    batches = iter(Batches(PoissonSampler(400, 0.2, seed=1), x, y, Layout(80, None, True), start=0))
-    seen = set()
-    for _ in range(20):
-        bx, _, _ = next(batches)
-        seen.add(bx.ctypes.data)
-        del bx, _
-    assert len(seen) <= 3
-
-
-def test_buffers_of_many_sizes_stay_few():
-    x, y = np.zeros((4000, 5), "float32"), np.zeros(4000, "int32")
-    batches = iter(Batches(PoissonSampler(4000, 0.2, seed=1), x, y, Layout(800, None, False), start=0))
+@pytest.mark.parametrize(("count", "expected", "static"), [(400, 80, True), (4000, 800, False)])
+def test_buffers_are_reused_once_free(count, expected, static):
+    """Batches of few sizes, or of many: the buffers stay few."""
+    x, y = np.zeros((count, 5), "float32"), np.zeros(count, "int32")
+    batches = iter(Batches(PoissonSampler(count, 0.2, seed=1), x, y, Layout(expected, None, static), start=0))
     seen = set()
     for _ in range(20):
         bx, _, _ = next(batches)

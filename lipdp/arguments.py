@@ -1,0 +1,101 @@
+"""What `fit` refuses before anything is planned or changed: arguments, data and models that cannot be trained on."""
+
+import difflib
+import inspect
+
+import keras
+import numpy as np
+from keras import tree
+
+from lipdp import backend
+
+
+def refuse_unsupported(fit, unknown: dict, *, shuffle, class_weight, sample_weight) -> None:
+    """Refuses what Keras' `fit` knows and a private one, `fit`, cannot do, and what nobody knows."""
+    for name in unknown:
+        known = [p for p in inspect.signature(fit).parameters if p not in ("self", "unknown")]
+        close = difflib.get_close_matches(name, known, 1)
+        hint = f" Did you mean `{close[0]}`?" if close else f" It takes: {', '.join(known)}."
+        raise TypeError(f"fit() got an unexpected keyword argument '{name}'.{hint}")
+    for name, value in (("sample_weight", sample_weight), ("class_weight", class_weight)):
+        if value is not None:
+            raise ValueError(
+                f"`{name}` multiplies an example's gradient and so its sensitivity. Received: {name} given. Leave it "
+                "out; to weight classes, declare priors in the loss where it has them."
+            )
+    if shuffle is not None:
+        raise ValueError(
+            "`shuffle` has no meaning here: who is in a batch is what the accountant charges for. Received: "
+            f"shuffle={shuffle!r}. Leave it out for Poisson samples; `sampling='shuffle'` shuffles, at its price."
+        )
+
+
+def check_model(model) -> None:
+    """Refuses a model that is not compiled, or that would draw its noise several times."""
+    if not model.compiled or model.loss is None:
+        raise ValueError("Call `compile(optimizer, loss=...)` with a lipdp loss before `fit`.")
+    if backend.replicas(model) > 1:
+        raise ValueError(
+            "Noise would be drawn once per replica instead of once per update. Received: a distribution over "
+            f"{backend.replicas(model)} devices. Build and train the model without a distribution strategy."
+        )
+
+
+def check_numbers(batch_size, epochs, initial_epoch, steps_per_epoch, physical_batch_size, seed) -> None:
+    """Refuses numbers out of range; see `DP_Model.fit` for their meaning."""
+    for name, value in (
+        ("batch_size", batch_size),
+        ("epochs", epochs),
+        ("steps_per_epoch", steps_per_epoch),
+        ("physical_batch_size", physical_batch_size),
+    ):
+        _positive_integer(name, value, optional=name in ("steps_per_epoch", "physical_batch_size"))
+    if initial_epoch < 0 or initial_epoch >= epochs:
+        raise ValueError(
+            "`initial_epoch` must lie before the last epoch. Received: "
+            f"initial_epoch={initial_epoch!r}, epochs={epochs!r}."
+        )
+    if seed is not None and (not isinstance(seed, int) or seed < 0):
+        raise ValueError(f"`seed` must be a non-negative integer or None. Received: seed={seed!r}.")
+
+
+def _positive_integer(name: str, value, optional: bool) -> None:
+    if value is None and optional:
+        return
+    if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"`{name}` must be a positive integer. Received: {name}={value!r}.")
+
+
+def output_shape(model) -> tuple:
+    """Returns the shape of a model's one output; ValueError when it has several."""
+    shape = model.output_shape
+    if not isinstance(shape, tuple) or len(model.outputs) != 1:
+        raise ValueError(f"The model must have one output. Received: model '{model.name}' with {len(model.outputs)}.")
+    return shape
+
+
+def check_shapes(model, x) -> None:
+    """Refuses data that are not what the model's inputs expect."""
+    expected = [tuple(t.shape) for t in tree.flatten(model.inputs)]
+    received = [leaf.shape for leaf in tree.flatten(x)]
+    fits = len(expected) == len(received) and all(
+        len(e) == len(r) and all(a is None or a == b for a, b in zip(e[1:], r[1:], strict=True))
+        for e, r in zip(expected, received, strict=False)
+    )
+    if not fits:
+        raise ValueError(f"The data do not fit the model's inputs. Expected shapes: {expected}. Received: {received}.")
+
+
+def check_weights(model) -> None:
+    """Refuses weights that are not finite, and others than those the optimizer was built for."""
+    optimizer = model.optimizer
+    if optimizer.built and [id(v) for v in optimizer._trainable_variables] != [
+        id(v) for v in model.trainable_variables
+    ]:
+        raise ValueError(
+            "The trainable weights are not those the optimizer was built for: a layer was frozen or released since. "
+            "Call `compile` again; the ledger is kept."
+        )
+    for variable in model.weights:
+        if not np.isfinite(keras.ops.convert_to_numpy(variable)).all():
+            raise ValueError(f"Weight '{variable.path}' holds NaN or infinity. Build the model anew.")

@@ -1,0 +1,54 @@
+"""RDP at one order fixed in advance: what it charges, states and refuses."""
+
+import pytest
+
+from lipdp import accounting
+from lipdp.accounting.mechanism import Mechanism
+
+pytestmark = pytest.mark.backend_free
+
+
+@pytest.mark.parametrize(
+    "mechanism",
+    [
+        Mechanism(0.1, 1.0, 5, "fixed_size"),
+        Mechanism(1.0, 1.0, 5, "shuffle"),
+        Mechanism(0.1, 1.0, 5, relation="replace_one"),
+        Mechanism(0.1, 1.0, 5, group_size=2),
+    ],
+)
+def test_only_poisson_samples_are_charged_at_its_order(mechanism):
+    with pytest.raises(ValueError, match="no bound"):
+        accounting.compose([mechanism], 1e-5, "rdp_order:8.0")
+
+
+def test_what_one_path_used_up_is_not_what_is_guaranteed():
+    """The noise of an update follows from a noisy sum: the path that turns out cheap may have been an expensive one."""
+    used = [Mechanism(1.0, 200.0, 1), Mechanism(0.1, 4.0, 5)]
+    for delta in (1e-5, 1e-6):
+        spent = accounting.compose(used, delta, "rdp_order:8.0:2.0:1e-05")
+        assert spent == accounting.compose(used, delta, "rdp_order:8.0")
+        stated = accounting.guarantee(used, delta, "rdp_order:8.0:2.0:1e-05")
+        assert spent < 2.0 <= stated and (stated == 2.0) == (delta == 1e-5)
+    assert accounting.guarantee([], 1e-5, "rdp_order:8.0:2.0:1e-05") == 0.0
+    loud = [Mechanism(0.1, 0.5, 500)]
+    assert accounting.guarantee(loud, 1e-5, "rdp_order:8.0:2.0:1e-05") > 2.0
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "rdp_order:8.0:2.0",
+        "rdp_order:8.0:0.0:1e-05",
+        "rdp_order:8.0:1.0:1e-05:3",
+        "rdp_order",
+        "rdp_order:",
+        "rdp_order:x",
+        "rdp_order:1",
+        "rdp_order:nan",
+        "order:5",
+    ],
+)
+def test_unknown_orders_are_refused(name):
+    with pytest.raises(ValueError, match="accountant"):
+        accounting.compose([Mechanism(0.1, 1.0, 1)], 1e-5, name)
