@@ -103,5 +103,4 @@ def single(probability: float, noise: float, order: float) -> float:
     """Returns the RDP at `order` of one Gaussian of noise multiplier `noise` on a Poisson sample."""
     if noise < rdp.SMALLEST_NOISE:
         return math.inf
-    value = float(rdp.single(Mechanism(probability, noise, 0), (order,))[0])
-    return math.inf if math.isnan(value) else value  # a comparison with NaN would pass any budget
+    return float(rdp.single(Mechanism(probability, noise, 0), (order,))[0])

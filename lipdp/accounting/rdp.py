@@ -61,7 +61,8 @@ def single(mechanism: Mechanism, orders: tuple[float, ...] = ORDERS) -> np.ndarr
         finally:
             logger.removeFilter(_quiet)
         curve = library.rdp
-    curve = np.maximum(curve, 0.0) + _ROUNDING
+    # A comparison with NaN would pass any budget.
+    curve = np.where(np.isnan(curve), np.inf, np.maximum(curve, 0.0)) + _ROUNDING
     curve.setflags(write=False)
     return curve
 

@@ -1,8 +1,10 @@
 """RDP at one order fixed in advance: what it charges, states and refuses."""
 
+import numpy as np
 import pytest
 
 from lipdp import accounting
+from lipdp.accounting import rdp
 from lipdp.accounting.mechanism import Mechanism
 
 pytestmark = pytest.mark.backend_free
@@ -52,3 +54,18 @@ def test_what_one_path_used_up_is_not_what_is_guaranteed():
 def test_unknown_orders_are_refused(name):
     with pytest.raises(ValueError, match="accountant"):
         accounting.compose([Mechanism(0.1, 1.0, 1)], 1e-5, name)
+
+
+def test_a_curve_that_is_no_number_costs_everything(monkeypatch):
+    """NaN compares with no budget, so it must not pass one."""
+    made = rdp.rdp_privacy_accountant.RdpAccountant
+
+    class Broken(made):
+        @property
+        def rdp(self):
+            return np.full(len(super().rdp), np.nan)
+
+    monkeypatch.setattr(rdp.rdp_privacy_accountant, "RdpAccountant", Broken)
+    curve = rdp.single(Mechanism(0.012345678, 1.2345, 1), (3.0,))
+    assert np.isinf(curve).all()
+    rdp.single.cache_clear()
