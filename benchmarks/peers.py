@@ -147,17 +147,17 @@ def main() -> None:
 
 def table(rows: list) -> str:
     """The results as a Markdown table."""
-    head = "| network | B | library | method | plain ms | private ms | ratio | beside lipdp | MiB | |"
-    lines = [head, "|---|---|---|---|---|---|---|---|---|---|"]
+    head = "| network | B | library | method | plain ms | private ms | ratio | beside lipdp | MiB | steps | |"
+    lines = [head, "|" + "---|" * 11]
     for row in rows:
         cells = [row["network"], str(row["batch"]), row["library"], row["method"]]
         if "ratio" in row:
             ms, ratio, beside = row["milliseconds"], row["ratio"], row.get("beside_lipdp")
             cells += [f"{ms['plain']['median']:.1f}", f"{ms['private']['median']:.1f}"]
             cells += [f"{ratio['median']:.2f} [{ratio['low']:.2f}-{ratio['high']:.2f}]"]
-            cells += [f"{beside['median']:.2f}" if beside else "-", f"{row['peak_mib']:.0f}"]
+            cells += [f"{beside['median']:.2f}" if beside else "-", f"{row['peak_mib']:.0f}", str(row["steps"])]
         else:
-            cells += ["-"] * 5
+            cells += ["-"] * 6
         lines.append("| " + " | ".join([*cells, row.get("note", "")]) + " |")
     return "\n".join(lines)
 
