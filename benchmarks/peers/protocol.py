@@ -25,8 +25,8 @@ LEARNING_RATE = 0.1
 # Layers of the two networks: 3x3 convolutions with "same" padding, ReLU and 2x2 pooling, then dense layers.
 FILTERS = {"cnn": (16, 32), "mlp": ()}
 UNITS = {"cnn": (128, 10), "mlp": (512, 512, 10)}
-# Calls after the one that compiles which are not counted.
-WARM = 2
+# Calls after the one that compiles which are not counted: with it each of the four batches has been seen.
+WARM = 3
 
 
 def batches(batch: int, count: int = 4) -> list:
