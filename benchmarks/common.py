@@ -12,8 +12,7 @@ import numpy as np
 RESULTS = pathlib.Path(__file__).parent / "results"
 
 
-def versions() -> dict:
-    packages = ("lipdp", "keras", "tensorflow", "jax", "numpy", "dp-accounting")
+def versions(packages=("lipdp", "keras", "tensorflow", "jax", "numpy", "dp-accounting")) -> dict:
     found = {}
     for name in packages:
         try:
@@ -31,6 +30,16 @@ def spread(values) -> dict:
     """Median and the 10 % and 90 % quantiles."""
     low, median, high = np.quantile(np.asarray(values, float), [0.1, 0.5, 0.9])
     return {"median": round(float(median), 4), "low": round(float(low), 4), "high": round(float(high), 4)}
+
+
+def paired(times: dict) -> dict:
+    """Milliseconds of a private and a plain step taken in turn: the spread of both, and of the ratios of pairs."""
+    ratio = [a / b for a, b in zip(times["private"], times["plain"], strict=True)]
+    return {
+        "milliseconds": {name: spread(values) for name, values in times.items()},
+        "ratio": spread(ratio),
+        "steps": len(ratio),
+    }
 
 
 def write(name: str, content: dict) -> pathlib.Path:

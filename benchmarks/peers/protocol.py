@@ -1,0 +1,86 @@
+"""What the scripts of this folder share: arguments, batches, timing and the JSON line that they print.
+
+A script is run by the Python of the library that it measures:
+
+    PYTHON benchmarks/peers/opacus_step.py --method ghost --network cnn --batch 256 --steps 7
+
+One step is forward pass, loss, backward pass, clipping at 1, noise of multiplier 1 and the update of plain SGD, on
+batches that are in memory. The library's own step without privacy is taken in turn with it, in the same process.
+"""
+
+import argparse
+import json
+import pathlib
+import sys
+import time
+
+import numpy as np
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent.parent))
+from common import paired, versions  # noqa: E402
+
+CLIP_NORM = 1.0
+NOISE_MULTIPLIER = 1.0
+LEARNING_RATE = 0.1
+# Layers of the two networks: 3x3 convolutions with "same" padding, ReLU and 2x2 pooling, then dense layers.
+FILTERS = {"cnn": (16, 32), "mlp": ()}
+UNITS = {"cnn": (128, 10), "mlp": (512, 512, 10)}
+# Calls after the one that compiles which are not counted: with it each of the four batches has been seen.
+WARM = 3
+
+
+def batches(batch: int, count: int = 4) -> list:
+    """Images [batch, 28, 28, 1] in [0, 1] and labels of 10 classes, as arrays of NumPy."""
+    rng = np.random.default_rng(0)
+    shape = (batch, 28, 28, 1)
+    return [(rng.random(shape, dtype="float32"), rng.integers(0, 10, batch).astype("int32")) for _ in range(count)]
+
+
+def run(library: str, packages: tuple, methods: tuple, make) -> None:
+    """Times what was asked for on the command line and prints it as one line of JSON.
+
+    Args:
+        library: name of the library.
+        packages: distributions whose versions are recorded.
+        methods: what `--method` may be.
+        make: called with (method, network, batch), gives the steps {"private": step, "plain": step}; a step is called
+            without arguments and returns when the weights are updated.
+    """
+    parser = argparse.ArgumentParser(description=f"Time of one private step of {library}.")
+    parser.add_argument("--method", required=True, choices=methods)
+    parser.add_argument("--network", required=True, choices=list(UNITS))
+    parser.add_argument("--batch", required=True, type=int)
+    parser.add_argument("--steps", type=int, default=7)
+    parser.add_argument("--limit", type=float, default=60.0, help="seconds that all private steps may take")
+    arguments = parser.parse_args()
+    steps = make(arguments.method, arguments.network, arguments.batch)
+    record = {"library": library, "method": arguments.method, "network": arguments.network, "batch": arguments.batch}
+    record |= timed(steps, arguments.steps, arguments.limit)
+    print(json.dumps({**record, "peak_mib": peak_mib(), "versions": versions(packages)}), flush=True)
+
+
+def timed(steps: dict, count: int, limit: float) -> dict:
+    """Milliseconds of each step, taken in turn until `count` are done or the private ones took `limit` seconds."""
+    first = {name: round(_seconds(step), 3) for name, step in steps.items()}
+    rounds, spent = [], 0.0
+    while len(rounds) < WARM + count and spent <= limit:
+        rounds.append({name: _seconds(step) for name, step in steps.items()})
+        spent += rounds[-1]["private"]
+    kept = rounds[WARM:] or rounds
+    times = {name: [round(1e3 * one[name], 3) for one in kept] for name in steps}
+    found = {"first_call_seconds": first, "times": times, **paired(times)}
+    if len(rounds) < 3:
+        found["note"] = f"3 steps take more than {limit:g} s"
+    return found
+
+
+def peak_mib() -> float:
+    """Largest resident memory of this process so far (Linux)."""
+    status = dict(line.split(":", 1) for line in pathlib.Path("/proc/self/status").read_text().splitlines())
+    return round(int(status["VmHWM"].split()[0]) / 1024, 1)
+
+
+def _seconds(step) -> float:
+    start = time.perf_counter()
+    step()
+    return time.perf_counter() - start
