@@ -55,7 +55,7 @@ def check_numbers(batch_size, epochs, initial_epoch, steps_per_epoch, physical_b
             "`initial_epoch` must lie before the last epoch. Received: "
             f"initial_epoch={initial_epoch!r}, epochs={epochs!r}."
         )
-    if seed is not None and (not isinstance(seed, int) or seed < 0):
+    if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool) or seed < 0):
         raise ValueError(f"`seed` must be a non-negative integer or None. Received: seed={seed!r}.")
 
 
