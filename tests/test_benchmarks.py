@@ -1,6 +1,7 @@
-"""The benchmarks of cost still call what `fit` calls."""
+"""The benchmarks of cost still call what `fit` calls, and no run of a series is lost."""
 
 import importlib
+import json
 import pathlib
 
 import pytest
@@ -21,3 +22,23 @@ def test_steps_can_be_timed(monkeypatch, module, network, steps):
         assert len(times[step]) == 1 and times[step][0] > 0.0
         if not one._jax:
             assert any((v.numpy() != b).any() for v, b in zip(one.model.trainable_variables, before[step], strict=True))
+
+
+@pytest.mark.backend_free
+def test_series_go_on_where_they_stopped(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(FOLDER)
+    common = importlib.import_module("common")
+    monkeypatch.setattr(common, "RESULTS", tmp_path)
+    series = common.Series("some", ("epsilon", "seed"))
+    assert series.missing(1.0, 0)
+    series.add({"epsilon": 1.0, "seed": 1, "accuracy": 0.5}, table=len, delta=1e-5)
+    series.add({"epsilon": 1.0, "seed": 0, "accuracy": 0.6}, table=len, delta=1e-5)
+    again = common.Series("some", ("epsilon", "seed"))
+    assert not again.missing(1.0, 0) and again.missing(2.0, 0)
+    again.add({"epsilon": 1.0, "seed": 1, "accuracy": 0.7}, table=len, delta=1e-5)
+    kept = json.loads((tmp_path / "some.json").read_text())
+    assert [run["accuracy"] for run in kept["runs"]] == [0.6, 0.7] and kept["table"] == 2
+    assert common.Series("some", ("epsilon", "seed"), again=True).missing(1.0, 0)
+    nowhere = common.Series(None, ("epsilon",))
+    nowhere.add({"epsilon": 1.0})
+    assert list(tmp_path.iterdir()) == [tmp_path / "some.json"]
