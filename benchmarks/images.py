@@ -71,6 +71,12 @@ SETTINGS = {
         temperature=100.0,
         learning_rate=4.0,
     ),
+    ("fashion_mnist", "mlp_mixer", "robust"): Settings(
+        {**_ON_FRONT, "input_norm": 8.0, "patch_size": 1, "width": 81, "blocks": 1},
+        updates=60.0,
+        temperature=8.0,
+        clip=0.1,
+    ),
     ("cifar10", "lenet", "none"): Settings({**_CIFAR, "strides": 2}, updates=60.0, temperature=60.0, learning_rate=1.5),
     ("cifar10", "mlp_mixer", "none"): Settings(
         {**_CIFAR, "patch_size": 4, "width": 48, "blocks": 1, "hidden": (64,)},
