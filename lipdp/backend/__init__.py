@@ -10,6 +10,7 @@ if keras.backend.backend() == "tensorflow":
         contract,
         cotangents,
         gram,
+        in_turn,
         local_gradients,
         probe,
     )
@@ -32,6 +33,7 @@ elif keras.backend.backend() == "jax":
         contract,
         cotangents,
         gram,
+        in_turn,
         local_gradients,
         probe,
     )
@@ -66,6 +68,7 @@ __all__ = [
     "full_precision",
     "gradient",
     "gram",
+    "in_turn",
     "local_gradients",
     "gradient_norms",
     "normal",

@@ -45,6 +45,11 @@ def contract(a, b):
     return jnp.matmul(jnp.swapaxes(a, -1, -2), b)
 
 
+def in_turn(function, items) -> list:
+    """`[function(item) for item in items]`; XLA orders its work itself."""
+    return [function(item) for item in items]
+
+
 def gram(a):
     """`a a^T` over the last axis: (..., p, i) to (..., p, p)."""
     return jnp.matmul(a, jnp.swapaxes(a, -1, -2))

@@ -47,6 +47,20 @@ def contract(a, b):
     return tf.matmul(a, b, transpose_a=True)
 
 
+def in_turn(function, items) -> list:
+    """`[function(item) for item in items]`, where an item is not made before the result of the last one is there.
+
+    TensorFlow would make all items first, and hold them at once.
+    """
+    results, items = [], iter(items)
+    while True:
+        with tf.control_dependencies(results[-1:]):
+            item = next(items, None)
+            if item is None:
+                return results
+            results.append(function(item))
+
+
 def gram(a):
     """`a a^T` over the last axis: (..., p, i) to (..., p, p)."""
     return tf.matmul(a, a, transpose_b=True)

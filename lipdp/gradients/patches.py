@@ -172,7 +172,9 @@ def kernel_factor(rows, image, g, geometry: Geometry, shape):
 
     def each():
         cotangents = rows.positions(g)
-        return [backend.contract(rows.positions(s), cotangents) for s in geometry.slices(image, places)]
+        return backend.in_turn(
+            lambda s: backend.contract(rows.positions(s), cotangents), geometry.slices(image, places)
+        )
 
     return Taps(all_at_once if few else each, shape)
 
@@ -197,7 +199,7 @@ def grouped_factor(rows, image, g, geometry: Geometry, shape, groups: int):
 
     def each():
         cotangents = split(g, outputs)
-        return [backend.contract(split(s, inputs), cotangents) for s in geometry.slices(image, places)]
+        return backend.in_turn(lambda s: backend.contract(split(s, inputs), cotangents), geometry.slices(image, places))
 
     def arrange(matrix, leading):
         n = len(leading)
@@ -217,6 +219,8 @@ def depthwise_factor(rows, image, g, geometry: Geometry, shape):
 
     def each():
         cotangents = rows.positions(ops.reshape(g, (*ops.shape(g)[:-1], channels, multiplier)), 2)
-        return [ops.sum(rows.positions(s)[..., None] * cotangents, axis=1) for s in geometry.slices(image, places)]
+        return backend.in_turn(
+            lambda s: ops.sum(rows.positions(s)[..., None] * cotangents, axis=1), geometry.slices(image, places)
+        )
 
     return Taps(each, shape)
