@@ -177,21 +177,27 @@ class Lookup:
     def __init__(self, indices, g, shape):
         self.indices, self.g, self._shape = indices, g, tuple(shape)
 
-    def _as_outer(self):
-        return Outer(ops.one_hot(self.indices, self._shape[0], dtype=self.g.dtype), self.g, Layout(self._shape))
-
     @property
     def _positions(self):
         return self.indices.shape[1]
 
     def whole(self):
-        return self._as_outer().whole()
+        rows, width = self._shape
+        batch = ops.shape(self.indices)[0]
+        known = ops.logical_and(self.indices >= 0, self.indices < rows)
+        # A row that does not exist must not be taken for one of the next example.
+        first = rows * ops.arange(batch, dtype="int32")[:, None]
+        places = ops.where(known, ops.cast(self.indices, "int32") + first, batch * rows)
+        flat = ops.reshape(self.g, (-1, width))
+        sums = ops.segment_sum(flat, ops.reshape(places, (-1,)), num_segments=batch * rows + 1)
+        return ops.reshape(sums[:-1], (batch, rows, width))
 
     def squared_norm(self):
         if self._positions == 1:
             return _sum_of_squares(self.g)
-        if self._positions is None or self._positions >= self._shape[0]:
-            return self._as_outer().squared_norm()
+        rows, width = self._shape
+        if self._positions is None or rows * width <= self._positions * (self._positions + width):
+            return _sum_of_squares(self.whole())
         return ops.maximum(self._pairs(self.g, self.g) + self._margin(self.g, self.g), 0.0)
 
     def _pairs(self, g, h):
