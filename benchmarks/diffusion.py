@@ -221,8 +221,8 @@ def cost(options) -> dict:
             diffusion.preset(options.preset), num_classes=10, noise_multiplicity=multiplicity, average=0.0
         )
         model.compile("adam")
-        # As many rows at once for each K.
-        chunk = max(1, int(options.physical_batch or 256) // multiplicity)
+        # As many rows at once for each K, with room for a Poisson sample of the batch.
+        chunk = max(1, int(options.physical_batch or batch + 3 * batch**0.5) // multiplicity)
 
         def step():
             clock = Clock()
