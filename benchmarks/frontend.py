@@ -31,20 +31,21 @@ def settings(dataset: str, preset: str, epsilon: float) -> dict:
         if epsilon == 2:
             return {**linear, "end_rate": 0.0, "updates": 400}
         return {**linear, "updates": 100 if epsilon <= 1 else 200}
-    falling = {"norm": 1.5, "temperature": 100.0, "clip": 0.2, "batch_size": 8192, "end_rate": 0.0}
-    if epsilon <= 1:
-        return {**falling, "rate": 2.0 if epsilon <= 0.5 else 3.0, "updates": 100}
-    hidden = {**falling, "rate": 2.0, "hidden": 128}
-    return {**hidden, "updates": 150} if epsilon <= 2 else {**hidden, "temperature": 200.0, "updates": 300}
+    centred = {"norm": 1.0, "temperature": 100.0, "clip": 0.2, "batch_size": 8192, "end_rate": 0.0, "centred": True}
+    if epsilon <= 2:
+        return {**centred, "rate": 2.0 if epsilon <= 0.5 else 3.0, "updates": 100 if epsilon <= 1 else 150}
+    return {**centred, "rate": 2.0, "hidden": 128, "temperature": 200.0, "updates": 300}
 
 
-def head(shape, updates, norm, temperature, clip, rate, end_rate=None, hidden=0, projected=True, **rest):
+def head(shape, updates, norm, temperature, clip, rate, end_rate=None, hidden=0, projected=True, centred=False, **rest):
     import keras
 
     import lipdp
     from lipdp import layers, losses
 
-    stack = [layers.BoundedInput(shape, norm=norm), layers.Flatten()]
+    # Moduli are positive: what all images share, and needs noise like the rest, is mostly the mean of each channel.
+    stack = [keras.Input(shape), *([layers.LayerCentering()] if centred else [])]
+    stack += [layers.BoundedInput(norm=norm), layers.Flatten()]
     if hidden:
         stack += [layers.SpectralDense(hidden), layers.Abs()]
     start = {} if projected else {"kernel_initializer": "zeros", "projected": False}
