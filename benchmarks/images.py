@@ -220,7 +220,7 @@ def plot(rows: list[dict], path) -> None:
     import matplotlib.pyplot as plt
 
     names = sorted({row["dataset"] for row in rows})
-    figure, axes = plt.subplots(len(names), 2, figsize=(9, 3.4 * len(names)), squeeze=False)
+    figure, axes = plt.subplots(len(names), 2, figsize=(11, 3.4 * len(names)), squeeze=False)
     for (left, right), dataset in zip(axes, names, strict=True):
         own = [row for row in rows if row["dataset"] == dataset]
         for front, network in sorted({(row["front"], row["network"]) for row in own}):
@@ -233,8 +233,11 @@ def plot(rows: list[dict], path) -> None:
         front = [p for i, p in enumerate(points) if all(p[1] > q[1] for q in points[:i])]
         right.step(*zip(*front, strict=True), where="post", color="grey", linewidth=1)
         left.set(xlabel="epsilon", ylabel="accuracy %", title=dataset, xscale="log")
+        budgets = sorted({row["epsilon"] for row in own})
+        left.set_xticks(budgets, [f"{epsilon:g}" for epsilon in budgets])
+        left.set_xticks([], minor=True)
         right.set(xlabel=f"certified % at L2 {RADII[1]}", ylabel="accuracy %", title="Pareto front")
-        left.legend()
+        right.legend(loc="center left", bbox_to_anchor=(1.02, 0.5), frameon=False, title="network, front end")
     figure.tight_layout()
     figure.savefig(path, dpi=120)
 
