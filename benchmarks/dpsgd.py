@@ -90,8 +90,9 @@ def run(data, epsilon: float, seed: int, changes: dict) -> dict:
 def table(rows) -> str:
     lines = ["| epsilon | accuracy % (sd) | published % | runs | seconds |", "|---|---|---|---|---|"]
     for row in rows:
+        deviation = "-" if row["deviation"] is None else f"{100 * row['deviation']:.2f}"
         lines.append(
-            f"| {row['epsilon']:g} | {100 * row['accuracy']:.2f} ({100 * (row['deviation'] or 0):.2f}) | "
+            f"| {row['epsilon']:g} | {100 * row['accuracy']:.2f} ({deviation}) | "
             f"{row['target']} | {row['runs']} | {row['seconds']:.0f} |"
         )
     return "\n".join(lines)

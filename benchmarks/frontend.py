@@ -33,7 +33,7 @@ def settings(dataset: str, preset: str, epsilon: float) -> dict:
         return {**linear, "updates": 100 if epsilon <= 1 else 200}
     centred = {"norm": 1.0, "temperature": 100.0, "clip": 0.2, "batch_size": 8192, "end_rate": 0.0, "centred": True}
     if epsilon <= 2:
-        return {**centred, "rate": 2.0 if epsilon <= 0.5 else 3.0, "updates": 100 if epsilon <= 1 else 150}
+        return {**centred, "rate": 2.0 if epsilon <= 0.5 else 3.0, "updates": 100 if epsilon <= 1 else 220}
     return {**centred, "rate": 2.0, "hidden": 128, "temperature": 200.0, "updates": 300}
 
 
