@@ -4,9 +4,10 @@
     python benchmarks/dpsgd.py --held-out                  # the split that settings were chosen on
     python benchmarks/dpsgd.py --held-out --seeds 0 --epsilon 1 --set learning_rate=4 epochs=20
 
-Settings were chosen on the held-out split (fit on 50,000 training images, scored on the other 10,000), never on
-the test set; the cost of that choice is not part of epsilon. delta = 1e-5. Finished runs are kept in the result file.
-Needs `mnist.npz` in the folder named by LIPDP_DATA, or the network.
+The learning rate was chosen at epsilon 1 on the held-out split (fit on 50,000 training images, scored on the other
+10,000), the epochs of the other budgets by arithmetic, nothing on the test set; the cost of that choice is not part of
+epsilon. delta = 1e-5. Finished runs are kept in the result file. Needs `mnist.npz` in the folder named by LIPDP_DATA,
+or the network.
 """
 
 import argparse

@@ -48,8 +48,8 @@ the L2 norm of pixels in [0, 1]. `python benchmarks/frontend.py`
 def _images(found: dict) -> str:
     return f"""
 **Networks of images**, clipless, on pixels ("none") and on the fixed front end, delta = 1e-5; test set, mean over
-seeds; settings chosen on held-out training images; certificates in the L2 norm of pixels in [0, 1].
-`python benchmarks/images.py`
+seeds; settings chosen on held-out training images (LeNet and ResNet on CIFAR-10: carried over); certificates in the L2
+norm of pixels in [0, 1]. `python benchmarks/images.py`
 
 {images.table(found["table"])}
 
@@ -70,7 +70,7 @@ beside the same run without noise; settings chosen on a part of the training row
 def _dpsgd(found: dict) -> str:
     return f"""
 **DP-SGD** with a small convolutional network on MNIST raw pixels, delta = 1e-5; {found["evaluated_on"]}, mean over
-seeds; settings chosen on held-out training images. *Published*: Papernot et al. 2021.
+seeds; the learning rate was chosen on held-out training images at epsilon 1. *Published*: Papernot et al. 2021.
 `python benchmarks/dpsgd.py`
 
 {dpsgd.table(found["table"])}

@@ -175,7 +175,10 @@ class Lookup:
     """Cotangents `(batch, positions, o)` that go to the rows `indices (batch, positions)` of a table."""
 
     def __init__(self, indices, g, shape):
-        self.indices, self.g, self._shape = indices, g, tuple(shape)
+        # A row that does not exist counts for none, least of all for one of another example.
+        known = ops.logical_and(indices >= 0, indices < shape[0])
+        self.indices = ops.where(known, ops.cast(indices, "int32"), 0)
+        self.g, self._shape = ops.where(known[..., None], g, ops.zeros_like(g)), tuple(shape)
 
     @property
     def _positions(self):
@@ -184,13 +187,10 @@ class Lookup:
     def whole(self):
         rows, width = self._shape
         batch = ops.shape(self.indices)[0]
-        known = ops.logical_and(self.indices >= 0, self.indices < rows)
-        # A row that does not exist must not be taken for one of the next example.
-        first = rows * ops.arange(batch, dtype="int32")[:, None]
-        places = ops.where(known, ops.cast(self.indices, "int32") + first, batch * rows)
+        places = self.indices + rows * ops.arange(batch, dtype="int32")[:, None]
         flat = ops.reshape(self.g, (-1, width))
-        sums = ops.segment_sum(flat, ops.reshape(places, (-1,)), num_segments=batch * rows + 1)
-        return ops.reshape(sums[:-1], (batch, rows, width))
+        sums = ops.segment_sum(flat, ops.reshape(places, (-1,)), num_segments=batch * rows)
+        return ops.reshape(sums, (batch, rows, width))
 
     def squared_norm(self):
         if self._positions == 1:

@@ -120,3 +120,7 @@ def test_rows_that_do_not_exist_are_nobodys(positions, size):
     factor = Lookup(ops.convert_to_tensor(indices), ops.convert_to_tensor(g), (size, 3))
     np.testing.assert_allclose(array(factor.whole()), table, atol=1e-6)
     assert (array(factor.squared_norm()) >= np.square(table).sum((1, 2)) * (1 - 2e-6)).all()
+    np.testing.assert_allclose(array(factor.weighted_sum(ops.ones(3))), table.sum(0), atol=1e-5)
+    centre = rng.normal(size=(size, 3)).astype("float32")
+    scaled = array(factor.scaled_squared_norm(ops.convert_to_tensor(centre), ops.ones((size, 3))))
+    np.testing.assert_allclose(scaled, np.square(table - centre).sum((1, 2)), rtol=1e-4)
