@@ -121,7 +121,8 @@ class _PrivateTraining:
             accountant: `"pld"`, `"rdp"`, `"autodp"` or `"filter"`, which also covers noise and length of
                 later fits chosen while looking at earlier ones.
             physical_batch_size: Rows processed at once; a larger update is computed in several chunks,
-                with one draw of noise. Default: the whole update at once.
+                with one draw of noise. Default: the whole update at once, or, for strategies that clip on a
+                CPU with TensorFlow, as many rows as are fastest.
             training_metrics: Whether to compute and log the loss and metrics on the private training
                 data. They are outside the guarantee.
             seed: Non-negative integer that makes sampling and noise repeatable. Keep it as secret as the

@@ -12,7 +12,7 @@ import keras
 import numpy as np
 from keras import tree
 
-from lipdp import arguments, backend, losses, strategies, wording
+from lipdp import arguments, backend, gradients, losses, strategies, wording
 from lipdp import sampling as samplers
 from lipdp.accounting.mechanism import EPOCH_SAMPLERS
 from lipdp.charging import Charge
@@ -132,11 +132,14 @@ class Session:
                 f"execution stops at the budget. Received: steps_per_execution={model.steps_per_execution}, "
                 f"{steps} updates an epoch, {updates} in all."
             )
+        chunk = physical_batch_size
+        if chunk is None and strategy.per_example:
+            chunk = gradients.default_rows(model, strategy.views)
         conductor = None
         if strategy.adaptive:
             compiles = backend.compiles(model)
-            conductor = Conductor(model, strategy, plan, request, x, y, steps, physical_batch_size, compiles, seed)
-        chunk = physical_batch_size if physical_batch_size and physical_batch_size < batch_size else None
+            conductor = Conductor(model, strategy, plan, request, x, y, steps, chunk, compiles, seed)
+        chunk = chunk if chunk and chunk < batch_size else None
         return cls(
             model=model,
             plan=plan,

@@ -16,6 +16,7 @@ if keras.backend.backend() == "tensorflow":
     )
     from lipdp.backend.conducted_tensorflow import ConductedStep
     from lipdp.backend.tensorflow import (
+        chunk_bytes,
         chunked_train_step,
         compiled,
         compiles,
@@ -39,6 +40,7 @@ elif keras.backend.backend() == "jax":
     )
     from lipdp.backend.conducted_jax import ConductedStep
     from lipdp.backend.jax import (
+        chunk_bytes,
         chunked_train_step,
         compiled,
         compiles,
@@ -60,6 +62,7 @@ else:
 
 __all__ = [
     "ConductedStep",
+    "chunk_bytes",
     "chunked_train_step",
     "compiled",
     "compiles",

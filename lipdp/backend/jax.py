@@ -144,6 +144,11 @@ def compiles(model) -> bool:
     return True
 
 
+def chunk_bytes(model) -> int | None:
+    """Bytes of activations that one chunk of an update should have, or None for no limit."""
+    return None  # every update pads to whole chunks here, which costs more than is gained
+
+
 def full_precision():
     """A context in which float32 products are computed in float32: TF32 exceeds the slack of the bounds."""
     return jax.default_matmul_precision("highest")

@@ -29,7 +29,7 @@ def chunked_train_step(model, data, chunk: int):
     """
     x, y, weight = data
     variables = model.trainable_weights
-    count = tf.shape(weight)[0] // chunk
+    count = -(-tf.shape(weight)[0] // chunk)  # the last may be shorter
     scale = tf.cast(count, tf.float32)
 
     def body(i, sums):
@@ -82,7 +82,7 @@ def strategy_train_step(model, data, strategy, chunk: int | None):
     if chunk is None:
         sums, query, loss = part(0, data)
     else:
-        count = tf.shape(data[2])[0] // chunk
+        count = -(-tf.shape(data[2])[0] // chunk)  # the last may be shorter
 
         def body(i, totals):
             rows = tf.nest.map_structure(lambda t: t[i * chunk : (i + 1) * chunk], data)
@@ -117,6 +117,16 @@ def replicas(model) -> int:
 def compiles(model) -> bool:
     """Whether a new batch shape costs a compilation."""
     return bool(model.jit_compile)
+
+
+def chunk_bytes(model) -> int | None:
+    """Bytes of activations that one chunk of an update should have, or None for no limit.
+
+    Measured on CPUs, where it is a matter of the cache. Compiled steps pad to whole chunks, which costs more.
+    """
+    if model.jit_compile or tf.config.list_logical_devices("GPU"):
+        return None
+    return 20 * 2**20
 
 
 @contextlib.contextmanager

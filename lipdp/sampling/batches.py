@@ -30,7 +30,8 @@ class Layout:
 
     def __init__(self, expected: int, chunk: int | None, static: bool, largest: int | None = None):
         self.chunk = chunk
-        self._step = chunk or _STEP
+        # Compiled chunks all have the same shape.
+        self._step = chunk if chunk and static else _STEP
         levels = [expected + level * math.sqrt(expected) for level in (_LEVELS[-1:] if chunk else _LEVELS)]
         levels = levels if largest is None else [largest]
         self._levels = [self._round(level) for level in levels] if static else []

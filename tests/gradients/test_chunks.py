@@ -1,0 +1,53 @@
+"""The default size of a chunk: from the activations of a row, and without influence on what is learnt."""
+
+import keras
+import numpy as np
+import pytest
+
+import lipdp
+from lipdp import backend, strategies
+from lipdp.gradients import default_rows
+
+
+def network():
+    inputs = keras.Input((8, 8, 1))
+    h = keras.layers.Conv2D(4, 3, padding="same", activation="tanh")(inputs)
+    return lipdp.DP_Model(inputs, keras.layers.Dense(3)(keras.layers.Flatten()(h)))
+
+
+def test_rows_follow_from_activations(monkeypatch):
+    monkeypatch.setattr(backend, "chunk_bytes", lambda model: 4 * 1000 * (8 * 8 * (1 + 4 + 4) + 3))
+    assert default_rows(network()) == 1000
+    assert default_rows(network(), views=4) == 250
+    assert default_rows(network(), views=4000) == 16
+
+
+def test_unknown_shapes_have_no_default(monkeypatch):
+    monkeypatch.setattr(backend, "chunk_bytes", lambda model: 10**6)
+    inputs = keras.Input((None, 3))
+    model = lipdp.DP_Model(inputs, keras.layers.Dense(2)(keras.layers.GlobalAveragePooling1D()(inputs)))
+    assert default_rows(model) is None
+
+
+@pytest.mark.parametrize("strategy", [strategies.DPSGD(1.0), strategies.AdaCliP(), strategies.DPIS(1.0)])
+def test_default_chunks_change_nothing_but_the_order_of_sums(strategy, monkeypatch):
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(200, 8, 8, 1)).astype("float32"), rng.integers(0, 3, 200)
+    found = []
+    for size in (None, 1):
+        monkeypatch.setattr(backend, "chunk_bytes", lambda model, size=size: size)
+        keras.utils.set_random_seed(0)
+        model = network()
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(keras.optimizers.SGD(0.1), loss=loss)
+        budget = {"epsilon": 3.0} if strategy.adaptive else {"noise_multiplier": 1.0}
+        history = model.fit(
+            x, y, batch_size=50, epochs=2, delta=1e-3, seed=1, strategy=strategy, verbose=0, **budget
+        ).history
+        if not strategy.adaptive:
+            assert model.run.settings.chunk == (None if size is None else 16)
+        found.append((np.concatenate([w.ravel() for w in model.get_weights()]), history["loss"]))
+    (whole, loss), (chunks, other) = found
+    np.testing.assert_allclose(whole, chunks, rtol=1e-4, atol=1e-5)
+    # Under JAX, Keras weighs the loss of an update by its padded rows.
+    np.testing.assert_allclose(loss, other, rtol=0.05 if keras.backend.backend() == "jax" else 1e-4)
