@@ -15,6 +15,7 @@ import dpsgd
 import frontend
 import images
 import mnist
+import peers
 import per_example
 import step_cost
 import tabular
@@ -127,6 +128,15 @@ the ratio of peaks of processes that do nothing else. `{found["command"]}`
 """
 
 
+def _peers(found: dict) -> str:
+    return f"""
+**The private step beside those of other libraries**, each in an environment and processes of its own with one thread,
+in turn; *beside lipdp* is the library's median over lipdp's just before. `{found["command"]}`
+
+{peers.table(found["results"])}
+"""
+
+
 def _accounting(found: dict) -> str:
     return f"""
 **Accounting**: seconds of one processor from a cold start, lipdp's median of {_runs(found)} runs, beside dp-accounting
@@ -150,6 +160,7 @@ SECTIONS = {
     "diffusion": _diffusion,
     "step_cost": _step_cost,
     "per_example": _per_example,
+    "peers": _peers,
     "accounting": _accounting,
 }
 

@@ -255,8 +255,17 @@ class Conductor:
             yield (self._rows if self._static else math.ceil(here / _STEP) * _STEP), slice(start, start + here)
 
     def _padded(self, index, rows: int):
-        x, y = tree.map_structure(lambda leaf: _filled(leaf[index], rows, 0), (self._x, self._y))
+        x, y = tree.map_structure(lambda leaf: _taken(leaf, index, rows), (self._x, self._y))
         return x, y, _filled(np.ones(len(index), "float32"), rows, 0.0)
+
+
+def _taken(values: np.ndarray, index: np.ndarray, rows: int) -> np.ndarray:
+    """Rows `index` of the array with zeros behind them, copied once: examples can be large."""
+    taken = np.empty((rows, *values.shape[1:]), values.dtype)
+    # The clip mode writes straight into the array; all indices are in range.
+    np.take(values, index, axis=0, out=taken[: len(index)], mode="clip")
+    taken[len(index) :] = 0
+    return taken
 
 
 def _filled(values: np.ndarray, rows: int, fill) -> np.ndarray:
