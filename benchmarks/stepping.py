@@ -63,7 +63,7 @@ class Stepper:
         )
         # Both stay open as long as the stepper lives.
         self._scopes = session.armed(verbose=0), session.batches()
-        return [scope.__enter__() for scope in self._scopes][1]
+        return iter([scope.__enter__() for scope in self._scopes][1])
 
     def _iterator(self):
         """An endless iterator as `fit` makes it; under TensorFlow with an unknown batch size."""

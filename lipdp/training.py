@@ -215,13 +215,13 @@ class Session:
     def batches(self):
         """Endless padded batches; Keras takes as many as there are updates."""
         if self.conductor is not None:
-            yield self.conductor.placeholders()
+            yield backend.feed(self.conductor.placeholders(), self.x, self.y)
             return
         run = self.model.run
         passes = self.plan.sampler in EPOCH_SAMPLERS
         start = run.ledger.position(self._release()) if passes else run.ledger.updates
         with contextlib.closing(samplers.Batches(self.sampler, self.x, self.y, self.layout, start)) as batches:
-            yield iter(batches)
+            yield backend.feed(iter(batches), self.x, self.y)
 
     def callbacks(self, given) -> list:
         """The user's callbacks behind the one that charges, so that they find epsilon in their logs."""

@@ -149,6 +149,11 @@ def chunk_bytes(model) -> int | None:
     return None  # every update pads to whole chunks here, which costs more than is gained
 
 
+def feed(batches, x, y):
+    """Endless batches of the data `x`, `y` in the form in which `fit` takes them."""
+    return batches
+
+
 def full_precision():
     """A context in which float32 products are computed in float32: TF32 exceeds the slack of the bounds."""
     return jax.default_matmul_precision("highest")

@@ -129,6 +129,23 @@ def chunk_bytes(model) -> int | None:
     return 20 * 2**20
 
 
+def feed(batches, x, y):
+    """Endless batches of the data `x`, `y` in the form in which `fit` takes them.
+
+    As Keras makes it, but without tuning at run time: its thread sleeps for up to a minute, and whoever lets go of the
+    iterator waits until it wakes up.
+    """
+
+    def spec(leaf):
+        return tf.TensorSpec((None, *leaf.shape[1:]), leaf.dtype)
+
+    signature = (*tf.nest.map_structure(spec, (x, y)), tf.TensorSpec((None,), tf.float32))
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    dataset = tf.data.Dataset.from_generator(lambda: batches, output_signature=signature)
+    return dataset.prefetch(2).with_options(options)
+
+
 @contextlib.contextmanager
 def full_precision():
     """A context in which float32 products are computed in float32: TF32 exceeds the slack of the bounds."""

@@ -1,0 +1,27 @@
+"""What `fit` reads its batches from."""
+
+import keras
+import numpy as np
+import pytest
+
+from lipdp import backend
+
+X, Y = (np.zeros((9, 2), "float32"), np.zeros((9, 3, 1), "int32")), np.zeros(9, "int32")
+
+
+def batches():
+    for rows in (2, 5, 3):
+        x = np.full((rows, 2), rows, "float32"), np.full((rows, 3, 1), rows, "int32")
+        yield x, np.arange(rows, dtype="int32"), np.ones(rows, "float32")
+
+
+def test_batches_arrive_as_they_are():
+    for fed, given in zip(backend.feed(batches(), X, Y), batches(), strict=True):
+        for a, b in zip(keras.tree.flatten(fed), keras.tree.flatten(given), strict=True):
+            np.testing.assert_array_equal(keras.ops.convert_to_numpy(a), b)
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="a matter of tf.data")
+def test_nobody_waits_for_the_end_of_the_iterator():
+    """With tuning at run time, `fit` slept for up to a minute after its last epoch."""
+    assert backend.feed(batches(), X, Y).options().autotune.enabled is False
