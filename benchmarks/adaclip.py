@@ -6,6 +6,9 @@
     python benchmarks/adaclip.py --held-out --seeds 0 --set learning_rate=2 clip_norm=0.5    # try others
     python benchmarks/adaclip.py --figure                          # error of regression by dimension (figure 2)
 
+Networks: "logistic", 7,850 weights on pixels; "network", a convolution of 64 filters with tanh and one layer of logits
+on images averaged to 14 x 14 and each standardised by itself, 17,674 weights.
+
 Settings were chosen on the held-out split (fit on 50,000 training images, scored on the other 10,000), never on
 the test set; the cost of that choice is not part of epsilon. delta = 1e-5. Noise is the root of its mean energy over
 the updates (sampled at the end of each epoch), as a ratio to DP-SGD's. Needs `mnist.npz` in the folder named by
@@ -24,16 +27,15 @@ TARGETS = {
     "logistic": {0.1: 85.4, 0.25: 88.1, 0.5: 90.3, 1.0: 90.9, 2.0: 91.2},
     "network": {0.5: 91.3, 1.0: 93.7, 2.0: 95.6, 4.0: 96.3},
 }
-HIDDEN = 1000
 # Shared by both strategies, by model and budget: (batch size, epochs).
 SCHEDULE = {
     "logistic": {0.1: (4096, 8), 0.25: (4096, 10), 0.5: (4096, 12), 1.0: (4096, 15), 2.0: (4096, 20)},
-    "network": {0.5: (4096, 10), 1.0: (4096, 15), 2.0: (4096, 20), 4.0: (4096, 25)},
+    "network": {0.5: (4096, 30), 1.0: (4096, 40), 2.0: (4096, 60), 4.0: (4096, 80)},
 }
 # Falls linearly to zero.
 RATES = {
     "logistic": {0.1: 0.5, 0.25: 1.0, 0.5: 2.0, 1.0: 2.0, 2.0: 2.0},
-    "network": {0.5: 0.5, 1.0: 0.5, 2.0: 0.5, 4.0: 0.5},
+    "network": {0.5: 0.7, 1.0: 0.7, 2.0: 0.7, 4.0: 0.7},
 }
 SETTINGS = {
     "logistic": {
@@ -52,9 +54,15 @@ def build(kind: str):
 
     import lipdp
 
-    hidden = [keras.layers.Dense(HIDDEN, activation="relu")] if kind == "network" else []
-    layers = [keras.Input((28, 28, 1)), keras.layers.Flatten(), *hidden]
-    return lipdp.DP_Model.from_keras(keras.Sequential([*layers, keras.layers.Dense(10, kernel_initializer="zeros")]))
+    layers = [keras.Input((28, 28, 1))]
+    if kind == "network":
+        layers += [
+            keras.layers.AveragePooling2D(2),
+            keras.layers.LayerNormalization(axis=(1, 2, 3), center=False, scale=False),
+            keras.layers.Conv2D(64, 5, strides=2, activation="tanh"),
+        ]
+    layers += [keras.layers.Flatten(), keras.layers.Dense(10, kernel_initializer="zeros")]
+    return lipdp.DP_Model.from_keras(keras.Sequential(layers))
 
 
 def run(data, kind: str, name: str, epsilon: float, seed: int, changes: dict) -> dict:
@@ -86,7 +94,6 @@ def run(data, kind: str, name: str, epsilon: float, seed: int, changes: dict) ->
         epsilon=epsilon,
         delta=1e-5,
         strategy={"dpsgd": strategies.DPSGD, "adaclip": strategies.AdaCliP}[name](**settings),
-        physical_batch_size=1024 if batch_size > 1024 else None,
         training_metrics=False,
         callbacks=[observe],
         seed=seed,
@@ -224,7 +231,6 @@ def main() -> None:
         "schedule": SCHEDULE,
         "learning_rates": RATES,
         "settings": SETTINGS,
-        "hidden": HIDDEN,
         "table": summarise,
     }
     for kind in arguments.model:
