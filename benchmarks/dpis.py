@@ -270,6 +270,16 @@ def cost(settings) -> None:
     print(f"written to {path}")
 
 
+def cost_text(found: dict) -> str:
+    """The cost in a sentence."""
+    ratio, memory, chosen = found["ratio"], found["peak_mib"], found["settings"]
+    return (
+        f"An epoch of {chosen['examples']} examples with B = {chosen['batch']}, its norm pass included: "
+        f"{ratio['median']:.2f} [{ratio['low']:.2f}-{ratio['high']:.2f}] times DP-SGD's; "
+        f"{found['gradients_per_update']:.2f} B gradients per update at k = {found['bound']:g}; peak memory {memory['dpis'] / memory['dpsgd']:.2f} times DP-SGD's."
+    )
+
+
 def peak_memory(strategy: str) -> float:
     command = [sys.executable, __file__, *sys.argv[1:], "--memory-of", strategy]
     out = subprocess.run(command, capture_output=True, text=True, check=True).stdout

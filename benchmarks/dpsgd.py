@@ -56,9 +56,11 @@ def run(data, epsilon: float, seed: int, changes: dict) -> dict:
     keras.utils.set_random_seed(seed)
     settings = {**SETTINGS[epsilon], **changes}
     batch_size, epochs = int(settings["batch_size"]), int(settings["epochs"])
+    updates = epochs * -(-len(x) // batch_size)
+    rate = keras.optimizers.schedules.PolynomialDecay(settings["learning_rate"], updates, 0.0)
     model = build()
     model.compile(
-        keras.optimizers.SGD(settings["learning_rate"], momentum=settings["momentum"]),
+        keras.optimizers.SGD(rate, momentum=settings["momentum"]),
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         metrics=["accuracy"],
     )

@@ -80,21 +80,31 @@ seeds; the learning rate was chosen on held-out training images at epsilon 1. *P
 
 def _adaclip(found: dict) -> str:
     return f"""
-**AdaCliP beside DP-SGD** on MNIST raw pixels, delta = 1e-5; {found["evaluated_on"]}, mean over seeds; settings chosen
-on held-out training images; the noise ratio is AdaCliP's root mean energy over DP-SGD's. *Published*: Pichapati et al.
-2019. `python benchmarks/adaclip.py`
+**AdaCliP beside DP-SGD** on MNIST, delta = 1e-5; {found["evaluated_on"]}, mean over seeds; settings chosen on held-out
+training images, with DP-SGD; "network" is a convolution and one layer of logits on images of half the side, not the
+network of the paper. The noise ratio is AdaCliP's root mean energy over DP-SGD's. *Published*: Pichapati et al. 2019.
+`python benchmarks/adaclip.py`
 
 {adaclip.table(found["table"])}
+
+Figure 2 of the paper: the error of a private regression by dimension, 3 runs each.
+`python benchmarks/adaclip.py --figure`
+
+![squared error of the weights by dimension](benchmarks/results/adaclip_figure.svg)
 """
 
 
 def _dpis(found: dict) -> str:
-    return f"""
+    cost = RESULTS / "dpis_cost.json"
+    cost = json.loads(cost.read_text()) if cost.exists() else None
+    text = f"""
 **DPIS beside DP-SGD**, the same network, budget and settings, delta = 1e-5; {found["evaluated_on"]}, mean over seeds;
-settings chosen on held-out training images. *Paper*: Wei et al. 2022, Table 3. `python benchmarks/dpis.py`
+settings chosen on held-out training images, mostly of MNIST. *Paper*: Wei et al. 2022, Table 3.
+`python benchmarks/dpis.py`
 
 {dpis.table(found["table"])}
 """
+    return text + (f"\n{dpis.cost_text(cost)} `{cost['command']}`\n" if cost else "")
 
 
 def _diffusion(found: dict) -> str:

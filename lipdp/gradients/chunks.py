@@ -6,7 +6,7 @@ from keras import tree
 
 from lipdp import backend
 
-# Smaller chunks cost more in calls than their activations save in the cache.
+# Copies count as rows. Smaller chunks cost more in calls than their activations save in the cache.
 _LEAST = 16
 
 
@@ -25,4 +25,5 @@ def default_rows(model, views: int = 1) -> int | None:
     shapes = [tuple(tensor.shape[1:]) for node in nodes for tensor in tree.flatten(node.output_tensors)]
     if budget is None or not shapes or any(None in shape for shape in shapes):
         return None
-    return max(_LEAST, budget // (4 * views * sum(math.prod(shape) for shape in shapes)))
+    rows = max(_LEAST, budget // (4 * sum(math.prod(shape) for shape in shapes)))
+    return max(1, rows // views)

@@ -19,7 +19,9 @@ def test_rows_follow_from_activations(monkeypatch):
     monkeypatch.setattr(backend, "chunk_bytes", lambda model: 4 * 1000 * (8 * 8 * (1 + 4 + 4) + 3))
     assert default_rows(network()) == 1000
     assert default_rows(network(), views=4) == 250
-    assert default_rows(network(), views=4000) == 16
+    assert default_rows(network(), views=4000) == 1
+    monkeypatch.setattr(backend, "chunk_bytes", lambda model: 1)
+    assert default_rows(network()) == 16 and default_rows(network(), views=3) == 5
 
 
 def test_unknown_shapes_have_no_default(monkeypatch):
