@@ -276,7 +276,8 @@ def cost_text(found: dict) -> str:
     return (
         f"An epoch of {chosen['examples']} examples with B = {chosen['batch']}, its norm pass included: "
         f"{ratio['median']:.2f} [{ratio['low']:.2f}-{ratio['high']:.2f}] times DP-SGD's; "
-        f"{found['gradients_per_update']:.2f} B gradients per update at k = {found['bound']:g}; peak memory {memory['dpis'] / memory['dpsgd']:.2f} times DP-SGD's."
+        f"{found['gradients_per_update']:.2f} B gradients per update at k = {found['bound']:g}; "
+        f"peak memory {memory['dpis'] / memory['dpsgd']:.2f} times DP-SGD's."
     )
 
 
