@@ -4,9 +4,9 @@
     python benchmarks/dpsgd.py --held-out                  # the split that settings were chosen on
     python benchmarks/dpsgd.py --held-out --seeds 0 --epsilon 1 --set learning_rate=4 epochs=20
 
-The rate falls to zero. Its start was chosen at epsilon 2 on the held-out split (fit on 50,000 training images, scored on
-the other 10,000; 4, 6, 10 and 16 were tried), the epochs of the budgets by arithmetic, nothing on the test set, though
-one run per budget at a constant rate of 4 had been scored there before; the cost of that choice is not part of
+The rate falls to zero. Its start was chosen at epsilon 2 on the held-out split (fit on 50,000 training images, scored
+on the other 10,000; 4, 6, 10 and 16 were tried), the epochs of the budgets by arithmetic, nothing on the test set,
+though one run per budget at a constant rate of 4 had been scored there before; the cost of that choice is not part of
 epsilon. delta = 1e-5. Finished runs are kept in the result file. Needs `mnist.npz` in the folder named by LIPDP_DATA,
 or the network.
 """
