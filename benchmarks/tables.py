@@ -71,7 +71,7 @@ beside the same run without noise; settings chosen on a part of the training row
 def _dpsgd(found: dict) -> str:
     return f"""
 **DP-SGD** with a small convolutional network on MNIST raw pixels, delta = 1e-5; {found["evaluated_on"]}, mean over
-seeds; the learning rate was chosen on held-out training images at epsilon 2. *Published*: Papernot et al. 2021.
+seeds; the learning rate was chosen on held-out training images at epsilon 1. *Published*: Papernot et al. 2021.
 `python benchmarks/dpsgd.py`
 
 {dpsgd.table(found["table"])}
