@@ -130,11 +130,14 @@ network. `{found["command"]}` and `{beside["command"]}`
 
 
 def _per_example(found: dict) -> str:
+    beside = RESULTS / "per_example_jax.json"
+    beside = json.loads(beside.read_text()) if beside.exists() else {"results": {}}
+    commands = " and ".join(f"`{one['command']}`" for one in (found, beside) if "command" in one)
     return f"""
 **Cost of DP-SGD's step** against the same network without privacy, median [10 % - 90 %] of paired ratios; memory is
-the ratio of peaks of processes that do nothing else. `{found["command"]}`
+the ratio of peaks of processes that do nothing else. {commands}
 
-{per_example.table(found["results"])}
+{per_example.table({**found["results"], **beside["results"]})}
 """
 
 
