@@ -81,9 +81,9 @@ seeds; the learning rate was chosen on held-out training images at epsilon 1. *P
 def _adaclip(found: dict) -> str:
     return f"""
 **AdaCliP beside DP-SGD** on MNIST, delta = 1e-5; {found["evaluated_on"]}, mean over seeds; settings chosen on held-out
-training images, mostly with DP-SGD; "network" is a convolution and one layer of logits on images of half the side, not the
-network of the paper. The noise ratio is AdaCliP's root mean energy over DP-SGD's. *Published*: Pichapati et al. 2019.
-`python benchmarks/adaclip.py`
+training images, mostly with DP-SGD; "network" is a convolution and one layer of logits on images of half the side, not
+the network of the paper. The noise ratio is AdaCliP's root mean energy over DP-SGD's. *Published*: Pichapati et al.
+2019. `python benchmarks/adaclip.py`
 
 {adaclip.table(found["table"])}
 
