@@ -122,7 +122,7 @@ def compiles(model) -> bool:
 def chunk_bytes(model) -> int | None:
     """Bytes of activations that one chunk of an update should have, or None for no limit.
 
-    Measured on CPUs, where it is a matter of the cache. Compiled steps pad to whole chunks, which costs more.
+    Measured on CPUs, where it is a matter of the cache. Compiled steps pad to whole chunks.
     """
     if model.jit_compile or tf.config.list_logical_devices("GPU"):
         return None

@@ -40,7 +40,7 @@ class Layout:
         return max(1, math.ceil(rows / self._step)) * self._step
 
     def rows(self, drawn: int) -> int:
-        """Rows of the batch that holds `drawn` examples; a positive multiple of the chunk."""
+        """Rows of the batch that holds `drawn` examples; where shapes are static, a multiple of the chunk."""
         return next((level for level in self._levels if level >= drawn), self._round(drawn))
 
 
