@@ -10,10 +10,10 @@ Networks: "logistic", 7,850 weights on pixels; "network", a convolution of 64 fi
 on images averaged to 14 x 14 and each standardised by itself, 17,674 weights.
 
 Settings were chosen on the held-out split (fit on 50,000 training images, scored on the other 10,000), never on
-the test set, but AdaCliP's rate at epsilon 2 a second time after 95.58 % had been seen there (5 seeds, rate 0.7; held-out
-95.91 against 95.67 %); the cost of that choice is not part of epsilon. delta = 1e-5. Noise is the root of its mean energy over
-the updates (sampled at the end of each epoch), as a ratio to DP-SGD's. Needs `mnist.npz` in the folder named by
-LIPDP_DATA, or the network.
+the test set, but AdaCliP's rate at epsilon 2 a second time after 95.58 % had been seen there (5 seeds, rate 0.7;
+held-out 95.91 against 95.67 %); the cost of that choice is not part of epsilon. delta = 1e-5. Noise is the root of its
+mean energy over the updates (sampled at the end of each epoch), as a ratio to DP-SGD's. Needs `mnist.npz` in the folder
+named by LIPDP_DATA, or the network.
 """
 
 import argparse
