@@ -156,10 +156,10 @@ class Conductor:
         if budget.updates_left < 1:
             self._open_epoch(step)
         elif self._norms is None:  # resumed within an epoch
-            self._norms = self._all_norms(step)
+            self._norms = np.minimum(self._all_norms(step), budget.clip_norm)
             self._set_noise(step)
         proposal = Proposal.capped(
-            np.minimum(self._norms, budget.clip_norm),
+            self._norms,
             growth=self._strategy.growth,
             floor=self._strategy.floor * budget.norm_sum / budget.num_examples,
             norm_sum=budget.norm_sum,
@@ -199,6 +199,7 @@ class Conductor:
         total = self._clipped_sum(clip_norm)
         noisy = self._release("norm_sum", budget.charge_norm_sum, total, budget.norm_sum_noise, clip_norm)
         budget.begin_epoch(noisy, clip_norm)
+        self._norms = np.minimum(self._norms, budget.clip_norm)
         self._clip_norm = None
         self._note()
         self._set_noise(step)

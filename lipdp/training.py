@@ -135,8 +135,9 @@ class Session:
         chunk = physical_batch_size
         if chunk is None and strategy.per_example:
             chunk = gradients.default_rows(model, strategy.views)
-            # Gradients of rows can be larger than their activations: never more at once than an update has.
-            chunk = chunk and min(chunk, batch_size)
+            # Gradients of rows can be larger than their activations: never more at once than an update has, which
+            # with importance sampling is more than a batch.
+            chunk = chunk and min(chunk, 2 * batch_size if strategy.adaptive else batch_size)
         conductor = None
         if strategy.adaptive:
             compiles = backend.compiles(model)

@@ -60,17 +60,21 @@ class Proposal:
                 "ImportanceFilter.begin_epoch left in norm_sum."
             )
         self.bounds = np.array(bounds, "float64")
+        largest = self.bounds.max(initial=0.0)
         if self.bounds.ndim != 1 or not (self.bounds >= 0.0).all():
             raise ValueError(
                 f"Bounds must be one number of at least 0 per example. Received: an array of shape "
                 f"{self.bounds.shape} with smallest entry {np.min(self.bounds, initial=np.inf)!r}."
             )
-        if self.bounds.max(initial=0.0) > self.cap:
+        if largest > self.cap:
             raise ValueError(
                 "A bound is above norm_sum / batch_size. Its probability would be cut at 1, and the example would "
-                f"contribute more than is accounted. Received: a bound of {self.bounds.max():.6g}, norm_sum / "
+                f"contribute more than is accounted. Received: a bound of {largest:.6g}, norm_sum / "
                 f"batch_size = {self.cap:.6g}. Use Proposal.capped."
             )
+        # As long as the data, and used more than once in an update: computed once.
+        self._probabilities = np.minimum(self.batch_size * self.bounds / self.norm_sum, 1.0)
+        self._limits = self.bounds if largest <= self.clip_norm else np.minimum(self.bounds, self.clip_norm)
 
     @classmethod
     def capped(
@@ -91,7 +95,9 @@ class Proposal:
         growth, floor = checks.positive("growth", growth), checks.positive("floor", floor)
         if growth < 1.0:
             raise ValueError(f"growth is below 1. Received: growth={growth!r}. Pass a factor such as 5.")
-        bounds = np.minimum(growth * np.maximum(norms, floor), clip_norm)
+        bounds = np.maximum(norms, floor, dtype="float64")
+        bounds *= growth
+        np.minimum(bounds, clip_norm, out=bounds)
         return cls(bounds, norm_sum=norm_sum, batch_size=batch_size, clip_norm=clip_norm)
 
     @property
@@ -102,12 +108,12 @@ class Proposal:
     @property
     def probabilities(self) -> np.ndarray:
         """Returns the probability of each example to be proposed."""
-        return np.minimum(self.batch_size * self.bounds / self.norm_sum, 1.0)
+        return self._probabilities
 
     @property
     def limits(self) -> np.ndarray:
         """Returns the norm to which each example's gradient is clipped."""
-        return np.minimum(self.bounds, self.clip_norm)
+        return self._limits
 
     def inclusion(self, norms) -> np.ndarray:
         """Returns the exact probability of each example to be proposed and kept, given its gradient norm."""
@@ -115,7 +121,7 @@ class Proposal:
 
     def draw(self, rng: np.random.Generator) -> np.ndarray:
         """Returns the indices of the proposed examples: all of them, however many."""
-        return np.flatnonzero(rng.random(len(self.bounds)) < self.probabilities)
+        return np.flatnonzero(rng.random(len(self.bounds)) < self._probabilities)
 
     def thresholds(self, rng: np.random.Generator, indices) -> np.ndarray:
         """Returns one float32 per proposed example, drawn before its gradient is known: see `kept`."""
