@@ -32,8 +32,8 @@ PAPER = {
 STRATEGIES = ("dpsgd", "dpis")
 # By budget. Importance sampling needs less noise where batches are small; DP-SGD loses little there.
 SETTINGS = {
-    0.5: {"batch": 256, "epochs": 10, "learning_rate": 0.25},
-    1.0: {"batch": 256, "epochs": 15, "learning_rate": 0.35},
+    0.5: {"batch": 256, "epochs": 10, "learning_rate": 0.35},
+    1.0: {"batch": 256, "epochs": 13, "learning_rate": 0.4},
     2.0: {"batch": 512, "epochs": 25, "learning_rate": 1.0},
     3.0: {"batch": 512, "epochs": 30, "learning_rate": 1.0},
     4.0: {"batch": 512, "epochs": 30, "learning_rate": 1.3},
