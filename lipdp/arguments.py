@@ -9,6 +9,16 @@ from keras import tree
 
 from lipdp import backend
 
+# What a training step is made of: noise and charge are those of these, and of no others.
+_STEP = (
+    "train_step",
+    "compute_loss",
+    "_compute_loss",
+    "stateless_compute_loss",
+    "compute_loss_and_updates",
+    "make_train_function",
+)
+
 
 def refuse_unsupported(fit, unknown: dict, *, shuffle, class_weight, sample_weight) -> None:
     """Refuses what Keras' `fit` knows and a private one, `fit`, cannot do, and what nobody knows."""
@@ -31,9 +41,19 @@ def refuse_unsupported(fit, unknown: dict, *, shuffle, class_weight, sample_weig
 
 
 def check_model(model) -> None:
-    """Refuses a model that is not compiled, or that would draw its noise several times."""
+    """Refuses a model that is not compiled, trains by steps of its own, or would draw its noise several times."""
     if not model.compiled or model.loss is None:
         raise ValueError("Call `compile(optimizer, loss=...)` with a lipdp loss before `fit`.")
+    for name in _STEP:
+        # Not every backend has all of them.
+        source = next((c for c in type(model).__mro__ if name in vars(c)), keras.Model)
+        if name in vars(model) or source.__module__.split(".")[0] not in ("lipdp", "keras"):
+            raise ValueError(
+                "The noise is calibrated for the loss given to `compile` and for lipdp's own training step. Received: "
+                f"model '{model.name}' of {type(model).__name__}, with a `{name}` of its own. Leave it out; put what "
+                "it does into the loss or into layers."
+            )
+    model.optimizer.check()
     if backend.replicas(model) > 1:
         raise ValueError(
             "Noise would be drawn once per replica instead of once per update. Received: a distribution over "

@@ -121,6 +121,8 @@ def _logits(model, x, batch_size: int) -> np.ndarray:
 def _radii(model, x, logits) -> np.ndarray:
     constants = _pair_constants(model)
     finite = np.isfinite(logits).all(axis=1)
+    for part in tree.flatten(x):
+        finite &= np.isfinite(np.asarray(part)).reshape(len(logits), -1).all(axis=1)
     logits = np.where(finite[:, None], logits, 0.0)
     # Rounding errors scale with what enters the last layer, not with what cancels to the logits.
     slack = 2.0 * _LOGIT_SLACK * np.maximum(np.abs(logits).max(axis=1), _scale(model, x))
@@ -151,12 +153,14 @@ def _pair_constants(model) -> np.ndarray:
         return np.full((1, 1), max(total, 1e-300))
     uses = bounds.propagate(model, 1.0, trained=True).layers
     index = len(uses) - 1
-    while index > 0 and isinstance(uses[index].layer, Bias):
+    # A subclass, here and below, may compute something else.
+    while index > 0 and type(uses[index].layer) is Bias:
         index -= 1
     last = uses[index]
     shared = sum(use.layer is last.layer for use in uses) > 1
-    # A subclass may compute something else.
-    if type(last.layer) is not SpectralDense or shared or not last.lipschitz:
+    # The last in order need not be on the path to the output.
+    leads = last.cotangent_bound > 0.0
+    if type(last.layer) is not SpectralDense or shared or not last.lipschitz or not leads:
         return np.full((outputs, outputs), math.sqrt(2.0) * total)
     rows = np.asarray(ops.convert_to_numpy(last.layer.kernel), "float64").T
     return np.stack([np.linalg.norm(rows - row, axis=1) for row in rows]) * (total / last.lipschitz)

@@ -39,6 +39,12 @@ class PrivateOptimizer:
         self.strategy, self.expected_batch, self.strategy_state = None, None, ()
         self.repeatable = False
 
+    def check(self) -> None:
+        """Refuses what would change the noise after it was drawn, also where it was set on the optimizer itself."""
+        for argument, reason in _REFUSED.items():
+            if getattr(self, argument, None):
+                raise ValueError(f"{reason} Received: an optimizer with {argument}={getattr(self, argument)!r}.")
+
     def build(self, variables):
         if self.built:
             return

@@ -22,6 +22,7 @@ class Settings:
     chunk: int | None
     training_metrics: bool
     strategy: str = ""
+    traced: str = ""
 
 
 class Run:

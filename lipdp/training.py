@@ -154,7 +154,7 @@ class Session:
             ),
             layout=samplers.Layout(plan.batch_size, chunk, backend.compiles(model), sampling.largest(batch_size)),
             updates=updates,
-            settings=Settings(plan.batch_size, chunk, training_metrics, json.dumps(request["strategy"])),
+            settings=Settings(plan.batch_size, chunk, training_metrics, json.dumps(request["strategy"]), _traced(model)),
             calibration=calibration,
             steps_per_epoch=steps,
             validation_data=validation_data,
@@ -175,7 +175,7 @@ class Session:
         resumed = self.seed is not None and 0 < run.ledger.updates == iterations and optimizer.noise_key.numpy().any()
         key = None if resumed else samplers.noise_key(self.seed, run.ledger.updates)
         _project(self.model)
-        _set_clips(self.model, 1 if self.strategy.per_example else self.plan.batch_size)
+        _set_clips(self.model, 1 if self.strategy.own_step else self.plan.batch_size)
         if self.settings != run.settings:
             self.model.train_function = None
         same = run.request is not None and run.request["strategy"] == self.request["strategy"]
@@ -247,6 +247,21 @@ class Session:
             capacity=self.plan.capacity,
             stream=self.model.run.plan_start if self.plan.sampler in EPOCH_SAMPLERS else 0,
         )
+
+
+def _traced(model) -> str:
+    """A digest of what a compiled step keeps from when it was traced, and what may change without `compile`."""
+    parts = [model.loss, model.steps_per_execution]
+    for layer in model._flatten_layers(include_self=False):
+        try:
+            parts.append(layer.get_config())
+        except NotImplementedError:  # a layer of the user's without one
+            parts.append(id(layer))
+    try:
+        parts[0] = keras.saving.serialize_keras_object(model.loss)
+    except Exception:  # a function that cannot be written
+        parts[0] = id(model.loss)
+    return hashlib.sha256(json.dumps(parts, default=repr).encode()).hexdigest()
 
 
 def _fingerprint(model) -> bytes | None:

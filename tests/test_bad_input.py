@@ -247,3 +247,37 @@ def test_unfreezing_without_compiling_again():
     model.compile("sgd", loss="sparse_categorical_crossentropy")
     model.fit(X, Y, steps_per_epoch=1, noise_multiplier=4.0, batch_size=40, delta=DELTA, verbose=0)
     assert model.run.ledger.updates == 2
+
+
+def test_a_frozen_layer_that_overflows_reveals_nothing():
+    inputs = keras.Input((4,))
+    hidden = layers.BoundedInput(norm=1.0)(keras.layers.Rescaling(10.0)(inputs))
+    model = lipdp.DP_Model(inputs, layers.SpectralDense(3)(hidden))
+    model.compile("sgd", loss="sparse_categorical_crossentropy")
+    x = np.ones((40, 4), "float32")
+    x[0] = 3e38
+    y = np.zeros(40, "int32")
+    model.fit(x, y, steps_per_epoch=3, noise_multiplier=4.0, batch_size=40, delta=DELTA, verbose=0)
+    assert all(np.isfinite(w).all() for w in model.get_weights())
+
+
+@pytest.mark.parametrize("name", ["compute_loss", "train_step", "make_train_function"])
+def test_a_training_step_of_its_own_is_refused(name):
+    class Own(lipdp.DP_Sequential):
+        pass
+
+    setattr(Own, name, lambda self, *args, **kwargs: getattr(lipdp.DP_Sequential, name)(self, *args, **kwargs))
+    model = Own([layers.BoundedInput((4,), norm=1.0), layers.SpectralDense(3)])
+    model.compile("sgd", loss="sparse_categorical_crossentropy")
+    x, y = np.ones((40, 4), "float32"), np.zeros(40, "int32")
+    for strategy in ("clipless", "dpsgd"):
+        with pytest.raises(ValueError, match=name):
+            model.fit(x, y, noise_multiplier=4.0, batch_size=40, delta=DELTA, verbose=0, strategy=strategy)
+
+
+@pytest.mark.parametrize(("name", "value"), [("loss_scale_factor", 1000.0), ("use_ema", True)])
+def test_what_is_set_on_the_optimizer_afterwards_is_refused(name, value):
+    model = mlp()
+    setattr(model.optimizer, name, value)
+    with pytest.raises(ValueError, match=name):
+        model.fit(X, Y, epsilon=1.0, batch_size=40, delta=DELTA, verbose=0)

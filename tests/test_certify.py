@@ -362,3 +362,21 @@ def test_several_inputs_share_one_norm():
             for part, x, piece in zip(moved, xs, np.split(step, 2), strict=True):
                 part[k] = x[k] + piece
         assert (probe.value(*moved).argmax(1) == logits.argmax(1)).all()
+
+
+def test_a_layer_that_leads_nowhere_certifies_nothing():
+    left, right = keras.Input((3,)), keras.Input((3,))
+    ignoring = keras.Model([left, right], layers.Bias()(left))
+    inputs = keras.Input((3,))
+    hidden = layers.BoundedInput(norm=5.0)(inputs)
+    used, unused = layers.SpectralDense(3), layers.SpectralDense(3)
+    model = keras.Model(inputs, ignoring([used(hidden), unused(hidden)]))
+    used.kernel.assign(np.eye(3))
+    unused.kernel.assign(np.full((3, 3), 0.1))
+    assert 0.0 < certify.radii(model, np.array([[1.0, 0.0, 0.0]], "float32"))[0] <= 0.5**0.5
+
+
+def test_what_is_not_finite_has_no_radius():
+    model = trained_like(lipdp.DP_Sequential([layers.BoundedInput((3,), norm=2.0), layers.SpectralDense(2)]))
+    x = np.array([[np.nan, 0.0, 0.0], [np.inf, 0.0, 0.0], [1.0, 0.0, 0.0]], "float32")
+    assert (certify.radii(model, x)[:2] == 0.0).all()

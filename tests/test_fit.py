@@ -9,7 +9,7 @@ import pytest
 from models import DELTA, blobs, mlp, weights
 
 import lipdp
-from lipdp import accounting, layers, losses
+from lipdp import accounting, layers, losses, strategies
 from lipdp.sampling import PoissonSampler
 
 FIT = {"batch_size": 40, "delta": DELTA, "verbose": 0}
@@ -407,3 +407,56 @@ def test_functional_model_with_two_inputs():
     x, y = blobs()
     model.fit([x[:, :4], x[:, 4:]], y, epochs=1, epsilon=1.0, **FIT)
     assert model.run.ledger.updates == 10
+
+
+def one_step(model, **arguments):
+    """The length by which one update without noise to speak of moves the last layer."""
+    x, y = np.zeros((64, 4), "float32"), np.eye(3, dtype="float32")[np.zeros(64, int)]
+    x[:, 0] = 1.0
+    kernel = model.get_weights()[-1].copy()
+    model.fit(x, y, batch_size=64, epochs=1, noise_multiplier=0.01, delta=DELTA, verbose=0, seed=0, **arguments)
+    return np.linalg.norm(model.get_weights()[-1] - kernel) / 1e-3
+
+
+@pytest.mark.parametrize("change", ["loss", "layer", "replaced"])
+def test_what_changes_between_two_fits_changes_the_compiled_step_as_well(change):
+    keras.utils.set_random_seed(0)
+    entry, loss = layers.BoundedInput((4,), norm=1.0), losses.CategoricalCrossentropy(clip=1.0)
+    model = lipdp.DP_Sequential([entry, layers.SpectralDense(3)])
+    model.compile(keras.optimizers.SGD(1e-3), loss=loss)
+    before = one_step(model)
+    if change == "loss":
+        loss.clip = 0.001
+    elif change == "layer":
+        entry.norm = 0.001
+    else:
+        model.loss = losses.CategoricalCrossentropy(clip=0.001)
+    assert one_step(model) < 0.02 * before
+
+
+def test_updates_per_execution_may_change_between_two_fits():
+    model = lipdp.DP_Sequential([layers.BoundedInput((4,), norm=1.0), layers.SpectralDense(3)])
+    model.compile("sgd", loss="sparse_categorical_crossentropy", steps_per_execution=4)
+    x, y = np.ones((64, 4), "float32"), np.zeros(64, "int32")
+    arguments = {"batch_size": 16, "noise_multiplier": 1.0, "delta": DELTA, "verbose": 0}
+    model.fit(x, y, **arguments)
+    model.steps_per_execution = 1
+    stop = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: setattr(model, "stop_training", True))
+    model.fit(x, y, **arguments, callbacks=[stop])
+    assert int(model.optimizer.iterations.numpy()) == model.run.ledger.updates == 5
+
+
+def test_clipped_gradients_are_those_of_sums_where_the_clip_follows_a_quantile():
+    found = []
+    for quantile in (None, 0.5):
+        keras.utils.set_random_seed(0)
+        first = layers.SpectralDense(4)
+        model = lipdp.DP_Sequential(
+            [layers.BoundedInput((4,), norm=1.0), first, layers.ClipGradient(1.5), layers.SpectralDense(3)]
+        )
+        model.compile(keras.optimizers.SGD(1.0), loss=losses.CategoricalCrossentropy(clip=1.0))
+        kernel = model.get_weights()[0].copy()
+        more = {} if quantile is None else {"quantile": quantile, "quantile_noise": 10.0}
+        one_step(model, strategy=strategies.Clipless(**more), sampling="fixed_order")
+        found.append(np.linalg.norm(model.get_weights()[0] - kernel))
+    assert found[1] > 0.5 * found[0] > 0.1

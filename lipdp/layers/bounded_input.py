@@ -32,8 +32,8 @@ class BoundedInput(LipschitzLayer):
         much. Integers are cast first: their squares would wrap around. `"clip"` is the projection on a
         convex ball, hence 1-Lipschitz, so that certificates hold in the space of its input.
         `"normalise"` has no Lipschitz constant (it grows as `1 / ||x||`): a gradient or a certificate
-        that has to pass through it is refused. NaN and infinity are not covered: `fit` refuses them in
-        the data.
+        that has to pass through it is refused. An example with NaN or infinity, or whose squares overflow, becomes
+        zero: `fit` refuses such data, but a layer in front may make them of large numbers.
 
     Example:
         >>> import numpy as np
@@ -65,6 +65,9 @@ class BoundedInput(LipschitzLayer):
         # covers squares that underflow, as their true norm is far below it.
         floor = radius if self.mode == "clip" else 1e-12
         squares = ops.sum(ops.square(inputs), axis=axes, keepdims=True)
+        # Not by a product: infinity times zero is NaN. What stands in front may overflow where the data do not.
+        finite = ops.isfinite(squares)
+        inputs, squares = ops.where(finite, inputs, 0.0), ops.where(finite, squares, 0.0)
         return inputs * (radius / ops.sqrt(ops.maximum(squares, floor * floor)))
 
     def input_lipschitz(self, input_bounds):

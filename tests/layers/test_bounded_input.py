@@ -61,3 +61,10 @@ def test_declares_the_input_of_a_sequential_model():
 
     model = lipdp.DP_Sequential([layers.BoundedInput((4,), norm=1.0), layers.SpectralDense(2)])
     assert model.input_shape == (None, 4)
+
+
+@pytest.mark.parametrize("mode", ["clip", "normalise"])
+def test_what_overflowed_before_it_leaves_as_zero(mode):
+    x = np.array([[np.inf, 1.0], [np.nan, 0.0], [-np.inf, np.inf], [3.0, 4.0]], "float32")
+    y = output(x, norm=1.0, mode=mode)
+    assert (y[:3] == 0.0).all() and norm(y[3:]) > 0.99
