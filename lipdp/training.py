@@ -154,7 +154,9 @@ class Session:
             ),
             layout=samplers.Layout(plan.batch_size, chunk, backend.compiles(model), sampling.largest(batch_size)),
             updates=updates,
-            settings=Settings(plan.batch_size, chunk, training_metrics, json.dumps(request["strategy"]), _traced(model)),
+            settings=Settings(
+                plan.batch_size, chunk, training_metrics, json.dumps(request["strategy"]), _traced(model)
+            ),
             calibration=calibration,
             steps_per_epoch=steps,
             validation_data=validation_data,

@@ -11,12 +11,21 @@ from keras import ops
 
 from lipdp import backend
 
-# Float32 rounding of sums whose terms cancel, relative to the sum of their absolute values: twice the unit in the
-# last place. It is added, so that a norm is not understated and what is clipped does not exceed the clip norm.
-ROUNDING = 2.4e-7
+_UNIT = 2.0**-24
 # A square below the smallest normal float32 may be flushed to zero. Where it is multiplied by something that may be
 # as large as the largest float32, this much is added for each: a norm of 1 must not read as 0.
 TINY = 1.2e-38
+
+
+def rounding(terms):
+    """Bound on the float32 rounding of a sum of products, relative to the sum of their absolute values.
+
+    It holds for any order of summation (Higham 2002, section 3.1) and covers a few operations more. Where terms
+    cancel it is added, so that a norm is not understated and what is clipped does not exceed the clip norm.
+    """
+    part = (terms + 8) * _UNIT
+    # Below one half, hence for up to 8 million terms, this is at least part / (1 - part).
+    return part + 2.0 * part * part
 
 
 class Whole:
@@ -129,9 +138,11 @@ class Outer:
             return _total(_squared_length(self.a) * _squared_length(self.g))
         if not self._pairs:
             return _sum_of_squares(self._gradients())
-        product = backend.gram(self.a) * backend.gram(self.g)
+        product = _pair_sums(backend.gram(self.a) * backend.gram(self.g))
         a, g = ops.sqrt(_squared_length(self.a)), ops.sqrt(_squared_length(self.g))
-        margin = ROUNDING * ops.square(ops.sum(a * g, axis=-1))
+        groups = math.prod(self.a.shape[1:-2])
+        terms = self.a.shape[-1] + self.g.shape[-1] + (1 + groups) * self._positions
+        margin = rounding(terms) * ops.square(ops.sum(a * g, axis=-1))
         for lengths, other in ((a, self.g), (g, self.a)):
             margin = margin + other.shape[-1] * TINY * ops.square(ops.sum(lengths, axis=-1))
         return ops.maximum(_total(product) + _total(margin), 0.0)
@@ -147,7 +158,8 @@ class Outer:
         first = ops.sum(rows * (ops.square(g) + TINY), axis=-1)
         cross = ops.sum(ops.matmul(a, square * centre) * g, axis=-1)
         last = ops.sum(square * ops.square(centre))
-        return ops.maximum(first - 2.0 * cross + last + 8 * ROUNDING * (first + last), 0.0)
+        margin = 2.0 * rounding(self.a.shape[-1] + self.g.shape[-1]) * (first + last)
+        return ops.maximum(first - 2.0 * cross + last + margin, 0.0)
 
     def weighted_sum(self, coefficients):
         if self._positions != 1 and (not self._pairs or self._matrix is not None):
@@ -184,6 +196,11 @@ class Lookup:
     def _positions(self):
         return self.indices.shape[1]
 
+    def _rounding(self):
+        known = self._positions is not None
+        positions = self._positions if known else ops.cast(ops.shape(self.indices)[1], "float32")
+        return rounding(self._shape[1] + 2 * positions)
+
     def whole(self):
         rows, width = self._shape
         batch = ops.shape(self.indices)[0]
@@ -197,18 +214,20 @@ class Lookup:
             return _sum_of_squares(self.g)
         rows, width = self._shape
         if self._positions is None or rows * width <= self._positions * (self._positions + width):
-            return _sum_of_squares(self.whole())
-        return ops.maximum(self._pairs(self.g, self.g) + self._margin(self.g, self.g), 0.0)
+            found = _sum_of_squares(self.whole())
+        else:
+            found = self._pairs(self.g, self.g)
+        # For `weighted_sum` too, which adds the parts up in another order.
+        return ops.maximum(found + self._margin(), 0.0)
 
     def _pairs(self, g, h):
         """`sum_{p,q} [same row] g_p h_q`."""
         same = ops.cast(ops.equal(self.indices[:, :, None], self.indices[:, None, :]), self.g.dtype)
-        return _total(same * ops.matmul(g, ops.transpose(h, (0, 2, 1))))
+        return _total(_pair_sums(same * ops.matmul(g, ops.transpose(h, (0, 2, 1)))))
 
-    @staticmethod
-    def _margin(g, h):
-        lengths = [ops.sum(ops.sqrt(ops.sum(ops.square(t), axis=-1)), axis=-1) for t in (g, h)]
-        return ROUNDING * lengths[0] * lengths[1]
+    def _margin(self):
+        lengths = ops.sum(ops.sqrt(ops.sum(ops.square(self.g), axis=-1)), axis=-1)
+        return self._rounding() * ops.square(lengths)
 
     def scaled_squared_norm(self, centre, inverse_scale):
         # Rows that an example does not touch hold -centre: |s c|^2, corrected where it does.
@@ -218,7 +237,9 @@ class Lookup:
         first = self._pairs(scaled, self.g)
         cross = _total(scaled * ops.take(centre, self.indices, axis=0))
         last = ops.sum(square * ops.square(centre))
-        margin = self._margin(scaled, self.g) + 8 * ROUNDING * (ops.abs(first) + last)
+        # |cross| <= sum_p |s g_p| |s c|, and |s c|^2 is `last`.
+        lengths = ops.sum(ops.sqrt(ops.sum(ops.abs(scaled * self.g), axis=-1)), axis=-1)
+        margin = 2.0 * self._rounding() * (ops.square(lengths) + lengths * ops.sqrt(last) + last)
         return ops.maximum(first - 2.0 * cross + last + margin, 0.0)
 
     def weighted_sum(self, coefficients):
@@ -289,6 +310,11 @@ def zeroed(values, keep):
 def _total(values):
     axes = tuple(range(1, len(values.shape)))
     return ops.sum(values, axis=axes) if axes else values
+
+
+def _pair_sums(products):
+    """Sums `(..., positions, positions)` over the last axis, by a product: two short sums round less than a long one."""
+    return ops.matmul(products, ops.ones((ops.shape(products)[-1], 1), products.dtype))
 
 
 def _squared_length(vectors):

@@ -43,7 +43,8 @@ class DPSGD(PerExample):
     Guarantee:
         Conditions: no layer, loss or augmentation mixes examples (checked). Bound: an example contributes
         at most C to the sum and C / B to the averaged gradient, in L2 norm over all variables, in float32
-        too (the clip norm is undercut by 1e-4, norms are exact to 1e-5); the noise has standard deviation
+        too (the clip norm is undercut by 1e-4; norms are 1e-5 below the exact ones at most, and above them by what
+        rounding may have taken where positions of a sequence or image cancel); the noise has standard deviation
         `z C / B` in every coordinate, so an update is one Gaussian mechanism of multiplier z. With
         `quantile`, gradient and count are one Gaussian vector: the gradient gets the multiplier
         `(z^-2 - (2 quantile_noise)^-2)^-1/2`, and the noise follows C inside the compiled step; C depends on
