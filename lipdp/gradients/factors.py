@@ -313,7 +313,7 @@ def _total(values):
 
 
 def _pair_sums(products):
-    """Sums `(..., positions, positions)` over the last axis, by a product: two short sums round less than a long one."""
+    """Sums `(..., positions, positions)` over the last axis, by a product: short sums round less than long ones."""
     return ops.matmul(products, ops.ones((ops.shape(products)[-1], 1), products.dtype))
 
 
