@@ -90,11 +90,13 @@ def _refuse(layer) -> None:
                 f"Weight '{variable.path}' has a regulariser, which is not part of the per-example loss. Received: "
                 f"{variable.regularizer!r}. Use `weight_decay` of the optimizer."
             )
-    if layer.compute_dtype == "float16" or layer.compute_dtype == "bfloat16":
-        raise ValueError(
-            f"{name} computes in {layer.compute_dtype}, where rounding can understate a gradient norm. Use float32: "
-            "keras.config.set_dtype_policy('float32')."
-        )
+    own = [v.dtype for v in layer._trainable_variables]
+    for dtype in [layer.compute_dtype, layer.variable_dtype, *own]:
+        if keras.backend.is_float_dtype(dtype) and dtype != "float32":
+            raise ValueError(
+                f"{name} has values in {dtype}. Gradients, their norms and the noise are float32, where other types "
+                "do not fit or understate a norm. Use float32: keras.config.set_dtype_policy('float32')."
+            )
     if getattr(layer, "quantization_mode", None) is not None and layer.trainable_variables:
         raise ValueError(
             f"{name} is quantised. Received: quantization_mode={layer.quantization_mode!r}. Train the layer before it "

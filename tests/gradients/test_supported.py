@@ -35,6 +35,15 @@ class Noisy(L.Layer):
         return x * self.scale + keras.random.normal(ops.shape(x), seed=self.seed)
 
 
+class WideWeight(L.Layer):
+    def build(self, shape):
+        self.scale = self.add_weight(shape=(shape[-1],), dtype="float64")
+
+    def call(self, x):
+        return x * ops.cast(self.scale, x.dtype)
+
+
+@pytest.mark.filterwarnings("ignore:Explicitly requested dtype")  # JAX has no float64 unless asked
 @pytest.mark.parametrize(
     "layer, words",
     [
@@ -45,6 +54,8 @@ class Noisy(L.Layer):
         (L.Dense(3, kernel_regularizer="l2"), ("regulariser", "weight_decay")),
         (L.Dense(3, dtype="bfloat16"), ("bfloat16", "float32")),
         (L.Dense(3, dtype="mixed_float16"), ("float16", "float32")),
+        (L.Dense(3, dtype="float64"), ("'dense", "float64", "Use float32")),
+        (WideWeight(), ("wide_weight", "float64", "Use float32")),
         (Noisy(), ("draws random numbers", "Dropout")),
         (Centre(), ("depends on the other examples", "each row alone")),
     ],
