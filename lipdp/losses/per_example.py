@@ -33,13 +33,16 @@ def resolve(identifier):
 
 
 def example_values(loss, y_true, y_pred):
-    """The loss of each example, `(batch,)`: what Keras sums or averages over the other axes, it does here."""
+    """The loss of each example, `(batch,)`, in float32, in which all is computed that follows.
+
+    What Keras sums or averages over the other axes, it does here.
+    """
     if isinstance(loss, Loss):
-        return loss.call(y_true, y_pred)
+        return ops.cast(loss.call(y_true, y_pred), "float32")
     function, reduction = loss, None
     if isinstance(loss, keras.losses.Loss):
         function, reduction = loss.call, loss.reduction
-    values = ops.convert_to_tensor(function(ops.convert_to_tensor(y_true), ops.convert_to_tensor(y_pred)))
+    values = ops.cast(function(ops.convert_to_tensor(y_true), ops.convert_to_tensor(y_pred)), "float32")
     if len(values.shape) < 1:
         raise ValueError(_mixes(loss, "it returns one number for the whole batch"))
     if len(values.shape) == 1:
