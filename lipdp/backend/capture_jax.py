@@ -56,23 +56,32 @@ def gram(a):
 
 
 def probe(model, batches, loss, capture):
-    """For each batch: squared norms and sum of the gradients that `capture` finds, and the ordinary gradient."""
+    """What `capture` finds on small batches `(x, y)` of one size.
+
+    Returns:
+        Squared norms of the gradients, for each batch; sum of the gradients and the ordinary gradient, of the first;
+        the variables that the forward pass changed. They get their values back.
+    """
     trainable = [v.value for v in model.trainable_variables]
     non_trainable = [v.value for v in model.non_trainable_variables]
 
     training = {"training": True} if model._call_has_training_arg else {}
 
-    def run(trainable, non_trainable, x):
-        ones = jnp.ones((jax.tree.leaves(x)[0].shape[0],))
-        record = capture(model, x, None, ones, loss_values=loss, trainable=trainable, non_trainable=non_trainable)
+    def run(trainable, non_trainable, x, y):
+        ones = jnp.ones((y.shape[0],))
+        record = capture(model, x, y, ones, loss_values=loss, trainable=trainable, non_trainable=non_trainable)
 
         def total(trainable):
-            return jnp.sum(loss(None, model.stateless_call(trainable, non_trainable, x, **training)[0]))
+            return jnp.sum(loss(y, model.stateless_call(trainable, non_trainable, x, **training)[0]))
 
-        return record.squared_norms(), record.weighted_sum(ones), jax.grad(total)(trainable)
+        kept = [jnp.all((a == b) | (a != a)) for a, b in zip(non_trainable, record.non_trainable, strict=True)]
+        return record.squared_norms(), record.weighted_sum(ones), jax.grad(total)(trainable), kept
 
-    batches = [jax.tree.map(jnp.asarray, x) for x in batches]
+    batches = [jax.tree.map(jnp.asarray, batch) for batch in batches]
     # It runs a few times on a few rows: what counts is the time to compile.
     quick = {"xla_backend_optimization_level": "0"}
-    compiled = jax.jit(run).lower(trainable, non_trainable, batches[0]).compile(compiler_options=quick)
-    return [jax.device_get(compiled(trainable, non_trainable, x)) for x in batches]
+    compiled = jax.jit(run).lower(trainable, non_trainable, *batches[0]).compile(compiler_options=quick)
+    found = [jax.device_get(compiled(trainable, non_trainable, *batch)) for batch in batches]
+    norms, (sums, *_), (ordinary, *_), kept = zip(*found, strict=True)
+    changed = [v for v, *same in zip(model.non_trainable_variables, *kept, strict=True) if not all(same)]
+    return norms, sums, ordinary, changed

@@ -67,26 +67,41 @@ def gram(a):
 
 
 def probe(model, batches, loss, capture):
-    """For each batch: squared norms and sum of the gradients that `capture` finds, and the ordinary gradient."""
-    before = [tf.identity(v.value) for v in model.non_trainable_variables]
+    """What `capture` finds on small batches `(x, y)` of one size.
+
+    Returns:
+        Squared norms of the gradients, for each batch; sum of the gradients and the ordinary gradient, of the first;
+        the variables that the forward pass changed. They get their values back.
+    """
+    variables = [*model.trainable_variables, *model.non_trainable_variables]
+    before = [tf.identity(v.value) for v in variables]
+    changed = {}
 
     def restore():
-        for variable, value in zip(model.non_trainable_variables, before, strict=True):
-            variable.assign(value)
+        for variable, value in zip(variables, before, strict=True):
+            # NaN counts as no change.
+            if not bool(tf.reduce_all((variable.value == value) | (value != value))):
+                changed[id(variable)] = variable
+                variable.assign(value)
 
-    def run(x):
-        ones = tf.ones((tf.nest.flatten(x)[0].shape[0],))
-        record = capture(model, x, None, ones, loss_values=loss)
-        norms, sums = record.squared_norms(), record.weighted_sum(ones)
+    def run(x, y):
+        ones = tf.ones((y.shape[0],))
+        record = capture(model, x, y, ones, loss_values=loss)
+        norms = [tf.convert_to_tensor(t).numpy() for t in record.squared_norms()]
         restore()
-        with tf.GradientTape() as tape:
-            total = tf.reduce_sum(loss(None, model(x, training=True)))
-        variables = [v.value for v in model.trainable_variables]
-        ordinary = tape.gradient(total, variables, unconnected_gradients="zero")
-        restore()
-        return tuple([tf.convert_to_tensor(t).numpy() for t in part] for part in (norms, sums, ordinary))
+        return norms, record, ones
 
+    batches = [tf.nest.map_structure(tf.convert_to_tensor, batch) for batch in batches]
     try:
-        return [run(tf.nest.map_structure(tf.convert_to_tensor, x)) for x in batches]
+        first, record, ones = run(*batches[0])
+        sums = record.weighted_sum(ones)
+        with tf.GradientTape() as tape:
+            total = tf.reduce_sum(loss(batches[0][1], model(batches[0][0], training=True)))
+        values = [v.value for v in model.trainable_variables]
+        ordinary = tape.gradient(total, values, unconnected_gradients="zero")
+        restore()
+        norms = [first, *(run(*batch)[0] for batch in batches[1:])]
     finally:
         restore()
+    sums, ordinary = ([tf.convert_to_tensor(t).numpy() for t in part] for part in (sums, ordinary))
+    return norms, sums, ordinary, list(changed.values())

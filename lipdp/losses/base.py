@@ -131,7 +131,7 @@ class Loss(keras.losses.Loss):
     def _limited_gradient(self, y_true, y_pred, limit):
         gradient = self.gradient(y_true, y_pred)
         num_outputs = gradient.shape[-1]
-        limit = self.lipschitz(num_outputs) if limit is None else limit
+        limit = self.lipschitz(num_outputs) if limit is None else ops.cast(limit, gradient.dtype)
         limit = limit * (1.0 - (num_outputs + 16) * 2.0**-24)
         norm = row_norm(gradient)
         scale = ops.where(norm > limit, limit / ops.maximum(norm, limit), ops.ones_like(norm))

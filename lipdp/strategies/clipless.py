@@ -103,7 +103,7 @@ class Clipless(Strategy):
 
         def total(y_pred, added):
             losses.refuse_additional(added)
-            values, norms = model.loss.limited(y, y_pred, limit)
+            values, norms = (ops.cast(t, "float32") for t in model.loss.limited(y, y_pred, limit))
             values = ops.where(weight > 0, values * weight, 0.0)
             return ops.sum(values), norms
 

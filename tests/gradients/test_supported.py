@@ -35,6 +35,15 @@ class Noisy(L.Layer):
         return x * self.scale + keras.random.normal(ops.shape(x), seed=self.seed)
 
 
+class WideWeight(L.Layer):
+    def build(self, shape):
+        self.scale = self.add_weight(shape=(shape[-1],), dtype="float64")
+
+    def call(self, x):
+        return x * ops.cast(self.scale, x.dtype)
+
+
+@pytest.mark.filterwarnings("ignore:Explicitly requested dtype")  # JAX has no float64 unless asked
 @pytest.mark.parametrize(
     "layer, words",
     [
@@ -45,6 +54,8 @@ class Noisy(L.Layer):
         (L.Dense(3, kernel_regularizer="l2"), ("regulariser", "weight_decay")),
         (L.Dense(3, dtype="bfloat16"), ("bfloat16", "float32")),
         (L.Dense(3, dtype="mixed_float16"), ("float16", "float32")),
+        (L.Dense(3, dtype="float64"), ("'dense", "float64", "Use float32")),
+        (WideWeight(), ("wide_weight", "float64", "Use float32")),
         (Noisy(), ("draws random numbers", "Dropout")),
         (Centre(), ("depends on the other examples", "each row alone")),
     ],
@@ -63,13 +74,83 @@ def test_nested_layers_are_found():
 
 
 def test_rows_in_another_order_are_found():
-    model = keras.Sequential([keras.Input((3, 4)), Reorder(), L.Dense(3), Reorder(), L.Dense(2)])
+    model = keras.Sequential([keras.Input((5, 4)), Reorder(), L.Dense(3), Reorder(), L.Dense(2)])
     with pytest.raises(ValueError, match="reorders the rows"):
         gradients.supported(model)
     # Where the sizes do not agree, the engine itself notices.
-    model = keras.Sequential([keras.Input((5, 4)), Reorder(), L.Dense(3), Reorder(), L.Dense(2)])
+    model = keras.Sequential([keras.Input((3, 4)), Reorder(), L.Dense(3), Reorder(), L.Dense(2)])
     with pytest.raises(Exception, match="."):
         gradients.supported(model)
+
+
+class Moved(L.Layer):
+    """Puts the rows of a batch in another order."""
+
+    def __init__(self, move):
+        super().__init__()
+        self.move = move
+
+    def call(self, x):
+        return self.move(x)
+
+
+@pytest.mark.parametrize(
+    "move",
+    [
+        lambda h: ops.flip(h, axis=0),
+        lambda h: ops.roll(h, 3, axis=0),
+        lambda h: ops.roll(h, 5, axis=0),
+        lambda h: ops.roll(h, -7, axis=0),
+        lambda h: ops.concatenate([h[:1], h[2:3], h[1:2], h[3:]], axis=0),
+        lambda h: ops.concatenate([h[:-1], h[-1:] + h[:1]], axis=0),
+    ],
+    ids=("flip", "roll3", "roll5", "roll7", "swap", "last"),
+)
+def test_rows_in_another_order_behind_the_last_weight_are_found(move):
+    inputs = keras.Input((4,))
+    with pytest.raises(ValueError, match="reorders the rows"):
+        gradients.supported(keras.Model(inputs, Moved(move)(L.Dense(3)(inputs))))
+
+
+def test_no_size_that_runs_is_no_acceptance():
+    """8 tokens do not fit a kernel of 9."""
+
+    def wide(kernel, *middle):
+        convolution = L.Conv1D(4, kernel, padding="valid")
+        return keras.Sequential([keras.Input((None, 4)), convolution, *middle, L.GlobalAveragePooling1D(), L.Dense(2)])
+
+    gradients.supported(wide(9))
+    with pytest.raises(ValueError, match="depends on the other examples"):
+        gradients.supported(wide(9, Centre()))
+    with pytest.raises(ValueError, match="cannot be searched.*8, 32, 128.*full shape.*Received"):
+        gradients.supported(wide(129, Centre()))
+
+
+def test_what_is_not_finite_is_not_accepted():
+    with pytest.raises(ValueError, match="cannot be searched.*not finite"):
+        gradients.supported(around(Moved(lambda x: ops.log(-ops.abs(x)) + ops.mean(x))))
+    # Made-up inputs above 0 are tried too.
+    inputs = keras.Input((4,))
+    gradients.supported(keras.Model(inputs, L.Dense(2)(Moved(ops.log)(inputs))))
+    with pytest.raises(ValueError, match="depends on the other examples"):
+        gradients.supported(keras.Model(inputs, L.Dense(2)(Moved(lambda x: ops.log(x) + ops.mean(x))(inputs))))
+
+
+class Remembers(L.Layer):
+    def build(self, shape):
+        self.m = self.add_weight(shape=(shape[-1],), trainable=False)
+
+    def call(self, x):
+        self.m.assign(0.9 * self.m + 0.1 * ops.mean(x, axis=0))
+        return x
+
+
+def test_statistics_kept_by_the_forward_pass_are_found():
+    model = around(Remembers())
+    before = [np.asarray(v) for v in model.variables]
+    with pytest.raises(ValueError, match="remembers/variable.* is changed by the forward pass"):
+        gradients.supported(model)
+    assert all((np.asarray(v) == b).all() for v, b in zip(model.variables, before, strict=True))
 
 
 def test_mixing_is_found_where_a_size_is_not_known():

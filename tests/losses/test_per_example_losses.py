@@ -56,6 +56,51 @@ def test_losses_that_mix_examples(loss, y):
         losses.check_per_example(loss, y, (None, 3))
 
 
+def logarithm(y_true, y_pred):
+    return keras.ops.log(keras.ops.cast(y_true, "float32") - 2.0) * y_pred[:, 0]
+
+
+LATE = np.array([5, 6, 7, 5, 6, 7])
+
+
+@pytest.mark.parametrize("kind", ["int64", "float32"])
+@pytest.mark.parametrize(
+    "mixing",
+    [
+        lambda y, p: logarithm(y, p) + keras.ops.mean(p),
+        lambda y, p: keras.ops.where(keras.ops.cast(y, "float32") < 7.0, keras.ops.mean(p), p[:, 0]),
+        lambda y, p: keras.ops.where(keras.ops.abs(keras.ops.cast(y, "float32") - 6.0) < 0.5, keras.ops.mean(p), 1.0),
+    ],
+    ids=("logarithm", "end", "inside"),
+)
+def test_losses_that_mix_on_the_labels_that_are_there(mixing, kind):
+    with pytest.raises(ValueError, match="mixes examples"):
+        losses.check_per_example(mixing, LATE.astype(kind), (None, 3))
+    losses.check_per_example(logarithm, LATE.astype(kind), (None, 3))
+
+
+def test_a_loss_that_is_finite_nowhere_is_refused():
+    with pytest.raises(ValueError, match="cannot be searched.*_logs.*Keep it finite"):
+        losses.check_per_example(_logs, LATE, (None, 3))
+    # Times and events: a range for each entry, so that no time is 0.
+    times = np.array([[3.0, 0.0], [0.5, 1.0], [2.0, 1.0]], "float32")
+    losses.check_per_example(lambda y, p: keras.ops.log(y[:, 0]) * p[:, 0] + y[:, 1], times, (None, 2))
+    # A loss of outputs above 1, and labels that are missing.
+    losses.check_per_example(lambda y, p: keras.ops.log(p[:, 0] - 1.0), LATE, (None, 3))
+    missing = np.array([[1.0, np.nan], [np.nan, np.nan], [2.0, np.nan]], "float32")
+    losses.check_per_example(keras.losses.MeanSquaredError(), missing, (None, 2))
+
+
+def _logs(y, p):
+    return keras.ops.log(-1.0 - keras.ops.abs(p[:, 0])) + keras.ops.mean(p)
+
+
+@pytest.mark.parametrize("y", [[-1, 1, 1, -1], [0, 1, 1, 0]])
+@pytest.mark.parametrize("kind", ["int64", "float32"])
+def test_signs_and_bits_are_accepted(y, kind):
+    losses.check_per_example(keras.losses.Hinge(), np.array(y, kind)[:, None], (None, 1))
+
+
 def test_labels_are_checked():
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     with pytest.raises(ValueError, match="class indices"):

@@ -114,6 +114,26 @@ def test_the_threshold_is_part_of_the_file(tmp_path):
     assert float(a.numpy()) == float(b.numpy()) != 1.0
 
 
+@pytest.mark.backend_free  # JAX computes in float32 in any case
+@pytest.mark.parametrize(
+    "strategy",
+    [strategies.Clipless(), strategies.Clipless(quantile=0.3), strategies.DPSGD(0.3)],
+    ids=("clipless", "quantile", "dpsgd"),
+)
+def test_a_loss_in_float64_trains_as_one_in_float32(strategy):
+    x, y = data()
+    found = []
+    for dtype in ("float32", "float64"):
+        model = lipdp.DP_Sequential([layers.BoundedInput((4,), norm=2.0), layers.SpectralDense(3)])
+        model.set_weights([np.full_like(w, 0.1) for w in model.get_weights()])
+        loss = losses.CategoricalCrossentropy(temperature=3.0, clip=0.4, dtype=dtype)
+        model.compile(keras.optimizers.SGD(1.0), loss=loss)
+        model.fit(x, y, noise_multiplier=1.0, strategy=strategy, seed=1, steps_per_epoch=2, **FIT)
+        found.append([*model.get_weights(), model.evaluate(x, y, verbose=0)])
+    for a, b in zip(*found, strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-5)
+
+
 @pytest.mark.backend_free
 def test_a_run_resumes_where_the_threshold_was(tmp_path):
     def make():
