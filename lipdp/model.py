@@ -265,7 +265,8 @@ class _PrivateTraining:
         """Loads weights, optimizer state and ledger; all of it or, after an error, nothing.
 
         Raises:
-            ValueError: the file has no ledger, or its ledger would make this model forget releases.
+            ValueError: the file has no ledger, or its ledger would make this model forget releases: that of another
+                model, or of a copy of this one that went on by itself.
         """
         if self.compiled:
             self.optimizer.build(self.trainable_variables)

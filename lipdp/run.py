@@ -1,13 +1,14 @@
 """What a model remembers about its own training: plan, ledger and settings."""
 
 import json
+import operator
 import uuid
 from dataclasses import dataclass
 
 import numpy as np
 
 from lipdp import accounting
-from lipdp.ledger import Ledger
+from lipdp.ledger import Ledger, Release
 from lipdp.plan import Plan
 from lipdp.privacy import Privacy
 
@@ -29,7 +30,8 @@ class Run:
 
     Attributes:
         ledger: Everything released so far.
-        history: Random name of the ledger's history; copies of one model share it.
+        history: Where the ledger comes from: pairs of the random name of a `Run` that charged to it, and how many
+            releases there were before. Copies of one model share it until one of them goes on.
         plan: The plan of the last `fit`, or None.
         request: The arguments that made the plan: a `fit` with the same ones continues it.
         plan_start: Number of updates in the ledger when the plan began.
@@ -48,7 +50,8 @@ class Run:
 
     def __init__(self):
         self.ledger = Ledger()
-        self.history = uuid.uuid4().hex
+        self.history: list[list] = []
+        self._name = uuid.uuid4().hex
         self.plan: Plan | None = None
         self.request: dict | None = None
         self.plan_start = 0
@@ -68,6 +71,12 @@ class Run:
     def updates_left(self) -> int:
         """Updates that the current plan still allows."""
         return 0 if self.plan is None else self.plan.updates - (self.ledger.updates - self.plan_start)
+
+    def charge(self, release: Release, count: int = 1) -> None:
+        """Adds releases to the ledger, before they are made."""
+        if not self.history or self.history[-1][0] != self._name:
+            self.history = [*self.history, [self._name, self.ledger.releases]]
+        self.ledger.charge(release, count)
 
     def privacy(self) -> Privacy:
         return Privacy(
@@ -213,30 +222,44 @@ class Run:
         return np.frombuffer(json.dumps(state).encode(), np.uint8)
 
     def restore(self, array) -> None:
-        """Takes over the state of a file.
+        """Takes over the state of a file; all of it or, after an error, nothing.
 
-        A model that has itself released something keeps the longer ledger of one history, and refuses
-        the file of another: forgetting a release would understate epsilon.
+        A model that has itself released something keeps the longer ledger, and refuses a file unless one of the
+        two ledgers is the other one, gone on with: forgetting a release would understate epsilon.
         """
         try:
             state = json.loads(np.asarray(array, np.uint8).tobytes())
             ledger = Ledger.from_json(json.dumps(state["ledger"]))
-            plan = Plan.from_dict(state["plan"]) if state["plan"] else None
             history = state["history"]
-            adaptive = state.get("adaptive")  # files of earlier versions lack it
+            if isinstance(history, str):  # files of earlier versions hold the first name only
+                history = [[history, 0]] if ledger.releases else []
             key = state.get("pass_key")  # files of earlier versions lack it
-            rest = [state[k] for k in ("request", "plan_start", "noise_std", "seeded", "logged")]
-        except (KeyError, TypeError, UnicodeDecodeError, json.JSONDecodeError) as error:
+            taken = {
+                "ledger": ledger,
+                "history": [[str(name), int(start)] for name, start in history],
+                "plan": Plan.from_dict(state["plan"]) if state["plan"] else None,
+                "request": state["request"],
+                "plan_start": int(state["plan_start"]),
+                "noise_std": tuple(map(float, state["noise_std"])),
+                "seeded": bool(state["seeded"]),
+                "logged": tuple(map(str, state["logged"])),
+                "pass_key": None if key is None else tuple(key),
+                "adaptive": state.get("adaptive"),  # files of earlier versions lack it
+            }
+        except (AttributeError, KeyError, TypeError, UnicodeDecodeError, json.JSONDecodeError) as error:
             raise ValueError(f"The privacy ledger in the file is corrupt: {error!r}. Nothing was loaded.") from error
-        if self.ledger.releases and history != self.history:
+        if not self._shares(ledger, taken["history"]):
             raise ValueError(
                 f"This model has released {self.ledger.updates} updates of its own, which loading another model's "
-                "ledger would forget. Load the file into a new model."
+                "ledger would forget, be it a copy of this one that went on by itself. Received: a file with "
+                f"{ledger.updates} updates. Load the file into a new model."
             )
-        if ledger.releases < self.ledger.releases:
-            return
-        self.ledger, self.history, self.plan = ledger, history, plan
-        self.request, self.plan_start, noise_std, self.seeded, logged = rest
-        self.noise_std, self.logged = tuple(noise_std), tuple(logged)
-        self.pass_key = None if key is None else tuple(key)
-        self.adaptive = adaptive
+        if ledger.releases >= self.ledger.releases:
+            vars(self).update(taken)
+
+    def _shares(self, ledger: Ledger, history) -> bool:
+        """Whether this ledger and that one are two moments of one history."""
+        shorter, longer = sorted((self.ledger, ledger), key=lambda each: each.releases)
+        # Equal releases are not enough: two copies may have made the same ones, each with noise of its own.
+        origins = ([part for part in each if part[1] < shorter.releases] for each in (self.history, history))
+        return longer.continues(shorter) and operator.eq(*origins)
