@@ -119,7 +119,8 @@ class _PrivateTraining:
             delta: Probability parameter of the guarantee, below 1 / N.
             strategy: `"clipless"` or an object of `lipdp.strategies`.
             accountant: `"pld"`, `"rdp"`, `"autodp"` or `"filter"`, which also covers noise and length of
-                later fits chosen while looking at earlier ones.
+                later fits chosen while looking at earlier ones. Its budget, delta, `examples_per_person` and
+                neighbouring relation are those of the first fit.
             physical_batch_size: Rows processed at once; a larger update is computed in several chunks,
                 with one draw of noise. Default: the whole update at once, or, for strategies that clip on a
                 CPU with TensorFlow, as many rows as are fastest.

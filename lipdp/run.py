@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lipdp import accounting
+from lipdp.accounting.mechanism import default_relation
 from lipdp.ledger import Ledger, Release
 from lipdp.plan import Plan
 from lipdp.privacy import Privacy
@@ -109,7 +110,7 @@ class Run:
             )
         request = request | {"accountant": self._accountant(request, wanted)}
         if request["epsilon"] is None and request["accountant"].startswith("filter:"):
-            request["epsilon"] = float(request["accountant"].split(":")[2])  # nothing may pass the filter's budget
+            request["epsilon"] = _filter_settings(request["accountant"])[1]  # nothing may pass the filter's budget
         epsilon, noise, delta = request["epsilon"], request["noise_multiplier"], request["delta"]
         public = {k: request[k] for k in _PUBLIC}
         if epsilon is None and noise is None:
@@ -143,51 +144,51 @@ class Run:
         return Plan(updates=min(allowed, wanted), noise_multiplier=noise, epsilon=epsilon, **public)
 
     def _accountant(self, request, wanted) -> str:
-        """The name of the accountant; a filter gets its order and budget once, before the first release."""
-        name, delta = request["accountant"], request["delta"]
-        if name != "filter":
-            if accounting.check_name(name).startswith("filter:") and self.ledger.updates:
-                if self.plan is None or name != self.plan.accountant:
-                    raise ValueError(
-                        "Order and budget of a filter are fixed before the first release. Received: "
-                        f"accountant={name!r} after {self.ledger.updates} updates. Use accountant='filter' for "
-                        "the one there is, or a new model."
-                    )
-            return name
-        fixed = self.plan.accountant if self.plan and self.ledger.updates else None
-        if fixed is None and not self.ledger.updates:
-            if request["epsilon"] is None:
+        """The name of the accountant; a filter has its order, budget and unit from before the first release."""
+        name, present = request["accountant"], self.plan.accountant if self.plan and self.ledger.updates else None
+        if name == "filter":
+            if present is None:
+                name = _planned_filter(request, wanted)
+            elif not present.startswith("filter:"):
                 raise ValueError(
-                    "A filter needs a budget that is fixed in advance. Received: accountant='filter', epsilon=None. "
-                    "Pass the largest epsilon you may ever want to spend."
+                    "A filter must be there before the first release: its order and budget may not depend on results. "
+                    f"Received: accountant='filter' after {self.ledger.updates} updates under {present!r}. Use "
+                    f"accountant={present!r}, or build a new model."
                 )
-            run = {
-                "sampling_probability": request["batch_size"] / request["num_examples"],
-                "updates": wanted,
-                "sampler": request["sampler"],
-                "group_size": request["examples_per_person"],
-                "num_examples": request["num_examples"],
-                "capacity": request["capacity"],
-            }
-            noise = request["noise_multiplier"] or accounting.calibrate(
-                epsilon=request["epsilon"], delta=delta, accountant="rdp", **run
-            )
-            mechanism = accounting.Mechanism.of_updates(noise_multiplier=noise, **run)
-            return accounting.plan_filter(epsilon=request["epsilon"], delta=delta, mechanism=mechanism)
-        if not str(fixed).startswith("filter:"):
-            raise ValueError(
-                "A filter must be there before the first release: its order and budget may not depend on results. "
-                f"Received: accountant='filter' after {self.ledger.updates} updates under {fixed!r}. Use "
-                f"accountant={fixed!r}, or build a new model."
-            )
-        order, budget, fixed_delta = map(float, fixed.split(":")[1:])
-        wish = request["epsilon"]
+            else:
+                name = present
+        if not accounting.check_name(name).startswith("filter:"):
+            return name
+        if present is not None:
+            if name != present:
+                raise ValueError(
+                    "Order and budget of a filter are fixed before the first release. Received: "
+                    f"accountant={name!r} after {self.ledger.updates} updates. Use accountant='filter' for "
+                    "the one there is, or a new model."
+                )
+            self._refuse_other_unit(request)
+        _, budget, fixed_delta = _filter_settings(name)
+        wish, delta = request["epsilon"], request["delta"]
         if delta != fixed_delta or (wish is not None and wish > budget):
             raise ValueError(
                 "The filter's budget was fixed before the first release and cannot grow. Received: "
-                f"epsilon={wish!r}, delta={delta!r}; fixed: epsilon={budget!r}, delta={fixed_delta!r}. Pass less."
+                f"epsilon={wish!r}, delta={delta!r}; fixed: epsilon={budget!r}, delta={fixed_delta!r}. Pass no larger "
+                "epsilon and this delta."
             )
-        return fixed
+        return name
+
+    def _refuse_other_unit(self, request) -> None:
+        """Refuses to change what a filter protects: it bounds the cost of one unit only on the paths not taken."""
+        persons = request["examples_per_person"]
+        unit = (persons, default_relation(request["sampler"], persons))
+        fixed = (self.plan.examples_per_person, self.plan.neighbouring_relation)
+        if unit != fixed:
+            raise ValueError(
+                "A filter protects one unit, fixed before the first release. Received: "
+                f"examples_per_person={unit[0]} and sampling={request['sampler']!r} (relation {unit[1]!r}); fixed: "
+                f"examples_per_person={fixed[0]} and relation {fixed[1]!r}. Pass what was fixed, or build a new model "
+                "(its cost adds up outside of this ledger)."
+            )
 
     def _refuse_spent(self, epsilon, delta, accountant, group_size) -> None:
         used = self.ledger.epsilon(delta, accountant, group_size)
@@ -263,3 +264,29 @@ class Run:
         # Equal releases are not enough: two copies may have made the same ones, each with noise of its own.
         origins = ([part for part in each if part[1] < shorter.releases] for each in (self.history, history))
         return longer.continues(shorter) and operator.eq(*origins)
+
+
+def _filter_settings(name: str) -> tuple[float, float, float]:
+    """Order, budget and delta of the filter with this name."""
+    order, budget, delta = map(float, name.split(":")[1:])
+    return order, budget, delta
+
+
+def _planned_filter(request: dict, wanted: int) -> str:
+    """The name of the filter whose order suits the planned run."""
+    if request["epsilon"] is None:
+        raise ValueError(
+            "A filter needs a budget that is fixed in advance. Received: accountant='filter', epsilon=None. "
+            "Pass the largest epsilon you may ever want to spend."
+        )
+    run = {
+        "sampling_probability": request["batch_size"] / request["num_examples"],
+        "updates": wanted,
+        "sampler": request["sampler"],
+        "group_size": request["examples_per_person"],
+        "num_examples": request["num_examples"],
+        "capacity": request["capacity"],
+    }
+    budget = {"epsilon": request["epsilon"], "delta": request["delta"]}
+    noise = request["noise_multiplier"] or accounting.calibrate(**budget, accountant="rdp", **run)
+    return accounting.plan_filter(**budget, mechanism=accounting.Mechanism.of_updates(noise_multiplier=noise, **run))
