@@ -60,6 +60,18 @@ def test_a_resumed_run_repeats_an_uninterrupted_one(tmp_path):
         np.testing.assert_array_equal(a, b)
 
 
+def test_a_compiled_model_is_saved_before_its_first_fit(tmp_path):
+    model = mlp()
+    model.save(tmp_path / "m.keras")
+    loaded = keras.saving.load_model(tmp_path / "m.keras")
+    assert all(np.array_equal(p, q) for p, q in zip(weights(model), weights(loaded), strict=True))
+    for each in (model, loaded):
+        each.fit(*blobs(), steps_per_epoch=2, noise_multiplier=4.0, seed=1, **FIT)
+        assert each.run.ledger.updates == 2
+    for p, q in zip(weights(model), weights(loaded), strict=True):
+        np.testing.assert_array_equal(p, q)
+
+
 def test_weight_files_carry_the_ledger(tmp_path):
     model = trained()
     model.save_weights(tmp_path / "m.weights.h5")
@@ -92,8 +104,6 @@ def forks(tmp_path, releases):
     model = mlp()
     if releases:
         model.fit(*blobs(), steps_per_epoch=releases, noise_multiplier=4.0, **FIT)
-    else:
-        model.optimizer.build(model.trainable_variables)
     model.save(tmp_path / "early.keras")
     return keras.saving.load_model(tmp_path / "early.keras"), keras.saving.load_model(tmp_path / "early.keras")
 
