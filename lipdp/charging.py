@@ -16,7 +16,7 @@ class Charge(keras.callbacks.Callback):
             raise RuntimeError("The privacy budget of this run is spent; no update was executed.")
         self._left -= count
         if self._release is not None:
-            self._run.ledger.charge(self._release, count)
+            self._run.charge(self._release, count)
 
     def on_train_batch_end(self, batch, logs=None):
         self._run.executing = True

@@ -171,7 +171,7 @@ class Conductor:
         thresholds, limits = proposal.thresholds(rng, proposed), proposal.limits[proposed].astype("float32")
         shares = (1.0 / (proposal.probabilities[proposed] * budget.num_examples)).astype("float32")
         budget.charge_update()
-        run.ledger.charge(self._gradient)
+        run.charge(self._gradient)
         self._note()
         norms = np.empty(len(proposed), "float32")
         for rows, part in self._chunks(len(proposed)):
@@ -222,10 +222,10 @@ class Conductor:
 
     def _release(self, kind: str, charge, value: float, noise_multiplier: float, sensitivity: float) -> float:
         """Charges a number, then draws it with noise."""
-        ledger = self._model.run.ledger
-        rng = sampling.statistics_rng(self._seed, ledger.releases)
+        run = self._model.run
+        rng = sampling.statistics_rng(self._seed, run.ledger.releases)
         charge()
-        ledger.charge(self._described(kind, noise_multiplier, sensitivity))
+        run.charge(self._described(kind, noise_multiplier, sensitivity))
         self._note()
         return float(value + noise_multiplier * sensitivity * rng.normal())
 

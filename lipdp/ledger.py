@@ -218,6 +218,17 @@ class Ledger:
             found += _passes(releases, group_size)
         return tuple(found)
 
+    def continues(self, other: "Ledger") -> bool:
+        """Returns whether this ledger is `other` with nothing or more charged to it."""
+        earlier, mine = other.entries, self.entries
+        if not earlier:
+            return True
+        last = len(earlier) - 1
+        if len(mine) <= last or mine[:last] != earlier[:last] or mine[last].count < earlier[last].count:
+            return False
+        # Later charges may have been added to the last entry.
+        return dataclasses.replace(mine[last], count=earlier[last].count) == earlier[last]
+
     def position(self, release: Release) -> int:
         """Returns how many updates the stream of `release` has made: where a resumed pass goes on."""
         key = (release.stream, release.sampler, release.num_examples, release.batch_size)

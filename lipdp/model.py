@@ -119,7 +119,8 @@ class _PrivateTraining:
             delta: Probability parameter of the guarantee, below 1 / N.
             strategy: `"clipless"` or an object of `lipdp.strategies`.
             accountant: `"pld"`, `"rdp"`, `"autodp"` or `"filter"`, which also covers noise and length of
-                later fits chosen while looking at earlier ones.
+                later fits chosen while looking at earlier ones. Its budget, delta, `examples_per_person` and
+                neighbouring relation are those of the first fit.
             physical_batch_size: Rows processed at once; a larger update is computed in several chunks,
                 with one draw of noise. Default: the whole update at once, or, for strategies that clip on a
                 CPU with TensorFlow, as many rows as are fastest.
@@ -265,7 +266,8 @@ class _PrivateTraining:
         """Loads weights, optimizer state and ledger; all of it or, after an error, nothing.
 
         Raises:
-            ValueError: the file has no ledger, or its ledger would make this model forget releases.
+            ValueError: the file has no ledger, or its ledger would make this model forget releases: that of another
+                model, or of a copy of this one that went on by itself.
         """
         if self.compiled:
             self.optimizer.build(self.trainable_variables)

@@ -37,7 +37,7 @@ class PrivateOptimizer:
                 raise ValueError(f"{reason} Received: {argument}={kwargs[argument]!r}.")
         super().__init__(*args, **kwargs)
         self.strategy, self.expected_batch, self.strategy_state = None, None, ()
-        self.repeatable = False
+        self.repeatable, self.noise_key = False, None
 
     def check(self) -> None:
         """Refuses what would change the noise after it was drawn, also where it was set on the optimizer itself."""
@@ -158,6 +158,8 @@ class PrivateOptimizer:
         super().apply(grads, trainable_variables)
 
     def save_own_variables(self, store):
+        if not self.built:  # before the first `fit`: there is no state yet
+            return
         held = {id(v) for v in self.strategy_state}
         for i, variable in enumerate(v for v in self.variables if id(v) not in held):
             value = variable.numpy()
@@ -167,6 +169,8 @@ class PrivateOptimizer:
             store[f"strategy_{i}"] = variable.numpy()
 
     def load_own_variables(self, store):
+        if not list(store.keys()):
+            return
         names = sorted((k for k in store.keys() if k.startswith("strategy_")), key=lambda k: int(k.split("_")[1]))
         # Without them Keras' own rules apply: variables by position.
         self.hold([])

@@ -110,15 +110,21 @@ class Privacy:
             group_size: how many examples change together; default: all those of one person, usually 1.
 
         Returns:
-            A float of at least 0; for a filter and for DPIS the budget, which also covers what was chosen on the way.
+            A float of at least 0; for a filter and for DPIS the budget, which also covers what was chosen on the way;
+            infinity where more than a filter's budget was released.
 
         Raises:
-            ValueError: when an argument is out of range, no cost is known for groups under this sampler, or the
-                accountant does not cover adaptive releases.
+            ValueError: when an argument is out of range, no cost is known for groups under this sampler or accountant,
+                or the accountant does not cover adaptive releases.
         """
         size = self._persons if group_size is None else checks.integer("group_size", group_size)
         if size == 0:
             return 0.0
+        if self._filtered() and size != self._persons:
+            raise ValueError(
+                "No cost is known for groups under a filter: it kept its budget for one unit, and other groups may "
+                f"have cost more on other paths. Received: group_size={size}. Ask for group_size={self._persons}."
+            )
         delta = self._delta if delta is None else delta
         self._ledger.check_accountant(self._accountant)
         return accounting.guarantee(self._ledger.mechanisms(size), delta, self._accountant)
@@ -219,6 +225,8 @@ class Privacy:
     def _headline(self, facts) -> str:
         if not facts["releases"]:
             return f"Nothing has been released yet: epsilon = 0 at delta = {self._delta:g}."
+        if facts["epsilon"] is None and self._filtered():
+            return f"There is NO finite guarantee at delta = {self._delta:g}: the filter's budget was exceeded."
         if facts["epsilon"] is None:
             return f"There is NO finite guarantee at delta = {self._delta:g}: the noise is too small."
         return (

@@ -1,13 +1,15 @@
 """What a model remembers about its own training: plan, ledger and settings."""
 
 import json
+import operator
 import uuid
 from dataclasses import dataclass
 
 import numpy as np
 
 from lipdp import accounting
-from lipdp.ledger import Ledger
+from lipdp.accounting.mechanism import default_relation
+from lipdp.ledger import Ledger, Release
 from lipdp.plan import Plan
 from lipdp.privacy import Privacy
 
@@ -30,7 +32,8 @@ class Run:
 
     Attributes:
         ledger: Everything released so far.
-        history: Random name of the ledger's history; copies of one model share it.
+        history: Where the ledger comes from: pairs of the random name of a `Run` that charged to it, and how many
+            releases there were before. Copies of one model share it until one of them goes on.
         plan: The plan of the last `fit`, or None.
         request: The arguments that made the plan: a `fit` with the same ones continues it.
         plan_start: Number of updates in the ledger when the plan began.
@@ -49,7 +52,8 @@ class Run:
 
     def __init__(self):
         self.ledger = Ledger()
-        self.history = uuid.uuid4().hex
+        self.history: list[list] = []
+        self._name = uuid.uuid4().hex
         self.plan: Plan | None = None
         self.request: dict | None = None
         self.plan_start = 0
@@ -69,6 +73,12 @@ class Run:
     def updates_left(self) -> int:
         """Updates that the current plan still allows."""
         return 0 if self.plan is None else self.plan.updates - (self.ledger.updates - self.plan_start)
+
+    def charge(self, release: Release, count: int = 1) -> None:
+        """Adds releases to the ledger, before they are made."""
+        if not self.history or self.history[-1][0] != self._name:
+            self.history = [*self.history, [self._name, self.ledger.releases]]
+        self.ledger.charge(release, count)
 
     def privacy(self) -> Privacy:
         return Privacy(
@@ -101,7 +111,7 @@ class Run:
             )
         request = request | {"accountant": self._accountant(request, wanted)}
         if request["epsilon"] is None and request["accountant"].startswith("filter:"):
-            request["epsilon"] = float(request["accountant"].split(":")[2])  # nothing may pass the filter's budget
+            request["epsilon"] = _filter_settings(request["accountant"])[1]  # nothing may pass the filter's budget
         epsilon, noise, delta = request["epsilon"], request["noise_multiplier"], request["delta"]
         public = {k: request[k] for k in _PUBLIC}
         if epsilon is None and noise is None:
@@ -135,51 +145,51 @@ class Run:
         return Plan(updates=min(allowed, wanted), noise_multiplier=noise, epsilon=epsilon, **public)
 
     def _accountant(self, request, wanted) -> str:
-        """The name of the accountant; a filter gets its order and budget once, before the first release."""
-        name, delta = request["accountant"], request["delta"]
-        if name != "filter":
-            if accounting.check_name(name).startswith("filter:") and self.ledger.updates:
-                if self.plan is None or name != self.plan.accountant:
-                    raise ValueError(
-                        "Order and budget of a filter are fixed before the first release. Received: "
-                        f"accountant={name!r} after {self.ledger.updates} updates. Use accountant='filter' for "
-                        "the one there is, or a new model."
-                    )
-            return name
-        fixed = self.plan.accountant if self.plan and self.ledger.updates else None
-        if fixed is None and not self.ledger.updates:
-            if request["epsilon"] is None:
+        """The name of the accountant; a filter has its order, budget and unit from before the first release."""
+        name, present = request["accountant"], self.plan.accountant if self.plan and self.ledger.updates else None
+        if name == "filter":
+            if present is None:
+                name = _planned_filter(request, wanted)
+            elif not present.startswith("filter:"):
                 raise ValueError(
-                    "A filter needs a budget that is fixed in advance. Received: accountant='filter', epsilon=None. "
-                    "Pass the largest epsilon you may ever want to spend."
+                    "A filter must be there before the first release: its order and budget may not depend on results. "
+                    f"Received: accountant='filter' after {self.ledger.updates} updates under {present!r}. Use "
+                    f"accountant={present!r}, or build a new model."
                 )
-            run = {
-                "sampling_probability": request["batch_size"] / request["num_examples"],
-                "updates": wanted,
-                "sampler": request["sampler"],
-                "group_size": request["examples_per_person"],
-                "num_examples": request["num_examples"],
-                "capacity": request["capacity"],
-            }
-            noise = request["noise_multiplier"] or accounting.calibrate(
-                epsilon=request["epsilon"], delta=delta, accountant="rdp", **run
-            )
-            mechanism = accounting.Mechanism.of_updates(noise_multiplier=noise, **run)
-            return accounting.plan_filter(epsilon=request["epsilon"], delta=delta, mechanism=mechanism)
-        if not str(fixed).startswith("filter:"):
-            raise ValueError(
-                "A filter must be there before the first release: its order and budget may not depend on results. "
-                f"Received: accountant='filter' after {self.ledger.updates} updates under {fixed!r}. Use "
-                f"accountant={fixed!r}, or build a new model."
-            )
-        order, budget, fixed_delta = map(float, fixed.split(":")[1:])
-        wish = request["epsilon"]
+            else:
+                name = present
+        if not accounting.check_name(name).startswith("filter:"):
+            return name
+        if present is not None:
+            if name != present:
+                raise ValueError(
+                    "Order and budget of a filter are fixed before the first release. Received: "
+                    f"accountant={name!r} after {self.ledger.updates} updates. Use accountant='filter' for "
+                    "the one there is, or a new model."
+                )
+            self._refuse_other_unit(request)
+        _, budget, fixed_delta = _filter_settings(name)
+        wish, delta = request["epsilon"], request["delta"]
         if delta != fixed_delta or (wish is not None and wish > budget):
             raise ValueError(
                 "The filter's budget was fixed before the first release and cannot grow. Received: "
-                f"epsilon={wish!r}, delta={delta!r}; fixed: epsilon={budget!r}, delta={fixed_delta!r}. Pass less."
+                f"epsilon={wish!r}, delta={delta!r}; fixed: epsilon={budget!r}, delta={fixed_delta!r}. Pass no larger "
+                "epsilon and this delta."
             )
-        return fixed
+        return name
+
+    def _refuse_other_unit(self, request) -> None:
+        """Refuses to change what a filter protects: it bounds the cost of one unit only on the paths not taken."""
+        persons = request["examples_per_person"]
+        unit = (persons, default_relation(request["sampler"], persons))
+        fixed = (self.plan.examples_per_person, self.plan.neighbouring_relation)
+        if unit != fixed:
+            raise ValueError(
+                "A filter protects one unit, fixed before the first release. Received: "
+                f"examples_per_person={unit[0]} and sampling={request['sampler']!r} (relation {unit[1]!r}); fixed: "
+                f"examples_per_person={fixed[0]} and relation {fixed[1]!r}. Pass what was fixed, or build a new model "
+                "(its cost adds up outside of this ledger)."
+            )
 
     def _refuse_spent(self, epsilon, delta, accountant, group_size) -> None:
         used = self.ledger.epsilon(delta, accountant, group_size)
@@ -214,30 +224,70 @@ class Run:
         return np.frombuffer(json.dumps(state).encode(), np.uint8)
 
     def restore(self, array) -> None:
-        """Takes over the state of a file.
+        """Takes over the state of a file; all of it or, after an error, nothing.
 
-        A model that has itself released something keeps the longer ledger of one history, and refuses
-        the file of another: forgetting a release would understate epsilon.
+        A model that has itself released something keeps the longer ledger, and refuses a file unless one of the
+        two ledgers is the other one, gone on with: forgetting a release would understate epsilon.
         """
         try:
             state = json.loads(np.asarray(array, np.uint8).tobytes())
             ledger = Ledger.from_json(json.dumps(state["ledger"]))
-            plan = Plan.from_dict(state["plan"]) if state["plan"] else None
             history = state["history"]
-            adaptive = state.get("adaptive")  # files of earlier versions lack it
+            if isinstance(history, str):  # files of earlier versions hold the first name only
+                history = [[history, 0]] if ledger.releases else []
             key = state.get("pass_key")  # files of earlier versions lack it
-            rest = [state[k] for k in ("request", "plan_start", "noise_std", "seeded", "logged")]
-        except (KeyError, TypeError, UnicodeDecodeError, json.JSONDecodeError) as error:
+            taken = {
+                "ledger": ledger,
+                "history": [[str(name), int(start)] for name, start in history],
+                "plan": Plan.from_dict(state["plan"]) if state["plan"] else None,
+                "request": state["request"],
+                "plan_start": int(state["plan_start"]),
+                "noise_std": tuple(map(float, state["noise_std"])),
+                "seeded": bool(state["seeded"]),
+                "logged": tuple(map(str, state["logged"])),
+                "pass_key": None if key is None else tuple(key),
+                "adaptive": state.get("adaptive"),  # files of earlier versions lack it
+            }
+        except (AttributeError, KeyError, TypeError, UnicodeDecodeError, json.JSONDecodeError) as error:
             raise ValueError(f"The privacy ledger in the file is corrupt: {error!r}. Nothing was loaded.") from error
-        if self.ledger.releases and history != self.history:
+        if not self._shares(ledger, taken["history"]):
             raise ValueError(
                 f"This model has released {self.ledger.updates} updates of its own, which loading another model's "
-                "ledger would forget. Load the file into a new model."
+                "ledger would forget, be it a copy of this one that went on by itself. Received: a file with "
+                f"{ledger.updates} updates. Load the file into a new model."
             )
-        if ledger.releases < self.ledger.releases:
-            return
-        self.ledger, self.history, self.plan = ledger, history, plan
-        self.request, self.plan_start, noise_std, self.seeded, logged = rest
-        self.noise_std, self.logged = tuple(noise_std), tuple(logged)
-        self.pass_key = None if key is None else tuple(key)
-        self.adaptive = adaptive
+        if ledger.releases >= self.ledger.releases:
+            vars(self).update(taken)
+
+    def _shares(self, ledger: Ledger, history) -> bool:
+        """Whether this ledger and that one are two moments of one history."""
+        shorter, longer = sorted((self.ledger, ledger), key=lambda each: each.releases)
+        # Equal releases are not enough: two copies may have made the same ones, each with noise of its own.
+        origins = ([part for part in each if part[1] < shorter.releases] for each in (self.history, history))
+        return longer.continues(shorter) and operator.eq(*origins)
+
+
+def _filter_settings(name: str) -> tuple[float, float, float]:
+    """Order, budget and delta of the filter with this name."""
+    order, budget, delta = map(float, name.split(":")[1:])
+    return order, budget, delta
+
+
+def _planned_filter(request: dict, wanted: int) -> str:
+    """The name of the filter whose order suits the planned run."""
+    if request["epsilon"] is None:
+        raise ValueError(
+            "A filter needs a budget that is fixed in advance. Received: accountant='filter', epsilon=None. "
+            "Pass the largest epsilon you may ever want to spend."
+        )
+    run = {
+        "sampling_probability": request["batch_size"] / request["num_examples"],
+        "updates": wanted,
+        "sampler": request["sampler"],
+        "group_size": request["examples_per_person"],
+        "num_examples": request["num_examples"],
+        "capacity": request["capacity"],
+    }
+    budget = {"epsilon": request["epsilon"], "delta": request["delta"]}
+    noise = request["noise_multiplier"] or accounting.calibrate(**budget, accountant="rdp", **run)
+    return accounting.plan_filter(**budget, mechanism=accounting.Mechanism.of_updates(noise_multiplier=noise, **run))

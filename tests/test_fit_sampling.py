@@ -158,6 +158,29 @@ def test_a_filter_covers_noise_chosen_on_the_way():
         model.fit(*blobs(), epsilon=9.0, **(run | {"accountant": "filter:8:9:1e-05"}))
 
 
+def test_a_filter_keeps_budget_and_unit_under_every_name():
+    model = mlp()
+    run = dict(steps_per_epoch=3, noise_multiplier=20.0, sampling="shuffle", **FIT)
+    for wish, delta in ((3.5, DELTA), (2.0, DELTA / 10.0)):
+        with pytest.raises(ValueError, match="cannot grow.*fixed: epsilon=3.0"):
+            model.fit(*blobs(), epsilon=wish, accountant=f"filter:8.0:3.0:{DELTA!r}", **(run | {"delta": delta}))
+    assert model.run.plan is None and not model.run.ledger.updates
+    model.fit(*blobs(), epsilon=2.0, accountant="filter", **run)
+    name, before = model.run.plan.accountant, state(model)
+    for accountant in ("filter", name):
+        for change, message in (
+            ({"epsilon": 6.0}, "cannot grow.*epsilon=6.0.*fixed: epsilon=2.0"),
+            ({"delta": DELTA / 10.0}, "cannot grow"),
+            ({"examples_per_person": 4}, "one unit.*examples_per_person=4.*fixed: examples_per_person=1"),
+            ({"sampling": "fixed_size"}, "one unit.*'fixed_size'.*'replace_one'.*relation 'zero_out_one'"),
+        ):
+            with pytest.raises(ValueError, match=message):
+                model.fit(*blobs(), accountant=accountant, **(run | {"epsilon": 2.0} | change))
+            assert same(state(model), before)
+    model.fit(*blobs(), epsilon=2.0, accountant=name, **(run | {"sampling": "fixed_order"}))  # the same relation
+    assert model.run.ledger.updates == 6 and model.privacy.epsilon() == pytest.approx(2.0)
+
+
 def test_a_filter_must_be_there_from_the_start():
     model = mlp()
     before = state(model)

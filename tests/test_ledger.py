@@ -6,6 +6,8 @@ import math
 import time
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from lipdp import accounting
 from lipdp.ledger import Ledger, Release
@@ -34,6 +36,20 @@ def test_merges_only_with_the_last_entry():
     assert [entry.count for entry in ledger.entries] == [3, 3, 4]
     assert ledger.updates == 10
     assert len(ledger) == 3
+
+
+@pytest.mark.backend_free
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from([UPDATE, OTHER]), st.integers(1, 3)), max_size=5), st.integers(0, 15))
+def test_a_ledger_continues_exactly_its_beginnings(pairs, length):
+    single = [release for release, count in pairs for _ in range(count)]
+    whole, part = ledger_of(*pairs), ledger_of(*((release, 1) for release in single[:length]))
+    assert whole.continues(part)
+    assert part.continues(whole) == (length >= len(single))
+    if part.releases:
+        switched = {UPDATE: OTHER, OTHER: UPDATE}
+        *start, last = single[:length]
+        assert not whole.continues(ledger_of(*((release, 1) for release in [*start, switched[last]])))
 
 
 def test_epsilon_comes_from_the_entries():

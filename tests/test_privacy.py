@@ -187,6 +187,30 @@ def test_a_filter_states_its_budget(ledger):
     jsonschema.validate(privacy.to_dict(), schema())
 
 
+def test_a_filter_states_nothing_for_other_groups(ledger):
+    """Another path within the budget of one example costs a group more than this path does."""
+    one = Privacy(ledger, 1e-5, "filter:12.0:2.0:1e-05")
+    assert one.to_dict()["groups"] == [] and "Groups of" not in one.statement()
+    for ask in (lambda: one.epsilon(group_size=2), lambda: one.to_dict(groups=[4]), lambda: one.statement(groups=[2])):
+        with pytest.raises(ValueError, match="groups under a filter.*group_size=.*Ask for group_size=1"):
+            ask()
+    shuffled = Ledger()
+    shuffled.charge(dataclasses.replace(UPDATE, sampler="shuffle", neighbouring_relation=None, noise_multiplier=20.0))
+    four = Privacy(shuffled, 1e-5, "filter:8.0:4.0:1e-05", examples_per_person=4)
+    assert four.epsilon() == four.epsilon(group_size=4) == pytest.approx(4.0)
+    for size in (1, 8):
+        with pytest.raises(ValueError, match="Ask for group_size=4"):
+            four.epsilon(group_size=size)
+
+
+def test_an_exceeded_filter_states_no_epsilon(ledger):
+    privacy = Privacy(ledger, 1e-5, "filter:12.0:1.0:1e-05")
+    assert 1.0 < privacy.spent() < privacy.epsilon() == math.inf
+    assert privacy.to_dict()["epsilon"] is None
+    assert "NO finite guarantee" in flat(privacy.statement()) and "budget was exceeded" in flat(privacy.statement())
+    jsonschema.validate(privacy.to_dict(), schema())
+
+
 def test_an_epsilon_without_meaning_is_said():
     ledger = Ledger()
     ledger.charge(dataclasses.replace(UPDATE, noise_multiplier=0.2), 2000)

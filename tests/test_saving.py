@@ -1,9 +1,12 @@
 """The ledger, the noise state and the budget travel with the weights."""
 
+import copy
+import json
+
 import keras
 import numpy as np
 import pytest
-from models import DELTA, blobs, mlp, state, weights
+from models import DELTA, blobs, mlp, same, state, weights
 
 FIT = {"batch_size": 40, "delta": DELTA, "verbose": 0}
 
@@ -57,6 +60,18 @@ def test_a_resumed_run_repeats_an_uninterrupted_one(tmp_path):
         np.testing.assert_array_equal(a, b)
 
 
+def test_a_compiled_model_is_saved_before_its_first_fit(tmp_path):
+    model = mlp()
+    model.save(tmp_path / "m.keras")
+    loaded = keras.saving.load_model(tmp_path / "m.keras")
+    assert all(np.array_equal(p, q) for p, q in zip(weights(model), weights(loaded), strict=True))
+    for each in (model, loaded):
+        each.fit(*blobs(), steps_per_epoch=2, noise_multiplier=4.0, seed=1, **FIT)
+        assert each.run.ledger.updates == 2
+    for p, q in zip(weights(model), weights(loaded), strict=True):
+        np.testing.assert_array_equal(p, q)
+
+
 def test_weight_files_carry_the_ledger(tmp_path):
     model = trained()
     model.save_weights(tmp_path / "m.weights.h5")
@@ -82,6 +97,86 @@ def test_the_file_of_another_model_does_not_replace_a_ledger(tmp_path):
         model.load_weights(tmp_path / "m.weights.h5")
     assert before[1] == state(model)[1]
     assert all(np.array_equal(a, b) for a, b in zip(before[0], state(model)[0], strict=True))
+
+
+def forks(tmp_path, releases):
+    """Two copies of one file, of a model with `releases` updates."""
+    model = mlp()
+    if releases:
+        model.fit(*blobs(), steps_per_epoch=releases, noise_multiplier=4.0, **FIT)
+    model.save(tmp_path / "early.keras")
+    return keras.saving.load_model(tmp_path / "early.keras"), keras.saving.load_model(tmp_path / "early.keras")
+
+
+@pytest.mark.parametrize(("releases", "noise", "steps"), [(0, 0.5, 3), (2, 0.5, 4), (2, 8.0, 3)])
+def test_copies_that_went_on_by_themselves_do_not_replace_each_other(tmp_path, releases, noise, steps):
+    """They share the beginning of their ledgers, or all of them, but not the noise."""
+    a, b = forks(tmp_path, releases)
+    a.fit(*blobs(), steps_per_epoch=3, noise_multiplier=8.0, **FIT)
+    b.fit(*blobs(), steps_per_epoch=steps, noise_multiplier=noise, **FIT)
+    for kept, other in ((a, b), (b, a)):
+        other.save_weights(tmp_path / "m.weights.h5")
+        before, privacy = state(kept), repr(kept.privacy)
+        with pytest.raises(ValueError, match="went on by itself.*Load the file into a new model"):
+            kept.load_weights(tmp_path / "m.weights.h5")
+        assert same(state(kept), before) and repr(kept.privacy) == privacy
+
+
+@pytest.mark.parametrize("releases", [0, 2])
+def test_copies_that_follow_each_other_share_their_files(tmp_path, releases):
+    a, b = forks(tmp_path, releases)
+    for model, other, noise in ((a, b, 4.0), (b, a, 8.0), (a, b, 8.0)):
+        model.fit(*blobs(), steps_per_epoch=2, noise_multiplier=noise, **FIT)
+        model.save_weights(tmp_path / "m.weights.h5")
+        other.load_weights(tmp_path / "m.weights.h5")
+        assert other.run.ledger == model.run.ledger
+        assert all(np.array_equal(p, q) for p, q in zip(weights(model), weights(other), strict=True))
+    assert a.run.ledger.updates == 6 + releases
+    a.load_weights(tmp_path / "early.keras")  # an earlier file of both
+    assert a.run.ledger.updates == 6 + releases
+
+
+def test_a_copy_in_memory_has_a_history_of_its_own(tmp_path):
+    a = trained()
+    b = copy.deepcopy(a)
+    for model in (a, b):
+        model.fit(*blobs(), steps_per_epoch=2, noise_multiplier=8.0, **FIT)
+    a.save_weights(tmp_path / "m.weights.h5")
+    with pytest.raises(ValueError, match="went on by itself"):
+        b.load_weights(tmp_path / "m.weights.h5")
+
+
+def test_files_of_earlier_versions_name_their_history_once():
+    """Copies of such a file have one name, whatever they released: their ledgers tell them apart."""
+
+    def older(model):
+        content = json.loads(model.run.to_array().tobytes()) | {"history": "5f" * 16}
+        return np.frombuffer(json.dumps(content).encode(), np.uint8)
+
+    model, other = mlp(), mlp()
+    for each, noise in ((model, 4.0), (other, 8.0)):
+        each.run.restore(older(mlp()))
+        each.fit(*blobs(), steps_per_epoch=2, noise_multiplier=noise, **FIT)
+    first = mlp()
+    first.run.restore(older(model))
+    ledger = first.run.ledger.to_json()
+    first.run.restore(older(model))
+    with pytest.raises(ValueError, match="released"):
+        first.run.restore(older(other))
+    assert first.run.ledger.to_json() == ledger
+
+
+@pytest.mark.parametrize("field", ["noise_std", "logged", "history", "plan_start", "pass_key", "plan"])
+def test_a_state_with_one_corrupt_field_changes_nothing(field):
+    model = trained()
+    content = json.loads(model.run.to_array().tobytes()) | {field: 7.5}
+    fresh = mlp()
+    before = fresh.run.to_array()
+    if field == "plan_start":
+        content[field] = None
+    with pytest.raises(ValueError, match="corrupt|not a plan"):
+        fresh.run.restore(np.frombuffer(json.dumps(content).encode(), np.uint8))
+    assert np.array_equal(fresh.run.to_array(), before)
 
 
 def test_a_foreign_weight_file_is_refused(tmp_path):

@@ -9,6 +9,7 @@ from lipdp.accounting import accountant, checks, rdp
 from lipdp.accounting.mechanism import Mechanism
 
 _NAME = "filter"
+_ROUNDING = 1e-9
 
 
 class Filter(accountant.Accountant):
@@ -24,9 +25,10 @@ class Filter(accountant.Accountant):
 
     **Guarantee.**
     Conditions: those of `Mechanism`; order, budget and delta do not depend on the data; each release is charged
-    before it is made, and the sum of the RDP at this order stays within the budget on every path.
+    before it is made, and the sum of the RDP at this order, for one and the same unit (example or person, and
+    relation), stays within the budget on every path.
     Bound: `guarantee`, whatever of noise, batch size and length was chosen in view of earlier releases.
-    Not covered: choosing order or budget afterwards.
+    Not covered: choosing order or budget afterwards; larger groups, which may have cost more on other paths.
     Source: Feldman and Zrnic 2021; for one order: let V(b) be the largest E_Q[product of likelihood ratios^a] with
     an RDP budget of b left; E[r^a e^((a-1)(b - rho))] <= e^((a-1) b), and induct backwards.
 
@@ -70,10 +72,14 @@ class Filter(accountant.Accountant):
         return max(0.0, spent + conversion(self.order, delta)) if spent else 0.0
 
     def guarantee(self, mechanisms, delta):
-        """Returns the budget, or what is spent if that is more: what holds when choices were made on the way."""
+        """Returns the budget, which holds when choices were made on the way; infinity where more was spent."""
         if not mechanisms:
             return 0.0
-        return max(0.0, max(self.rdp(mechanisms), self.rdp_budget) + conversion(self.order, delta))
+        spent = self.rdp(mechanisms)
+        # Beyond rounding, nothing kept this path within the budget, so other paths may have cost anything.
+        if spent > self.rdp_budget + _ROUNDING * self.budget:
+            return math.inf
+        return max(0.0, max(spent, self.rdp_budget) + conversion(self.order, delta))
 
     def describe(self, mechanisms, delta):
         """Returns name, library, version and settings."""
