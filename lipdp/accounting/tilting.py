@@ -40,8 +40,8 @@ def compose(pmfs: Sequence[pld_pmf.DensePLDPmf], counts: Sequence[int], tilt: fl
     """Returns the distribution of `counts[i]` losses of each kind, all independent, and what was added for rounding.
 
     A plain transform errs by some count * 2^-53 of the TOTAL mass, which swallows a tail of mass 1e-11 when there are
-    many releases. Under the tilt `mass * e^(t loss) / M(t)` at which the Chernoff bound on epsilon is least, that tail is
-    where most of the mass is, so the same error is small beside delta itself.
+    many releases. Under the tilt `mass * e^(t loss) / M(t)` at which the Chernoff bound on epsilon is least, that tail
+    is where most of the mass is, so the same error is small beside delta itself.
 
     Args:
         pmfs: distributions of one loss, on one grid.
