@@ -145,7 +145,7 @@ class Privacy:
             "neighbouring_relation": accounting.common_relation(mechanisms),
             "sampler": sorted({release["sampler"] for release in releases}),
             "amplification_by_sampling": any(m.sampling_probability < 1.0 for m in mechanisms),
-            "num_examples_is_public": all(release["kind"] != "count" for release in releases),
+            "num_examples_is_public": bool(wording.sizes(releases)[0]) or not releases,
             "adaptive": self._ledger.adaptive,
             "epsilon": _finite(self.epsilon()),
             "epsilon_spent": _finite(self.spent()),
