@@ -481,6 +481,20 @@ def test_a_public_number_of_examples_is_not_stated_as_private():
 
 
 @pytest.mark.backend_free
+@pytest.mark.parametrize("first", ["dpsgd", "dpis"])
+def test_a_budget_that_grew_is_not_stated_as_fixed_in_advance(first):
+    """The order was chosen after releases, or the budget raised after them: that this was not in their view is assumed."""
+    model = network()
+    fit = {**FIT, "epochs": 1, "steps_per_epoch": 2}
+    model.fit(*blobs(), epsilon=2.0, strategy=DPIS() if first == "dpis" else first, **fit)
+    model.fit(*blobs(), epsilon=5.0, strategy=DPIS(), **fit)
+    facts, words = model.privacy.to_dict(), " ".join(model.privacy.statement().split())
+    assert facts["plans_fixed_in_advance"] == "assumed"
+    assert "were fixed in advance" not in words and "assumed to be fixed in advance" in words
+    assert "assumes that order and budget" in words and "without regard to results" in words
+
+
+@pytest.mark.backend_free
 def test_several_updates_per_execution_are_refused():
     model = network(steps_per_execution=2)
     with pytest.raises(ValueError, match="steps_per_execution"):
