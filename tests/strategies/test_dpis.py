@@ -483,7 +483,7 @@ def test_a_public_number_of_examples_is_not_stated_as_private():
 @pytest.mark.backend_free
 @pytest.mark.parametrize("first", ["dpsgd", "dpis"])
 def test_a_budget_that_grew_is_not_stated_as_fixed_in_advance(first):
-    """The order was chosen after releases, or the budget raised after them: that this was not in their view is assumed."""
+    """That order and budget, chosen after releases, do not follow from them is an assumption."""
     model = network()
     fit = {**FIT, "epochs": 1, "steps_per_epoch": 2}
     model.fit(*blobs(), epsilon=2.0, strategy=DPIS() if first == "dpis" else first, **fit)
