@@ -60,7 +60,11 @@ def _check_history(run) -> None:
 
 
 def _check_budget(run, epsilon: float, delta: float) -> None:
-    """Refuses a smaller budget: how much was used up depended on the releases, so all of it is stated."""
+    """Refuses a smaller budget: how much was used up depended on the releases, so all of it is stated.
+
+    A larger one is taken. The statement says that it is assumed to be chosen without regard to results, as for plans of
+    other strategies.
+    """
     before = accounting.guarantee(run.ledger.mechanisms(), delta, run.plan.accountant)
     if epsilon < before * (1.0 - 1e-9):
         raise ValueError(

@@ -151,7 +151,7 @@ class Privacy:
             "neighbouring_relation": accounting.common_relation(mechanisms),
             "sampler": sorted({release["sampler"] for release in releases}),
             "amplification_by_sampling": any(m.sampling_probability < 1.0 for m in mechanisms),
-            "num_examples_is_public": all(release["kind"] != "count" for release in releases),
+            "num_examples_is_public": bool(wording.sizes(releases)[0]) or not releases,
             "adaptive": self._ledger.adaptive,
             "epsilon": _finite(self.epsilon()),
             "epsilon_spent": _finite(self.spent()),
@@ -255,8 +255,9 @@ class Privacy:
         elif facts["adaptive"]:
             lines.append(
                 "Noise, sampling and clip norm of each epoch followed from noisy sums released before. A privacy "
-                "filter covers that: costs add up at one order, and order and budget were fixed in advance. The stated "
-                f"epsilon is that budget. Used up so far: {_up(facts['epsilon_spent'])}."
+                "filter covers that: costs add up at one order, up to a budget. The stated epsilon is that budget. It "
+                "assumes that order and budget, and plans without a filter, were chosen without regard to results, not "
+                f"raised in view of them. Used up so far: {_up(facts['epsilon_spent'])}."
             )
         elif facts["plans"] > 1:
             lines.append(

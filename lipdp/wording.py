@@ -39,15 +39,18 @@ KINDS = {
 def meaning(facts: dict) -> list[str]:
     """Returns unit, relation, samplers and what is public."""
     gradients = [release for release in facts["releases"] if release["kind"] == "gradient"] or facts["releases"]
-    sizes = ", ".join(str(n) for n in sorted({release["num_examples"] for release in gradients}))
+    public, released = sizes(facts["releases"])
+    listed = ", ".join(map(str, public or released))
     most, relation = facts["examples_per_person"], facts["neighbouring_relation"]
     if most == 1:
         unit = "Unit: one example (one row of the training data). A person with several rows is protected less."
     else:
         unit = f"Unit: one person with at most {most} examples. That nobody has more was not checked."
-    number = f"N = {sizes} training examples. N is treated as public, so is the expected batch size B."
-    if not facts["num_examples_is_public"]:
-        number = f"N = {sizes} training examples, a noisy count that was released. B is public."
+    number = f"N = {listed} training examples. N is treated as public, so is the expected batch size B."
+    if not public:
+        number = f"N = {listed} training examples, a noisy count that was released. B is public."
+    elif released:
+        number += f" Other plans took N = {', '.join(map(str, released))}, a noisy count that was released."
     adaptive = _adaptive(facts)
     samplers = sorted({release["sampler"] for release in gradients if release["strategy"] not in adaptive})
     return [
@@ -57,6 +60,27 @@ def meaning(facts: dict) -> list[str]:
         *([f"Sampler: {IMPORTANCE}"] if adaptive else []),
         number,
     ]
+
+
+def sizes(releases: list[dict]) -> tuple[list[int], list[int]]:
+    """Returns the numbers of examples that were declared, hence public, and those that were released noisy counts.
+
+    A noisy count opens its plan, and what its strategy releases next is charged with that number.
+    """
+    public, released, count = set(), set(), None
+    gradients = any(release["kind"] == "gradient" for release in releases)
+    for release in releases:
+        if release["kind"] == "count":
+            count, private = release, None
+            continue
+        if count is not None and private is None and release["strategy"] == count["strategy"]:
+            private = release["num_examples"]
+        if release["kind"] == "gradient" or not gradients:
+            noisy = count is not None and (release["strategy"], release["num_examples"]) == (count["strategy"], private)
+            (released if noisy else public).add(release["num_examples"])
+    if not public | released:  # only counts so far
+        released = {release["num_examples"] for release in releases}
+    return sorted(public), sorted(released)
 
 
 def _adaptive(facts: dict) -> set[str]:

@@ -71,7 +71,7 @@ class FixedOrderAccountant(accountant.Accountant):
         """Returns name, library, version and settings."""
         version = importlib.metadata.version("dp-accounting")
         fixed = f"the order {self.order:g}" + ("" if self.budget is None else f" and the budget {self.budget:g}")
-        settings = f"RDP at {fixed}, fixed in advance: noise may follow from earlier releases"
+        settings = f"RDP at {fixed}, assumed to be fixed in advance: noise may follow from earlier releases"
         return {"name": self.name, "library": "dp_accounting", "version": version, "settings": settings}
 
 

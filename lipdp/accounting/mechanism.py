@@ -247,8 +247,13 @@ def default_relation(sampler: str, group_size: int = 1) -> str:
 
 
 def updates_per_pass(sampling_probability: float) -> int:
-    """Returns ceil(N / B) from B / N."""
-    return math.ceil(1.0 / sampling_probability - 1e-9)
+    """Returns ceil(N / B) from B / N, one less at most where rounding hides by how little it misses a whole number.
+
+    The quotient and its inverse are rounded once each, so a whole N / B comes out within 2 units in the last place.
+    Fewer updates in a pass mean more passes charged, never fewer.
+    """
+    inverse = 1.0 / sampling_probability
+    return max(1, math.ceil(inverse * (1.0 - 2.0**-51)))
 
 
 def common_relation(mechanisms: Iterable[Mechanism]) -> str:

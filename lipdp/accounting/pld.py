@@ -7,17 +7,17 @@ import math
 
 import numpy as np
 from dp_accounting.pld import pld_pmf
-from scipy import fft, signal
+from scipy import signal
 
-from lipdp.accounting import accountant, gaussian, pairs
+from lipdp.accounting import accountant, gaussian, pairs, tilting
 from lipdp.accounting.mechanism import REPLACE, Mechanism
 from lipdp.accounting.rdp import LARGEST_NOISE, SMALLEST_NOISE, RdpAccountant
 
 SMALLEST_DELTA = 1e-11
 _STEP_FRACTION = 30.0  # grid steps per standard deviation of one loss: epsilon within 0.02 % of its limit
 _ROUGH = 8.0
-_TAIL = 1e-15  # mass of a composition that counts as a total loss of privacy
 _LARGEST_STEP = 1e-3  # enough for epsilon up to 10; above, epsilon / 1e4
+_PAID = 1e-3  # share of delta that rounding may cost before a larger tilt is tried
 _MOST_SINGLE, _MOST_COMPOSED = 1e6, 4e6  # grid points; a coarser grid is still an upper bound
 
 
@@ -39,51 +39,15 @@ def _moments(pair) -> tuple[float, float]:
     return mean, math.sqrt(max(square - step * step / 6.0, square / 16.0, 1e-300))
 
 
-def _self_compose(pmf: pld_pmf.DensePLDPmf, count: int) -> pld_pmf.DensePLDPmf:
-    """Returns the distribution of `count` releases.
-
-    As dp_accounting's, with a real transform, and with orders of the Chernoff bound that suit any count (the
-    library's make the time grow with the count instead of its square root).
-    """
-    mass = pmf._probs
-    # Where losses of one release exceed some 700, e^loss overflows and the masses are no distribution any more.
-    with np.errstate(over="ignore", invalid="ignore"):
-        total = float(np.sum(mass)) + pmf._infinity_mass
-    if not abs(total - 1.0) < 1e-6 or np.min(mass) < -1e-9:
-        return pld_pmf.DensePLDPmf(pmf._discretization, 0, np.array([0.0]), 1.0, True)
-    if count == 1:
-        return pmf
-    index = np.arange(len(mass))
-    # Sums rather than dot products: threads of the linear algebra library cost more than they save here.
-    deviation = math.sqrt(np.sum(mass * (index - np.sum(mass * index)) ** 2))
-    best = math.sqrt(2.0 * math.log(2.0 / _TAIL) / count) / max(deviation, 1e-3)
-    orders = np.geomspace(0.05, 1.5, 8) * best
-    orders = np.minimum(np.concatenate((orders, [2.0 / len(mass), 20.0 / len(mass)])), 20.0 / len(mass))
-    low, high = 0, (len(mass) - 1) * count
-    for order in orders:  # Chernoff; order * index is at most 20, so nothing overflows
-        up, down = (math.log(np.sum(mass * np.exp(sign * order * index))) for sign in (1.0, -1.0))
-        high = min(high, math.ceil((count * up + math.log(2.0 / _TAIL)) / order))
-        low = max(low, math.floor(-(count * down + math.log(2.0 / _TAIL)) / order))
-    size = fft.next_fast_len(max(high - low + 1, len(mass)), real=True)
-    composed = fft.irfft(fft.rfft(mass, size) ** count, size)
-    composed = np.roll(composed, -low)[: high - low + 1]
-    # The transform leaves noise of both signs where the mass is below about 1e-15. Negative mass would make
-    # delta, hence epsilon, too small; positive noise only makes them larger.
-    composed = np.maximum(composed, 0.0)
-    infinite = _TAIL - math.expm1(count * math.log1p(-pmf._infinity_mass))
-    return pld_pmf.DensePLDPmf(pmf._discretization, pmf._lower_loss * count + low, composed, infinite, True)
-
-
-def _composed(mechanism: Mechanism, step: float, dropped: float) -> tuple:
-    """Returns the distributions of all releases in both directions, and the tail mass lost in each of them."""
+def _directions(mechanism: Mechanism, step: float, dropped: float) -> tuple:
+    """Returns the distribution of one release, its count, the same in the other direction, and the tail mass lost."""
     mechanism = dataclasses.replace(mechanism, noise_multiplier=min(mechanism.noise_multiplier, LARGEST_NOISE))
     if mechanism.shift is not None:  # count Gaussians are one Gaussian
         scale = mechanism.shift * math.sqrt(mechanism.count)
         pmf = _single(pairs.SampledGaussian(1.0, mechanism.noise_multiplier / scale, False), step)
-        return pmf, pmf, 0.0
+        return (pmf, 1), (pmf, 1), 0.0
     remove, add, lost = pairs.directions(mechanism, dropped)
-    remove_pmf = _self_compose(_single(remove, step), mechanism.count)
-    return remove_pmf, remove_pmf if add == remove else _self_compose(_single(add, step), mechanism.count), lost
+    return (_single(remove, step), mechanism.count), (_single(add, step), mechanism.count), lost
 
 
 def _smallest_epsilon(pmf: pld_pmf.DensePLDPmf, delta: float) -> float:
@@ -106,14 +70,36 @@ def _smallest_epsilon(pmf: pld_pmf.DensePLDPmf, delta: float) -> float:
     return max(0.0, loss + below)
 
 
+def _epsilon(pmfs, counts, delta: float) -> float:
+    """Returns epsilon of `counts[i]` losses of each kind, by the smallest tilt that keeps the digits of delta."""
+    found, best = math.inf, None
+    for share in (
+        0.0,
+        0.3,
+        0.6,
+        1.0,
+    ):  # each one is an upper bound; a tilt makes rare large losses, hence the grid, longer
+        if share and best is None:
+            best = tilting.best_tilt(pmfs, counts, delta)
+        pmf, added = tilting.compose(pmfs, counts, share * best if share else 0.0)
+        found = min(found, _smallest_epsilon(pmf, delta))
+        if pmf._infinity_mass >= 1.0:  # no distribution
+            return found
+        above = math.ceil(min(found / pmf._discretization, 1e18)) - pmf._lower_loss
+        if math.isfinite(found) and np.sum(added[max(above, 0) :]) <= _PAID * delta:
+            return found
+    return found
+
+
 class PldAccountant(accountant.Accountant):
     """PLD by dp_accounting: connect-the-dots, pessimistic, both directions.
 
     **Guarantee.**
-    Conditions: those of `Mechanism`; delta >= 1e-11 (below, Fourier noise is of the order of delta).
+    Conditions: those of `Mechanism`; delta >= 1e-11 (below, rounding within one release is of the order of delta).
     Bound: an upper bound on epsilon, within about 0.1 % of the exact value; exact when nothing is sampled.
-    Not covered: choosing the noise of a release from what earlier releases showed; floating-point error of
-    the library beyond the clamping of negative masses done here.
+    The error of the Fourier transform grows with the number of releases; it is bounded and added (`tilting`).
+    Not covered: choosing the noise of a release from what earlier releases showed; rounding within the distribution
+    of one release, some 1e-16 of each probability.
     Source: Koskela et al. 2020; Doroshenko et al. 2022.
 
     Example:
@@ -145,11 +131,14 @@ class PldAccountant(accountant.Accountant):
         if step > 1.0:  # epsilon above 1e4
             return math.inf, math.inf
         dropped = _tail_cut(mechanisms, delta)
-        parts = [_composed(m, step, dropped) for m in mechanisms]
+        parts = [_directions(m, step, dropped) for m in mechanisms]
         # One direction is composed with itself only: an example is there in all releases, or in none.
-        remove, add = (functools.reduce(_compose, direction) for direction in list(zip(*parts, strict=True))[:2])
         lost = sum(m.count * math.log1p(-part[2]) for m, part in zip(mechanisms, parts, strict=True))
-        return _smallest_epsilon(remove, delta + lost), _smallest_epsilon(add, delta) - lost
+        (remove, counts), (add, _) = (tuple(zip(*side, strict=True)) for side in list(zip(*parts, strict=True))[:2])
+        first = _epsilon(remove, counts, delta + lost)
+        if all(one is other for one, other in zip(remove, add, strict=True)):
+            return first, first - lost
+        return first, _epsilon(add, counts, delta) - lost
 
     def discretization(self, mechanisms, delta) -> float:
         """Returns the grid step of the losses: 1, 2 or 5 times a power of ten.
@@ -183,10 +172,6 @@ class PldAccountant(accountant.Accountant):
             step = self.discretization(mechanisms, delta)
             settings = f"discretisation {step:g}, connect-the-dots, pessimistic"
         return {"name": self.name, "library": "dp_accounting", "version": version, "settings": settings}
-
-
-def _compose(one: pld_pmf.DensePLDPmf, other: pld_pmf.DensePLDPmf) -> pld_pmf.DensePLDPmf:
-    return one.compose(other, _TAIL)
 
 
 def _is_plain(mechanism: Mechanism) -> bool:

@@ -41,7 +41,7 @@ def supports(mechanism: Mechanism) -> bool:
 
 @functools.lru_cache(maxsize=1024)
 def single(mechanism: Mechanism, orders: tuple[float, ...] = ORDERS) -> np.ndarray:
-    """Returns the RDP of one release at `orders`; infinite where the library has none."""
+    """Returns the RDP of one release at `orders`; infinite where there is no bound."""
     noise = min(mechanism.noise_multiplier, LARGEST_NOISE)
     if mechanism.shift is not None:
         curve = 0.5 * np.asarray(orders) * (mechanism.shift / noise) ** 2
@@ -63,8 +63,21 @@ def single(mechanism: Mechanism, orders: tuple[float, ...] = ORDERS) -> np.ndarr
         curve = library.rdp
     # A comparison with NaN would pass any budget.
     curve = np.where(np.isnan(curve), np.inf, np.maximum(curve, 0.0)) + _ROUNDING
+    for i, order in enumerate(orders):  # near a rate of 1/2 the library's series for fractional orders diverges
+        if math.isinf(curve[i]) and order > 1.0 and order != math.floor(order):
+            curve[i] = _between_integers(mechanism, float(order))
     curve.setflags(write=False)
     return curve
+
+
+def _between_integers(mechanism: Mechanism, order: float) -> float:
+    """Returns a bound on the RDP at a fractional order from its neighbours, which are finite sums.
+
+    (order - 1) RDP(order) is the logarithm of a moment, hence convex in the order, and 0 at order 1.
+    """
+    low = math.floor(order)
+    below, above = ((n - 1) * single(mechanism, (n,))[0] if n > 1 else 0.0 for n in (low, low + 1))
+    return ((low + 1 - order) * below + (order - low) * above) / (order - 1.0)
 
 
 class RdpAccountant(accountant.Accountant):

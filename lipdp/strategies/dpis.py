@@ -42,8 +42,9 @@ class DPIS(PerExample):
         beginning of each epoch from what is left of the budget, and no sequence of norm sums exceeds it
         (`accounting.importance`). A run that stops early has cost its whole budget, as what it used up until then
         depended on the norms. Norms of examples are never released or saved: a resumed run computes them
-        anew. An example whose gradient or its norm overflows float32 contributes nothing. Not covered: the number
-        of gradients computed, which shows in the time an update takes. Source: Wei et al. 2022, with proposals
+        anew. An example whose gradient or its norm overflows float32 contributes nothing. Not covered: raising the
+        budget of a later `fit`, or turning to this strategy, in view of results; the number of gradients
+        computed, which shows in the time an update takes. Source: Wei et al. 2022, with proposals
         capped (otherwise probabilities would be cut at 1 and contributions exceed what is accounted), sums of all
         norms instead of a subsample, and one order for the whole run.
 

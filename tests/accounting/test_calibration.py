@@ -62,6 +62,13 @@ def test_conservative_and_tight(budget, q, updates, delta, accountant):
     assert 0.99 * budget <= accounting.compose([Mechanism(q, z, updates)], delta, accountant) <= budget
 
 
+def test_millions_of_updates_at_a_small_delta():
+    """It was refused as a budget that needs no noise, because delta drowned in rounding."""
+    z = accounting.calibrate(epsilon=8.0, delta=1e-11, sampling_probability=0.33126, updates=3 * 10**6)
+    assert 500.0 < z < 600.0
+    assert 7.92 < accounting.compose([Mechanism(0.33126, z, 3 * 10**6)], 1e-11) <= 8.0
+
+
 def test_spent_is_paid_first():
     spent = [Mechanism(0.01, 1.0, 300)]
     z = accounting.calibrate(epsilon=2.0, delta=1e-5, sampling_probability=0.02, updates=500, spent=spent)

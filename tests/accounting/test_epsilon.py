@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lipdp import accounting
-from lipdp.accounting import Mechanism, pld
+from lipdp.accounting import Mechanism, pld, tilting
 from lipdp.accounting.pld import PldAccountant
 
 pytestmark = pytest.mark.backend_free
@@ -91,7 +91,8 @@ def test_equals_the_unmodified_library():
     step = PldAccountant().discretization((mechanism,), 1e-5)
     library = PLDAccountant(value_discretization_interval=step)
     library.compose(mechanism.event())
-    assert accounting.compose([mechanism], 1e-5) == pytest.approx(library.get_epsilon(1e-5), rel=1e-8)
+    expected = library.get_epsilon(1e-5)
+    assert expected * (1.0 - 1e-9) <= accounting.compose([mechanism], 1e-5) <= expected * (1.0 + 1e-6)
 
 
 def test_unequal_releases_equal_the_unmodified_library():
@@ -111,7 +112,7 @@ def test_discretisation_is_fine_enough(q, z, updates, monkeypatch):
     step = PldAccountant().discretization(mechanisms, 1e-5)
     monkeypatch.setattr(PldAccountant, "discretization", lambda *_: step / 3)
     finer = PldAccountant().epsilon(mechanisms, 1e-5)
-    assert finer <= used * (1.0 + 1e-7)
+    assert finer <= used * (1.0 + 2e-5)  # what is paid for rounding depends on the grid
     assert used <= finer * 1.001
 
 
@@ -143,11 +144,42 @@ def test_the_library_s_negative_deltas_do_no_harm():
     assert min(library.get_delta(e) for e in (5.5, 6.0, 6.5, 7.0)) < 1e-12
     found = [epsilon(1.0, 0.01, 2000, delta) for delta in (1e-7, 1e-8, 1e-9, 1e-10, 1e-11)]
     assert found == sorted(found)
-    assert all(mass >= 0.0 for pmf in _pmfs(mechanism) for mass in (pmf._probs.min(), pmf._infinity_mass))
+    for pmf, count in pld._directions(mechanism, 1e-3, 0.0)[:2]:
+        composed, added = tilting.compose([pmf], [count])
+        assert composed._probs.min() >= 0.0 and composed._infinity_mass >= 0.0 and added.min() > 0.0
 
 
-def _pmfs(mechanism):
-    return pld._composed(mechanism, 1e-3, 0.0)[:2]
+@pytest.mark.parametrize("delta", [1e-11, 1e-8, 1e-5])
+def test_rounding_of_a_million_releases_is_paid(delta):
+    """The error of a plain transform grows with the count: it said 34.077, where 34.238 is exact."""
+    exact = accounting.compose([Mechanism(1.0, 250.0, 10**6)], delta)
+    assert exact <= accounting.compose([Mechanism(1.0 - 2.0**-53, 250.0, 10**6)], delta) <= 1.0005 * exact
+
+
+def test_a_tail_of_millions_of_releases_keeps_its_digits():
+    remove, add = PldAccountant().both((Mechanism(0.33126, 215.54, 3 * 10**6),), 1e-11)
+    for found in (remove, add):  # a transform with 64 bits of mantissa: 20.8982; with 53 bits 20.79 and 23.94
+        assert found == pytest.approx(20.8982, rel=1e-4)
+
+
+@settings(max_examples=8, deadline=None)
+@given(
+    q=st.floats(1e-3, 0.9),
+    shift=st.floats(0.5, 3.0),
+    updates=st.sampled_from([30, 10**4, 10**6, 3 * 10**6]),
+    delta=st.sampled_from([1e-11, 1e-9, 1e-7, 1e-5]),
+)
+def test_every_tilt_is_an_upper_bound(q, shift, updates, delta):
+    """Bounds at different tilts share nothing but the truth: the largest tilt has its digits, no other may be lower."""
+    mechanism = Mechanism(q, math.sqrt(1.0 / math.log1p((shift / q) ** 2 / updates)), updates)
+    step = PldAccountant().discretization((mechanism,), delta)
+    for pmf, count in pld._directions(mechanism, step, 0.0)[:2]:
+        best = tilting.best_tilt([pmf], [count], delta)
+        tight, *others = (tilting.compose([pmf], [count], share * best)[0] for share in (1.0, 0.7, 0.4, 0.0))
+        reference = pld._smallest_epsilon(tight, delta)
+        assert math.isfinite(reference)
+        for other in others:
+            assert pld._smallest_epsilon(other, delta) >= reference * (1.0 - 1e-5)
 
 
 def test_order_and_splitting_do_not_matter():

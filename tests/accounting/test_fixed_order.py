@@ -69,3 +69,17 @@ def test_a_curve_that_is_no_number_costs_everything(monkeypatch):
     curve = rdp.single(Mechanism(0.012345678, 1.2345, 1), (3.0,))
     assert np.isinf(curve).all()
     rdp.single.cache_clear()
+
+
+@pytest.mark.parametrize("order", [1.2, 1.7, 2.0, 2.5, 2.6, 3.4])
+@pytest.mark.parametrize("rate", [0.05, 0.4999, 0.5, 0.5001, 0.9])
+def test_a_curve_without_series_is_bounded_by_its_neighbours(order, rate):
+    noise = 1.3
+    x = np.linspace(-30.0, 32.0, 400001)
+    ratio = 1.0 - rate + rate * np.exp((2.0 * x - 1.0) / (2.0 * noise**2))
+    density = np.exp(-0.5 * (x / noise) ** 2) / (noise * np.sqrt(2.0 * np.pi))
+    exact = np.log(np.sum(density * ratio**order) * (x[1] - x[0])) / (order - 1.0)
+    found = rdp.single(Mechanism(rate, noise, 1), (order,))[0]
+    assert exact * (1.0 - 1e-9) <= found <= 2.5 * exact
+    if order > 2.0:
+        assert rdp._between_integers(Mechanism(rate, noise, 1), order) >= exact * (1.0 - 1e-9)

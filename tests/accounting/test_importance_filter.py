@@ -152,6 +152,18 @@ def test_rounding_takes_no_planned_update_away(updates):
     assert 0.999 * 2.0 < budget.epsilon() <= 2.0
 
 
+def test_a_rate_of_one_half_at_a_small_order_ends_no_run():
+    """The library's series for fractional orders diverges there, so every noise multiplier seemed to cost infinity."""
+    budget = ImportanceFilter(
+        epsilon=10.0, delta=1e-5, num_examples=60000, batch_size=256, updates_per_epoch=234, epochs=20
+    )
+    assert budget.order == 2.6
+    budget.charge_norm_sum()
+    assert math.isfinite(budget.begin_epoch(2 * 256.0, 1.0))
+    assert budget.update.sampling_probability == pytest.approx(0.5)
+    budget.charge_update()
+
+
 def test_what_is_not_planned_is_refused():
     budget = ImportanceFilter(**SMALL)
     with pytest.raises(ValueError, match="No epoch was begun"):

@@ -60,6 +60,14 @@ def test_shuffled_epochs_are_never_charged_as_poisson():
     assert accounting.epsilon(**RUN, sampler="shuffle") > 5.3  # below this nothing is sound
     assert Mechanism.of_updates(Q, 1.1, 2351, "shuffle").count == 11  # a begun pass is paid
     assert Mechanism.of_updates(1 / 3, 1.1, 3, "shuffle").count == 1
+    # A tolerance of 1e-9 took large quotients for the next whole number, or missed the whole number.
+    for whole in (3, 49, 23728586, 10**8 - 1, 2**31 + 11, 10**11 + 3):
+        for batch in (1, 3, 256):
+            q = batch / (batch * whole)
+            assert Mechanism.of_updates(q, 1.0, whole, "fixed_order").count == 1
+            assert Mechanism.of_updates(q, 1.0, whole + 1, "fixed_order").count == 2
+    assert Mechanism.of_updates(2 / 7, 1.0, 4, "shuffle").count == 1
+    assert Mechanism.of_updates(2 / 7, 1.0, 5, "shuffle").count == 2
 
 
 def exact_curve(first, second, z, epsilons):

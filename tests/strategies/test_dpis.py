@@ -12,7 +12,7 @@ from models import DELTA, blobs, weights
 from scipy import stats
 
 import lipdp
-from lipdp import data, importance, networks, privacy, sampling, strategies
+from lipdp import data, importance, ledger, networks, privacy, sampling, strategies
 from lipdp.strategies import DPIS
 
 FIT = {"batch_size": 40, "delta": DELTA, "verbose": 0}
@@ -454,6 +454,44 @@ def test_the_statement_in_every_format():
         for ask in (other.epsilon, other.spent, other.to_dict):
             with pytest.raises(ValueError, match="does not cover"):
                 ask()
+
+
+def numbers(*plans):
+    """What a ledger of plans says about N; a plan is strategy, N, and whether N is a noisy count."""
+    book = ledger.Ledger()
+    base = dict(
+        sampling_probability=0.05, noise_multiplier=2.0, batch_size=50, sensitivity=0.1, noise_allocation="global"
+    )
+    for strategy, size, private in plans:
+        for kind in (("count",) if private else ()) + (("norm_sum",) if strategy == "dpis" else ()) + ("gradient",):
+            book.charge(ledger.Release(kind=kind, num_examples=size, strategy=strategy, **base))
+    adaptive = any(strategy == "dpis" for strategy, *_ in plans)
+    found = privacy.Privacy(book, DELTA, "rdp_order:8.0:400.0:1e-05" if adaptive else "pld")
+    words = " ".join(found.statement().split())
+    return found.to_dict()["num_examples_is_public"], "treated as public" in words, "a noisy count" in words
+
+
+@pytest.mark.backend_free
+def test_a_public_number_of_examples_is_not_stated_as_private():
+    assert numbers(("dpis", 979, True)) == (False, False, True)
+    assert numbers(("dpis", 979, True), ("dpis", 991, True)) == (False, False, True)
+    assert numbers(("dpis", 1000, False)) == (True, True, False)
+    assert numbers(("dpis", 979, True), ("dpis", 1000, False)) == (True, True, True)
+    assert numbers(("dpsgd", 1000, False), ("dpis", 979, True)) == (True, True, True)
+
+
+@pytest.mark.backend_free
+@pytest.mark.parametrize("first", ["dpsgd", "dpis"])
+def test_a_budget_that_grew_is_not_stated_as_fixed_in_advance(first):
+    """That order and budget, chosen after releases, do not follow from them is an assumption."""
+    model = network()
+    fit = {**FIT, "epochs": 1, "steps_per_epoch": 2}
+    model.fit(*blobs(), epsilon=2.0, strategy=DPIS() if first == "dpis" else first, **fit)
+    model.fit(*blobs(), epsilon=5.0, strategy=DPIS(), **fit)
+    facts, words = model.privacy.to_dict(), " ".join(model.privacy.statement().split())
+    assert facts["plans_fixed_in_advance"] == "assumed"
+    assert "were fixed in advance" not in words and "assumed to be fixed in advance" in words
+    assert "assumes that order and budget" in words and "without regard to results" in words
 
 
 @pytest.mark.backend_free

@@ -1,0 +1,137 @@
+"""Composition of privacy loss distributions by a Fourier transform that keeps the digits of the upper tail."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from dp_accounting.pld import pld_pmf
+from scipy import fft, optimize
+
+_OUTSIDE = 1e-15  # tilted mass on each side of the window of the transform
+
+
+class _Tilted:
+    """The sum of all losses, `K(tilt) = log E e^(tilt loss)`, and the distribution of one loss under a tilt."""
+
+    def __init__(self, pmfs, counts):
+        self.counts = counts
+        with np.errstate(divide="ignore"):
+            self.parts = [
+                ((pmf._lower_loss + np.arange(len(pmf._probs))) * pmf._discretization, np.log(pmf._probs))
+                for pmf in pmfs
+            ]
+
+    def cumulant(self, tilt: float) -> float:
+        return sum(c * _log_sum_exp(tilt * loss + log) for c, (loss, log) in zip(self.counts, self.parts, strict=True))
+
+    def masses(self, tilt: float) -> list[np.ndarray]:
+        exponents = [tilt * loss + log for loss, log in self.parts]
+        return [np.exp(np.maximum(exponent - _log_sum_exp(exponent), -700.0)) for exponent in exponents]
+
+    def deviation(self, masses) -> float:
+        variance = 0.0
+        for count, mass, (loss, _) in zip(self.counts, masses, self.parts, strict=True):
+            # Sums rather than dot products: threads of the linear algebra library cost more than they save here.
+            variance += count * np.sum(mass * (loss - np.sum(mass * loss)) ** 2)
+        return max(math.sqrt(variance), 1e-3 * (self.parts[0][0][1] - self.parts[0][0][0]))
+
+
+def compose(pmfs: Sequence[pld_pmf.DensePLDPmf], counts: Sequence[int], tilt: float = 0.0) -> tuple:
+    """Returns the distribution of `counts[i]` losses of each kind, all independent, and what was added for rounding.
+
+    A plain transform errs by some count * 2^-53 of the TOTAL mass, which swallows a tail of mass 1e-11 when there are
+    many releases. Under the tilt `mass * e^(t loss) / M(t)` at which the Chernoff bound on epsilon is least, that tail
+    is where most of the mass is, so the same error is small beside delta itself.
+
+    Args:
+        pmfs: distributions of one loss, on one grid.
+        counts: how many losses of each, at least 1.
+        tilt: at least 0, see `best_tilt`; decides where the digits are, not whether the bound holds.
+
+    Returns:
+        A `DensePLDPmf`, which counts what lies below its lowest loss as lying there, and the array of what was added to
+        each of its masses.
+
+    **Guarantee.**
+    Conditions: `pmfs` are what they should be; the routines of the transform err by no more than the textbook bound.
+    Bound: delta(epsilon) is nowhere below the exact one. A transform f of a mass 1 has |f| <= 1 and errs by at most
+    g = 8 log2(2n) 2^-52 at each of n frequencies (5 roundings per halving, tilting, twice for safety). So a product of
+    powers errs by at most the product of (|f| + g)^count times the sum of count g / (|f| + g), doubled for the rounding
+    of the powers; the inverse by the mean of this over the frequencies and g times the mean of the product. This is
+    added to every mass. Mass that the cyclic transform wraps around only adds; above the window it is paid as infinite.
+    Not covered: rounding within the given distributions.
+    Source: Higham 2002, section 24.1; the tilt: as in saddle-point accountants (Alghamdi et al. 2023).
+
+    Example:
+        >>> from lipdp.accounting import gaussian
+        >>> one = gaussian.loss_distribution(0.01, 1.0, 0.001, add=False)
+        >>> pmf, added = compose([one], [2000])
+        >>> round(pmf.get_epsilon_for_delta(1e-6), 2), bool(added.sum() < 1e-8)
+        (2.96, True)
+    """
+    step, total = pmfs[0]._discretization, sum(counts)
+    if any(not _is_distribution(pmf) for pmf in pmfs):
+        return pld_pmf.DensePLDPmf(step, 0, np.array([0.0]), 1.0, True), np.zeros(1)
+    if total == 1:
+        return pmfs[0], np.zeros(len(pmfs[0]._probs))
+    losses = _Tilted(pmfs, counts)
+    cumulant, masses = losses.cumulant(tilt), losses.masses(tilt)
+    low, high = _window(losses, tilt, cumulant, losses.deviation(masses), step, pmfs)
+    size = fft.next_fast_len(max(high - low + 1, *map(len, masses)), real=True)
+    unit = 8.0 * math.log2(2.0 * size) * 2.0**-52
+    product, log_size, share = 1.0, 0.0, 0.0
+    for count, mass in zip(counts, masses, strict=True):
+        transform = fft.rfft(mass, size)
+        product = product * transform**count
+        above = np.abs(transform) + unit
+        log_size, share = log_size + count * np.log(above), share + 2.0 * count * unit / above
+    error = 2.0 / size * float(np.sum(np.exp(log_size) * share + unit * np.abs(product)))
+    first = sum(count * pmf._lower_loss for count, pmf in zip(counts, pmfs, strict=True))
+    composed = np.roll(fft.irfft(product, size), first - low)[: high - low + 1]
+    loss = np.arange(low, high + 1) * step
+    # Back from the tilt, with the rounding of the cumulant. No mass is above 1.
+    exponent = cumulant + total * unit - tilt * loss
+    composed = np.exp(np.minimum(np.log(np.maximum(composed, 0.0) + error) + exponent, 0.0))
+    composed[0] = 1.0
+    kept = sum(count * math.log1p(-pmf._infinity_mass) for count, pmf in zip(counts, pmfs, strict=True))
+    infinite = -math.expm1(kept) + _OUTSIDE * math.exp(min(exponent[-1], 0.0))
+    added = np.exp(np.minimum(math.log(error) + exponent, 0.0))
+    return pld_pmf.DensePLDPmf(step, low, composed, min(infinite, 1.0), True), added
+
+
+def _is_distribution(pmf) -> bool:
+    # Where losses of one release exceed some 700, e^loss overflows and the masses are no distribution any more.
+    with np.errstate(over="ignore", invalid="ignore"):
+        total = float(np.sum(pmf._probs)) + pmf._infinity_mass
+    return abs(total - 1.0) < 1e-6 and np.min(pmf._probs) >= 0.0 and pmf._infinity_mass < 1.0
+
+
+def _log_sum_exp(exponent: np.ndarray) -> float:
+    top = float(np.max(exponent))
+    return top + math.log(np.sum(np.exp(np.maximum(exponent - top, -700.0))))  # numbers below 1e-308 take long
+
+
+def best_tilt(pmfs: Sequence[pld_pmf.DensePLDPmf], counts: Sequence[int], delta: float) -> float:
+    """Returns the tilt of the least Chernoff bound on epsilon at `delta`, roughly; not above that of a Gaussian."""
+    losses, bits = _Tilted(pmfs, counts), -math.log(delta)
+    most = math.log(1.5 * math.sqrt(2.0 * bits) / losses.deviation(losses.masses(0.0)))
+
+    def bound(log_tilt):
+        tilt = math.exp(log_tilt)
+        return (losses.cumulant(tilt) + bits) / tilt
+
+    found = optimize.minimize_scalar(bound, bounds=(most - 9.0, most), method="bounded", options={"xatol": 0.05})
+    return math.exp(found.x)
+
+
+def _window(losses, tilt, cumulant, deviation, step, pmfs) -> tuple[int, int]:
+    """Returns grid points between which all but `_OUTSIDE` of the tilted sum lies on each side, by Chernoff."""
+    low = sum(count * pmf._lower_loss for count, pmf in zip(losses.counts, pmfs, strict=True))
+    high = low + sum(count * (len(pmf._probs) - 1) for count, pmf in zip(losses.counts, pmfs, strict=True))
+    bits = -math.log(_OUTSIDE)
+    widest = max(loss[-1] - loss[0] for loss, _ in losses.parts)  # decides where a large loss is rare
+    orders = np.geomspace(0.05, 1.5, 8) * math.sqrt(2.0 * bits) / deviation
+    for order in np.concatenate((orders, np.array([2.0, 8.0, 20.0]) / widest)):
+        up, down = (losses.cumulant(tilt + sign * order) - cumulant + bits for sign in (1.0, -1.0))
+        high, low = min(high, math.ceil(up / order / step)), max(low, math.floor(-down / order / step))
+    return low, max(high, low + 1)
