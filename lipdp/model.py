@@ -266,9 +266,14 @@ class _PrivateTraining:
         """Loads weights, optimizer state and ledger; all of it or, after an error, nothing.
 
         Raises:
-            ValueError: the file has no ledger, or its ledger would make this model forget releases: that of another
+            ValueError: `fit` is running, the file has no ledger, or its ledger would make this model forget releases: that of another
                 model, or of a copy of this one that went on by itself.
         """
+        if self.run.armed:
+            raise ValueError(
+                "A file brings its own noise, which the present plan does not charge. Received: load_weights while "
+                "`fit` runs, by a callback such as BackupAndRestore. Load it before `fit`, which goes on from there."
+            )
         if self.compiled:
             self.optimizer.build(self.trainable_variables)
         variables = [*self.weights, *(self.optimizer.variables if self.compiled else ())]

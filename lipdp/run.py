@@ -45,6 +45,7 @@ class Run:
         noise_std: Noise standard deviation per trainable variable in the last `fit`.
         seeded: Whether any `fit` used a fixed seed.
         tracing_training: Whether a training step is being traced right now.
+        armed: Whether `fit` is running.
         executing: Whether the present `fit` has finished its first execution.
         load_error: Why loading this model's state failed, if it did.
         logged: Names of training metrics that were logged, which the guarantee does not cover.
@@ -66,7 +67,7 @@ class Run:
         self.seeded = False
         self.logged: tuple[str, ...] = ()
         self.tracing_training = False
-        self.executing = False
+        self.armed = self.executing = False
         self.load_error: ValueError | None = None
 
     @property

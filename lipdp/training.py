@@ -201,6 +201,7 @@ class Session:
             )
             sys.stdout.write(words + "\n")
         untouched = _fingerprint(self.model)
+        run.armed = True
         try:
             yield self
         except BaseException:
@@ -212,7 +213,7 @@ class Session:
             raise
         finally:
             optimizer.disarm()
-            run.conductor = None
+            run.armed, run.conductor = False, None
             # Keras leaves the data iterator in a cycle, and TensorFlow warns when it outlives Python.
             gc.collect()
 

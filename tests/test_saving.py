@@ -242,3 +242,15 @@ def test_a_fit_with_a_seed_does_not_go_on_from_a_key_that_is_not_there(tmp_path)
 
     loaded.fit(*blobs(), epochs=1, noise_multiplier=1.0, seed=3, callbacks=[Look()], **FIT)
     assert seen[0].any() and not np.array_equal(before, weights(loaded))
+
+
+def test_no_file_is_loaded_while_fit_runs(tmp_path):
+    model = mlp()
+    x, y = blobs()
+    model.fit(x, y, steps_per_epoch=1, noise_multiplier=0.5, **FIT)
+    model.save_weights(tmp_path / "a.weights.h5")
+    load = keras.callbacks.LambdaCallback(on_epoch_begin=lambda *_: model.load_weights(tmp_path / "a.weights.h5"))
+    with pytest.raises(ValueError, match="while `fit` runs"):
+        model.fit(x, y, steps_per_epoch=1, noise_multiplier=4.0, **FIT, callbacks=[load])
+    model.load_weights(tmp_path / "a.weights.h5")
+    assert model.run.ledger.updates == 1
