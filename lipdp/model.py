@@ -266,8 +266,8 @@ class _PrivateTraining:
         """Loads weights, optimizer state and ledger; all of it or, after an error, nothing.
 
         Raises:
-            ValueError: `fit` is running, the file has no ledger, or its ledger would make this model forget releases: that of another
-                model, or of a copy of this one that went on by itself.
+            ValueError: `fit` is running, the file has no ledger, or its ledger would make this model forget
+                releases: that of another model, or of a copy of this one that went on by itself.
         """
         if self.run.armed:
             raise ValueError(

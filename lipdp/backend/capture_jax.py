@@ -55,12 +55,12 @@ def gram(a):
     return jnp.matmul(a, jnp.swapaxes(a, -1, -2))
 
 
-def probe(model, batches, loss, capture):
+def probe(model, batches, loss, capture, sums: bool = True):
     """What `capture` finds on small batches `(x, y)` of one size.
 
     Returns:
-        Squared norms of the gradients, for each batch; sum of the gradients and the ordinary gradient, of the first;
-        the variables that the forward pass changed. They get their values back.
+        Squared norms of the gradients, for each batch; with `sums`, sum of the gradients and the ordinary gradient of
+        the first, else nothing twice; the variables that the forward pass changed. They get their values back.
     """
     trainable = [v.value for v in model.trainable_variables]
     non_trainable = [v.value for v in model.non_trainable_variables]
@@ -75,13 +75,14 @@ def probe(model, batches, loss, capture):
             return jnp.sum(loss(y, model.stateless_call(trainable, non_trainable, x, **training)[0]))
 
         kept = [jnp.all((a == b) | (a != a)) for a, b in zip(non_trainable, record.non_trainable, strict=True)]
-        return record.squared_norms(), record.weighted_sum(ones), jax.grad(total)(trainable), kept
+        both = (record.weighted_sum(ones), jax.grad(total)(trainable)) if sums else ((), ())
+        return record.squared_norms(), *both, kept
 
     batches = [jax.tree.map(jnp.asarray, batch) for batch in batches]
     # It runs a few times on a few rows: what counts is the time to compile.
     quick = {"xla_backend_optimization_level": "0"}
     compiled = jax.jit(run).lower(trainable, non_trainable, *batches[0]).compile(compiler_options=quick)
     found = [jax.device_get(compiled(trainable, non_trainable, *batch)) for batch in batches]
-    norms, (sums, *_), (ordinary, *_), kept = zip(*found, strict=True)
+    norms, (first, *_), (ordinary, *_), kept = zip(*found, strict=True)
     changed = [v for v, *same in zip(model.non_trainable_variables, *kept, strict=True) if not all(same)]
-    return norms, sums, ordinary, changed
+    return norms, first, ordinary, changed

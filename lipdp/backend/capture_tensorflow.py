@@ -66,12 +66,12 @@ def gram(a):
     return tf.matmul(a, a, transpose_b=True)
 
 
-def probe(model, batches, loss, capture):
+def probe(model, batches, loss, capture, sums: bool = True):
     """What `capture` finds on small batches `(x, y)` of one size.
 
     Returns:
-        Squared norms of the gradients, for each batch; sum of the gradients and the ordinary gradient, of the first;
-        the variables that the forward pass changed. They get their values back.
+        Squared norms of the gradients, for each batch; with `sums`, sum of the gradients and the ordinary gradient of
+        the first, else nothing twice; the variables that the forward pass changed. They get their values back.
     """
     variables = [*model.trainable_variables, *model.non_trainable_variables]
     before = [tf.identity(v.value) for v in variables]
@@ -94,14 +94,16 @@ def probe(model, batches, loss, capture):
     batches = [tf.nest.map_structure(tf.convert_to_tensor, batch) for batch in batches]
     try:
         first, record, ones = run(*batches[0])
-        sums = record.weighted_sum(ones)
-        with tf.GradientTape() as tape:
-            total = tf.reduce_sum(loss(batches[0][1], model(batches[0][0], training=True)))
-        values = [v.value for v in model.trainable_variables]
-        ordinary = tape.gradient(total, values, unconnected_gradients="zero")
-        restore()
+        found, ordinary = (), ()
+        if sums:
+            found = record.weighted_sum(ones)
+            with tf.GradientTape() as tape:
+                total = tf.reduce_sum(loss(batches[0][1], model(batches[0][0], training=True)))
+            values = [v.value for v in model.trainable_variables]
+            ordinary = tape.gradient(total, values, unconnected_gradients="zero")
+            restore()
         norms = [first, *(run(*batch)[0] for batch in batches[1:])]
     finally:
         restore()
-    sums, ordinary = ([tf.convert_to_tensor(t).numpy() for t in part] for part in (sums, ordinary))
-    return norms, sums, ordinary, list(changed.values())
+    found, ordinary = ([tf.convert_to_tensor(t).numpy() for t in part] for part in (found, ordinary))
+    return norms, found, ordinary, list(changed.values())

@@ -178,7 +178,7 @@ def _run(model, structure, size, rows, draw):
     for version in _versions(rows):
         *x, y = (np.stack([pair[v][i] for i, v in enumerate(version)]) for pair in (*drawn, targets))
         batches.append((tree.pack_sequence_as(structure, x), y))
-    return backend.probe(model, batches, _loss, capture)
+    return backend.probe(model, batches, _loss, capture, sums=rows == _ROWS[0])
 
 
 def _versions(rows: int):
