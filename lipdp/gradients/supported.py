@@ -170,7 +170,12 @@ def _run(model, structure, size, rows, draw):
         if keras.backend.is_float_dtype(tensor.dtype):
             return [draw(rng, shape).astype(tensor.dtype) for _ in range(2)]
         bits = rng.integers(0, 2, shape)
-        return [bits.astype(tensor.dtype), (1 - bits).astype(tensor.dtype)]
+        pair = [bits, 1 - bits]
+        if draw is _positive and len(shape) > 1:
+            # Keras' mean over a sequence that is masked throughout is NaN.
+            for one in pair:
+                one[:, 0] = 1
+        return [one.astype(tensor.dtype) for one in pair]
 
     drawn = [versions(t) for t in tree.flatten(structure)]
     targets = [rng.normal(size=(rows, 2)).astype("float32") for _ in range(2)]

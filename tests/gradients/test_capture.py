@@ -228,7 +228,7 @@ def test_dropout_masks_are_those_of_the_forward_pass(layer):
     model = shaken(keras.Sequential([keras.Input((4, 5)), L.Dropout(0.3, seed=2), layer, L.Dense(2)]))
     x, y, weight = normal(3, 4, 5), np.zeros(3, "float32"), np.ones(3, "float32")
     states = [np.asarray(v) for v in model.non_trainable_variables]
-    ((norms, sums, ordinary),) = backend.probe(model, [x], lambda y_, p: squared_error(y, p), gradients.capture)
+    (norms,), sums, ordinary, _ = backend.probe(model, [(x, y)], squared_error, gradients.capture)
     assert all((np.asarray(v) == s).all() for v, s in zip(model.non_trainable_variables, states, strict=True))
     for total, expected in zip(sums, ordinary, strict=True):
         np.testing.assert_allclose(total, expected, rtol=1e-4, atol=1e-5 * max(1e-3, np.abs(expected).max()))
