@@ -73,12 +73,8 @@ def _smallest_epsilon(pmf: pld_pmf.DensePLDPmf, delta: float) -> float:
 def _epsilon(pmfs, counts, delta: float) -> float:
     """Returns epsilon of `counts[i]` losses of each kind, by the smallest tilt that keeps the digits of delta."""
     found, best = math.inf, None
-    for share in (
-        0.0,
-        0.3,
-        0.6,
-        1.0,
-    ):  # each one is an upper bound; a tilt makes rare large losses, hence the grid, longer
+    # Each one is an upper bound; a tilt makes rare large losses, hence the grid, longer.
+    for share in (0.0, 0.3, 0.6, 1.0):
         if share and best is None:
             best = tilting.best_tilt(pmfs, counts, delta)
         pmf, added = tilting.compose(pmfs, counts, share * best if share else 0.0)
