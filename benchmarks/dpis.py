@@ -85,10 +85,11 @@ def build(strategy: str, settings: dict, seed: int, shape=(28, 28, 1), updates=N
     import keras
 
     import lipdp
-    from lipdp import networks, strategies
+    from lipdp import strategies
+    from lipdp.models import plain
 
     keras.utils.set_random_seed(seed)
-    network = head(shape, settings["hidden"]) if settings["network"] == "front" else networks.small_cnn(shape)
+    network = head(shape, settings["hidden"]) if settings["network"] == "front" else plain.small_cnn(shape)
     model = lipdp.DP_Model.from_keras(network)
     rate = settings["learning_rate"] / settings["clip_norm"]  # per clipped gradient: comparable between clip norms
     if updates is not None:

@@ -21,7 +21,7 @@ def run(data, epsilon: float, seed: int) -> dict:
     import keras
 
     from lipdp import certify
-    from lipdp.recipes import recipe
+    from lipdp.models.classifier import recipe
 
     (x, y), (x_test, y_test) = data
     keras.utils.set_random_seed(seed)

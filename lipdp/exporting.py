@@ -32,7 +32,7 @@ from lipdp.layers import (
 )
 from lipdp.layers.base import entries, positions
 from lipdp.layers.pooling import _smooth_norm
-from lipdp.layers.sampling import space_to_depth
+from lipdp.layers.resampling import space_to_depth
 
 # Largest difference between the outputs of a model and of its export, relative to outputs above 1.
 TOLERANCE = 1e-6

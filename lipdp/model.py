@@ -4,12 +4,13 @@ import keras
 from keras import ops
 from keras.src.models.functional import Functional  # has no public name
 
-from lipdp import arguments, backend, losses, training
+from lipdp import backend, losses, training
 from lipdp.bounds import summary
 from lipdp.layers import BoundedInput
 from lipdp.optimizer import as_private
-from lipdp.privacy import Privacy
-from lipdp.run import Run
+from lipdp.privacy.guarantee import Privacy
+from lipdp.training import model_checks
+from lipdp.training.state import Run
 
 
 class _PrivateTraining:
@@ -149,7 +150,7 @@ class _PrivateTraining:
             noise multiplier on the drawn batches. Each is charged before it is executed. Not covered: see
             `privacy.statement()`.
         """
-        arguments.refuse_unsupported(
+        model_checks.refuse_unsupported(
             _PrivateTraining.fit, unknown, shuffle=shuffle, class_weight=class_weight, sample_weight=sample_weight
         )
         session = training.Session.prepare(

@@ -4,22 +4,22 @@ import keras
 import numpy as np
 from keras import tree
 
-from lipdp.bounds import search
-from lipdp.bounds.search import TOLERANCE as TOLERANCE
-from lipdp.bounds.search import _numpy
-from lipdp.bounds.search import assign as assign
-from lipdp.bounds.search import largest_input_jacobians as largest_input_jacobians
-from lipdp.bounds.search import largest_output as largest_output
-from lipdp.bounds.search import largest_parameter_gradient as largest_parameter_gradient
-from lipdp.bounds.search import norm as norm
-from lipdp.bounds.search import projected as projected
-from lipdp.bounds.search import scaled as scaled
-from lipdp.bounds.search import starts as starts
-from lipdp.bounds.search import top as top
-from lipdp.bounds.search import weight_settings as weight_settings
+from lipdp.bounds import adversary
+from lipdp.bounds.adversary import TOLERANCE as TOLERANCE
+from lipdp.bounds.adversary import _numpy
+from lipdp.bounds.adversary import assign as assign
+from lipdp.bounds.adversary import largest_input_jacobians as largest_input_jacobians
+from lipdp.bounds.adversary import largest_output as largest_output
+from lipdp.bounds.adversary import largest_parameter_gradient as largest_parameter_gradient
+from lipdp.bounds.adversary import norm as norm
+from lipdp.bounds.adversary import projected as projected
+from lipdp.bounds.adversary import scaled as scaled
+from lipdp.bounds.adversary import starts as starts
+from lipdp.bounds.adversary import top as top
+from lipdp.bounds.adversary import weight_settings as weight_settings
 
 
-class Probe(search.Probe):
+class Probe(adversary.Probe):
     """With the gradient of gradient norms, for whole models."""
 
     def __init__(self, layer, *shapes, **kwargs):

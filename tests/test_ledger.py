@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lipdp import accounting
-from lipdp.ledger import Ledger, Release
+from lipdp.privacy.ledger import Ledger, Release
 
 UPDATE = Release(
     sampling_probability=256 / 60000,

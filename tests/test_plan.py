@@ -6,7 +6,7 @@ import json
 import pytest
 
 from lipdp import accounting
-from lipdp.plan import Plan
+from lipdp.privacy.plan import Plan
 
 pytestmark = pytest.mark.backend_free
 

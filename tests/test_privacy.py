@@ -8,8 +8,8 @@ import re
 import jsonschema
 import pytest
 
-from lipdp.ledger import Ledger, Release
-from lipdp.privacy import Privacy, _up, schema
+from lipdp.privacy.guarantee import Privacy, _up, schema
+from lipdp.privacy.ledger import Ledger, Release
 
 UPDATE = Release(
     sampling_probability=256 / 60000,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from models import blobs, mlp
 
-from lipdp.signal import signal_to_noise
+from lipdp.report.signal_to_noise import signal_to_noise
 from lipdp.strategies import Clipless
 
 

@@ -1,8 +1,8 @@
 """Privacy accounting: epsilon of what was released, and the noise that a budget asks for."""
 
 from lipdp.accounting import autodp as autodp
+from lipdp.accounting import dpis as dpis
 from lipdp.accounting import fixed_order as fixed_order
-from lipdp.accounting import importance as importance
 from lipdp.accounting import pld as pld
 from lipdp.accounting import rdp as rdp
 from lipdp.accounting.accountant import check_name as check_name
@@ -22,4 +22,4 @@ from lipdp.accounting.mechanism import SAMPLERS as SAMPLERS
 from lipdp.accounting.mechanism import Mechanism as Mechanism
 from lipdp.accounting.mechanism import common_relation as common_relation
 from lipdp.accounting.planning import solve as solve
-from lipdp.accounting.search import search_epsilon as search_epsilon
+from lipdp.accounting.selection import search_epsilon as search_epsilon

@@ -2,7 +2,7 @@
 
 import abc
 
-from lipdp.accounting import checks
+from lipdp import checks
 from lipdp.accounting.mechanism import Mechanism
 
 _REGISTRY: dict[str, "Accountant"] = {}

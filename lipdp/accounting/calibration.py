@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 from scipy import optimize
 
-from lipdp.accounting import checks, rdp
+from lipdp import checks
+from lipdp.accounting import rdp
 from lipdp.accounting.composition import compose, rough
 from lipdp.accounting.mechanism import EPOCH_SAMPLERS, Mechanism, canonical, updates_per_pass
 from lipdp.accounting.rdp import LARGEST_NOISE, SMALLEST_NOISE

@@ -3,8 +3,8 @@
 import functools
 from collections.abc import Iterable
 
+from lipdp import checks
 from lipdp.accounting import accountant as accountants
-from lipdp.accounting import checks
 from lipdp.accounting.mechanism import Mechanism, canonical
 
 

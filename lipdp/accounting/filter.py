@@ -5,7 +5,8 @@ import math
 
 import numpy as np
 
-from lipdp.accounting import accountant, checks, rdp
+from lipdp import checks
+from lipdp.accounting import accountant, rdp
 from lipdp.accounting.mechanism import Mechanism
 
 _NAME = "filter"

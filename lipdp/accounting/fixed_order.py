@@ -4,7 +4,8 @@ import functools
 import importlib.metadata
 import math
 
-from lipdp.accounting import accountant, checks, rdp
+from lipdp import checks
+from lipdp.accounting import accountant, rdp
 from lipdp.accounting.filter import conversion
 from lipdp.accounting.mechanism import REPLACE, Mechanism
 

@@ -5,8 +5,8 @@ import math
 import numpy as np
 from scipy import optimize
 
+from lipdp import checks
 from lipdp.accounting import accountant as accountants
-from lipdp.accounting import checks
 from lipdp.accounting.composition import compose
 from lipdp.accounting.mechanism import ADD_OR_REMOVE, Mechanism
 from lipdp.accounting.pld import SMALLEST_DELTA

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from dp_accounting import dp_event
 
-from lipdp.accounting import checks
+from lipdp import checks
 
 ADD_OR_REMOVE, ZERO_OUT, REPLACE = "add_or_remove_one", "zero_out_one", "replace_one"
 RELATIONS = (ADD_OR_REMOVE, ZERO_OUT, REPLACE)

@@ -2,7 +2,7 @@
 
 import math
 
-from lipdp.accounting import checks
+from lipdp import checks
 from lipdp.accounting.calibration import calibrate, max_updates
 from lipdp.accounting.composition import epsilon as epsilon_of
 

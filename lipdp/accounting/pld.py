@@ -9,7 +9,7 @@ import numpy as np
 from dp_accounting.pld import pld_pmf
 from scipy import signal
 
-from lipdp.accounting import accountant, gaussian, pairs, tilting
+from lipdp.accounting import accountant, dominating_pairs, fft_composition, gaussian
 from lipdp.accounting.mechanism import REPLACE, Mechanism
 from lipdp.accounting.rdp import LARGEST_NOISE, SMALLEST_NOISE, RdpAccountant
 
@@ -44,9 +44,9 @@ def _directions(mechanism: Mechanism, step: float, dropped: float) -> tuple:
     mechanism = dataclasses.replace(mechanism, noise_multiplier=min(mechanism.noise_multiplier, LARGEST_NOISE))
     if mechanism.shift is not None:  # count Gaussians are one Gaussian
         scale = mechanism.shift * math.sqrt(mechanism.count)
-        pmf = _single(pairs.SampledGaussian(1.0, mechanism.noise_multiplier / scale, False), step)
+        pmf = _single(dominating_pairs.SampledGaussian(1.0, mechanism.noise_multiplier / scale, False), step)
         return (pmf, 1), (pmf, 1), 0.0
-    remove, add, lost = pairs.directions(mechanism, dropped)
+    remove, add, lost = dominating_pairs.directions(mechanism, dropped)
     return (_single(remove, step), mechanism.count), (_single(add, step), mechanism.count), lost
 
 
@@ -76,8 +76,8 @@ def _epsilon(pmfs, counts, delta: float) -> float:
     # Each one is an upper bound; a tilt makes rare large losses, hence the grid, longer.
     for share in (0.0, 0.3, 0.6, 1.0):
         if share and best is None:
-            best = tilting.best_tilt(pmfs, counts, delta)
-        pmf, added = tilting.compose(pmfs, counts, share * best if share else 0.0)
+            best = fft_composition.best_tilt(pmfs, counts, delta)
+        pmf, added = fft_composition.compose(pmfs, counts, share * best if share else 0.0)
         found = min(found, _smallest_epsilon(pmf, delta))
         if pmf._infinity_mass >= 1.0:  # no distribution
             return found
@@ -185,7 +185,7 @@ def _scale(mechanism: Mechanism, dropped: float) -> tuple[float, float, float]:
     """Returns mean, deviation and largest value of one privacy loss, roughly."""
     z = min(mechanism.noise_multiplier, LARGEST_NOISE)
     if not _is_plain(mechanism):
-        pair = pairs.directions(dataclasses.replace(mechanism, noise_multiplier=z, count=1), dropped)[0]
+        pair = dominating_pairs.directions(dataclasses.replace(mechanism, noise_multiplier=z, count=1), dropped)[0]
         return *_moments(pair), pair.losses()[1]
     q = mechanism.sampling_probability
     largest = gaussian.loss_range(q, z, False)[1]

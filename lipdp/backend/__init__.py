@@ -14,7 +14,7 @@ if keras.backend.backend() == "tensorflow":
         local_gradients,
         probe,
     )
-    from lipdp.backend.conducted_tensorflow import ConductedStep
+    from lipdp.backend.importance_tensorflow import ConductedStep
     from lipdp.backend.tensorflow import (
         chunk_bytes,
         chunked_train_step,
@@ -39,7 +39,7 @@ elif keras.backend.backend() == "jax":
         local_gradients,
         probe,
     )
-    from lipdp.backend.conducted_jax import ConductedStep
+    from lipdp.backend.importance_jax import ConductedStep
     from lipdp.backend.jax import (
         chunk_bytes,
         chunked_train_step,

@@ -5,7 +5,7 @@ import sys
 
 import numpy as np
 
-from lipdp.bounds import search
+from lipdp.bounds import adversary
 from lipdp.bounds.registry import answers
 
 
@@ -40,7 +40,7 @@ def check(layer, *shapes, norms=(1.0, 8.0), dtype: str = "float32", seed: int = 
         [1.0, 1.0, 1.0]
     """
     ratios = tightness(layer, *shapes, norms=norms, dtype=dtype, seed=seed)
-    broken = {kind: ratio for kind, ratio in ratios.items() if not ratio <= 1.0 + search.TOLERANCE}
+    broken = {kind: ratio for kind, ratio in ratios.items() if not ratio <= 1.0 + adversary.TOLERANCE}
     lines = [f"Bounds of '{layer.name}' ({type(layer).__name__}) on inputs {', '.join(map(str, shapes))}"]
     lines += [
         f"  {kind:<10}{ratio:10.4f} of its bound{'  EXCEEDED' if kind in broken else ''}"
@@ -60,25 +60,25 @@ def check(layer, *shapes, norms=(1.0, 8.0), dtype: str = "float32", seed: int = 
 def tightness(layer, *shapes, norms=(1.0, 8.0), dtype="float32", seed=0) -> dict[str, float]:
     """What `check` returns, violations included."""
     rng = np.random.default_rng(seed)
-    probe = search.Probe(layer, *shapes, dtype=dtype)
+    probe = adversary.Probe(layer, *shapes, dtype=dtype)
     answer = answers(layer)
     found = {"output": 0.0, "jacobian": 0.0}
     with _kept(probe.variables):
         # Unequal norms tell the inputs of a merge apart.
         sizes = [tuple(norm * (1.0 + 0.5 * k) for k in range(len(shapes))) for norm in norms]
-        settings = [search.weight_settings(v, rng) for v in probe.variables]
+        settings = [adversary.weight_settings(v, rng) for v in probe.variables]
         for turn in range(max(map(len, settings), default=1)):
-            search.assign(probe.variables, [s[turn % len(s)] for s in settings])
+            adversary.assign(probe.variables, [s[turn % len(s)] for s in settings])
             for size in sizes if not settings else sizes[:1]:
                 constants = answer.input_lipschitz(size)
-                jacobians = search.largest_input_jacobians(probe, size, rng)
+                jacobians = adversary.largest_input_jacobians(probe, size, rng)
                 pairs = zip(jacobians, constants, strict=True)
                 found["jacobian"] = max(found["jacobian"], *(_ratio(f, c) for f, c in pairs))
-                output = _ratio(search.largest_output(probe, size, rng), answer.output_bound(size))
+                output = _ratio(adversary.largest_output(probe, size, rng), answer.output_bound(size))
                 found["output"] = max(found["output"], output)
         if probe.variables:
             size = tuple(2.0 * n for n in sizes[0])
-            gradients = search.largest_parameter_gradients(probe, size, rng)
+            gradients = adversary.largest_parameter_gradients(probe, size, rng)
             bounds = answer.parameter_bounds(size, 1.0)
             found["gradient"] = max(_ratio(g, b) for g, b in zip(gradients, bounds, strict=True))
     return found
@@ -92,8 +92,8 @@ def _ratio(found: float, bound: float) -> float:
 
 @contextlib.contextmanager
 def _kept(variables):
-    before = [search._numpy(v.value) for v in variables]
+    before = [adversary._numpy(v.value) for v in variables]
     try:
         yield
     finally:
-        search.assign(variables, before)
+        adversary.assign(variables, before)

@@ -7,7 +7,7 @@ import sys
 import traceback
 import warnings
 
-from lipdp.cli import arguments
+from lipdp.cli import parser
 
 # Bad input; everything else that goes wrong outside of the program is 1.
 _BAD_INPUT = (ValueError, FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError)
@@ -33,8 +33,8 @@ def main(argv=None) -> int:
     # Read when the frameworks are first imported: their start-up messages are not for our users.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     try:
-        options = arguments.parse(argv)
-    except arguments.Finished as finished:
+        options = parser.parse(argv)
+    except parser.Finished as finished:
         return finished.code
     command = importlib.import_module(f"lipdp.cli.{options.command}")
     try:

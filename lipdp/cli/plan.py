@@ -65,7 +65,7 @@ def _signal(path, plan) -> dict:
     from lipdp.cli.certify import load
 
     model = load(pathlib.Path(path))
-    from lipdp.signal import signal_to_noise
+    from lipdp.report.signal_to_noise import signal_to_noise
 
     return signal_to_noise(model, noise_multiplier=plan["noise_multiplier"], batch_size=plan["batch_size"])
 

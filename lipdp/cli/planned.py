@@ -3,7 +3,7 @@
 import math
 import warnings
 
-from lipdp.accounting import checks
+from lipdp import checks
 
 
 def sampling(options) -> tuple[float, int]:

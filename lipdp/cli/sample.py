@@ -4,7 +4,7 @@ import pathlib
 
 import numpy as np
 
-from lipdp.accounting import checks
+from lipdp import checks
 from lipdp.cli import certify, output
 from lipdp.report import folder as folders
 from lipdp.report import numbers

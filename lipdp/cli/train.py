@@ -9,11 +9,11 @@ import sys
 import time
 import warnings
 
-from lipdp import data, recipes, report
-from lipdp.accounting import checks
+from lipdp import checks, data, report
 from lipdp.cli import diffusion, evaluation, output, quiet
 from lipdp.cli.versions import versions
-from lipdp.plan import Plan
+from lipdp.models import classifier
+from lipdp.privacy.plan import Plan
 from lipdp.report import numbers
 from lipdp.report.folder import MODEL, NOT_PRIVATE, SAMPLES
 
@@ -122,8 +122,8 @@ def _dataset(options) -> data.Dataset:
     return dataset if options.validation_split is None else dataset.held_out(options.validation_split)
 
 
-def _recipe(options, dataset) -> recipes.Recipe:
-    recipe = recipes.recipe(
+def _recipe(options, dataset) -> classifier.Recipe:
+    recipe = classifier.recipe(
         dataset.input_shape, dataset.num_classes, dataset.num_examples, options.epsilon, options.recipe
     )
     given = {

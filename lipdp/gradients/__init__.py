@@ -1,7 +1,7 @@
 """Per-example gradients: their norms and weighted sums from one forward and one backward pass."""
 
 from lipdp.gradients.capture import capture
-from lipdp.gradients.chunks import default_rows
+from lipdp.gradients.microbatch import default_rows
 from lipdp.gradients.record import Record
 from lipdp.gradients.supported import refuse_untrainable, supported
 

@@ -35,9 +35,9 @@ from lipdp.layers.patches import OrthogonalPatchConv2D as OrthogonalPatchConv2D
 from lipdp.layers.pooling import GlobalL2NormPooling2D as GlobalL2NormPooling2D
 from lipdp.layers.pooling import L2NormPooling2D as L2NormPooling2D
 from lipdp.layers.pooling import ScaledAveragePooling2D as ScaledAveragePooling2D
+from lipdp.layers.resampling import InvertibleDownSampling2D as InvertibleDownSampling2D
+from lipdp.layers.resampling import InvertibleUpSampling2D as InvertibleUpSampling2D
 from lipdp.layers.residual import ResidualAverage as ResidualAverage
-from lipdp.layers.sampling import InvertibleDownSampling2D as InvertibleDownSampling2D
-from lipdp.layers.sampling import InvertibleUpSampling2D as InvertibleUpSampling2D
 from lipdp.layers.scattering import Scattering2D as Scattering2D
 from lipdp.layers.transposed import SpectralConv1DTranspose as SpectralConv1DTranspose
 from lipdp.layers.transposed import SpectralConv2DTranspose as SpectralConv2DTranspose

@@ -4,7 +4,7 @@ import keras
 from keras import ops
 
 from lipdp.layers.base import LipschitzLayer, pair, start
-from lipdp.layers.sampling import blocked_shape, space_to_depth
+from lipdp.layers.resampling import blocked_shape, space_to_depth
 from lipdp.norms import SpectralBall, spectral_norm
 
 

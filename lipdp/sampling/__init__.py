@@ -6,11 +6,11 @@ from lipdp.sampling.batches import Batches as Batches
 from lipdp.sampling.batches import Layout as Layout
 from lipdp.sampling.epochs import EpochSampler as EpochSampler
 from lipdp.sampling.fixed_size import FixedSizeSampler as FixedSizeSampler
-from lipdp.sampling.importance import Proposal as Proposal
-from lipdp.sampling.importance import kept as kept
-from lipdp.sampling.importance import proposal_rng as proposal_rng
-from lipdp.sampling.importance import statistics_rng as statistics_rng
 from lipdp.sampling.poisson import PoissonSampler as PoissonSampler
 from lipdp.sampling.poisson import noise_key as noise_key
+from lipdp.sampling.proposal import Proposal as Proposal
+from lipdp.sampling.proposal import kept as kept
+from lipdp.sampling.proposal import proposal_rng as proposal_rng
+from lipdp.sampling.proposal import statistics_rng as statistics_rng
 from lipdp.sampling.schemes import Sampling as Sampling
 from lipdp.sampling.schemes import get as get

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lipdp.accounting import checks
+from lipdp import checks
 from lipdp.accounting.mechanism import EPOCH_SAMPLERS, check_sampler
 from lipdp.sampling.epochs import EpochSampler
 from lipdp.sampling.fixed_size import FixedSizeSampler

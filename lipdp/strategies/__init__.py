@@ -1,6 +1,7 @@
 """Training strategies: from a batch to a gradient of bounded sensitivity."""
 
 from lipdp.strategies.adaclip import AdaCliP as AdaCliP
+from lipdp.strategies.augmentation import RandomShift as RandomShift
 from lipdp.strategies.base import Calibration as Calibration
 from lipdp.strategies.base import PerExample as PerExample
 from lipdp.strategies.base import Strategy as Strategy
@@ -8,7 +9,6 @@ from lipdp.strategies.clipless import Clipless as Clipless
 from lipdp.strategies.clipless import allocate as allocate
 from lipdp.strategies.dpis import DPIS as DPIS
 from lipdp.strategies.dpsgd import DPSGD as DPSGD
-from lipdp.strategies.views import RandomShift as RandomShift
 
 _BY_NAME = {"clipless": Clipless, "dpsgd": DPSGD, "adaclip": AdaCliP, "dpis": DPIS}
 

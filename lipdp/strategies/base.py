@@ -7,7 +7,7 @@ from keras import ops
 
 from lipdp import gradients, losses
 from lipdp.bounds import Bounds
-from lipdp.strategies import views as views_
+from lipdp.strategies import augmentation as views_
 from lipdp.strategies.arguments import positive
 
 # Clipping leaves room for the rounding of norms and coefficients: contributions stay below the clip norm.

@@ -4,8 +4,8 @@ import keras
 from keras import ops
 
 from lipdp import gradients, losses
-from lipdp.accounting.importance import ImportanceFilter
-from lipdp.sampling.importance import kept
+from lipdp.accounting.dpis import ImportanceFilter
+from lipdp.sampling.proposal import kept
 from lipdp.strategies.base import MARGIN, PerExample, positive, total_norm
 
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lipdp import accounting
-from lipdp.accounting import Mechanism, pld, tilting
+from lipdp.accounting import Mechanism, fft_composition, pld
 from lipdp.accounting.pld import PldAccountant
 
 pytestmark = pytest.mark.backend_free
@@ -145,7 +145,7 @@ def test_the_library_s_negative_deltas_do_no_harm():
     found = [epsilon(1.0, 0.01, 2000, delta) for delta in (1e-7, 1e-8, 1e-9, 1e-10, 1e-11)]
     assert found == sorted(found)
     for pmf, count in pld._directions(mechanism, 1e-3, 0.0)[:2]:
-        composed, added = tilting.compose([pmf], [count])
+        composed, added = fft_composition.compose([pmf], [count])
         assert composed._probs.min() >= 0.0 and composed._infinity_mass >= 0.0 and added.min() > 0.0
 
 
@@ -174,8 +174,8 @@ def test_every_tilt_is_an_upper_bound(q, shift, updates, delta):
     mechanism = Mechanism(q, math.sqrt(1.0 / math.log1p((shift / q) ** 2 / updates)), updates)
     step = PldAccountant().discretization((mechanism,), delta)
     for pmf, count in pld._directions(mechanism, step, 0.0)[:2]:
-        best = tilting.best_tilt([pmf], [count], delta)
-        tight, *others = (tilting.compose([pmf], [count], share * best)[0] for share in (1.0, 0.7, 0.4, 0.0))
+        best = fft_composition.best_tilt([pmf], [count], delta)
+        tight, *others = (fft_composition.compose([pmf], [count], share * best)[0] for share in (1.0, 0.7, 0.4, 0.0))
         reference = pld._smallest_epsilon(tight, delta)
         assert math.isfinite(reference)
         for other in others:

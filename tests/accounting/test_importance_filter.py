@@ -9,8 +9,8 @@ import pytest
 from hypothesis import strategies as st
 
 from lipdp import accounting
+from lipdp.accounting.dpis import ImportanceFilter
 from lipdp.accounting.fixed_order import FixedOrderAccountant
-from lipdp.accounting.importance import ImportanceFilter
 from lipdp.accounting.mechanism import Mechanism
 
 pytestmark = pytest.mark.backend_free

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lipdp import accounting
-from lipdp.accounting import Mechanism, pairs
+from lipdp.accounting import Mechanism, dominating_pairs
 
 pytestmark = pytest.mark.backend_free
 
@@ -85,7 +85,7 @@ def exact_curve(first, second, z, epsilons):
 
 def bound(mechanism, epsilons):
     """The largest of both directions, with the trivial part put back."""
-    curves = [pair.curve(epsilons) for pair in pairs.directions(mechanism)[:2]]
+    curves = [pair.curve(epsilons) for pair in dominating_pairs.directions(mechanism)[:2]]
     return [curve - np.expm1(np.minimum(epsilons, 0.0)) for curve in curves]
 
 
@@ -166,7 +166,7 @@ def test_truncated_and_replaced_poisson_are_never_above_the_bound(values, replac
 def test_replacement_curve_is_exact():
     for q, z in ((0.3, 1.0), (1.0, 2.0), (0.01, 0.7), (1e-6, 1.0)):
         laws = [(1.0 - q, 0.0), (q, 1.0)], [(1.0 - q, 0.0), (q, -1.0)]
-        curve = pairs.SampledReplacement(q, z).curve(EPSILONS) - np.expm1(np.minimum(EPSILONS, 0.0))
+        curve = dominating_pairs.SampledReplacement(q, z).curve(EPSILONS) - np.expm1(np.minimum(EPSILONS, 0.0))
         np.testing.assert_allclose(curve, exact_curve(*laws, z, EPSILONS), rtol=1e-5, atol=1e-5)
 
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from keras import ops
 
-from lipdp.gradients.patches import Geometry
+from lipdp.gradients.unfolding import Geometry
 
 
 @st.composite

@@ -8,7 +8,7 @@ from keras import ops
 from scipy import stats
 
 from lipdp import accounting
-from lipdp.accounting.importance import ImportanceFilter
+from lipdp.accounting.dpis import ImportanceFilter
 from lipdp.sampling import Proposal, kept, proposal_rng, statistics_rng
 
 pytestmark = pytest.mark.backend_free

@@ -5,7 +5,7 @@ import numpy as np
 from keras import ops
 
 import lipdp
-from lipdp.run import Settings
+from lipdp.training.state import Settings
 
 BATCH = 16
 SECRET = np.array([1, 2], "uint32")

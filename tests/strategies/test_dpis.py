@@ -12,8 +12,11 @@ from models import DELTA, blobs, weights
 from scipy import stats
 
 import lipdp
-from lipdp import data, importance, ledger, networks, privacy, sampling, strategies
+from lipdp import data, privacy, sampling, strategies
+from lipdp.models import plain
+from lipdp.privacy import ledger
 from lipdp.strategies import DPIS
+from lipdp.training import importance
 
 FIT = {"batch_size": 40, "delta": DELTA, "verbose": 0}
 
@@ -345,8 +348,8 @@ def test_an_interrupted_update_stays_charged():
 def test_a_recurrent_network_learns_texts():
     texts = data.made_up_text(400, length=8)
     keras.utils.set_random_seed(0)
-    plain = networks.bidirectional_lstm(50, 8, embedding_size=8, units=8)
-    model = compiled(plain, optimizer=keras.optimizers.Adam(0.03))
+    network = plain.bidirectional_lstm(50, 8, embedding_size=8, units=8)
+    model = compiled(network, optimizer=keras.optimizers.Adam(0.03))
     model.fit(texts.x_train, texts.y_train, epochs=4, epsilon=8.0, strategy="dpis", seed=0, **FIT)
     assert model.evaluate(texts.x_test, texts.y_test, verbose=0, return_dict=True)["accuracy"] > 0.65
     assert model.privacy.epsilon() <= 8.0

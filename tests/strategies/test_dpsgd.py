@@ -10,7 +10,7 @@ from reference import plain_gradients
 
 import lipdp
 from lipdp import certify, losses, strategies
-from lipdp.strategies import views
+from lipdp.strategies import augmentation
 from lipdp.strategies.base import MARGIN, layer_groups
 
 FIT = {"batch_size": 20, "delta": 1e-3, "verbose": 0}
@@ -81,7 +81,7 @@ def test_views_come_from_the_secret_of_the_noise():
         np.array([[1, 2], [3, 4]], "uint32"),
     )
     shift = strategies.RandomShift(3)
-    seen = [np.array(shift(image, views.key(s, index))) for s in secret for index in (0, 1)]
+    seen = [np.array(shift(image, augmentation.key(s, index))) for s in secret for index in (0, 1)]
     assert all(not np.array_equal(a, b) for a, b in itertools.combinations(seen, 2))
 
 

@@ -7,8 +7,8 @@ from keras import ops
 
 from lipdp import layers
 from lipdp.gradients.leaves import rule
-from lipdp.gradients.patches import Geometry, grouped_factor, kernel_factor
 from lipdp.gradients.rules.common import before_activation, bias, plain
+from lipdp.gradients.unfolding import Geometry, grouped_factor, kernel_factor
 
 
 def geometry(layer, padding: str) -> Geometry:

@@ -4,9 +4,9 @@ import keras
 from keras import ops
 
 from lipdp.gradients.leaves import rule
-from lipdp.gradients.patches import Geometry, depthwise_factor, kernel_factor
 from lipdp.gradients.rules.common import before_activation, bias, plain
 from lipdp.gradients.rules.convolution import channels_last, geometry, refuse_unknown
+from lipdp.gradients.unfolding import Geometry, depthwise_factor, kernel_factor
 
 
 @rule(keras.layers.DepthwiseConv1D, keras.layers.DepthwiseConv2D, applies=plain)

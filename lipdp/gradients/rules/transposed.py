@@ -8,9 +8,9 @@ cotangent.
 import keras
 
 from lipdp.gradients.leaves import rule
-from lipdp.gradients.patches import Geometry, kernel_factor
 from lipdp.gradients.rules.common import before_activation, bias, plain
 from lipdp.gradients.rules.convolution import channels_last
+from lipdp.gradients.unfolding import Geometry, kernel_factor
 
 
 def _padding(k, s, d, padding, extra, size, large):

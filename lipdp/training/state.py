@@ -9,9 +9,9 @@ import numpy as np
 
 from lipdp import accounting
 from lipdp.accounting.mechanism import default_relation
-from lipdp.ledger import Ledger, Release
-from lipdp.plan import Plan
-from lipdp.privacy import Privacy
+from lipdp.privacy.guarantee import Privacy
+from lipdp.privacy.ledger import Ledger, Release
+from lipdp.privacy.plan import Plan
 
 _PUBLIC = ("num_examples", "batch_size", "delta", "accountant", "sampler", "capacity", "examples_per_person")
 

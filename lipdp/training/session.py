@@ -12,15 +12,17 @@ import keras
 import numpy as np
 from keras import tree
 
-from lipdp import arguments, backend, gradients, losses, strategies, wording
+from lipdp import backend, gradients, losses, strategies
 from lipdp import sampling as samplers
 from lipdp.accounting.mechanism import EPOCH_SAMPLERS
-from lipdp.charging import Charge
-from lipdp.importance import Conductor, plan_for
 from lipdp.layers import ClipGradient
-from lipdp.ledger import Ledger, Release
-from lipdp.plan import Plan
-from lipdp.run import Settings
+from lipdp.privacy import statement
+from lipdp.privacy.ledger import Ledger, Release
+from lipdp.privacy.plan import Plan
+from lipdp.training import model_checks
+from lipdp.training.callbacks import Charge
+from lipdp.training.importance import Conductor, plan_for
+from lipdp.training.state import Settings
 
 
 @dataclass(frozen=True)
@@ -85,19 +87,19 @@ class Session:
         examples_per_person,
     ) -> "Session":
         """Checks every argument and plans the run. Changes nothing; see `DP_Model.fit` for the arguments."""
-        arguments.check_model(model)
-        arguments.check_numbers(batch_size, epochs, initial_epoch, steps_per_epoch, physical_batch_size, seed)
+        model_checks.check_model(model)
+        model_checks.check_numbers(batch_size, epochs, initial_epoch, steps_per_epoch, physical_batch_size, seed)
         strategy = strategies.get(strategy)
         sampling = samplers.get(sampling)
         x, y = samplers.as_arrays(x, y, len(tree.flatten(model.inputs)[0].shape))
-        arguments.check_shapes(model, x)
+        model_checks.check_shapes(model, x)
         if validation_split and validation_data is None:
             (x, y), validation_data = samplers.split(x, y, validation_split)
         if not strategy.per_example:
             losses.get(model.loss)  # the others have no Lipschitz constant; this says what to use instead
-        losses.check_per_example(model.loss, y, arguments.output_shape(model))
+        losses.check_per_example(model.loss, y, model_checks.output_shape(model))
         calibration = strategy.calibrate(model, model.loss, batch_size)
-        arguments.check_weights(model)
+        model_checks.check_weights(model)
 
         steps = steps_per_epoch or math.ceil(len(y) / batch_size)
         strategy.check_fit(
@@ -196,7 +198,7 @@ class Session:
         if self.conductor is not None:
             self.conductor.begin()
         if verbose:
-            words = wording.announcement(
+            words = statement.announcement(
                 self.plan, self.updates, self.strategy.adaptive, self.settings.training_metrics
             )
             sys.stdout.write(words + "\n")

@@ -5,8 +5,8 @@ import math
 import numpy as np
 from dp_accounting.rdp import rdp_privacy_accountant
 
+from lipdp import checks
 from lipdp.accounting import accountant as accountants
-from lipdp.accounting import checks
 from lipdp.accounting.mechanism import Mechanism
 
 

@@ -1,6 +1,7 @@
 """The budget of importance sampling (DPIS): one RDP order fixed in advance, noise solved anew in every epoch."""
 
-from lipdp.accounting import checks, fixed_order
+from lipdp import checks
+from lipdp.accounting import fixed_order
 from lipdp.accounting.filter import conversion
 from lipdp.accounting.least_noise import best_order, least_noise, noise_of_run
 from lipdp.accounting.mechanism import Mechanism

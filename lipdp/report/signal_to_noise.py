@@ -2,8 +2,7 @@
 
 import math
 
-from lipdp import strategies
-from lipdp.accounting import checks
+from lipdp import checks, strategies
 
 
 def signal_to_noise(model, *, noise_multiplier: float, batch_size: int, strategy="clipless") -> dict:

@@ -4,8 +4,7 @@ import dataclasses
 import warnings
 from collections.abc import Iterable
 
-from lipdp import accounting
-from lipdp.accounting import checks
+from lipdp import accounting, checks
 from lipdp.accounting.mechanism import RELATIONS, check_sampler, default_relation
 
 

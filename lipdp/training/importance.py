@@ -8,10 +8,10 @@ import numpy as np
 from keras import tree
 
 from lipdp import accounting, sampling
+from lipdp.accounting.dpis import ImportanceFilter
 from lipdp.accounting.fixed_order import FixedOrderAccountant
-from lipdp.accounting.importance import ImportanceFilter
-from lipdp.ledger import Release
-from lipdp.plan import Plan
+from lipdp.privacy.ledger import Release
+from lipdp.privacy.plan import Plan
 from lipdp.sampling import Proposal
 
 # Rows of a chunk are a multiple of this, so that few shapes occur.

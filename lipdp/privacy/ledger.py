@@ -3,8 +3,7 @@
 import dataclasses
 import json
 
-from lipdp import accounting
-from lipdp.accounting import checks
+from lipdp import accounting, checks
 from lipdp.accounting.mechanism import (
     EPOCH_SAMPLERS,
     RELATIONS,

@@ -6,10 +6,10 @@ import math
 import textwrap
 from collections.abc import Iterable
 
-from lipdp import accounting, wording
-from lipdp.accounting import checks
-from lipdp.ledger import Ledger
-from lipdp.wording import up as _up
+from lipdp import accounting, checks
+from lipdp.privacy import statement
+from lipdp.privacy.ledger import Ledger
+from lipdp.privacy.statement import up as _up
 
 _WIDTH = 90
 _MEANINGLESS = 100.0
@@ -151,7 +151,7 @@ class Privacy:
             "neighbouring_relation": accounting.common_relation(mechanisms),
             "sampler": sorted({release["sampler"] for release in releases}),
             "amplification_by_sampling": any(m.sampling_probability < 1.0 for m in mechanisms),
-            "num_examples_is_public": bool(wording.sizes(releases)[0]) or not releases,
+            "num_examples_is_public": bool(statement.sizes(releases)[0]) or not releases,
             "adaptive": self._ledger.adaptive,
             "epsilon": _finite(self.epsilon()),
             "epsilon_spent": _finite(self.spent()),
@@ -209,8 +209,8 @@ class Privacy:
         section = _section if format == "text" else _markdown
         sections = [section("Privacy statement", [self._headline(facts)])]
         if facts["releases"]:
-            sections.append(section("Meaning", wording.meaning(facts)))
-            sections.append(section("Releases charged", wording.releases(facts)))
+            sections.append(section("Meaning", statement.meaning(facts)))
+            sections.append(section("Releases charged", statement.releases(facts)))
             sections.append(section("Accounting", self._method(facts)))
         sections.append(section("Covered", facts["covered"]))
         sections.append(section("Not covered", [*self._metrics(), *facts["not_covered"], self._seed()]))
@@ -245,7 +245,7 @@ class Privacy:
             lines.append(f"Amplification by sampling was used. Without it epsilon would be {plain}.")
         elif facts["sampler"] != ["poisson"]:
             lines.append("No amplification by sampling was used.")
-        lines += [wording.group(group) for group in facts["groups"]]
+        lines += [statement.group(group) for group in facts["groups"]]
         if self._filtered():
             spent = "infinite" if facts["epsilon_spent"] is None else _up(facts["epsilon_spent"])
             lines.append(
@@ -306,8 +306,8 @@ def _facts(release) -> dict:
 
 
 def schema() -> dict:
-    """Returns the JSON schema of `Privacy.to_dict`, which is shipped as `lipdp/schemas/privacy.json`."""
-    text = importlib.resources.files("lipdp").joinpath("schemas/privacy.json").read_text(encoding="utf-8")
+    """Returns the JSON schema of `Privacy.to_dict`, which is shipped as `lipdp/privacy/schema.json`."""
+    text = importlib.resources.files("lipdp.privacy").joinpath("schema.json").read_text(encoding="utf-8")
     return json.loads(text)
 
 
@@ -321,7 +321,7 @@ def _section(title: str, lines) -> str:
 
 def _markdown(title: str, lines) -> str:
     level = "#" if title == "Privacy statement" else "##"
-    return "\n".join([f"{level} {title}", "", *(f"- {wording.escape(line)}" for line in lines)])
+    return "\n".join([f"{level} {title}", "", *(f"- {statement.escape(line)}" for line in lines)])
 
 
 def _finite(value: float) -> float | None:

@@ -5,7 +5,7 @@ import os
 import numpy as np
 from keras import ops
 
-from lipdp.accounting import checks
+from lipdp import checks
 
 # Computed norms are rounded; a ratio of two of them must not exceed 1 for that.
 _ROUND_DOWN = 1.0 - 1e-6
