@@ -62,11 +62,15 @@ def test_readme_numbers():
         assert value == pytest.approx(float(expected), abs=6e-4), call
 
 
+# One notebook is enough on JAX; the one that trains for minutes runs in `make test-all`.
+NOTEBOOK_MARKS = {"01_quickstart": [], "07_diffusion": [pytest.mark.slow, pytest.mark.backend_free]}
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     "path",
     [
-        pytest.param(path, id=path.stem, marks=[] if path.stem.startswith("01") else pytest.mark.backend_free)
+        pytest.param(path, id=path.stem, marks=NOTEBOOK_MARKS.get(path.stem, pytest.mark.backend_free))
         for path in sorted((ROOT / "notebooks").glob("*.ipynb"))
     ],
 )

@@ -11,6 +11,8 @@ import pytest
 from lipdp.privacy.guarantee import Privacy, _up, schema
 from lipdp.privacy.ledger import Ledger, Release
 
+pytestmark = pytest.mark.backend_free
+
 UPDATE = Release(
     sampling_probability=256 / 60000,
     noise_multiplier=1.1,
