@@ -3,7 +3,8 @@
 from lipdp.sampling.arrays import as_arrays as as_arrays
 from lipdp.sampling.arrays import split as split
 from lipdp.sampling.batches import Batches as Batches
-from lipdp.sampling.batches import Layout as Layout
+from lipdp.sampling.batches import PaddedSize as PaddedSize
+from lipdp.sampling.batches import take_rows as take_rows
 from lipdp.sampling.epochs import EpochSampler as EpochSampler
 from lipdp.sampling.fixed_size import FixedSizeSampler as FixedSizeSampler
 from lipdp.sampling.poisson import PoissonSampler as PoissonSampler
