@@ -1,12 +1,9 @@
 """Keras models whose `fit` trains with differential privacy."""
 
-from typing import Any
-
 import keras
 from keras import ops
 
 from lipdp import _keras, losses, training
-from lipdp import sampling as sampling_
 from lipdp._deprecated import renamed_arguments
 from lipdp.bounds import summary
 from lipdp.layers import BoundedInput
@@ -156,9 +153,11 @@ class _PrivateTraining:
         model_checks.refuse_unsupported(
             _PrivateTraining.fit, unknown, shuffle=shuffle, class_weight=class_weight, sample_weight=sample_weight
         )
-        request = training.FitRequest(
+        request = training.FitRequest.of(
             strategy=strategy,
-            sampling=sampling_.get(sampling).sized(batch_size, examples_per_person),
+            sampling=sampling,
+            batch_size=batch_size,
+            examples_per_person=examples_per_person,
             epsilon=epsilon,
             noise_multiplier=noise_multiplier,
             delta=delta,

@@ -42,7 +42,7 @@ class Forward:
         return y_pred, added, updated
 
     def gradient(self, x, total):
-        """Returns the gradient of `total(y_pred, added_losses)`, a scalar and anything else, for the trainable variables.
+        """Differentiates `total(y_pred, added_losses)`, a scalar and anything else, by the trainable variables.
 
         Returns:
             The gradients, the scalar, what came with it, the outputs, and the new non-trainable values.
@@ -101,7 +101,7 @@ def private_train_step(model, state, data, *, strategy, calibration, batch_size:
 
 
 def gradient_norms(model):
-    """Returns the function of a batch `(x, y)` of one example: the gradient norm of its loss for each trainable variable."""
+    """Returns a function of a batch `(x, y)` of one example: the gradient norm for each trainable variable."""
     trainable = [v.value for v in model.trainable_variables]
     other = [v.value for v in model.non_trainable_variables]
 

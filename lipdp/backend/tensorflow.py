@@ -38,7 +38,7 @@ class Forward:
         return self.model(x, training=True), self.model.losses, None
 
     def gradient(self, x, total):
-        """Returns the gradient of `total(y_pred, added_losses)`, a scalar and anything else, for the trainable variables.
+        """Differentiates `total(y_pred, added_losses)`, a scalar and anything else, by the trainable variables.
 
         Returns:
             The gradients, the scalar, what came with it, the outputs, and None.
@@ -83,7 +83,7 @@ def private_train_step(model, data, *, strategy, calibration, batch_size: int, m
 
 
 def gradient_norms(model):
-    """Returns the function of a batch `(x, y)` of one example: the gradient norm of its loss for each trainable variable."""
+    """Returns a function of a batch `(x, y)` of one example: the gradient norm for each trainable variable."""
     variables = model.trainable_weights
 
     @tf.function(reduce_retracing=True)

@@ -56,8 +56,8 @@ def capture(forward, x, y, weight, *, loss_values, copies: int = 1) -> Record:
     Raises:
         ValueError: a layer adds a loss of its own.
 
-    **Guarantee.** The gradients of the record are those of `weight_i * mean(loss of the rows of i)`: example i enters no other
-    gradient, provided that no layer mixes examples (`supported`). A weight of 0 gives gradients of exactly
+    **Guarantee.** The gradients of the record are those of `weight_i * mean(loss of the rows of i)`: example i enters
+    no other gradient, provided that no layer mixes examples (`supported`). A weight of 0 gives gradients of exactly
     zero as long as the loss of the padding is finite. Norms are computed in float32; where terms cancel a
     margin of twice the unit in the last place is added. Where the gradient of an example is not finite, neither is
     its norm, and `weighted_sum` leaves it out on request.
@@ -95,7 +95,8 @@ def capture(forward, x, y, weight, *, loss_values, copies: int = 1) -> Record:
         for variable, factor in gradients(rows, g, *kept):
             pieces.setdefault(id(variable), []).append(factor)
     factors = [
-        merge(pieces[id(v)]) if id(v) in pieces else Zero(batch_rows, v.shape) for v in forward.model.trainable_variables
+        merge(pieces[id(v)]) if id(v) in pieces else Zero(batch_rows, v.shape)
+        for v in forward.model.trainable_variables
     ]
     return Record(factors, values, y_pred, updated)
 

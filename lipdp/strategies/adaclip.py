@@ -74,8 +74,8 @@ class AdaCliP(PerExample):
         checks.choice("granularity", self.granularity, GRANULARITIES)
         self._assign(
             clip_norm=checks.positive("clip_norm", self.clip_norm),
-            mean_momentum=checks.momentum("mean_momentum", self.mean_momentum),
-            variance_momentum=checks.momentum("variance_momentum", self.variance_momentum),
+            mean_momentum=_momentum("mean_momentum", self.mean_momentum),
+            variance_momentum=_momentum("variance_momentum", self.variance_momentum),
             caution=checks.not_negative("caution", self.caution),
             floor=checks.probability("floor", self.floor),
             adapt_norm=checks.boolean("adapt_norm", self.adapt_norm),
@@ -87,7 +87,7 @@ class AdaCliP(PerExample):
         return f"in proportion to the transform of each {self.granularity} (sensitivity: of the first update)"
 
     def initial_state(self, variables):
-        """Returns means; weighted sums and weights of variances, in units of the first; last releases and their noise."""
+        """Means; weighted sums and weights of variances, in units of the first; last releases and their noise."""
         shapes = [tuple(v.shape) for v in variables]
         narrow = shapes if self.granularity == "coordinate" else [()] * len(shapes)
         return [
@@ -161,3 +161,7 @@ class AdaCliP(PerExample):
 def _fifths(state) -> tuple[list, ...]:
     n = len(state) // 5
     return tuple(list(state[i * n : (i + 1) * n]) for i in range(5))
+
+
+def _momentum(name: str, value: Any) -> float:
+    return checks.between(name, value, 0.0, math.nextafter(1.0, 0.0))

@@ -91,7 +91,7 @@ def total_norm(squared: list) -> Any:
 
 
 def clip_factors(norms, clip_norm, weight):
-    """Returns `weight * min(1, clip_norm / norm)`, with a margin; 0 for padding and for gradients that are not finite."""
+    """Returns `weight * min(1, clip_norm / norm)`, with a margin; 0 for padding and where a gradient is not finite."""
     return masked(MARGIN * clip_norm / ops.maximum(norms, MARGIN * clip_norm), norms, weight)
 
 

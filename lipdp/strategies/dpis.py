@@ -72,18 +72,13 @@ class DPIS(Strategy):
     def __post_init__(self):
         self._assign(
             clip_norm=checks.positive("clip_norm", self.clip_norm),
-            growth=checks.positive("growth", self.growth),
-            floor=checks.positive("floor", self.floor),
-            first_phase=checks.real("first_phase", self.first_phase),
+            growth=checks.between("growth", self.growth, 1.0, 1e12),
+            floor=checks.between("floor", self.floor, 1e-12, 1.0),
+            first_phase=checks.between("first_phase", self.first_phase, 0.0, 1.0),
             clip_scale=checks.positive("clip_scale", self.clip_scale, optional=True),
             norm_sum_noise=checks.positive("norm_sum_noise", self.norm_sum_noise, optional=True),
             count_noise=checks.positive("count_noise", self.count_noise, optional=True),
         )
-        if self.growth < 1.0 or self.floor > 1.0 or not 0.0 <= self.first_phase <= 1.0:
-            raise ValueError(
-                "`growth` must be at least 1, `floor` at most 1 and `first_phase` in [0, 1]. Received: "
-                f"growth={self.growth!r}, floor={self.floor!r}, first_phase={self.first_phase!r}."
-            )
 
     @property
     def noise_allocation(self) -> str:

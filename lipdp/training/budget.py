@@ -33,20 +33,20 @@ def plan_for(run: Run, request: FitRequest) -> Plan:
             "No privacy budget given. Received: epsilon=None, noise_multiplier=None. Pass `fit(epsilon=1.0, "
             "delta=1e-5)` for a budget, or `fit(noise_multiplier=1.1)`."
         )
-    settings = {"sampling": scheme, "delta": delta, "accountant": accountant, "epsilon": epsilon}
+    terms = {"epsilon": epsilon, "delta": delta, "accountant": accountant}
     if epsilon is None:
-        return Plan(updates=request.updates, noise_multiplier=noise, **settings)
+        return Plan(sampling=scheme, updates=request.updates, noise_multiplier=noise, **terms)
     run.refuse_spent(epsilon, delta, accountant, scheme.group_size)
     spent = run.ledger.mechanisms(scheme.group_size)
     if noise is None:
-        return Plan.calibrated(updates=request.updates, spent=spent, **settings)
-    allowed = accounting.max_updates(noise_multiplier=noise, spent=spent, **settings)
+        return Plan.calibrated(sampling=scheme, updates=request.updates, spent=spent, **terms)
+    allowed = accounting.max_updates(sampler=scheme, noise_multiplier=noise, spent=spent, **terms)
     if allowed < 1:
         raise ValueError(
             f"One update with noise_multiplier={noise!r} already costs more than what is left of "
             f"epsilon={epsilon!r}. Raise `noise_multiplier`, or leave it out to have it calibrated."
         )
-    return Plan(updates=min(allowed, request.updates), noise_multiplier=noise, **settings)
+    return Plan(sampling=scheme, updates=min(allowed, request.updates), noise_multiplier=noise, **terms)
 
 
 def _accountant(run: Run, request: FitRequest) -> Accountant:
@@ -104,7 +104,7 @@ def _planned_filter(request: FitRequest) -> Filter:
             "Pass the largest epsilon you may ever want to spend."
         )
     terms = {"epsilon": request.epsilon, "delta": request.delta}
-    run = {"sampling": request.sampling, "updates": request.updates}
+    run = {"sampler": request.sampling, "updates": request.updates}
     noise = request.noise_multiplier or accounting.calibrate(**terms, accountant="rdp", **run)
     mechanism = accounting.Mechanism.of_updates(noise_multiplier=noise, **run)
     return accounting.plan_filter(**terms, mechanism=mechanism)

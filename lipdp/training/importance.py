@@ -30,8 +30,8 @@ class ImportanceDriver(Driver):
     Keras reads batches ahead of the updates that use them, so it gets the numbers of the updates, and each update draws
     its examples when its turn has come.
 
-    **Guarantee.** Conditions: one driver at a time per model. Bound: each noisy sum and each update is charged to filter
-    and ledger before it is drawn; stored norms of one example follow from the example, the released weights and
+    **Guarantee.** Conditions: one driver at a time per model. Bound: each noisy sum and each update is charged to
+    filter and ledger before it is drawn; stored norms of one example follow from the example, the released weights and
     its own coins. The norms stay in memory: after an interruption they are computed anew, which
     `sampling.Proposal` allows. Not covered: how many examples are proposed, which shows in the time taken.
     """
@@ -90,8 +90,8 @@ class ImportanceDriver(Driver):
         accountant = self.run.plan.accountant
         if samplers != {"poisson"} or isinstance(accountant, Filter):
             raise ValueError(
-                "DPIS goes on only after Poisson-sampled updates of plans that were fixed in advance. Received: a model "
-                f"trained with sampling {', '.join(sorted(samplers))} and accountant={accountant.name!r}. Go on with "
+                "DPIS goes on only after Poisson-sampled updates of plans that were fixed in advance. Received: a "
+                f"model trained with sampling {', '.join(sorted(samplers))} and accountant={accountant.name!r}. Go on with "
                 "that strategy, or build a new model (its cost adds up outside of this ledger)."
             )
 

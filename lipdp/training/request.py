@@ -7,7 +7,8 @@ import json
 import math
 from typing import Any
 
-from lipdp import accounting, checks, sampling, strategies
+from lipdp import accounting, checks, strategies
+from lipdp import sampling as samplers
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -32,7 +33,7 @@ class FitRequest:
     """
 
     strategy: strategies.Strategy
-    sampling: sampling.Sampling
+    sampling: samplers.Sampling
     epsilon: float | None = None
     noise_multiplier: float | None = None
     delta: float = 1e-5
@@ -45,7 +46,6 @@ class FitRequest:
     seed: int | None = None
 
     def __post_init__(self):
-        checks.integer("batch_size", self.sampling.batch_size, minimum=1)
         values = {
             "strategy": strategies.get(self.strategy),
             "epochs": checks.integer("epochs", self.epochs, minimum=1),
@@ -62,6 +62,16 @@ class FitRequest:
                 "`initial_epoch` must lie before the last epoch. Received: "
                 f"initial_epoch={self.initial_epoch!r}, epochs={self.epochs!r}."
             )
+
+    @classmethod
+    def of(cls, *, sampling: Any, batch_size: int, examples_per_person: int, **arguments: Any) -> FitRequest:
+        """Returns the request that the arguments of `fit` make."""
+        scheme = dataclasses.replace(
+            samplers.get(sampling),
+            batch_size=checks.integer("batch_size", batch_size, minimum=1),
+            group_size=checks.integer("examples_per_person", examples_per_person, minimum=1),
+        )
+        return cls(sampling=scheme, **arguments)
 
     def bind(self, num_examples: int) -> FitRequest:
         """Returns the request for data of `num_examples` examples."""
@@ -103,7 +113,7 @@ class FitRequest:
     def from_dict(cls, values: dict) -> FitRequest:
         """Returns the request that `to_dict` wrote."""
         name, config = values["strategy"]
-        unbound = sampling.Sampling(values["sampler"], values["capacity"])
+        unbound = samplers.Sampling(values["sampler"], values["capacity"])
         return cls(
             strategy=strategies.get(name).from_config(config),
             sampling=unbound.bind(values["num_examples"], values["batch_size"], values["examples_per_person"]),
