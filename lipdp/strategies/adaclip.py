@@ -9,6 +9,7 @@ import numpy as np
 from keras import ops
 
 from lipdp import checks
+from lipdp._deprecated import renamed_arguments
 from lipdp.strategies.clipping import PerExample, clip_factors, total_norm
 
 GRANULARITIES = ("coordinate", "layer")
@@ -17,6 +18,7 @@ _LARGEST = 1e8
 
 
 @keras.saving.register_keras_serializable(package="lipdp")
+@renamed_arguments(views="augmentation_multiplicity")
 @dataclasses.dataclass(frozen=True)
 class AdaCliP(PerExample):
     """Spends the noise where gradients vary: `w = (g - a) / b` is clipped to norm 1, not g.

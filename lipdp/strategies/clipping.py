@@ -6,6 +6,7 @@ import keras
 from keras import ops
 
 from lipdp import _keras, checks, gradients, losses
+from lipdp._deprecated import renamed_keys, renamed_property
 from lipdp.strategies import augmentation as augmentations
 from lipdp.strategies.base import Calibration, Strategy
 
@@ -25,6 +26,8 @@ class PerExample(Strategy):
     """
 
     per_example = True
+    noise = renamed_property("noise", "noise_allocation")
+    views = renamed_property("views", "augmentation_multiplicity")
 
     @property
     def total_clip_norm(self) -> float:
@@ -63,6 +66,10 @@ class PerExample(Strategy):
 
     def get_config(self) -> dict:
         return {**super().get_config(), "augmentation": augmentations.serialize(self.augmentation)}
+
+    @classmethod
+    def from_config(cls, config: dict) -> Strategy:
+        return cls(**renamed_keys(config, views="augmentation_multiplicity"))
 
     def _check_copies(self) -> None:
         self._assign(

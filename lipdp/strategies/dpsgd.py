@@ -9,6 +9,7 @@ import keras
 from keras import ops
 
 from lipdp import checks
+from lipdp._deprecated import renamed_arguments
 from lipdp.strategies.base import Calibration
 from lipdp.strategies.clipping import MARGIN, PerExample, clip_factors, layer_groups, masked, total_norm
 from lipdp.strategies.quantile import FOLLOWING, Quantile, optional
@@ -19,6 +20,7 @@ _RANGE = (1e-6, 1e6)
 
 
 @keras.saving.register_keras_serializable(package="lipdp")
+@renamed_arguments(views="augmentation_multiplicity")
 @dataclasses.dataclass(frozen=True)
 class DPSGD(PerExample):
     """Trains any Keras model by clipping each example's gradient.

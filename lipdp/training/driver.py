@@ -111,7 +111,7 @@ class Driver:
     def fit(self, keras_fit: Callable, callbacks: Any, verbose: Any, **validation: Any) -> keras.callbacks.History:
         """Calls Keras' `fit` with batches, callbacks and an optimizer that are ready for the planned updates."""
         given = [] if callbacks is None else callbacks if isinstance(callbacks, (list, tuple)) else [callbacks]
-        with self._armed(verbose), self.batches() as batches, backend.full_precision():
+        with self.armed(verbose), self.batches() as batches, backend.full_precision():
             charge = Charge(self.run, self.updates, self.charge(), self.request.training_metrics)
             return keras_fit(
                 batches,
@@ -127,7 +127,7 @@ class Driver:
             )
 
     @contextlib.contextmanager
-    def _armed(self, verbose: Any) -> Iterator[None]:
+    def armed(self, verbose: Any) -> Iterator[None]:
         """Makes the optimizer ready for exactly the planned updates, and no more afterwards."""
         run, optimizer, request = self.run, self.model.optimizer, self.request
         before = run.ledger.to_json()

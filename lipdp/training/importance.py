@@ -86,12 +86,12 @@ class ImportanceDriver(Driver):
 
     def _check_history(self) -> None:
         """Refuses to go on after releases that cannot be charged at the order of DPIS."""
-        samplers = {release.sampling.name for release in self.run.ledger.entries}
+        samplers = sorted({release.sampling.name for release in self.run.ledger.entries})
         accountant = self.run.plan.accountant
-        if samplers != {"poisson"} or isinstance(accountant, Filter):
+        if samplers != ["poisson"] or isinstance(accountant, Filter):
             raise ValueError(
                 "DPIS goes on only after Poisson-sampled updates of plans that were fixed in advance. Received: a "
-                f"model trained with sampling {', '.join(sorted(samplers))} and accountant={accountant.name!r}. Go on with "
+                f"model trained with sampling {', '.join(samplers)} and accountant={accountant.name!r}. Go on with "
                 "that strategy, or build a new model (its cost adds up outside of this ledger)."
             )
 
