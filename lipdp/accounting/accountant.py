@@ -91,8 +91,8 @@ def get_accountant(identifier: str | Accountant) -> Accountant:
             return _WITH_SETTINGS[kind](*settings)
         except (TypeError, ValueError) as error:
             raise ValueError(
-                f'The settings of the accountant are wrong: {error} Received: accountant="{identifier}". Pass '
-                f'"{kind}:ORDER:EPSILON:DELTA", or what lipdp.accounting.plan_filter returns.'
+                f'`accountant` must be "{kind}:ORDER:EPSILON:DELTA", or what lipdp.accounting.plan_filter returns. '
+                f'Received: accountant="{identifier}". {error}'
             ) from error
     if isinstance(identifier, str) and kind in _WITH_SETTINGS:
         raise ValueError(
