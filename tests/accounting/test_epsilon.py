@@ -146,7 +146,7 @@ def test_the_library_s_negative_deltas_do_no_harm():
     assert found == sorted(found)
     for pmf, count in pld._directions(mechanism, 1e-3, 0.0)[:2]:
         composed, added = fft_composition.compose([pmf], [count])
-        assert composed._probs.min() >= 0.0 and composed._infinity_mass >= 0.0 and added.min() > 0.0
+        assert composed.masses.min() >= 0.0 and composed.infinite >= 0.0 and added.min() > 0.0
 
 
 @pytest.mark.parametrize("delta", [1e-11, 1e-8, 1e-5])
@@ -176,10 +176,10 @@ def test_every_tilt_is_an_upper_bound(q, shift, updates, delta):
     for pmf, count in pld._directions(mechanism, step, 0.0)[:2]:
         best = fft_composition.best_tilt([pmf], [count], delta)
         tight, *others = (fft_composition.compose([pmf], [count], share * best)[0] for share in (1.0, 0.7, 0.4, 0.0))
-        reference = pld._smallest_epsilon(tight, delta)
+        reference = tight.epsilon(delta)
         assert math.isfinite(reference)
         for other in others:
-            assert pld._smallest_epsilon(other, delta) >= reference * (1.0 - 1e-5)
+            assert other.epsilon(delta) >= reference * (1.0 - 1e-5)
 
 
 def test_order_and_splitting_do_not_matter():

@@ -197,7 +197,7 @@ def test_relations_of_several_samplers():
     assert accounting.common_relation([poisson_, fixed]) == "zero_out_one"
     assert accounting.compose([poisson_, shuffled, fixed], 1e-5) > accounting.compose([shuffled, fixed], 1e-5)
     removed = Mechanism(0.1, 2.0, 3, "fixed_size", "add_or_remove_one", num_examples=100)
-    with pytest.raises(ValueError, match="no neighbouring relation in common.*fixed_size.*shuffle"):
+    with pytest.raises(ValueError, match="no neighboring relation in common.*fixed_size.*shuffle"):
         accounting.compose([removed, shuffled], 1e-5)
 
 
