@@ -184,7 +184,7 @@ def test_a_run_in_chunks_repeats_one_without():
     found = []
     for chunk in (None, 7):
         model = plain()
-        arguments = {"epochs": 2, "noise_multiplier": 1.0, "seed": 3, "physical_batch_size": chunk}
+        arguments = {"epochs": 2, "noise_multiplier": 1.0, "seed": 3, "microbatch_size": chunk}
         model.fit(x, y, strategy=strategies.AdaCliP(0.5, variance_momentum=0.5), **arguments, **FIT)
         assert int(model.optimizer.iterations.numpy()) == model.run.ledger.updates == 10
         found.append(flat([*model.get_weights(), *(v.numpy() for v in model.optimizer.strategy_state)]))

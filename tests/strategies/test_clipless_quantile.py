@@ -93,7 +93,7 @@ def test_chunks_give_the_same_run():
         keras.utils.set_random_seed(0)
         model.set_weights([np.full_like(w, 0.1) for w in model.get_weights()])
         strategy = strategies.Clipless(quantile=0.3)
-        model.fit(x, y, noise_multiplier=1.0, strategy=strategy, seed=1, physical_batch_size=chunk, **FIT)
+        model.fit(x, y, noise_multiplier=1.0, strategy=strategy, seed=1, microbatch_size=chunk, **FIT)
         found.append(np.concatenate([w.ravel() for w in model.get_weights()]))
         assert np.isfinite(found[-1]).all()
     np.testing.assert_allclose(*found, atol=1e-5)

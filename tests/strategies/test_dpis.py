@@ -175,7 +175,7 @@ def test_chunks_compute_the_same_updates():
     for rows in (None, 7):
         model = network()
         model.fit(
-            x, y, epochs=2, steps_per_epoch=5, epsilon=4.0, strategy=DPIS(), seed=3, physical_batch_size=rows, **FIT
+            x, y, epochs=2, steps_per_epoch=5, epsilon=4.0, strategy=DPIS(), seed=3, microbatch_size=rows, **FIT
         )
         results.append((weights(model), model.run.ledger))
     for a, b in zip(results[0][0], results[1][0], strict=True):

@@ -32,7 +32,7 @@ STRATEGIES = {
     "norms per layer": strategies.DPSGD((0.3, 0.05), "per_layer"),
     "automatic": strategies.DPSGD(0.3, "automatic"),
     "quantile": strategies.DPSGD(0.3, quantile=0.5),
-    "views": strategies.DPSGD(0.3, views=3),
+    "views": strategies.DPSGD(0.3, augmentation_multiplicity=3),
 }
 
 
@@ -104,9 +104,9 @@ def test_augmentation_in_fit_repeats_with_a_seed():
         model = lipdp.DP_Model.from_keras(model)
         model.compile("sgd", loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
         x = np.random.default_rng(0).random((100, 6, 6, 1)).astype("float32")
-        strategy = strategies.DPSGD(0.5, views=2, augmentation=strategies.RandomShift(2, flip=True))
+        strategy = strategies.DPSGD(0.5, augmentation_multiplicity=2, augmentation=strategies.RandomShift(2, flip=True))
         y = (np.arange(100) % 3).astype("int32")
-        model.fit(x, y, noise_multiplier=1.0, strategy=strategy, seed=5, physical_batch_size=8, **FIT)
+        model.fit(x, y, noise_multiplier=1.0, strategy=strategy, seed=5, microbatch_size=8, **FIT)
         found.append(np.concatenate([w.ravel() for w in model.get_weights()]))
     np.testing.assert_array_equal(*found)
 
@@ -198,7 +198,7 @@ def test_views_are_averaged_before_they_are_clipped():
     """Copies that do not differ change nothing, whatever their number."""
     model = plain()
     x, y = rows(BATCH)
-    once, many = (averaged(model, strategies.DPSGD(0.5, views=k), (x, y, ONES))[0] for k in (1, 4))
+    once, many = (averaged(model, strategies.DPSGD(0.5, augmentation_multiplicity=k), (x, y, ONES))[0] for k in (1, 4))
     np.testing.assert_allclose(flat(once), flat(many), rtol=1e-4, atol=1e-7)
 
 
@@ -231,7 +231,7 @@ def test_a_run_is_charged_and_repeats_in_chunks():
     for chunk in (None, 5):
         model = plain(hidden=4)
         model.layers[2].rate = 0.0
-        model.fit(x, y, epochs=1, noise_multiplier=1.5, strategy="dpsgd", seed=1, physical_batch_size=chunk, **FIT)
+        model.fit(x, y, epochs=1, noise_multiplier=1.5, strategy="dpsgd", seed=1, microbatch_size=chunk, **FIT)
         assert int(model.optimizer.iterations.numpy()) == model.run.ledger.updates == 5
         (release,) = model.run.ledger.entries
         assert (release.strategy, release.noise_multiplier, release.sensitivity) == ("dpsgd", 1.5, 1.0 / 20)
@@ -433,4 +433,4 @@ def test_an_augmentation_that_mixes():
     model.compile("sgd", loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     x, y = np.zeros((100, 4, 4, 1)), np.zeros(100, "int32")
     with pytest.raises(ValueError, match="mixes examples"):
-        model.fit(x, y, noise_multiplier=1.0, strategy=strategies.DPSGD(views=2, augmentation=Mix(1)), **FIT)
+        model.fit(x, y, noise_multiplier=1.0, strategy=strategies.DPSGD(augmentation_multiplicity=2, augmentation=Mix(1)), **FIT)
