@@ -81,7 +81,7 @@ class ImportanceDriver(Driver):
             noise_multiplier=self.budget.planned_noise,
             delta=request.delta,
             epsilon=request.epsilon,
-            accountant=Filter(self.budget.order, request.epsilon, request.delta),
+            accountant=Filter(self.budget.order, request.epsilon, request.delta, covers_adaptive=True),
         )
 
     def _check_history(self) -> None:
