@@ -106,6 +106,18 @@ def loss_tracker(model):
     return model._loss_tracker
 
 
+def build_metrics(model, x, y) -> None:
+    """Builds the metrics of `compile` for rows like those of x and y; `fit` would take a first batch of rows for it."""
+    model._symbolic_build(data_batch=(x, y, y))
+    if model._compile_loss is not None:
+        model._compile_loss.built = True  # not used: lipdp's models compute their loss themselves
+
+
+def is_empty(model) -> bool:
+    """Whether a Sequential model has no layer yet, not even the input that `layers` leaves out."""
+    return not model._layers
+
+
 def metrics_wait(model) -> bool:
     """Whether the metrics of `compile` are not built yet, when Keras cannot compute their results."""
     return model._compile_metrics is not None and not model._compile_metrics.built

@@ -59,9 +59,6 @@ class _PrivateTraining:
             **kwargs,
         )
 
-    def get_compile_config(self):
-        return self._compile_config.serialize() if self.compiled else None
-
     def compile_from_config(self, config):
         self.compile(**keras.saving.deserialize_keras_object(config))
         if self.built:
@@ -206,7 +203,7 @@ class _PrivateTraining:
         if self.run.tracing and not self.run.driver.request.training_metrics:
             return {"updates": ops.zeros(())}
         # Without training metrics Keras asks before the first validation has built them.
-        if self._compile_metrics is not None and not self._compile_metrics.built:
+        if _keras.metrics_wait(self):
             return {}
         return super().get_metrics_result()
 
@@ -350,14 +347,14 @@ class DP_Model(_PrivateTraining, keras.Model):
             raise ValueError(
                 f"Sequential model '{model.name}' does not know its input shape. Start it with keras.Input(shape)."
             )
-        graph = _keras.functional(model)
+        graph = _keras.graph(model)
         if graph is None:
             raise ValueError(
                 f"`from_keras` needs a graph of layers. Received: the subclassed model '{model.name}'. Build it as "
                 "keras.Model(inputs, outputs)."
             )
         outputs = graph.outputs[0] if len(graph.outputs) == 1 else graph.outputs
-        return cls(_keras.inputs_struct(graph), outputs, name=model.name)
+        return cls(_keras.structures(graph)[0], outputs, name=model.name)
 
 
 @keras.saving.register_keras_serializable(package="lipdp")
@@ -379,7 +376,7 @@ class DP_Sequential(_PrivateTraining, keras.Sequential):
     """
 
     def add(self, layer, rebuild=True):
-        if not self._layers and isinstance(layer, BoundedInput) and layer.shape is not None:
+        if _keras.is_empty(self) and isinstance(layer, BoundedInput) and layer.shape is not None:
             super().add(keras.Input(layer.shape), rebuild=False)
         super().add(layer, rebuild=rebuild)
 

@@ -72,7 +72,7 @@ class PrivateOptimizer:
         arrays = [np.asarray(a, "float32") for a in arrays]
         if [tuple(v.shape) for v in self.strategy_state] != [a.shape for a in arrays]:
             for variable in self.strategy_state:
-                _keras.untrack(self, variable)
+                _keras.forget(self, variable)
             names = (f"strategy_{i}" for i in range(len(arrays)))
             self.strategy_state = tuple(
                 self.add_variable(a.shape, "zeros", dtype="float32", name=name)

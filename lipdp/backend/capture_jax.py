@@ -68,7 +68,7 @@ def probe(model, batches, loss, capture, sums: bool = True):
     trainable = [v.value for v in model.trainable_variables]
     non_trainable = [v.value for v in model.non_trainable_variables]
 
-    training = {"training": True} if _keras.takes_training(model) else {}
+    training = {"training": True} if _keras.takes(model, "training") else {}
 
     def run(trainable, non_trainable, x, y):
         ones = jnp.ones((y.shape[0],))

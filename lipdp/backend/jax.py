@@ -37,7 +37,7 @@ class Forward:
         return self._run(self._trainable, x)
 
     def _run(self, trainable, x):
-        training = {"training": True} if _keras.takes_training(self.model) else {}
+        training = {"training": True} if _keras.takes(self.model, "training") else {}
         y_pred, updated, added = self.model.stateless_call(trainable, self._rest, x, return_losses=True, **training)
         return y_pred, added, updated
 
@@ -76,7 +76,7 @@ def private_train_step(model, state, data, *, strategy, calibration, batch_size:
             calibration, forward, strategy_state, i, secret, data, batch_size
         )
         # The mean over microbatches of number * loss is the sum over them, which is the loss of the update.
-        metrics = _keras.updated_metrics(model, metrics, totals[2] * number, *seen)
+        metrics = _keras.update_metrics(model, metrics, totals[2] * number, *seen)
         return totals, list(non_trainable), metrics
 
     if microbatch is None:

@@ -3,7 +3,6 @@
 import math
 
 import keras
-from keras import tree
 
 from lipdp import _keras, backend
 
@@ -22,8 +21,7 @@ def default_microbatch(model: keras.Model, copies: int = 1) -> int | None:
         copies: Copies of each example.
     """
     budget = backend.microbatch_bytes(model)
-    nodes = [node for layer in _keras.walk(model) for node in _keras.nodes(layer)]
-    shapes = [tuple(tensor.shape[1:]) for node in nodes for tensor in tree.flatten(node.output_tensors)]
+    shapes = [shape[1:] for layer in _keras.walk(model) for use in _keras.uses(layer) for shape in use.outputs]
     if budget is None or not shapes or any(None in shape for shape in shapes):
         return None
     rows = max(_LEAST, budget // (4 * sum(math.prod(shape) for shape in shapes)))

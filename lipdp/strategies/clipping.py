@@ -113,7 +113,7 @@ def layer_groups(model: keras.Model) -> tuple[tuple[int, ...], ...]:
     index = {id(v): i for i, v in enumerate(variables)}
     groups, seen = [], set()
     for layer in _keras.walk(model, include_self=True):
-        own = _keras.own_trainable_variables(layer)
+        own = _keras.own_variables(layer)
         group = tuple(index[id(v)] for v in own if id(v) in index and id(v) not in seen)
         seen.update(id(v) for v in own)
         if group:
@@ -128,7 +128,7 @@ def refuse_random(model: keras.Model) -> None:
     one contribution.
     """
     for layer in _keras.walk(model):
-        if not any(isinstance(s, keras.random.SeedGenerator) for s in _keras.seed_generators(layer)):
+        if not _keras.seed_generators(layer):
             continue
         if getattr(layer, "secret_seeds", False):
             continue

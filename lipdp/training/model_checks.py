@@ -11,15 +11,6 @@ from keras import tree
 
 from lipdp import _keras, backend
 
-# What a training step is made of: noise and charge are those of these, and of no others.
-_STEP = (
-    "train_step",
-    "compute_loss",
-    "_compute_loss",
-    "stateless_compute_loss",
-    "compute_loss_and_updates",
-    "make_train_function",
-)
 
 
 def refuse_unsupported(fit: Callable, unknown: dict, *, shuffle: Any, class_weight: Any, sample_weight: Any) -> None:
@@ -46,8 +37,8 @@ def check_model(model: keras.Model) -> None:
     """Refuses a model that is not compiled, trains by steps of its own, or would draw its noise several times."""
     if not model.compiled or model.loss is None:
         raise ValueError("Call `compile(optimizer, loss=...)` with a lipdp loss before `fit`.")
-    for name in _STEP:
-        # Not every backend has all of them.
+    # Noise and charge are those of these methods, and of no others.
+    for name in _keras.STEP_METHODS:
         source = next((c for c in type(model).__mro__ if name in vars(c)), keras.Model)
         if name in vars(model) or source.__module__.split(".")[0] not in ("lipdp", "keras"):
             raise ValueError(
