@@ -1,6 +1,6 @@
 """Every private name of Keras that lipdp relies on, each behind a function that says why: no other file has one.
 
-`tests/test_keras_private.py` checks each of them on the installed Keras; `pyproject.toml` says which versions were tested.
+`tests/test_keras_private.py` checks each of them on the installed Keras; `pyproject.toml` bounds the version.
 """
 
 from typing import NamedTuple
@@ -106,9 +106,9 @@ def loss_tracker(model):
     return model._loss_tracker
 
 
-def build_metrics(model, x, y) -> None:
-    """Builds the metrics of `compile` for rows like those of x and y; `fit` would take a first batch of rows for it."""
-    model._symbolic_build(data_batch=(x, y, y))
+def build_metrics(model, batch: tuple) -> None:
+    """Builds the metrics of `compile` for batches `(x, y, weight)`; on JAX `fit` would do so from its first batch."""
+    model._symbolic_build(data_batch=batch)
     if model._compile_loss is not None:
         model._compile_loss.built = True  # not used: lipdp's models compute their loss themselves
 

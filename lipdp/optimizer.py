@@ -63,7 +63,7 @@ class PrivateOptimizer:
             keep: Whether to go on from a state that is there, if it has the same shapes.
         """
         self.strategy, self.calibration, self.expected_batch = strategy, calibration, batch_size
-        initial = strategy.initial_state(self._trainable_variables)
+        initial = strategy.initial_state(_keras.optimizer_variables(self))
         if not (keep and [tuple(v.shape) for v in self.strategy_state] == [a.shape for a in initial]):
             self.hold(initial)
 
@@ -109,14 +109,14 @@ class PrivateOptimizer:
         std = np.asarray(ops.convert_to_numpy(self.noise_std.value), "float64")
         scales = None if self.strategy is None else self.strategy.noise_scales([v.value for v in self.strategy_state])
         scales = scales if isinstance(scales, list) else [1.0 if scales is None else scales] * len(std)
-        shapes = [tuple(v.shape) for v in self._trainable_variables]
+        shapes = [tuple(v.shape) for v in _keras.optimizer_variables(self)]
         squares = (np.square(np.asarray(ops.convert_to_numpy(s), "float64")) for s in scales)
         return float(
             sum(v * np.sum(np.broadcast_to(q, shape)) for v, q, shape in zip(std**2, squares, shapes, strict=True))
         )
 
     def apply(self, grads, trainable_variables=None):
-        variables = list(self._trainable_variables if trainable_variables is None else trainable_variables)
+        variables = list(_keras.optimizer_variables(self) if trainable_variables is None else trainable_variables)
         if not self.built:
             with keras.name_scope(self.name, caller=self):
                 self.build(variables)

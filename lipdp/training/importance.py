@@ -113,8 +113,7 @@ class ImportanceDriver(Driver):
     def batches(self) -> Iterator[Any]:
         """Endless numbers of updates."""
         first = self.run.ledger.updates
-        # Keras would build metrics from the first batch.
-        _keras.build_metrics(self.model, tree.map_structure(lambda a: a[:1], (self.x, self.y)))
+        _keras.build_metrics(self.model, self._padded(np.arange(1), 1))
         yield backend.feed(((np.array([i]),) for i in itertools.count(first)), (np.zeros(1, int),))
 
     def charge(self) -> None:

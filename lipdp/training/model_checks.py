@@ -12,7 +12,6 @@ from keras import tree
 from lipdp import _keras, backend
 
 
-
 def refuse_unsupported(fit: Callable, unknown: dict, *, shuffle: Any, class_weight: Any, sample_weight: Any) -> None:
     """Refuses what Keras' `fit` knows and a private one, `fit`, cannot do, and what nobody knows."""
     for name in unknown:
