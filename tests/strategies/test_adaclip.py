@@ -59,7 +59,7 @@ def test_equals_the_definition(granularity, adapt_norm):
     scales = [
         np.broadcast_to(keras.ops.convert_to_numpy(s), v.shape)
         for s, v in zip(
-            strategy.scales([keras.ops.convert_to_tensor(t) for t in state]), model.trainable_variables, strict=True
+            strategy.noise_scales([keras.ops.convert_to_tensor(t) for t in state]), model.trainable_variables, strict=True
         )
     ]
     np.testing.assert_allclose(flat(scales) * 0.4, b, rtol=1e-5)
@@ -236,7 +236,7 @@ def test_noise_never_exceeds_that_of_dpsgd():
     strategy = strategies.AdaCliP(0.4, floor=0.01)
     for seed in range(10):
         state = [keras.ops.convert_to_tensor(t) for t in some_state(strategy, model, seed)]
-        energy = sum(np.sum(keras.ops.convert_to_numpy(s) ** 2) for s in strategy.scales(state))
+        energy = sum(np.sum(keras.ops.convert_to_numpy(s) ** 2) for s in strategy.noise_scales(state))
         assert energy <= model.count_params() * (1 + 1e-5)
 
 

@@ -434,7 +434,7 @@ def test_the_file_of_an_unseeded_run_holds_no_key(tmp_path):
         for name in (f"{seed}.keras", "after.keras"):
             loaded = keras.saving.load_model(tmp_path / name)
             assert loaded.optimizer.noise_key.numpy().any() == (seed is not None)
-            assert not {"seed", "key"} & set(loaded.run.adaptive["state"]) and loaded.run.pass_key is None
+            assert not {"seed", "key"} & set(loaded.run.importance["state"]) and loaded.run.epoch_key is None
 
 
 @pytest.mark.backend_free
