@@ -59,7 +59,9 @@ def test_equals_the_definition(granularity, adapt_norm):
     scales = [
         np.broadcast_to(keras.ops.convert_to_numpy(s), v.shape)
         for s, v in zip(
-            strategy.noise_scales([keras.ops.convert_to_tensor(t) for t in state]), model.trainable_variables, strict=True
+            strategy.noise_scales([keras.ops.convert_to_tensor(t) for t in state]),
+            model.trainable_variables,
+            strict=True,
         )
     ]
     np.testing.assert_allclose(flat(scales) * 0.4, b, rtol=1e-5)
@@ -140,7 +142,7 @@ def simulate(granularity, momentum, deviation, d=2000, batch=256, updates=400, z
         state = [
             keras.ops.convert_to_numpy(t)
             for t in strategy.advance(
-                tensors, [released.astype("float32")], [(width * z / batch).astype("float32")], None, batch
+                None, tensors, [released.astype("float32")], [(width * z / batch).astype("float32")], None, batch
             )
         ]
     return state

@@ -32,7 +32,7 @@ STRATEGIES = {
     "norms per layer": strategies.DPSGD((0.3, 0.05), "per_layer"),
     "automatic": strategies.DPSGD(0.3, "automatic"),
     "quantile": strategies.DPSGD(0.3, quantile=0.5),
-    "views": strategies.DPSGD(0.3, augmentation_multiplicity=3),
+    "copies": strategies.DPSGD(0.3, augmentation_multiplicity=3),
 }
 
 
@@ -85,7 +85,7 @@ def test_layers_that_draw_per_row_are_refused():
         assert model.run.ledger.updates == 0
 
 
-def test_views_come_from_the_secret_of_the_noise():
+def test_copies_come_from_the_secret_of_the_noise():
     """Known views would be tied to known rows, and one example more moves the rows behind it."""
     image, secret = (
         np.random.default_rng(0).random((4, 8, 8, 1)).astype("float32"),
@@ -194,7 +194,7 @@ def test_per_layer_clipping_equals_that_of_explicit_gradients(make, norms):
         np.testing.assert_allclose(g.ravel(), expected[variable.path], rtol=1e-4, atol=1e-7, err_msg=variable.path)
 
 
-def test_views_are_averaged_before_they_are_clipped():
+def test_copies_are_averaged_before_they_are_clipped():
     """Copies that do not differ change nothing, whatever their number."""
     model = plain()
     x, y = rows(BATCH)
@@ -292,7 +292,9 @@ def test_the_threshold_converges_to_the_quantile(quantile):
     for update in range(150):
         norms = np.exp(rng.normal(size=1000))
         query = np.sum((norms <= 10.0 * float(state[0])) - 0.5) + 50.0 * rng.normal()
-        state = [keras.ops.convert_to_numpy(s) for s in strategy.advance(None, state, None, None, np.float32(query), 1000)]
+        state = [
+            keras.ops.convert_to_numpy(s) for s in strategy.advance(None, state, None, None, np.float32(query), 1000)
+        ]
         seen += [10.0 * float(state[0])] if update > 75 else []
     assert np.mean(rng.lognormal(size=100000) <= np.median(seen)) == pytest.approx(quantile, abs=0.05)
 
@@ -368,7 +370,7 @@ ARGUMENTS = {
     "quantile": ({"quantile": 1.0}, "quantile"),
     "quantile per layer": ({"quantile": 0.5, "clipping": "per_layer"}, "flat"),
     "noise without quantile": ({"quantile_noise": 3.0}, "quantile"),
-    "views": ({"views": 0}, "views"),
+    "copies": ({"augmentation_multiplicity": 0}, "augmentation_multiplicity"),
     "augmentation": ({"augmentation": lambda x, key: x}, "augmentation"),
     "augmentation layer": ({"augmentation": keras.layers.RandomFlip()}, "augmentation"),
     "stability": ({"stability": -1.0}, "stability"),
@@ -433,4 +435,10 @@ def test_an_augmentation_that_mixes():
     model.compile("sgd", loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     x, y = np.zeros((100, 4, 4, 1)), np.zeros(100, "int32")
     with pytest.raises(ValueError, match="mixes examples"):
-        model.fit(x, y, noise_multiplier=1.0, strategy=strategies.DPSGD(augmentation_multiplicity=2, augmentation=Mix(1)), **FIT)
+        model.fit(
+            x,
+            y,
+            noise_multiplier=1.0,
+            strategy=strategies.DPSGD(augmentation_multiplicity=2, augmentation=Mix(1)),
+            **FIT,
+        )
