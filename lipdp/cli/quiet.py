@@ -5,6 +5,8 @@ import os
 import sys
 import tempfile
 
+from lipdp import _register
+
 
 @contextlib.contextmanager
 def stderr():
@@ -34,7 +36,6 @@ def stderr():
 
 def load_keras() -> None:
     """Imports Keras, its backend and the classes that lipdp's model files name."""
-    if "lipdp.model" in sys.modules:
-        return
-    with stderr():
-        import lipdp.model  # noqa: F401
+    if "lipdp.model" not in sys.modules:
+        with stderr():
+            _register.register()
