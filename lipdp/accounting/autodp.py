@@ -6,7 +6,6 @@ import math
 import warnings
 
 from lipdp.accounting import accountant
-from lipdp.accounting.mechanism import REPLACE
 from lipdp.accounting.rdp import LARGEST_NOISE, SMALLEST_NOISE
 
 # Above, the library's series take minutes or overflow, and the guarantee is void in practice.
@@ -30,8 +29,7 @@ class AutodpAccountant(accountant.Accountant):
         if not mechanisms:
             return 0.0
         for mechanism in mechanisms:
-            plain = mechanism.sampler == "poisson" and mechanism.group_size == 1 and mechanism.relation != REPLACE
-            if mechanism.shift is None and not plain:
+            if mechanism.shift is None and not mechanism.plain:
                 raise accountant.unsupported(self.name, mechanism)
             least = SMALLEST_NOISE if mechanism.shift is not None else _LEAST_SAMPLED_NOISE
             if mechanism.noise_multiplier < least:

@@ -12,7 +12,8 @@ import numpy as np
 from scipy import special, stats
 
 from lipdp.accounting import gaussian, mixture
-from lipdp.accounting.mechanism import ADD_OR_REMOVE, REPLACE, Mechanism
+from lipdp.accounting.mechanism import Mechanism
+from lipdp.accounting.schemes import ADD_OR_REMOVE, REPLACE
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +66,7 @@ class SampledReplacement:
         log_u = np.logaddexp(half, 0.5 * np.logaddexp(2.0 * half, e + 2.0 * log_g)) - log_g
         x = log_u * z * z
         # S = {outcome > x}: P(S) - Q(S) - (E - 1) Q(S), the first difference without the common part.
-        gained = q * gaussian._between(x - 1.0, x + 1.0, z)
+        gained = q * gaussian.between(x - 1.0, x + 1.0, z)
         log_tail = special.log_ndtr(-x / z)
         log_q = special.log_ndtr(-(x + 1.0) / z) + math.log(q)
         if q < 1.0:
@@ -76,7 +77,7 @@ class SampledReplacement:
         return np.where(epsilon < 0.0, np.exp(-e), 1.0) * value
 
     def losses(self):
-        far = 1.0 + gaussian._TAIL * self.z
+        far = 1.0 + gaussian.TAIL * self.z
         up = np.logaddexp(_log(1.0 - self.q), math.log(self.q) + (2.0 * far - 1.0) / (2.0 * self.z**2))
         down = np.logaddexp(_log(1.0 - self.q), math.log(self.q) - (2.0 * far + 1.0) / (2.0 * self.z**2))
         return -float(up - down), float(up - down)
@@ -122,7 +123,7 @@ def directions(mechanism: Mechanism, dropped: float = 0.0) -> tuple:
 
     **Guarantee.**
     Conditions: those of `Mechanism`.
-    Bound: hockey-stick curves above those of the release, at every epsilon, for neighbours (D, D') in "remove" and
+    Bound: hockey-stick curves above those of the release, at every epsilon, for neighbors (D, D') in "remove" and
     (D', D) in "add".
 
     - Poisson: Zhu, Dong and Wang 2022; groups: Ganesh 2024, theorem 3.1. Zeroing and removing an example are the
@@ -139,21 +140,21 @@ def directions(mechanism: Mechanism, dropped: float = 0.0) -> tuple:
       Which case it is does not depend on the example, so it may be revealed.
     - Shuffled and fixed order are not sampled: `Mechanism.shift`.
 
-    Cutting the tail (P[X > m] = r, renormalised): the mixture moves by at most r in total variation, and it is at
-    least (1 - r) times the renormalised one.
+    Cutting the tail (P[X > m] = r, renormalized): the mixture moves by at most r in total variation, and it is at
+    least (1 - r) times the renormalized one.
     """
     q, z = mechanism.sampling_probability, mechanism.noise_multiplier
     if mechanism.shift is not None:
         pair = SampledGaussian(1.0, z / mechanism.shift, False)
         return pair, pair, 0.0
-    if mechanism.sampler == "truncated_poisson":
+    if mechanism.capacity is not None:
         return *_truncated(mechanism), 0.0
     if mechanism.sampler == "fixed_size" and mechanism.relation != ADD_OR_REMOVE:
         pair = Largest((SampledGaussian(q, z / 2.0, False), SampledGaussian(q, z / 2.0, True)))
         return pair, pair, 0.0
     if mechanism.sampler == "fixed_size":
         shifts, weights, lost = mixture.fixed_group(
-            mechanism.group_size, mechanism.draw_size, mechanism.num_examples, dropped
+            mechanism.group_size, mechanism.sampling.draw_size, mechanism.num_examples, dropped
         )
     elif mechanism.relation == REPLACE:
         pair = SampledReplacement(q, z)

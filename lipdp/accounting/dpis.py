@@ -1,11 +1,11 @@
 """The budget of importance sampling (DPIS): one RDP order fixed in advance, noise solved anew in every epoch."""
 
 from lipdp import checks
-from lipdp.accounting import fixed_order
-from lipdp.accounting.filter import conversion
+from lipdp.accounting.filter import Filter, check_order, conversion
 from lipdp.accounting.least_noise import best_order, least_noise, noise_of_run
 from lipdp.accounting.mechanism import Mechanism
-from lipdp.accounting.rdp import LARGEST_NOISE, SMALLEST_NOISE
+from lipdp.accounting.rdp import LARGEST_NOISE, SMALLEST_NOISE, at_order
+from lipdp.accounting.schemes import check_batch
 
 # The norm sum is kept this far above its floor, so that rounding cannot make a probability exceed 1.
 _ABOVE_FLOOR = 1.0 + 1e-6
@@ -111,11 +111,7 @@ class ImportanceFilter:
         self.delta = checks.delta(delta)
         self.num_examples = checks.integer("num_examples", num_examples, minimum=1)
         self.batch_size = checks.integer("batch_size", batch_size, minimum=1)
-        if self.batch_size > self.num_examples:
-            raise ValueError(
-                f"The expected batch is larger than the data. Received: batch_size={batch_size}, "
-                f"num_examples={num_examples}. Pass a batch_size of at most num_examples."
-            )
+        check_batch(self.num_examples, self.batch_size)
         self.updates_per_epoch = checks.integer("updates_per_epoch", updates_per_epoch, minimum=1)
         self.epochs = checks.integer("epochs", epochs, minimum=1)
         self.first_phase = checks.not_negative("first_phase", first_phase)
@@ -127,8 +123,8 @@ class ImportanceFilter:
         self.count_noise = None if count_noise is None else checks.positive("count_noise", count_noise)
         self.clip_sum_noise = None if clip_sum_noise is None else checks.positive("clip_sum_noise", clip_sum_noise)
         self._spent_before = tuple(spent)
-        self.order = self._best_order() if order is None else fixed_order.check_order(order)
-        self._costs = fixed_order.total(self._spent_before, self.order)
+        self.order = self._best_order() if order is None else check_order(order)
+        self._costs = _rdp(self._spent_before, self.order)
         self.count_charged = self._norm_sum_charged = self._clip_sum_charged = False
         self._epoch, self._updates = 0, self.updates_per_epoch
         self._update: Mechanism | None = None
@@ -260,7 +256,7 @@ class ImportanceFilter:
             setattr(self, name, state[name.lstrip("_")])
         if self.norm_sum is not None:
             self._update = self._mechanism(self.noise_multiplier, self._share)
-        self._costs = fixed_order.total(tuple(charged), self.order)
+        self._costs = _rdp(tuple(charged), self.order)
 
     @property
     def _share(self) -> float:
@@ -272,7 +268,7 @@ class ImportanceFilter:
         return Mechanism(min(probability, 1.0), noise / share, 1)
 
     def _charge(self, mechanism: Mechanism) -> None:
-        cost = self._rdp(mechanism)
+        cost = _rdp((mechanism,), self.order)
         if self._costs + cost > self._total:
             raise ValueError(
                 f"The privacy budget is spent: epsilon={self.epsilon():.6g} of {self.budget!r}. Nothing was charged. "
@@ -280,14 +276,11 @@ class ImportanceFilter:
             )
         self._costs += cost
 
-    def _rdp(self, mechanism: Mechanism) -> float:
-        return fixed_order.total((mechanism,), self.order)
-
     @property
     def _left(self) -> float:
         """What may be planned for updates: noisy sums that are not charged yet are set aside."""
         aside = sum(
-            count * fixed_order.single(1.0, noise, self.order)
+            count * at_order(Mechanism(1.0, noise, 0), self.order)
             for count, noise in (
                 (self.epochs - self._epoch - self._norm_sum_charged, self.norm_sum_noise),
                 (self.epochs - self._epoch - self._clip_sum_charged, self.clip_sum_noise),
@@ -303,8 +296,8 @@ class ImportanceFilter:
         first = self._epoch <= round(self.first_phase * self.epochs)
 
         def cost(noise):
-            now = self.updates_per_epoch * self._rdp(self._mechanism(noise, self._share))
-            then = self.updates_per_epoch * self._rdp(self._mechanism(noise, 1.0)) if first else now
+            now = self.updates_per_epoch * _rdp((self._mechanism(noise, self._share),), self.order)
+            then = self.updates_per_epoch * _rdp((self._mechanism(noise, 1.0),), self.order) if first else now
             return now + (later * then if later else 0.0)  # 0 times infinity is no cost
 
         return least_noise(cost, self._left)
@@ -328,5 +321,10 @@ class ImportanceFilter:
         """What earlier releases and all noisy sums of the plan leave of the budget at one order."""
         left = self.budget - conversion(order, self.delta)
         sums = [(self.epochs, self.norm_sum_noise), (self.epochs, self.clip_sum_noise), (1, self.count_noise)]
-        left -= sum(count * fixed_order.single(1.0, noise, order) for count, noise in sums if noise is not None)
-        return left - fixed_order.total(self._spent_before, order)
+        left -= sum(count * at_order(Mechanism(1.0, noise, 0), order) for count, noise in sums if noise is not None)
+        return left - _rdp(self._spent_before, order)
+
+
+def _rdp(mechanisms: tuple[Mechanism, ...], order: float) -> float:
+    """Returns the RDP of all `mechanisms` at `order`; ValueError for what is no Poisson sample of one example."""
+    return Filter(order, covers_adaptive=True).rdp(mechanisms)

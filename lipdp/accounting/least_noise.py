@@ -4,8 +4,8 @@ import math
 
 from scipy import optimize
 
-from lipdp.accounting import fixed_order
-from lipdp.accounting.rdp import LARGEST_NOISE
+from lipdp.accounting.mechanism import Mechanism
+from lipdp.accounting.rdp import LARGEST_NOISE, at_order
 
 # Orders to choose from; which one is chosen only affects the noise, not the soundness.
 _ORDERS = (*(round(0.1 * i, 1) for i in range(15, 120)), *range(12, 65), *range(72, 257, 8))
@@ -42,9 +42,11 @@ def least_noise(cost, left: float) -> float:
 
 def noise_of_run(left: float, probability: float, updates: int, order: float) -> float:
     """Returns the least noise multiplier of `updates` Poisson-sampled updates; infinity where there is none."""
-    if left <= 0.0 or updates * fixed_order.single(probability, LARGEST_NOISE, order) > left:
-        return math.inf
-    return least_noise(lambda noise: updates * fixed_order.single(probability, noise, order), left)
+
+    def cost(noise):
+        return updates * at_order(Mechanism(probability, noise, 0), order)
+
+    return math.inf if left <= 0.0 or cost(LARGEST_NOISE) > left else least_noise(cost, left)
 
 
 def best_order(left, probability: float, updates: int) -> tuple[float, float]:

@@ -11,7 +11,8 @@ from dp_accounting import dp_event, privacy_accountant
 from dp_accounting.rdp import rdp_privacy_accountant
 
 from lipdp.accounting import accountant
-from lipdp.accounting.mechanism import ADD_OR_REMOVE, REPLACE, Mechanism
+from lipdp.accounting.mechanism import Mechanism
+from lipdp.accounting.schemes import ADD_OR_REMOVE
 
 # Below this noise the guarantee is void in practice and the library's series overflow.
 SMALLEST_NOISE = 0.01
@@ -22,7 +23,7 @@ _ROUNDING = 1e-15
 ORDERS = tuple(rdp_privacy_accountant.DEFAULT_RDP_ORDERS)
 # Integer orders are quick, and close enough for a first guess.
 _ROUGH_ORDERS = (2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 20, 24, 32, 48, 64, 128, 256)
-_NEIGHBOURS = privacy_accountant.NeighboringRelation
+_NEIGHBORS = privacy_accountant.NeighboringRelation
 
 
 def _quiet(record: logging.LogRecord) -> bool:
@@ -31,11 +32,9 @@ def _quiet(record: logging.LogRecord) -> bool:
 
 def supports(mechanism: Mechanism) -> bool:
     """Returns whether RDP has a bound for such releases."""
-    if mechanism.shift is not None:
+    if mechanism.shift is not None or mechanism.plain:
         return True
     one = mechanism.group_size == 1
-    if mechanism.sampler == "poisson":
-        return one and mechanism.relation != REPLACE
     return one and mechanism.sampler == "fixed_size" and mechanism.relation != ADD_OR_REMOVE
 
 
@@ -46,10 +45,10 @@ def single(mechanism: Mechanism, orders: tuple[float, ...] = ORDERS) -> np.ndarr
     if mechanism.shift is not None:
         curve = 0.5 * np.asarray(orders) * (mechanism.shift / noise) ** 2
     else:
-        relation, event = _NEIGHBOURS.ADD_OR_REMOVE_ONE, dp_event.GaussianDpEvent(noise)
+        relation, event = _NEIGHBORS.ADD_OR_REMOVE_ONE, dp_event.GaussianDpEvent(noise)
         if mechanism.sampler == "fixed_size":
             # The library measures the noise by how far a replacement moves the sum: twice a contribution.
-            relation, event = _NEIGHBOURS.REPLACE_ONE, dp_event.GaussianDpEvent(noise / 2.0)
+            relation, event = _NEIGHBORS.REPLACE_ONE, dp_event.GaussianDpEvent(noise / 2.0)
             event = dp_event.SampledWithoutReplacementDpEvent(1.0, mechanism.sampling_probability, event)
         else:
             event = dp_event.PoissonSampledDpEvent(mechanism.sampling_probability, event)
@@ -70,8 +69,14 @@ def single(mechanism: Mechanism, orders: tuple[float, ...] = ORDERS) -> np.ndarr
     return curve
 
 
+@functools.lru_cache(maxsize=65536)
+def at_order(mechanism: Mechanism, order: float) -> float:
+    """Returns the RDP of one release at `order`; infinite where the noise gives no guarantee."""
+    return math.inf if mechanism.noise_multiplier < SMALLEST_NOISE else float(single(mechanism, (order,))[0])
+
+
 def _between_integers(mechanism: Mechanism, order: float) -> float:
-    """Returns a bound on the RDP at a fractional order from its neighbours, which are finite sums.
+    """Returns a bound on the RDP at a fractional order from its neighbors, which are finite sums.
 
     (order - 1) RDP(order) is the logarithm of a moment, hence convex in the order, and 0 at order 1.
     """

@@ -10,6 +10,7 @@ import time
 import warnings
 
 from lipdp import checks, data, report
+from lipdp.accounting import Sampling
 from lipdp.cli import diffusion, evaluation, output, quiet
 from lipdp.cli.versions import versions
 from lipdp.models import classifier
@@ -141,11 +142,8 @@ def _default_delta(num_examples: int) -> float:
 
 def _plan(options, batch_size: int, updates: int, num_examples: int, delta: float) -> Plan:
     """Returns the plan that `fit` will make, so that a wrong one ends before Keras is loaded."""
-    public = {"num_examples": num_examples, "batch_size": batch_size, "delta": delta}
-    public |= {"updates": updates, "accountant": options.accountant}
-    public |= {"sampler": options.sampling, "examples_per_person": options.examples_per_person}
-    if options.sampling == "truncated_poisson":  # as `fit` does
-        public["capacity"] = math.ceil(batch_size + 6.0 * math.sqrt(batch_size))
+    sampling = Sampling(options.sampling).bind(num_examples, batch_size, options.examples_per_person)
+    public = {"sampling": sampling, "updates": updates, "delta": delta, "accountant": options.accountant}
     if options.noise_multiplier is not None:
         return Plan(**public, noise_multiplier=options.noise_multiplier, epsilon=options.epsilon)
     with _status(options, "Calibrating the noise ..."):
@@ -236,7 +234,7 @@ def _tell(options, written, folder) -> None:
     privacy = written.privacy
     lines = [
         f"epsilon {numbers.up(privacy['epsilon'])} at delta {privacy['delta']:g} after {privacy['updates']} updates on "
-        f"{written.run['settings']['num_examples']} examples ({privacy['neighbouring_relation'].replace('_', ' ')}"
+        f"{written.run['settings']['num_examples']} examples ({privacy['neighboring_relation'].replace('_', ' ')}"
         f"{_whom(privacy)}, {options.sampling.replace('_', ' ').replace('poisson', 'Poisson')} sampling, "
         f"{options.accountant})"
     ]

@@ -71,7 +71,8 @@ def tiles(run: RunFolder) -> list[tuple[str, str, str]]:
 
 
 def _relation(privacy) -> str:
-    change = privacy.get("neighbouring_relation", "add_or_remove_one").removesuffix("_one").replace("_", " ")
+    relation = privacy.get("neighboring_relation") or privacy.get("neighbouring_relation", "add_or_remove_one")
+    change = relation.removesuffix("_one").replace("_", " ")
     most = privacy.get("examples_per_person", 1)
     return f"{change} one example" if most == 1 else f"{change} one person, at most {most} examples"
 

@@ -2,6 +2,8 @@
 
 import math
 
+from lipdp.accounting import round_up
+
 
 def up(value: float | None, digits: int = 4) -> str:
     """Returns `value` with so many significant digits, never below it: a printed epsilon is not too small.
@@ -19,11 +21,7 @@ def up(value: float | None, digits: int = 4) -> str:
     """
     if value is None or math.isinf(value):
         return "infinite"
-    text = f"{value:.{digits}g}"
-    if value == 0.0 or float(text) >= value:
-        return text
-    unit = 10.0 ** (math.floor(math.log10(value)) + 1 - digits)
-    return f"{value + 0.5 * unit:.{digits}g}"
+    return f"{round_up(value, digits):.{digits}g}"
 
 
 def percent(fraction: float | None) -> str:

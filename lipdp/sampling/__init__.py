@@ -1,5 +1,6 @@
 """Who is in a batch."""
 
+from lipdp.accounting.schemes import Sampling as Sampling
 from lipdp.sampling.arrays import as_arrays as as_arrays
 from lipdp.sampling.arrays import split as split
 from lipdp.sampling.batches import Batches as Batches
@@ -12,5 +13,5 @@ from lipdp.sampling.proposal import Proposal as Proposal
 from lipdp.sampling.proposal import kept as kept
 from lipdp.sampling.proposal import proposal_rng as proposal_rng
 from lipdp.sampling.proposal import statistics_rng as statistics_rng
-from lipdp.sampling.schemes import Sampling as Sampling
 from lipdp.sampling.schemes import get as get
+from lipdp.sampling.schemes import make_sampler as make_sampler

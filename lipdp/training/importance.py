@@ -9,7 +9,6 @@ from keras import tree
 
 from lipdp import accounting, sampling
 from lipdp.accounting.dpis import ImportanceFilter
-from lipdp.accounting.fixed_order import FixedOrderAccountant
 from lipdp.privacy.ledger import Release
 from lipdp.privacy.plan import Plan
 from lipdp.sampling import Proposal
@@ -24,7 +23,7 @@ def plan_for(run, strategy, request: dict, wanted: int, steps: int) -> Plan:
     if request == run.request and run.updates_left > 0:
         return run.plan
     if request["accountant"] != "filter":
-        accounting.check_name(request["accountant"])  # not used, but a misspelt name is an error
+        accounting.get_accountant(request["accountant"])  # not used, but a misspelt name is an error
     if request["epsilon"] is None or request["noise_multiplier"] is not None:
         raise ValueError(
             "DPIS chooses its noise anew in each epoch, from what is left of a budget. Received: "
@@ -33,28 +32,28 @@ def plan_for(run, strategy, request: dict, wanted: int, steps: int) -> Plan:
         )
     if run.ledger.releases and not run.ledger.adaptive:
         _check_history(run)
-    run._refuse_spent(request["epsilon"], request["delta"], _order_name(run) or "rdp", 1)
+    run._refuse_spent(request["epsilon"], request["delta"], run.plan.accountant if run.ledger.adaptive else "rdp", 1)
     if run.ledger.adaptive:
         _check_budget(run, request["epsilon"], request["delta"])
     budget = _budget(run, strategy, request, wanted, steps)
     return Plan(
-        num_examples=request["num_examples"],
-        batch_size=request["batch_size"],
+        sampling=accounting.Sampling().bind(request["num_examples"], request["batch_size"]),
         updates=wanted,
         noise_multiplier=budget.planned_noise,
         delta=request["delta"],
         epsilon=request["epsilon"],
-        accountant=FixedOrderAccountant(budget.order, request["epsilon"], request["delta"]).name,
+        accountant=accounting.Filter(budget.order, request["epsilon"], request["delta"], covers_adaptive=True),
     )
 
 
 def _check_history(run) -> None:
     """Refuses to go on after releases that cannot be charged at the order of DPIS."""
-    samplers = {release.sampler for release in run.ledger.entries}
-    if samplers != {"poisson"} or run.plan.accountant.startswith("filter:"):
+    samplers = {release.sampling.name for release in run.ledger.entries}
+    accountant = run.plan.accountant
+    if samplers != {"poisson"} or (accountant.budget is not None and not accountant.covers_adaptive):
         raise ValueError(
             "DPIS goes on only after Poisson-sampled updates of plans that were fixed in advance. Received: a model "
-            f"trained with sampling {', '.join(sorted(samplers))} and accountant={run.plan.accountant!r}. Go on with "
+            f"trained with sampling {', '.join(sorted(samplers))} and accountant={accountant.name!r}. Go on with "
             "that strategy, or build a new model (its cost adds up outside of this ledger)."
         )
 
@@ -73,13 +72,7 @@ def _check_budget(run, epsilon: float, delta: float) -> None:
         )
 
 
-def _order_name(run) -> str | None:
-    """The accountant of a ledger that is adaptive already: its order must not change."""
-    return run.plan.accountant if run.ledger.adaptive else None
-
-
 def _budget(run, strategy, request, wanted, steps) -> ImportanceFilter:
-    name = _order_name(run)
     arguments = strategy.filter_arguments(
         num_examples=request["num_examples"],
         batch_size=request["batch_size"],
@@ -89,7 +82,7 @@ def _budget(run, strategy, request, wanted, steps) -> ImportanceFilter:
     return ImportanceFilter(
         epsilon=request["epsilon"],
         delta=request["delta"],
-        order=None if name is None else float(name.split(":")[1]),
+        order=run.plan.accountant.order if run.ledger.adaptive else None,  # which must not change
         spent=run.ledger.mechanisms(),
         **arguments,
     )
@@ -119,7 +112,7 @@ class Conductor:
     def __init__(self, model, strategy, plan, request, x, y, steps, rows, static, seed):
         self._model, self._strategy, self.plan, self._request = model, strategy, plan, request
         self._x, self._y, self._seed = x, y, seed
-        chunk = min(plan.batch_size, _LARGEST_CHUNK) if rows is None else rows
+        chunk = min(plan.sampling.batch_size, _LARGEST_CHUNK) if rows is None else rows
         self._rows, self._static = chunk, static
         self._norms = self._gradient = None
         run = model.run
@@ -137,7 +130,8 @@ class Conductor:
         budget = self.filter
         if budget.count_noise is not None and not budget.count_charged:
             noisy = self._release("count", budget.charge_count, len(self._y), budget.count_noise, 1.0)
-            self.plan = dataclasses.replace(self.plan, num_examples=budget.declare_count(noisy))
+            sampling = self.plan.sampling.bind(budget.declare_count(noisy), self.plan.sampling.batch_size)
+            self.plan = dataclasses.replace(self.plan, sampling=sampling)
             self._model.run.adopt(self.plan, self._request)
         self._note()
 
@@ -236,10 +230,8 @@ class Conductor:
     def _described(self, kind, noise_multiplier, sensitivity, sampling_probability=1.0) -> Release:
         return Release(
             kind=kind,
-            sampling_probability=sampling_probability,
+            sampling=dataclasses.replace(self.plan.sampling, sampling_probability=sampling_probability),
             noise_multiplier=noise_multiplier,
-            num_examples=self.plan.num_examples,
-            batch_size=self.plan.batch_size,
             sensitivity=sensitivity,
             strategy=self._strategy.name,
             noise_allocation=self._strategy.noise,

@@ -14,7 +14,6 @@ from keras import tree
 
 from lipdp import backend, gradients, losses, strategies
 from lipdp import sampling as samplers
-from lipdp.accounting.mechanism import EPOCH_SAMPLERS
 from lipdp.layers import ClipGradient
 from lipdp.privacy import statement
 from lipdp.privacy.ledger import Ledger, Release
@@ -108,8 +107,9 @@ class Session:
             steps_per_epoch=steps_per_epoch,
             steps_per_execution=model.steps_per_execution,
         )
+        bound = sampling.bind(strategy.declared_examples(len(y)), batch_size, examples_per_person)
         request = {
-            "num_examples": strategy.declared_examples(len(y)),
+            "num_examples": bound.num_examples,
             "batch_size": batch_size,
             "epsilon": epsilon,
             "noise_multiplier": noise_multiplier,
@@ -117,7 +117,7 @@ class Session:
             "accountant": accountant,
             "strategy": [strategy.name, strategy.get_config()],
             "sampler": sampling.name,
-            "capacity": sampling.largest(batch_size) if sampling.name == "truncated_poisson" else None,
+            "capacity": bound.capacity,
             "examples_per_person": examples_per_person,
         }
         wanted = steps * (epochs - initial_epoch)
@@ -151,13 +151,13 @@ class Session:
             request=request,
             x=x,
             y=y,
-            sampler=sampling.sampler(
-                plan.num_examples, plan.batch_size, seed, model.run.pass_key if plan is model.run.plan else None
+            sampler=samplers.make_sampler(plan.sampling, seed, model.run.pass_key if plan is model.run.plan else None),
+            layout=samplers.Layout(
+                plan.sampling.batch_size, chunk, backend.compiles(model), plan.sampling.largest_batch
             ),
-            layout=samplers.Layout(plan.batch_size, chunk, backend.compiles(model), sampling.largest(batch_size)),
             updates=updates,
             settings=Settings(
-                plan.batch_size, chunk, training_metrics, json.dumps(request["strategy"]), _traced(model)
+                plan.sampling.batch_size, chunk, training_metrics, json.dumps(request["strategy"]), _traced(model)
             ),
             calibration=calibration,
             steps_per_epoch=steps,
@@ -179,12 +179,12 @@ class Session:
         resumed = self.seed is not None and 0 < run.ledger.updates == iterations and optimizer.noise_key.numpy().any()
         key = None if resumed else samplers.noise_key(self.seed, run.ledger.updates)
         _project(self.model)
-        _set_clips(self.model, 1 if self.strategy.own_step else self.plan.batch_size)
+        _set_clips(self.model, 1 if self.strategy.own_step else self.plan.sampling.batch_size)
         if self.settings != run.settings:
             self.model.train_function = None
         same = run.request is not None and run.request["strategy"] == self.request["strategy"]
         initial = self.strategy.initial_state(self.model.trainable_variables)
-        optimizer.attach(self.strategy, self.plan.batch_size, initial, keep=same)
+        optimizer.attach(self.strategy, self.plan.sampling.batch_size, initial, keep=same)
         run.strategy, run.conductor = self.strategy, self.conductor
         if self.conductor is not None:
             # From here on the ledger stays as it is whatever happens: numbers are released on the host.
@@ -198,10 +198,10 @@ class Session:
         if self.conductor is not None:
             self.conductor.begin()
         if verbose:
-            words = statement.announcement(
-                self.plan, self.updates, self.strategy.adaptive, self.settings.training_metrics
-            )
-            sys.stdout.write(words + "\n")
+            announce = statement.importance_announcement if self.strategy.adaptive else statement.announcement
+            sys.stdout.write(announce(self.plan, self.updates) + "\n")
+            if self.settings.training_metrics:
+                sys.stdout.write(statement.TRAINING_METRICS + "\n")
         untouched = _fingerprint(self.model)
         run.armed = True
         try:
@@ -226,8 +226,8 @@ class Session:
             yield backend.feed(self.conductor.placeholders(), self.x, self.y)
             return
         run = self.model.run
-        passes = self.plan.sampler in EPOCH_SAMPLERS
-        start = run.ledger.position(self._release()) if passes else run.ledger.updates
+        by_epoch = self.plan.sampling.by_epoch
+        start = run.ledger.position(self._release()) if by_epoch else run.ledger.updates
         with contextlib.closing(samplers.Batches(self.sampler, self.x, self.y, self.layout, start)) as batches:
             yield backend.feed(iter(batches), self.x, self.y)
 
@@ -239,18 +239,11 @@ class Session:
         return [Charge(self.model.run, release, self.updates), *given]
 
     def _release(self) -> Release:
-        return Release(
-            sampling_probability=self.plan.sampling_probability,
-            noise_multiplier=self.plan.noise_multiplier,
-            sampler=self.plan.sampler,
-            num_examples=self.plan.num_examples,
-            batch_size=self.plan.batch_size,
-            neighbouring_relation=self.plan.neighbouring_relation,
+        return self.plan.release(
+            sensitivity=self.calibration.sensitivity,
             strategy=self.strategy.name,
             noise_allocation=self.strategy.noise,
-            sensitivity=self.calibration.sensitivity,
-            capacity=self.plan.capacity,
-            stream=self.model.run.plan_start if self.plan.sampler in EPOCH_SAMPLERS else 0,
+            stream=self.model.run.plan_start if self.plan.sampling.by_epoch else 0,
         )
 
 

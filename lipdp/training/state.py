@@ -8,12 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from lipdp import accounting
-from lipdp.accounting.mechanism import default_relation
 from lipdp.privacy.guarantee import Privacy
 from lipdp.privacy.ledger import Ledger, Release
 from lipdp.privacy.plan import Plan
-
-_PUBLIC = ("num_examples", "batch_size", "delta", "accountant", "sampler", "capacity", "examples_per_person")
 
 
 @dataclass(frozen=True)
@@ -88,7 +85,7 @@ class Run:
             accountant=self.plan.accountant if self.plan else "pld",
             seeded=self.seeded,
             training_metrics=self.logged,
-            examples_per_person=self.plan.examples_per_person if self.plan else 1,
+            examples_per_person=self.plan.sampling.group_size if self.plan else 1,
         )
 
     def plan_for(self, request: dict, wanted: int) -> Plan:
@@ -110,11 +107,12 @@ class Run:
                 f"Received: strategy={request['strategy'][0]!r}. Go on with DPIS, or build a new model (its cost adds "
                 "up outside of this ledger)."
             )
-        request = request | {"accountant": self._accountant(request, wanted)}
-        if request["epsilon"] is None and request["accountant"].startswith("filter:"):
-            request["epsilon"] = _filter_settings(request["accountant"])[1]  # nothing may pass the filter's budget
+        sampling = _sampling(request)
+        accountant = self._accountant(request, sampling, wanted)
         epsilon, noise, delta = request["epsilon"], request["noise_multiplier"], request["delta"]
-        public = {k: request[k] for k in _PUBLIC}
+        if epsilon is None:
+            epsilon = accountant.budget  # nothing may pass a filter's budget
+        public = {"sampling": sampling, "delta": delta, "accountant": accountant}
         if epsilon is None and noise is None:
             raise ValueError(
                 "Say how private the training must be: `fit(epsilon=1.0, delta=1e-5)` for a budget, or "
@@ -122,21 +120,17 @@ class Run:
             )
         if epsilon is None:
             return Plan(updates=wanted, noise_multiplier=noise, epsilon=None, **public)
-        spent = self.ledger.mechanisms(request["examples_per_person"])
-        self._refuse_spent(epsilon, delta, request["accountant"], request["examples_per_person"])
+        spent = self.ledger.mechanisms(sampling.group_size)
+        self._refuse_spent(epsilon, delta, accountant, sampling.group_size)
         if noise is None:
             return Plan.calibrated(updates=wanted, epsilon=epsilon, spent=spent, **public)
         allowed = accounting.max_updates(
             epsilon=epsilon,
             delta=delta,
-            sampling_probability=request["batch_size"] / request["num_examples"],
+            sampler=sampling,
             noise_multiplier=noise,
-            accountant=request["accountant"],
+            accountant=accountant,
             spent=spent,
-            sampler=request["sampler"],
-            group_size=request["examples_per_person"],
-            num_examples=request["num_examples"],
-            capacity=request["capacity"],
         )
         if allowed < 1:
             raise ValueError(
@@ -145,49 +139,49 @@ class Run:
             )
         return Plan(updates=min(allowed, wanted), noise_multiplier=noise, epsilon=epsilon, **public)
 
-    def _accountant(self, request, wanted) -> str:
-        """The name of the accountant; a filter has its order, budget and unit from before the first release."""
-        name, present = request["accountant"], self.plan.accountant if self.plan and self.ledger.updates else None
-        if name == "filter":
-            if present is None:
-                name = _planned_filter(request, wanted)
-            elif not present.startswith("filter:"):
-                raise ValueError(
-                    "A filter must be there before the first release: its order and budget may not depend on results. "
-                    f"Received: accountant='filter' after {self.ledger.updates} updates under {present!r}. Use "
-                    f"accountant={present!r}, or build a new model."
-                )
-            else:
-                name = present
-        if not accounting.check_name(name).startswith("filter:"):
-            return name
+    def _accountant(self, request, sampling, wanted) -> accounting.Accountant:
+        """The accountant; a filter has its order, budget and unit from before the first release."""
+        present = self.plan.accountant if self.plan and self.ledger.updates else None
+        filtered = present is not None and present.budget is not None
+        if request["accountant"] != "filter":
+            accountant = accounting.get_accountant(request["accountant"])
+        elif present is None:
+            accountant = _planned_filter(request, sampling, wanted)
+        elif filtered:
+            accountant = present
+        else:
+            raise ValueError(
+                "A filter must be there before the first release: its order and budget may not depend on results. "
+                f"Received: accountant='filter' after {self.ledger.updates} updates under {present.name!r}. Use "
+                f"accountant={present.name!r}, or build a new model."
+            )
+        if accountant.budget is None:
+            return accountant
         if present is not None:
-            if name != present:
+            if accountant != present:
                 raise ValueError(
                     "Order and budget of a filter are fixed before the first release. Received: "
-                    f"accountant={name!r} after {self.ledger.updates} updates. Use accountant='filter' for "
+                    f"accountant={accountant.name!r} after {self.ledger.updates} updates. Use accountant='filter' for "
                     "the one there is, or a new model."
                 )
-            self._refuse_other_unit(request)
-        _, budget, fixed_delta = _filter_settings(name)
+            self._refuse_other_unit(sampling)
         wish, delta = request["epsilon"], request["delta"]
-        if delta != fixed_delta or (wish is not None and wish > budget):
+        if delta != accountant.delta or (wish is not None and wish > accountant.budget):
             raise ValueError(
-                "The filter's budget was fixed before the first release and cannot grow. Received: "
-                f"epsilon={wish!r}, delta={delta!r}; fixed: epsilon={budget!r}, delta={fixed_delta!r}. Pass no larger "
-                "epsilon and this delta."
+                "The filter's budget was fixed before the first release and cannot grow. Received: epsilon="
+                f"{wish!r}, delta={delta!r}; fixed: epsilon={accountant.budget!r}, delta={accountant.delta!r}. Pass no "
+                "larger epsilon and this delta."
             )
-        return name
+        return accountant
 
-    def _refuse_other_unit(self, request) -> None:
+    def _refuse_other_unit(self, sampling) -> None:
         """Refuses to change what a filter protects: it bounds the cost of one unit only on the paths not taken."""
-        persons = request["examples_per_person"]
-        unit = (persons, default_relation(request["sampler"], persons))
-        fixed = (self.plan.examples_per_person, self.plan.neighbouring_relation)
+        unit = (sampling.group_size, sampling.relation)
+        fixed = (self.plan.sampling.group_size, self.plan.sampling.relation)
         if unit != fixed:
             raise ValueError(
                 "A filter protects one unit, fixed before the first release. Received: "
-                f"examples_per_person={unit[0]} and sampling={request['sampler']!r} (relation {unit[1]!r}); fixed: "
+                f"examples_per_person={unit[0]} and sampling={sampling.name!r} (relation {unit[1]!r}); fixed: "
                 f"examples_per_person={fixed[0]} and relation {fixed[1]!r}. Pass what was fixed, or build a new model "
                 "(its cost adds up outside of this ledger)."
             )
@@ -268,27 +262,20 @@ class Run:
         return longer.continues(shorter) and operator.eq(*origins)
 
 
-def _filter_settings(name: str) -> tuple[float, float, float]:
-    """Order, budget and delta of the filter with this name."""
-    order, budget, delta = map(float, name.split(":")[1:])
-    return order, budget, delta
+def _sampling(request: dict) -> accounting.Sampling:
+    sampling = accounting.Sampling(request["sampler"], request["capacity"])
+    return sampling.bind(request["num_examples"], request["batch_size"], request["examples_per_person"])
 
 
-def _planned_filter(request: dict, wanted: int) -> str:
-    """The name of the filter whose order suits the planned run."""
+def _planned_filter(request: dict, sampling, wanted: int) -> accounting.Filter:
+    """The filter whose order suits the planned run."""
     if request["epsilon"] is None:
         raise ValueError(
             "A filter needs a budget that is fixed in advance. Received: accountant='filter', epsilon=None. "
             "Pass the largest epsilon you may ever want to spend."
         )
-    run = {
-        "sampling_probability": request["batch_size"] / request["num_examples"],
-        "updates": wanted,
-        "sampler": request["sampler"],
-        "group_size": request["examples_per_person"],
-        "num_examples": request["num_examples"],
-        "capacity": request["capacity"],
-    }
     budget = {"epsilon": request["epsilon"], "delta": request["delta"]}
-    noise = request["noise_multiplier"] or accounting.calibrate(**budget, accountant="rdp", **run)
-    return accounting.plan_filter(**budget, mechanism=accounting.Mechanism.of_updates(noise_multiplier=noise, **run))
+    noise = request["noise_multiplier"] or accounting.calibrate(
+        **budget, accountant="rdp", sampler=sampling, updates=wanted
+    )
+    return accounting.plan_filter(**budget, mechanism=accounting.Mechanism.of_updates(None, noise, wanted, sampling))
