@@ -26,8 +26,8 @@ def run(options, argv) -> None:
         return
     lines = [f"{'group size':>10}  {'epsilon':>10}" + ("  by conversion" if options.sampler == "poisson" else "")]
     for row in rows:
-        line = f"{row['group_size']:>10}  {numbers.up(row['epsilon']):>10}"
-        lines.append(line + (f"  {numbers.up(row['vadhan']):>13}" if "vadhan" in row else ""))
+        line = f"{row['group_size']:>10}  {numbers.epsilon(row['epsilon']):>10}"
+        lines.append(line + (f"  {numbers.epsilon(row['vadhan']):>13}" if "vadhan" in row else ""))
     if max(row["epsilon"] for row in rows) > 100.0:
         lines.append("An epsilon above 100 is no meaningful guarantee.")
     output.write(*lines)

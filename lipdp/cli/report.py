@@ -1,4 +1,4 @@
-"""`lipdp report`: the report of a run folder, once more."""
+"""`lipdp report`: rebuilds the report of a run folder."""
 
 from lipdp import report
 from lipdp.cli import output

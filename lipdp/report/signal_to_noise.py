@@ -1,4 +1,4 @@
-"""How much of an update is signal: the bounds of a model against the noise of a plan."""
+"""Signal-to-noise ratio of an update, from the bounds of a model and the noise of a plan."""
 
 import math
 
