@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterable
+from typing import Any
 
 from dp_accounting import dp_event
 
@@ -62,7 +63,12 @@ class Mechanism:
         *,
         sampling: Sampling | None = None,
     ):
-        flat = {"relation": relation, "group_size": group_size, "num_examples": num_examples, "capacity": capacity}
+        flat: dict[str, Any] = {
+            "relation": relation,
+            "group_size": group_size,
+            "num_examples": num_examples,
+            "capacity": capacity,
+        }
         sampling = schemes.get(sampling_probability, sampler if sampling is None else sampling, **flat)
         if sampling.by_epoch and sampling.batch_size is None and sampling.sampling_probability != 1.0:
             raise ValueError(
@@ -85,7 +91,7 @@ class Mechanism:
         noise_multiplier: float | None = None,
         updates: int | None = None,
         sampler: str | Sampling = "poisson",
-        **settings,
+        **settings: Any,
     ) -> "Mechanism":
         """Returns the mechanism of a run of `updates` updates, from its first one.
 

@@ -1,12 +1,14 @@
 """`lipdp calibrate`: the noise that a budget asks for. Needs neither Keras nor a framework."""
 
+import argparse
+
 from lipdp import accounting
 from lipdp.cli import output
 from lipdp.cli.schedule import exception, schedule, to_json
 from lipdp.report import numbers
 
 
-def run(options, argv) -> None:
+def run(options: argparse.Namespace, argv: list[str]) -> None:
     """Writes the noise multiplier for `options`."""
     sampling, updates = schedule(options)
     shared = {"delta": options.delta, "accountant": options.accountant}

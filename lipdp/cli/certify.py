@@ -1,6 +1,8 @@
 """`lipdp certify`: certified accuracy of a trained model at radii."""
 
+import argparse
 import pathlib
+from typing import Any
 
 from lipdp import data
 from lipdp.cli import evaluation, output, quiet
@@ -8,7 +10,7 @@ from lipdp.report import folder as folders
 from lipdp.report import numbers
 
 
-def run(options, argv) -> None:
+def run(options: argparse.Namespace, argv: list[str]) -> None:
     """Writes the certified accuracy of a model on held-out examples."""
     evaluation.check_radii(options.radii)
     path = pathlib.Path(options.run)
@@ -35,7 +37,7 @@ def run(options, argv) -> None:
     )
 
 
-def load(path: pathlib.Path):
+def load(path: pathlib.Path) -> Any:
     """Returns the model in a `.keras` file.
 
     Raises:

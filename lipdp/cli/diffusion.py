@@ -1,14 +1,17 @@
 """`lipdp train --task diffusion`: where it differs from training a classifier."""
 
+import argparse
 import dataclasses
 import math
+import pathlib
+from typing import Any
 
 from lipdp.cli import quiet
 
 _PICTURES = 100
 
 
-def recipe(options, dataset):
+def recipe(options: argparse.Namespace, dataset: Any) -> Any:
     """Returns the `diffusion.Recipe` for the options; its updates are whole epochs.
 
     Raises:
@@ -33,12 +36,12 @@ def recipe(options, dataset):
     return dataclasses.replace(chosen, updates=updates)
 
 
-def epochs(recipe, num_examples: int) -> int:
+def epochs(recipe: Any, num_examples: int) -> int:
     """Returns the number of epochs nearest to the updates of a recipe."""
     return max(1, round(recipe.updates / _updates_per_epoch(recipe, num_examples)))
 
 
-def draw_samples(model, recipe, path) -> None:
+def draw_samples(model: Any, recipe: Any, path: pathlib.Path) -> None:
     """Writes a picture with as many images of each class."""
     from lipdp import diffusion
 

@@ -6,6 +6,7 @@ import os
 import sys
 import traceback
 import warnings
+from collections.abc import Sequence
 
 from lipdp.cli import parser
 
@@ -13,7 +14,7 @@ from lipdp.cli import parser
 _BAD_INPUT = (ValueError, FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError)
 
 
-def main(argv=None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Runs one `lipdp` command.
 
     Args:

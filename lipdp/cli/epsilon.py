@@ -1,12 +1,14 @@
 """`lipdp epsilon`: what a training run costs. Needs neither Keras nor a framework."""
 
+import argparse
+
 from lipdp import accounting
 from lipdp.cli import output
 from lipdp.cli.schedule import exception, schedule, to_json
 from lipdp.report import numbers
 
 
-def run(options, argv) -> None:
+def run(options: argparse.Namespace, argv: list[str]) -> None:
     """Writes the epsilon of `options`."""
     sampling, updates = schedule(options)
     mechanism = accounting.Mechanism.of_updates(None, options.noise_multiplier, updates, sampling)

@@ -1,5 +1,8 @@
 """Accuracy and certified accuracy of a trained model on held-out examples."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 
 from lipdp import checks
@@ -8,13 +11,13 @@ from lipdp.report import numbers
 _CURVE_POINTS = 61
 
 
-def check_radii(radii) -> None:
+def check_radii(radii: Sequence[float]) -> None:
     """Refuses radii that are negative or not finite."""
     for radius in radii:
         checks.not_negative("radii", radius)
 
 
-def measure(model, x, y, radii) -> dict:
+def measure(model: Any, x: np.ndarray, y: np.ndarray, radii: Sequence[float]) -> dict:
     """Returns accuracy and certified accuracy of a model on examples.
 
     Args:

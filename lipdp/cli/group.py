@@ -1,11 +1,13 @@
 """`lipdp group`: epsilon for groups of examples, and what the usual conversion gives. Needs no framework."""
 
+import argparse
+
 from lipdp import accounting
 from lipdp.cli import output
 from lipdp.report import numbers
 
 
-def run(options, argv) -> None:
+def run(options: argparse.Namespace, argv: list[str]) -> None:
     """Writes epsilon for each group size of `options`."""
     fixed = options.sampler == "fixed_size"
     run = {"noise_multiplier": options.noise_multiplier, "updates": options.updates, "delta": options.delta}

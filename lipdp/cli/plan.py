@@ -1,5 +1,6 @@
 """`lipdp plan`: any one of budget, noise, epochs and batch size from the others, with tables and plots."""
 
+import argparse
 import json
 import pathlib
 
@@ -8,7 +9,7 @@ from lipdp.cli import output
 from lipdp.report import numbers, planning
 
 
-def run(options, argv) -> None:
+def run(options: argparse.Namespace, argv: list[str]) -> None:
     """Writes the plan of `options`, and into `options.output` its plots."""
     shared = {
         "num_examples": options.num_examples,

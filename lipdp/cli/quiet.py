@@ -4,12 +4,13 @@ import contextlib
 import os
 import sys
 import tempfile
+from collections.abc import Iterator
 
 from lipdp import _register
 
 
 @contextlib.contextmanager
-def stderr():
+def stderr() -> Iterator[None]:
     """Keeps what is written to file descriptor 2, from C++ as well, and shows it only when the block fails.
 
     TF_CPP_MIN_LOG_LEVEL does not reach the messages of TensorFlow's first import: they are written before its

@@ -1,5 +1,6 @@
 """`lipdp sample`: images from a private diffusion model."""
 
+import argparse
 import pathlib
 
 import numpy as np
@@ -12,7 +13,7 @@ from lipdp.report import numbers
 _FORMATS = (".npz", ".png")
 
 
-def run(options, argv) -> None:
+def run(options: argparse.Namespace, argv: list[str]) -> None:
     """Draws images and writes them as arrays or as one picture."""
     for name in ("num", "batch_size"):
         checks.integer(name, getattr(options, name), minimum=1)

@@ -1,12 +1,14 @@
 """Sampling and number of updates of a run, from whichever options describe them."""
 
+import argparse
 import warnings
+from typing import Any
 
 from lipdp import checks
 from lipdp.accounting import Sampling, schemes
 
 
-def schedule(options) -> tuple[Sampling, int]:
+def schedule(options: argparse.Namespace) -> tuple[Sampling, int]:
     """Returns the sampling and the number of updates.
 
     Args:
@@ -46,7 +48,7 @@ def schedule(options) -> tuple[Sampling, int]:
 
 def to_json(sampling: Sampling) -> dict:
     """Returns the sampling as the JSON output has it: the usual one by its probability alone."""
-    values = {"sampling_probability": sampling.sampling_probability}
+    values: dict[str, Any] = {"sampling_probability": sampling.sampling_probability}
     if _is_usual(sampling):
         return values
     values |= {"sampler": sampling.name, "group_size": sampling.group_size}

@@ -1,5 +1,6 @@
 """`lipdp train`: from a data set and a budget to a run folder."""
 
+import argparse
 import contextlib
 import dataclasses
 import datetime
@@ -8,6 +9,7 @@ import shlex
 import sys
 import time
 import warnings
+from typing import Any
 
 from lipdp import checks, data, report
 from lipdp.accounting import Sampling
@@ -25,20 +27,20 @@ _ONLY = {
 }
 
 
-def run(options, argv) -> None:
+def run(options: argparse.Namespace, argv: list[str]) -> None:
     """Trains, writes the run folder and prints the outcome."""
     started, clock = datetime.datetime.now(), time.monotonic()
     _check(options)
     dataset = _dataset(options)
     generative = options.task == "diffusion"
-    recipe = diffusion.recipe(options, dataset) if generative else _recipe(options, dataset)
+    recipe: Any = diffusion.recipe(options, dataset) if generative else _recipe(options, dataset)
     updates = recipe.updates if generative else recipe.updates(dataset.num_examples)
     delta = _default_delta(dataset.num_examples) if options.delta is None else options.delta
     plan = _plan(options, recipe.batch_size, updates, dataset.num_examples, delta)
     folder = report.claim(options.output, dataset.name, options.overwrite)
     try:
         model, history = _fit(options, recipe, dataset, plan)
-        results = {"held_out": None, "bounds": []}
+        results: dict[str, Any] = {"held_out": None, "bounds": []}
         if not generative:
             results["bounds"] = output.finite(model.summary_bounds(print_fn=lambda text: None))
             if dataset.x_test is not None:
@@ -233,8 +235,8 @@ def _tell(options, written, folder) -> None:
     lines = [
         f"epsilon {numbers.epsilon(privacy['epsilon'])} at delta {privacy['delta']:g} after {privacy['updates']} "
         f"updates on {written.run['settings']['num_examples']} examples "
-        f"({privacy['neighboring_relation'].replace('_', ' ')}{_whom(privacy)}, {options.sampling.replace('_', ' ').replace('poisson', 'Poisson')} sampling, "
-        f"{options.accountant})"
+        f"({privacy['neighboring_relation'].replace('_', ' ')}{_whom(privacy)}, "
+        f"{options.sampling.replace('_', ' ').replace('poisson', 'Poisson')} sampling, {options.accountant})"
     ]
     if options.task == "diffusion":
         lines.append(f"Draw images: lipdp sample {folder} --num 100 --output samples.png")

@@ -29,8 +29,8 @@ def morlet(scale: int, angles: int) -> np.ndarray:
         envelope = np.exp(-(along**2 + (slant * across) ** 2) / (2 * width**2)) * slant / (2 * np.pi * width**2)
         wave = envelope * np.exp(1j * frequency * along)
         found.append(wave - envelope * (wave.sum() / envelope.sum()))
-    found = np.stack(found, axis=-1)
-    return np.concatenate([found.real, found.imag], axis=-1)
+    waves = np.stack(found, axis=-1)
+    return np.concatenate([waves.real, waves.imag], axis=-1)
 
 
 def low_pass(scale: int) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from typing import Any
 
 STYLES = ("accurate", "robust")
 
@@ -63,13 +64,13 @@ class Recipe:
         """Returns the number of updates on so many examples, as `fit` counts them."""
         return self.epochs * math.ceil(num_examples / self.batch_size)
 
-    def strategy(self):
+    def strategy(self) -> Any:
         """Returns the strategy for `fit`."""
         from lipdp import strategies
 
         return strategies.Clipless(noise=self.noise)
 
-    def build(self, num_examples: int):
+    def build(self, num_examples: int) -> Any:
         """Returns the compiled model.
 
         Args:
@@ -125,7 +126,11 @@ class Recipe:
 
 
 def recipe(
-    input_shape, num_classes: int, num_examples: int, epsilon: float | None = None, style: str = "accurate"
+    input_shape: tuple[int, ...],
+    num_classes: int,
+    num_examples: int,
+    epsilon: float | None = None,
+    style: str = "accurate",
 ) -> Recipe:
     """Returns the default settings for data of one shape and size.
 
@@ -152,7 +157,7 @@ def recipe(
         raise ValueError(f"The style is not known. Received: style={style!r}. Use {' or '.join(STYLES)}.")
     batch_size = max(1, num_examples // 2 if num_examples < _SMALL else min(4096, num_examples // 8))
     length = (150.0 if num_examples >= _SMALL else 60.0) * math.sqrt(min(max(epsilon or 1.0, 0.25), 8.0))
-    shared = {
+    shared: dict[str, Any] = {
         "input_shape": tuple(input_shape),
         "num_classes": num_classes,
         "batch_size": batch_size,

@@ -6,7 +6,7 @@ from lipdp.models.parts import convolved, dense, entrance, finished, narrowed
 
 
 def lenet(
-    input_shape=(28, 28, 1),
+    input_shape: tuple[int, ...] = (28, 28, 1),
     classes: int = 10,
     *,
     input_norm: float = 7.0,

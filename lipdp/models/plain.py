@@ -1,7 +1,11 @@
 """Networks of the literature as plain Keras models, for the strategies that clip."""
 
+from typing import Any
 
-def bidirectional_lstm(num_words: int, length: int, num_classes: int = 2, embedding_size: int = 32, units: int = 32):
+
+def bidirectional_lstm(
+    num_words: int, length: int, num_classes: int = 2, embedding_size: int = 32, units: int = 32
+) -> Any:
     """A classifier of texts: embedding, bidirectional LSTM, one layer of logits.
 
     Args:
@@ -30,7 +34,7 @@ def bidirectional_lstm(num_words: int, length: int, num_classes: int = 2, embedd
     )
 
 
-def small_cnn(shape=(28, 28, 1), num_classes: int = 10):
+def small_cnn(shape: tuple[int, ...] = (28, 28, 1), num_classes: int = 10) -> Any:
     """The classifier of images that DP-SGD is compared on: two convolutions with tanh, one hidden layer.
 
     Args:

@@ -6,7 +6,7 @@ from lipdp.models.parts import biased, convolved, entrance, finished, narrowed
 
 
 def resnet(
-    input_shape=(32, 32, 3),
+    input_shape: tuple[int, ...] = (32, 32, 3),
     classes: int = 10,
     *,
     input_norm: float = 10.0,

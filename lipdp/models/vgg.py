@@ -6,7 +6,7 @@ from lipdp.models.parts import convolved, dense, entrance, finished, narrowed
 
 
 def vgg(
-    input_shape=(32, 32, 3),
+    input_shape: tuple[int, ...] = (32, 32, 3),
     classes: int = 10,
     *,
     input_norm: float = 10.0,

@@ -136,7 +136,7 @@ class Plan:
     def to_dict(self) -> dict:
         """Returns the plan as JSON-serializable values."""
         values = self.sampling.to_dict() | {name: getattr(self, name) for name in _KEYS}
-        return {name: values[name] for name in (*_SAMPLING_KEYS, *_KEYS)} | {"accountant": self.accountant.name}
+        return {name: values[name] for name in (*_SAMPLING_KEYS, *_KEYS)} | {"accountant": self.accountant.name}  # type: ignore[union-attr]
 
     @classmethod
     def from_dict(cls, values: dict) -> "Plan":

@@ -61,7 +61,7 @@ def settings(run: RunFolder) -> list[tuple[str, str]]:
     return [(str(k).replace("_", " "), _words(v)) for k, v in run.run["settings"].items() if v is not None]
 
 
-def bounds_table(run: RunFolder) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+def bounds_table(run: RunFolder) -> tuple[tuple[str, ...], list]:
     """Returns the heads and the rows of the table of bounds."""
     heads = ("layer", "type", "input bound", "Lipschitz", "gradient bound", "noise")
     rows = [

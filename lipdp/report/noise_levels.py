@@ -1,5 +1,7 @@
 """The plot of the noise levels that training of diffusion configurations emphasizes."""
 
+from typing import Any
+
 import numpy as np
 
 from lipdp.diffusion import denoisers
@@ -10,7 +12,7 @@ _NAMES = {"vp": "VP", "ve": "VE", "v": "v-prediction", "edm": "EDM"}
 _COLORS = {"vp": GREEN, "ve": _PURPLE, "v": ORANGE, "edm": BLUE}
 
 
-def noise_levels(configurations=("vp", "ve", "v", "edm")) -> tuple[str, str, str]:
+def noise_levels(configurations: Any = ("vp", "ve", "v", "edm")) -> tuple[str, str, str]:
     """Returns the plot of the importance of each noise level, figure 3 of Dockhorn et al. 2023.
 
     Args:

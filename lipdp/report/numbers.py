@@ -29,6 +29,6 @@ def percent(fraction: float | None) -> str:
     return f"{math.floor(fraction * 1000 + 1e-9) / 10:.1f} %"
 
 
-def short(value) -> str:
+def short(value: float | None) -> str:
     """Returns a bound in four significant digits; None is "unbounded"."""
     return "unbounded" if value is None else f"{value:.4g}"

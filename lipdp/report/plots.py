@@ -1,6 +1,8 @@
 """The plots of a report, as SVG text."""
 
 import io
+from collections.abc import Callable
+from typing import Any
 
 from lipdp.report import numbers
 from lipdp.report.folder import NOT_PRIVATE, RunFolder
@@ -166,7 +168,7 @@ def _percent_axis(axis) -> None:
     axis.set_major_formatter(PercentFormatter(xmax=1.0))
 
 
-def svg(draw) -> str:
+def svg(draw: Callable[[Any], Any]) -> str:
     import matplotlib
     from matplotlib.figure import Figure
 

@@ -1,9 +1,11 @@
 """How far the gradients of a sample stay below their bounds, as a plot."""
 
+from typing import Any
+
 from lipdp.report.plots import BLUE, INK, STYLE
 
 
-def plot_tightness(rows: list[dict]):
+def plot_tightness(rows: list[dict]) -> Any:
     """Draws the tightness of each trainable layer on a public or consented sample.
 
     Args:
