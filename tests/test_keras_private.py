@@ -235,6 +235,6 @@ def test_no_other_file_has_private_names():
 
 @pytest.mark.backend_free
 def test_keras_is_within_the_tested_versions():
-    declared = re.search(r"keras>=(\d+)\.(\d+),<(\d+)\.(\d+)", (ROOT / "setup.cfg").read_text())
+    declared = re.search(r"keras>=(\d+)\.(\d+),<(\d+)\.(\d+)", (ROOT / "pyproject.toml").read_text())
     low, high = tuple(map(int, declared.groups()[:2])), tuple(map(int, declared.groups()[2:]))
     assert low <= tuple(map(int, keras.__version__.split(".")[:2])) < high, declared.group()
