@@ -1,6 +1,6 @@
 """Every private name of Keras that lipdp relies on, each behind a function that says why: no other file has one.
 
-`tests/test_keras_private.py` checks each of them on the installed Keras; `pyproject.toml` says which versions were tested.
+`tests/test_keras_private.py` checks each of them on the installed Keras; `pyproject.toml` says what was tested.
 """
 
 from collections.abc import Callable
