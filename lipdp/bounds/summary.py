@@ -63,16 +63,16 @@ def summary_bounds(
         table.add_column(heading, justify="right")
     for row in rows:
         table.add_row(f"{row['layer']} ({row['type']})", *("-" if row[k] is None else f"{row[k]:.4g}" for k in columns))
+    text = io.StringIO()
     # Plain text, also inside a notebook.
-    console = Console(
-        file=io.StringIO(),
+    Console(
+        file=text,
         width=140 if x is not None else 110,
         force_terminal=False,
         force_jupyter=False,
         color_system=None,
-    )
-    console.print(table)
-    (print_fn or sys.stdout.write)(console.file.getvalue())
+    ).print(table)
+    (print_fn or sys.stdout.write)(text.getvalue())
     return rows
 
 

@@ -149,7 +149,7 @@ def _train(parser):
         help="also log loss and accuracy on the private data: NOT private",
     )
     add("--radii", type=float, nargs="+", metavar="R", help="default: 0.1 0.5 1.0")
-    add("--seed", type=int, help="repeatable, but only private towards people who do not know it")
+    add("--seed", type=int, help="repeatable; epsilon then holds only against people who do not know the seed")
     add("--output", metavar="DIR", help="run folder, new or empty; default: runs/<dataset>-<time>")
     add("--overwrite", action="store_true", help="replace an earlier run in --output")
     add(
