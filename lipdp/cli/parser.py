@@ -1,4 +1,4 @@
-"""The words of the command line."""
+"""Command-line parser."""
 
 import argparse
 import difflib
@@ -11,7 +11,7 @@ _TRAIN = """Train a differentially private, robustness-certified classifier and 
 
 Files: .npz holds x, y or x_train, y_train[, x_test, y_test]; .csv has a header, numeric features and one
 column of classes. 8-bit images are divided by the constant 255. The features of a table are taken as they are
-and each row is clipped to an L2 norm (--input-norm): nothing is standardised by the private data, since means
+and each row is clipped to an L2 norm (--input-norm): nothing is standardized by the private data, since means
 and deviations would have to be paid for. Ranges that are public go into --feature-ranges. The list of
 classes and the number of rows are treated as public."""
 
@@ -28,7 +28,7 @@ _PERSON = "state epsilon for a person with at most so many rows; default: 1"
 
 
 class Finished(Exception):
-    """Parsing ended the command: help was shown, or the words were wrong."""
+    """Parsing ended the command: help was shown, or the arguments were wrong."""
 
     def __init__(self, code: int):
         super().__init__(code)
@@ -55,13 +55,13 @@ def parse(argv: list[str]) -> argparse.Namespace:
     """Returns the options of one command.
 
     Args:
-        argv: words after `lipdp`.
+        argv: arguments after `lipdp`.
 
     Returns:
         A namespace with `command` and the options of that command.
 
     Raises:
-        Finished: help or the version was printed (code 0), or the words were wrong (code 2, one line written).
+        Finished: help or the version was printed (code 0), or the arguments were wrong (code 2, one line written).
     """
     parser, commands = _parsers(argv)
     options, unknown = parser.parse_known_args(argv)
@@ -203,7 +203,7 @@ def _planning(parser):
     add("--num-examples", type=int, required=True, help="number of training examples")
     add("--epsilon", type=float, help="the budget; give three of the next four, the fourth is found")
     add("--noise-multiplier", type=float, help="noise over sensitivity")
-    add("--epochs", type=int, help="passes over the data")
+    add("--epochs", type=int, help="of ceil(N / B) updates each")
     add("--batch-size", type=int, help="expected batch size")
     add("--delta", type=float, default=1e-5, help="default: 1e-5")
     _sampled(parser)
