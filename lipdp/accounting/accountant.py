@@ -16,7 +16,7 @@ class Accountant(abc.ABC):
     A new accountant subclasses this, sets `name`, implements the two methods and calls `register`.
 
     Attributes:
-        name: how users and files call it; two accountants of one name are equal.
+        name: how users and files call it; two accountants of one class and name are equal.
         order: the RDP order that was fixed in advance, or None.
         budget: the epsilon that was fixed in advance, or None.
         delta: the delta of the budget, or None.
@@ -46,7 +46,7 @@ class Accountant(abc.ABC):
         """Returns what a reader needs to repeat the number: name, library and version, settings."""
 
     def __eq__(self, other) -> bool:
-        return self.name == other.name if isinstance(other, Accountant) else NotImplemented
+        return self.name == other.name if type(other) is type(self) else NotImplemented
 
     def __hash__(self) -> int:
         return hash(self.name)

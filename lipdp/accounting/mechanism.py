@@ -61,6 +61,8 @@ class Mechanism:
         *,
         sampling: Sampling | None = None,
     ):
+        if sampling is not None and sampler != "poisson":
+            raise ValueError(f"`sampler` must be left out beside `sampling`. Received: sampler={sampler!r}.")
         flat = {"relation": relation, "group_size": group_size, "num_examples": num_examples, "capacity": capacity}
         sampling = schemes.get(sampling_probability, sampler if sampling is None else sampling, **flat)
         if sampling.by_epoch and sampling.batch_size is None and sampling.sampling_probability != 1.0:

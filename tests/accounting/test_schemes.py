@@ -65,6 +65,8 @@ def test_importance_sampling_has_a_probability_of_its_own():
         (lambda: Sampling("truncated_poisson").bind(60000, 256, 2), "No sound cost"),
         (lambda: Sampling("shuffle", relation="add_or_remove_one").bind(60000, 256), "no known cost under this"),
         (lambda: Mechanism(0.1, 1.0, 1, "truncated_poisson", num_examples=10), "`capacity` must be given"),
+        (lambda: dataclasses.replace(Mechanism(0.1, 1.0, 1), sampler="shuffle"), "`sampler` must be left out"),
+        (lambda: dataclasses.replace(Mechanism(0.1, 1.0, 1), group_size=2), "a bound Sampling alone"),
         (
             lambda: Mechanism(sampling=Sampling(), noise_multiplier=1.0, count=1),
             "a bound Sampling alone",
