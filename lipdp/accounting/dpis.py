@@ -114,14 +114,11 @@ class ImportanceFilter:
         check_batch(self.num_examples, self.batch_size)
         self.updates_per_epoch = checks.integer("updates_per_epoch", updates_per_epoch, minimum=1)
         self.epochs = checks.integer("epochs", epochs, minimum=1)
-        self.first_phase = checks.not_negative("first_phase", first_phase)
-        if self.first_phase > 1.0:
-            raise ValueError(f"`first_phase` must be in [0, 1]. Received: first_phase={first_phase!r}.")
-        self.norm_sum_noise = checks.positive(
-            "norm_sum_noise", 0.02 * self.num_examples if norm_sum_noise is None else norm_sum_noise
-        )
-        self.count_noise = None if count_noise is None else checks.positive("count_noise", count_noise)
-        self.clip_sum_noise = None if clip_sum_noise is None else checks.positive("clip_sum_noise", clip_sum_noise)
+        self.first_phase = checks.between("first_phase", first_phase, 0.0, 1.0)
+        noise = checks.positive("norm_sum_noise", norm_sum_noise, optional=True)
+        self.norm_sum_noise = 0.02 * self.num_examples if noise is None else noise
+        self.count_noise = checks.positive("count_noise", count_noise, optional=True)
+        self.clip_sum_noise = checks.positive("clip_sum_noise", clip_sum_noise, optional=True)
         self._spent_before = tuple(spent)
         self.order = self._best_order() if order is None else check_order(order)
         self._costs = _rdp(self._spent_before, self.order)

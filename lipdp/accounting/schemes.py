@@ -125,8 +125,7 @@ class Sampling:
         check_sampler(self.name)
         self._set("group_size", checks.integer("group_size", self.group_size, minimum=1))
         for name in ("capacity", "num_examples", "batch_size"):
-            if getattr(self, name) is not None:
-                self._set(name, checks.integer(name, getattr(self, name), minimum=1))
+            self._set(name, checks.integer(name, getattr(self, name), minimum=1, optional=True))
         if self.relation is not None:
             checks.choice("relation", self.relation, RELATIONS)
         if self.capacity is not None and not self.scheme.has_capacity:

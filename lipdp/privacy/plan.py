@@ -49,7 +49,7 @@ class Plan:
             "updates": checks.integer("updates", self.updates, minimum=1),
             "noise_multiplier": checks.positive("noise_multiplier", self.noise_multiplier),
             "delta": checks.delta(self.delta),
-            "epsilon": None if self.epsilon is None else checks.positive("epsilon", self.epsilon),
+            "epsilon": checks.positive("epsilon", self.epsilon, optional=True),
             "accountant": accounting.get_accountant(self.accountant),
         }
         for name, value in values.items():

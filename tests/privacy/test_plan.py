@@ -84,11 +84,11 @@ def test_calibrated():
     ("change", "message"),
     [
         ({"sampling": Sampling()}, "`sampling` must be a bound Sampling"),
-        ({"updates": 0}, "updates is too small"),
-        ({"noise_multiplier": 0.0}, "noise_multiplier is not positive"),
-        ({"delta": 0.0}, "delta is outside"),
-        ({"epsilon": -1.0}, "epsilon is not positive"),
-        ({"accountant": "x"}, "accountant is not known"),
+        ({"updates": 0}, "`updates` must be a positive integer"),
+        ({"noise_multiplier": 0.0}, "`noise_multiplier` must be a finite number above 0"),
+        ({"delta": 0.0}, "`delta` must be a number in"),
+        ({"epsilon": -1.0}, "`epsilon` must be a finite number above 0"),
+        ({"accountant": "x"}, "`accountant` must be one of"),
     ],
 )
 def test_bad_input(change, message):
