@@ -201,7 +201,7 @@ def _spent(spent, delta, accountant, budget) -> tuple[Mechanism, ...]:
 
 
 def _rdp_noise(cost, budget, noise) -> float:
-    """Returns RDP's answer to a percent, as a first guess: it is cheap and 5 to 10 % above PLD's."""
+    """Returns RDP's noise to a percent, as a first guess: it is cheap and 5 to 10 % above PLD's."""
     if not cost(LARGEST_NOISE) <= budget < cost(SMALLEST_NOISE):
         return noise
     low, high = _bracket(cost, budget, noise)

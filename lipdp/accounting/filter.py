@@ -104,10 +104,9 @@ class Filter(accountant.Accountant):
 
 def check_order(order: float) -> float:
     """Returns an RDP order as a float above 1; ValueError otherwise."""
-    value = checks.real("order", order)
-    if value <= 1.0:
+    if checks.real("order", order) <= 1.0:
         raise ValueError(f"`order` must be above 1. Received: order={order!r}. Pass an RDP order such as 5 or 20.")
-    return value
+    return float(order)
 
 
 def conversion(order: float, delta: float) -> float:

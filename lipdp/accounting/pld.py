@@ -93,7 +93,7 @@ class PldAccountant(accountant.Accountant):
         """Returns epsilon where the first data set has the example (or group) and the second has not, and back."""
         if delta < SMALLEST_DELTA:
             raise ValueError(
-                f"delta is below {SMALLEST_DELTA}, where PLD deltas are rounding noise. "
+                f'`delta` must be at least {SMALLEST_DELTA} for "pld": below, its deltas are rounding noise. '
                 f'Received: delta={delta!r}. Use accountant="rdp".'
             )
         if not mechanisms:
@@ -143,10 +143,10 @@ class PldAccountant(accountant.Accountant):
         if any(m.noise_multiplier < SMALLEST_NOISE for m in mechanisms):
             settings = f"none: noise multipliers below {SMALLEST_NOISE} give no guarantee"
         elif all(m.shift is not None for m in mechanisms):
-            settings = "closed form of the Gaussian mechanism, no discretisation"
+            settings = "closed form of the Gaussian mechanism, no discretization"
         else:
             step = self.discretization(mechanisms, delta)
-            settings = f"discretisation {step:g}, connect-the-dots, pessimistic"
+            settings = f"discretization {step:g}, connect-the-dots, pessimistic"
         return {"name": self.name, "library": "dp_accounting", "version": version, "settings": settings}
 
 

@@ -203,7 +203,7 @@ def _planning(parser):
     add("--num-examples", type=int, required=True, help="number of training examples")
     add("--epsilon", type=float, help="the budget; give three of the next four, the fourth is found")
     add("--noise-multiplier", type=float, help="noise over sensitivity")
-    add("--epochs", type=int, help="epochs over the data")
+    add("--epochs", type=int, help="of ceil(N / B) updates each")
     add("--batch-size", type=int, help="expected batch size")
     add("--delta", type=float, default=1e-5, help="default: 1e-5")
     _sampled(parser)

@@ -18,8 +18,8 @@ def run(options: argparse.Namespace, argv: list[str]) -> None:
         "sampler": options.sampler,
         "examples_per_person": options.examples_per_person,
     }
-    given = {name: getattr(options, name) for name in accounting.planning.UNKNOWNS}
-    plan = accounting.solve(**shared, **given)
+    known = {name: getattr(options, name) for name in accounting.planning.UNKNOWNS}
+    plan = accounting.solve(**shared, **known)
     budget = options.epsilon or plan["epsilon"]
     tables = {"epochs": planning.epochs_table(plan, shared), "batch_sizes": planning.batch_table(plan, shared, budget)}
     signal = None if options.model is None else _signal(options.model, plan)
@@ -72,9 +72,9 @@ def _signal(path, plan) -> dict:
 
 
 def _write(folder: pathlib.Path, plan, shared, budget) -> list[str]:
-    made = planning.plots(plan, shared, budget)
+    files = planning.plots(plan, shared, budget)
     folder.mkdir(parents=True, exist_ok=True)
-    made["plan.json"] = json.dumps(output.finite({**shared, **plan}), indent=2, allow_nan=False) + "\n"
-    for name, text in made.items():
+    files["plan.json"] = json.dumps(output.finite({**shared, **plan}), indent=2, allow_nan=False) + "\n"
+    for name, text in files.items():
         (folder / name).write_text(text, encoding="utf-8")
-    return [str(folder / name) for name in made]
+    return [str(folder / name) for name in files]

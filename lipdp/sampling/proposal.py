@@ -34,7 +34,7 @@ class Proposal:
     Conditions: `bounds`, and the norms given to `kept`, are functions of the example itself, of released values and
     of independent randomness.
     Bound: whatever the bounds are, an example is included with probability at most `b clip_norm / norm_sum`,
-    independently of the others; this is what `accounting.importance.ImportanceFilter.update` charges.
+    independently of the others; this is what `accounting.dpis.ImportanceFilter.update` charges.
     Not covered: which examples were proposed, and how many: both stay secret.
     Source: the two stages multiply to `b |g_i| / norm_sum`; bounds are capped so that the first one is at most 1
     (Wei et al. 2022 cut it at 1 instead, which breaks the product).

@@ -387,7 +387,7 @@ def test_training_with_another_sampler(capsys, tmp_path):
         ("plan --epsilon 1 --epochs 1 --batch-size 10", "required: --num-examples"),
         ("plan --num-examples 100 --epsilon 1 --epochs 1 --batch-size 10 --sampler balls_in_bins", "invalid choice"),
         ("epsilon --noise-multiplier 1 --sampling-probability 0.1 --updates 9 --sampler truncated_poisson",
-         "num_examples is missing"),
+         "`num_examples` must be given"),
         ("epsilon --noise-multiplier 1 --sampling-probability 0.1 --updates 9 --examples-per-person 0", "positive int"),
     ],
 )  # fmt: skip
