@@ -101,5 +101,3 @@ def test_layer_table_comes_from_the_results(monkeypatch):
     tightness = importlib.import_module("tightness")
     text = (ROOT / "docs" / "layers.md").read_text()
     assert tightness.update(text) == text
-    own = {n for n, v in vars(lipdp.layers).items() if isinstance(v, type) and v.__module__.startswith("lipdp")}
-    assert set(tightness.BOUNDS) == own - {"LipschitzLayer"}

@@ -122,8 +122,8 @@ def _dataset(options) -> data.Dataset:
     return dataset if options.validation_split is None else dataset.held_out(options.validation_split)
 
 
-def _recipe(options, dataset) -> classifier.Recipe:
-    recipe = classifier.recipe(
+def _recipe(options, dataset) -> classifier.ClassifierRecipe:
+    recipe = classifier.classifier_recipe(
         dataset.input_shape, dataset.num_classes, dataset.num_examples, options.epsilon, options.recipe
     )
     given = {

@@ -3,7 +3,10 @@
 import math
 
 import keras
+import numpy as np
+from keras import ops
 
+from lipdp import checks
 from lipdp.layers.base import LipschitzLayer, positions
 from lipdp.norms import L2Ball
 
@@ -24,24 +27,23 @@ class Bias(LipschitzLayer):
     Raises:
         ValueError: `max_norm` is not positive, or an inner size is unknown.
 
-    Guarantee:
-        1-Lipschitz in its input. The same bias is read at P positions, so without the scale its
-        gradient would be `sum_p g_p`, of norm up to `sqrt(P) ||g||`; with it the gradient is
-        `sum_p g_p / sqrt(P)`, of norm at most `||g||` (Cauchy-Schwarz), and the output obeys
-        `||y|| <= ||x|| + max_norm`. Not covered: weights changed by hand during `fit`.
-
     Example:
         >>> import numpy as np
         >>> from lipdp import layers
         >>> tuple(layers.Bias()(np.zeros((2, 4, 4, 3), "float32")).shape)[1:]
         (4, 4, 3)
+
+    **Guarantee.** 1-Lipschitz in its input. The same bias is read at P positions, so without the scale its gradient
+    would be `sum_p g_p`, of norm up to `sqrt(P) ||g||`; with it the gradient is `sum_p g_p / sqrt(P)`, of norm at most
+    `||g||` (Cauchy-Schwarz), and the output obeys `||y|| <= ||x|| + max_norm`. Not covered: weights changed by hand
+    during `fit`.
     """
+
+    gradient_formula = "‖g‖"
 
     def __init__(self, max_norm: float = 1.0, **kwargs):
         super().__init__(**kwargs)
-        if not isinstance(max_norm, (int, float)) or not 0 < max_norm < float("inf"):
-            raise ValueError(f"`max_norm` must be a positive finite number. Received: max_norm={max_norm!r}.")
-        self.max_norm = float(max_norm)
+        self.max_norm = checks.positive("max_norm", max_norm)
 
     def build(self, input_shape):
         positions(input_shape, self)
@@ -52,6 +54,10 @@ class Bias(LipschitzLayer):
     def call(self, inputs):
         # Of these inputs, not of those it was built on: a shared layer may read feature maps of several sizes.
         return inputs + self.bias * (1.0 / math.sqrt(positions(inputs.shape, self)))
+
+    def export_call(self, stock, inputs):
+        shift = ops.convert_to_numpy(self.bias) * np.float32(1.0 / math.sqrt(positions(inputs.shape, self)))
+        return keras.layers.Rescaling(1.0, offset=shift.tolist())(inputs)
 
     def output_bound(self, input_bounds):
         return input_bounds[0] + self.max_norm

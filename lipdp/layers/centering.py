@@ -3,7 +3,10 @@
 import keras
 from keras import ops
 
+from lipdp import checks
 from lipdp.layers.base import LipschitzLayer
+
+_MAX_RANK = 64
 
 
 @keras.saving.register_keras_serializable(package="lipdp")
@@ -17,20 +20,22 @@ class LayerCentering(LipschitzLayer):
     Raises:
         ValueError: the batch axis is named, or an axis does not exist.
 
-    Guarantee:
-        An orthogonal projection: 1-Lipschitz and `||y|| <= ||x||`. It never reads another example of
-        the batch; centring over the batch would, and is refused.
-
     Example:
         >>> import numpy as np
         >>> from lipdp import layers
         >>> [float(v) for v in layers.LayerCentering()(np.array([[1.0, 3.0]], "float32"))[0]]
         [-1.0, 1.0]
+
+    **Guarantee.** An orthogonal projection: 1-Lipschitz and `||y|| <= ||x||`. It never reads another example of the
+    batch; centering over the batch would, and is refused.
     """
 
     def __init__(self, axis=None, **kwargs):
         super().__init__(**kwargs)
-        self.axis = axis if axis is None or isinstance(axis, int) else tuple(axis)
+        if isinstance(axis, (tuple, list)):
+            self.axis = tuple(checks.integer("axis", a, -_MAX_RANK) for a in axis)
+        else:
+            self.axis = checks.integer("axis", axis, -_MAX_RANK, optional=True)
         if self.axis is not None and 0 in _as_tuple(self.axis):
             raise ValueError(_batch_axis_message(self.axis))
 

@@ -1,20 +1,21 @@
-"""Clipping on the way back, at any place of the graph."""
+"""Clipping in the backward pass, at any place of the graph."""
 
 import keras
 from keras import ops
 
+from lipdp import checks
 from lipdp.layers.base import LipschitzLayer
 
 
 @keras.saving.register_keras_serializable(package="lipdp")
 class ClipGradient(LipschitzLayer):
-    """The identity; on the way back each example's cotangent is clipped to a norm.
+    """The identity, whose backward pass clips each example's cotangent to a norm.
 
     Everything between the input and this layer then gets less noise: its gradient bounds start from `norm`. A loss
     with `clip=` does the same at the logits, more cheaply.
 
     Args:
-        norm: Largest norm of one example's cotangent, in units of the loss of one example, > 0.
+        norm: Largest norm of one example's cotangent, in units of the loss of one example, in [1e-6, 1e6].
 
     Call arguments:
         inputs: Tensor of shape `(batch, ...)`.
@@ -23,29 +24,27 @@ class ClipGradient(LipschitzLayer):
         The same tensor.
 
     Raises:
-        ValueError: `norm` is not a positive finite number.
-
-    Guarantee:
-        `g -> g min(1, c / ||g||)` is applied to the whole cotangent of each example, after autodiff has summed what
-        all readers of the output send back; a layer used several times clips each use. `fit` averages the loss
-        over the expected batch size B, so `c = norm * scale` with the variable `scale`, which `fit` sets to
-        1 / B. Before it does, `scale` is 0 and nothing trains: a forgotten scale cannot void a bound. The
-        computed norm errs by at most (n + 8) 2^-24 relative, and c is reduced by twice that. The forward
-        pass, and so every certificate, is that of the identity: 1-Lipschitz. Not covered: gradients taken
-        outside of `fit`, and losses scaled by hand.
+        ValueError: `norm` is out of range.
 
     Example:
         >>> import numpy as np
         >>> from lipdp import layers
         >>> [float(v) for v in layers.ClipGradient(0.1)(np.array([[3.0, 4.0]], "float32"))[0]]
         [3.0, 4.0]
+
+    **Guarantee.** `g -> g min(1, c / ||g||)` is applied to the whole cotangent of each example, after autodiff has
+    summed what all readers of the output send back; a layer used several times clips each use. `fit` averages the loss
+    over the expected batch size B, so `c = norm * scale` with the variable `scale`, which `fit` sets to 1 / B. Before
+    it does, `scale` is 0 and nothing trains: a forgotten scale cannot void a bound. The computed norm errs by at most
+    (n + 8) 2^-24 relative, and c is reduced by twice that. The forward pass, and so every certificate, is that of the
+    identity: 1-Lipschitz. Not covered: gradients taken outside of `fit`, and losses scaled by hand.
     """
+
+    lipschitz_formula = "1; cotangents at most `norm`"
 
     def __init__(self, norm: float, **kwargs):
         super().__init__(**kwargs)
-        if not isinstance(norm, (int, float)) or not 1e-6 <= norm <= 1e6:
-            raise ValueError(f"`norm` must be a number in [1e-6, 1e6]. Received: norm={norm!r}.")
-        self.norm = float(norm)
+        self.norm = checks.between("norm", norm, 1e-6, 1e6)
 
     def build(self, input_shape):
         # A variable: a constant would be compiled into the step, and `fit` may change the batch size.
@@ -53,6 +52,9 @@ class ClipGradient(LipschitzLayer):
 
     def call(self, inputs):
         return _clipped(inputs, self.norm * ops.convert_to_tensor(self.scale))
+
+    def stock_layer(self):
+        return keras.layers.Identity(name=self.name), []
 
     def cotangent_bounds(self, input_bounds, cotangent_bound):
         return (min(cotangent_bound, self.norm),)

@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from lipdp import checks
 from lipdp.layers.base import LipschitzLayer, start
 from lipdp.norms import SpectralBall, spectral_norm
 
@@ -29,28 +30,27 @@ class SpectralDense(LipschitzLayer):
     Raises:
         ValueError: `units` is not a positive integer.
 
-    Guarantee:
-        Under the kernel constraint (kept by the optimizer after each update and by `fit` before the
-        first), `||y|| <= ||x||` and the layer is 1-Lipschitz. For one example with P positions the
-        gradient of the kernel is `x^T g`, so its Frobenius norm is at most `||x|| ||g||`, any P.
-        With `projected=False` the gradient bound stays, and the layer has no Lipschitz constant for
-        training; certificates use the norm of the trained kernel. Float32 rounding is covered by the
-        slack that `bounds.propagate` adds per layer. Not covered: weights changed by hand during `fit`.
-
     Example:
         >>> import numpy as np
         >>> from lipdp import layers
         >>> layers.SpectralDense(3)(np.ones((2, 5), "float32")).shape[1]
         3
+
+    **Guarantee.** Under the kernel constraint (kept by the optimizer after each update and by `fit` before the first),
+    `||y|| <= ||x||` and the layer is 1-Lipschitz. For one example with P positions the gradient of the kernel is
+    `x^T g`, so its Frobenius norm is at most `||x|| ||g||`, any P. With `projected=False` the gradient bound stays,
+    and the layer has no Lipschitz constant for training; certificates use the norm of the trained kernel. Float32
+    rounding is covered by the slack that `bounds.propagate` adds per layer. Not covered: weights changed by hand
+    during `fit`.
     """
+
+    gradient_formula = "‖x‖ ‖g‖"
 
     def __init__(self, units: int, kernel_initializer="orthogonal", projected: bool = True, **kwargs):
         super().__init__(**kwargs)
-        if not isinstance(units, int) or units < 1:
-            raise ValueError(f"`units` must be a positive integer. Received: units={units!r}.")
-        self.units = units
+        self.units = checks.integer("units", units, 1)
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
-        self.projected = bool(projected)
+        self.projected = checks.boolean("projected", projected)
 
     def build(self, input_shape):
         self.kernel = self.add_weight(
@@ -64,6 +64,9 @@ class SpectralDense(LipschitzLayer):
 
     def call(self, inputs):
         return ops.matmul(inputs, self.kernel)
+
+    def stock_layer(self):
+        return keras.layers.Dense(self.units, use_bias=False, name=self.name), [ops.convert_to_numpy(self.kernel)]
 
     def input_lipschitz(self, input_bounds):
         return (1.0 if self.projected else float("inf"),)

@@ -5,14 +5,14 @@ import math
 import keras
 from keras import ops
 
+from lipdp import checks
 from lipdp.layers.convolution import SpectralConv
 
 
 class SpectralDepthwiseConv(SpectralConv):
-    """What depthwise convolutions share: a grouped convolution with as many groups as channels.
+    """Base of the depthwise convolutions: a grouped convolution with as many groups as channels.
 
-    Guarantee:
-        See `SpectralConv` with one channel per group.
+    **Guarantee.** See `SpectralConv` with one channel per group.
     """
 
     def __init__(
@@ -26,10 +26,7 @@ class SpectralDepthwiseConv(SpectralConv):
         projected: bool = True,
         **kwargs,
     ):
-        if not isinstance(depth_multiplier, int) or depth_multiplier < 1:
-            raise ValueError(
-                f"`depth_multiplier` must be a positive integer. Received: depth_multiplier={depth_multiplier!r}."
-            )
+        self.depth_multiplier = checks.integer("depth_multiplier", depth_multiplier, 1)
         super().__init__(
             depth_multiplier,
             kernel_size,
@@ -45,7 +42,6 @@ class SpectralDepthwiseConv(SpectralConv):
                 "`strides` of a depthwise convolution must be equal (TensorFlow has no other on CPUs). Received: "
                 f"strides={strides!r}."
             )
-        self.depth_multiplier = depth_multiplier
 
     def build(self, input_shape):
         if input_shape[-1] is None:
@@ -65,6 +61,13 @@ class SpectralDepthwiseConv(SpectralConv):
             dilation_rate=self.dilation_rate,
             data_format="channels_last",
         )
+
+    def stock_layer(self):
+        stock, kernel = self._stock(f"DepthwiseConv{self.rank}D", depth_multiplier=self.depth_multiplier)
+        return stock, [kernel.reshape(*self.kernel_size, self.groups, self.depth_multiplier)]
+
+    def export_call(self, stock, inputs):
+        return stock(inputs)
 
     def compute_output_shape(self, input_shape):
         return (*super().compute_output_shape(input_shape)[:-1], input_shape[-1] * self.depth_multiplier)
@@ -90,16 +93,15 @@ class SpectralDepthwiseConv1D(SpectralDepthwiseConv):
     Call arguments:
         inputs: Tensor of shape `(batch, steps, channels)`.
 
-    Guarantee:
-        That of `SpectralConv1D` with one group per channel: `||W_c||_2 <= 1` for each channel's (k,
-        depth_multiplier) matrix, so the layer is 1-Lipschitz, and the gradient of all kernels together has
-        norm at most `||x|| ||g||`, as `sum_c ||x_c||^2 ||g_c||^2 <= ||x||^2 ||g||^2`.
-
     Example:
         >>> import numpy as np
         >>> from lipdp import layers
         >>> tuple(layers.SpectralDepthwiseConv1D(3)(np.ones((1, 8, 4), "float32")).shape)[1:]
         (8, 4)
+
+    **Guarantee.** That of `SpectralConv1D` with one group per channel: `||W_c||_2 <= 1` for each channel's (k,
+    depth_multiplier) matrix, so the layer is 1-Lipschitz, and the gradient of all kernels together has norm at most
+    `||x|| ||g||`, as `sum_c ||x_c||^2 ||g_c||^2 <= ||x||^2 ||g||^2`.
     """
 
     rank = 1
@@ -121,16 +123,15 @@ class SpectralDepthwiseConv2D(SpectralDepthwiseConv):
     Call arguments:
         inputs: Tensor of shape `(batch, height, width, channels)`.
 
-    Guarantee:
-        That of `SpectralConv2D` with one group per channel: `||W_c||_2 <= 1` for each channel's (kh*kw,
-        depth_multiplier) matrix, so the layer is 1-Lipschitz, and the gradient of all kernels together has
-        norm at most `||x|| ||g||`, as `sum_c ||x_c||^2 ||g_c||^2 <= ||x||^2 ||g||^2`.
-
     Example:
         >>> import numpy as np
         >>> from lipdp import layers
         >>> tuple(layers.SpectralDepthwiseConv2D(3, strides=2)(np.ones((1, 8, 8, 4), "float32")).shape)[1:]
         (4, 4, 4)
+
+    **Guarantee.** That of `SpectralConv2D` with one group per channel: `||W_c||_2 <= 1` for each channel's (kh*kw,
+    depth_multiplier) matrix, so the layer is 1-Lipschitz, and the gradient of all kernels together has norm at most
+    `||x|| ||g||`, as `sum_c ||x_c||^2 ||g_c||^2 <= ||x||^2 ||g||^2`.
     """
 
     rank = 2

@@ -3,6 +3,7 @@
 import math
 
 import keras
+import numpy as np
 from keras import ops
 
 from lipdp.layers.base import LipschitzLayer, positions
@@ -28,22 +29,22 @@ class Householder(LipschitzLayer):
     Raises:
         ValueError: the last axis is odd or an inner size is unknown.
 
-    Guarantee:
-        Each pair is mapped by the identity or by a reflection, which agree on the line between them: continuous,
-        1-Lipschitz, keeps the norm up to rounding. Forward and backward pass use the same choice, so the Jacobian is
-        orthogonal at ties too. The derivative of a reflected pair by its angle is
-        `(-a sin t + b cos t, a cos t + b sin t)`, of norm `||(a, b)||`; for one angle read at P positions the
-        gradient is at most `||x_i|| ||g_i||` (Cauchy-Schwarz), x_i and g_i the pair's share of input and cotangent,
-        and all angles together have a gradient of norm at most
-        `sqrt(sum_i ||x_i||^2 ||g_i||^2) <= ||x|| ||g||`. Any angle is allowed.
-        Source of the activation: Singla et al., ICLR 2022.
-
     Example:
         >>> import numpy as np
         >>> from lipdp import layers
         >>> [round(float(v), 3) for v in layers.Householder()(np.array([[1.0, 5.0]], "float32"))[0]]
         [5.0, 1.0]
+
+    **Guarantee.** Each pair is mapped by the identity or by a reflection, which agree on the line between them:
+    continuous, 1-Lipschitz, keeps the norm up to rounding. Forward and backward pass use the same choice, so the
+    Jacobian is orthogonal at ties too. The derivative of a reflected pair by its angle is
+    `(-a sin t + b cos t, a cos t + b sin t)`, of norm `||(a, b)||`; for one angle read at P positions the gradient is
+    at most `||x_i|| ||g_i||` (Cauchy-Schwarz), x_i and g_i the pair's share of input and cotangent, and all angles
+    together have a gradient of norm at most `sqrt(sum_i ||x_i||^2 ||g_i||^2) <= ||x|| ||g||`. Any angle is allowed.
+    Source of the activation: Singla et al., ICLR 2022.
     """
+
+    gradient_formula = "‖x‖ ‖g‖"
 
     def build(self, input_shape):
         positions(input_shape, self)
@@ -68,6 +69,15 @@ class Householder(LipschitzLayer):
         pairs = ops.reshape(inputs, (-1, 2 * half))
         behind = ops.relu(-ops.matmul(pairs, normals))
         return ops.reshape(pairs + ops.matmul(behind, 2.0 * ops.transpose(normals)), ops.shape(inputs))
+
+    def export_call(self, stock, inputs):
+        angles = ops.convert_to_numpy(self.angles)
+        first, second = ops.split(inputs, 2, axis=-1)
+        cosine, sine = np.cos(angles), np.sin(angles)
+        unchanged = first * np.sin(0.5 * angles) > second * np.cos(0.5 * angles)
+        mirrored = first * cosine + second * sine, first * sine - second * cosine
+        halves = [ops.where(unchanged, *pair) for pair in zip((first, second), mirrored, strict=True)]
+        return ops.concatenate(halves, axis=-1)
 
     def parameter_bounds(self, input_bounds, cotangent_bound):
         return (input_bounds[0] * cotangent_bound,)

@@ -26,16 +26,15 @@ class TokenMixing(SpectralDense):
     Raises:
         ValueError: `units` is not a positive integer, or the input has no token axis of known size.
 
-    Guarantee:
-        W acts on each of the columns of the (tokens, channels) matrix x, so `||y||_F <= ||W||_2 ||x||_F`: the
-        layer is 1-Lipschitz. For one example the gradient of W is `x g'`, a product of matrices, with
-        `||x g'||_F <= ||x||_2 ||g||_F <= ||x|| ||g||`, however many channels there are.
-
     Example:
         >>> import numpy as np
         >>> from lipdp import layers
         >>> tuple(layers.TokenMixing(3)(np.ones((2, 5, 4), "float32")).shape)[1:]
         (3, 4)
+
+    **Guarantee.** W acts on each of the columns of the (tokens, channels) matrix x, so `||y||_F <= ||W||_2 ||x||_F`:
+    the layer is 1-Lipschitz. For one example the gradient of W is `x g'`, a product of matrices, with
+    `||x g'||_F <= ||x||_2 ||g||_F <= ||x|| ||g||`, however many channels there are.
     """
 
     def build(self, input_shape):
@@ -48,6 +47,9 @@ class TokenMixing(SpectralDense):
 
     def call(self, inputs):
         return ops.matmul(ops.transpose(self.kernel), inputs)
+
+    def export_call(self, stock, inputs):
+        return ops.transpose(stock(ops.transpose(inputs, (0, 2, 1))), (0, 2, 1))
 
     def compute_output_shape(self, input_shape):
         return (input_shape[0], self.units, input_shape[2])

@@ -3,7 +3,8 @@
 import keras
 from keras import ops
 
-from lipdp.layers.base import LipschitzLayer, pair, start
+from lipdp import checks
+from lipdp.layers.base import LipschitzLayer, sizes, start
 from lipdp.layers.resampling import blocked_shape, space_to_depth
 from lipdp.norms import SpectralBall, spectral_norm
 
@@ -28,28 +29,27 @@ class OrthogonalPatchConv2D(LipschitzLayer):
     Raises:
         ValueError: `filters` or `patch_size` is out of range, or patches do not fill the image.
 
-    Guarantee:
-        Patches are disjoint, so a pixel is read once (M = 1): with `||W||_2 <= 1` the layer is 1-Lipschitz and
-        the gradient of W, `U(x)' g` with U(x) the matrix of patches, has norm at most `||U(x)|| ||g|| = ||x|| ||g||`.
-        Where W has orthonormal rows (filters >= a*b*channels), `||y|| = ||x||` for every x; where it has
-        orthonormal columns, no cotangent loses norm. After every update five Bjorck steps bring the
-        singular values there: to within 1e-5 of 1 from any value between 0.5 and 1.6. That they reach it is
-        not part of the bound, which holds for all singular values of at most 1.
-
     Example:
         >>> import numpy as np
         >>> from lipdp import layers
         >>> x = np.ones((1, 4, 4, 1), "float32")
         >>> round(float(np.linalg.norm(layers.OrthogonalPatchConv2D(4, 2)(x))), 4)
         4.0
+
+    **Guarantee.** Patches are disjoint, so a pixel is read once (M = 1): with `||W||_2 <= 1` the layer is 1-Lipschitz
+    and the gradient of W, `U(x)' g` with U(x) the matrix of patches, has norm at most `||U(x)|| ||g|| = ||x|| ||g||`.
+    Where W has orthonormal rows (filters >= a*b*channels), `||y|| = ||x||` for every x; where it has orthonormal
+    columns, no cotangent loses norm. After every update five Bjorck steps bring the singular values there: to within
+    1e-5 of 1 from any value between 0.5 and 1.6. That they reach it is not part of the bound, which holds for all
+    singular values of at most 1.
     """
+
+    gradient_formula = "‖x‖ ‖g‖"
 
     def __init__(self, filters: int, patch_size, kernel_initializer="orthogonal", **kwargs):
         super().__init__(**kwargs)
-        if not isinstance(filters, int) or filters < 1:
-            raise ValueError(f"`filters` must be a positive integer. Received: filters={filters!r}.")
-        self.filters = filters
-        self.patch_size = pair(patch_size, "patch_size")
+        self.filters = checks.integer("filters", filters, 1)
+        self.patch_size = sizes("patch_size", patch_size, 2)
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
 
     def build(self, input_shape):
@@ -63,6 +63,12 @@ class OrthogonalPatchConv2D(LipschitzLayer):
 
     def call(self, inputs):
         return ops.matmul(space_to_depth(inputs, self.patch_size), self.kernel)
+
+    def stock_layer(self):
+        return keras.layers.Dense(self.filters, use_bias=False, name=self.name), [ops.convert_to_numpy(self.kernel)]
+
+    def export_call(self, stock, inputs):
+        return stock(space_to_depth(inputs, self.patch_size))
 
     def parameter_bounds(self, input_bounds, cotangent_bound):
         return (input_bounds[0] * cotangent_bound,)

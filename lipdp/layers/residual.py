@@ -1,7 +1,8 @@
-"""Sums of a tensor and what a branch makes of it."""
+"""Weighted averages of a tensor and a branch of it."""
 
 import keras
 
+from lipdp import checks
 from lipdp.layers.base import LipschitzLayer
 
 
@@ -23,24 +24,23 @@ class ResidualAverage(LipschitzLayer):
     Raises:
         ValueError: `weight` is out of range, or there are not two inputs of one known shape.
 
-    Guarantee:
-        Lipschitz with constants 1 - w and w in its two inputs, `||y|| <= (1 - w) ||x|| + w ||f(x)||`
-        (triangle inequality). With a 1-Lipschitz branch f the block is 1-Lipschitz, and the cotangent that
-        reaches f, hence the gradient bound of its weights, is w times that of the block.
-
     Example:
         >>> import numpy as np
         >>> from lipdp import layers
         >>> x = np.ones((1, 2), "float32")
         >>> [float(v) for v in layers.ResidualAverage(0.25)([x, 5.0 * x])[0]]
         [2.0, 2.0]
+
+    **Guarantee.** Lipschitz with constants 1 - w and w in its two inputs, `||y|| <= (1 - w) ||x|| + w ||f(x)||`
+    (triangle inequality). With a 1-Lipschitz branch f the block is 1-Lipschitz, and the cotangent that reaches f,
+    hence the gradient bound of its weights, is w times that of the block.
     """
+
+    lipschitz_formula = "1 - w and w"
 
     def __init__(self, weight: float = 0.5, **kwargs):
         super().__init__(**kwargs)
-        if not isinstance(weight, (int, float)) or not 0 <= weight <= 1:
-            raise ValueError(f"`weight` must be a number in [0, 1]. Received: weight={weight!r}.")
-        self.weight = float(weight)
+        self.weight = checks.between("weight", weight, 0, 1)
 
     def build(self, input_shape):
         # Sizes that are not known may turn out to be one, which broadcasts.

@@ -10,10 +10,9 @@ from lipdp.layers.convolution import SpectralConv
 
 
 class SpectralConvTranspose(SpectralConv):
-    """What transposed convolutions share; see `SpectralConv2DTranspose`.
+    """Base of the transposed convolutions; see `SpectralConv2DTranspose`.
 
-    Guarantee:
-        See `SpectralConv2DTranspose`.
+    **Guarantee.** See `SpectralConv2DTranspose`.
     """
 
     def __init__(
@@ -57,13 +56,20 @@ class SpectralConvTranspose(SpectralConv):
         )
         return outputs[..., :1] if padded else outputs
 
+    def stock_layer(self):
+        stock, kernel = self._stock(f"Conv{self.rank}DTranspose", self.filters)
+        return stock, [kernel]
+
+    def export_call(self, stock, inputs):
+        return stock(inputs)
+
     def compute_output_shape(self, input_shape):
-        sizes = [
+        spatial = [
             None if n is None else n * s + (0 if self.padding == "same" else max(k - s, 0))
             for n, k, s in zip(input_shape[1:-1], self.kernel_size, self.strides, strict=True)
         ]
-        refuse_empty(self, input_shape, sizes)
-        return (input_shape[0], *sizes, self.filters)
+        refuse_empty(self, input_shape, spatial)
+        return (input_shape[0], *spatial, self.filters)
 
     def get_config(self):
         config = super().get_config()
@@ -82,14 +88,13 @@ class SpectralConv1DTranspose(SpectralConvTranspose):
     Call arguments:
         inputs: Tensor of shape `(batch, steps, channels)`.
 
-    Guarantee:
-        That of `SpectralConv2DTranspose`, on one axis.
-
     Example:
         >>> import numpy as np
         >>> from lipdp import layers
         >>> tuple(layers.SpectralConv1DTranspose(2, 3, strides=2)(np.ones((1, 4, 3), "float32")).shape)[1:]
         (8, 2)
+
+    **Guarantee.** That of `SpectralConv2DTranspose`, on one axis.
     """
 
     rank = 1
@@ -111,19 +116,17 @@ class SpectralConv2DTranspose(SpectralConvTranspose):
     Call arguments:
         inputs: Tensor of shape `(batch, height, width, channels)`.
 
-    Guarantee:
-        `y = C(W)^T x / sqrt(M)`, where C(W) is the zero-padded convolution with the same kernel, strides and
-        padding that maps images of y's shape to images of x's shape, and W, read as a (taps*filters,
-        channels) matrix, has `||W||_2 <= 1`. An operator and its adjoint have the same norm, at most sqrt(M)
-        (`SpectralConv2D`, M = prod ceil(k / s)), so the layer is 1-Lipschitz. Its gradient is that of the
-        convolution with input and cotangent exchanged, because `<g, C(W)^T x> = <C(W) g, x>`: of norm
-        at most `sqrt(M) ||g|| ||x|| / sqrt(M)`.
-
     Example:
         >>> import numpy as np
         >>> from lipdp import layers
         >>> tuple(layers.SpectralConv2DTranspose(2, 3, strides=2)(np.ones((1, 4, 4, 3), "float32")).shape)[1:]
         (8, 8, 2)
+
+    **Guarantee.** `y = C(W)^T x / sqrt(M)`, where C(W) is the zero-padded convolution with the same kernel, strides
+    and padding that maps images of y's shape to images of x's shape, and W, read as a (taps*filters, channels) matrix,
+    has `||W||_2 <= 1`. An operator and its adjoint have the same norm, at most sqrt(M) (`SpectralConv2D`, M = prod
+    ceil(k / s)), so the layer is 1-Lipschitz. Its gradient is that of the convolution with input and cotangent
+    exchanged, because `<g, C(W)^T x> = <C(W) g, x>`: of norm at most `sqrt(M) ||g|| ||x|| / sqrt(M)`.
     """
 
     rank = 2
@@ -140,14 +143,13 @@ class SpectralConv3DTranspose(SpectralConvTranspose):
     Call arguments:
         inputs: Tensor of shape `(batch, depth, height, width, channels)`.
 
-    Guarantee:
-        That of `SpectralConv2DTranspose`, on three axes.
-
     Example:
         >>> import numpy as np
         >>> from lipdp import layers
         >>> tuple(layers.SpectralConv3DTranspose(2, 2, strides=2)(np.ones((1, 2, 2, 2, 3), "float32")).shape)[1:]
         (4, 4, 4, 2)
+
+    **Guarantee.** That of `SpectralConv2DTranspose`, on three axes.
     """
 
     rank = 3
