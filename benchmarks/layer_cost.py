@@ -16,7 +16,7 @@ import time
 import numpy as np
 from common import spread, write
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "tests" / "layers"))
+sys.path.insert(0, str(pathlib.Path(__file__).parent.parent))
 
 
 def pairs() -> dict:
@@ -25,10 +25,10 @@ def pairs() -> dict:
     Without a counterpart, the stock layer that an export has in its place is one. A layer that is not named here is
     measured on its first test case.
     """
-    from cases import ALL, TOKENS
     from keras import layers as stock
 
     from lipdp import layers
+    from tests.helpers.layer_cases import ALL, TOKENS
 
     image, map_, tokens = (32, 32, 3), (16, 16, 32), (64, 64)
     chosen = {

@@ -3,7 +3,7 @@
     python benchmarks/tightness.py            # searches, writes results/tightness.json and the table
     python benchmarks/tightness.py --render   # only the table, from the results
 
-The cases are those of `tests/layers/cases.py`: small inputs, extreme weights. 1 means that a bound is reached. The
+The cases are those of `tests/helpers/layer_cases.py`: small inputs, extreme weights. 1 means that a bound is reached. The
 layers, their formulas and their files come from `lipdp.layers`: a new layer has its line by itself.
 """
 
@@ -17,7 +17,7 @@ from common import RESULTS, write
 
 ROOT = pathlib.Path(__file__).parent.parent
 DOCUMENT = ROOT / "docs" / "layers.md"
-sys.path.insert(0, str(ROOT / "tests" / "layers"))
+sys.path.insert(0, str(ROOT))
 
 
 def own_layers() -> list[type]:
@@ -30,9 +30,8 @@ def own_layers() -> list[type]:
 
 def measure() -> list[dict]:
     """Returns the largest ratios over all cases of each layer type."""
-    from cases import ALL, TOKENS
-
     from lipdp.bounds.check import tightness
+    from tests.helpers.layer_cases import ALL, TOKENS
 
     rows = {kind: {"layer": kind.__name__, "cases": 0} for kind in own_layers()}
     for case in [*ALL, *TOKENS]:
