@@ -3,8 +3,8 @@
     python benchmarks/tightness.py            # searches, writes results/tightness.json and the table
     python benchmarks/tightness.py --render   # only the table, from the results
 
-The cases are those of `tests/helpers/layer_cases.py`: small inputs, extreme weights. 1 means that a bound is reached. The
-layers, their formulas and their files come from `lipdp.layers`: a new layer has its line by itself.
+The cases are those of `tests/helpers/layer_cases.py`: small inputs, extreme weights. 1 means that a bound is reached.
+Layers, formulas and files are read from `lipdp.layers`: nothing here changes for a new layer.
 """
 
 import argparse

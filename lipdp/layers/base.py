@@ -106,13 +106,16 @@ def sizes(name: str, value, rank: int) -> tuple[int, ...]:
     """Returns a positive integer, or `rank` of them, as a tuple of `rank` integers; ValueError otherwise."""
     values = tuple(value) if isinstance(value, (tuple, list)) else (value,) * rank
     if len(values) != rank:
-        raise ValueError(f"`{name}` must be one positive integer or {rank} of them. Received: {name}={value!r}.")
+        several = "" if rank == 1 else f" or {rank} of them"
+        raise ValueError(f"`{name}` must be a positive integer{several}. Received: {name}={value!r}.")
     return tuple(checks.integer(name, v, 1) for v in values)
 
 
 def integer_between(name: str, value, low: int, high: int) -> int:
     """Returns an integer in [low, high]; ValueError otherwise."""
-    return int(checks.between(name, checks.integer(name, value, low), low, high))
+    if checks.integer(name, value, low) > high:
+        raise ValueError(f"`{name}` must be an integer in [{low}, {high}]. Received: {name}={value!r}.")
+    return int(value)
 
 
 def require_channels_last(layer: keras.layers.Layer) -> None:

@@ -52,11 +52,11 @@ def test_each_network_trains_saves_and_certifies(name, tmp_path):
 
 @pytest.mark.parametrize("name", SOME_ON_JAX)
 def test_options_keep_the_network_lipschitz_and_its_gradients_bounded(name):
-    model = NETWORKS[name](inner_norm=1.0, bias=True, centred=False)
-    found = bounds.propagate(model, 0.5)
-    assert found.lipschitz == pytest.approx(0.5)
+    model = NETWORKS[name](inner_norm=1.0, bias=True, centered=False)
+    propagated = bounds.propagate(model, 0.5)
+    assert propagated.lipschitz == pytest.approx(0.5)
     probe = Probe(model)
     for x in np.random.default_rng(0).standard_normal((2, 1, 12, 12, 1)):
         assert top(probe.input_jacobians(x)[0]) <= 1.0 + 1e-4
         for variable, jacobian in zip(probe.variables, probe.parameter_jacobians(x), strict=True):
-            assert 0.5 * top(jacobian) <= found.gradient(variable)
+            assert 0.5 * top(jacobian) <= propagated.gradient(variable)
