@@ -98,7 +98,7 @@ def _sorted_pairs(inputs):
     kept = sign * (rows - swapped) <= 0
 
     def backward(*args, upstream=None):
-        # JAX hands the cotangent over by position, TensorFlow by either.
+        # JAX passes the cotangent by position, TensorFlow also by keyword.
         cotangent = blocks(upstream if upstream is not None else args[0])
         return ops.reshape(ops.where(kept, cotangent, ops.matmul(cotangent, swap)), shape)
 

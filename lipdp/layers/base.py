@@ -61,7 +61,7 @@ class LipschitzLayer(keras.layers.Layer):
         return ()
 
     def cotangent_bounds(self, input_bounds: tuple[float, ...], cotangent_bound: float) -> tuple[float, ...]:
-        """Returns the largest norm of the cotangent that the backward pass hands to each input."""
+        """Returns the largest norm of the cotangent that the backward pass sends to each input."""
         return tuple(times(constant, cotangent_bound) for constant in self.input_lipschitz(input_bounds))
 
     def trained_lipschitz(self, input_bounds: tuple[float, ...]) -> tuple[float, ...]:

@@ -43,7 +43,7 @@ class BoundedInput(LipschitzLayer):
     first: their squares would wrap around. `"clip"` is the projection on a convex ball, hence 1-Lipschitz, so that
     certificates hold in the space of its input. `"normalize"` has no Lipschitz constant (it grows as `1 / ||x||`): a
     gradient or a certificate that has to pass through it is refused. An example with NaN or infinity, or whose squares
-    overflow, becomes zero: `fit` refuses such data, but a layer in front may make them of large numbers.
+    overflow, becomes zero: `fit` refuses such data, but layers upstream can produce it from large numbers.
     """
 
     def __init__(self, shape=None, norm: float = 1.0, mode: str = "clip", **kwargs):
@@ -60,11 +60,11 @@ class BoundedInput(LipschitzLayer):
         # Of these inputs, not of those it was built on: a shared layer may read several shapes.
         radius = self.norm * (1.0 - (entries(inputs.shape, self) + 8) * 2.0**-24)
         axes = tuple(range(1, len(inputs.shape)))
-        # The floor stands inside the root, whose derivative at zero is infinite; in the second mode it also
+        # The floor is inside the root, whose derivative at zero is infinite; in the second mode it also
         # covers squares that underflow, as their true norm is far below it.
         floor = radius if self.mode == "clip" else 1e-12
         squares = ops.sum(ops.square(inputs), axis=axes, keepdims=True)
-        # Not by a product: infinity times zero is NaN. What stands in front may overflow where the data do not.
+        # Not by a product: infinity times zero is NaN. Layers upstream may overflow where the data do not.
         finite = ops.isfinite(squares)
         inputs, squares = ops.where(finite, inputs, 0.0), ops.where(finite, squares, 0.0)
         return inputs * (radius / ops.sqrt(ops.maximum(squares, floor * floor)))

@@ -69,7 +69,7 @@ class ClipGradient(LipschitzLayer):
 @ops.custom_gradient
 def _clipped(inputs, limit):
     def backward(*args, upstream=None):
-        # JAX hands the cotangent over by position, TensorFlow by either.
+        # JAX passes the cotangent by position, TensorFlow also by keyword.
         cotangent = upstream if upstream is not None else args[0]
         axes = tuple(range(1, len(cotangent.shape)))
         size = 1

@@ -16,12 +16,12 @@ class SpectralConv(LipschitzLayer):
 
     Subclasses set `rank` and may change the operation; each proves its bound in its own docstring.
 
-    **Guarantee.** Let `U(x)` be the matrix of patches, one row per output position. An entry of x stands in at most
+    **Guarantee.** Let `U(x)` be the matrix of patches, one row per output position. An entry of x appears in at most
     `M = prod_axis ceil(k / (s / gcd(s, d)))` entries of it (`norms.conv_multiplicity`), so
     `||U(x)||_F <= sqrt(M) ||x||`. With `y = U(x) W / sqrt(M)`: `||y|| <= ||W||_2 ||x||`, and the gradient of W is
     `U(x)^T g / sqrt(M)`, of norm at most `||x|| ||g||`. Groups read and write channels of their own:
     `||y||^2 = sum_j ||y_j||^2 <= max_j ||W_j||_2^2 ||x||^2`, and the gradient of W has squared norm
-    `sum_j ||x_j||^2 ||g_j||^2 <= ||x||^2 ||g||^2`. Of a trained kernel the norm is the smaller of `||W||_2` and
+    `sum_j ||x_j||^2 ||g_j||^2 <= ||x||^2 ||g||^2`. Certificates use the smaller of `||W||_2` and
     `conv_fourier_bound(W) / sqrt(M)`.
     """
 
@@ -181,7 +181,7 @@ class SpectralConv1D(SpectralConv):
     """`y = conv(x, W) / sqrt(M)` over a sequence, with `||W||_2 <= 1`, W read as a (k*channels, filters) matrix.
 
     M is the largest number of (output, tap) pairs that read one position. There is no bias and no activation
-    inside: put `Bias` and `Abs` behind it.
+    inside: add `Bias` and `Abs` after it.
 
     Args:
         filters: Number of output channels, a positive integer.
@@ -189,9 +189,9 @@ class SpectralConv1D(SpectralConv):
         strides: Integer.
         padding: `"same"` (zeros) or `"valid"`.
         dilation_rate: Integer; 1 where `strides` is above 1, as in Keras.
-        groups: Into how many equal parts channels and filters are split; each part is convolved on its own.
-        kernel_initializer: Keras initializer; what it returns is projected. Default: orthogonal.
-        projected: Whether the kernel is kept in the ball, see `SpectralConv2D`.
+        groups: Number of equal parts of channels and filters, each convolved on its own, as in Keras.
+        kernel_initializer: Keras initializer; the kernel it returns is projected. Default: orthogonal.
+        projected: Whether the kernel is projected onto the ball, see `SpectralConv2D`.
 
     Call arguments:
         inputs: Tensor of shape `(batch, steps, channels)`.
@@ -221,7 +221,7 @@ class SpectralConv2D(SpectralConv):
     """`y = conv(x, W) / sqrt(M)` with `||W||_2 <= 1`, W read as a (kh*kw*channels, filters) matrix.
 
     M is the largest number of (output, tap) pairs that read one pixel. There is no bias and no
-    activation inside: put `Bias` and `Abs` behind it.
+    activation inside: add `Bias` and `Abs` after it.
 
     Args:
         filters: Number of output channels, a positive integer.
@@ -229,11 +229,11 @@ class SpectralConv2D(SpectralConv):
         strides: Integer or pair.
         padding: `"same"` (zeros) or `"valid"`.
         dilation_rate: Integer or pair; 1 where `strides` is above 1, as in Keras.
-        groups: Into how many equal parts channels and filters are split; each part is convolved on its own.
-        kernel_initializer: Keras initializer; what it returns is projected. Default: orthogonal.
-        projected: Whether the kernel is kept in the ball. A layer with nothing trainable upstream may
-            leave it free: its own gradient does not depend on its norm. Put a `BoundedInput` behind its
-            activation, so that the layers above know what enters them.
+        groups: Number of equal parts of channels and filters, each convolved on its own, as in Keras.
+        kernel_initializer: Keras initializer; the kernel it returns is projected. Default: orthogonal.
+        projected: Whether the kernel is projected onto the ball. A layer with nothing trainable upstream may
+            leave it unconstrained: its own gradient does not depend on its norm. Put a `BoundedInput` after its
+            activation, so that the next layers have a bound on their input.
 
     Call arguments:
         inputs: Tensor of shape `(batch, height, width, channels)`.
@@ -251,7 +251,7 @@ class SpectralConv2D(SpectralConv):
         >>> tuple(layers.SpectralConv2D(4, 3, strides=2)(np.ones((1, 8, 8, 1), "float32")).shape)[1:]
         (4, 4, 4)
 
-    **Guarantee.** Let `U(x)` be the matrix of patches, one row per output position. A pixel stands in at most
+    **Guarantee.** Let `U(x)` be the matrix of patches, one row per output position. A pixel appears in at most
     `M = prod_axis ceil(k / (s / gcd(s, d)))` entries of it, so `||U(x)||_F <= sqrt(M) ||x||`. With
     `y = U(x) W / sqrt(M)`: `||y|| <= ||W||_2 ||x|| <= ||x||`, and the gradient of W is `U(x)^T g / sqrt(M)`, of norm
     at most `||x|| ||g||`. Groups see channels of their own, so the largest of their norms counts. The averaged count
@@ -270,7 +270,7 @@ class SpectralConv3D(SpectralConv):
     """`y = conv(x, W) / sqrt(M)` over volumes, with `||W||_2 <= 1`, W read as a (taps*channels, filters) matrix.
 
     M is the largest number of (output, tap) pairs that read one voxel. There is no bias and no activation
-    inside: put `Bias` and `Abs` behind it.
+    inside: add `Bias` and `Abs` after it.
 
     Args:
         filters: Number of output channels, a positive integer.
@@ -278,9 +278,9 @@ class SpectralConv3D(SpectralConv):
         strides: Integer or three of them.
         padding: `"same"` (zeros) or `"valid"`.
         dilation_rate: Must be 1: TensorFlow has no dilated 3-D convolution on CPUs.
-        groups: Into how many equal parts channels and filters are split; each part is convolved on its own.
-        kernel_initializer: Keras initializer; what it returns is projected. Default: orthogonal.
-        projected: Whether the kernel is kept in the ball, see `SpectralConv2D`.
+        groups: Number of equal parts of channels and filters, each convolved on its own, as in Keras.
+        kernel_initializer: Keras initializer; the kernel it returns is projected. Default: orthogonal.
+        projected: Whether the kernel is projected onto the ball, see `SpectralConv2D`.
 
     Call arguments:
         inputs: Tensor of shape `(batch, depth, height, width, channels)`.

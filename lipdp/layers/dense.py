@@ -12,14 +12,14 @@ from lipdp.norms import SpectralBall, spectral_norm
 class SpectralDense(LipschitzLayer):
     """`y = x W` over the last axis, with `||W||_2 <= 1`.
 
-    There is no bias and no activation inside: put `Bias` and `Abs` behind it.
+    There is no bias and no activation inside: add `Bias` and `Abs` after it.
 
     Args:
         units: Number of outputs, a positive integer.
-        kernel_initializer: Keras initializer; what it returns is projected. Default: orthogonal.
-        projected: Whether the kernel is kept in the ball. A layer with nothing trainable upstream may
-            leave it free: its own gradient does not depend on its norm. Put a `BoundedInput` behind its
-            activation, so that the layers above know what enters them.
+        kernel_initializer: Keras initializer; the kernel it returns is projected. Default: orthogonal.
+        projected: Whether the kernel is projected onto the ball. A layer with nothing trainable upstream may
+            leave it unconstrained: its own gradient does not depend on its norm. Put a `BoundedInput` after its
+            activation, so that the next layers have a bound on their input.
 
     Call arguments:
         inputs: Tensor of shape `(batch, ..., features)`.

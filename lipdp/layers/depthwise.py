@@ -39,13 +39,15 @@ class SpectralDepthwiseConv(SpectralConv):
         )
         if len(set(self.strides)) > 1:
             raise ValueError(
-                "`strides` of a depthwise convolution must be equal (TensorFlow has no other on CPUs). Received: "
+                "`strides` of a depthwise convolution must be equal: TensorFlow has no others on CPUs. Received: "
                 f"strides={strides!r}."
             )
 
     def build(self, input_shape):
         if input_shape[-1] is None:
-            raise ValueError(f"Layer '{self.name}' needs to know its channels. Received: {tuple(input_shape)}.")
+            raise ValueError(
+                f"Layer '{self.name}' needs a known number of channels. Received: input shape {tuple(input_shape)}."
+            )
         self.groups = input_shape[-1]
         self.filters = self.groups * self.depth_multiplier
         super().build(input_shape)
@@ -87,8 +89,8 @@ class SpectralDepthwiseConv1D(SpectralDepthwiseConv):
         padding: `"same"` (zeros) or `"valid"`.
         depth_multiplier: Number of output channels per input channel.
         dilation_rate: Integer; 1 where `strides` is above 1.
-        kernel_initializer: Keras initializer; what it returns is projected. Default: orthogonal.
-        projected: Whether the kernels are kept in their balls, see `SpectralConv2D`.
+        kernel_initializer: Keras initializer; the kernel it returns is projected. Default: orthogonal.
+        projected: Whether the kernels are projected onto their balls, see `SpectralConv2D`.
 
     Call arguments:
         inputs: Tensor of shape `(batch, steps, channels)`.
@@ -117,8 +119,8 @@ class SpectralDepthwiseConv2D(SpectralDepthwiseConv):
         padding: `"same"` (zeros) or `"valid"`.
         depth_multiplier: Number of output channels per input channel.
         dilation_rate: Integer or pair; 1 where `strides` is above 1.
-        kernel_initializer: Keras initializer; what it returns is projected. Default: orthogonal.
-        projected: Whether the kernels are kept in their balls, see `SpectralConv2D`.
+        kernel_initializer: Keras initializer; the kernel it returns is projected. Default: orthogonal.
+        projected: Whether the kernels are projected onto their balls, see `SpectralConv2D`.
 
     Call arguments:
         inputs: Tensor of shape `(batch, height, width, channels)`.

@@ -41,11 +41,11 @@ class BoundedEmbedding(LipschitzLayer):
         ((1, 3, 4), True)
 
     **Guarantee.** `||y||^2 = sum_p ||E[t_p]||^2 / T <= max_norm^2`, for all tokens. Row r of the gradient is
-    `sum over p with t_p = r of g_p / sqrt(T)`: repeated tokens add. If token r stands at m_r positions, its squared
+    `sum over p with t_p = r of g_p / sqrt(T)`: repeated tokens add. If token r occurs at m_r positions, its squared
     norm is at most `m_r / T` times the sum of `||g_p||^2` over these (Cauchy-Schwarz), so the whole gradient has norm
     at most `||g||`, reached by one token everywhere. Tokens are discrete: there is no Lipschitz constant, and so no
-    certificate, in front of this layer. Nothing trainable can stand there. Noise falls on all rows, also on those of
-    tokens that never occur.
+    certificate, upstream of this layer. Nothing trainable can come before it. Noise is added to all rows, including
+    those of tokens that never occur.
     """
 
     lipschitz_formula, gradient_formula = "none: tokens", "‖g‖"

@@ -14,8 +14,8 @@ class TokenMixing(SpectralDense):
 
     Args:
         units: Number of output tokens, a positive integer.
-        kernel_initializer: Keras initializer; what it returns is projected. Default: orthogonal.
-        projected: Whether the kernel is kept in the ball, see `SpectralDense`.
+        kernel_initializer: Keras initializer; the kernel it returns is projected. Default: orthogonal.
+        projected: Whether the kernel is projected onto the ball, see `SpectralDense`.
 
     Call arguments:
         inputs: Tensor of shape `(batch, tokens, channels)`.

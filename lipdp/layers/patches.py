@@ -18,7 +18,7 @@ class OrthogonalPatchConv2D(LipschitzLayer):
     Args:
         filters: Number of output channels, a positive integer. From a*b*channels on, no norm is lost.
         patch_size: Integer or pair (a, b); height and width must be multiples of it.
-        kernel_initializer: Keras initializer; what it returns is projected. Default: orthogonal.
+        kernel_initializer: Keras initializer; the kernel it returns is projected. Default: orthogonal.
 
     Call arguments:
         inputs: Tensor of shape `(batch, height, width, channels)`.

@@ -35,7 +35,7 @@ class L2NormPooling2D(LipschitzLayer):
         2.0
 
     **Guarantee.** With `n(w) = sqrt(||w||^2 + e) - sqrt(e)` on each window w: `n(w) <= ||w||` and n is 1-Lipschitz. A
-    pixel stands in at most M windows, so the layer is sqrt(M)-Lipschitz and `||y|| <= sqrt(M) ||x||`; M = 1 without
+    pixel appears in at most M windows, so the layer is sqrt(M)-Lipschitz and `||y|| <= sqrt(M) ||x||`; M = 1 without
     overlap.
     """
 

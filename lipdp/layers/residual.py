@@ -53,7 +53,9 @@ class ResidualAverage(LipschitzLayer):
     def call(self, inputs):
         first, second = inputs
         if tuple(first.shape)[1:] != tuple(second.shape)[1:]:
-            raise ValueError(f"Layer '{self.name}' takes equal shapes. Received: {first.shape} and {second.shape}.")
+            raise ValueError(
+                f"Layer '{self.name}' takes two inputs of the same shape. Received: {first.shape} and {second.shape}."
+            )
         return (1.0 - self.weight) * first + self.weight * second
 
     def input_lipschitz(self, input_bounds):

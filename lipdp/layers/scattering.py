@@ -22,7 +22,7 @@ class Scattering2D(LipschitzLayer):
 
     `(phi * x, phi * |psi_j * x|, phi * |psi_k * |psi_j * x||)` with k > j, for every channel by itself. It has no
     weights and treats every example alone, so its features cost no privacy and may be computed once, before `fit`;
-    put in front of the trained head, it brings certificates back to pixels (see the example).
+    put in front of the trained head, it extends certificates to pixels (see the example).
 
     Args:
         weights: Factors of the orders 0, 1 and 2, as a preset or three numbers >= 0. `"accurate"`,
@@ -58,14 +58,14 @@ class Scattering2D(LipschitzLayer):
     **Guarantee.** 1-Lipschitz in the L2 norm and `||y|| <= ||x||` (plus 1e-12), for every real image and these
     weights. Proof: `||a| - |b|| <= |a - b|` also for complex numbers, so a difference of images passes from stage to
     stage no larger than the linear maps allow. From the last order to the first, `c` of a stage is the norm of the
-    joint map `(w phi, c_j psi_j)` with the `c_j` of the stages behind it, bounded by `norms.filter_bank_norm` for this
+    joint map `(w phi, c_j psi_j)` with the `c_j` of the later stages, bounded by `norms.filter_bank_norm` for this
     image size, zero padding, strides and their aliases included; the outputs are divided by the `c` of the first stage
     plus the float32 error below. The kernels are real (real and imaginary parts apart), so the Littlewood-Paley sum in
     it is the symmetrized one. Channels are separate: any number of them has the constant of one. Float32: a sum of k
     products, in any order, errs by at most `k u / (1 - k u)` of the sum of their moduli, and convolution with
     `|kernel|` has norm at most its l1 norm (Young). Carried through the stages this is below 1e-3 of the constant (for
     3 scales 1e-2), far above what is measured. Not covered: TF32 where `predict` is called outside of lipdp; privacy
-    does not rest on it with a `BoundedInput` behind, as in the example.
+    does not rest on it with a `BoundedInput` after it, as in the example.
     """
 
     def __init__(self, weights="accurate", scales: int = 2, angles: int = 8, **kwargs):
@@ -144,10 +144,10 @@ class Scattering2D(LipschitzLayer):
         error = banks[0][2] * _rounding(banks[0][0])
         for scale in range(last + 1, self.scales) if order < 2 else ():
             kernel, step = morlet(scale - resolution, self.angles), 2 ** (scale - resolution)
-            behind, error_behind = self._bound(order + 1, scale, scale, tuple(-(-n // step) for n in size))
-            banks.append((kernel, step, step * behind))
-            # Errors made here are carried on, errors made behind are relative to what arrives there.
-            error += step * (behind + error_behind) * _rounding(kernel) + step * error_behind * _mass(kernel)
+            later, later_error = self._bound(order + 1, scale, scale, tuple(-(-n // step) for n in size))
+            banks.append((kernel, step, step * later))
+            # Errors of this stage are carried on, errors of later stages are relative to their input.
+            error += step * (later + later_error) * _rounding(kernel) + step * later_error * _mass(kernel)
         return filter_bank_norm(banks, size), error
 
     def output_bound(self, input_bounds):

@@ -110,8 +110,8 @@ class SpectralConv2DTranspose(SpectralConvTranspose):
         strides: Integer or pair.
         padding: `"same"` (size times stride) or `"valid"` (all that the kernel reaches).
         dilation_rate: Must be 1.
-        kernel_initializer: Keras initializer; what it returns is projected. Default: orthogonal.
-        projected: Whether the kernel is kept in the ball, see `SpectralConv2D`.
+        kernel_initializer: Keras initializer; the kernel it returns is projected. Default: orthogonal.
+        projected: Whether the kernel is projected onto the ball, see `SpectralConv2D`.
 
     Call arguments:
         inputs: Tensor of shape `(batch, height, width, channels)`.

@@ -39,7 +39,7 @@ class ClassifierRecipe:
         centered: whether the mean of each example (of each channel of an image) is removed from it first.
         filters: 5 x 5 filters of a first, strided convolution; 0 for none.
         inner_norm: radius of the ball that the pooled feature maps are clipped to; smaller means less noise
-            in the layers behind it, and smaller certified radii. Only with `filters`.
+            in the layers after it, and smaller certified radii. Only with `filters`.
         hidden: width of the hidden layer.
         biased: whether biases are trained. Centered images do without; tables do not.
         temperature: of the cross-entropy.

@@ -26,8 +26,8 @@ def lenet(
         input_shape: Shape of one image, `(height, width, channels)`.
         classes: Number of outputs, logits.
         input_norm: Radius of the ball that images are clipped to; a public constant.
-        inner_norm: Radius of a ball behind the first layer, or None. A smaller one means less noise in the layers
-            behind it, and clips features.
+        inner_norm: Radius of a ball after the first layer, or None. A smaller one means less noise in the layers
+            after it, and clips features.
         filters: Filters of the two convolutions.
         hidden: Widths of the dense layers in front of the logits.
         strides: Stride of the first convolution.

@@ -30,8 +30,8 @@ def mlp_mixer(
         input_shape: Shape of one image, `(height, width, channels)`.
         classes: Number of outputs, logits.
         input_norm: Radius of the ball that images are clipped to; a public constant.
-        inner_norm: Radius of a ball behind the first layer, or None. A smaller one means less noise in the layers
-            behind it, and clips features.
+        inner_norm: Radius of a ball after the first layer, or None. A smaller one means less noise in the layers
+            after it, and clips features.
         patch_size: Side of the patches; it must divide height and width.
         width: Channels of a token.
         blocks: Number of blocks of token mixing and channel mixing.

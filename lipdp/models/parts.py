@@ -14,7 +14,7 @@ def image_input(input_shape, input_norm: float, centered: bool):
 
 
 def inner_ball(x, inner_norm: float | None):
-    """Returns features clipped to a smaller ball: less noise in the layers behind it, and certificates still hold."""
+    """Returns features clipped to a smaller ball: less noise in the layers after it, and certificates still hold."""
     inner_norm = checks.between("inner_norm", inner_norm, 1e-6, 1e6, optional=True)
     return x if inner_norm is None else layers.BoundedInput(norm=inner_norm)(x)
 

@@ -27,8 +27,8 @@ def resnet(
         input_shape: Shape of one image, `(height, width, channels)`.
         classes: Number of outputs, logits.
         input_norm: Radius of the ball that images are clipped to; a public constant.
-        inner_norm: Radius of a ball behind the first layer, or None. A smaller one means less noise in the layers
-            behind it, and clips features.
+        inner_norm: Radius of a ball after the first layer, or None. A smaller one means less noise in the layers
+            after it, and clips features.
         filters: Width of each stage; between stages the image is halved by pooling.
         blocks: Residual blocks per stage, of two 3x3 convolutions each.
         stem_size: Kernel size of the first convolution, which has stride 2.
