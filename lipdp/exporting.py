@@ -4,7 +4,7 @@ import keras
 import numpy as np
 from keras import ops, tree
 
-from lipdp import backend
+from lipdp import _keras, backend
 from lipdp.bounds.propagate import functional
 from lipdp.layers import LipschitzLayer
 
@@ -54,22 +54,21 @@ class _Exporter:
 
     def model(self, model) -> keras.Model:
         graph = functional(model)
+        for node in _keras.nodes(graph):
+            _reserve(node.operation.name)
         inputs = [keras.Input(batch_shape=t.shape, dtype=t.dtype, name=t.name) for t in graph.inputs]
         tensors = {id(old): new for old, new in zip(graph.inputs, inputs, strict=True)}
-        for depth in sorted(graph._nodes_by_depth, reverse=True):
-            for node in graph._nodes_by_depth[depth]:
-                if node.is_input:
-                    continue
-                args, kwargs = tree.map_structure(
-                    lambda value: tensors[id(value)] if isinstance(value, keras.KerasTensor) else value,
-                    (node.arguments.args, node.arguments.kwargs),
-                )
-                outputs = tree.flatten(self._call(node.operation, args, kwargs))
-                tensors.update({id(old): new for old, new in zip(node.output_tensors, outputs, strict=True)})
+        for node in _keras.nodes(graph):
+            args, kwargs = tree.map_structure(
+                lambda value: tensors[id(value)] if isinstance(value, keras.KerasTensor) else value,
+                (node.arguments.args, node.arguments.kwargs),
+            )
+            outputs = tree.flatten(self._call(node.operation, args, kwargs))
+            tensors.update({id(old): new for old, new in zip(node.output_tensors, outputs, strict=True)})
         outputs = [tensors[id(t)] for t in graph.outputs]
         # The same nesting of lists and dictionaries as in the original.
-        inputs = tree.pack_sequence_as(graph._inputs_struct, inputs)
-        return keras.Model(inputs, tree.pack_sequence_as(graph._outputs_struct, outputs), name=model.name)
+        nested = map(tree.pack_sequence_as, _keras.structures(graph), (inputs, outputs))
+        return keras.Model(*nested, name=model.name)
 
     def _call(self, operation, args, kwargs):
         if id(operation) not in self._copies:
@@ -98,6 +97,16 @@ class _Exporter:
         return copy, operation.get_weights() if isinstance(operation, keras.Layer) else []
 
 
+def _reserve(name: str) -> None:
+    """Keeps Keras from giving a name of the model to an operation: in a file, names come from another process."""
+    prefix, _, count = name.rpartition("_")
+    if not (prefix and count.isdigit()):
+        prefix, count = name, "0"
+    # Keras numbers its names one by one; the limit is for numbers that a user wrote.
+    while keras.backend.get_uid(prefix) <= int(count) < 10_000:
+        pass
+
+
 def _compare(model, exported) -> None:
     rng = np.random.default_rng(0)
     examples = [
@@ -106,7 +115,7 @@ def _compare(model, exported) -> None:
         else np.zeros([3, *(size or 4 for size in t.shape[1:])], t.dtype)
         for t in tree.flatten(model.inputs)
     ]
-    examples = tree.pack_sequence_as(functional(model)._inputs_struct, examples)
+    examples = tree.pack_sequence_as(_keras.structures(functional(model))[0], examples)
     with backend.full_precision():
         before, after = (
             [ops.convert_to_numpy(y) for y in tree.flatten(m(examples, training=False))] for m in (model, exported)

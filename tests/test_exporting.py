@@ -158,6 +158,15 @@ def test_the_original_graph_is_left_alone():
     assert before == ([len(la._inbound_nodes) for la in model.layers], lipdp.bounds.propagate(model, 1.0).lipschitz)
 
 
+def test_names_of_the_model_are_not_taken_by_new_operations():
+    """A model from a file has names that this process would give to operations of the export."""
+    inputs = keras.Input((4,))
+    x = layers.Householder()(inputs)
+    next_name = f"concatenate_{keras.backend.get_uid('concatenate')}"
+    model = keras.Model(inputs, keras.layers.Concatenate(name=next_name)([x, inputs]))
+    assert difference(model, lipdp.export(model), (4,)) <= 1e-6
+
+
 def test_frozen_stock_layers_keep_their_weights():
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(6, "relu"), keras.layers.BatchNormalization()])
     model.layers[1].set_weights([np.full(6, v) for v in (2.0, 0.5, 0.1, 3.0)])

@@ -26,7 +26,7 @@ class LipschitzLayer(keras.layers.Layer):
         ...     def input_lipschitz(self, input_bounds):
         ...         return (0.5,)
         >>> model = keras.Sequential([keras.Input((3,)), Half()])
-        >>> lipdp.certify.lipschitz(model), lipdp.export(model).output_shape
+        >>> round(lipdp.certify.lipschitz(model), 3), lipdp.export(model).output_shape
         (0.5, (None, 3))
 
     **Guarantee.** None of its own: `bounds.propagate` trusts what a subclass states. It proves its bounds in its

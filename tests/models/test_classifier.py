@@ -42,6 +42,27 @@ def test_a_recipe_is_changed_by_replacing():
         changed.epochs = 4
 
 
+def test_old_names_warn_and_work():
+    with pytest.warns(DeprecationWarning, match="classifier_recipe"):
+        assert classifier.recipe is classifier.classifier_recipe
+    with pytest.warns(DeprecationWarning, match="ClassifierRecipe"):
+        assert classifier.Recipe is classifier.ClassifierRecipe
+    recipe = classifier.classifier_recipe((8, 8, 1), np.int64(10), np.int64(1437), np.float32(4.0))
+    settings = dataclasses.asdict(recipe)
+    settings["centred"] = not settings.pop("centered")
+    with pytest.warns(DeprecationWarning, match="`centred=`"):
+        changed = classifier.ClassifierRecipe(**settings)
+    with pytest.warns(DeprecationWarning, match="`centered`"):
+        assert changed.centred is changed.centered is False
+
+
+@pytest.mark.parametrize("name, value", [("num_classes", True), ("num_examples", 0), ("epsilon", -1.0)])
+def test_bad_arguments_are_named(name, value):
+    arguments = {"num_classes": 10, "num_examples": 1437, name: value}
+    with pytest.raises(ValueError, match=f"`{name}` must be"):
+        classifier.classifier_recipe((8, 8, 1), **arguments)
+
+
 def test_an_unknown_style_is_refused():
     with pytest.raises(ValueError, match="style='fast'"):
         classifier.classifier_recipe((8, 8, 1), 10, 1437, 4.0, style="fast")
