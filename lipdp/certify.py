@@ -43,7 +43,7 @@ def lipschitz(model: keras.Model) -> float:
     if not constant < math.inf:
         raise ValueError(
             f"Model '{model.name}' holds a layer without a Lipschitz constant, such as "
-            "BoundedInput(mode='normalise') or an embedding of tokens. Certificates need BoundedInput(mode='clip')."
+            "BoundedInput(mode='normalize') or an embedding of tokens. Certificates need BoundedInput(mode='clip')."
         )
     return constant
 

@@ -213,7 +213,7 @@ class _Node:
         if not cotangent < float("inf"):
             raise ValueError(
                 f"The gradient of layer '{layer.name}' passes a layer without a Lipschitz constant, such as "
-                "BoundedInput(mode='normalise'), a layer with projected=False, a keras.layers.Dense or a frozen layer "
+                "BoundedInput(mode='normalize'), a layer with projected=False, a keras.layers.Dense or a frozen layer "
                 "without bounds. Keep such layers before the first trainable one, or among the first."
             )
         gradients = self.answers.parameter_bounds(self.input_bounds, cotangent)

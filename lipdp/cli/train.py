@@ -15,7 +15,6 @@ from lipdp import checks, data, report
 from lipdp.accounting import Sampling
 from lipdp.cli import diffusion, evaluation, output, quiet
 from lipdp.cli.versions import versions
-from lipdp.models import classifier
 from lipdp.privacy.plan import Plan
 from lipdp.report import numbers
 from lipdp.report.folder import MODEL, NOT_PRIVATE, SAMPLES
@@ -123,8 +122,8 @@ def _dataset(options) -> data.Dataset:
     return dataset if options.validation_split is None else dataset.held_out(options.validation_split)
 
 
-def _recipe(options, dataset) -> classifier.Recipe:
-    recipe = classifier.recipe(
+def _recipe(options, dataset) -> classifier.ClassifierRecipe:
+    recipe = classifier.classifier_recipe(
         dataset.input_shape, dataset.num_classes, dataset.num_examples, options.epsilon, options.recipe
     )
     overrides = {
