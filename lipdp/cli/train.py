@@ -122,7 +122,10 @@ def _dataset(options) -> data.Dataset:
     return dataset if options.validation_split is None else dataset.held_out(options.validation_split)
 
 
-def _recipe(options, dataset) -> classifier.ClassifierRecipe:
+def _recipe(options, dataset):
+    quiet.load_keras()
+    from lipdp.models import classifier
+
     recipe = classifier.classifier_recipe(
         dataset.input_shape, dataset.num_classes, dataset.num_examples, options.epsilon, options.recipe
     )

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import keras
-import numpy as np
 from keras import ops
 
 from lipdp import checks
@@ -70,7 +69,7 @@ class LipschitzLayer(keras.layers.Layer):
         """Returns `input_lipschitz` of the current weights: what certificates use."""
         return self.input_lipschitz(input_bounds)
 
-    def stock_layer(self) -> tuple[keras.layers.Layer | None, list[np.ndarray]]:
+    def stock_layer(self) -> tuple[keras.layers.Layer | None, list]:
         """Returns the stock Keras layer that takes this one's place in an export, and its weights; None for none."""
         return None, []
 

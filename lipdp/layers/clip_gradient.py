@@ -55,7 +55,7 @@ class ClipGradient(LipschitzLayer):
     def call(self, inputs: Any) -> Any:
         return _clipped(inputs, self.norm * ops.convert_to_tensor(self.scale))
 
-    def stock_layer(self) -> tuple[keras.layers.Layer | None, list[np.ndarray]]:
+    def stock_layer(self) -> tuple[keras.layers.Layer | None, list]:
         return keras.layers.Identity(name=self.name), []
 
     def cotangent_bounds(self, input_bounds: tuple[float, ...], cotangent_bound: float) -> tuple[float, ...]:

@@ -103,7 +103,7 @@ class SpectralConv(LipschitzLayer):
         # A sequence is an image of one row, which is stepped over by one.
         return len({*self.strides, *((1,) if self.rank == 1 else ())}) > 1
 
-    def stock_layer(self) -> tuple[keras.layers.Layer | None, list[np.ndarray]]:
+    def stock_layer(self) -> tuple[keras.layers.Layer | None, list]:
         stock, kernel = self._stock(f"Conv{self.rank}D", self.filters, groups=self.groups)
         if self._widened():
             kernel = np.concatenate([kernel, np.zeros_like(kernel)], axis=-2)

@@ -73,7 +73,7 @@ class SpectralDense(LipschitzLayer):
     def call(self, inputs: Any) -> Any:
         return ops.matmul(inputs, self.kernel)
 
-    def stock_layer(self) -> tuple[keras.layers.Layer | None, list[np.ndarray]]:
+    def stock_layer(self) -> tuple[keras.layers.Layer | None, list]:
         return keras.layers.Dense(self.units, use_bias=False, name=self.name), [ops.convert_to_numpy(self.kernel)]
 
     def input_lipschitz(self, input_bounds: tuple[float, ...]) -> tuple[float, ...]:

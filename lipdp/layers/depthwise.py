@@ -65,7 +65,7 @@ class SpectralDepthwiseConv(SpectralConv):
             data_format="channels_last",
         )
 
-    def stock_layer(self) -> tuple[keras.layers.Layer | None, list[np.ndarray]]:
+    def stock_layer(self) -> tuple[keras.layers.Layer | None, list]:
         stock, kernel = self._stock(f"DepthwiseConv{self.rank}D", depth_multiplier=self.depth_multiplier)
         return stock, [kernel.reshape(*self.kernel_size, self.groups, self.depth_multiplier)]
 

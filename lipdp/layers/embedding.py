@@ -84,7 +84,7 @@ class BoundedEmbedding(LipschitzLayer):
         # Of these inputs, not of those it was built on: a shared layer may read texts of several lengths.
         return lookup(tokens) * (1.0 / math.sqrt(max(1, entries(inputs.shape, self))))
 
-    def stock_layer(self) -> tuple[keras.layers.Layer | None, list[np.ndarray]]:
+    def stock_layer(self) -> tuple[keras.layers.Layer | None, list]:
         stock = keras.layers.Embedding(self.input_dim, self.output_dim, name=self.name)
         return stock, [ops.convert_to_numpy(self.embeddings)]
 

@@ -72,7 +72,7 @@ class OrthogonalPatchConv2D(LipschitzLayer):
     def call(self, inputs: Any) -> Any:
         return ops.matmul(space_to_depth(inputs, self.patch_size), self.kernel)
 
-    def stock_layer(self) -> tuple[keras.layers.Layer | None, list[np.ndarray]]:
+    def stock_layer(self) -> tuple[keras.layers.Layer | None, list]:
         return keras.layers.Dense(self.filters, use_bias=False, name=self.name), [ops.convert_to_numpy(self.kernel)]
 
     def export_call(self, stock: Any, inputs: Any) -> Any:

@@ -57,7 +57,7 @@ class L2NormPooling2D(LipschitzLayer):
         mean = ops.average_pool(ops.square(inputs), self.pool_size, self.strides, "valid", data_format="channels_last")
         return _smooth_norm(mean * math.prod(self.pool_size))
 
-    def stock_layer(self) -> tuple[keras.layers.Layer | None, list[np.ndarray]]:
+    def stock_layer(self) -> tuple[keras.layers.Layer | None, list]:
         # Pooling operations do not survive a file on JAX, pooling layers do.
         stock = keras.layers.AveragePooling2D(self.pool_size, self.strides, data_format="channels_last", name=self.name)
         return stock, []
@@ -128,7 +128,7 @@ class ScaledAveragePooling2D(LipschitzLayer):
         mean = ops.average_pool(inputs, self.pool_size, self.pool_size, "valid", data_format="channels_last")
         return mean * math.sqrt(math.prod(self.pool_size))
 
-    def stock_layer(self) -> tuple[keras.layers.Layer | None, list[np.ndarray]]:
+    def stock_layer(self) -> tuple[keras.layers.Layer | None, list]:
         return keras.layers.AveragePooling2D(self.pool_size, data_format="channels_last", name=self.name), []
 
     def export_call(self, stock: Any, inputs: Any) -> Any:

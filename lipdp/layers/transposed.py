@@ -57,7 +57,7 @@ class SpectralConvTranspose(SpectralConv):
         )
         return outputs[..., :1] if padded else outputs
 
-    def stock_layer(self) -> tuple[keras.layers.Layer | None, list[np.ndarray]]:
+    def stock_layer(self) -> tuple[keras.layers.Layer | None, list]:
         stock, kernel = self._stock(f"Conv{self.rank}DTranspose", self.filters)
         return stock, [kernel]
 
