@@ -375,7 +375,7 @@ class DP_Sequential(_PrivateTraining, keras.Sequential):
         (None, 3)
     """
 
-    def add(self, layer, rebuild=True):
+    def add(self, layer: keras.layers.Layer, rebuild: bool = True) -> None:
         if _keras.is_empty(self) and isinstance(layer, BoundedInput) and layer.shape is not None:
             super().add(keras.Input(layer.shape), rebuild=False)
         super().add(layer, rebuild=rebuild)

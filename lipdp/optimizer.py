@@ -1,6 +1,7 @@
 """The place where noise is added and the budget stops."""
 
 import functools
+from typing import Any
 
 import keras
 import numpy as np
@@ -31,7 +32,7 @@ class PrivateOptimizer:
         in float32.
     """
 
-    def __init__(self, *args, **kwargs):
+    def __init__(self, *args: Any, **kwargs: Any):
         for argument, reason in _REFUSED.items():
             if kwargs.get(argument):
                 raise ValueError(f"{reason} Received: {argument}={kwargs[argument]!r}.")
@@ -45,7 +46,7 @@ class PrivateOptimizer:
             if getattr(self, argument, None):
                 raise ValueError(f"{reason} Received: an optimizer with {argument}={getattr(self, argument)!r}.")
 
-    def build(self, variables):
+    def build(self, variables: list) -> None:
         if self.built:
             return
         super().build(variables)
@@ -53,7 +54,7 @@ class PrivateOptimizer:
         self.noise_std = self.add_variable((len(variables),), "zeros", dtype="float32", name="noise_std")
         self.budget = self.add_variable((), "zeros", dtype="int32", name="budget")
 
-    def attach(self, strategy, calibration, batch_size: int, keep: bool) -> None:
+    def attach(self, strategy: Any, calibration: Any, batch_size: int, keep: bool) -> None:
         """Takes over the strategy of the next updates, and the variables it needs.
 
         Args:
@@ -67,7 +68,7 @@ class PrivateOptimizer:
         if not (keep and [tuple(v.shape) for v in self.strategy_state] == [a.shape for a in initial]):
             self.hold(initial)
 
-    def hold(self, arrays) -> None:
+    def hold(self, arrays: list) -> None:
         """Replaces the strategy's state by variables of these values."""
         arrays = [np.asarray(a, "float32") for a in arrays]
         if [tuple(v.shape) for v in self.strategy_state] != [a.shape for a in arrays]:
@@ -81,7 +82,7 @@ class PrivateOptimizer:
         for variable, array in zip(self.strategy_state, arrays, strict=True):
             variable.assign(array)
 
-    def arm(self, noise_std, updates: int, key=None, repeatable: bool = False) -> None:
+    def arm(self, noise_std: list[float], updates: int, key: Any = None, repeatable: bool = False) -> None:
         """Allows `updates` more updates with the given standard deviation per variable.
 
         Args:
@@ -96,7 +97,7 @@ class PrivateOptimizer:
         if key is not None:
             self.noise_key.assign(np.asarray(key, "uint32"))
 
-    def set_noise(self, noise_std) -> None:
+    def set_noise(self, noise_std: list[float]) -> None:
         """Sets the standard deviation per variable."""
         self.noise_std.assign(np.asarray(noise_std, "float64") * _ROUND_UP)
 
@@ -115,7 +116,7 @@ class PrivateOptimizer:
             sum(v * np.sum(np.broadcast_to(q, shape)) for v, q, shape in zip(std**2, squares, shapes, strict=True))
         )
 
-    def apply(self, grads, trainable_variables=None):
+    def apply(self, grads: list, trainable_variables: list | None = None) -> None:
         variables = list(_keras.optimizer_variables(self) if trainable_variables is None else trainable_variables)
         if not self.built:
             with keras.name_scope(self.name, caller=self):
@@ -160,7 +161,7 @@ class PrivateOptimizer:
             variable.assign(value)
         super().apply(grads, trainable_variables)
 
-    def save_own_variables(self, store):
+    def save_own_variables(self, store: dict[str, Any]) -> None:
         if not self.built:  # before the first `fit`: there is no state yet
             return
         held = {id(v) for v in self.strategy_state}
@@ -171,7 +172,7 @@ class PrivateOptimizer:
         for i, variable in enumerate(self.strategy_state):
             store[f"strategy_{i}"] = variable.numpy()
 
-    def load_own_variables(self, store):
+    def load_own_variables(self, store: dict[str, Any]) -> None:
         if not list(store.keys()):
             return
         names = sorted((k for k in store.keys() if k.startswith("strategy_")), key=lambda k: int(k.split("_")[1]))
@@ -241,12 +242,12 @@ def private(optimizer_class: type) -> type:
     return keras.saving.register_keras_serializable(package="lipdp", name=name)(private_class)
 
 
-def as_private(identifier) -> PrivateOptimizer:
+def as_private(identifier: Any) -> PrivateOptimizer:
     """A private optimizer from whatever `compile` accepts: a name, a config or an instance."""
     optimizer = keras.optimizers.get(identifier)
     if isinstance(optimizer, PrivateOptimizer):
         return optimizer
-    cls = private(type(optimizer))
+    cls = private(type(optimizer))  # type: ignore[arg-type]
     config = optimizer.get_config()
     config.pop("name", None)
     if isinstance(config.get("learning_rate"), dict):

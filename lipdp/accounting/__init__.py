@@ -1,5 +1,6 @@
 """Privacy accounting: epsilon of what was released, and the noise that a budget asks for."""
 
+from lipdp._deprecated import renamed_attributes
 from lipdp.accounting import autodp as autodp
 from lipdp.accounting import dpis as dpis
 from lipdp.accounting import pld as pld
@@ -27,3 +28,5 @@ from lipdp.accounting.schemes import SAMPLERS as SAMPLERS
 from lipdp.accounting.schemes import SCHEMES as SCHEMES
 from lipdp.accounting.schemes import Sampling as Sampling
 from lipdp.accounting.selection import search_epsilon as search_epsilon
+
+__getattr__ = renamed_attributes(__name__, check_name="get_accountant")

@@ -16,7 +16,7 @@ class Accountant(abc.ABC):
     A new accountant subclasses this, sets `name`, implements the two methods and calls `register`.
 
     Attributes:
-        name: how users and files call it; two accountants of one name are equal.
+        name: how users and files call it; two accountants of one class and name are equal.
         order: the RDP order that was fixed in advance, or None.
         budget: the epsilon that was fixed in advance, or None.
         delta: the delta of the budget, or None.
@@ -46,7 +46,7 @@ class Accountant(abc.ABC):
         """Returns what a reader needs to repeat the number: name, library and version, settings."""
 
     def __eq__(self, other) -> bool:
-        return self.name == other.name if isinstance(other, Accountant) else NotImplemented
+        return self.name == other.name if type(other) is type(self) else NotImplemented
 
     def __hash__(self) -> int:
         return hash(self.name)
@@ -86,19 +86,15 @@ def get_accountant(identifier: str | Accountant) -> Accountant:
     if isinstance(identifier, Accountant):
         return identifier
     kind, *settings = identifier.split(":") if isinstance(identifier, str) else [identifier]
-    if settings and kind in _WITH_SETTINGS:
+    if isinstance(identifier, str) and kind in _WITH_SETTINGS:
         try:
             return _WITH_SETTINGS[kind](*settings)
         except (TypeError, ValueError) as error:
             raise ValueError(
-                f'`accountant` must be "{kind}:ORDER:EPSILON:DELTA", or what lipdp.accounting.plan_filter returns. '
-                f'Received: accountant="{identifier}". {error}'
+                f'`accountant` needs an order and a budget that are fixed in advance, as "{kind}:ORDER:EPSILON:DELTA". '
+                f'Received: accountant="{identifier}" ({error}). Let fit(epsilon=...) choose them, or pass what '
+                "lipdp.accounting.plan_filter returns."
             ) from error
-    if isinstance(identifier, str) and kind in _WITH_SETTINGS:
-        raise ValueError(
-            f'The {kind} needs an order and a budget that are fixed in advance. Received: accountant="{identifier}". '
-            "Let fit(epsilon=...) choose them, or pass what lipdp.accounting.plan_filter returns."
-        )
     return _REGISTRY[checks.choice("accountant", identifier, names())]
 
 

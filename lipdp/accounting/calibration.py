@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Iterable
+from typing import Any
 
 from scipy import optimize
 
@@ -28,7 +29,7 @@ def calibrate(
     accountant: str | Accountant = "pld",
     spent: Iterable[Mechanism] = (),
     sampler: str | Sampling = "poisson",
-    **settings,
+    **settings: Any,
 ) -> float:
     """Returns the noise multiplier that spends a budget.
 
@@ -96,7 +97,7 @@ def max_updates(
     accountant: str | Accountant = "pld",
     spent: Iterable[Mechanism] = (),
     sampler: str | Sampling = "poisson",
-    **settings,
+    **settings: Any,
 ) -> int:
     """Returns how many updates a budget allows.
 
@@ -200,7 +201,7 @@ def _spent(spent, delta, accountant, budget) -> tuple[Mechanism, ...]:
 
 
 def _rdp_noise(cost, budget, noise) -> float:
-    """Returns RDP's answer to a percent, as a first guess: it is cheap and 5 to 10 % above PLD's."""
+    """Returns RDP's noise to a percent, as a first guess: it is cheap and 5 to 10 % above PLD's."""
     if not cost(LARGEST_NOISE) <= budget < cost(SMALLEST_NOISE):
         return noise
     low, high = _bracket(cost, budget, noise)

@@ -1,5 +1,7 @@
 """The budget of importance sampling (DPIS): one RDP order fixed in advance, noise solved anew in every epoch."""
 
+from collections.abc import Iterable, Sequence
+
 from lipdp import checks
 from lipdp.accounting.filter import Filter, check_order, conversion
 from lipdp.accounting.least_noise import best_order, least_noise, noise_of_run
@@ -93,7 +95,7 @@ class ImportanceFilter:
         count_noise: float | None = None,
         clip_sum_noise: float | None = None,
         order: float | None = None,
-        spent=(),
+        spent: Iterable[Mechanism] = (),
     ):
         self._arguments = {
             "epsilon": epsilon,
@@ -114,14 +116,11 @@ class ImportanceFilter:
         check_batch(self.num_examples, self.batch_size)
         self.updates_per_epoch = checks.integer("updates_per_epoch", updates_per_epoch, minimum=1)
         self.epochs = checks.integer("epochs", epochs, minimum=1)
-        self.first_phase = checks.not_negative("first_phase", first_phase)
-        if self.first_phase > 1.0:
-            raise ValueError(f"first_phase is above 1. Received: first_phase={first_phase!r}. Pass a share in [0, 1].")
-        self.norm_sum_noise = checks.positive(
-            "norm_sum_noise", 0.02 * self.num_examples if norm_sum_noise is None else norm_sum_noise
-        )
-        self.count_noise = None if count_noise is None else checks.positive("count_noise", count_noise)
-        self.clip_sum_noise = None if clip_sum_noise is None else checks.positive("clip_sum_noise", clip_sum_noise)
+        self.first_phase = checks.between("first_phase", first_phase, 0.0, 1.0)
+        noise = checks.positive("norm_sum_noise", norm_sum_noise, optional=True)
+        self.norm_sum_noise = 0.02 * self.num_examples if noise is None else noise
+        self.count_noise = checks.positive("count_noise", count_noise, optional=True)
+        self.clip_sum_noise = checks.positive("clip_sum_noise", clip_sum_noise, optional=True)
         self._spent_before = tuple(spent)
         self.order = self._best_order() if order is None else check_order(order)
         self._costs = _rdp(self._spent_before, self.order)
@@ -143,7 +142,7 @@ class ImportanceFilter:
 
     @property
     def _total(self) -> float:
-        """RDP at the order that the budget allows."""
+        """Returns the RDP at the order that the budget allows."""
         return (self.budget - conversion(self.order, self.delta)) * (1.0 - _SLACK)
 
     @property
@@ -243,14 +242,14 @@ class ImportanceFilter:
         return noise_of_run(self._left_to_updates(self.order), *self._run, self.order)
 
     def arguments(self) -> dict:
-        """Returns the arguments as JSON-serialisable values, the chosen order among them; `spent` is left out."""
+        """Returns the arguments as JSON-serializable values, the chosen order among them; `spent` is left out."""
         return self._arguments | {"order": self.order}
 
     def state(self) -> dict:
-        """Returns what changes during the run, as JSON-serialisable values: `num_examples`, `order` and the rest."""
+        """Returns what changes during the run, as JSON-serializable values: `num_examples`, `order` and the rest."""
         return {name.lstrip("_"): getattr(self, name) for name in _STATE}
 
-    def resume(self, state: dict, charged) -> None:
+    def resume(self, state: dict, charged: Sequence[Mechanism]) -> None:
         """Goes on from `state`, after everything in `charged`, the mechanisms of the ledger."""
         for name in _STATE:
             setattr(self, name, state[name.lstrip("_")])
@@ -260,7 +259,7 @@ class ImportanceFilter:
 
     @property
     def _share(self) -> float:
-        """kappa: by how much the norms fall short of the clipping norm."""
+        """Returns kappa: by how much the norms fall short of the clipping norm."""
         return self.norm_sum / (self.num_examples * self.clip_norm)
 
     def _mechanism(self, noise: float, share: float) -> Mechanism:
@@ -278,7 +277,7 @@ class ImportanceFilter:
 
     @property
     def _left(self) -> float:
-        """What may be planned for updates: noisy sums that are not charged yet are set aside."""
+        """Returns what may be planned for updates: noisy sums that are not charged yet are set aside."""
         aside = sum(
             count * at_order(Mechanism(1.0, noise, 0), self.order)
             for count, noise in (
@@ -291,7 +290,7 @@ class ImportanceFilter:
         return self._total * (1.0 - _SLACK) - self._costs - aside
 
     def _solve(self) -> float:
-        """The least noise with which this epoch and all later ones stay within the budget."""
+        """Returns the least noise with which this epoch and all later ones stay within the budget."""
         later = self.epochs - self._epoch
         first = self._epoch <= round(self.first_phase * self.epochs)
 
@@ -303,7 +302,7 @@ class ImportanceFilter:
         return least_noise(cost, self._left)
 
     def _best_order(self) -> float:
-        """The order of least noise when every epoch costs as much as DP-SGD: made from public values only."""
+        """Returns the order of least noise when every epoch costs as much as DP-SGD, from public values only."""
         noise, order = best_order(self._left_to_updates, *self._run)
         if noise > LARGEST_NOISE:
             raise ValueError(
@@ -314,11 +313,11 @@ class ImportanceFilter:
 
     @property
     def _run(self) -> tuple[float, int]:
-        """Sampling probability and number of updates of DP-SGD with this plan."""
+        """Returns sampling probability and number of updates of DP-SGD with this plan."""
         return self.batch_size / self.num_examples, self.updates_per_epoch * self.epochs
 
     def _left_to_updates(self, order: float) -> float:
-        """What earlier releases and all noisy sums of the plan leave of the budget at one order."""
+        """Returns what earlier releases and all noisy sums of the plan leave of the budget at one order."""
         left = self.budget - conversion(order, self.delta)
         sums = [(self.epochs, self.norm_sum_noise), (self.epochs, self.clip_sum_noise), (1, self.count_noise)]
         left -= sum(count * at_order(Mechanism(1.0, noise, 0), order) for count, noise in sums if noise is not None)

@@ -113,7 +113,7 @@ def vadhan_epsilon(
         return _vadhan_pld(size, one, delta) if size > 1 else compose([one], delta, "pld") * size
     if size <= 1 or not one.count:
         return compose([one], delta, "rdp") * size
-    orders, curve = get_accountant("rdp").curve((one,))
+    orders, curve = get_accountant("rdp").curve((one,))  # type: ignore[attr-defined]
     return min((_vadhan_rdp(size, a, rho, delta) for a, rho in zip(orders, curve, strict=True)), default=math.inf)
 
 
@@ -132,8 +132,8 @@ def _mechanism(size, noise, updates, probability, batch_size, num_examples, samp
     least = checks.integer("num_examples", num_examples, minimum=1)
     if batch > least:
         raise ValueError(
-            f"The batch is larger than the data without the group. Received: batch_size={batch}, "
-            f"num_examples={least}. Pass a batch_size of at most num_examples."
+            f"`batch_size` must not be larger than the data without the group. Received: batch_size={batch}, "
+            f"num_examples={least}."
         )
     together = least + size
     return Mechanism(batch / together, noise, updates, sampler, ADD_OR_REMOVE, size, together)

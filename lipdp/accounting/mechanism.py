@@ -2,6 +2,8 @@
 
 import dataclasses
 from collections.abc import Iterable
+from operator import attrgetter
+from typing import Any
 
 from dp_accounting import dp_event
 
@@ -22,11 +24,9 @@ class Mechanism:
         count: number of releases, an int of at least 0; for "shuffle" and "fixed_order" the number of epochs,
             begun ones included.
         sampler: a name in `SAMPLERS`; see `Sampling`.
-        relation: neighboring relation, as in `Sampling`; default: that of the sampler.
-        group_size: how many examples change together, at least 1.
-        num_examples: number of examples, needed by "fixed_size" under "add_or_remove_one", where it is that of the
-            LARGER of the two data sets, and where a draw is cut to a capacity.
-        capacity: largest batch, where there is one.
+        relation, group_size, capacity: as in `Sampling`.
+        num_examples: needed where the cost depends on it: by "fixed_size" under "add_or_remove_one", where it is that
+            of the LARGER of the two data sets, and with a capacity.
         sampling: a `Sampling` in the place of all of these but `noise_multiplier` and `count`.
 
     Raises:
@@ -62,7 +62,14 @@ class Mechanism:
         *,
         sampling: Sampling | None = None,
     ):
-        flat = {"relation": relation, "group_size": group_size, "num_examples": num_examples, "capacity": capacity}
+        if sampling is not None and sampler != "poisson":
+            raise ValueError(f"`sampler` must be left out beside `sampling`. Received: sampler={sampler!r}.")
+        flat: dict[str, Any] = {
+            "relation": relation,
+            "group_size": group_size,
+            "num_examples": num_examples,
+            "capacity": capacity,
+        }
         sampling = schemes.get(sampling_probability, sampler if sampling is None else sampling, **flat)
         if sampling.by_epoch and sampling.batch_size is None and sampling.sampling_probability != 1.0:
             raise ValueError(
@@ -70,13 +77,9 @@ class Mechanism:
                 f"sampler={sampling.name!r}, sampling_probability={sampling.sampling_probability!r}. Pass "
                 "sampling_probability=1.0 and the number of epochs as count, or use Mechanism.of_updates."
             )
-        values = {
-            "sampling": sampling.charged(),
-            "noise_multiplier": checks.not_negative("noise_multiplier", noise_multiplier),
-            "count": checks.integer("count", count),
-        }
-        for name, value in values.items():
-            object.__setattr__(self, name, value)
+        object.__setattr__(self, "sampling", sampling.charged())
+        object.__setattr__(self, "noise_multiplier", checks.not_negative("noise_multiplier", noise_multiplier))
+        object.__setattr__(self, "count", checks.integer("count", count))
 
     @classmethod
     def of_updates(
@@ -85,19 +88,15 @@ class Mechanism:
         noise_multiplier: float | None = None,
         updates: int | None = None,
         sampler: str | Sampling = "poisson",
-        **settings,
+        **settings: Any,
     ) -> "Mechanism":
         """Returns the mechanism of a run of `updates` updates, from its first one.
 
         Args:
             sampling_probability: batch size / number of examples, in (0, 1]; left out where `sampler` is a `Sampling`.
-            noise_multiplier: standard deviation of the noise over the norm of one contribution, at least 0.
+            noise_multiplier, **settings: as in `Mechanism`.
             updates: number of updates, at least 0.
             sampler: a name in `SAMPLERS`, or a bound `Sampling`; by-epoch samplers are charged by the epoch.
-            **settings: the other arguments of `Mechanism`.
-
-        Returns:
-            A `Mechanism`.
 
         Example:
             >>> Mechanism.of_updates(256 / 60000, 1.1, 2350, "shuffle").count
@@ -108,35 +107,12 @@ class Mechanism:
         count = -(-updates // sampling.updates_per_epoch) if sampling.by_epoch else updates
         return cls(noise_multiplier=noise_multiplier, count=count, sampling=sampling.charged())
 
-    @property
-    def sampling_probability(self) -> float:
-        """Returns the chance that one example enters one release."""
-        return self.sampling.sampling_probability
-
-    @property
-    def sampler(self) -> str:
-        """Returns the name of the sampler."""
-        return self.sampling.name
-
-    @property
-    def relation(self) -> str:
-        """Returns the neighboring relation."""
-        return self.sampling.relation
-
-    @property
-    def group_size(self) -> int:
-        """Returns how many examples change together."""
-        return self.sampling.group_size
-
-    @property
-    def num_examples(self) -> int | None:
-        """Returns the number of examples; None where the cost does not depend on it."""
-        return self.sampling.num_examples
-
-    @property
-    def capacity(self) -> int | None:
-        """Returns the largest batch; None where nothing is cut."""
-        return self.sampling.capacity
+    sampling_probability = property(attrgetter("sampling.sampling_probability"), doc="As in `Sampling`.")
+    sampler = property(attrgetter("sampling.name"), doc="Name of the sampler.")
+    relation = property(attrgetter("sampling.relation"), doc="As in `Sampling`.")
+    group_size = property(attrgetter("sampling.group_size"), doc="As in `Sampling`.")
+    num_examples = property(attrgetter("sampling.num_examples"), doc="None where the cost does not depend on it.")
+    capacity = property(attrgetter("sampling.capacity"), doc="As in `Sampling`.")
 
     @property
     def plain(self) -> bool:
@@ -174,17 +150,16 @@ class Mechanism:
         """Returns the same releases when up to `size` examples change together; see `Sampling.for_group`."""
         return dataclasses.replace(self, sampling=self.sampling.for_group(size, num_examples))
 
-    def sort_key(self) -> list[str]:
-        """Returns what puts a list of mechanisms into one order, whatever order they came in."""
-        return [*map(str, (*self._values(), self.group_size, self.num_examples, self.capacity))]
-
-    def _values(self) -> tuple:
-        return self.sampling_probability, self.noise_multiplier, self.count, self.sampler, self.relation
+    def flat(self) -> tuple:
+        """Returns the flat arguments that make this mechanism."""
+        s = self.sampling
+        cost = s.sampling_probability, self.noise_multiplier, self.count
+        return *cost, s.name, s.relation, s.group_size, s.num_examples, s.capacity
 
     def __repr__(self) -> str:
-        extra = {"group_size": 1, "num_examples": None, "capacity": None}
-        named = [f"{k}={getattr(self, k)}" for k, v in extra.items() if getattr(self, k) != v]
-        return f"Mechanism({', '.join([*map(repr, self._values()), *named])})"
+        values, extra = self.flat(), {"group_size": 1, "num_examples": None, "capacity": None}
+        named = [f"{k}={v}" for (k, usual), v in zip(extra.items(), values[5:], strict=True) if v != usual]
+        return f"Mechanism({', '.join([*map(repr, values[:5]), *named])})"
 
 
 def common_relation(mechanisms: Iterable[Mechanism]) -> str:
@@ -239,11 +214,10 @@ def canonical(mechanisms: Iterable[Mechanism]) -> tuple[Mechanism, ...]:
     for mechanism in mechanisms:
         if not isinstance(mechanism, Mechanism):
             raise ValueError(
-                f"An entry is not a Mechanism. Received: mechanism={mechanism!r}. "
-                "Pass lipdp.accounting.Mechanism objects."
+                f"`mechanisms` must hold lipdp.accounting.Mechanism objects. Received: mechanism={mechanism!r}."
             )
         key = dataclasses.replace(mechanism, count=0)
         counts[key] = counts.get(key, 0) + mechanism.count
-    kinds = sorted((kind for kind in counts if counts[kind]), key=Mechanism.sort_key)
+    kinds = sorted((kind for kind in counts if counts[kind]), key=lambda kind: [*map(str, kind.flat())])
     common_relation(kinds)
     return tuple(dataclasses.replace(kind, count=counts[kind]) for kind in kinds)

@@ -73,7 +73,7 @@ WITHOUT_ACCOUNTANT = {
 }
 
 # Fields of a `Sampling` by their names in files.
-_KEYS = {
+KEYS = {
     "sampler": "name",
     "num_examples": "num_examples",
     "batch_size": "batch_size",
@@ -125,34 +125,32 @@ class Sampling:
         check_sampler(self.name)
         self._set("group_size", checks.integer("group_size", self.group_size, minimum=1))
         for name in ("capacity", "num_examples", "batch_size"):
-            if getattr(self, name) is not None:
-                self._set(name, checks.integer(name, getattr(self, name), minimum=1))
+            self._set(name, checks.integer(name, getattr(self, name), minimum=1, optional=True))
         if self.relation is not None:
             checks.choice("relation", self.relation, RELATIONS)
         if self.capacity is not None and not self.scheme.has_capacity:
             raise ValueError(
-                f"Only truncated Poisson sampling has a capacity. Received: name={self.name!r}, "
-                f"capacity={self.capacity!r}. Leave the capacity out, or name that sampler."
+                "`capacity` must be None: only truncated Poisson sampling has one. Received: "
+                f"sampler={self.name!r}, capacity={self.capacity!r}."
             )
         if self.num_examples is not None and self.batch_size is not None:
             self._complete_sizes()
         if self.sampling_probability is not None:
             self._complete_cost()
 
-    def _set(self, name: str, value) -> None:
-        object.__setattr__(self, name, value)
+    _set = object.__setattr__
 
     def _complete_sizes(self) -> None:
         check_batch(self.num_examples, self.batch_size)
         rate = self.batch_size / self.num_examples
         if self.sampling_probability is None:
             self._set("sampling_probability", rate)
-        given = checks.probability("sampling_probability", self.sampling_probability)
-        if given < rate * (1.0 - 1e-5) or (self.name != "poisson" and given > rate * (1.0 + 1e-9)):
+        claimed = checks.probability("sampling_probability", self.sampling_probability)
+        if claimed < rate * (1.0 - 1e-5) or (self.name != "poisson" and claimed > rate * (1.0 + 1e-9)):
             raise ValueError(
-                "The sampling probability does not belong to the sizes. Received: "
-                f"sampling_probability={given!r}, batch_size={self.batch_size}, num_examples={self.num_examples}. Pass "
-                "batch_size / num_examples, or leave it out."
+                "`sampling_probability` must be batch_size / num_examples, above it only for Poisson samples. "
+                f"Received: sampling_probability={claimed!r}, batch_size={self.batch_size}, "
+                f"num_examples={self.num_examples}."
             )
         if self.scheme.has_capacity and self.capacity is None:
             self._set("capacity", math.ceil(self.batch_size + 6.0 * math.sqrt(self.batch_size)))
@@ -165,15 +163,14 @@ class Sampling:
             self._set("relation", (of_groups or self.scheme.relations)[0])
         if self.relation not in self.scheme.relations:
             raise ValueError(
-                f"The sampler has no known cost under this relation. Received: sampler={self.name!r}, "
-                f"relation={self.relation!r}. Use one of {', '.join(map(repr, self.scheme.relations))}."
+                f"`relation` must be one of {', '.join(map(repr, self.scheme.relations))}: the sampler has no known "
+                f"cost under this relation. Received: sampler={self.name!r}, relation={self.relation!r}."
             )
         needed = ("num_examples",) * self._costs_by_size + ("capacity",) * self.scheme.has_capacity
         for name in needed:
             if getattr(self, name) is None:
                 raise ValueError(
-                    f"{name} is missing. Received: sampler={self.name!r}, {name}=None. Pass {name}: the cost depends "
-                    "on it."
+                    f"`{name}` must be given: the cost depends on it. Received: sampler={self.name!r}, {name}=None."
                 )
         if self.group_size > 1 and self.relation not in self.scheme.group_relations:
             raise ValueError(
@@ -188,15 +185,14 @@ class Sampling:
         size = self.draw_size
         if size < 1 or not math.isclose(size, self.sampling_probability * self.num_examples, rel_tol=1e-6):
             raise ValueError(
-                "The batch size is not a whole number. Received: "
-                f"sampling_probability={self.sampling_probability!r}, num_examples={self.num_examples}. Pass "
-                "sampling_probability = batch size / num_examples."
+                "`sampling_probability` must be batch size / num_examples, but the batch size is not a whole number. "
+                f"Received: sampling_probability={self.sampling_probability!r}, num_examples={self.num_examples}."
             )
         if self.num_examples - self.group_size < size:
             raise ValueError(
-                "Without the group the data are smaller than one batch. Received: "
-                f"group_size={self.group_size}, num_examples={self.num_examples}, batch size {size}. Use a "
-                "smaller batch, or the sampler 'poisson'."
+                "`group_size` must leave a whole batch: without the group the data are smaller than one batch. "
+                f"Received: group_size={self.group_size}, num_examples={self.num_examples}, batch size {size}. "
+                "Use a smaller batch, or the sampler 'poisson'."
             )
 
     def bind(self, num_examples: int, batch_size: int, examples_per_person: int = 1) -> "Sampling":
@@ -252,12 +248,12 @@ class Sampling:
 
     def to_dict(self) -> dict:
         """Returns the fields by the names that plans, ledgers and statements give them."""
-        return {key: getattr(self, name) for key, name in _KEYS.items()}
+        return {key: getattr(self, name) for key, name in KEYS.items()}
 
     @classmethod
     def from_dict(cls, values: dict) -> "Sampling":
         """Returns the sampling that `to_dict` wrote, from what is there of it; other keys are left alone."""
-        fields = {name: values[key] for key, name in _KEYS.items() if key in values}
+        fields = {name: values[key] for key, name in KEYS.items() if key in values}
         if not SCHEMES[check_sampler(fields["name"])].has_capacity:  # earlier versions took one and ignored it
             fields["capacity"] = None
         return cls(**fields)
@@ -300,16 +296,13 @@ class Sampling:
         inverse are rounded once each, so a whole N / B comes out within 2 units in the last place. Fewer updates in an
         epoch mean more epochs charged, never fewer.
         """
-        if self.batch_size is not None:
+        if self.num_examples is not None and self.batch_size is not None:
             return -(-self.num_examples // self.batch_size)
         return max(1, math.ceil(1.0 / self.sampling_probability * (1.0 - 2.0**-51)))
 
     def __repr__(self) -> str:
-        shown = [f"{f.name}={getattr(self, f.name)!r}" for f in dataclasses.fields(self) if self._differs(f)]
-        return f"Sampling({', '.join([repr(self.name), *shown])})"
-
-    def _differs(self, field) -> bool:
-        return field.name != "name" and getattr(self, field.name) != field.default
+        unusual = [f for f in dataclasses.fields(self)[1:] if getattr(self, f.name) != f.default]
+        return f"Sampling({', '.join([repr(self.name), *(f'{f.name}={getattr(self, f.name)!r}' for f in unusual)])})"
 
 
 def check_sampler(name: str) -> str:
@@ -324,7 +317,7 @@ def check_sampler(name: str) -> str:
 
 def check_bound(sampling: Sampling) -> Sampling:
     """Returns a `Sampling` whose sizes are known; ValueError otherwise."""
-    if not isinstance(sampling, Sampling) or sampling.batch_size is None or sampling.sampling_probability is None:
+    if not isinstance(sampling, Sampling) or None in (sampling.num_examples, sampling.batch_size):
         raise ValueError(
             f"`sampling` must be a bound Sampling. Received: sampling={sampling!r}. Pass "
             "Sampling(...).bind(num_examples, batch_size)."
@@ -336,8 +329,8 @@ def check_batch(num_examples: int, batch_size: int) -> None:
     """Refuses an expected batch that is larger than the data."""
     if batch_size > num_examples:
         raise ValueError(
-            f"The expected batch is larger than the data. Received: batch_size={batch_size}, "
-            f"num_examples={num_examples}. Pass a batch_size of at most num_examples."
+            f"`batch_size` must not be larger than the data. Received: batch_size={batch_size}, "
+            f"num_examples={num_examples}."
         )
 
 
@@ -361,13 +354,12 @@ def get(
         ValueError: when an argument is out of range, or given beside a `Sampling`.
     """
     if isinstance(sampler, Sampling):
-        beside = {"sampling_probability": sampling_probability, "relation": relation, "capacity": capacity}
-        beside |= {"num_examples": num_examples, "group_size": None if group_size == 1 else group_size}
-        twice = [name for name, value in beside.items() if value is not None]
-        if twice or sampler.sampling_probability is None:
+        beside = (sampling_probability, relation, group_size, num_examples, capacity)
+        if sampler.sampling_probability is None or beside != (None, None, 1, None, None):
             raise ValueError(
-                f"A Sampling must be bound, and holds its own sizes. Received: sampler={sampler!r} with "
-                f"{', '.join(twice) or 'no sizes'}. Pass sampler=Sampling(...).bind(num_examples, batch_size) alone."
+                f"`sampler` must be a name, or a bound Sampling alone. Received: sampler={sampler!r}, "
+                f"sampling_probability={sampling_probability!r}. Pass Sampling(...).bind(num_examples, batch_size), "
+                "which holds relation, sizes and group."
             )
         return sampler
     capacity = capacity if SCHEMES[check_sampler(sampler)].has_capacity else None

@@ -1,9 +1,11 @@
 """Diffusion models that train with differential privacy."""
 
 import dataclasses
+from typing import Any
 
 import keras
 import numpy as np
+from numpy.typing import ArrayLike
 
 from lipdp import strategies
 from lipdp.diffusion import denoisers, samplers
@@ -45,12 +47,12 @@ class DiffusionModel(DP_Model):
     def __init__(
         self,
         network: keras.Model,
-        denoiser="edm",
+        denoiser: Any = "edm",
         num_classes: int | None = None,
         noise_multiplicity: int = 1,
         label_dropout: float = 0.1,
         average: float = 0.999,
-        **kwargs,
+        **kwargs: Any,
     ):
         if len(network.inputs) != (2 if num_classes is None else 3):
             raise ValueError(
@@ -75,7 +77,7 @@ class DiffusionModel(DP_Model):
         # Past Keras' attribute tracking: host arrays, saved beside the ledger.
         object.__setattr__(self, "_averaged", None)
 
-    def compile(self, optimizer="adam", loss=None, **kwargs):
+    def compile(self, optimizer: Any = "adam", loss: Any = None, **kwargs: Any) -> None:
         """Configures the model; the loss is the denoiser's.
 
         Args:
@@ -87,7 +89,17 @@ class DiffusionModel(DP_Model):
             raise ValueError(f"The loss of a diffusion model is its denoiser's. Received: loss={loss!r}. Leave it out.")
         super().compile(optimizer, loss=DenoisingLoss(), **kwargs)
 
-    def fit(self, x, y=None, *, strategy="dpsgd", validation_data=None, callbacks=None, seed=None, **kwargs):
+    def fit(
+        self,
+        x: ArrayLike,
+        y: ArrayLike | None = None,
+        *,
+        strategy: Any = "dpsgd",
+        validation_data: tuple | None = None,
+        callbacks: list | None = None,
+        seed: int | None = None,
+        **kwargs: Any,
+    ) -> keras.callbacks.History:
         """Trains with differential privacy; see `DP_Model.fit` for the other arguments.
 
         Args:
@@ -124,8 +136,8 @@ class DiffusionModel(DP_Model):
     def sample(
         self,
         num_samples: int,
-        labels=None,
-        sampler="ddim",
+        labels: np.ndarray | None = None,
+        sampler: Any = "ddim",
         guidance: float = 0.0,
         batch_size: int = 256,
         seed: int | None = None,
@@ -165,7 +177,7 @@ class DiffusionModel(DP_Model):
             variable.assign(value)
         return network
 
-    def save_own_variables(self, store):
+    def save_own_variables(self, store: dict[str, Any]) -> None:
         super().save_own_variables(store)
         for i, value in enumerate(self._averaged or ()):
             store[f"average_{i}"] = value
@@ -173,7 +185,7 @@ class DiffusionModel(DP_Model):
             # Files of other runs hold no key, see `Noising`.
             store["noising"] = self.noising.seeds.state.numpy()
 
-    def load_own_variables(self, store):
+    def load_own_variables(self, store: dict[str, Any]) -> None:
         names = [key for key in store.keys() if key.startswith("average_")]
         averaged = [np.asarray(store[f"average_{i}"]) for i in range(len(names))]
         key_of_noise = np.asarray(store["noising"]) if "noising" in store.keys() else None
@@ -183,7 +195,7 @@ class DiffusionModel(DP_Model):
             self.noising.seeds.state.assign(key_of_noise)
         object.__setattr__(self, "_averaged", averaged or None)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {
             "network": keras.saving.serialize_keras_object(self.network),
             "denoiser": keras.saving.serialize_keras_object(self.denoiser),
@@ -195,7 +207,7 @@ class DiffusionModel(DP_Model):
         }
 
     @classmethod
-    def from_config(cls, config, custom_objects=None):
+    def from_config(cls, config: dict[str, Any], custom_objects: dict[str, Any] | None = None) -> "DiffusionModel":
         config = dict(config)
         for key in ("network", "denoiser"):
             config[key] = keras.saving.deserialize_keras_object(config[key], custom_objects)

@@ -133,7 +133,7 @@ class Privacy:
         return self._ledger.epsilon(self._delta if delta is None else delta, self._accountant, self._persons)
 
     def to_dict(self, groups: Iterable[int] | None = None) -> dict:
-        """Returns the facts of `statement` as JSON-serialisable values, as `schema` describes them.
+        """Returns the facts of `statement` as JSON-serializable values, as `schema` describes them.
 
         Args:
             groups: further group sizes to state epsilon for; default: 2, 4 and 8 persons.

@@ -82,31 +82,18 @@ class Release:
     def to_dict(self) -> dict:
         """Returns the release as JSON-serializable values, flat."""
         values = self.sampling.to_dict() | vars(self)
-        return {name: values[name] for name in _ENTRY}
+        del values["sampling"], values["examples_per_person"]
+        return values
 
     @classmethod
     def from_dict(cls, values: dict) -> "Release":
-        """Returns the release that `to_dict` wrote."""
-        own = (field.name for field in dataclasses.fields(cls) if field.name != "sampling")
-        return cls(sampling=Sampling.from_dict(values), **{name: values[name] for name in own})
-
-
-# The fields of an entry in a file, in this order.
-_ENTRY = (
-    "kind",
-    "sampling_probability",
-    "noise_multiplier",
-    "num_examples",
-    "batch_size",
-    "sensitivity",
-    "strategy",
-    "noise_allocation",
-    "sampler",
-    "neighboring_relation",
-    "capacity",
-    "stream",
-    "count",
-)
+        """Returns the release that `to_dict` wrote; ValueError for missing or unknown fields, or out of range."""
+        keys = {*schemes.KEYS, *cls.__dataclass_fields__} - {"sampling", "examples_per_person"}
+        values = {"capacity": None, "stream": 0} | current_keys(values)  # files of earlier versions lack these
+        if set(values) != keys:
+            raise ValueError(f"it does not hold exactly the fields of a release: {values!r}")
+        own = {name: value for name, value in values.items() if name not in schemes.KEYS}
+        return cls(sampling=Sampling.from_dict(values), **own)
 
 
 class Ledger:
@@ -272,14 +259,10 @@ class Ledger:
             raise _refused(text, "it does not hold exactly format, version and a list of entries")
         ledger = cls()
         for entry in content["entries"]:
-            if isinstance(entry, dict):  # files of earlier versions lack these
-                entry = {"capacity": None, "stream": 0} | current_keys(entry)
-            if not isinstance(entry, dict) or set(entry) != set(_ENTRY):
-                raise _refused(text, f"an entry does not hold exactly the fields of a release: {entry!r}")
             try:
-                checks.integer("count", entry["count"], minimum=1)
                 release = Release.from_dict(entry)
-            except (TypeError, ValueError) as error:
+                checks.integer("count", release.count, minimum=1)
+            except ValueError as error:
                 raise _refused(text, f"an entry is out of range: {error}") from error
             ledger._descriptions.append(dataclasses.replace(release, count=0))
             ledger._counts.append(release.count)
@@ -299,6 +282,8 @@ class Ledger:
 
 def current_keys(values: dict) -> dict:
     """Returns the content of a file by the names of today: version 0.1.0 spelled one of them differently."""
+    if not isinstance(values, dict):
+        raise ValueError(f"it is not a dictionary: {values!r}")
     return {"neighboring_relation" if name == "neighbouring_relation" else name: v for name, v in values.items()}
 
 

@@ -8,9 +8,6 @@ from lipdp import accounting, checks
 from lipdp.accounting import Accountant, Sampling, schemes
 from lipdp.privacy.ledger import Release, current_keys
 
-_KEYS = ("updates", "noise_multiplier", "delta", "epsilon", "accountant")
-_SAMPLING_KEYS = ("num_examples", "batch_size", "sampler", "neighboring_relation", "examples_per_person", "capacity")
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
@@ -52,7 +49,7 @@ class Plan:
             "updates": checks.integer("updates", self.updates, minimum=1),
             "noise_multiplier": checks.positive("noise_multiplier", self.noise_multiplier),
             "delta": checks.delta(self.delta),
-            "epsilon": None if self.epsilon is None else checks.positive("epsilon", self.epsilon),
+            "epsilon": checks.positive("epsilon", self.epsilon, optional=True),
             "accountant": accounting.get_accountant(self.accountant),
         }
         for name, value in values.items():
@@ -134,14 +131,15 @@ class Plan:
         )
 
     def to_dict(self) -> dict:
-        """Returns the plan as JSON-serializable values."""
-        values = self.sampling.to_dict() | {name: getattr(self, name) for name in _KEYS}
-        return {name: values[name] for name in (*_SAMPLING_KEYS, *_KEYS)} | {"accountant": self.accountant.name}
+        """Returns the plan as JSON-serializable values, flat."""
+        values = self.sampling.to_dict() | vars(self) | {"accountant": self.accountant.name}  # type: ignore[union-attr]
+        del values["sampling"], values["sampling_probability"]
+        return values
 
     @classmethod
     def from_dict(cls, values: dict) -> "Plan":
         """Returns the plan that `to_dict` wrote; ValueError for missing or unknown fields."""
-        keys = {*_SAMPLING_KEYS, *_KEYS}
+        keys = {*schemes.KEYS, *cls.__dataclass_fields__} - {"sampling", "sampling_probability"}
         if isinstance(values, dict):  # files of earlier versions lack these
             values = {"examples_per_person": 1, "capacity": None} | current_keys(values)
         if not isinstance(values, dict) or set(values) != keys:
@@ -149,4 +147,5 @@ class Plan:
                 f"This is not a plan. Received: values={values!r}. Pass what Plan.to_dict wrote, a dict with "
                 f"exactly the keys {', '.join(sorted(keys))}."
             )
-        return cls(sampling=Sampling.from_dict(values), **{name: values[name] for name in _KEYS})
+        own = {name: value for name, value in values.items() if name not in schemes.KEYS}
+        return cls(sampling=Sampling.from_dict(values), **own)

@@ -2,6 +2,7 @@
 
 import math
 import sys
+from typing import Any
 
 import numpy as np
 from keras import tree
@@ -90,7 +91,7 @@ class Batches:
     Frameworks may keep the iterator for as long as the process lives: `close` lets go of the arrays.
     """
 
-    def __init__(self, sampler, x, y, size: PaddedSize, start: int):
+    def __init__(self, sampler: Any, x: np.ndarray, y: np.ndarray | None, size: PaddedSize, start: int):
         self.sampler, self.size, self.start = sampler, size, start
         self._held = ((x, y), [_Buffers() for _ in tree.flatten((x, y))], _Buffers())
 

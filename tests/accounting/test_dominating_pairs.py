@@ -173,10 +173,10 @@ def test_replacement_curve_is_exact():
 @pytest.mark.parametrize(
     ("mechanism", "message"),
     [
-        (dict(sampler="shuffle", relation="add_or_remove_one"), "no known cost under this relation.*'zero_out_one'"),
+        (dict(sampler="shuffle", relation="add_or_remove_one"), "'zero_out_one'.*no known cost under this relation"),
         (dict(sampler="shuffle", sampling_probability=0.1), "not amplified.*sampling_probability=0.1"),
-        (dict(sampler="truncated_poisson", num_examples=100), "capacity is missing"),
-        (dict(sampler="fixed_size", relation="add_or_remove_one"), "num_examples is missing"),
+        (dict(sampler="truncated_poisson", num_examples=100), "`capacity` must be given"),
+        (dict(sampler="fixed_size", relation="add_or_remove_one"), "`num_examples` must be given"),
         (dict(sampler="fixed_size", group_size=3, num_examples=17, sampling_probability=0.1), "not a whole number"),
         (dict(sampler="fixed_size", group_size=95, num_examples=100, sampling_probability=0.1), "than one batch"),
         (dict(sampler="truncated_poisson", group_size=2, num_examples=9, capacity=3), "No sound cost.*group_size=2"),

@@ -140,8 +140,8 @@ def test_conversion_is_that_of_the_library(order, delta):
     ("name", "message"),
     [
         ("filter", "needs an order and a budget that are fixed in advance.*plan_filter"),
-        ("filter:5", "must be .filter:ORDER:EPSILON:DELTA.*Received: .*filter:5"),
-        ("filter:a:b:c", "must be .filter:ORDER:EPSILON:DELTA"),
+        ("filter:5", "filter:ORDER:EPSILON:DELTA.*Received: .*filter:5"),
+        ("filter:a:b:c", "filter:ORDER:EPSILON:DELTA"),
         ("filter:1.0:4.0:1e-5", "`order` must be above 1"),
         ("filter:2.0:0.1:1e-5", "does not pay for the conversion"),
         ("filter:8:-1:1e-5", "`budget` must be a finite number above 0"),

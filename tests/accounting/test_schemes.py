@@ -44,29 +44,37 @@ def test_importance_sampling_has_a_probability_of_its_own():
     bound = Sampling().bind(1000, 64)
     one = Mechanism(sampling=dataclasses.replace(bound, sampling_probability=0.5), noise_multiplier=1.0, count=1)
     assert one == Mechanism(0.5, 1.0, 1)
-    with pytest.raises(ValueError, match="does not belong to the sizes.*sampling_probability=0.05"):
+    with pytest.raises(ValueError, match="must be batch_size / num_examples.*sampling_probability=0.05"):
         dataclasses.replace(bound, sampling_probability=0.05)
-    with pytest.raises(ValueError, match="does not belong to the sizes"):  # a stale one would understate the cost
+    with pytest.raises(ValueError, match="must be batch_size / num_examples"):  # a stale one would understate the cost
         dataclasses.replace(bound, num_examples=500)
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Sampling("cyclic"), "sampler is not known"),
+        (lambda: Sampling("cyclic"), "`sampler` must be one of"),
         (lambda: Sampling("balls_in_bins"), "no sound accountant"),
-        (lambda: Sampling("shuffle", capacity=3), "Only truncated Poisson.*capacity=3"),
-        (lambda: Sampling(relation="swap"), "relation is not known"),
+        (lambda: Sampling("shuffle", capacity=3), "only truncated Poisson.*capacity=3"),
+        (lambda: Sampling(relation="swap"), "`relation` must be one of"),
         (lambda: Sampling().bind(60000, 60001), "larger than the data.*batch_size=60001, num_examples=60000"),
-        (lambda: Sampling().bind(60000, 0), "batch_size is too small"),
-        (lambda: Sampling().bind(60000, 25.6), "batch_size is not an integer"),
-        (lambda: Sampling().bind(0, 1), "num_examples is too small"),
-        (lambda: Sampling().bind(60000, 256, 0), "examples_per_person is too small"),
+        (lambda: Sampling().bind(60000, 0), "`batch_size` must be a positive integer"),
+        (lambda: Sampling().bind(60000, 25.6), "`batch_size` must be a positive integer"),
+        (lambda: Sampling().bind(0, 1), "`num_examples` must be a positive integer"),
+        (lambda: Sampling().bind(60000, 256, 0), "`examples_per_person` must be a positive integer"),
         (lambda: Sampling("truncated_poisson").bind(60000, 256, 2), "No sound cost"),
         (lambda: Sampling("shuffle", relation="add_or_remove_one").bind(60000, 256), "no known cost under this"),
-        (lambda: Mechanism(0.1, 1.0, 1, "truncated_poisson", num_examples=10), "capacity is missing"),
-        (lambda: Mechanism(sampling=Sampling(), noise_multiplier=1.0, count=1), "must be bound.*no sizes"),
-        (lambda: Mechanism(0.1, 1.0, 1, Sampling().bind(10, 1)), "must be bound.*with sampling_probability"),
+        (lambda: Mechanism(0.1, 1.0, 1, "truncated_poisson", num_examples=10), "`capacity` must be given"),
+        (lambda: dataclasses.replace(Mechanism(0.1, 1.0, 1), sampler="shuffle"), "`sampler` must be left out"),
+        (lambda: dataclasses.replace(Mechanism(0.1, 1.0, 1), group_size=2), "a bound Sampling alone"),
+        (
+            lambda: Mechanism(sampling=Sampling(), noise_multiplier=1.0, count=1),
+            "a bound Sampling alone",
+        ),
+        (
+            lambda: Mechanism(0.1, 1.0, 1, Sampling().bind(10, 1)),
+            "a bound Sampling alone.*sampling_probability=0.1",
+        ),
     ],
 )
 def test_refusals(make, message):

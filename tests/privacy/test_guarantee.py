@@ -48,7 +48,7 @@ def test_statement_holds_every_fact(ledger):
         "2350 noisy updates", "epsilon = 0.9203 and delta = 1e-05", "one example", "add or remove one",
         "Poisson, as executed", "N = 60000", "treated as public", "B = 256", "q = 0.00426667",
         "noise multiplier = 1.1", "L2 sensitivity of the averaged gradient = 0.0123", "global", "clipless",
-        "pld, dp_accounting 0.", "discretisation 0.0001", "Amplification by sampling was used",
+        "pld, dp_accounting 0.", "discretization 0.0001", "Amplification by sampling was used",
         "optimizer", "averages of the weights", "Hyper-parameter search", "Early stopping", "model selection",
         "without any noise: loss, accuracy", "Preprocessing", "Floating-point", "not cryptographic", "secret",
         "running time", "realized size of each batch", "fixed in advance", "No fixed seed",

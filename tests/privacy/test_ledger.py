@@ -158,10 +158,13 @@ def test_release_refuses(change, message):
     ("change", "message"),
     [
         ({"batch_size": 60001}, "larger than the data"),
-        ({"neighboring_relation": "swap"}, "relation is not known"),
+        ({"neighboring_relation": "swap"}, "`relation` must be one of"),
         ({"sampler": "shuffle"}, "no known cost under this relation"),
-        ({"sampling_probability": 0.001}, "does not belong to the sizes"),
-        ({"sampler": "fixed_size", "neighboring_relation": None, "sampling_probability": 0.1}, "does not belong"),
+        ({"sampling_probability": 0.001}, "must be batch_size / num_examples"),
+        (
+            {"sampler": "fixed_size", "neighboring_relation": None, "sampling_probability": 0.1},
+            "must be batch_size / num_examples",
+        ),
     ],
 )
 def test_refuses_entries_without_a_sound_cost(change, message):

@@ -462,7 +462,9 @@ def numbers(*plans):
     base = dict(noise_multiplier=2.0, sensitivity=0.1, noise_allocation="global")
     for strategy, size, private in plans:
         for kind in (("count",) if private else ()) + (("norm_sum",) if strategy == "dpis" else ()) + ("gradient",):
-            book.charge(ledger.Release(sampling=sampling.Sampling().bind(size, 50), kind=kind, strategy=strategy, **base))
+            book.charge(
+                ledger.Release(sampling=sampling.Sampling().bind(size, 50), kind=kind, strategy=strategy, **base)
+            )
     adaptive = any(strategy == "dpis" for strategy, *_ in plans)
     found = privacy.Privacy(book, DELTA, "rdp_order:8.0:400.0:1e-05" if adaptive else "pld")
     words = " ".join(found.statement().split())

@@ -217,7 +217,7 @@ def test_refusals_change_nothing(arguments, message):
 def test_schemes():
     assert sampling.get("shuffle") == Sampling("shuffle")
     assert Sampling("truncated_poisson").bind(60000, 256).largest_batch == 352
-    with pytest.raises(ValueError, match="Only truncated Poisson.*capacity=3"):
+    with pytest.raises(ValueError, match="only truncated Poisson.*capacity=3"):
         Sampling("shuffle", capacity=3)
     with pytest.raises(ValueError, match="`capacity` must be a positive integer"):
         Sampling("truncated_poisson", capacity=0)
