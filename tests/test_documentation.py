@@ -1,4 +1,4 @@
-"""Docstrings run, notebooks run, and the README says what the code does."""
+"""Docstrings run, notebooks run, and the pages say what the code does."""
 
 import ast
 import doctest
@@ -6,7 +6,9 @@ import importlib
 import pathlib
 import pkgutil
 import re
+import shlex
 
+import numpy as np
 import pytest
 
 import lipdp
@@ -52,14 +54,80 @@ def test_layers_and_losses_state_their_guarantee():
                 assert "Guarantee" in value.__doc__, name
 
 
-def test_readme_numbers():
-    text = (ROOT / "README.md").read_text()
-    found = re.findall(r"^(accounting\.\w+\(.*\))\s+# ([\d.]+)$", text, flags=re.MULTILINE)
-    assert len(found) == 2
+@pytest.mark.parametrize(("page", "count"), [("README.md", 2), ("docs/accounting.md", 3)])
+def test_numbers_in_comments(page, count):
+    found = re.findall(r"^(accounting\.\w+\(.*\))\s+# ([\d.]+)$", (ROOT / page).read_text(), flags=re.MULTILINE)
+    assert len(found) == count
     for call, expected in found:
         ast.parse(call, mode="eval")
-        value = eval(call, {"accounting": lipdp.accounting})
+        value = eval(call, {"accounting": lipdp.accounting, "q": 256 / 60000})
         assert value == pytest.approx(float(expected), abs=6e-4), call
+
+
+# Data of the size that the pages print would take minutes.
+SHORTER = {r"\b(epochs|steps_per_epoch)=\d+": r"\1=1", r"\bbatch_size=\d{3,}": "batch_size=64"}
+
+
+def data():
+    """What the pages take for given: images, labels, a plain model."""
+    import keras
+
+    rng = np.random.default_rng(0)
+    x, y = rng.uniform(size=(256, 28, 28, 1)).astype("float32"), rng.integers(10, size=256)
+    plain = keras.Sequential([keras.Input((28, 28, 1)), keras.layers.Flatten(), keras.layers.Dense(10)])
+    return {"x": x, "y": y, "keras_model": plain, "images": x[:, ::2, ::2], "labels": y}
+
+
+@pytest.mark.backend_free
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "page",
+    [
+        "README.md",
+        "docs/accounting.md",
+        pytest.param("docs/strategies.md", marks=pytest.mark.slow),
+        pytest.param("docs/diffusion.md", marks=pytest.mark.slow),
+    ],
+)
+def test_snippets_run(page, monkeypatch):
+    import keras
+
+    names = data()
+    digits = (np.uint8(255 * names["x"][..., 0]), names["y"])
+    monkeypatch.setattr(keras.datasets.mnist, "load_data", lambda: (digits, digits))
+    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), flags=re.MULTILINE | re.DOTALL)
+    assert blocks
+    for block in blocks:
+        for pattern, shorter in SHORTER.items():
+            block = re.sub(pattern, shorter, block)
+        exec(compile(block, page, "exec"), names)
+
+
+def test_command_lines_are_understood():
+    from lipdp.cli import parser
+
+    lines = re.findall(r"^lipdp .*$", (ROOT / "README.md").read_text(), flags=re.MULTILINE)
+    assert len(lines) == 9
+    for line in lines:
+        parser.parse(shlex.split(line, comments=True)[1:])
+
+
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+
+
+@pytest.mark.backend_free
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+        if "://" in target:
+            continue
+        path, _, heading = target.partition("#")
+        other = (page.parent / path) if path else page
+        assert other.exists(), f"{page.name} links to {target}"
+        if heading:
+            titles = re.findall(r"^#+ (.*)$", other.read_text(), flags=re.MULTILINE)
+            anchors = {re.sub(r"[^\w\- ]", "", title).lower().replace(" ", "-") for title in titles}
+            assert heading in anchors, f"{page.name} links to {target}"
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -89,11 +157,13 @@ def test_no_framework_outside_of_the_backend():
                 assert name.split(".")[0] not in ("tensorflow", "jax", "torch"), f"{path.name} imports {name}"
 
 
-def test_readme_tables_come_from_the_results(monkeypatch):
+def test_result_tables_come_from_the_results(monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     tables = importlib.import_module("tables")
-    text = (ROOT / "README.md").read_text()
-    assert tables.update(text) == text
+    for page, rendered in ((ROOT / "README.md", tables.short()), (ROOT / "docs" / "results.md", tables.render())):
+        text = page.read_text()
+        assert rendered in text
+        assert tables.update(text, rendered) == text
 
 
 def test_layer_table_comes_from_the_results(monkeypatch):
