@@ -3,6 +3,10 @@
 import os as _os
 import sys as _sys
 
+from lipdp import _deprecated
+
+_deprecated.install()
+
 # Keras reads a model file only when the classes in it are registered, so `import lipdp` brings them all. The
 # `lipdp` command imports what a sub-command needs instead: most of them answer sooner than Keras loads.
 if _os.path.basename(_sys.argv[0] if _sys.argv else "") != "lipdp":
