@@ -2,6 +2,7 @@
 
 import ast
 import doctest
+import functools
 import importlib
 import pathlib
 import pkgutil
@@ -128,6 +129,55 @@ def test_links_lead_somewhere(page):
             titles = re.findall(r"^#+ (.*)$", other.read_text(), flags=re.MULTILINE)
             anchors = {re.sub(r"[^\w\- ]", "", title).lower().replace(" ", "-") for title in titles}
             assert heading in anchors, f"{page.name} links to {target}"
+
+
+@functools.cache
+def defined(path):
+    """Names that a file defines: functions, classes, their methods and attributes, as dotted paths."""
+
+    def names(body, prefix=""):
+        for node in body:
+            if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+                yield prefix + node.name
+                yield from names(node.body, f"{prefix}{node.name}.")
+            for target in getattr(node, "targets", [getattr(node, "target", None)]):
+                if isinstance(target, ast.Name):
+                    yield prefix + target.id
+
+    return set(names(ast.parse(path.read_text()).body))
+
+
+@pytest.mark.backend_free
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_files_and_functions_that_pages_name_exist(page):
+    for name, function in re.findall(r"`([\w/.-]+\.(?:py|md|json|ipynb|yaml|cfg|toml))(?::([\w.]+))?`", page.read_text()):
+        paths = [root / name for root in (ROOT, ROOT / "lipdp", page.parent) if (root / name).is_file()]
+        # A name without a folder may be a file that runs write.
+        assert paths or "/" not in name, f"{page.name} names {name}"
+        assert not function or function in defined(paths[0]), f"{page.name} names {name}:{function}"
+
+
+def renames():
+    """Old and new names that `lipdp/_deprecated.py` knows or is called with."""
+    from lipdp import _deprecated
+
+    yield from _deprecated.MOVED.items()
+    for path in (ROOT / "lipdp").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", getattr(node.func, "attr", "")) in HELPERS:
+                given = [a.value for a in node.args if isinstance(a, ast.Constant)]
+                new = [(k.arg, k.value.value) for k in node.keywords if isinstance(k.value, ast.Constant)]
+                yield from new if new else [tuple(given[-2:])]
+
+
+HELPERS = ("renamed_arguments", "renamed_attributes", "renamed_property", "renamed_value")
+
+
+@pytest.mark.backend_free
+def test_the_changelog_lists_every_renamed_name():
+    text = (ROOT / "CHANGELOG.md").read_text()
+    missing = [pair for pair in renames() if not all(f"`{name}`" in text for name in pair)]
+    assert not missing, missing
 
 
 @pytest.mark.filterwarnings("ignore")
