@@ -3,7 +3,7 @@
     python benchmarks/tightness.py            # searches, writes results/tightness.json and the table
     python benchmarks/tightness.py --render   # only the table, from the results
 
-The cases are those of `tests/layers/cases.py`: small inputs, extreme weights. 1 means that a bound is reached.
+The cases are those of `tests/helpers/layer_cases.py`: small inputs, extreme weights. 1 means that a bound is reached.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from common import RESULTS, write
 
 ROOT = pathlib.Path(__file__).parent.parent
 DOCUMENT = ROOT / "docs" / "layers.md"
-sys.path.insert(0, str(ROOT / "tests" / "layers"))
+sys.path.insert(0, str(ROOT))
 
 _CONV = ("1", "`‖x‖ ‖g‖`")
 # Lipschitz constant; bound on the gradient of the weights, for an input x and a cotangent g; file of the proof.
@@ -52,10 +52,9 @@ BOUNDS = {
 
 def measure() -> list[dict]:
     """The largest ratio over all cases of a layer type."""
-    from cases import ALL, Case
-
     from lipdp import layers
     from lipdp.bounds.check import tightness
+    from tests.helpers.layer_cases import ALL, Case
 
     found: dict[str, dict] = {}
     tokens = Case("embedding", lambda: layers.BoundedEmbedding(2, 2), (6,))

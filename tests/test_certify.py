@@ -3,10 +3,10 @@
 import keras
 import numpy as np
 import pytest
-from search import Probe, norm, projected, scaled, starts, top
 
 import lipdp
 from lipdp import certify, layers
+from tests.helpers.adversary import Probe, norm, projected, scaled, starts, top
 
 
 def mlp(classes=4, size=6, norm=4.0):

@@ -7,11 +7,11 @@ import zipfile
 import keras
 import numpy as np
 import pytest
-from layers.cases import MERGES, OWN, STOCK
-from models import DELTA, blobs, mlp
 
 import lipdp
 from lipdp import layers
+from tests.helpers.layer_cases import MERGES, OWN, STOCK
+from tests.helpers.models import DELTA, blobs, mlp
 
 
 def difference(model, plain, *shapes, size=5):

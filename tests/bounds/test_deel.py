@@ -3,10 +3,10 @@
 import keras
 import numpy as np
 import pytest
-from search import TOLERANCE, Probe, top
 
 from lipdp import bounds, layers
 from lipdp.bounds.check import tightness
+from tests.helpers.adversary import TOLERANCE, Probe, top
 
 if keras.backend.backend() != "tensorflow":
     pytest.skip("deel-lip is written in TensorFlow", allow_module_level=True)

@@ -4,10 +4,10 @@ import keras
 import numpy as np
 import pytest
 from keras import layers as stock
-from search import TOLERANCE, Probe, norm, scaled, starts, top
 
 import lipdp
 from lipdp import bounds, certify, layers, losses
+from tests.helpers.adversary import TOLERANCE, Probe, norm, scaled, starts, top
 
 
 def backbone(trainable=False):

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from keras import layers as stock
 from keras import ops
-from search import Probe, norm
 
 import lipdp
 from lipdp import bounds, layers
+from tests.helpers.adversary import Probe, norm
 
 SQRT2 = math.sqrt(2.0)
 

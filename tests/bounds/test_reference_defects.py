@@ -9,10 +9,10 @@ import keras
 import numpy as np
 import pytest
 from keras import layers as stock
-from search import TOLERANCE, Probe, assign, largest_parameter_gradient, norm, scaled, top
 
 import lipdp
 from lipdp import bounds, layers, losses
+from tests.helpers.adversary import TOLERANCE, Probe, assign, largest_parameter_gradient, norm, scaled, top
 
 
 @pytest.mark.parametrize("kernel, size", [(3, 4), (3, 8), (3, 12), (5, 8), (7, 7)])

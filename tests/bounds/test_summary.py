@@ -3,11 +3,11 @@
 import keras
 import numpy as np
 import pytest
-from models import DELTA, blobs, mlp
 
 import lipdp
 from lipdp import layers
 from lipdp.report import plot_tightness
+from tests.helpers.models import DELTA, blobs, mlp
 
 
 def measured_by_hand(model, x, y, names):

@@ -7,9 +7,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from keras import layers as L
 from keras import ops
-from reference import compare, engine, plain_gradients, squared_error
 
 from lipdp import backend, gradients
+from tests.helpers.reference import compare, engine, plain_gradients, squared_error
 
 MODES = ("eager", "graph", "compiled") if keras.backend.backend() == "tensorflow" else ("compiled",)
 

@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 from keras import layers as L
 from keras import ops, tree
-from reference import _quickly, squared_error, state
 
 import lipdp
 from lipdp import gradients
+from tests.helpers.reference import _quickly, squared_error, state
 
 
 def shared():

@@ -4,9 +4,9 @@ import keras
 import numpy as np
 import pytest
 from keras import layers as L
-from reference import compare
 
 import lipdp
+from tests.helpers.reference import compare
 
 
 def images(*shape, rows=3, seed=0):

@@ -1,10 +1,10 @@
 """Adversarial search against the answers of every layer: input Jacobian, output norm, parameter gradient."""
 
 import pytest
-from cases import ALL
-from search import TOLERANCE
 
 from lipdp.bounds.check import tightness
+from tests.helpers.adversary import TOLERANCE
+from tests.helpers.layer_cases import ALL
 
 # Norms of the inputs in turn: of order one, and where saturating functions saturate.
 NORMS = (1.0, 8.0)

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from search import norm, starts
 
 from lipdp import layers
+from tests.helpers.adversary import norm, starts
 
 
 def output(x, **arguments):

@@ -3,10 +3,10 @@
 import keras
 import numpy as np
 import pytest
-from search import Probe, norm
 
 import lipdp
 from lipdp import bounds, layers, losses
+from tests.helpers.adversary import Probe, norm
 
 XLA = [False, True] if keras.backend.backend() == "tensorflow" else [False]
 

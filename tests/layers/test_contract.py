@@ -5,10 +5,10 @@ import inspect
 import keras
 import numpy as np
 import pytest
-from cases import ALL, OWN
-from search import Probe, top, weight_settings
 
 from lipdp import bounds, layers
+from tests.helpers.adversary import Probe, top, weight_settings
+from tests.helpers.layer_cases import ALL, OWN
 
 KERNELS = [c for c in OWN if any(part in c.name for part in ("conv", "Conv", "dense", "Mixing"))]
 

@@ -5,9 +5,18 @@ import itertools
 import keras
 import numpy as np
 import pytest
-from search import TOLERANCE, Probe, assign, largest_parameter_gradient, norm, scaled, top, weight_settings
 
 from lipdp import layers
+from tests.helpers.adversary import (
+    TOLERANCE,
+    Probe,
+    assign,
+    largest_parameter_gradient,
+    norm,
+    scaled,
+    top,
+    weight_settings,
+)
 
 GEOMETRIES = [
     {"kernel_size": k, "strides": s, "dilation_rate": d, "padding": p}

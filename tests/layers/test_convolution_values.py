@@ -3,10 +3,10 @@
 import keras
 import numpy as np
 import pytest
-from search import Probe
 
 from lipdp import layers
 from lipdp.norms.exact import _Convolution
+from tests.helpers.adversary import Probe
 
 
 def reference(layer, x):

@@ -3,10 +3,10 @@
 import keras
 import numpy as np
 import pytest
-from search import TOLERANCE, Probe, norm, top
 
 import lipdp
 from lipdp import bounds, layers, losses
+from tests.helpers.adversary import TOLERANCE, Probe, norm, top
 
 
 def test_gradient_and_output_reach_their_bounds_on_one_repeated_token():

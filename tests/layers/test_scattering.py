@@ -3,13 +3,13 @@
 import keras
 import numpy as np
 import pytest
-from search import Probe, largest_input_jacobians, norm, scaled, top
 
 import lipdp
 from lipdp import certify, layers
 from lipdp.layers.wavelets import low_pass, morlet
 from lipdp.norms import filter_bank_norm
 from lipdp.norms.exact import _Convolution
+from tests.helpers.adversary import Probe, largest_input_jacobians, norm, scaled, top
 
 PRESETS = ("accurate", "robust")
 

@@ -4,9 +4,9 @@ import keras
 import numpy as np
 import pytest
 from keras import layers as stock
-from search import TOLERANCE, Probe, norm, starts, top
 
 from lipdp import bounds, layers
+from tests.helpers.adversary import TOLERANCE, Probe, norm, starts, top
 
 XLA = [False, True] if keras.backend.backend() == "tensorflow" else [False]
 TIED = {

@@ -3,12 +3,11 @@
 import keras
 import numpy as np
 import pytest
-from clipping import BATCH, averaged, flat, logistic_gradients, overflowing, plain, rows
-from test_dpsgd import silent, steps
 
 import lipdp
 from lipdp import sampling, strategies
 from lipdp.strategies.base import MARGIN
+from tests.helpers.clipping import BATCH, averaged, flat, logistic_gradients, overflowing, plain, rows, silent, steps
 
 FIT = {"batch_size": 20, "delta": 1e-3, "verbose": 0}
 ONES = np.ones(BATCH, "float32")

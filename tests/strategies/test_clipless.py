@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from models import mlp
 
 from lipdp import strategies
 from lipdp.strategies import allocate
+from tests.helpers.models import mlp
 
 vectors = st.lists(st.tuples(st.floats(1e-6, 1e3), st.integers(1, 10**6)), min_size=1, max_size=6)
 

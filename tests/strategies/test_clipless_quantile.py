@@ -3,10 +3,10 @@
 import keras
 import numpy as np
 import pytest
-from clipping import resumes
 
 import lipdp
 from lipdp import layers, losses, strategies
+from tests.helpers.clipping import resumes
 
 FIT = {"batch_size": 20, "delta": 1e-3, "verbose": 0}
 

@@ -8,7 +8,6 @@ import keras
 import numpy as np
 import pytest
 from keras import ops
-from models import DELTA, blobs, weights
 from scipy import stats
 
 import lipdp
@@ -17,6 +16,7 @@ from lipdp.models import plain
 from lipdp.privacy import ledger
 from lipdp.strategies import DPIS
 from lipdp.training import importance
+from tests.helpers.models import DELTA, blobs, weights
 
 FIT = {"batch_size": 40, "delta": DELTA, "verbose": 0}
 

@@ -5,15 +5,26 @@ import itertools
 import keras
 import numpy as np
 import pytest
-from clipping import BATCH, averaged, flat, logistic_gradients, overflowing, plain, resumes, rows
-from reference import plain_gradients
 
 import lipdp
 from lipdp import certify, losses, strategies
 from lipdp.strategies import augmentation
 from lipdp.strategies.base import MARGIN, layer_groups
+from tests.helpers.clipping import (
+    BATCH,
+    FIT,
+    averaged,
+    flat,
+    logistic_gradients,
+    overflowing,
+    plain,
+    resumes,
+    rows,
+    silent,
+    steps,
+)
+from tests.helpers.reference import plain_gradients
 
-FIT = {"batch_size": 20, "delta": 1e-3, "verbose": 0}
 ONES = np.ones(BATCH, "float32")
 STRATEGIES = {
     "flat": strategies.DPSGD(0.3),
@@ -229,24 +240,6 @@ def test_a_run_is_charged_and_repeats_in_chunks():
     np.testing.assert_allclose(*found, atol=1e-5)
 
 
-def silent(features=4, outputs=4000, **arguments):
-    """A model whose gradients are zero, so that an update is nothing but noise."""
-    inputs = keras.Input((features,))
-    model = lipdp.DP_Model(inputs, keras.layers.Dense(outputs, use_bias=False)(inputs))
-    model.compile(keras.optimizers.SGD(1.0), loss=keras.losses.MeanSquaredError(), **arguments)
-    return model, np.zeros((100, features), "float32"), np.zeros((100, outputs), "float32")
-
-
-def steps(model, x, y, number, **arguments):
-    """Each update of the only kernel, by a call of `fit` of its own."""
-    before, found = model.get_weights()[0].copy(), []
-    for _ in range(number):
-        model.fit(x, y, steps_per_epoch=1, **arguments, **FIT)
-        found.append(model.get_weights()[0] - before)
-        before = model.get_weights()[0].copy()
-    return found
-
-
 def test_applied_noise_has_the_planned_deviation():
     first, second = steps(*silent(), 2, noise_multiplier=1.3, strategy=strategies.DPSGD(0.5))
     for step in (first, second):
@@ -335,7 +328,7 @@ def test_from_keras_shares_layers_and_trains_any_graph():
 
 
 def test_lipschitz_models_train_with_dpsgd_too():
-    from models import mlp
+    from tests.helpers.models import mlp
 
     x, y = rows(100, features=8)
     model = mlp()

@@ -3,10 +3,10 @@
 import keras
 import numpy as np
 import pytest
-from models import DELTA, blobs, mlp, same, state
 
 from lipdp import accounting, sampling
 from lipdp.sampling import EpochSampler, FixedSizeSampler, PoissonSampler, Sampling
+from tests.helpers.models import DELTA, blobs, mlp, same, state
 
 FIT = {"batch_size": 60, "delta": DELTA, "verbose": 0}
 PER_PASS = 7  # ceil(400 / 60)

@@ -10,7 +10,7 @@ import time
 import pytest
 
 pytestmark = pytest.mark.backend_free
-FOLDER = pathlib.Path(__file__).parent.parent / "benchmarks"
+FOLDER = pathlib.Path(__file__).parents[2] / "benchmarks"
 
 
 @pytest.fixture

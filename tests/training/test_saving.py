@@ -6,7 +6,8 @@ import json
 import keras
 import numpy as np
 import pytest
-from models import DELTA, blobs, mlp, same, state, weights
+
+from tests.helpers.models import DELTA, blobs, mlp, same, state, weights
 
 FIT = {"batch_size": 40, "delta": DELTA, "verbose": 0}
 

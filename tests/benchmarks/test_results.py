@@ -6,7 +6,7 @@ import pathlib
 
 import pytest
 
-FOLDER = pathlib.Path(__file__).parent.parent / "benchmarks"
+FOLDER = pathlib.Path(__file__).parents[2] / "benchmarks"
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,10 @@ import math
 
 import numpy as np
 import pytest
-from models import blobs, mlp
 
 from lipdp.report.signal_to_noise import signal_to_noise
 from lipdp.strategies import Clipless
+from tests.helpers.models import blobs, mlp
 
 
 @pytest.mark.parametrize("noise", ["global", "per_layer", "optimal"])

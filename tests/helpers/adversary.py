@@ -1,4 +1,4 @@
-"""Adversarial search for single layers (`lipdp.bounds.search`) and, here, for whole models."""
+"""Adversarial search for single layers (`lipdp.bounds.adversary`) and, here, for whole models."""
 
 import keras
 import numpy as np
@@ -6,7 +6,6 @@ from keras import tree
 
 from lipdp.bounds import adversary
 from lipdp.bounds.adversary import TOLERANCE as TOLERANCE
-from lipdp.bounds.adversary import _numpy
 from lipdp.bounds.adversary import assign as assign
 from lipdp.bounds.adversary import largest_input_jacobians as largest_input_jacobians
 from lipdp.bounds.adversary import largest_output as largest_output
@@ -31,7 +30,11 @@ class Probe(adversary.Probe):
         """Gradients of `sum_k weights_k ||d<cotangent, f> / d theta_k||^2 / 2`, which comes first."""
         xs = [np.asarray(x, "float32") for x in xs]
         arguments = (np.asarray(weights, "float32"), xs, np.asarray(cotangent, "float32"))
-        return tree.map_structure(_numpy, self._ascent(*arguments))
+        return tree.map_structure(_array, self._ascent(*arguments))
+
+
+def _array(value):
+    return np.asarray(keras.ops.convert_to_numpy(value), "float64")
 
 
 def _packed(xs):
@@ -104,12 +107,12 @@ def largest_gradient(probe, index, cotangent, rng, input_size, restarts=3, steps
             size = float(np.sqrt(2.0 * value))
             if size > best:
                 best = size
-                best_state = (xs, [_numpy(v.value) for v in probe.variables])
+                best_state = (xs, [_array(v.value) for v in probe.variables])
             rate = 1.0 if step < steps // 2 else 0.3
             xs = [scaled(x + rate * scaled(d, input_size), input_size) for x, d in zip(xs, dxs, strict=True)]
             g = scaled(g + rate * scaled(dg, cotangent), cotangent)
             for variable, d in zip(probe.variables, dvs, strict=True):
-                moved = projected(variable, _numpy(variable.value) + rate * scaled(d, 1.0))
+                moved = projected(variable, _array(variable.value) + rate * scaled(d, 1.0))
                 variable.assign(moved.astype("float32"))
     if best_state:
         assign(probe.variables, best_state[1])

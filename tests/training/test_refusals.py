@@ -3,10 +3,10 @@
 import keras
 import numpy as np
 import pytest
-from models import DELTA, blobs, mlp, same, state
 
 import lipdp
 from lipdp import layers, losses, strategies
+from tests.helpers.models import DELTA, blobs, mlp, same, state
 
 X, Y = blobs()
 NAN = X.copy()

@@ -3,11 +3,11 @@
 import keras
 import numpy as np
 import pytest
-from graphs import INPUT_NORM, random_model
-from search import Probe, assign, largest_gradient, norm, scaled, starts, top, weight_settings
 
 import lipdp
 from lipdp import bounds, layers, losses
+from tests.helpers.adversary import Probe, assign, largest_gradient, norm, scaled, starts, top, weight_settings
+from tests.helpers.random_models import INPUT_NORM, random_model
 
 COTANGENT = 0.7
 

@@ -3,9 +3,9 @@
 import keras
 import numpy as np
 import pytest
-from search import Probe, top
 
 from lipdp import bounds, certify, losses, models
+from tests.helpers.adversary import Probe, top
 
 NETWORKS = {
     "lenet": lambda **k: models.lenet((12, 12, 1), 2, input_norm=3.0, filters=(4, 8), hidden=(16,), **k),

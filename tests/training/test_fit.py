@@ -6,11 +6,11 @@ import weakref
 import keras
 import numpy as np
 import pytest
-from models import DELTA, blobs, mlp, weights
 
 import lipdp
 from lipdp import accounting, layers, losses, strategies
 from lipdp.sampling import PoissonSampler
+from tests.helpers.models import DELTA, blobs, mlp, weights
 
 FIT = {"batch_size": 40, "delta": DELTA, "verbose": 0}
 

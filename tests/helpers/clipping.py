@@ -7,6 +7,7 @@ from keras import ops
 import lipdp
 from lipdp.training.state import Settings
 
+FIT = {"batch_size": 20, "delta": 1e-3, "verbose": 0}
 BATCH = 16
 SECRET = np.array([1, 2], "uint32")
 
@@ -103,3 +104,21 @@ def logistic_gradients(model, x, y):
 
 def flat(gradient):
     return np.concatenate([g.ravel() for g in gradient])
+
+
+def silent(features=4, outputs=4000, **arguments):
+    """A model whose gradients are zero, so that an update is nothing but noise."""
+    inputs = keras.Input((features,))
+    model = lipdp.DP_Model(inputs, keras.layers.Dense(outputs, use_bias=False)(inputs))
+    model.compile(keras.optimizers.SGD(1.0), loss=keras.losses.MeanSquaredError(), **arguments)
+    return model, np.zeros((100, features), "float32"), np.zeros((100, outputs), "float32")
+
+
+def steps(model, x, y, number, **arguments):
+    """Each update of the only kernel, by a call of `fit` of its own."""
+    before, found = model.get_weights()[0].copy(), []
+    for _ in range(number):
+        model.fit(x, y, steps_per_epoch=1, **arguments, **FIT)
+        found.append(model.get_weights()[0] - before)
+        before = model.get_weights()[0].copy()
+    return found
