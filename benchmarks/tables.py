@@ -116,7 +116,7 @@ def _dpis(found: dict) -> str:
 ## DPIS beside DP-SGD
 
 The same network, budget and settings, delta = 1e-5; {found["evaluated_on"]}, mean over seeds;
-settings chosen on held-out training images, mostly of MNIST. One hidden layer of 64 tanh on `Scattering2D`'s centred
+settings chosen on held-out training images, mostly of MNIST. One hidden layer of 64 tanh on `Scattering2D`'s centered
 features of norm 1; digits are sheared upright first, each by itself. Both came after a series without them had missed
 the paper's figures on MNIST's test set (98.31, 98.47 and 98.52 % at epsilon 2, 3 and 4, two seeds). At epsilon 0.5
 the strategies are as good as each other. *Paper*: Wei et al. 2022, Table 3, on networks of its own. Seconds are of

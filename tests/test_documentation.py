@@ -150,7 +150,9 @@ def defined(path):
 @pytest.mark.backend_free
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_files_and_functions_that_pages_name_exist(page):
-    for name, function in re.findall(r"`([\w/.-]+\.(?:py|md|json|ipynb|yaml|cfg|toml))(?::([\w.]+))?`", page.read_text()):
+    for name, function in re.findall(
+        r"`([\w/.-]+\.(?:py|md|json|ipynb|yaml|cfg|toml))(?::([\w.]+))?`", page.read_text()
+    ):
         paths = [root / name for root in (ROOT, ROOT / "lipdp", page.parent) if (root / name).is_file()]
         # A name without a folder may be a file that runs write.
         assert paths or "/" not in name, f"{page.name} names {name}"

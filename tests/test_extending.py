@@ -2,14 +2,13 @@
 
 import ast
 import contextlib
-import functools
 import pathlib
 import re
 
 import numpy as np
 import pytest
 
-from lipdp import accounting, backend, bounds, sampling, strategies
+from lipdp import backend, strategies
 
 ROOT = pathlib.Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "extending.md").read_text()
@@ -43,3 +42,27 @@ def registries():
     from lipdp.bounds import registry
 
     return (accountant._REGISTRY, schemes.SCHEMES, registry._ENTRIES, strategies._BY_NAME)
+
+
+def test_the_page_lists_what_a_backend_defines():
+    listed = re.findall(r"^\| `(\w+)` \|", SECTIONS["A backend"], flags=re.MULTILINE)
+    assert sorted(listed) == sorted(backend.__all__)
+
+
+@pytest.mark.backend_free
+def test_both_backends_define_the_same_names():
+    tree = ast.parse((ROOT / "lipdp" / "backend" / "__init__.py").read_text())
+    choice = next(node for node in tree.body if isinstance(node, ast.If))
+    taken = []
+    for branch in (choice.body, choice.orelse[0].body):
+        for node in branch:
+            path = ROOT / pathlib.Path(*node.module.split(".")).with_suffix(".py")
+            assert {alias.name for alias in node.names} <= top_level(path), path
+        taken.append(sorted(alias.name for node in branch for alias in node.names))
+    assert taken[0] == taken[1] == sorted(backend.__all__)
+
+
+def top_level(path):
+    body = ast.parse(path.read_text()).body
+    names = {node.name for node in body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+    return names | {target.id for node in body if isinstance(node, ast.Assign) for target in node.targets}

@@ -182,7 +182,9 @@ def test_private_names_of_keras_stand_in_one_file():
             if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and _is_self(node.value)
         }
         for node in ast.walk(tree):
-            name = node.attr if isinstance(node, ast.Attribute) else node.value if isinstance(node, ast.Constant) else ""
+            name = (
+                node.attr if isinstance(node, ast.Attribute) else node.value if isinstance(node, ast.Constant) else ""
+            )
             if name in private_keras_names() and name not in own:
                 found.add(f"{path}: {name}")
     assert not found, "\n".join(sorted(found))
