@@ -1,80 +1,107 @@
-"""Argument checks shared by the accounting, the plan and the ledger."""
+"""Argument checks of the whole library: NumPy scalars are numbers everywhere, `True` is a number nowhere."""
 
 import math
 import numbers
+from collections.abc import Callable, Iterable
+
+import numpy as np
 
 
-def real(name: str, value, hint: str = "Pass a finite number.") -> float:
-    """Returns `value` as a float.
+def real(name: str, value, optional: bool = False, hint: str = "") -> float | None:
+    """Returns a finite number as a float.
 
     Args:
         name: name of the argument, used in the message.
         value: what the caller passed.
-        hint: what to do instead.
+        optional: whether `None` is accepted, and returned.
+        hint: a sentence on what to pass instead, appended to the message.
 
     Returns:
-        A finite float.
+        A finite Python float, or `None`.
 
     Raises:
-        ValueError: when it is not a real number, NaN or infinite.
+        ValueError: when `value` is not a real number, or NaN, or infinite.
 
     Example:
-        >>> real("delta", 1e-5)
-        1e-05
+        >>> import numpy as np
+        >>> real("rate", np.float32(0.5))
+        0.5
     """
-    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(value):
-        raise ValueError(f"{name} is not a finite number. Received: {name}={value!r}. {hint}")
-    return float(value)
+    return _number(name, value, "a finite number", math.isfinite, optional, hint)
 
 
-def positive(name: str, value, hint: str = "Pass a number above 0.") -> float:
-    """Returns `value` as a float above 0; ValueError otherwise."""
-    value = real(name, value, hint)
-    if value <= 0.0:
-        raise ValueError(f"{name} is not positive. Received: {name}={value!r}. {hint}")
-    return value
+def positive(name: str, value, optional: bool = False, hint: str = "") -> float | None:
+    """Returns a finite number above 0 as a float; ValueError otherwise."""
+    return _number(name, value, "a finite number above 0", lambda v: 0.0 < v < math.inf, optional, hint)
 
 
-def not_negative(name: str, value, hint: str = "Pass 0 or a number above 0.") -> float:
-    """Returns `value` as a float of at least 0; ValueError otherwise."""
-    value = real(name, value, hint)
-    if value < 0.0:
-        raise ValueError(f"{name} is negative. Received: {name}={value!r}. {hint}")
-    return value
+def not_negative(name: str, value, optional: bool = False, hint: str = "") -> float | None:
+    """Returns a finite number of at least 0 as a float; ValueError otherwise."""
+    return _number(name, value, "a finite number of at least 0", lambda v: 0.0 <= v < math.inf, optional, hint)
+
+
+def between(name: str, value, low: float, high: float, optional: bool = False, hint: str = "") -> float | None:
+    """Returns a number in [low, high] as a float; ValueError otherwise."""
+    interval = f"[{low:g}, {high:g}]".replace("e-0", "e-").replace("e+0", "e")
+    return _number(name, value, f"a number in {interval}", lambda v: low <= v <= high, optional, hint)
+
+
+def fraction(name: str, value, optional: bool = False, hint: str = "") -> float | None:
+    """Returns a number in (0, 1) as a float; ValueError otherwise."""
+    return _number(name, value, "a number in (0, 1)", lambda v: 0.0 < v < 1.0, optional, hint)
 
 
 def probability(name: str, value) -> float:
-    """Returns `value` as a float in (0, 1]; ValueError otherwise."""
-    hint = "Pass a number in (0, 1]: the expected batch size divided by the number of examples."
-    value = real(name, value, hint)
-    if not 0.0 < value <= 1.0:
-        raise ValueError(f"{name} is outside (0, 1]. Received: {name}={value!r}. {hint}")
-    return value
+    """Returns a sampling probability in (0, 1] as a float; ValueError otherwise."""
+    hint = "Pass the expected batch size divided by the number of examples."
+    return _number(name, value, "a number in (0, 1]", lambda v: 0.0 < v <= 1.0, False, hint)
 
 
 def delta(value, name: str = "delta") -> float:
-    """Returns `value` as a float in (0, 1); ValueError otherwise."""
-    hint = "Pass a number in (0, 1), well below 1 / number of examples (1e-5, say)."
-    value = real(name, value, hint)
-    if not 0.0 < value < 1.0:
-        raise ValueError(f"{name} is outside (0, 1). Received: {name}={value!r}. {hint}")
-    return value
+    """Returns the delta of a privacy guarantee, in (0, 1), as a float; ValueError otherwise."""
+    return fraction(name, value, hint="Pass a value well below 1 / number of examples, such as 1e-5.")
 
 
-def integer(name: str, value, minimum: int = 0) -> int:
-    """Returns `value` as an int of at least `minimum`; ValueError otherwise."""
-    hint = f"Pass a whole number (int) of at least {minimum}."
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
-        raise ValueError(f"{name} is not an integer. Received: {name}={value!r}. {hint}")
-    if value < minimum:
-        raise ValueError(f"{name} is too small. Received: {name}={value!r}. {hint}")
+def integer(name: str, value, minimum: int = 0, optional: bool = False, hint: str = "") -> int | None:
+    """Returns an integer of at least `minimum` as an int; ValueError otherwise, for 2.0 too."""
+    if value is None and optional:
+        return None
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < minimum:
+        expected = {0: "a non-negative integer", 1: "a positive integer"}.get(
+            minimum, f"an integer of at least {minimum}"
+        )
+        raise _refusal(name, value, expected, optional, hint)
     return int(value)
 
 
-def choice(name: str, value, allowed) -> str:
-    """Returns `value` when it is one of `allowed`; ValueError otherwise."""
+def choice(name: str, value, allowed: Iterable[str], hint: str = "") -> str:
+    """Returns one of the `allowed` strings; ValueError otherwise."""
     allowed = tuple(allowed)
     if not isinstance(value, str) or value not in allowed:
-        known = ", ".join(repr(a) for a in allowed)
-        raise ValueError(f"{name} is not known. Received: {name}={value!r}. Use one of {known}.")
+        raise _refusal(name, value, f"one of {', '.join(map(repr, allowed))}", False, hint)
     return value
+
+
+def boolean(name: str, value, hint: str = "") -> bool:
+    """Returns `True` or `False`, Python's or NumPy's, as a bool; ValueError otherwise."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise _refusal(name, value, "True or False", False, hint)
+    return bool(value)
+
+
+def _number(name: str, value, expected: str, accepts: Callable[[float], bool], optional: bool, hint: str):
+    if value is None and optional:
+        return None
+    if not isinstance(value, bool) and isinstance(value, numbers.Real):
+        try:
+            number = float(value)
+        except OverflowError:  # an integer beyond the largest float
+            number = math.inf
+        if accepts(number):
+            return number
+    raise _refusal(name, value, expected, optional, hint)
+
+
+def _refusal(name: str, value, expected: str, optional: bool, hint: str) -> ValueError:
+    expected = f"{expected} or None" if optional else expected
+    return ValueError(f"`{name}` must be {expected}. Received: {name}={value!r}.{hint and ' ' + hint}")

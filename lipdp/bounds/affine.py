@@ -8,6 +8,7 @@ import math
 import numpy as np
 from keras import layers, ops
 
+from lipdp import _keras
 from lipdp.bounds.registry import Answers, register, unknown
 from lipdp.bounds.stock import activation_constants
 from lipdp.norms import conv_fourier_bound, conv_multiplicity, spectral_norm
@@ -33,7 +34,7 @@ def _answers(layer, multiplicity: int, norm) -> Answers:
 
     def trained_output(bounds):
         bias = float(np.linalg.norm(ops.convert_to_numpy(layer.bias))) if layer.use_bias else 0.0
-        entries = spots * layer.compute_output_shape(_shapes(layer)[0])[-1]
+        entries = spots * layer.compute_output_shape(_keras.input_shapes(layer)[0])[-1]
         return slope * (norm() * bounds[0] + math.sqrt(spots) * bias) + offset * math.sqrt(entries)
 
     free = (float("inf"),)
@@ -47,13 +48,9 @@ def _answers(layer, multiplicity: int, norm) -> Answers:
     )
 
 
-def _shapes(layer) -> list[tuple]:
-    return [tuple(node.input_tensors[0].shape) for node in layer._inbound_nodes]
-
-
 def _positions(layer) -> int:
     """Largest number of positions of an output, over all uses."""
-    shapes = [tuple(layer.compute_output_shape(shape)) for shape in _shapes(layer)]
+    shapes = [tuple(layer.compute_output_shape(shape)) for shape in _keras.input_shapes(layer)]
     if not shapes or any(None in shape[1:] for shape in shapes):
         raise ValueError(f"Layer '{layer.name}' needs a full input shape to state its bound. Received: {shapes}.")
     return max(math.prod(shape[1:-1]) for shape in shapes)

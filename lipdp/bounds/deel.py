@@ -2,6 +2,7 @@
 
 import math
 
+from lipdp import _keras
 from lipdp.bounds.registry import Answers, parameter_free, register_family
 
 
@@ -38,7 +39,7 @@ def _sorting(layer) -> Answers:
 
 def _global_average(layer):
     """The mean over the pixels of this input, times the root of the number of pixels it was built on."""
-    sizes = [tuple(node.input_tensors[0].shape)[1:] for node in layer._inbound_nodes]
+    sizes = [shape[1:] for shape in _keras.input_shapes(layer)]
     last = layer.data_format == "channels_last"
     sizes = [size[:-1] if last else size[1:] for size in sizes]
     if not sizes or any(None in size for size in sizes):

@@ -3,6 +3,7 @@
 import keras
 from keras import layers
 
+from lipdp import _keras
 from lipdp.bounds.registry import Answers
 
 # Layers that treat each example on its own, whatever their weights. Batch statistics, dropout and random augmentation
@@ -50,7 +51,7 @@ def frozen(layer, refusal: ValueError) -> Answers | None:
 def _keeps_apart(layer) -> bool:
     """Whether no axis that is normalised over is the one of the batch."""
     axes = layer.axis if isinstance(layer.axis, (list, tuple)) else [layer.axis]
-    ranks = {len(node.input_tensors[0].shape) for node in layer._inbound_nodes}
+    ranks = {len(shape) for shape in _keras.input_shapes(layer)}
     return all(axis % rank for axis in axes for rank in ranks)
 
 

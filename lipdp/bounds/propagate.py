@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 
 import keras
 from keras import tree
-from keras.src.models.functional import Functional  # has no public name
 
+from lipdp import _keras
 from lipdp.bounds.registry import Answers, answers
 from lipdp.layers.base import times
 
@@ -118,10 +118,7 @@ class _Graph:
                 f"Bounds are defined for models with one output. Received: model '{model.name}' with "
                 f"{len(self.functional.outputs)} outputs."
             )
-        depths = self.functional._nodes_by_depth
-        self.nodes = [
-            _Node(node) for depth in sorted(depths, reverse=True) for node in depths[depth] if not node.is_input
-        ]
+        self.nodes = [_Node(node) for node in _keras.nodes(self.functional)]
 
     def forward(self, input_bounds: tuple[float, ...], trains: tuple[bool, ...], trained: bool) -> tuple[float, bool]:
         """Norm of the output, and whether anything upstream of it trains, given both for the inputs."""
@@ -249,7 +246,7 @@ def _refuse_named_inputs(node, graph) -> None:
     """Named inputs are matched in another order than the one in which the graph lists them."""
     given = node.arguments.args[0] if node.arguments.args else None
     if len(graph.inputs) > 1 and not (
-        isinstance(given, (list, tuple)) and isinstance(graph._inputs_struct, (list, tuple))
+        isinstance(given, (list, tuple)) and isinstance(_keras.structures(graph)[0], (list, tuple))
     ):
         raise ValueError(
             f"Model '{node.operation.name}' has several inputs; inside another model it is read as a list. Received: "
@@ -259,13 +256,13 @@ def _refuse_named_inputs(node, graph) -> None:
 
 def functional(model):
     """The functional graph behind a Sequential or functional model."""
-    if type(model).call not in (Functional.call, keras.Sequential.call, keras.Model.call):
+    if _keras.has_own_call(model):
         raise ValueError(
             f"Model '{model.name}' has a `call` of its own, which its graph does not show. Received: "
             f"{type(model).__name__}. Use a Sequential or functional model, or a lipdp.layers.LipschitzLayer."
         )
-    graph = getattr(model, "_functional", None) if isinstance(model, keras.Sequential) else model
-    if graph is None or not hasattr(graph, "_nodes_by_depth"):
+    graph = _keras.graph(model)
+    if graph is None:
         unbuilt = " that is not built: give its first layer an input shape"
         raise ValueError(
             f"Model '{model.name}' has no graph to read bounds from. Received: {type(model).__name__}"

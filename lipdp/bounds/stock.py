@@ -4,8 +4,8 @@ import math
 
 import keras
 from keras import layers
-from keras.src.ops import numpy as raw  # the operations behind `x + y` have no public name
 
+from lipdp import _keras
 from lipdp.bounds.registry import parameter_free, register
 from lipdp.norms import conv_multiplicity
 
@@ -45,8 +45,8 @@ for _type in (
     layers.GlobalMaxPooling1D,
     layers.GlobalMaxPooling2D,
     layers.GlobalMaxPooling3D,
-    raw.Absolute,
-    raw.Negative,
+    _keras.Absolute,
+    _keras.Negative,
 ):
     register(_type, _one)
 
@@ -78,7 +78,7 @@ for _max, _average in (
 def _global_average(layer):
     """`sum_p x_p / P` per channel: norm 1 / sqrt(P); 1 where P is unknown."""
     last = getattr(layer, "data_format", "channels_last") == "channels_last"
-    sizes = [shape[1:-1] if last else shape[2:] for shape in _input_shapes(layer)]
+    sizes = [shape[1:-1] if last else shape[2:] for shape in _keras.input_shapes(layer)]
     if not sizes or any(None in size for size in sizes):
         return 1.0
     return 1.0 / math.sqrt(min(math.prod(size) for size in sizes))
@@ -194,7 +194,7 @@ def _pythagoras(layer):
     """`||(x, y)||^2 = ||x||^2 + ||y||^2`; also covers entrywise maxima and minima."""
     if not isinstance(layer, layers.Concatenate):
         _same_shapes(layer)
-    elif any(layer.axis % len(node.output_tensors[0].shape) == 0 for node in layer._inbound_nodes):
+    elif any(layer.axis % len(use.outputs[0]) == 0 for use in _keras.uses(layer)):
         raise ValueError(
             f"Layer '{layer.name}' joins the batch axis, which mixes examples. Received: axis={layer.axis}."
         )
@@ -207,15 +207,15 @@ def _average(layer):
     return parameter_free(lambda bounds: (1.0 / len(bounds),) * len(bounds))
 
 
-for _type in (layers.Add, layers.Subtract, raw.Add, raw.Subtract):
+for _type in (layers.Add, layers.Subtract, _keras.Add, _keras.Subtract):
     register(_type, _sum)
 for _type in (layers.Concatenate, layers.Maximum, layers.Minimum):
     register(_type, _pythagoras)
 
 
 def _same_shapes(layer) -> None:
-    for node in layer._inbound_nodes:
-        shapes = {tuple(t.shape) for t in node.input_tensors}
+    for use in _keras.uses(layer):
+        shapes = set(use.inputs)
         # A size that is not known may turn out to be one, which broadcasts.
         if len(shapes) > 1 or any(None in shape[1:] for shape in shapes):
             name = getattr(layer, "name", type(layer).__name__)
@@ -225,13 +225,8 @@ def _same_shapes(layer) -> None:
             )
 
 
-def _input_shapes(layer) -> list[tuple]:
-    """One shape per use of a layer with one input."""
-    return [tuple(node.input_tensors[0].shape) for node in layer._inbound_nodes]
-
-
 def _entries(layer) -> int:
-    shapes = [shape[1:] for shape in _input_shapes(layer)]
+    shapes = [shape[1:] for shape in _keras.input_shapes(layer)]
     if not shapes or any(None in shape for shape in shapes):
         raise ValueError(f"Layer '{layer.name}' needs a full input shape to state its bound. Received: {shapes}.")
     return max(math.prod(shape) for shape in shapes)

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 from keras import ops, tree
 
-from lipdp import backend
+from lipdp import _keras, backend
 from lipdp.gradients import rules
 from lipdp.gradients.capture import capture
 from lipdp.gradients.leaves import leaves
@@ -43,7 +43,7 @@ def supported(model, probe: bool = True) -> None:
     if not model.built:
         raise ValueError(f"Model '{model.name}' has no weights yet. Build it, or give it an `Input`.")
     refuse_untrainable(model)
-    for layer in [model, *model._flatten_layers(include_self=False)]:
+    for layer in _keras.walk(model, include_self=True):
         _refuse(layer)
     for tensor in tree.flatten(getattr(model, "inputs", None) or []):
         if getattr(tensor, "ragged", False) or getattr(tensor, "sparse", False):
@@ -91,13 +91,13 @@ def _refuse(layer) -> None:
             f"{name} adds a loss of its own (activity regularisation) that is not part of the per-example loss. "
             "Leave it out, or put the term into the loss."
         )
-    for variable in layer._trainable_variables:
+    for variable in _keras.own_variables(layer):
         if variable.trainable and variable.regularizer is not None:
             raise ValueError(
                 f"Weight '{variable.path}' has a regulariser, which is not part of the per-example loss. Received: "
                 f"{variable.regularizer!r}. Use `weight_decay` of the optimizer."
             )
-    own = [v.dtype for v in layer._trainable_variables]
+    own = [v.dtype for v in _keras.own_variables(layer)]
     for dtype in [layer.compute_dtype, layer.variable_dtype, *own]:
         if keras.backend.is_float_dtype(dtype) and dtype != "float32":
             raise ValueError(
@@ -109,7 +109,7 @@ def _refuse(layer) -> None:
             f"{name} is quantised. Received: quantization_mode={layer.quantization_mode!r}. Train the layer before it "
             "is quantised, or freeze it."
         )
-    if getattr(layer, "_remat_mode", None) is not None:
+    if _keras.rematerialized(layer):
         raise ValueError(
             f"{name} was built in a RematScope, where nothing can be recorded. Build the model outside of it and use "
             "`fit(physical_batch_size=...)` to save memory."
@@ -117,8 +117,7 @@ def _refuse(layer) -> None:
 
 
 def _refuse_random(layer) -> None:
-    inner = [layer, *layer._flatten_layers(include_self=False)]
-    if any(part._seed_generators for part in inner):
+    if any(map(_keras.seed_generators, _keras.walk(layer, include_self=True))):
         raise ValueError(
             f"Layer '{layer.name}' ({type(layer).__name__}) has no rule of its own and draws random numbers, which "
             "cannot be repeated for its per-example gradients. Put the random part (such as Dropout) into a layer "
@@ -127,10 +126,10 @@ def _refuse_random(layer) -> None:
 
 
 def _probe(model) -> None:
-    structure = getattr(model, "_functional", None) or model
-    structure = getattr(structure, "_inputs_struct", None)
-    if structure is None:
+    graph = _keras.graph(model)
+    if graph is None:
         return
+    structure, _ = _keras.structures(graph)
     unknown = any(None in t.shape[1:] for t in tree.flatten(structure))
     failure = None
     for size in _SIZES if unknown else _SIZES[:1]:
@@ -201,11 +200,7 @@ def _positive(rng, shape):
 
 
 def _judge(model, found) -> None:
-    seeds = {
-        id(s.state)
-        for layer in [model, *model._flatten_layers(include_self=False)]
-        for s in getattr(layer, "_seed_generators", ())
-    }
+    seeds = {id(s.state) for layer in _keras.walk(model, include_self=True) for s in _keras.seed_generators(layer)}
     for *_, changed in found:
         for variable in changed:
             if id(variable) not in seeds:

@@ -151,7 +151,7 @@ def refuse_additional(added) -> None:
 
 
 def _check_classes(loss, y, classes) -> None:
-    ignored = getattr(loss, "_fn_kwargs", {}).get("ignore_class")
+    ignored = getattr(loss, "ignore_class", None)
     wrong = (y < 0) | (y >= classes) | (y != np.floor(y))
     if ignored is not None:
         wrong &= y != ignored

@@ -181,7 +181,7 @@ def test_replacement_curve_is_exact():
         (dict(sampler="fixed_size", group_size=95, num_examples=100, sampling_probability=0.1), "than one batch"),
         (dict(sampler="truncated_poisson", group_size=2, num_examples=9, capacity=3), "No sound cost.*group_size=2"),
         (dict(relation="replace_one", group_size=2), "No sound cost.*'poisson'"),
-        (dict(sampler="cyclic"), "sampler is not known.*'cyclic'"),
+        (dict(sampler="cyclic"), "`sampler` must be one of.*'cyclic'"),
     ],
 )  # fmt: skip
 def test_refusals(mechanism, message):

@@ -175,8 +175,8 @@ def test_calibration_for_groups_is_conservative(size, budget, q, updates):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"group_size": -1}, r"group_size is too small\. Received: group_size=-1"),
-        ({"group_size": 2.0}, r"group_size is not an integer"),
+        ({"group_size": -1}, r"`group_size` must be a non-negative integer\. Received: group_size=-1"),
+        ({"group_size": 2.0}, r"`group_size` must be a non-negative integer"),
         ({"delta": 1e-12}, r"rounding noise.*delta=1e-12"),
         ({"sampling_probability": None}, r"sampling is not determined.*sampling_probability=None"),
         ({"batch_size": 5}, r"sampling is not determined.*batch_size=5"),

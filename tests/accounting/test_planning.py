@@ -55,11 +55,11 @@ def test_a_person_needs_more_noise():
         ({}, r"needs three of.*Received: epsilon=1\.0.*Leave out exactly one"),
         ({"epsilon": None, "epochs": None}, "Leave out exactly one"),
         ({"epsilon": None, "batch_size": 60001}, "larger than the data.*batch_size=60001"),
-        ({"epsilon": None, "epochs": 0}, "epochs is too small"),
-        ({"epsilon": None, "noise_multiplier": -1.0}, "noise_multiplier is not positive"),
+        ({"epsilon": None, "epochs": 0}, "`epochs` must be a positive integer"),
+        ({"epsilon": None, "noise_multiplier": -1.0}, "`noise_multiplier` must be a finite number above 0"),
         ({"epochs": None, "noise_multiplier": 0.3}, "Not even one epoch fits.*larger epsilon"),
         ({"batch_size": None, "epsilon": 1e-6}, "Not even a batch of one example"),
-        ({"noise_multiplier": None, "epsilon": 0.0}, "epsilon is not positive"),
+        ({"noise_multiplier": None, "epsilon": 0.0}, "`epsilon` must be a finite number above 0"),
     ],
 )
 def test_bad_plans(change, message):
@@ -144,7 +144,7 @@ def test_conversion_is_that_of_the_library(order, delta):
         ("filter:a:b:c", "This is not a filter"),
         ("filter:1.0:4.0:1e-5", "order is not above 1"),
         ("filter:2.0:0.1:1e-5", "does not pay for the conversion"),
-        ("filter:8:-1:1e-5", "budget is not positive"),
+        ("filter:8:-1:1e-5", "`budget` must be a finite number above 0"),
     ],
 )
 def test_bad_filters(name, message):
@@ -166,8 +166,8 @@ def test_search_is_the_library_s_and_grows():
     assert search_epsilon(**(run | {"noise_multiplier": 0.0}), runs=5) == math.inf
     for change, message in (
         ({"runs": 0.5}, "at least 1.*runs=0.5"),
-        ({"runs": 0.0}, "runs is not positive"),
-        ({"runs": 3, "distribution": "fixed"}, "distribution is not known.*'geometric'"),
+        ({"runs": 0.0}, "`runs` must be a finite number above 0"),
+        ({"runs": 3, "distribution": "fixed"}, "`distribution` must be one of.*'geometric'"),
         ({"runs": 3, "group_size": 2}, '"rdp" has no bound'),
     ):
         with pytest.raises(ValueError, match=message):

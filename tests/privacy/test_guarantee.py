@@ -104,9 +104,9 @@ def test_printed_epsilon_is_never_too_small():
 def test_bad_input(ledger):
     with pytest.raises(ValueError, match="ledger is not a Ledger"):
         Privacy([], 1e-5)
-    with pytest.raises(ValueError, match="delta is outside"):
+    with pytest.raises(ValueError, match="`delta` must be a number in"):
         Privacy(ledger, 0)
-    with pytest.raises(ValueError, match="accountant is not known"):
+    with pytest.raises(ValueError, match="`accountant` must be one of"):
         Privacy(ledger, 1e-5, "x")
     with pytest.raises(ValueError, match="one string.*'loss'.*list"):
         Privacy(ledger, 1e-5, training_metrics="loss")
@@ -150,7 +150,7 @@ def test_groups_and_persons(ledger):
     assert Privacy(ledger, 1e-5, "rdp").to_dict()["groups"] == []  # RDP knows none
     with pytest.raises(ValueError, match='"rdp" has no bound'):
         Privacy(ledger, 1e-5, "rdp").to_dict(groups=[2])
-    with pytest.raises(ValueError, match="groups is too small"):
+    with pytest.raises(ValueError, match="`groups` must be a positive integer"):
         privacy.to_dict(groups=[0])
 
 
@@ -161,7 +161,7 @@ def test_formats(ledger):
     markdown = privacy.statement("markdown")
     assert markdown.startswith("# Privacy statement\n\n- 2350 noisy updates")
     assert "## Accounting" in markdown and "val\\_\\[x\\]" in markdown
-    with pytest.raises(ValueError, match="format is not known.*'html'.*'markdown'"):
+    with pytest.raises(ValueError, match="`format` must be one of.*'markdown'.*'html'"):
         privacy.statement("html")
 
 

@@ -84,7 +84,7 @@ def test_entries_cannot_be_changed_from_outside():
 @pytest.mark.parametrize("updates", [0, -1, 1.0, True])
 def test_refuses_bad_counts(updates):
     ledger = Ledger()
-    with pytest.raises(ValueError, match="updates is"):
+    with pytest.raises(ValueError, match="`updates` must be"):
         ledger.charge(UPDATE, updates)
     assert len(ledger) == 0
 
@@ -125,12 +125,12 @@ def edited(**change):
         ('{"format": "lipdp.ledger", "version": 1}', "exactly format, version and a list"),
         ('{"format": "lipdp.ledger", "version": 1, "entries": {}}', "exactly format, version and a list"),
         ('{"format": "lipdp.ledger", "version": 1, "entries": [{}]}', "exactly the fields"),
-        (edited(count=0), "out of range: count is too small"),
-        (edited(count=-3), "out of range: count is too small"),
-        (edited(count=1.5), "out of range: count is not an integer"),
-        (edited(noise_multiplier=float("nan")), "out of range: noise_multiplier is not a finite"),
-        (edited(sampling_probability=0), "out of range: sampling_probability"),
-        (edited(kind="magic"), "out of range: kind is not known"),
+        (edited(count=0), "out of range: `count` must be a positive integer"),
+        (edited(count=-3), "out of range: `count` must be a positive integer"),
+        (edited(count=1.5), "out of range: `count` must be a positive integer"),
+        (edited(noise_multiplier=float("nan")), "out of range: `noise_multiplier` must be a finite"),
+        (edited(sampling_probability=0), "out of range: `sampling_probability`"),
+        (edited(kind="magic"), "out of range: `kind` must be one of"),
         (edited(extra=1), "exactly the fields"),
     ],
 )  # fmt: skip
@@ -142,11 +142,11 @@ def test_refuses_foreign_text(text, message):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"sensitivity": 0.0}, "sensitivity is not positive"),
+        ({"sensitivity": 0.0}, "`sensitivity` must be a finite number above 0"),
         ({"strategy": ""}, "strategy is not a name"),
         ({"noise_allocation": 3}, "noise_allocation is not a name"),
         ({"batch_size": 60001}, "larger than the data"),
-        ({"neighbouring_relation": "swap"}, "neighbouring_relation is not known"),
+        ({"neighbouring_relation": "swap"}, "`neighbouring_relation` must be one of"),
         ({"sampler": "shuffle", "neighbouring_relation": "add_or_remove_one"}, "no known cost under this relation"),
         ({"sampler": "truncated_poisson", "neighbouring_relation": None}, "capacity is missing"),
     ],

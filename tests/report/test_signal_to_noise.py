@@ -26,9 +26,9 @@ def test_agrees_with_what_fit_adds(noise):
 
 
 def test_refusals():
-    with pytest.raises(ValueError, match="noise_multiplier is not positive"):
+    with pytest.raises(ValueError, match="`noise_multiplier` must be a finite number above 0"):
         signal_to_noise(mlp(), noise_multiplier=0.0, batch_size=40)
-    with pytest.raises(ValueError, match="batch_size is too small"):
+    with pytest.raises(ValueError, match="`batch_size` must be a positive integer"):
         signal_to_noise(mlp(), noise_multiplier=1.0, batch_size=0)
     with pytest.raises(ValueError, match="Call `compile"):
         signal_to_noise(object(), noise_multiplier=1.0, batch_size=4)

@@ -196,11 +196,11 @@ def test_a_filter_must_be_there_from_the_start():
     ("arguments", "message"),
     [
         ({"sampling": "balls_in_bins"}, "no sound accountant.*Monte Carlo.*'poisson'"),
-        ({"sampling": "cyclic"}, "sampler is not known.*'cyclic'.*'poisson'"),
-        ({"sampling": 3}, "sampler is not known"),
+        ({"sampling": "cyclic"}, "`sampler` must be one of.*'poisson'.*'cyclic'"),
+        ({"sampling": 3}, "`sampler` must be one of"),
         ({"sampling": "truncated_poisson", "accountant": "rdp"}, '"rdp" has no bound.*Use accountant="pld"'),
         ({"sampling": "truncated_poisson", "examples_per_person": 2}, "No sound cost is known for groups"),
-        ({"examples_per_person": 0}, "(examples_per_person|group_size) is too small"),
+        ({"examples_per_person": 0}, "`(examples_per_person|group_size)` must be"),
         ({"examples_per_person": 2, "accountant": "rdp"}, '"rdp" has no bound.*group_size=2'),
         ({"examples_per_person": 390, "sampling": "fixed_size"}, "smaller than one batch"),
     ],
@@ -219,6 +219,6 @@ def test_schemes():
     assert Sampling("truncated_poisson").largest(256) == 352
     with pytest.raises(ValueError, match="Only truncated Poisson.*capacity=3"):
         Sampling("shuffle", capacity=3)
-    with pytest.raises(ValueError, match="capacity is too small"):
+    with pytest.raises(ValueError, match="`capacity` must be a positive integer"):
         Sampling("truncated_poisson", capacity=0)
     assert len(FixedSizeSampler(10, 4).draw(0)) == 4

@@ -46,15 +46,15 @@ def refuse_unknown(layer, inputs) -> None:
 def convolution(layer, call, tape, inputs):
     refuse_unknown(layer, inputs)
     outputs, activation = before_activation(layer, call, inputs)
-    shape = tuple(layer._kernel.shape)
+    shape = tuple(layer.kernel.shape)
 
     def gradients(rows, g, inputs):
         g, image = channels_last(layer, g), channels_last(layer, inputs)
         where = geometry(layer, layer.padding)
         if layer.groups == 1:
-            yield layer._kernel, kernel_factor(rows, image, g, where, shape)
+            yield layer.kernel, kernel_factor(rows, image, g, where, shape)
         else:
-            yield layer._kernel, grouped_factor(rows, image, g, where, shape, layer.groups)
+            yield layer.kernel, grouped_factor(rows, image, g, where, shape, layer.groups)
         if layer.bias is not None:
             yield bias(rows, g, layer.bias)
 

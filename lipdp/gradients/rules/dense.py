@@ -14,7 +14,7 @@ def dense(layer, call, tape, inputs, **kwargs):
     outputs, activation = before_activation(layer, call, inputs, **kwargs)
 
     def gradients(rows, g, inputs):
-        yield layer._kernel, product(rows, inputs, g, layer._kernel)
+        yield layer.kernel, product(rows, inputs, g, layer.kernel)
         if layer.bias is not None:
             yield bias(rows, g, layer.bias)
 
@@ -85,7 +85,7 @@ def einsum_dense(layer, call, tape, inputs, **kwargs):
         return ops.transpose(tensor, (0, 2, 1, 3))
 
     def gradients(rows, g, inputs):
-        shape = tuple(layer._kernel.shape)
+        shape = tuple(layer.kernel.shape)
         sizes = dict(zip(kernel, shape, strict=True))
 
         def total(letters):
@@ -98,7 +98,7 @@ def einsum_dense(layer, call, tape, inputs, **kwargs):
         axes = [kernel.index(c) for c in [*groups, *contracted, *new]]
         layout = Layout(shape, None if axes == sorted(axes) else axes, matrix)
         a = arrange(rows, inputs, in_letters, contracted)
-        yield layer._kernel, Outer(a, arrange(rows, g, out_letters, new), layout)
+        yield layer.kernel, Outer(a, arrange(rows, g, out_letters, new), layout)
         if layer.bias is not None:
             yield bias(rows, g, layer.bias)
 

@@ -17,13 +17,13 @@ def _lookup(table):
 
 @rule(keras.layers.Embedding, applies=plain)
 def embedding(layer, call, tape, inputs):
-    return tape.tap(call(inputs), (ops.cast(inputs, "int32"),), _lookup(layer._embeddings))
+    return tape.tap(call(inputs), (ops.cast(inputs, "int32"),), _lookup(layer.embeddings))
 
 
 @rule(keras.layers.ReversibleEmbedding, applies=plain)
 def reversible_embedding(layer, call, tape, inputs, reverse=False):
     if not reverse:
-        return tape.tap(call(inputs), (ops.cast(inputs, "int32"),), _lookup(layer._embeddings))
+        return tape.tap(call(inputs), (ops.cast(inputs, "int32"),), _lookup(layer.embeddings))
     cap = layer.logit_soft_cap
     layer.__dict__["logit_soft_cap"] = None
     try:
@@ -34,7 +34,7 @@ def reversible_embedding(layer, call, tape, inputs, reverse=False):
     def gradients(rows, g, inputs):
         a, g = rows.positions(inputs), rows.positions(g)
         if layer.tie_weights:
-            yield layer._embeddings, Outer(g, a, Layout(layer._embeddings.shape))
+            yield layer.embeddings, Outer(g, a, Layout(layer.embeddings.shape))
         else:
             yield layer.reverse_embeddings, Outer(a, g, Layout(layer.reverse_embeddings.shape))
 

@@ -3,7 +3,7 @@
 import keras
 from keras import ops, tree
 
-from lipdp import backend
+from lipdp import _keras, backend
 from lipdp.gradients.factors import Whole
 
 
@@ -32,14 +32,14 @@ def fallback(layer, call, tape, *args, **kwargs):
             values_of = zip(varying, constant, static, strict=True)
             inner = [next(left) if v else (c if c is not None else s) for v, c, s in values_of]
             inner_args, inner_kwargs = tree.pack_sequence_as((args, kwargs), inner)
-            if layer._call_has_training_arg:
+            if _keras.takes(layer, "training"):
                 inner_kwargs["training"] = True
             result, _ = layer.stateless_call(values, non_trainable, *inner_args, **inner_kwargs)
             result = [t for t, keep in zip(tree.flatten(result), floats, strict=True) if keep]
             return sum(ops.sum(r * c) for r, c in zip(result, cotangent, strict=True))
 
         # A layer made of layers may hold operations that TensorFlow cannot vectorise: it loops instead.
-        vectorised = not layer._layers
+        vectorised = not _keras.walk(layer)
         whole = backend.local_gradients(product, trainable, (*examples, *cotangents), vectorised)
         return [(variable, Whole(t)) for variable, t in zip(variables, whole, strict=True)]
 

@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from lipdp import _keras
 from lipdp.gradients.leaves import rule
 
 
@@ -11,9 +12,9 @@ def time_distributed(layer, call, tape, inputs, training=None, mask=None):
     """Time joins the batch: the rows of one example stay together, which is all that the inner rules need."""
     inner, steps, size = layer.layer, inputs.shape[1], ops.shape(inputs)
     kwargs = {}
-    if inner._call_has_mask_arg and mask is not None:
+    if _keras.takes(inner, "mask") and mask is not None:
         kwargs["mask"] = ops.reshape(mask, (-1, *ops.shape(mask)[2:]))
-    if inner._call_has_training_arg:
+    if _keras.takes(inner, "training"):
         kwargs["training"] = training
     before = tape.rows
     tape.rows = before.times(steps)

@@ -8,6 +8,7 @@ layer on `x_t`, the gradient of U that of one on `h_{t-1}`.
 import keras
 from keras import ops
 
+from lipdp import _keras
 from lipdp.gradients.factors import Blocks, Layout, Outer, Whole
 from lipdp.gradients.leaves import rule
 from lipdp.gradients.rules.common import plain
@@ -21,10 +22,10 @@ class _Gates:
         self.units, self.bias = cell.units, cell.bias
         self.kernel, self.recurrent = cell.kernel, cell.recurrent_kernel
         self.count = self.kernel.shape[-1] // self.units
-        layer._maybe_config_dropout_masks(cell, sequences[:, 0, :], [state])
         self.input_masks = self._masks(cell.get_dropout_mask(sequences[:, 0, :]), cell.dropout, training)
         self.state_masks = self._masks(cell.get_recurrent_dropout_mask(state), cell.recurrent_dropout, training)
-        layer._maybe_reset_dropout_masks(cell)
+        cell.reset_dropout_mask()
+        cell.reset_recurrent_dropout_mask()
 
     @staticmethod
     def _masks(masks, rate, training):
@@ -69,7 +70,7 @@ def _timeless(mask, values):
 
 def _run(layer, step, projected, states, mask):
     """Keras' loop, keeping the state of each time; returns outputs, states before each time, last states."""
-    last, outputs, states_after = keras.src.backend.rnn(
+    last, outputs, states_after = _keras.recurrent_loop(
         step,
         projected,
         list(states),
