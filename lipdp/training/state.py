@@ -161,7 +161,7 @@ class Run:
             if accountant != present:
                 raise ValueError(
                     "Order and budget of a filter are fixed before the first release. Received: "
-                    f"accountant={accountant.name!r} after {self.ledger.updates} updates. Use accountant='filter' for "
+                    f"accountant={request['accountant']!r} after {self.ledger.updates} updates. Use accountant='filter' for "
                     "the one there is, or a new model."
                 )
             self._refuse_other_unit(sampling)

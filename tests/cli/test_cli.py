@@ -302,7 +302,7 @@ def test_help_and_version_are_answers(capsys):
     assert main(["--help"]) == 0
     assert "train a private classifier" in capsys.readouterr().out
     assert main(["train", "--help"]) == 0
-    assert "nothing is standardised" in " ".join(capsys.readouterr().out.split())
+    assert "nothing is standardized" in " ".join(capsys.readouterr().out.split())
     assert main(["--version"]) == 0
     assert lipdp.__version__ in capsys.readouterr().out
 
