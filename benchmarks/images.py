@@ -139,7 +139,7 @@ def run(dataset: str, network: str, front: str, epsilon: float, seed: int, held_
         x,
         y,
         batch_size=settings.batch_size,
-        physical_batch_size=1024,
+        microbatch_size=1024,
         epochs=epochs,
         epsilon=epsilon,
         delta=1e-5,

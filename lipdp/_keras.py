@@ -107,6 +107,18 @@ def loss_tracker(model: keras.Model) -> Any:
     return model._loss_tracker
 
 
+def build_metrics(model: keras.Model, batch: tuple) -> None:
+    """Builds the metrics of `compile` for batches `(x, y, weight)`; on JAX `fit` would do so from its first batch."""
+    model._symbolic_build(data_batch=batch)
+    if model._compile_loss is not None:
+        model._compile_loss.built = True  # not used: lipdp's models compute their loss themselves
+
+
+def is_empty(model: keras.Sequential) -> bool:
+    """Whether a Sequential model has no layer yet, not even the input that `layers` leaves out."""
+    return not model._layers
+
+
 def metrics_wait(model: keras.Model) -> bool:
     """Whether the metrics of `compile` are not built yet, when Keras cannot compute their results."""
     return model._compile_metrics is not None and not model._compile_metrics.built

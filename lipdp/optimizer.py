@@ -7,7 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from lipdp import backend
+from lipdp import _keras, backend
 
 # Float32 must not round the noise down.
 _ROUND_UP = 1.0 + 1e-6
@@ -24,7 +24,7 @@ class PrivateOptimizer:
     optimizer variables, alive inside compiled steps on both backends. They are saved with the model, the key
     only after a `fit` with a fixed seed. An optimizer that was not armed by `fit` does not train.
 
-    Guarantee:
+    **Guarantee.**
         An update is `gradient + N(0, diag(noise_std^2))` while `iterations < budget`; from then on the
         gradient and the noise are replaced by zero. The key is replaced at each update by a value
         derived from it, so a saved state does not hold the keys of earlier noise. Not covered: the
@@ -37,7 +37,7 @@ class PrivateOptimizer:
             if kwargs.get(argument):
                 raise ValueError(f"{reason} Received: {argument}={kwargs[argument]!r}.")
         super().__init__(*args, **kwargs)
-        self.strategy, self.expected_batch, self.strategy_state = None, None, ()
+        self.strategy, self.calibration, self.expected_batch, self.strategy_state = None, None, None, ()
         self.repeatable, self.noise_key = False, None
 
     def check(self) -> None:
@@ -54,16 +54,17 @@ class PrivateOptimizer:
         self.noise_std = self.add_variable((len(variables),), "zeros", dtype="float32", name="noise_std")
         self.budget = self.add_variable((), "zeros", dtype="int32", name="budget")
 
-    def attach(self, strategy: Any, batch_size: int, initial: list, keep: bool) -> None:
+    def attach(self, strategy: Any, calibration: Any, batch_size: int, keep: bool) -> None:
         """Takes over the strategy of the next updates, and the variables it needs.
 
         Args:
             strategy: Object of `lipdp.strategies`.
+            calibration: What it returned for this model.
             batch_size: Expected batch size, the divisor of the gradient.
-            initial: Arrays that its state starts from.
             keep: Whether to go on from a state that is there, if it has the same shapes.
         """
-        self.strategy, self.expected_batch = strategy, batch_size
+        self.strategy, self.calibration, self.expected_batch = strategy, calibration, batch_size
+        initial = strategy.initial_state(_keras.optimizer_variables(self))
         if not (keep and [tuple(v.shape) for v in self.strategy_state] == [a.shape for a in initial]):
             self.hold(initial)
 
@@ -72,7 +73,7 @@ class PrivateOptimizer:
         arrays = [np.asarray(a, "float32") for a in arrays]
         if [tuple(v.shape) for v in self.strategy_state] != [a.shape for a in arrays]:
             for variable in self.strategy_state:
-                self._tracker.untrack(variable)
+                _keras.forget(self, variable)
             names = (f"strategy_{i}" for i in range(len(arrays)))
             self.strategy_state = tuple(
                 self.add_variable(a.shape, "zeros", dtype="float32", name=name)
@@ -107,54 +108,56 @@ class PrivateOptimizer:
     def noise_energy(self) -> float:
         """Expected squared norm of the noise on the averaged gradient, in the present state of the strategy."""
         std = np.asarray(ops.convert_to_numpy(self.noise_std.value), "float64")
-        scales = None if self.strategy is None else self.strategy.scales([v.value for v in self.strategy_state])
+        scales = None if self.strategy is None else self.strategy.noise_scales([v.value for v in self.strategy_state])
         scales = scales if isinstance(scales, list) else [1.0 if scales is None else scales] * len(std)
-        shapes = [tuple(v.shape) for v in self._trainable_variables]
+        shapes = [tuple(v.shape) for v in _keras.optimizer_variables(self)]
         squares = (np.square(np.asarray(ops.convert_to_numpy(s), "float64")) for s in scales)
         return float(
             sum(v * np.sum(np.broadcast_to(q, shape)) for v, q, shape in zip(std**2, squares, shapes, strict=True))
         )
 
     def apply(self, grads: list, trainable_variables: list | None = None) -> None:
-        variables = list(self._trainable_variables if trainable_variables is None else trainable_variables)
+        variables = list(_keras.optimizer_variables(self) if trainable_variables is None else trainable_variables)
         if not self.built:
             with keras.name_scope(self.name, caller=self):
                 self.build(variables)
         noise_key, next_key = backend.ratchet(ops.convert_to_tensor(self.noise_key.value))
         self.noise_key.assign(next_key)
         grads = list(grads)
-        # Strategies that release a number beside the gradient put it behind the gradients.
-        query_noise = None if self.strategy is None else self.strategy.query_noise(self.expected_batch)
-        query = [] if query_noise is None else [grads.pop()]
-        released = [i for i, gradient in enumerate(grads) if gradient is not None]
+        # Strategies that release a count beside the gradient put it behind the gradients.
+        count_noise = None if self.calibration is None else self.calibration.count_noise_std
+        counts = [] if count_noise is None else [grads.pop()]
+        present = [i for i, gradient in enumerate(grads) if gradient is not None]
         # Reshaped: what TensorFlow gathers sparsely for an embedding has no static shape.
-        gradients = [ops.reshape(ops.convert_to_tensor(grads[i]), variables[i].shape) for i in released]
-        indices = [self._get_variable_index(variables[i]) for i in released]
+        gradients = [ops.reshape(ops.convert_to_tensor(grads[i]), variables[i].shape) for i in present]
+        indices = [_keras.variable_index(self, variables[i]) for i in present]
         std = ops.convert_to_tensor(self.noise_std.value)
-        deviations = [std[i] for i in indices]
+        noise_stddevs = [std[i] for i in indices]
         state = [ops.convert_to_tensor(v.value) for v in self.strategy_state]
-        scales = None if self.strategy is None else self.strategy.scales(state)
+        scales = None if self.strategy is None else self.strategy.noise_scales(state)
         if scales is not None:
             scales = scales if isinstance(scales, list) else [scales] * len(variables)
-            deviations = [std[i] * scales[i] for i in indices]
+            noise_stddevs = [std[i] * scales[i] for i in indices]
 
         def release():
-            stds = [*deviations, *(query_noise * _ROUND_UP for _ in query)]
-            noisy = _add_noise([*gradients, *query], stds, noise_key)
-            released, answer = noisy[: len(gradients)], noisy[-1] if query else None
+            stddevs = [*noise_stddevs, *(count_noise * _ROUND_UP for _ in counts)]
+            noisy = _add_noise([*gradients, *counts], stddevs, noise_key)
+            released, count = noisy[: len(gradients)], noisy[-1] if counts else None
             if not state:
                 return released
-            following = self.strategy.advance(state, released, deviations, answer, self.expected_batch)
-            return [*released, *following]
+            return [
+                *released,
+                *self.strategy.advance(self.calibration, state, released, noise_stddevs, count, self.expected_batch),
+            ]
 
         noisy = ops.cond(
             self.iterations < ops.cast(self.budget, self.iterations.dtype),
             release,
             lambda: [*(ops.zeros_like(gradient) for gradient in gradients), *state],
         )
-        for i, gradient in zip(released, noisy[: len(released)], strict=True):
+        for i, gradient in zip(present, noisy[: len(present)], strict=True):
             grads[i] = gradient
-        for variable, value in zip(self.strategy_state, noisy[len(released) :], strict=True):
+        for variable, value in zip(self.strategy_state, noisy[len(present) :], strict=True):
             variable.assign(value)
         super().apply(grads, trainable_variables)
 
@@ -179,12 +182,12 @@ class PrivateOptimizer:
         self.hold([np.asarray(store[k]) for k in names])
 
 
-def _add_noise(gradients, deviations, key):
+def _add_noise(gradients, noise_stddevs, key):
     """Adds one draw of noise, cut into pieces: the pieces of one draw cannot share bits."""
     sizes = [int(np.prod(gradient.shape)) for gradient in gradients]
     noise, start, noisy = backend.normal(sum(sizes), key), 0, []
-    for gradient, deviation, size in zip(gradients, deviations, sizes, strict=True):
-        noisy.append(gradient + deviation * ops.reshape(noise[start : start + size], gradient.shape))
+    for gradient, stddev, size in zip(gradients, noise_stddevs, sizes, strict=True):
+        noisy.append(gradient + stddev * ops.reshape(noise[start : start + size], gradient.shape))
         start += size
     return noisy
 
@@ -192,7 +195,7 @@ def _add_noise(gradients, deviations, key):
 _REFUSED = {
     "gradient_accumulation_steps": (
         "Keras' gradient accumulation would add noise once per part of a batch instead of once per update. "
-        "Use a larger `batch_size` with `fit(physical_batch_size=...)`."
+        "Use a larger `batch_size` with `fit(microbatch_size=...)`."
     ),
     "use_ema": (
         "Keras' moving average of the weights reads them before they are projected, so the average breaks "
@@ -212,7 +215,7 @@ def private(optimizer_class: type) -> type:
         optimizer_class: A subclass of `keras.optimizers.Optimizer`.
 
     Returns:
-        A subclass of it, registered for Keras serialisation, whose `apply` adds calibrated noise and
+        A subclass of it, registered for Keras serialization, whose `apply` adds calibrated noise and
         enforces the budget. `DP_Model.compile` calls this; one needs it only for an optimizer class of
         one's own that is to be loaded from a file.
 
@@ -235,8 +238,8 @@ def private(optimizer_class: type) -> type:
             "optimizer inside it."
         )
     name = f"Private{optimizer_class.__name__}"
-    made = type(name, (PrivateOptimizer, optimizer_class), {"__doc__": PrivateOptimizer.__doc__})
-    return keras.saving.register_keras_serializable(package="lipdp", name=name)(made)
+    private_class = type(name, (PrivateOptimizer, optimizer_class), {"__doc__": PrivateOptimizer.__doc__})
+    return keras.saving.register_keras_serializable(package="lipdp", name=name)(private_class)
 
 
 def as_private(identifier: Any) -> PrivateOptimizer:
@@ -248,7 +251,7 @@ def as_private(identifier: Any) -> PrivateOptimizer:
     config = optimizer.get_config()
     config.pop("name", None)
     if isinstance(config.get("learning_rate"), dict):
-        config["learning_rate"] = optimizer._learning_rate
+        config["learning_rate"] = _keras.learning_rate(optimizer)
     return cls(**config)
 
 

@@ -180,7 +180,7 @@ def _fit(options, recipe, dataset, plan):
             delta=plan.delta,
             strategy=recipe.strategy(),
             accountant=options.accountant,
-            physical_batch_size=physical,
+            microbatch_size=physical,
             training_metrics=options.training_metrics,
             seed=options.seed,
             sampling=options.sampling,

@@ -1,5 +1,6 @@
 """Diffusion models that train with differential privacy."""
 
+import dataclasses
 from typing import Any
 
 import keras
@@ -109,7 +110,7 @@ class DiffusionModel(DP_Model):
             validation_data: `(x, y)`, or `(x,)` without classes.
             callbacks: as in Keras.
             seed: see `DP_Model.fit`.
-            **kwargs: `epochs`, `batch_size`, `epsilon`, `delta`, `physical_batch_size`, ...
+            **kwargs: `epochs`, `batch_size`, `epsilon`, `delta`, `microbatch_size`, ...
 
         Returns:
             A `History`.
@@ -219,13 +220,18 @@ class DiffusionModel(DP_Model):
                 f"A diffusion model needs a strategy that clips. Received: strategy={strategy.name!r}. Use 'dpsgd', "
                 "'adaclip' or an object of lipdp.strategies."
             )
-        config = strategy.get_config()
-        if config["augmentation"] is not None or config["views"] not in (1, self.noise_multiplicity):
+        if not isinstance(strategy, strategies.PerExample):
+            raise ValueError(
+                f"Strategy {strategy.name!r} remembers gradient norms, which here change with the noise of a copy. "
+                "Use 'dpsgd', 'adaclip' or an object of lipdp.strategies that clips."
+            )
+        copies, augmentation = strategy.augmentation_multiplicity, strategy.augmentation
+        if augmentation is not None or copies not in (1, self.noise_multiplicity):
             raise ValueError(
                 "The copies of an example differ by their noise: set `noise_multiplicity` on the model. Received: "
-                f"views={config['views']!r}, augmentation={config['augmentation']!r}."
+                f"augmentation_multiplicity={copies!r}, augmentation={augmentation!r}."
             )
-        return type(strategy).from_config({**config, "views": self.noise_multiplicity})
+        return dataclasses.replace(strategy, augmentation_multiplicity=self.noise_multiplicity)
 
     def _data(self, x, y=None):
         """What the model takes: `x` or `(x, labels)`, and labels that nobody looks at."""

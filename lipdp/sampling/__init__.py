@@ -2,7 +2,7 @@
 
 from lipdp.accounting.schemes import Sampling
 from lipdp.sampling.arrays import as_arrays, split
-from lipdp.sampling.batches import Batches, Layout
+from lipdp.sampling.batches import Batches, PaddedSize, take_rows
 from lipdp.sampling.epochs import EpochSampler
 from lipdp.sampling.fixed_size import FixedSizeSampler
 from lipdp.sampling.poisson import PoissonSampler, noise_key
@@ -13,7 +13,7 @@ __all__ = [
     "Batches",
     "EpochSampler",
     "FixedSizeSampler",
-    "Layout",
+    "PaddedSize",
     "PoissonSampler",
     "Proposal",
     "Sampling",
@@ -25,4 +25,5 @@ __all__ = [
     "proposal_rng",
     "split",
     "statistics_rng",
+    "take_rows",
 ]
