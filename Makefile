@@ -24,6 +24,7 @@ test-all: $(STAMP) lint
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/mypy
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)

@@ -131,7 +131,7 @@ def test_train_on_a_table_of_ones_own(tmp_path, capsys):
 def test_without_held_out_rows_nothing_is_measured(tmp_path, capsys):
     words = ["train", "--dataset", table(tmp_path / "t.csv"), "--noise-multiplier", "2", "--epochs", "1"]
     assert main([*words, "--output", str(tmp_path / "run"), "--verbose", "0"]) == 0
-    assert "accuracy not measured: nothing was held out" in capsys.readouterr().out
+    assert "accuracy not measured: no examples were held out" in capsys.readouterr().out
     assert set(folders.read(tmp_path / "run").history[0]) == {"epoch", "epsilon"}
     assert "held out no examples" in refusal(capsys, "certify", str(tmp_path / "run"))
 
@@ -205,9 +205,9 @@ def test_epsilon_and_calibrate_agree(capsys):
         ("train --dataset digits --epsilon 1 --delta 1.5", "`delta` must be a number in (0, 1)"),
         ("train --dataset digits --epsilon 1 --batch-size 9999", "larger than the data"),
         ("train --dataset digits --epsilon 1 --epochs 0", "`epochs` must be a positive integer. Received: epochs=0"),
-        ("train --dataset digits --epsilon 1 --seed -1", "seed is out of range"),
+        ("train --dataset digits --epsilon 1 --seed -1", "`seed` must be an integer from 0 to 4294967295"),
         ("train --dataset digits --epsilon 1 --learning-rate -3", "`learning_rate` must be a finite number above 0"),
-        ("train --dataset digits --epsilon 1 --radii -1", "radius is out of range"),
+        ("train --dataset digits --epsilon 1 --radii -1", "`radii` must be a finite number of at least 0"),
         ("train --dataset digits --epsilon 1 --label y", "Only a .csv file has a label column"),
         ("train --dataset digits --epsilon 1 --validation-split 2", "outside (0, 1)"),
         ("train --dataset digits --epsilon 1e9", "needs no noise at all"),
@@ -310,7 +310,7 @@ def test_help_and_version_are_answers(capsys):
     assert main(["--help"]) == 0
     assert "train a private classifier" in capsys.readouterr().out
     assert main(["train", "--help"]) == 0
-    assert "nothing is standardised" in " ".join(capsys.readouterr().out.split())
+    assert "nothing is standardized" in " ".join(capsys.readouterr().out.split())
     assert main(["--version"]) == 0
     assert lipdp.__version__ in capsys.readouterr().out
 
@@ -400,7 +400,7 @@ def test_training_with_another_sampler(capsys, tmp_path):
         ("plan --epsilon 1 --epochs 1 --batch-size 10", "required: --num-examples"),
         ("plan --num-examples 100 --epsilon 1 --epochs 1 --batch-size 10 --sampler balls_in_bins", "invalid choice"),
         ("epsilon --noise-multiplier 1 --sampling-probability 0.1 --updates 9 --sampler truncated_poisson",
-         "num_examples is missing"),
+         "`num_examples` must be given"),
         ("epsilon --noise-multiplier 1 --sampling-probability 0.1 --updates 9 --examples-per-person 0", "positive int"),
     ],
 )  # fmt: skip
