@@ -35,6 +35,7 @@ def test_examples_run(name):
     assert doctest.testmod(module, optionflags=flags).failed == 0
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize(
     "package",
     ["layers", "losses", "models", "bounds", "accounting", "strategies", "sampling", "norms", "diffusion"],
@@ -47,6 +48,7 @@ def test_public_names_are_documented(package):
             assert value.__doc__, f"lipdp.{package}.{name} has no docstring"
 
 
+@pytest.mark.backend_free
 def test_layers_and_losses_state_their_guarantee():
     for module in (lipdp.layers, lipdp.losses):
         for name, value in vars(module).items():
@@ -55,6 +57,7 @@ def test_layers_and_losses_state_their_guarantee():
                 assert "Guarantee" in value.__doc__, name
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize(("page", "count"), [("README.md", 2), ("docs/accounting.md", 3)])
 def test_numbers_in_comments(page, count):
     found = re.findall(r"^(accounting\.\w+\(.*\))\s+# ([\d.]+)$", (ROOT / page).read_text(), flags=re.MULTILINE)
@@ -104,6 +107,7 @@ def test_snippets_run(page, monkeypatch):
         exec(compile(block, page, "exec"), names)
 
 
+@pytest.mark.backend_free
 def test_command_lines_are_understood():
     from lipdp.cli import parser
 
@@ -202,6 +206,7 @@ def test_notebook_runs(path):
     NotebookClient(notebook, timeout=600, kernel_name="python3", resources={"metadata": {"path": ROOT}}).execute()
 
 
+@pytest.mark.backend_free
 def test_no_framework_outside_of_the_backend():
     for path in (ROOT / "lipdp").rglob("*.py"):
         if path.parent.name == "backend":
@@ -213,6 +218,7 @@ def test_no_framework_outside_of_the_backend():
                 assert name.split(".")[0] not in ("tensorflow", "jax", "torch"), f"{path.name} imports {name}"
 
 
+@pytest.mark.backend_free
 def test_result_tables_come_from_the_results(monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     tables = importlib.import_module("tables")
@@ -236,6 +242,7 @@ def test_the_layer_of_the_documents_holds_its_bounds():
     assert lipdp.export(model).count_params() == 16
 
 
+@pytest.mark.backend_free
 def test_layer_table_comes_from_the_results(monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     tightness = importlib.import_module("tightness")
