@@ -36,3 +36,5 @@ in_turn = _capture.in_turn
 local_gradients = _capture.local_gradients
 probe = _capture.probe
 ImportanceStep = _importance.ImportanceStep
+
+__all__ = sorted(name for name, value in globals().items() if callable(value))
