@@ -161,8 +161,8 @@ class Run:
             if accountant != present:
                 raise ValueError(
                     "Order and budget of a filter are fixed before the first release. Received: "
-                    f"accountant={request['accountant']!r} after {self.ledger.updates} updates. Use accountant='filter' "
-                    "for the one there is, or a new model."
+                    f"accountant={request['accountant']!r} after {self.ledger.updates} updates. Use "
+                    "accountant='filter' for the one there is, or a new model."
                 )
             self._refuse_other_unit(sampling)
         wish, delta = request["epsilon"], request["delta"]

@@ -12,6 +12,7 @@ from scipy import stats
 
 import lipdp
 from lipdp import data, privacy, sampling, strategies
+from lipdp.accounting import Sampling
 from lipdp.models import plain
 from lipdp.privacy import ledger
 from lipdp.strategies import DPIS
@@ -294,7 +295,7 @@ def test_no_released_sum_exceeds_the_budget(monkeypatch, noise):
     strategy = DPIS(clip_scale=1.0, count_noise=8.0)
     model.fit(*blobs(), epochs=2, steps_per_epoch=4, epsilon=1.0, strategy=strategy, **FIT)
     assert 0.99 <= model.privacy.spent() <= 1.0 == model.privacy.epsilon()
-    assert all(0 < r.sampling_probability <= 1 for r in model.run.ledger.entries)
+    assert all(0 < r.sampling.sampling_probability <= 1 for r in model.run.ledger.entries)
 
 
 @pytest.mark.backend_free
@@ -462,12 +463,10 @@ def test_the_statement_in_every_format():
 def numbers(*plans):
     """What a ledger of plans says about N; a plan is strategy, N, and whether N is a noisy count."""
     book = ledger.Ledger()
-    base = dict(
-        sampling_probability=0.05, noise_multiplier=2.0, batch_size=50, sensitivity=0.1, noise_allocation="global"
-    )
+    base = dict(noise_multiplier=2.0, sensitivity=0.1, noise_allocation="global")
     for strategy, size, private in plans:
         for kind in (("count",) if private else ()) + (("norm_sum",) if strategy == "dpis" else ()) + ("gradient",):
-            book.charge(ledger.Release(kind=kind, num_examples=size, strategy=strategy, **base))
+            book.charge(ledger.Release(sampling=Sampling().bind(size, 50), kind=kind, strategy=strategy, **base))
     adaptive = any(strategy == "dpis" for strategy, *_ in plans)
     found = privacy.Privacy(book, DELTA, "rdp_order:8.0:400.0:1e-05" if adaptive else "pld")
     words = " ".join(found.statement().split())
