@@ -4,6 +4,7 @@ import functools
 import importlib.metadata
 import math
 import warnings
+from typing import Any
 
 from lipdp.accounting import accountant
 from lipdp.accounting.rdp import LARGEST_NOISE, SMALLEST_NOISE
@@ -24,7 +25,7 @@ class AutodpAccountant(accountant.Accountant):
 
     name = "autodp"
 
-    def epsilon(self, mechanisms, delta, rough=False):
+    def epsilon(self, mechanisms: Any, delta: float, rough: bool = False) -> float:
         """Returns epsilon; see the class. ValueError for other samplers, or without autodp."""
         if not mechanisms:
             return 0.0
@@ -41,7 +42,7 @@ class AutodpAccountant(accountant.Accountant):
             value = transformers.Composition()(parts, [m.count for m in mechanisms]).get_approxDP(delta)
         return float(value) if math.isfinite(value) else math.inf
 
-    def describe(self, mechanisms, delta):
+    def describe(self, mechanisms: Any, delta: float) -> dict[str, Any]:
         """Returns name, library, version and settings."""
         version = importlib.metadata.version("autodp")
         return {"name": self.name, "library": "autodp", "version": version, "settings": "RDP, improved bound"}

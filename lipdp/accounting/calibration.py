@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Iterable
+from typing import Any
 
 from scipy import optimize
 
@@ -28,7 +29,7 @@ def calibrate(
     accountant: str | Accountant = "pld",
     spent: Iterable[Mechanism] = (),
     sampler: str | Sampling = "poisson",
-    **settings,
+    **settings: Any,
 ) -> float:
     """Returns the noise multiplier that spends a budget.
 
@@ -96,7 +97,7 @@ def max_updates(
     accountant: str | Accountant = "pld",
     spent: Iterable[Mechanism] = (),
     sampler: str | Sampling = "poisson",
-    **settings,
+    **settings: Any,
 ) -> int:
     """Returns how many updates a budget allows.
 

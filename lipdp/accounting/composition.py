@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Iterable
+from typing import Any
 
 from lipdp import checks
 from lipdp.accounting.accountant import Accountant, get_accountant
@@ -57,7 +58,7 @@ def epsilon(
     delta: float,
     accountant: str | Accountant = "pld",
     sampler: str | Sampling = "poisson",
-    **settings,
+    **settings: Any,
 ) -> float:
     """Returns epsilon of a training run.
 

@@ -24,10 +24,10 @@ class SampledGaussian:
     z: float
     add: bool
 
-    def curve(self, epsilon):
+    def curve(self, epsilon: np.ndarray) -> np.ndarray:
         return gaussian.hockey_stick(epsilon, sampling_probability=self.q, noise_multiplier=self.z, add=self.add)
 
-    def losses(self):
+    def losses(self) -> tuple[float, float]:
         return gaussian.loss_range(self.q, self.z, self.add)
 
 
@@ -40,10 +40,10 @@ class GaussianMixture:
     z: float
     add: bool
 
-    def curve(self, epsilon):
+    def curve(self, epsilon: np.ndarray) -> np.ndarray:
         return mixture.hockey_stick(epsilon, self.shifts, self.weights, self.z, self.add)
 
-    def losses(self):
+    def losses(self) -> tuple[float, float]:
         return mixture.loss_range(self.shifts, self.weights, self.z, self.add)
 
 
@@ -54,7 +54,7 @@ class SampledReplacement:
     q: float
     z: float
 
-    def curve(self, epsilon):
+    def curve(self, epsilon: np.ndarray) -> np.ndarray:
         q, z = self.q, self.z
         e = np.abs(epsilon)
         # With u = e^(x / z^2) and g = e^(-1 / (2 z^2)): the loss is e where q g u^2 - (1 - q)(E - 1) u - E q g = 0.
@@ -76,7 +76,7 @@ class SampledReplacement:
         # Symmetric pair: H(-e) = e^-e H(e) + 1 - e^-e, whose last part is the trivial one.
         return np.where(epsilon < 0.0, np.exp(-e), 1.0) * value
 
-    def losses(self):
+    def losses(self) -> tuple[float, float]:
         far = 1.0 + gaussian.TAIL * self.z
         up = np.logaddexp(_log(1.0 - self.q), math.log(self.q) + (2.0 * far - 1.0) / (2.0 * self.z**2))
         down = np.logaddexp(_log(1.0 - self.q), math.log(self.q) - (2.0 * far + 1.0) / (2.0 * self.z**2))
@@ -89,10 +89,10 @@ class Largest:
 
     pairs: tuple
 
-    def curve(self, epsilon):
+    def curve(self, epsilon: np.ndarray) -> np.ndarray:
         return functools.reduce(np.maximum, (pair.curve(epsilon) for pair in self.pairs))
 
-    def losses(self):
+    def losses(self) -> tuple[float, float]:
         ranges = [pair.losses() for pair in self.pairs]
         return min(low for low, _ in ranges), max(high for _, high in ranges)
 
@@ -104,7 +104,7 @@ class Revealed:
     weights: tuple[float, ...]
     pairs: tuple
 
-    def curve(self, epsilon):
+    def curve(self, epsilon: np.ndarray) -> np.ndarray:
         return sum(w * pair.curve(epsilon) for w, pair in zip(self.weights, self.pairs, strict=True))
 
     losses = Largest.losses

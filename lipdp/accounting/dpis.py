@@ -1,5 +1,7 @@
 """The budget of importance sampling (DPIS): one RDP order fixed in advance, noise solved anew in every epoch."""
 
+from collections.abc import Iterable, Sequence
+
 from lipdp import checks
 from lipdp.accounting.filter import Filter, check_order, conversion
 from lipdp.accounting.least_noise import best_order, least_noise, noise_of_run
@@ -93,7 +95,7 @@ class ImportanceFilter:
         count_noise: float | None = None,
         clip_sum_noise: float | None = None,
         order: float | None = None,
-        spent=(),
+        spent: Iterable[Mechanism] = (),
     ):
         self._arguments = {
             "epsilon": epsilon,
@@ -247,7 +249,7 @@ class ImportanceFilter:
         """Returns what changes during the run, as JSON-serializable values: `num_examples`, `order` and the rest."""
         return {name.lstrip("_"): getattr(self, name) for name in _STATE}
 
-    def resume(self, state: dict, charged) -> None:
+    def resume(self, state: dict, charged: Sequence[Mechanism]) -> None:
         """Goes on from `state`, after everything in `charged`, the mechanisms of the ledger."""
         for name in _STATE:
             setattr(self, name, state[name.lstrip("_")])

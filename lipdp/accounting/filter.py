@@ -1,6 +1,7 @@
 """The privacy filter: one RDP order and one budget fixed in advance, noise and length chosen on the way."""
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -75,12 +76,12 @@ class Filter(accountant.Accountant):
                 raise accountant.unsupported(_ADAPTIVE if self.covers_adaptive else _FILTER, mechanism)
         return sum(mechanism.count * rdp.at_order(rdp.kind(mechanism), self.order) for mechanism in mechanisms)
 
-    def epsilon(self, mechanisms, delta, rough=False):
+    def epsilon(self, mechanisms: tuple[Mechanism, ...], delta: float, rough: bool = False) -> float:
         """Returns what is spent so far."""
         spent = self.rdp(mechanisms)
         return max(0.0, spent + conversion(self.order, delta)) if spent else 0.0
 
-    def guarantee(self, mechanisms, delta):
+    def guarantee(self, mechanisms: tuple[Mechanism, ...], delta: float) -> float:
         """Returns the budget, which holds when choices were made on the way; infinity where more was spent."""
         spent = self.rdp(mechanisms)
         if self.budget is None or not mechanisms:
@@ -91,7 +92,7 @@ class Filter(accountant.Accountant):
         budget = self.budget if delta == self.delta else self.rdp_budget + conversion(self.order, delta)
         return max(0.0, budget, spent + conversion(self.order, delta))
 
-    def describe(self, mechanisms, delta):
+    def describe(self, mechanisms: tuple[Mechanism, ...], delta: float) -> dict[str, Any]:
         """Returns name, library, version and settings."""
         fixed = f"the order {self.order:g}" + ("" if self.budget is None else f" and the budget {self.budget:g}")
         name, settings = _FILTER, f"RDP at {fixed}, both fixed in advance"

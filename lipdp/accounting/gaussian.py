@@ -1,6 +1,7 @@
 """The Gaussian mechanism: exact epsilon without sampling, privacy loss distribution with sampling."""
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 from scipy import optimize, special
@@ -11,7 +12,7 @@ from lipdp.accounting.loss_distribution import LossDistribution
 TAIL = -float(special.ndtri_exp(-50.0 - math.log(2.0)))
 
 
-def hockey_stick(epsilon: np.ndarray, *, sampling_probability: float, noise_multiplier: float, add: bool):
+def hockey_stick(epsilon: np.ndarray, *, sampling_probability: float, noise_multiplier: float, add: bool) -> np.ndarray:
     """Returns delta(epsilon) of one sampled Gaussian, less 1 - e^epsilon where epsilon < 0.
 
     What is subtracted is the trivial part of delta. What is left is of the order of the sampling rate, so
@@ -76,7 +77,7 @@ def between(low: np.ndarray, high: np.ndarray, z: float) -> np.ndarray:
     return special.ndtr(b) - special.ndtr(a)
 
 
-def loss_distribution(sampling_probability: float, noise_multiplier: float, step: float, add: bool):
+def loss_distribution(sampling_probability: float, noise_multiplier: float, step: float, add: bool) -> LossDistribution:
     """Returns the privacy loss of one sampled Gaussian, on the multiples of `step`.
 
     Args:
@@ -107,7 +108,9 @@ def loss_distribution(sampling_probability: float, noise_multiplier: float, step
     )
 
 
-def connect_dots(curve, lowest: float, highest: float, step: float) -> LossDistribution:
+def connect_dots(
+    curve: Callable[[np.ndarray], np.ndarray], lowest: float, highest: float, step: float
+) -> LossDistribution:
     """Returns the distribution, on the multiples of `step`, whose delta(epsilon) passes through a given curve.
 
     Args:

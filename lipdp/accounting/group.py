@@ -113,7 +113,7 @@ def vadhan_epsilon(
         return _vadhan_pld(size, one, delta) if size > 1 else compose([one], delta, "pld") * size
     if size <= 1 or not one.count:
         return compose([one], delta, "rdp") * size
-    orders, curve = get_accountant("rdp").curve((one,))
+    orders, curve = get_accountant("rdp").curve((one,))  # type: ignore[attr-defined]
     return min((_vadhan_rdp(size, a, rho, delta) for a, rho in zip(orders, curve, strict=True)), default=math.inf)
 
 

@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Iterable
 from operator import attrgetter
+from typing import Any
 
 from dp_accounting import dp_event
 
@@ -63,7 +64,12 @@ class Mechanism:
     ):
         if sampling is not None and sampler != "poisson":
             raise ValueError(f"`sampler` must be left out beside `sampling`. Received: sampler={sampler!r}.")
-        flat = {"relation": relation, "group_size": group_size, "num_examples": num_examples, "capacity": capacity}
+        flat: dict[str, Any] = {
+            "relation": relation,
+            "group_size": group_size,
+            "num_examples": num_examples,
+            "capacity": capacity,
+        }
         sampling = schemes.get(sampling_probability, sampler if sampling is None else sampling, **flat)
         if sampling.by_epoch and sampling.batch_size is None and sampling.sampling_probability != 1.0:
             raise ValueError(
@@ -82,7 +88,7 @@ class Mechanism:
         noise_multiplier: float | None = None,
         updates: int | None = None,
         sampler: str | Sampling = "poisson",
-        **settings,
+        **settings: Any,
     ) -> "Mechanism":
         """Returns the mechanism of a run of `updates` updates, from its first one.
 

@@ -10,7 +10,7 @@ from lipdp.accounting.gaussian import TAIL, between, log_odds
 _BLOCK = 1 << 15  # grid points per block of the Newton iteration: the work arrays stay in the cache
 
 
-def hockey_stick(epsilon: np.ndarray, shifts: tuple, weights: tuple, noise_multiplier: float, add: bool):
+def hockey_stick(epsilon: np.ndarray, shifts: tuple, weights: tuple, noise_multiplier: float, add: bool) -> np.ndarray:
     """Returns delta(epsilon) of one release, less 1 - e^epsilon where epsilon < 0.
 
     Args:

@@ -1,5 +1,7 @@
 """Planning a run: any one of epsilon, noise, epochs and batch size from the other three."""
 
+from typing import Any
+
 from lipdp import checks
 from lipdp.accounting.accountant import Accountant
 from lipdp.accounting.calibration import calibrate, max_updates
@@ -57,7 +59,7 @@ def solve(
     """
     size = checks.integer("num_examples", num_examples, minimum=1)
     delta = checks.delta(delta)
-    known = dict(zip(UNKNOWNS, (epsilon, noise_multiplier, epochs, batch_size), strict=True))
+    known: dict[str, Any] = dict(zip(UNKNOWNS, (epsilon, noise_multiplier, epochs, batch_size), strict=True))
     missing = [name for name, value in known.items() if value is None]
     if len(missing) != 1:
         raise ValueError(

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import importlib.metadata
 import math
+from typing import Any
 
 import numpy as np
 
@@ -23,7 +24,8 @@ _MOST_SINGLE, _MOST_COMPOSED = 1e6, 4e6  # grid points; a coarser grid is still 
 @functools.lru_cache(maxsize=32)
 def _single(pair, step: float) -> LossDistribution:
     """Returns the distribution of one release. Cached: another count only needs a self-composition."""
-    return gaussian.connect_dots(pair.curve, *pair.losses(), step)
+    low, high = pair.losses()
+    return gaussian.connect_dots(pair.curve, low, high, step)
 
 
 @functools.lru_cache(maxsize=256)
@@ -83,11 +85,11 @@ class PldAccountant(accountant.Accountant):
 
     name = "pld"
 
-    def epsilon(self, mechanisms, delta, rough=False):
+    def epsilon(self, mechanisms: tuple[Mechanism, ...], delta: float, rough: bool = False) -> float:
         """Returns epsilon; see the class. ValueError when delta is below 1e-11."""
         return max(self.both(mechanisms, delta, rough))
 
-    def both(self, mechanisms, delta, rough=False) -> tuple[float, float]:
+    def both(self, mechanisms: tuple[Mechanism, ...], delta: float, rough: bool = False) -> tuple[float, float]:
         """Returns epsilon where the first data set has the example (or group) and the second has not, and back."""
         if delta < SMALLEST_DELTA:
             raise ValueError(
@@ -114,7 +116,7 @@ class PldAccountant(accountant.Accountant):
             return first, first - lost
         return first, _epsilon(add, counts, delta) - lost
 
-    def discretization(self, mechanisms, delta) -> float:
+    def discretization(self, mechanisms: tuple[Mechanism, ...], delta: float) -> float:
         """Returns the grid step of the losses: 1, 2 or 5 times a power of ten.
 
         Connect-the-dots adds about step^2 / 6 to the variance of each loss, so the step follows the standard
@@ -135,7 +137,7 @@ class PldAccountant(accountant.Accountant):
         composed = 20.0 * math.sqrt(variance) / _MOST_COMPOSED
         return _round_down(max(step, single, composed))
 
-    def describe(self, mechanisms, delta):
+    def describe(self, mechanisms: tuple[Mechanism, ...], delta: float) -> dict[str, Any]:
         """Returns name, library, version and settings."""
         version = importlib.metadata.version("dp-accounting")
         if any(m.noise_multiplier < SMALLEST_NOISE for m in mechanisms):

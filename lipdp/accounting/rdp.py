@@ -5,6 +5,7 @@ import functools
 import importlib.metadata
 import logging
 import math
+from typing import Any
 
 import numpy as np
 from dp_accounting import dp_event, privacy_accountant
@@ -102,7 +103,9 @@ class RdpAccountant(accountant.Accountant):
 
     name = "rdp"
 
-    def curve(self, mechanisms, orders=ORDERS) -> tuple[tuple[float, ...], np.ndarray]:
+    def curve(
+        self, mechanisms: tuple[Mechanism, ...], orders: tuple[float, ...] = ORDERS
+    ) -> tuple[tuple[float, ...], np.ndarray]:
         """Returns the orders, and the RDP of all `mechanisms` together at each of them."""
         for mechanism in mechanisms:
             if not supports(mechanism):
@@ -112,7 +115,7 @@ class RdpAccountant(accountant.Accountant):
         singles = ((m.count, single(kind(m), orders)) for m in mechanisms)
         return orders, sum((count * curve for count, curve in singles), np.zeros(len(orders)))
 
-    def epsilon(self, mechanisms, delta, rough=False):
+    def epsilon(self, mechanisms: tuple[Mechanism, ...], delta: float, rough: bool = False) -> float:
         """Returns epsilon; see the class. ValueError for what RDP has no bound for."""
         orders, total = self.curve(mechanisms, _ROUGH_ORDERS if rough else ORDERS)
         if not mechanisms:
@@ -121,7 +124,7 @@ class RdpAccountant(accountant.Accountant):
             return math.inf
         return float(rdp_privacy_accountant.compute_epsilon(orders, total, delta)[0])
 
-    def describe(self, mechanisms, delta):
+    def describe(self, mechanisms: tuple[Mechanism, ...], delta: float) -> dict[str, Any]:
         """Returns name, library, version and settings."""
         version = importlib.metadata.version("dp-accounting")
         settings = f"best of {len(ORDERS)} orders from {min(ORDERS)} to {max(ORDERS)}"

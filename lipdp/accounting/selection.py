@@ -1,6 +1,7 @@
 """The cost of a hyper-parameter search: repeat and select."""
 
 import math
+from typing import Any
 
 import numpy as np
 from dp_accounting.rdp import rdp_privacy_accountant
@@ -20,7 +21,7 @@ def search_epsilon(
     runs: float,
     distribution: str = "geometric",
     sampler: str | Sampling = "poisson",
-    **settings,
+    **settings: Any,
 ) -> float:
     """Returns epsilon of a hyper-parameter search: a random number of runs, of which only the best is kept.
 
@@ -61,7 +62,7 @@ def search_epsilon(
     one = Mechanism.of_updates(sampling_probability, noise_multiplier, updates, sampler, **settings)
     if not one.count:
         return 0.0
-    orders, curve = get_accountant("rdp").curve((one,))
+    orders, curve = get_accountant("rdp").curve((one,))  # type: ignore[attr-defined]
     if not np.isfinite(curve).any():
         return math.inf
     selected = (_geometric if distribution == "geometric" else _poisson)(np.asarray(orders), curve, mean)

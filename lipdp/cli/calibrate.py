@@ -1,14 +1,16 @@
 """`lipdp calibrate`: the noise that a budget asks for. Needs neither Keras nor a framework."""
 
+import argparse
+
 from lipdp import accounting
 from lipdp.cli import output
-from lipdp.cli.planned import facts, planned, whom
+from lipdp.cli.schedule import exception, schedule, to_json
 from lipdp.report import numbers
 
 
-def run(options, argv) -> None:
+def run(options: argparse.Namespace, argv: list[str]) -> None:
     """Writes the noise multiplier for `options`."""
-    sampling, updates = planned(options)
+    sampling, updates = schedule(options)
     shared = {"delta": options.delta, "accountant": options.accountant}
     noise = accounting.calibrate(epsilon=options.epsilon, sampler=sampling, updates=updates, **shared)
     mechanism = accounting.Mechanism.of_updates(None, noise, updates, sampling)
@@ -21,12 +23,12 @@ def run(options, argv) -> None:
                 "budget": options.epsilon,
                 "updates": updates,
                 "delta": options.delta,
-                **facts(sampling),
+                **to_json(sampling),
                 "accountant": accounting.describe([mechanism], **shared),
             }
         )
         return
     output.write(
-        f"noise multiplier {noise:g}: epsilon {numbers.up(spent)} at delta {options.delta:g} after {updates} updates "
-        f"({options.accountant}{whom(sampling)})"
+        f"noise multiplier {noise:g}: epsilon {numbers.epsilon(spent)} at delta {options.delta:g} after {updates} "
+        f"updates ({options.accountant}{exception(sampling)})"
     )

@@ -1,24 +1,26 @@
 """`lipdp epsilon`: what a training run costs. Needs neither Keras nor a framework."""
 
+import argparse
+
 from lipdp import accounting
 from lipdp.cli import output
-from lipdp.cli.planned import facts, planned, whom
+from lipdp.cli.schedule import exception, schedule, to_json
 from lipdp.report import numbers
 
 
-def run(options, argv) -> None:
+def run(options: argparse.Namespace, argv: list[str]) -> None:
     """Writes the epsilon of `options`."""
-    sampling, updates = planned(options)
+    sampling, updates = schedule(options)
     mechanism = accounting.Mechanism.of_updates(None, options.noise_multiplier, updates, sampling)
     value = accounting.compose([mechanism], options.delta, options.accountant)
     if options.json:
-        arguments = {"noise_multiplier": options.noise_multiplier} | facts(sampling)
+        arguments = {"noise_multiplier": options.noise_multiplier} | to_json(sampling)
         how = accounting.describe([mechanism], options.delta, options.accountant)
         output.write_json(
             {"epsilon": value, "delta": options.delta, **arguments, "updates": updates, "accountant": how}
         )
         return
     output.write(
-        f"epsilon {numbers.up(value)} at delta {options.delta:g} after {updates} updates ({options.accountant}"
-        f"{whom(sampling)})"
+        f"epsilon {numbers.epsilon(value)} at delta {options.delta:g} after {updates} updates ({options.accountant}"
+        f"{exception(sampling)})"
     )

@@ -11,8 +11,8 @@ _TRAIN = """Train a differentially private, robustness-certified classifier and 
 
 Files: .npz holds x, y or x_train, y_train[, x_test, y_test]; .csv has a header, numeric features and one
 column of classes. 8-bit images are divided by the constant 255. The features of a table are taken as they are
-and each row is clipped to an L2 norm (--input-norm): nothing is standardized by the private data, since means
-and deviations would have to be paid for. Ranges that are public go into --feature-ranges. The list of
+and each row is clipped to an L2 norm (--input-norm): nothing is standardized with the private data, since means
+and standard deviations would cost privacy. Public ranges go into --feature-ranges. The list of
 classes and the number of rows are treated as public."""
 
 _DIFFUSION = """With --task diffusion: a generative model of labelled images, trained with DP-SGD; lipdp sample draws
@@ -22,9 +22,9 @@ from it. --preset, --multiplicity and --clip-norm are its own options; --recipe,
 _RANGES = """JSON file of PUBLIC ranges of a table's columns, as {"age": [0, 120]}, mapped to [-1, 1]; never
 computed from the private rows"""
 
-_SAMPLING = """how batches are drawn, charged as what it is; default: poisson. shuffle and fixed_order are not
+_SAMPLING = """how batches are drawn, and accounted for; default: poisson. shuffle and fixed_order are not
 amplified"""
-_PERSON = "state epsilon for a person with at most so many rows; default: 1"
+_PERSON = "state epsilon for a person with at most K rows; default: 1"
 
 
 class Finished(Exception):
@@ -149,7 +149,7 @@ def _train(parser):
         help="also log loss and accuracy on the private data: NOT private",
     )
     add("--radii", type=float, nargs="+", metavar="R", help="default: 0.1 0.5 1.0")
-    add("--seed", type=int, help="repeatable, but only private towards people who do not know it")
+    add("--seed", type=int, help="repeatable; epsilon then holds only against people who do not know the seed")
     add("--output", metavar="DIR", help="run folder, new or empty; default: runs/<dataset>-<time>")
     add("--overwrite", action="store_true", help="replace an earlier run in --output")
     add(

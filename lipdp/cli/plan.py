@@ -1,5 +1,6 @@
 """`lipdp plan`: any one of budget, noise, epochs and batch size from the others, with tables and plots."""
 
+import argparse
 import json
 import pathlib
 
@@ -8,7 +9,7 @@ from lipdp.cli import output
 from lipdp.report import numbers, planning
 
 
-def run(options, argv) -> None:
+def run(options: argparse.Namespace, argv: list[str]) -> None:
     """Writes the plan of `options`, and into `options.output` its plots."""
     shared = {
         "num_examples": options.num_examples,
@@ -34,14 +35,14 @@ def _lines(plan, shared, tables, budget, signal, written):
     person = shared["examples_per_person"]
     whom = "" if person == 1 else f" for a person with at most {person} examples"
     yield (
-        f"epsilon {numbers.up(plan['epsilon'])} at delta {plan['delta']:g}{whom}: noise multiplier "
+        f"epsilon {numbers.epsilon(plan['epsilon'])} at delta {plan['delta']:g}{whom}: noise multiplier "
         f"{plan['noise_multiplier']:g}, {plan['epochs']} epochs ({plan['updates']} updates), expected batch size "
         f"{plan['batch_size']} of {shared['num_examples']} ({shared['sampler']}, {shared['accountant']})"
     )
     yield f"found: {plan['found'].replace('_', ' ')}"
     yield ""
     yield f"{'epochs':>10}  {'epsilon':>10}"
-    yield from (f"{epochs:>10}  {numbers.up(epsilon):>10}" for epochs, epsilon in tables["epochs"])
+    yield from (f"{epochs:>10}  {numbers.epsilon(epsilon):>10}" for epochs, epsilon in tables["epochs"])
     yield ""
     yield f"{'batch size':>10}  {'noise':>10}  for epsilon {budget:g} after {plan['epochs']} epochs"
     yield from (f"{size:>10}  {noise:>10.5g}" for size, noise in tables["batch_sizes"])

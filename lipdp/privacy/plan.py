@@ -132,7 +132,7 @@ class Plan:
 
     def to_dict(self) -> dict:
         """Returns the plan as JSON-serializable values, flat."""
-        values = self.sampling.to_dict() | vars(self) | {"accountant": self.accountant.name}
+        values = self.sampling.to_dict() | vars(self) | {"accountant": self.accountant.name}  # type: ignore[union-attr]
         del values["sampling"], values["sampling_probability"]
         return values
 

@@ -1,5 +1,7 @@
 """The sentences of the privacy statement, and what `fit` announces."""
 
+from typing import Any
+
 from lipdp.accounting import SCHEMES, round_up
 
 ONE = {
@@ -121,7 +123,7 @@ TRAINING_METRICS = (
 )
 
 
-def announcement(plan, updates: int) -> str:
+def announcement(plan: Any, updates: int) -> str:
     """Returns what `fit` says before `updates` updates of a plan: noise, budget and batches."""
     sampling = plan.sampling
     most = sampling.group_size
@@ -133,7 +135,7 @@ def announcement(plan, updates: int) -> str:
     )
 
 
-def importance_announcement(plan, updates: int) -> str:
+def importance_announcement(plan: Any, updates: int) -> str:
     """Returns the same for importance sampling, whose noise follows from what is released on the way."""
     return (
         f"Private training by importance sampling, noise multiplier at most about {plan.noise_multiplier:.5g}"

@@ -31,7 +31,9 @@ class PoissonSampler:
         True
     """
 
-    def __init__(self, num_examples: int, sampling_probability: float, seed: int | None = None, capacity=None):
+    def __init__(
+        self, num_examples: int, sampling_probability: float, seed: int | None = None, capacity: int | None = None
+    ):
         self.num_examples = num_examples
         self.sampling_probability = checks.probability("sampling_probability", sampling_probability)
         self.capacity = capacity

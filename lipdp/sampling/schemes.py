@@ -1,6 +1,7 @@
 """The sampler that draws what a `Sampling` says."""
 
 import os
+from typing import Any
 
 import numpy as np
 
@@ -10,7 +11,7 @@ from lipdp.sampling.fixed_size import FixedSizeSampler
 from lipdp.sampling.poisson import PoissonSampler
 
 
-def make_sampler(sampling: Sampling, seed: int | None = None, key: tuple[int, int] | None = None):
+def make_sampler(sampling: Sampling, seed: int | None = None, key: tuple[int, int] | None = None) -> Any:
     """Returns the object whose `draw(update)` gives the indices of an update.
 
     Args:
@@ -33,7 +34,8 @@ def make_sampler(sampling: Sampling, seed: int | None = None, key: tuple[int, in
 def epoch_key(seed: int | None) -> tuple[int, int]:
     """Returns the key of the permutations. It protects nobody: shuffling is charged without amplification."""
     entropy = int.from_bytes(os.urandom(32), "little") if seed is None else seed
-    return tuple(int(word) for word in np.random.SeedSequence([entropy, 2]).generate_state(2, np.uint64))
+    first, second = np.random.SeedSequence([entropy, 2]).generate_state(2, np.uint64)
+    return int(first), int(second)
 
 
 def get(identifier: str | Sampling) -> Sampling:

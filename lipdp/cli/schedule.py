@@ -1,12 +1,14 @@
-"""Sampling and number of updates, from whichever options describe them."""
+"""Sampling and number of updates of a run, from whichever options describe them."""
 
+import argparse
 import warnings
+from typing import Any
 
 from lipdp import checks
 from lipdp.accounting import Sampling, schemes
 
 
-def planned(options) -> tuple[Sampling, int]:
+def schedule(options: argparse.Namespace) -> tuple[Sampling, int]:
     """Returns the sampling and the number of updates.
 
     Args:
@@ -19,13 +21,13 @@ def planned(options) -> tuple[Sampling, int]:
     pair = (options.batch_size, options.num_examples)
     if (options.sampling_probability is None) == (pair == (None, None)) or (None in pair and pair != (None, None)):
         raise ValueError(
-            f"The sampling is not determined. Received: --sampling-probability {options.sampling_probability}, "
-            f"--batch-size {options.batch_size}, --num-examples "
+            "The sampling probability is not determined. Received: --sampling-probability "
+            f"{options.sampling_probability}, --batch-size {options.batch_size}, --num-examples "
             f"{options.num_examples}. Pass either the first one or both of the others."
         )
     if (options.updates is None) == (options.epochs is None):
         raise ValueError(
-            f"The length of the run is not determined. Received: --updates {options.updates}, --epochs "
+            f"The number of updates is not determined. Received: --updates {options.updates}, --epochs "
             f"{options.epochs}. Pass one of them."
         )
     persons = checks.integer("examples_per_person", options.examples_per_person, minimum=1)
@@ -44,9 +46,9 @@ def planned(options) -> tuple[Sampling, int]:
     return sampling, checks.integer("epochs", options.epochs, minimum=1) * sampling.updates_per_epoch
 
 
-def facts(sampling: Sampling) -> dict:
-    """Returns what the JSON output says of the sampling: more than the probability only where it is unusual."""
-    values = {"sampling_probability": sampling.sampling_probability}
+def to_json(sampling: Sampling) -> dict:
+    """Returns the sampling as the JSON output has it: the usual one by its probability alone."""
+    values: dict[str, Any] = {"sampling_probability": sampling.sampling_probability}
     if _is_usual(sampling):
         return values
     values |= {"sampler": sampling.name, "group_size": sampling.group_size}
@@ -54,8 +56,8 @@ def facts(sampling: Sampling) -> dict:
     return values | {name: value for name, value in sizes.items() if value is not None}
 
 
-def whom(sampling: Sampling) -> str:
-    """Returns for whom epsilon holds, where that is not the usual."""
+def exception(sampling: Sampling) -> str:
+    """Returns sampler, relation and person that epsilon holds for, where they are not the usual ones."""
     if _is_usual(sampling):
         return ""
     persons = f" of one person with at most {sampling.group_size} rows" * (sampling.group_size > 1)
