@@ -61,9 +61,7 @@ CALLS = {
     "epsilon poisson group": _epsilon(**SMALL, group_size=3),
     "epsilon truncated": _epsilon(**SMALL, sampler="truncated_poisson", capacity=70),
     "epsilon truncated tight": _epsilon(**SMALL, sampler="truncated_poisson", capacity=50),
-    "epsilon truncated replace": _epsilon(
-        **SMALL, sampler="truncated_poisson", capacity=60, relation="replace_one"
-    ),
+    "epsilon truncated replace": _epsilon(**SMALL, sampler="truncated_poisson", capacity=60, relation="replace_one"),
     "epsilon fixed size": _epsilon(**SMALL, sampler="fixed_size"),
     "epsilon fixed size zero out": _epsilon(**SMALL, sampler="fixed_size", relation="zero_out_one"),
     "epsilon fixed size add": _epsilon(**SMALL, sampler="fixed_size", relation="add_or_remove_one"),
