@@ -16,3 +16,4 @@ from lipdp.sampling.proposal import proposal_rng as proposal_rng
 from lipdp.sampling.proposal import statistics_rng as statistics_rng
 from lipdp.sampling.schemes import get as get
 from lipdp.sampling.schemes import make_sampler as make_sampler
+from lipdp.sampling.schemes import register as register
