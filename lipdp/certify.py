@@ -12,6 +12,8 @@ from numpy.typing import ArrayLike
 from lipdp import backend, bounds
 from lipdp.layers import Bias, SpectralDense
 
+__all__ = ["CertifiedAccuracy", "certified_accuracy", "lipschitz", "radii"]
+
 # Relative float32 error granted to a computed logit.
 _LOGIT_SLACK = 1e-5
 # Margin by which the metric, which sees neither the model nor its inputs, stays below `certified_accuracy`.

@@ -13,12 +13,13 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ or "PYTEST_XDIST_WORKER" in os.
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
     atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
 
-import keras
 import pytest
 
 
 @pytest.fixture(autouse=True)
 def _seeds():
+    import keras  # not in the process that only hands out tests
+
     keras.utils.set_random_seed(0)
 
 

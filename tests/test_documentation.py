@@ -182,11 +182,15 @@ def test_the_changelog_lists_every_renamed_name():
     assert not missing, missing
 
 
+# One notebook is enough on JAX; the one that trains for minutes runs in `make test-all`.
+NOTEBOOK_MARKS = {"01_quickstart": [], "07_diffusion": [pytest.mark.slow, pytest.mark.backend_free]}
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     "path",
     [
-        pytest.param(path, id=path.stem, marks=[] if path.stem.startswith("01") else pytest.mark.backend_free)
+        pytest.param(path, id=path.stem, marks=NOTEBOOK_MARKS.get(path.stem, pytest.mark.backend_free))
         for path in sorted((ROOT / "notebooks").glob("*.ipynb"))
     ],
 )

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import types
 
 import keras
 import pytest
@@ -29,6 +30,13 @@ def test_dir_shows_the_public_names():
         assert getattr(lipdp, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'DP_model'"):
         _ = lipdp.DP_model
+
+
+@pytest.mark.parametrize("name", [name for name in lipdp.__all__ if isinstance(getattr(lipdp, name), types.ModuleType)])
+def test_packages_list_their_public_names(name):
+    package = getattr(lipdp, name)
+    assert len(package.__all__) == len(set(package.__all__))
+    assert all(hasattr(package, name) for name in package.__all__)
 
 
 def test_a_moved_module_is_an_attribute_as_well():

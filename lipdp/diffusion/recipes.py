@@ -101,7 +101,7 @@ class Recipe:
                 "slim": True,
                 "patch_size": patch,
             }
-            network = unet(self.image_shape, self.num_classes, name="small", patch_size=patch, **options)
+            network = unet(self.image_shape, self.num_classes, name="small", **options)
         else:
             network = preset(self.network, self.num_classes)
         for layer in network.layers:

@@ -260,8 +260,8 @@ class Ledger:
         ledger = cls()
         for entry in content["entries"]:
             try:
+                checks.integer("count", current_keys(entry).get("count", 1), minimum=1)
                 release = Release.from_dict(entry)
-                checks.integer("count", release.count, minimum=1)
             except ValueError as error:
                 raise _refused(text, f"an entry is out of range: {error}") from error
             ledger._descriptions.append(dataclasses.replace(release, count=0))

@@ -10,6 +10,19 @@ from lipdp.strategies.clipping import PerExample as PerExample
 from lipdp.strategies.dpis import DPIS as DPIS
 from lipdp.strategies.dpsgd import DPSGD as DPSGD
 
+__all__ = [
+    "AdaCliP",
+    "Calibration",
+    "Clipless",
+    "DPIS",
+    "DPSGD",
+    "PerExample",
+    "RandomShift",
+    "Strategy",
+    "allocate",
+    "get",
+]
+
 _BY_NAME = {"clipless": Clipless, "dpsgd": DPSGD, "adaclip": AdaCliP, "dpis": DPIS}
 
 

@@ -88,7 +88,7 @@ class AdaCliP(PerExample):
     def noise_allocation(self) -> str:
         return f"in proportion to the transform of each {self.granularity} (sensitivity: of the first update)"
 
-    def initial_state(self, variables):
+    def initial_state(self, variables: Any) -> Any:
         """Means; weighted sums and weights of variances, in units of the first; last releases and their noise."""
         shapes = [tuple(v.shape) for v in variables]
         narrow = shapes if self.granularity == "coordinate" else [()] * len(shapes)
@@ -102,10 +102,10 @@ class AdaCliP(PerExample):
             *(np.full(shape, -1.0, "float32") for shape in narrow),
         ]
 
-    def noise_scales(self, state):
+    def noise_scales(self, state: Any) -> Any:
         return [b / self.clip_norm for b in self._transform(state)[1]]
 
-    def contributions(self, calibration, record, weight, state):
+    def contributions(self, calibration: Any, record: Any, weight: Any, state: Any) -> Any:
         means, widths = self._transform(state)
         norms = total_norm(record.squared_norms(center=means, inverse_scale=[1.0 / b for b in widths]))
         factors = clip_factors(norms, 1.0, weight)
@@ -113,10 +113,12 @@ class AdaCliP(PerExample):
         sums = record.weighted_sum(factors, ops.isfinite(norms))
         return [s - a * count for s, a in zip(sums, means, strict=True)], []
 
-    def average(self, sums, state, batch_size):
+    def average(self, sums: Any, state: Any, batch_size: Any) -> Any:
         return [a + s / batch_size for a, s in zip(self._transform(state)[0], sums, strict=True)]
 
-    def advance(self, calibration, state, released, noise_stddevs, count, batch_size):
+    def advance(
+        self, calibration: Any, state: Any, released: Any, noise_stddevs: Any, count: Any, batch_size: Any
+    ) -> Any:
         means, sums, weights, last, noises = _fifths(state)
         present = [ops.square(s) for s in self._stddevs(state)]
         narrow = (lambda t: t) if self.granularity == "coordinate" else ops.mean

@@ -101,11 +101,15 @@ class Strategy:
         """Returns factors on the noise of each variable, all 1 for the initial state; None when they never change."""
         return None
 
-    def advance(self, calibration, state: list, released: list, noise_stddevs: list, count, batch_size: int) -> list:
+    def advance(
+        self, calibration: Any, state: list, released: list, noise_stddevs: list, count: Any, batch_size: int
+    ) -> list:
         """Returns the next state, from what one update has released: post-processing."""
         return state
 
-    def microbatch(self, calibration, forward, state: list, index, secret, data: tuple, batch_size: int) -> tuple:
+    def microbatch(
+        self, calibration: Any, forward: Any, state: list, index: Any, secret: Any, data: tuple, batch_size: int
+    ) -> tuple:
         """Returns what one microbatch contributes to an update. Called inside the compiled step.
 
         Args:
@@ -128,7 +132,7 @@ class Strategy:
         return [s / batch_size for s in sums]
 
     def get_config(self) -> dict:
-        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}  # type: ignore[arg-type]
 
     @classmethod
     def from_config(cls, config: dict) -> Strategy:

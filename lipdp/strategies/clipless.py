@@ -90,13 +90,15 @@ class Clipless(Strategy):
         limits = (first, _LEAST, loss.exact_lipschitz(outputs) / first)
         return dataclasses.replace(calibration, count_noise_std=self._quantile.noise_std(batch_size), limits=limits)
 
-    def initial_state(self, variables):
+    def initial_state(self, variables: Any) -> Any:
         return [] if self.quantile is None else self._quantile.initial_state()
 
-    def noise_scales(self, state):
+    def noise_scales(self, state: Any) -> Any:
         return state[0] if state else None
 
-    def microbatch(self, calibration, forward, state, index, secret, data, batch_size):
+    def microbatch(
+        self, calibration: Any, forward: Any, state: Any, index: Any, secret: Any, data: Any, batch_size: Any
+    ) -> Any:
         x, y, weight = data
         loss = forward.model.loss
         limit = calibration.limits[0] * state[0] if state else None
@@ -114,10 +116,12 @@ class Clipless(Strategy):
         counts = [self._quantile.count(norms, limit, weight)] if state else []
         return (sums, counts, value), (x, y, y_pred, weight), updated
 
-    def average(self, sums, state, batch_size):
+    def average(self, sums: Any, state: Any, batch_size: Any) -> Any:
         return sums  # the loss is divided already, as in Keras' own step
 
-    def advance(self, calibration, state, released, noise_stddevs, count, batch_size):
+    def advance(
+        self, calibration: Any, state: Any, released: Any, noise_stddevs: Any, count: Any, batch_size: Any
+    ) -> Any:
         return [self._quantile.advance(state[0], count, batch_size, *calibration.limits[1:])] if state else state
 
 

@@ -1,6 +1,7 @@
 """Strategies that clip the gradient of each example: what they share, and what they refuse."""
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import keras
 from keras import ops
@@ -26,6 +27,10 @@ class PerExample(Strategy):
     """
 
     per_example = True
+    if TYPE_CHECKING:
+        clip_norm: Any
+        augmentation: Any
+        augmentation_multiplicity: int
     noise = renamed_property("noise", "noise_allocation")
     views = renamed_property("views", "augmentation_multiplicity")
 
@@ -41,7 +46,7 @@ class PerExample(Strategy):
         std = self.total_clip_norm / batch_size
         return Calibration((std,) * len(model.trainable_variables), std)
 
-    def contributions(self, calibration: Calibration, record, weight, state: list) -> tuple[list, list]:
+    def contributions(self, calibration: Calibration, record: Any, weight: Any, state: list) -> tuple[list, list]:
         """Returns the sums of the clipped gradients, one per trainable variable, and the counts to release beside them.
 
         Args:
@@ -52,7 +57,9 @@ class PerExample(Strategy):
         """
         raise NotImplementedError(f"{type(self).__name__} must implement `contributions`.")
 
-    def microbatch(self, calibration, forward, state, index, secret, data, batch_size):
+    def microbatch(
+        self, calibration: Any, forward: Any, state: Any, index: Any, secret: Any, data: Any, batch_size: Any
+    ) -> Any:
         x, y, weight = data
         shares, copies = weight, self.augmentation_multiplicity
         if copies > 1 or self.augmentation is not None:
@@ -80,7 +87,7 @@ class PerExample(Strategy):
         )
 
 
-def example_losses(model):
+def example_losses(model: keras.Model) -> Any:
     """Returns the function of targets and outputs that gives the loss of each row."""
     return lambda y_true, y_pred: losses.example_values(model.loss, y_true, y_pred)
 
@@ -97,12 +104,12 @@ def total_norm(squared: list) -> Any:
     return ops.sqrt(ops.maximum(sum(squared[1:], squared[0]), 0.0))
 
 
-def clip_factors(norms, clip_norm, weight):
+def clip_factors(norms: Sequence[float], clip_norm: Any, weight: Any) -> Any:
     """Returns `weight * min(1, clip_norm / norm)`, with a margin; 0 for padding and where a gradient is not finite."""
     return masked(MARGIN * clip_norm / ops.maximum(norms, MARGIN * clip_norm), norms, weight)
 
 
-def masked(factors, norms, weight):
+def masked(factors: Any, norms: Sequence[float], weight: Any) -> Any:
     """Returns `weight * factors`, and 0 where a row is padding or its norm is not finite."""
     return ops.where(ops.logical_and(weight > 0, ops.isfinite(norms)), factors * weight, 0.0)
 

@@ -132,11 +132,11 @@ class DPIS(Strategy):
         least = self.clip_scale * self.clip_norm * min(1.0, budget.clip_sum_noise / budget.num_examples)
         return min(max(self.clip_scale * noisy_sum / budget.num_examples, least), self.clip_scale * self.clip_norm)
 
-    def norms(self, forward, data: tuple):
+    def norms(self, forward: Any, data: tuple) -> Any:
         """Returns the gradient norms `(rows,)` of a microbatch `(x, y, weight)`; 0 where a gradient is not finite."""
         return _finite_norms(_record(forward, data))[0]
 
-    def proposed(self, forward, data: tuple) -> tuple:
+    def proposed(self, forward: Any, data: tuple) -> tuple:
         """Returns what one microbatch of proposed examples contributes. Called inside a compiled function.
 
         Args:

@@ -85,7 +85,7 @@ class DPSGD(PerExample):
 
     @property
     def total_clip_norm(self) -> float:
-        norms = self.clip_norm
+        norms: Any = self.clip_norm
         return math.sqrt(sum(c * c for c in norms)) if isinstance(norms, tuple) else norms
 
     @property
@@ -107,13 +107,13 @@ class DPSGD(PerExample):
         count = None if self.quantile is None else self._quantile.noise_std(batch_size)
         return dataclasses.replace(calibration, groups=groups, count_noise_std=count)
 
-    def initial_state(self, variables):
+    def initial_state(self, variables: Any) -> Any:
         return [] if self.quantile is None else self._quantile.initial_state()
 
-    def noise_scales(self, state):
+    def noise_scales(self, state: Any) -> Any:
         return state[0] if state else None
 
-    def contributions(self, calibration, record, weight, state):
+    def contributions(self, calibration: Any, record: Any, weight: Any, state: Any) -> Any:
         squared = record.squared_norms()
         norms = total_norm(squared)
         finite = ops.isfinite(norms)
@@ -121,7 +121,7 @@ class DPSGD(PerExample):
             factors = self._per_layer(calibration.groups, squared, masked(1.0, norms, weight))
             return record.weighted_sum(factors, finite), []
         if self.clipping == "automatic":
-            factors = masked(MARGIN * self.clip_norm / (norms + self.stability), norms, weight)
+            factors = masked(MARGIN * self.clip_norm / (norms + self.stability), norms, weight)  # type: ignore[operator]
             return record.weighted_sum(factors, finite), []
         threshold = self.clip_norm * state[0] if state else self.clip_norm
         counts = [self._quantile.count(norms, threshold, weight)] if state else []
@@ -138,5 +138,7 @@ class DPSGD(PerExample):
                 factors[i] = factor
         return factors
 
-    def advance(self, calibration, state, released, noise_stddevs, count, batch_size):
+    def advance(
+        self, calibration: Any, state: Any, released: Any, noise_stddevs: Any, count: Any, batch_size: Any
+    ) -> Any:
         return [self._quantile.advance(state[0], count, batch_size, *_RANGE)] if state else state

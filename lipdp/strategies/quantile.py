@@ -1,6 +1,8 @@
 """A threshold that follows a private quantile of norms (Andrew et al. 2021)."""
 
 import dataclasses
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from keras import ops
@@ -48,11 +50,11 @@ class Quantile:
         """Returns the factor s."""
         return [np.ones((), "float32")]
 
-    def count(self, norms, threshold, weight):
+    def count(self, norms: Sequence[float], threshold: Any, weight: Any) -> Any:
         """Returns the count to release: examples below the threshold, less half of all."""
         return ops.sum(weight * (ops.cast(norms <= threshold, weight.dtype) - 0.5))
 
-    def advance(self, factor, count, batch_size: int, least: float, most: float):
+    def advance(self, factor: Any, count: Any, batch_size: int, least: float, most: float) -> Any:
         """Returns the next factor s, within `least` and `most`, from a released count."""
         fraction = count / batch_size + 0.5
         return ops.clip(factor * ops.exp(-self.rate * (fraction - self.quantile)), least, most)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from lipdp import accounting
 from lipdp.accounting import Accountant, Filter
 from lipdp.privacy import Plan
@@ -33,7 +35,7 @@ def plan_for(run: Run, request: FitRequest) -> Plan:
             "No privacy budget given. Received: epsilon=None, noise_multiplier=None. Pass `fit(epsilon=1.0, "
             "delta=1e-5)` for a budget, or `fit(noise_multiplier=1.1)`."
         )
-    terms = {"epsilon": epsilon, "delta": delta, "accountant": accountant}
+    terms: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "accountant": accountant}
     if epsilon is None:
         return Plan(sampling=scheme, updates=request.updates, noise_multiplier=noise, **terms)
     run.refuse_spent(epsilon, delta, accountant, scheme.group_size)
@@ -51,7 +53,7 @@ def plan_for(run: Run, request: FitRequest) -> Plan:
 
 def _accountant(run: Run, request: FitRequest) -> Accountant:
     """Returns the accountant; a filter has its order, budget and unit from before the first release."""
-    present = run.plan.accountant if run.plan and run.ledger.updates else None
+    present: Any = run.plan.accountant if run.plan and run.ledger.updates else None
     accountant = request.accountant
     if accountant == "filter":
         if present is None:
@@ -103,8 +105,8 @@ def _planned_filter(request: FitRequest) -> Filter:
             "A filter needs a budget that is fixed in advance. Received: accountant='filter', epsilon=None. "
             "Pass the largest epsilon you may ever want to spend."
         )
-    terms = {"epsilon": request.epsilon, "delta": request.delta}
-    run = {"sampler": request.sampling, "updates": request.updates}
+    terms: dict[str, Any] = {"epsilon": request.epsilon, "delta": request.delta}
+    run: dict[str, Any] = {"sampler": request.sampling, "updates": request.updates}
     noise = request.noise_multiplier or accounting.calibrate(**terms, accountant="rdp", **run)
     mechanism = accounting.Mechanism.of_updates(noise_multiplier=noise, **run)
     return accounting.plan_filter(**terms, mechanism=mechanism)

@@ -1,6 +1,7 @@
 """The callback that charges each update to the ledger before it is executed."""
 
 from collections.abc import Callable
+from typing import Any
 
 import keras
 
@@ -15,11 +16,11 @@ class Charge(keras.callbacks.Callback):
         training_metrics: Whether metrics on the training data are logged.
     """
 
-    def __init__(self, run, updates: int, charge: Callable[[int], None] | None, training_metrics: bool):
+    def __init__(self, run: Any, updates: int, charge: Callable[[int], None] | None, training_metrics: bool):
         super().__init__()
         self._run, self._left, self._charge, self._training_metrics = run, updates, charge, training_metrics
 
-    def on_train_batch_begin(self, batch, logs=None):
+    def on_train_batch_begin(self, batch: Any, logs: dict[str, Any] | None = None) -> None:
         count = self.model.steps_per_execution
         if count > self._left:
             raise RuntimeError("The privacy budget of this run is spent; no update was executed.")
@@ -27,7 +28,7 @@ class Charge(keras.callbacks.Callback):
         if self._charge is not None:
             self._charge(count)
 
-    def on_train_batch_end(self, batch, logs=None):
+    def on_train_batch_end(self, batch: Any, logs: dict[str, Any] | None = None) -> None:
         self._run.executing = True
         if logs is not None and "updates" in logs:
             logs["updates"] = self._run.ledger.updates
@@ -36,7 +37,7 @@ class Charge(keras.callbacks.Callback):
         if self._training_metrics and not self._run.logged:
             self._run.logged = tuple(logs or ())
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         if logs is not None:
             logs.pop("updates", None)
             logs["epsilon"] = self._run.privacy().spent()

@@ -38,10 +38,13 @@ class Driver:
         microbatch: Examples processed at once, or None for a whole update.
     """
 
-    def __init__(self, model: keras.Model, request: FitRequest, calibration: Calibration, x, y, validation_data):
+    def __init__(
+        self, model: keras.Model, request: FitRequest, calibration: Calibration, x: Any, y: Any, validation_data: Any
+    ):
         self.model, self.request, self.calibration = model, request, calibration
         self.x, self.y, self.validation_data = x, y, validation_data
-        self.strategy, self.run = request.strategy, model.run
+        self.strategy: Any = request.strategy
+        self.run = model.run
         self.plan = self.make_plan()
         self.noise_std = tuple(calibration.noise_stddevs(self.plan.noise_multiplier))
         continued = self.plan is self.run.plan

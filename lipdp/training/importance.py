@@ -39,7 +39,8 @@ class ImportanceDriver(Driver):
     def make_plan(self) -> Plan:
         run, request, strategy = self.run, self.request, self.strategy
         continued = run.continued(request)
-        self._norms = self._release_of_updates = self._clip_norm = None
+        self._norms: Any = None
+        self._release_of_updates = self._clip_norm = None
         if continued is not None and run.importance is not None:
             self.budget = ImportanceFilter(**run.importance["arguments"])
             self.budget.resume(run.importance["state"], run.ledger.mechanisms())
@@ -152,7 +153,7 @@ class ImportanceDriver(Driver):
             "clip_norm": self._clip_norm,
         }
 
-    def update(self, step) -> None:
+    def update(self, step: Any) -> None:
         """Makes one update, by the compiled pieces in `step`; at the beginning of an epoch its norm pass as well."""
         budget, run = self.budget, self.run
         if budget.updates_left < 1:
@@ -211,7 +212,7 @@ class ImportanceDriver(Driver):
 
     def _set_noise(self, step) -> None:
         budget, run = self.budget, self.run
-        stddev = budget.noise_multiplier * budget.clip_norm / budget.batch_size
+        stddev = budget.noise_multiplier * budget.clip_norm / budget.batch_size  # type: ignore[operator]
         run.noise_std = (stddev,) * len(self.model.trainable_variables)
         step.set_noise(run.noise_std)
         update = budget.update

@@ -70,6 +70,7 @@ def test_samples_are_a_data_set(run, tmp_path, capsys):
     np.testing.assert_allclose(2 * again.x_train - 1, np.clip(expected, -1, 1), atol=1.01 / 255)
 
 
+@pytest.mark.backend_free
 def test_samples_are_a_picture(run, tmp_path, capsys):
     target = tmp_path / "drawn.png"
     model = str(run / folders.MODEL)
@@ -83,6 +84,7 @@ def test_samples_are_a_picture(run, tmp_path, capsys):
     assert main([*words, "--output", str(target), "--overwrite"]) == 0
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -102,6 +104,7 @@ def test_train_refuses_in_one_line(images, tmp_path, capsys, words, message):
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.backend_free
 def test_options_of_the_other_task_and_tables_are_refused(images, tmp_path, capsys):
     train = ["train", "--epsilon", "1", "--output", str(tmp_path / "new")]
     assert "It is for --task diffusion" in refusal(capsys, *train, "--dataset", images, "--multiplicity", "4")

@@ -9,6 +9,7 @@ from lipdp import bounds, certify
 from lipdp.models import classifier
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize(("epsilon", "updates"), [(0.5, 105), (1.0, 150), (2.0, 210), (4.0, 300)])
 def test_the_recipe_for_mnist(epsilon, updates):
     recipe = classifier.classifier_recipe((28, 28, 1), num_classes=10, num_examples=60000, epsilon=epsilon)

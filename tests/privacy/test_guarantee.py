@@ -13,6 +13,8 @@ from lipdp.privacy.guarantee import Privacy, schema
 from lipdp.privacy.ledger import Ledger, Release
 from lipdp.privacy.statement import shown
 
+pytestmark = pytest.mark.backend_free
+
 UPDATE = Release(
     sampling=Sampling().bind(60000, 256),
     noise_multiplier=1.1,

@@ -11,6 +11,8 @@ from lipdp.report import folder as folders
 from lipdp.report import numbers
 from lipdp.report.plots import plots
 
+pytestmark = pytest.mark.backend_free
+
 EVIL = "<script>alert('x')</script> & \"me\""
 
 

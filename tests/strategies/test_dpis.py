@@ -194,7 +194,13 @@ def test_a_seed_repeats_a_run_and_no_seed_does_not():
 
 @pytest.mark.backend_free
 @pytest.mark.parametrize(
-    "update, arguments", [(3, {}), (10, {"clip_scale": 2.0}), (14, {"clip_scale": 2.0, "count_noise": 8.0}), (20, {})]
+    "update, arguments",
+    [
+        (3, {}),
+        pytest.param(10, {"clip_scale": 2.0}, marks=pytest.mark.slow),
+        (14, {"clip_scale": 2.0, "count_noise": 8.0}),
+        (20, {}),
+    ],
 )
 def test_a_run_goes_on_within_an_epoch(tmp_path, update, arguments):
     fit = {**FIT, "epochs": 3, "steps_per_epoch": 10, "epsilon": 2.0, "strategy": DPIS(**arguments)}

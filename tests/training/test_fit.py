@@ -227,7 +227,7 @@ def test_empty_draws_are_noise_only_updates():
 def test_validation_split_is_not_counted():
     model = mlp()
     history = model.fit(*blobs(), epochs=1, epsilon=1.0, validation_split=0.25, **FIT).history
-    assert model.run.plan.num_examples == 300
+    assert model.run.plan.sampling.num_examples == 300
     assert "val_accuracy" in history
 
 

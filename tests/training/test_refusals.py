@@ -13,7 +13,7 @@ NAN = X.copy()
 NAN[3, 2] = np.nan
 
 CALLS = {
-    "no budget": ({}, ValueError, "how private"),
+    "no budget": ({}, ValueError, "No privacy budget"),
     "epsilon zero": ({"epsilon": 0.0}, ValueError, "epsilon"),
     "epsilon negative": ({"epsilon": -1.0}, ValueError, "epsilon"),
     "epsilon NaN": ({"epsilon": float("nan")}, ValueError, "epsilon"),
