@@ -51,6 +51,11 @@ def fraction(name: str, value, optional: bool = False, hint: str = "") -> float 
     return _number(name, value, "a number in (0, 1)", lambda v: 0.0 < v < 1.0, optional, hint)
 
 
+def below_one(name: str, value, optional: bool = False, hint: str = "") -> float | None:
+    """Returns a number in [0, 1) as a float; ValueError otherwise."""
+    return _number(name, value, "a number in [0, 1)", lambda v: 0.0 <= v < 1.0, optional, hint)
+
+
 def probability(name: str, value) -> float:
     """Returns a sampling probability in (0, 1] as a float; ValueError otherwise."""
     hint = "Pass the expected batch size divided by the number of examples."

@@ -4,14 +4,16 @@ import pathlib
 
 import numpy as np
 
+from lipdp import checks
 
-def nearest_neighbours(synthetic, real, k: int = 5, features=None, batch_size: int = 256):
+
+def nearest_neighbors(synthetic, real, k: int = 5, features=None, batch_size: int = 256):
     """Returns the k nearest real examples of each synthetic one, in the L2 norm.
 
     Args:
         synthetic: examples `(N, ...)`.
         real: examples `(M, ...)`, M at least k.
-        k: how many neighbours.
+        k: how many neighbors.
         features: function from a batch of examples to `(batch, d)`, in whose space to measure; None: the examples
             themselves.
         batch_size: synthetic examples at once.
@@ -25,23 +27,23 @@ def nearest_neighbours(synthetic, real, k: int = 5, features=None, batch_size: i
     Example:
         >>> import numpy as np
         >>> from lipdp import diffusion
-        >>> indices, distances = diffusion.nearest_neighbours(np.array([[1.0]]), np.array([[5.0], [0.0], [3.0]]), k=2)
+        >>> indices, distances = diffusion.nearest_neighbors(np.array([[1.0]]), np.array([[5.0], [0.0], [3.0]]), k=2)
         >>> indices.tolist(), distances.tolist()
         ([[1, 2]], [[1.0, 2.0]])
     """
-    if not 1 <= k <= len(real):
-        raise ValueError(f"`k` must be between 1 and the number of real examples. Received: k={k!r} of {len(real)}.")
+    if checks.integer("k", k, minimum=1) > len(real):
+        raise ValueError(f"`k` must be at most the number of real examples. Received: k={k} of {len(real)}.")
     a, b = (_flat(images, features, batch_size) for images in (synthetic, real))
     squares = np.sum(b * b, axis=1)
     indices, distances = [], []
     for start in range(0, len(a), batch_size):
         part = a[start : start + batch_size]
         scores = squares - 2.0 * part @ b.T
-        found = np.argpartition(scores, k - 1, axis=1)[:, :k]
+        nearest = np.argpartition(scores, k - 1, axis=1)[:, :k]
         # Exact distances of the few: the scores cancel.
-        exact = np.linalg.norm(part[:, None] - b[found], axis=2)
+        exact = np.linalg.norm(part[:, None] - b[nearest], axis=2)
         order = np.argsort(exact, axis=1, kind="stable")
-        indices.append(np.take_along_axis(found, order, axis=1))
+        indices.append(np.take_along_axis(nearest, order, axis=1))
         distances.append(np.take_along_axis(exact, order, axis=1))
     return np.concatenate(indices), np.concatenate(distances)
 
@@ -51,7 +53,7 @@ def image_grid(images, path, columns: int = 10, titles=None, scale: float = 0.6)
 
     Args:
         images: `(N, height, width, channels)` in [-1, 1], 1 or 3 channels.
-        path: file to write; the ending says the format.
+        path: file to write; its extension sets the format.
         columns: images per row.
         titles: optional heading of each column.
         scale: size of one image, in inches.
@@ -86,21 +88,21 @@ def image_grid(images, path, columns: int = 10, titles=None, scale: float = 0.6)
     return path
 
 
-def neighbour_panel(synthetic, real, path, k: int = 5, features=None) -> pathlib.Path:
+def neighbor_panel(synthetic, real, path, k: int = 5, features=None) -> pathlib.Path:
     """Writes each synthetic image beside its k nearest real ones: a model that copies shows at a glance.
 
     Args:
         synthetic: a few images, see `image_grid`.
         real: the training images. The picture shows them: it is not private, and not for release.
         path: file to write.
-        k: neighbours per image.
-        features: see `nearest_neighbours`.
+        k: neighbors per image.
+        features: see `nearest_neighbors`.
 
     Returns:
         The path.
     """
     synthetic, real = np.asarray(synthetic), np.asarray(real)
-    indices, _ = nearest_neighbours(synthetic, real, k, features)
+    indices, _ = nearest_neighbors(synthetic, real, k, features)
     rows = np.concatenate([synthetic[:, None], real[indices]], axis=1)
     titles = ["sample", *(f"nearest {i + 1}" for i in range(k))]
     return image_grid(rows.reshape(-1, *synthetic.shape[1:]), path, columns=k + 1, titles=titles)

@@ -5,7 +5,7 @@ import math
 import keras
 from keras import ops
 
-from lipdp.losses.arguments import positive
+from lipdp import checks
 from lipdp.losses.base import Loss
 
 
@@ -31,13 +31,12 @@ class Huber(Loss):
     when all C residuals reach delta: sqrt(C) delta / C.
 
     Example:
-
-    >>> from lipdp import losses
-    >>> loss = losses.Huber(delta=0.5)
-    >>> loss.lipschitz(4)
-    0.25
-    >>> float(loss([[0.0]], [[2.0]]))  # 0.5 * (2 - 0.25)
-    0.875
+        >>> from lipdp import losses
+        >>> loss = losses.Huber(delta=0.5)
+        >>> loss.lipschitz(4)
+        0.25
+        >>> float(loss([[0.0]], [[2.0]]))  # 0.5 * (2 - 0.25)
+        0.875
     """
 
     def __init__(
@@ -47,7 +46,7 @@ class Huber(Loss):
         **kwargs,
     ):
         super().__init__(clip=clip, **kwargs)
-        self.delta = positive("delta", delta)
+        self.delta = checks.positive("delta", delta)
 
     def value(self, y_true, y_pred):
         y, z = self.standardize(y_true, y_pred)

@@ -42,7 +42,7 @@ def noise_levels(configurations=("vp", "ve", "v", "edm")) -> tuple[str, str, str
 
 
 def _normalised(denoiser, sigma):
-    curve = denoisers.importance(denoiser, sigma)
+    curve = denoisers.noise_level_importance(denoiser, sigma)
     return curve / np.trapezoid(curve, np.log(sigma))
 
 

@@ -106,7 +106,7 @@ class AdaCliP(PerExample):
 
     def contributions(self, record, weight, state):
         means, widths = self._transform(state)
-        norms = total_norm(record.squared_norms(centre=means, inverse_scale=[1.0 / b for b in widths]))
+        norms = total_norm(record.squared_norms(center=means, inverse_scale=[1.0 / b for b in widths]))
         factors = clip_factors(norms, 1.0, weight)
         count = ops.sum(factors)
         sums = record.weighted_sum(factors, ops.isfinite(norms))
