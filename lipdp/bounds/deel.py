@@ -1,6 +1,7 @@
 """Layers of deel-lip 1.5 that run on Keras 3. Its package is never imported here: types are known by their names."""
 
 import math
+import numbers
 
 from lipdp import _keras
 from lipdp.bounds.registry import BoundRules, parameter_free, register_family
@@ -8,7 +9,7 @@ from lipdp.bounds.registry import BoundRules, parameter_free, register_family
 
 def _coefficient(layer) -> float:
     factor = getattr(layer, "k_coef_lip", 1.0)
-    if not isinstance(factor, (int, float)) or not math.isfinite(factor):
+    if not isinstance(factor, numbers.Real) or not math.isfinite(factor):
         raise ValueError(f"Layer '{layer.name}' needs a finite `k_coef_lip`. Received: k_coef_lip={factor!r}.")
     return abs(float(factor))
 

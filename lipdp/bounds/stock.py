@@ -1,6 +1,7 @@
 """Bounds of Keras' own parameter-free layers (proofs: the unfold argument, or one line each)."""
 
 import math
+import numbers
 
 import keras
 from keras import layers
@@ -138,7 +139,7 @@ def _activation(layer):
 @register(layers.Rescaling)
 def _rescaling(layer):
     """An affine map with public constants."""
-    if not all(isinstance(v, (int, float)) for v in (layer.scale, layer.offset)):
+    if not all(isinstance(v, numbers.Real) for v in (layer.scale, layer.offset)):
         raise ValueError(
             f"Layer '{layer.name}' has a bound for scalar constants only. Received: scale={layer.scale!r}, "
             f"offset={layer.offset!r}."

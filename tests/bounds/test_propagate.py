@@ -537,3 +537,8 @@ def test_graph_survives_a_file(tmp_path):
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     assert gradients(loaded) == pytest.approx(gradients(model))
+
+
+def test_numpy_scalars_are_numbers():
+    layer = stock.Rescaling(np.float32(2.0), offset=np.int64(0))
+    assert bounds.rules(layer).input_lipschitz((1.0,)) == (2.0,)
