@@ -14,21 +14,20 @@ if keras.backend.backend() == "tensorflow":
         local_gradients,
         probe,
     )
-    from lipdp.backend.importance_tensorflow import ConductedStep
+    from lipdp.backend.importance_tensorflow import ImportanceStep
     from lipdp.backend.tensorflow import (
-        chunk_bytes,
-        chunked_train_step,
+        Forward,
         compiled,
         compiles,
         feed,
         full_precision,
-        gradient,
         gradient_norms,
+        microbatch_bytes,
         normal,
+        private_train_step,
         pullback,
         ratchet,
         replicas,
-        strategy_train_step,
     )
 elif keras.backend.backend() == "jax":
     from lipdp.backend.capture_jax import (
@@ -39,21 +38,20 @@ elif keras.backend.backend() == "jax":
         local_gradients,
         probe,
     )
-    from lipdp.backend.importance_jax import ConductedStep
+    from lipdp.backend.importance_jax import ImportanceStep
     from lipdp.backend.jax import (
-        chunk_bytes,
-        chunked_train_step,
+        Forward,
         compiled,
         compiles,
         feed,
         full_precision,
-        gradient,
         gradient_norms,
+        microbatch_bytes,
         normal,
+        private_train_step,
         pullback,
         ratchet,
         replicas,
-        strategy_train_step,
     )
 else:
     raise ImportError(
@@ -63,24 +61,23 @@ else:
     )
 
 __all__ = [
-    "ConductedStep",
-    "chunk_bytes",
-    "chunked_train_step",
+    "Forward",
+    "ImportanceStep",
     "compiled",
     "compiles",
     "contract",
     "cotangents",
     "feed",
     "full_precision",
-    "gradient",
+    "gradient_norms",
     "gram",
     "in_turn",
     "local_gradients",
-    "gradient_norms",
+    "microbatch_bytes",
     "normal",
-    "pullback",
+    "private_train_step",
     "probe",
-    "strategy_train_step",
+    "pullback",
     "ratchet",
     "replicas",
 ]

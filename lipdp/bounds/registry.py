@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import keras
 
@@ -69,7 +70,7 @@ def register(
     output_bound: Callable | None = None,
     input_lipschitz: Callable | None = None,
     parameter_bounds: Callable | None = None,
-):
+) -> Any:
     """Declares the bounds of a layer type that cannot carry them itself.
 
     Args:
@@ -138,7 +139,7 @@ def _three(output_bound, input_lipschitz, parameter_bounds) -> Callable:
     return entry
 
 
-def rules(layer) -> BoundRules:
+def rules(layer: keras.layers.Layer) -> BoundRules:
     """Returns the bounds of a layer or operation.
 
     Raises:
@@ -187,7 +188,7 @@ def parameter_free(lipschitz: Callable[[Norms], Norms], output_bound: Callable |
     return BoundRules(output_bound or added, lipschitz, lambda bounds, cotangent: (), lipschitz)
 
 
-def unknown(layer) -> str:
+def unknown(layer: keras.layers.Layer) -> str:
     """Returns the message that no bound is registered for a layer, and what to use in its place."""
     kind = type(layer).__name__
     is_layer = isinstance(layer, keras.layers.Layer)

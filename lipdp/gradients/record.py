@@ -9,7 +9,7 @@ class Record:
     """Per-example gradients of a batch, in factored form.
 
     Attributes:
-        values: Per-example losses as the loss gave them, `(batch * views,)`, not multiplied by the weights.
+        values: Per-example losses as the loss gave them, `(batch * copies,)`, not multiplied by the weights.
         y_pred: Output of the model.
         non_trainable: On JAX the updated values of the model's non-trainable variables; None on TensorFlow,
             where they are updated in place.

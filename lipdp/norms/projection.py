@@ -1,5 +1,7 @@
 """Certified, stateless projections onto norm balls, run by the optimizer after each update."""
 
+from typing import Any
+
 import keras
 import numpy as np
 from keras import ops
@@ -21,7 +23,7 @@ _HUGE, _SMALLEST = 1e15, 1e-12  # range of the radius of an L2 ball
 _BLOCKED = 256  # from this size on, leaving out a quarter of the Gram matrix pays for the copies
 
 
-def squared_norm_bounds(gram, inner):
+def squared_norm_bounds(gram: Any, inner: Any) -> Any:
     """Bounds the squared spectral norm of W from above, given its smaller Gram matrix.
 
     Args:
@@ -58,7 +60,7 @@ def squared_norm_bounds(gram, inner):
     return cheap, tight
 
 
-def project(weights):
+def project(weights: Any) -> Any:
     """Maps a matrix into the unit ball of the spectral norm, close to the nearest orthogonal matrix.
 
     One Bjorck step W <- W (1.5 I - 0.5 W'W), after scaling the certified norm of W down to 1.4 if it is above
@@ -177,7 +179,7 @@ class SpectralBall(keras.constraints.Constraint):
             matrices = ops.transpose(matrices, (1, 0, 2))
         return ops.reshape(matrices, shape)
 
-    def start(self, value):
+    def start(self, value: np.ndarray) -> np.ndarray:
         """Returns a NumPy array brought into the ball, in float64: quicker than `__call__` operation by operation."""
         value = np.asarray(value, "float64")
         parts = self.matrices(value)
@@ -190,12 +192,12 @@ class SpectralBall(keras.constraints.Constraint):
             parts = _TARGET * (1.5 * parts - 0.5 * cube)
         return np.swapaxes(parts, 0, 1).reshape(value.shape)
 
-    def matrices(self, value) -> np.ndarray:
+    def matrices(self, value: Any) -> np.ndarray:
         """Returns the matrices that a numpy kernel consists of, of shape (groups, rows, columns)."""
         value = np.asarray(value, "float64")
         return np.swapaxes(value.reshape(-1, self.groups, self._parted(value.shape)[-1]), 0, 1)
 
-    def holds(self, value) -> bool:
+    def holds(self, value: Any) -> bool:
         """Whether a numpy array already lies in the ball, up to the rounding that bounds allow for."""
         return all(spectral_norm(part) <= 1.0 + 1e-5 for part in self.matrices(value))
 
@@ -208,7 +210,7 @@ class SpectralBall(keras.constraints.Constraint):
         columns = shape[-1] // self.groups
         return (-1, columns) if self.groups == 1 else (-1, self.groups, columns)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {"groups": self.groups, "steps": self.steps}
 
 
@@ -234,7 +236,7 @@ class L2Ball(keras.constraints.Constraint):
         2.0
     """
 
-    def __init__(self, max_norm=1.0):
+    def __init__(self, max_norm: float = 1.0):
         self.max_norm = checks.real("max_norm", max_norm)
         if self.max_norm:
             checks.between(
@@ -253,11 +255,11 @@ class L2Ball(keras.constraints.Constraint):
         norm = ops.sqrt(ops.sum(ops.square(value)))
         return value * (radius / ops.maximum(norm, max(radius, 0.1 * _SMALLEST)))
 
-    def holds(self, value) -> bool:
+    def holds(self, value: Any) -> bool:
         """Whether a numpy array already lies in the ball, up to the rounding that bounds allow for."""
         return float(np.linalg.norm(value.astype("float64"))) <= self.max_norm * (1.0 + 1e-5)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {"max_norm": self.max_norm}
 
 
@@ -281,7 +283,7 @@ class RowBall(keras.constraints.Constraint):
         [2.0, 1.0]
     """
 
-    def __init__(self, max_norm=1.0):
+    def __init__(self, max_norm: float = 1.0):
         self.max_norm = checks.between(
             "max_norm", max_norm, _SMALLEST, _HUGE, hint="Float32 squares are accurate there."
         )
@@ -292,10 +294,10 @@ class RowBall(keras.constraints.Constraint):
         norm = ops.sqrt(ops.sum(ops.square(value), axis=-1, keepdims=True))
         return value * (radius / ops.maximum(norm, radius))
 
-    def holds(self, value) -> bool:
+    def holds(self, value: Any) -> bool:
         """Whether a numpy array already lies in the ball, up to the rounding that bounds allow for."""
         norms = np.linalg.norm(np.asarray(value, "float64"), axis=-1)
         return bool(np.max(norms, initial=0.0) <= self.max_norm * (1.0 + 1e-5))
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {"max_norm": self.max_norm}
