@@ -1,5 +1,7 @@
 """Keras models whose `fit` trains with differential privacy."""
 
+from typing import Any
+
 import keras
 from keras import ops
 
@@ -28,7 +30,14 @@ class _PrivateTraining:
         """What has been released so far and what it costs: `epsilon()`, `statement()`, `to_dict()`."""
         return self.run.privacy()
 
-    def compile(self, optimizer="sgd", loss=None, metrics=None, weighted_metrics=None, **kwargs):
+    def compile(
+        self,
+        optimizer: Any = "sgd",
+        loss: Any = None,
+        metrics: list | None = None,
+        weighted_metrics: list | None = None,
+        **kwargs: Any,
+    ) -> None:
         """Configures the model, as in Keras.
 
         Args:
@@ -59,7 +68,7 @@ class _PrivateTraining:
             **kwargs,
         )
 
-    def compile_from_config(self, config):
+    def compile_from_config(self, config: dict[str, Any]) -> None:
         self.compile(**keras.saving.deserialize_keras_object(config))
         if self.built:
             # The file holds the optimizer's variables as well.
@@ -68,35 +77,35 @@ class _PrivateTraining:
     @renamed_arguments(physical_batch_size="microbatch_size")
     def fit(
         self,
-        x=None,
-        y=None,
+        x: Any = None,
+        y: Any = None,
         batch_size: int = 256,
         epochs: int = 1,
-        verbose="auto",
-        callbacks=None,
+        verbose: str | int = "auto",
+        callbacks: list | None = None,
         validation_split: float = 0.0,
-        validation_data=None,
-        shuffle=None,
-        class_weight=None,
-        sample_weight=None,
+        validation_data: Any = None,
+        shuffle: Any = None,
+        class_weight: Any = None,
+        sample_weight: Any = None,
         initial_epoch: int = 0,
         steps_per_epoch: int | None = None,
-        validation_steps=None,
-        validation_batch_size=None,
-        validation_freq=1,
+        validation_steps: int | None = None,
+        validation_batch_size: int | None = None,
+        validation_freq: Any = 1,
         *,
         epsilon: float | None = None,
         noise_multiplier: float | None = None,
         delta: float = 1e-5,
-        strategy="clipless",
+        strategy: Any = "clipless",
         accountant: str = "pld",
         microbatch_size: int | None = None,
         training_metrics: bool = True,
         seed: int | None = None,
-        sampling="poisson",
+        sampling: Any = "poisson",
         examples_per_person: int = 1,
-        **unknown,
-    ):
+        **unknown: Any,
+    ) -> keras.callbacks.History:
         """Trains with differential privacy, until the epochs or the budget end, whichever is first.
 
         Args:
@@ -176,13 +185,15 @@ class _PrivateTraining:
             validation_freq=validation_freq,
         )
 
-    def train_on_batch(self, *args, **kwargs):
+    def train_on_batch(self, *args: Any, **kwargs: Any) -> Any:
         raise ValueError(
             "`train_on_batch` chooses its own batch, which no accountant covers. Use `fit`; for a custom loop, "
             "call `fit` with `epochs` and callbacks."
         )
 
-    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+    def compute_loss(
+        self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None, training: bool = True
+    ) -> Any:
         """Returns, in training, the weighted sum over the expected batch size, a constant; otherwise the mean."""
         losses.refuse_additional(self.losses)
         values = losses.example_values(self.loss, y, y_pred)
@@ -193,13 +204,13 @@ class _PrivateTraining:
             return ops.sum(values * weights) / self.run.driver.plan.sampling.batch_size
         return ops.sum(values * weights) / ops.maximum(ops.sum(weights), 1e-12)
 
-    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+    def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> dict[str, Any]:
         if self.run.tracing and not self.run.driver.request.training_metrics:
             # Keras needs some log; `fit` fills in the number of updates, which is public.
             return {"updates": ops.zeros(())}
         return super().compute_metrics(x, y, y_pred, sample_weight)
 
-    def get_metrics_result(self):
+    def get_metrics_result(self) -> dict[str, Any]:
         if self.run.tracing and not self.run.driver.request.training_metrics:
             return {"updates": ops.zeros(())}
         # Without training metrics Keras asks before the first validation has built them.
@@ -207,14 +218,14 @@ class _PrivateTraining:
             return {}
         return super().get_metrics_result()
 
-    def make_train_function(self, force=False):
+    def make_train_function(self, force: bool = False) -> Any:
         own = None if self.run.driver is None else self.run.driver.train_function(self.train_function, force)
         if own is None:
             return super().make_train_function(force)
         self.train_function = own
         return None
 
-    def train_step(self, *state_and_data):
+    def train_step(self, *state_and_data: Any) -> Any:
         if self.run.driver is None:
             raise ValueError("Training goes through `fit`, which calibrates the noise and keeps the ledger.")
         self.run.tracing = True
@@ -223,7 +234,7 @@ class _PrivateTraining:
         finally:
             self.run.tracing = False
 
-    def summary_bounds(self, x=None, y=None, print_fn=None) -> list[dict]:
+    def summary_bounds(self, x: Any = None, y: Any = None, print_fn: Any = None) -> list[dict]:
         """Prints and returns, per layer: input bound, Lipschitz constant, gradient bound, noise, tightness.
 
         Args:
@@ -244,7 +255,7 @@ class _PrivateTraining:
         """
         return summary.summary_bounds(self, x, y, print_fn)
 
-    def load_weights(self, filepath, **kwargs):
+    def load_weights(self, filepath: Any, **kwargs: Any) -> None:
         """Loads weights, optimizer state and ledger; all of it or, after an error, nothing.
 
         Raises:
@@ -272,11 +283,11 @@ class _PrivateTraining:
                 raise self.run.load_error from None
             raise
 
-    def save_own_variables(self, store):
+    def save_own_variables(self, store: dict[str, Any]) -> None:
         super().save_own_variables(store)
         store["lipdp"] = self.run.to_array()
 
-    def load_own_variables(self, store):
+    def load_own_variables(self, store: dict[str, Any]) -> None:
         try:
             if "lipdp" not in store.keys():
                 raise ValueError(

@@ -20,7 +20,8 @@ def missing(tree: ast.Module) -> list[str]:
 
 def _public(node, prefix="", method=False):
     for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.ClassDef) and not child.name.startswith("_"):
+        # The methods of `_PrivateTraining` are those of the public models.
+        if isinstance(child, ast.ClassDef) and (not child.name.startswith("_") or child.name == "_PrivateTraining"):
             yield from _public(child, f"{child.name}.", True)
         elif isinstance(child, ast.FunctionDef) and (child.name == "__init__" or not child.name.startswith("_")):
             yield prefix + child.name, child, method

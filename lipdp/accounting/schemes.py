@@ -312,7 +312,7 @@ def check_sampler(name: str) -> str:
             f"The sampler has no sound accountant: {WITHOUT_ACCOUNTANT[name]}. Received: sampler={name!r}. "
             "Use 'poisson', or 'shuffle' without amplification."
         )
-    return checks.choice("sampler", name, SAMPLERS)
+    return checks.choice("sampler", name, tuple(SCHEMES))
 
 
 def check_bound(sampling: Sampling) -> Sampling:

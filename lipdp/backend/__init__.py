@@ -3,81 +3,38 @@
 This package is the only place where a framework is imported, and it imports the active one only.
 """
 
+import importlib
+
 import keras
 
-if keras.backend.backend() == "tensorflow":
-    from lipdp.backend.capture_tensorflow import (
-        contract,
-        cotangents,
-        gram,
-        in_turn,
-        local_gradients,
-        probe,
-    )
-    from lipdp.backend.importance_tensorflow import ImportanceStep
-    from lipdp.backend.tensorflow import (
-        Forward,
-        compiled,
-        compiles,
-        feed,
-        full_precision,
-        gradient_norms,
-        microbatch_bytes,
-        normal,
-        private_train_step,
-        pullback,
-        ratchet,
-        replicas,
-    )
-elif keras.backend.backend() == "jax":
-    from lipdp.backend.capture_jax import (
-        contract,
-        cotangents,
-        gram,
-        in_turn,
-        local_gradients,
-        probe,
-    )
-    from lipdp.backend.importance_jax import ImportanceStep
-    from lipdp.backend.jax import (
-        Forward,
-        compiled,
-        compiles,
-        feed,
-        full_precision,
-        gradient_norms,
-        microbatch_bytes,
-        normal,
-        private_train_step,
-        pullback,
-        ratchet,
-        replicas,
-    )
-else:
+_NAME = keras.backend.backend()
+if _NAME not in ("tensorflow", "jax"):
     raise ImportError(
-        f"lipdp runs on the TensorFlow and JAX backends of Keras, and Keras is configured with "
-        f"{keras.backend.backend()!r}. Set the environment variable KERAS_BACKEND to 'tensorflow' or 'jax' "
-        "before the first import of keras."
+        f"lipdp runs on the TensorFlow and JAX backends of Keras, and Keras is configured with {_NAME!r}. Set the "
+        "environment variable KERAS_BACKEND to 'tensorflow' or 'jax' before the first import of keras."
     )
+_steps = importlib.import_module(f"lipdp.backend.{_NAME}")
+_capture = importlib.import_module(f"lipdp.backend.capture_{_NAME}")
+_importance = importlib.import_module(f"lipdp.backend.importance_{_NAME}")
 
-__all__ = [
-    "Forward",
-    "ImportanceStep",
-    "compiled",
-    "compiles",
-    "contract",
-    "cotangents",
-    "feed",
-    "full_precision",
-    "gradient_norms",
-    "gram",
-    "in_turn",
-    "local_gradients",
-    "microbatch_bytes",
-    "normal",
-    "private_train_step",
-    "probe",
-    "pullback",
-    "ratchet",
-    "replicas",
-]
+Forward = _steps.Forward
+compiled = _steps.compiled
+compiles = _steps.compiles
+feed = _steps.feed
+full_precision = _steps.full_precision
+gradient_norms = _steps.gradient_norms
+microbatch_bytes = _steps.microbatch_bytes
+normal = _steps.normal
+private_train_step = _steps.private_train_step
+pullback = _steps.pullback
+ratchet = _steps.ratchet
+replicas = _steps.replicas
+contract = _capture.contract
+cotangents = _capture.cotangents
+gram = _capture.gram
+in_turn = _capture.in_turn
+local_gradients = _capture.local_gradients
+probe = _capture.probe
+ImportanceStep = _importance.ImportanceStep
+
+__all__ = sorted(name for name, value in globals().items() if callable(value))

@@ -7,7 +7,7 @@ from lipdp.sampling.epochs import EpochSampler
 from lipdp.sampling.fixed_size import FixedSizeSampler
 from lipdp.sampling.poisson import PoissonSampler, noise_key
 from lipdp.sampling.proposal import Proposal, kept, proposal_rng, statistics_rng
-from lipdp.sampling.schemes import get, make_sampler
+from lipdp.sampling.schemes import get, make_sampler, register
 
 __all__ = [
     "Batches",
@@ -23,6 +23,7 @@ __all__ = [
     "make_sampler",
     "noise_key",
     "proposal_rng",
+    "register",
     "split",
     "statistics_rng",
     "take_rows",

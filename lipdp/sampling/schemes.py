@@ -1,11 +1,12 @@
 """The sampler that draws what a `Sampling` says."""
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from lipdp.accounting.schemes import Sampling
+from lipdp.accounting.schemes import SCHEMES, Sampling, Scheme
 from lipdp.sampling.epochs import EpochSampler
 from lipdp.sampling.fixed_size import FixedSizeSampler
 from lipdp.sampling.poisson import PoissonSampler
@@ -23,12 +24,21 @@ def make_sampler(sampling: Sampling, seed: int | None = None, key: tuple[int, in
         >>> make_sampler(Sampling("fixed_order").bind(num_examples=5, batch_size=2)).draw(2).tolist()
         [4]
     """
-    if sampling.by_epoch:
-        key = epoch_key(seed) if key is None else key
-        return EpochSampler(sampling.num_examples, sampling.batch_size, key if sampling.name == "shuffle" else None)
-    if sampling.name == "fixed_size":
-        return FixedSizeSampler(sampling.num_examples, sampling.batch_size, seed)
-    return PoissonSampler(sampling.num_examples, sampling.sampling_probability, seed, sampling.capacity)
+    return _MAKERS[sampling.name](sampling, seed, key)
+
+
+def register(name: str, scheme: Scheme, make: Callable[..., Any]) -> None:
+    """Makes a sampler known under its name.
+
+    Args:
+        name: what `fit(sampling=...)` and files call it.
+        scheme: under which relations its cost is known.
+        make: called as `make(sampling, seed, key)`, see `make_sampler`; returns an object with `draw(update)`.
+
+    **Guarantee.** None of its own: that a draw costs what `accounting.dominating_pairs` charges for it is the claim of
+    whoever registers it.
+    """
+    SCHEMES[name], _MAKERS[name] = scheme, make
 
 
 def epoch_key(seed: int | None) -> tuple[int, int]:
@@ -41,3 +51,20 @@ def epoch_key(seed: int | None) -> tuple[int, int]:
 def get(identifier: str | Sampling) -> Sampling:
     """Returns a `Sampling` from its name or itself."""
     return identifier if isinstance(identifier, Sampling) else Sampling(identifier)
+
+
+def _epochs(sampling: Sampling, seed: int | None, key: tuple[int, int] | None) -> EpochSampler:
+    return EpochSampler(sampling.num_examples, sampling.batch_size, epoch_key(seed) if key is None else key)
+
+
+def _poisson(sampling: Sampling, seed: int | None, key: Any) -> PoissonSampler:
+    return PoissonSampler(sampling.num_examples, sampling.sampling_probability, seed, sampling.capacity)
+
+
+_MAKERS: dict[str, Callable[..., Any]] = {
+    "poisson": _poisson,
+    "truncated_poisson": _poisson,
+    "fixed_size": lambda sampling, seed, key: FixedSizeSampler(sampling.num_examples, sampling.batch_size, seed),
+    "shuffle": _epochs,
+    "fixed_order": lambda sampling, seed, key: EpochSampler(sampling.num_examples, sampling.batch_size),
+}

@@ -153,7 +153,7 @@ class Driver:
         )
         if traced != run.traced:
             self.model.train_function = None
-        same = run.request is not None and run.request.strategy == self.strategy
+        same = request.keeps_strategy(run.request)
         optimizer.attach(self.strategy, self.calibration, batch_size, keep=same)
         run.driver, run.traced, run.executing = self, traced, False
         run.adopt(self.plan, request)

@@ -91,8 +91,13 @@ class FitRequest:
         """Returns whether this request goes on with the plan that `other` made."""
         return other is not None and self._text() == other._text()
 
-    def _text(self) -> str:
-        return json.dumps(self.to_dict(), sort_keys=True)
+    def keeps_strategy(self, other: FitRequest | None) -> bool:
+        """Returns whether `other` asked for the same strategy, so that its state goes on."""
+        return other is not None and self._text("strategy") == other._text("strategy")
+
+    def _text(self, key: str | None = None) -> str:
+        values = self.to_dict()
+        return json.dumps(values if key is None else values[key], sort_keys=True)
 
     def to_dict(self) -> dict:
         """Returns what a plan follows from, but for its length, as JSON-serializable values."""
@@ -113,9 +118,24 @@ class FitRequest:
     def from_dict(cls, values: dict) -> FitRequest:
         """Returns the request that `to_dict` wrote."""
         name, config = values["strategy"]
+        try:
+            strategy = strategies.get(name).from_config(config)
+        except ValueError:
+            strategy = _Unknown(name, config)
         unbound = samplers.Sampling(values["sampler"], values["capacity"])
         return cls(
-            strategy=strategies.get(name).from_config(config),
+            strategy=strategy,
             sampling=unbound.bind(values["num_examples"], values["batch_size"], values["examples_per_person"]),
             **{key: values[key] for key in ("epsilon", "noise_multiplier", "delta", "accountant")},
         )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Unknown(strategies.Strategy):
+    """Stands for a strategy of a user's own in a file: a request for the same one continues the plan."""
+
+    name: str = ""
+    config: dict = dataclasses.field(default_factory=dict)
+
+    def get_config(self) -> dict:
+        return self.config

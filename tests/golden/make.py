@@ -49,8 +49,9 @@ def accounting() -> None:
 
 
 def write(name: str, values) -> None:
-    text = json.dumps(values, indent=1, sort_keys=True) + "\n"
-    (cases.HERE / name).write_text(text, encoding="utf-8")
+    # A line each, so that a difference shows.
+    lines = ",\n".join(f"{json.dumps(k)}: {json.dumps(v, sort_keys=True)}" for k, v in sorted(values.items()))
+    (cases.HERE / name).write_text("{\n" + lines + "\n}\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import pytest
 
 import lipdp
 from lipdp import sampling, strategies
-from lipdp.strategies.base import MARGIN
+from lipdp.strategies.clipping import MARGIN
 from tests.helpers.clipping import BATCH, averaged, flat, logistic_gradients, overflowing, plain, rows, silent, steps
 
 FIT = {"batch_size": 20, "delta": 1e-3, "verbose": 0}

@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import pytest
 
+from lipdp import strategies
 from tests.helpers.models import DELTA, blobs, mlp, same, state, weights
 
 FIT = {"batch_size": 40, "delta": DELTA, "verbose": 0}
@@ -40,6 +41,35 @@ def test_keras_file_keeps_everything_bit_for_bit(saved):
     x, _ = blobs()
     np.testing.assert_array_equal(model.predict(x, verbose=0), loaded.predict(x, verbose=0))
     assert model.loss.get_config() == loaded.loss.get_config()
+
+
+def test_the_state_of_a_strategy_goes_on_from_a_file(tmp_path):
+    # The augmentation of the file is another object, and says the same.
+    strategy = strategies.DPSGD(clip_norm=1.0, quantile=0.9, quantile_noise=30.0, augmentation=Same())
+    model = trained(strategy=strategy)
+    threshold = model.optimizer.strategy_state[0].numpy()
+    assert threshold != 1.0
+    model.save(tmp_path / "m.keras")
+    loaded = keras.saving.load_model(tmp_path / "m.keras")
+    seen = []
+    note = keras.callbacks.LambdaCallback(
+        on_train_begin=lambda logs: seen.append(loaded.optimizer.strategy_state[0].numpy())
+    )
+    loaded.fit(*blobs(), epochs=1, epsilon=3.0, strategy=strategy, callbacks=[note], **FIT)
+    assert seen == [threshold]
+
+
+@keras.saving.register_keras_serializable(package="tests")
+class Same:
+    def __call__(self, x, key):
+        return x
+
+    def get_config(self):
+        return {}
+
+    @classmethod
+    def from_config(cls, config):
+        return cls()
 
 
 def test_a_loaded_model_goes_on_from_what_is_spent(saved):
