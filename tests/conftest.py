@@ -6,14 +6,17 @@ import os
 import shutil
 import tempfile
 
-# Before JAX is imported: equal programs are compiled once, in a folder that ends with this process.
-if "JAX_COMPILATION_CACHE_DIR" not in os.environ or "PYTEST_XDIST_WORKER" in os.environ:
-    os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="lipdp-tests-")
-    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
-    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
-    atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
-
 import pytest
+
+# Before JAX is imported: equal programs are compiled once per process, in a folder that ends with the run.
+CACHE = "JAX_COMPILATION_CACHE_DIR"
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ[CACHE] = os.path.join(os.environ[CACHE], os.environ["PYTEST_XDIST_WORKER"])
+elif CACHE not in os.environ:
+    os.environ[CACHE] = tempfile.mkdtemp(prefix="lipdp-tests-")
+    atexit.register(shutil.rmtree, os.environ[CACHE], ignore_errors=True)
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
 
 @pytest.fixture(autouse=True)
