@@ -222,7 +222,7 @@ def cost(options) -> dict:
         )
         model.compile("adam")
         # As many rows at once for each K, with room for a Poisson sample of the batch.
-        chunk = max(1, int(options.physical_batch or batch + 3 * batch**0.5) // multiplicity)
+        microbatch = max(1, int(options.physical_batch or batch + 3 * batch**0.5) // multiplicity)
 
         def step():
             clock = Clock()
@@ -233,7 +233,7 @@ def cost(options) -> dict:
                 steps_per_epoch=1,
                 noise_multiplier=1.0,
                 strategy=strategies.DPSGD(1.0),
-                microbatch_size=chunk,
+                microbatch_size=microbatch,
                 training_metrics=False,
                 callbacks=[clock],
                 verbose=0,

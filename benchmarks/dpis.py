@@ -6,7 +6,7 @@
     python benchmarks/dpis.py --cost                           # seconds and memory per epoch, interleaved
 
 Networks: "front", a hidden layer of 64 tanh on what the fixed convolutional front end `Scattering2D` makes of an
-image, centred and brought to norm 1 (computed once); digits are first sheared upright, a fixed map of each image by
+image, centered and brought to norm 1 (computed once); digits are first sheared upright, a fixed map of each image by
 itself. "raw", two convolutions with tanh on pixels, 26,010 weights. delta = 1e-5. Both strategies run with the settings
 printed in the result, in the same process; the rate falls to zero. Settings were chosen on the held-out split (fit on
 50,000 training images, scored on the other 10,000), never by figures of the test set; but upright digits and the hidden

@@ -31,20 +31,22 @@ def settings(dataset: str, preset: str, epsilon: float) -> dict:
         if epsilon == 2:
             return {**linear, "end_rate": 0.0, "updates": 400}
         return {**linear, "updates": 100 if epsilon <= 1 else 200}
-    centred = {"norm": 1.0, "temperature": 100.0, "clip": 0.2, "batch_size": 8192, "end_rate": 0.0, "centred": True}
+    centered = {"norm": 1.0, "temperature": 100.0, "clip": 0.2, "batch_size": 8192, "end_rate": 0.0, "centered": True}
     if epsilon <= 2:
-        return {**centred, "rate": 2.0 if epsilon <= 0.5 else 3.0, "updates": 100 if epsilon <= 1 else 220}
-    return {**centred, "rate": 2.0, "hidden": 128, "temperature": 200.0, "updates": 300}
+        return {**centered, "rate": 2.0 if epsilon <= 0.5 else 3.0, "updates": 100 if epsilon <= 1 else 220}
+    return {**centered, "rate": 2.0, "hidden": 128, "temperature": 200.0, "updates": 300}
 
 
-def head(shape, updates, norm, temperature, clip, rate, end_rate=None, hidden=0, projected=True, centred=False, **rest):
+def head(
+    shape, updates, norm, temperature, clip, rate, end_rate=None, hidden=0, projected=True, centered=False, **rest
+):
     import keras
 
     import lipdp
     from lipdp import layers, losses
 
     # Moduli are positive: what all images share, and needs noise like the rest, is mostly the mean of each channel.
-    stack = [keras.Input(shape), *([layers.LayerCentering()] if centred else [])]
+    stack = [keras.Input(shape), *([layers.LayerCentering()] if centered else [])]
     stack += [layers.BoundedInput(norm=norm), layers.Flatten()]
     if hidden:
         stack += [layers.SpectralDense(hidden), layers.Abs()]

@@ -8,7 +8,7 @@ Two steps are compared, each the compiled training step that `fit` runs, with th
 - private: Poisson batches as they are drawn and padded, per-example clipping, noise;
 - plain: the Keras model without privacy, exactly B rows.
 
-Ratios are paired within a round, so that a busy machine slows both sides. `--chunk` is `physical_batch_size` of the
+Ratios are paired within a round, so that a busy machine slows both sides. `--microbatch` is `microbatch_size` of the
 private step.
 """
 
@@ -69,7 +69,7 @@ def build(network: str):
 
 
 def unet(keras, L):
-    """16, 32 and 64 channels, group normalisation, strided convolutions, skips by concatenation."""
+    """16, 32 and 64 channels, group normalization, strided convolutions, skips by concatenation."""
 
     def block(h, filters):
         skip = h if h.shape[-1] == filters else L.Conv2D(filters, 1)(h)
@@ -89,7 +89,7 @@ def unet(keras, L):
     return keras.Model(inputs, L.Conv2D(1, 3, padding="same")(L.Activation("swish")(L.GroupNormalization(8)(h))))
 
 
-def stepper(network: str, step: str, batch: int, chunk: int | None = None) -> Stepper:
+def stepper(network: str, step: str, batch: int, microbatch: int | None = None) -> Stepper:
     """The private or the plain step of a network."""
     import keras
 
@@ -101,13 +101,13 @@ def stepper(network: str, step: str, batch: int, chunk: int | None = None) -> St
     if private:
         model = lipdp.DP_Model.from_keras(model)
     model.compile(keras.optimizers.SGD(0.1), loss=loss)
-    return Stepper(model, x, y, batch, strategies.DPSGD(clip_norm=1.0) if private else None, chunk)
+    return Stepper(model, x, y, batch, strategies.DPSGD(clip_norm=1.0) if private else None, microbatch)
 
 
-def measure(network: str, batch: int, rounds: int, chunk: int | None) -> dict:
+def measure(network: str, batch: int, rounds: int, microbatch: int | None) -> dict:
     from common import spread
 
-    steppers = {step: stepper(network, step, batch, chunk) for step in STEPS}
+    steppers = {step: stepper(network, step, batch, microbatch) for step in STEPS}
     first = {step: round(one(), 2) for step, one in steppers.items()}
     times = interleaved(steppers, rounds)
     return {
@@ -125,11 +125,11 @@ def worker(arguments) -> None:
         for batch in arguments.batch or SIZES[network]:
             # Long steps vary less.
             rounds = arguments.rounds if batch < 4096 else max(7, arguments.rounds // 2)
-            row = {"network": network, "batch": batch, "chunk": arguments.chunk}
-            row |= measure(network, batch, rounds, arguments.chunk)
+            row = {"network": network, "batch": batch, "microbatch": arguments.microbatch}
+            row |= measure(network, batch, rounds, arguments.microbatch)
             if arguments.memory:
                 row["peak_mib"] = {
-                    step: peak_memory(f"per_example.stepper({network!r}, {step!r}, {batch}, {arguments.chunk})")
+                    step: peak_memory(f"per_example.stepper({network!r}, {step!r}, {batch}, {arguments.microbatch})")
                     for step in STEPS
                 }
             rows.append(row)
@@ -142,7 +142,7 @@ def main() -> None:
     parser.add_argument("--backend", nargs="+", default=["tensorflow", "jax"], choices=["tensorflow", "jax"])
     parser.add_argument("--network", nargs="+", default=list(SIZES), choices=list(SIZES))
     parser.add_argument("--batch", nargs="+", type=int, default=None)
-    parser.add_argument("--chunk", type=int, default=None, help="physical_batch_size of the private step")
+    parser.add_argument("--microbatch", type=int, default=None, help="microbatch_size of the private step")
     parser.add_argument("--rounds", type=int, default=21)
     parser.add_argument("--memory", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
@@ -158,7 +158,7 @@ def main() -> None:
         command = [sys.executable, os.path.abspath(__file__), "--worker", "--rounds", str(arguments.rounds)]
         command += ["--network", *arguments.network, "--memory" if arguments.memory else "--no-memory"]
         command += ["--batch", *map(str, arguments.batch)] if arguments.batch else []
-        command += ["--chunk", str(arguments.chunk)] if arguments.chunk else []
+        command += ["--microbatch", str(arguments.microbatch)] if arguments.microbatch else []
         environment = {**os.environ, "KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"}
         out = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout
         results[backend] = json.loads(out.rsplit("ROWS ", 1)[1])
