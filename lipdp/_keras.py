@@ -108,7 +108,10 @@ def loss_tracker(model: keras.Model) -> Any:
 
 
 def build_metrics(model: keras.Model, batch: tuple) -> None:
-    """Builds the metrics of `compile` for batches `(x, y, weight)`; on JAX `fit` would do so from its first batch."""
+    """Builds the metrics of `compile` for batches `(x, y, weight)`, which `fit` would do from its first batch on JAX.
+
+    On TensorFlow it would do so while it traces the step, and then trace it again.
+    """
     model._symbolic_build(data_batch=batch)
     if model._compile_loss is not None:
         model._compile_loss.built = True  # not used: lipdp's models compute their loss themselves

@@ -10,8 +10,9 @@ from typing import Any
 
 import keras
 import numpy as np
+from keras import tree
 
-from lipdp import backend, gradients, sampling
+from lipdp import _keras, backend, gradients, sampling
 from lipdp.privacy import Ledger, Plan, Release, statement
 from lipdp.strategies import Calibration
 from lipdp.training import budget, weights
@@ -134,6 +135,8 @@ class Driver:
         """Makes the optimizer ready for exactly the planned updates, and no more afterwards."""
         run, optimizer, request = self.run, self.model.optimizer, self.request
         before = run.ledger.to_json()
+        example = tree.map_structure(lambda rows: rows[:1], (self.x, self.y))
+        _keras.build_metrics(self.model, (*example, np.ones(1, "float32")))
         optimizer.build(self.model.trainable_variables)
         iterations = int(optimizer.iterations.numpy())
         # A continued, uninterrupted stream of noise stays as it is, so that a resumed run repeats.

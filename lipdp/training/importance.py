@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from keras import tree
 
-from lipdp import _keras, accounting, backend, sampling
+from lipdp import accounting, backend, sampling
 from lipdp.accounting import Filter
 from lipdp.accounting.dpis import ImportanceFilter
 from lipdp.privacy import Plan, Release, statement
@@ -114,7 +114,6 @@ class ImportanceDriver(Driver):
     def batches(self) -> Iterator[Any]:
         """Endless numbers of updates."""
         first = self.run.ledger.updates
-        _keras.build_metrics(self.model, self._padded(np.arange(1), 1))
         yield backend.feed(((np.array([i]),) for i in itertools.count(first)), (np.zeros(1, int),))
 
     def charge(self) -> None:
