@@ -10,7 +10,7 @@ from keras import ops
 
 from lipdp import bounds, checks, gradients, losses
 from lipdp.strategies.base import Calibration, Strategy
-from lipdp.strategies.quantile import FOLLOWING, Quantile, optional
+from lipdp.strategies.quantile import FOLLOWING, FollowsQuantile
 
 ALLOCATIONS = ("global", "per_layer", "optimal")
 # The threshold never falls below this part of the first one.
@@ -19,7 +19,7 @@ _LEAST = 1e-6
 
 @keras.saving.register_keras_serializable(package="lipdp")
 @dataclasses.dataclass(frozen=True)
-class Clipless(Strategy):
+class Clipless(FollowsQuantile, Strategy):
     """Trains on the ordinary gradient of a Lipschitz network.
 
     Args:
@@ -59,15 +59,11 @@ class Clipless(Strategy):
 
     def __post_init__(self):
         checks.choice("noise", self.noise, ALLOCATIONS)
-        optional(self.quantile, self.quantile_noise, self.quantile_rate)
+        self._assign(**self._check_quantile())
 
     @property
     def noise_allocation(self) -> str:
         return self.noise if self.quantile is None else f"{self.noise}, {FOLLOWING}"
-
-    @property
-    def _quantile(self) -> Quantile | None:
-        return optional(self.quantile, self.quantile_noise, self.quantile_rate)
 
     @property
     def uses_own_step(self) -> bool:
@@ -88,13 +84,7 @@ class Clipless(Strategy):
         _refuse_disproportion(model, propagated, first)
         # Above its Lipschitz constant a loss has nothing to clip.
         limits = (first, _LEAST, loss.exact_lipschitz(outputs) / first)
-        return dataclasses.replace(calibration, count_noise_std=self._quantile.noise_std(batch_size), limits=limits)
-
-    def initial_state(self, variables: Any) -> Any:
-        return [] if self.quantile is None else self._quantile.initial_state()
-
-    def noise_scales(self, state: Any) -> Any:
-        return state[0] if state else None
+        return dataclasses.replace(calibration, count_noise_std=self.count_noise_std(batch_size), limits=limits)
 
     def microbatch(
         self, calibration: Any, forward: Any, state: Any, index: Any, secret: Any, data: Any, batch_size: Any
@@ -113,8 +103,7 @@ class Clipless(Strategy):
             return ops.sum(values) / batch_size, norms
 
         sums, value, norms, y_pred, updated = forward.gradient(x, total)
-        counts = [self._quantile.count(norms, limit, weight)] if state else []
-        return (sums, counts, value), (x, y, y_pred, weight), updated
+        return (sums, self.counts(state, norms, limit, weight), value), (x, y, y_pred, weight), updated
 
     def average(self, sums: Any, state: Any, batch_size: Any) -> Any:
         return sums  # the loss is divided already, as in Keras' own step
@@ -122,7 +111,7 @@ class Clipless(Strategy):
     def advance(
         self, calibration: Any, state: Any, released: Any, noise_stddevs: Any, count: Any, batch_size: Any
     ) -> Any:
-        return [self._quantile.advance(state[0], count, batch_size, *calibration.limits[1:])] if state else state
+        return self.next_factor(state, count, batch_size, *(calibration.limits or (0.0, 0.0, 0.0))[1:])
 
 
 def _refuse_disproportion(model: keras.Model, propagated: bounds.Bounds, first: float) -> None:

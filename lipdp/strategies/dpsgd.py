@@ -12,7 +12,7 @@ from lipdp import checks
 from lipdp._deprecated import renamed_arguments
 from lipdp.strategies.base import Calibration
 from lipdp.strategies.clipping import MARGIN, PerExample, clip_factors, layer_groups, masked, total_norm
-from lipdp.strategies.quantile import FOLLOWING, Quantile, optional
+from lipdp.strategies.quantile import FOLLOWING, FollowsQuantile
 
 CLIPPINGS = ("flat", "per_layer", "automatic")
 # The threshold stays within these factors of the first one.
@@ -22,7 +22,7 @@ _RANGE = (1e-6, 1e6)
 @keras.saving.register_keras_serializable(package="lipdp")
 @renamed_arguments(views="augmentation_multiplicity")
 @dataclasses.dataclass(frozen=True)
-class DPSGD(PerExample):
+class DPSGD(FollowsQuantile, PerExample):
     """Trains any Keras model by clipping each example's gradient.
 
     Args:
@@ -79,8 +79,7 @@ class DPSGD(PerExample):
             self._assign(clip_norm=checks.positive("clip_norm", self.clip_norm))
         if self.quantile is not None and self.clipping != "flat":
             raise ValueError(f"`quantile` needs clipping='flat'. Received: clipping={self.clipping!r}.")
-        optional(self.quantile, self.quantile_noise, self.quantile_rate)
-        self._assign(stability=checks.positive("stability", self.stability))
+        self._assign(stability=checks.positive("stability", self.stability), **self._check_quantile())
         self._check_copies()
 
     @property
@@ -92,10 +91,6 @@ class DPSGD(PerExample):
     def noise_allocation(self) -> str:
         return "global" if self.quantile is None else f"global, {FOLLOWING}"
 
-    @property
-    def _quantile(self) -> Quantile | None:
-        return optional(self.quantile, self.quantile_noise, self.quantile_rate)
-
     def calibrate(self, model: keras.Model, loss: Any, batch_size: int) -> Calibration:
         calibration = super().calibrate(model, loss, batch_size)
         groups = layer_groups(model)
@@ -104,14 +99,7 @@ class DPSGD(PerExample):
                 f"`clip_norm` must hold one norm per layer with trainable weights. Received: {len(self.clip_norm)} "
                 f"norms for {len(groups)} layers."
             )
-        count = None if self.quantile is None else self._quantile.noise_std(batch_size)
-        return dataclasses.replace(calibration, groups=groups, count_noise_std=count)
-
-    def initial_state(self, variables: Any) -> Any:
-        return [] if self.quantile is None else self._quantile.initial_state()
-
-    def noise_scales(self, state: Any) -> Any:
-        return state[0] if state else None
+        return dataclasses.replace(calibration, groups=groups, count_noise_std=self.count_noise_std(batch_size))
 
     def contributions(self, calibration: Any, record: Any, weight: Any, state: Any) -> Any:
         squared = record.squared_norms()
@@ -124,7 +112,7 @@ class DPSGD(PerExample):
             factors = masked(MARGIN * self.clip_norm / (norms + self.stability), norms, weight)  # type: ignore[operator]
             return record.weighted_sum(factors, finite), []
         threshold = self.clip_norm * state[0] if state else self.clip_norm
-        counts = [self._quantile.count(norms, threshold, weight)] if state else []
+        counts = self.counts(state, norms, threshold, weight)
         return record.weighted_sum(clip_factors(norms, threshold, weight), finite), counts
 
     def _per_layer(self, groups, squared, weight):
@@ -141,4 +129,4 @@ class DPSGD(PerExample):
     def advance(
         self, calibration: Any, state: Any, released: Any, noise_stddevs: Any, count: Any, batch_size: Any
     ) -> Any:
-        return [self._quantile.advance(state[0], count, batch_size, *_RANGE)] if state else state
+        return self.next_factor(state, count, batch_size, *_RANGE)
