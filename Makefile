@@ -4,6 +4,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed-test
 export TF_CPP_MIN_LOG_LEVEL ?= 2
+# Neighbors stay in one process, where they share what was compiled.
+PYTEST := $(BIN)/python -m pytest -q -n 2 --dist worksteal
 
 .PHONY: demo test test-all lint clean
 
@@ -12,16 +14,17 @@ demo: $(STAMP)
 	@echo "Open runs/demo/report.html; the privacy statement is runs/demo/privacy.txt."
 
 test: $(STAMP) lint
-	KERAS_BACKEND=tensorflow $(BIN)/python -m pytest -q -n 2
-	KERAS_BACKEND=jax $(BIN)/python -m pytest -q -n 2 -m "not slow and not backend_free"
+	KERAS_BACKEND=tensorflow $(PYTEST)
+	KERAS_BACKEND=jax $(PYTEST) -m "not slow and not backend_free"
 
 test-all: $(STAMP) lint
-	KERAS_BACKEND=tensorflow $(BIN)/python -m pytest -q -n 2 -m ""
-	KERAS_BACKEND=jax $(BIN)/python -m pytest -q -n 2 -m ""
+	KERAS_BACKEND=tensorflow $(PYTEST) -m ""
+	KERAS_BACKEND=jax $(PYTEST) -m ""
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/mypy
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)

@@ -71,7 +71,7 @@ def run(data, epsilon: float, seed: int, changes: dict) -> dict:
         epsilon=epsilon,
         delta=1e-5,
         strategy=strategies.DPSGD(settings["clip_norm"]),
-        physical_batch_size=264,
+        microbatch_size=264,
         training_metrics=False,
         seed=seed,
         verbose=0,

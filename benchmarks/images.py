@@ -45,7 +45,7 @@ class Settings:
 _FASHION = {"input_norm": 9.0, "inner_norm": 3.0}
 _CIFAR = {"input_norm": 11.0, "inner_norm": 3.6}
 # A small residual branch lets the gradient pass. Centring, which helps the heads of `frontend.py`, was not tried here.
-_ON_FRONT = {"centred": False, "residual_weight": 0.2}
+_ON_FRONT = {"centered": False, "residual_weight": 0.2}
 SETTINGS = {
     ("fashion_mnist", "lenet", "none"): Settings(
         {"input_norm": 6.0, "inner_norm": 2.0, "strides": 2}, updates=80.0, temperature=60.0
@@ -139,7 +139,7 @@ def run(dataset: str, network: str, front: str, epsilon: float, seed: int, held_
         x,
         y,
         batch_size=settings.batch_size,
-        physical_batch_size=1024,
+        microbatch_size=1024,
         epochs=epochs,
         epsilon=epsilon,
         delta=1e-5,

@@ -9,77 +9,46 @@ of the kernels belongs to the optimizer and is measured in `step_cost.py`.
 """
 
 import argparse
+import pathlib
+import sys
 import time
 
 import numpy as np
 from common import spread, write
 
+sys.path.insert(0, str(pathlib.Path(__file__).parent.parent))
+
 
 def pairs() -> dict:
-    """Name: (layer, counterpart, shape of one example, type of the input)."""
+    """Returns (layer, counterpart, shape of one example, type of the input) by name, for every layer of lipdp.
+
+    Without a counterpart, the stock layer that an export has in its place is one. A layer that is not named here is
+    measured on its first test case.
+    """
     from keras import layers as stock
 
     from lipdp import layers
+    from tests.helpers.layer_cases import ALL, TOKENS
 
     image, map_, tokens = (32, 32, 3), (16, 16, 32), (64, 64)
-    return {
-        "SpectralDense": (layers.SpectralDense(256), stock.Dense(256, use_bias=False), (784,)),
+    chosen = {
+        "SpectralDense": (layers.SpectralDense(256), None, (784,)),
         "TokenMixing": (
             layers.TokenMixing(64),
             [stock.Permute((2, 1)), stock.Dense(64, use_bias=False), stock.Permute((2, 1))],
             tokens,
         ),
-        "SpectralConv1D": (
-            layers.SpectralConv1D(64, 5),
-            stock.Conv1D(64, 5, padding="same", use_bias=False),
-            (128, 32),
-        ),
-        "SpectralConv2D": (layers.SpectralConv2D(32, 3), stock.Conv2D(32, 3, padding="same", use_bias=False), map_),
-        "SpectralConv2D, strided": (
-            layers.SpectralConv2D(32, 5, strides=2),
-            stock.Conv2D(32, 5, strides=2, padding="same", use_bias=False),
-            image,
-        ),
-        "SpectralConv2D, 1 channel, strides (1, 2)": (
-            layers.SpectralConv2D(16, 5, strides=(1, 2)),
-            stock.Conv2D(16, 5, strides=(1, 2), padding="same", use_bias=False),
-            (28, 28, 1),
-        ),
-        "SpectralConv2D, 4 groups": (
-            layers.SpectralConv2D(32, 3, groups=4),
-            stock.Conv2D(32, 3, groups=4, padding="same", use_bias=False),
-            map_,
-        ),
-        "SpectralConv3D": (
-            layers.SpectralConv3D(16, 3),
-            stock.Conv3D(16, 3, padding="same", use_bias=False),
-            (8, 8, 8, 8),
-        ),
-        "SpectralDepthwiseConv1D": (
-            layers.SpectralDepthwiseConv1D(5),
-            stock.DepthwiseConv1D(5, padding="same", use_bias=False),
-            (128, 32),
-        ),
-        "SpectralDepthwiseConv2D": (
-            layers.SpectralDepthwiseConv2D(3),
-            stock.DepthwiseConv2D(3, padding="same", use_bias=False),
-            map_,
-        ),
-        "SpectralConv1DTranspose": (
-            layers.SpectralConv1DTranspose(32, 4, strides=2),
-            stock.Conv1DTranspose(32, 4, strides=2, padding="same", use_bias=False),
-            (64, 32),
-        ),
-        "SpectralConv2DTranspose": (
-            layers.SpectralConv2DTranspose(16, 4, strides=2),
-            stock.Conv2DTranspose(16, 4, strides=2, padding="same", use_bias=False),
-            (8, 8, 32),
-        ),
-        "SpectralConv3DTranspose": (
-            layers.SpectralConv3DTranspose(8, 2, strides=2),
-            stock.Conv3DTranspose(8, 2, strides=2, padding="same", use_bias=False),
-            (4, 4, 4, 16),
-        ),
+        "SpectralConv1D": (layers.SpectralConv1D(64, 5), None, (128, 32)),
+        "SpectralConv2D": (layers.SpectralConv2D(32, 3), None, map_),
+        "SpectralConv2D, strided": (layers.SpectralConv2D(32, 5, strides=2), None, image),
+        "SpectralConv2D, 1 channel, strides (1, 2)": (layers.SpectralConv2D(16, 5, strides=(1, 2)), None, (28, 28, 1)),
+        "SpectralConv2D, 4 groups": (layers.SpectralConv2D(32, 3, groups=4), None, map_),
+        "SpectralConv3D": (layers.SpectralConv3D(16, 3), None, (8, 8, 8, 8)),
+        "SpectralDepthwiseConv1D": (layers.SpectralDepthwiseConv1D(5), None, (128, 32)),
+        "SpectralDepthwiseConv2D": (layers.SpectralDepthwiseConv2D(3), None, map_),
+        "SpectralConv1DTranspose": (layers.SpectralConv1DTranspose(32, 4, strides=2), None, (64, 32)),
+        "SpectralConv2DTranspose": (layers.SpectralConv2DTranspose(16, 4, strides=2), None, (8, 8, 32)),
+        "SpectralConv3DTranspose": (layers.SpectralConv3DTranspose(8, 2, strides=2), None, (4, 4, 4, 16)),
         "OrthogonalPatchConv2D": (
             layers.OrthogonalPatchConv2D(64, 4),
             stock.Conv2D(64, 4, strides=4, use_bias=False),
@@ -89,17 +58,35 @@ def pairs() -> dict:
         "Abs": (layers.Abs(), stock.ReLU(), map_),
         "GroupSort": (layers.GroupSort(), stock.PReLU(), map_),
         "Householder": (layers.Householder(), stock.PReLU(), map_),
-        "BoundedEmbedding": (layers.BoundedEmbedding(1000, 64), stock.Embedding(1000, 64), (64,), "int32"),
+        "BoundedEmbedding": (layers.BoundedEmbedding(1000, 64), None, (64,), "int32"),
         "BoundedInput": (layers.BoundedInput(), stock.UnitNormalization(axis=(1, 2, 3)), image),
         "ClipGradient": (layers.ClipGradient(1.0), stock.UnitNormalization(axis=(1, 2, 3)), map_),
         "LayerCentering": (layers.LayerCentering(), stock.LayerNormalization(), map_),
         "L2NormPooling2D": (layers.L2NormPooling2D(), stock.MaxPooling2D(), map_),
         "GlobalL2NormPooling2D": (layers.GlobalL2NormPooling2D(), stock.GlobalMaxPooling2D(), map_),
-        "ScaledAveragePooling2D": (layers.ScaledAveragePooling2D(), stock.AveragePooling2D(2), map_),
+        "ScaledAveragePooling2D": (layers.ScaledAveragePooling2D(), None, map_),
         "ResidualAverage": (layers.ResidualAverage(), stock.Average(), [map_, map_]),
         "InvertibleDownSampling2D": (layers.InvertibleDownSampling2D(), stock.MaxPooling2D(), map_),
         "InvertibleUpSampling2D": (layers.InvertibleUpSampling2D(), stock.UpSampling2D(), (8, 8, 64)),
     }
+    named = {type(layer) for layer, *_ in chosen.values()}
+    for case in reversed([*ALL, *TOKENS]):
+        layer = case.make()
+        if isinstance(layer, layers.LipschitzLayer) and type(layer) not in named:
+            chosen[type(layer).__name__] = (layer, None, list(case.shapes), case.dtype)
+    return {
+        name: (layer, other or _stock(layer, shape), shape, *rest)
+        for name, (layer, other, shape, *rest) in chosen.items()
+    }
+
+
+def _stock(layer, shape):
+    """Returns the stock layer that an export has in place of a layer, or the identity."""
+    import keras
+
+    inputs = [keras.Input(one) for one in (shape if isinstance(shape, list) else [shape])]
+    layer(inputs if len(inputs) > 1 else inputs[0])
+    return layer.stock_layer()[0] or keras.layers.Identity()
 
 
 class Pass:

@@ -21,11 +21,11 @@ def run(data, epsilon: float, seed: int) -> dict:
     import keras
 
     from lipdp import certify
-    from lipdp.models.classifier import recipe
+    from lipdp.models.classifier import classifier_recipe
 
     (x, y), (x_test, y_test) = data
     keras.utils.set_random_seed(seed)
-    settings = recipe(x.shape[1:], 10, len(x), epsilon)
+    settings = classifier_recipe(x.shape[1:], 10, len(x), epsilon)
     model = settings.build(len(x))
     start = time.perf_counter()
     model.fit(

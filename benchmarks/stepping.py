@@ -15,10 +15,10 @@ class Stepper:
         x, y: the data.
         batch: expected rows of a batch with a strategy, which draws Poisson samples and pads them; exact rows without.
         strategy: a strategy or its name; None: the plain step of Keras.
-        chunk: `physical_batch_size` of the private step.
+        microbatch: `microbatch_size` of the private step.
     """
 
-    def __init__(self, model, x, y, batch: int, strategy=None, chunk: int | None = None):
+    def __init__(self, model, x, y, batch: int, strategy=None, microbatch: int | None = None):
         import keras
 
         # Held as `fit` holds it, with and without privacy.
@@ -29,7 +29,7 @@ class Stepper:
             source = ((x[i * batch : (i + 1) * batch], y[i * batch : (i + 1) * batch]) for i in range(4))
             model.optimizer.build(model.trainable_variables)
         else:
-            source = self._private(strategy, batch, chunk)
+            source = self._private(strategy, batch, microbatch)
         self._batches = [keras.tree.map_structure(keras.ops.convert_to_tensor, next(source)) for _ in range(4)]
         self._feed = self._iterator()
         model._symbolic_build(data_batch=self._batches[0])
@@ -38,31 +38,21 @@ class Stepper:
             names = ("trainable", "non_trainable", "optimizer", "metrics")
             self._state = model._get_jax_state(**{f"{name}_variables": True for name in names})
 
-    def _private(self, strategy, batch, chunk):
+    def _private(self, strategy, batch, microbatch):
         from lipdp import training
 
-        session = training.Session.prepare(
-            self.model,
-            *self._data,
-            batch_size=batch,
-            epochs=1000,
-            initial_epoch=0,
-            steps_per_epoch=None,
-            validation_split=0.0,
-            validation_data=None,
-            epsilon=None,
-            noise_multiplier=1.0,
-            delta=1e-5,
+        request = training.FitRequest.of(
             strategy=strategy,
-            accountant="pld",
-            physical_batch_size=chunk,
-            training_metrics=True,
-            seed=None,
             sampling="poisson",
+            batch_size=batch,
             examples_per_person=1,
+            noise_multiplier=1.0,
+            epochs=1000,
+            microbatch_size=microbatch,
         )
+        driver = training.prepare(self.model, *self._data, 0.0, None, request)
         # Both stay open as long as the stepper lives.
-        self._scopes = session.armed(verbose=0), session.batches()
+        self._scopes = driver.armed(verbose=0), driver.batches()
         return iter([scope.__enter__() for scope in self._scopes][1])
 
     def _iterator(self):

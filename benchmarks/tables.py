@@ -1,4 +1,4 @@
-"""Writes the tables of the README from the results in `benchmarks/results/`.
+"""Writes the tables of `docs/results.md`, and the short one of the README, from the results in `benchmarks/results/`.
 
 python benchmarks/tables.py
 """
@@ -21,12 +21,15 @@ import step_cost
 import tabular
 from common import RESULTS
 
-README = pathlib.Path(__file__).parent.parent / "README.md"
+ROOT = pathlib.Path(__file__).parent.parent
+README, RESULTS_PAGE = ROOT / "README.md", ROOT / "docs" / "results.md"
 
 
 def _mnist(found: dict) -> str:
     return f"""
-**Accuracy** on MNIST raw pixels, delta = 1e-5, the default recipe of `lipdp train`, chosen on a held-out part of the
+## Accuracy and certificates on MNIST
+
+Clipless, raw pixels, delta = 1e-5, the default recipe of `lipdp train`, chosen on a held-out part of the
 training images; {found["evaluated_on"]}, mean over seeds; certified accuracy in the L2 norm of pixels in [0, 1].
 `{found["command"]}`
 
@@ -36,9 +39,11 @@ training images; {found["evaluated_on"]}, mean over seeds; certified accuracy in
 
 def _frontend(found: dict) -> str:
     return f"""
-**Accuracy with the fixed front end** `Scattering2D`, delta = 1e-5; {found["evaluated_on"]}, mean over seeds (number of
+## The fixed front end
+
+Clipless on `Scattering2D`, delta = 1e-5; {found["evaluated_on"]}, mean over seeds (number of
 runs in the last column); settings chosen on held-out training images, but a second time after figures of the test set
-had been seen: on Fashion-MNIST at epsilon 0.5 and 2 (85.86 % and 88.29 % before), on MNIST, where features are centred
+had been seen: on Fashion-MNIST at epsilon 0.5 and 2 (85.86 % and 88.29 % before), on MNIST, where features are centered
 since then, at all four (97.17, 97.59, 97.95 and 98.35 % before, and 98.17 % at 2 with fewer updates). Certificates in
 the L2 norm of pixels in [0, 1]. `python benchmarks/frontend.py`
 
@@ -48,19 +53,23 @@ the L2 norm of pixels in [0, 1]. `python benchmarks/frontend.py`
 
 def _images(found: dict) -> str:
     return f"""
-**Networks of images**, clipless, on pixels ("none") and on the fixed front end, delta = 1e-5; test set, mean over
+## Networks for images
+
+Clipless, on pixels ("none") and on the fixed front end, delta = 1e-5; test set, mean over
 seeds; settings chosen on held-out training images (LeNet and ResNet on CIFAR-10: carried over); certificates in the L2
 norm of pixels in [0, 1]. `python benchmarks/images.py`
 
 {images.table(found["table"])}
 
-![accuracy against epsilon and against certified accuracy](benchmarks/results/images.png)
+![accuracy against epsilon and against certified accuracy](../benchmarks/results/images.png)
 """
 
 
 def _tabular(found: dict) -> str:
     return f"""
-**Tables** of ADBench, epsilon = {found["epsilon"]:g}, delta = 1 / (N + 1): AUROC on {found["evaluated_on"]},
+## Tabular data
+
+Six tables of ADBench, clipless, epsilon = {found["epsilon"]:g}, delta = 1 / (N + 1): AUROC on {found["evaluated_on"]},
 beside the same run without noise; settings chosen on a part of the training rows.
 `{found["command"]}`
 
@@ -70,7 +79,9 @@ beside the same run without noise; settings chosen on a part of the training row
 
 def _dpsgd(found: dict) -> str:
     return f"""
-**DP-SGD** with a small convolutional network on MNIST raw pixels, delta = 1e-5; {found["evaluated_on"]}, mean over
+## DP-SGD
+
+A small convolutional network on MNIST raw pixels, delta = 1e-5; {found["evaluated_on"]}, mean over
 seeds; the learning rate was chosen on held-out training images at epsilon 1. A rate that falls to zero was scored on
 the test set as well (one seed: 96.62, 97.41 and 97.86 %) and dropped for its held-out figure. *Published*: Papernot et
 al. 2021.
@@ -82,7 +93,9 @@ al. 2021.
 
 def _adaclip(found: dict) -> str:
     return f"""
-**AdaCliP beside DP-SGD** on MNIST, delta = 1e-5; {found["evaluated_on"]}, mean over seeds; settings chosen on held-out
+## AdaCliP beside DP-SGD
+
+MNIST, delta = 1e-5; {found["evaluated_on"]}, mean over seeds; settings chosen on held-out
 training images, mostly with DP-SGD; "network" is a convolution and one layer of logits on images of half the side, not
 the network of the paper, and AdaCliP's rate at epsilon 2 was chosen again after a test figure (95.58 %). The noise
 ratio is AdaCliP's root mean energy over DP-SGD's. *Published*: Pichapati et al. 2019. `python benchmarks/adaclip.py`
@@ -92,7 +105,7 @@ ratio is AdaCliP's root mean energy over DP-SGD's. *Published*: Pichapati et al.
 Figure 2 of the paper: the error of a private regression by dimension, 3 runs each.
 `python benchmarks/adaclip.py --figure`
 
-![squared error of the weights by dimension](benchmarks/results/adaclip_figure.svg)
+![squared error of the weights by dimension](../benchmarks/results/adaclip_figure.svg)
 """
 
 
@@ -100,8 +113,10 @@ def _dpis(found: dict) -> str:
     cost = RESULTS / "dpis_cost.json"
     cost = json.loads(cost.read_text()) if cost.exists() else None
     text = f"""
-**DPIS beside DP-SGD**, the same network, budget and settings, delta = 1e-5; {found["evaluated_on"]}, mean over seeds;
-settings chosen on held-out training images, mostly of MNIST. One hidden layer of 64 tanh on `Scattering2D`'s centred
+## DPIS beside DP-SGD
+
+The same network, budget and settings, delta = 1e-5; {found["evaluated_on"]}, mean over seeds;
+settings chosen on held-out training images, mostly of MNIST. One hidden layer of 64 tanh on `Scattering2D`'s centered
 features of norm 1; digits are sheared upright first, each by itself. Both came after a series without them had missed
 the paper's figures on MNIST's test set (98.31, 98.47 and 98.52 % at epsilon 2, 3 and 4, two seeds). At epsilon 0.5
 the strategies are as good as each other. *Paper*: Wei et al. 2022, Table 3, on networks of its own. Seconds are of
@@ -114,7 +129,9 @@ whole runs, norm passes included, on a busy machine. `python benchmarks/dpis.py`
 
 def _diffusion(found: dict) -> str:
     text = """
-**Diffusion models** on MNIST at half the side, delta = 1e-5: accuracy on the real test set of classifiers that learnt
+## Diffusion models
+
+MNIST at half the side, delta = 1e-5: accuracy on the real test set of classifiers that learned
 from synthetic images only; settings chosen on held-out training images with 300 updates at epsilon 10.
 """
     for run in found.get("runs", []):
@@ -126,7 +143,9 @@ from synthetic images only; settings chosen on held-out training images with 300
 def _step_cost(found: dict) -> str:
     beside = json.loads((RESULTS / "step_cost_jax.json").read_text())
     return f"""
-**Cost** of a training step, median [10 % - 90 %] of paired ratios on a shared machine with {found["machine"]["cores"]}
+## Cost of a clipless step
+
+Median [10 % - 90 %] of paired ratios on a shared machine with {found["machine"]["cores"]}
 CPU cores; *plain* is the same Lipschitz network without noise, projection and Poisson padding, *ordinary* a ReLU
 network. `{found["command"]}` and `{beside["command"]}`
 
@@ -139,7 +158,9 @@ def _per_example(found: dict) -> str:
     beside = json.loads(beside.read_text()) if beside.exists() else {"results": {}}
     commands = " and ".join(f"`{one['command']}`" for one in (found, beside) if "command" in one)
     return f"""
-**Cost of DP-SGD's step** against the same network without privacy, median [10 % - 90 %] of paired ratios; memory is
+## Cost of a DP-SGD step
+
+Against the same network without privacy, median [10 % - 90 %] of paired ratios; memory is
 the ratio of peaks of processes that do nothing else. {commands}
 
 {per_example.table({**found["results"], **beside["results"]})}
@@ -148,7 +169,9 @@ the ratio of peaks of processes that do nothing else. {commands}
 
 def _peers(found: dict) -> str:
     return f"""
-**The private step beside those of other libraries**, each in an environment and processes of its own with one thread,
+## The private step beside those of other libraries
+
+Each library runs in an environment and processes of its own with one thread,
 in turn; *beside lipdp* is the library's median over lipdp's just before. `{found["command"]}`
 
 {peers.table(found["results"])}
@@ -157,7 +180,9 @@ in turn; *beside lipdp* is the library's median over lipdp's just before. `{foun
 
 def _accounting(found: dict) -> str:
     return f"""
-**Accounting**: seconds of one processor from a cold start, lipdp's median of {_runs(found)} runs, beside dp-accounting
+## Accounting
+
+Seconds of one processor from a cold start, lipdp's median of {_runs(found)} runs, beside dp-accounting
 {found["versions"]["dp-accounting"]} as it is. The noise is for delta = {found["delta"]:g}, the groups for 1e-6,
 which dp-accounting computes on a grid of 1e-3; both agree within 1e-4.
 `{found["command"]}`
@@ -166,7 +191,7 @@ which dp-accounting computes on a grid of 1e-3; both agree within 1e-4.
 """
 
 
-# The order of the README; a benchmark without results has no table.
+# The order of the page; a benchmark without results has no table.
 SECTIONS = {
     "mnist": _mnist,
     "frontend": _frontend,
@@ -196,11 +221,90 @@ def _runs(asked: dict) -> int:
     return next(iter(asked["results"].values()))["lipdp"]["runs"]
 
 
-def update(text: str) -> str:
-    """The README with its tables renewed."""
+def short() -> str:
+    """The few lines of the README, one per kind of result."""
+    lines = ["| what | result | beside it |", "|---|---|---|"]
+    for name, line in SHORT.items():
+        path = RESULTS / f"{name}.json"
+        if path.exists():
+            lines.append(line(json.loads(path.read_text())))
+    return "\n".join(lines) + "\n"
+
+
+def _at(rows: list, **place) -> dict:
+    return next(row for row in rows if all(row[key] == value for key, value in place.items()))
+
+
+def _ratio(rows: list, network: str, batch: int, name: str) -> str:
+    return f"{_at(rows, network=network, batch=batch)[name]['median']:.2f}"
+
+
+def _short_dpis(found: dict) -> str:
+    rows = [_at(found["table"], dataset="mnist", epsilon=epsilon) for epsilon in (1.0, 2.0, 4.0)]
+    cells = (" / ".join(f"{row[name]:.{digits}f}" for row in rows) for name, digits in (("dpis", 2), ("paper", 1)))
+    return "| MNIST, fixed front end, DPIS, epsilon 1 / 2 / 4 | {} % | paper: {} % |".format(*cells)
+
+
+def _short_dpsgd(found: dict) -> str:
+    rows = [_at(found["table"], epsilon=epsilon) for epsilon in (1.0, 2.0, 3.0)]
+    ours = " / ".join(f"{100 * row['accuracy']:.2f}" for row in rows)
+    published = " / ".join(f"{row['target']:.1f}" for row in rows)
+    return f"| MNIST, pixels, DP-SGD, epsilon 1 / 2 / 3 | {ours} % | published: {published} % |"
+
+
+def _short_mnist(found: dict) -> str:
+    row = _at(found["table"], epsilon=2.0)
+    return (
+        f"| MNIST, pixels, clipless, epsilon 2 | {100 * row['accuracy']:.2f} % | "
+        f"certified at L2 0.1: {100 * row['certified_0.1']:.1f} % |"
+    )
+
+
+def _short_frontend(found: dict) -> str:
+    accurate, robust = (
+        _at(found["table"], dataset="fashion_mnist", preset=preset, epsilon=2.0) for preset in ("accurate", "robust")
+    )
+    return (
+        f"| Fashion-MNIST, fixed front end, clipless, epsilon 2 | {100 * accurate['accuracy']:.2f} % | preset "
+        f'"robust": {100 * robust["accuracy"]:.2f} %, certified at L2 0.5: {100 * robust["certified_0.5"]:.1f} % |'
+    )
+
+
+def _short_diffusion(found: dict) -> str:
+    rows = [_at(found.get("runs", []), preset="cpu-14", epsilon=epsilon) for epsilon in (1.0, 10.0)]
+    scores = " / ".join(f"{100 * row['accuracy']['cnn']:.2f}" for row in rows)
+    return f"| synthetic digits, epsilon 1 / 10: CNN trained on them, tested on real ones | {scores} % | - |"
+
+
+def _short_step_cost(found: dict) -> str:
+    rows = found["results"]["tensorflow"]
+    mlp, cnn = (_ratio(rows, network, 1024, "ratio_to_ordinary") for network in ("mlp", "cnn"))
+    return f"| time of a clipless step, B = 1024, TensorFlow | {cnn} (CNN), {mlp} (MLP) | ReLU network, no privacy: 1 |"
+
+
+def _short_per_example(found: dict) -> str:
+    rows = found["results"]["tensorflow"]
+    mlp, cnn = (_ratio(rows, network, 1024, "ratio") for network in ("mlp", "cnn"))
+    return f"| time of a DP-SGD step, B = 1024, TensorFlow | {cnn} (CNN), {mlp} (MLP) | same network, no privacy: 1 |"
+
+
+SHORT = {
+    "mnist": _short_mnist,
+    "frontend": _short_frontend,
+    "dpsgd": _short_dpsgd,
+    "dpis": _short_dpis,
+    "diffusion": _short_diffusion,
+    "step_cost": _short_step_cost,
+    "per_example": _short_per_example,
+}
+
+
+def update(text: str, tables: str) -> str:
+    """A page with what stands between its markers renewed."""
     pattern = re.compile(r"(<!-- results:begin -->\n).*?(<!-- results:end -->)", re.DOTALL)
-    return pattern.sub(lambda found: found[1] + render().lstrip("\n") + found[2], text)
+    return pattern.sub(lambda page: page[1] + tables.lstrip("\n") + page[2], text)
 
 
 if __name__ == "__main__":
-    README.write_text(update(README.read_text()))
+    RESULTS_PAGE.write_text(update(RESULTS_PAGE.read_text(), render()))
+    README.write_text(update(README.read_text(), short()))

@@ -4,6 +4,7 @@
     python benchmarks/tightness.py --render   # only the table, from the results
 
 The cases are those of `tests/helpers/layer_cases.py`: small inputs, extreme weights. 1 means that a bound is reached.
+Layers, formulas and files are read from `lipdp.layers`: nothing here changes for a new layer.
 """
 
 import argparse
@@ -18,87 +19,61 @@ ROOT = pathlib.Path(__file__).parent.parent
 DOCUMENT = ROOT / "docs" / "layers.md"
 sys.path.insert(0, str(ROOT))
 
-_CONV = ("1", "`‖x‖ ‖g‖`")
-# Lipschitz constant; bound on the gradient of the weights, for an input x and a cotangent g; file of the proof.
-BOUNDS = {
-    "SpectralDense": (*_CONV, "dense"),
-    "TokenMixing": (*_CONV, "mixing"),
-    "SpectralConv1D": (*_CONV, "convolution"),
-    "SpectralConv2D": (*_CONV, "convolution"),
-    "SpectralConv3D": (*_CONV, "convolution"),
-    "SpectralDepthwiseConv1D": (*_CONV, "depthwise"),
-    "SpectralDepthwiseConv2D": (*_CONV, "depthwise"),
-    "SpectralConv1DTranspose": (*_CONV, "transposed"),
-    "SpectralConv2DTranspose": (*_CONV, "transposed"),
-    "SpectralConv3DTranspose": (*_CONV, "transposed"),
-    "OrthogonalPatchConv2D": (*_CONV, "patches"),
-    "Bias": ("1", "`‖g‖`", "bias"),
-    "BoundedEmbedding": ("none: tokens", "`‖g‖`", "embedding"),
-    "Householder": (*_CONV, "householder"),
-    "Abs": ("1", "-", "activations"),
-    "GroupSort": ("1", "-", "activations"),
-    "BoundedInput": ("1", "-", "bounded_input"),
-    "ClipGradient": ("1; cotangents at most `norm`", "-", "clip_gradient"),
-    "LayerCentering": ("1", "-", "centering"),
-    "ResidualAverage": ("1 - w and w", "-", "residual"),
-    "Scattering2D": ("1", "-", "scattering"),
-    "L2NormPooling2D": ("sqrt(M)", "-", "pooling"),
-    "GlobalL2NormPooling2D": ("1", "-", "pooling"),
-    "ScaledAveragePooling2D": ("1", "-", "pooling"),
-    "InvertibleDownSampling2D": ("1", "-", "sampling"),
-    "InvertibleUpSampling2D": ("1", "-", "sampling"),
-}
+
+def own_layers() -> list[type]:
+    """Returns the layers of lipdp in the order of `lipdp/layers/__init__.py`."""
+    from lipdp import layers
+
+    kinds = [value for value in vars(layers).values() if isinstance(value, type)]
+    return [kind for kind in kinds if issubclass(kind, layers.LipschitzLayer) and kind is not layers.LipschitzLayer]
 
 
 def measure() -> list[dict]:
-    """The largest ratio over all cases of a layer type."""
-    from lipdp import layers
+    """Returns the largest ratios over all cases of each layer type."""
     from lipdp.bounds.check import tightness
-    from tests.helpers.layer_cases import ALL, Case
+    from tests.helpers.layer_cases import ALL, TOKENS
 
-    found: dict[str, dict] = {}
-    tokens = Case("embedding", lambda: layers.BoundedEmbedding(2, 2), (6,))
-    for case in [*ALL, tokens]:
+    rows = {kind: {"layer": kind.__name__, "cases": 0} for kind in own_layers()}
+    for case in [*ALL, *TOKENS]:
         layer = case.make()
-        kind = type(layer).__name__
-        if kind not in BOUNDS:
+        row = rows.get(type(layer))
+        if row is None:
             continue
-        dtype = "int32" if case is tokens else "float32"
-        row = found.setdefault(kind, {"layer": kind, "cases": 0})
         row["cases"] += 1
-        for name, ratio in tightness(layer, *case.shapes, dtype=dtype, seed=len(case.name)).items():
+        for name, ratio in tightness(layer, *case.shapes, dtype=case.dtype, seed=len(case.name)).items():
             row[name] = max(row.get(name, 0.0), round(ratio, 6))
         print(row, flush=True)
-    return [found[kind] for kind in BOUNDS]
+    return list(rows.values())
+
+
+def row(kind: type, ratios: dict, cost: dict | None) -> str:
+    """Returns the line of the table for a layer: what its class says, and what was measured."""
+    tightest = [f"{ratios[name]:.3f}" if ratios.get(name) else "-" for name in ("output", "jacobian", "gradient")]
+    time = f"{cost['ratio']['median']:.2f} ({cost['counterpart']})" if cost else "-"
+    proof = f"[Guarantee](../{kind.__module__.replace('.', '/')}.py)"
+    gradient = "-" if kind.gradient_formula == "-" else f"`{kind.gradient_formula}`"
+    cells = [f"`{kind.__name__}`", kind.lipschitz_formula, gradient, *tightest, time, proof]
+    return f"| {' | '.join(cells)} |"
 
 
 def render() -> str:
     tight = json.loads((RESULTS / "tightness.json").read_text())
     cost = json.loads((RESULTS / "layer_cost.json").read_text())
-    costs = {row["layer"]: row for row in cost["layers"]}
+    ratios, costs = ({entry["layer"]: entry for entry in results["layers"]} for results in (tight, cost))
     lines = [
         f"`{tight['command']}` and `{cost['command']}` ({tight['backend']})",
         "",
         "| layer | Lipschitz | gradient of weights at most | tightest: output | Jacobian | gradient | time | proof |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    for row in tight["layers"]:
-        kind = row["layer"]
-        lipschitz, gradient, file = BOUNDS[kind]
-        ratios = [f"{row[name]:.3f}" if row.get(name) else "-" for name in ("output", "jacobian", "gradient")]
-        spent = costs.get(kind)
-        time = f"{spent['ratio']['median']:.2f} ({spent['counterpart']})" if spent else "-"
-        lines.append(
-            f"| `{kind}` | {lipschitz} | {gradient} | {' | '.join(ratios)} | {time} | "
-            f"[Guarantee](../lipdp/layers/{file}.py) |"
-        )
+    lines += [row(kind, ratios.get(kind.__name__, {}), costs.get(kind.__name__)) for kind in own_layers()]
     return "\n".join(lines)
 
 
 def update(text: str) -> str:
-    """The document with its table renewed."""
+    """Returns the document with its table renewed."""
     pattern = re.compile(r"(<!-- table:begin -->\n).*?(<!-- table:end -->)", re.DOTALL)
-    return pattern.sub(lambda found: found[1] + render() + "\n" + found[2], text)
+    return pattern.sub(lambda match: match[1] + render() + "\n" + match[2], text)
 
 
 def main() -> None:

@@ -1,53 +1,68 @@
 """Differentially private, robustness-certified neural networks in Keras 3, through Lipschitz layers."""
 
-import os as _os
-import sys as _sys
+import importlib
+import sys
+from typing import TYPE_CHECKING, Any
 
-from lipdp import _deprecated
+from lipdp import _deprecated, _register
 
-_deprecated.install()
+if TYPE_CHECKING:
+    from lipdp import (
+        accounting,
+        bounds,
+        certify,
+        data,
+        diffusion,
+        layers,
+        losses,
+        models,
+        norms,
+        privacy,
+        report,
+        sampling,
+        strategies,
+    )
+    from lipdp.exporting import export
+    from lipdp.model import DP_Model, DP_Sequential
 
-# Keras reads a model file only when the classes in it are registered, so `import lipdp` brings them all. The
-# `lipdp` command imports what a sub-command needs instead: most of them answer sooner than Keras loads.
-if _os.path.basename(_sys.argv[0] if _sys.argv else "") != "lipdp":
-    from lipdp import accounting as accounting
-    from lipdp import bounds as bounds
-    from lipdp import certify as certify
-    from lipdp import diffusion as diffusion
-    from lipdp import layers as layers
-    from lipdp import losses as losses
-    from lipdp import models as models
-    from lipdp import norms as norms
-    from lipdp import sampling as sampling
-    from lipdp import strategies as strategies
-    from lipdp.exporting import export as export
-    from lipdp.model import DP_Model as DP_Model
-    from lipdp.model import DP_Sequential as DP_Sequential
-
-__version__ = "0.1.0"
-
-_PACKAGES = (
+__all__ = [
+    "DP_Model",
+    "DP_Sequential",
+    "__version__",
     "accounting",
     "bounds",
     "certify",
+    "data",
     "diffusion",
+    "export",
     "layers",
     "losses",
     "models",
     "norms",
+    "privacy",
+    "report",
     "sampling",
     "strategies",
-)
+]
+__version__ = "0.1.0"
+
+_HOMES = {"DP_Model": "lipdp.model", "DP_Sequential": "lipdp.model", "export": "lipdp.exporting"}
 
 
-def __getattr__(name: str):
-    """Imports what the command left out, should somebody ask for it after all."""
-    import importlib
-
-    if name in ("DP_Model", "DP_Sequential"):
-        return getattr(importlib.import_module("lipdp.model"), name)
-    if name == "export":
-        return importlib.import_module("lipdp.exporting").export
-    if name in _PACKAGES:
+def __getattr__(name: str) -> Any:
+    """Imports a public name when it is first used: accounting answers sooner than Keras loads."""
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    if name in __all__ or f"lipdp.{name}" in _deprecated.MOVED:
         return importlib.import_module(f"lipdp.{name}")
     raise AttributeError(f"module 'lipdp' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__
+
+
+_deprecated.install()
+_register.install()
+if "keras" in sys.modules:
+    _register.register()

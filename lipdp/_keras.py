@@ -1,9 +1,10 @@
 """Every private name of Keras that lipdp relies on, each behind a function that says why: no other file has one.
 
-`tests/test_keras_private.py` checks each of them on the installed Keras; `pyproject.toml` says which versions were tested.
+`tests/test_keras_private.py` checks each of them on the installed Keras; `pyproject.toml` says what was tested.
 """
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import keras
 from keras.src.models.functional import Functional
@@ -25,7 +26,7 @@ STEP_METHODS = (
 )
 
 
-def walk(layer, include_self: bool = False, deep: bool = True) -> list:
+def walk(layer: keras.layers.Layer, include_self: bool = False, deep: bool = True) -> list:
     """Returns the layers inside a layer or model, each once; `layers` of a model lists those of one level only.
 
     Args:
@@ -36,22 +37,22 @@ def walk(layer, include_self: bool = False, deep: bool = True) -> list:
     return layer._flatten_layers(include_self=include_self, recursive=deep)
 
 
-def seed_generators(layer) -> list[keras.random.SeedGenerator]:
+def seed_generators(layer: keras.layers.Layer) -> list[keras.random.SeedGenerator]:
     """Returns the random states of a layer itself: no public attribute tells that a layer draws random numbers."""
     return [s for s in getattr(layer, "_seed_generators", ()) if isinstance(s, keras.random.SeedGenerator)]
 
 
-def own_variables(layer) -> list:
+def own_variables(layer: keras.layers.Layer) -> list:
     """Returns the trainable variables that a layer holds itself, those of layers inside it excluded."""
     return layer._trainable_variables
 
 
-def takes(layer, argument: str) -> bool:
+def takes(layer: keras.layers.Layer, argument: str) -> bool:
     """Whether `call` declares `argument`. Public, but undocumented: `call` is replaced while a model is captured."""
     return argument in layer.call_signature_parameters
 
 
-def rematerialized(layer) -> bool:
+def rematerialized(layer: keras.layers.Layer) -> bool:
     """Whether a layer was built in a `RematScope`: nothing outside the scope shows it afterwards."""
     return getattr(layer, "_remat_mode", None) is not None
 
@@ -63,7 +64,7 @@ class Use(NamedTuple):
     outputs: tuple[tuple, ...]
 
 
-def uses(layer) -> list[Use]:
+def uses(layer: keras.layers.Layer) -> list[Use]:
     """Returns one `Use` per call of a layer or operation: `input_shape` knows the first call only."""
     return [
         Use(*(tuple(tuple(t.shape) for t in tensors) for tensors in (node.input_tensors, node.output_tensors)))
@@ -71,23 +72,23 @@ def uses(layer) -> list[Use]:
     ]
 
 
-def input_shapes(layer) -> list[tuple]:
+def input_shapes(layer: keras.layers.Layer) -> list[tuple]:
     """Returns the shape of the first input, batch included, for each call of a layer."""
     return [use.inputs[0] for use in uses(layer)]
 
 
-def graph(model):
+def graph(model: keras.Model) -> Any:
     """Returns the functional graph of a Sequential or functional model, or None: the class has no public name."""
     found = model._functional if isinstance(model, keras.Sequential) else model
     return found if isinstance(found, Functional) else None
 
 
-def has_own_call(model) -> bool:
+def has_own_call(model: keras.Model) -> bool:
     """Whether `call` was overridden, so that the graph does not say what a model computes."""
     return type(model).call not in (Functional.call, keras.Sequential.call, keras.Model.call)
 
 
-def nodes(graph) -> list:
+def nodes(graph: keras.Function) -> list:
     """Returns the calls in a graph, from inputs to outputs, without the inputs: a model lists layers, not calls.
 
     Each has `operation`, `input_tensors`, `output_tensors` and `arguments` (`args`, `kwargs`).
@@ -96,46 +97,58 @@ def nodes(graph) -> list:
     return [node for depth in sorted(depths, reverse=True) for node in depths[depth] if not node.is_input]
 
 
-def structures(graph) -> tuple:
+def structures(graph: keras.Function) -> tuple:
     """Returns the nests in which a graph takes its inputs and returns its outputs; `inputs` is a flat list."""
     return graph._inputs_struct, graph._outputs_struct
 
 
-def loss_tracker(model):
+def loss_tracker(model: keras.Model) -> Any:
     """Returns the metric behind `logs["loss"]`, which steps other than Keras' own have to update."""
     return model._loss_tracker
 
 
-def metrics_wait(model) -> bool:
+def build_metrics(model: keras.Model, batch: tuple) -> None:
+    """Builds the metrics of `compile` for batches `(x, y, weight)`; on JAX `fit` would do so from its first batch."""
+    model._symbolic_build(data_batch=batch)
+    if model._compile_loss is not None:
+        model._compile_loss.built = True  # not used: lipdp's models compute their loss themselves
+
+
+def is_empty(model: keras.Sequential) -> bool:
+    """Whether a Sequential model has no layer yet, not even the input that `layers` leaves out."""
+    return not model._layers
+
+
+def metrics_wait(model: keras.Model) -> bool:
     """Whether the metrics of `compile` are not built yet, when Keras cannot compute their results."""
     return model._compile_metrics is not None and not model._compile_metrics.built
 
 
-def update_metrics(model, metrics, loss, x, y, y_pred, weight) -> list:
+def update_metrics(model: keras.Model, metrics: Any, loss: Any, x: Any, y: Any, y_pred: Any, weight: Any) -> list:
     """Returns the new values of `metrics_variables`, on JAX: Keras has no public stateless form of this."""
     return list(model._update_metrics_variables(metrics, loss, x, y, y_pred, weight)[1])
 
 
-def optimizer_variables(optimizer) -> list:
+def optimizer_variables(optimizer: Any) -> list:
     """Returns the trainable variables an optimizer was built for, in its order."""
     return optimizer._trainable_variables
 
 
-def variable_index(optimizer, variable) -> int:
+def variable_index(optimizer: Any, variable: keras.Variable) -> int:
     """Returns the place of a trainable variable in what an optimizer was built for."""
     return optimizer._get_variable_index(variable)
 
 
-def forget(optimizer, variable) -> None:
+def forget(optimizer: Any, variable: keras.Variable) -> None:
     """Stops an optimizer from tracking a variable of its own: there is no public way to remove one."""
     optimizer._tracker.untrack(variable)
 
 
-def learning_rate(optimizer):
+def learning_rate(optimizer: Any) -> Any:
     """Returns the schedule or number itself; `learning_rate` is its present value."""
     return optimizer._learning_rate
 
 
-def recurrent_loop(step, inputs, states, **options):
+def recurrent_loop(step: Callable, inputs: Any, states: Any, **options: Any) -> Any:
     """Runs Keras' loop over time for all recurrent layers: `last, outputs, states`. It is in no public module."""
     return keras.src.backend.rnn(step, inputs, states, **options)

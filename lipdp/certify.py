@@ -1,13 +1,18 @@
 """Robustness certificates from the certified norms of the trained weights."""
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import keras
 import numpy as np
 from keras import ops, tree
+from numpy.typing import ArrayLike
 
 from lipdp import backend, bounds
 from lipdp.layers import Bias, SpectralDense
+
+__all__ = ["CertifiedAccuracy", "certified_accuracy", "lipschitz", "radii"]
 
 # Relative float32 error granted to a computed logit.
 _LOGIT_SLACK = 1e-5
@@ -15,7 +20,7 @@ _LOGIT_SLACK = 1e-5
 _METRIC_SLACK = 2e-3
 
 
-def lipschitz(model) -> float:
+def lipschitz(model: keras.Model) -> float:
     """A Lipschitz constant of the model from its input to its outputs, for the present weights, in L2 norm.
 
     Args:
@@ -40,12 +45,12 @@ def lipschitz(model) -> float:
     if not constant < math.inf:
         raise ValueError(
             f"Model '{model.name}' holds a layer without a Lipschitz constant, such as "
-            "BoundedInput(mode='normalise') or an embedding of tokens. Certificates need BoundedInput(mode='clip')."
+            "BoundedInput(mode='normalize') or an embedding of tokens. Certificates need BoundedInput(mode='clip')."
         )
     return constant
 
 
-def radii(model, x, batch_size: int = 1024) -> np.ndarray:
+def radii(model: keras.Model, x: ArrayLike, batch_size: int = 1024) -> np.ndarray:
     """L2 radius around each example inside which the predicted class cannot change.
 
     Args:
@@ -77,7 +82,9 @@ def radii(model, x, batch_size: int = 1024) -> np.ndarray:
     return _radii(model, x, _logits(model, x, batch_size))
 
 
-def certified_accuracy(model, x, y, at=(0.1, 0.5, 1.0), batch_size: int = 1024) -> dict[float, float]:
+def certified_accuracy(
+    model: keras.Model, x: ArrayLike, y: ArrayLike, at: Sequence[float] = (0.1, 0.5, 1.0), batch_size: int = 1024
+) -> dict[float, float]:
     """Fraction of examples that are classified correctly at every point within each radius.
 
     Args:
@@ -190,7 +197,7 @@ class CertifiedAccuracy(keras.metrics.Metric):
         1.0
     """
 
-    def __init__(self, radius: float, lipschitz: float = 1.0, name: str | None = None, **kwargs):
+    def __init__(self, radius: float, lipschitz: float = 1.0, name: str | None = None, **kwargs: Any):
         super().__init__(name=name or f"certified_accuracy_{radius:g}", **kwargs)
         if not (radius >= 0 and 0 < lipschitz < math.inf):
             raise ValueError(
@@ -201,7 +208,7 @@ class CertifiedAccuracy(keras.metrics.Metric):
         self._certified = self.add_variable((), "zeros", name="certified")
         self._total = self.add_variable((), "zeros", name="total")
 
-    def update_state(self, y_true, y_pred, sample_weight=None):
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
         logits = ops.cast(y_pred, "float32")
         y_true = ops.cast(y_true, "float32")
         slack = 2.0 * _LOGIT_SLACK * ops.max(ops.abs(logits), axis=-1)
@@ -225,8 +232,8 @@ class CertifiedAccuracy(keras.metrics.Metric):
         self._certified.assign_add(ops.sum(certified * weight))
         self._total.assign_add(ops.sum(weight))
 
-    def result(self):
+    def result(self) -> Any:
         return self._certified / ops.maximum(self._total, 1e-12)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "radius": self.radius, "lipschitz": self.lipschitz}

@@ -3,11 +3,12 @@
 import math
 import numbers
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 
 
-def real(name: str, value, optional: bool = False, hint: str = "") -> float | None:
+def real(name: str, value: Any, optional: bool = False, hint: str = "") -> Any:
     """Returns a finite number as a float.
 
     Args:
@@ -30,39 +31,39 @@ def real(name: str, value, optional: bool = False, hint: str = "") -> float | No
     return _number(name, value, "a finite number", math.isfinite, optional, hint)
 
 
-def positive(name: str, value, optional: bool = False, hint: str = "") -> float | None:
+def positive(name: str, value: Any, optional: bool = False, hint: str = "") -> Any:
     """Returns a finite number above 0 as a float; ValueError otherwise."""
     return _number(name, value, "a finite number above 0", lambda v: 0.0 < v < math.inf, optional, hint)
 
 
-def not_negative(name: str, value, optional: bool = False, hint: str = "") -> float | None:
+def not_negative(name: str, value: Any, optional: bool = False, hint: str = "") -> Any:
     """Returns a finite number of at least 0 as a float; ValueError otherwise."""
     return _number(name, value, "a finite number of at least 0", lambda v: 0.0 <= v < math.inf, optional, hint)
 
 
-def between(name: str, value, low: float, high: float, optional: bool = False, hint: str = "") -> float | None:
+def between(name: str, value: Any, low: float, high: float, optional: bool = False, hint: str = "") -> Any:
     """Returns a number in [low, high] as a float; ValueError otherwise."""
     interval = f"[{low:g}, {high:g}]".replace("e-0", "e-").replace("e+0", "e")
     return _number(name, value, f"a number in {interval}", lambda v: low <= v <= high, optional, hint)
 
 
-def fraction(name: str, value, optional: bool = False, hint: str = "") -> float | None:
+def fraction(name: str, value: Any, optional: bool = False, hint: str = "") -> Any:
     """Returns a number in (0, 1) as a float; ValueError otherwise."""
     return _number(name, value, "a number in (0, 1)", lambda v: 0.0 < v < 1.0, optional, hint)
 
 
-def probability(name: str, value) -> float:
+def probability(name: str, value: Any) -> float:
     """Returns a sampling probability in (0, 1] as a float; ValueError otherwise."""
     hint = "Pass the expected batch size divided by the number of examples."
     return _number(name, value, "a number in (0, 1]", lambda v: 0.0 < v <= 1.0, False, hint)
 
 
-def delta(value, name: str = "delta") -> float:
+def delta(value: Any, name: str = "delta") -> float:
     """Returns the delta of a privacy guarantee, in (0, 1), as a float; ValueError otherwise."""
     return fraction(name, value, hint="Pass a value well below 1 / number of examples, such as 1e-5.")
 
 
-def integer(name: str, value, minimum: int = 0, optional: bool = False, hint: str = "") -> int | None:
+def integer(name: str, value: Any, minimum: int = 0, optional: bool = False, hint: str = "") -> Any:
     """Returns an integer of at least `minimum` as an int; ValueError otherwise, for 2.0 too."""
     if value is None and optional:
         return None
@@ -74,7 +75,7 @@ def integer(name: str, value, minimum: int = 0, optional: bool = False, hint: st
     return int(value)
 
 
-def choice(name: str, value, allowed: Iterable[str], hint: str = "") -> str:
+def choice(name: str, value: Any, allowed: Iterable[str], hint: str = "") -> str:
     """Returns one of the `allowed` strings; ValueError otherwise."""
     allowed = tuple(allowed)
     if not isinstance(value, str) or value not in allowed:
@@ -82,7 +83,7 @@ def choice(name: str, value, allowed: Iterable[str], hint: str = "") -> str:
     return value
 
 
-def boolean(name: str, value, hint: str = "") -> bool:
+def boolean(name: str, value: Any, hint: str = "") -> bool:
     """Returns `True` or `False`, Python's or NumPy's, as a bool; ValueError otherwise."""
     if not isinstance(value, (bool, np.bool_)):
         raise _refusal(name, value, "True or False", False, hint)

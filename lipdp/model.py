@@ -1,27 +1,28 @@
 """Keras models whose `fit` trains with differential privacy."""
 
+from typing import Any
+
 import keras
 from keras import ops
-from keras.src.models.functional import Functional  # has no public name
 
-from lipdp import backend, losses, training
+from lipdp import _keras, losses, training
+from lipdp._deprecated import renamed_arguments
 from lipdp.bounds import summary
 from lipdp.layers import BoundedInput
 from lipdp.optimizer import as_private
-from lipdp.privacy.guarantee import Privacy
+from lipdp.privacy import Privacy
 from lipdp.training import model_checks
-from lipdp.training.state import Run
 
 
 class _PrivateTraining:
     """What `DP_Model` and `DP_Sequential` share: everything that training with privacy changes."""
 
     @property
-    def run(self) -> Run:
+    def run(self) -> training.Run:
         """The plan, the ledger and the settings of the last `fit`."""
         if "_run" not in self.__dict__:
             # Past Keras' attribute tracking: this is neither a layer nor a variable.
-            object.__setattr__(self, "_run", Run())
+            object.__setattr__(self, "_run", training.Run())
         return self.__dict__["_run"]
 
     @property
@@ -29,7 +30,14 @@ class _PrivateTraining:
         """What has been released so far and what it costs: `epsilon()`, `statement()`, `to_dict()`."""
         return self.run.privacy()
 
-    def compile(self, optimizer="sgd", loss=None, metrics=None, weighted_metrics=None, **kwargs):
+    def compile(
+        self,
+        optimizer: Any = "sgd",
+        loss: Any = None,
+        metrics: list | None = None,
+        weighted_metrics: list | None = None,
+        **kwargs: Any,
+    ) -> None:
         """Configures the model, as in Keras.
 
         Args:
@@ -60,46 +68,44 @@ class _PrivateTraining:
             **kwargs,
         )
 
-    def get_compile_config(self):
-        return self._compile_config.serialize() if self.compiled else None
-
-    def compile_from_config(self, config):
+    def compile_from_config(self, config: dict[str, Any]) -> None:
         self.compile(**keras.saving.deserialize_keras_object(config))
         if self.built:
             # The file holds the optimizer's variables as well.
             self.optimizer.build(self.trainable_variables)
 
+    @renamed_arguments(physical_batch_size="microbatch_size")
     def fit(
         self,
-        x=None,
-        y=None,
+        x: Any = None,
+        y: Any = None,
         batch_size: int = 256,
         epochs: int = 1,
-        verbose="auto",
-        callbacks=None,
+        verbose: str | int = "auto",
+        callbacks: list | None = None,
         validation_split: float = 0.0,
-        validation_data=None,
-        shuffle=None,
-        class_weight=None,
-        sample_weight=None,
+        validation_data: Any = None,
+        shuffle: Any = None,
+        class_weight: Any = None,
+        sample_weight: Any = None,
         initial_epoch: int = 0,
         steps_per_epoch: int | None = None,
-        validation_steps=None,
-        validation_batch_size=None,
-        validation_freq=1,
+        validation_steps: int | None = None,
+        validation_batch_size: int | None = None,
+        validation_freq: Any = 1,
         *,
         epsilon: float | None = None,
         noise_multiplier: float | None = None,
         delta: float = 1e-5,
-        strategy="clipless",
+        strategy: Any = "clipless",
         accountant: str = "pld",
-        physical_batch_size: int | None = None,
+        microbatch_size: int | None = None,
         training_metrics: bool = True,
         seed: int | None = None,
-        sampling="poisson",
+        sampling: Any = "poisson",
         examples_per_person: int = 1,
-        **unknown,
-    ):
+        **unknown: Any,
+    ) -> keras.callbacks.History:
         """Trains with differential privacy, until the epochs or the budget end, whichever is first.
 
         Args:
@@ -118,11 +124,11 @@ class _PrivateTraining:
             noise_multiplier: Noise standard deviation over the sensitivity, instead of `epsilon`; with
                 both, training stops when the budget is spent.
             delta: Probability parameter of the guarantee, below 1 / N.
-            strategy: `"clipless"` or an object of `lipdp.strategies`.
+            strategy: `"clipless"`, `"dpsgd"`, `"adaclip"`, `"dpis"` or an object of `lipdp.strategies`.
             accountant: `"pld"`, `"rdp"`, `"autodp"` or `"filter"`, which also covers noise and length of
                 later fits chosen while looking at earlier ones. Its budget, delta, `examples_per_person` and
-                neighbouring relation are those of the first fit.
-            physical_batch_size: Rows processed at once; a larger update is computed in several chunks,
+                neighboring relation are those of the first fit.
+            microbatch_size: Examples processed at once; a larger update is computed in several microbatches,
                 with one draw of noise. Default: the whole update at once, or, for strategies that clip on a
                 CPU with TensorFlow, as many rows as are fastest.
             training_metrics: Whether to compute and log the loss and metrics on the private training
@@ -130,7 +136,7 @@ class _PrivateTraining:
             seed: Non-negative integer that makes sampling and noise repeatable. Keep it as secret as the
                 data; leave it out for a release.
             sampling: `"poisson"`, `"truncated_poisson"`, `"fixed_size"`, `"shuffle"` or `"fixed_order"`, or
-                a `lipdp.sampling.Sampling`. Each is charged as what it is, under its own neighbouring
+                a `lipdp.sampling.Sampling`. Each is charged as what it is, under its own neighboring
                 relation; the last two are not amplified. A fit that goes on within a pass needs its rows
                 in the order they had.
             examples_per_person: The most rows that one person has. Budget and epsilon are then those of a
@@ -153,96 +159,82 @@ class _PrivateTraining:
         model_checks.refuse_unsupported(
             _PrivateTraining.fit, unknown, shuffle=shuffle, class_weight=class_weight, sample_weight=sample_weight
         )
-        session = training.Session.prepare(
-            self,
-            x,
-            y,
+        request = training.FitRequest.of(
+            strategy=strategy,
+            sampling=sampling,
             batch_size=batch_size,
-            epochs=epochs,
-            initial_epoch=initial_epoch,
-            steps_per_epoch=steps_per_epoch,
-            validation_split=validation_split,
-            validation_data=validation_data,
+            examples_per_person=examples_per_person,
             epsilon=epsilon,
             noise_multiplier=noise_multiplier,
             delta=delta,
-            strategy=strategy,
             accountant=accountant,
-            physical_batch_size=physical_batch_size,
+            epochs=epochs,
+            initial_epoch=initial_epoch,
+            steps_per_epoch=steps_per_epoch,
+            microbatch_size=microbatch_size,
             training_metrics=training_metrics,
             seed=seed,
-            sampling=sampling,
-            examples_per_person=examples_per_person,
         )
-        with session.armed(verbose), session.batches() as batches, backend.full_precision():
-            return super().fit(
-                batches,
-                epochs=epochs,
-                verbose=verbose,
-                callbacks=session.callbacks(callbacks),
-                validation_data=session.validation_data,
-                initial_epoch=initial_epoch,
-                shuffle=False,
-                steps_per_epoch=session.steps_per_epoch,
-                validation_steps=validation_steps,
-                validation_batch_size=validation_batch_size or 1024,
-                validation_freq=validation_freq,
-            )
+        driver = training.prepare(self, x, y, validation_split, validation_data, request)
+        return driver.fit(
+            super().fit,
+            callbacks,
+            verbose,
+            validation_steps=validation_steps,
+            validation_batch_size=validation_batch_size or 1024,
+            validation_freq=validation_freq,
+        )
 
-    def train_on_batch(self, *args, **kwargs):
+    def train_on_batch(self, *args: Any, **kwargs: Any) -> Any:
         raise ValueError(
             "`train_on_batch` chooses its own batch, which no accountant covers. Use `fit`; for a custom loop, "
             "call `fit` with `epochs` and callbacks."
         )
 
-    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
-        """In training: the weighted sum over the expected batch size, a constant. Otherwise the mean."""
+    def compute_loss(
+        self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None, training: bool = True
+    ) -> Any:
+        """Returns, in training, the weighted sum over the expected batch size, a constant; otherwise the mean."""
         losses.refuse_additional(self.losses)
         values = losses.example_values(self.loss, y, y_pred)
         if sample_weight is None:
             return ops.mean(values)
         weights = ops.cast(ops.reshape(sample_weight, ops.shape(values)), values.dtype)
         if training:
-            return ops.sum(values * weights) / self.run.settings.batch_size
+            return ops.sum(values * weights) / self.run.driver.plan.sampling.batch_size
         return ops.sum(values * weights) / ops.maximum(ops.sum(weights), 1e-12)
 
-    def compute_metrics(self, x, y, y_pred, sample_weight=None):
-        if self.run.tracing_training and not self.run.settings.training_metrics:
+    def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> dict[str, Any]:
+        if self.run.tracing and not self.run.driver.request.training_metrics:
             # Keras needs some log; `fit` fills in the number of updates, which is public.
             return {"updates": ops.zeros(())}
         return super().compute_metrics(x, y, y_pred, sample_weight)
 
-    def get_metrics_result(self):
-        if self.run.tracing_training and not self.run.settings.training_metrics:
+    def get_metrics_result(self) -> dict[str, Any]:
+        if self.run.tracing and not self.run.driver.request.training_metrics:
             return {"updates": ops.zeros(())}
         # Without training metrics Keras asks before the first validation has built them.
-        if self._compile_metrics is not None and not self._compile_metrics.built:
+        if _keras.metrics_wait(self):
             return {}
         return super().get_metrics_result()
 
-    def make_train_function(self, force=False):
-        strategy = self.run.strategy
-        if strategy is None or not strategy.adaptive:
+    def make_train_function(self, force: bool = False) -> Any:
+        own = None if self.run.driver is None else self.run.driver.train_function(self.train_function, force)
+        if own is None:
             return super().make_train_function(force)
-        if force or self.train_function is None:
-            self.train_function = backend.ConductedStep(self, strategy)
+        self.train_function = own
         return None
 
-    def train_step(self, *state_and_data):
-        settings = self.run.settings
-        if settings is None:
+    def train_step(self, *state_and_data: Any) -> Any:
+        if self.run.driver is None:
             raise ValueError("Training goes through `fit`, which calibrates the noise and keeps the ledger.")
-        self.run.tracing_training = True
+        self.run.tracing = True
         try:
-            if self.run.strategy.own_step:
-                return backend.strategy_train_step(self, *state_and_data, self.run.strategy, settings.chunk)
-            if settings.chunk is None:
-                return super().train_step(*state_and_data)
-            return backend.chunked_train_step(self, *state_and_data, settings.chunk)
+            return self.run.driver.step(state_and_data, super().train_step)
         finally:
-            self.run.tracing_training = False
+            self.run.tracing = False
 
-    def summary_bounds(self, x=None, y=None, print_fn=None) -> list[dict]:
+    def summary_bounds(self, x: Any = None, y: Any = None, print_fn: Any = None) -> list[dict]:
         """Prints and returns, per layer: input bound, Lipschitz constant, gradient bound, noise, tightness.
 
         Args:
@@ -263,7 +255,7 @@ class _PrivateTraining:
         """
         return summary.summary_bounds(self, x, y, print_fn)
 
-    def load_weights(self, filepath, **kwargs):
+    def load_weights(self, filepath: Any, **kwargs: Any) -> None:
         """Loads weights, optimizer state and ledger; all of it or, after an error, nothing.
 
         Raises:
@@ -291,11 +283,11 @@ class _PrivateTraining:
                 raise self.run.load_error from None
             raise
 
-    def save_own_variables(self, store):
+    def save_own_variables(self, store: dict[str, Any]) -> None:
         super().save_own_variables(store)
         store["lipdp"] = self.run.to_array()
 
-    def load_own_variables(self, store):
+    def load_own_variables(self, store: dict[str, Any]) -> None:
         try:
             if "lipdp" not in store.keys():
                 raise ValueError(
@@ -366,14 +358,14 @@ class DP_Model(_PrivateTraining, keras.Model):
             raise ValueError(
                 f"Sequential model '{model.name}' does not know its input shape. Start it with keras.Input(shape)."
             )
-        graph = model._functional if isinstance(model, keras.Sequential) else model
-        if not isinstance(graph, Functional):
+        graph = _keras.graph(model)
+        if graph is None:
             raise ValueError(
                 f"`from_keras` needs a graph of layers. Received: the subclassed model '{model.name}'. Build it as "
                 "keras.Model(inputs, outputs)."
             )
         outputs = graph.outputs[0] if len(graph.outputs) == 1 else graph.outputs
-        return cls(graph._inputs_struct, outputs, name=model.name)
+        return cls(_keras.structures(graph)[0], outputs, name=model.name)
 
 
 @keras.saving.register_keras_serializable(package="lipdp")
@@ -394,8 +386,8 @@ class DP_Sequential(_PrivateTraining, keras.Sequential):
         (None, 3)
     """
 
-    def add(self, layer, rebuild=True):
-        if not self._layers and isinstance(layer, BoundedInput) and layer.shape is not None:
+    def add(self, layer: keras.layers.Layer, rebuild: bool = True) -> None:
+        if _keras.is_empty(self) and isinstance(layer, BoundedInput) and layer.shape is not None:
             super().add(keras.Input(layer.shape), rebuild=False)
         super().add(layer, rebuild=rebuild)
 

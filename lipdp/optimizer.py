@@ -1,12 +1,13 @@
 """The place where noise is added and the budget stops."""
 
 import functools
+from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
 
-from lipdp import backend
+from lipdp import _keras, backend
 
 # Float32 must not round the noise down.
 _ROUND_UP = 1.0 + 1e-6
@@ -23,7 +24,7 @@ class PrivateOptimizer:
     optimizer variables, alive inside compiled steps on both backends. They are saved with the model, the key
     only after a `fit` with a fixed seed. An optimizer that was not armed by `fit` does not train.
 
-    Guarantee:
+    **Guarantee.**
         An update is `gradient + N(0, diag(noise_std^2))` while `iterations < budget`; from then on the
         gradient and the noise are replaced by zero. The key is replaced at each update by a value
         derived from it, so a saved state does not hold the keys of earlier noise. Not covered: the
@@ -31,12 +32,12 @@ class PrivateOptimizer:
         in float32.
     """
 
-    def __init__(self, *args, **kwargs):
+    def __init__(self, *args: Any, **kwargs: Any):
         for argument, reason in _REFUSED.items():
             if kwargs.get(argument):
                 raise ValueError(f"{reason} Received: {argument}={kwargs[argument]!r}.")
         super().__init__(*args, **kwargs)
-        self.strategy, self.expected_batch, self.strategy_state = None, None, ()
+        self.strategy, self.calibration, self.expected_batch, self.strategy_state = None, None, None, ()
         self.repeatable, self.noise_key = False, None
 
     def check(self) -> None:
@@ -45,7 +46,7 @@ class PrivateOptimizer:
             if getattr(self, argument, None):
                 raise ValueError(f"{reason} Received: an optimizer with {argument}={getattr(self, argument)!r}.")
 
-    def build(self, variables):
+    def build(self, variables: list) -> None:
         if self.built:
             return
         super().build(variables)
@@ -53,25 +54,26 @@ class PrivateOptimizer:
         self.noise_std = self.add_variable((len(variables),), "zeros", dtype="float32", name="noise_std")
         self.budget = self.add_variable((), "zeros", dtype="int32", name="budget")
 
-    def attach(self, strategy, batch_size: int, initial, keep: bool) -> None:
+    def attach(self, strategy: Any, calibration: Any, batch_size: int, keep: bool) -> None:
         """Takes over the strategy of the next updates, and the variables it needs.
 
         Args:
             strategy: Object of `lipdp.strategies`.
+            calibration: What it returned for this model.
             batch_size: Expected batch size, the divisor of the gradient.
-            initial: Arrays that its state starts from.
             keep: Whether to go on from a state that is there, if it has the same shapes.
         """
-        self.strategy, self.expected_batch = strategy, batch_size
+        self.strategy, self.calibration, self.expected_batch = strategy, calibration, batch_size
+        initial = strategy.initial_state(_keras.optimizer_variables(self))
         if not (keep and [tuple(v.shape) for v in self.strategy_state] == [a.shape for a in initial]):
             self.hold(initial)
 
-    def hold(self, arrays) -> None:
+    def hold(self, arrays: list) -> None:
         """Replaces the strategy's state by variables of these values."""
         arrays = [np.asarray(a, "float32") for a in arrays]
         if [tuple(v.shape) for v in self.strategy_state] != [a.shape for a in arrays]:
             for variable in self.strategy_state:
-                self._tracker.untrack(variable)
+                _keras.forget(self, variable)
             names = (f"strategy_{i}" for i in range(len(arrays)))
             self.strategy_state = tuple(
                 self.add_variable(a.shape, "zeros", dtype="float32", name=name)
@@ -80,7 +82,7 @@ class PrivateOptimizer:
         for variable, array in zip(self.strategy_state, arrays, strict=True):
             variable.assign(array)
 
-    def arm(self, noise_std, updates: int, key=None, repeatable: bool = False) -> None:
+    def arm(self, noise_std: list[float], updates: int, key: Any = None, repeatable: bool = False) -> None:
         """Allows `updates` more updates with the given standard deviation per variable.
 
         Args:
@@ -95,7 +97,7 @@ class PrivateOptimizer:
         if key is not None:
             self.noise_key.assign(np.asarray(key, "uint32"))
 
-    def set_noise(self, noise_std) -> None:
+    def set_noise(self, noise_std: list[float]) -> None:
         """Sets the standard deviation per variable."""
         self.noise_std.assign(np.asarray(noise_std, "float64") * _ROUND_UP)
 
@@ -106,58 +108,60 @@ class PrivateOptimizer:
     def noise_energy(self) -> float:
         """Expected squared norm of the noise on the averaged gradient, in the present state of the strategy."""
         std = np.asarray(ops.convert_to_numpy(self.noise_std.value), "float64")
-        scales = None if self.strategy is None else self.strategy.scales([v.value for v in self.strategy_state])
+        scales = None if self.strategy is None else self.strategy.noise_scales([v.value for v in self.strategy_state])
         scales = scales if isinstance(scales, list) else [1.0 if scales is None else scales] * len(std)
-        shapes = [tuple(v.shape) for v in self._trainable_variables]
+        shapes = [tuple(v.shape) for v in _keras.optimizer_variables(self)]
         squares = (np.square(np.asarray(ops.convert_to_numpy(s), "float64")) for s in scales)
         return float(
             sum(v * np.sum(np.broadcast_to(q, shape)) for v, q, shape in zip(std**2, squares, shapes, strict=True))
         )
 
-    def apply(self, grads, trainable_variables=None):
-        variables = list(self._trainable_variables if trainable_variables is None else trainable_variables)
+    def apply(self, grads: list, trainable_variables: list | None = None) -> None:
+        variables = list(_keras.optimizer_variables(self) if trainable_variables is None else trainable_variables)
         if not self.built:
             with keras.name_scope(self.name, caller=self):
                 self.build(variables)
         noise_key, next_key = backend.ratchet(ops.convert_to_tensor(self.noise_key.value))
         self.noise_key.assign(next_key)
         grads = list(grads)
-        # Strategies that release a number beside the gradient put it behind the gradients.
-        query_noise = None if self.strategy is None else self.strategy.query_noise(self.expected_batch)
-        query = [] if query_noise is None else [grads.pop()]
-        released = [i for i, gradient in enumerate(grads) if gradient is not None]
+        # Strategies that release a count beside the gradient put it behind the gradients.
+        count_noise = None if self.calibration is None else self.calibration.count_noise_std
+        counts = [] if count_noise is None else [grads.pop()]
+        present = [i for i, gradient in enumerate(grads) if gradient is not None]
         # Reshaped: what TensorFlow gathers sparsely for an embedding has no static shape.
-        gradients = [ops.reshape(ops.convert_to_tensor(grads[i]), variables[i].shape) for i in released]
-        indices = [self._get_variable_index(variables[i]) for i in released]
+        gradients = [ops.reshape(ops.convert_to_tensor(grads[i]), variables[i].shape) for i in present]
+        indices = [_keras.variable_index(self, variables[i]) for i in present]
         std = ops.convert_to_tensor(self.noise_std.value)
-        deviations = [std[i] for i in indices]
+        noise_stddevs = [std[i] for i in indices]
         state = [ops.convert_to_tensor(v.value) for v in self.strategy_state]
-        scales = None if self.strategy is None else self.strategy.scales(state)
+        scales = None if self.strategy is None else self.strategy.noise_scales(state)
         if scales is not None:
             scales = scales if isinstance(scales, list) else [scales] * len(variables)
-            deviations = [std[i] * scales[i] for i in indices]
+            noise_stddevs = [std[i] * scales[i] for i in indices]
 
         def release():
-            stds = [*deviations, *(query_noise * _ROUND_UP for _ in query)]
-            noisy = _add_noise([*gradients, *query], stds, noise_key)
-            released, answer = noisy[: len(gradients)], noisy[-1] if query else None
+            stddevs = [*noise_stddevs, *(count_noise * _ROUND_UP for _ in counts)]
+            noisy = _add_noise([*gradients, *counts], stddevs, noise_key)
+            released, count = noisy[: len(gradients)], noisy[-1] if counts else None
             if not state:
                 return released
-            following = self.strategy.advance(state, released, deviations, answer, self.expected_batch)
-            return [*released, *following]
+            return [
+                *released,
+                *self.strategy.advance(self.calibration, state, released, noise_stddevs, count, self.expected_batch),
+            ]
 
         noisy = ops.cond(
             self.iterations < ops.cast(self.budget, self.iterations.dtype),
             release,
             lambda: [*(ops.zeros_like(gradient) for gradient in gradients), *state],
         )
-        for i, gradient in zip(released, noisy[: len(released)], strict=True):
+        for i, gradient in zip(present, noisy[: len(present)], strict=True):
             grads[i] = gradient
-        for variable, value in zip(self.strategy_state, noisy[len(released) :], strict=True):
+        for variable, value in zip(self.strategy_state, noisy[len(present) :], strict=True):
             variable.assign(value)
         super().apply(grads, trainable_variables)
 
-    def save_own_variables(self, store):
+    def save_own_variables(self, store: dict[str, Any]) -> None:
         if not self.built:  # before the first `fit`: there is no state yet
             return
         held = {id(v) for v in self.strategy_state}
@@ -168,7 +172,7 @@ class PrivateOptimizer:
         for i, variable in enumerate(self.strategy_state):
             store[f"strategy_{i}"] = variable.numpy()
 
-    def load_own_variables(self, store):
+    def load_own_variables(self, store: dict[str, Any]) -> None:
         if not list(store.keys()):
             return
         names = sorted((k for k in store.keys() if k.startswith("strategy_")), key=lambda k: int(k.split("_")[1]))
@@ -178,12 +182,12 @@ class PrivateOptimizer:
         self.hold([np.asarray(store[k]) for k in names])
 
 
-def _add_noise(gradients, deviations, key):
+def _add_noise(gradients, noise_stddevs, key):
     """Adds one draw of noise, cut into pieces: the pieces of one draw cannot share bits."""
     sizes = [int(np.prod(gradient.shape)) for gradient in gradients]
     noise, start, noisy = backend.normal(sum(sizes), key), 0, []
-    for gradient, deviation, size in zip(gradients, deviations, sizes, strict=True):
-        noisy.append(gradient + deviation * ops.reshape(noise[start : start + size], gradient.shape))
+    for gradient, stddev, size in zip(gradients, noise_stddevs, sizes, strict=True):
+        noisy.append(gradient + stddev * ops.reshape(noise[start : start + size], gradient.shape))
         start += size
     return noisy
 
@@ -191,7 +195,7 @@ def _add_noise(gradients, deviations, key):
 _REFUSED = {
     "gradient_accumulation_steps": (
         "Keras' gradient accumulation would add noise once per part of a batch instead of once per update. "
-        "Use a larger `batch_size` with `fit(physical_batch_size=...)`."
+        "Use a larger `batch_size` with `fit(microbatch_size=...)`."
     ),
     "use_ema": (
         "Keras' moving average of the weights reads them before they are projected, so the average breaks "
@@ -211,7 +215,7 @@ def private(optimizer_class: type) -> type:
         optimizer_class: A subclass of `keras.optimizers.Optimizer`.
 
     Returns:
-        A subclass of it, registered for Keras serialisation, whose `apply` adds calibrated noise and
+        A subclass of it, registered for Keras serialization, whose `apply` adds calibrated noise and
         enforces the budget. `DP_Model.compile` calls this; one needs it only for an optimizer class of
         one's own that is to be loaded from a file.
 
@@ -234,20 +238,20 @@ def private(optimizer_class: type) -> type:
             "optimizer inside it."
         )
     name = f"Private{optimizer_class.__name__}"
-    made = type(name, (PrivateOptimizer, optimizer_class), {"__doc__": PrivateOptimizer.__doc__})
-    return keras.saving.register_keras_serializable(package="lipdp", name=name)(made)
+    private_class = type(name, (PrivateOptimizer, optimizer_class), {"__doc__": PrivateOptimizer.__doc__})
+    return keras.saving.register_keras_serializable(package="lipdp", name=name)(private_class)
 
 
-def as_private(identifier) -> PrivateOptimizer:
+def as_private(identifier: Any) -> PrivateOptimizer:
     """A private optimizer from whatever `compile` accepts: a name, a config or an instance."""
     optimizer = keras.optimizers.get(identifier)
     if isinstance(optimizer, PrivateOptimizer):
         return optimizer
-    cls = private(type(optimizer))
+    cls = private(type(optimizer))  # type: ignore[arg-type]
     config = optimizer.get_config()
     config.pop("name", None)
     if isinstance(config.get("learning_rate"), dict):
-        config["learning_rate"] = optimizer._learning_rate
+        config["learning_rate"] = _keras.learning_rate(optimizer)
     return cls(**config)
 
 

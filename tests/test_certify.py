@@ -206,7 +206,7 @@ def test_inputs_that_are_not_numbers_have_radius_zero():
 
 
 def test_normalisation_and_outputs_with_positions_are_refused():
-    model = lipdp.DP_Sequential([layers.BoundedInput((4,), norm=1.0, mode="normalise"), layers.SpectralDense(3)])
+    model = lipdp.DP_Sequential([layers.BoundedInput((4,), norm=1.0, mode="normalize"), layers.SpectralDense(3)])
     with pytest.raises(ValueError, match=r"Certificates need BoundedInput\(mode='clip'\)"):
         certify.radii(model, np.ones((1, 4), "float32"))
     tokens = keras.Sequential([keras.Input((5, 4)), layers.SpectralDense(3)])

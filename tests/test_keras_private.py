@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[1]
 NAMES = {
     "_call_has_mask_arg",
     "_call_has_training_arg",
-    "_compile_config",
+    "_compile_loss",
     "_compile_metrics",
     "_compute_loss",
     "_embeddings",
@@ -36,6 +36,7 @@ NAMES = {
     "_outputs_struct",
     "_remat_mode",
     "_seed_generators",
+    "_symbolic_build",
     "_tracker",
     "_trainable_variables",
     "_untrack_variable",
@@ -44,20 +45,7 @@ NAMES = {
 }
 # Not converted yet; to be emptied.
 WAITING = {
-    "backend/capture_jax.py",
-    "backend/importance_jax.py",
-    "backend/importance_tensorflow.py",
-    "backend/jax.py",
-    "backend/tensorflow.py",
     "exporting.py",
-    "gradients/capture.py",
-    "gradients/leaves.py",
-    "gradients/microbatch.py",
-    "model.py",
-    "optimizer.py",
-    "strategies/base.py",
-    "training/model_checks.py",
-    "training/session.py",
 }
 
 

@@ -1,25 +1,46 @@
 """Privacy accounting: epsilon of what was released, and the noise that a budget asks for."""
 
-from lipdp.accounting import autodp as autodp
-from lipdp.accounting import dpis as dpis
-from lipdp.accounting import fixed_order as fixed_order
-from lipdp.accounting import pld as pld
-from lipdp.accounting import rdp as rdp
-from lipdp.accounting.accountant import check_name as check_name
-from lipdp.accounting.accountant import names as names
-from lipdp.accounting.calibration import calibrate as calibrate
-from lipdp.accounting.calibration import max_updates as max_updates
-from lipdp.accounting.composition import compose as compose
-from lipdp.accounting.composition import describe as describe
-from lipdp.accounting.composition import epsilon as epsilon
-from lipdp.accounting.composition import guarantee as guarantee
-from lipdp.accounting.filter import Filter as Filter
-from lipdp.accounting.filter import plan_filter as plan_filter
-from lipdp.accounting.group import group_epsilon as group_epsilon
-from lipdp.accounting.group import vadhan_epsilon as vadhan_epsilon
-from lipdp.accounting.mechanism import RELATIONS as RELATIONS
-from lipdp.accounting.mechanism import SAMPLERS as SAMPLERS
-from lipdp.accounting.mechanism import Mechanism as Mechanism
-from lipdp.accounting.mechanism import common_relation as common_relation
-from lipdp.accounting.planning import solve as solve
-from lipdp.accounting.selection import search_epsilon as search_epsilon
+from lipdp._deprecated import renamed_attributes
+from lipdp.accounting import autodp, dpis, pld, rdp
+from lipdp.accounting.accountant import Accountant, get_accountant, names, register
+from lipdp.accounting.calibration import calibrate, max_updates
+from lipdp.accounting.composition import compose, describe, epsilon, guarantee
+from lipdp.accounting.filter import Filter, plan_filter
+from lipdp.accounting.group import group_epsilon, vadhan_epsilon
+from lipdp.accounting.mechanism import Mechanism, common_relation
+from lipdp.accounting.planning import solve
+from lipdp.accounting.rounding import round_up
+from lipdp.accounting.schemes import RELATIONS, SAMPLERS, SCHEMES, Sampling
+from lipdp.accounting.selection import search_epsilon
+
+__all__ = [
+    "Accountant",
+    "Filter",
+    "Mechanism",
+    "RELATIONS",
+    "SAMPLERS",
+    "SCHEMES",
+    "Sampling",
+    "autodp",
+    "calibrate",
+    "common_relation",
+    "compose",
+    "describe",
+    "dpis",
+    "epsilon",
+    "get_accountant",
+    "group_epsilon",
+    "guarantee",
+    "max_updates",
+    "names",
+    "plan_filter",
+    "pld",
+    "rdp",
+    "register",
+    "round_up",
+    "search_epsilon",
+    "solve",
+    "vadhan_epsilon",
+]
+
+__getattr__ = renamed_attributes(__name__, check_name="get_accountant")

@@ -1,21 +1,33 @@
-"""The one interface behind which every accountant lives."""
+"""The one interface behind which every accountant lives, and the one place that reads their names."""
 
 import abc
+from collections.abc import Callable
 
 from lipdp import checks
 from lipdp.accounting.mechanism import Mechanism
 
 _REGISTRY: dict[str, "Accountant"] = {}
-_WITH_SETTINGS: dict = {}
+_WITH_SETTINGS: dict[str, Callable[..., "Accountant"]] = {}
 
 
 class Accountant(abc.ABC):
     """Turns a list of releases into epsilon.
 
     A new accountant subclasses this, sets `name`, implements the two methods and calls `register`.
+
+    Attributes:
+        name: how users and files call it; two accountants of one class and name are equal.
+        order: the RDP order that was fixed in advance, or None.
+        budget: the epsilon that was fixed in advance, or None.
+        delta: the delta of the budget, or None.
+        covers_adaptive: whether noise and sampling of a release may follow from earlier releases (DPIS).
     """
 
     name: str = ""
+    order: float | None = None
+    budget: float | None = None
+    delta: float | None = None
+    covers_adaptive: bool = False
 
     @abc.abstractmethod
     def epsilon(self, mechanisms: tuple[Mechanism, ...], delta: float, rough: bool = False) -> float:
@@ -26,12 +38,21 @@ class Accountant(abc.ABC):
         """
 
     def guarantee(self, mechanisms: tuple[Mechanism, ...], delta: float) -> float:
-        """Returns the epsilon to state; what is spent, unless the accountant covers choices made on the way."""
+        """Returns the epsilon to state: what is spent, or the budget of an accountant that has one."""
         return self.epsilon(mechanisms, delta)
 
     @abc.abstractmethod
     def describe(self, mechanisms: tuple[Mechanism, ...], delta: float) -> dict:
         """Returns what a reader needs to repeat the number: name, library and version, settings."""
+
+    def __eq__(self, other) -> bool:
+        return self.name == other.name if type(other) is type(self) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    def __repr__(self) -> str:
+        return f"<accountant {self.name}>"
 
 
 def register(accountant: Accountant) -> None:
@@ -39,33 +60,42 @@ def register(accountant: Accountant) -> None:
     _REGISTRY[accountant.name] = accountant
 
 
-def register_with_settings(name: str, make) -> None:
-    """Makes accountants known whose name goes on with settings, as "filter:8:2.0:1e-5"; `make` gets the settings."""
+def register_with_settings(name: str, make: Callable[..., Accountant]) -> None:
+    """Makes accountants known whose name goes on with settings, as "filter:8.0:2.0:1e-05".
+
+    Args:
+        name: what stands before the first colon.
+        make: called with the settings as strings; raises `ValueError` or `TypeError` for wrong ones.
+    """
     _WITH_SETTINGS[name] = make
 
 
-def get(name: str) -> Accountant:
-    """Returns the accountant called `name`, "pld" say, or "filter:..." with its settings; ValueError otherwise."""
-    kind, _, settings = name.partition(":") if isinstance(name, str) else (name, "", "")
-    if settings and kind in _WITH_SETTINGS:
-        return _WITH_SETTINGS[kind](settings)
-    if kind == "filter" and kind in _WITH_SETTINGS:
-        raise ValueError(
-            f'The filter needs an order and a budget that are fixed in advance. Received: accountant="{name}". Let '
-            "fit(epsilon=...) choose them, or pass what lipdp.accounting.plan_filter returns."
-        )
-    if kind in _WITH_SETTINGS:
-        raise ValueError(
-            f'This accountant needs settings that are fixed in advance. Received: accountant="{name}". Write '
-            f'"{kind}:" and the settings behind it.'
-        )
-    return _REGISTRY[checks.choice("accountant", name, names())]
+def get_accountant(identifier: str | Accountant) -> Accountant:
+    """Returns an accountant from its name or itself.
 
+    Args:
+        identifier: an `Accountant`, one of `names()`, or a name with settings, as "filter:8.0:2.0:1e-05".
 
-def check_name(name: str) -> str:
-    """Returns the name of an accountant; ValueError when there is none."""
-    get(name)
-    return name
+    Raises:
+        ValueError: when there is no such accountant, or its settings are missing or wrong.
+
+    Example:
+        >>> get_accountant("filter:8.0:2.0:1e-05").budget
+        2.0
+    """
+    if isinstance(identifier, Accountant):
+        return identifier
+    kind, *settings = identifier.split(":") if isinstance(identifier, str) else [identifier]
+    if isinstance(identifier, str) and kind in _WITH_SETTINGS:
+        try:
+            return _WITH_SETTINGS[kind](*settings)
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f'`accountant` needs an order and a budget that are fixed in advance, as "{kind}:ORDER:EPSILON:DELTA". '
+                f'Received: accountant="{identifier}" ({error}). Let fit(epsilon=...) choose them, or pass what '
+                "lipdp.accounting.plan_filter returns."
+            ) from error
+    return _REGISTRY[checks.choice("accountant", identifier, names())]
 
 
 def unsupported(name: str, mechanism: Mechanism) -> ValueError:

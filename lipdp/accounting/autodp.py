@@ -4,9 +4,9 @@ import functools
 import importlib.metadata
 import math
 import warnings
+from typing import Any
 
 from lipdp.accounting import accountant
-from lipdp.accounting.mechanism import REPLACE
 from lipdp.accounting.rdp import LARGEST_NOISE, SMALLEST_NOISE
 
 # Above, the library's series take minutes or overflow, and the guarantee is void in practice.
@@ -25,13 +25,12 @@ class AutodpAccountant(accountant.Accountant):
 
     name = "autodp"
 
-    def epsilon(self, mechanisms, delta, rough=False):
+    def epsilon(self, mechanisms: Any, delta: float, rough: bool = False) -> float:
         """Returns epsilon; see the class. ValueError for other samplers, or without autodp."""
         if not mechanisms:
             return 0.0
         for mechanism in mechanisms:
-            plain = mechanism.sampler == "poisson" and mechanism.group_size == 1 and mechanism.relation != REPLACE
-            if mechanism.shift is None and not plain:
+            if mechanism.shift is None and not mechanism.plain:
                 raise accountant.unsupported(self.name, mechanism)
             least = SMALLEST_NOISE if mechanism.shift is not None else _LEAST_SAMPLED_NOISE
             if mechanism.noise_multiplier < least:
@@ -43,7 +42,7 @@ class AutodpAccountant(accountant.Accountant):
             value = transformers.Composition()(parts, [m.count for m in mechanisms]).get_approxDP(delta)
         return float(value) if math.isfinite(value) else math.inf
 
-    def describe(self, mechanisms, delta):
+    def describe(self, mechanisms: Any, delta: float) -> dict[str, Any]:
         """Returns name, library, version and settings."""
         version = importlib.metadata.version("autodp")
         return {"name": self.name, "library": "autodp", "version": version, "settings": "RDP, improved bound"}

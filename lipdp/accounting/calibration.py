@@ -3,14 +3,18 @@
 import dataclasses
 import math
 from collections.abc import Iterable
+from typing import Any
 
 from scipy import optimize
 
 from lipdp import checks
-from lipdp.accounting import rdp
+from lipdp.accounting import rdp, schemes
+from lipdp.accounting.accountant import Accountant
 from lipdp.accounting.composition import compose, rough
-from lipdp.accounting.mechanism import EPOCH_SAMPLERS, Mechanism, canonical, updates_per_pass
+from lipdp.accounting.mechanism import Mechanism, canonical
 from lipdp.accounting.rdp import LARGEST_NOISE, SMALLEST_NOISE
+from lipdp.accounting.rounding import round_up
+from lipdp.accounting.schemes import Sampling
 
 _DIGITS = 6
 _MOST_UPDATES = 10**9
@@ -20,23 +24,23 @@ def calibrate(
     *,
     epsilon: float,
     delta: float,
-    sampling_probability: float,
+    sampling_probability: float | None = None,
     updates: int,
-    accountant: str = "pld",
+    accountant: str | Accountant = "pld",
     spent: Iterable[Mechanism] = (),
-    sampler: str = "poisson",
-    **settings,
+    sampler: str | Sampling = "poisson",
+    **settings: Any,
 ) -> float:
     """Returns the noise multiplier that spends a budget.
 
     Args:
         epsilon: the budget, above 0.
         delta: in (0, 1); at least 1e-11 for "pld".
-        sampling_probability: expected batch size / number of examples, in (0, 1].
+        sampling_probability: expected batch size / number of examples, in (0, 1]; left out with a `Sampling`.
         updates: number of updates to come, an int of at least 1.
-        accountant: "pld" (tight, default), "rdp" or "autodp".
+        accountant: "pld" (tight, default), "rdp", "autodp", or an `Accountant`.
         spent: releases already made, to be paid from the same budget; for groups of the same size.
-        sampler: "poisson", "truncated_poisson", "fixed_size", "shuffle" or "fixed_order".
+        sampler: a name in `SAMPLERS`, or a bound `Sampling`.
         **settings: `relation`, `group_size`, `num_examples`, `capacity`, as in `Mechanism`.
 
     Returns:
@@ -60,11 +64,11 @@ def calibrate(
     budget = checks.positive("epsilon", epsilon)
     delta = checks.delta(delta)
     updates = checks.integer("updates", updates, minimum=1)
-    probability = checks.probability("sampling_probability", sampling_probability)
+    sampling = schemes.get(sampling_probability, sampler, **settings)
     spent = _spent(spent, delta, accountant, budget)
 
     def releases(noise):
-        return [*spent, Mechanism.of_updates(probability, noise, updates, sampler, **settings)]
+        return [*spent, Mechanism.of_updates(None, noise, updates, sampling)]
 
     def cost(noise):
         return compose(releases(noise), delta, accountant)
@@ -72,13 +76,12 @@ def calibrate(
     def quick(noise):
         return rough(releases(noise), delta, accountant)
 
-    releases(1.0)  # refuses wrong settings before the search
-    guess = _first_guess(budget, delta, probability, updates, releases)
+    guess = _first_guess(budget, delta, sampling.sampling_probability, updates, releases)
     guess = _solve(quick, budget, *_bracket(quick, budget, guess))
     noise = _polish(cost, budget, guess, _slope(quick, guess))
     if noise is None:
         noise = _solve(cost, budget, *_bracket(cost, budget, guess))
-    while cost(noise := _round_up(noise)) > budget:  # the last digit: the grid may have moved
+    while cost(noise := round_up(noise, _DIGITS)) > budget:  # the last digit: the grid may have moved
         noise *= 1.0 + 2.0 * 10.0 ** (1 - _DIGITS)
     if cost(noise) < 0.99 * budget:  # epsilon jumps to infinity: there is no noise to calibrate
         raise _needs_no_noise(budget)
@@ -89,23 +92,23 @@ def max_updates(
     *,
     epsilon: float,
     delta: float,
-    sampling_probability: float,
+    sampling_probability: float | None = None,
     noise_multiplier: float,
-    accountant: str = "pld",
+    accountant: str | Accountant = "pld",
     spent: Iterable[Mechanism] = (),
-    sampler: str = "poisson",
-    **settings,
+    sampler: str | Sampling = "poisson",
+    **settings: Any,
 ) -> int:
     """Returns how many updates a budget allows.
 
     Args:
         epsilon: the budget, above 0.
         delta: in (0, 1); at least 1e-11 for "pld".
-        sampling_probability: expected batch size / number of examples, in (0, 1].
+        sampling_probability: expected batch size / number of examples, in (0, 1]; left out with a `Sampling`.
         noise_multiplier: standard deviation of the noise over the L2 sensitivity, at least 0.
-        accountant: "pld" (tight, default), "rdp" or "autodp".
+        accountant: "pld" (tight, default), "rdp", "autodp", or an `Accountant`.
         spent: releases already made, to be paid from the same budget; for groups of the same size.
-        sampler: "poisson", "truncated_poisson", "fixed_size", "shuffle" or "fixed_order".
+        sampler: a name in `SAMPLERS`, or a bound `Sampling`.
         **settings: `relation`, `group_size`, `num_examples`, `capacity`, as in `Mechanism`.
 
     Returns:
@@ -117,7 +120,7 @@ def max_updates(
     **Guarantee.**
     Conditions: those of `Mechanism`.
     Bound: `compose` at the returned number is at most `epsilon`, and above it at one more (below 10^9).
-    "shuffle" and "fixed_order": counted from the first update of a pass.
+    "shuffle" and "fixed_order": counted from the first update of an epoch.
     Not covered: choosing the budget in view of the results.
     Source: checked by evaluating both numbers.
 
@@ -128,9 +131,10 @@ def max_updates(
     budget = checks.positive("epsilon", epsilon)
     delta = checks.delta(delta)
     spent = canonical(spent)
-    single = Mechanism.of_updates(sampling_probability, noise_multiplier, 1, sampler, **settings)
-    # Samplers that go through the data pay for a pass when it begins.
-    unit = updates_per_pass(sampling_probability) if sampler in EPOCH_SAMPLERS else 1
+    sampling = schemes.get(sampling_probability, sampler, **settings)
+    single = Mechanism.of_updates(None, noise_multiplier, 1, sampling)
+    # Samplers that go through the data pay for an epoch when it begins.
+    unit = sampling.updates_per_epoch if sampling.by_epoch else 1
 
     def releases(count):
         return [*spent, dataclasses.replace(single, count=count)]
@@ -169,7 +173,7 @@ def _last(cost, budget, start) -> int:
     while high - low > 1:
         middle = _interpolate(cost, budget, low, high)
         near = max(1, (high - low) // 32)
-        # The estimate is close to the answer, so its neighbour cuts off the other side.
+        # The estimate is close to the answer, so its neighbor cuts off the other side.
         for count in (middle, middle + near if cost(middle) <= budget else middle - near):
             if low < count < high:
                 low, high = (count, high) if cost(count) <= budget else (low, count)
@@ -197,7 +201,7 @@ def _spent(spent, delta, accountant, budget) -> tuple[Mechanism, ...]:
 
 
 def _rdp_noise(cost, budget, noise) -> float:
-    """Returns RDP's answer to a percent, as a first guess: it is cheap and 5 to 10 % above PLD's."""
+    """Returns RDP's noise to a percent, as a first guess: it is cheap and 5 to 10 % above PLD's."""
     if not cost(LARGEST_NOISE) <= budget < cost(SMALLEST_NOISE):
         return noise
     low, high = _bracket(cost, budget, noise)
@@ -258,9 +262,3 @@ def _solve(cost, budget, low, high) -> float:
         return math.log(min(max(cost(math.exp(log_noise)), 1e-12 * budget), 1e6 * budget) / budget)
 
     return math.exp(optimize.brentq(excess, math.log(low), math.log(high), xtol=2e-6, rtol=1e-14))
-
-
-def _round_up(value: float) -> float:
-    rounded = float(f"{value:.{_DIGITS - 1}e}")
-    unit = 10.0 ** (math.floor(math.log10(value)) + 1 - _DIGITS)
-    return rounded if rounded >= value else float(f"{value + 0.5 * unit:.{_DIGITS - 1}e}")

@@ -2,19 +2,21 @@
 
 import functools
 from collections.abc import Iterable
+from typing import Any
 
 from lipdp import checks
-from lipdp.accounting import accountant as accountants
+from lipdp.accounting.accountant import Accountant, get_accountant
 from lipdp.accounting.mechanism import Mechanism, canonical
+from lipdp.accounting.schemes import Sampling
 
 
-def compose(mechanisms: Iterable[Mechanism], delta: float, accountant: str = "pld") -> float:
+def compose(mechanisms: Iterable[Mechanism], delta: float, accountant: str | Accountant = "pld") -> float:
     """Returns epsilon of all the releases together.
 
     Args:
         mechanisms: the releases, in any order.
         delta: in (0, 1); at least 1e-11 for "pld".
-        accountant: "pld" (tight, default), "rdp" or "autodp".
+        accountant: "pld" (tight, default), "rdp", "autodp", or an `Accountant`.
 
     Returns:
         A float of at least 0, `math.inf` when there is no guarantee (noise_multiplier below 0.01).
@@ -35,7 +37,7 @@ def compose(mechanisms: Iterable[Mechanism], delta: float, accountant: str = "pl
         >>> compose([], delta=1e-6)
         0.0
     """
-    return _compose(canonical(mechanisms), checks.delta(delta), accountants.get(accountant))
+    return _compose(canonical(mechanisms), checks.delta(delta), get_accountant(accountant))
 
 
 @functools.lru_cache(maxsize=4096)
@@ -43,30 +45,30 @@ def _compose(mechanisms, delta, accountant, rough=False):
     return accountant.epsilon(mechanisms, delta, rough)
 
 
-def rough(mechanisms: Iterable[Mechanism], delta: float, accountant: str) -> float:
+def rough(mechanisms: Iterable[Mechanism], delta: float, accountant: str | Accountant) -> float:
     """Returns `compose`'s epsilon, perhaps a few percent too large but sooner: for searches only."""
-    return _compose(canonical(mechanisms), delta, accountants.get(accountant), True)
+    return _compose(canonical(mechanisms), delta, get_accountant(accountant), True)
 
 
 def epsilon(
     *,
     noise_multiplier: float,
-    sampling_probability: float,
+    sampling_probability: float | None = None,
     updates: int,
     delta: float,
-    accountant: str = "pld",
-    sampler: str = "poisson",
-    **settings,
+    accountant: str | Accountant = "pld",
+    sampler: str | Sampling = "poisson",
+    **settings: Any,
 ) -> float:
     """Returns epsilon of a training run.
 
     Args:
         noise_multiplier: standard deviation of the noise over the norm one example can contribute, at least 0.
-        sampling_probability: expected batch size / number of examples, in (0, 1].
+        sampling_probability: expected batch size / number of examples, in (0, 1]; left out with a `Sampling`.
         updates: number of noisy updates released, an int of at least 0.
         delta: in (0, 1); at least 1e-11 for "pld".
-        accountant: "pld" (tight, default), "rdp" or "autodp".
-        sampler: "poisson", "truncated_poisson", "fixed_size", "shuffle" or "fixed_order".
+        accountant: "pld" (tight, default), "rdp", "autodp", or an `Accountant`.
+        sampler: a name in `SAMPLERS`, or a bound `Sampling`.
         **settings: `relation`, `group_size`, `num_examples`, `capacity`, as in `Mechanism`.
 
     Returns:
@@ -91,18 +93,18 @@ def epsilon(
     return compose([mechanism], delta, accountant)
 
 
-def guarantee(mechanisms: Iterable[Mechanism], delta: float, accountant: str = "pld") -> float:
+def guarantee(mechanisms: Iterable[Mechanism], delta: float, accountant: str | Accountant = "pld") -> float:
     """Returns the epsilon to state: `compose`, or, for a filter, the budget that holds for choices on the way."""
-    return accountants.get(accountant).guarantee(canonical(mechanisms), checks.delta(delta))
+    return get_accountant(accountant).guarantee(canonical(mechanisms), checks.delta(delta))
 
 
-def describe(mechanisms: Iterable[Mechanism], delta: float, accountant: str = "pld") -> dict:
+def describe(mechanisms: Iterable[Mechanism], delta: float, accountant: str | Accountant = "pld") -> dict:
     """Returns how `compose` computes its number.
 
     Args:
         mechanisms: the releases.
         delta: in (0, 1).
-        accountant: name of the accountant.
+        accountant: the accountant or its name.
 
     Returns:
         A dict of strings: "name", "library", "version", "settings".
@@ -114,4 +116,4 @@ def describe(mechanisms: Iterable[Mechanism], delta: float, accountant: str = "p
         >>> describe([Mechanism(0.01, 1.0, 100)], 1e-6)["library"]
         'dp_accounting'
     """
-    return accountants.get(accountant).describe(canonical(mechanisms), checks.delta(delta))
+    return get_accountant(accountant).describe(canonical(mechanisms), checks.delta(delta))

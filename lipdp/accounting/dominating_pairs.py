@@ -12,7 +12,8 @@ import numpy as np
 from scipy import special, stats
 
 from lipdp.accounting import gaussian, mixture
-from lipdp.accounting.mechanism import ADD_OR_REMOVE, REPLACE, Mechanism
+from lipdp.accounting.mechanism import Mechanism
+from lipdp.accounting.schemes import ADD_OR_REMOVE, REPLACE
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,10 +24,10 @@ class SampledGaussian:
     z: float
     add: bool
 
-    def curve(self, epsilon):
+    def curve(self, epsilon: np.ndarray) -> np.ndarray:
         return gaussian.hockey_stick(epsilon, sampling_probability=self.q, noise_multiplier=self.z, add=self.add)
 
-    def losses(self):
+    def losses(self) -> tuple[float, float]:
         return gaussian.loss_range(self.q, self.z, self.add)
 
 
@@ -39,10 +40,10 @@ class GaussianMixture:
     z: float
     add: bool
 
-    def curve(self, epsilon):
+    def curve(self, epsilon: np.ndarray) -> np.ndarray:
         return mixture.hockey_stick(epsilon, self.shifts, self.weights, self.z, self.add)
 
-    def losses(self):
+    def losses(self) -> tuple[float, float]:
         return mixture.loss_range(self.shifts, self.weights, self.z, self.add)
 
 
@@ -53,7 +54,7 @@ class SampledReplacement:
     q: float
     z: float
 
-    def curve(self, epsilon):
+    def curve(self, epsilon: np.ndarray) -> np.ndarray:
         q, z = self.q, self.z
         e = np.abs(epsilon)
         # With u = e^(x / z^2) and g = e^(-1 / (2 z^2)): the loss is e where q g u^2 - (1 - q)(E - 1) u - E q g = 0.
@@ -65,7 +66,7 @@ class SampledReplacement:
         log_u = np.logaddexp(half, 0.5 * np.logaddexp(2.0 * half, e + 2.0 * log_g)) - log_g
         x = log_u * z * z
         # S = {outcome > x}: P(S) - Q(S) - (E - 1) Q(S), the first difference without the common part.
-        gained = q * gaussian._between(x - 1.0, x + 1.0, z)
+        gained = q * gaussian.between(x - 1.0, x + 1.0, z)
         log_tail = special.log_ndtr(-x / z)
         log_q = special.log_ndtr(-(x + 1.0) / z) + math.log(q)
         if q < 1.0:
@@ -75,8 +76,8 @@ class SampledReplacement:
         # Symmetric pair: H(-e) = e^-e H(e) + 1 - e^-e, whose last part is the trivial one.
         return np.where(epsilon < 0.0, np.exp(-e), 1.0) * value
 
-    def losses(self):
-        far = 1.0 + gaussian._TAIL * self.z
+    def losses(self) -> tuple[float, float]:
+        far = 1.0 + gaussian.TAIL * self.z
         up = np.logaddexp(_log(1.0 - self.q), math.log(self.q) + (2.0 * far - 1.0) / (2.0 * self.z**2))
         down = np.logaddexp(_log(1.0 - self.q), math.log(self.q) - (2.0 * far + 1.0) / (2.0 * self.z**2))
         return -float(up - down), float(up - down)
@@ -88,10 +89,10 @@ class Largest:
 
     pairs: tuple
 
-    def curve(self, epsilon):
+    def curve(self, epsilon: np.ndarray) -> np.ndarray:
         return functools.reduce(np.maximum, (pair.curve(epsilon) for pair in self.pairs))
 
-    def losses(self):
+    def losses(self) -> tuple[float, float]:
         ranges = [pair.losses() for pair in self.pairs]
         return min(low for low, _ in ranges), max(high for _, high in ranges)
 
@@ -103,7 +104,7 @@ class Revealed:
     weights: tuple[float, ...]
     pairs: tuple
 
-    def curve(self, epsilon):
+    def curve(self, epsilon: np.ndarray) -> np.ndarray:
         return sum(w * pair.curve(epsilon) for w, pair in zip(self.weights, self.pairs, strict=True))
 
     losses = Largest.losses
@@ -122,7 +123,7 @@ def directions(mechanism: Mechanism, dropped: float = 0.0) -> tuple:
 
     **Guarantee.**
     Conditions: those of `Mechanism`.
-    Bound: hockey-stick curves above those of the release, at every epsilon, for neighbours (D, D') in "remove" and
+    Bound: hockey-stick curves above those of the release, at every epsilon, for neighbors (D, D') in "remove" and
     (D', D) in "add".
 
     - Poisson: Zhu, Dong and Wang 2022; groups: Ganesh 2024, theorem 3.1. Zeroing and removing an example are the
@@ -139,21 +140,21 @@ def directions(mechanism: Mechanism, dropped: float = 0.0) -> tuple:
       Which case it is does not depend on the example, so it may be revealed.
     - Shuffled and fixed order are not sampled: `Mechanism.shift`.
 
-    Cutting the tail (P[X > m] = r, renormalised): the mixture moves by at most r in total variation, and it is at
-    least (1 - r) times the renormalised one.
+    Cutting the tail (P[X > m] = r, renormalized): the mixture moves by at most r in total variation, and it is at
+    least (1 - r) times the renormalized one.
     """
     q, z = mechanism.sampling_probability, mechanism.noise_multiplier
     if mechanism.shift is not None:
         pair = SampledGaussian(1.0, z / mechanism.shift, False)
         return pair, pair, 0.0
-    if mechanism.sampler == "truncated_poisson":
+    if mechanism.capacity is not None:
         return *_truncated(mechanism), 0.0
     if mechanism.sampler == "fixed_size" and mechanism.relation != ADD_OR_REMOVE:
         pair = Largest((SampledGaussian(q, z / 2.0, False), SampledGaussian(q, z / 2.0, True)))
         return pair, pair, 0.0
     if mechanism.sampler == "fixed_size":
         shifts, weights, lost = mixture.fixed_group(
-            mechanism.group_size, mechanism.draw_size, mechanism.num_examples, dropped
+            mechanism.group_size, mechanism.sampling.draw_size, mechanism.num_examples, dropped
         )
     elif mechanism.relation == REPLACE:
         pair = SampledReplacement(q, z)

@@ -1,11 +1,13 @@
 """The budget of importance sampling (DPIS): one RDP order fixed in advance, noise solved anew in every epoch."""
 
+from collections.abc import Iterable, Sequence
+
 from lipdp import checks
-from lipdp.accounting import fixed_order
-from lipdp.accounting.filter import conversion
+from lipdp.accounting.filter import Filter, check_order, conversion
 from lipdp.accounting.least_noise import best_order, least_noise, noise_of_run
 from lipdp.accounting.mechanism import Mechanism
-from lipdp.accounting.rdp import LARGEST_NOISE, SMALLEST_NOISE
+from lipdp.accounting.rdp import LARGEST_NOISE, SMALLEST_NOISE, at_order
+from lipdp.accounting.schemes import check_batch
 
 # The norm sum is kept this far above its floor, so that rounding cannot make a probability exceed 1.
 _ABOVE_FLOOR = 1.0 + 1e-6
@@ -93,7 +95,7 @@ class ImportanceFilter:
         count_noise: float | None = None,
         clip_sum_noise: float | None = None,
         order: float | None = None,
-        spent=(),
+        spent: Iterable[Mechanism] = (),
     ):
         self._arguments = {
             "epsilon": epsilon,
@@ -111,24 +113,17 @@ class ImportanceFilter:
         self.delta = checks.delta(delta)
         self.num_examples = checks.integer("num_examples", num_examples, minimum=1)
         self.batch_size = checks.integer("batch_size", batch_size, minimum=1)
-        if self.batch_size > self.num_examples:
-            raise ValueError(
-                f"The expected batch is larger than the data. Received: batch_size={batch_size}, "
-                f"num_examples={num_examples}. Pass a batch_size of at most num_examples."
-            )
+        check_batch(self.num_examples, self.batch_size)
         self.updates_per_epoch = checks.integer("updates_per_epoch", updates_per_epoch, minimum=1)
         self.epochs = checks.integer("epochs", epochs, minimum=1)
-        self.first_phase = checks.not_negative("first_phase", first_phase)
-        if self.first_phase > 1.0:
-            raise ValueError(f"first_phase is above 1. Received: first_phase={first_phase!r}. Pass a share in [0, 1].")
-        self.norm_sum_noise = checks.positive(
-            "norm_sum_noise", 0.02 * self.num_examples if norm_sum_noise is None else norm_sum_noise
-        )
-        self.count_noise = None if count_noise is None else checks.positive("count_noise", count_noise)
-        self.clip_sum_noise = None if clip_sum_noise is None else checks.positive("clip_sum_noise", clip_sum_noise)
+        self.first_phase = checks.between("first_phase", first_phase, 0.0, 1.0)
+        noise = checks.positive("norm_sum_noise", norm_sum_noise, optional=True)
+        self.norm_sum_noise = 0.02 * self.num_examples if noise is None else noise
+        self.count_noise = checks.positive("count_noise", count_noise, optional=True)
+        self.clip_sum_noise = checks.positive("clip_sum_noise", clip_sum_noise, optional=True)
         self._spent_before = tuple(spent)
-        self.order = self._best_order() if order is None else fixed_order.check_order(order)
-        self._costs = fixed_order.total(self._spent_before, self.order)
+        self.order = self._best_order() if order is None else check_order(order)
+        self._costs = _rdp(self._spent_before, self.order)
         self.count_charged = self._norm_sum_charged = self._clip_sum_charged = False
         self._epoch, self._updates = 0, self.updates_per_epoch
         self._update: Mechanism | None = None
@@ -147,7 +142,7 @@ class ImportanceFilter:
 
     @property
     def _total(self) -> float:
-        """RDP at the order that the budget allows."""
+        """Returns the RDP at the order that the budget allows."""
         return (self.budget - conversion(self.order, self.delta)) * (1.0 - _SLACK)
 
     @property
@@ -247,24 +242,24 @@ class ImportanceFilter:
         return noise_of_run(self._left_to_updates(self.order), *self._run, self.order)
 
     def arguments(self) -> dict:
-        """Returns the arguments as JSON-serialisable values, the chosen order among them; `spent` is left out."""
+        """Returns the arguments as JSON-serializable values, the chosen order among them; `spent` is left out."""
         return self._arguments | {"order": self.order}
 
     def state(self) -> dict:
-        """Returns what changes during the run, as JSON-serialisable values: `num_examples`, `order` and the rest."""
+        """Returns what changes during the run, as JSON-serializable values: `num_examples`, `order` and the rest."""
         return {name.lstrip("_"): getattr(self, name) for name in _STATE}
 
-    def resume(self, state: dict, charged) -> None:
+    def resume(self, state: dict, charged: Sequence[Mechanism]) -> None:
         """Goes on from `state`, after everything in `charged`, the mechanisms of the ledger."""
         for name in _STATE:
             setattr(self, name, state[name.lstrip("_")])
         if self.norm_sum is not None:
             self._update = self._mechanism(self.noise_multiplier, self._share)
-        self._costs = fixed_order.total(tuple(charged), self.order)
+        self._costs = _rdp(tuple(charged), self.order)
 
     @property
     def _share(self) -> float:
-        """kappa: by how much the norms fall short of the clipping norm."""
+        """Returns kappa: by how much the norms fall short of the clipping norm."""
         return self.norm_sum / (self.num_examples * self.clip_norm)
 
     def _mechanism(self, noise: float, share: float) -> Mechanism:
@@ -272,7 +267,7 @@ class ImportanceFilter:
         return Mechanism(min(probability, 1.0), noise / share, 1)
 
     def _charge(self, mechanism: Mechanism) -> None:
-        cost = self._rdp(mechanism)
+        cost = _rdp((mechanism,), self.order)
         if self._costs + cost > self._total:
             raise ValueError(
                 f"The privacy budget is spent: epsilon={self.epsilon():.6g} of {self.budget!r}. Nothing was charged. "
@@ -280,14 +275,11 @@ class ImportanceFilter:
             )
         self._costs += cost
 
-    def _rdp(self, mechanism: Mechanism) -> float:
-        return fixed_order.total((mechanism,), self.order)
-
     @property
     def _left(self) -> float:
-        """What may be planned for updates: noisy sums that are not charged yet are set aside."""
+        """Returns what may be planned for updates: noisy sums that are not charged yet are set aside."""
         aside = sum(
-            count * fixed_order.single(1.0, noise, self.order)
+            count * at_order(Mechanism(1.0, noise, 0), self.order)
             for count, noise in (
                 (self.epochs - self._epoch - self._norm_sum_charged, self.norm_sum_noise),
                 (self.epochs - self._epoch - self._clip_sum_charged, self.clip_sum_noise),
@@ -298,19 +290,19 @@ class ImportanceFilter:
         return self._total * (1.0 - _SLACK) - self._costs - aside
 
     def _solve(self) -> float:
-        """The least noise with which this epoch and all later ones stay within the budget."""
+        """Returns the least noise with which this epoch and all later ones stay within the budget."""
         later = self.epochs - self._epoch
         first = self._epoch <= round(self.first_phase * self.epochs)
 
         def cost(noise):
-            now = self.updates_per_epoch * self._rdp(self._mechanism(noise, self._share))
-            then = self.updates_per_epoch * self._rdp(self._mechanism(noise, 1.0)) if first else now
+            now = self.updates_per_epoch * _rdp((self._mechanism(noise, self._share),), self.order)
+            then = self.updates_per_epoch * _rdp((self._mechanism(noise, 1.0),), self.order) if first else now
             return now + (later * then if later else 0.0)  # 0 times infinity is no cost
 
         return least_noise(cost, self._left)
 
     def _best_order(self) -> float:
-        """The order of least noise when every epoch costs as much as DP-SGD: made from public values only."""
+        """Returns the order of least noise when every epoch costs as much as DP-SGD, from public values only."""
         noise, order = best_order(self._left_to_updates, *self._run)
         if noise > LARGEST_NOISE:
             raise ValueError(
@@ -321,12 +313,17 @@ class ImportanceFilter:
 
     @property
     def _run(self) -> tuple[float, int]:
-        """Sampling probability and number of updates of DP-SGD with this plan."""
+        """Returns sampling probability and number of updates of DP-SGD with this plan."""
         return self.batch_size / self.num_examples, self.updates_per_epoch * self.epochs
 
     def _left_to_updates(self, order: float) -> float:
-        """What earlier releases and all noisy sums of the plan leave of the budget at one order."""
+        """Returns what earlier releases and all noisy sums of the plan leave of the budget at one order."""
         left = self.budget - conversion(order, self.delta)
         sums = [(self.epochs, self.norm_sum_noise), (self.epochs, self.clip_sum_noise), (1, self.count_noise)]
-        left -= sum(count * fixed_order.single(1.0, noise, order) for count, noise in sums if noise is not None)
-        return left - fixed_order.total(self._spent_before, order)
+        left -= sum(count * at_order(Mechanism(1.0, noise, 0), order) for count, noise in sums if noise is not None)
+        return left - _rdp(self._spent_before, order)
+
+
+def _rdp(mechanisms: tuple[Mechanism, ...], order: float) -> float:
+    """Returns the RDP of all `mechanisms` at `order`; ValueError for what is no Poisson sample of one example."""
+    return Filter(order, covers_adaptive=True).rdp(mechanisms)

@@ -4,8 +4,9 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from dp_accounting.pld import pld_pmf
 from scipy import fft, optimize
+
+from lipdp.accounting.loss_distribution import LossDistribution
 
 _OUTSIDE = 1e-15  # tilted mass on each side of the window of the transform
 
@@ -16,10 +17,7 @@ class _Tilted:
     def __init__(self, pmfs, counts):
         self.counts = counts
         with np.errstate(divide="ignore"):
-            self.parts = [
-                ((pmf._lower_loss + np.arange(len(pmf._probs))) * pmf._discretization, np.log(pmf._probs))
-                for pmf in pmfs
-            ]
+            self.parts = [(pmf.losses, np.log(pmf.masses)) for pmf in pmfs]
 
     def cumulant(self, tilt: float) -> float:
         return sum(c * _log_sum_exp(tilt * loss + log) for c, (loss, log) in zip(self.counts, self.parts, strict=True))
@@ -36,7 +34,7 @@ class _Tilted:
         return max(math.sqrt(variance), 1e-3 * (self.parts[0][0][1] - self.parts[0][0][0]))
 
 
-def compose(pmfs: Sequence[pld_pmf.DensePLDPmf], counts: Sequence[int], tilt: float = 0.0) -> tuple:
+def compose(pmfs: Sequence[LossDistribution], counts: Sequence[int], tilt: float = 0.0) -> tuple:
     """Returns the distribution of `counts[i]` losses of each kind, all independent, and what was added for rounding.
 
     A plain transform errs by some count * 2^-53 of the TOTAL mass, which swallows a tail of mass 1e-11 when there are
@@ -49,8 +47,7 @@ def compose(pmfs: Sequence[pld_pmf.DensePLDPmf], counts: Sequence[int], tilt: fl
         tilt: at least 0, see `best_tilt`; decides where the digits are, not whether the bound holds.
 
     Returns:
-        A `DensePLDPmf`, which counts what lies below its lowest loss as lying there, and the array of what was added to
-        each of its masses.
+        A `LossDistribution` and the array of what was added to each of its masses.
 
     **Guarantee.**
     Conditions: `pmfs` are what they should be; the routines of the transform err by no more than the textbook bound.
@@ -66,14 +63,14 @@ def compose(pmfs: Sequence[pld_pmf.DensePLDPmf], counts: Sequence[int], tilt: fl
         >>> from lipdp.accounting import gaussian
         >>> one = gaussian.loss_distribution(0.01, 1.0, 0.001, add=False)
         >>> pmf, added = compose([one], [2000])
-        >>> round(pmf.get_epsilon_for_delta(1e-6), 2), bool(added.sum() < 1e-8)
+        >>> round(pmf.epsilon(1e-6), 2), bool(added.sum() < 1e-8)
         (2.96, True)
     """
-    step, total = pmfs[0]._discretization, sum(counts)
+    step, total = pmfs[0].step, sum(counts)
     if any(not _is_distribution(pmf) for pmf in pmfs):
-        return pld_pmf.DensePLDPmf(step, 0, np.array([0.0]), 1.0, True), np.zeros(1)
+        return LossDistribution(step, 0, np.array([0.0]), 1.0), np.zeros(1)
     if total == 1:
-        return pmfs[0], np.zeros(len(pmfs[0]._probs))
+        return pmfs[0], np.zeros(len(pmfs[0].masses))
     losses = _Tilted(pmfs, counts)
     cumulant, masses = losses.cumulant(tilt), losses.masses(tilt)
     low, high = _window(losses, tilt, cumulant, losses.deviation(masses), step, pmfs)
@@ -86,24 +83,24 @@ def compose(pmfs: Sequence[pld_pmf.DensePLDPmf], counts: Sequence[int], tilt: fl
         above = np.abs(transform) + unit
         log_size, share = log_size + count * np.log(above), share + 2.0 * count * unit / above
     error = 2.0 / size * float(np.sum(np.exp(log_size) * share + unit * np.abs(product)))
-    first = sum(count * pmf._lower_loss for count, pmf in zip(counts, pmfs, strict=True))
+    first = sum(count * pmf.lowest for count, pmf in zip(counts, pmfs, strict=True))
     composed = np.roll(fft.irfft(product, size), first - low)[: high - low + 1]
     loss = np.arange(low, high + 1) * step
     # Back from the tilt, with the rounding of the cumulant. No mass is above 1.
     exponent = cumulant + total * unit - tilt * loss
     composed = np.exp(np.minimum(np.log(np.maximum(composed, 0.0) + error) + exponent, 0.0))
     composed[0] = 1.0
-    kept = sum(count * math.log1p(-pmf._infinity_mass) for count, pmf in zip(counts, pmfs, strict=True))
+    kept = sum(count * math.log1p(-pmf.infinite) for count, pmf in zip(counts, pmfs, strict=True))
     infinite = -math.expm1(kept) + _OUTSIDE * math.exp(min(exponent[-1], 0.0))
     added = np.exp(np.minimum(math.log(error) + exponent, 0.0))
-    return pld_pmf.DensePLDPmf(step, low, composed, min(infinite, 1.0), True), added
+    return LossDistribution(step, low, composed, min(infinite, 1.0)), added
 
 
 def _is_distribution(pmf) -> bool:
     # Where losses of one release exceed some 700, e^loss overflows and the masses are no distribution any more.
     with np.errstate(over="ignore", invalid="ignore"):
-        total = float(np.sum(pmf._probs)) + pmf._infinity_mass
-    return abs(total - 1.0) < 1e-6 and np.min(pmf._probs) >= 0.0 and pmf._infinity_mass < 1.0
+        total = float(np.sum(pmf.masses)) + pmf.infinite
+    return abs(total - 1.0) < 1e-6 and np.min(pmf.masses) >= 0.0 and pmf.infinite < 1.0
 
 
 def _log_sum_exp(exponent: np.ndarray) -> float:
@@ -111,7 +108,7 @@ def _log_sum_exp(exponent: np.ndarray) -> float:
     return top + math.log(np.sum(np.exp(np.maximum(exponent - top, -700.0))))  # numbers below 1e-308 take long
 
 
-def best_tilt(pmfs: Sequence[pld_pmf.DensePLDPmf], counts: Sequence[int], delta: float) -> float:
+def best_tilt(pmfs: Sequence[LossDistribution], counts: Sequence[int], delta: float) -> float:
     """Returns the tilt of the least Chernoff bound on epsilon at `delta`, roughly; not above that of a Gaussian."""
     losses, bits = _Tilted(pmfs, counts), -math.log(delta)
     most = math.log(1.5 * math.sqrt(2.0 * bits) / losses.deviation(losses.masses(0.0)))
@@ -120,14 +117,14 @@ def best_tilt(pmfs: Sequence[pld_pmf.DensePLDPmf], counts: Sequence[int], delta:
         tilt = math.exp(log_tilt)
         return (losses.cumulant(tilt) + bits) / tilt
 
-    found = optimize.minimize_scalar(bound, bounds=(most - 9.0, most), method="bounded", options={"xatol": 0.05})
-    return math.exp(found.x)
+    least = optimize.minimize_scalar(bound, bounds=(most - 9.0, most), method="bounded", options={"xatol": 0.05})
+    return math.exp(least.x)
 
 
 def _window(losses, tilt, cumulant, deviation, step, pmfs) -> tuple[int, int]:
     """Returns grid points between which all but `_OUTSIDE` of the tilted sum lies on each side, by Chernoff."""
-    low = sum(count * pmf._lower_loss for count, pmf in zip(losses.counts, pmfs, strict=True))
-    high = low + sum(count * (len(pmf._probs) - 1) for count, pmf in zip(losses.counts, pmfs, strict=True))
+    low = sum(count * pmf.lowest for count, pmf in zip(losses.counts, pmfs, strict=True))
+    high = low + sum(count * (len(pmf.masses) - 1) for count, pmf in zip(losses.counts, pmfs, strict=True))
     bits = -math.log(_OUTSIDE)
     widest = max(loss[-1] - loss[0] for loss, _ in losses.parts)  # decides where a large loss is rare
     orders = np.geomspace(0.05, 1.5, 8) * math.sqrt(2.0 * bits) / deviation

@@ -1,7 +1,7 @@
-"""The privacy filter: one Renyi order and one budget fixed in advance, noise and length chosen on the way."""
+"""The privacy filter: one RDP order and one budget fixed in advance, noise and length chosen on the way."""
 
-import functools
 import math
+from typing import Any
 
 import numpy as np
 
@@ -9,7 +9,7 @@ from lipdp import checks
 from lipdp.accounting import accountant, rdp
 from lipdp.accounting.mechanism import Mechanism
 
-_NAME = "filter"
+_FILTER, _ADAPTIVE = "filter", "rdp_order"
 _ROUNDING = 1e-9
 
 
@@ -18,8 +18,12 @@ class Filter(accountant.Accountant):
 
     Args:
         order: alpha, above 1, fixed before the first release.
-        budget: epsilon that must never be exceeded, above 0, fixed before the first release.
-        delta: in (0, 1), fixed as well.
+        budget: epsilon that must never be exceeded, above 0, fixed before the first release; None only with
+            `covers_adaptive`, for releases that were all fixed in advance.
+        delta: in (0, 1), fixed with the budget.
+        covers_adaptive: whether the releases themselves set noise and sampling of later ones, as in importance
+            sampling (DPIS). Its own filter charges them, Poisson samples of one example; that nobody chose order and
+            budget in view of results is then assumed, not enforced. Such a filter is called "rdp_order:...".
 
     Raises:
         ValueError: when an argument is out of range, or the budget is below what the conversion to delta costs.
@@ -28,7 +32,8 @@ class Filter(accountant.Accountant):
     Conditions: those of `Mechanism`; order, budget and delta do not depend on the data; each release is charged
     before it is made, and the sum of the RDP at this order, for one and the same unit (example or person, and
     relation), stays within the budget on every path.
-    Bound: `guarantee`, whatever of noise, batch size and length was chosen in view of earlier releases.
+    Bound: `guarantee`, whatever of noise, batch size and length was chosen in view of earlier releases; for releases
+    that were fixed in advance also `epsilon`.
     Not covered: choosing order or budget afterwards; larger groups, which may have cost more on other paths.
     Source: Feldman and Zrnic 2021; for one order: let V(b) be the largest E_Q[product of likelihood ratios^a] with
     an RDP budget of b left; E[r^a e^((a-1)(b - rho))] <= e^((a-1) b), and induct backwards.
@@ -39,17 +44,25 @@ class Filter(accountant.Accountant):
         True
     """
 
-    def __init__(self, order: float, budget: float, delta: float):
-        self.order = checks.real("order", order)
-        self.budget, self.delta = checks.positive("budget", budget), checks.delta(delta)
-        if self.order <= 1.0:
-            raise ValueError(f"order is not above 1. Received: order={order!r}. Pass an order such as 8.")
-        self.name = f"{_NAME}:{self.order!r}:{self.budget!r}:{self.delta!r}"
-        if self.rdp_budget <= 0.0:
-            raise ValueError(
-                f"The budget does not pay for the conversion to delta at this order. Received: order={order!r}, "
-                f"budget={budget!r}, delta={delta!r}. Pass a larger order, budget or delta."
-            )
+    def __init__(
+        self,
+        order: float,
+        budget: float | None = None,
+        delta: float | None = None,
+        *,
+        covers_adaptive: bool = False,
+    ):
+        self.order, self.covers_adaptive = check_order(order), covers_adaptive
+        settings = [self.order]
+        if not covers_adaptive or budget is not None or delta is not None:
+            self.budget, self.delta = checks.positive("budget", budget), checks.delta(delta)
+            settings += [self.budget, self.delta]
+            if self.rdp_budget <= 0.0:
+                raise ValueError(
+                    f"The budget does not pay for the conversion to delta at this order. Received: order={order!r}, "
+                    f"budget={budget!r}, delta={delta!r}. Pass a larger order, budget or delta."
+                )
+        self.name = ":".join([_ADAPTIVE if covers_adaptive else _FILTER, *map(repr, settings)])
 
     @property
     def rdp_budget(self) -> float:
@@ -57,36 +70,43 @@ class Filter(accountant.Accountant):
         return self.budget - conversion(self.order, self.delta)
 
     def rdp(self, mechanisms: tuple[Mechanism, ...]) -> float:
-        """Returns the RDP of all `mechanisms` at the order."""
-        total = 0.0
+        """Returns the RDP of all `mechanisms` at the order; ValueError for what it does not charge."""
         for mechanism in mechanisms:
-            if not rdp.supports(mechanism):
-                raise accountant.unsupported(_NAME, mechanism)
-            if mechanism.noise_multiplier < rdp.SMALLEST_NOISE:
-                return math.inf
-            total += mechanism.count * float(rdp.single(rdp.kind(mechanism), (self.order,))[0])
-        return total
+            if not (mechanism.plain if self.covers_adaptive else rdp.supports(mechanism)):
+                raise accountant.unsupported(_ADAPTIVE if self.covers_adaptive else _FILTER, mechanism)
+        return sum(mechanism.count * rdp.at_order(rdp.kind(mechanism), self.order) for mechanism in mechanisms)
 
-    def epsilon(self, mechanisms, delta, rough=False):
+    def epsilon(self, mechanisms: tuple[Mechanism, ...], delta: float, rough: bool = False) -> float:
         """Returns what is spent so far."""
         spent = self.rdp(mechanisms)
         return max(0.0, spent + conversion(self.order, delta)) if spent else 0.0
 
-    def guarantee(self, mechanisms, delta):
+    def guarantee(self, mechanisms: tuple[Mechanism, ...], delta: float) -> float:
         """Returns the budget, which holds when choices were made on the way; infinity where more was spent."""
-        if not mechanisms:
-            return 0.0
         spent = self.rdp(mechanisms)
+        if self.budget is None or not mechanisms:
+            return self.epsilon(mechanisms, delta)
         # Beyond rounding, nothing kept this path within the budget, so other paths may have cost anything.
         if spent > self.rdp_budget + _ROUNDING * self.budget:
             return math.inf
-        return max(0.0, max(spent, self.rdp_budget) + conversion(self.order, delta))
+        budget = self.budget if delta == self.delta else self.rdp_budget + conversion(self.order, delta)
+        return max(0.0, budget, spent + conversion(self.order, delta))
 
-    def describe(self, mechanisms, delta):
+    def describe(self, mechanisms: tuple[Mechanism, ...], delta: float) -> dict[str, Any]:
         """Returns name, library, version and settings."""
-        facts = accountant.get("rdp").describe(mechanisms, delta)
-        settings = f"RDP at the order {self.order:g} and the budget {self.budget:g}, both fixed in advance"
-        return facts | {"name": _NAME, "settings": settings}
+        fixed = f"the order {self.order:g}" + ("" if self.budget is None else f" and the budget {self.budget:g}")
+        name, settings = _FILTER, f"RDP at {fixed}, both fixed in advance"
+        if self.covers_adaptive:
+            name = self.name
+            settings = f"RDP at {fixed}, assumed to be fixed in advance: noise may follow from earlier releases"
+        return accountant.get_accountant("rdp").describe(mechanisms, delta) | {"name": name, "settings": settings}
+
+
+def check_order(order: float) -> float:
+    """Returns an RDP order as a float above 1; ValueError otherwise."""
+    if checks.real("order", order) <= 1.0:
+        raise ValueError(f"`order` must be above 1. Received: order={order!r}. Pass an RDP order such as 5 or 20.")
+    return float(order)
 
 
 def conversion(order: float, delta: float) -> float:
@@ -100,8 +120,8 @@ def conversion(order: float, delta: float) -> float:
     return (log_delta + (order - 1.0) * math.log1p(-1.0 / order) - math.log(order)) / (order - 1.0)
 
 
-def plan_filter(*, epsilon: float, delta: float, mechanism: Mechanism) -> str:
-    """Returns the name of the filter whose order suits a planned run.
+def plan_filter(*, epsilon: float, delta: float, mechanism: Mechanism) -> Filter:
+    """Returns the filter whose order suits a planned run.
 
     Args:
         epsilon: the budget, above 0.
@@ -109,13 +129,13 @@ def plan_filter(*, epsilon: float, delta: float, mechanism: Mechanism) -> str:
         mechanism: the run as it is planned; its noise only matters for the choice of the order, not for soundness.
 
     Returns:
-        A string to pass as `accountant`.
+        A `Filter` to pass as `accountant`; files hold its `name`.
 
     Raises:
         ValueError: when an argument is out of range, or no order fits the budget.
 
     Example:
-        >>> plan_filter(epsilon=4.0, delta=1e-5, mechanism=Mechanism(256 / 60000, 0.8066, 9360))
+        >>> plan_filter(epsilon=4.0, delta=1e-5, mechanism=Mechanism(256 / 60000, 0.8066, 9360)).name
         'filter:5.3:4.0:1e-05'
     """
     budget, delta = checks.positive("epsilon", epsilon), checks.delta(delta)
@@ -129,19 +149,8 @@ def plan_filter(*, epsilon: float, delta: float, mechanism: Mechanism) -> str:
             f"No Renyi order fits the budget. Received: epsilon={epsilon!r}, delta={delta!r}. Pass a larger epsilon or "
             "delta."
         )
-    return Filter(float(orders[np.argmin(share)]), budget, delta).name
+    return Filter(float(orders[np.argmin(share)]), budget, delta)
 
 
-@functools.lru_cache(maxsize=64)
-def _from_name(settings: str) -> Filter:
-    try:
-        order, budget, delta = map(float, settings.split(":"))
-    except ValueError as error:
-        raise ValueError(
-            f'This is not a filter. Received: accountant="{_NAME}:{settings}". Pass "{_NAME}:ORDER:EPSILON:DELTA", or '
-            "what lipdp.accounting.plan_filter returns."
-        ) from error
-    return Filter(order, budget, delta)
-
-
-accountant.register_with_settings(_NAME, _from_name)
+accountant.register_with_settings(_FILTER, lambda *settings: Filter(*map(float, settings)))
+accountant.register_with_settings(_ADAPTIVE, lambda *settings: Filter(*map(float, settings), covers_adaptive=True))

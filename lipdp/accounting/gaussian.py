@@ -1,16 +1,18 @@
 """The Gaussian mechanism: exact epsilon without sampling, privacy loss distribution with sampling."""
 
 import math
+from collections.abc import Callable
 
 import numpy as np
-from dp_accounting.pld import pld_pmf
 from scipy import optimize, special
 
+from lipdp.accounting.loss_distribution import LossDistribution
+
 # Outcomes further out than this (probability e^-50) count as a total loss of privacy.
-_TAIL = -float(special.ndtri_exp(-50.0 - math.log(2.0)))
+TAIL = -float(special.ndtri_exp(-50.0 - math.log(2.0)))
 
 
-def hockey_stick(epsilon: np.ndarray, *, sampling_probability: float, noise_multiplier: float, add: bool):
+def hockey_stick(epsilon: np.ndarray, *, sampling_probability: float, noise_multiplier: float, add: bool) -> np.ndarray:
     """Returns delta(epsilon) of one sampled Gaussian, less 1 - e^epsilon where epsilon < 0.
 
     What is subtracted is the trivial part of delta. What is left is of the order of the sampling rate, so
@@ -44,13 +46,13 @@ def hockey_stick(epsilon: np.ndarray, *, sampling_probability: float, noise_mult
     inside = loss > math.log1p(-q) if q < 1.0 else np.ones(loss.shape, dtype=bool)
     curve = np.zeros(epsilon.shape)
     e = epsilon[inside]
-    unsampled = _log_odds(loss[inside], q) * z * z
+    unsampled = log_odds(loss[inside], q) * z * z
     if add:
         x = 0.5 + unsampled
-        sampled = q * np.exp(e) * _between(x - 1.0, x, z)
+        sampled = q * np.exp(e) * between(x - 1.0, x, z)
     else:
         x = -0.5 - unsampled
-        sampled = q * _between(x, x + 1.0, z)
+        sampled = q * between(x, x + 1.0, z)
     # delta = sampled - (e^epsilon - 1) F(x); less the trivial part, F(x) becomes -F(-x).
     with np.errstate(divide="ignore"):
         log_expm1 = np.maximum(e, 0.0) + np.log(-np.expm1(-np.abs(e)))
@@ -59,7 +61,7 @@ def hockey_stick(epsilon: np.ndarray, *, sampling_probability: float, noise_mult
     return curve
 
 
-def _log_odds(loss: np.ndarray, q: float) -> np.ndarray:
+def log_odds(loss: np.ndarray, q: float) -> np.ndarray:
     """Returns log(1 + (e^loss - 1) / q): the loss without sampling behind a loss above log(1 - q)."""
     large = np.maximum(loss, 30.0)
     ratio = np.maximum(np.expm1(np.minimum(loss, 30.0)) / q, math.nextafter(-1.0, 0.0))
@@ -67,7 +69,7 @@ def _log_odds(loss: np.ndarray, q: float) -> np.ndarray:
     return np.where(loss > 30.0, far, np.log1p(ratio) if q < 1.0 else loss)
 
 
-def _between(low: np.ndarray, high: np.ndarray, z: float) -> np.ndarray:
+def between(low: np.ndarray, high: np.ndarray, z: float) -> np.ndarray:
     """Returns P(low < N(0, z^2) <= high), from the tail that keeps its digits."""
     upper = low > 0.0
     a = np.where(upper, -high, low) / z
@@ -75,8 +77,8 @@ def _between(low: np.ndarray, high: np.ndarray, z: float) -> np.ndarray:
     return special.ndtr(b) - special.ndtr(a)
 
 
-def loss_distribution(sampling_probability: float, noise_multiplier: float, step: float, add: bool):
-    """Returns the privacy loss of one sampled Gaussian, on the multiples of `step`, as a dp_accounting PMF.
+def loss_distribution(sampling_probability: float, noise_multiplier: float, step: float, add: bool) -> LossDistribution:
+    """Returns the privacy loss of one sampled Gaussian, on the multiples of `step`.
 
     Args:
         sampling_probability: in (0, 1].
@@ -85,7 +87,7 @@ def loss_distribution(sampling_probability: float, noise_multiplier: float, step
         add: direction, as in `hockey_stick`.
 
     Returns:
-        A `DensePLDPmf`.
+        A `LossDistribution`.
 
     **Guarantee.**
     Conditions: those of `hockey_stick`.
@@ -94,7 +96,7 @@ def loss_distribution(sampling_probability: float, noise_multiplier: float, step
     Source: Doroshenko et al. 2022 (connect the dots), algorithm 1.
 
     Example:
-        >>> loss_distribution(0.01, 1.0, 0.01, add=False).size
+        >>> len(loss_distribution(0.01, 1.0, 0.01, add=False).masses)
         568
     """
     return connect_dots(
@@ -106,7 +108,9 @@ def loss_distribution(sampling_probability: float, noise_multiplier: float, step
     )
 
 
-def connect_dots(curve, lowest: float, highest: float, step: float) -> pld_pmf.DensePLDPmf:
+def connect_dots(
+    curve: Callable[[np.ndarray], np.ndarray], lowest: float, highest: float, step: float
+) -> LossDistribution:
     """Returns the distribution, on the multiples of `step`, whose delta(epsilon) passes through a given curve.
 
     Args:
@@ -117,13 +121,13 @@ def connect_dots(curve, lowest: float, highest: float, step: float) -> pld_pmf.D
         step: distance of the grid points, above 0.
 
     Returns:
-        A `DensePLDPmf`.
+        A `LossDistribution`.
     """
     low = min(math.floor(lowest / step), -1)
     high = max(math.ceil(highest / step), 1)
     values = curve(np.arange(low, high + 1) * step)
     # The mass at a point depends on the second difference of delta, which ignores the part taken off below 0;
-    # only at 0 the two neighbours differ in it.
+    # only at 0 the two neighbors differ in it.
     growth = math.expm1(step)
     rise = np.diff(values)
     mass = np.empty(len(values))
@@ -131,13 +135,13 @@ def connect_dots(curve, lowest: float, highest: float, step: float) -> pld_pmf.D
     mass[1:-1] = (rise[1:] - rise[:-1] * math.exp(step)) / growth
     mass[-low] += 1.0
     mass[-1] = rise[-1] / math.expm1(-step)
-    return pld_pmf.DensePLDPmf(step, low, np.maximum(mass, 0.0), float(values[-1]), True)
+    return LossDistribution(step, low, np.maximum(mass, 0.0), float(values[-1]))
 
 
 def loss_range(sampling_probability: float, noise_multiplier: float, add: bool) -> tuple[float, float]:
     """Returns the smallest and the largest privacy loss, all but e^-50 of the outcomes considered."""
     q, z = sampling_probability, noise_multiplier
-    far = 0.5 / (z * z) + _TAIL / z
+    far = 0.5 / (z * z) + TAIL / z
     if far < 30.0:
         largest = math.log1p(q * math.expm1(far))
     else:

@@ -6,10 +6,11 @@ import numpy as np
 from scipy import optimize
 
 from lipdp import checks
-from lipdp.accounting import accountant as accountants
+from lipdp.accounting.accountant import Accountant, get_accountant
 from lipdp.accounting.composition import compose
-from lipdp.accounting.mechanism import ADD_OR_REMOVE, Mechanism
+from lipdp.accounting.mechanism import Mechanism
 from lipdp.accounting.pld import SMALLEST_DELTA
+from lipdp.accounting.schemes import ADD_OR_REMOVE
 
 
 def group_epsilon(
@@ -22,7 +23,7 @@ def group_epsilon(
     batch_size: int | None = None,
     num_examples: int | None = None,
     sampler: str = "poisson",
-    accountant: str = "pld",
+    accountant: str | Accountant = "pld",
 ) -> float:
     """Returns epsilon for groups of up to `group_size` examples, without a detour over one example.
 
@@ -49,7 +50,7 @@ def group_epsilon(
     Bound: (epsilon, delta)-differential privacy for adding or removing the whole group ("shuffle", "fixed_order":
     for zeroing it).
     Not covered: replacing a group by another one under sampling.
-    Source: Ganesh 2024, theorems 3.1 (Poisson) and 3.3 (fixed size); see `lipdp.accounting.pairs`.
+    Source: Ganesh 2024, theorems 3.1 (Poisson) and 3.3 (fixed size); see `lipdp.accounting.dominating_pairs`.
 
     Example:
         >>> group_epsilon(8, noise_multiplier=1.0, sampling_probability=0.01, updates=2000, delta=1e-6) < 34.9
@@ -112,14 +113,14 @@ def vadhan_epsilon(
         return _vadhan_pld(size, one, delta) if size > 1 else compose([one], delta, "pld") * size
     if size <= 1 or not one.count:
         return compose([one], delta, "rdp") * size
-    orders, curve = accountants.get("rdp").curve((one,))
+    orders, curve = get_accountant("rdp").curve((one,))  # type: ignore[attr-defined]
     return min((_vadhan_rdp(size, a, rho, delta) for a, rho in zip(orders, curve, strict=True)), default=math.inf)
 
 
 def _mechanism(size, noise, updates, probability, batch_size, num_examples, sampler) -> Mechanism:
     fixed = sampler == "fixed_size"
-    given = {"sampling_probability": probability, "batch_size": batch_size, "num_examples": num_examples}
-    for name, value in given.items():
+    sizes = {"sampling_probability": probability, "batch_size": batch_size, "num_examples": num_examples}
+    for name, value in sizes.items():
         if (value is None) == (fixed == (name != "sampling_probability")):
             wanted = "batch_size and num_examples" if fixed else "sampling_probability alone"
             raise ValueError(
@@ -131,8 +132,8 @@ def _mechanism(size, noise, updates, probability, batch_size, num_examples, samp
     least = checks.integer("num_examples", num_examples, minimum=1)
     if batch > least:
         raise ValueError(
-            f"The batch is larger than the data without the group. Received: batch_size={batch}, "
-            f"num_examples={least}. Pass a batch_size of at most num_examples."
+            f"`batch_size` must not be larger than the data without the group. Received: batch_size={batch}, "
+            f"num_examples={least}."
         )
     together = least + size
     return Mechanism(batch / together, noise, updates, sampler, ADD_OR_REMOVE, size, together)

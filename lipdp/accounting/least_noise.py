@@ -1,17 +1,18 @@
 """The least noise that a budget at one RDP order pays for, and the order at which a run needs the least."""
 
 import math
+from collections.abc import Callable
 
 from scipy import optimize
 
-from lipdp.accounting import fixed_order
-from lipdp.accounting.rdp import LARGEST_NOISE
+from lipdp.accounting.mechanism import Mechanism
+from lipdp.accounting.rdp import LARGEST_NOISE, at_order
 
 # Orders to choose from; which one is chosen only affects the noise, not the soundness.
 _ORDERS = (*(round(0.1 * i, 1) for i in range(15, 120)), *range(12, 65), *range(72, 257, 8))
 
 
-def least_noise(cost, left: float) -> float:
+def least_noise(cost: Callable[[float], float], left: float) -> float:
     """Returns the smallest noise multiplier with `cost` at most `left`, to a few 1e-6, always on the safe side.
 
     Args:
@@ -42,12 +43,14 @@ def least_noise(cost, left: float) -> float:
 
 def noise_of_run(left: float, probability: float, updates: int, order: float) -> float:
     """Returns the least noise multiplier of `updates` Poisson-sampled updates; infinity where there is none."""
-    if left <= 0.0 or updates * fixed_order.single(probability, LARGEST_NOISE, order) > left:
-        return math.inf
-    return least_noise(lambda noise: updates * fixed_order.single(probability, noise, order), left)
+
+    def cost(noise):
+        return updates * at_order(Mechanism(probability, noise, 0), order)
+
+    return math.inf if left <= 0.0 or cost(LARGEST_NOISE) > left else least_noise(cost, left)
 
 
-def best_order(left, probability: float, updates: int) -> tuple[float, float]:
+def best_order(left: Callable[[float], float], probability: float, updates: int) -> tuple[float, float]:
     """Returns the least noise multiplier of such a run and its order; `left` is a function of the order."""
     noise, order = min((noise_of_run(left(order), probability, updates, order), order) for order in _ORDERS)
     return noise, float(order)

@@ -1,17 +1,16 @@
 """Mixtures of Gaussians: the pair N(0, z^2) and sum_i p_i N(c_i, z^2), which dominates a release for groups."""
 
-import functools
 import math
 
 import numpy as np
 from scipy import special, stats
 
-from lipdp.accounting.gaussian import _TAIL, _between, _log_odds
+from lipdp.accounting.gaussian import TAIL, between, log_odds
 
 _BLOCK = 1 << 15  # grid points per block of the Newton iteration: the work arrays stay in the cache
 
 
-def hockey_stick(epsilon: np.ndarray, shifts: tuple, weights: tuple, noise_multiplier: float, add: bool):
+def hockey_stick(epsilon: np.ndarray, shifts: tuple, weights: tuple, noise_multiplier: float, add: bool) -> np.ndarray:
     """Returns delta(epsilon) of one release, less 1 - e^epsilon where epsilon < 0.
 
     Args:
@@ -42,9 +41,8 @@ def hockey_stick(epsilon: np.ndarray, shifts: tuple, weights: tuple, noise_multi
     curve = np.zeros(epsilon.shape)
     e = epsilon[inside]
     # Outcome x under N(0, z^2), where log(mixture / N(0, z^2)) equals the loss.
-    x = _outcome(math.log(total) + _log_odds(loss[inside], total), shifts, weights, z)
-    between = functools.partial(_between, z=z)
-    sampled = sum(p * between(x - c, x) for c, p in zip(shifts, weights, strict=True))
+    x = _outcome(math.log(total) + log_odds(loss[inside], total), shifts, weights, z)
+    sampled = sum(p * between(x - c, x, z) for c, p in zip(shifts, weights, strict=True))
     if add:
         sampled = np.exp(e) * sampled
     side = x if add else -x
@@ -90,7 +88,7 @@ def loss_range(shifts: tuple, weights: tuple, noise_multiplier: float, add: bool
         parts = np.log(p) + (c * x - 0.5 * c * c) / (z * z)
         return float(np.logaddexp(special.logsumexp(parts), math.log1p(-total) if total < 1.0 else -math.inf))
 
-    near, far = log_ratio(-_TAIL * z), log_ratio(float(c.max()) + _TAIL * z)
+    near, far = log_ratio(-TAIL * z), log_ratio(float(c.max()) + TAIL * z)
     return (-far, -near) if add else (near, far)
 
 
@@ -103,11 +101,11 @@ def poisson_group(group_size: int, sampling_probability: float, dropped: float) 
         dropped: how much of the upper tail may be cut off, at least 0.
 
     Returns:
-        `(shifts, weights, dropped)`: c = 1, 2, ... and Binomial(k, q), renormalised.
+        `(shifts, weights, dropped)`: c = 1, 2, ... and Binomial(k, q), renormalized.
 
     **Guarantee.**
     Conditions: Poisson sampling; the k examples contribute at most 1 each.
-    Bound: theorem 3.1 of Ganesh 2024, when the caller pays for the dropped mass, see `lipdp.accounting.pairs`.
+    Bound: theorem 3.1 of Ganesh 2024, when the caller pays for the dropped mass, see `dominating_pairs`.
     Not covered: other samplers.
     Source: Ganesh 2024, "Tight group-level DP guarantees for DP-SGD with sampling".
     """
@@ -128,7 +126,7 @@ def fixed_group(group_size: int, batch_size: int, num_examples: int, dropped: fl
         dropped: how much of the upper tail may be cut off, at least 0.
 
     Returns:
-        `(shifts, weights, dropped)`: c = 2, 4, ... and Hypergeometric(num_examples, k, B), renormalised.
+        `(shifts, weights, dropped)`: c = 2, 4, ... and Hypergeometric(num_examples, k, B), renormalized.
 
     **Guarantee.**
     Conditions: uniform batches of B without replacement; contributions of at most 1; the k examples are added

@@ -1,10 +1,12 @@
 """Planning a run: any one of epsilon, noise, epochs and batch size from the other three."""
 
-import math
+from typing import Any
 
 from lipdp import checks
+from lipdp.accounting.accountant import Accountant
 from lipdp.accounting.calibration import calibrate, max_updates
 from lipdp.accounting.composition import epsilon as epsilon_of
+from lipdp.accounting.schemes import SCHEMES, Sampling, check_batch, check_sampler
 
 UNKNOWNS = ("epsilon", "noise_multiplier", "epochs", "batch_size")
 
@@ -17,7 +19,7 @@ def solve(
     noise_multiplier: float | None = None,
     epochs: int | None = None,
     batch_size: int | None = None,
-    accountant: str = "pld",
+    accountant: str | Accountant = "pld",
     sampler: str = "poisson",
     examples_per_person: int = 1,
     capacity: int | None = None,
@@ -31,10 +33,10 @@ def solve(
         noise_multiplier: standard deviation of the noise over the norm of one contribution, above 0.
         epochs: each of ceil(N / B) updates, at least 1.
         batch_size: expected batch size B, from 1 to N.
-        accountant: "pld", "rdp" or "autodp".
-        sampler: as in `Mechanism`.
+        accountant: "pld", "rdp", "autodp", or an `Accountant`.
+        sampler: a name in `SAMPLERS`.
         examples_per_person: epsilon is that of a person with so many examples.
-        capacity: for "truncated_poisson"; default: B + 6 sqrt(B).
+        capacity: as in `Sampling`.
 
     Returns:
         A dict with the four numbers, `updates` and `sampling_probability`. Its `epsilon` is what the plan really
@@ -57,57 +59,54 @@ def solve(
     """
     size = checks.integer("num_examples", num_examples, minimum=1)
     delta = checks.delta(delta)
-    given = dict(zip(UNKNOWNS, (epsilon, noise_multiplier, epochs, batch_size), strict=True))
-    missing = [name for name, value in given.items() if value is None]
+    known: dict[str, Any] = dict(zip(UNKNOWNS, (epsilon, noise_multiplier, epochs, batch_size), strict=True))
+    missing = [name for name, value in known.items() if value is None]
     if len(missing) != 1:
         raise ValueError(
             f"A plan needs three of {', '.join(UNKNOWNS)}, and finds the fourth. Received: "
-            f"{', '.join(f'{name}={value!r}' for name, value in given.items())}. Leave out exactly one."
+            f"{', '.join(f'{name}={value!r}' for name, value in known.items())}. Leave out exactly one."
         )
-    for name, value in given.items():
-        if value is None:
-            continue
-        check = checks.positive if name in ("epsilon", "noise_multiplier") else checks.integer
-        given[name] = check(name, value) if check is checks.positive else check(name, value, minimum=1)
-    if given["batch_size"] is not None and given["batch_size"] > size:
-        raise ValueError(
-            f"The expected batch is larger than the data. Received: batch_size={batch_size}, num_examples={size}. "
-            "Pass a batch_size of at most num_examples."
-        )
+    for name, value in known.items():
+        if value is not None and name in ("epsilon", "noise_multiplier"):
+            known[name] = checks.positive(name, value)
+        elif value is not None:
+            known[name] = checks.integer(name, value, minimum=1)
+    budget, noise, epochs, batch = known.values()
+    if batch is not None:
+        check_batch(size, batch)
+    scheme = Sampling(sampler, capacity if SCHEMES[check_sampler(sampler)].has_capacity else None)
 
     def shared(batch):
-        most = capacity
-        if sampler == "truncated_poisson" and most is None:
-            most = math.ceil(batch + 6.0 * math.sqrt(batch))
-        return {
-            "delta": delta,
-            "sampling_probability": batch / size,
-            "accountant": accountant,
-            "sampler": sampler,
-            "group_size": examples_per_person,
-            "num_examples": size,
-            "capacity": most,
-        }
+        sampling = scheme.bind(size, batch, examples_per_person)
+        return {"delta": delta, "sampler": sampling, "accountant": accountant}, sampling.updates_per_epoch
 
     def cost(batch, count, noise):
-        updates = count * math.ceil(size / batch)
-        return epsilon_of(noise_multiplier=noise, updates=updates, **shared(batch))
+        arguments, in_epoch = shared(batch)
+        return epsilon_of(noise_multiplier=noise, updates=count * in_epoch, **arguments)
 
-    budget, noise, epochs, batch = given.values()
     if missing == ["noise_multiplier"]:
-        noise = calibrate(epsilon=budget, updates=epochs * math.ceil(size / batch), **shared(batch))
+        arguments, in_epoch = shared(batch)
+        noise = calibrate(epsilon=budget, updates=epochs * in_epoch, **arguments)
     elif missing == ["epochs"]:
-        updates = max_updates(epsilon=budget, noise_multiplier=noise, **shared(batch))
-        epochs = updates // math.ceil(size / batch)
+        arguments, in_epoch = shared(batch)
+        epochs = max_updates(epsilon=budget, noise_multiplier=noise, **arguments) // in_epoch
         if epochs < 1:
-            raise _none("one epoch", budget, given, "a larger epsilon, more noise or a smaller batch size")
+            raise _none("one epoch", known, "a larger epsilon, more noise or a smaller batch size")
     elif missing == ["batch_size"]:
         batch = _largest_batch(lambda b: cost(b, epochs, noise) <= budget, size)
         if batch < 1:
-            raise _none("a batch of one example", budget, given, "a larger epsilon, more noise or fewer epochs")
-    updates = epochs * math.ceil(size / batch)
-    found = {"epsilon": cost(batch, epochs, noise), "noise_multiplier": noise, "epochs": epochs, "batch_size": batch}
-    return {**found, "updates": updates, "sampling_probability": batch / size, "delta": delta, "found": missing[0]}
+            raise _none("a batch of one example", known, "a larger epsilon, more noise or fewer epochs")
+    sampling = scheme.bind(size, batch, examples_per_person)
+    return {
+        "epsilon": cost(batch, epochs, noise),
+        "noise_multiplier": noise,
+        "epochs": epochs,
+        "batch_size": batch,
+        "updates": epochs * sampling.updates_per_epoch,
+        "sampling_probability": sampling.sampling_probability,
+        "delta": delta,
+        "found": missing[0],
+    }
 
 
 def _largest_batch(fits, size: int) -> int:
@@ -115,12 +114,12 @@ def _largest_batch(fits, size: int) -> int:
     while high <= size and fits(high):
         low, high = high, 2 * high
     high = min(high, size + 1)
-    while high - low > max(1, low // 256):  # to half a per cent: a batch size needs no more
+    while high - low > max(1, low // 256):  # to half a percent: a batch size needs no more
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
     return low
 
 
-def _none(what: str, budget, given, advice: str) -> ValueError:
-    values = ", ".join(f"{name}={value!r}" for name, value in given.items() if value is not None)
+def _none(what: str, known: dict, advice: str) -> ValueError:
+    values = ", ".join(f"{name}={value!r}" for name, value in known.items() if value is not None)
     return ValueError(f"Not even {what} fits the budget. Received: {values}. Pass {advice}.")

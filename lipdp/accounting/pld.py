@@ -4,13 +4,13 @@ import dataclasses
 import functools
 import importlib.metadata
 import math
+from typing import Any
 
 import numpy as np
-from dp_accounting.pld import pld_pmf
-from scipy import signal
 
 from lipdp.accounting import accountant, dominating_pairs, fft_composition, gaussian
-from lipdp.accounting.mechanism import REPLACE, Mechanism
+from lipdp.accounting.loss_distribution import LossDistribution
+from lipdp.accounting.mechanism import Mechanism
 from lipdp.accounting.rdp import LARGEST_NOISE, SMALLEST_NOISE, RdpAccountant
 
 SMALLEST_DELTA = 1e-11
@@ -22,9 +22,10 @@ _MOST_SINGLE, _MOST_COMPOSED = 1e6, 4e6  # grid points; a coarser grid is still 
 
 
 @functools.lru_cache(maxsize=32)
-def _single(pair, step: float) -> pld_pmf.DensePLDPmf:
+def _single(pair, step: float) -> LossDistribution:
     """Returns the distribution of one release. Cached: another count only needs a self-composition."""
-    return gaussian.connect_dots(pair.curve, *pair.losses(), step)
+    low, high = pair.losses()
+    return gaussian.connect_dots(pair.curve, low, high, step)
 
 
 @functools.lru_cache(maxsize=256)
@@ -33,9 +34,8 @@ def _moments(pair) -> tuple[float, float]:
     low, high = pair.losses()
     step = max((high - low) / 4096.0, 1e-12)
     pmf = gaussian.connect_dots(pair.curve, low, high, step)
-    loss = (pmf._lower_loss + np.arange(len(pmf._probs))) * step
-    mean = float(np.sum(pmf._probs * loss))
-    square = float(np.sum(pmf._probs * (loss - mean) ** 2))
+    mean = float(np.sum(pmf.masses * pmf.losses))
+    square = float(np.sum(pmf.masses * (pmf.losses - mean) ** 2))
     return mean, math.sqrt(max(square - step * step / 6.0, square / 16.0, 1e-300))
 
 
@@ -50,41 +50,21 @@ def _directions(mechanism: Mechanism, step: float, dropped: float) -> tuple:
     return (_single(remove, step), mechanism.count), (_single(add, step), mechanism.count), lost
 
 
-def _smallest_epsilon(pmf: pld_pmf.DensePLDPmf, delta: float) -> float:
-    """Returns the smallest epsilon >= 0 with delta(epsilon) <= delta, without overflow at any epsilon."""
-    if pmf._infinity_mass > delta:
-        return math.inf
-    step = pmf._discretization
-    mass = np.maximum(pmf._probs, 0.0)[::-1]  # from the largest loss down
-    # lower[k] = sum over losses above of mass * e^(loss_k - loss); curve[k] = delta(loss_k).
-    lower = signal.lfilter([1.0], [1.0, -math.exp(-step)], mass)
-    rise = -math.expm1(-step) * np.concatenate(([0.0], lower[:-1]))
-    curve = pmf._infinity_mass + np.cumsum(rise)
-    k = int(np.searchsorted(curve, delta, side="right")) - 1  # delta(loss_k) <= delta < delta(loss_{k+1})
-    loss = (pmf._lower_loss + len(mass) - 1 - k) * step
-    # Below loss_k down to the next grid point: delta(e) = delta(loss_k) + (1 - e^(e - loss_k)) * lower[k].
-    slack = (delta - curve[k]) / lower[k] if lower[k] > 0.0 else 0.0
-    below = math.log1p(-slack) if slack < 1.0 else -math.inf
-    if k + 1 < len(mass):
-        below = max(below, -step)
-    return max(0.0, loss + below)
-
-
 def _epsilon(pmfs, counts, delta: float) -> float:
     """Returns epsilon of `counts[i]` losses of each kind, by the smallest tilt that keeps the digits of delta."""
-    found, best = math.inf, None
+    least, best = math.inf, None
     # Each one is an upper bound; a tilt makes rare large losses, hence the grid, longer.
     for share in (0.0, 0.3, 0.6, 1.0):
         if share and best is None:
             best = fft_composition.best_tilt(pmfs, counts, delta)
         pmf, added = fft_composition.compose(pmfs, counts, share * best if share else 0.0)
-        found = min(found, _smallest_epsilon(pmf, delta))
-        if pmf._infinity_mass >= 1.0:  # no distribution
-            return found
-        above = math.ceil(min(found / pmf._discretization, 1e18)) - pmf._lower_loss
-        if math.isfinite(found) and np.sum(added[max(above, 0) :]) <= _PAID * delta:
-            return found
-    return found
+        least = min(least, pmf.epsilon(delta))
+        if pmf.infinite >= 1.0:  # no distribution
+            return least
+        above = math.ceil(min(least / pmf.step, 1e18)) - pmf.lowest
+        if math.isfinite(least) and np.sum(added[max(above, 0) :]) <= _PAID * delta:
+            return least
+    return least
 
 
 class PldAccountant(accountant.Accountant):
@@ -93,7 +73,7 @@ class PldAccountant(accountant.Accountant):
     **Guarantee.**
     Conditions: those of `Mechanism`; delta >= 1e-11 (below, rounding within one release is of the order of delta).
     Bound: an upper bound on epsilon, within about 0.1 % of the exact value; exact when nothing is sampled.
-    The error of the Fourier transform grows with the number of releases; it is bounded and added (`tilting`).
+    The error of the Fourier transform grows with the number of releases; it is bounded and added (`fft_composition`).
     Not covered: choosing the noise of a release from what earlier releases showed; rounding within the distribution
     of one release, some 1e-16 of each probability.
     Source: Koskela et al. 2020; Doroshenko et al. 2022.
@@ -105,15 +85,15 @@ class PldAccountant(accountant.Accountant):
 
     name = "pld"
 
-    def epsilon(self, mechanisms, delta, rough=False):
+    def epsilon(self, mechanisms: tuple[Mechanism, ...], delta: float, rough: bool = False) -> float:
         """Returns epsilon; see the class. ValueError when delta is below 1e-11."""
         return max(self.both(mechanisms, delta, rough))
 
-    def both(self, mechanisms, delta, rough=False) -> tuple[float, float]:
+    def both(self, mechanisms: tuple[Mechanism, ...], delta: float, rough: bool = False) -> tuple[float, float]:
         """Returns epsilon where the first data set has the example (or group) and the second has not, and back."""
         if delta < SMALLEST_DELTA:
             raise ValueError(
-                f"delta is below {SMALLEST_DELTA}, where PLD deltas are rounding noise. "
+                f'`delta` must be at least {SMALLEST_DELTA} for "pld": below, its deltas are rounding noise. '
                 f'Received: delta={delta!r}. Use accountant="rdp".'
             )
         if not mechanisms:
@@ -136,7 +116,7 @@ class PldAccountant(accountant.Accountant):
             return first, first - lost
         return first, _epsilon(add, counts, delta) - lost
 
-    def discretization(self, mechanisms, delta) -> float:
+    def discretization(self, mechanisms: tuple[Mechanism, ...], delta: float) -> float:
         """Returns the grid step of the losses: 1, 2 or 5 times a power of ten.
 
         Connect-the-dots adds about step^2 / 6 to the variance of each loss, so the step follows the standard
@@ -145,33 +125,29 @@ class PldAccountant(accountant.Accountant):
         """
         counts = sum(m.count for m in mechanisms)
         dropped = _tail_cut(mechanisms, delta)
-        found = [_scale(m, dropped) for m in mechanisms]
-        variance = sum(m.count * deviation**2 for m, (_, deviation, _) in zip(mechanisms, found, strict=True))
-        if all(_is_plain(m) for m in mechanisms):
+        scales = [_scale(m, dropped) for m in mechanisms]
+        variance = sum(m.count * deviation**2 for m, (_, deviation, _) in zip(mechanisms, scales, strict=True))
+        if all(m.plain for m in mechanisms):
             guess = RdpAccountant().epsilon(mechanisms, delta, rough=True)
         else:
-            mean = sum(m.count * mean for m, (mean, _, _) in zip(mechanisms, found, strict=True))
+            mean = sum(m.count * mean for m, (mean, _, _) in zip(mechanisms, scales, strict=True))
             guess = mean + math.sqrt(-2.0 * math.log(delta) * variance)
         step = min(math.sqrt(variance / counts) / _STEP_FRACTION, max(_LARGEST_STEP, guess / 1e4))
-        single = max(largest for _, _, largest in found) / _MOST_SINGLE
+        single = max(largest for _, _, largest in scales) / _MOST_SINGLE
         composed = 20.0 * math.sqrt(variance) / _MOST_COMPOSED
         return _round_down(max(step, single, composed))
 
-    def describe(self, mechanisms, delta):
+    def describe(self, mechanisms: tuple[Mechanism, ...], delta: float) -> dict[str, Any]:
         """Returns name, library, version and settings."""
         version = importlib.metadata.version("dp-accounting")
         if any(m.noise_multiplier < SMALLEST_NOISE for m in mechanisms):
             settings = f"none: noise multipliers below {SMALLEST_NOISE} give no guarantee"
         elif all(m.shift is not None for m in mechanisms):
-            settings = "closed form of the Gaussian mechanism, no discretisation"
+            settings = "closed form of the Gaussian mechanism, no discretization"
         else:
             step = self.discretization(mechanisms, delta)
-            settings = f"discretisation {step:g}, connect-the-dots, pessimistic"
+            settings = f"discretization {step:g}, connect-the-dots, pessimistic"
         return {"name": self.name, "library": "dp_accounting", "version": version, "settings": settings}
-
-
-def _is_plain(mechanism: Mechanism) -> bool:
-    return mechanism.sampler == "poisson" and mechanism.group_size == 1 and mechanism.relation != REPLACE
 
 
 def _tail_cut(mechanisms, delta: float) -> float:
@@ -184,7 +160,7 @@ def _tail_cut(mechanisms, delta: float) -> float:
 def _scale(mechanism: Mechanism, dropped: float) -> tuple[float, float, float]:
     """Returns mean, deviation and largest value of one privacy loss, roughly."""
     z = min(mechanism.noise_multiplier, LARGEST_NOISE)
-    if not _is_plain(mechanism):
+    if not mechanism.plain:
         pair = dominating_pairs.directions(dataclasses.replace(mechanism, noise_multiplier=z, count=1), dropped)[0]
         return *_moments(pair), pair.losses()[1]
     q = mechanism.sampling_probability

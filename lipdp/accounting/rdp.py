@@ -5,13 +5,15 @@ import functools
 import importlib.metadata
 import logging
 import math
+from typing import Any
 
 import numpy as np
 from dp_accounting import dp_event, privacy_accountant
 from dp_accounting.rdp import rdp_privacy_accountant
 
 from lipdp.accounting import accountant
-from lipdp.accounting.mechanism import ADD_OR_REMOVE, REPLACE, Mechanism
+from lipdp.accounting.mechanism import Mechanism
+from lipdp.accounting.schemes import ADD_OR_REMOVE
 
 # Below this noise the guarantee is void in practice and the library's series overflow.
 SMALLEST_NOISE = 0.01
@@ -22,7 +24,7 @@ _ROUNDING = 1e-15
 ORDERS = tuple(rdp_privacy_accountant.DEFAULT_RDP_ORDERS)
 # Integer orders are quick, and close enough for a first guess.
 _ROUGH_ORDERS = (2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 20, 24, 32, 48, 64, 128, 256)
-_NEIGHBOURS = privacy_accountant.NeighboringRelation
+_NEIGHBORS = privacy_accountant.NeighboringRelation
 
 
 def _quiet(record: logging.LogRecord) -> bool:
@@ -31,11 +33,9 @@ def _quiet(record: logging.LogRecord) -> bool:
 
 def supports(mechanism: Mechanism) -> bool:
     """Returns whether RDP has a bound for such releases."""
-    if mechanism.shift is not None:
+    if mechanism.shift is not None or mechanism.plain:
         return True
     one = mechanism.group_size == 1
-    if mechanism.sampler == "poisson":
-        return one and mechanism.relation != REPLACE
     return one and mechanism.sampler == "fixed_size" and mechanism.relation != ADD_OR_REMOVE
 
 
@@ -46,10 +46,10 @@ def single(mechanism: Mechanism, orders: tuple[float, ...] = ORDERS) -> np.ndarr
     if mechanism.shift is not None:
         curve = 0.5 * np.asarray(orders) * (mechanism.shift / noise) ** 2
     else:
-        relation, event = _NEIGHBOURS.ADD_OR_REMOVE_ONE, dp_event.GaussianDpEvent(noise)
+        relation, event = _NEIGHBORS.ADD_OR_REMOVE_ONE, dp_event.GaussianDpEvent(noise)
         if mechanism.sampler == "fixed_size":
             # The library measures the noise by how far a replacement moves the sum: twice a contribution.
-            relation, event = _NEIGHBOURS.REPLACE_ONE, dp_event.GaussianDpEvent(noise / 2.0)
+            relation, event = _NEIGHBORS.REPLACE_ONE, dp_event.GaussianDpEvent(noise / 2.0)
             event = dp_event.SampledWithoutReplacementDpEvent(1.0, mechanism.sampling_probability, event)
         else:
             event = dp_event.PoissonSampledDpEvent(mechanism.sampling_probability, event)
@@ -70,8 +70,14 @@ def single(mechanism: Mechanism, orders: tuple[float, ...] = ORDERS) -> np.ndarr
     return curve
 
 
+@functools.lru_cache(maxsize=65536)
+def at_order(mechanism: Mechanism, order: float) -> float:
+    """Returns the RDP of one release at `order`; infinite where the noise gives no guarantee."""
+    return math.inf if mechanism.noise_multiplier < SMALLEST_NOISE else float(single(mechanism, (order,))[0])
+
+
 def _between_integers(mechanism: Mechanism, order: float) -> float:
-    """Returns a bound on the RDP at a fractional order from its neighbours, which are finite sums.
+    """Returns a bound on the RDP at a fractional order from its neighbors, which are finite sums.
 
     (order - 1) RDP(order) is the logarithm of a moment, hence convex in the order, and 0 at order 1.
     """
@@ -97,7 +103,9 @@ class RdpAccountant(accountant.Accountant):
 
     name = "rdp"
 
-    def curve(self, mechanisms, orders=ORDERS) -> tuple[tuple[float, ...], np.ndarray]:
+    def curve(
+        self, mechanisms: tuple[Mechanism, ...], orders: tuple[float, ...] = ORDERS
+    ) -> tuple[tuple[float, ...], np.ndarray]:
         """Returns the orders, and the RDP of all `mechanisms` together at each of them."""
         for mechanism in mechanisms:
             if not supports(mechanism):
@@ -107,7 +115,7 @@ class RdpAccountant(accountant.Accountant):
         singles = ((m.count, single(kind(m), orders)) for m in mechanisms)
         return orders, sum((count * curve for count, curve in singles), np.zeros(len(orders)))
 
-    def epsilon(self, mechanisms, delta, rough=False):
+    def epsilon(self, mechanisms: tuple[Mechanism, ...], delta: float, rough: bool = False) -> float:
         """Returns epsilon; see the class. ValueError for what RDP has no bound for."""
         orders, total = self.curve(mechanisms, _ROUGH_ORDERS if rough else ORDERS)
         if not mechanisms:
@@ -116,7 +124,7 @@ class RdpAccountant(accountant.Accountant):
             return math.inf
         return float(rdp_privacy_accountant.compute_epsilon(orders, total, delta)[0])
 
-    def describe(self, mechanisms, delta):
+    def describe(self, mechanisms: tuple[Mechanism, ...], delta: float) -> dict[str, Any]:
         """Returns name, library, version and settings."""
         version = importlib.metadata.version("dp-accounting")
         settings = f"best of {len(ORDERS)} orders from {min(ORDERS)} to {max(ORDERS)}"

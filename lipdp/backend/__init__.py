@@ -3,84 +3,38 @@
 This package is the only place where a framework is imported, and it imports the active one only.
 """
 
+import importlib
+
 import keras
 
-if keras.backend.backend() == "tensorflow":
-    from lipdp.backend.capture_tensorflow import (
-        contract,
-        cotangents,
-        gram,
-        in_turn,
-        local_gradients,
-        probe,
-    )
-    from lipdp.backend.importance_tensorflow import ConductedStep
-    from lipdp.backend.tensorflow import (
-        chunk_bytes,
-        chunked_train_step,
-        compiled,
-        compiles,
-        feed,
-        full_precision,
-        gradient,
-        gradient_norms,
-        normal,
-        pullback,
-        ratchet,
-        replicas,
-        strategy_train_step,
-    )
-elif keras.backend.backend() == "jax":
-    from lipdp.backend.capture_jax import (
-        contract,
-        cotangents,
-        gram,
-        in_turn,
-        local_gradients,
-        probe,
-    )
-    from lipdp.backend.importance_jax import ConductedStep
-    from lipdp.backend.jax import (
-        chunk_bytes,
-        chunked_train_step,
-        compiled,
-        compiles,
-        feed,
-        full_precision,
-        gradient,
-        gradient_norms,
-        normal,
-        pullback,
-        ratchet,
-        replicas,
-        strategy_train_step,
-    )
-else:
+_NAME = keras.backend.backend()
+if _NAME not in ("tensorflow", "jax"):
     raise ImportError(
-        f"lipdp runs on the TensorFlow and JAX backends of Keras, and Keras is configured with "
-        f"{keras.backend.backend()!r}. Set the environment variable KERAS_BACKEND to 'tensorflow' or 'jax' "
-        "before the first import of keras."
+        f"lipdp runs on the TensorFlow and JAX backends of Keras, and Keras is configured with {_NAME!r}. Set the "
+        "environment variable KERAS_BACKEND to 'tensorflow' or 'jax' before the first import of keras."
     )
+_steps = importlib.import_module(f"lipdp.backend.{_NAME}")
+_capture = importlib.import_module(f"lipdp.backend.capture_{_NAME}")
+_importance = importlib.import_module(f"lipdp.backend.importance_{_NAME}")
 
-__all__ = [
-    "ConductedStep",
-    "chunk_bytes",
-    "chunked_train_step",
-    "compiled",
-    "compiles",
-    "contract",
-    "cotangents",
-    "feed",
-    "full_precision",
-    "gradient",
-    "gram",
-    "in_turn",
-    "local_gradients",
-    "gradient_norms",
-    "normal",
-    "pullback",
-    "probe",
-    "strategy_train_step",
-    "ratchet",
-    "replicas",
-]
+Forward = _steps.Forward
+compiled = _steps.compiled
+compiles = _steps.compiles
+feed = _steps.feed
+full_precision = _steps.full_precision
+gradient_norms = _steps.gradient_norms
+microbatch_bytes = _steps.microbatch_bytes
+normal = _steps.normal
+private_train_step = _steps.private_train_step
+pullback = _steps.pullback
+ratchet = _steps.ratchet
+replicas = _steps.replicas
+contract = _capture.contract
+cotangents = _capture.cotangents
+gram = _capture.gram
+in_turn = _capture.in_turn
+local_gradients = _capture.local_gradients
+probe = _capture.probe
+ImportanceStep = _importance.ImportanceStep
+
+__all__ = sorted(name for name, value in globals().items() if callable(value))

@@ -3,6 +3,9 @@
 import jax
 import jax.numpy as jnp
 
+from lipdp import _keras
+from lipdp.backend.jax import Forward
+
 
 def cotangents(forward):
     """Runs `forward(mark)`, which returns a scalar and anything else, and differentiates the scalar.
@@ -65,11 +68,11 @@ def probe(model, batches, loss, capture, sums: bool = True):
     trainable = [v.value for v in model.trainable_variables]
     non_trainable = [v.value for v in model.non_trainable_variables]
 
-    training = {"training": True} if model._call_has_training_arg else {}
+    training = {"training": True} if _keras.takes(model, "training") else {}
 
     def run(trainable, non_trainable, x, y):
         ones = jnp.ones((y.shape[0],))
-        record = capture(model, x, y, ones, loss_values=loss, trainable=trainable, non_trainable=non_trainable)
+        record = capture(Forward(model, trainable, non_trainable), x, y, ones, loss_values=loss)
 
         def total(trainable):
             return jnp.sum(loss(y, model.stateless_call(trainable, non_trainable, x, **training)[0]))

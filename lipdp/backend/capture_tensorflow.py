@@ -2,6 +2,8 @@
 
 import tensorflow as tf
 
+from lipdp.backend.tensorflow import Forward
+
 
 def cotangents(forward):
     """Runs `forward(mark)`, which returns a scalar and anything else, and differentiates the scalar.
@@ -86,7 +88,7 @@ def probe(model, batches, loss, capture, sums: bool = True):
 
     def run(x, y):
         ones = tf.ones((y.shape[0],))
-        record = capture(model, x, y, ones, loss_values=loss)
+        record = capture(Forward(model), x, y, ones, loss_values=loss)
         norms = [tf.convert_to_tensor(t).numpy() for t in record.squared_norms()]
         restore()
         return norms, record, ones

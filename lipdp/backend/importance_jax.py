@@ -1,31 +1,38 @@
-"""The compiled pieces of an update that the host puts together, for JAX."""
+"""The compiled pieces of an importance-sampled update, for JAX."""
 
 import jax
 import jax.numpy as jnp
 import keras
 import numpy as np
 
+from lipdp import _keras
+from lipdp.backend.jax import Forward
 
-class ConductedStep:
-    """A train function for `fit` whose updates are carried out by `model.run.conductor`.
+
+class ImportanceStep:
+    """A train function for `fit` whose updates the host puts together from compiled pieces.
 
     Args:
         model: The model to train.
-        strategy: An adaptive strategy: `norms(model, data, ...)`, `part(model, data, ...)`.
+        strategy: Object with `norms(forward, data)` and `proposed(forward, data)`.
+        training_metrics: Whether to compute metrics on what was proposed.
+
+    Attributes:
+        update: Function of this object that carries out one update; set by the present `fit`.
     """
 
-    def __init__(self, model, strategy):
-        self._model = model
+    def __init__(self, model, strategy, training_metrics: bool):
+        self._model, self._with_metrics, self.update = model, training_metrics, None
 
         def norms(trainable, non_trainable, data):
-            return strategy.norms(model, data, list(trainable), list(non_trainable))
+            return strategy.norms(Forward(model, trainable, non_trainable), data)
 
         def part(trainable, non_trainable, metrics, data, totals):
-            (sums, norms, loss), seen, non_trainable = strategy.part(model, data, list(trainable), list(non_trainable))
-            x, y, y_pred, weight = seen
-            if model.run.settings.training_metrics:
+            forward = Forward(model, trainable, non_trainable)
+            (sums, norms, loss), seen, non_trainable = strategy.proposed(forward, data)
+            if training_metrics:
                 # The loss of the update is known at its end; here only the metrics count.
-                _, metrics = model._update_metrics_variables(metrics, jnp.zeros(()), x, y, y_pred, weight)
+                metrics = _keras.update_metrics(model, metrics, jnp.zeros(()), *seen)
             return jax.tree.map(jnp.add, totals, (sums, loss)), norms, list(non_trainable), list(metrics)
 
         def apply(trainable, optimizer_variables, totals, factor):
@@ -33,11 +40,11 @@ class ConductedStep:
             return model.optimizer.stateless_apply(optimizer_variables, sums, trainable)
 
         def track(metrics, before, loss):
-            """Puts the loss tracker back to before the chunks and counts the update's loss once."""
+            """Puts the loss tracker back to before the microbatches and counts the update's loss once."""
             with keras.StatelessScope(state_mapping=zip(model.metrics_variables, metrics, strict=True)) as scope:
-                for variable, value in zip(model._loss_tracker.variables, before, strict=True):
+                for variable, value in zip(_keras.loss_tracker(model).variables, before, strict=True):
                     variable.assign(value)
-                model._loss_tracker.update_state(loss)
+                _keras.loss_tracker(model).update_state(loss)
                 logs = model.get_metrics_result()
             current = [scope.get_current_value(v) for v in model.metrics_variables]
             return logs, [m if c is None else c for m, c in zip(metrics, current, strict=True)]
@@ -48,33 +55,33 @@ class ConductedStep:
         self._norms, self._part, self._apply, self._track = compiled
 
     def __call__(self, state, iterator):
-        next(iterator)  # the batches of `fit` are empty: the conductor has the data
+        next(iterator)  # the number of the update
         model = self._model
         self._trainable, self._non_trainable, self._optimizer, self._metrics = map(list, state)
-        tracked = {id(v) for v in model._loss_tracker.variables}
+        tracked = {id(v) for v in _keras.loss_tracker(model).variables}
         before = [m for v, m in zip(model.metrics_variables, self._metrics, strict=True) if id(v) in tracked]
         self._totals = ([jnp.zeros_like(v) for v in self._trainable], jnp.zeros(()))
-        model.run.conductor.update(self)
+        self.update(self)
         logs = {"updates": np.zeros(())}
-        if model.run.settings.training_metrics:
+        if self._with_metrics:
             logs, self._metrics = self._track(self._metrics, before, self._totals[1])
         return logs, (self._trainable, self._non_trainable, self._optimizer, self._metrics)
 
-    def set_noise(self, deviations) -> None:
+    def set_noise(self, noise_stddevs) -> None:
         """Sets the standard deviations of the noise, one per trainable variable."""
         optimizer = self._model.optimizer
         with keras.StatelessScope(state_mapping=zip(optimizer.variables, self._optimizer, strict=True)) as scope:
-            optimizer.set_noise(deviations)
+            optimizer.set_noise(noise_stddevs)
             noise = scope.get_current_value(optimizer.noise_std)
         index = [v is optimizer.noise_std for v in optimizer.variables].index(True)
         self._optimizer[index] = jnp.asarray(noise)
 
     def norms(self, data) -> np.ndarray:
-        """Gradient norms of a chunk `(x, y, weight)`."""
+        """Returns the gradient norms of a microbatch `(x, y, weight)`."""
         return np.asarray(self._norms(self._trainable, self._non_trainable, data))
 
     def add(self, data) -> np.ndarray:
-        """Adds what a chunk of proposed examples contributes to the update; returns its gradient norms."""
+        """Adds what a microbatch of proposed examples contributes to the update; returns its gradient norms."""
         self._totals, norms, self._non_trainable, self._metrics = self._part(
             self._trainable, self._non_trainable, self._metrics, data, self._totals
         )

@@ -1,32 +1,40 @@
-"""The compiled pieces of an update that the host puts together, for TensorFlow."""
+"""The compiled pieces of an importance-sampled update, for TensorFlow."""
 
 import numpy as np
 import tensorflow as tf
 
+from lipdp import _keras
+from lipdp.backend.tensorflow import Forward
 
-class ConductedStep:
-    """A train function for `fit` whose updates are carried out by `model.run.conductor`.
+
+class ImportanceStep:
+    """A train function for `fit` whose updates the host puts together from compiled pieces.
 
     Args:
         model: The model to train.
-        strategy: An adaptive strategy: `norms(model, data)`, `part(model, data)`.
+        strategy: Object with `norms(forward, data)` and `proposed(forward, data)`.
+        training_metrics: Whether to compute metrics on what was proposed.
+
+    Attributes:
+        update: Function of this object that carries out one update; set by the present `fit`.
     """
 
-    def __init__(self, model, strategy):
-        self._model = model
+    def __init__(self, model, strategy, training_metrics: bool):
+        self._model, self._metrics, self.update = model, training_metrics, None
+        forward = Forward(model)
 
         def norms(data):
-            return strategy.norms(model, data)
+            return strategy.norms(forward, data)
 
         def part(data, totals):
-            (sums, norms, loss), seen, _ = strategy.part(model, data)
-            if model.run.settings.training_metrics:
+            (sums, norms, loss), seen, _ = strategy.proposed(forward, data)
+            if training_metrics:
                 model.compute_metrics(*seen)
             return tf.nest.map_structure(tf.add, totals, (sums, loss)), norms
 
         def apply(totals, factor):
             sums, loss = totals
-            model._loss_tracker.update_state(loss)
+            _keras.loss_tracker(model).update_state(loss)
             model.optimizer.apply([s * factor for s in sums], model.trainable_variables)
 
         if model.run_eagerly:
@@ -38,23 +46,21 @@ class ConductedStep:
             )
 
     def __call__(self, iterator):
-        next(iterator)  # the batches of `fit` are empty: the conductor has the data
+        next(iterator)  # the number of the update
         self._totals = ([tf.zeros(v.shape) for v in self._model.trainable_variables], tf.zeros(()))
-        self._model.run.conductor.update(self)
-        if not self._model.run.settings.training_metrics:
-            return {"updates": np.zeros(())}
-        return self._model.get_metrics_result()
+        self.update(self)
+        return self._model.get_metrics_result() if self._metrics else {"updates": np.zeros(())}
 
-    def set_noise(self, deviations) -> None:
+    def set_noise(self, noise_stddevs) -> None:
         """Sets the standard deviations of the noise, one per trainable variable."""
-        self._model.optimizer.set_noise(deviations)
+        self._model.optimizer.set_noise(noise_stddevs)
 
     def norms(self, data) -> np.ndarray:
-        """Gradient norms of a chunk `(x, y, weight)`."""
+        """Returns the gradient norms of a microbatch `(x, y, weight)`."""
         return self._norms(data).numpy()
 
     def add(self, data) -> np.ndarray:
-        """Adds what a chunk of proposed examples contributes to the update; returns its gradient norms."""
+        """Adds what a microbatch of proposed examples contributes to the update; returns its gradient norms."""
         self._totals, norms = self._part(data, self._totals)
         return norms.numpy()
 

@@ -1,5 +1,8 @@
 """Exact measures and adversarial search for the norms, Jacobians and gradients of one layer."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import keras
 import numpy as np
 
@@ -20,7 +23,7 @@ class Probe:
         xla: On TensorFlow, compile as `fit` does.
     """
 
-    def __init__(self, layer, *shapes, dtype="float32", xla=False):
+    def __init__(self, layer: keras.layers.Layer, *shapes: tuple[int, ...], dtype: str = "float32", xla: bool = False):
         self.layer = self.model = layer
         if shapes:
             inputs = [keras.Input(shape, dtype=dtype) for shape in shapes]
@@ -32,10 +35,10 @@ class Probe:
         self._dtypes = [t.dtype for t in self.model.inputs]
         self._pull = backend.pullback(self.model, xla)
 
-    def value(self, *xs):
+    def value(self, *xs: Any) -> Any:
         return self.pull(xs, np.zeros((len(xs[0]), *self.output_shape)))[0]
 
-    def pull(self, xs, cotangent):
+    def pull(self, xs: Any, cotangent: Any) -> Any:
         """Outputs, gradients of the inputs, gradients of the variables (summed over the batch)."""
         xs = [np.asarray(x, dtype) for x, dtype in zip(xs, self._dtypes, strict=True)]
         y, inputs, variables = self._pull(xs, np.asarray(cotangent, "float32"))
@@ -43,14 +46,14 @@ class Probe:
         inputs = [np.zeros(x.shape) if g is None else _numpy(g) for x, g in zip(xs, inputs, strict=True)]
         return _numpy(y), inputs, [_numpy(v) for v in variables]
 
-    def input_jacobians(self, *xs):
+    def input_jacobians(self, *xs: Any) -> Any:
         """One (outputs, inputs) matrix per input, at one example, repeated with one unit cotangent each."""
         size = int(np.prod(self.output_shape))
         rows = [np.repeat(np.asarray(x)[:1], size, axis=0) for x in xs]
         _, gradients, _ = self.pull(rows, np.eye(size).reshape(size, *self.output_shape))
         return [g.reshape(size, -1) for g in gradients]
 
-    def parameter_jacobians(self, *xs):
+    def parameter_jacobians(self, *xs: Any) -> Any:
         """One (outputs, entries) matrix per variable, at one example."""
         size = int(np.prod(self.output_shape))
         units = np.eye(size).reshape(size, 1, *self.output_shape)
@@ -62,21 +65,21 @@ def _numpy(value):
     return np.asarray(keras.ops.convert_to_numpy(value), "float64")
 
 
-def norm(array) -> float:
+def norm(array: Any) -> float:
     return float(np.linalg.norm(np.asarray(array, "float64").reshape(-1)))
 
 
-def top(matrix) -> float:
+def top(matrix: np.ndarray) -> float:
     """Largest singular value."""
     return float(np.linalg.svd(np.asarray(matrix, "float64"), compute_uv=False)[0])
 
 
-def scaled(array, size: float):
+def scaled(array: Any, size: float) -> Any:
     """The array on the sphere of radius `size`; zero stays zero."""
     return np.asarray(array, "float64") * (size / max(norm(array), 1e-30))
 
 
-def starts(shape, rng, size: float = 1.0):
+def starts(shape: tuple[int, ...], rng: np.random.Generator, size: float = 1.0) -> Any:
     """Examples of norm at most `size` where bounds tend to fail: one batch axis of length one in front."""
     shape = (1, *shape)
     one_hot, corner, channel = np.zeros(shape), np.zeros(shape), np.zeros(shape)
@@ -91,7 +94,7 @@ def starts(shape, rng, size: float = 1.0):
     return [np.zeros(shape), *found, 1e-3 * found[-1], scaled(np.abs(gaussian), size)]
 
 
-def weight_settings(variable, rng):
+def weight_settings(variable: keras.Variable, rng: np.random.Generator) -> Any:
     """Values at the border of what the variable's constraint allows, on which linear bounds are tight."""
     shape, ball = tuple(variable.shape), variable.constraint
     if isinstance(ball, (L2Ball, RowBall)):
@@ -113,7 +116,7 @@ def weight_settings(variable, rng):
     return [*found, projected(variable, rng.standard_normal(shape))]
 
 
-def projected(variable, value):
+def projected(variable: keras.Variable, value: Any) -> Any:
     """The nearest value that the variable's constraint allows, in float64."""
     ball = variable.constraint
     if isinstance(ball, L2Ball):
@@ -126,12 +129,12 @@ def projected(variable, value):
     return np.swapaxes((u * np.minimum(s, 1.0)[:, None]) @ v, 0, 1).reshape(value.shape)
 
 
-def assign(variables, values):
+def assign(variables: list, values: list) -> Any:
     for variable, value in zip(variables, values, strict=True):
         variable.assign(np.asarray(value, "float32"))
 
 
-def largest_output(probe, sizes, rng, steps=8) -> float:
+def largest_output(probe: Probe, sizes: Sequence[float], rng: np.random.Generator, steps: int = 8) -> float:
     """Largest output norm found for inputs of the given norms: power iteration, then random climbing."""
     best, best_xs = 0.0, None
     for xs in zip(*(starts(s, rng, n) for s, n in zip(probe.shapes, sizes, strict=True)), strict=True):
@@ -153,12 +156,14 @@ def largest_output(probe, sizes, rng, steps=8) -> float:
     return best
 
 
-def largest_input_jacobians(probe, sizes, rng, steps=10) -> list[float]:
+def largest_input_jacobians(
+    probe: Probe, sizes: Sequence[float], rng: np.random.Generator, steps: int = 10
+) -> list[float]:
     """Largest norm found of the Jacobian as the backward pass applies it, for each input."""
     best = [0.0] * len(sizes)
     candidates = list(zip(*(starts(s, rng, n) for s, n in zip(probe.shapes, sizes, strict=True)), strict=True))
     candidates += [
-        [x + 0.1 * rng.standard_normal(x.shape) for x in candidates[k % len(candidates)]] for k in range(steps)
+        tuple(x + 0.1 * rng.standard_normal(x.shape) for x in candidates[k % len(candidates)]) for k in range(steps)
     ]
     for xs in candidates:
         found = [top(j) for j in probe.input_jacobians(*xs)]
@@ -166,7 +171,9 @@ def largest_input_jacobians(probe, sizes, rng, steps=10) -> list[float]:
     return best
 
 
-def largest_parameter_gradients(probe, sizes, rng, steps=12) -> list[float]:
+def largest_parameter_gradients(
+    probe: Probe, sizes: Sequence[float], rng: np.random.Generator, steps: int = 12
+) -> list[float]:
     """Largest gradient norm found of each variable, for a unit cotangent."""
     if not probe.variables:
         return []
@@ -191,10 +198,10 @@ def _linear(probe, rng) -> bool:
     for setting in weight_settings(variable, rng)[-2:]:
         assign([variable], [setting])
         gradients.append(probe.pull([x], g)[2][0])
-    return np.allclose(*gradients, rtol=1e-4, atol=1e-5 * norm(g))
+    return np.allclose(gradients[0], gradients[1], rtol=1e-4, atol=1e-5 * norm(g))
 
 
-def largest_parameter_gradient(probe, size, rng, steps=12) -> float:
+def largest_parameter_gradient(probe: Probe, size: float, rng: np.random.Generator, steps: int = 12) -> float:
     """Largest gradient norm of the one variable of a layer linear in it, for a unit cotangent.
 
     The form <g, f_W(x)> is maximised over x, g and W in turn, each step in closed form.

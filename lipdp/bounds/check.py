@@ -2,6 +2,8 @@
 
 import contextlib
 import sys
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -9,7 +11,14 @@ from lipdp.bounds import adversary
 from lipdp.bounds.registry import answers
 
 
-def check(layer, *shapes, norms=(1.0, 8.0), dtype: str = "float32", seed: int = 0, print_fn=None) -> dict[str, float]:
+def check(
+    layer: Any,
+    *shapes: tuple[int, ...],
+    norms: Sequence[float] = (1.0, 8.0),
+    dtype: str = "float32",
+    seed: int = 0,
+    print_fn: Callable[[str], Any] | None = None,
+) -> dict[str, float]:
     """Searches for a violation of a layer's bounds, over inputs, weights and cotangents, and prints their tightness.
 
     Args:
@@ -57,7 +66,9 @@ def check(layer, *shapes, norms=(1.0, 8.0), dtype: str = "float32", seed: int = 
     return ratios
 
 
-def tightness(layer, *shapes, norms=(1.0, 8.0), dtype="float32", seed=0) -> dict[str, float]:
+def tightness(
+    layer: Any, *shapes: tuple[int, ...], norms: Sequence[float] = (1.0, 8.0), dtype: str = "float32", seed: int = 0
+) -> dict[str, float]:
     """What `check` returns, violations included."""
     rng = np.random.default_rng(seed)
     probe = adversary.Probe(layer, *shapes, dtype=dtype)

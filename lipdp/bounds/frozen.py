@@ -1,5 +1,7 @@
 """Frozen layers without a bound, for backbones in front of everything that trains."""
 
+from collections.abc import Callable
+
 import keras
 from keras import layers
 
@@ -21,7 +23,7 @@ _PER_EXAMPLE = {
 _ALONG_AXES = (layers.LayerNormalization, layers.RMSNormalization, layers.UnitNormalization)
 
 
-def frozen(layer, refusal: ValueError) -> Answers | None:
+def frozen(layer: keras.layers.Layer, refusal: ValueError) -> Answers | None:
     """Answers of a frozen layer that is known to keep examples apart: no constant, and nothing to protect in it.
 
     Its output is unbounded, so that a `BoundedInput` has to follow before anything trains, and no cotangent can
@@ -55,7 +57,7 @@ def _keeps_apart(layer) -> bool:
     return all(axis % rank for axis in axes for rank in ranks)
 
 
-def stock_activation(activation) -> bool:
+def stock_activation(activation: Callable | None) -> bool:
     """Whether it is one of Keras' own, which work on one example; a function of the user's may mix them."""
     name = getattr(activation, "__name__", None)
     return activation is None or (name in vars(keras.activations) and keras.activations.get(name) is activation)

@@ -17,7 +17,7 @@ SLACK = 1e-5
 class LayerBounds:
     """One use of a layer: what may enter it, how far it stretches, and its parameters' gradients."""
 
-    layer: object = field(repr=False)
+    layer: keras.layers.Layer = field(repr=False)
     input_bound: float
     lipschitz: float
     cotangent_bound: float
@@ -50,7 +50,7 @@ class Bounds:
     lipschitz: float
     slack: float
 
-    def gradient(self, variable) -> float:
+    def gradient(self, variable: keras.Variable) -> float:
         """Largest gradient norm of a variable, summed over all uses of its layer."""
         found = [
             bound
@@ -63,7 +63,9 @@ class Bounds:
         return sum(found) * self.slack
 
 
-def propagate(model, cotangent: float, *, trained: bool = False, input_bound: float = float("inf")) -> Bounds:
+def propagate(
+    model: keras.Model, cotangent: float, *, trained: bool = False, input_bound: float = float("inf")
+) -> Bounds:
     """Bounds every gradient of a Sequential or functional model, for any example and allowed weights.
 
     Args:
@@ -122,11 +124,14 @@ class _Graph:
 
     def forward(self, input_bounds: tuple[float, ...], trains: tuple[bool, ...], trained: bool) -> tuple[float, bool]:
         """Norm of the output, and whether anything upstream of it trains, given both for the inputs."""
-        known = {id(t): k for t, *k in zip(self.functional.inputs, input_bounds, trains, strict=True)}
+        known = {
+            id(t): (bound, trains)
+            for t, bound, trains in zip(self.functional.inputs, input_bounds, trains, strict=True)
+        }
         for node in self.nodes:
             norms, upstream = zip(*(known[t] for t in node.inputs), strict=True)
             known[node.output] = node.forward(norms, upstream, trained)
-        return tuple(known[id(self.functional.outputs[0])])
+        return known[id(self.functional.outputs[0])]
 
     def backward(self, cotangent: float, trained: bool, clipped: bool) -> tuple[float, ...]:
         cotangents = {id(self.functional.outputs[0]): cotangent}
@@ -208,7 +213,7 @@ class _Node:
         if not cotangent < float("inf"):
             raise ValueError(
                 f"The gradient of layer '{layer.name}' passes a layer without a Lipschitz constant, such as "
-                "BoundedInput(mode='normalise'), a layer with projected=False, a keras.layers.Dense or a frozen layer "
+                "BoundedInput(mode='normalize'), a layer with projected=False, a keras.layers.Dense or a frozen layer "
                 "without bounds. Keep such layers before the first trainable one, or among the first."
             )
         gradients = self.answers.parameter_bounds(self.input_bounds, cotangent)
@@ -254,7 +259,7 @@ def _refuse_named_inputs(node, graph) -> None:
         )
 
 
-def functional(model):
+def functional(model: keras.Model) -> keras.Model:
     """The functional graph behind a Sequential or functional model."""
     if _keras.has_own_call(model):
         raise ValueError(

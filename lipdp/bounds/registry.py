@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import keras
 
@@ -69,7 +70,7 @@ def register(
     output_bound: Callable | None = None,
     input_lipschitz: Callable | None = None,
     parameter_bounds: Callable | None = None,
-):
+) -> Any:
     """Declares the bounds of a layer type that cannot carry them itself.
 
     Args:
@@ -139,7 +140,7 @@ def _three(output_bound, input_lipschitz, parameter_bounds) -> Callable:
     return entry
 
 
-def answers(layer) -> Answers:
+def answers(layer: keras.layers.Layer) -> Answers:
     """The answers of a layer or operation.
 
     Raises:
@@ -188,7 +189,7 @@ def parameter_free(lipschitz: Callable[[Norms], Norms], output_bound: Callable |
     return Answers(output_bound or added, lipschitz, lambda bounds, cotangent: (), lipschitz)
 
 
-def unknown(layer) -> str:
+def unknown(layer: keras.layers.Layer) -> str:
     """Says that nobody answers for a layer, and what to use in its place."""
     kind = type(layer).__name__
     is_layer = isinstance(layer, keras.layers.Layer)

@@ -1,6 +1,7 @@
 """Bounds of Keras' own parameter-free layers (proofs: the unfold argument, or one line each)."""
 
 import math
+from collections.abc import Callable
 
 import keras
 from keras import layers
@@ -66,13 +67,13 @@ def _average_pooling(layer) -> float:
     return _max_pooling(layer) / math.sqrt(math.prod(layer.pool_size))
 
 
-for _max, _average in (
+for _maximum, _mean in (
     (layers.MaxPooling1D, layers.AveragePooling1D),
     (layers.MaxPooling2D, layers.AveragePooling2D),
     (layers.MaxPooling3D, layers.AveragePooling3D),
 ):
-    register(_max, _max_pooling)
-    register(_average, _average_pooling)
+    register(_maximum, _max_pooling)
+    register(_mean, _average_pooling)
 
 
 def _global_average(layer):
@@ -115,7 +116,7 @@ def _elu(layer) -> float:
     return max(1.0, abs(float(layer.alpha)))
 
 
-def activation_constants(layer, activation) -> tuple[float, float]:
+def activation_constants(layer: keras.layers.Layer, activation: Callable | None) -> tuple[float, float]:
     """sup |f'| and a bound on |f(0)| of an activation function."""
     name = getattr(activation, "__name__", repr(activation))
     if name not in _ACTIVATIONS or keras.activations.get(name) is not activation:

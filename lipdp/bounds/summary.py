@@ -3,9 +3,12 @@
 import io
 import math
 import sys
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from keras import ops, tree
+from numpy.typing import ArrayLike
 from rich.console import Console
 from rich.table import Table
 
@@ -16,7 +19,9 @@ from lipdp.bounds.propagate import Bounds, propagate
 _TOLERANCE = 1e-4
 
 
-def summary_bounds(model, x=None, y=None, print_fn=None) -> list[dict]:
+def summary_bounds(
+    model: Any, x: ArrayLike | None = None, y: ArrayLike | None = None, print_fn: Callable[[str], Any] | None = None
+) -> list[dict]:
     """Prints and returns the bounds of a compiled private model (see `DP_Model.summary_bounds`)."""
     if model.loss is None:
         raise ValueError("The bounds start at the loss. Call `compile(optimizer, loss=...)` first.")
@@ -58,16 +63,16 @@ def summary_bounds(model, x=None, y=None, print_fn=None) -> list[dict]:
         table.add_column(heading, justify="right")
     for row in rows:
         table.add_row(f"{row['layer']} ({row['type']})", *("-" if row[k] is None else f"{row[k]:.4g}" for k in columns))
+    text = io.StringIO()
     # Plain text, also inside a notebook.
-    console = Console(
-        file=io.StringIO(),
+    Console(
+        file=text,
         width=140 if x is not None else 110,
         force_terminal=False,
         force_jupyter=False,
         color_system=None,
-    )
-    console.print(table)
-    (print_fn or sys.stdout.write)(console.file.getvalue())
+    ).print(table)
+    (print_fn or sys.stdout.write)(text.getvalue())
     return rows
 
 

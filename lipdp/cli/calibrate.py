@@ -1,34 +1,34 @@
 """`lipdp calibrate`: the noise that a budget asks for. Needs neither Keras nor a framework."""
 
+import argparse
+
 from lipdp import accounting
 from lipdp.cli import output
-from lipdp.cli.planned import sampling, settings, whom
+from lipdp.cli.schedule import exception, schedule, to_json
 from lipdp.report import numbers
 
 
-def run(options, argv) -> None:
+def run(options: argparse.Namespace, argv: list[str]) -> None:
     """Writes the noise multiplier for `options`."""
-    probability, updates = sampling(options)
-    shared = {"sampling_probability": probability, "updates": updates, "delta": options.delta}
-    shared |= settings(options, probability)
-    kind = {name: value for name, value in shared.items() if name != "delta"}
-    shared["accountant"] = options.accountant
-    noise = accounting.calibrate(epsilon=options.epsilon, **shared)
-    spent = accounting.epsilon(noise_multiplier=noise, **shared)
-    mechanism = accounting.Mechanism.of_updates(noise_multiplier=noise, **kind)
+    sampling, updates = schedule(options)
+    shared = {"delta": options.delta, "accountant": options.accountant}
+    noise = accounting.calibrate(epsilon=options.epsilon, sampler=sampling, updates=updates, **shared)
+    mechanism = accounting.Mechanism.of_updates(None, noise, updates, sampling)
+    spent = accounting.compose([mechanism], **shared)
     if options.json:
-        how = accounting.describe([mechanism], options.delta, options.accountant)
         output.write_json(
             {
                 "noise_multiplier": noise,
                 "epsilon": spent,
                 "budget": options.epsilon,
-                **shared,
-                "accountant": how,
+                "updates": updates,
+                "delta": options.delta,
+                **to_json(sampling),
+                "accountant": accounting.describe([mechanism], **shared),
             }
         )
         return
     output.write(
-        f"noise multiplier {noise:g}: epsilon {numbers.up(spent)} at delta {options.delta:g} after {updates} updates "
-        f"({options.accountant}{whom(options, mechanism)})"
+        f"noise multiplier {noise:g}: epsilon {numbers.epsilon(spent)} at delta {options.delta:g} after {updates} "
+        f"updates ({options.accountant}{exception(sampling)})"
     )

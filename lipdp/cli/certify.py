@@ -1,6 +1,8 @@
 """`lipdp certify`: certified accuracy of a trained model at radii."""
 
+import argparse
 import pathlib
+from typing import Any
 
 from lipdp import data
 from lipdp.cli import evaluation, output, quiet
@@ -8,7 +10,7 @@ from lipdp.report import folder as folders
 from lipdp.report import numbers
 
 
-def run(options, argv) -> None:
+def run(options: argparse.Namespace, argv: list[str]) -> None:
     """Writes the certified accuracy of a model on held-out examples."""
     evaluation.check_radii(options.radii)
     path = pathlib.Path(options.run)
@@ -20,21 +22,22 @@ def run(options, argv) -> None:
     x, y, dataset, remark = _examples(options, recorded)
     model = load(path / folders.MODEL if path.is_dir() else path)
     _check_fit(model, dataset)
-    found = evaluation.measure(model, x, y, options.radii)
+    measured = evaluation.measure(model, x, y, options.radii)
     if options.json:
-        output.write_json({"model": str(path), "dataset": dataset.name, "remark": remark, **found})
+        output.write_json({"model": str(path), "dataset": dataset.name, "remark": remark, **measured})
         return
     output.write(
-        f"accuracy {numbers.percent(found['accuracy'])} on {found['examples']} examples of {dataset.name} ({remark})",
-        f"Lipschitz constant {found['lipschitz']:.4g}, median certified radius {found['median_radius']:.4g}",
+        f"accuracy {numbers.percent(measured['accuracy'])} on {measured['examples']} examples of {dataset.name} "
+        f"({remark})",
+        f"Lipschitz constant {measured['lipschitz']:.4g}, median certified radius {measured['median_radius']:.4g}",
         *(
             f"certified accuracy within L2 radius {entry['radius']:g}: {numbers.percent(entry['accuracy'])}"
-            for entry in found["certified"]
+            for entry in measured["certified"]
         ),
     )
 
 
-def load(path: pathlib.Path):
+def load(path: pathlib.Path) -> Any:
     """Returns the model in a `.keras` file.
 
     Raises:
@@ -63,7 +66,7 @@ def _examples(options, recorded):
     """Returns examples, their classes, the data set they are of, and which part of it they are."""
     if options.dataset is None:
         if recorded is None:
-            raise ValueError("It is not said on what to certify. Received: a model file. Pass --dataset as well.")
+            raise ValueError("No data set given. Received: a model file. Pass --dataset as well.")
         dataset = _load(recorded["dataset"], recorded["label"], recorded["feature_ranges"])
         if recorded["validation_split"] is not None:
             dataset = dataset.held_out(recorded["validation_split"])
@@ -73,10 +76,10 @@ def _examples(options, recorded):
                 "not be private. Pass --dataset with other examples."
             )
         return dataset.x_test, dataset.y_test, dataset, "held-out part"
-    # What the run was told about its table holds for other rows of it, unless said again.
-    said = recorded or {"label": None, "feature_ranges": None}
-    named = options.label or (said["label"] if options.dataset.endswith(".csv") else None)
-    dataset = _load(options.dataset, named, options.feature_ranges or said["feature_ranges"])
+    # The settings of the run hold for other rows of its table, unless they are given again.
+    earlier = recorded or {"label": None, "feature_ranges": None}
+    label = options.label or (earlier["label"] if options.dataset.endswith(".csv") else None)
+    dataset = _load(options.dataset, label, options.feature_ranges or earlier["feature_ranges"])
     if recorded is not None and list(dataset.classes) != recorded["classes"]:
         raise ValueError(
             f"The data set has other classes than the run was trained on. Received: {list(dataset.classes)}, trained "

@@ -1,14 +1,17 @@
-"""What `lipdp train --task diffusion` does differently from training a classifier."""
+"""`lipdp train --task diffusion`: where it differs from training a classifier."""
 
+import argparse
 import dataclasses
 import math
+import pathlib
+from typing import Any
 
 from lipdp.cli import quiet
 
 _PICTURES = 100
 
 
-def recipe(options, dataset):
+def recipe(options: argparse.Namespace, dataset: Any) -> Any:
     """Returns the `diffusion.Recipe` for the options; its updates are whole epochs.
 
     Raises:
@@ -17,7 +20,7 @@ def recipe(options, dataset):
     quiet.load_keras()
     from lipdp import diffusion
 
-    found = diffusion.recipe(
+    chosen = diffusion.recipe(
         dataset.input_shape,
         dataset.num_classes,
         dataset.num_examples,
@@ -28,24 +31,25 @@ def recipe(options, dataset):
         multiplicity=options.multiplicity,
         clip_norm=options.clip_norm,
     )
-    found.images(dataset.x_train[:1])  # refuses sides that do not fit
-    return dataclasses.replace(found, updates=epochs(found, dataset.num_examples) * _per_epoch(found, dataset))
+    chosen.images(dataset.x_train[:1])  # refuses sides that do not fit
+    updates = epochs(chosen, dataset.num_examples) * _updates_per_epoch(chosen, dataset.num_examples)
+    return dataclasses.replace(chosen, updates=updates)
 
 
-def epochs(found, num_examples: int) -> int:
+def epochs(recipe: Any, num_examples: int) -> int:
     """Returns the number of epochs nearest to the updates of a recipe."""
-    return max(1, round(found.updates / math.ceil(num_examples / found.batch_size)))
+    return max(1, round(recipe.updates / _updates_per_epoch(recipe, num_examples)))
 
 
-def draw_samples(model, found, path) -> None:
+def draw_samples(model: Any, recipe: Any, path: pathlib.Path) -> None:
     """Writes a picture with as many images of each class."""
     from lipdp import diffusion
 
-    classes = found.num_classes
+    classes = recipe.num_classes
     rows = max(1, _PICTURES // classes)
-    drawn = model.sample(classes * rows, None, found.make_sampler(), guidance=found.guidance)
+    drawn = model.sample(classes * rows, None, recipe.make_sampler(), guidance=recipe.guidance)
     diffusion.image_grid(drawn, path, columns=classes, scale=0.4)
 
 
-def _per_epoch(found, dataset) -> int:
-    return math.ceil(dataset.num_examples / found.batch_size)
+def _updates_per_epoch(recipe, num_examples: int) -> int:
+    return math.ceil(num_examples / recipe.batch_size)

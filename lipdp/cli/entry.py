@@ -1,4 +1,4 @@
-"""From words to one command; from an error to one line."""
+"""Entry point: runs one command, and turns an error into one line."""
 
 import contextlib
 import importlib
@@ -6,6 +6,7 @@ import os
 import sys
 import traceback
 import warnings
+from collections.abc import Sequence
 
 from lipdp.cli import parser
 
@@ -13,11 +14,11 @@ from lipdp.cli import parser
 _BAD_INPUT = (ValueError, FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError)
 
 
-def main(argv=None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Runs one `lipdp` command.
 
     Args:
-        argv: words after `lipdp`; default: those of this process.
+        argv: arguments after `lipdp`; default: those of this process.
 
     Returns:
         0 when it did what was asked; 2 for bad input, 1 for other failures, 130 when interrupted: each with
@@ -30,7 +31,7 @@ def main(argv=None) -> int:
         0
     """
     argv = list(sys.argv[1:] if argv is None else argv)
-    # Read when the frameworks are first imported: their start-up messages are not for our users.
+    # TensorFlow reads it when it is first imported: its start-up messages are not for our users.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     try:
         options = parser.parse(argv)

@@ -1,25 +1,26 @@
 """`lipdp epsilon`: what a training run costs. Needs neither Keras nor a framework."""
 
+import argparse
+
 from lipdp import accounting
 from lipdp.cli import output
-from lipdp.cli.planned import sampling, settings, whom
+from lipdp.cli.schedule import exception, schedule, to_json
 from lipdp.report import numbers
 
 
-def run(options, argv) -> None:
+def run(options: argparse.Namespace, argv: list[str]) -> None:
     """Writes the epsilon of `options`."""
-    probability, updates = sampling(options)
-    arguments = {"noise_multiplier": options.noise_multiplier, "sampling_probability": probability}
-    arguments |= settings(options, probability)
-    value = accounting.epsilon(**arguments, updates=updates, delta=options.delta, accountant=options.accountant)
-    mechanism = accounting.Mechanism.of_updates(**arguments, updates=updates)
+    sampling, updates = schedule(options)
+    mechanism = accounting.Mechanism.of_updates(None, options.noise_multiplier, updates, sampling)
+    value = accounting.compose([mechanism], options.delta, options.accountant)
     if options.json:
+        arguments = {"noise_multiplier": options.noise_multiplier} | to_json(sampling)
         how = accounting.describe([mechanism], options.delta, options.accountant)
         output.write_json(
             {"epsilon": value, "delta": options.delta, **arguments, "updates": updates, "accountant": how}
         )
         return
     output.write(
-        f"epsilon {numbers.up(value)} at delta {options.delta:g} after {updates} updates ({options.accountant}"
-        f"{whom(options, mechanism)})"
+        f"epsilon {numbers.epsilon(value)} at delta {options.delta:g} after {updates} updates ({options.accountant}"
+        f"{exception(sampling)})"
     )

@@ -1,23 +1,24 @@
 """Accuracy and certified accuracy of a trained model on held-out examples."""
 
-import math
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
+from lipdp import checks
 from lipdp.report import numbers
 
 _CURVE_POINTS = 61
 
 
-def check_radii(radii) -> None:
+def check_radii(radii: Sequence[float]) -> None:
     """Refuses radii that are negative or not finite."""
     for radius in radii:
-        if not 0.0 <= radius < math.inf:
-            raise ValueError(f"A radius is out of range. Received: --radii {radius}. Pass numbers of at least 0.")
+        checks.not_negative("radii", radius)
 
 
-def measure(model, x, y, radii) -> dict:
-    """Returns what is known about a model on some examples.
+def measure(model: Any, x: np.ndarray, y: np.ndarray, radii: Sequence[float]) -> dict:
+    """Returns accuracy and certified accuracy of a model on examples.
 
     Args:
         model: a trained model of layers with bounds.
@@ -31,22 +32,22 @@ def measure(model, x, y, radii) -> dict:
     """
     from lipdp import certify
 
-    found = certify.radii(model, x)
-    # Up to where hardly anything is certified, but never past what was asked for by much.
-    grid = np.linspace(0.0, float(np.quantile(found, 0.995)), _CURVE_POINTS)
+    certified = certify.radii(model, x)
+    # Up to the radius beyond which hardly anything is certified.
+    grid = np.linspace(0.0, float(np.quantile(certified, 0.995)), _CURVE_POINTS)
     share = certify.certified_accuracy(model, x, y, at=[0.0, *radii, *grid])
     return {
         "examples": len(y),
         "accuracy": share[0.0],
         "lipschitz": certify.lipschitz(model),
-        "median_radius": float(np.median(found)),
+        "median_radius": float(np.median(certified)),
         "certified": [{"radius": float(r), "accuracy": share[float(r)]} for r in radii],
         "curve": [[float(r), share[float(r)]] for r in grid],
     }
 
 
 def lines(held_out: dict) -> list[str]:
-    """Returns what `measure` found as lines of text."""
+    """Returns the result of `measure` as lines of text."""
     certified = ", ".join(f"{numbers.percent(c['accuracy'])} within {c['radius']:g}" for c in held_out["certified"])
     return [
         f"accuracy {numbers.percent(held_out['accuracy'])} on {held_out['examples']} held-out examples",

@@ -1,11 +1,13 @@
 """`lipdp group`: epsilon for groups of examples, and what the usual conversion gives. Needs no framework."""
 
+import argparse
+
 from lipdp import accounting
 from lipdp.cli import output
 from lipdp.report import numbers
 
 
-def run(options, argv) -> None:
+def run(options: argparse.Namespace, argv: list[str]) -> None:
     """Writes epsilon for each group size of `options`."""
     fixed = options.sampler == "fixed_size"
     run = {"noise_multiplier": options.noise_multiplier, "updates": options.updates, "delta": options.delta}
@@ -26,8 +28,8 @@ def run(options, argv) -> None:
         return
     lines = [f"{'group size':>10}  {'epsilon':>10}" + ("  by conversion" if options.sampler == "poisson" else "")]
     for row in rows:
-        line = f"{row['group_size']:>10}  {numbers.up(row['epsilon']):>10}"
-        lines.append(line + (f"  {numbers.up(row['vadhan']):>13}" if "vadhan" in row else ""))
+        line = f"{row['group_size']:>10}  {numbers.epsilon(row['epsilon']):>10}"
+        lines.append(line + (f"  {numbers.epsilon(row['vadhan']):>13}" if "vadhan" in row else ""))
     if max(row["epsilon"] for row in rows) > 100.0:
         lines.append("An epsilon above 100 is no meaningful guarantee.")
     output.write(*lines)

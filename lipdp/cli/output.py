@@ -3,6 +3,7 @@
 import json
 import math
 import sys
+from typing import Any
 
 
 def write_json(values: dict) -> None:
@@ -15,7 +16,7 @@ def write(*lines: str) -> None:
     sys.stdout.write("\n".join(lines) + "\n")
 
 
-def finite(value):
+def finite(value: Any) -> Any:
     """Returns JSON-serialisable `value` with None in place of infinity and NaN."""
     if isinstance(value, dict):
         return {key: finite(item) for key, item in value.items()}

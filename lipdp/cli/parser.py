@@ -1,4 +1,4 @@
-"""The words of the command line."""
+"""Command-line parser."""
 
 import argparse
 import difflib
@@ -11,8 +11,8 @@ _TRAIN = """Train a differentially private, robustness-certified classifier and 
 
 Files: .npz holds x, y or x_train, y_train[, x_test, y_test]; .csv has a header, numeric features and one
 column of classes. 8-bit images are divided by the constant 255. The features of a table are taken as they are
-and each row is clipped to an L2 norm (--input-norm): nothing is standardised by the private data, since means
-and deviations would have to be paid for. Ranges that are public go into --feature-ranges. The list of
+and each row is clipped to an L2 norm (--input-norm): nothing is standardized with the private data, since means
+and standard deviations would cost privacy. Public ranges go into --feature-ranges. The list of
 classes and the number of rows are treated as public."""
 
 _DIFFUSION = """With --task diffusion: a generative model of labelled images, trained with DP-SGD; lipdp sample draws
@@ -22,15 +22,13 @@ from it. --preset, --multiplicity and --clip-norm are its own options; --recipe,
 _RANGES = """JSON file of PUBLIC ranges of a table's columns, as {"age": [0, 120]}, mapped to [-1, 1]; never
 computed from the private rows"""
 
-_ACCOUNTANTS = ("pld", "rdp", "autodp")
-_SAMPLERS = ("poisson", "truncated_poisson", "fixed_size", "shuffle", "fixed_order")
-_SAMPLING = """how batches are drawn, charged as what it is; default: poisson. shuffle and fixed_order are not
+_SAMPLING = """how batches are drawn, and accounted for; default: poisson. shuffle and fixed_order are not
 amplified"""
-_PERSON = "state epsilon for a person with at most so many rows; default: 1"
+_PERSON = "state epsilon for a person with at most K rows; default: 1"
 
 
 class Finished(Exception):
-    """Parsing ended the command: help was shown, or the words were wrong."""
+    """Parsing ended the command: help was shown, or the arguments were wrong."""
 
     def __init__(self, code: int):
         super().__init__(code)
@@ -57,15 +55,15 @@ def parse(argv: list[str]) -> argparse.Namespace:
     """Returns the options of one command.
 
     Args:
-        argv: words after `lipdp`.
+        argv: arguments after `lipdp`.
 
     Returns:
         A namespace with `command` and the options of that command.
 
     Raises:
-        Finished: help or the version was printed (code 0), or the words were wrong (code 2, one line written).
+        Finished: help or the version was printed (code 0), or the arguments were wrong (code 2, one line written).
     """
-    parser, commands = _parsers()
+    parser, commands = _parsers(argv)
     options, unknown = parser.parse_known_args(argv)
     if unknown:
         command = commands[options.command]
@@ -76,7 +74,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     return options
 
 
-def _parsers() -> tuple[_Parser, dict[str, _Parser]]:
+def _parsers(argv: list[str]) -> tuple[_Parser, dict[str, _Parser]]:
     parser = _Parser(prog="lipdp", description="Differentially private, robustness-certified training.")
     parser.add_argument("--version", action="version", version=_version())
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
@@ -90,15 +88,16 @@ def _parsers() -> tuple[_Parser, dict[str, _Parser]]:
         "sample": (_sample, "draw images from a private diffusion model"),
         "report": (_report, "rebuild the report of a run folder"),
     }
-    made = {}
+    parsers = {}
     for name, (build, text) in builders.items():
         description = f"{_TRAIN}\n\n{_DIFFUSION}" if name == "train" else f"{text[0].upper()}{text[1:]}."
-        made[name] = commands.add_parser(
+        parsers[name] = commands.add_parser(
             name, help=text, description=description, formatter_class=argparse.RawDescriptionHelpFormatter
         )
-        build(made[name])
-        made[name].add_argument("--json", action="store_true", help="write JSON to standard output, nothing else")
-    return parser, made
+        if name in argv:  # the others' options would cost an import of the accounting
+            build(parsers[name])
+        parsers[name].add_argument("--json", action="store_true", help="write JSON to standard output, nothing else")
+    return parser, parsers
 
 
 def _train(parser):
@@ -143,16 +142,14 @@ def _train(parser):
         help="hold out this part of the training rows to measure accuracy on; they are not in N, get no "
         "protection from epsilon, and take the place of the test part of the data set",
     )
-    add("--accountant", default="pld", choices=_ACCOUNTANTS, help="default: pld, the tight one")
-    add("--sampling", default="poisson", choices=_SAMPLERS, help=_SAMPLING)
-    add("--examples-per-person", type=int, default=1, metavar="K", help=_PERSON)
+    _sampled(parser, "--sampling")
     add(
         "--training-metrics",
         action="store_true",
         help="also log loss and accuracy on the private data: NOT private",
     )
     add("--radii", type=float, nargs="+", metavar="R", help="default: 0.1 0.5 1.0")
-    add("--seed", type=int, help="repeatable, but only private towards people who do not know it")
+    add("--seed", type=int, help="repeatable; epsilon then holds only against people who do not know the seed")
     add("--output", metavar="DIR", help="run folder, new or empty; default: runs/<dataset>-<time>")
     add("--overwrite", action="store_true", help="replace an earlier run in --output")
     add(
@@ -174,14 +171,19 @@ def _plan(parser):
     _sampled(parser)
 
 
-def _sampled(parser):
+def _sampled(parser, option="--sampler"):
+    from lipdp import accounting
+
     add = parser.add_argument
-    add("--accountant", default="pld", choices=_ACCOUNTANTS, help="default: pld, the tight one")
-    add("--sampler", default="poisson", choices=_SAMPLERS, help=_SAMPLING)
+    add("--accountant", default="pld", choices=accounting.names(), help="default: pld, the tight one")
+    add(option, default="poisson", choices=accounting.SAMPLERS, help=_SAMPLING)
     add("--examples-per-person", type=int, default=1, metavar="K", help=_PERSON)
 
 
 def _group(parser):
+    from lipdp import accounting
+
+    grouped = [name for name, scheme in accounting.SCHEMES.items() if scheme.group_relations]
     add = parser.add_argument
     add("sizes", type=int, nargs="+", metavar="K", help="group sizes")
     add("--noise-multiplier", type=float, required=True, help="noise over sensitivity")
@@ -190,8 +192,10 @@ def _group(parser):
     add("--sampling-probability", type=float, help="expected batch size / number of examples")
     add("--batch-size", type=int, help="instead, with --num-examples; fixed_size needs them")
     add("--num-examples", type=int, help="number of examples; for fixed_size those WITHOUT the group")
-    add("--sampler", default="poisson", choices=("poisson", "fixed_size", "shuffle", "fixed_order"), help=_SAMPLING)
-    add("--accountant", default="pld", choices=_ACCOUNTANTS, help="default: pld, which groups under sampling need")
+    add("--sampler", default="poisson", choices=grouped, help=_SAMPLING)
+    add(
+        "--accountant", default="pld", choices=accounting.names(), help="default: pld, which groups under sampling need"
+    )
 
 
 def _planning(parser):
@@ -199,7 +203,7 @@ def _planning(parser):
     add("--num-examples", type=int, required=True, help="number of training examples")
     add("--epsilon", type=float, help="the budget; give three of the next four, the fourth is found")
     add("--noise-multiplier", type=float, help="noise over sensitivity")
-    add("--epochs", type=int, help="passes over the data")
+    add("--epochs", type=int, help="of ceil(N / B) updates each")
     add("--batch-size", type=int, help="expected batch size")
     add("--delta", type=float, default=1e-5, help="default: 1e-5")
     _sampled(parser)

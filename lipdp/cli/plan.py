@@ -1,5 +1,6 @@
 """`lipdp plan`: any one of budget, noise, epochs and batch size from the others, with tables and plots."""
 
+import argparse
 import json
 import pathlib
 
@@ -8,7 +9,7 @@ from lipdp.cli import output
 from lipdp.report import numbers, planning
 
 
-def run(options, argv) -> None:
+def run(options: argparse.Namespace, argv: list[str]) -> None:
     """Writes the plan of `options`, and into `options.output` its plots."""
     shared = {
         "num_examples": options.num_examples,
@@ -17,8 +18,8 @@ def run(options, argv) -> None:
         "sampler": options.sampler,
         "examples_per_person": options.examples_per_person,
     }
-    given = {name: getattr(options, name) for name in accounting.planning.UNKNOWNS}
-    plan = accounting.solve(**shared, **given)
+    known = {name: getattr(options, name) for name in accounting.planning.UNKNOWNS}
+    plan = accounting.solve(**shared, **known)
     budget = options.epsilon or plan["epsilon"]
     tables = {"epochs": planning.epochs_table(plan, shared), "batch_sizes": planning.batch_table(plan, shared, budget)}
     signal = None if options.model is None else _signal(options.model, plan)
@@ -34,14 +35,14 @@ def _lines(plan, shared, tables, budget, signal, written):
     person = shared["examples_per_person"]
     whom = "" if person == 1 else f" for a person with at most {person} examples"
     yield (
-        f"epsilon {numbers.up(plan['epsilon'])} at delta {plan['delta']:g}{whom}: noise multiplier "
+        f"epsilon {numbers.epsilon(plan['epsilon'])} at delta {plan['delta']:g}{whom}: noise multiplier "
         f"{plan['noise_multiplier']:g}, {plan['epochs']} epochs ({plan['updates']} updates), expected batch size "
         f"{plan['batch_size']} of {shared['num_examples']} ({shared['sampler']}, {shared['accountant']})"
     )
     yield f"found: {plan['found'].replace('_', ' ')}"
     yield ""
     yield f"{'epochs':>10}  {'epsilon':>10}"
-    yield from (f"{epochs:>10}  {numbers.up(epsilon):>10}" for epochs, epsilon in tables["epochs"])
+    yield from (f"{epochs:>10}  {numbers.epsilon(epsilon):>10}" for epochs, epsilon in tables["epochs"])
     yield ""
     yield f"{'batch size':>10}  {'noise':>10}  for epsilon {budget:g} after {plan['epochs']} epochs"
     yield from (f"{size:>10}  {noise:>10.5g}" for size, noise in tables["batch_sizes"])
@@ -71,9 +72,9 @@ def _signal(path, plan) -> dict:
 
 
 def _write(folder: pathlib.Path, plan, shared, budget) -> list[str]:
-    made = planning.plots(plan, shared, budget)
+    files = planning.plots(plan, shared, budget)
     folder.mkdir(parents=True, exist_ok=True)
-    made["plan.json"] = json.dumps(output.finite({**shared, **plan}), indent=2, allow_nan=False) + "\n"
-    for name, text in made.items():
+    files["plan.json"] = json.dumps(output.finite({**shared, **plan}), indent=2, allow_nan=False) + "\n"
+    for name, text in files.items():
         (folder / name).write_text(text, encoding="utf-8")
-    return [str(folder / name) for name in made]
+    return [str(folder / name) for name in files]

@@ -4,10 +4,13 @@ import contextlib
 import os
 import sys
 import tempfile
+from collections.abc import Iterator
+
+from lipdp import _register
 
 
 @contextlib.contextmanager
-def stderr():
+def stderr() -> Iterator[None]:
     """Keeps what is written to file descriptor 2, from C++ as well, and shows it only when the block fails.
 
     TF_CPP_MIN_LOG_LEVEL does not reach the messages of TensorFlow's first import: they are written before its
@@ -34,7 +37,6 @@ def stderr():
 
 def load_keras() -> None:
     """Imports Keras, its backend and the classes that lipdp's model files name."""
-    if "lipdp.model" in sys.modules:
-        return
-    with stderr():
-        import lipdp.model  # noqa: F401
+    if "lipdp.model" not in sys.modules:
+        with stderr():
+            _register.register()

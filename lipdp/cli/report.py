@@ -1,10 +1,12 @@
-"""`lipdp report`: the report of a run folder, once more."""
+"""`lipdp report`: rebuilds the report of a run folder."""
+
+import argparse
 
 from lipdp import report
 from lipdp.cli import output
 
 
-def run(options, argv) -> None:
+def run(options: argparse.Namespace, argv: list[str]) -> None:
     """Rebuilds the reports of a run folder and writes its privacy statement."""
     path = report.render(options.run)
     content = report.read(options.run)

@@ -1,5 +1,6 @@
 """`lipdp sample`: images from a private diffusion model."""
 
+import argparse
 import pathlib
 
 import numpy as np
@@ -9,15 +10,15 @@ from lipdp.cli import certify, output
 from lipdp.report import folder as folders
 from lipdp.report import numbers
 
-_ENDINGS = (".npz", ".png")
+_FORMATS = (".npz", ".png")
 
 
-def run(options, argv) -> None:
+def run(options: argparse.Namespace, argv: list[str]) -> None:
     """Draws images and writes them as arrays or as one picture."""
     for name in ("num", "batch_size"):
         checks.integer(name, getattr(options, name), minimum=1)
     if options.seed is not None:
-        checks.integer("seed", options.seed, minimum=0)
+        checks.integer("seed", options.seed)
     target, path = pathlib.Path(options.output), pathlib.Path(options.run)
     _check_target(target, options.overwrite)
     if not path.exists():
@@ -30,7 +31,7 @@ def run(options, argv) -> None:
 
     if not isinstance(model, diffusion.DiffusionModel):
         raise ValueError(
-            f"The model draws nothing. Received: a {type(model).__name__} in {options.run}. Pass one that lipdp train "
+            f"Not a diffusion model. Received: a {type(model).__name__} in {options.run}. Pass one that lipdp train "
             "--task diffusion wrote."
         )
     labels = _labels(options, model.num_classes)
@@ -39,8 +40,7 @@ def run(options, argv) -> None:
         for key, default in (("sampler", "ddim"), ("steps", 50), ("guidance", 0.0))
     )
     checks.integer("steps", steps, minimum=2)
-    if not 0.0 <= guidance < np.inf:
-        raise ValueError(f"The guidance is out of range. Received: --guidance {guidance}. Pass a number of at least 0.")
+    checks.not_negative("guidance", guidance)
     drawn = model.sample(
         options.num,
         labels,
@@ -56,19 +56,23 @@ def run(options, argv) -> None:
         output.write_json({"output": str(target), "shape": drawn.shape, "sampler": name, "epsilon": epsilon})
         return
     output.write(
-        f"{options.num} images, {name} with {steps} steps, guidance {guidance:g}. They cost nothing beyond the "
-        f"epsilon {numbers.up(epsilon)} of the model.",
+        f"{options.num} images, {name} with {steps} steps, guidance {guidance:g}. They cost no privacy beyond the "
+        f"epsilon {numbers.epsilon(epsilon)} of the model.",
         f"Written to {target}",
     )
 
 
 def _check_target(target: pathlib.Path, overwrite: bool) -> None:
-    if target.suffix not in _ENDINGS:
-        raise ValueError(f"The ending says the format. Received: --output {target}. Pass a name in .npz or .png.")
+    if target.suffix not in _FORMATS:
+        raise ValueError(f"Unsupported file extension. Received: --output {target}. Use .npz or .png.")
     if target.exists() and (target.is_dir() or not overwrite):
-        raise FileExistsError(f"The output exists. Received: --output {target}. Pass another name, or --overwrite.")
+        raise FileExistsError(
+            f"The output already exists. Received: --output {target}. Pass another name, or --overwrite."
+        )
     if not target.parent.is_dir():
-        raise FileNotFoundError(f"The folder of the output does not exist. Received: --output {target}. Make it first.")
+        raise FileNotFoundError(
+            f"The folder of the output does not exist. Received: --output {target}. Create it first."
+        )
 
 
 def _labels(options, num_classes) -> np.ndarray | None:
@@ -76,13 +80,13 @@ def _labels(options, num_classes) -> np.ndarray | None:
         if options.labels is not None or options.guidance:
             raise ValueError("The model has no classes. Received: --labels or --guidance. Leave them out.")
         return None
-    given = options.labels if options.labels is not None else range(num_classes)
-    for label in given:
+    labels = options.labels if options.labels is not None else range(num_classes)
+    for label in labels:
         if not 0 <= label < num_classes:
             raise ValueError(
                 f"A label is out of range. Received: --labels {label}. The classes are 0 to {num_classes - 1}."
             )
-    return np.resize(np.asarray(given, "int32"), options.num)
+    return np.resize(np.asarray(labels, "int32"), options.num)
 
 
 def _write(target: pathlib.Path, drawn: np.ndarray, labels) -> None:
@@ -91,6 +95,6 @@ def _write(target: pathlib.Path, drawn: np.ndarray, labels) -> None:
 
         diffusion.image_grid(drawn, target, scale=0.4)
         return
-    # As `lipdp train --dataset` reads it.
+    # The format that `lipdp train --dataset` reads.
     pixels = np.rint((np.clip(drawn, -1.0, 1.0) + 1.0) * 127.5).astype("uint8")
     np.savez_compressed(target, x=pixels, **({} if labels is None else {"y": labels}))

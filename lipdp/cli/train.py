@@ -1,5 +1,6 @@
 """`lipdp train`: from a data set and a budget to a run folder."""
 
+import argparse
 import contextlib
 import dataclasses
 import datetime
@@ -8,11 +9,12 @@ import shlex
 import sys
 import time
 import warnings
+from typing import Any
 
 from lipdp import checks, data, report
+from lipdp.accounting import Sampling
 from lipdp.cli import diffusion, evaluation, output, quiet
 from lipdp.cli.versions import versions
-from lipdp.models import classifier
 from lipdp.privacy.plan import Plan
 from lipdp.report import numbers
 from lipdp.report.folder import MODEL, NOT_PRIVATE, SAMPLES
@@ -24,20 +26,20 @@ _ONLY = {
 }
 
 
-def run(options, argv) -> None:
-    """Trains, writes the run folder and says what came out."""
+def run(options: argparse.Namespace, argv: list[str]) -> None:
+    """Trains, writes the run folder and prints the outcome."""
     started, clock = datetime.datetime.now(), time.monotonic()
     _check(options)
     dataset = _dataset(options)
     generative = options.task == "diffusion"
-    recipe = diffusion.recipe(options, dataset) if generative else _recipe(options, dataset)
+    recipe: Any = diffusion.recipe(options, dataset) if generative else _recipe(options, dataset)
     updates = recipe.updates if generative else recipe.updates(dataset.num_examples)
     delta = _default_delta(dataset.num_examples) if options.delta is None else options.delta
     plan = _plan(options, recipe.batch_size, updates, dataset.num_examples, delta)
     folder = report.claim(options.output, dataset.name, options.overwrite)
     try:
         model, history = _fit(options, recipe, dataset, plan)
-        results = {"held_out": None, "bounds": []}
+        results: dict[str, Any] = {"held_out": None, "bounds": []}
         if not generative:
             results["bounds"] = output.finite(model.summary_bounds(print_fn=lambda text: None))
             if dataset.x_test is not None:
@@ -79,34 +81,32 @@ def _write(folder, model, written, recipe) -> None:
 
 
 def _check(options) -> None:
-    """Refuses what is wrong by itself, before anything slow begins."""
+    """Checks the options by themselves, before anything slow begins."""
     if options.epsilon is None and options.noise_multiplier is None:
         raise ValueError(
-            "It is not said how private the training must be. Received: neither --epsilon nor --noise-multiplier. Pass "
-            "--epsilon 2, say."
+            "No privacy budget given. Received: neither --epsilon nor --noise-multiplier. Pass --epsilon 2, for "
+            "example."
         )
     _check_task(options)
-    for name in ("epsilon", "noise_multiplier", "learning_rate", "input_norm", "clip_norm"):
-        if getattr(options, name) is not None:
-            checks.positive(name, getattr(options, name))
-    for name in ("epochs", "batch_size", "physical_batch_size", "multiplicity"):
-        if getattr(options, name) is not None:
-            checks.integer(name, getattr(options, name), minimum=1)
+    given = {name: value for name, value in vars(options).items() if value is not None}
+    for name, value in given.items():
+        if name in ("epsilon", "noise_multiplier", "learning_rate", "input_norm", "clip_norm"):
+            checks.positive(name, value)
+        if name in ("epochs", "batch_size", "physical_batch_size", "multiplicity"):
+            checks.integer(name, value, minimum=1)
     if options.delta is not None:
         checks.delta(options.delta)
     if options.seed is not None and not 0 <= options.seed <= _LARGEST_SEED:
-        raise ValueError(
-            f"The seed is out of range. Received: --seed {options.seed}. Pass a whole number from 0 to {_LARGEST_SEED}."
-        )
+        raise ValueError(f"`seed` must be an integer from 0 to {_LARGEST_SEED}. Received: seed={options.seed}.")
 
 
 def _check_task(options) -> None:
-    """Refuses options of the other task, and fills in the defaults of this one."""
+    """Refuses options of the other task, and sets the defaults of this one."""
     other = "classifier" if options.task == "diffusion" else "diffusion"
     for name in _ONLY[other]:
         if getattr(options, name) is not None:
             raise ValueError(
-                f"An option does not belong to the task. Received: --{name.replace('_', '-')} with --task "
+                f"An option of the other task. Received: --{name.replace('_', '-')} with --task "
                 f"{options.task}. It is for --task {other}; leave it out."
             )
     if options.task == "classifier":
@@ -122,16 +122,19 @@ def _dataset(options) -> data.Dataset:
     return dataset if options.validation_split is None else dataset.held_out(options.validation_split)
 
 
-def _recipe(options, dataset) -> classifier.Recipe:
-    recipe = classifier.recipe(
+def _recipe(options, dataset):
+    quiet.load_keras()
+    from lipdp.models import classifier
+
+    recipe = classifier.classifier_recipe(
         dataset.input_shape, dataset.num_classes, dataset.num_examples, options.epsilon, options.recipe
     )
-    given = {
+    overrides = {
         name: getattr(options, name)
         for name in ("epochs", "batch_size", "learning_rate", "input_norm")
         if getattr(options, name) is not None
     }
-    return dataclasses.replace(recipe, **given)
+    return dataclasses.replace(recipe, **overrides)
 
 
 def _default_delta(num_examples: int) -> float:
@@ -141,11 +144,8 @@ def _default_delta(num_examples: int) -> float:
 
 def _plan(options, batch_size: int, updates: int, num_examples: int, delta: float) -> Plan:
     """Returns the plan that `fit` will make, so that a wrong one ends before Keras is loaded."""
-    public = {"num_examples": num_examples, "batch_size": batch_size, "delta": delta}
-    public |= {"updates": updates, "accountant": options.accountant}
-    public |= {"sampler": options.sampling, "examples_per_person": options.examples_per_person}
-    if options.sampling == "truncated_poisson":  # as `fit` does
-        public["capacity"] = math.ceil(batch_size + 6.0 * math.sqrt(batch_size))
+    sampling = Sampling(options.sampling).bind(num_examples, batch_size, options.examples_per_person)
+    public = {"sampling": sampling, "updates": updates, "delta": delta, "accountant": options.accountant}
     if options.noise_multiplier is not None:
         return Plan(**public, noise_multiplier=options.noise_multiplier, epsilon=options.epsilon)
     with _status(options, "Calibrating the noise ..."):
@@ -166,7 +166,7 @@ def _fit(options, recipe, dataset, plan):
         prepare, physical = (lambda x: x), options.physical_batch_size
     held_out = None if dataset.x_test is None else (prepare(dataset.x_test), dataset.y_test)
     with warnings.catch_warnings():
-        # Said once already, when the plan was made here.
+        # The plan above has given this warning already.
         warnings.filterwarnings("ignore", message="delta is not below 1 / num_examples")
         history = model.fit(
             prepare(dataset.x_train),
@@ -180,7 +180,7 @@ def _fit(options, recipe, dataset, plan):
             delta=plan.delta,
             strategy=recipe.strategy(),
             accountant=options.accountant,
-            physical_batch_size=physical,
+            microbatch_size=physical,
             training_metrics=options.training_metrics,
             seed=options.seed,
             sampling=options.sampling,
@@ -235,19 +235,19 @@ def _tell(options, written, folder) -> None:
         return
     privacy = written.privacy
     lines = [
-        f"epsilon {numbers.up(privacy['epsilon'])} at delta {privacy['delta']:g} after {privacy['updates']} updates on "
-        f"{written.run['settings']['num_examples']} examples ({privacy['neighbouring_relation'].replace('_', ' ')}"
-        f"{_whom(privacy)}, {options.sampling.replace('_', ' ').replace('poisson', 'Poisson')} sampling, "
-        f"{options.accountant})"
+        f"epsilon {numbers.epsilon(privacy['epsilon'])} at delta {privacy['delta']:g} after {privacy['updates']} "
+        f"updates on {written.run['settings']['num_examples']} examples "
+        f"({privacy['neighboring_relation'].replace('_', ' ')}{_whom(privacy)}, "
+        f"{options.sampling.replace('_', ' ').replace('poisson', 'Poisson')} sampling, {options.accountant})"
     ]
     if options.task == "diffusion":
-        lines.append(f"Draw from it: lipdp sample {folder} --num 100 --output samples.png")
+        lines.append(f"Draw images: lipdp sample {folder} --num 100 --output samples.png")
     elif held_out is None:
-        lines.append("accuracy not measured: nothing was held out (--validation-split 0.2, say)")
+        lines.append("accuracy not measured: no examples were held out (try --validation-split 0.2)")
     else:
         lines += evaluation.lines(held_out)
     if options.training_metrics:
-        lines.append("Loss and accuracy on the training data were logged: NOT private, keep them to yourself.")
+        lines.append("Loss and accuracy on the training data were logged: NOT private, do not publish them.")
     files = ", ".join(sorted(path.name for path in folder.iterdir()))
     output.write(*lines, f"Written to {folder}: {files}")
 

@@ -1,4 +1,4 @@
-"""What a run needs to be repeated: the versions of everything that computes."""
+"""Versions of the packages that a run depends on."""
 
 import importlib.metadata
 import platform

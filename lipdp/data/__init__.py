@@ -1,9 +1,8 @@
 """Data sets as plain arrays: named ones, and the user's own files."""
 
-from lipdp.data.dataset import Dataset as Dataset
-from lipdp.data.load import NAMES as NAMES
-from lipdp.data.load import load as load
-from lipdp.data.ranges import read_ranges as read_ranges
-from lipdp.data.ranges import scale as scale
-from lipdp.data.text import imdb as imdb
-from lipdp.data.text import made_up_text as made_up_text
+from lipdp.data.dataset import Dataset
+from lipdp.data.load import NAMES, load
+from lipdp.data.ranges import read_ranges, scale
+from lipdp.data.text import imdb, made_up_text
+
+__all__ = ["Dataset", "NAMES", "imdb", "load", "made_up_text", "read_ranges", "scale"]

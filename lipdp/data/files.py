@@ -1,5 +1,6 @@
 """Arrays of the user's own, from a `.npz` file."""
 
+import pathlib
 import zipfile
 
 import numpy as np
@@ -9,7 +10,7 @@ from lipdp.data.dataset import Dataset, class_ids
 _KEYS = "Save x, y or x_train, y_train[, x_test, y_test] with numpy.savez."
 
 
-def read_npz(path, name: str | None = None) -> Dataset:
+def read_npz(path: pathlib.Path, name: str | None = None) -> Dataset:
     """Returns the data set in a `.npz` file.
 
     Args:

@@ -2,11 +2,12 @@
 
 import difflib
 import pathlib
+from collections.abc import Callable
 
 from lipdp.data import adbench, files, standard, table
 from lipdp.data.dataset import Dataset
 
-_LOADERS = {**standard.LOADERS, **adbench.LOADERS}
+_LOADERS: dict[str, Callable[[], Dataset]] = {**standard.LOADERS, **adbench.LOADERS}
 NAMES = tuple(_LOADERS)
 
 

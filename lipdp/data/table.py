@@ -2,13 +2,14 @@
 
 import csv
 import difflib
+import pathlib
 
 import numpy as np
 
 from lipdp.data.dataset import Dataset, class_ids
 
 
-def read_csv(path, label: str | None = None) -> Dataset:
+def read_csv(path: pathlib.Path, label: str | None = None) -> Dataset:
     """Returns the data set in a `.csv` file: a header, numeric features, one column of classes.
 
     Args:

@@ -1,29 +1,41 @@
 """Diffusion models: noise levels, networks, samplers, evaluation."""
 
-from lipdp.diffusion.denoisers import EDM as EDM
-from lipdp.diffusion.denoisers import VE as VE
-from lipdp.diffusion.denoisers import VP as VP
-from lipdp.diffusion.denoisers import Denoiser as Denoiser
-from lipdp.diffusion.denoisers import VPrediction as VPrediction
-from lipdp.diffusion.denoisers import importance as importance
-from lipdp.diffusion.evaluate import classifier_features as classifier_features
-from lipdp.diffusion.evaluate import downstream_accuracy as downstream_accuracy
-from lipdp.diffusion.evaluate import frechet_distance as frechet_distance
-from lipdp.diffusion.evaluate import inception_distance as inception_distance
-from lipdp.diffusion.model import DiffusionModel as DiffusionModel
-from lipdp.diffusion.noising import DenoisingLoss as DenoisingLoss
-from lipdp.diffusion.noising import Noising as Noising
-from lipdp.diffusion.noisy import NoisyBatches as NoisyBatches
-from lipdp.diffusion.pictures import image_grid as image_grid
-from lipdp.diffusion.pictures import nearest_neighbours as nearest_neighbours
-from lipdp.diffusion.pictures import neighbour_panel as neighbour_panel
-from lipdp.diffusion.recipes import Recipe as Recipe
-from lipdp.diffusion.recipes import make_sampler as make_sampler
-from lipdp.diffusion.recipes import recipe as recipe
-from lipdp.diffusion.samplers import DDIM as DDIM
-from lipdp.diffusion.samplers import Churn as Churn
-from lipdp.diffusion.samplers import Sampler as Sampler
-from lipdp.diffusion.samplers import generate as generate
-from lipdp.diffusion.samplers import sample as sample
-from lipdp.diffusion.unet import preset as preset
-from lipdp.diffusion.unet import unet as unet
+from lipdp.diffusion.denoisers import EDM, VE, VP, Denoiser, VPrediction, importance
+from lipdp.diffusion.evaluate import classifier_features, downstream_accuracy, frechet_distance, inception_distance
+from lipdp.diffusion.model import DiffusionModel
+from lipdp.diffusion.noising import DenoisingLoss, Noising
+from lipdp.diffusion.noisy import NoisyBatches
+from lipdp.diffusion.pictures import image_grid, nearest_neighbours, neighbour_panel
+from lipdp.diffusion.recipes import Recipe, make_sampler, recipe
+from lipdp.diffusion.samplers import DDIM, Churn, Sampler, generate, sample
+from lipdp.diffusion.unet import preset, unet
+
+__all__ = [
+    "Churn",
+    "DDIM",
+    "Denoiser",
+    "DenoisingLoss",
+    "DiffusionModel",
+    "EDM",
+    "Noising",
+    "NoisyBatches",
+    "Recipe",
+    "Sampler",
+    "VE",
+    "VP",
+    "VPrediction",
+    "classifier_features",
+    "downstream_accuracy",
+    "frechet_distance",
+    "generate",
+    "image_grid",
+    "importance",
+    "inception_distance",
+    "make_sampler",
+    "nearest_neighbours",
+    "neighbour_panel",
+    "preset",
+    "recipe",
+    "sample",
+    "unet",
+]

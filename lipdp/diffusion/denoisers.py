@@ -1,6 +1,8 @@
 """Denoisers: what the output of a network means at each noise level, and at which levels it is trained."""
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import keras
 import numpy as np
@@ -25,11 +27,11 @@ class Denoiser:
     Source: Karras et al. 2022, table 1; Dockhorn et al. 2023, table 7.
     """
 
-    def scalings(self, sigma) -> tuple:
+    def scalings(self, sigma: Any) -> tuple:
         """Returns `(c_skip, c_out, c_in, c_noise)`, each of the shape of `sigma`."""
         raise NotImplementedError
 
-    def target(self, x, noise, sigma):
+    def target(self, x: Any, noise: Any, sigma: Any) -> Any:
         """Returns `(x - c_skip (x + sigma noise)) / c_out`, what F should give, without cancellation.
 
         Args:
@@ -39,19 +41,19 @@ class Denoiser:
         """
         raise NotImplementedError
 
-    def sigma(self, u):
+    def sigma(self, u: Any) -> Any:
         """Returns the noise levels of training at the quantiles `u`, uniform in [0, 1)."""
         raise NotImplementedError
 
-    def density(self, sigma) -> np.ndarray:
+    def density(self, sigma: np.ndarray) -> np.ndarray:
         """Returns the density of the natural logarithm of the noise levels of training, at `sigma`."""
         raise NotImplementedError
 
-    def weight(self, sigma):
+    def weight(self, sigma: Any) -> Any:
         """Returns the weight of the squared error of D at `sigma`, `1 / c_out^2`."""
         return 1.0 / ops.square(self.scalings(sigma)[1])
 
-    def training_pair(self, x, noise, u):
+    def training_pair(self, x: Any, noise: Any, u: Any) -> tuple[Any, Any, Any]:
         """Returns `(network_input, c_noise, target)` of a regression step.
 
         Args:
@@ -67,7 +69,15 @@ class Denoiser:
         wide, c_in = _wide(sigma, x), _wide(c_in, x)
         return c_in * (x + wide * noise), c_noise, self.target(x, noise, wide)
 
-    def denoise(self, network, x, sigma, labels=None, guidance: float = 0.0, no_label: int | None = None):
+    def denoise(
+        self,
+        network: Callable,
+        x: Any,
+        sigma: Any,
+        labels: Any = None,
+        guidance: float = 0.0,
+        no_label: int | None = None,
+    ) -> Any:
         """Returns the estimate D(x; sigma) of the clean examples.
 
         Args:
@@ -103,7 +113,7 @@ class Denoiser:
         raise NotImplementedError
 
     @classmethod
-    def from_config(cls, config: dict):
+    def from_config(cls, config: dict) -> "Denoiser":
         return cls(**config)
 
 
@@ -123,27 +133,27 @@ class EDM(Denoiser):
         (0.5, 0.3536, 1.4142, -0.1733)
     """
 
-    def __init__(self, sigma_data=SIGMA_DATA, p_mean=-1.2, p_std=1.2):
+    def __init__(self, sigma_data: Any = SIGMA_DATA, p_mean: float = -1.2, p_std: float = 1.2):
         self.sigma_data = _positive("sigma_data", sigma_data)
         self.p_mean, self.p_std = float(p_mean), _positive("p_std", p_std)
 
-    def scalings(self, sigma):
+    def scalings(self, sigma: Any) -> tuple[Any, Any, Any, Any]:
         total = sigma**2 + self.sigma_data**2
         root = ops.sqrt(total)
         return self.sigma_data**2 / total, sigma * self.sigma_data / root, 1.0 / root, ops.log(sigma) / 4.0
 
-    def target(self, x, noise, sigma):
+    def target(self, x: Any, noise: Any, sigma: Any) -> Any:
         return (x * sigma / self.sigma_data - self.sigma_data * noise) / ops.sqrt(sigma**2 + self.sigma_data**2)
 
-    def sigma(self, u):
+    def sigma(self, u: Any) -> Any:
         u = ops.clip(u, _SMALLEST, 1.0 - _SMALLEST)
         return ops.exp(self.p_mean + self.p_std * math.sqrt(2.0) * ops.erfinv(2.0 * u - 1.0))
 
-    def density(self, sigma):
+    def density(self, sigma: np.ndarray) -> np.ndarray:
         z = (np.log(sigma) - self.p_mean) / self.p_std
         return np.exp(-(z**2) / 2.0) / (self.p_std * math.sqrt(2.0 * math.pi))
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {"sigma_data": self.sigma_data, "p_mean": self.p_mean, "p_std": self.p_std}
 
 
@@ -158,7 +168,7 @@ class VPrediction(Denoiser):
         log_snr_max: highest `-2 ln(sigma)` of training, above `log_snr_min`.
     """
 
-    def __init__(self, log_snr_min=-9.0, log_snr_max=13.0):
+    def __init__(self, log_snr_min: float = -9.0, log_snr_max: float = 13.0):
         if not log_snr_min < log_snr_max:
             raise ValueError(
                 "`log_snr_min` must be below `log_snr_max`. Received: "
@@ -169,23 +179,23 @@ class VPrediction(Denoiser):
             2.0 / math.pi * math.atan(math.exp(-snr / 2.0)) for snr in (self.log_snr_max, self.log_snr_min)
         )
 
-    def scalings(self, sigma):
+    def scalings(self, sigma: Any) -> tuple[Any, Any, Any, Any]:
         total = sigma**2 + 1.0
         root = ops.sqrt(total)
         return 1.0 / total, sigma / root, 1.0 / root, 2.0 / math.pi * ops.arctan(sigma)
 
-    def target(self, x, noise, sigma):
+    def target(self, x: Any, noise: Any, sigma: Any) -> Any:
         return (x * sigma - noise) / ops.sqrt(sigma**2 + 1.0)
 
-    def sigma(self, u):
+    def sigma(self, u: Any) -> Any:
         return ops.tan(math.pi / 2.0 * (self.eps_min + (self.eps_max - self.eps_min) * u))
 
-    def density(self, sigma):
+    def density(self, sigma: np.ndarray) -> np.ndarray:
         t = 2.0 / math.pi * np.arctan(sigma)
         slope = math.pi / 2.0 * (1.0 + np.square(sigma)) / sigma
         return _inside(t, self.eps_min, self.eps_max) / (slope * (self.eps_max - self.eps_min))
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {"log_snr_min": self.log_snr_min, "log_snr_max": self.log_snr_max}
 
 
@@ -200,7 +210,7 @@ class VP(Denoiser):
         num_steps: number of times M that c_noise counts in, above 1.
     """
 
-    def __init__(self, beta_d=19.9, beta_min=0.1, epsilon=1e-5, num_steps=1000):
+    def __init__(self, beta_d: float = 19.9, beta_min: float = 0.1, epsilon: float = 1e-5, num_steps: int = 1000):
         self.beta_d, self.beta_min = _positive("beta_d", beta_d), _positive("beta_min", beta_min)
         self.epsilon = _positive("epsilon", epsilon)
         if self.epsilon >= 1.0:
@@ -209,26 +219,26 @@ class VP(Denoiser):
             raise ValueError(f"`num_steps` must be an integer above 1. Received: num_steps={num_steps!r}.")
         self.num_steps = int(num_steps)
 
-    def scalings(self, sigma):
+    def scalings(self, sigma: Any) -> tuple[Any, Any, Any, Any]:
         # Both forms of ln(1 + sigma^2) and of the root avoid cancellation at small levels.
         growth = ops.log1p(ops.square(sigma))
         time = 2.0 * growth / (self.beta_min + ops.sqrt(self.beta_min**2 + 2.0 * self.beta_d * growth))
         return ops.ones_like(sigma), -sigma, 1.0 / ops.sqrt(sigma**2 + 1.0), (self.num_steps - 1) * time
 
-    def target(self, x, noise, sigma):
+    def target(self, x: Any, noise: Any, sigma: Any) -> Any:
         return noise + ops.zeros_like(x * sigma)
 
-    def sigma(self, u):
+    def sigma(self, u: Any) -> Any:
         t = self.epsilon + (1.0 - self.epsilon) * u
         return ops.sqrt(ops.expm1(0.5 * self.beta_d * t**2 + self.beta_min * t))
 
-    def density(self, sigma):
+    def density(self, sigma: np.ndarray) -> np.ndarray:
         square = np.square(sigma)
         t = (np.sqrt(self.beta_min**2 + 2.0 * self.beta_d * np.log1p(square)) - self.beta_min) / self.beta_d
         slope = (square + 1.0) * (self.beta_d * t + self.beta_min) / (2.0 * square)
         return _inside(t, self.epsilon, 1.0) / (slope * (1.0 - self.epsilon))
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         rates = {"beta_d": self.beta_d, "beta_min": self.beta_min}
         return {**rates, "epsilon": self.epsilon, "num_steps": self.num_steps}
 
@@ -242,36 +252,36 @@ class VE(Denoiser):
         sigma_max: highest noise level of training, above `sigma_min`.
     """
 
-    def __init__(self, sigma_min=0.002, sigma_max=80.0):
+    def __init__(self, sigma_min: float = 0.002, sigma_max: float = 80.0):
         self.sigma_min, self.sigma_max = _positive("sigma_min", sigma_min), _positive("sigma_max", sigma_max)
         if not self.sigma_min < self.sigma_max:
             raise ValueError(
                 f"`sigma_min` must be below `sigma_max`. Received: sigma_min={sigma_min!r}, sigma_max={sigma_max!r}."
             )
 
-    def scalings(self, sigma):
+    def scalings(self, sigma: Any) -> tuple[Any, Any, Any, Any]:
         one = ops.ones_like(sigma)
         return one, 1.0 * sigma, one, ops.log(sigma / 2.0)
 
-    def target(self, x, noise, sigma):
+    def target(self, x: Any, noise: Any, sigma: Any) -> Any:
         return -noise + ops.zeros_like(x * sigma)
 
-    def sigma(self, u):
+    def sigma(self, u: Any) -> Any:
         low, high = math.log(self.sigma_min), math.log(self.sigma_max)
         return ops.exp(low + (high - low) * u)
 
-    def density(self, sigma):
+    def density(self, sigma: np.ndarray) -> np.ndarray:
         log_sigma, low, high = np.log(sigma), math.log(self.sigma_min), math.log(self.sigma_max)
         return _inside(log_sigma, low, high) / (high - low)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {"sigma_min": self.sigma_min, "sigma_max": self.sigma_max}
 
 
 DENOISERS = {"edm": EDM, "v": VPrediction, "vp": VP, "ve": VE}
 
 
-def get(identifier) -> Denoiser:
+def get(identifier: str | Denoiser) -> Denoiser:
     """A denoiser from its name (`"edm"`, `"v"`, `"vp"`, `"ve"`) or itself."""
     if isinstance(identifier, Denoiser):
         return identifier
@@ -282,7 +292,7 @@ def get(identifier) -> Denoiser:
     )
 
 
-def importance(denoiser: Denoiser, sigma, reference: Denoiser | None = None) -> np.ndarray:
+def importance(denoiser: Denoiser, sigma: np.ndarray, reference: Denoiser | None = None) -> np.ndarray:
     """Returns `p(s) weight(s) / weight_reference(s)`: which noise levels a configuration stresses.
 
     With the ratio of the weights the loss of one configuration is, level by level, that of the reference, so the

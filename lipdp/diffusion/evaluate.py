@@ -2,16 +2,23 @@
 
 import pathlib
 import warnings
+from collections.abc import Callable, Sequence
 
 import keras
 import numpy as np
+from numpy.typing import ArrayLike
 
 _ADAM_RATE = 3e-4
 # Below this side the third convolution of the paper's network has nothing left to see without padding.
 _SMALLEST_VALID = 20
 
 
-def frechet_distance(real, synthetic, features=None, batch_size: int = 256) -> float:
+def frechet_distance(
+    real: ArrayLike,
+    synthetic: ArrayLike,
+    features: Callable[[np.ndarray], np.ndarray] | None = None,
+    batch_size: int = 256,
+) -> float:
     """Returns the squared Frechet distance between normal laws fitted to features of two sets.
 
     `|m1 - m2|^2 + tr(C1 + C2 - 2 (C1 C2)^(1/2))`. It is NOT the "FID" of the literature, whose features come from one
@@ -49,7 +56,9 @@ def frechet_distance(real, synthetic, features=None, batch_size: int = 256) -> f
     return float(max(difference @ difference + np.trace(first) + np.trace(second) - 2.0 * cross, 0.0))
 
 
-def inception_distance(real, synthetic, weights, batch_size: int = 64) -> float:
+def inception_distance(
+    real: ArrayLike, synthetic: ArrayLike, weights: str | pathlib.Path, batch_size: int = 64
+) -> float:
     """Returns the Frechet distance on features of an Inception-v3 network whose weights the user has.
 
     Images are resized to 299 x 299 and grey ones repeated in three channels; features are the 2048 averages behind
@@ -102,7 +111,7 @@ def _inception(weights):
     return features
 
 
-def classifier_features(x, y, num_classes: int, epochs: int = 5, seed: int = 0) -> keras.Model:
+def classifier_features(x: np.ndarray, y: np.ndarray, num_classes: int, epochs: int = 5, seed: int = 0) -> keras.Model:
     """Returns the features of a convolutional classifier trained here, the input of its last layer.
 
     Args:
@@ -124,11 +133,11 @@ def classifier_features(x, y, num_classes: int, epochs: int = 5, seed: int = 0) 
 
 
 def downstream_accuracy(
-    synthetic,
-    synthetic_labels,
-    real,
-    real_labels,
-    classifiers=("logistic_regression", "mlp", "cnn"),
+    synthetic: ArrayLike,
+    synthetic_labels: ArrayLike,
+    real: ArrayLike,
+    real_labels: ArrayLike,
+    classifiers: Sequence[str] = ("logistic_regression", "mlp", "cnn"),
     num_classes: int | None = None,
     epochs: int = 50,
     batch_size: int = 128,
@@ -196,7 +205,7 @@ def downstream_accuracy(
     return accuracies
 
 
-def classifier(name: str, image_shape, num_classes: int) -> keras.Model:
+def classifier(name: str, image_shape: tuple[int, ...], num_classes: int) -> keras.Model:
     """Returns an untrained classifier of the paper's protocol: images in [-1, 1] to logits.
 
     Args:

@@ -1,7 +1,11 @@
 """Diffusion models that train with differential privacy."""
 
+import dataclasses
+from typing import Any
+
 import keras
 import numpy as np
+from numpy.typing import ArrayLike
 
 from lipdp import strategies
 from lipdp.diffusion import denoisers, samplers
@@ -43,12 +47,12 @@ class DiffusionModel(DP_Model):
     def __init__(
         self,
         network: keras.Model,
-        denoiser="edm",
+        denoiser: Any = "edm",
         num_classes: int | None = None,
         noise_multiplicity: int = 1,
         label_dropout: float = 0.1,
         average: float = 0.999,
-        **kwargs,
+        **kwargs: Any,
     ):
         if len(network.inputs) != (2 if num_classes is None else 3):
             raise ValueError(
@@ -73,7 +77,7 @@ class DiffusionModel(DP_Model):
         # Past Keras' attribute tracking: host arrays, saved beside the ledger.
         object.__setattr__(self, "_averaged", None)
 
-    def compile(self, optimizer="adam", loss=None, **kwargs):
+    def compile(self, optimizer: Any = "adam", loss: Any = None, **kwargs: Any) -> None:
         """Configures the model; the loss is the denoiser's.
 
         Args:
@@ -85,7 +89,17 @@ class DiffusionModel(DP_Model):
             raise ValueError(f"The loss of a diffusion model is its denoiser's. Received: loss={loss!r}. Leave it out.")
         super().compile(optimizer, loss=DenoisingLoss(), **kwargs)
 
-    def fit(self, x, y=None, *, strategy="dpsgd", validation_data=None, callbacks=None, seed=None, **kwargs):
+    def fit(
+        self,
+        x: ArrayLike,
+        y: ArrayLike | None = None,
+        *,
+        strategy: Any = "dpsgd",
+        validation_data: tuple | None = None,
+        callbacks: list | None = None,
+        seed: int | None = None,
+        **kwargs: Any,
+    ) -> keras.callbacks.History:
         """Trains with differential privacy; see `DP_Model.fit` for the other arguments.
 
         Args:
@@ -96,7 +110,7 @@ class DiffusionModel(DP_Model):
             validation_data: `(x, y)`, or `(x,)` without classes.
             callbacks: as in Keras.
             seed: see `DP_Model.fit`.
-            **kwargs: `epochs`, `batch_size`, `epsilon`, `delta`, `physical_batch_size`, ...
+            **kwargs: `epochs`, `batch_size`, `epsilon`, `delta`, `microbatch_size`, ...
 
         Returns:
             A `History`.
@@ -122,8 +136,8 @@ class DiffusionModel(DP_Model):
     def sample(
         self,
         num_samples: int,
-        labels=None,
-        sampler="ddim",
+        labels: np.ndarray | None = None,
+        sampler: Any = "ddim",
         guidance: float = 0.0,
         batch_size: int = 256,
         seed: int | None = None,
@@ -163,7 +177,7 @@ class DiffusionModel(DP_Model):
             variable.assign(value)
         return network
 
-    def save_own_variables(self, store):
+    def save_own_variables(self, store: dict[str, Any]) -> None:
         super().save_own_variables(store)
         for i, value in enumerate(self._averaged or ()):
             store[f"average_{i}"] = value
@@ -171,7 +185,7 @@ class DiffusionModel(DP_Model):
             # Files of other runs hold no key, see `Noising`.
             store["noising"] = self.noising.seeds.state.numpy()
 
-    def load_own_variables(self, store):
+    def load_own_variables(self, store: dict[str, Any]) -> None:
         names = [key for key in store.keys() if key.startswith("average_")]
         averaged = [np.asarray(store[f"average_{i}"]) for i in range(len(names))]
         key_of_noise = np.asarray(store["noising"]) if "noising" in store.keys() else None
@@ -181,7 +195,7 @@ class DiffusionModel(DP_Model):
             self.noising.seeds.state.assign(key_of_noise)
         object.__setattr__(self, "_averaged", averaged or None)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {
             "network": keras.saving.serialize_keras_object(self.network),
             "denoiser": keras.saving.serialize_keras_object(self.denoiser),
@@ -193,7 +207,7 @@ class DiffusionModel(DP_Model):
         }
 
     @classmethod
-    def from_config(cls, config, custom_objects=None):
+    def from_config(cls, config: dict[str, Any], custom_objects: dict[str, Any] | None = None) -> "DiffusionModel":
         config = dict(config)
         for key in ("network", "denoiser"):
             config[key] = keras.saving.deserialize_keras_object(config[key], custom_objects)
@@ -206,13 +220,18 @@ class DiffusionModel(DP_Model):
                 f"A diffusion model needs a strategy that clips. Received: strategy={strategy.name!r}. Use 'dpsgd', "
                 "'adaclip' or an object of lipdp.strategies."
             )
-        config = strategy.get_config()
-        if config["augmentation"] is not None or config["views"] not in (1, self.noise_multiplicity):
+        if not isinstance(strategy, strategies.PerExample):
+            raise ValueError(
+                f"Strategy {strategy.name!r} remembers gradient norms, which here change with the noise of a copy. "
+                "Use 'dpsgd', 'adaclip' or an object of lipdp.strategies that clips."
+            )
+        copies, augmentation = strategy.augmentation_multiplicity, strategy.augmentation
+        if augmentation is not None or copies not in (1, self.noise_multiplicity):
             raise ValueError(
                 "The copies of an example differ by their noise: set `noise_multiplicity` on the model. Received: "
-                f"views={config['views']!r}, augmentation={config['augmentation']!r}."
+                f"augmentation_multiplicity={copies!r}, augmentation={augmentation!r}."
             )
-        return type(strategy).from_config({**config, "views": self.noise_multiplicity})
+        return dataclasses.replace(strategy, augmentation_multiplicity=self.noise_multiplicity)
 
     def _data(self, x, y=None):
         """What the model takes: `x` or `(x, labels)`, and labels that nobody looks at."""

@@ -1,5 +1,7 @@
 """The layer and the loss that turn a network into something that trains on clean examples."""
 
+from typing import Any
+
 import keras
 import numpy as np
 from keras import ops
@@ -43,7 +45,9 @@ class Noising(keras.layers.Layer):
     # The state for the next call is fresh at each `fit`, see `DiffusionModel`: masks of a past run stay unknown.
     secret_seeds = True
 
-    def __init__(self, denoiser="edm", num_classes: int | None = None, label_dropout: float = 0.1, **kwargs):
+    def __init__(
+        self, denoiser: Any = "edm", num_classes: int | None = None, label_dropout: float = 0.1, **kwargs: Any
+    ):
         super().__init__(**kwargs)
         if isinstance(denoiser, dict):
             denoiser = keras.saving.deserialize_keras_object(denoiser)
@@ -53,7 +57,7 @@ class Noising(keras.layers.Layer):
         self.seeds = _Ratchet()
         self.seeds.reseed(None)
 
-    def call(self, inputs):
+    def call(self, inputs: Any) -> Any:
         x, labels = (inputs, None) if self.num_classes is None else inputs
         rows = ops.shape(x)[0]
         u = keras.random.uniform((rows,), seed=self.seeds)
@@ -65,7 +69,7 @@ class Noising(keras.layers.Layer):
         labels = ops.where(dropped, self.num_classes, ops.cast(labels, "int32"))
         return (*outputs, labels)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
             "denoiser": keras.saving.serialize_keras_object(self.denoiser),
@@ -78,8 +82,8 @@ class Noising(keras.layers.Layer):
 class DenoisingLoss(keras.losses.Loss):
     """Mean square of the model's output, which is already the error; labels are not looked at."""
 
-    def __init__(self, name="denoising_loss", reduction="sum_over_batch_size", dtype=None):
+    def __init__(self, name: str = "denoising_loss", reduction: str = "sum_over_batch_size", dtype: Any = None):
         super().__init__(name=name, reduction=reduction, dtype=dtype)
 
-    def call(self, y_true, y_pred):
+    def call(self, y_true: Any, y_pred: Any) -> Any:
         return ops.mean(ops.square(y_pred), axis=tuple(range(1, len(y_pred.shape))))

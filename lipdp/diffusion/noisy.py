@@ -1,5 +1,7 @@
 """Batches for training a denoiser without privacy, as the plain regression that it is."""
 
+from typing import Any
+
 import keras
 import numpy as np
 from keras import ops
@@ -35,14 +37,14 @@ class NoisyBatches(keras.utils.PyDataset):
 
     def __init__(
         self,
-        x,
-        labels=None,
-        denoiser="edm",
+        x: np.ndarray,
+        labels: np.ndarray | None = None,
+        denoiser: Any = "edm",
         batch_size: int = 256,
         label_dropout: float = 0.0,
         no_label: int | None = None,
         seed: int | None = None,
-        **kwargs,
+        **kwargs: Any,
     ):
         super().__init__(**kwargs)
         if labels is not None and len(labels) != len(x):
@@ -74,6 +76,6 @@ class NoisyBatches(keras.utils.PyDataset):
         dropped = rng.random(len(rows)) < self.label_dropout
         return (x, c_noise, np.where(dropped, self.no_label or 0, self.labels[rows]).astype("int32")), target
 
-    def on_epoch_end(self):
+    def on_epoch_end(self) -> None:
         self._words = [int(word) for word in self._seeds.spawn(1)[0].generate_state(4)]
         self._order = np.random.default_rng(self._words).permutation(len(self.x))

@@ -1,11 +1,19 @@
 """Pictures of samples: image grids, and each sample beside its nearest training examples."""
 
 import pathlib
+from collections.abc import Callable, Sequence
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 
-def nearest_neighbours(synthetic, real, k: int = 5, features=None, batch_size: int = 256):
+def nearest_neighbours(
+    synthetic: np.ndarray,
+    real: np.ndarray,
+    k: int = 5,
+    features: Callable[[np.ndarray], np.ndarray] | None = None,
+    batch_size: int = 256,
+) -> tuple[np.ndarray, np.ndarray]:
     """Returns the k nearest real examples of each synthetic one, in the L2 norm.
 
     Args:
@@ -46,7 +54,13 @@ def nearest_neighbours(synthetic, real, k: int = 5, features=None, batch_size: i
     return np.concatenate(indices), np.concatenate(distances)
 
 
-def image_grid(images, path, columns: int = 10, titles=None, scale: float = 0.6) -> pathlib.Path:
+def image_grid(
+    images: ArrayLike,
+    path: str | pathlib.Path,
+    columns: int = 10,
+    titles: Sequence[str] | None = None,
+    scale: float = 0.6,
+) -> pathlib.Path:
     """Writes images as one picture.
 
     Args:
@@ -86,7 +100,13 @@ def image_grid(images, path, columns: int = 10, titles=None, scale: float = 0.6)
     return path
 
 
-def neighbour_panel(synthetic, real, path, k: int = 5, features=None) -> pathlib.Path:
+def neighbour_panel(
+    synthetic: np.ndarray,
+    real: np.ndarray,
+    path: str | pathlib.Path,
+    k: int = 5,
+    features: Callable[[np.ndarray], np.ndarray] | None = None,
+) -> pathlib.Path:
     """Writes each synthetic image beside its k nearest real ones: a model that copies shows at a glance.
 
     Args:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from typing import Any
 
 import keras
 import numpy as np
@@ -68,7 +69,7 @@ class Recipe:
     steps: int = 50
     guidance: float = 0.0
 
-    def images(self, x) -> np.ndarray:
+    def images(self, x: np.ndarray) -> np.ndarray:
         """Returns images in [0, 1] as the model takes them: in [-1, 1], of half the side where it is half.
 
         Each depends on its own image only.
@@ -93,7 +94,13 @@ class Recipe:
         """Returns the compiled model, with fresh weights."""
         if self.network == "small":
             patch = 2 if min(self.image_shape[:2]) >= _SMALL_SIDE else 1
-            options = {"channels": 16, "multipliers": (1, 2), "blocks": 1, "slim": True, "patch_size": patch}
+            options: dict[str, Any] = {
+                "channels": 16,
+                "multipliers": (1, 2),
+                "blocks": 1,
+                "slim": True,
+                "patch_size": patch,
+            }
             network = unet(self.image_shape, self.num_classes, name="small", **options)
         else:
             network = preset(self.network, self.num_classes)
@@ -129,7 +136,12 @@ class Recipe:
 
 
 def recipe(
-    image_shape, num_classes: int, num_examples: int, network: str | None = None, epochs: int | None = None, **changes
+    image_shape: tuple[int, int, int],
+    num_classes: int,
+    num_examples: int,
+    network: str | None = None,
+    epochs: int | None = None,
+    **changes: Any,
 ) -> Recipe:
     """Returns the default settings for images of one shape.
 
@@ -161,7 +173,7 @@ def recipe(
         raise ValueError(f"Unknown preset. Received: {network!r}. Use one of {['small', *sorted(PRESETS)]}.")
     if network != "small":
         image_shape = PRESETS[network]["image_shape"]
-    settings = {"batch_size": max(1, min(2048, num_examples // 4)), **_OWN.get(network, {})}
+    settings: dict[str, Any] = {"batch_size": max(1, min(2048, num_examples // 4)), **_OWN.get(network, {})}
     settings |= {name: value for name, value in changes.items() if value is not None}
     per_epoch = math.ceil(num_examples / settings["batch_size"])
     if epochs is not None:

@@ -1,6 +1,8 @@
 """Samplers: from noise to data, given a denoiser."""
 
 import math
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import keras
 import numpy as np
@@ -49,7 +51,7 @@ class Sampler:
         """Returns what each step needs to know, `(N, k)` numbers; the last row is the step to noise level 0."""
         raise NotImplementedError
 
-    def step(self, denoise, x, coefficients, noise):
+    def step(self, denoise: Callable, x: Any, coefficients: Any, noise: Any) -> Any:
         """Returns the examples at the next noise level.
 
         Args:
@@ -60,7 +62,7 @@ class Sampler:
         """
         raise NotImplementedError
 
-    def finish(self, denoise, x, coefficients, noise):
+    def finish(self, denoise: Callable, x: Any, coefficients: Any, noise: Any) -> Any:
         """Returns the clean examples, from the lowest noise level."""
         return denoise(x, coefficients[0])
 
@@ -68,7 +70,7 @@ class Sampler:
         return {"steps": self.steps, "rho": self.rho, "sigma_min": self.sigma_min, "sigma_max": self.sigma_max}
 
     @classmethod
-    def from_config(cls, config: dict):
+    def from_config(cls, config: dict) -> "Sampler":
         return cls(**config)
 
 
@@ -89,24 +91,26 @@ class DDIM(Sampler):
     Source: Song et al. 2021, *Denoising diffusion implicit models*, in terms of noise levels.
     """
 
-    def __init__(self, steps=50, eta=0.0, rho=7.0, sigma_min=0.002, sigma_max=80.0):
+    def __init__(
+        self, steps: int = 50, eta: float = 0.0, rho: float = 7.0, sigma_min: float = 0.002, sigma_max: float = 80.0
+    ):
         super().__init__(steps, rho, sigma_min, sigma_max)
         if not 0.0 <= eta <= 1.0:
             raise ValueError(f"`eta` must be between 0 and 1. Received: eta={eta!r}.")
         self.eta = float(eta)
 
-    def coefficients(self):
+    def coefficients(self) -> np.ndarray:
         s = self.levels()
         t = np.append(s[1:], 0.0)
         up = self.eta * t * np.sqrt(1.0 - np.square(t / s))
         return np.stack([s, np.sqrt(np.square(t) - np.square(up)) / s, up], axis=1)
 
-    def step(self, denoise, x, coefficients, noise):
+    def step(self, denoise: Callable, x: Any, coefficients: Any, noise: Any) -> Any:
         clean = denoise(x, coefficients[0])
         x = clean + coefficients[1] * (x - clean)
         return x + coefficients[2] * noise() if self.eta else x
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "eta": self.eta}
 
 
@@ -130,14 +134,14 @@ class Churn(Sampler):
 
     def __init__(
         self,
-        steps=50,
-        s_churn=0.0,
-        s_min=0.0,
-        s_max=math.inf,
-        s_noise=1.0,
-        rho=7.0,
-        sigma_min=0.002,
-        sigma_max=80.0,
+        steps: int = 50,
+        s_churn: float = 0.0,
+        s_min: float = 0.0,
+        s_max: Any = math.inf,
+        s_noise: float = 1.0,
+        rho: float = 7.0,
+        sigma_min: float = 0.002,
+        sigma_max: float = 80.0,
     ):
         super().__init__(steps, rho, sigma_min, sigma_max)
         if not 0.0 <= s_churn < math.inf:
@@ -148,26 +152,26 @@ class Churn(Sampler):
             raise ValueError(f"`s_noise` must be a positive number. Received: s_noise={s_noise!r}.")
         self.s_churn, self.s_min, self.s_max, self.s_noise = float(s_churn), float(s_min), float(s_max), float(s_noise)
 
-    def coefficients(self):
+    def coefficients(self) -> np.ndarray:
         s = self.levels()
         inside = (s >= self.s_min) & (s <= self.s_max)
         raised = s * (1.0 + inside * min(self.s_churn / self.steps, math.sqrt(2.0) - 1.0))
         return np.stack([raised, np.append(s[1:], 0.0), self.s_noise * np.sqrt(raised**2 - s**2)], axis=1)
 
-    def step(self, denoise, x, coefficients, noise):
+    def step(self, denoise: Callable, x: Any, coefficients: Any, noise: Any) -> Any:
         here, there = coefficients[0], coefficients[1]
         x = self._raise(x, coefficients, noise)
         slope = (x - denoise(x, here)) / here
         ahead = x + (there - here) * slope
         return x + (there - here) * 0.5 * (slope + (ahead - denoise(ahead, there)) / there)
 
-    def finish(self, denoise, x, coefficients, noise):
+    def finish(self, denoise: Callable, x: Any, coefficients: Any, noise: Any) -> Any:
         return denoise(self._raise(x, coefficients, noise), coefficients[0])
 
     def _raise(self, x, coefficients, noise):
         return x + coefficients[2] * noise() if self.s_churn else x
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         own = {"s_churn": self.s_churn, "s_min": self.s_min, "s_max": self.s_max, "s_noise": self.s_noise}
         return {**super().get_config(), **own}
 
@@ -175,7 +179,7 @@ class Churn(Sampler):
 SAMPLERS = {"ddim": DDIM, "churn": Churn}
 
 
-def get(identifier) -> Sampler:
+def get(identifier: str | Sampler) -> Sampler:
     """A sampler from its name (`"ddim"`, `"churn"`) or itself."""
     if isinstance(identifier, Sampler):
         return identifier
@@ -187,12 +191,12 @@ def get(identifier) -> Sampler:
 
 
 def sample(
-    denoise,
+    denoise: Callable,
     shape: tuple[int, ...],
     num_samples: int,
-    sampler="ddim",
-    labels=None,
-    variables=(),
+    sampler: str | Sampler = "ddim",
+    labels: np.ndarray | None = None,
+    variables: Sequence[keras.Variable] = (),
     batch_size: int = 256,
     seed: int | None = None,
     verbose: int = 0,
@@ -258,11 +262,11 @@ def sample(
 
 
 def generate(
-    network,
+    network: keras.Model,
     num_samples: int,
-    denoiser="edm",
-    sampler="ddim",
-    labels=None,
+    denoiser: Any = "edm",
+    sampler: str | Sampler = "ddim",
+    labels: np.ndarray | None = None,
     num_classes: int | None = None,
     guidance: float = 0.0,
     batch_size: int = 256,

@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 from keras import layers
+from numpy.typing import ArrayLike
 
 from lipdp.diffusion.unet import SinusoidalEmbedding
 
@@ -43,7 +44,7 @@ def nine_modes(num_examples: int, seed: int = 0) -> np.ndarray:
     return points.astype("float32")
 
 
-def mode_counts(points, deviations: float = 4.0) -> np.ndarray:
+def mode_counts(points: ArrayLike, deviations: float = 4.0) -> np.ndarray:
     """Returns how many points lie within some standard deviations of each mode.
 
     Args:

@@ -1,6 +1,7 @@
 """The network of image diffusion: a DDPM++ style U-Net of stock Keras layers."""
 
 import math
+from typing import Any
 
 import keras
 from keras import layers, ops
@@ -10,7 +11,7 @@ _ROOT_HALF = math.sqrt(0.5)
 _CPU = {"channels": 16, "multipliers": (1, 2), "blocks": 1, "patch_size": 2, "slim": True}
 
 # Settings of `unet` by name. The two of Dockhorn et al. 2023, and smaller ones for a CPU.
-PRESETS = {
+PRESETS: dict[str, dict[str, Any]] = {
     "dpdm-28": {"image_shape": (28, 28, 1), "attention": (7,)},
     "dpdm-32": {"image_shape": (32, 32, 3), "attention": (16,)},
     "cpu-28": {"image_shape": (28, 28, 1), **_CPU},
@@ -136,22 +137,22 @@ class SinusoidalEmbedding(layers.Layer):
         True
     """
 
-    def __init__(self, dimension: int, **kwargs):
+    def __init__(self, dimension: int, **kwargs: Any):
         super().__init__(**kwargs)
         if dimension < 4 or dimension % 2:
             raise ValueError(f"`dimension` must be even and at least 4. Received: dimension={dimension!r}.")
         self.dimension = dimension
 
-    def call(self, inputs):
+    def call(self, inputs: Any) -> Any:
         half = self.dimension // 2
         frequencies = [10000.0 ** (-i / (half - 1)) for i in range(half)]
         angles = ops.expand_dims(inputs, -1) * ops.convert_to_tensor(frequencies, inputs.dtype)
         return ops.concatenate([ops.sin(angles), ops.cos(angles)], axis=-1)
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
         return (*input_shape, self.dimension)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "dimension": self.dimension}
 
 

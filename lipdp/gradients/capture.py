@@ -2,7 +2,6 @@
 
 import contextlib
 
-import keras
 from keras import ops, tree
 
 from lipdp import backend, losses
@@ -38,19 +37,18 @@ class Tape:
         return tree.map_structure(self._mark, outputs)
 
 
-def capture(model, x, y, weight, *, loss_values, views=1, trainable=None, non_trainable=None) -> Record:
+def capture(forward, x, y, weight, *, loss_values, copies: int = 1) -> Record:
     """Runs a model forward and backward once and keeps what per-example gradients are made of.
 
     Call it while the training step is traced, or eagerly. The layers' `call` is replaced for the time of the call,
     so one model must not be captured by two threads at once.
 
     Args:
-        model: A model that `supported` accepts.
-        x, y: Inputs and targets, `batch * views` rows; `views` consecutive rows belong to one example.
+        forward: `backend.Forward` of a model that `supported` accepts.
+        x, y: Inputs and targets, `batch * copies` rows; `copies` consecutive rows belong to one example.
         weight: `(batch,)`, 1 for examples and 0 for padding. Multiplies the losses.
-        loss_values: Function of `y` and the model's output that returns `(batch * views,)` per-example losses.
-        views: Rows per example. The loss of an example is the mean over its rows.
-        trainable, non_trainable: On JAX, the values of the model's variables. Not used on TensorFlow.
+        loss_values: Function of `y` and the model's output that returns `(batch * copies,)` per-example losses.
+        copies: Rows per example. The loss of an example is the mean over its rows.
 
     Returns:
         A `Record`.
@@ -58,48 +56,38 @@ def capture(model, x, y, weight, *, loss_values, views=1, trainable=None, non_tr
     Raises:
         ValueError: a layer adds a loss of its own.
 
-    Guarantee:
-        The gradients of the record are those of `weight_i * mean(loss of the rows of i)`: example i enters no other
-        gradient, provided that no layer mixes examples (`supported`). A weight of 0 gives gradients of exactly
-        zero as long as the loss of the padding is finite. Norms are computed in float32; where terms cancel a
-        margin of twice the unit in the last place is added. Where the gradient of an example is not finite, neither is
-        its norm, and `weighted_sum` leaves it out on request.
+    **Guarantee.** The gradients of the record are those of `weight_i * mean(loss of the rows of i)`: example i enters
+    no other gradient, provided that no layer mixes examples (`supported`). A weight of 0 gives gradients of exactly
+    zero as long as the loss of the padding is finite. Norms are computed in float32; where terms cancel a
+    margin of twice the unit in the last place is added. Where the gradient of an example is not finite, neither is
+    its norm, and `weighted_sum` leaves it out on request.
 
     Example:
         >>> import keras
         >>> from keras import ops
-        >>> from lipdp import gradients
+        >>> from lipdp import backend, gradients
         >>> model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, kernel_initializer="ones")])
         >>> record = gradients.capture(
-        ...     model, ops.ones((2, 3)), None, ops.ones((2,)),
+        ...     backend.Forward(model), ops.ones((2, 3)), None, ops.ones((2,)),
         ...     loss_values=lambda y, y_pred: y_pred[:, 0],
-        ...     trainable=[v.value for v in model.trainable_variables], non_trainable=[],
         ... )
         >>> [float(n[0]) for n in record.squared_norms()]
         [3.0, 1.0]
     """
-    batch_rows = Rows(ops.shape(weight)[0], views)
-    found = leaves(model)
-    uses = []
+    batch_rows = Rows(ops.shape(weight)[0], copies)
+    recorded, uses = leaves(forward.model), []
 
-    def forward(mark):
+    def run(mark):
         tape = Tape(mark, batch_rows)
-        with _overridden(found, tape):
-            if keras.backend.backend() == "jax":
-                training = {"training": True} if model._call_has_training_arg else {}
-                y_pred, updated, added = model.stateless_call(
-                    trainable, non_trainable, x, return_losses=True, **training
-                )
-            else:
-                y_pred, updated = model(x, training=True), None
-                added = model.losses
+        with _overridden(recorded, tape):
+            y_pred, added, updated = forward(x)
         losses.refuse_additional(added)
         values = loss_values(y, y_pred)
-        total = ops.sum(weight * ops.mean(ops.reshape(values, (-1, views)), axis=1))
+        total = ops.sum(weight * ops.mean(ops.reshape(values, (-1, copies)), axis=1))
         uses[:] = tape.uses
         return total, (tape.saved, values, y_pred, updated)
 
-    cotangents, (saved, values, y_pred, updated) = backend.cotangents(forward)
+    cotangents, (saved, values, y_pred, updated) = backend.cotangents(run)
     cotangents = iter(cotangents)
     pieces = {}
     for (structure, gradients, rows), kept in zip(uses, saved, strict=True):
@@ -107,13 +95,14 @@ def capture(model, x, y, weight, *, loss_values, views=1, trainable=None, non_tr
         for variable, factor in gradients(rows, g, *kept):
             pieces.setdefault(id(variable), []).append(factor)
     factors = [
-        merge(pieces[id(v)]) if id(v) in pieces else Zero(batch_rows, v.shape) for v in model.trainable_variables
+        merge(pieces[id(v)]) if id(v) in pieces else Zero(batch_rows, v.shape)
+        for v in forward.model.trainable_variables
     ]
     return Record(factors, values, y_pred, updated)
 
 
 @contextlib.contextmanager
-def _overridden(found, tape):
+def _overridden(recorded, tape):
     """Puts the rules in place of the layers' `call`."""
 
     def override(layer, rule, call):
@@ -125,9 +114,9 @@ def _overridden(found, tape):
         return run
 
     try:
-        for layer, rule in found:
+        for layer, rule in recorded:
             layer.__dict__["call"] = override(layer, rule, layer.call)
         yield
     finally:
-        for layer, _ in found:
+        for layer, _ in recorded:
             layer.__dict__.pop("call", None)

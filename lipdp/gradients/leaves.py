@@ -2,6 +2,8 @@
 
 import keras
 
+from lipdp import _keras
+
 _RULES = {}
 # Run the layer inside them in a loop of the backend, where nothing can be captured.
 _LOOPS = (keras.layers.RNN, keras.layers.TimeDistributed)
@@ -28,10 +30,10 @@ def rule(*types, applies=lambda layer: True, owns=lambda layer: ()):
 
 
 def leaves(model) -> list:
-    """Pairs of a layer and its rule, for all layers that hold trainable variables."""
+    """Returns pairs of a layer and its rule, for all layers that hold trainable variables."""
     from lipdp.gradients import rules
 
-    found, seen = [], set()
+    pairs, seen = [], set()
 
     def visit(layer):
         if id(layer) in seen or not layer.trainable_variables:
@@ -39,13 +41,13 @@ def leaves(model) -> list:
         seen.add(id(layer))
         function, applies, owns = _RULES.get(type(layer), (None, None, None))
         if function is not None and applies(layer):
-            found.append((layer, function))
+            pairs.append((layer, function))
             seen.update(id(inner) for inner in owns(layer))
-        elif isinstance(layer, _LOOPS) or any(v.trainable for v in layer._trainable_variables):
-            found.append((layer, rules.fallback))
+        elif isinstance(layer, _LOOPS) or any(v.trainable for v in _keras.own_variables(layer)):
+            pairs.append((layer, rules.fallback))
             return
-        for inner in layer._layers:
+        for inner in _keras.walk(layer, deep=False):
             visit(inner)
 
     visit(model)
-    return found
+    return pairs

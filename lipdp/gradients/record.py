@@ -7,7 +7,7 @@ class Record:
     """Per-example gradients of a batch, in factored form.
 
     Attributes:
-        values: Per-example losses as the loss gave them, `(batch * views,)`, not multiplied by the weights.
+        values: Per-example losses as the loss gave them, `(batch * copies,)`, not multiplied by the weights.
         y_pred: Output of the model.
         non_trainable: On JAX the updated values of the model's non-trainable variables; None on TensorFlow,
             where they are updated in place.
@@ -17,14 +17,14 @@ class Record:
         self._factors = factors
         self.values, self.y_pred, self.non_trainable = values, y_pred, non_trainable
 
-    def squared_norms(self, centre=None, inverse_scale=None) -> list:
-        """Squared norms of `inverse_scale * (g_i - centre)`, one `(batch,)` tensor per trainable variable."""
-        if centre is None and inverse_scale is None:
+    def squared_norms(self, center=None, inverse_scale=None) -> list:
+        """Squared norms of `inverse_scale * (g_i - center)`, one `(batch,)` tensor per trainable variable."""
+        if center is None and inverse_scale is None:
             return [factor.squared_norm() for factor in self._factors]
-        centre = [0.0] * len(self._factors) if centre is None else centre
+        center = [0.0] * len(self._factors) if center is None else center
         inverse_scale = [1.0] * len(self._factors) if inverse_scale is None else inverse_scale
         return [
-            factor.scaled_squared_norm(a, s) for factor, a, s in zip(self._factors, centre, inverse_scale, strict=True)
+            factor.scaled_squared_norm(a, s) for factor, a, s in zip(self._factors, center, inverse_scale, strict=True)
         ]
 
     def weighted_sum(self, coefficients, finite=None) -> list:

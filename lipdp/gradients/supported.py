@@ -112,7 +112,7 @@ def _refuse(layer) -> None:
     if _keras.rematerialized(layer):
         raise ValueError(
             f"{name} was built in a RematScope, where nothing can be recorded. Build the model outside of it and use "
-            "`fit(physical_batch_size=...)` to save memory."
+            "`fit(microbatch_size=...)` to save memory."
         )
 
 

@@ -1,44 +1,81 @@
 """1-Lipschitz layers. Keras' own parameter-free layers are bounded by `lipdp.bounds` and re-exported."""
 
-from keras.layers import Activation as Activation
-from keras.layers import Add as Add
-from keras.layers import Average as Average
-from keras.layers import AveragePooling2D as AveragePooling2D
-from keras.layers import Concatenate as Concatenate
-from keras.layers import Flatten as Flatten
-from keras.layers import GlobalAveragePooling2D as GlobalAveragePooling2D
-from keras.layers import GlobalMaxPooling2D as GlobalMaxPooling2D
-from keras.layers import LeakyReLU as LeakyReLU
-from keras.layers import MaxPooling2D as MaxPooling2D
-from keras.layers import Permute as Permute
-from keras.layers import ReLU as ReLU
-from keras.layers import Reshape as Reshape
-from keras.layers import ZeroPadding2D as ZeroPadding2D
+from keras.layers import (
+    Activation,
+    Add,
+    Average,
+    AveragePooling2D,
+    Concatenate,
+    Flatten,
+    GlobalAveragePooling2D,
+    GlobalMaxPooling2D,
+    LeakyReLU,
+    MaxPooling2D,
+    Permute,
+    ReLU,
+    Reshape,
+    ZeroPadding2D,
+)
 
-from lipdp.layers.activations import Abs as Abs
-from lipdp.layers.activations import GroupSort as GroupSort
-from lipdp.layers.base import LipschitzLayer as LipschitzLayer
-from lipdp.layers.bias import Bias as Bias
-from lipdp.layers.bounded_input import BoundedInput as BoundedInput
-from lipdp.layers.centering import LayerCentering as LayerCentering
-from lipdp.layers.clip_gradient import ClipGradient as ClipGradient
-from lipdp.layers.convolution import SpectralConv1D as SpectralConv1D
-from lipdp.layers.convolution import SpectralConv2D as SpectralConv2D
-from lipdp.layers.convolution import SpectralConv3D as SpectralConv3D
-from lipdp.layers.dense import SpectralDense as SpectralDense
-from lipdp.layers.depthwise import SpectralDepthwiseConv1D as SpectralDepthwiseConv1D
-from lipdp.layers.depthwise import SpectralDepthwiseConv2D as SpectralDepthwiseConv2D
-from lipdp.layers.embedding import BoundedEmbedding as BoundedEmbedding
-from lipdp.layers.householder import Householder as Householder
-from lipdp.layers.mixing import TokenMixing as TokenMixing
-from lipdp.layers.patches import OrthogonalPatchConv2D as OrthogonalPatchConv2D
-from lipdp.layers.pooling import GlobalL2NormPooling2D as GlobalL2NormPooling2D
-from lipdp.layers.pooling import L2NormPooling2D as L2NormPooling2D
-from lipdp.layers.pooling import ScaledAveragePooling2D as ScaledAveragePooling2D
-from lipdp.layers.resampling import InvertibleDownSampling2D as InvertibleDownSampling2D
-from lipdp.layers.resampling import InvertibleUpSampling2D as InvertibleUpSampling2D
-from lipdp.layers.residual import ResidualAverage as ResidualAverage
-from lipdp.layers.scattering import Scattering2D as Scattering2D
-from lipdp.layers.transposed import SpectralConv1DTranspose as SpectralConv1DTranspose
-from lipdp.layers.transposed import SpectralConv2DTranspose as SpectralConv2DTranspose
-from lipdp.layers.transposed import SpectralConv3DTranspose as SpectralConv3DTranspose
+from lipdp.layers.activations import Abs, GroupSort
+from lipdp.layers.base import LipschitzLayer
+from lipdp.layers.bias import Bias
+from lipdp.layers.bounded_input import BoundedInput
+from lipdp.layers.centering import LayerCentering
+from lipdp.layers.clip_gradient import ClipGradient
+from lipdp.layers.convolution import SpectralConv1D, SpectralConv2D, SpectralConv3D
+from lipdp.layers.dense import SpectralDense
+from lipdp.layers.depthwise import SpectralDepthwiseConv1D, SpectralDepthwiseConv2D
+from lipdp.layers.embedding import BoundedEmbedding
+from lipdp.layers.householder import Householder
+from lipdp.layers.mixing import TokenMixing
+from lipdp.layers.patches import OrthogonalPatchConv2D
+from lipdp.layers.pooling import GlobalL2NormPooling2D, L2NormPooling2D, ScaledAveragePooling2D
+from lipdp.layers.resampling import InvertibleDownSampling2D, InvertibleUpSampling2D
+from lipdp.layers.residual import ResidualAverage
+from lipdp.layers.scattering import Scattering2D
+from lipdp.layers.transposed import SpectralConv1DTranspose, SpectralConv2DTranspose, SpectralConv3DTranspose
+
+__all__ = [
+    "Abs",
+    "Activation",
+    "Add",
+    "Average",
+    "AveragePooling2D",
+    "Bias",
+    "BoundedEmbedding",
+    "BoundedInput",
+    "ClipGradient",
+    "Concatenate",
+    "Flatten",
+    "GlobalAveragePooling2D",
+    "GlobalL2NormPooling2D",
+    "GlobalMaxPooling2D",
+    "GroupSort",
+    "Householder",
+    "InvertibleDownSampling2D",
+    "InvertibleUpSampling2D",
+    "L2NormPooling2D",
+    "LayerCentering",
+    "LeakyReLU",
+    "LipschitzLayer",
+    "MaxPooling2D",
+    "OrthogonalPatchConv2D",
+    "Permute",
+    "ReLU",
+    "Reshape",
+    "ResidualAverage",
+    "ScaledAveragePooling2D",
+    "Scattering2D",
+    "SpectralConv1D",
+    "SpectralConv1DTranspose",
+    "SpectralConv2D",
+    "SpectralConv2DTranspose",
+    "SpectralConv3D",
+    "SpectralConv3DTranspose",
+    "SpectralDense",
+    "SpectralDepthwiseConv1D",
+    "SpectralDepthwiseConv2D",
+    "TokenMixing",
+    "ZeroPadding2D",
+]

@@ -1,9 +1,12 @@
 """Gradient-norm-preserving activations."""
 
+from typing import Any
+
 import keras
 import numpy as np
 from keras import ops
 
+from lipdp import checks
 from lipdp.layers.base import LipschitzLayer
 
 
@@ -11,26 +14,25 @@ from lipdp.layers.base import LipschitzLayer
 class Abs(LipschitzLayer):
     """`|x|`: the default activation. Gradient-norm preserving and as cheap as ReLU.
 
-    Guarantee:
-        1-Lipschitz, keeps the norm; its Jacobian is diagonal with entries in {-1, 0, 1}.
-
     Example:
         >>> import numpy as np
         >>> from lipdp import layers
         >>> [float(v) for v in layers.Abs()(np.array([-2.0, 3.0], "float32"))]
         [2.0, 3.0]
+
+    **Guarantee.** 1-Lipschitz, keeps the norm; its Jacobian is diagonal with entries in {-1, 0, 1}.
     """
 
-    def call(self, inputs):
+    def call(self, inputs: Any) -> Any:
         return ops.abs(inputs)
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
         return input_shape
 
 
 @keras.saving.register_keras_serializable(package="lipdp")
 class GroupSort(LipschitzLayer):
-    """Sorts neighbouring pairs of the last axis: (x0, x1) becomes (min, max).
+    """Sorts neighboring pairs of the last axis: (x0, x1) becomes (min, max).
 
     Args:
         group_size: Only 2 is available, as min and max without a sort.
@@ -38,41 +40,45 @@ class GroupSort(LipschitzLayer):
     Raises:
         ValueError: `group_size` is not 2, or the last axis is odd.
 
-    Guarantee:
-        A permutation of the input: 1-Lipschitz, keeps the norm. The backward pass applies the same
-        permutation, also at ties, where separate minimum and maximum would send both cotangents to the
-        first entry and have norm sqrt(2).
-
     Example:
         >>> import numpy as np
         >>> from lipdp import layers
         >>> [float(v) for v in layers.GroupSort()(np.array([[3.0, 1.0]], "float32"))[0]]
         [1.0, 3.0]
+
+    **Guarantee.** A permutation of the input: 1-Lipschitz, keeps the norm. The backward pass applies the same
+    permutation, also at ties, where separate minimum and maximum would send both cotangents to the first entry and
+    have norm sqrt(2).
     """
 
-    def __init__(self, group_size: int = 2, **kwargs):
+    def __init__(self, group_size: int = 2, **kwargs: Any):
         super().__init__(**kwargs)
-        if group_size != 2:
+        self.group_size = checks.integer("group_size", group_size, 1)
+        if self.group_size != 2:
             raise ValueError(f"`group_size` must be 2. Received: group_size={group_size!r}.")
-        self.group_size = group_size
 
-    def build(self, input_shape):
+    def build(self, input_shape: tuple[int | None, ...]) -> None:
         if input_shape[-1] is None or input_shape[-1] % 2:
             raise ValueError(f"GroupSort needs an even, known last axis. Received: input shape {tuple(input_shape)}.")
 
-    def call(self, inputs):
+    def call(self, inputs: Any) -> Any:
         return _sorted_pairs(inputs)
 
-    def compute_output_shape(self, input_shape):
+    def export_call(self, stock: Any, inputs: Any) -> Any:
+        index = np.arange(inputs.shape[-1])
+        partners = ops.take(inputs, index ^ 1, axis=-1)
+        return ops.where(index % 2 == 0, ops.minimum(inputs, partners), ops.maximum(inputs, partners))
+
+    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
         return input_shape
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "group_size": self.group_size}
 
 
 @ops.custom_gradient
 def _sorted_pairs(inputs):
-    """Neighbours change places where the first is larger; the cotangents of the same pairs do on the way back.
+    """Swaps neighbors where the first is larger, and their cotangents in the backward pass.
 
     Strided slices are ten times slower in a TensorFlow graph than the product with a small permutation matrix, which
     is exact: one times an entry plus zeros.
@@ -94,7 +100,7 @@ def _sorted_pairs(inputs):
     kept = sign * (rows - swapped) <= 0
 
     def backward(*args, upstream=None):
-        # JAX hands the cotangent over by position, TensorFlow by either.
+        # JAX passes the cotangent by position, TensorFlow also by keyword.
         cotangent = blocks(upstream if upstream is not None else args[0])
         return ops.reshape(ops.where(kept, cotangent, ops.matmul(cotangent, swap)), shape)
 

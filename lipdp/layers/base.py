@@ -1,24 +1,44 @@
-"""The contract every Lipschitz layer answers."""
+"""The contract of every Lipschitz layer."""
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import keras
 from keras import ops
 
+from lipdp import checks
+
 
 class LipschitzLayer(keras.layers.Layer):
-    """Base of the layers that carry their own bounds.
+    """Base of the layers that carry their own bounds, and their own export to stock Keras.
 
-    A layer answers three questions about one example, in L2 norms, with plain floats. `input_bounds` is
-    a tuple with one norm bound per input tensor. The defaults describe a parameter-free layer with one
-    input that is 1-Lipschitz and maps zero to zero.
+    A layer states three bounds for one example, in L2 norms, as plain floats. `input_bounds` is a tuple with one
+    norm bound per input tensor. The defaults describe a parameter-free layer with one input that is 1-Lipschitz and
+    maps zero to zero. `export` writes its `call` in stock operations; a layer with weights, or whose `call` does
+    not consist of `keras.ops` alone, overrides `stock_layer`, `export_call` or both.
 
-    Guarantee:
-        `bounds.propagate` trusts these answers: a subclass proves them in its docstring, and
-        `tests/layers/test_adversarial.py` searches for a violation of each.
+    Example:
+        >>> import keras, lipdp
+        >>> class Half(lipdp.layers.LipschitzLayer):
+        ...     lipschitz_formula = "1/2"  # what tables show
+        ...     def call(self, inputs):
+        ...         return 0.5 * inputs
+        ...     def input_lipschitz(self, input_bounds):
+        ...         return (0.5,)
+        >>> model = keras.Sequential([keras.Input((3,)), Half()])
+        >>> round(lipdp.certify.lipschitz(model), 3), lipdp.export(model).output_shape
+        (0.5, (None, 3))
+
+    **Guarantee.** None of its own: `bounds.propagate` trusts what a subclass states. It proves its bounds in its
+    docstring, and `tests/layers/test_adversarial.py` searches for a violation of each.
     """
 
-    def __init__(self, **kwargs):
+    # For tables: the Lipschitz constant, and the largest gradient norm of the weights, "-" without weights.
+    lipschitz_formula = "1"
+    gradient_formula = "-"
+
+    def __init__(self, **kwargs: Any):
         super().__init__(**kwargs)
         policy = self.dtype_policy
         if policy.compute_dtype != "float32" or policy.variable_dtype != "float32":
@@ -29,71 +49,110 @@ class LipschitzLayer(keras.layers.Layer):
             )
 
     def input_lipschitz(self, input_bounds: tuple[float, ...]) -> tuple[float, ...]:
-        """Lipschitz constant with respect to each input, the others fixed, for every allowed weight."""
+        """Returns the Lipschitz constant with respect to each input, the others fixed, for every allowed weight."""
         return (1.0,) * len(input_bounds)
 
     def output_bound(self, input_bounds: tuple[float, ...]) -> float:
-        """Largest norm of the output when each input obeys its bound."""
+        """Returns the largest norm of the output when each input obeys its bound."""
         lipschitz = self.input_lipschitz(input_bounds)
         return sum(times(c, x) for c, x in zip(lipschitz, input_bounds, strict=True))
 
     def parameter_bounds(self, input_bounds: tuple[float, ...], cotangent_bound: float) -> tuple[float, ...]:
-        """Largest gradient norm of each variable of `weights`, for a cotangent of the given norm."""
+        """Returns the largest gradient norm of each trainable variable, for a cotangent of this norm."""
         return ()
 
     def cotangent_bounds(self, input_bounds: tuple[float, ...], cotangent_bound: float) -> tuple[float, ...]:
-        """Largest norm of the cotangent that the backward pass hands to each input."""
+        """Returns the largest norm of the cotangent that the backward pass sends to each input."""
         return tuple(times(constant, cotangent_bound) for constant in self.input_lipschitz(input_bounds))
 
     def trained_lipschitz(self, input_bounds: tuple[float, ...]) -> tuple[float, ...]:
-        """As `input_lipschitz`, for the weights of the moment: what certificates use."""
+        """Returns `input_lipschitz` of the current weights: what certificates use."""
         return self.input_lipschitz(input_bounds)
+
+    def stock_layer(self) -> tuple[keras.layers.Layer | None, list]:
+        """Returns the stock Keras layer that takes this one's place in an export, and its weights; None for none."""
+        return None, []
+
+    def export_call(self, stock: keras.layers.Layer | None, *args: Any, **kwargs: Any) -> Any:
+        """Returns the outputs for symbolic inputs, computed by `stock` and stock operations only.
+
+        Args:
+            stock: The layer that `stock_layer` returned, the same one in every call, or None.
+            *args: Arguments of `call`.
+            **kwargs: Arguments of `call`.
+
+        Raises:
+            ValueError: the layer has weights and no stock layer, or its `call` takes no symbolic tensors.
+        """
+        if stock is not None:
+            return stock(*args, **kwargs)
+        layer = f"Layer '{self.name}' of type {type(self).__name__}"
+        if self.weights:
+            raise ValueError(f"{layer} has weights but no export. Override `stock_layer` or `export_call`.")
+        try:
+            return self.call(*args, **kwargs)
+        except Exception as error:
+            raise ValueError(
+                f"{layer} cannot be exported: its `call` must consist of `keras.ops` on tensors (no "
+                f"`custom_gradient`). Override `export_call`. Received: {error}"
+            ) from error
 
 
 def times(factor: float, bound: float) -> float:
-    """Product of a constant and a norm bound; 0 * inf is 0, not NaN."""
+    """Returns the product of a constant and a norm bound; 0 * inf is 0, not NaN."""
     return 0.0 if factor == 0 or bound == 0 else factor * bound
 
 
-def whole(value, name: str, rank: int) -> tuple[int, ...]:
-    """A positive integer or `rank` of them, as a tuple."""
+def sizes(name: str, value: Any, rank: int) -> tuple[int, ...]:
+    """Returns a positive integer, or `rank` of them, as a tuple of `rank` integers; ValueError otherwise."""
     values = tuple(value) if isinstance(value, (tuple, list)) else (value,) * rank
-    if len(values) != rank or not all(isinstance(v, int) and v > 0 for v in values):
-        several = {1: "one", 2: "a pair of them"}.get(rank, f"{rank} of them")
-        raise ValueError(f"`{name}` must be a positive integer or {several}. Received: {name}={value!r}.")
-    return values
+    if len(values) != rank:
+        several = "" if rank == 1 else f" or {rank} of them"
+        raise ValueError(f"`{name}` must be a positive integer{several}. Received: {name}={value!r}.")
+    return tuple(checks.integer(name, v, 1) for v in values)
 
 
-def pair(value, name: str) -> tuple[int, int]:
-    """A positive integer or two of them, as two."""
-    return whole(value, name, 2)
+def integer_between(name: str, value: Any, low: int, high: int) -> int:
+    """Returns an integer in [low, high]; ValueError otherwise."""
+    if checks.integer(name, value, low) > high:
+        raise ValueError(f"`{name}` must be an integer in [{low}, {high}]. Received: {name}={value!r}.")
+    return int(value)
 
 
-def start(variable, constraint) -> None:
-    """Brings a new variable into its ball, in numpy: its operations one by one take JAX half a second."""
+def require_channels_last(layer: keras.layers.Layer) -> None:
+    """Refuses the image format of Keras' configuration unless it is channels last."""
+    if keras.config.image_data_format() != "channels_last":
+        raise ValueError(
+            f"{type(layer).__name__} works on channels-last images only. Received: image_data_format="
+            f"{keras.config.image_data_format()!r}. Call keras.config.set_image_data_format('channels_last')."
+        )
+
+
+def start(variable: keras.Variable, constraint: keras.constraints.Constraint) -> None:
+    """Projects a new variable, in NumPy: one operation at a time, JAX would take half a second."""
     variable.assign(constraint.start(ops.convert_to_numpy(variable)).astype("float32"))
 
 
-def refuse_empty(layer: keras.layers.Layer, input_shape, sizes) -> None:
-    """Refuses an image that is smaller than the window of a layer."""
+def refuse_empty(layer: keras.layers.Layer, input_shape: tuple[int | None, ...], sizes: Sequence[int]) -> None:
+    """Refuses an input that is smaller than the window of a layer."""
     if any(size is not None and size < 1 for size in sizes):
         raise ValueError(
             f"The window of layer '{layer.name}' does not fit into its input. Received: input shape "
-            f"{tuple(input_shape)}. Use a smaller window or a larger image."
+            f"{tuple(input_shape)}. Use a smaller window or a larger input."
         )
 
 
 def positions(shape: tuple[int | None, ...], layer: keras.layers.Layer) -> int:
-    """Number of positions between the batch axis and the last axis; refuses unknown sizes."""
+    """Returns the number of positions between the batch axis and the last axis; refuses unknown sizes."""
     return entries(shape[:-1], layer)
 
 
 def entries(shape: tuple[int | None, ...], layer: keras.layers.Layer) -> int:
-    """Number of entries of one example; refuses unknown sizes."""
+    """Returns the number of entries of one example; refuses unknown sizes."""
     inner = tuple(shape)[1:]
     if any(size is None for size in inner):
         raise ValueError(
-            f"Layer '{layer.name}' needs to know every size but the batch to state its bound. "
+            f"Layer '{layer.name}' needs a known size on every axis but the batch: its bound depends on it. "
             f"Received: input shape {tuple(shape)}. Give the input a full shape."
         )
     return math.prod(inner)

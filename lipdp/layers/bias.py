@@ -1,9 +1,13 @@
 """A bias with a bounded norm, sound on feature maps and token sequences."""
 
 import math
+from typing import Any
 
 import keras
+import numpy as np
+from keras import ops
 
+from lipdp import checks
 from lipdp.layers.base import LipschitzLayer, positions
 from lipdp.norms import L2Ball
 
@@ -24,43 +28,46 @@ class Bias(LipschitzLayer):
     Raises:
         ValueError: `max_norm` is not positive, or an inner size is unknown.
 
-    Guarantee:
-        1-Lipschitz in its input. The same bias is read at P positions, so without the scale its
-        gradient would be `sum_p g_p`, of norm up to `sqrt(P) ||g||`; with it the gradient is
-        `sum_p g_p / sqrt(P)`, of norm at most `||g||` (Cauchy-Schwarz), and the output obeys
-        `||y|| <= ||x|| + max_norm`. Not covered: weights changed by hand during `fit`.
-
     Example:
         >>> import numpy as np
         >>> from lipdp import layers
         >>> tuple(layers.Bias()(np.zeros((2, 4, 4, 3), "float32")).shape)[1:]
         (4, 4, 3)
+
+    **Guarantee.** 1-Lipschitz in its input. The same bias is read at P positions, so without the scale its gradient
+    would be `sum_p g_p`, of norm up to `sqrt(P) ||g||`; with it the gradient is `sum_p g_p / sqrt(P)`, of norm at most
+    `||g||` (Cauchy-Schwarz), and the output obeys `||y|| <= ||x|| + max_norm`. Not covered: weights changed by hand
+    during `fit`.
     """
 
-    def __init__(self, max_norm: float = 1.0, **kwargs):
-        super().__init__(**kwargs)
-        if not isinstance(max_norm, (int, float)) or not 0 < max_norm < float("inf"):
-            raise ValueError(f"`max_norm` must be a positive finite number. Received: max_norm={max_norm!r}.")
-        self.max_norm = float(max_norm)
+    gradient_formula = "‖g‖"
 
-    def build(self, input_shape):
+    def __init__(self, max_norm: float = 1.0, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.max_norm = checks.positive("max_norm", max_norm)
+
+    def build(self, input_shape: tuple[int | None, ...]) -> None:
         positions(input_shape, self)
         self.bias = self.add_weight(
             name="bias", shape=(input_shape[-1],), initializer="zeros", constraint=L2Ball(self.max_norm)
         )
 
-    def call(self, inputs):
+    def call(self, inputs: Any) -> Any:
         # Of these inputs, not of those it was built on: a shared layer may read feature maps of several sizes.
         return inputs + self.bias * (1.0 / math.sqrt(positions(inputs.shape, self)))
 
-    def output_bound(self, input_bounds):
+    def export_call(self, stock: Any, inputs: Any) -> Any:
+        shift = ops.convert_to_numpy(self.bias) * np.float32(1.0 / math.sqrt(positions(inputs.shape, self)))
+        return keras.layers.Rescaling(1.0, offset=shift.tolist())(inputs)
+
+    def output_bound(self, input_bounds: tuple[float, ...]) -> float:
         return input_bounds[0] + self.max_norm
 
-    def parameter_bounds(self, input_bounds, cotangent_bound):
+    def parameter_bounds(self, input_bounds: tuple[float, ...], cotangent_bound: float) -> tuple[float, ...]:
         return (cotangent_bound,)
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
         return input_shape
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "max_norm": self.max_norm}

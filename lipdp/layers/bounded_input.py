@@ -1,21 +1,28 @@
 """Where a network's norm bounds begin."""
 
+from typing import Any
+
 import keras
 from keras import ops
 
+from lipdp import checks
+from lipdp._deprecated import renamed_value
 from lipdp.layers.base import LipschitzLayer, entries
+
+# Files of version 0.1 hold the old spelling.
+_OLD_MODES = {"normalise": "normalize"}
 
 
 @keras.saving.register_keras_serializable(package="lipdp")
 class BoundedInput(LipschitzLayer):
-    """Bounds the L2 norm of each example, by projection on a ball or by normalisation.
+    """Bounds the L2 norm of each example, by projection on a ball or by normalization.
 
     Args:
         shape: Shape of one example, without the batch axis, for use as the first layer of a
             `DP_Sequential`. Leave it out in a functional model.
         norm: Radius of the ball, in [1e-6, 1e6]. A public constant: never computed from private data.
         mode: `"clip"` scales examples outside the ball down to its surface and leaves the others as
-            they are; `"normalise"` scales every example to norm `norm` (a zero example stays zero).
+            they are; `"normalize"` scales every example to norm `norm` (a zero example stays zero).
 
     Call arguments:
         inputs: Tensor of shape `(batch, ...)`; the norm is taken over all axes but the first.
@@ -26,58 +33,57 @@ class BoundedInput(LipschitzLayer):
     Raises:
         ValueError: `norm` is out of range, `mode` is unknown, or an inner size of the input is not known.
 
-    Guarantee:
-        `||output|| <= norm` for every finite input: a float32 sum of n squares, in any order, errs by
-        at most n u relative (u = 2^-24; Higham 2002, section 3.1), and the radius is reduced by that
-        much. Integers are cast first: their squares would wrap around. `"clip"` is the projection on a
-        convex ball, hence 1-Lipschitz, so that certificates hold in the space of its input.
-        `"normalise"` has no Lipschitz constant (it grows as `1 / ||x||`): a gradient or a certificate
-        that has to pass through it is refused. An example with NaN or infinity, or whose squares overflow, becomes
-        zero: `fit` refuses such data, but a layer in front may make them of large numbers.
-
     Example:
         >>> import numpy as np
         >>> from lipdp import layers
         >>> y = layers.BoundedInput(norm=1.0)(np.array([[3.0, 4.0]], "float32"))
         >>> [round(float(v), 3) for v in y[0]]
         [0.6, 0.8]
+
+    **Guarantee.** `||output|| <= norm` for every finite input: a float32 sum of n squares, in any order, errs by at
+    most n u relative (u = 2^-24; Higham 2002, section 3.1), and the radius is reduced by that much. Integers are cast
+    first: their squares would wrap around. `"clip"` is the projection on a convex ball, hence 1-Lipschitz, so that
+    certificates hold in the space of its input. `"normalize"` has no Lipschitz constant (it grows as `1 / ||x||`): a
+    gradient or a certificate that has to pass through it is refused. An example with NaN or infinity, or whose squares
+    overflow, becomes zero: `fit` refuses such data, but layers upstream can produce it from large numbers.
     """
 
-    def __init__(self, shape=None, norm: float = 1.0, mode: str = "clip", **kwargs):
+    def __init__(self, shape: tuple[int, ...] | None = None, norm: float = 1.0, mode: str = "clip", **kwargs: Any):
         super().__init__(**kwargs)
-        if not isinstance(norm, (int, float)) or not 1e-6 <= norm <= 1e6:
-            raise ValueError(f"`norm` must be a number in [1e-6, 1e6]. Received: norm={norm!r}.")
-        if mode not in ("clip", "normalise"):
-            raise ValueError(f'`mode` must be "clip" or "normalise". Received: mode={mode!r}.')
-        self.shape = None if shape is None else tuple(shape)
-        self.norm = float(norm)
-        self.mode = mode
+        self.shape = None if shape is None else tuple(checks.integer("shape", n, 1, optional=True) for n in shape)
+        self.norm = checks.between("norm", norm, 1e-6, 1e6)
+        self.mode = checks.choice("mode", renamed_value("mode", mode, **_OLD_MODES), ("clip", "normalize"))
 
-    def build(self, input_shape):
+    def build(self, input_shape: tuple[int | None, ...]) -> None:
         entries(input_shape, self)
 
-    def call(self, inputs):
+    def call(self, inputs: Any) -> Any:
         inputs = ops.cast(inputs, self.compute_dtype)
         # Of these inputs, not of those it was built on: a shared layer may read several shapes.
         radius = self.norm * (1.0 - (entries(inputs.shape, self) + 8) * 2.0**-24)
         axes = tuple(range(1, len(inputs.shape)))
-        # The floor stands inside the root, whose derivative at zero is infinite; in the second mode it also
+        # The floor is inside the root, whose derivative at zero is infinite; in the second mode it also
         # covers squares that underflow, as their true norm is far below it.
         floor = radius if self.mode == "clip" else 1e-12
         squares = ops.sum(ops.square(inputs), axis=axes, keepdims=True)
-        # Not by a product: infinity times zero is NaN. What stands in front may overflow where the data do not.
+        # Not by a product: infinity times zero is NaN. Layers upstream may overflow where the data do not.
         finite = ops.isfinite(squares)
         inputs, squares = ops.where(finite, inputs, 0.0), ops.where(finite, squares, 0.0)
         return inputs * (radius / ops.sqrt(ops.maximum(squares, floor * floor)))
 
-    def input_lipschitz(self, input_bounds):
+    def input_lipschitz(self, input_bounds: tuple[float, ...]) -> tuple[float, ...]:
         return (1.0 if self.mode == "clip" else float("inf"),)
 
-    def output_bound(self, input_bounds):
+    def output_bound(self, input_bounds: tuple[float, ...]) -> float:
         return min(input_bounds[0], self.norm) if self.mode == "clip" else self.norm
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
         return input_shape
 
-    def get_config(self):
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Any:
+        mode = config.get("mode", "clip")
+        return cls(**{**config, "mode": _OLD_MODES.get(mode, mode)})
+
+    def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "shape": self.shape, "norm": self.norm, "mode": self.mode}

@@ -1,9 +1,15 @@
 """Removes means inside one example."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import keras
 from keras import ops
 
+from lipdp import checks
 from lipdp.layers.base import LipschitzLayer
+
+_MAX_RANK = 64
 
 
 @keras.saving.register_keras_serializable(package="lipdp")
@@ -17,24 +23,26 @@ class LayerCentering(LipschitzLayer):
     Raises:
         ValueError: the batch axis is named, or an axis does not exist.
 
-    Guarantee:
-        An orthogonal projection: 1-Lipschitz and `||y|| <= ||x||`. It never reads another example of
-        the batch; centring over the batch would, and is refused.
-
     Example:
         >>> import numpy as np
         >>> from lipdp import layers
         >>> [float(v) for v in layers.LayerCentering()(np.array([[1.0, 3.0]], "float32"))[0]]
         [-1.0, 1.0]
+
+    **Guarantee.** An orthogonal projection: 1-Lipschitz and `||y|| <= ||x||`. It never reads another example of the
+    batch; centering over the batch would, and is refused.
     """
 
-    def __init__(self, axis=None, **kwargs):
+    def __init__(self, axis: int | Sequence[int] | None = None, **kwargs: Any):
         super().__init__(**kwargs)
-        self.axis = axis if axis is None or isinstance(axis, int) else tuple(axis)
+        if isinstance(axis, (tuple, list)):
+            self.axis = tuple(checks.integer("axis", a, -_MAX_RANK) for a in axis)
+        else:
+            self.axis = checks.integer("axis", axis, -_MAX_RANK, optional=True)
         if self.axis is not None and 0 in _as_tuple(self.axis):
             raise ValueError(_batch_axis_message(self.axis))
 
-    def build(self, input_shape):
+    def build(self, input_shape: tuple[int | None, ...]) -> None:
         rank = len(input_shape)
         axes = tuple(range(1, rank - 1)) or (1,) if self.axis is None else _as_tuple(self.axis)
         axes = tuple(a + rank if a < 0 else a for a in axes)
@@ -42,13 +50,13 @@ class LayerCentering(LipschitzLayer):
             raise ValueError(f"{_batch_axis_message(self.axis)} Input shape: {tuple(input_shape)}.")
         self._axes = axes
 
-    def call(self, inputs):
+    def call(self, inputs: Any) -> Any:
         return inputs - ops.mean(inputs, axis=self._axes, keepdims=True)
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
         return input_shape
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "axis": self.axis}
 
 

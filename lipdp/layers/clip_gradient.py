@@ -1,20 +1,23 @@
-"""Clipping on the way back, at any place of the graph."""
+"""Clipping in the backward pass, at any place of the graph."""
+
+from typing import Any
 
 import keras
 from keras import ops
 
+from lipdp import checks
 from lipdp.layers.base import LipschitzLayer
 
 
 @keras.saving.register_keras_serializable(package="lipdp")
 class ClipGradient(LipschitzLayer):
-    """The identity; on the way back each example's cotangent is clipped to a norm.
+    """The identity, whose backward pass clips each example's cotangent to a norm.
 
     Everything between the input and this layer then gets less noise: its gradient bounds start from `norm`. A loss
     with `clip=` does the same at the logits, more cheaply.
 
     Args:
-        norm: Largest norm of one example's cotangent, in units of the loss of one example, > 0.
+        norm: Largest norm of one example's cotangent, in units of the loss of one example, in [1e-6, 1e6].
 
     Call arguments:
         inputs: Tensor of shape `(batch, ...)`.
@@ -23,51 +26,52 @@ class ClipGradient(LipschitzLayer):
         The same tensor.
 
     Raises:
-        ValueError: `norm` is not a positive finite number.
-
-    Guarantee:
-        `g -> g min(1, c / ||g||)` is applied to the whole cotangent of each example, after autodiff has summed what
-        all readers of the output send back; a layer used several times clips each use. `fit` averages the loss
-        over the expected batch size B, so `c = norm * scale` with the variable `scale`, which `fit` sets to
-        1 / B. Before it does, `scale` is 0 and nothing trains: a forgotten scale cannot void a bound. The
-        computed norm errs by at most (n + 8) 2^-24 relative, and c is reduced by twice that. The forward
-        pass, and so every certificate, is that of the identity: 1-Lipschitz. Not covered: gradients taken
-        outside of `fit`, and losses scaled by hand.
+        ValueError: `norm` is out of range.
 
     Example:
         >>> import numpy as np
         >>> from lipdp import layers
         >>> [float(v) for v in layers.ClipGradient(0.1)(np.array([[3.0, 4.0]], "float32"))[0]]
         [3.0, 4.0]
+
+    **Guarantee.** `g -> g min(1, c / ||g||)` is applied to the whole cotangent of each example, after autodiff has
+    summed what all readers of the output send back; a layer used several times clips each use. `fit` averages the loss
+    over the expected batch size B, so `c = norm * scale` with the variable `scale`, which `fit` sets to 1 / B. Before
+    it does, `scale` is 0 and nothing trains: a forgotten scale cannot void a bound. The computed norm errs by at most
+    (n + 8) 2^-24 relative, and c is reduced by twice that. The forward pass, and so every certificate, is that of the
+    identity: 1-Lipschitz. Not covered: gradients taken outside of `fit`, and losses scaled by hand.
     """
 
-    def __init__(self, norm: float, **kwargs):
-        super().__init__(**kwargs)
-        if not isinstance(norm, (int, float)) or not 1e-6 <= norm <= 1e6:
-            raise ValueError(f"`norm` must be a number in [1e-6, 1e6]. Received: norm={norm!r}.")
-        self.norm = float(norm)
+    lipschitz_formula = "1; cotangents at most `norm`"
 
-    def build(self, input_shape):
+    def __init__(self, norm: float, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.norm = checks.between("norm", norm, 1e-6, 1e6)
+
+    def build(self, input_shape: tuple[int | None, ...]) -> None:
         # A variable: a constant would be compiled into the step, and `fit` may change the batch size.
         self.scale = self.add_weight(name="scale", shape=(), initializer="zeros", trainable=False)
 
-    def call(self, inputs):
+    def call(self, inputs: Any) -> Any:
         return _clipped(inputs, self.norm * ops.convert_to_tensor(self.scale))
 
-    def cotangent_bounds(self, input_bounds, cotangent_bound):
+    def stock_layer(self) -> tuple[keras.layers.Layer | None, list]:
+        return keras.layers.Identity(name=self.name), []
+
+    def cotangent_bounds(self, input_bounds: tuple[float, ...], cotangent_bound: float) -> tuple[float, ...]:
         return (min(cotangent_bound, self.norm),)
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
         return input_shape
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "norm": self.norm}
 
 
 @ops.custom_gradient
 def _clipped(inputs, limit):
     def backward(*args, upstream=None):
-        # JAX hands the cotangent over by position, TensorFlow by either.
+        # JAX passes the cotangent by position, TensorFlow also by keyword.
         cotangent = upstream if upstream is not None else args[0]
         axes = tuple(range(1, len(cotangent.shape)))
         size = 1

@@ -1,79 +1,70 @@
 """Convolutions that are 1-Lipschitz at every stride, dilation, padding and number of groups."""
 
 import math
+from typing import Any
 
 import keras
+import numpy as np
 from keras import ops
 
-from lipdp.layers.base import LipschitzLayer, refuse_empty, start, whole
+from lipdp import checks
+from lipdp.layers.base import LipschitzLayer, refuse_empty, require_channels_last, sizes, start
 from lipdp.norms import SpectralBall, conv_fourier_bound, conv_multiplicity, spectral_norm
 
 
 class SpectralConv(LipschitzLayer):
-    """What the convolutions share: `y = conv(x, W) / sqrt(M)`, one matrix of norm at most 1 per group of filters.
+    """Base of the convolutions: `y = conv(x, W) / sqrt(M)`, one matrix of norm at most 1 per group of filters.
 
     Subclasses set `rank` and may change the operation; each proves its bound in its own docstring.
 
-    Guarantee:
-        Let `U(x)` be the matrix of patches, one row per output position. An entry of x stands in at most
-        `M = prod_axis ceil(k / (s / gcd(s, d)))` entries of it (`norms.conv_multiplicity`), so
-        `||U(x)||_F <= sqrt(M) ||x||`. With `y = U(x) W / sqrt(M)`: `||y|| <= ||W||_2 ||x||`, and the
-        gradient of W is `U(x)^T g / sqrt(M)`, of norm at most `||x|| ||g||`.
-        Groups read and write channels of their own: `||y||^2 = sum_j ||y_j||^2 <= max_j ||W_j||_2^2 ||x||^2`,
-        and the gradient of W has squared norm `sum_j ||x_j||^2 ||g_j||^2 <= ||x||^2 ||g||^2`.
-        Of a trained kernel the norm is the smaller of `||W||_2` and `conv_fourier_bound(W) / sqrt(M)`.
+    **Guarantee.** Let `U(x)` be the matrix of patches, one row per output position. An entry of x appears in at most
+    `M = prod_axis ceil(k / (s / gcd(s, d)))` entries of it (`norms.conv_multiplicity`), so
+    `||U(x)||_F <= sqrt(M) ||x||`. With `y = U(x) W / sqrt(M)`: `||y|| <= ||W||_2 ||x||`, and the gradient of W is
+    `U(x)^T g / sqrt(M)`, of norm at most `||x|| ||g||`. Groups read and write channels of their own:
+    `||y||^2 = sum_j ||y_j||^2 <= max_j ||W_j||_2^2 ||x||^2`, and the gradient of W has squared norm
+    `sum_j ||x_j||^2 ||g_j||^2 <= ||x||^2 ||g||^2`. Certificates use the smaller of `||W||_2` and
+    `conv_fourier_bound(W) / sqrt(M)`.
     """
 
     rank: int
+    gradient_formula = "‖x‖ ‖g‖"
 
     def __init__(
         self,
         filters: int,
-        kernel_size,
-        strides=1,
+        kernel_size: int | tuple[int, ...],
+        strides: int | tuple[int, ...] = 1,
         padding: str = "same",
-        dilation_rate=1,
+        dilation_rate: int | tuple[int, ...] = 1,
         groups: int = 1,
-        kernel_initializer="orthogonal",
+        kernel_initializer: str | keras.initializers.Initializer = "orthogonal",
         projected: bool = True,
-        **kwargs,
+        **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        kind = type(self).__name__
-        if not isinstance(filters, int) or filters < 1:
-            raise ValueError(f"`filters` must be a positive integer. Received: filters={filters!r}.")
-        if not isinstance(groups, int) or groups < 1 or filters % groups:
-            raise ValueError(
-                "`groups` must be a positive integer that divides `filters`. Received: "
-                f"groups={groups!r}, filters={filters!r}."
-            )
-        if padding not in ("same", "valid"):
-            raise ValueError(f'`padding` must be "same" or "valid". Received: padding={padding!r}.')
-        if keras.config.image_data_format() != "channels_last":
-            raise ValueError(
-                f"{kind} works on channels-last images only. Received: image_data_format="
-                f"{keras.config.image_data_format()!r}. Call keras.config.set_image_data_format('channels_last')."
-            )
-        self.filters = filters
-        self.groups = groups
-        self.kernel_size = whole(kernel_size, "kernel_size", self.rank)
-        self.strides = whole(strides, "strides", self.rank)
-        self.dilation_rate = whole(dilation_rate, "dilation_rate", self.rank)
+        require_channels_last(self)
+        self.filters = checks.integer("filters", filters, 1)
+        self.groups = checks.integer("groups", groups, 1)
+        if self.filters % self.groups:
+            raise ValueError(f"`groups` must divide `filters`. Received: groups={self.groups}, filters={self.filters}.")
+        self.kernel_size = sizes("kernel_size", kernel_size, self.rank)
+        self.strides = sizes("strides", strides, self.rank)
+        self.dilation_rate = sizes("dilation_rate", dilation_rate, self.rank)
         if max(self.strides) > 1 and max(self.dilation_rate) > 1:
             raise ValueError(
                 "`strides` and `dilation_rate` cannot both be above 1 (TensorFlow has no such convolution). "
                 f"Received: strides={strides!r}, dilation_rate={dilation_rate!r}."
             )
-        self.padding = padding
+        self.padding = checks.choice("padding", padding, ("same", "valid"))
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
-        self.projected = bool(projected)
+        self.projected = checks.boolean("projected", projected)
         self.multiplicity = conv_multiplicity(self.kernel_size, self.strides, self.dilation_rate)
 
     def kernel_shape(self, channels: int) -> tuple[int, ...]:
-        """Shape of the kernel for inputs of so many channels; the last axis holds the groups."""
+        """Returns the shape of the kernel for inputs with `channels` channels; the last axis holds the groups."""
         return (*self.kernel_size, channels // self.groups, self.filters)
 
-    def build(self, input_shape):
+    def build(self, input_shape: tuple[int | None, ...]) -> None:
         if len(input_shape) != self.rank + 2 or input_shape[-1] is None or input_shape[-1] % self.groups:
             raise ValueError(
                 f"Layer '{self.name}' reads inputs with {self.rank} spatial axes and a number of channels that "
@@ -92,12 +83,12 @@ class SpectralConv(LipschitzLayer):
             # A part of an orthogonal matrix is not orthogonal: the filters of a group are made so among themselves.
             start(self.kernel, SpectralBall(self.groups, steps=40) if orthogonal and self.groups > 1 else ball)
 
-    def call(self, inputs):
+    def call(self, inputs: Any) -> Any:
         kernel = self.kernel * (1.0 / math.sqrt(self.multiplicity))
         if inputs.shape[-1] == 1 and self._uneven():
             # oneDNN, behind TensorFlow on CPUs, reads past the image here when the output is one column wide.
             # A second channel of zeros takes another path, with the same result.
-            inputs = ops.pad(inputs, [(0, 0)] * (self.rank + 1) + [(0, 1)])
+            inputs = _pad_channels(inputs)
             kernel = ops.pad(kernel, [(0, 0)] * self.rank + [(0, 1), (0, 0)])
         return ops.conv(
             inputs,
@@ -112,13 +103,41 @@ class SpectralConv(LipschitzLayer):
         # A sequence is an image of one row, which is stepped over by one.
         return len({*self.strides, *((1,) if self.rank == 1 else ())}) > 1
 
-    def input_lipschitz(self, input_bounds):
+    def stock_layer(self) -> tuple[keras.layers.Layer | None, list]:
+        stock, kernel = self._stock(f"Conv{self.rank}D", self.filters, groups=self.groups)
+        if self._widened():
+            kernel = np.concatenate([kernel, np.zeros_like(kernel)], axis=-2)
+        return stock, [kernel]
+
+    def export_call(self, stock: Any, inputs: Any) -> Any:
+        return stock(_pad_channels(inputs) if self._widened() else inputs)
+
+    def _widened(self) -> bool:
+        # Also in an export, see `call`.
+        return self.groups * self.kernel.shape[-2] == 1 and self._uneven()
+
+    def _stock(self, kind: str, *filters: int, **options):
+        """Returns a stock convolution with the same geometry, and the kernel it needs."""
+        stock = getattr(keras.layers, kind)(
+            *filters,
+            self.kernel_size,
+            self.strides,
+            self.padding,
+            dilation_rate=self.dilation_rate,
+            use_bias=False,
+            data_format="channels_last",
+            name=self.name,
+            **options,
+        )
+        return stock, ops.convert_to_numpy(self.kernel) * np.float32(1.0 / math.sqrt(self.multiplicity))
+
+    def input_lipschitz(self, input_bounds: tuple[float, ...]) -> tuple[float, ...]:
         return (1.0 if self.projected else float("inf"),)
 
-    def parameter_bounds(self, input_bounds, cotangent_bound):
+    def parameter_bounds(self, input_bounds: tuple[float, ...], cotangent_bound: float) -> tuple[float, ...]:
         return (input_bounds[0] * cotangent_bound,)
 
-    def trained_lipschitz(self, input_bounds):
+    def trained_lipschitz(self, input_bounds: tuple[float, ...]) -> tuple[float, ...]:
         kernel, largest = ops.convert_to_numpy(self.kernel), 0.0
         columns = kernel.shape[-1] // self.groups
         parts = [kernel[..., j * columns : (j + 1) * columns] for j in range(self.groups)]
@@ -131,16 +150,16 @@ class SpectralConv(LipschitzLayer):
             largest = max(largest, min(unfold, fourier))
         return (largest,)
 
-    def compute_output_shape(self, input_shape):
-        sizes = []
+    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
+        spatial = []
         for size, k, s, d in zip(input_shape[1:-1], self.kernel_size, self.strides, self.dilation_rate, strict=True):
             if size is not None:
                 size = -(-(size if self.padding == "same" else size - d * (k - 1)) // s)
-            sizes.append(size)
-        refuse_empty(self, input_shape, sizes)
-        return (input_shape[0], *sizes, self.filters)
+            spatial.append(size)
+        refuse_empty(self, input_shape, spatial)
+        return (input_shape[0], *spatial, self.filters)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
             "filters": self.filters,
@@ -154,12 +173,16 @@ class SpectralConv(LipschitzLayer):
         }
 
 
+def _pad_channels(inputs):
+    return ops.pad(inputs, [(0, 0)] * (len(inputs.shape) - 1) + [(0, 1)])
+
+
 @keras.saving.register_keras_serializable(package="lipdp")
 class SpectralConv1D(SpectralConv):
     """`y = conv(x, W) / sqrt(M)` over a sequence, with `||W||_2 <= 1`, W read as a (k*channels, filters) matrix.
 
     M is the largest number of (output, tap) pairs that read one position. There is no bias and no activation
-    inside: put `Bias` and `Abs` behind it.
+    inside: add `Bias` and `Abs` after it.
 
     Args:
         filters: Number of output channels, a positive integer.
@@ -167,9 +190,9 @@ class SpectralConv1D(SpectralConv):
         strides: Integer.
         padding: `"same"` (zeros) or `"valid"`.
         dilation_rate: Integer; 1 where `strides` is above 1, as in Keras.
-        groups: Into how many equal parts channels and filters are split; each part is convolved on its own.
-        kernel_initializer: Keras initializer; what it returns is projected. Default: orthogonal.
-        projected: Whether the kernel is kept in the ball, see `SpectralConv2D`.
+        groups: Number of equal parts of channels and filters, each convolved on its own, as in Keras.
+        kernel_initializer: Keras initializer; the kernel it returns is projected. Default: orthogonal.
+        projected: Whether the kernel is projected onto the ball, see `SpectralConv2D`.
 
     Call arguments:
         inputs: Tensor of shape `(batch, steps, channels)`.
@@ -180,16 +203,15 @@ class SpectralConv1D(SpectralConv):
     Raises:
         ValueError: an argument is out of range, or the kernel does not fit into the input (`"valid"`).
 
-    Guarantee:
-        `M = ceil(k / (s / gcd(s, d)))`: two taps that read the same position differ by a multiple of
-        `s / gcd(s, d)`. So `||U(x)||_F <= sqrt(M) ||x||` for the matrix of patches, the layer is
-        1-Lipschitz, and the gradient of its kernel has norm at most `||x|| ||g||`; see `SpectralConv2D`.
-
     Example:
         >>> import numpy as np
         >>> from lipdp import layers
         >>> tuple(layers.SpectralConv1D(4, 3, strides=2)(np.ones((1, 8, 1), "float32")).shape)[1:]
         (4, 4)
+
+    **Guarantee.** `M = ceil(k / (s / gcd(s, d)))`: two taps that read the same position differ by a multiple of
+    `s / gcd(s, d)`. So `||U(x)||_F <= sqrt(M) ||x||` for the matrix of patches, the layer is 1-Lipschitz, and the
+    gradient of its kernel has norm at most `||x|| ||g||`; see `SpectralConv2D`.
     """
 
     rank = 1
@@ -200,7 +222,7 @@ class SpectralConv2D(SpectralConv):
     """`y = conv(x, W) / sqrt(M)` with `||W||_2 <= 1`, W read as a (kh*kw*channels, filters) matrix.
 
     M is the largest number of (output, tap) pairs that read one pixel. There is no bias and no
-    activation inside: put `Bias` and `Abs` behind it.
+    activation inside: add `Bias` and `Abs` after it.
 
     Args:
         filters: Number of output channels, a positive integer.
@@ -208,11 +230,11 @@ class SpectralConv2D(SpectralConv):
         strides: Integer or pair.
         padding: `"same"` (zeros) or `"valid"`.
         dilation_rate: Integer or pair; 1 where `strides` is above 1, as in Keras.
-        groups: Into how many equal parts channels and filters are split; each part is convolved on its own.
-        kernel_initializer: Keras initializer; what it returns is projected. Default: orthogonal.
-        projected: Whether the kernel is kept in the ball. A layer with nothing trainable upstream may
-            leave it free: its own gradient does not depend on its norm. Put a `BoundedInput` behind its
-            activation, so that the layers above know what enters them.
+        groups: Number of equal parts of channels and filters, each convolved on its own, as in Keras.
+        kernel_initializer: Keras initializer; the kernel it returns is projected. Default: orthogonal.
+        projected: Whether the kernel is projected onto the ball. A layer with nothing trainable upstream may
+            leave it unconstrained: its own gradient does not depend on its norm. Put a `BoundedInput` after its
+            activation, so that the next layers have a bound on their input.
 
     Call arguments:
         inputs: Tensor of shape `(batch, height, width, channels)`.
@@ -224,24 +246,21 @@ class SpectralConv2D(SpectralConv):
         ValueError: an argument is out of range, the kernel does not fit into the image (`"valid"`), or the
             image format is channels first.
 
-    Guarantee:
-        Let `U(x)` be the matrix of patches, one row per output position. A pixel stands in at most
-        `M = prod_axis ceil(k / (s / gcd(s, d)))` entries of it, so `||U(x)||_F <= sqrt(M) ||x||`.
-        With `y = U(x) W / sqrt(M)`: `||y|| <= ||W||_2 ||x|| <= ||x||`, and the gradient of W is
-        `U(x)^T g / sqrt(M)`, of norm at most `||x|| ||g||`. Groups see channels of their own, so the
-        largest of their norms counts. The averaged count that other libraries use in place of M is not an
-        upper bound: it is exceeded by up to 20 % per 3x3 layer.
-        Certificates use the smaller of `||W||_2` and `norms.conv_fourier_bound` of the trained kernel.
-        Training does not: the Fourier bound can only scale a kernel down, and without a step towards
-        orthogonality, for which no closed form is known in kernels of bounded size, singular values collapse.
-        With `projected=False` the gradient bound stays, and the layer has no Lipschitz constant for
-        training. Not covered: weights changed by hand during `fit`.
-
     Example:
         >>> import numpy as np
         >>> from lipdp import layers
         >>> tuple(layers.SpectralConv2D(4, 3, strides=2)(np.ones((1, 8, 8, 1), "float32")).shape)[1:]
         (4, 4, 4)
+
+    **Guarantee.** Let `U(x)` be the matrix of patches, one row per output position. A pixel appears in at most
+    `M = prod_axis ceil(k / (s / gcd(s, d)))` entries of it, so `||U(x)||_F <= sqrt(M) ||x||`. With
+    `y = U(x) W / sqrt(M)`: `||y|| <= ||W||_2 ||x|| <= ||x||`, and the gradient of W is `U(x)^T g / sqrt(M)`, of norm
+    at most `||x|| ||g||`. Groups see channels of their own, so the largest of their norms counts. The averaged count
+    that other libraries use in place of M is not an upper bound: it is exceeded by up to 20 % per 3x3 layer.
+    Certificates use the smaller of `||W||_2` and `norms.conv_fourier_bound` of the trained kernel. Training does not:
+    the Fourier bound can only scale a kernel down, and without a step towards orthogonality, for which no closed form
+    is known in kernels of bounded size, singular values collapse. With `projected=False` the gradient bound stays, and
+    the layer has no Lipschitz constant for training. Not covered: weights changed by hand during `fit`.
     """
 
     rank = 2
@@ -252,7 +271,7 @@ class SpectralConv3D(SpectralConv):
     """`y = conv(x, W) / sqrt(M)` over volumes, with `||W||_2 <= 1`, W read as a (taps*channels, filters) matrix.
 
     M is the largest number of (output, tap) pairs that read one voxel. There is no bias and no activation
-    inside: put `Bias` and `Abs` behind it.
+    inside: add `Bias` and `Abs` after it.
 
     Args:
         filters: Number of output channels, a positive integer.
@@ -260,9 +279,9 @@ class SpectralConv3D(SpectralConv):
         strides: Integer or three of them.
         padding: `"same"` (zeros) or `"valid"`.
         dilation_rate: Must be 1: TensorFlow has no dilated 3-D convolution on CPUs.
-        groups: Into how many equal parts channels and filters are split; each part is convolved on its own.
-        kernel_initializer: Keras initializer; what it returns is projected. Default: orthogonal.
-        projected: Whether the kernel is kept in the ball, see `SpectralConv2D`.
+        groups: Number of equal parts of channels and filters, each convolved on its own, as in Keras.
+        kernel_initializer: Keras initializer; the kernel it returns is projected. Default: orthogonal.
+        projected: Whether the kernel is projected onto the ball, see `SpectralConv2D`.
 
     Call arguments:
         inputs: Tensor of shape `(batch, depth, height, width, channels)`.
@@ -273,20 +292,27 @@ class SpectralConv3D(SpectralConv):
     Raises:
         ValueError: an argument is out of range, or the kernel does not fit into the input (`"valid"`).
 
-    Guarantee:
-        That of `SpectralConv2D` with the product over three axes, `M = prod_axis ceil(k / s)`: taps that read
-        one voxel are counted on each axis, and the patches are products of those.
-
     Example:
         >>> import numpy as np
         >>> from lipdp import layers
         >>> tuple(layers.SpectralConv3D(4, 2, strides=2)(np.ones((1, 4, 4, 4, 1), "float32")).shape)[1:]
         (2, 2, 2, 4)
+
+    **Guarantee.** That of `SpectralConv2D` with the product over three axes, `M = prod_axis ceil(k / s)`: taps that
+    read one voxel are counted on each axis, and the patches are products of those.
     """
 
     rank = 3
 
-    def __init__(self, filters: int, kernel_size, strides=1, padding: str = "same", dilation_rate=1, **kwargs):
+    def __init__(
+        self,
+        filters: int,
+        kernel_size: int | tuple[int, ...],
+        strides: int | tuple[int, ...] = 1,
+        padding: str = "same",
+        dilation_rate: int | tuple[int, ...] = 1,
+        **kwargs: Any,
+    ):
         super().__init__(filters, kernel_size, strides, padding, dilation_rate, **kwargs)
         if max(self.dilation_rate) > 1:
             raise ValueError(

@@ -1,8 +1,11 @@
 """Fully connected layer whose kernel has spectral norm at most one."""
 
+from typing import Any
+
 import keras
 from keras import ops
 
+from lipdp import checks
 from lipdp.layers.base import LipschitzLayer, start
 from lipdp.norms import SpectralBall, spectral_norm
 
@@ -11,14 +14,14 @@ from lipdp.norms import SpectralBall, spectral_norm
 class SpectralDense(LipschitzLayer):
     """`y = x W` over the last axis, with `||W||_2 <= 1`.
 
-    There is no bias and no activation inside: put `Bias` and `Abs` behind it.
+    There is no bias and no activation inside: add `Bias` and `Abs` after it.
 
     Args:
         units: Number of outputs, a positive integer.
-        kernel_initializer: Keras initializer; what it returns is projected. Default: orthogonal.
-        projected: Whether the kernel is kept in the ball. A layer with nothing trainable upstream may
-            leave it free: its own gradient does not depend on its norm. Put a `BoundedInput` behind its
-            activation, so that the layers above know what enters them.
+        kernel_initializer: Keras initializer; the kernel it returns is projected. Default: orthogonal.
+        projected: Whether the kernel is projected onto the ball. A layer with nothing trainable upstream may
+            leave it unconstrained: its own gradient does not depend on its norm. Put a `BoundedInput` after its
+            activation, so that the next layers have a bound on their input.
 
     Call arguments:
         inputs: Tensor of shape `(batch, ..., features)`.
@@ -29,30 +32,35 @@ class SpectralDense(LipschitzLayer):
     Raises:
         ValueError: `units` is not a positive integer.
 
-    Guarantee:
-        Under the kernel constraint (kept by the optimizer after each update and by `fit` before the
-        first), `||y|| <= ||x||` and the layer is 1-Lipschitz. For one example with P positions the
-        gradient of the kernel is `x^T g`, so its Frobenius norm is at most `||x|| ||g||`, any P.
-        With `projected=False` the gradient bound stays, and the layer has no Lipschitz constant for
-        training; certificates use the norm of the trained kernel. Float32 rounding is covered by the
-        slack that `bounds.propagate` adds per layer. Not covered: weights changed by hand during `fit`.
-
     Example:
         >>> import numpy as np
         >>> from lipdp import layers
         >>> layers.SpectralDense(3)(np.ones((2, 5), "float32")).shape[1]
         3
+
+    **Guarantee.** Under the kernel constraint (kept by the optimizer after each update and by `fit` before the first),
+    `||y|| <= ||x||` and the layer is 1-Lipschitz. For one example with P positions the gradient of the kernel is
+    `x^T g`, so its Frobenius norm is at most `||x|| ||g||`, any P. With `projected=False` the gradient bound stays,
+    and the layer has no Lipschitz constant for training; certificates use the norm of the trained kernel. Float32
+    rounding is covered by the slack that `bounds.propagate` adds per layer. Not covered: weights changed by hand
+    during `fit`.
     """
 
-    def __init__(self, units: int, kernel_initializer="orthogonal", projected: bool = True, **kwargs):
-        super().__init__(**kwargs)
-        if not isinstance(units, int) or units < 1:
-            raise ValueError(f"`units` must be a positive integer. Received: units={units!r}.")
-        self.units = units
-        self.kernel_initializer = keras.initializers.get(kernel_initializer)
-        self.projected = bool(projected)
+    gradient_formula = "‖x‖ ‖g‖"
 
-    def build(self, input_shape):
+    def __init__(
+        self,
+        units: int,
+        kernel_initializer: str | keras.initializers.Initializer = "orthogonal",
+        projected: bool = True,
+        **kwargs: Any,
+    ):
+        super().__init__(**kwargs)
+        self.units = checks.integer("units", units, 1)
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.projected = checks.boolean("projected", projected)
+
+    def build(self, input_shape: tuple[int | None, ...]) -> None:
         self.kernel = self.add_weight(
             name="kernel",
             shape=(input_shape[-1], self.units),
@@ -62,22 +70,25 @@ class SpectralDense(LipschitzLayer):
         if self.projected:
             start(self.kernel, self.kernel.constraint)
 
-    def call(self, inputs):
+    def call(self, inputs: Any) -> Any:
         return ops.matmul(inputs, self.kernel)
 
-    def input_lipschitz(self, input_bounds):
+    def stock_layer(self) -> tuple[keras.layers.Layer | None, list]:
+        return keras.layers.Dense(self.units, use_bias=False, name=self.name), [ops.convert_to_numpy(self.kernel)]
+
+    def input_lipschitz(self, input_bounds: tuple[float, ...]) -> tuple[float, ...]:
         return (1.0 if self.projected else float("inf"),)
 
-    def parameter_bounds(self, input_bounds, cotangent_bound):
+    def parameter_bounds(self, input_bounds: tuple[float, ...], cotangent_bound: float) -> tuple[float, ...]:
         return (input_bounds[0] * cotangent_bound,)
 
-    def trained_lipschitz(self, input_bounds):
+    def trained_lipschitz(self, input_bounds: tuple[float, ...]) -> tuple[float, ...]:
         return (spectral_norm(ops.convert_to_numpy(self.kernel)),)
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
         return (*input_shape[:-1], self.units)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
             "units": self.units,

@@ -1,8 +1,10 @@
 """The Householder activation."""
 
 import math
+from typing import Any
 
 import keras
+import numpy as np
 from keras import ops
 
 from lipdp.layers.base import LipschitzLayer, positions
@@ -28,24 +30,24 @@ class Householder(LipschitzLayer):
     Raises:
         ValueError: the last axis is odd or an inner size is unknown.
 
-    Guarantee:
-        Each pair is mapped by the identity or by a reflection, which agree on the line between them: continuous,
-        1-Lipschitz, keeps the norm up to rounding. Forward and backward pass use the same choice, so the Jacobian is
-        orthogonal at ties too. The derivative of a reflected pair by its angle is
-        `(-a sin t + b cos t, a cos t + b sin t)`, of norm `||(a, b)||`; for one angle read at P positions the
-        gradient is at most `||x_i|| ||g_i||` (Cauchy-Schwarz), x_i and g_i the pair's share of input and cotangent,
-        and all angles together have a gradient of norm at most
-        `sqrt(sum_i ||x_i||^2 ||g_i||^2) <= ||x|| ||g||`. Any angle is allowed.
-        Source of the activation: Singla et al., ICLR 2022.
-
     Example:
         >>> import numpy as np
         >>> from lipdp import layers
         >>> [round(float(v), 3) for v in layers.Householder()(np.array([[1.0, 5.0]], "float32"))[0]]
         [5.0, 1.0]
+
+    **Guarantee.** Each pair is mapped by the identity or by a reflection, which agree on the line between them:
+    continuous, 1-Lipschitz, keeps the norm up to rounding. Forward and backward pass use the same choice, so the
+    Jacobian is orthogonal at ties too. The derivative of a reflected pair by its angle is
+    `(-a sin t + b cos t, a cos t + b sin t)`, of norm `||(a, b)||`; for one angle read at P positions the gradient is
+    at most `||x_i|| ||g_i||` (Cauchy-Schwarz), x_i and g_i the pair's share of input and cotangent, and all angles
+    together have a gradient of norm at most `sqrt(sum_i ||x_i||^2 ||g_i||^2) <= ||x|| ||g||`. Any angle is allowed.
+    Source of the activation: Singla et al., ICLR 2022.
     """
 
-    def build(self, input_shape):
+    gradient_formula = "‖x‖ ‖g‖"
+
+    def build(self, input_shape: tuple[int | None, ...]) -> None:
         positions(input_shape, self)
         if input_shape[-1] is None or input_shape[-1] % 2:
             raise ValueError(f"Householder needs an even, known last axis. Received: input shape {tuple(input_shape)}.")
@@ -55,7 +57,7 @@ class Householder(LipschitzLayer):
             initializer=keras.initializers.Constant(math.pi / 2.0),
         )
 
-    def call(self, inputs):
+    def call(self, inputs: Any) -> Any:
         # With n = (sin(t/2), -cos(t/2)), the normal of the line, both sides are x - 2 min(n x, 0) n: far fewer passes
         # over the tensor than a choice between two results.
         half = inputs.shape[-1] // 2
@@ -69,8 +71,17 @@ class Householder(LipschitzLayer):
         behind = ops.relu(-ops.matmul(pairs, normals))
         return ops.reshape(pairs + ops.matmul(behind, 2.0 * ops.transpose(normals)), ops.shape(inputs))
 
-    def parameter_bounds(self, input_bounds, cotangent_bound):
+    def export_call(self, stock: Any, inputs: Any) -> Any:
+        angles = ops.convert_to_numpy(self.angles)
+        first, second = ops.split(inputs, 2, axis=-1)
+        cosine, sine = np.cos(angles), np.sin(angles)
+        unchanged = first * np.sin(0.5 * angles) > second * np.cos(0.5 * angles)
+        mirrored = first * cosine + second * sine, first * sine - second * cosine
+        halves = [ops.where(unchanged, *pair) for pair in zip((first, second), mirrored, strict=True)]
+        return ops.concatenate(halves, axis=-1)
+
+    def parameter_bounds(self, input_bounds: tuple[float, ...], cotangent_bound: float) -> tuple[float, ...]:
         return (input_bounds[0] * cotangent_bound,)
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
         return input_shape

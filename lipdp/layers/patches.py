@@ -1,9 +1,12 @@
 """Convolution of disjoint patches, an orthogonal map of each."""
 
+from typing import Any
+
 import keras
 from keras import ops
 
-from lipdp.layers.base import LipschitzLayer, pair, start
+from lipdp import checks
+from lipdp.layers.base import LipschitzLayer, sizes, start
 from lipdp.layers.resampling import blocked_shape, space_to_depth
 from lipdp.norms import SpectralBall, spectral_norm
 
@@ -17,7 +20,7 @@ class OrthogonalPatchConv2D(LipschitzLayer):
     Args:
         filters: Number of output channels, a positive integer. From a*b*channels on, no norm is lost.
         patch_size: Integer or pair (a, b); height and width must be multiples of it.
-        kernel_initializer: Keras initializer; what it returns is projected. Default: orthogonal.
+        kernel_initializer: Keras initializer; the kernel it returns is projected. Default: orthogonal.
 
     Call arguments:
         inputs: Tensor of shape `(batch, height, width, channels)`.
@@ -28,31 +31,36 @@ class OrthogonalPatchConv2D(LipschitzLayer):
     Raises:
         ValueError: `filters` or `patch_size` is out of range, or patches do not fill the image.
 
-    Guarantee:
-        Patches are disjoint, so a pixel is read once (M = 1): with `||W||_2 <= 1` the layer is 1-Lipschitz and
-        the gradient of W, `U(x)' g` with U(x) the matrix of patches, has norm at most `||U(x)|| ||g|| = ||x|| ||g||`.
-        Where W has orthonormal rows (filters >= a*b*channels), `||y|| = ||x||` for every x; where it has
-        orthonormal columns, no cotangent loses norm. After every update five Bjorck steps bring the
-        singular values there: to within 1e-5 of 1 from any value between 0.5 and 1.6. That they reach it is
-        not part of the bound, which holds for all singular values of at most 1.
-
     Example:
         >>> import numpy as np
         >>> from lipdp import layers
         >>> x = np.ones((1, 4, 4, 1), "float32")
         >>> round(float(np.linalg.norm(layers.OrthogonalPatchConv2D(4, 2)(x))), 4)
         4.0
+
+    **Guarantee.** Patches are disjoint, so a pixel is read once (M = 1): with `||W||_2 <= 1` the layer is 1-Lipschitz
+    and the gradient of W, `U(x)' g` with U(x) the matrix of patches, has norm at most `||U(x)|| ||g|| = ||x|| ||g||`.
+    Where W has orthonormal rows (filters >= a*b*channels), `||y|| = ||x||` for every x; where it has orthonormal
+    columns, no cotangent loses norm. After every update five Bjorck steps bring the singular values there: to within
+    1e-5 of 1 from any value between 0.5 and 1.6. That they reach it is not part of the bound, which holds for all
+    singular values of at most 1.
     """
 
-    def __init__(self, filters: int, patch_size, kernel_initializer="orthogonal", **kwargs):
+    gradient_formula = "‖x‖ ‖g‖"
+
+    def __init__(
+        self,
+        filters: int,
+        patch_size: int | tuple[int, int],
+        kernel_initializer: str | keras.initializers.Initializer = "orthogonal",
+        **kwargs: Any,
+    ):
         super().__init__(**kwargs)
-        if not isinstance(filters, int) or filters < 1:
-            raise ValueError(f"`filters` must be a positive integer. Received: filters={filters!r}.")
-        self.filters = filters
-        self.patch_size = pair(patch_size, "patch_size")
+        self.filters = checks.integer("filters", filters, 1)
+        self.patch_size = sizes("patch_size", patch_size, 2)
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
 
-    def build(self, input_shape):
+    def build(self, input_shape: tuple[int | None, ...]) -> None:
         self.kernel = self.add_weight(
             name="kernel",
             shape=(blocked_shape(self, input_shape, self.patch_size)[-1], self.filters),
@@ -61,19 +69,25 @@ class OrthogonalPatchConv2D(LipschitzLayer):
         )
         start(self.kernel, self.kernel.constraint)
 
-    def call(self, inputs):
+    def call(self, inputs: Any) -> Any:
         return ops.matmul(space_to_depth(inputs, self.patch_size), self.kernel)
 
-    def parameter_bounds(self, input_bounds, cotangent_bound):
+    def stock_layer(self) -> tuple[keras.layers.Layer | None, list]:
+        return keras.layers.Dense(self.filters, use_bias=False, name=self.name), [ops.convert_to_numpy(self.kernel)]
+
+    def export_call(self, stock: Any, inputs: Any) -> Any:
+        return stock(space_to_depth(inputs, self.patch_size))
+
+    def parameter_bounds(self, input_bounds: tuple[float, ...], cotangent_bound: float) -> tuple[float, ...]:
         return (input_bounds[0] * cotangent_bound,)
 
-    def trained_lipschitz(self, input_bounds):
+    def trained_lipschitz(self, input_bounds: tuple[float, ...]) -> tuple[float, ...]:
         return (spectral_norm(ops.convert_to_numpy(self.kernel)),)
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
         return (*blocked_shape(self, input_shape, self.patch_size)[:-1], self.filters)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
             "filters": self.filters,

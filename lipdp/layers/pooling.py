@@ -1,11 +1,12 @@
 """Pooling by the L2 norm of a window."""
 
 import math
+from typing import Any
 
 import keras
 from keras import ops
 
-from lipdp.layers.base import LipschitzLayer, pair, refuse_empty
+from lipdp.layers.base import LipschitzLayer, refuse_empty, sizes
 from lipdp.norms import conv_multiplicity
 
 # Keeps the square root differentiable at zero; subtracted again so that zero maps to zero.
@@ -28,43 +29,54 @@ class L2NormPooling2D(LipschitzLayer):
         inputs: Tensor of shape `(batch, height, width, channels)`; borders that do not fill a window
             are dropped.
 
-    Guarantee:
-        With `n(w) = sqrt(||w||^2 + e) - sqrt(e)` on each window w: `n(w) <= ||w||` and n is 1-Lipschitz.
-        A pixel stands in at most M windows, so the layer is sqrt(M)-Lipschitz and
-        `||y|| <= sqrt(M) ||x||`; M = 1 without overlap.
-
     Example:
         >>> import numpy as np
         >>> from lipdp import layers
         >>> round(float(layers.L2NormPooling2D(2)(np.ones((1, 2, 2, 1), "float32"))[0, 0, 0, 0]), 3)
         2.0
+
+    **Guarantee.** With `n(w) = sqrt(||w||^2 + e) - sqrt(e)` on each window w: `n(w) <= ||w||` and n is 1-Lipschitz. A
+    pixel appears in at most M windows, so the layer is sqrt(M)-Lipschitz and `||y|| <= sqrt(M) ||x||`; M = 1 without
+    overlap.
     """
 
-    def __init__(self, pool_size=2, strides=None, **kwargs):
+    lipschitz_formula = "sqrt(M)"
+
+    def __init__(
+        self, pool_size: int | tuple[int, int] = 2, strides: int | tuple[int, int] | None = None, **kwargs: Any
+    ):
         super().__init__(**kwargs)
-        self.pool_size = pair(pool_size, "pool_size")
-        self.strides = pair(self.pool_size if strides is None else strides, "strides")
+        self.pool_size = sizes("pool_size", pool_size, 2)
+        self.strides = sizes("strides", self.pool_size if strides is None else strides, 2)
         self.multiplicity = conv_multiplicity(self.pool_size, self.strides, (1, 1))
 
-    def build(self, input_shape):
+    def build(self, input_shape: tuple[int | None, ...]) -> None:
         self.compute_output_shape(input_shape)
 
-    def call(self, inputs):
+    def call(self, inputs: Any) -> Any:
         mean = ops.average_pool(ops.square(inputs), self.pool_size, self.strides, "valid", data_format="channels_last")
         return _smooth_norm(mean * math.prod(self.pool_size))
 
-    def input_lipschitz(self, input_bounds):
+    def stock_layer(self) -> tuple[keras.layers.Layer | None, list]:
+        # Pooling operations do not survive a file on JAX, pooling layers do.
+        stock = keras.layers.AveragePooling2D(self.pool_size, self.strides, data_format="channels_last", name=self.name)
+        return stock, []
+
+    def export_call(self, stock: Any, inputs: Any) -> Any:
+        return _smooth_norm(stock(ops.square(inputs)) * math.prod(self.pool_size))
+
+    def input_lipschitz(self, input_bounds: tuple[float, ...]) -> tuple[float, ...]:
         return (math.sqrt(self.multiplicity),)
 
-    def compute_output_shape(self, input_shape):
-        sizes = [
+    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
+        spatial = [
             None if n is None else (n - k) // s + 1
             for n, k, s in zip(input_shape[1:3], self.pool_size, self.strides, strict=True)
         ]
-        refuse_empty(self, input_shape, sizes)
-        return (input_shape[0], *sizes, input_shape[3])
+        refuse_empty(self, input_shape, spatial)
+        return (input_shape[0], *spatial, input_shape[3])
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "pool_size": self.pool_size, "strides": self.strides}
 
 
@@ -72,20 +84,19 @@ class L2NormPooling2D(LipschitzLayer):
 class GlobalL2NormPooling2D(LipschitzLayer):
     """Replaces each channel of an image by its L2 norm.
 
-    Guarantee:
-        As `L2NormPooling2D` with one window: 1-Lipschitz, `||y|| <= ||x||`.
-
     Example:
         >>> import numpy as np
         >>> from lipdp import layers
         >>> tuple(layers.GlobalL2NormPooling2D()(np.ones((1, 4, 4, 3), "float32")).shape)[1:]
         (3,)
+
+    **Guarantee.** As `L2NormPooling2D` with one window: 1-Lipschitz, `||y|| <= ||x||`.
     """
 
-    def call(self, inputs):
+    def call(self, inputs: Any) -> Any:
         return _smooth_norm(ops.sum(ops.square(inputs), axis=(1, 2)))
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
         return (input_shape[0], input_shape[3])
 
 
@@ -96,32 +107,37 @@ class ScaledAveragePooling2D(LipschitzLayer):
     Args:
         pool_size: Integer or pair; windows do not overlap, borders that do not fill one are dropped.
 
-    Guarantee:
-        Each window is mapped to `<w, 1> / sqrt(n)`, an inner product with a unit vector, and windows
-        are disjoint: 1-Lipschitz, `||y|| <= ||x||`.
-
     Example:
         >>> import numpy as np
         >>> from lipdp import layers
         >>> float(layers.ScaledAveragePooling2D(2)(np.ones((1, 2, 2, 1), "float32"))[0, 0, 0, 0])
         2.0
+
+    **Guarantee.** Each window is mapped to `<w, 1> / sqrt(n)`, an inner product with a unit vector, and windows are
+    disjoint: 1-Lipschitz, `||y|| <= ||x||`.
     """
 
-    def __init__(self, pool_size=2, **kwargs):
+    def __init__(self, pool_size: int | tuple[int, int] = 2, **kwargs: Any):
         super().__init__(**kwargs)
-        self.pool_size = pair(pool_size, "pool_size")
+        self.pool_size = sizes("pool_size", pool_size, 2)
 
-    def build(self, input_shape):
+    def build(self, input_shape: tuple[int | None, ...]) -> None:
         self.compute_output_shape(input_shape)
 
-    def call(self, inputs):
+    def call(self, inputs: Any) -> Any:
         mean = ops.average_pool(inputs, self.pool_size, self.pool_size, "valid", data_format="channels_last")
         return mean * math.sqrt(math.prod(self.pool_size))
 
-    def compute_output_shape(self, input_shape):
-        sizes = [None if n is None else n // k for n, k in zip(input_shape[1:3], self.pool_size, strict=True)]
-        refuse_empty(self, input_shape, sizes)
-        return (input_shape[0], *sizes, input_shape[3])
+    def stock_layer(self) -> tuple[keras.layers.Layer | None, list]:
+        return keras.layers.AveragePooling2D(self.pool_size, data_format="channels_last", name=self.name), []
 
-    def get_config(self):
+    def export_call(self, stock: Any, inputs: Any) -> Any:
+        return stock(inputs) * math.sqrt(math.prod(self.pool_size))
+
+    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
+        spatial = [None if n is None else n // k for n, k in zip(input_shape[1:3], self.pool_size, strict=True)]
+        refuse_empty(self, input_shape, spatial)
+        return (input_shape[0], *spatial, input_shape[3])
+
+    def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "pool_size": self.pool_size}

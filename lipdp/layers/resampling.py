@@ -1,27 +1,31 @@
 """Down- and up-sampling of images that loses nothing."""
 
+from typing import Any
+
 import keras
 from keras import ops
 
-from lipdp.layers.base import LipschitzLayer, pair
+from lipdp.layers.base import LipschitzLayer, sizes
 
 
-def space_to_depth(inputs, blocks: tuple[int, int]):
-    """Moves each block of pixels into the channels: (h a, w b, c) becomes (h, w, a b c)."""
+def space_to_depth(inputs: Any, blocks: tuple[int, ...]) -> Any:
+    """Returns images with each block of pixels moved into the channels: (h a, w b, c) becomes (h, w, a b c)."""
     (a, b), (height, width, channels) = blocks, inputs.shape[1:]
     parts = ops.reshape(inputs, (-1, height // a, a, width // b, b, channels))
     return ops.reshape(ops.transpose(parts, (0, 1, 3, 2, 4, 5)), (-1, height // a, width // b, a * b * channels))
 
 
-def depth_to_space(inputs, blocks: tuple[int, int]):
-    """The inverse of `space_to_depth`."""
+def depth_to_space(inputs: Any, blocks: tuple[int, ...]) -> Any:
+    """Returns the inverse of `space_to_depth`."""
     (a, b), (height, width, channels) = blocks, inputs.shape[1:]
     parts = ops.reshape(inputs, (-1, height, width, a, b, channels // (a * b)))
     return ops.reshape(ops.transpose(parts, (0, 1, 3, 2, 4, 5)), (-1, height * a, width * b, channels // (a * b)))
 
 
-def blocked_shape(layer, input_shape, blocks):
-    """Shape after `space_to_depth`; refuses images that blocks do not fill."""
+def blocked_shape(
+    layer: keras.layers.Layer, input_shape: tuple[int | None, ...], blocks: tuple[int, ...]
+) -> tuple[int | None, ...]:
+    """Returns the shape after `space_to_depth`; refuses images that blocks do not fill."""
     if len(input_shape) != 4 or any(n is None or n % k for n, k in zip(input_shape[1:3], blocks, strict=True)):
         raise ValueError(
             f"Layer '{layer.name}' needs images (batch, height, width, channels) that its blocks fill exactly. "
@@ -47,30 +51,29 @@ class InvertibleDownSampling2D(LipschitzLayer):
     Raises:
         ValueError: `pool_size` is out of range or does not divide the image.
 
-    Guarantee:
-        A permutation of the entries: 1-Lipschitz, keeps every norm and every gradient norm.
-
     Example:
         >>> import numpy as np
         >>> from lipdp import layers
         >>> tuple(layers.InvertibleDownSampling2D(2)(np.ones((1, 4, 4, 3), "float32")).shape)[1:]
         (2, 2, 12)
+
+    **Guarantee.** A permutation of the entries: 1-Lipschitz, keeps every norm and every gradient norm.
     """
 
-    def __init__(self, pool_size=2, **kwargs):
+    def __init__(self, pool_size: int | tuple[int, int] = 2, **kwargs: Any):
         super().__init__(**kwargs)
-        self.pool_size = pair(pool_size, "pool_size")
+        self.pool_size = sizes("pool_size", pool_size, 2)
 
-    def build(self, input_shape):
+    def build(self, input_shape: tuple[int | None, ...]) -> None:
         self.compute_output_shape(input_shape)
 
-    def call(self, inputs):
+    def call(self, inputs: Any) -> Any:
         return space_to_depth(inputs, self.pool_size)
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
         return blocked_shape(self, input_shape, self.pool_size)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "pool_size": self.pool_size}
 
 
@@ -90,27 +93,26 @@ class InvertibleUpSampling2D(LipschitzLayer):
     Raises:
         ValueError: `pool_size` is out of range or does not divide the channels.
 
-    Guarantee:
-        A permutation of the entries: 1-Lipschitz, keeps every norm and every gradient norm.
-
     Example:
         >>> import numpy as np
         >>> from lipdp import layers
         >>> tuple(layers.InvertibleUpSampling2D(2)(np.ones((1, 2, 2, 12), "float32")).shape)[1:]
         (4, 4, 3)
+
+    **Guarantee.** A permutation of the entries: 1-Lipschitz, keeps every norm and every gradient norm.
     """
 
-    def __init__(self, pool_size=2, **kwargs):
+    def __init__(self, pool_size: int | tuple[int, int] = 2, **kwargs: Any):
         super().__init__(**kwargs)
-        self.pool_size = pair(pool_size, "pool_size")
+        self.pool_size = sizes("pool_size", pool_size, 2)
 
-    def build(self, input_shape):
+    def build(self, input_shape: tuple[int | None, ...]) -> None:
         self.compute_output_shape(input_shape)
 
-    def call(self, inputs):
+    def call(self, inputs: Any) -> Any:
         return depth_to_space(inputs, self.pool_size)
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
         a, b = self.pool_size
         if len(input_shape) != 4 or None in input_shape[1:] or input_shape[-1] % (a * b):
             raise ValueError(
@@ -120,5 +122,5 @@ class InvertibleUpSampling2D(LipschitzLayer):
         batch, height, width, channels = input_shape
         return (batch, height * a, width * b, channels // (a * b))
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "pool_size": self.pool_size}

@@ -1,10 +1,14 @@
 """A fixed scattering transform: features of high quality that cost no privacy."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import keras
 import numpy as np
 from keras import ops
 
-from lipdp.layers.base import LipschitzLayer
+from lipdp import checks
+from lipdp.layers.base import LipschitzLayer, integer_between, require_channels_last
 from lipdp.layers.wavelets import low_pass, morlet
 from lipdp.norms.filter_bank import filter_bank_norm, same_padding
 
@@ -21,14 +25,14 @@ class Scattering2D(LipschitzLayer):
 
     `(phi * x, phi * |psi_j * x|, phi * |psi_k * |psi_j * x||)` with k > j, for every channel by itself. It has no
     weights and treats every example alone, so its features cost no privacy and may be computed once, before `fit`;
-    put in front of the trained head, it brings certificates back to pixels (see the example).
+    put in front of the trained head, it extends certificates to pixels (see the example).
 
     Args:
         weights: Factors of the orders 0, 1 and 2, as a preset or three numbers >= 0. `"accurate"`,
             `(0.1, 1, 6)`, lifts the small second order: best accuracy, small certified radii. `"robust"`,
             `(1, 1, 1)`, is close to an isometry on smooth images: larger radii for some accuracy.
         scales: Number J of wavelet scales, 1 to 3; features are sampled every `2 ** J` pixels.
-        angles: Number A of orientations, at least 2.
+        angles: Number A of orientations, 2 to 32.
 
     Call arguments:
         inputs: Images `(batch, height, width, channels)` with known inner sizes, both sides at least `2 ** J`.
@@ -40,20 +44,6 @@ class Scattering2D(LipschitzLayer):
     Raises:
         ValueError: an argument is out of range, the image is too small, a size is unknown, or the image
             format is channels first.
-
-    Guarantee:
-        1-Lipschitz in the L2 norm and `||y|| <= ||x||` (plus 1e-12), for every real image and these weights.
-        Proof: `||a| - |b|| <= |a - b|` also for complex numbers, so a difference of images passes from stage to
-        stage no larger than the linear maps allow. From the last order to the first, `c` of a stage is the
-        norm of the joint map `(w phi, c_j psi_j)` with the `c_j` of the stages behind it, bounded by
-        `norms.filter_bank_norm` for this image size, zero padding, strides and their aliases included; the outputs
-        are divided by the `c` of the first stage plus the float32 error below. The kernels are real (real and
-        imaginary parts apart), so the Littlewood-Paley sum in it is the symmetrised one. Channels are
-        separate: any number of them has the constant of one. Float32: a sum of k products, in any order,
-        errs by at most `k u / (1 - k u)` of the sum of their moduli, and convolution with `|kernel|` has norm
-        at most its l1 norm (Young). Carried through the stages this is below 1e-3 of the constant (for 3 scales
-        1e-2), far above what is measured. Not covered: TF32 where `predict` is called outside of lipdp;
-        privacy does not rest on it with a `BoundedInput` behind, as in the example.
 
     Example:
         >>> import keras, numpy as np
@@ -67,29 +57,34 @@ class Scattering2D(LipschitzLayer):
         >>> whole = keras.Sequential([front, head])  # takes images
         >>> lipdp.certify.lipschitz(whole) < 1.001
         True
+
+    **Guarantee.** 1-Lipschitz in the L2 norm and `||y|| <= ||x||` (plus 1e-12), for every real image and these
+    weights. Proof: `||a| - |b|| <= |a - b|` also for complex numbers, so a difference of images passes from stage to
+    stage no larger than the linear maps allow. From the last order to the first, `c` of a stage is the norm of the
+    joint map `(w phi, c_j psi_j)` with the `c_j` of the later stages, bounded by `norms.filter_bank_norm` for this
+    image size, zero padding, strides and their aliases included; the outputs are divided by the `c` of the first stage
+    plus the float32 error below. The kernels are real (real and imaginary parts apart), so the Littlewood-Paley sum in
+    it is the symmetrized one. Channels are separate: any number of them has the constant of one. Float32: a sum of k
+    products, in any order, errs by at most `k u / (1 - k u)` of the sum of their moduli, and convolution with
+    `|kernel|` has norm at most its l1 norm (Young). Carried through the stages this is below 1e-3 of the constant (for
+    3 scales 1e-2), far above what is measured. Not covered: TF32 where `predict` is called outside of lipdp; privacy
+    does not rest on it with a `BoundedInput` after it, as in the example.
     """
 
-    def __init__(self, weights="accurate", scales: int = 2, angles: int = 8, **kwargs):
+    def __init__(self, weights: str | Sequence[float] = "accurate", scales: int = 2, angles: int = 8, **kwargs: Any):
         super().__init__(**kwargs)
         self._orders = _order_weights(weights)
-        if not isinstance(scales, int) or not 1 <= scales <= 3:
-            raise ValueError(f"`scales` must be 1, 2 or 3. Received: scales={scales!r}.")
-        if not isinstance(angles, int) or not 2 <= angles <= 32:
-            raise ValueError(f"`angles` must be an integer from 2 to 32. Received: angles={angles!r}.")
-        if keras.config.image_data_format() != "channels_last":
-            raise ValueError(
-                "Scattering2D works on channels-last images only. Received: image_data_format="
-                f"{keras.config.image_data_format()!r}. Call keras.config.set_image_data_format('channels_last')."
-            )
+        require_channels_last(self)
         self.order_weights = weights if isinstance(weights, str) else self._orders
-        self.scales, self.angles = scales, angles
+        self.scales = integer_between("scales", scales, 1, 3)
+        self.angles = integer_between("angles", angles, 2, 32)
 
     @property
     def channels(self) -> int:
         """Number of features per place and input channel."""
         return 1 + self.scales * self.angles + self.scales * (self.scales - 1) // 2 * self.angles**2
 
-    def build(self, input_shape):
+    def build(self, input_shape: tuple[int | None, ...]) -> None:
         shape = tuple(input_shape)
         if len(shape) != 4 or None in shape[1:]:
             raise ValueError(
@@ -104,64 +99,64 @@ class Scattering2D(LipschitzLayer):
         self._size = shape[1:3]
         self.constant = sum(self._bound(0, -1, 0, self._size))
 
-    def call(self, inputs):
+    def call(self, inputs: Any) -> Any:
         self.compute_output_shape(inputs.shape)
         height, width, channels = inputs.shape[1:]
         images = ops.reshape(ops.transpose(inputs, (0, 3, 1, 2)), (-1, height, width, 1))
-        found = ops.concatenate(self._outputs(images, 0, -1, 0), axis=1)
-        found = ops.reshape(found, (-1, channels * self.channels, *found.shape[2:]))
-        return ops.transpose(found, (0, 2, 3, 1))
+        features = ops.concatenate(self._outputs(images, 0, -1, 0), axis=1)
+        features = ops.reshape(features, (-1, channels * self.channels, *features.shape[2:]))
+        return ops.transpose(features, (0, 2, 3, 1))
 
     def _outputs(self, images, order: int, last: int, resolution: int) -> list:
-        """Features of one stage and all behind it, for images `(rows, height, width, 1)`, as `(rows, k, h, w)`."""
+        """Returns the features `(rows, k, h, w)` of a stage and the next ones for images `(rows, height, width, 1)`."""
         height, width = images.shape[1:3]
         gain = self._orders[order] * 2 ** (self.scales - resolution) / self.constant
-        found = [self._average(ops.reshape(images, (-1, 1, height, width)), resolution, gain)]
+        features = [self._average(ops.reshape(images, (-1, 1, height, width)), resolution, gain)]
         if order < 2:
             for scale in range(last + 1, self.scales):
                 moduli = self._moduli(images, scale - resolution)
                 if order == 1 or scale == self.scales - 1:
                     # Nothing but the average is left to do.
                     gain = self._orders[order + 1] * 2 ** (self.scales - scale) / self.constant
-                    found.append(self._average(moduli, scale, gain))
+                    features.append(self._average(moduli, scale, gain))
                     continue
                 rows = ops.reshape(moduli, (-1, *moduli.shape[2:], 1))
                 for part in self._outputs(rows, order + 1, scale, scale):
-                    found.append(ops.reshape(part, (-1, self.angles * part.shape[1], *part.shape[2:])))
-        return found
+                    features.append(ops.reshape(part, (-1, self.angles * part.shape[1], *part.shape[2:])))
+        return features
 
     def _moduli(self, images, scale: int):
-        """`(rows, angles, height, width)`: moduli of wavelet coefficients, sampled every `2 ** scale`."""
+        """Returns moduli of wavelet coefficients sampled every `2 ** scale`, `(rows, angles, height, width)`."""
         kernel = (2.0**scale * morlet(scale, self.angles))[:, :, None].astype("float32")
-        found = ops.conv(images, kernel, 2**scale, "same", data_format="channels_last")
-        real, imaginary = found[..., : self.angles], found[..., self.angles :]
+        coefficients = ops.conv(images, kernel, 2**scale, "same", data_format="channels_last")
+        real, imaginary = coefficients[..., : self.angles], coefficients[..., self.angles :]
         squares = ops.maximum(ops.square(real) + ops.square(imaginary), _FLOOR * _FLOOR)
         return ops.transpose(ops.sqrt(squares), (0, 3, 1, 2))
 
     def _average(self, images, resolution: int, gain: float):
-        """The low-pass on the last two axes, as one matrix for each."""
+        """Returns the low-pass of the last two axes, as one matrix for each."""
         rows, columns = (_low_pass_matrix(n, self.scales - resolution) for n in images.shape[2:])
         images = ops.matmul(images, np.asarray(columns.T, "float32"))
         return ops.matmul(np.asarray(gain * rows, "float32"), images)
 
     def _bound(self, order: int, last: int, resolution: int, size) -> tuple[float, float]:
-        """Of one stage and all behind it, before the division: Lipschitz constant, and float32 error of the outputs
-        over the norm of the image."""
+        """Returns, for a stage and all after it, before the division, the Lipschitz constant and the float32 error of
+        the outputs over the norm of the image."""
         stride, taps = 2 ** (self.scales - resolution), low_pass(self.scales - resolution)
         banks = [(np.outer(taps, taps)[:, :, None], stride, stride * self._orders[order])]
         error = banks[0][2] * _rounding(banks[0][0])
         for scale in range(last + 1, self.scales) if order < 2 else ():
             kernel, step = morlet(scale - resolution, self.angles), 2 ** (scale - resolution)
-            behind, error_behind = self._bound(order + 1, scale, scale, tuple(-(-n // step) for n in size))
-            banks.append((kernel, step, step * behind))
-            # Errors made here are carried on, errors made behind are relative to what arrives there.
-            error += step * (behind + error_behind) * _rounding(kernel) + step * error_behind * _mass(kernel)
+            later, later_error = self._bound(order + 1, scale, scale, tuple(-(-n // step) for n in size))
+            banks.append((kernel, step, step * later))
+            # Errors of this stage are carried on, errors of later stages are relative to their input.
+            error += step * (later + later_error) * _rounding(kernel) + step * later_error * _mass(kernel)
         return filter_bank_norm(banks, size), error
 
-    def output_bound(self, input_bounds):
+    def output_bound(self, input_bounds: tuple[float, ...]) -> float:
         return input_bounds[0] + 1e6 * _FLOOR  # the floors of up to 1e12 moduli
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
         height, width, channels = input_shape[1:]
         if self.built and (height, width) != self._size:
             raise ValueError(
@@ -171,7 +166,7 @@ class Scattering2D(LipschitzLayer):
         step = 2**self.scales
         return (input_shape[0], -(-height // step), -(-width // step), channels * self.channels)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
             "weights": self.order_weights,
@@ -182,17 +177,12 @@ class Scattering2D(LipschitzLayer):
 
 def _order_weights(weights) -> tuple[float, float, float]:
     if isinstance(weights, str):
-        if weights not in PRESETS:
-            raise ValueError(
-                f"`weights` must be one of {', '.join(map(repr, PRESETS))} or three numbers. Received: "
-                f"weights={weights!r}."
-            )
-        return PRESETS[weights]
+        return PRESETS[checks.choice("weights", weights, PRESETS, hint="Or pass three numbers.")]
     try:
-        values = tuple(float(w) for w in weights)
+        values = tuple(checks.between("weights", w, 0, 1e6) for w in weights)
     except (TypeError, ValueError):
         values = ()
-    if len(values) != 3 or not all(0 <= w <= 1e6 for w in values) or max(values) < 1e-6:
+    if len(values) != 3 or max(values) < 1e-6:
         raise ValueError(
             "`weights` must be three numbers from 0 to 1e6, one per order, not all zero. Received: "
             f"weights={weights!r}."
@@ -201,18 +191,18 @@ def _order_weights(weights) -> tuple[float, float, float]:
 
 
 def _mass(kernel: np.ndarray) -> float:
-    """Bound on the norm of the convolution with the moduli of a kernel `(height, width, filters)`."""
+    """Returns a bound on the norm of the convolution with the moduli of a kernel `(height, width, filters)`."""
     return float(np.linalg.norm(np.abs(kernel).sum(axis=(0, 1))))
 
 
 def _rounding(kernel: np.ndarray) -> float:
-    """Bound on the float32 error of a convolution and of the modulus behind it, over the norm of the image."""
+    """Returns a bound on the float32 error of a convolution and its modulus, over the norm of the image."""
     count = kernel.shape[0] * kernel.shape[1] + 8
     return 1.001 * count * _UNIT * _mass(kernel)
 
 
 def _low_pass_matrix(size: int, scale: int) -> np.ndarray:
-    """Smoothing by `low_pass(scale)` and sampling every `2 ** scale`, with zero padding, as a matrix."""
+    """Returns the matrix of smoothing by `low_pass(scale)` and sampling every `2 ** scale`, with zero padding."""
     taps, step = low_pass(scale), 2**scale
     before, _ = same_padding(size, len(taps), step)
     matrix = np.zeros((-(-size // step), size))

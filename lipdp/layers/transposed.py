@@ -1,6 +1,7 @@
 """Transposed convolutions: the adjoints of the convolutions."""
 
 import math
+from typing import Any
 
 import keras
 from keras import ops
@@ -10,22 +11,21 @@ from lipdp.layers.convolution import SpectralConv
 
 
 class SpectralConvTranspose(SpectralConv):
-    """What transposed convolutions share; see `SpectralConv2DTranspose`.
+    """Base of the transposed convolutions; see `SpectralConv2DTranspose`.
 
-    Guarantee:
-        See `SpectralConv2DTranspose`.
+    **Guarantee.** See `SpectralConv2DTranspose`.
     """
 
     def __init__(
         self,
         filters: int,
-        kernel_size,
-        strides=1,
+        kernel_size: int | tuple[int, ...],
+        strides: int | tuple[int, ...] = 1,
         padding: str = "same",
-        dilation_rate=1,
-        kernel_initializer="orthogonal",
+        dilation_rate: int | tuple[int, ...] = 1,
+        kernel_initializer: str | keras.initializers.Initializer = "orthogonal",
         projected: bool = True,
-        **kwargs,
+        **kwargs: Any,
     ):
         super().__init__(
             filters,
@@ -46,7 +46,7 @@ class SpectralConvTranspose(SpectralConv):
     def kernel_shape(self, channels: int) -> tuple[int, ...]:
         return (*self.kernel_size, self.filters, channels)
 
-    def call(self, inputs):
+    def call(self, inputs: Any) -> Any:
         kernel = self.kernel * (1.0 / math.sqrt(self.multiplicity))
         # The backward pass is a convolution of the cotangent, whose channels are the filters (see `SpectralConv`).
         padded = self.filters == 1 and self._uneven()
@@ -57,15 +57,22 @@ class SpectralConvTranspose(SpectralConv):
         )
         return outputs[..., :1] if padded else outputs
 
-    def compute_output_shape(self, input_shape):
-        sizes = [
+    def stock_layer(self) -> tuple[keras.layers.Layer | None, list]:
+        stock, kernel = self._stock(f"Conv{self.rank}DTranspose", self.filters)
+        return stock, [kernel]
+
+    def export_call(self, stock: Any, inputs: Any) -> Any:
+        return stock(inputs)
+
+    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
+        spatial = [
             None if n is None else n * s + (0 if self.padding == "same" else max(k - s, 0))
             for n, k, s in zip(input_shape[1:-1], self.kernel_size, self.strides, strict=True)
         ]
-        refuse_empty(self, input_shape, sizes)
-        return (input_shape[0], *sizes, self.filters)
+        refuse_empty(self, input_shape, spatial)
+        return (input_shape[0], *spatial, self.filters)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         config = super().get_config()
         config.pop("groups")
         return config
@@ -82,14 +89,13 @@ class SpectralConv1DTranspose(SpectralConvTranspose):
     Call arguments:
         inputs: Tensor of shape `(batch, steps, channels)`.
 
-    Guarantee:
-        That of `SpectralConv2DTranspose`, on one axis.
-
     Example:
         >>> import numpy as np
         >>> from lipdp import layers
         >>> tuple(layers.SpectralConv1DTranspose(2, 3, strides=2)(np.ones((1, 4, 3), "float32")).shape)[1:]
         (8, 2)
+
+    **Guarantee.** That of `SpectralConv2DTranspose`, on one axis.
     """
 
     rank = 1
@@ -105,25 +111,23 @@ class SpectralConv2DTranspose(SpectralConvTranspose):
         strides: Integer or pair.
         padding: `"same"` (size times stride) or `"valid"` (all that the kernel reaches).
         dilation_rate: Must be 1.
-        kernel_initializer: Keras initializer; what it returns is projected. Default: orthogonal.
-        projected: Whether the kernel is kept in the ball, see `SpectralConv2D`.
+        kernel_initializer: Keras initializer; the kernel it returns is projected. Default: orthogonal.
+        projected: Whether the kernel is projected onto the ball, see `SpectralConv2D`.
 
     Call arguments:
         inputs: Tensor of shape `(batch, height, width, channels)`.
-
-    Guarantee:
-        `y = C(W)^T x / sqrt(M)`, where C(W) is the zero-padded convolution with the same kernel, strides and
-        padding that maps images of y's shape to images of x's shape, and W, read as a (taps*filters,
-        channels) matrix, has `||W||_2 <= 1`. An operator and its adjoint have the same norm, at most sqrt(M)
-        (`SpectralConv2D`, M = prod ceil(k / s)), so the layer is 1-Lipschitz. Its gradient is that of the
-        convolution with input and cotangent exchanged, because `<g, C(W)^T x> = <C(W) g, x>`: of norm
-        at most `sqrt(M) ||g|| ||x|| / sqrt(M)`.
 
     Example:
         >>> import numpy as np
         >>> from lipdp import layers
         >>> tuple(layers.SpectralConv2DTranspose(2, 3, strides=2)(np.ones((1, 4, 4, 3), "float32")).shape)[1:]
         (8, 8, 2)
+
+    **Guarantee.** `y = C(W)^T x / sqrt(M)`, where C(W) is the zero-padded convolution with the same kernel, strides
+    and padding that maps images of y's shape to images of x's shape, and W, read as a (taps*filters, channels) matrix,
+    has `||W||_2 <= 1`. An operator and its adjoint have the same norm, at most sqrt(M) (`SpectralConv2D`, M = prod
+    ceil(k / s)), so the layer is 1-Lipschitz. Its gradient is that of the convolution with input and cotangent
+    exchanged, because `<g, C(W)^T x> = <C(W) g, x>`: of norm at most `sqrt(M) ||g|| ||x|| / sqrt(M)`.
     """
 
     rank = 2
@@ -140,14 +144,13 @@ class SpectralConv3DTranspose(SpectralConvTranspose):
     Call arguments:
         inputs: Tensor of shape `(batch, depth, height, width, channels)`.
 
-    Guarantee:
-        That of `SpectralConv2DTranspose`, on three axes.
-
     Example:
         >>> import numpy as np
         >>> from lipdp import layers
         >>> tuple(layers.SpectralConv3DTranspose(2, 2, strides=2)(np.ones((1, 2, 2, 2, 3), "float32")).shape)[1:]
         (4, 4, 4, 2)
+
+    **Guarantee.** That of `SpectralConv2DTranspose`, on three axes.
     """
 
     rank = 3

@@ -9,7 +9,7 @@ _RADIUS = 4
 
 
 def morlet(scale: int, angles: int) -> np.ndarray:
-    """Wavelets of one scale at angles `pi a / angles`, as real kernels.
+    """Returns the wavelets of one scale at angles `pi a / angles`, as real kernels.
 
     Args:
         scale: j >= 0; widths grow and frequencies fall by `2 ** j`.
@@ -22,19 +22,19 @@ def morlet(scale: int, angles: int) -> np.ndarray:
     radius = _RADIUS * 2**scale
     width, frequency, slant = _WIDTH * 2**scale, _FREQUENCY / 2**scale, 4.0 / angles
     rows, columns = np.mgrid[-radius : radius + 1, -radius : radius + 1]
-    found = []
+    wavelets = []
     for angle in np.pi * np.arange(angles) / angles:
         along = columns * np.cos(angle) + rows * np.sin(angle)
         across = rows * np.cos(angle) - columns * np.sin(angle)
         envelope = np.exp(-(along**2 + (slant * across) ** 2) / (2 * width**2)) * slant / (2 * np.pi * width**2)
         wave = envelope * np.exp(1j * frequency * along)
-        found.append(wave - envelope * (wave.sum() / envelope.sum()))
-    found = np.stack(found, axis=-1)
-    return np.concatenate([found.real, found.imag], axis=-1)
+        wavelets.append(wave - envelope * (wave.sum() / envelope.sum()))
+    waves = np.stack(wavelets, axis=-1)
+    return np.concatenate([waves.real, waves.imag], axis=-1)
 
 
 def low_pass(scale: int) -> np.ndarray:
-    """Gaussian of width `0.8 * 2 ** (scale - 1)` and sum 1, for sampling by `2 ** scale`; scale >= 1."""
+    """Returns a Gaussian of width `0.8 * 2 ** (scale - 1)` and sum 1, for sampling by `2 ** scale`; scale >= 1."""
     radius = _RADIUS * 2 ** (scale - 1)
     taps = np.exp(-(np.arange(-radius, radius + 1) ** 2) / (2 * (_WIDTH * 2 ** (scale - 1)) ** 2))
     return taps / taps.sum()

@@ -2,6 +2,7 @@
 
 import math
 from numbers import Integral, Real
+from typing import Any
 
 
 def positive(name: str, value: float) -> float:
@@ -41,7 +42,7 @@ def count(name: str, value: int, minimum: int = 1) -> int:
     return int(value)
 
 
-def priors(name: str, value: object) -> tuple[float, ...] | None:
+def priors(name: str, value: Any) -> tuple[float, ...] | None:
     """Return `value` as a tuple of class probabilities, or `None` for uniform ones.
 
     Args:

@@ -1,5 +1,7 @@
 """The base of all losses: a value, a closed-form gradient, and the largest norm that gradient can have."""
 
+from typing import Any
+
 import keras
 import numpy as np
 from keras import ops
@@ -51,11 +53,11 @@ class Loss(keras.losses.Loss):
             raise ValueError(f"Losses need dtype='float32' for their bounds to hold. Received: dtype={self.dtype!r}")
         self.clip = None if clip is None else positive("clip", clip)
 
-    def value(self, y_true, y_pred):
+    def value(self, y_true: Any, y_pred: Any) -> Any:
         """Return the loss of each example, shape `(batch,)`, from outputs of shape `(batch, num_outputs)`."""
         raise NotImplementedError(f"{type(self).__name__} must implement `value(y_true, y_pred)`.")
 
-    def gradient(self, y_true, y_pred):
+    def gradient(self, y_true: Any, y_pred: Any) -> Any:
         """Return the gradient of each example's `value` with respect to its outputs, shaped like `y_pred`."""
         raise NotImplementedError(f"{type(self).__name__} must implement `gradient(y_true, y_pred)`.")
 
@@ -63,7 +65,7 @@ class Loss(keras.losses.Loss):
         """Return the supremum of the L2 norm of `gradient` over all outputs and accepted labels."""
         raise NotImplementedError(f"{type(self).__name__} must implement `exact_lipschitz(num_outputs)`.")
 
-    def targets(self, y_true, num_outputs: int):
+    def targets(self, y_true: Any, num_outputs: int) -> Any:
         """Return labels as a tensor of shape `(batch, num_outputs)`; override to accept other shapes."""
         return labels.dense_targets(type(self).__name__, y_true, num_outputs)
 
@@ -101,7 +103,7 @@ class Loss(keras.losses.Loss):
         exact = self.exact_lipschitz(self.check_outputs(num_outputs))
         return exact if self.clip is None else min(exact, self.clip)
 
-    def standardize(self, y_true, y_pred):
+    def standardize(self, y_true: Any, y_pred: Any) -> tuple[Any, Any]:
         """Return labels and outputs as two tensors of shape `(batch, num_outputs)` in the loss' precision.
 
         Raises:
@@ -124,7 +126,7 @@ class Loss(keras.losses.Loss):
             )
         return y_true, y_pred
 
-    def bounded_gradient(self, y_true, y_pred):
+    def bounded_gradient(self, y_true: Any, y_pred: Any) -> Any:
         """Return `gradient` with each row limited to the L2 norm `lipschitz(num_outputs)`, as in training."""
         return self._limited_gradient(y_true, y_pred, None)[0]
 
@@ -137,7 +139,7 @@ class Loss(keras.losses.Loss):
         scale = ops.where(norm > limit, limit / ops.maximum(norm, limit), ops.ones_like(norm))
         return ops.where(ops.isfinite(norm), gradient * scale, ops.zeros_like(gradient)), norm
 
-    def call(self, y_true, y_pred):
+    def call(self, y_true: Any, y_pred: Any) -> Any:
         """Return the loss of each example; its gradient with respect to `y_pred` is `bounded_gradient`.
 
         Args:
@@ -152,7 +154,7 @@ class Loss(keras.losses.Loss):
         """
         return self.limited(y_true, y_pred, None)[0]
 
-    def limited(self, y_true, y_pred, limit):
+    def limited(self, y_true: Any, y_pred: Any, limit: Any) -> Any:
         """Return `call` with the scalar tensor `limit` in place of `lipschitz`, and the norms it is applied to."""
         y_pred = ops.convert_to_tensor(y_pred, dtype=self.dtype)
         value = ops.stop_gradient(self.value(y_true, y_pred))
@@ -165,7 +167,7 @@ class Loss(keras.losses.Loss):
         return {**super().get_config(), "clip": self.clip, "dtype": self.dtype}
 
 
-def row_norm(x):
+def row_norm(x: Any) -> Any:
     """Return the L2 norm of each row, shape `(batch, 1)`, without overflow; NaN if a row is not finite."""
     # 1e-30 keeps the division away from zero and from numbers that XLA flushes to zero.
     largest = ops.maximum(ops.max(ops.abs(x), axis=-1, keepdims=True), 1e-30)

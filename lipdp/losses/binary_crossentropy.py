@@ -1,6 +1,7 @@
 """Cross-entropy of sigmoids, for one or several independent yes/no outputs."""
 
 import math
+from typing import Any
 
 import keras
 import numpy as np
@@ -49,19 +50,19 @@ class BinaryCrossentropy(Loss):
         self,
         temperature: float = 1.0,
         clip: float | None = None,
-        **kwargs,
+        **kwargs: Any,
     ):
         super().__init__(clip=clip, **kwargs)
         self.temperature = positive("temperature", temperature)
 
-    def value(self, y_true, y_pred):
+    def value(self, y_true: Any, y_pred: Any) -> Any:
         y, z = self.standardize(y_true, y_pred)
         x = self.temperature * z
         # Grouped so that no term cancels another one at large logits.
         terms = ops.relu(x) - x * y + ops.log1p(ops.exp(-ops.abs(x)))
         return ops.mean(terms, axis=-1) / self.temperature
 
-    def gradient(self, y_true, y_pred):
+    def gradient(self, y_true: Any, y_pred: Any) -> Any:
         y, z = self.standardize(y_true, y_pred)
         return (ops.sigmoid(self.temperature * z) - y) / z.shape[-1]
 

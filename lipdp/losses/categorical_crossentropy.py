@@ -1,6 +1,7 @@
 """Cross-entropy of a softmax, for one-hot labels or probabilities."""
 
 import math
+from typing import Any
 
 import keras
 import numpy as np
@@ -50,16 +51,16 @@ class CategoricalCrossentropy(Loss):
         self,
         temperature: float = 1.0,
         clip: float | None = None,
-        **kwargs,
+        **kwargs: Any,
     ):
         super().__init__(clip=clip, **kwargs)
         self.temperature = positive("temperature", temperature)
 
-    def value(self, y_true, y_pred):
+    def value(self, y_true: Any, y_pred: Any) -> Any:
         y, z = self.standardize(y_true, y_pred)
         return -ops.sum(y * ops.log_softmax(self.temperature * z, axis=-1), axis=-1) / self.temperature
 
-    def gradient(self, y_true, y_pred):
+    def gradient(self, y_true: Any, y_pred: Any) -> Any:
         y, z = self.standardize(y_true, y_pred)
         # The sum is 1, except in rows of padding, where the value is constant.
         return ops.sum(y, axis=-1, keepdims=True) * ops.softmax(self.temperature * z, axis=-1) - y

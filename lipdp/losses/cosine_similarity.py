@@ -1,5 +1,7 @@
 """Negative cosine similarity, made Lipschitz by a floor under the norm of the outputs."""
 
+from typing import Any
+
 import keras
 import numpy as np
 from keras import ops
@@ -49,16 +51,16 @@ class CosineSimilarity(Loss):
         self,
         floor: float = 1.0,
         clip: float | None = None,
-        **kwargs,
+        **kwargs: Any,
     ):
         super().__init__(clip=clip, **kwargs)
         self.floor = positive("floor", floor)
 
-    def value(self, y_true, y_pred):
+    def value(self, y_true: Any, y_pred: Any) -> Any:
         y, z = self.standardize(y_true, y_pred)
         return -ops.sum(_direction(y) * (z / ops.maximum(row_norm(z), self.floor)), axis=-1)
 
-    def gradient(self, y_true, y_pred):
+    def gradient(self, y_true: Any, y_pred: Any) -> Any:
         y, z = self.standardize(y_true, y_pred)
         u = _direction(y)
         norm = row_norm(z)
@@ -72,7 +74,7 @@ class CosineSimilarity(Loss):
         self.check_outputs(num_outputs)
         return 1.0 / self.floor
 
-    def targets(self, y_true, num_outputs: int):
+    def targets(self, y_true: Any, num_outputs: int) -> Any:
         # One output: `(batch,)` and `(batch, 1)` are vectors, there are no classes.
         accepted = labels.class_targets if num_outputs > 1 else labels.dense_targets
         return accepted(type(self).__name__, y_true, num_outputs)

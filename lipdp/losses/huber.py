@@ -1,6 +1,7 @@
 """Huber loss: squared error near the label, absolute error away from it."""
 
 import math
+from typing import Any
 
 import keras
 from keras import ops
@@ -44,18 +45,18 @@ class Huber(Loss):
         self,
         delta: float = 1.0,
         clip: float | None = None,
-        **kwargs,
+        **kwargs: Any,
     ):
         super().__init__(clip=clip, **kwargs)
         self.delta = positive("delta", delta)
 
-    def value(self, y_true, y_pred):
+    def value(self, y_true: Any, y_pred: Any) -> Any:
         y, z = self.standardize(y_true, y_pred)
         size = ops.abs(z - y)
         near = ops.minimum(size, self.delta)
         return ops.mean(near * (size - near / 2), axis=-1)
 
-    def gradient(self, y_true, y_pred):
+    def gradient(self, y_true: Any, y_pred: Any) -> Any:
         y, z = self.standardize(y_true, y_pred)
         return ops.clip(z - y, -self.delta, self.delta) / z.shape[-1]
 

@@ -4,13 +4,15 @@ Functions named `*_targets` run in the graph (`keras.ops`) and look at shapes on
 run once in numpy and look at every value. `owner` is the loss' name, for the messages.
 """
 
+from typing import Any
+
 import numpy as np
 from keras import ops
 
 SIMPLEX_TOLERANCE = 1e-4
 
 
-def dense_targets(owner: str, y_true, num_outputs: int):
+def dense_targets(owner: str, y_true: Any, num_outputs: int) -> Any:
     """Return labels of shape `(batch, num_outputs)`; `(batch,)` is accepted when there is one output."""
     shape = tuple(y_true.shape)
     if len(shape) == 1 and num_outputs == 1:
@@ -20,7 +22,7 @@ def dense_targets(owner: str, y_true, num_outputs: int):
     raise ValueError(_wrong_shape(owner, shape, num_outputs, dense=True, ids=False))
 
 
-def id_targets(owner: str, y_true, num_outputs: int):
+def id_targets(owner: str, y_true: Any, num_outputs: int) -> Any:
     """Return the one-hot form of class ids of shape `(batch,)` or `(batch, 1)`.
 
     An id outside `[0, num_outputs)` becomes a row of zeros on every backend.
@@ -33,7 +35,7 @@ def id_targets(owner: str, y_true, num_outputs: int):
     return ops.one_hot(ops.cast(y_true, "int32"), num_outputs, dtype=y_true.dtype)
 
 
-def class_targets(owner: str, y_true, num_outputs: int):
+def class_targets(owner: str, y_true: Any, num_outputs: int) -> Any:
     """Return one-hot labels from one-hot labels or from class ids, told apart by their shape."""
     shape = tuple(y_true.shape)
     if len(shape) == 2 and shape[1] == num_outputs:
@@ -114,7 +116,7 @@ def _numbers(owner: str, y_true: np.ndarray) -> np.ndarray:
     return y
 
 
-def _refuse(owner: str, rule: str, y: np.ndarray, bad: np.ndarray, todo: str) -> None:
+def _refuse(owner: str, rule: str, y: np.ndarray, bad: Any, todo: str) -> None:
     """Raise if any row of `bad` is set, with the number of bad rows, the first one and what to do."""
     if not np.any(bad):
         return

@@ -1,6 +1,7 @@
 """Mean absolute error."""
 
 import math
+from typing import Any
 
 import keras
 from keras import ops
@@ -35,11 +36,11 @@ class MeanAbsoluteError(Loss):
     1.5
     """
 
-    def value(self, y_true, y_pred):
+    def value(self, y_true: Any, y_pred: Any) -> Any:
         y, z = self.standardize(y_true, y_pred)
         return ops.mean(ops.abs(z - y), axis=-1)
 
-    def gradient(self, y_true, y_pred):
+    def gradient(self, y_true: Any, y_pred: Any) -> Any:
         y, z = self.standardize(y_true, y_pred)
         return ops.sign(z - y) / z.shape[-1]
 

@@ -1,6 +1,7 @@
 """Hinge loss over classes, each class against the rest."""
 
 import math
+from typing import Any
 
 import keras
 import numpy as np
@@ -53,16 +54,16 @@ class MulticlassHinge(Loss):
         self,
         margin: float = 1.0,
         clip: float | None = None,
-        **kwargs,
+        **kwargs: Any,
     ):
         super().__init__(clip=clip, **kwargs)
         self.margin = positive("margin", margin)
 
-    def value(self, y_true, y_pred):
+    def value(self, y_true: Any, y_pred: Any) -> Any:
         y, z = self.standardize(y_true, y_pred)
         return hinge_value(y, z, self.margin)
 
-    def gradient(self, y_true, y_pred):
+    def gradient(self, y_true: Any, y_pred: Any) -> Any:
         y, z = self.standardize(y_true, y_pred)
         return hinge_gradient(y, z, self.margin)
 
@@ -70,7 +71,7 @@ class MulticlassHinge(Loss):
         num_classes = self.check_outputs(num_outputs)
         return math.sqrt((num_classes - 1) / num_classes)
 
-    def targets(self, y_true, num_outputs: int):
+    def targets(self, y_true: Any, num_outputs: int) -> Any:
         return labels.class_targets(type(self).__name__, y_true, num_outputs)
 
     def check_labels(self, y_true: np.ndarray, num_outputs: int) -> None:
@@ -80,14 +81,14 @@ class MulticlassHinge(Loss):
         return {**super().get_config(), "margin": self.margin}
 
 
-def hinge_value(y, z, margin: float):
+def hinge_value(y: Any, z: Any, margin: float) -> Any:
     """Return the hinge loss of each row, shape `(batch,)`, for one-hot `y`, logits `z`."""
     half = margin / 2
     others = z.shape[-1] - 1
     return ops.mean(y * others * ops.relu(half - z) + (1.0 - y) * ops.relu(half + z), axis=-1)
 
 
-def hinge_gradient(y, z, margin: float):
+def hinge_gradient(y: Any, z: Any, margin: float) -> Any:
     """Return the gradient of `hinge_value` with respect to `z`, shape `(batch, C)`; 0 at the kinks."""
     half = margin / 2
     num_classes = z.shape[-1]

@@ -1,6 +1,7 @@
 """Hinge-regularised Kantorovich-Rubinstein loss over classes, with declared class priors."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import keras
 
@@ -48,17 +49,17 @@ class MulticlassHKR(MulticlassKR):
         margin: float = 1.0,
         class_priors: Sequence[float] | None = None,
         clip: float | None = None,
-        **kwargs,
+        **kwargs: Any,
     ):
         super().__init__(class_priors=class_priors, clip=clip, **kwargs)
         self.alpha = positive("alpha", alpha)
         self.margin = positive("margin", margin)
 
-    def value(self, y_true, y_pred):
+    def value(self, y_true: Any, y_pred: Any) -> Any:
         y, z = self.standardize(y_true, y_pred)
         return super().value(y, z) + self.alpha * hinge_value(y, z, self.margin)
 
-    def gradient(self, y_true, y_pred):
+    def gradient(self, y_true: Any, y_pred: Any) -> Any:
         y, z = self.standardize(y_true, y_pred)
         return super().gradient(y, z) + self.alpha * hinge_gradient(y, z, self.margin)
 

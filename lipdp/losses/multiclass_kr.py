@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import keras
 import numpy as np
@@ -57,17 +58,17 @@ class MulticlassKR(Loss):
         self,
         class_priors: Sequence[float] | None = None,
         clip: float | None = None,
-        **kwargs,
+        **kwargs: Any,
     ):
         super().__init__(clip=clip, **kwargs)
         self.class_priors = priors("class_priors", class_priors)
 
-    def value(self, y_true, y_pred):
+    def value(self, y_true: Any, y_pred: Any) -> Any:
         _, z = self.standardize(y_true, y_pred)
         # Not `self.gradient`, which `MulticlassHKR` overrides.
         return ops.sum(MulticlassKR.gradient(self, y_true, y_pred) * z, axis=-1)
 
-    def gradient(self, y_true, y_pred):
+    def gradient(self, y_true: Any, y_pred: Any) -> Any:
         y, _ = self.standardize(y_true, y_pred)
         inside, outside = (ops.convert_to_tensor(w, dtype=y.dtype) for w in self.class_weights(y.shape[-1]))
         return (1.0 - y) * outside - y * inside
@@ -94,7 +95,7 @@ class MulticlassKR(Loss):
             )
         return num_outputs
 
-    def targets(self, y_true, num_outputs: int):
+    def targets(self, y_true: Any, num_outputs: int) -> Any:
         return labels.class_targets(type(self).__name__, y_true, num_outputs)
 
     def check_labels(self, y_true: np.ndarray, num_outputs: int) -> None:

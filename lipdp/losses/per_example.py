@@ -1,5 +1,7 @@
 """Losses of Keras, as one value per example."""
 
+from typing import Any
+
 import keras
 import numpy as np
 from keras import ops
@@ -12,7 +14,7 @@ _ROWS = 5
 _OUTPUTS = ((0.1, 0.9), (-3.0, 3.0), (1.1, 9.0))
 
 
-def resolve(identifier):
+def resolve(identifier: Any) -> keras.losses.Loss:
     """A loss from whatever `compile` accepts: lipdp's by name first, then those of Keras.
 
     Args:
@@ -36,7 +38,7 @@ def resolve(identifier):
         return loss
 
 
-def example_values(loss, y_true, y_pred):
+def example_values(loss: keras.losses.Loss, y_true: Any, y_pred: Any) -> Any:
     """The loss of each example, `(batch,)`, in float32, in which all is computed that follows.
 
     What Keras sums or averages over the other axes, it does here.
@@ -55,7 +57,7 @@ def example_values(loss, y_true, y_pred):
     return ops.sum(values, axis=axes) if reduction == "sum" else ops.mean(values, axis=axes)
 
 
-def check_per_example(loss, y: np.ndarray, output_shape) -> None:
+def check_per_example(loss: keras.losses.Loss, y: np.ndarray, output_shape: tuple[int | None, ...]) -> None:
     """Refuses a loss whose value for one example depends on the others, by trying it on made-up numbers.
 
     Args:
@@ -141,7 +143,7 @@ def _compared(loss, labels, predictions, shapes):
     return together
 
 
-def refuse_additional(added) -> None:
+def refuse_additional(added: list) -> None:
     """Refuses losses beside the one that was compiled, which no bound and no clipping covers."""
     if added:
         raise ValueError(

@@ -1,5 +1,7 @@
 """Cross-entropy of a softmax, for class ids."""
 
+from typing import Any
+
 import keras
 import numpy as np
 
@@ -35,7 +37,7 @@ class SparseCategoricalCrossentropy(CategoricalCrossentropy):
     0.0866
     """
 
-    def targets(self, y_true, num_outputs: int):
+    def targets(self, y_true: Any, num_outputs: int) -> Any:
         return labels.id_targets(type(self).__name__, y_true, num_outputs)
 
     def check_labels(self, y_true: np.ndarray, num_outputs: int) -> None:

@@ -1,6 +1,19 @@
-"""Lipschitz networks as plain functions that return Keras graphs, as `keras.applications` does."""
+"""Networks as plain functions that return Keras models, as `keras.applications` does, and default settings."""
 
-from lipdp.models.lenet import lenet as lenet
-from lipdp.models.mlp_mixer import mlp_mixer as mlp_mixer
-from lipdp.models.resnet import resnet as resnet
-from lipdp.models.vgg import vgg as vgg
+from lipdp.models.classifier import ClassifierRecipe, classifier_recipe
+from lipdp.models.lenet import lenet
+from lipdp.models.mlp_mixer import mlp_mixer
+from lipdp.models.plain import bidirectional_lstm, small_cnn
+from lipdp.models.resnet import resnet
+from lipdp.models.vgg import vgg
+
+__all__ = [
+    "ClassifierRecipe",
+    "bidirectional_lstm",
+    "classifier_recipe",
+    "lenet",
+    "mlp_mixer",
+    "resnet",
+    "small_cnn",
+    "vgg",
+]

@@ -1,7 +1,14 @@
-"""What `lipdp train` does when it is not told otherwise: model, loss, optimizer, batches, epochs."""
+"""Default settings of `lipdp train`: model, loss, optimizer, batch size, epochs."""
 
 import dataclasses
 import math
+from typing import Any
+
+import keras
+
+from lipdp import checks, layers, losses, strategies
+from lipdp._deprecated import renamed_arguments, renamed_attributes, renamed_property
+from lipdp.model import DP_Sequential
 
 STYLES = ("accurate", "robust")
 
@@ -16,22 +23,26 @@ _SMALL = 16384
 _SMALLEST_SIDE = 16
 
 
+__getattr__ = renamed_attributes(__name__, Recipe="ClassifierRecipe", recipe="classifier_recipe")
+
+
+@renamed_arguments(centred="centered")
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Recipe:
+class ClassifierRecipe:
     """The settings of one training run; every one is a public constant.
 
     Args:
         input_shape: shape of one example.
         num_classes: number of classes.
         batch_size: expected batch size.
-        epochs: passes over the data, as expected.
+        epochs: expected passes over the data.
         input_norm: radius of the ball that examples are clipped to.
-        centred: whether the mean of each example (of each channel of an image) is removed from it first.
+        centered: whether the mean of each example (of each channel of an image) is removed from it first.
         filters: 5 x 5 filters of a first, strided convolution; 0 for none.
         inner_norm: radius of the ball that the pooled feature maps are clipped to; smaller means less noise
-            in the layers behind it, and smaller certified radii. Only with `filters`.
+            in the layers after it, and smaller certified radii. Only with `filters`.
         hidden: width of the hidden layer.
-        biased: whether biases are trained. Centred images do without; tables do not.
+        biased: whether biases are trained. Centered images do without; tables do not.
         temperature: of the cross-entropy.
         clip: largest norm of one example's gradient at the logits.
         learning_rate: of stochastic gradient descent, at the start; it falls linearly to zero.
@@ -39,7 +50,7 @@ class Recipe:
         noise: how the noise is shared between layers, see `strategies.Clipless`.
 
     Example:
-        >>> recipe((28, 28, 1), num_classes=10, num_examples=60000, epsilon=1.0).updates(60000)
+        >>> classifier_recipe((28, 28, 1), num_classes=10, num_examples=60000, epsilon=1.0).updates(60000)
         150
     """
 
@@ -48,7 +59,7 @@ class Recipe:
     batch_size: int
     epochs: int
     input_norm: float
-    centred: bool = True
+    centered: bool = True
     filters: int = 0
     inner_norm: float | None = None
     hidden: int = 128
@@ -59,31 +70,25 @@ class Recipe:
     momentum: float = 0.9
     noise: str = "global"
 
+    centred = renamed_property("centred", "centered")
+
     def updates(self, num_examples: int) -> int:
-        """Returns the number of updates on so many examples, as `fit` counts them."""
+        """Returns the number of updates on `num_examples` examples, as `fit` counts them."""
         return self.epochs * math.ceil(num_examples / self.batch_size)
 
-    def strategy(self):
+    def strategy(self) -> strategies.Clipless:
         """Returns the strategy for `fit`."""
-        from lipdp import strategies
-
         return strategies.Clipless(noise=self.noise)
 
-    def build(self, num_examples: int):
+    def build(self, num_examples: int) -> DP_Sequential:
         """Returns the compiled model.
 
         Args:
-            num_examples: number of training examples, for the length of the learning-rate schedule.
+            num_examples: number of training examples, sets the length of the learning-rate schedule.
 
         Returns:
             A `DP_Sequential`, compiled, with the metric "accuracy".
         """
-        # Keras takes seconds to import, and the command line reads a recipe before it needs a model.
-        import keras
-
-        from lipdp import losses
-        from lipdp.model import DP_Sequential
-
         rate = keras.optimizers.schedules.PolynomialDecay(
             self.learning_rate, self.updates(num_examples), end_learning_rate=0.0
         )
@@ -96,13 +101,9 @@ class Recipe:
         return model
 
     def _layers(self) -> list:
-        import keras
-
-        from lipdp import layers
-
         # Named, so that tables and files read the same in every process.
         stack = [keras.Input(self.input_shape, name="input")]
-        if self.centred:
+        if self.centered:
             stack.append(layers.LayerCentering(name="centering"))
         stack.append(layers.BoundedInput(norm=self.input_norm, name="bounded_input"))
         if self.filters:
@@ -124,9 +125,13 @@ class Recipe:
         return stack
 
 
-def recipe(
-    input_shape, num_classes: int, num_examples: int, epsilon: float | None = None, style: str = "accurate"
-) -> Recipe:
+def classifier_recipe(
+    input_shape: tuple[int, ...],
+    num_classes: int,
+    num_examples: int,
+    epsilon: float | None = None,
+    style: str = "accurate",
+) -> ClassifierRecipe:
     """Returns the default settings for data of one shape and size.
 
     They depend on public facts only: shapes, the number of examples, the budget; not on any value.
@@ -139,20 +144,22 @@ def recipe(
         style: "accurate", or "robust": larger certified radii for some accuracy.
 
     Returns:
-        A `Recipe`; change it with `dataclasses.replace`.
+        A `ClassifierRecipe`; change it with `dataclasses.replace`.
 
     Raises:
-        ValueError: when the style is unknown.
+        ValueError: an argument is out of range.
 
     Example:
-        >>> recipe((8, 8, 1), num_classes=10, num_examples=1437, epsilon=4.0).batch_size
+        >>> classifier_recipe((8, 8, 1), num_classes=10, num_examples=1437, epsilon=4.0).batch_size
         718
     """
-    if style not in STYLES:
-        raise ValueError(f"The style is not known. Received: style={style!r}. Use {' or '.join(STYLES)}.")
+    checks.choice("style", style, STYLES)
+    num_classes = checks.integer("num_classes", num_classes, 1)
+    num_examples = checks.integer("num_examples", num_examples, 1)
+    epsilon = checks.positive("epsilon", epsilon, optional=True)
     batch_size = max(1, num_examples // 2 if num_examples < _SMALL else min(4096, num_examples // 8))
     length = (150.0 if num_examples >= _SMALL else 60.0) * math.sqrt(min(max(epsilon or 1.0, 0.25), 8.0))
-    shared = {
+    shared: dict[str, Any] = {
         "input_shape": tuple(input_shape),
         "num_classes": num_classes,
         "batch_size": batch_size,
@@ -163,7 +170,7 @@ def recipe(
     if min(input_shape[:2]) < _SMALLEST_SIDE:
         norm = _SMALL_NORM_PER_PIXEL * math.sqrt(math.prod(input_shape))
         # The product of temperature and norm sets the largest logit: a small one asks for large margins.
-        return Recipe(
+        return ClassifierRecipe(
             **shared,
             input_norm=norm,
             temperature=(30.0 if style == "accurate" else 15.0) / norm,
@@ -172,7 +179,7 @@ def recipe(
     norm = _REFERENCE_NORM * math.sqrt(math.prod(input_shape) / _REFERENCE_SIZE)
     if style == "accurate" and num_examples >= _SMALL:
         # The ball inside divides the noise of the dense layers by three.
-        return Recipe(
+        return ClassifierRecipe(
             **shared,
             input_norm=norm,
             filters=16,
@@ -182,7 +189,7 @@ def recipe(
             learning_rate=2.0 * _REFERENCE_NORM / norm,
             noise="per_layer",
         )
-    return Recipe(
+    return ClassifierRecipe(
         **shared,
         input_norm=norm,
         temperature=40.0 / norm,
@@ -190,13 +197,13 @@ def recipe(
     )
 
 
-def _table(shared: dict, num_examples: int) -> Recipe:
+def _table(shared: dict, num_examples: int) -> ClassifierRecipe:
     # Columns of order one have a norm of the square root of their number.
     norm = math.sqrt(shared["input_shape"][0])
-    return Recipe(
+    return ClassifierRecipe(
         **shared,
         input_norm=norm,
-        centred=False,
+        centered=False,
         hidden=64,
         biased=True,
         temperature=40.0 / max(norm, 2.0),

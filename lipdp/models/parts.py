@@ -1,35 +1,41 @@
-"""What the networks share: where an image enters, and where logits leave."""
+"""Parts that the networks share: the input, blocks of layers, the model around them."""
+
+from typing import Any
 
 import keras
 
-from lipdp import layers
+from lipdp import checks, layers
 from lipdp.model import DP_Model
 
 
-def entrance(input_shape, input_norm: float, centred: bool):
-    """The input and the image after centring and clipping to the ball."""
+def image_input(input_shape: tuple[int, ...], input_norm: float, centered: bool) -> Any:
+    """Returns the input tensor and the image, centered on request and clipped to the ball."""
     inputs = keras.Input(tuple(input_shape))
-    x = layers.LayerCentering()(inputs) if centred else inputs
-    return inputs, layers.BoundedInput(norm=input_norm)(x)
+    x = layers.LayerCentering()(inputs) if checks.boolean("centered", centered) else inputs
+    return inputs, layers.BoundedInput(norm=checks.between("input_norm", input_norm, 1e-6, 1e6))(x)
 
 
-def narrowed(x, norm: float | None):
-    """A tighter ball inside the network: less noise behind it, and no certificate beyond it is lost."""
-    return x if norm is None else layers.BoundedInput(norm=norm)(x)
+def inner_ball(x: Any, inner_norm: float | None) -> Any:
+    """Returns features clipped to a smaller ball: less noise in the layers after it, and certificates still hold."""
+    inner_norm = checks.between("inner_norm", inner_norm, 1e-6, 1e6, optional=True)
+    return x if inner_norm is None else layers.BoundedInput(norm=inner_norm)(x)
 
 
-def biased(x, bias: bool):
-    return layers.Bias()(x) if bias else x
+def add_bias(x: Any, bias: bool) -> Any:
+    return layers.Bias()(x) if checks.boolean("bias", bias) else x
 
 
-def dense(x, units: int, bias: bool):
-    return layers.Abs()(biased(layers.SpectralDense(units)(x), bias))
+def dense(x: Any, units: int, bias: bool) -> Any:
+    return layers.Abs()(add_bias(layers.SpectralDense(units)(x), bias))
 
 
-def convolved(x, filters: int, kernel_size, bias: bool, strides=1):
-    return layers.Abs()(biased(layers.SpectralConv2D(filters, kernel_size, strides=strides)(x), bias))
+def conv(
+    x: Any, filters: int, kernel_size: int | tuple[int, ...], bias: bool, strides: int | tuple[int, ...] = 1
+) -> Any:
+    return layers.Abs()(add_bias(layers.SpectralConv2D(filters, kernel_size, strides=strides)(x), bias))
 
 
-def finished(inputs, x, classes: int, bias: bool, name: str) -> DP_Model:
-    """The model that ends in a dense layer of logits."""
-    return DP_Model(inputs, biased(layers.SpectralDense(classes, name="logits")(x), bias), name=name)
+def logits_model(inputs: Any, x: Any, classes: int, bias: bool, name: str) -> DP_Model:
+    """Returns the model that ends in a dense layer of logits."""
+    logits = layers.SpectralDense(checks.integer("classes", classes, 1), name="logits")(x)
+    return DP_Model(inputs, add_bias(logits, bias), name=name)

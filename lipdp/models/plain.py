@@ -1,8 +1,12 @@
 """Networks of the literature as plain Keras models, for the strategies that clip."""
 
+import keras
 
-def bidirectional_lstm(num_words: int, length: int, num_classes: int = 2, embedding_size: int = 32, units: int = 32):
-    """A classifier of texts: embedding, bidirectional LSTM, one layer of logits.
+
+def bidirectional_lstm(
+    num_words: int, length: int, num_classes: int = 2, embedding_size: int = 32, units: int = 32
+) -> keras.Model:
+    """Returns a classifier of texts: embedding, bidirectional LSTM, one layer of logits.
 
     Args:
         num_words: Word numbers are from 0 to `num_words - 1`.
@@ -18,8 +22,6 @@ def bidirectional_lstm(num_words: int, length: int, num_classes: int = 2, embedd
         >>> bidirectional_lstm(50, 20).output_shape
         (None, 2)
     """
-    import keras
-
     return keras.Sequential(
         [
             keras.Input((length,), dtype="int32"),
@@ -30,8 +32,8 @@ def bidirectional_lstm(num_words: int, length: int, num_classes: int = 2, embedd
     )
 
 
-def small_cnn(shape=(28, 28, 1), num_classes: int = 10):
-    """The classifier of images that DP-SGD is compared on: two convolutions with tanh, one hidden layer.
+def small_cnn(shape: tuple[int, ...] = (28, 28, 1), num_classes: int = 10) -> keras.Model:
+    """Returns the image classifier that DP-SGD is compared on: two convolutions with tanh, one hidden layer.
 
     Args:
         shape: `(height, width, channels)` of an image.
@@ -45,8 +47,6 @@ def small_cnn(shape=(28, 28, 1), num_classes: int = 10):
         >>> small_cnn().count_params()
         26010
     """
-    import keras
-
     return keras.Sequential(
         [
             keras.Input(shape),

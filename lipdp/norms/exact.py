@@ -4,12 +4,13 @@ import math
 from itertools import product
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 _UNIT = 2.0**-53
 _DENSE_LIMIT = 1024  # above this many inputs the operator is not built as a matrix
 
 
-def spectral_norm(weights) -> float:
+def spectral_norm(weights: ArrayLike) -> float:
     """Bounds the spectral norm of a matrix from above, within a relative 1e-6 of the true value.
 
     Args:
@@ -69,7 +70,9 @@ def _positive_definite(matrix):
     return True
 
 
-def conv_multiplicity(kernel_size, strides=1, dilation=1) -> int:
+def conv_multiplicity(
+    kernel_size: int | tuple[int, ...], strides: int | tuple[int, ...] = 1, dilation: int | tuple[int, ...] = 1
+) -> int:
     """Counts how often a convolution reads one input position at most.
 
     Args:
@@ -97,7 +100,7 @@ def conv_multiplicity(kernel_size, strides=1, dilation=1) -> int:
         >>> conv_multiplicity((3, 3)), conv_multiplicity((3, 3), strides=2), conv_multiplicity(4, (2, 2))
         (9, 4, 4)
     """
-    axes = next((len(a) for a in (kernel_size, strides, dilation) if np.ndim(a)), 1)
+    axes = next((np.size(a) for a in (kernel_size, strides, dilation) if np.ndim(a)), 1)
     sizes = [_per_axis(a, axes) for a in (kernel_size, strides, dilation)]
     return math.prod(-(-k // (s // math.gcd(s, d))) for k, s, d in zip(*sizes, strict=True))
 
@@ -110,7 +113,14 @@ def _per_axis(value, axes):
 
 
 def conv_operator_norm(
-    kernel, input_shape, strides=1, padding="same", dilation=1, iterations=300, starts=3, seed=0
+    kernel: ArrayLike,
+    input_shape: tuple[int, ...],
+    strides: int | tuple[int, ...] = 1,
+    padding: str = "same",
+    dilation: int | tuple[int, ...] = 1,
+    iterations: int = 300,
+    starts: int = 3,
+    seed: int = 0,
 ) -> float:
     """Estimates the norm of a convolution as a linear map of whole images, from below.
 

@@ -5,6 +5,7 @@ import math
 from itertools import product
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from lipdp.norms.exact import _per_axis, spectral_norm
 
@@ -14,7 +15,9 @@ _EXACT_FREQUENCIES = 64  # how many frequencies are looked at exactly before the
 _MEMORY = 2**22  # complex numbers per slice of the grid
 
 
-def conv_fourier_bound(kernel, strides=1, dilation=1, grid: int | None = None) -> float:
+def conv_fourier_bound(
+    kernel: ArrayLike, strides: int | tuple[int, ...] = 1, dilation: int | tuple[int, ...] = 1, grid: int | None = None
+) -> float:
     """Bounds the norm of a zero-padded convolution from above, for images of every size.
 
     Args:

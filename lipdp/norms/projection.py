@@ -1,5 +1,7 @@
 """Certified, stateless projections onto norm balls, run by the optimizer after each update."""
 
+from typing import Any
+
 import keras
 import numpy as np
 from keras import ops
@@ -20,7 +22,7 @@ _HUGE, _SMALLEST = 1e15, 1e-12  # range of the radius of an L2 ball
 _BLOCKED = 256  # from this size on, leaving out a quarter of the Gram matrix pays for the copies
 
 
-def squared_norm_bounds(gram, inner):
+def squared_norm_bounds(gram: Any, inner: Any) -> Any:
     """Bounds the squared spectral norm of W from above, given its smaller Gram matrix.
 
     Args:
@@ -58,7 +60,7 @@ def squared_norm_bounds(gram, inner):
     return cheap, tight
 
 
-def project(weights):
+def project(weights: Any) -> Any:
     """Maps a matrix into the unit ball of the spectral norm, close to the nearest orthogonal matrix.
 
     One Bjorck step W <- W (1.5 I - 0.5 W'W), after scaling the certified norm of W down to 1.4 if it is above
@@ -183,7 +185,7 @@ class SpectralBall(keras.constraints.Constraint):
             matrices = ops.transpose(matrices, (1, 0, 2))
         return ops.reshape(matrices, shape)
 
-    def start(self, value):
+    def start(self, value: np.ndarray) -> np.ndarray:
         """A numpy array brought into the ball in float64, as `__call__` would: quicker than operation by operation."""
         value = np.asarray(value, "float64")
         parts = self.matrices(value)
@@ -196,12 +198,12 @@ class SpectralBall(keras.constraints.Constraint):
             parts = _TARGET * (1.5 * parts - 0.5 * cube)
         return np.swapaxes(parts, 0, 1).reshape(value.shape)
 
-    def matrices(self, value) -> np.ndarray:
+    def matrices(self, value: Any) -> np.ndarray:
         """The matrices that a numpy kernel consists of, of shape (groups, rows, columns)."""
         value = np.asarray(value, "float64")
         return np.swapaxes(value.reshape(-1, self.groups, self._parted(value.shape)[-1]), 0, 1)
 
-    def holds(self, value) -> bool:
+    def holds(self, value: Any) -> bool:
         """Whether a numpy array already lies in the ball, up to the rounding that bounds allow for."""
         return all(spectral_norm(part) <= 1.0 + 1e-5 for part in self.matrices(value))
 
@@ -214,7 +216,7 @@ class SpectralBall(keras.constraints.Constraint):
         columns = shape[-1] // self.groups
         return (-1, columns) if self.groups == 1 else (-1, self.groups, columns)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {"groups": self.groups, "steps": self.steps}
 
 
@@ -241,7 +243,7 @@ class L2Ball(keras.constraints.Constraint):
         2.0
     """
 
-    def __init__(self, max_norm=1.0):
+    def __init__(self, max_norm: float = 1.0):
         self.max_norm = float(max_norm)
         if self.max_norm != 0.0 and not _SMALLEST <= self.max_norm <= _HUGE:
             raise ValueError(
@@ -261,11 +263,11 @@ class L2Ball(keras.constraints.Constraint):
         norm = ops.sqrt(ops.sum(ops.square(value)))
         return value * (radius / ops.maximum(norm, max(radius, 0.1 * _SMALLEST)))
 
-    def holds(self, value) -> bool:
+    def holds(self, value: Any) -> bool:
         """Whether a numpy array already lies in the ball, up to the rounding that bounds allow for."""
         return float(np.linalg.norm(value.astype("float64"))) <= self.max_norm * (1.0 + 1e-5)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {"max_norm": self.max_norm}
 
 
@@ -290,7 +292,7 @@ class RowBall(keras.constraints.Constraint):
         [2.0, 1.0]
     """
 
-    def __init__(self, max_norm=1.0):
+    def __init__(self, max_norm: float = 1.0):
         self.max_norm = float(max_norm)
         if not _SMALLEST <= self.max_norm <= _HUGE:
             raise ValueError(
@@ -304,10 +306,10 @@ class RowBall(keras.constraints.Constraint):
         norm = ops.sqrt(ops.sum(ops.square(value), axis=-1, keepdims=True))
         return value * (radius / ops.maximum(norm, radius))
 
-    def holds(self, value) -> bool:
+    def holds(self, value: Any) -> bool:
         """Whether a numpy array already lies in the ball, up to the rounding that bounds allow for."""
         norms = np.linalg.norm(np.asarray(value, "float64"), axis=-1)
         return bool(np.max(norms, initial=0.0) <= self.max_norm * (1.0 + 1e-5))
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {"max_norm": self.max_norm}

@@ -7,9 +7,9 @@ import textwrap
 from collections.abc import Iterable
 
 from lipdp import accounting, checks
+from lipdp.accounting import Accountant
 from lipdp.privacy import statement
 from lipdp.privacy.ledger import Ledger
-from lipdp.privacy.statement import up as _up
 
 _WIDTH = 90
 _MEANINGLESS = 100.0
@@ -30,7 +30,7 @@ NOT_COVERED = (
     "is not cryptographic. Rounding of matrix products is covered as independent errors (1e-5 per layer).",
     "Seeds, the state of the random generators (in model files of runs with a fixed seed) and who was in which "
     "batch: keep them secret. Who knows a generator's state can subtract the noise.",
-    "Side channels: running time, memory, and the realised size of each batch.",
+    "Side channels: running time, memory, and the realized size of each batch.",
 )
 
 
@@ -40,7 +40,7 @@ class Privacy:
     Args:
         ledger: the releases so far; read each time, never copied.
         delta: in (0, 1).
-        accountant: "pld", "rdp", "autodp", a filter's name, or "rdp_order:..." for adaptive releases (DPIS).
+        accountant: an `Accountant` or its name; for adaptive releases (DPIS) one that covers them.
         seeded: True when the user fixed a random seed.
         training_metrics: names of metrics computed on the training data that were shown or logged.
         examples_per_person: most rows that one person has; epsilon is then that of a person.
@@ -51,7 +51,7 @@ class Privacy:
     **Guarantee.**
     Conditions: the ledger is complete; every plan was fixed before the first release.
     Bound: `(epsilon(), delta)`-differential privacy for what `COVERED` lists, under the relation that
-    `to_dict()["neighbouring_relation"]` names: that of the sampler, or what several samplers have in common.
+    `to_dict()["neighboring_relation"]` names: that of the sampler, or what several samplers have in common.
     Not covered: what `NOT_COVERED` lists.
     Source: `accounting.compose`.
 
@@ -67,22 +67,21 @@ class Privacy:
         self,
         ledger: Ledger,
         delta: float,
-        accountant: str = "pld",
+        accountant: str | Accountant = "pld",
         *,
         seeded: bool = False,
         training_metrics: Iterable[str] = (),
         examples_per_person: int = 1,
     ):
         if not isinstance(ledger, Ledger):
-            raise ValueError(f"ledger is not a Ledger. Received: ledger={ledger!r}. Pass lipdp.ledger.Ledger.")
+            raise ValueError(f"`ledger` must be a Ledger. Received: ledger={ledger!r}.")
         if isinstance(training_metrics, str):
             raise ValueError(
-                f"training_metrics is one string. Received: training_metrics={training_metrics!r}. "
-                "Pass a list of names."
+                f"`training_metrics` must be a list of names. Received: training_metrics={training_metrics!r}."
             )
         self._ledger = ledger
         self._delta = checks.delta(delta)
-        self._accountant = accounting.check_name(accountant)
+        self._accountant = accounting.get_accountant(accountant)
         self._persons = checks.integer("examples_per_person", examples_per_person, minimum=1)
         self._seeded = bool(seeded)
         self._training_metrics = tuple(str(name) for name in training_metrics)
@@ -120,7 +119,7 @@ class Privacy:
         size = self._persons if group_size is None else checks.integer("group_size", group_size)
         if size == 0:
             return 0.0
-        if self._filtered() and size != self._persons:
+        if self._filtered and size != self._persons:
             raise ValueError(
                 "No cost is known for groups under a filter: it kept its budget for one unit, and other groups may "
                 f"have cost more on other paths. Received: group_size={size}. Ask for group_size={self._persons}."
@@ -134,7 +133,7 @@ class Privacy:
         return self._ledger.epsilon(self._delta if delta is None else delta, self._accountant, self._persons)
 
     def to_dict(self, groups: Iterable[int] | None = None) -> dict:
-        """Returns the facts of `statement` as JSON-serialisable values, as `schema` describes them.
+        """Returns the facts of `statement` as JSON-serializable values, as `schema` describes them.
 
         Args:
             groups: further group sizes to state epsilon for; default: 2, 4 and 8 persons.
@@ -148,9 +147,9 @@ class Privacy:
         return {
             "unit": "example" if self._persons == 1 else "person",
             "examples_per_person": self._persons,
-            "neighbouring_relation": accounting.common_relation(mechanisms),
+            "neighboring_relation": accounting.common_relation(mechanisms),
             "sampler": sorted({release["sampler"] for release in releases}),
-            "amplification_by_sampling": any(m.sampling_probability < 1.0 for m in mechanisms),
+            "amplification_by_sampling": any(m.sampling.amplified for m in mechanisms),
             "num_examples_is_public": bool(statement.sizes(releases)[0]) or not releases,
             "adaptive": self._ledger.adaptive,
             "epsilon": _finite(self.epsilon()),
@@ -163,7 +162,7 @@ class Privacy:
             "accountant": accounting.describe(mechanisms, self._delta, self._accountant),
             "releases": releases,
             "plans": len(set(self._descriptions())),
-            "plans_fixed_in_advance": "not needed" if self._filtered() else "assumed",
+            "plans_fixed_in_advance": "not needed" if self._filtered else "assumed",
             "covered": list(COVERED),
             "not_covered": list(NOT_COVERED),
             "training_metrics_outside_the_guarantee": list(self._training_metrics),
@@ -172,13 +171,13 @@ class Privacy:
 
     def _groups(self, groups) -> list[dict]:
         sizes = [n * self._persons for n in (2, 4, 8)] if groups is None else list(groups)
-        found = []
+        stated = []
         for size in sizes if len(self._ledger) else ():
             try:
                 mechanisms = self._ledger.mechanisms(checks.integer("groups", size, minimum=1))
                 plain = [mechanism.without_amplification() for mechanism in mechanisms]
                 values = {
-                    "neighbouring_relation": accounting.common_relation(mechanisms),
+                    "neighboring_relation": accounting.common_relation(mechanisms),
                     "epsilon": _finite(self.epsilon(group_size=size)),
                     "epsilon_without_amplification": _finite(accounting.compose(plain, self._delta, self._accountant)),
                 }
@@ -186,8 +185,8 @@ class Privacy:
                 if groups is not None:
                     raise
                 continue
-            found.append({"group_size": size, **values})
-        return found
+            stated.append({"group_size": size, **values})
+        return stated
 
     def statement(self, format: str = "text", groups: Iterable[int] | None = None) -> str:
         """Returns the guarantee in plain words, to hand to a data-protection officer.
@@ -216,23 +215,26 @@ class Privacy:
         sections.append(section("Not covered", [*self._metrics(), *facts["not_covered"], self._seed()]))
         return "\n\n".join(sections) + "\n"
 
+    @property
     def _filtered(self) -> bool:
-        return self._accountant.startswith("filter:")
+        """Whether `fit` has kept to order and budget from the first release on; with DPIS that is only assumed."""
+        return self._accountant.budget is not None and not self._accountant.covers_adaptive
 
     def _descriptions(self):
-        return ((r.sampling_probability, r.noise_multiplier, r.sampler, r.stream) for r in self._ledger.entries)
+        entries = self._ledger.entries
+        return ((r.sampling.sampling_probability, r.noise_multiplier, r.sampling.name, r.stream) for r in entries)
 
     def _headline(self, facts) -> str:
         if not facts["releases"]:
             return f"Nothing has been released yet: epsilon = 0 at delta = {self._delta:g}."
-        if facts["epsilon"] is None and self._filtered():
+        if facts["epsilon"] is None and self._accountant.budget is not None:
             return f"There is NO finite guarantee at delta = {self._delta:g}: the filter's budget was exceeded."
         if facts["epsilon"] is None:
             return f"There is NO finite guarantee at delta = {self._delta:g}: the noise is too small."
         return (
             f"{facts['updates']} noisy updates were released. Together they are "
             "(epsilon, delta)-differentially private with "
-            f"epsilon = {_up(facts['epsilon'])} and delta = {self._delta:g}."
+            f"epsilon = {statement.shown(facts['epsilon'])} and delta = {self._delta:g}."
             + ("" if facts["epsilon"] <= _MEANINGLESS else " An epsilon of this size is no meaningful guarantee.")
         )
 
@@ -240,14 +242,13 @@ class Privacy:
         how = facts["accountant"]
         lines = [f"Accountant: {how['name']}, {how['library']} {how['version']}, {how['settings']}."]
         if facts["amplification_by_sampling"]:
-            plain = facts["epsilon_without_amplification"]
-            plain = "infinite" if plain is None else _up(plain)
+            plain = statement.shown(facts["epsilon_without_amplification"])
             lines.append(f"Amplification by sampling was used. Without it epsilon would be {plain}.")
         elif facts["sampler"] != ["poisson"]:
             lines.append("No amplification by sampling was used.")
         lines += [statement.group(group) for group in facts["groups"]]
-        if self._filtered():
-            spent = "infinite" if facts["epsilon_spent"] is None else _up(facts["epsilon_spent"])
+        spent = statement.shown(facts["epsilon_spent"])
+        if self._filtered:
             lines.append(
                 "The stated epsilon is a budget that was fixed in advance. It also holds when noise, batch size or "
                 f"length of later fits were chosen in view of earlier results. Used up so far: {spent}."
@@ -257,7 +258,7 @@ class Privacy:
                 "Noise, sampling and clip norm of each epoch followed from noisy sums released before. A privacy "
                 "filter covers that: costs add up at one order, up to a budget. The stated epsilon is that budget. It "
                 "assumes that order and budget, and plans without a filter, were chosen without regard to results, not "
-                f"raised in view of them. Used up so far: {_up(facts['epsilon_spent'])}."
+                f"raised in view of them. Used up so far: {spent}."
             )
         elif facts["plans"] > 1:
             lines.append(
@@ -285,24 +286,13 @@ class Privacy:
         return "No fixed seed was given: the noise was seeded by the operating system."
 
     def __repr__(self) -> str:
-        return f"Privacy(epsilon={_up(self.epsilon())}, delta={self._delta:g}, updates={self.updates})"
+        return f"Privacy(epsilon={statement.shown(self.epsilon())}, delta={self._delta:g}, updates={self.updates})"
 
 
 def _facts(release) -> dict:
-    return {
-        "kind": release.kind,
-        "strategy": release.strategy,
-        "count": release.count,
-        "sampler": release.sampler,
-        "neighbouring_relation": release.neighbouring_relation,
-        "num_examples": release.num_examples,
-        "expected_batch_size": release.batch_size,
-        "largest_batch_size": release.capacity,
-        "sampling_probability": release.sampling_probability,
-        "noise_multiplier": release.noise_multiplier,
-        "sensitivity": release.sensitivity,
-        "noise_allocation": release.noise_allocation,
-    }
+    facts = release.to_dict()
+    del facts["stream"]
+    return facts | {"expected_batch_size": facts.pop("batch_size"), "largest_batch_size": facts.pop("capacity")}
 
 
 def schema() -> dict:

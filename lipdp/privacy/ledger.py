@@ -4,13 +4,7 @@ import dataclasses
 import json
 
 from lipdp import accounting, checks
-from lipdp.accounting.mechanism import (
-    EPOCH_SAMPLERS,
-    RELATIONS,
-    check_sampler,
-    default_relation,
-    updates_per_pass,
-)
+from lipdp.accounting import Accountant, Sampling, schemes
 
 KINDS = ("gradient", "norm_sum", "clip_sum", "count")
 _FORMAT, _VERSION = "lipdp.ledger", 1
@@ -21,58 +15,43 @@ class Release:
     """One kind of release: its cost, and the public facts that the privacy statement needs.
 
     Args:
-        kind: "gradient": a noisy averaged gradient. "norm_sum", "clip_sum" and "count": noisy sums from which noise,
-            sampling and clip norm of later updates follow.
-        sampling_probability: chance, in (0, 1], that one example enters.
+        sampling: who is in a batch, bound to the data. The ledger is read for groups of any size, so it is kept as the
+            sampling of single examples.
         noise_multiplier: standard deviation of the noise over the sensitivity, at least 0.
-        num_examples: number of examples, at least 1, public.
-        batch_size: expected batch size, from 1 to `num_examples`, public.
         sensitivity: L2 norm, above 0, by which one example can move what is released.
         strategy: name of what computed the gradient, "clipless" say.
         noise_allocation: how the noise is spread over the layers, "global" say.
-        sampler: "poisson", "truncated_poisson", "fixed_size", "shuffle" or "fixed_order".
-        neighbouring_relation: "add_or_remove_one", "zero_out_one" or "replace_one"; default: the sampler's.
-        capacity: largest batch of "truncated_poisson".
-        stream: which sequence of passes over the data, for "shuffle" and "fixed_order". A stream begins with a
-            whole pass, and its updates go on where the last one of the same stream stopped.
+        kind: "gradient": a noisy averaged gradient. "norm_sum", "clip_sum" and "count": noisy sums from which noise,
+            sampling and clip norm of later updates follow.
+        stream: which sequence of epochs, for the samplers that go through the data. A stream begins with a whole
+            epoch, and its updates go on where the last one of the same stream stopped.
         count: how many were made; 0 for a description that is not charged yet.
 
     Raises:
         ValueError: when an argument is out of range.
 
     Example:
-        >>> update = Release(sampling_probability=0.01, noise_multiplier=1.0, num_examples=1000,
-        ...                  batch_size=10, sensitivity=0.1, strategy="clipless", noise_allocation="global")
+        >>> update = Release(sampling=Sampling().bind(1000, 10), noise_multiplier=1.0, sensitivity=0.1,
+        ...                  strategy="clipless", noise_allocation="global")
         >>> update.count
         0
     """
 
-    kind: str = "gradient"
-    sampling_probability: float
+    sampling: Sampling
     noise_multiplier: float
-    num_examples: int
-    batch_size: int
     sensitivity: float
     strategy: str
     noise_allocation: str
-    sampler: str = "poisson"
-    neighbouring_relation: str | None = None
-    capacity: int | None = None
+    kind: str = "gradient"
     stream: int = 0
     count: int = 0
 
     def __post_init__(self):
         values = {
+            "sampling": schemes.check_bound(self.sampling).for_group(1),
             "kind": checks.choice("kind", self.kind, KINDS),
-            "sampling_probability": checks.probability("sampling_probability", self.sampling_probability),
             "noise_multiplier": checks.not_negative("noise_multiplier", self.noise_multiplier),
-            "num_examples": checks.integer("num_examples", self.num_examples, minimum=1),
-            "batch_size": checks.integer("batch_size", self.batch_size, minimum=1),
             "sensitivity": checks.positive("sensitivity", self.sensitivity),
-            "sampler": check_sampler(self.sampler),
-            "neighbouring_relation": checks.choice(
-                "neighbouring_relation", self.neighbouring_relation or default_relation(self.sampler), RELATIONS
-            ),
             "stream": checks.integer("stream", self.stream),
             "count": checks.integer("count", self.count),
         }
@@ -81,33 +60,40 @@ class Release:
         for name in ("strategy", "noise_allocation"):
             value = getattr(self, name)
             if not isinstance(value, str) or not value:
-                raise ValueError(f"{name} is not a name. Received: {name}={value!r}. Pass a non-empty string.")
-        if self.batch_size > self.num_examples:
-            raise ValueError(
-                f"The expected batch is larger than the data. Received: batch_size={self.batch_size}, "
-                f"num_examples={self.num_examples}. Pass a batch_size of at most num_examples."
-            )
-        self.mechanism()  # refuses what has no sound cost
+                raise ValueError(f"`{name}` must be a non-empty string. Received: {name}={value!r}.")
 
-    def mechanism(self, group_size: int = 1, passes: int | None = None) -> accounting.Mechanism:
+    def mechanism(self, group_size: int = 1, epochs: int | None = None) -> accounting.Mechanism:
         """Returns the cost of all `count` releases, for groups of `group_size` examples.
 
         Args:
             group_size: at least 1.
-            passes: how many passes over the data they belong to, for the samplers that are charged by the pass;
-                default: those of `count` updates from the start of a pass.
+            epochs: to how many epochs they belong, for the samplers that are charged by the epoch; default: those of
+                `count` updates from the start of an epoch.
         """
-        settings = {"num_examples": self.num_examples, "capacity": self.capacity}
-        one = accounting.Mechanism.of_updates(
-            self.sampling_probability,
-            self.noise_multiplier,
-            self.count,
-            self.sampler,
-            relation=self.neighbouring_relation if group_size == 1 or self.sampler != "fixed_size" else None,
-            group_size=group_size,
-            **settings,
-        )
-        return one if passes is None else dataclasses.replace(one, count=passes)
+        sampling = self.sampling.for_group(group_size)
+        one = accounting.Mechanism.of_updates(None, self.noise_multiplier, self.count, sampling)
+        return one if epochs is None else dataclasses.replace(one, count=epochs)
+
+    @property
+    def stream_key(self) -> tuple:
+        """Returns what the releases of one sequence of epochs have in common."""
+        return self.stream, self.sampling.name, self.sampling.num_examples, self.sampling.batch_size
+
+    def to_dict(self) -> dict:
+        """Returns the release as JSON-serializable values, flat."""
+        values = self.sampling.to_dict() | vars(self)
+        del values["sampling"], values["examples_per_person"]
+        return values
+
+    @classmethod
+    def from_dict(cls, values: dict) -> "Release":
+        """Returns the release that `to_dict` wrote; ValueError for missing or unknown fields, or out of range."""
+        keys = {*schemes.KEYS, *cls.__dataclass_fields__} - {"sampling", "examples_per_person"}
+        values = {"capacity": None, "stream": 0} | current_keys(values)  # files of earlier versions lack these
+        if set(values) != keys:
+            raise ValueError(f"it does not hold exactly the fields of a release: {values!r}")
+        own = {name: value for name, value in values.items() if name not in schemes.KEYS}
+        return cls(sampling=Sampling.from_dict(values), **own)
 
 
 class Ledger:
@@ -120,8 +106,8 @@ class Ledger:
     Source: `accounting.compose`.
 
     Example:
-        >>> update = Release(sampling_probability=0.01, noise_multiplier=1.0, num_examples=1000,
-        ...                  batch_size=10, sensitivity=0.1, strategy="clipless", noise_allocation="global")
+        >>> update = Release(sampling=Sampling().bind(1000, 10), noise_multiplier=1.0, sensitivity=0.1,
+        ...                  strategy="clipless", noise_allocation="global")
         >>> ledger = Ledger()
         >>> for _ in range(3):
         ...     ledger.charge(update)
@@ -183,16 +169,17 @@ class Ledger:
         """Returns whether releases followed from earlier ones, which only a filter at a fixed order covers."""
         return any(release.kind != "gradient" for release in self._descriptions)
 
-    def check_accountant(self, accountant: str) -> None:
-        """Refuses an accountant that does not cover what was charged: for adaptive releases all without a fixed order.
+    def check_accountant(self, accountant: str | Accountant) -> None:
+        """Refuses an accountant that does not cover what was charged.
 
         Raises:
             ValueError: when the releases are adaptive and the accountant has no order fixed in advance.
         """
-        if self.adaptive and not accounting.check_name(accountant).startswith(f"{accounting.fixed_order.FIXED_ORDER}:"):
+        accountant = accounting.get_accountant(accountant)
+        if self.adaptive and not accountant.covers_adaptive:
             raise ValueError(
                 "Noise and sampling followed from earlier releases, which this accountant does not cover. Received: "
-                f'accountant={accountant!r}. Use "{accounting.fixed_order.FIXED_ORDER}:..." with the order of the plan.'
+                f'accountant={accountant.name!r}. Use "rdp_order:..." with the order of the plan.'
             )
 
     def mechanisms(self, group_size: int = 1) -> tuple[accounting.Mechanism, ...]:
@@ -206,16 +193,15 @@ class Ledger:
                 "No cost is known for groups when noise and sampling followed from earlier releases (DPIS). "
                 f"Received: group_size={group_size}. Ask for group_size=1."
             )
-        found, streams = [], {}
+        mechanisms, streams = [], {}
         for release in self.entries:
-            if release.sampler in EPOCH_SAMPLERS:
-                key = (release.stream, release.sampler, release.num_examples, release.batch_size)
-                streams.setdefault(key, []).append(release)
+            if release.sampling.by_epoch:
+                streams.setdefault(release.stream_key, []).append(release)
             else:
-                found.append(release.mechanism(group_size))
+                mechanisms.append(release.mechanism(group_size))
         for releases in streams.values():
-            found += _passes(releases, group_size)
-        return tuple(found)
+            mechanisms += _epochs(releases, group_size)
+        return tuple(mechanisms)
 
     def continues(self, other: "Ledger") -> bool:
         """Returns whether this ledger is `other` with nothing or more charged to it."""
@@ -229,15 +215,12 @@ class Ledger:
         return dataclasses.replace(mine[last], count=earlier[last].count) == earlier[last]
 
     def position(self, release: Release) -> int:
-        """Returns how many updates the stream of `release` has made: where a resumed pass goes on."""
-        key = (release.stream, release.sampler, release.num_examples, release.batch_size)
+        """Returns how many updates the stream of `release` has made: where a resumed epoch goes on."""
         return sum(
-            entry.count
-            for entry in self.entries
-            if (entry.stream, entry.sampler, entry.num_examples, entry.batch_size) == key and entry.kind == "gradient"
+            entry.count for entry in self.entries if entry.stream_key == release.stream_key and entry.kind == "gradient"
         )
 
-    def epsilon(self, delta: float, accountant: str = "pld", group_size: int = 1) -> float:
+    def epsilon(self, delta: float, accountant: str | Accountant = "pld", group_size: int = 1) -> float:
         """Returns epsilon of everything charged; `accounting` remembers the result by content.
 
         Raises:
@@ -248,7 +231,7 @@ class Ledger:
 
     def to_json(self) -> str:
         """Returns the ledger as text from which `from_json` restores every bit."""
-        entries = [dataclasses.asdict(release) for release in self.entries]
+        entries = [release.to_dict() for release in self.entries]
         return json.dumps({"format": _FORMAT, "version": _VERSION, "entries": entries}, allow_nan=False)
 
     @classmethod
@@ -274,16 +257,11 @@ class Ledger:
             raise _refused(text, f"its version is {content.get('version')!r}, this lipdp reads {_VERSION}")
         if set(content) != {"format", "version", "entries"} or not isinstance(content["entries"], list):
             raise _refused(text, "it does not hold exactly format, version and a list of entries")
-        fields = {field.name for field in dataclasses.fields(Release)}
         ledger = cls()
         for entry in content["entries"]:
-            if isinstance(entry, dict):  # files of earlier versions lack these
-                entry = {"capacity": None, "stream": 0} | entry
-            if not isinstance(entry, dict) or set(entry) != fields:
-                raise _refused(text, f"an entry does not hold exactly the fields of a release: {entry!r}")
             try:
-                checks.integer("count", entry["count"], minimum=1)
-                release = Release(**entry)
+                checks.integer("count", current_keys(entry).get("count", 1), minimum=1)
+                release = Release.from_dict(entry)
             except ValueError as error:
                 raise _refused(text, f"an entry is out of range: {error}") from error
             ledger._descriptions.append(dataclasses.replace(release, count=0))
@@ -302,15 +280,22 @@ class Ledger:
         return f"Ledger(updates={self.updates}, entries={len(self)})"
 
 
-def _passes(releases: list[Release], group_size: int) -> list[accounting.Mechanism]:
-    """Returns the cost of one stream of passes: one example takes part at most once in each pass."""
+def current_keys(values: dict) -> dict:
+    """Returns the content of a file by the names of today: version 0.1.0 spelled one of them differently."""
+    if not isinstance(values, dict):
+        raise ValueError(f"it is not a dictionary: {values!r}")
+    return {"neighboring_relation" if name == "neighbouring_relation" else name: v for name, v in values.items()}
+
+
+def _epochs(releases: list[Release], group_size: int) -> list[accounting.Mechanism]:
+    """Returns the cost of one stream of epochs: one example takes part at most once in each epoch."""
     if len({dataclasses.replace(release, count=0) for release in releases}) == 1:
         whole = dataclasses.replace(releases[0], count=sum(release.count for release in releases))
         return [whole.mechanism(group_size)]
-    # The noise changed somewhere: each part may begin and end within a pass.
-    in_one = updates_per_pass(releases[0].sampling_probability)
-    counts = [min(r.count, -(-(r.count - 1) // in_one) + 1) for r in releases]
-    return [r.mechanism(group_size, passes=count) for r, count in zip(releases, counts, strict=True)]
+    # The noise changed somewhere: each part may begin and end within an epoch.
+    in_epoch = releases[0].sampling.updates_per_epoch
+    counts = [min(r.count, -(-(r.count - 1) // in_epoch) + 1) for r in releases]
+    return [r.mechanism(group_size, epochs=count) for r, count in zip(releases, counts, strict=True)]
 
 
 def _refused(text, reason: str) -> ValueError:

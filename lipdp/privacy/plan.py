@@ -5,7 +5,8 @@ import warnings
 from collections.abc import Iterable
 
 from lipdp import accounting, checks
-from lipdp.accounting.mechanism import RELATIONS, check_sampler, default_relation
+from lipdp.accounting import Accountant, Sampling, schemes
+from lipdp.privacy.ledger import Release, current_keys
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -13,22 +14,15 @@ class Plan:
     """One frozen description of a private run; sampler, noise, cost and statement derive from it.
 
     Args:
-        num_examples: number of training examples, an int of at least 1. Treated as public.
-        batch_size: EXPECTED batch size, an int from 1 to `num_examples`. A public constant and the divisor of
-            the gradient; the batch drawn varies around it.
+        sampling: who is in a batch, bound to the data: `Sampling(name).bind(num_examples, batch_size)`.
         updates: number of noisy updates, an int of at least 1.
         noise_multiplier: standard deviation of the noise over the L2 sensitivity, above 0.
         delta: in (0, 1); a `UserWarning` from 1 / num_examples on.
         epsilon: the budget the noise was chosen for, above 0, or None.
-        sampler: "poisson", "truncated_poisson", "fixed_size", "shuffle" or "fixed_order".
-        neighbouring_relation: "add_or_remove_one", "zero_out_one" or "replace_one"; default: the sampler's.
-        accountant: "pld", "rdp", "autodp", the filter's name with its order and budget, or "rdp_order:..." (DPIS).
-        examples_per_person: most rows of one person, at least 1: cost and budget are those of a person.
-        capacity: largest batch of "truncated_poisson".
+        accountant: an `Accountant` or its name; kept as the object.
 
     Raises:
-        ValueError: when an argument is out of range, the batch is larger than the data, or nothing sound is known
-            about the combination.
+        ValueError: when an argument is out of range.
 
     **Guarantee.**
     Conditions: those of `accounting.Mechanism`; the run samples, divides and adds noise as written here.
@@ -37,102 +31,76 @@ class Plan:
     Source: `accounting.compose`.
 
     Example:
-        >>> plan = Plan(num_examples=60000, batch_size=256, updates=2350, noise_multiplier=1.1, delta=1e-5)
-        >>> round(plan.sampling_probability, 6), round(plan.cost(), 2)
-        (0.004267, 0.92)
+        >>> plan = Plan(sampling=Sampling().bind(60000, 256), updates=2350, noise_multiplier=1.1, delta=1e-5)
+        >>> round(plan.cost(), 2), plan.accountant.name
+        (0.92, 'pld')
     """
 
-    num_examples: int
-    batch_size: int
+    sampling: Sampling
     updates: int
     noise_multiplier: float
     delta: float
     epsilon: float | None = None
-    sampler: str = "poisson"
-    neighbouring_relation: str | None = None
-    accountant: str = "pld"
-    examples_per_person: int = 1
-    capacity: int | None = None
+    accountant: str | Accountant = "pld"
 
     def __post_init__(self):
-        check_sampler(self.sampler)
-        persons = checks.integer("examples_per_person", self.examples_per_person, minimum=1)
-        relation = self.neighbouring_relation or default_relation(self.sampler, persons)
         values = {
-            "num_examples": checks.integer("num_examples", self.num_examples, minimum=1),
-            "batch_size": checks.integer("batch_size", self.batch_size, minimum=1),
+            "sampling": schemes.check_bound(self.sampling),
             "updates": checks.integer("updates", self.updates, minimum=1),
             "noise_multiplier": checks.positive("noise_multiplier", self.noise_multiplier),
             "delta": checks.delta(self.delta),
-            "epsilon": None if self.epsilon is None else checks.positive("epsilon", self.epsilon),
-            "neighbouring_relation": checks.choice("neighbouring_relation", relation, RELATIONS),
-            "accountant": accounting.check_name(self.accountant),
-            "examples_per_person": persons,
+            "epsilon": checks.positive("epsilon", self.epsilon, optional=True),
+            "accountant": accounting.get_accountant(self.accountant),
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)
-        _check_batch(self.num_examples, self.batch_size)
-        self.mechanism()  # refuses what has no sound cost
-        if self.delta >= 1.0 / self.num_examples:
+        num_examples = self.sampling.num_examples
+        if self.delta >= 1.0 / num_examples:
             warnings.warn(
                 "delta is not below 1 / num_examples: publishing one whole example would be allowed. "
-                f"Received: delta={self.delta!r}, num_examples={self.num_examples}. "
-                f"Pass a delta well below {1.0 / self.num_examples:.1e}.",
+                f"Received: delta={self.delta!r}, num_examples={num_examples}. "
+                f"Pass a delta well below {1.0 / num_examples:.1e}.",
                 UserWarning,
                 stacklevel=3,
             )
 
-    @property
-    def sampling_probability(self) -> float:
-        """Returns the chance that one example enters one batch."""
-        return self.batch_size / self.num_examples
-
     def mechanism(self, updates: int | None = None) -> accounting.Mechanism:
         """Returns what `updates` updates release (all of the plan's by default)."""
         count = self.updates if updates is None else updates
-        return accounting.Mechanism.of_updates(
-            self.sampling_probability, self.noise_multiplier, count, self.sampler, **self._settings()
-        )
-
-    def _settings(self) -> dict:
-        return {
-            "relation": self.neighbouring_relation,
-            "group_size": self.examples_per_person,
-            "num_examples": self.num_examples,
-            "capacity": self.capacity,
-        }
+        return accounting.Mechanism.of_updates(None, self.noise_multiplier, count, self.sampling)
 
     def cost(self, updates: int | None = None, spent: Iterable[accounting.Mechanism] = ()) -> float:
         """Returns epsilon after `updates` updates (all by default), `spent` included."""
         return accounting.compose([*spent, self.mechanism(updates)], self.delta, self.accountant)
 
+    def release(self, *, sensitivity: float, strategy: str, noise_allocation: str, stream: int = 0) -> Release:
+        """Returns what one update of this plan charges to the ledger; see `Release` for the arguments."""
+        return Release(
+            sampling=self.sampling,
+            noise_multiplier=self.noise_multiplier,
+            sensitivity=sensitivity,
+            strategy=strategy,
+            noise_allocation=noise_allocation,
+            stream=stream,
+        )
+
     @classmethod
     def calibrated(
         cls,
         *,
-        num_examples: int,
-        batch_size: int,
+        sampling: Sampling,
         updates: int,
         epsilon: float,
         delta: float,
-        accountant: str = "pld",
+        accountant: str | Accountant = "pld",
         spent: Iterable[accounting.Mechanism] = (),
-        sampler: str = "poisson",
-        neighbouring_relation: str | None = None,
-        examples_per_person: int = 1,
-        capacity: int | None = None,
     ) -> "Plan":
         """Returns the plan whose noise spends the budget `epsilon`, `spent` included.
 
         Args:
-            num_examples: number of training examples, an int of at least 1.
-            batch_size: expected batch size, an int from 1 to `num_examples`.
-            updates: number of updates, an int of at least 1.
+            sampling, updates, delta, accountant: as in `Plan`.
             epsilon: the budget, above 0.
-            delta: in (0, 1).
-            accountant: as in `Plan`.
-            spent: releases already made; for groups of `examples_per_person`.
-            sampler, neighbouring_relation, examples_per_person, capacity: as in `Plan`.
+            spent: releases already made; for groups of `sampling.group_size`.
 
         Returns:
             A `Plan` with `cost(spent=spent)` at most `epsilon` and at least 99 % of it.
@@ -141,64 +109,43 @@ class Plan:
             ValueError: when an argument is out of range or the budget is already spent.
 
         Example:
-            >>> plan = Plan.calibrated(
-            ...     num_examples=60000, batch_size=256, updates=2350, epsilon=3.0, delta=1e-5
-            ... )
+            >>> plan = Plan.calibrated(sampling=Sampling().bind(60000, 256), updates=2350, epsilon=3.0, delta=1e-5)
             >>> 2.97 <= plan.cost() <= 3.0
             True
         """
-        _check_batch(
-            checks.integer("num_examples", num_examples, minimum=1),
-            checks.integer("batch_size", batch_size, minimum=1),
-        )
         noise = accounting.calibrate(
             epsilon=epsilon,
             delta=delta,
-            sampling_probability=batch_size / num_examples,
+            sampler=schemes.check_bound(sampling),
             updates=updates,
             accountant=accountant,
             spent=spent,
-            sampler=sampler,
-            relation=neighbouring_relation,
-            group_size=examples_per_person,
-            num_examples=num_examples,
-            capacity=capacity,
         )
         return cls(
-            num_examples=num_examples,
-            batch_size=batch_size,
+            sampling=sampling,
             updates=updates,
             noise_multiplier=noise,
             delta=delta,
             epsilon=epsilon,
-            sampler=sampler,
-            neighbouring_relation=neighbouring_relation,
             accountant=accountant,
-            examples_per_person=examples_per_person,
-            capacity=capacity,
         )
 
     def to_dict(self) -> dict:
-        """Returns the fields as JSON-serialisable values."""
-        return dataclasses.asdict(self)
+        """Returns the plan as JSON-serializable values, flat."""
+        values = self.sampling.to_dict() | vars(self) | {"accountant": self.accountant.name}  # type: ignore[union-attr]
+        del values["sampling"], values["sampling_probability"]
+        return values
 
     @classmethod
     def from_dict(cls, values: dict) -> "Plan":
         """Returns the plan that `to_dict` wrote; ValueError for missing or unknown fields."""
-        fields = {field.name for field in dataclasses.fields(cls)}
+        keys = {*schemes.KEYS, *cls.__dataclass_fields__} - {"sampling", "sampling_probability"}
         if isinstance(values, dict):  # files of earlier versions lack these
-            values = {"examples_per_person": 1, "capacity": None} | values
-        if not isinstance(values, dict) or set(values) != fields:
+            values = {"examples_per_person": 1, "capacity": None} | current_keys(values)
+        if not isinstance(values, dict) or set(values) != keys:
             raise ValueError(
                 f"This is not a plan. Received: values={values!r}. Pass what Plan.to_dict wrote, a dict with "
-                f"exactly the keys {', '.join(sorted(fields))}."
+                f"exactly the keys {', '.join(sorted(keys))}."
             )
-        return cls(**values)
-
-
-def _check_batch(num_examples: int, batch_size: int) -> None:
-    if batch_size > num_examples:
-        raise ValueError(
-            f"The expected batch is larger than the data. Received: batch_size={batch_size}, "
-            f"num_examples={num_examples}. Pass a batch_size of at most num_examples."
-        )
+        own = {name: value for name, value in values.items() if name not in schemes.KEYS}
+        return cls(sampling=Sampling.from_dict(values), **own)

@@ -1,15 +1,9 @@
-"""The sentences of the privacy statement, and what `fit` announces, that depend on sampler, relation and group."""
+"""The sentences of the privacy statement, and what `fit` announces."""
 
-import math
+from typing import Any
 
-SAMPLERS = {
-    "poisson": "Poisson, as executed: each example enters each batch independently, with probability q.",
-    "truncated_poisson": "truncated Poisson, as executed: each example enters each batch independently, with "
-    "probability q; from a batch that is too large a uniformly random part is dropped.",
-    "fixed_size": "fixed size, as executed: each batch is a uniformly random set of B examples.",
-    "shuffle": "shuffled epochs, as executed: each example once per epoch, in a new random order each time.",
-    "fixed_order": "epochs in a fixed order, as executed: each example once per epoch.",
-}
+from lipdp.accounting import SCHEMES, round_up
+
 ONE = {
     "add_or_remove_one": "add or remove one example.",
     "zero_out_one": "zero out one example: its gradient becomes zero, its place in the batches stays.",
@@ -41,7 +35,7 @@ def meaning(facts: dict) -> list[str]:
     gradients = [release for release in facts["releases"] if release["kind"] == "gradient"] or facts["releases"]
     public, released = sizes(facts["releases"])
     listed = ", ".join(map(str, public or released))
-    most, relation = facts["examples_per_person"], facts["neighbouring_relation"]
+    most, relation = facts["examples_per_person"], facts["neighboring_relation"]
     if most == 1:
         unit = "Unit: one example (one row of the training data). A person with several rows is protected less."
     else:
@@ -55,8 +49,8 @@ def meaning(facts: dict) -> list[str]:
     samplers = sorted({release["sampler"] for release in gradients if release["strategy"] not in adaptive})
     return [
         unit,
-        f"Neighbouring relation: {ONE[relation] if most == 1 else MANY[relation].format(most)}",
-        *(f"Sampler: {SAMPLERS[sampler]}" for sampler in samplers),
+        f"Neighboring relation: {ONE[relation] if most == 1 else MANY[relation].format(most)}",
+        *(f"Sampler: {SCHEMES[sampler].statement}" for sampler in samplers),
         *([f"Sampler: {IMPORTANCE}"] if adaptive else []),
         number,
     ]
@@ -116,47 +110,42 @@ def _range(group: list[dict], name: str) -> str:
 
 def group(facts: dict) -> str:
     """Returns epsilon of one group size."""
-    size, epsilon = facts["group_size"], facts["epsilon"]
-    plain = facts["epsilon_without_amplification"]
-    change = {"add_or_remove_one": "add or remove", "zero_out_one": "zero out", "replace_one": "replace"}
-    relation = change[facts["neighbouring_relation"]]
-    value = "infinite" if epsilon is None else up(epsilon)
+    change = facts["neighboring_relation"].removesuffix("_one").replace("_", " ")
     return (
-        f"Groups of up to {size} examples ({relation}): epsilon = {value}; without amplification "
-        f"{'infinite' if plain is None else up(plain)}."
+        f"Groups of up to {facts['group_size']} examples ({change}): epsilon = {shown(facts['epsilon'])}; without "
+        f"amplification {shown(facts['epsilon_without_amplification'])}."
     )
 
 
-_ANNOUNCED = {
-    "poisson": "Poisson sampling",
-    "truncated_poisson": "truncated Poisson sampling",
-    "fixed_size": "batches of constant size",
-    "shuffle": "shuffled epochs, NOT amplified",
-    "fixed_order": "epochs in fixed order, NOT amplified",
-}
+TRAINING_METRICS = (
+    "The loss and metrics shown without the prefix val_ are computed on the private training data and "
+    "are NOT covered by epsilon; fit(training_metrics=False) leaves them out."
+)
 
 
-def announcement(plan, updates: int, adaptive: bool, training_metrics: bool) -> str:
-    """Returns what `fit` says before it trains: noise, budget and batches, and what epsilon does not cover."""
-    budget = "" if plan.epsilon is None else f" for epsilon={plan.epsilon:g}, delta={plan.delta:g}"
-    most = plan.examples_per_person
+def announcement(plan: Any, updates: int) -> str:
+    """Returns what `fit` says before `updates` updates of a plan: noise, budget and batches."""
+    sampling = plan.sampling
+    most = sampling.group_size
     persons = "" if most == 1 else f" Epsilon is for a person with at most {most} examples."
-    if adaptive:
-        lines = [
-            f"Private training by importance sampling, noise multiplier at most about {plan.noise_multiplier:.5g}"
-            f"{budget}; {updates} updates of about {plan.batch_size} examples out of {plan.num_examples}."
-        ]
-    else:
-        lines = [
-            f"Private training: noise multiplier {plan.noise_multiplier:.5g}{budget}; {updates} updates of "
-            f"{plan.batch_size} expected examples out of {plan.num_examples} ({_ANNOUNCED[plan.sampler]}).{persons}"
-        ]
-    if training_metrics:
-        lines.append(
-            "The loss and metrics shown without the prefix val_ are computed on the private training data and "
-            "are NOT covered by epsilon; fit(training_metrics=False) leaves them out."
-        )
-    return "\n".join(lines)
+    return (
+        f"Private training: noise multiplier {plan.noise_multiplier:.5g}{_budget(plan)}; {updates} updates of "
+        f"{sampling.batch_size} expected examples out of {sampling.num_examples} ({sampling.scheme.announcement})."
+        f"{persons}"
+    )
+
+
+def importance_announcement(plan: Any, updates: int) -> str:
+    """Returns the same for importance sampling, whose noise follows from what is released on the way."""
+    return (
+        f"Private training by importance sampling, noise multiplier at most about {plan.noise_multiplier:.5g}"
+        f"{_budget(plan)}; {updates} updates of about {plan.sampling.batch_size} examples out of "
+        f"{plan.sampling.num_examples}."
+    )
+
+
+def _budget(plan) -> str:
+    return "" if plan.epsilon is None else f" for epsilon={plan.epsilon:g}, delta={plan.delta:g}"
 
 
 def escape(text: str) -> str:
@@ -166,10 +155,6 @@ def escape(text: str) -> str:
     return text
 
 
-def up(value: float) -> str:
-    """Returns four significant digits, rounded up: a printed epsilon is never too small."""
-    if value == 0.0 or not math.isfinite(value):
-        return f"{value:g}"
-    unit = 10.0 ** (math.floor(math.log10(value)) - 3)
-    text = f"{value:.4g}"
-    return text if float(text) >= value else f"{value + 0.5 * unit:.4g}"
+def shown(value: float | None) -> str:
+    """Returns an epsilon in four significant digits, rounded up: it is never too small. None is infinite."""
+    return "infinite" if value is None else f"{round_up(value):.4g}"

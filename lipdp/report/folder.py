@@ -1,4 +1,4 @@
-"""The files of a run folder: what they are called, and how they are written and read."""
+"""The files of a run folder: their names, how they are written and read."""
 
 import csv
 import dataclasses
@@ -59,16 +59,16 @@ def claim(output: str | None, name: str, overwrite: bool = False) -> pathlib.Pat
         folder = pathlib.Path(output)
     if folder.exists() and not folder.is_dir():
         raise NotADirectoryError(f"The run folder is a file. Received: {output!r}. Pass a new folder.")
-    found = {path.name for path in folder.iterdir()} if folder.exists() else set()
-    if found and not overwrite:
+    names = {path.name for path in folder.iterdir()} if folder.exists() else set()
+    if names and not overwrite:
         raise FileExistsError(
             f"The run folder is not empty. Received: {str(folder)!r}. Pass a new or an empty one, or "
             "--overwrite to replace an earlier run; nothing was changed."
         )
-    if found and not (RUN in found and found <= {*FILES, SAMPLES}):
+    if names and not (RUN in names and names <= {*FILES, SAMPLES}):
         raise FileExistsError(
-            f"Only the folder of an earlier run is overwritten. Received: {str(folder)!r} with "
-            f"{', '.join(sorted(found - {*FILES, SAMPLES})[:3]) or 'no ' + RUN}; nothing was changed."
+            f"Only the folder of an earlier run can be overwritten. Received: {str(folder)!r} with "
+            f"{', '.join(sorted(names - {*FILES, SAMPLES})[:3]) or 'no ' + RUN}; nothing was changed."
         )
     folder.mkdir(parents=True, exist_ok=True)
     return folder
@@ -94,7 +94,7 @@ def write(folder: pathlib.Path, run: RunFolder) -> None:
 
 
 def read(folder: str | pathlib.Path) -> RunFolder:
-    """Returns what `write` wrote.
+    """Returns the content of a run folder.
 
     Raises:
         FileNotFoundError: when the folder or one of its files does not exist.

@@ -3,31 +3,14 @@
 import base64
 import html
 
-from lipdp.report import numbers
+from lipdp.report.content import bounds_table, notes, settings, tiles
 from lipdp.report.folder import RunFolder
 from lipdp.report.plots import plots
 from lipdp.report.style import CSS
 
-HELD_OUT_NOTE = (
-    "Accuracies are measured on {examples} held-out examples. These are not among the N training examples and "
-    "epsilon does not cover them: if they are private too, do not publish these numbers."
-)
-NO_HELD_OUT_NOTE = "No examples were held out, so no accuracy was measured: see lipdp train --validation-split."
-SAMPLES_NOTE = (
-    "Samples follow from the released weights: any number of them costs no further privacy. A loss on held-out "
-    "examples is not covered by epsilon."
-)
-NOT_PRIVATE_NOTE = (
-    "Columns and curves marked (not private) were computed on the private training data without noise. They are "
-    "outside the guarantee: keep them to yourself."
-)
-SEED_NOTE = (
-    "A fixed seed was used, and this report names it. The guarantee holds only towards people who do not know it."
-)
-
 
 def to_html(run: RunFolder) -> str:
-    """Returns the report.
+    """Returns the report as one HTML document.
 
     Args:
         run: a run folder's content; all strings in it are escaped.
@@ -53,45 +36,6 @@ def to_html(run: RunFolder) -> str:
         + "\n".join(sections)
         + "\n</main>\n</body>\n</html>\n"
     )
-
-
-def tiles(run: RunFolder) -> list[tuple[str, str, str]]:
-    """Returns the headline numbers as `(value, name, remark)`."""
-    privacy, held_out = run.privacy, run.results["held_out"]
-    budget = run.run["settings"].get("epsilon")
-    made = [
-        (numbers.up(privacy["epsilon"]), "epsilon", f"of a budget of {budget:g}" if budget else "spent"),
-        (f"{privacy['delta']:g}", "delta", _relation(privacy)),
-    ]
-    if not run.samples:
-        made.append((numbers.percent(held_out["accuracy"] if held_out else None), "accuracy", "held-out examples"))
-    for mark in held_out["certified"] if held_out else ():
-        made.append((numbers.percent(mark["accuracy"]), "certified", f"within L2 radius {mark['radius']:g}"))
-    return made
-
-
-def _relation(privacy) -> str:
-    change = privacy.get("neighbouring_relation", "add_or_remove_one").removesuffix("_one").replace("_", " ")
-    most = privacy.get("examples_per_person", 1)
-    return f"{change} one example" if most == 1 else f"{change} one person, at most {most} examples"
-
-
-def notes(run: RunFolder) -> list[str]:
-    """Returns what the reader must know about the numbers."""
-    held_out = run.results["held_out"]
-    made = [HELD_OUT_NOTE.format(examples=held_out["examples"]) if held_out else NO_HELD_OUT_NOTE]
-    if run.samples:
-        made = [SAMPLES_NOTE]
-    if run.privacy.get("training_metrics_outside_the_guarantee"):
-        made.append(NOT_PRIVATE_NOTE)
-    if run.privacy.get("seed_fixed_by_user"):
-        made.append(SEED_NOTE)
-    return made
-
-
-def settings(run: RunFolder) -> list[tuple[str, str]]:
-    """Returns the settings that were used, as words."""
-    return [(str(k).replace("_", " "), _words(v)) for k, v in run.run["settings"].items() if v is not None]
 
 
 def _lead(run) -> str:
@@ -130,25 +74,17 @@ def _samples(run) -> str:
 
 
 def _bounds(run) -> str:
-    heads = ("layer", "input bound", "Lipschitz", "gradient bound", "noise")
-    cells = [
-        (
-            f"{html.escape(row['layer'])} <span class=muted>{html.escape(row['type'])}</span>",
-            numbers.short(row["input_bound"]),
-            numbers.short(row["lipschitz"]),
-            "" if row["gradient_bound"] is None else numbers.short(row["gradient_bound"]),
-            "" if row["noise_std"] is None else numbers.short(row["noise_std"]),
-        )
-        for row in run.results["bounds"]
-    ]
+    heads, rows = bounds_table(run)
     body = "".join(
-        f"<tr><th scope=row>{row[0]}</th>{''.join(f'<td>{cell}</td>' for cell in row[1:])}</tr>" for row in cells
+        f"<tr><th scope=row>{layer} <span class=muted>{kind}</span></th>"
+        f"{''.join(f'<td>{number}</td>' for number in values)}</tr>"
+        for layer, kind, *values in (map(html.escape, row) for row in rows)
     )
     return (
         "<p>For one example, in L2 norm: how large its input to a layer can be, how far the layer stretches, how "
         "large the gradient of its parameters can be; and the standard deviation of the noise on the averaged "
         "gradient.</p><div class=scroll><table class=numbers><thead><tr>"
-        + "".join(f"<th scope=col>{head}</th>" for head in heads)
+        + "".join(f"<th scope=col>{head}</th>" for head in heads if head != "type")
         + f"</tr></thead><tbody>{body}</tbody></table></div>"
     )
 
@@ -166,11 +102,3 @@ def _pairs(pairs) -> str:
         f"<tr><th scope=row>{html.escape(name)}</th><td>{html.escape(value)}</td></tr>" for name, value in pairs
     )
     return f"<table><tbody>{rows}</tbody></table>"
-
-
-def _words(value) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, (list, tuple)):
-        return ", ".join(map(_words, value))
-    return f"{value:.6g}" if isinstance(value, float) else str(value)

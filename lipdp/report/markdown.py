@@ -1,19 +1,18 @@
 """The report as Markdown: the same numbers without the plots."""
 
-from lipdp.report import numbers
+from lipdp.report.content import bounds_table, notes, settings, tiles
 from lipdp.report.folder import SAMPLES, RunFolder
-from lipdp.report.html import notes, settings, tiles
 
 
 def to_markdown(run: RunFolder) -> str:
-    """Returns the report as Markdown text; see `html.to_html`."""
+    """Returns the report as Markdown text; its content is that of `to_html`, without the plots."""
     name = _cell(run.run["settings"].get("dataset", ""))
     blocks = [
         f"# Private training on {name}",
         _table(("", "", ""), [(f"**{value}**", label, remark) for value, label, remark in tiles(run)]),
         "\n".join(f"> {note}\n" for note in notes(run)).rstrip(),
         *([f"## Samples\n\n![images drawn from the model]({SAMPLES})"] if run.samples else []),
-        *(_bounds(run) if run.results["bounds"] else []),
+        *(["## Bounds of the layers", _table(*bounds_table(run))] if run.results["bounds"] else []),
         "## Privacy statement",
         _code(run.statement),
         "## How to repeat it",
@@ -22,26 +21,6 @@ def to_markdown(run: RunFolder) -> str:
         _table(("package", "version"), run.run["versions"].items()),
     ]
     return "\n\n".join(blocks) + "\n"
-
-
-def _bounds(run) -> list[str]:
-    return [
-        "## Bounds of the layers",
-        _table(
-            ("layer", "type", "input bound", "Lipschitz", "gradient bound", "noise"),
-            [
-                (
-                    row["layer"],
-                    row["type"],
-                    numbers.short(row["input_bound"]),
-                    numbers.short(row["lipschitz"]),
-                    "" if row["gradient_bound"] is None else numbers.short(row["gradient_bound"]),
-                    "" if row["noise_std"] is None else numbers.short(row["noise_std"]),
-                )
-                for row in run.results["bounds"]
-            ],
-        ),
-    ]
 
 
 def _table(heads, rows) -> str:

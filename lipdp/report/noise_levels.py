@@ -1,4 +1,6 @@
-"""The plot of the noise levels that diffusion configurations stress in training."""
+"""The plot of the noise levels that training of diffusion configurations emphasizes."""
+
+from typing import Any
 
 import numpy as np
 
@@ -10,7 +12,7 @@ _NAMES = {"vp": "VP", "ve": "VE", "v": "v-prediction", "edm": "EDM"}
 _COLORS = {"vp": GREEN, "ve": _PURPLE, "v": ORANGE, "edm": BLUE}
 
 
-def noise_levels(configurations=("vp", "ve", "v", "edm")) -> tuple[str, str, str]:
+def noise_levels(configurations: Any = ("vp", "ve", "v", "edm")) -> tuple[str, str, str]:
     """Returns the plot of the importance of each noise level, figure 3 of Dockhorn et al. 2023.
 
     Args:
@@ -27,7 +29,7 @@ def noise_levels(configurations=("vp", "ve", "v", "edm")) -> tuple[str, str, str
         configurations = {_NAMES.get(name, name): denoisers.get(name) for name in configurations}
     colors = {_NAMES[name]: color for name, color in _COLORS.items()}
     sigma = np.geomspace(2e-3, 80.0, 400)
-    curves = {name: _normalised(denoiser, sigma) for name, denoiser in configurations.items()}
+    curves = {name: _normalized(denoiser, sigma) for name, denoiser in configurations.items()}
 
     def draw(axes):
         for name, curve in curves.items():
@@ -41,7 +43,7 @@ def noise_levels(configurations=("vp", "ve", "v", "edm")) -> tuple[str, str, str
     return "Noise levels in training", f"Importance of the noise levels; median level: {medians}.", svg(draw)
 
 
-def _normalised(denoiser, sigma):
+def _normalized(denoiser, sigma):
     curve = denoisers.importance(denoiser, sigma)
     return curve / np.trapezoid(curve, np.log(sigma))
 

@@ -1,33 +1,24 @@
-"""Numbers as people read them; private claims are never rounded in their own favour."""
+"""Numbers as text; claims are never rounded in their own favor."""
 
 import math
 
+from lipdp.accounting import round_up
 
-def up(value: float | None, digits: int = 4) -> str:
-    """Returns `value` with so many significant digits, never below it: a printed epsilon is not too small.
 
-    Args:
-        value: at least 0; None and infinity are "infinite".
-        digits: how many.
-
-    Returns:
-        A string.
+def epsilon(value: float | None) -> str:
+    """Returns an epsilon in four significant digits, rounded up; None and infinity are "infinite".
 
     Example:
-        >>> up(0.92021), up(2.0), up(None)
+        >>> epsilon(0.92021), epsilon(2.0), epsilon(None)
         ('0.9203', '2', 'infinite')
     """
     if value is None or math.isinf(value):
         return "infinite"
-    text = f"{value:.{digits}g}"
-    if value == 0.0 or float(text) >= value:
-        return text
-    unit = 10.0 ** (math.floor(math.log10(value)) + 1 - digits)
-    return f"{value + 0.5 * unit:.{digits}g}"
+    return f"{round_up(value):.4g}"
 
 
 def percent(fraction: float | None) -> str:
-    """Returns a fraction in per cent, rounded down: 0.9996 is not 100 %.
+    """Returns a fraction in percent, rounded down: 0.9996 is not 100 %.
 
     Example:
         >>> percent(0.9996), percent(0.5), percent(None)
@@ -38,6 +29,6 @@ def percent(fraction: float | None) -> str:
     return f"{math.floor(fraction * 1000 + 1e-9) / 10:.1f} %"
 
 
-def short(value) -> str:
-    """Returns a bound in four digits; None is "unbounded" in a table of bounds."""
+def short(value: float | None) -> str:
+    """Returns a bound in four significant digits; None is "unbounded"."""
     return "unbounded" if value is None else f"{value:.4g}"

@@ -1,4 +1,4 @@
-"""The tables and plots of a plan that is not run yet."""
+"""The tables and plots of a plan."""
 
 import math
 
@@ -15,14 +15,14 @@ def epochs_table(plan: dict, shared: dict) -> list[tuple[int, float]]:
 def batch_table(plan: dict, shared: dict, epsilon: float) -> list[tuple[int, float]]:
     """Returns `(batch size, noise multiplier)` around a plan, at its epochs and for the budget `epsilon`."""
     sizes = {max(1, min(shared["num_examples"], round(plan["batch_size"] * s))) for s in (0.25, 0.5, 1, 2, 4, 8)}
-    found = []
+    table = []
     for size in sorted(sizes):
         try:
             noise = _solve(plan, shared, "noise_multiplier", batch_size=size, epsilon=epsilon)["noise_multiplier"]
         except ValueError:  # the sampler cannot draw such batches, or no noise is needed
             continue
-        found.append((size, noise))
-    return found
+        table.append((size, noise))
+    return table
 
 
 def plots(plan: dict, shared: dict, epsilon: float) -> dict[str, str]:

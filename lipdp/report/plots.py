@@ -1,13 +1,15 @@
-"""The plots of a report, as SVG text. Light, without a framework's global state."""
+"""The plots of a report, as SVG text."""
 
 import io
+from collections.abc import Callable
+from typing import Any
 
 from lipdp.report import numbers
 from lipdp.report.folder import NOT_PRIVATE, RunFolder
 
 INK, _MUTED, _GRID = "#1f2933", "#616e7c", "#e4e7eb"
 BLUE, ORANGE, GREEN = "#2563a8", "#c2571a", "#2f855a"
-# Text stays text and ids do not depend on the moment.
+# Text stays text, and ids are the same each time.
 STYLE = {
     "svg.fonttype": "none",
     "svg.hashsalt": "lipdp",
@@ -32,7 +34,7 @@ STYLE = {
 
 
 def plots(run: RunFolder) -> list[tuple[str, str, str]]:
-    """Returns `(title, description, svg)` of every plot that the run has numbers for.
+    """Returns `(title, description, svg)` of every plot for which the run has numbers.
 
     Args:
         run: a run folder's content.
@@ -40,8 +42,8 @@ def plots(run: RunFolder) -> list[tuple[str, str, str]]:
     Returns:
         A list; the description is the alternative text.
     """
-    made = [_accuracy(run), _epsilon(run), _certified(run), _noise(run)]
-    return [plot for plot in made if plot]
+    drawn = [_accuracy(run), _epsilon(run), _certified(run), _noise(run)]
+    return [plot for plot in drawn if plot]
 
 
 def _accuracy(run):
@@ -83,7 +85,7 @@ def _epsilon(run):
         axes.set(xlabel="epoch", ylabel="epsilon", ylim=(0, 1.12 * max(budget or 0, points[-1][1])))
         _epochs(axes, points)
 
-    text = f"Epsilon spent by epoch, {numbers.up(points[-1][1])} at the end."
+    text = f"Epsilon spent by epoch, {numbers.epsilon(points[-1][1])} at the end."
     return "Epsilon by epoch", text, svg(draw)
 
 
@@ -166,7 +168,7 @@ def _percent_axis(axis) -> None:
     axis.set_major_formatter(PercentFormatter(xmax=1.0))
 
 
-def svg(draw) -> str:
+def svg(draw: Callable[[Any], Any]) -> str:
     import matplotlib
     from matplotlib.figure import Figure
 

@@ -1,11 +1,12 @@
-"""How much of an update is signal: the bounds of a model against the noise of a plan."""
+"""Signal-to-noise ratio of an update, from the bounds of a model and the noise of a plan."""
 
 import math
+from typing import Any
 
 from lipdp import checks, strategies
 
 
-def signal_to_noise(model, *, noise_multiplier: float, batch_size: int, strategy="clipless") -> dict:
+def signal_to_noise(model: Any, *, noise_multiplier: float, batch_size: int, strategy: Any = "clipless") -> dict:
     """Returns the signal-to-noise ratio that a model can reach, from its bounds alone: no data are read.
 
     Args:

@@ -1,22 +1,23 @@
 """How far the gradients of a sample stay below their bounds, as a plot."""
 
+from typing import Any
+
 from lipdp.report.plots import BLUE, INK, STYLE
 
 
-def plot_tightness(rows: list[dict]):
+def plot_tightness(rows: list[dict]) -> Any:
     """Draws the tightness of each trainable layer on a public or consented sample.
 
     Args:
-        rows: What `model.summary_bounds(x, y)` returned.
+        rows: what `model.summary_bounds(x, y)` returned.
 
     Returns:
         A `matplotlib.figure.Figure`; in a notebook it shows itself, `savefig` writes it to a file.
 
     Raises:
-        ValueError: the rows hold no measurement.
+        ValueError: when the rows hold no measurement.
 
-    Guarantee:
-        None: the plot shows what was measured on the sample, which no epsilon covers, and says so.
+    **Guarantee.** None: the plot shows measurements on the sample, which no epsilon covers, and says so.
 
     Example:
         >>> rows = [{"layer": "logits", "gradient_bound": 2.0, "measured": 1.0, "tightness": 0.5}]

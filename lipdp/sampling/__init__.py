@@ -1,16 +1,30 @@
 """Who is in a batch."""
 
-from lipdp.sampling.arrays import as_arrays as as_arrays
-from lipdp.sampling.arrays import split as split
-from lipdp.sampling.batches import Batches as Batches
-from lipdp.sampling.batches import Layout as Layout
-from lipdp.sampling.epochs import EpochSampler as EpochSampler
-from lipdp.sampling.fixed_size import FixedSizeSampler as FixedSizeSampler
-from lipdp.sampling.poisson import PoissonSampler as PoissonSampler
-from lipdp.sampling.poisson import noise_key as noise_key
-from lipdp.sampling.proposal import Proposal as Proposal
-from lipdp.sampling.proposal import kept as kept
-from lipdp.sampling.proposal import proposal_rng as proposal_rng
-from lipdp.sampling.proposal import statistics_rng as statistics_rng
-from lipdp.sampling.schemes import Sampling as Sampling
-from lipdp.sampling.schemes import get as get
+from lipdp.accounting.schemes import Sampling
+from lipdp.sampling.arrays import as_arrays, split
+from lipdp.sampling.batches import Batches, PaddedSize, take_rows
+from lipdp.sampling.epochs import EpochSampler
+from lipdp.sampling.fixed_size import FixedSizeSampler
+from lipdp.sampling.poisson import PoissonSampler, noise_key
+from lipdp.sampling.proposal import Proposal, kept, proposal_rng, statistics_rng
+from lipdp.sampling.schemes import get, make_sampler, register
+
+__all__ = [
+    "Batches",
+    "EpochSampler",
+    "FixedSizeSampler",
+    "PaddedSize",
+    "PoissonSampler",
+    "Proposal",
+    "Sampling",
+    "as_arrays",
+    "get",
+    "kept",
+    "make_sampler",
+    "noise_key",
+    "proposal_rng",
+    "register",
+    "split",
+    "statistics_rng",
+    "take_rows",
+]

@@ -1,8 +1,11 @@
 """Training data as arrays: random access is what Poisson sampling needs."""
 
+from typing import Any
+
 import keras
 import numpy as np
 from keras import tree
+from numpy.typing import ArrayLike
 
 _PAD = (
     "pad examples to one size (keras.utils.pad_sequences) and let `Embedding(mask_zero=True)` or `Masking` hide the "
@@ -10,7 +13,7 @@ _PAD = (
 )
 
 
-def as_arrays(x, y, example_rank: int):
+def as_arrays(x: ArrayLike, y: ArrayLike | None, example_rank: int) -> tuple[Any, np.ndarray]:
     """Reads training data into memory and checks it.
 
     Args:
@@ -45,7 +48,7 @@ def as_arrays(x, y, example_rank: int):
     return x, y
 
 
-def split(x, y, fraction: float):
+def split(x: np.ndarray, y: np.ndarray | None, fraction: float) -> tuple:
     """Cuts off the last part for validation, as Keras does."""
     if not 0.0 < fraction < 1.0:
         raise ValueError(f"`validation_split` must be in (0, 1). Received: validation_split={fraction!r}.")

@@ -2,6 +2,7 @@
 
 import math
 import sys
+from typing import Any
 
 import numpy as np
 from keras import tree
@@ -13,14 +14,14 @@ _STEP = 8
 _LEVELS = (1.0, 2.5, 6.0)
 
 
-class Layout:
+class PaddedSize:
     """Number of rows of a padded batch.
 
     Args:
         expected: Expected batch size B.
-        chunk: Rows of one physical chunk, or None when a whole update fits at once.
+        microbatch: Rows of one microbatch, or None when a whole update fits at once.
         static: Whether each shape costs a compilation: pad to one of `B + (1, 2.5, 6) sqrt(B)` rows, or to
-            the last of them when there are chunks, of which the empty ones are skipped. Otherwise only to
+            the last of them when there are microbatches, of which the empty ones are skipped. Otherwise only to
             the next small multiple.
         largest: Largest batch that can occur, to which static shapes are padded; None for Poisson sampling.
 
@@ -28,11 +29,11 @@ class Layout:
     ever dropped.
     """
 
-    def __init__(self, expected: int, chunk: int | None, static: bool, largest: int | None = None):
-        self.chunk = chunk
-        # Compiled chunks all have the same shape.
-        self._step = chunk if chunk and static else _STEP
-        levels = [expected + level * math.sqrt(expected) for level in (_LEVELS[-1:] if chunk else _LEVELS)]
+    def __init__(self, expected: int, microbatch: int | None, static: bool, largest: int | None = None):
+        self.microbatch = microbatch
+        # Compiled microbatches all have the same shape.
+        self._step = microbatch if microbatch and static else _STEP
+        levels = [expected + level * math.sqrt(expected) for level in (_LEVELS[-1:] if microbatch else _LEVELS)]
         levels = levels if largest is None else [largest]
         self._levels = [self._round(level) for level in levels] if static else []
 
@@ -40,8 +41,17 @@ class Layout:
         return max(1, math.ceil(rows / self._step)) * self._step
 
     def rows(self, drawn: int) -> int:
-        """Rows of the batch that holds `drawn` examples; where shapes are static, a multiple of the chunk."""
+        """Rows of the batch that holds `drawn` examples; where shapes are static, a multiple of the microbatch."""
         return next((level for level in self._levels if level >= drawn), self._round(drawn))
+
+
+def take_rows(leaf: np.ndarray, index: np.ndarray, out: np.ndarray) -> np.ndarray:
+    """Returns `out`, with rows `index` of an array and zeros behind them; each example is copied once."""
+    count = len(index)
+    # The clip mode writes straight into the array; all indices are in range.
+    np.take(leaf, index, axis=0, out=out[:count], mode="clip")
+    out[count:] = 0
+    return out
 
 
 class _Buffers:
@@ -74,15 +84,15 @@ class Batches:
         sampler: Object with `draw(update) -> indices`.
         x: Tree of arrays of shape `(N, ...)`.
         y: Array of shape `(N, ...)`.
-        layout: How many rows to pad to.
+        size: How many rows to pad to.
         start: Number of the first update.
 
     Iterating yields `(x, y, weight)`. The weight of a drawn row is 1, of a padding row 0; padding rows are zero.
     Frameworks may keep the iterator for as long as the process lives: `close` lets go of the arrays.
     """
 
-    def __init__(self, sampler, x, y, layout: Layout, start: int):
-        self.sampler, self.layout, self.start = sampler, layout, start
+    def __init__(self, sampler: Any, x: np.ndarray, y: np.ndarray | None, size: PaddedSize, start: int):
+        self.sampler, self.size, self.start = sampler, size, start
         self._held = ((x, y), [_Buffers() for _ in tree.flatten((x, y))], _Buffers())
 
     def __iter__(self):
@@ -98,14 +108,10 @@ class Batches:
 
     def _fill(self, update: int, data, pools, weights):
         drawn = self.sampler.draw(update)
-        rows, k = self.layout.rows(len(drawn)), len(drawn)
+        rows, k = self.size.rows(len(drawn)), len(drawn)
         filled = []
         for leaf, pool in zip(tree.flatten(data), pools, strict=True):
-            buffer = pool.take((rows, *leaf.shape[1:]), leaf.dtype)
-            # The clip mode writes straight into the buffer; all indices are in range.
-            np.take(leaf, drawn, axis=0, out=buffer[:k], mode="clip")
-            buffer[k:] = 0
-            filled.append(buffer)
+            filled.append(take_rows(leaf, drawn, pool.take((rows, *leaf.shape[1:]), leaf.dtype)))
         weight = weights.take((rows,), np.dtype("float32"))
         weight[:k] = 1.0
         weight[k:] = 0.0

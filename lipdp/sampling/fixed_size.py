@@ -13,9 +13,10 @@ class FixedSizeSampler(PoissonSampler):
         batch_size: Size B of each batch, at most N.
         seed: Non-negative integer for repeatable draws; default: the operating system's entropy.
 
-    Guarantee:
-        Each update is a uniform subset of B of the N examples, without replacement, independent of the others; update
-        t is the same whether or not training was interrupted before it. Not covered: as `PoissonSampler`.
+    **Guarantee.**
+    Bound: each update is a uniform subset of B of the N examples, without replacement, independent of the others;
+    update t is the same whether or not training was interrupted before it.
+    Not covered: as `PoissonSampler`.
 
     Example:
         >>> from lipdp.sampling import FixedSizeSampler

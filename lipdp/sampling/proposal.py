@@ -34,7 +34,7 @@ class Proposal:
     Conditions: `bounds`, and the norms given to `kept`, are functions of the example itself, of released values and
     of independent randomness.
     Bound: whatever the bounds are, an example is included with probability at most `b clip_norm / norm_sum`,
-    independently of the others; this is what `accounting.importance.ImportanceFilter.update` charges.
+    independently of the others; this is what `accounting.dpis.ImportanceFilter.update` charges.
     Not covered: which examples were proposed, and how many: both stay secret.
     Source: the two stages multiply to `b |g_i| / norm_sum`; bounds are capped so that the first one is at most 1
     (Wei et al. 2022 cut it at 1 instead, which breaks the product).
@@ -49,7 +49,7 @@ class Proposal:
         [0.25, 0.5, 0.0]
     """
 
-    def __init__(self, bounds, *, norm_sum: float, batch_size: int, clip_norm: float):
+    def __init__(self, bounds: np.ndarray, *, norm_sum: float, batch_size: int, clip_norm: float):
         self.norm_sum = checks.positive("norm_sum", norm_sum)
         self.batch_size = checks.integer("batch_size", batch_size, minimum=1)
         self.clip_norm = checks.positive("clip_norm", clip_norm)
@@ -78,7 +78,7 @@ class Proposal:
 
     @classmethod
     def capped(
-        cls, norms, *, growth: float, floor: float, norm_sum: float, batch_size: int, clip_norm: float
+        cls, norms: np.ndarray, *, growth: float, floor: float, norm_sum: float, batch_size: int, clip_norm: float
     ) -> "Proposal":
         """Returns the proposal with bounds `min(growth * max(norms, floor), clip_norm)`.
 
@@ -115,7 +115,7 @@ class Proposal:
         """Returns the norm to which each example's gradient is clipped."""
         return self._limits
 
-    def inclusion(self, norms) -> np.ndarray:
+    def inclusion(self, norms: np.ndarray) -> np.ndarray:
         """Returns the exact probability of each example to be proposed and kept, given its gradient norm."""
         return self.batch_size * np.minimum(norms, self.limits) / self.norm_sum
 
@@ -123,14 +123,14 @@ class Proposal:
         """Returns the indices of the proposed examples: all of them, however many."""
         return np.flatnonzero(rng.random(len(self.bounds)) < self._probabilities)
 
-    def thresholds(self, rng: np.random.Generator, indices) -> np.ndarray:
+    def thresholds(self, rng: np.random.Generator, indices: np.ndarray) -> np.ndarray:
         """Returns one float32 per proposed example, drawn before its gradient is known: see `kept`."""
         # In (0, 1], and rounded up: no probability gets larger, and a gradient of norm 0 is never kept.
         thresholds = (1.0 - rng.random(len(indices))) * self.bounds[indices] / _ROUND_DOWN
         return np.maximum(np.nextafter(thresholds.astype("float32"), np.float32(np.inf)), _SMALLEST_NORM)
 
 
-def kept(norms, thresholds):
+def kept(norms: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
     """Returns which proposed examples are kept.
 
     Args:

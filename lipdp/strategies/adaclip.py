@@ -1,12 +1,16 @@
-"""AdaCliP: gradients are centred and scaled coordinate by coordinate before they are clipped."""
+"""AdaCliP: gradients are centered and scaled coordinate by coordinate before they are clipped."""
 
+import dataclasses
 import math
+from typing import Any, ClassVar
 
 import keras
 import numpy as np
 from keras import ops
 
-from lipdp.strategies.base import PerExample, clip_factors, total_norm
+from lipdp import checks
+from lipdp._deprecated import renamed_arguments
+from lipdp.strategies.clipping import PerExample, clip_factors, total_norm
 
 GRANULARITIES = ("coordinate", "layer")
 # Variances stay below this factor of the first one, whatever the noise makes of their estimates.
@@ -14,6 +18,8 @@ _LARGEST = 1e8
 
 
 @keras.saving.register_keras_serializable(package="lipdp")
+@renamed_arguments(views="augmentation_multiplicity")
+@dataclasses.dataclass(frozen=True)
 class AdaCliP(PerExample):
     """Spends the noise where gradients vary: `w = (g - a) / b` is clipped to norm 1, not g.
 
@@ -35,7 +41,7 @@ class AdaCliP(PerExample):
             variance, weights are then treated alike, as in DP-SGD.
         floor: Least deviation of a weight, relative to the root mean square of its variable, and of a
             variable relative to all weights, in (0, 1].
-        views: Copies of each example, averaged before clipping.
+        augmentation_multiplicity: Copies of each example, averaged before clipping.
         augmentation: What makes the copies differ, such as `RandomShift(4)`.
 
     Guarantee:
@@ -55,39 +61,34 @@ class AdaCliP(PerExample):
         'layer'
     """
 
-    name = "adaclip"
+    name: ClassVar[str] = "adaclip"
+    clip_norm: float = 1.0
+    granularity: str = "coordinate"
+    mean_momentum: float = 0.99
+    variance_momentum: float = 0.99
+    caution: float = 1.0
+    floor: float = 0.01
+    adapt_norm: bool = False
+    augmentation_multiplicity: int = 1
+    augmentation: Any = None
 
-    def __init__(
-        self,
-        clip_norm: float = 1.0,
-        granularity: str = "coordinate",
-        mean_momentum: float = 0.99,
-        variance_momentum: float = 0.99,
-        caution: float = 1.0,
-        floor: float = 0.01,
-        adapt_norm: bool = False,
-        views: int = 1,
-        augmentation=None,
-    ):
-        super().__init__(clip_norm, views, augmentation)
-        if granularity not in GRANULARITIES:
-            raise ValueError(f"`granularity` must be one of {GRANULARITIES}. Received: granularity={granularity!r}.")
-        for name, value in (("mean_momentum", mean_momentum), ("variance_momentum", variance_momentum)):
-            if not isinstance(value, (int, float)) or not 0.0 <= value < 1.0:
-                raise ValueError(f"`{name}` must be in [0, 1). Received: {name}={value!r}.")
-        if not isinstance(floor, (int, float)) or not 0.0 < floor <= 1.0:
-            raise ValueError(f"`floor` must be in (0, 1]. Received: floor={floor!r}.")
-        if not isinstance(caution, (int, float)) or not 0.0 <= caution < math.inf:
-            raise ValueError(f"`caution` must be finite and at least 0. Received: caution={caution!r}.")
-        self.granularity, self.caution = granularity, float(caution)
-        self.mean_momentum, self.variance_momentum = float(mean_momentum), float(variance_momentum)
-        self.floor, self.adapt_norm = float(floor), bool(adapt_norm)
+    def __post_init__(self):
+        checks.choice("granularity", self.granularity, GRANULARITIES)
+        self._assign(
+            clip_norm=checks.positive("clip_norm", self.clip_norm),
+            mean_momentum=_momentum("mean_momentum", self.mean_momentum),
+            variance_momentum=_momentum("variance_momentum", self.variance_momentum),
+            caution=checks.not_negative("caution", self.caution),
+            floor=checks.probability("floor", self.floor),
+            adapt_norm=checks.boolean("adapt_norm", self.adapt_norm),
+        )
+        self._check_copies()
 
     @property
-    def noise(self) -> str:
+    def noise_allocation(self) -> str:
         return f"in proportion to the transform of each {self.granularity} (sensitivity: of the first update)"
 
-    def initial_state(self, variables) -> list:
+    def initial_state(self, variables: Any) -> Any:
         """Means; weighted sums and weights of variances, in units of the first; last releases and their noise."""
         shapes = [tuple(v.shape) for v in variables]
         narrow = shapes if self.granularity == "coordinate" else [()] * len(shapes)
@@ -101,27 +102,29 @@ class AdaCliP(PerExample):
             *(np.full(shape, -1.0, "float32") for shape in narrow),
         ]
 
-    def scales(self, state):
+    def noise_scales(self, state: Any) -> Any:
         return [b / self.clip_norm for b in self._transform(state)[1]]
 
-    def contributions(self, record, weight, state):
+    def contributions(self, calibration: Any, record: Any, weight: Any, state: Any) -> Any:
         means, widths = self._transform(state)
-        norms = total_norm(record.squared_norms(centre=means, inverse_scale=[1.0 / b for b in widths]))
+        norms = total_norm(record.squared_norms(center=means, inverse_scale=[1.0 / b for b in widths]))
         factors = clip_factors(norms, 1.0, weight)
         count = ops.sum(factors)
         sums = record.weighted_sum(factors, ops.isfinite(norms))
         return [s - a * count for s, a in zip(sums, means, strict=True)], []
 
-    def average(self, sums, state, batch_size: int) -> list:
+    def average(self, sums: Any, state: Any, batch_size: Any) -> Any:
         return [a + s / batch_size for a, s in zip(self._transform(state)[0], sums, strict=True)]
 
-    def advance(self, state, released, deviations, query, batch_size: int) -> list:
+    def advance(
+        self, calibration: Any, state: Any, released: Any, noise_stddevs: Any, count: Any, batch_size: Any
+    ) -> Any:
         means, sums, weights, last, noises = _fifths(state)
-        present = [ops.square(s) for s in self._deviations(state)]
+        present = [ops.square(s) for s in self._stddevs(state)]
         narrow = (lambda t: t) if self.granularity == "coordinate" else ops.mean
         first = self.clip_norm**2 / sum(math.prod(m.shape) for m in means)
-        for i, (gradient, deviation) in enumerate(zip(released, deviations, strict=True)):
-            noise = narrow(ops.square(deviation))
+        for i, (gradient, stddev) in enumerate(zip(released, noise_stddevs, strict=True)):
+            noise = narrow(ops.square(stddev))
             variance = 0.5 * batch_size * (narrow(ops.square(gradient - last[i])) - noise - noises[i]) / first
             # Squared differences of normals vary by 2 (their variance)^2, and neighbours share half of their terms.
             # Weighted by precision: releases from before the noise shrank must not outweigh those after it.
@@ -135,41 +138,34 @@ class AdaCliP(PerExample):
             last[i], noises[i] = gradient, noise
         return [*means, *sums, *weights, *last, *noises]
 
-    def _deviations(self, state) -> list:
-        """Estimated deviations s, each of the shape of its variable or a number."""
+    def _stddevs(self, state) -> list:
+        """Returns the estimated deviations s, each of the shape of its variable or a number."""
         means, sums, weights, _, _ = _fifths(state)
-        first, found = self.clip_norm**2 / sum(math.prod(m.shape) for m in means), []
+        first, stddevs = self.clip_norm**2 / sum(math.prod(m.shape) for m in means), []
         for total, weight in zip(sums, weights, strict=True):
             variance = total / weight + self.caution / ops.sqrt(weight)
             # An estimate below 0 means that the noise hides the variance.
             level = ops.clip(ops.mean(variance), self.floor**2, _LARGEST)
-            found.append(ops.sqrt(first * ops.clip(variance, self.floor**2 * level, _LARGEST)))
-        return found
+            stddevs.append(ops.sqrt(first * ops.clip(variance, self.floor**2 * level, _LARGEST)))
+        return stddevs
 
     def _transform(self, state) -> tuple[list, list]:
-        """Means a and widths b, each of the shape of its variable or a number."""
-        means, deviations = _fifths(state)[0], self._deviations(state)
+        """Returns means a and widths b, each of the shape of its variable or a number."""
+        means, stddevs = _fifths(state)[0], self._stddevs(state)
         sizes = [math.prod(m.shape) for m in means]
         if not self.adapt_norm:
-            squares = [ops.sum(s * s) * (n / math.prod(s.shape)) for s, n in zip(deviations, sizes, strict=True)]
+            squares = [ops.sum(s * s) * (n / math.prod(s.shape)) for s, n in zip(stddevs, sizes, strict=True)]
             factor = self.clip_norm / ops.sqrt(sum(squares[1:], squares[0]))
-            deviations = [s * factor for s in deviations]
-        parts = [ops.sum(s) * (n / math.prod(s.shape)) for s, n in zip(deviations, sizes, strict=True)]
+            stddevs = [s * factor for s in stddevs]
+        parts = [ops.sum(s) * (n / math.prod(s.shape)) for s, n in zip(stddevs, sizes, strict=True)]
         total = sum(parts[1:], parts[0])
-        return means, [ops.sqrt(s * total) for s in deviations]
-
-    def get_config(self) -> dict:
-        return {
-            **super().get_config(),
-            "granularity": self.granularity,
-            "mean_momentum": self.mean_momentum,
-            "variance_momentum": self.variance_momentum,
-            "caution": self.caution,
-            "floor": self.floor,
-            "adapt_norm": self.adapt_norm,
-        }
+        return means, [ops.sqrt(s * total) for s in stddevs]
 
 
 def _fifths(state) -> tuple[list, ...]:
     n = len(state) // 5
     return tuple(list(state[i * n : (i + 1) * n]) for i in range(5))
+
+
+def _momentum(name: str, value: Any) -> float:
+    return checks.between(name, value, 0.0, math.nextafter(1.0, 0.0))

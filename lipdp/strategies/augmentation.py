@@ -1,13 +1,18 @@
-"""Several random views of each example (augmentation multiplicity)."""
+"""Several random copies of each example (augmentation multiplicity)."""
+
+import dataclasses
+from typing import Any
 
 import keras
 import numpy as np
 from keras import ops, tree
 
+from lipdp import checks
 from lipdp.backend import threefry
 
 
 @keras.saving.register_keras_serializable(package="lipdp")
+@dataclasses.dataclass(frozen=True)
 class RandomShift:
     """Shifts each image by up to some pixels in both directions, filling with zeros; flips it on request.
 
@@ -15,8 +20,7 @@ class RandomShift:
         pixels: Largest shift, an int >= 0.
         flip: Whether to mirror left and right, with probability 1/2.
 
-    Guarantee:
-        Row i of the result depends on row i of the images and on `key` only.
+    **Guarantee.** Row i of the result depends on row i of the images and on `key` only.
 
     Example:
         >>> import numpy as np
@@ -26,13 +30,15 @@ class RandomShift:
         True
     """
 
-    def __init__(self, pixels: int, flip: bool = False):
-        if not isinstance(pixels, int) or isinstance(pixels, bool) or pixels < 0:
-            raise ValueError(f"`pixels` must be an integer of at least 0. Received: pixels={pixels!r}.")
-        self.pixels, self.flip = pixels, bool(flip)
+    pixels: int
+    flip: bool = False
+
+    def __post_init__(self):
+        object.__setattr__(self, "pixels", checks.integer("pixels", self.pixels))
+        object.__setattr__(self, "flip", checks.boolean("flip", self.flip))
 
     def __call__(self, images, key):
-        """Images `(rows, height, width, channels)` and two uint32 words."""
+        """Returns the images, `(rows, height, width, channels)`, shifted as two uint32 words say."""
         images = ops.convert_to_tensor(images)
         if len(images.shape) != 4:
             raise ValueError(f"RandomShift takes (rows, height, width, channels). Received: shape {images.shape}.")
@@ -58,33 +64,34 @@ class RandomShift:
         return result
 
     def get_config(self) -> dict:
-        return {"pixels": self.pixels, "flip": self.flip}
+        return dataclasses.asdict(self)
 
     @classmethod
     def from_config(cls, config: dict) -> "RandomShift":
         return cls(**config)
 
 
-def get(augmentation):
-    """An augmentation from itself or its configuration."""
+def get(augmentation: Any) -> Any:
+    """Returns an augmentation from itself or its configuration."""
     if isinstance(augmentation, dict):
         augmentation = keras.saving.deserialize_keras_object(augmentation)
     if augmentation is None or (callable(augmentation) and hasattr(augmentation, "get_config")):
         if not isinstance(augmentation, keras.layers.Layer):
             return augmentation
     raise ValueError(
-        "`augmentation` must be a serialisable object called as augmentation(x, key), such as "
+        "`augmentation` must be a serializable object called as augmentation(x, key), such as "
         f"strategies.RandomShift(4). Received: augmentation={augmentation!r}. Layers keep random states that a "
         "compiled step would freeze."
     )
 
 
-def serialize(augmentation):
+def serialize(augmentation: Any) -> dict | None:
+    """Returns the configuration of an augmentation."""
     return None if augmentation is None else keras.saving.serialize_keras_object(augmentation)
 
 
-def check(augmentation, input_shape) -> None:
-    """Refuses an augmentation whose row i depends on other rows, by trying it on made-up numbers."""
+def check(augmentation: Any, input_shape: Any) -> None:
+    """Refuses an augmentation whose row i depends on other rows, by trying it on synthetic numbers."""
     if isinstance(input_shape, (list, dict)):
         raise ValueError(f"`augmentation` needs a model with one input. Received: {len(input_shape)} inputs.")
     rng, key = np.random.default_rng(0), np.array([1, 2], "uint32")
@@ -103,15 +110,15 @@ def check(augmentation, input_shape) -> None:
             )
 
 
-def repeat(data, views: int):
-    """Each row `views` times in a row."""
-    return tree.map_structure(lambda t: ops.repeat(t, views, axis=0), data)
+def repeat(data: Any, copies: int) -> Any:
+    """Returns the data with each row `copies` times in a row."""
+    return tree.map_structure(lambda t: ops.repeat(t, copies, axis=0), data)
 
 
-def key(secret, index):
-    """Two words for chunk `index` of the update whose noise comes from `secret`.
+def key(secret: Any, index: Any) -> Any:
+    """Returns two words for microbatch `index` of the update whose noise comes from `secret`.
 
-    As secret as the noise: views belong to rows, and one example more moves the rows behind it. With views
+    As secret as the noise: copies belong to rows, and one example more moves the rows behind it. With copies
     that nobody knows, and that are independent, this changes nothing in distribution; with known ones it would.
     """
     # Domain 2 of the cipher: `backend.ratchet` uses domain 1 of this key.

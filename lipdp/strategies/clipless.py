@@ -1,13 +1,16 @@
 """Clipless DP-SGD: noise calibrated to propagated bounds, nothing clipped per example."""
 
+import dataclasses
 import math
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 import keras
 from keras import ops
 
-from lipdp import backend, bounds, gradients, losses
+from lipdp import bounds, checks, gradients, losses
 from lipdp.strategies.base import Calibration, Strategy
-from lipdp.strategies.quantile import FOLLOWING, optional
+from lipdp.strategies.quantile import FOLLOWING, Quantile, optional
 
 ALLOCATIONS = ("global", "per_layer", "optimal")
 # The threshold never falls below this part of the first one.
@@ -15,6 +18,7 @@ _LEAST = 1e-6
 
 
 @keras.saving.register_keras_serializable(package="lipdp")
+@dataclasses.dataclass(frozen=True)
 class Clipless(Strategy):
     """Trains on the ordinary gradient of a Lipschitz network.
 
@@ -34,44 +38,42 @@ class Clipless(Strategy):
         adding or removing one example, so one update is one Gaussian mechanism of the plan's noise
         multiplier, whatever the split. Source: Bethune et al. 2024, section 3; the least-energy split
         by a Lagrange multiplier (d/ds_i of `d_i s_i^2 + l D_i^2 / s_i^2`). With `quantile` the gradient at
-        the logits is limited to the threshold of the moment, inside the compiled step, and the noise is
+        the logits is limited to the current threshold, inside the compiled step, and the noise is
         scaled with it: bounds are in proportion to that limit, which is checked. The count is part of
         the same Gaussian vector, as in `DPSGD` (Andrew et al. 2021). Not covered: losses without a
         Lipschitz constant and layers without bounds, which are refused.
 
     Example:
         >>> from lipdp import strategies
-        >>> strategies.Clipless(noise="optimal").get_config()
-        {'noise': 'optimal'}
+        >>> strategies.Clipless(noise="optimal").get_config()["noise"]
+        'optimal'
         >>> strategies.Clipless(quantile=0.5).get_config()["quantile"]
         0.5
     """
 
-    name = "clipless"
+    name: ClassVar[str] = "clipless"
+    noise: str = "global"
+    quantile: float | None = None
+    quantile_noise: float | None = None
+    quantile_rate: float = 0.2
 
-    def __init__(
-        self,
-        noise: str = "global",
-        quantile: float | None = None,
-        quantile_noise: float | None = None,
-        quantile_rate: float = 0.2,
-    ):
-        if noise not in ALLOCATIONS:
-            raise ValueError(f"`noise` must be one of {ALLOCATIONS}. Received: noise={noise!r}.")
-        self.allocation = noise
-        self.quantile, self.quantile_noise, self.quantile_rate = quantile, quantile_noise, quantile_rate
-        self._quantile = optional(quantile, quantile_noise, quantile_rate)
-        self._limits = None
+    def __post_init__(self):
+        checks.choice("noise", self.noise, ALLOCATIONS)
+        optional(self.quantile, self.quantile_noise, self.quantile_rate)
 
     @property
-    def noise(self) -> str:
-        return self.allocation if self._quantile is None else f"{self.allocation}, {FOLLOWING}"
+    def noise_allocation(self) -> str:
+        return self.noise if self.quantile is None else f"{self.noise}, {FOLLOWING}"
 
     @property
-    def own_step(self) -> bool:
-        return self._quantile is not None
+    def _quantile(self) -> Quantile | None:
+        return optional(self.quantile, self.quantile_noise, self.quantile_rate)
 
-    def calibrate(self, model, loss, batch_size: int) -> Calibration:
+    @property
+    def uses_own_step(self) -> bool:
+        return self.quantile is not None
+
+    def calibrate(self, model: keras.Model, loss: Any, batch_size: int) -> Calibration:
         gradients.refuse_untrainable(model)
         outputs = model.output_shape[-1]
         first = loss.lipschitz(outputs)
@@ -79,53 +81,51 @@ class Clipless(Strategy):
         variables = model.trainable_variables
         sensitivities = [propagated.gradient(v) / batch_size for v in variables]
         sizes = [math.prod(v.shape) for v in variables]
-        total = math.sqrt(sum(s * s for s in sensitivities))
-        noise_std, query = allocate(sensitivities, sizes, self.allocation), None
-        if self._quantile is not None:
-            _refuse_disproportion(model, propagated, first)
-            # Above its Lipschitz constant a loss has nothing to clip.
-            self._limits = (first, _LEAST, loss.exact_lipschitz(outputs) / first)
-            query = 2.0 * self.query_noise(batch_size)
-        return Calibration(noise_std, total, propagated, query)
+        noise_std = allocate(sensitivities, sizes, self.noise)
+        calibration = Calibration(noise_std, math.sqrt(sum(s * s for s in sensitivities)), propagated)
+        if self.quantile is None:
+            return calibration
+        _refuse_disproportion(model, propagated, first)
+        # Above its Lipschitz constant a loss has nothing to clip.
+        limits = (first, _LEAST, loss.exact_lipschitz(outputs) / first)
+        return dataclasses.replace(calibration, count_noise_std=self._quantile.noise_std(batch_size), limits=limits)
 
-    def query_noise(self, batch_size: int) -> float | None:
-        return None if self._quantile is None else self._quantile.noise_std(batch_size)
+    def initial_state(self, variables: Any) -> Any:
+        return [] if self.quantile is None else self._quantile.initial_state()
 
-    def initial_state(self, variables) -> list:
-        return [] if self._quantile is None else self._quantile.initial_state()
-
-    def scales(self, state):
+    def noise_scales(self, state: Any) -> Any:
         return state[0] if state else None
 
-    def chunk(self, model, state, index, secret, data, trainable=None, non_trainable=None):
+    def microbatch(
+        self, calibration: Any, forward: Any, state: Any, index: Any, secret: Any, data: Any, batch_size: Any
+    ) -> Any:
         x, y, weight = data
-        limit = self._limits[0] * state[0]
+        loss = forward.model.loss
+        limit = calibration.limits[0] * state[0] if state else None
 
         def total(y_pred, added):
             losses.refuse_additional(added)
-            values, norms = (ops.cast(t, "float32") for t in model.loss.limited(y, y_pred, limit))
+            if limit is None:
+                values, norms = losses.example_values(loss, y, y_pred), ()
+            else:
+                values, norms = (ops.cast(t, "float32") for t in loss.limited(y, y_pred, limit))
             values = ops.where(weight > 0, values * weight, 0.0)
-            return ops.sum(values), norms
+            return ops.sum(values) / batch_size, norms
 
-        sums, loss, norms, y_pred, updated = backend.gradient(model, x, total, trainable, non_trainable)
-        query = [self._quantile.count(norms, limit, weight)]
-        return (sums, query, loss / model.run.settings.batch_size), (x, y, y_pred, weight), updated
+        sums, value, norms, y_pred, updated = forward.gradient(x, total)
+        counts = [self._quantile.count(norms, limit, weight)] if state else []
+        return (sums, counts, value), (x, y, y_pred, weight), updated
 
-    def advance(self, state, released, deviations, query, batch_size: int) -> list:
-        return [self._quantile.advance(state[0], query, batch_size, *self._limits[1:])] if state else state
+    def average(self, sums: Any, state: Any, batch_size: Any) -> Any:
+        return sums  # the loss is divided already, as in Keras' own step
 
-    def get_config(self) -> dict:
-        config = {"noise": self.allocation}
-        if self._quantile is not None:
-            config |= {
-                "quantile": self.quantile,
-                "quantile_noise": self.quantile_noise,
-                "quantile_rate": self.quantile_rate,
-            }
-        return config
+    def advance(
+        self, calibration: Any, state: Any, released: Any, noise_stddevs: Any, count: Any, batch_size: Any
+    ) -> Any:
+        return [self._quantile.advance(state[0], count, batch_size, *calibration.limits[1:])] if state else state
 
 
-def _refuse_disproportion(model, propagated, first: float) -> None:
+def _refuse_disproportion(model: keras.Model, propagated: bounds.Bounds, first: float) -> None:
     """A smaller limit must shrink every bound by as much, or noise scaled with it would be too small."""
     small = bounds.propagate(model, first * _LEAST)
     for variable in model.trainable_variables:
@@ -136,8 +136,8 @@ def _refuse_disproportion(model, propagated, first: float) -> None:
             )
 
 
-def allocate(sensitivities, sizes, noise: str) -> tuple[float, ...]:
-    """Splits noise of multiplier 1 between variables: `sum (sensitivity / std)^2 = 1`.
+def allocate(sensitivities: Sequence[float], sizes: Sequence[int], noise: str) -> tuple[float, ...]:
+    """Returns the split of noise of multiplier 1 between variables: `sum (sensitivity / std)^2 = 1`.
 
     Args:
         sensitivities: One L2 sensitivity per variable, >= 0.

@@ -1,16 +1,21 @@
 """DPIS: examples are drawn in proportion to the norm of their gradient."""
 
+import dataclasses
+from typing import Any, ClassVar
+
 import keras
 from keras import ops
 
-from lipdp import gradients, losses
+from lipdp import checks, gradients
 from lipdp.accounting.dpis import ImportanceFilter
 from lipdp.sampling.proposal import kept
-from lipdp.strategies.base import MARGIN, PerExample, positive, total_norm
+from lipdp.strategies.base import Calibration, Strategy
+from lipdp.strategies.clipping import MARGIN, check_clipping, example_losses, total_norm
 
 
 @keras.saving.register_keras_serializable(package="lipdp")
-class DPIS(PerExample):
+@dataclasses.dataclass(frozen=True)
+class DPIS(Strategy):
     """Trains any Keras model by importance sampling: examples of small gradient are drawn less often.
 
     Each epoch begins with the gradient norms of all examples, and releases their noisy sum K. Each update then
@@ -54,57 +59,61 @@ class DPIS(PerExample):
         3.0
     """
 
-    name = "dpis"
-    noise = "global, solved anew in each epoch"
-    adaptive = True
+    name: ClassVar[str] = "dpis"
+    per_example: ClassVar[bool] = True
+    clip_norm: float = 1.0
+    growth: float = 5.0
+    floor: float = 0.1
+    first_phase: float = 0.8
+    clip_scale: float | None = None
+    norm_sum_noise: float | None = None
+    count_noise: float | None = None
 
-    def __init__(
-        self,
-        clip_norm: float = 1.0,
-        growth: float = 5.0,
-        floor: float = 0.1,
-        first_phase: float = 0.8,
-        clip_scale: float | None = None,
-        norm_sum_noise: float | None = None,
-        count_noise: float | None = None,
-    ):
-        super().__init__(clip_norm, 1, None)
-        self.growth, self.floor = positive("growth", growth), positive("floor", floor)
-        if self.growth < 1.0 or self.floor > 1.0:
-            raise ValueError(
-                f"`growth` must be at least 1 and `floor` at most 1. Received: growth={growth!r}, floor={floor!r}."
-            )
-        if isinstance(first_phase, bool) or not isinstance(first_phase, (int, float)) or not 0.0 <= first_phase <= 1.0:
-            raise ValueError(f"`first_phase` must be in [0, 1]. Received: first_phase={first_phase!r}.")
-        self.first_phase = float(first_phase)
-        self.clip_scale = positive("clip_scale", clip_scale, optional=True)
-        self.norm_sum_noise = positive("norm_sum_noise", norm_sum_noise, optional=True)
-        self.count_noise = positive("count_noise", count_noise, optional=True)
+    def __post_init__(self):
+        self._assign(
+            clip_norm=checks.positive("clip_norm", self.clip_norm),
+            growth=checks.between("growth", self.growth, 1.0, 1e12),
+            floor=checks.between("floor", self.floor, 1e-12, 1.0),
+            first_phase=checks.between("first_phase", self.first_phase, 0.0, 1.0),
+            clip_scale=checks.positive("clip_scale", self.clip_scale, optional=True),
+            norm_sum_noise=checks.positive("norm_sum_noise", self.norm_sum_noise, optional=True),
+            count_noise=checks.positive("count_noise", self.count_noise, optional=True),
+        )
 
-    def check_fit(self, *, sampling: str, examples_per_person: int, steps_per_epoch, steps_per_execution: int) -> None:
-        if sampling != "poisson" or examples_per_person != 1:
+    @property
+    def noise_allocation(self) -> str:
+        return "global, solved anew in each epoch"
+
+    def calibrate(self, model: keras.Model, loss: Any, batch_size: int) -> Calibration:
+        check_clipping(model, loss)
+        std = self.clip_norm / batch_size
+        return Calibration((std,) * len(model.trainable_variables), std)
+
+    def check_fit(self, request: Any, steps_per_execution: int) -> None:
+        sampling, persons = request.sampling.name, request.sampling.group_size
+        if sampling != "poisson" or persons != 1:
             raise ValueError(
                 f"{type(self).__name__} draws by the norms of gradients, independently for each example, and "
                 f"no cost is known for persons with several. Received: sampling={sampling!r}, "
-                f"examples_per_person={examples_per_person!r}. Leave both out, or use another strategy."
+                f"examples_per_person={persons!r}. Leave both out, or use another strategy."
             )
-        if self.count_noise is not None and steps_per_epoch is None:
+        if self.count_noise is not None and request.steps_per_epoch is None:
             raise ValueError(
                 "The number of examples is private (`count_noise`), so the updates of an epoch cannot follow "
                 "from it. Pass a number of your own to fit(steps_per_epoch=...)."
             )
         if steps_per_execution != 1:
             raise ValueError(
-                f"{type(self).__name__} conducts each update on its own. Received: steps_per_execution="
+                f"{type(self).__name__} does not support steps_per_execution > 1. Received: steps_per_execution="
                 f"{steps_per_execution}. Leave it out in `compile`."
             )
 
     def declared_examples(self, num_examples: int) -> int:
-        """The number of examples that plan and request name: a guess from `count_noise` where it is private."""
+        """Returns the number of examples that plan and ledger name: a guess from `count_noise` where it is private."""
         return num_examples if self.count_noise is None else max(1, round(50.0 * self.count_noise))
 
     def filter_arguments(self, *, num_examples: int, batch_size: int, updates_per_epoch: int, epochs: int) -> dict:
-        """What `ImportanceFilter` takes beside budget and order."""
+        """Returns what `ImportanceFilter` takes beside budget and order."""
         sums = 0.02 * num_examples if self.norm_sum_noise is None else self.norm_sum_noise
         return {
             "num_examples": num_examples,
@@ -118,19 +127,20 @@ class DPIS(PerExample):
         }
 
     def next_clip_norm(self, noisy_sum: float, budget: ImportanceFilter) -> float:
-        """C of an epoch, from the released sum of norms: post-processing."""
+        """Returns the clip norm of an epoch, from the released sum of norms: post-processing."""
         # Below one standard deviation of the noise the sum says nothing.
         least = self.clip_scale * self.clip_norm * min(1.0, budget.clip_sum_noise / budget.num_examples)
         return min(max(self.clip_scale * noisy_sum / budget.num_examples, least), self.clip_scale * self.clip_norm)
 
-    def norms(self, model, data, trainable=None, non_trainable=None):
-        """Gradient norms `(rows,)` of a chunk `(x, y, weight)`; 0 where a gradient is not finite."""
-        return _finite_norms(self._record(model, data, trainable, non_trainable))[0]
+    def norms(self, forward: Any, data: tuple) -> Any:
+        """Returns the gradient norms `(rows,)` of a microbatch `(x, y, weight)`; 0 where a gradient is not finite."""
+        return _finite_norms(_record(forward, data))[0]
 
-    def part(self, model, data, trainable=None, non_trainable=None):
-        """What one chunk of proposed examples contributes. Called inside a compiled function.
+    def proposed(self, forward: Any, data: tuple) -> tuple:
+        """Returns what one microbatch of proposed examples contributes. Called inside a compiled function.
 
         Args:
+            forward: `backend.Forward` of the model.
             data: `(x, y, weight, limits, thresholds, shares)`: beside the examples, for each row what its gradient
                 is clipped to, the norm from which on it is kept (infinite for padding), and how many examples
                 it stands for in metrics.
@@ -139,7 +149,7 @@ class DPIS(PerExample):
             `(sums, norms, loss)`; `(x, y, y_pred, shares)` for metrics; the new non-trainable values (JAX).
         """
         x, y, weight, limits, thresholds, shares = data
-        record = self._record(model, (x, y, weight), trainable, non_trainable)
+        record = _record(forward, (x, y, weight))
         norms, finite = _finite_norms(record)
         chosen = ops.logical_and(weight > 0, kept(ops.minimum(norms, limits), thresholds))
         coefficients = ops.where(chosen, MARGIN / ops.maximum(norms, 1e-30), 0.0)
@@ -147,32 +157,13 @@ class DPIS(PerExample):
         sums = record.weighted_sum(coefficients, finite)
         return (sums, norms, loss), (x, y, record.y_pred, shares), record.non_trainable
 
-    def _record(self, model, data, trainable, non_trainable):
-        x, y, weight = data
-        return gradients.capture(
-            model,
-            x,
-            y,
-            weight,
-            loss_values=lambda y_true, y_pred: losses.example_values(model.loss, y_true, y_pred),
-            trainable=trainable,
-            non_trainable=non_trainable,
-        )
 
-    def get_config(self) -> dict:
-        return {
-            "clip_norm": self.clip_norm,
-            "growth": self.growth,
-            "floor": self.floor,
-            "first_phase": self.first_phase,
-            "clip_scale": self.clip_scale,
-            "norm_sum_noise": self.norm_sum_noise,
-            "count_noise": self.count_noise,
-        }
+def _record(forward, data: tuple) -> gradients.Record:
+    return gradients.capture(forward, *data, loss_values=example_losses(forward.model))
 
 
 def _finite_norms(record):
-    """Norms, 0 where one is not finite, and where they are."""
+    """Returns the norms, 0 where one is not finite, and where they are."""
     norms = total_norm(record.squared_norms())
     finite = ops.isfinite(norms)
     return ops.where(finite, norms, 0.0), finite

@@ -1,21 +1,18 @@
 """DP-SGD: each example's gradient is clipped to a norm, and the noise is calibrated to that norm."""
 
+import dataclasses
 import math
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 import keras
 from keras import ops
 
-from lipdp.strategies.arguments import positive
-from lipdp.strategies.base import (
-    MARGIN,
-    Calibration,
-    PerExample,
-    clip_factors,
-    layer_groups,
-    masked,
-    total_norm,
-)
-from lipdp.strategies.quantile import FOLLOWING, optional
+from lipdp import checks
+from lipdp._deprecated import renamed_arguments
+from lipdp.strategies.base import Calibration
+from lipdp.strategies.clipping import MARGIN, PerExample, clip_factors, layer_groups, masked, total_norm
+from lipdp.strategies.quantile import FOLLOWING, Quantile, optional
 
 CLIPPINGS = ("flat", "per_layer", "automatic")
 # The threshold stays within these factors of the first one.
@@ -23,6 +20,8 @@ _RANGE = (1e-6, 1e6)
 
 
 @keras.saving.register_keras_serializable(package="lipdp")
+@renamed_arguments(views="augmentation_multiplicity")
+@dataclasses.dataclass(frozen=True)
 class DPSGD(PerExample):
     """Trains any Keras model by clipping each example's gradient.
 
@@ -37,7 +36,7 @@ class DPSGD(PerExample):
         quantile_noise: Standard deviation of the noise on the count of unclipped examples; default B / 20.
         quantile_rate: Learning rate of log C.
         stability: Added to the norm in automatic clipping.
-        views: Copies of each example, averaged before clipping.
+        augmentation_multiplicity: Copies of each example, averaged before clipping.
         augmentation: What makes the copies differ, such as `RandomShift(4)`.
 
     Guarantee:
@@ -53,101 +52,93 @@ class DPSGD(PerExample):
 
     Example:
         >>> from lipdp import strategies
-        >>> strategies.DPSGD(clip_norm=0.5, clipping="automatic").noise
+        >>> strategies.DPSGD(clip_norm=0.5, clipping="automatic").noise_allocation
         'global'
     """
 
-    name = "dpsgd"
+    name: ClassVar[str] = "dpsgd"
+    clip_norm: float | Sequence[float] = 1.0
+    clipping: str = "flat"
+    quantile: float | None = None
+    quantile_noise: float | None = None
+    quantile_rate: float = 0.2
+    stability: float = 0.01
+    augmentation_multiplicity: int = 1
+    augmentation: Any = None
 
-    def __init__(
-        self,
-        clip_norm=1.0,
-        clipping: str = "flat",
-        quantile: float | None = None,
-        quantile_noise: float | None = None,
-        quantile_rate: float = 0.2,
-        stability: float = 0.01,
-        views: int = 1,
-        augmentation=None,
-    ):
-        if clipping not in CLIPPINGS:
-            raise ValueError(f"`clipping` must be one of {CLIPPINGS}. Received: clipping={clipping!r}.")
-        self.clip_norms = None
-        if isinstance(clip_norm, (list, tuple)):
-            if clipping != "per_layer" or not clip_norm:
+    def __post_init__(self):
+        checks.choice("clipping", self.clipping, CLIPPINGS)
+        if isinstance(self.clip_norm, (list, tuple)):
+            if self.clipping != "per_layer" or not self.clip_norm:
                 raise ValueError(
-                    f"A sequence of norms needs clipping='per_layer'. Received: clip_norm={clip_norm!r} with "
-                    f"clipping={clipping!r}."
+                    f"A sequence of norms needs clipping='per_layer'. Received: clip_norm={self.clip_norm!r} with "
+                    f"clipping={self.clipping!r}."
                 )
-            self.clip_norms = [positive("clip_norm", c) for c in clip_norm]
-            clip_norm = math.sqrt(sum(c * c for c in self.clip_norms))
-        super().__init__(clip_norm, views, augmentation)
-        self.clipping = clipping
-        if quantile is not None:
-            if clipping != "flat":
-                raise ValueError(f"`quantile` needs clipping='flat'. Received: clipping={clipping!r}.")
-        self.quantile, self.quantile_noise, self.quantile_rate = quantile, quantile_noise, quantile_rate
-        self._quantile = optional(quantile, quantile_noise, quantile_rate)
-        self.stability = positive("stability", stability)
-        self._groups = None
+            self._assign(clip_norm=tuple(checks.positive("clip_norm", c) for c in self.clip_norm))
+        else:
+            self._assign(clip_norm=checks.positive("clip_norm", self.clip_norm))
+        if self.quantile is not None and self.clipping != "flat":
+            raise ValueError(f"`quantile` needs clipping='flat'. Received: clipping={self.clipping!r}.")
+        optional(self.quantile, self.quantile_noise, self.quantile_rate)
+        self._assign(stability=checks.positive("stability", self.stability))
+        self._check_copies()
 
     @property
-    def noise(self) -> str:
-        return "global" if self._quantile is None else f"global, {FOLLOWING}"
+    def total_clip_norm(self) -> float:
+        norms: Any = self.clip_norm
+        return math.sqrt(sum(c * c for c in norms)) if isinstance(norms, tuple) else norms
 
-    def query_noise(self, batch_size: int) -> float | None:
-        return None if self._quantile is None else self._quantile.noise_std(batch_size)
+    @property
+    def noise_allocation(self) -> str:
+        return "global" if self.quantile is None else f"global, {FOLLOWING}"
 
-    def calibrate(self, model, loss, batch_size: int) -> Calibration:
+    @property
+    def _quantile(self) -> Quantile | None:
+        return optional(self.quantile, self.quantile_noise, self.quantile_rate)
+
+    def calibrate(self, model: keras.Model, loss: Any, batch_size: int) -> Calibration:
         calibration = super().calibrate(model, loss, batch_size)
-        self._groups = layer_groups(model)
-        if self.clip_norms is not None and len(self.clip_norms) != len(self._groups):
+        groups = layer_groups(model)
+        if isinstance(self.clip_norm, tuple) and len(self.clip_norm) != len(groups):
             raise ValueError(
-                f"`clip_norm` must hold one norm per layer with trainable weights. Received: {len(self.clip_norms)} "
-                f"norms for {len(self._groups)} layers."
+                f"`clip_norm` must hold one norm per layer with trainable weights. Received: {len(self.clip_norm)} "
+                f"norms for {len(groups)} layers."
             )
-        return calibration
+        count = None if self.quantile is None else self._quantile.noise_std(batch_size)
+        return dataclasses.replace(calibration, groups=groups, count_noise_std=count)
 
-    def initial_state(self, variables) -> list:
-        return [] if self._quantile is None else self._quantile.initial_state()
+    def initial_state(self, variables: Any) -> Any:
+        return [] if self.quantile is None else self._quantile.initial_state()
 
-    def scales(self, state):
+    def noise_scales(self, state: Any) -> Any:
         return state[0] if state else None
 
-    def contributions(self, record, weight, state):
+    def contributions(self, calibration: Any, record: Any, weight: Any, state: Any) -> Any:
         squared = record.squared_norms()
         norms = total_norm(squared)
         finite = ops.isfinite(norms)
         if self.clipping == "per_layer":
-            return record.weighted_sum(self._per_layer(squared, masked(1.0, norms, weight)), finite), []
+            factors = self._per_layer(calibration.groups, squared, masked(1.0, norms, weight))
+            return record.weighted_sum(factors, finite), []
         if self.clipping == "automatic":
-            factors = masked(MARGIN * self.clip_norm / (norms + self.stability), norms, weight)
+            factors = masked(MARGIN * self.clip_norm / (norms + self.stability), norms, weight)  # type: ignore[operator]
             return record.weighted_sum(factors, finite), []
         threshold = self.clip_norm * state[0] if state else self.clip_norm
-        query = [self._quantile.count(norms, threshold, weight)] if state else []
-        return record.weighted_sum(clip_factors(norms, threshold, weight), finite), query
+        counts = [self._quantile.count(norms, threshold, weight)] if state else []
+        return record.weighted_sum(clip_factors(norms, threshold, weight), finite), counts
 
-    def _per_layer(self, squared, weight):
-        norms = self.clip_norms or [self.clip_norm / math.sqrt(len(self._groups))] * len(self._groups)
+    def _per_layer(self, groups, squared, weight):
+        norms = self.clip_norm
+        if not isinstance(norms, tuple):
+            norms = [norms / math.sqrt(len(groups))] * len(groups)
         factors = [None] * len(squared)
-        for group, clip_norm in zip(self._groups, norms, strict=True):
+        for group, clip_norm in zip(groups, norms, strict=True):
             factor = clip_factors(total_norm([squared[i] for i in group]), clip_norm, weight)
             for i in group:
                 factors[i] = factor
         return factors
 
-    def advance(self, state, released, deviations, query, batch_size: int) -> list:
-        if not state:
-            return state
-        return [self._quantile.advance(state[0], query, batch_size, *_RANGE)]
-
-    def get_config(self) -> dict:
-        return {
-            **super().get_config(),
-            "clip_norm": self.clip_norms or self.clip_norm,
-            "clipping": self.clipping,
-            "quantile": self.quantile,
-            "quantile_noise": self.quantile_noise,
-            "quantile_rate": self.quantile_rate,
-            "stability": self.stability,
-        }
+    def advance(
+        self, calibration: Any, state: Any, released: Any, noise_stddevs: Any, count: Any, batch_size: Any
+    ) -> Any:
+        return [self._quantile.advance(state[0], count, batch_size, *_RANGE)] if state else state

@@ -1,4 +1,6 @@
 """One call of `fit`: everything is checked first, then charged, then executed."""
 
-from lipdp.training.session import Session as Session
+from lipdp.training.driver import Driver as Driver
+from lipdp.training.request import FitRequest as FitRequest
+from lipdp.training.session import prepare as prepare
 from lipdp.training.state import Run as Run

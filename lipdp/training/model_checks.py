@@ -2,25 +2,17 @@
 
 import difflib
 import inspect
+from collections.abc import Callable
+from typing import Any
 
 import keras
 import numpy as np
 from keras import tree
 
-from lipdp import backend
-
-# What a training step is made of: noise and charge are those of these, and of no others.
-_STEP = (
-    "train_step",
-    "compute_loss",
-    "_compute_loss",
-    "stateless_compute_loss",
-    "compute_loss_and_updates",
-    "make_train_function",
-)
+from lipdp import _keras, backend
 
 
-def refuse_unsupported(fit, unknown: dict, *, shuffle, class_weight, sample_weight) -> None:
+def refuse_unsupported(fit: Callable, unknown: dict, *, shuffle: Any, class_weight: Any, sample_weight: Any) -> None:
     """Refuses what Keras' `fit` knows and a private one, `fit`, cannot do, and what nobody knows."""
     for name in unknown:
         known = [p for p in inspect.signature(fit).parameters if p not in ("self", "unknown")]
@@ -40,12 +32,12 @@ def refuse_unsupported(fit, unknown: dict, *, shuffle, class_weight, sample_weig
         )
 
 
-def check_model(model) -> None:
+def check_model(model: keras.Model) -> None:
     """Refuses a model that is not compiled, trains by steps of its own, or would draw its noise several times."""
     if not model.compiled or model.loss is None:
         raise ValueError("Call `compile(optimizer, loss=...)` with a lipdp loss before `fit`.")
-    for name in _STEP:
-        # Not every backend has all of them.
+    # Noise and charge are those of these methods, and of no others.
+    for name in _keras.STEP_METHODS:
         source = next((c for c in type(model).__mro__ if name in vars(c)), keras.Model)
         if name in vars(model) or source.__module__.split(".")[0] not in ("lipdp", "keras"):
             raise ValueError(
@@ -61,32 +53,7 @@ def check_model(model) -> None:
         )
 
 
-def check_numbers(batch_size, epochs, initial_epoch, steps_per_epoch, physical_batch_size, seed) -> None:
-    """Refuses numbers out of range; see `DP_Model.fit` for their meaning."""
-    for name, value in (
-        ("batch_size", batch_size),
-        ("epochs", epochs),
-        ("steps_per_epoch", steps_per_epoch),
-        ("physical_batch_size", physical_batch_size),
-    ):
-        _positive_integer(name, value, optional=name in ("steps_per_epoch", "physical_batch_size"))
-    if initial_epoch < 0 or initial_epoch >= epochs:
-        raise ValueError(
-            "`initial_epoch` must lie before the last epoch. Received: "
-            f"initial_epoch={initial_epoch!r}, epochs={epochs!r}."
-        )
-    if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool) or seed < 0):
-        raise ValueError(f"`seed` must be a non-negative integer or None. Received: seed={seed!r}.")
-
-
-def _positive_integer(name: str, value, optional: bool) -> None:
-    if value is None and optional:
-        return
-    if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"`{name}` must be a positive integer. Received: {name}={value!r}.")
-
-
-def output_shape(model) -> tuple:
+def output_shape(model: keras.Model) -> tuple:
     """Returns the shape of a model's one output; ValueError when it has several."""
     shape = model.output_shape
     if not isinstance(shape, tuple) or len(model.outputs) != 1:
@@ -94,7 +61,7 @@ def output_shape(model) -> tuple:
     return shape
 
 
-def check_shapes(model, x) -> None:
+def check_shapes(model: keras.Model, x: Any) -> None:
     """Refuses data that are not what the model's inputs expect."""
     expected = [tuple(t.shape) for t in tree.flatten(model.inputs)]
     received = [leaf.shape for leaf in tree.flatten(x)]
@@ -106,10 +73,10 @@ def check_shapes(model, x) -> None:
         raise ValueError(f"The data do not fit the model's inputs. Expected shapes: {expected}. Received: {received}.")
 
 
-def check_weights(model) -> None:
+def check_weights(model: keras.Model) -> None:
     """Refuses weights that are not finite, and others than those the optimizer was built for."""
     optimizer = model.optimizer
-    if optimizer.built and [id(v) for v in optimizer._trainable_variables] != [
+    if optimizer.built and [id(v) for v in _keras.optimizer_variables(optimizer)] != [
         id(v) for v in model.trainable_variables
     ]:
         raise ValueError(

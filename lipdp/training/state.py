@@ -1,30 +1,16 @@
-"""What a model remembers about its own training: plan, ledger and settings."""
+"""What a model remembers about its own training: ledger, plan and where it stands."""
+
+from __future__ import annotations
 
 import json
 import operator
 import uuid
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from lipdp import accounting
-from lipdp.accounting.mechanism import default_relation
-from lipdp.privacy.guarantee import Privacy
-from lipdp.privacy.ledger import Ledger, Release
-from lipdp.privacy.plan import Plan
-
-_PUBLIC = ("num_examples", "batch_size", "delta", "accountant", "sampler", "capacity", "examples_per_person")
-
-
-@dataclass(frozen=True)
-class Settings:
-    """Constants that the compiled training step depends on."""
-
-    batch_size: int
-    chunk: int | None
-    training_metrics: bool
-    strategy: str = ""
-    traced: str = ""
+from lipdp.privacy import Ledger, Plan, Privacy, Release
+from lipdp.training.request import FitRequest
 
 
 class Run:
@@ -35,20 +21,19 @@ class Run:
         history: Where the ledger comes from: pairs of the random name of a `Run` that charged to it, and how many
             releases there were before. Copies of one model share it until one of them goes on.
         plan: The plan of the last `fit`, or None.
-        request: The arguments that made the plan: a `fit` with the same ones continues it.
+        request: What asked for the plan: a `fit` that asks for the same continues it.
         plan_start: Number of updates in the ledger when the plan began.
-        pass_key: Key of the permutations of the plan's passes over the data, if it shuffles.
-        settings: Constants of the compiled step, or None before the first `fit`.
-        strategy: The strategy of the present or last `fit`, or None before the first.
-        adaptive: Where an adaptive plan (DPIS) stands: arguments and state of its budget, all public; or None.
-        conductor: What carries out the updates of an adaptive plan in the present `fit`.
+        epoch_key: Key of the permutations of the plan's epochs, if it shuffles.
+        importance: Where a plan of importance sampling stands: arguments and state of its budget, all public; or None.
         noise_std: Noise standard deviation per trainable variable in the last `fit`.
         seeded: Whether any `fit` used a fixed seed.
-        tracing_training: Whether a training step is being traced right now.
+        logged: Names of training metrics that were logged, which the guarantee does not cover.
+        driver: What carries out the present or last `fit`, or None before the first.
+        traced: What the compiled step was traced for.
+        tracing: Whether a training step is being traced right now.
         armed: Whether `fit` is running.
         executing: Whether the present `fit` has finished its first execution.
         load_error: Why loading this model's state failed, if it did.
-        logged: Names of training metrics that were logged, which the guarantee does not cover.
     """
 
     def __init__(self):
@@ -56,24 +41,26 @@ class Run:
         self.history: list[list] = []
         self._name = uuid.uuid4().hex
         self.plan: Plan | None = None
-        self.request: dict | None = None
+        self.request: FitRequest | None = None
         self.plan_start = 0
-        self.pass_key: tuple[int, int] | None = None
-        self.settings: Settings | None = None
-        self.strategy = None
-        self.adaptive: dict | None = None
-        self.conductor = None
+        self.epoch_key: tuple[int, int] | None = None
+        self.importance: dict | None = None
         self.noise_std: tuple[float, ...] = ()
         self.seeded = False
         self.logged: tuple[str, ...] = ()
-        self.tracing_training = False
-        self.armed = self.executing = False
+        self.driver: Any = None
+        self.traced: tuple | None = None
+        self.tracing = self.armed = self.executing = False
         self.load_error: ValueError | None = None
 
     @property
     def updates_left(self) -> int:
-        """Updates that the current plan still allows."""
+        """Returns the updates that the current plan still allows."""
         return 0 if self.plan is None else self.plan.updates - (self.ledger.updates - self.plan_start)
+
+    def continued(self, request: FitRequest) -> Plan | None:
+        """Returns the current plan if `request` goes on with it, else None."""
+        return self.plan if self.updates_left > 0 and request.continues(self.request) else None
 
     def charge(self, release: Release, count: int = 1) -> None:
         """Adds releases to the ledger, before they are made."""
@@ -82,117 +69,18 @@ class Run:
         self.ledger.charge(release, count)
 
     def privacy(self) -> Privacy:
+        """Returns what was released so far and what it costs."""
         return Privacy(
             self.ledger,
             delta=self.plan.delta if self.plan else 1e-5,
             accountant=self.plan.accountant if self.plan else "pld",
             seeded=self.seeded,
             training_metrics=self.logged,
-            examples_per_person=self.plan.examples_per_person if self.plan else 1,
+            examples_per_person=self.plan.sampling.group_size if self.plan else 1,
         )
 
-    def plan_for(self, request: dict, wanted: int) -> Plan:
-        """The plan under which `wanted` more updates may run, without changing anything.
-
-        Args:
-            request: `num_examples`, `batch_size`, `epsilon`, `noise_multiplier`, `delta`, `accountant`,
-                `strategy`, `sampler`, `capacity`, `examples_per_person`.
-            wanted: Updates asked for, >= 1.
-
-        Raises:
-            ValueError: the budget is spent, or neither budget nor noise is given.
-        """
-        if request == self.request and self.updates_left > 0:
-            return self.plan
-        if self.ledger.adaptive:
-            raise ValueError(
-                "This model was trained with an adaptive strategy (DPIS), whose releases are accounted at one order. "
-                f"Received: strategy={request['strategy'][0]!r}. Go on with DPIS, or build a new model (its cost adds "
-                "up outside of this ledger)."
-            )
-        request = request | {"accountant": self._accountant(request, wanted)}
-        if request["epsilon"] is None and request["accountant"].startswith("filter:"):
-            request["epsilon"] = _filter_settings(request["accountant"])[1]  # nothing may pass the filter's budget
-        epsilon, noise, delta = request["epsilon"], request["noise_multiplier"], request["delta"]
-        public = {k: request[k] for k in _PUBLIC}
-        if epsilon is None and noise is None:
-            raise ValueError(
-                "Say how private the training must be: `fit(epsilon=1.0, delta=1e-5)` for a budget, or "
-                "`fit(noise_multiplier=1.1)`. Received: neither."
-            )
-        if epsilon is None:
-            return Plan(updates=wanted, noise_multiplier=noise, epsilon=None, **public)
-        spent = self.ledger.mechanisms(request["examples_per_person"])
-        self._refuse_spent(epsilon, delta, request["accountant"], request["examples_per_person"])
-        if noise is None:
-            return Plan.calibrated(updates=wanted, epsilon=epsilon, spent=spent, **public)
-        allowed = accounting.max_updates(
-            epsilon=epsilon,
-            delta=delta,
-            sampling_probability=request["batch_size"] / request["num_examples"],
-            noise_multiplier=noise,
-            accountant=request["accountant"],
-            spent=spent,
-            sampler=request["sampler"],
-            group_size=request["examples_per_person"],
-            num_examples=request["num_examples"],
-            capacity=request["capacity"],
-        )
-        if allowed < 1:
-            raise ValueError(
-                f"One update with noise_multiplier={noise!r} already costs more than what is left of "
-                f"epsilon={epsilon!r}. Raise `noise_multiplier`, or leave it out to have it calibrated."
-            )
-        return Plan(updates=min(allowed, wanted), noise_multiplier=noise, epsilon=epsilon, **public)
-
-    def _accountant(self, request, wanted) -> str:
-        """The name of the accountant; a filter has its order, budget and unit from before the first release."""
-        name, present = request["accountant"], self.plan.accountant if self.plan and self.ledger.updates else None
-        if name == "filter":
-            if present is None:
-                name = _planned_filter(request, wanted)
-            elif not present.startswith("filter:"):
-                raise ValueError(
-                    "A filter must be there before the first release: its order and budget may not depend on results. "
-                    f"Received: accountant='filter' after {self.ledger.updates} updates under {present!r}. Use "
-                    f"accountant={present!r}, or build a new model."
-                )
-            else:
-                name = present
-        if not accounting.check_name(name).startswith("filter:"):
-            return name
-        if present is not None:
-            if name != present:
-                raise ValueError(
-                    "Order and budget of a filter are fixed before the first release. Received: "
-                    f"accountant={name!r} after {self.ledger.updates} updates. Use accountant='filter' for "
-                    "the one there is, or a new model."
-                )
-            self._refuse_other_unit(request)
-        _, budget, fixed_delta = _filter_settings(name)
-        wish, delta = request["epsilon"], request["delta"]
-        if delta != fixed_delta or (wish is not None and wish > budget):
-            raise ValueError(
-                "The filter's budget was fixed before the first release and cannot grow. Received: "
-                f"epsilon={wish!r}, delta={delta!r}; fixed: epsilon={budget!r}, delta={fixed_delta!r}. Pass no larger "
-                "epsilon and this delta."
-            )
-        return name
-
-    def _refuse_other_unit(self, request) -> None:
-        """Refuses to change what a filter protects: it bounds the cost of one unit only on the paths not taken."""
-        persons = request["examples_per_person"]
-        unit = (persons, default_relation(request["sampler"], persons))
-        fixed = (self.plan.examples_per_person, self.plan.neighbouring_relation)
-        if unit != fixed:
-            raise ValueError(
-                "A filter protects one unit, fixed before the first release. Received: "
-                f"examples_per_person={unit[0]} and sampling={request['sampler']!r} (relation {unit[1]!r}); fixed: "
-                f"examples_per_person={fixed[0]} and relation {fixed[1]!r}. Pass what was fixed, or build a new model "
-                "(its cost adds up outside of this ledger)."
-            )
-
-    def _refuse_spent(self, epsilon, delta, accountant, group_size) -> None:
+    def refuse_spent(self, epsilon: float, delta: float, accountant: Any, group_size: int) -> None:
+        """Refuses to plan for a budget that is used up."""
         used = self.ledger.epsilon(delta, accountant, group_size)
         # Calibration leaves up to one per cent of a budget unused; that is not a budget to train on.
         if used >= 0.99 * epsilon:
@@ -202,29 +90,29 @@ class Run:
                 "total budget; to start again, build a new model (its cost adds up outside of this ledger)."
             )
 
-    def adopt(self, plan: Plan, request: dict) -> None:
+    def adopt(self, plan: Plan, request: FitRequest) -> None:
         """Makes `plan` the current one."""
         if plan is not self.plan:
             self.plan_start = self.ledger.updates
         self.plan, self.request = plan, request
 
     def to_array(self) -> np.ndarray:
-        """The state as JSON bytes, to stand beside the weights in every Keras file format."""
+        """Returns the state as JSON bytes, to stand beside the weights in every Keras file format."""
         state = {
             "ledger": json.loads(self.ledger.to_json()),
             "history": self.history,
             "plan": self.plan.to_dict() if self.plan else None,
-            "request": self.request,
+            "request": self.request.to_dict() if self.request else None,
             "plan_start": self.plan_start,
-            "pass_key": self.pass_key,
+            "pass_key": self.epoch_key,
             "noise_std": list(self.noise_std),
             "seeded": self.seeded,
             "logged": list(self.logged),
-            "adaptive": self.adaptive,
+            "adaptive": self.importance,
         }
         return np.frombuffer(json.dumps(state).encode(), np.uint8)
 
-    def restore(self, array) -> None:
+    def restore(self, array: Any) -> None:
         """Takes over the state of a file; all of it or, after an error, nothing.
 
         A model that has itself released something keeps the longer ledger, and refuses a file unless one of the
@@ -237,58 +125,32 @@ class Run:
             if isinstance(history, str):  # files of earlier versions hold the first name only
                 history = [[history, 0]] if ledger.releases else []
             key = state.get("pass_key")  # files of earlier versions lack it
-            taken = {
+            values = {
                 "ledger": ledger,
                 "history": [[str(name), int(start)] for name, start in history],
                 "plan": Plan.from_dict(state["plan"]) if state["plan"] else None,
-                "request": state["request"],
+                "request": FitRequest.from_dict(state["request"]) if state["request"] else None,
                 "plan_start": int(state["plan_start"]),
                 "noise_std": tuple(map(float, state["noise_std"])),
                 "seeded": bool(state["seeded"]),
                 "logged": tuple(map(str, state["logged"])),
-                "pass_key": None if key is None else tuple(key),
-                "adaptive": state.get("adaptive"),  # files of earlier versions lack it
+                "epoch_key": None if key is None else tuple(key),
+                "importance": state.get("adaptive"),  # files of earlier versions lack it
             }
         except (AttributeError, KeyError, TypeError, UnicodeDecodeError, json.JSONDecodeError) as error:
             raise ValueError(f"The privacy ledger in the file is corrupt: {error!r}. Nothing was loaded.") from error
-        if not self._shares(ledger, taken["history"]):
+        if not self._shares(ledger, values["history"]):
             raise ValueError(
                 f"This model has released {self.ledger.updates} updates of its own, which loading another model's "
                 "ledger would forget, be it a copy of this one that went on by itself. Received: a file with "
                 f"{ledger.updates} updates. Load the file into a new model."
             )
         if ledger.releases >= self.ledger.releases:
-            vars(self).update(taken)
+            vars(self).update(values)
 
-    def _shares(self, ledger: Ledger, history) -> bool:
-        """Whether this ledger and that one are two moments of one history."""
+    def _shares(self, ledger: Ledger, history: list) -> bool:
+        """Returns whether this ledger and that one are two moments of one history."""
         shorter, longer = sorted((self.ledger, ledger), key=lambda each: each.releases)
         # Equal releases are not enough: two copies may have made the same ones, each with noise of its own.
         origins = ([part for part in each if part[1] < shorter.releases] for each in (self.history, history))
         return longer.continues(shorter) and operator.eq(*origins)
-
-
-def _filter_settings(name: str) -> tuple[float, float, float]:
-    """Order, budget and delta of the filter with this name."""
-    order, budget, delta = map(float, name.split(":")[1:])
-    return order, budget, delta
-
-
-def _planned_filter(request: dict, wanted: int) -> str:
-    """The name of the filter whose order suits the planned run."""
-    if request["epsilon"] is None:
-        raise ValueError(
-            "A filter needs a budget that is fixed in advance. Received: accountant='filter', epsilon=None. "
-            "Pass the largest epsilon you may ever want to spend."
-        )
-    run = {
-        "sampling_probability": request["batch_size"] / request["num_examples"],
-        "updates": wanted,
-        "sampler": request["sampler"],
-        "group_size": request["examples_per_person"],
-        "num_examples": request["num_examples"],
-        "capacity": request["capacity"],
-    }
-    budget = {"epsilon": request["epsilon"], "delta": request["delta"]}
-    noise = request["noise_multiplier"] or accounting.calibrate(**budget, accountant="rdp", **run)
-    return accounting.plan_filter(**budget, mechanism=accounting.Mechanism.of_updates(noise_multiplier=noise, **run))

@@ -35,21 +35,21 @@ def test_distribution_equals_the_library(q, z, add):
         use_connect_dots=True,
     ).to_dense_pmf()
     ours = loss_distribution(q, z, 5e-3, add)
-    shift = theirs._lower_loss - ours._lower_loss
+    shift = theirs._lower_loss - ours.lowest
     assert abs(shift) <= 1
-    a, b = ours._probs[max(shift, 0) :], theirs._probs[max(-shift, 0) :]
+    a, b = ours.masses[max(shift, 0) :], theirs._probs[max(-shift, 0) :]
     size = min(len(a), len(b)) - 2  # the last points differ by a rounding of the range
     np.testing.assert_allclose(a[:size], b[:size], rtol=1e-6, atol=1e-12)
-    assert ours._infinity_mass < 1e-20
+    assert ours.infinite < 1e-20
 
 
 @pytest.mark.parametrize("add", [False, True])
 def test_tiny_rate_keeps_its_digits(add):
     # Plain differences of cumulative functions leave a mass error of 1e-4 per release here.
     pmf = loss_distribution(1e-6, 0.7, 1e-6, add)
-    losses_ = (np.arange(pmf.size) + pmf._lower_loss) * 1e-6
-    assert abs(pmf._probs.sum() - 1.0) < 1e-9
-    assert abs(np.dot(pmf._probs, np.exp(-losses_)) - 1.0) < 1e-9  # the second distribution has mass 1 as well
+    losses_ = pmf.losses
+    assert abs(pmf.masses.sum() - 1.0) < 1e-9
+    assert abs(np.dot(pmf.masses, np.exp(-losses_)) - 1.0) < 1e-9  # the second distribution has mass 1 as well
 
 
 def test_gaussian_epsilon_is_exact():

@@ -183,7 +183,7 @@ def test_calibration_for_groups_is_conservative(size, budget, q, updates):
         ({"sampler": "fixed_size"}, r"sampling is not determined.*Pass batch_size and num_examples"),
         ({"sampler": "balls_in_bins"}, r"no sound accountant: only Monte Carlo.*'balls_in_bins'.*'poisson'"),
         ({"accountant": "rdp"}, r'"rdp" has no bound.*group_size=4.*Use accountant="pld"'),
-        ({"sampler": "truncated_poisson"}, r"num_examples is missing"),
+        ({"sampler": "truncated_poisson"}, r"`num_examples` must be given"),
     ],
 )
 def test_bad_input(change, message):

@@ -91,14 +91,14 @@ def test_autodp_guards():
 
 def test_filter_golden():
     # Facts: epsilon 4, delta 1e-5, T = 40 * 234 at b = 256: order 5.3, RDP budget 1.91951, noise 0.8066.
-    name = accounting.plan_filter(epsilon=4.0, delta=1e-5, mechanism=Mechanism(Q, 0.8066, 9360))
-    assert name == "filter:5.3:4.0:1e-05"
-    filter_ = Filter(5.3, 4.0, 1e-5)
+    filter_ = accounting.plan_filter(epsilon=4.0, delta=1e-5, mechanism=Mechanism(Q, 0.8066, 9360))
+    assert filter_ == Filter(5.3, 4.0, 1e-5) == accounting.get_accountant("filter:5.3:4.0:1e-05")
+    assert filter_.name == "filter:5.3:4.0:1e-05"
     assert filter_.rdp_budget == pytest.approx(1.91951, abs=1e-5)
-    noise = accounting.calibrate(epsilon=4.0, delta=1e-5, sampling_probability=Q, updates=9360, accountant=name)
+    noise = accounting.calibrate(epsilon=4.0, delta=1e-5, sampling_probability=Q, updates=9360, accountant=filter_)
     assert noise == pytest.approx(0.8066, rel=2e-3)
     assert (
-        accounting.describe([], 1e-5, name)["settings"]
+        accounting.describe([], 1e-5, filter_)["settings"]
         == "RDP at the order 5.3 and the budget 4, both fixed in advance"
     )
 
@@ -140,9 +140,9 @@ def test_conversion_is_that_of_the_library(order, delta):
     ("name", "message"),
     [
         ("filter", "needs an order and a budget that are fixed in advance.*plan_filter"),
-        ("filter:5", "This is not a filter.*filter:5"),
-        ("filter:a:b:c", "This is not a filter"),
-        ("filter:1.0:4.0:1e-5", "order is not above 1"),
+        ("filter:5", "filter:ORDER:EPSILON:DELTA.*Received: .*filter:5"),
+        ("filter:a:b:c", "filter:ORDER:EPSILON:DELTA"),
+        ("filter:1.0:4.0:1e-5", "`order` must be above 1"),
         ("filter:2.0:0.1:1e-5", "does not pay for the conversion"),
         ("filter:8:-1:1e-5", "`budget` must be a finite number above 0"),
     ],

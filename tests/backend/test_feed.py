@@ -6,7 +6,7 @@ import pytest
 
 from lipdp import backend
 
-X, Y = (np.zeros((9, 2), "float32"), np.zeros((9, 3, 1), "int32")), np.zeros(9, "int32")
+EXAMPLE = (np.zeros((9, 2), "float32"), np.zeros((9, 3, 1), "int32")), np.zeros(9, "int32"), np.zeros(9, "float32")
 
 
 def batches():
@@ -16,7 +16,7 @@ def batches():
 
 
 def test_batches_arrive_as_they_are():
-    for fed, given in zip(backend.feed(batches(), X, Y), batches(), strict=True):
+    for fed, given in zip(backend.feed(batches(), EXAMPLE), batches(), strict=True):
         for a, b in zip(keras.tree.flatten(fed), keras.tree.flatten(given), strict=True):
             np.testing.assert_array_equal(keras.ops.convert_to_numpy(a), b)
 
@@ -24,4 +24,4 @@ def test_batches_arrive_as_they_are():
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="a matter of tf.data")
 def test_nobody_waits_for_the_end_of_the_iterator():
     """With tuning at run time, `fit` slept for up to a minute after its last epoch."""
-    assert backend.feed(batches(), X, Y).options().autotune.enabled is False
+    assert backend.feed(batches(), EXAMPLE).options().autotune.enabled is False

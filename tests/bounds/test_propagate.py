@@ -202,14 +202,14 @@ def test_frozen_layers_may_stand_before_bounded_input():
 def test_normalisation_behind_a_trainable_layer_is_refused():
     inputs, x = bounded()
     x = layers.SpectralDense(4, name="below")(x)
-    x = layers.BoundedInput(norm=1.0, mode="normalise")(x)
+    x = layers.BoundedInput(norm=1.0, mode="normalize")(x)
     model = keras.Model(inputs, layers.SpectralDense(2)(x))
     with pytest.raises(ValueError, match="gradient of layer 'below' passes a layer without a Lipschitz"):
         bounds.propagate(model, 1.0)
 
 
 def test_normalisation_in_front_is_accepted():
-    inputs, x = bounded(size=3.0, mode="normalise")
+    inputs, x = bounded(size=3.0, mode="normalize")
     model = keras.Model(inputs, layers.SpectralDense(2, name="a")(x))
     assert gradients(model) == pytest.approx({"a": 3.0})
 

@@ -112,7 +112,7 @@ def fit(model, x, y=None, **options):
 def test_fit_charges_what_it_executes(chunk):
     model = points(multiplicity=2)
     model.compile(keras.optimizers.SGD(0.1))
-    history = fit(model, toy.nine_modes(100), seed=3, physical_batch_size=chunk)
+    history = fit(model, toy.nine_modes(100), seed=3, microbatch_size=chunk)
     expected = accounting.epsilon(noise_multiplier=1.0, sampling_probability=0.2, updates=5, delta=1e-3)
     assert history.history["epsilon"][-1] == pytest.approx(expected, rel=1e-3)
     assert "5 x gradient (dpsgd, poisson)" in model.privacy.statement()
@@ -232,7 +232,10 @@ def test_a_private_run_keeps_all_nine_modes():
         (lambda: fit(labelled(), np.zeros((9, 2)), np.full(9, 3)), "class ids from 0 to 2"),
         (lambda: fit(labelled(), np.zeros((9, 2))), "class ids from 0 to 2"),
         (lambda: fit(points(), toy.nine_modes(100), strategy="clipless"), "needs a strategy that clips"),
-        (lambda: fit(points(), toy.nine_modes(100), strategy=strategies.DPSGD(views=3)), "set `noise_multiplicity`"),
+        (
+            lambda: fit(points(), toy.nine_modes(100), strategy=strategies.DPSGD(augmentation_multiplicity=3)),
+            "set `noise_multiplicity`",
+        ),
     ],
 )
 def test_bad_input(call, message):

@@ -5,6 +5,8 @@ import pytest
 
 from lipdp import diffusion
 
+pytestmark = pytest.mark.backend_free
+
 X = np.linspace(-1, 1, 12).reshape(6, 2)
 Y = np.arange(6)
 

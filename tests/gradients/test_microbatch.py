@@ -1,4 +1,4 @@
-"""The default size of a chunk: from the activations of a row, and without influence on what is learnt."""
+"""The default size of a microbatch: from the activations of a row, and without influence on what is learnt."""
 
 import keras
 import numpy as np
@@ -6,7 +6,7 @@ import pytest
 
 import lipdp
 from lipdp import backend, strategies
-from lipdp.gradients import default_rows
+from lipdp.gradients import default_microbatch
 
 
 def network():
@@ -16,25 +16,25 @@ def network():
 
 
 def test_rows_follow_from_activations(monkeypatch):
-    monkeypatch.setattr(backend, "chunk_bytes", lambda model: 4 * 1000 * (8 * 8 * (1 + 4 + 4) + 3))
-    assert default_rows(network()) == 1000
-    assert default_rows(network(), views=4) == 250
-    assert default_rows(network(), views=4000) == 1
-    monkeypatch.setattr(backend, "chunk_bytes", lambda model: 1)
-    assert default_rows(network()) == 16 and default_rows(network(), views=3) == 5
+    monkeypatch.setattr(backend, "microbatch_bytes", lambda model: 4 * 1000 * (8 * 8 * (1 + 4 + 4) + 3))
+    assert default_microbatch(network()) == 1000
+    assert default_microbatch(network(), copies=4) == 250
+    assert default_microbatch(network(), copies=4000) == 1
+    monkeypatch.setattr(backend, "microbatch_bytes", lambda model: 1)
+    assert default_microbatch(network()) == 16 and default_microbatch(network(), copies=3) == 5
 
 
 def test_unknown_shapes_have_no_default(monkeypatch):
-    monkeypatch.setattr(backend, "chunk_bytes", lambda model: 10**6)
+    monkeypatch.setattr(backend, "microbatch_bytes", lambda model: 10**6)
     inputs = keras.Input((None, 3))
     model = lipdp.DP_Model(inputs, keras.layers.Dense(2)(keras.layers.GlobalAveragePooling1D()(inputs)))
-    assert default_rows(model) is None
+    assert default_microbatch(model) is None
 
 
-def test_no_chunk_of_dpis_has_more_rows_than_two_updates(monkeypatch):
-    monkeypatch.setattr(backend, "chunk_bytes", lambda model: 10**12)
-    rows, norms = [], backend.ConductedStep.norms
-    monkeypatch.setattr(backend.ConductedStep, "norms", lambda self, d: rows.append(len(d[2])) or norms(self, d))
+def test_no_microbatch_of_dpis_has_more_rows_than_two_updates(monkeypatch):
+    monkeypatch.setattr(backend, "microbatch_bytes", lambda model: 10**12)
+    rows, norms = [], backend.ImportanceStep.norms
+    monkeypatch.setattr(backend.ImportanceStep, "norms", lambda self, d: rows.append(len(d[2])) or norms(self, d))
     model = network()
     model.compile("sgd", loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     x, y = np.zeros((200, 8, 8, 1), "float32"), np.zeros(200, "int32")
@@ -43,24 +43,24 @@ def test_no_chunk_of_dpis_has_more_rows_than_two_updates(monkeypatch):
 
 
 @pytest.mark.parametrize("strategy", [strategies.DPSGD(1.0), strategies.AdaCliP(), strategies.DPIS(1.0)])
-def test_default_chunks_change_nothing_but_the_order_of_sums(strategy, monkeypatch):
+def test_default_microbatches_change_nothing_but_the_order_of_sums(strategy, monkeypatch):
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(200, 8, 8, 1)).astype("float32"), rng.integers(0, 3, 200)
     found = []
     for size in (None, 1):
-        monkeypatch.setattr(backend, "chunk_bytes", lambda model, size=size: size)
+        monkeypatch.setattr(backend, "microbatch_bytes", lambda model, size=size: size)
         keras.utils.set_random_seed(0)
         model = network()
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         model.compile(keras.optimizers.SGD(0.1), loss=loss)
-        budget = {"epsilon": 3.0} if strategy.adaptive else {"noise_multiplier": 1.0}
+        budget = {"epsilon": 3.0} if isinstance(strategy, strategies.DPIS) else {"noise_multiplier": 1.0}
         history = model.fit(
             x, y, batch_size=50, epochs=2, delta=1e-3, seed=1, strategy=strategy, verbose=0, **budget
         ).history
-        if not strategy.adaptive:
-            assert model.run.settings.chunk == (None if size is None else 16)
+        if not isinstance(strategy, strategies.DPIS):
+            assert model.run.driver.microbatch == (None if size is None else 16)
         found.append((np.concatenate([w.ravel() for w in model.get_weights()]), history["loss"]))
-    (whole, loss), (chunks, other) = found
-    np.testing.assert_allclose(whole, chunks, rtol=1e-4, atol=1e-5)
+    (whole, loss), (parts, other) = found
+    np.testing.assert_allclose(whole, parts, rtol=1e-4, atol=1e-5)
     # Under JAX, Keras weighs the loss of an update by its padded rows.
     np.testing.assert_allclose(loss, other, rtol=0.05 if keras.backend.backend() == "jax" else 1e-4)

@@ -5,7 +5,7 @@ import numpy as np
 from keras import ops
 
 import lipdp
-from lipdp.training.state import Settings
+from lipdp import backend
 
 FIT = {"batch_size": 20, "delta": 1e-3, "verbose": 0}
 BATCH = 16
@@ -48,25 +48,18 @@ def overflowing(model, number):
     return wild, x, y, (3, 5)
 
 
-def averaged(model, strategy, data, state=None, chunks=1):
-    """What the optimizer receives, and the query: arrays, from `(x, y, weight)`."""
-    model.run.settings = Settings(BATCH, None, True)
-    strategy.calibrate(model, model.loss, BATCH)
+def averaged(model, strategy, data, state=None, microbatches=1):
+    """What the optimizer receives, and the private count: arrays, from `(x, y, weight)`."""
+    calibration, forward = strategy.calibrate(model, model.loss, BATCH), backend.Forward(model)
     state = [ops.convert_to_tensor(a) for a in state or strategy.initial_state(model.trainable_variables)]
-    values = {}
-    if keras.backend.backend() == "jax":
-        values = {
-            "trainable": [v.value for v in model.trainable_variables],
-            "non_trainable": [v.value for v in model.non_trainable_variables],
-        }
-    sums = query = None
-    for i, part in enumerate(zip(*(np.array_split(d, chunks) for d in data), strict=True)):
+    sums = counts = None
+    for i, part in enumerate(zip(*(np.array_split(d, microbatches) for d in data), strict=True)):
         part = tuple(ops.convert_to_tensor(d) for d in part)
-        (new, answers, _), _, _ = strategy.chunk(model, state, i, SECRET, part, **values)
+        (new, more, _), _, _ = strategy.microbatch(calibration, forward, state, i, SECRET, part, BATCH)
         sums = new if sums is None else [a + b for a, b in zip(sums, new, strict=True)]
-        query = answers if query is None else [a + b for a, b in zip(query, answers, strict=True)]
+        counts = more if counts is None else [a + b for a, b in zip(counts, more, strict=True)]
     gradient = strategy.average(sums, state, BATCH)
-    return [ops.convert_to_numpy(g).astype("float64") for g in gradient], [float(q) for q in query]
+    return [ops.convert_to_numpy(g).astype("float64") for g in gradient], [float(c) for c in counts]
 
 
 def resumes(make, x, y, path, updates=7, **arguments):

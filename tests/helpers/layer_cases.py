@@ -9,8 +9,9 @@ from lipdp.bounds import stock as registered
 class Case:
     """A layer, the shapes of its inputs, and the bounds that the search must reach to 90 % or more."""
 
-    def __init__(self, name, make, *shapes, tight=(), reach=None, stock=False):
+    def __init__(self, name, make, *shapes, tight=(), reach=None, stock=False, dtype="float32"):
         self.name, self.make, self.shapes, self.tight, self.stock = name, make, shapes, tight, stock
+        self.dtype = dtype
         self.reach = {"gradient": 0.9, "jacobian": 0.999, "output": 0.999, **(reach or {})}
 
 
@@ -196,5 +197,8 @@ MERGES = [
     _merge("minimum", stock.Minimum, (4,), (4,), tight=("jacobian",)),
 ]
 
+
+# Integers: not searched along their inputs.
+TOKENS = [Case("embedding", lambda: layers.BoundedEmbedding(2, 2), (6,), dtype="int32")]
 
 ALL = [*OWN, *STOCK, *MERGES]

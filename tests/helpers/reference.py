@@ -4,7 +4,7 @@ import keras
 import numpy as np
 from keras import ops, tree
 
-from lipdp import gradients
+from lipdp import backend, gradients
 
 
 def squared_error(y, y_pred):
@@ -79,22 +79,22 @@ def _quickly(function, *first):
     return run
 
 
-def engine(model, x, y, weight, views=1, mode="eager", loss=squared_error, centre=None, inverse_scale=None):
+def engine(model, x, y, weight, views=1, mode="eager", loss=squared_error, center=None, inverse_scale=None):
     """Squared norms, scaled squared norms and weighted sums of the engine, as `fit` would run it.
 
     Args:
         mode: "eager", "graph" or "compiled" (XLA on TensorFlow; both are `jax.jit` on JAX).
 
     Returns:
-        A dict of numpy arrays: `norms`, `scaled` (None without `centre`), `sums` and `split`, sums with coefficients
+        A dict of numpy arrays: `norms`, `scaled` (None without `center`), `sums` and `split`, sums with coefficients
         of their own for each variable, `values`.
     """
     coefficients = np.linspace(0.5, 1.5, len(weight)).astype("float32")
     several = [coefficients * (k + 1) for k in range(len(model.trainable_variables))]
 
     def run(x, y, weight, coefficients, several, state):
-        record = gradients.capture(model, x, y, weight, loss_values=loss, views=views, **state)
-        scaled = None if centre is None else record.squared_norms(centre, inverse_scale)
+        record = gradients.capture(backend.Forward(model, **state), x, y, weight, loss_values=loss, copies=views)
+        scaled = None if center is None else record.squared_norms(center, inverse_scale)
         return {
             "norms": record.squared_norms(),
             "scaled": scaled,
@@ -124,9 +124,9 @@ def compare(model, x, y=None, weight=None, views=1, mode="eager", tolerance=1e-5
     weight = np.ones(rows // views, "float32") if weight is None else weight
     expected = plain_gradients(model, x, y, weight, views, loss)
     rng = np.random.default_rng(0)
-    centre = [rng.normal(size=v.shape).astype("float32") * 0.1 for v in model.trainable_variables]
+    center = [rng.normal(size=v.shape).astype("float32") * 0.1 for v in model.trainable_variables]
     inverse = [rng.uniform(0.5, 2.0, size=v.shape).astype("float32") for v in model.trainable_variables]
-    found = engine(model, x, y, weight, views, mode, loss, *((centre, inverse) if scaled else (None, None)))
+    found = engine(model, x, y, weight, views, mode, loss, *((center, inverse) if scaled else (None, None)))
     coefficients = np.linspace(0.5, 1.5, len(weight)).astype("float32")
     largest = max(np.sqrt(np.sum(g**2, axis=tuple(range(1, g.ndim)))).max() for g in expected)
     assert largest > 0
@@ -144,7 +144,7 @@ def compare(model, x, y=None, weight=None, views=1, mode="eager", tolerance=1e-5
             error = np.abs(found[name][k] / factor - exact).max()
             assert error <= tolerance * size, (variable.path, name, error, size)
         if scaled:
-            value = np.sqrt(np.sum((inverse[k] * (g - centre[k].astype("float64"))) ** 2, axis=axes))
+            value = np.sqrt(np.sum((inverse[k] * (g - center[k].astype("float64"))) ** 2, axis=axes))
             _assert_norms(np.sqrt(found["scaled"][k]), value, tolerance, 0.0, variable.path)
     return found
 

@@ -14,7 +14,7 @@ def output(x, **arguments):
     return keras.ops.convert_to_numpy(layers.BoundedInput(**arguments)(x)).astype("float64")
 
 
-@pytest.mark.parametrize("mode", ["clip", "normalise"])
+@pytest.mark.parametrize("mode", ["clip", "normalize"])
 @pytest.mark.parametrize("radius", [1e-6, 0.3, 7.0, 1e6])
 def test_norm_is_never_exceeded(mode, radius):
     rng = np.random.default_rng(0)
@@ -30,7 +30,7 @@ def test_norm_is_never_exceeded(mode, radius):
 @settings(max_examples=60, deadline=None)
 @given(
     st.lists(st.floats(-(2.0**127), 2.0**127, width=32), min_size=3, max_size=3),
-    st.sampled_from(["clip", "normalise"]),
+    st.sampled_from(["clip", "normalize"]),
 )
 def test_any_floats(values, mode):
     assert norm(output(np.array([values], "float32"), norm=2.5, mode=mode)) <= 2.5
@@ -41,10 +41,10 @@ def test_clip_keeps_what_is_inside_and_direction():
     np.testing.assert_allclose(output(x, norm=1.0), [[0.3, -0.4], [0.6, -0.8], [0.0, 0.0]], rtol=2e-6)
 
 
-def test_normalise_scales_up_and_keeps_zero():
+def test_normalize_scales_up_and_keeps_zero():
     x = np.array([[0.03, -0.04], [30.0, -40.0], [0.0, 0.0]], "float32")
     expected = [[1.2, -1.6], [1.2, -1.6], [0.0, 0.0]]
-    np.testing.assert_allclose(output(x, norm=2.0, mode="normalise"), expected, rtol=2e-6)
+    np.testing.assert_allclose(output(x, norm=2.0, mode="normalize"), expected, rtol=2e-6)
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int32", "float16", "float64"])
@@ -56,6 +56,16 @@ def test_squares_of_other_types_do_not_wrap_around(dtype):
         np.testing.assert_allclose(y, 0.5, rtol=2e-6)
 
 
+def test_the_old_spelling_warns_and_old_files_load():
+    with pytest.warns(DeprecationWarning, match="mode='normalize'"):
+        layer = layers.BoundedInput(mode="normalise")
+    assert layer.mode == layer.get_config()["mode"] == "normalize"
+    config = {**layers.BoundedInput(norm=2.0).get_config(), "mode": "normalise"}  # as version 0.1.0 wrote it
+    assert layers.BoundedInput.from_config(config).mode == "normalize"
+    config.pop("mode")
+    assert layers.BoundedInput.from_config(config).mode == "clip"
+
+
 def test_declares_the_input_of_a_sequential_model():
     import lipdp
 
@@ -63,7 +73,7 @@ def test_declares_the_input_of_a_sequential_model():
     assert model.input_shape == (None, 4)
 
 
-@pytest.mark.parametrize("mode", ["clip", "normalise"])
+@pytest.mark.parametrize("mode", ["clip", "normalize"])
 def test_what_overflowed_before_it_leaves_as_zero(mode):
     x = np.array([[np.inf, 1.0], [np.nan, 0.0], [-np.inf, np.inf], [3.0, 4.0]], "float32")
     y = output(x, norm=1.0, mode=mode)

@@ -83,7 +83,7 @@ def test_in_fit_gradients_obey_the_bound_of_the_batch(chunk):
     x, y = np.eye(4, dtype="float32")[np.zeros(16, int)], np.zeros(16, "int32")
     kernel = model.layers[1].kernel
     before = keras.ops.convert_to_numpy(kernel)
-    model.fit(x, y, batch_size=16, noise_multiplier=1e-6, delta=1e-3, physical_batch_size=chunk, seed=0, verbose=0)
+    model.fit(x, y, batch_size=16, noise_multiplier=1e-6, delta=1e-3, microbatch_size=chunk, seed=0, verbose=0)
     step = norm(keras.ops.convert_to_numpy(kernel) - before)
     # 16 equal examples, each drawn with probability 1.
     assert 0.0095 <= step <= 0.0101

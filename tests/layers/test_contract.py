@@ -1,6 +1,8 @@
 """What every layer must do besides its bounds: shapes, configuration, files, one example at a time."""
 
 import inspect
+import json
+import math
 
 import keras
 import numpy as np
@@ -8,7 +10,7 @@ import pytest
 
 from lipdp import bounds, layers
 from tests.helpers.adversary import Probe, top, weight_settings
-from tests.helpers.layer_cases import ALL, OWN
+from tests.helpers.layer_cases import ALL, MERGES, OWN, TOKENS
 
 KERNELS = [c for c in OWN if any(part in c.name for part in ("conv", "Conv", "dense", "Mixing"))]
 
@@ -123,8 +125,8 @@ def test_trained_lipschitz_is_the_norm_of_the_trained_layer_from_above(case):
         (lambda: layers.SpectralConv2D(2, 3, strides=1.5), "`strides` must be.*1.5"),
         (lambda: layers.SpectralConv2D(2, 3, padding="circular"), "`padding` must be.*'circular'"),
         (lambda: layers.SpectralConv2D(2, 3, strides=2, dilation_rate=2), "cannot both be above 1"),
-        (lambda: layers.SpectralConv2D(3, 3, groups=2), "`groups` must be.*groups=2, filters=3"),
-        (lambda: layers.SpectralConv1D(2, (3, 3)), r"`kernel_size` must be a positive integer or one.*\(3, 3\)"),
+        (lambda: layers.SpectralConv2D(3, 3, groups=2), "`groups` must divide `filters`.*groups=2, filters=3"),
+        (lambda: layers.SpectralConv1D(2, (3, 3)), r"`kernel_size` must be a positive integer.*\(3, 3\)"),
         (lambda: layers.SpectralConv3D(2, 3, dilation_rate=2), "no dilated 3-D"),
         (lambda: layers.SpectralDepthwiseConv2D(3, depth_multiplier=0), "`depth_multiplier` must be.*0"),
         (lambda: layers.SpectralDepthwiseConv2D(3, strides=(1, 2)), "must be equal"),
@@ -134,8 +136,8 @@ def test_trained_lipschitz_is_the_norm_of_the_trained_layer_from_above(case):
         (lambda: layers.BoundedEmbedding(3, 2, max_norm=0.0), "`max_norm` must be.*0.0"),
         (lambda: layers.ResidualAverage(1.5), r"`weight` must be a number in \[0, 1\].*1.5"),
         (lambda: layers.ClipGradient(0.0), "`norm` must be.*0.0"),
-        (lambda: layers.Bias(0.0), "`max_norm` must be a positive finite number.*0.0"),
-        (lambda: layers.Bias(float("inf")), "`max_norm` must be a positive finite number.*inf"),
+        (lambda: layers.Bias(0.0), "`max_norm` must be a finite number above 0.*0.0"),
+        (lambda: layers.Bias(float("inf")), "`max_norm` must be a finite number above 0.*inf"),
         (lambda: layers.GroupSort(3), "`group_size` must be 2.*3"),
         (lambda: layers.GroupSort(k_coef_lip=3.0), "k_coef_lip"),
         (lambda: layers.L2NormPooling2D(0), "`pool_size` must be.*0"),
@@ -153,8 +155,8 @@ def test_bad_arguments_are_named(make, message):
 @pytest.mark.parametrize(
     "make, shape, message",
     [
-        (lambda: layers.Bias(), (None, 3), "every size but the batch"),
-        (lambda: layers.BoundedInput(), (None, 3), "every size but the batch"),
+        (lambda: layers.Bias(), (None, 3), "a known size on every axis but the batch"),
+        (lambda: layers.BoundedInput(), (None, 3), "a known size on every axis but the batch"),
         (lambda: layers.GroupSort(), (4, 3), "even, known last axis"),
         (lambda: layers.LayerCentering(axis=-3), (4, 3), "axis 0 is the batch"),
         (lambda: layers.LayerCentering(axis=5), (4, 3), "axis 0 is the batch"),
@@ -167,7 +169,7 @@ def test_bad_arguments_are_named(make, message):
         (lambda: layers.InvertibleUpSampling2D(2), (4, 4, 3), "multiple of 4 channels"),
         (lambda: layers.TokenMixing(4), (None, 3), "mixes the tokens"),
         (lambda: layers.Householder(), (3,), "even, known last axis"),
-        (lambda: layers.BoundedEmbedding(4, 2), (None,), "every size but the batch"),
+        (lambda: layers.BoundedEmbedding(4, 2), (None,), "a known size on every axis but the batch"),
         (lambda: layers.L2NormPooling2D(3), (2, 5, 1), "does not fit into its input"),
         (lambda: layers.ScaledAveragePooling2D(3), (5, 2, 1), "does not fit into its input"),
     ],
@@ -175,6 +177,51 @@ def test_bad_arguments_are_named(make, message):
 def test_inputs_that_do_not_fit_are_named(make, shape, message):
     with pytest.raises(ValueError, match=message):
         make()(keras.Input(shape))
+
+
+CARRYING = [c for c in [*OWN, *MERGES, *TOKENS] if c not in MERGES or c.name == "residual"]
+
+
+def with_each(value, replace):
+    """Returns the value with `replace` applied to the numbers in it; None where there is no number."""
+    if isinstance(value, (tuple, list)):
+        return [replace(v) for v in value] if value and not isinstance(value[0], str) else None
+    return replace(value) if isinstance(value, (bool, int, float)) else None
+
+
+@pytest.mark.parametrize("case", CARRYING, ids=lambda case: case.name)
+def test_numpy_scalars_are_numbers_and_bools_are_not(case):
+    layer = case.make()
+    config = layer.get_config()
+    numbers = {k: v for k, v in config.items() if k not in ("name", "trainable", "dtype")}
+    kinds = {bool: np.bool_, int: np.int64, float: np.float32}
+    scalars = {k: with_each(v, lambda number: kinds[type(number)](number)) for k, v in numbers.items()}
+    copy = type(layer)(**{**config, **{k: v for k, v in scalars.items() if v is not None}})
+    kept, expected = (json.loads(json.dumps(other.get_config())) for other in (copy, layer))
+    for name, value in expected.items():
+        assert kept[name] == (pytest.approx(value, rel=1e-6) if with_each(value, float) else value)
+    for name, value in numbers.items():
+        wrong = with_each(value, lambda number: int(number) if isinstance(number, bool) else True)
+        if wrong is not None:
+            with pytest.raises(ValueError, match=f"`{name}` must be"):
+                type(layer)(**{**config, name: wrong})
+
+
+@pytest.mark.parametrize("case", CARRYING, ids=lambda case: case.name)
+def test_formulas_of_the_tables_say_what_the_bounds_are(case):
+    layer = case.make()
+    norms = (2.0,) * len(case.shapes)
+    assert layer.parameter_bounds(norms, 3.0) == {"-": (), "‖g‖": (3.0,), "‖x‖ ‖g‖": (6.0,)}[layer.gradient_formula]
+    values = {"sqrt": math.sqrt, "M": getattr(layer, "multiplicity", None), "w": getattr(layer, "weight", None)}
+    formula = layer.lipschitz_formula.partition(";")[0]
+    constants = [math.inf if part == "none: tokens" else eval(part, values) for part in formula.split(" and ")]
+    assert layer.input_lipschitz(norms) == tuple(constants)
+
+
+def test_every_layer_has_a_case_and_a_summary():
+    own = {v for v in vars(layers).values() if isinstance(v, type) and issubclass(v, layers.LipschitzLayer)}
+    assert own - {layers.LipschitzLayer} == {type(case.make()) for case in CARRYING}
+    assert all(kind.__doc__.splitlines()[0].endswith((".", ":")) for kind in own)
 
 
 def test_convolution_refuses_channels_first():

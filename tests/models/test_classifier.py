@@ -9,12 +9,13 @@ from lipdp import bounds, certify
 from lipdp.models import classifier
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize(("epsilon", "updates"), [(0.5, 105), (1.0, 150), (2.0, 210), (4.0, 300)])
 def test_the_recipe_for_mnist(epsilon, updates):
-    made = classifier.recipe((28, 28, 1), num_classes=10, num_examples=60000, epsilon=epsilon)
-    assert (made.batch_size, made.updates(60000)) == (4096, updates)
-    assert (made.input_norm, made.inner_norm, made.temperature) == pytest.approx((7.0, 2.3, 17.0))
-    assert (made.learning_rate, made.clip, made.noise) == (2.0, 0.2, "per_layer")
+    recipe = classifier.classifier_recipe((28, 28, 1), num_classes=10, num_examples=60000, epsilon=epsilon)
+    assert (recipe.batch_size, recipe.updates(60000)) == (4096, updates)
+    assert (recipe.input_norm, recipe.inner_norm, recipe.temperature) == pytest.approx((7.0, 2.3, 17.0))
+    assert (recipe.learning_rate, recipe.clip, recipe.noise) == (2.0, 0.2, "per_layer")
 
 
 @pytest.mark.parametrize("style", classifier.STYLES)
@@ -23,25 +24,46 @@ def test_the_recipe_for_mnist(epsilon, updates):
     [((28, 28, 1), 10, 60000), ((32, 32, 3), 10, 50000), ((8, 8, 1), 10, 1437), ((5,), 2, 300), ((1,), 3, 2)],
 )
 def test_every_recipe_builds_a_model_with_bounds(shape, classes, examples, style):
-    made = classifier.recipe(shape, classes, examples, epsilon=2.0, style=style)
-    assert 1 <= made.batch_size <= examples
-    model = made.build(examples)
+    recipe = classifier.classifier_recipe(shape, classes, examples, epsilon=2.0, style=style)
+    assert 1 <= recipe.batch_size <= examples
+    model = recipe.build(examples)
     assert model.output_shape == (None, classes)
     assert certify.lipschitz(model) <= 1.0 + 1e-3
-    found = bounds.propagate(model, model.loss.lipschitz(classes))
-    assert all(np.isfinite(found.gradient(v)) for v in model.trainable_variables)
-    assert made.strategy().noise == made.noise
-    assert float(model.optimizer.learning_rate) == pytest.approx(made.learning_rate)
+    propagated = bounds.propagate(model, model.loss.lipschitz(classes))
+    assert all(np.isfinite(propagated.gradient(v)) for v in model.trainable_variables)
+    assert recipe.strategy().noise == recipe.noise
+    assert float(model.optimizer.learning_rate) == pytest.approx(recipe.learning_rate)
 
 
 def test_a_recipe_is_changed_by_replacing():
-    made = classifier.recipe((8, 8, 1), 10, 1437, 4.0)
-    changed = dataclasses.replace(made, batch_size=100, epochs=3)
+    recipe = classifier.classifier_recipe((8, 8, 1), 10, 1437, 4.0)
+    changed = dataclasses.replace(recipe, batch_size=100, epochs=3)
     assert changed.updates(1437) == 45
     with pytest.raises(dataclasses.FrozenInstanceError):
         changed.epochs = 4
 
 
+def test_old_names_warn_and_work():
+    with pytest.warns(DeprecationWarning, match="classifier_recipe"):
+        assert classifier.recipe is classifier.classifier_recipe
+    with pytest.warns(DeprecationWarning, match="ClassifierRecipe"):
+        assert classifier.Recipe is classifier.ClassifierRecipe
+    recipe = classifier.classifier_recipe((8, 8, 1), np.int64(10), np.int64(1437), np.float32(4.0))
+    settings = dataclasses.asdict(recipe)
+    settings["centred"] = not settings.pop("centered")
+    with pytest.warns(DeprecationWarning, match="`centred=`"):
+        changed = classifier.ClassifierRecipe(**settings)
+    with pytest.warns(DeprecationWarning, match="`centered`"):
+        assert changed.centred is changed.centered is False
+
+
+@pytest.mark.parametrize("name, value", [("num_classes", True), ("num_examples", 0), ("epsilon", -1.0)])
+def test_bad_arguments_are_named(name, value):
+    arguments = {"num_classes": 10, "num_examples": 1437, name: value}
+    with pytest.raises(ValueError, match=f"`{name}` must be"):
+        classifier.classifier_recipe((8, 8, 1), **arguments)
+
+
 def test_an_unknown_style_is_refused():
     with pytest.raises(ValueError, match="style='fast'"):
-        classifier.recipe((8, 8, 1), 10, 1437, 4.0, style="fast")
+        classifier.classifier_recipe((8, 8, 1), 10, 1437, 4.0, style="fast")

@@ -50,13 +50,34 @@ def test_each_network_trains_saves_and_certifies(name, tmp_path):
     np.testing.assert_array_equal(loaded.predict(x[:4], verbose=0), model.predict(x[:4], verbose=0))
 
 
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ({"input_norm": 0.0}, "`input_norm` must be"),
+        ({"classes": True}, "`classes` must be a positive integer"),
+        ({"bias": 1}, "`bias` must be True or False"),
+        ({"inner_norm": -1.0}, "`inner_norm` must be"),
+    ],
+)
+def test_bad_arguments_are_named(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        models.lenet((12, 12, 1), **arguments)
+
+
+@pytest.mark.filterwarnings("ignore:__array__ implementation")
+def test_the_old_spelling_warns_and_works():
+    with pytest.warns(DeprecationWarning, match="`centred=`"):
+        model = models.lenet((12, 12, 1), centred=False)
+    assert not any("centering" in layer.name for layer in model.layers)
+
+
 @pytest.mark.parametrize("name", SOME_ON_JAX)
 def test_options_keep_the_network_lipschitz_and_its_gradients_bounded(name):
-    model = NETWORKS[name](inner_norm=1.0, bias=True, centred=False)
-    found = bounds.propagate(model, 0.5)
-    assert found.lipschitz == pytest.approx(0.5)
+    model = NETWORKS[name](inner_norm=1.0, bias=True, centered=False)
+    propagated = bounds.propagate(model, 0.5)
+    assert propagated.lipschitz == pytest.approx(0.5)
     probe = Probe(model)
     for x in np.random.default_rng(0).standard_normal((2, 1, 12, 12, 1)):
         assert top(probe.input_jacobians(x)[0]) <= 1.0 + 1e-4
         for variable, jacobian in zip(probe.variables, probe.parameter_jacobians(x), strict=True):
-            assert 0.5 * top(jacobian) <= found.gradient(variable)
+            assert 0.5 * top(jacobian) <= propagated.gradient(variable)

@@ -14,6 +14,7 @@ from lipdp.norms import conv_multiplicity, conv_operator_norm, spectral_norm
 finite = st.floats(-1e150, 1e150, allow_nan=False)
 
 
+@pytest.mark.backend_free
 @given(hnp.arrays(np.float64, hnp.array_shapes(min_dims=1, max_dims=4, max_side=8), elements=finite))
 @settings(max_examples=100, deadline=None)
 def test_spectral_norm_is_a_tight_upper_bound(weights):
@@ -22,6 +23,7 @@ def test_spectral_norm_is_a_tight_upper_bound(weights):
     assert exact * (1 - 1e-14) <= bound <= exact * (1 + 1e-6) + 1e-300
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize("shape", [(784, 512), (512, 784), (300, 300), (1, 1000), (1000, 1)])
 @pytest.mark.parametrize("kind", ["gaussian", "orthogonal", "rank one"])
 def test_spectral_norm_of_large_matrices(shape, kind):
@@ -36,6 +38,7 @@ def test_spectral_norm_of_large_matrices(shape, kind):
     assert exact * (1 - 1e-13) <= spectral_norm(weights) <= exact * (1 + 1e-6)
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize("scale", [5e-324, 1e-310, 1e-200, 1.0, 1e200, 1e300])
 def test_spectral_norm_at_any_scale(scale):
     weights = np.full((3, 4), scale)
@@ -44,12 +47,14 @@ def test_spectral_norm_at_any_scale(scale):
     assert spectral_norm(np.zeros((3, 4))) == 0.0
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize("weights", [np.array([[1.0, np.nan]]), np.array([np.inf]), np.float64(3.0)])
 def test_spectral_norm_refuses(weights):
     with pytest.raises(ValueError, match="spectral norm needs"):
         spectral_norm(weights)
 
 
+@pytest.mark.backend_free
 def test_multiplicity_is_the_true_count():
     for k, s, d in itertools.product(range(1, 8), range(1, 6), range(1, 5)):
         reads = np.zeros(400, int)
@@ -60,11 +65,13 @@ def test_multiplicity_is_the_true_count():
         assert conv_multiplicity(k, s, d) == reads[: 60 * s].max(), (k, s, d)
 
 
+@pytest.mark.backend_free
 def test_multiplicity_multiplies_over_axes():
     assert conv_multiplicity((3, 5), (2, 1), (1, 2)) == conv_multiplicity(3, 2) * conv_multiplicity(5, 1, 2) == 10
     assert conv_multiplicity((3, 3), 2) == 4
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize("arguments", [(0,), ((3, 3), (1, 1, 1)), ((3, -1),), (3, 0)])
 def test_multiplicity_refuses(arguments):
     with pytest.raises(ValueError, match="positive integer"):

@@ -8,14 +8,16 @@ import re
 import jsonschema
 import pytest
 
-from lipdp.privacy.guarantee import Privacy, _up, schema
+from lipdp.accounting import Sampling
+from lipdp.privacy.guarantee import Privacy, schema
 from lipdp.privacy.ledger import Ledger, Release
+from lipdp.privacy.statement import shown
+
+pytestmark = pytest.mark.backend_free
 
 UPDATE = Release(
-    sampling_probability=256 / 60000,
+    sampling=Sampling().bind(60000, 256),
     noise_multiplier=1.1,
-    num_examples=60000,
-    batch_size=256,
     sensitivity=0.0123,
     strategy="clipless",
     noise_allocation="global",
@@ -48,10 +50,10 @@ def test_statement_holds_every_fact(ledger):
         "2350 noisy updates", "epsilon = 0.9203 and delta = 1e-05", "one example", "add or remove one",
         "Poisson, as executed", "N = 60000", "treated as public", "B = 256", "q = 0.00426667",
         "noise multiplier = 1.1", "L2 sensitivity of the averaged gradient = 0.0123", "global", "clipless",
-        "pld, dp_accounting 0.", "discretisation 0.0001", "Amplification by sampling was used",
+        "pld, dp_accounting 0.", "discretization 0.0001", "Amplification by sampling was used",
         "optimizer", "averages of the weights", "Hyper-parameter search", "Early stopping", "model selection",
         "without any noise: loss, accuracy", "Preprocessing", "Floating-point", "not cryptographic", "secret",
-        "running time", "realised size of each batch", "fixed in advance", "No fixed seed",
+        "running time", "realized size of each batch", "fixed in advance", "No fixed seed",
     ):  # fmt: skip
         assert fact in flat(text), fact
 
@@ -97,18 +99,18 @@ def test_reads_the_ledger_each_time(ledger):
 
 def test_printed_epsilon_is_never_too_small():
     for value in (0.920200048, 0.99999, 9.9996, 1234.56, 1.0, 3e-7, 12345678.9):
-        assert value <= float(_up(value)) <= value * 1.001
-    assert _up(math.inf) == "inf"
+        assert value <= float(shown(value)) <= value * 1.001
+    assert shown(math.inf) == "inf"
 
 
 def test_bad_input(ledger):
-    with pytest.raises(ValueError, match="ledger is not a Ledger"):
+    with pytest.raises(ValueError, match="`ledger` must be a Ledger"):
         Privacy([], 1e-5)
     with pytest.raises(ValueError, match="`delta` must be a number in"):
         Privacy(ledger, 0)
     with pytest.raises(ValueError, match="`accountant` must be one of"):
         Privacy(ledger, 1e-5, "x")
-    with pytest.raises(ValueError, match="one string.*'loss'.*list"):
+    with pytest.raises(ValueError, match="must be a list of names.*'loss'"):
         Privacy(ledger, 1e-5, training_metrics="loss")
 
 
@@ -123,8 +125,7 @@ SAMPLED = {
 @pytest.mark.parametrize("sampler", SAMPLED)
 def test_each_sampler_is_stated_as_what_it_is(sampler):
     ledger = Ledger()
-    capacity = 352 if sampler == "truncated_poisson" else None
-    ledger.charge(dataclasses.replace(UPDATE, sampler=sampler, neighbouring_relation=None, capacity=capacity), 300)
+    ledger.charge(dataclasses.replace(UPDATE, sampling=Sampling(sampler).bind(60000, 256)), 300)
     privacy = Privacy(ledger, 1e-5)
     text = flat(privacy.statement())
     for words in SAMPLED[sampler]:
@@ -145,7 +146,7 @@ def test_groups_and_persons(ledger):
     text = flat(Privacy(ledger, 1e-5, examples_per_person=4).statement())
     assert "one person with at most 4 examples" in text
     assert "add or remove all examples of one person, at most 4" in text
-    assert f"epsilon = {_up(privacy.epsilon(group_size=4))} and" in text
+    assert f"epsilon = {shown(privacy.epsilon(group_size=4))} and" in text
     assert Privacy(ledger, 1e-5, examples_per_person=4).to_dict()["unit"] == "person"
     assert Privacy(ledger, 1e-5, "rdp").to_dict()["groups"] == []  # RDP knows none
     with pytest.raises(ValueError, match='"rdp" has no bound'):
@@ -182,7 +183,7 @@ def test_a_filter_states_its_budget(ledger):
     assert privacy.epsilon() == pytest.approx(2.0) and privacy.spent() < 1.5
     text = flat(privacy.statement())
     assert "epsilon = 2 and" in text and "fixed in advance" in text
-    assert f"Used up so far: {_up(privacy.spent())}" in text
+    assert f"Used up so far: {shown(privacy.spent())}" in text
     assert "not needed" == privacy.to_dict()["plans_fixed_in_advance"]
     jsonschema.validate(privacy.to_dict(), schema())
 
@@ -195,7 +196,7 @@ def test_a_filter_states_nothing_for_other_groups(ledger):
         with pytest.raises(ValueError, match="groups under a filter.*group_size=.*Ask for group_size=1"):
             ask()
     shuffled = Ledger()
-    shuffled.charge(dataclasses.replace(UPDATE, sampler="shuffle", neighbouring_relation=None, noise_multiplier=20.0))
+    shuffled.charge(dataclasses.replace(UPDATE, sampling=Sampling("shuffle").bind(60000, 256), noise_multiplier=20.0))
     four = Privacy(shuffled, 1e-5, "filter:8.0:4.0:1e-05", examples_per_person=4)
     assert four.epsilon() == four.epsilon(group_size=4) == pytest.approx(4.0)
     for size in (1, 8):

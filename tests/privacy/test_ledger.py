@@ -10,13 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lipdp import accounting
+from lipdp.accounting import Sampling
 from lipdp.privacy.ledger import Ledger, Release
 
 UPDATE = Release(
-    sampling_probability=256 / 60000,
+    sampling=Sampling().bind(60000, 256),
     noise_multiplier=1.1,
-    num_examples=60000,
-    batch_size=256,
     sensitivity=math.pi / 256,
     strategy="clipless",
     noise_allocation="global",
@@ -143,12 +142,11 @@ def test_refuses_foreign_text(text, message):
     ("change", "message"),
     [
         ({"sensitivity": 0.0}, "`sensitivity` must be a finite number above 0"),
-        ({"strategy": ""}, "strategy is not a name"),
-        ({"noise_allocation": 3}, "noise_allocation is not a name"),
-        ({"batch_size": 60001}, "larger than the data"),
-        ({"neighbouring_relation": "swap"}, "`neighbouring_relation` must be one of"),
-        ({"sampler": "shuffle", "neighbouring_relation": "add_or_remove_one"}, "no known cost under this relation"),
-        ({"sampler": "truncated_poisson", "neighbouring_relation": None}, "capacity is missing"),
+        ({"strategy": ""}, "`strategy` must be a non-empty string"),
+        ({"noise_allocation": 3}, "`noise_allocation` must be a non-empty string"),
+        ({"sampling": Sampling()}, "`sampling` must be a bound Sampling"),
+        ({"sampling": Sampling(sampling_probability=0.1)}, "`sampling` must be a bound Sampling"),
+        ({"sampling": "poisson"}, "`sampling` must be a bound Sampling"),
     ],
 )
 def test_release_refuses(change, message):
@@ -156,47 +154,70 @@ def test_release_refuses(change, message):
         dataclasses.replace(UPDATE, **change)
 
 
-SHUFFLED = dataclasses.replace(
-    UPDATE, num_examples=1000, batch_size=100, sampling_probability=0.1, sampler="shuffle", neighbouring_relation=None
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"batch_size": 60001}, "larger than the data"),
+        ({"neighboring_relation": "swap"}, "`relation` must be one of"),
+        ({"sampler": "shuffle"}, "no known cost under this relation"),
+        ({"sampling_probability": 0.001}, "must be batch_size / num_examples"),
+        (
+            {"sampler": "fixed_size", "neighboring_relation": None, "sampling_probability": 0.1},
+            "must be batch_size / num_examples",
+        ),
+    ],
 )
+def test_refuses_entries_without_a_sound_cost(change, message):
+    with pytest.raises(ValueError, match=f"out of range: .*{message}"):
+        Ledger.from_json(edited(**change))
 
 
-def passes(*pairs):
+SHUFFLED = dataclasses.replace(UPDATE, sampling=Sampling("shuffle").bind(1000, 100))
+
+
+def epochs(*pairs):
     return sum(mechanism.count for mechanism in ledger_of(*pairs).mechanisms())
 
 
-def test_passes_are_charged_when_they_begin():
-    assert passes((SHUFFLED, 1)) == passes((SHUFFLED, 10)) == 1
-    assert passes((SHUFFLED, 11)) == 2
-    # Going on in the same stream needs no new pass; a new stream does, wherever the old one stopped.
+def test_epochs_are_charged_when_they_begin():
+    assert epochs((SHUFFLED, 1)) == epochs((SHUFFLED, 10)) == 1
+    assert epochs((SHUFFLED, 11)) == 2
+    # Going on in the same stream needs no new epoch; a new stream does, wherever the old one stopped.
     later = dataclasses.replace(SHUFFLED, stream=11)
-    assert passes((SHUFFLED, 5), (UPDATE, 1), (SHUFFLED, 5)) == 1 + 1
-    assert passes((SHUFFLED, 5), (later, 5)) == 2
+    assert epochs((SHUFFLED, 5), (UPDATE, 1), (SHUFFLED, 5)) == 1 + 1
+    assert epochs((SHUFFLED, 5), (later, 5)) == 2
     assert ledger_of((SHUFFLED, 5), (UPDATE, 1), (SHUFFLED, 2), (later, 3)).position(SHUFFLED) == 7
-    # A part with other noise may begin and end within a pass.
+    # A part with other noise may begin and end within an epoch.
     louder = dataclasses.replace(SHUFFLED, noise_multiplier=2.0)
-    assert passes((SHUFFLED, 5), (louder, 10)) == 2 + 2
-    assert passes((SHUFFLED, 1), (louder, 1)) == 2
+    assert epochs((SHUFFLED, 5), (louder, 10)) == 2 + 2
+    assert epochs((SHUFFLED, 1), (louder, 1)) == 2
 
 
 def test_groups_and_samplers_mix_only_where_that_is_sound():
     ledger = ledger_of((UPDATE, 100), (SHUFFLED, 10))
     assert ledger.epsilon(1e-5, group_size=4) > ledger.epsilon(1e-5) > ledger_of((SHUFFLED, 10)).epsilon(1e-5)
-    ledger.charge(dataclasses.replace(UPDATE, sampler="fixed_size", neighbouring_relation=None), 5)
+    ledger.charge(dataclasses.replace(UPDATE, sampling=Sampling("fixed_size").bind(60000, 256)), 5)
     assert ledger.epsilon(1e-5) > 0.0
-    with pytest.raises(ValueError, match="no neighbouring relation in common"):
+    with pytest.raises(ValueError, match="no neighboring relation in common"):
         ledger.epsilon(1e-5, group_size=4)
 
 
 def test_reads_the_ledgers_of_earlier_versions():
     content = json.loads(ledger_of((UPDATE, 3)).to_json())
+    entry = content["entries"][0]
     for name in ("capacity", "stream"):
-        del content["entries"][0][name]
+        del entry[name]
+    entry["neighbouring_relation"] = entry.pop("neighboring_relation")
     assert Ledger.from_json(json.dumps(content)) == ledger_of((UPDATE, 3))
 
 
 def test_sums_that_later_noise_follows_from_make_a_ledger_adaptive():
-    total = dataclasses.replace(UPDATE, kind="norm_sum", sampling_probability=1.0, noise_multiplier=1200.0)
+    total = dataclasses.replace(
+        UPDATE,
+        kind="norm_sum",
+        sampling=dataclasses.replace(UPDATE.sampling, sampling_probability=1.0),
+        noise_multiplier=1200.0,
+    )
     ledger = ledger_of((UPDATE, 5))
     assert not ledger.adaptive and ledger.releases == 5
     ledger.charge(total, 2)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lipdp.sampling import Batches, Layout, PoissonSampler
+from lipdp.sampling import Batches, PaddedSize, PoissonSampler
 
 
 @given(
@@ -20,29 +20,29 @@ from lipdp.sampling import Batches, Layout, PoissonSampler
 )
 @settings(deadline=None)
 def test_every_draw_fits(expected, drawn, chunk, static):
-    rows = Layout(expected, chunk, static).rows(drawn)
+    rows = PaddedSize(expected, chunk, static).rows(drawn)
     assert rows >= max(drawn, 1)
     assert rows % (chunk if chunk and static else 8) == 0
 
 
 def test_static_layout_has_few_shapes_and_little_padding():
-    layout = Layout(4096, None, static=True)
+    layout = PaddedSize(4096, None, static=True)
     assert {layout.rows(k) for k in range(0, 4096 + 384)} == {4160, 4256, 4480}
     assert layout.rows(4490) == 4496
     draws = np.random.default_rng(0).binomial(60000, 256 / 60000, 2000)
-    assert np.mean([Layout(256, None, static=True).rows(k) for k in draws]) < 1.09 * 256
+    assert np.mean([PaddedSize(256, None, static=True).rows(k) for k in draws]) < 1.09 * 256
 
 
 def test_chunks_have_one_shape():
     # A loop over chunks skips the empty ones, so one shape, and one compilation, is enough.
-    layout = Layout(256, 64, static=True)
+    layout = PaddedSize(256, 64, static=True)
     assert {layout.rows(k) for k in range(0, 352)} == {384}
 
 
 def test_batches_hold_the_drawn_rows():
     x, y = np.arange(300, dtype="float32").reshape(100, 3), np.arange(100, dtype="int32")
     sampler = PoissonSampler(100, 0.3, seed=0)
-    batches = iter(Batches(sampler, x, y, Layout(30, None, False), start=5))
+    batches = iter(Batches(sampler, x, y, PaddedSize(30, None, False), start=5))
     for t in range(5, 30):
         bx, by, w = next(batches)
         drawn = sampler.draw(t)
@@ -58,7 +58,7 @@ def test_buffers_in_use_are_never_overwritten():
     x = np.random.default_rng(0).normal(size=(400, 50)).astype("float32")
     y = np.arange(400, dtype="int32")
     sampler = PoissonSampler(400, 0.2, seed=1)
-    batches = iter(Batches(sampler, x, y, Layout(80, None, True), start=0))
+    batches = iter(Batches(sampler, x, y, PaddedSize(80, None, True), start=0))
     held = [keras.tree.map_structure(keras.ops.convert_to_tensor, next(batches)) for _ in range(20)]
     for t, (bx, by, _) in enumerate(held):
         drawn = sampler.draw(t)
@@ -70,7 +70,7 @@ def test_buffers_in_use_are_never_overwritten():
 def test_buffers_are_reused_once_free(count, expected, static):
     """Batches of few sizes, or of many: the buffers stay few."""
     x, y = np.zeros((count, 5), "float32"), np.zeros(count, "int32")
-    batches = iter(Batches(PoissonSampler(count, 0.2, seed=1), x, y, Layout(expected, None, static), start=0))
+    batches = iter(Batches(PoissonSampler(count, 0.2, seed=1), x, y, PaddedSize(expected, None, static), start=0))
     seen = set()
     for _ in range(20):
         bx, _, _ = next(batches)
@@ -82,7 +82,7 @@ def test_buffers_are_reused_once_free(count, expected, static):
 def test_closed_batches_hold_no_data():
     x, y = np.zeros((100, 5), "float32"), np.zeros(100, "int32")
     alive = weakref.ref(x)
-    source = Batches(PoissonSampler(100, 0.2, seed=1), x, y, Layout(20, None, False), start=0)
+    source = Batches(PoissonSampler(100, 0.2, seed=1), x, y, PaddedSize(20, None, False), start=0)
     iterator = iter(source)
     next(iterator)
     source.close()
@@ -97,7 +97,7 @@ def test_batches_survive_the_tensorflow_pipeline():
 
     x, y = np.random.default_rng(0).normal(size=(300, 20)).astype("float32"), np.arange(300, dtype="int32")
     sampler = PoissonSampler(300, 0.3, seed=1)
-    batches = iter(Batches(sampler, x, y, Layout(90, None, False), start=0))
+    batches = iter(Batches(sampler, x, y, PaddedSize(90, None, False), start=0))
     signature = (
         tf.TensorSpec((None, 20), tf.float32),
         tf.TensorSpec((None,), tf.int32),

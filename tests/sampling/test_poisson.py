@@ -6,6 +6,8 @@ from scipy import stats
 
 from lipdp.sampling import PoissonSampler, noise_key
 
+pytestmark = pytest.mark.backend_free
+
 
 def test_each_example_is_included_with_probability_q():
     n, q, updates = 50, 0.13, 4000

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lipdp.sampling import EpochSampler, FixedSizeSampler, PoissonSampler, Sampling
+from lipdp.sampling import EpochSampler, FixedSizeSampler, PoissonSampler, Sampling, make_sampler
 
 pytestmark = pytest.mark.backend_free
 
@@ -40,7 +40,7 @@ def test_truncation_drops_uniformly_at_random():
     assert min(stats.binomtest(int(c), updates, rate).pvalue for c in drawn.sum(axis=0)) > 1e-4
 
 
-def test_shuffled_passes():
+def test_shuffled_epochs():
     n, batch = 11, 4
     sampler = EpochSampler(n, batch, (1, 2))
     orders = [np.concatenate([sampler.draw(3 * e + i) for i in range(3)]) for e in range(3000)]
@@ -48,13 +48,13 @@ def test_shuffled_passes():
     first = np.bincount([order[0] for order in orders], minlength=n)
     assert stats.chisquare(first).pvalue > 1e-4
     follows = np.mean([a[-1] == b[0] for a, b in zip(orders, orders[1:], strict=False)])
-    assert abs(follows - 1 / n) < 0.03  # a pass knows nothing of the one before
+    assert abs(follows - 1 / n) < 0.03  # an epoch knows nothing of the one before
 
 
 @pytest.mark.parametrize("name", ["poisson", "truncated_poisson", "fixed_size", "shuffle", "fixed_order"])
 def test_an_update_depends_on_key_and_number_alone(name):
     def make(seed=5, key=None):
-        return Sampling(name).sampler(50, 8, seed, key)
+        return make_sampler(Sampling(name).bind(50, 8), seed, key)
 
     forward = [make().draw(t) for t in range(20)]
     sampler = make()

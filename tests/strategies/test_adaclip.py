@@ -6,7 +6,7 @@ import pytest
 
 import lipdp
 from lipdp import sampling, strategies
-from lipdp.strategies.base import MARGIN
+from lipdp.strategies.clipping import MARGIN
 from tests.helpers.clipping import BATCH, averaged, flat, logistic_gradients, overflowing, plain, rows, silent, steps
 
 FIT = {"batch_size": 20, "delta": 1e-3, "verbose": 0}
@@ -59,7 +59,9 @@ def test_equals_the_definition(granularity, adapt_norm):
     scales = [
         np.broadcast_to(keras.ops.convert_to_numpy(s), v.shape)
         for s, v in zip(
-            strategy.scales([keras.ops.convert_to_tensor(t) for t in state]), model.trainable_variables, strict=True
+            strategy.noise_scales([keras.ops.convert_to_tensor(t) for t in state]),
+            model.trainable_variables,
+            strict=True,
         )
     ]
     np.testing.assert_allclose(flat(scales) * 0.4, b, rtol=1e-5)
@@ -140,7 +142,7 @@ def simulate(granularity, momentum, deviation, d=2000, batch=256, updates=400, z
         state = [
             keras.ops.convert_to_numpy(t)
             for t in strategy.advance(
-                tensors, [released.astype("float32")], [(width * z / batch).astype("float32")], None, batch
+                None, tensors, [released.astype("float32")], [(width * z / batch).astype("float32")], None, batch
             )
         ]
     return state
@@ -184,7 +186,7 @@ def test_a_run_in_chunks_repeats_one_without():
     found = []
     for chunk in (None, 7):
         model = plain()
-        arguments = {"epochs": 2, "noise_multiplier": 1.0, "seed": 3, "physical_batch_size": chunk}
+        arguments = {"epochs": 2, "noise_multiplier": 1.0, "seed": 3, "microbatch_size": chunk}
         model.fit(x, y, strategy=strategies.AdaCliP(0.5, variance_momentum=0.5), **arguments, **FIT)
         assert int(model.optimizer.iterations.numpy()) == model.run.ledger.updates == 10
         found.append(flat([*model.get_weights(), *(v.numpy() for v in model.optimizer.strategy_state)]))
@@ -236,7 +238,7 @@ def test_noise_never_exceeds_that_of_dpsgd():
     strategy = strategies.AdaCliP(0.4, floor=0.01)
     for seed in range(10):
         state = [keras.ops.convert_to_tensor(t) for t in some_state(strategy, model, seed)]
-        energy = sum(np.sum(keras.ops.convert_to_numpy(s) ** 2) for s in strategy.scales(state))
+        energy = sum(np.sum(keras.ops.convert_to_numpy(s) ** 2) for s in strategy.noise_scales(state))
         assert energy <= model.count_params() * (1 + 1e-5)
 
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import lipdp
-from lipdp import layers, losses, strategies
+from lipdp import backend, layers, losses, strategies
 from tests.helpers.clipping import resumes
 
 FIT = {"batch_size": 20, "delta": 1e-3, "verbose": 0}
@@ -25,19 +25,14 @@ def data(number=100, features=4, outputs=3):
 
 
 def sums(model, strategy, x, y, weight, factor=1.0):
-    """What one chunk contributes, without noise."""
-    strategy.calibrate(model, model.loss, len(x))
+    """What one microbatch contributes, without noise, times the size of the batch."""
+    calibration = strategy.calibrate(model, model.loss, len(x))
     tensors = [keras.ops.convert_to_tensor(v) for v in (x, y, weight)]
     state = [keras.ops.convert_to_tensor(np.float32(factor))]
-    values = {}
-    if keras.backend.backend() == "jax":
-        values = {
-            "trainable": [v.value for v in model.trainable_variables],
-            "non_trainable": [v.value for v in model.non_trainable_variables],
-        }
-    model.run.settings = lipdp.run.Settings(len(x), None, True)
-    (gradients, query, _), _, _ = strategy.chunk(model, state, 0, np.array([1, 2], "uint32"), tensors, **values)
-    return [keras.ops.convert_to_numpy(g) for g in gradients], float(query[0])
+    (gradients, counts, _), _, _ = strategy.microbatch(
+        calibration, backend.Forward(model), state, 0, np.array([1, 2], "uint32"), tensors, len(x)
+    )
+    return [len(x) * keras.ops.convert_to_numpy(g) for g in gradients], float(counts[0])
 
 
 @pytest.mark.parametrize("factor", [1.0, 0.05, 1e-4])
@@ -98,7 +93,7 @@ def test_chunks_give_the_same_run():
         keras.utils.set_random_seed(0)
         model.set_weights([np.full_like(w, 0.1) for w in model.get_weights()])
         strategy = strategies.Clipless(quantile=0.3)
-        model.fit(x, y, noise_multiplier=1.0, strategy=strategy, seed=1, physical_batch_size=chunk, **FIT)
+        model.fit(x, y, noise_multiplier=1.0, strategy=strategy, seed=1, microbatch_size=chunk, **FIT)
         found.append(np.concatenate([w.ravel() for w in model.get_weights()]))
         assert np.isfinite(found[-1]).all()
     np.testing.assert_allclose(*found, atol=1e-5)

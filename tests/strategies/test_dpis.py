@@ -11,7 +11,7 @@ from keras import ops
 from scipy import stats
 
 import lipdp
-from lipdp import data, privacy, sampling, strategies
+from lipdp import backend, data, privacy, sampling, strategies
 from lipdp.models import plain
 from lipdp.privacy import ledger
 from lipdp.strategies import DPIS
@@ -58,8 +58,7 @@ def stop_at(model, update):
 
 
 def eager_part(strategy, model, data):
-    variables = ([v.value for v in model.trainable_variables], [v.value for v in model.non_trainable_variables])
-    (sums, norms, _), _, _ = strategy.part(model, tuple(map(ops.convert_to_tensor, data)), *variables)
+    (sums, norms, _), _, _ = strategy.proposed(backend.Forward(model), tuple(map(ops.convert_to_tensor, data)))
     return [ops.convert_to_numpy(s) for s in sums], ops.convert_to_numpy(norms)
 
 
@@ -155,7 +154,7 @@ def test_the_noise_added_is_the_noise_charged():
     for before, after, release in zip(steps, steps[1:], seen, strict=False):
         expected = release.noise_multiplier * release.sensitivity
         assert np.std(after - before) == pytest.approx(expected, rel=0.02)
-        q = release.sampling_probability
+        q = release.sampling.sampling_probability
         # Accounted with the least probability of inclusion at which the contribution is this long.
         assert q * 400 * release.sensitivity == pytest.approx(1.0, rel=1e-9)
 
@@ -174,9 +173,7 @@ def test_chunks_compute_the_same_updates():
     (x, y), results = blobs(), []
     for rows in (None, 7):
         model = network()
-        model.fit(
-            x, y, epochs=2, steps_per_epoch=5, epsilon=4.0, strategy=DPIS(), seed=3, physical_batch_size=rows, **FIT
-        )
+        model.fit(x, y, epochs=2, steps_per_epoch=5, epsilon=4.0, strategy=DPIS(), seed=3, microbatch_size=rows, **FIT)
         results.append((weights(model), model.run.ledger))
     for a, b in zip(results[0][0], results[1][0], strict=True):
         np.testing.assert_allclose(a, b, atol=2e-4)
@@ -197,7 +194,13 @@ def test_a_seed_repeats_a_run_and_no_seed_does_not():
 
 @pytest.mark.backend_free
 @pytest.mark.parametrize(
-    "update, arguments", [(3, {}), (10, {"clip_scale": 2.0}), (14, {"clip_scale": 2.0, "count_noise": 8.0}), (20, {})]
+    "update, arguments",
+    [
+        (3, {}),
+        pytest.param(10, {"clip_scale": 2.0}, marks=pytest.mark.slow),
+        (14, {"clip_scale": 2.0, "count_noise": 8.0}),
+        (20, {}),
+    ],
 )
 def test_a_run_goes_on_within_an_epoch(tmp_path, update, arguments):
     fit = {**FIT, "epochs": 3, "steps_per_epoch": 10, "epsilon": 2.0, "strategy": DPIS(**arguments)}
@@ -255,7 +258,7 @@ def test_more_budget_keeps_the_order():
     model.fit(*blobs(), epochs=1, epsilon=1.0, strategy=DPIS(), **FIT)
     accountant, first = model.run.plan.accountant, model.run.ledger.entries
     model.fit(*blobs(), epochs=2, epsilon=3.0, strategy=DPIS(), **FIT)
-    assert model.run.plan.accountant.split(":")[:2] == accountant.split(":")[:2]
+    assert model.run.plan.accountant.order == accountant.order
     assert model.run.ledger.entries[: len(first)] == first
     assert 0.99 * 3.0 <= model.privacy.spent() <= 3.0 == model.privacy.epsilon()
     assert kinds(model) == {"gradient": 30, "norm_sum": 3}
@@ -294,7 +297,7 @@ def test_no_released_sum_exceeds_the_budget(monkeypatch, noise):
     strategy = DPIS(clip_scale=1.0, count_noise=8.0)
     model.fit(*blobs(), epochs=2, steps_per_epoch=4, epsilon=1.0, strategy=strategy, **FIT)
     assert 0.99 <= model.privacy.spent() <= 1.0 == model.privacy.epsilon()
-    assert all(0 < r.sampling_probability <= 1 for r in model.run.ledger.entries)
+    assert all(0 < r.sampling.sampling_probability <= 1 for r in model.run.ledger.entries)
 
 
 @pytest.mark.backend_free
@@ -434,7 +437,7 @@ def test_the_file_of_an_unseeded_run_holds_no_key(tmp_path):
         for name in (f"{seed}.keras", "after.keras"):
             loaded = keras.saving.load_model(tmp_path / name)
             assert loaded.optimizer.noise_key.numpy().any() == (seed is not None)
-            assert not {"seed", "key"} & set(loaded.run.adaptive["state"]) and loaded.run.pass_key is None
+            assert not {"seed", "key"} & set(loaded.run.importance["state"]) and loaded.run.epoch_key is None
 
 
 @pytest.mark.backend_free
@@ -462,12 +465,12 @@ def test_the_statement_in_every_format():
 def numbers(*plans):
     """What a ledger of plans says about N; a plan is strategy, N, and whether N is a noisy count."""
     book = ledger.Ledger()
-    base = dict(
-        sampling_probability=0.05, noise_multiplier=2.0, batch_size=50, sensitivity=0.1, noise_allocation="global"
-    )
+    base = dict(noise_multiplier=2.0, sensitivity=0.1, noise_allocation="global")
     for strategy, size, private in plans:
         for kind in (("count",) if private else ()) + (("norm_sum",) if strategy == "dpis" else ()) + ("gradient",):
-            book.charge(ledger.Release(kind=kind, num_examples=size, strategy=strategy, **base))
+            book.charge(
+                ledger.Release(sampling=sampling.Sampling().bind(size, 50), kind=kind, strategy=strategy, **base)
+            )
     adaptive = any(strategy == "dpis" for strategy, *_ in plans)
     found = privacy.Privacy(book, DELTA, "rdp_order:8.0:400.0:1e-05" if adaptive else "pld")
     words = " ".join(found.statement().split())

@@ -9,7 +9,7 @@ import pytest
 import lipdp
 from lipdp import certify, losses, strategies
 from lipdp.strategies import augmentation
-from lipdp.strategies.base import MARGIN, layer_groups
+from lipdp.strategies.clipping import MARGIN, layer_groups
 from tests.helpers.clipping import (
     BATCH,
     FIT,
@@ -32,7 +32,7 @@ STRATEGIES = {
     "norms per layer": strategies.DPSGD((0.3, 0.05), "per_layer"),
     "automatic": strategies.DPSGD(0.3, "automatic"),
     "quantile": strategies.DPSGD(0.3, quantile=0.5),
-    "views": strategies.DPSGD(0.3, views=3),
+    "copies": strategies.DPSGD(0.3, augmentation_multiplicity=3),
 }
 
 
@@ -51,13 +51,13 @@ def test_one_example_moves_the_gradient_by_at_most_the_clip_norm(name):
         with_it = averaged(model, strategy, (x, y, ONES))[0]
         without = averaged(model, strategy, (x, y, weight))[0]
         moved = [np.linalg.norm((a - b).ravel()) for a, b in zip(with_it, without, strict=True)]
-        assert np.linalg.norm(moved) <= strategy.clip_norm / BATCH
+        assert np.linalg.norm(moved) <= strategy.total_clip_norm / BATCH
         largest = max(largest, np.linalg.norm(moved))
-        if strategy.clip_norms:
-            for group, norm in zip(layer_groups(model), strategy.clip_norms, strict=True):
+        if isinstance(strategy.clip_norm, tuple):
+            for group, norm in zip(layer_groups(model), strategy.clip_norm, strict=True):
                 assert np.linalg.norm([moved[i] for i in group]) <= norm / BATCH
     # The bound is met, so the search above was not idle.
-    assert largest >= 0.9 * strategy.clip_norm / BATCH
+    assert largest >= 0.9 * strategy.total_clip_norm / BATCH
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
@@ -85,7 +85,7 @@ def test_layers_that_draw_per_row_are_refused():
         assert model.run.ledger.updates == 0
 
 
-def test_views_come_from_the_secret_of_the_noise():
+def test_copies_come_from_the_secret_of_the_noise():
     """Known views would be tied to known rows, and one example more moves the rows behind it."""
     image, secret = (
         np.random.default_rng(0).random((4, 8, 8, 1)).astype("float32"),
@@ -104,9 +104,9 @@ def test_augmentation_in_fit_repeats_with_a_seed():
         model = lipdp.DP_Model.from_keras(model)
         model.compile("sgd", loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
         x = np.random.default_rng(0).random((100, 6, 6, 1)).astype("float32")
-        strategy = strategies.DPSGD(0.5, views=2, augmentation=strategies.RandomShift(2, flip=True))
+        strategy = strategies.DPSGD(0.5, augmentation_multiplicity=2, augmentation=strategies.RandomShift(2, flip=True))
         y = (np.arange(100) % 3).astype("int32")
-        model.fit(x, y, noise_multiplier=1.0, strategy=strategy, seed=5, physical_batch_size=8, **FIT)
+        model.fit(x, y, noise_multiplier=1.0, strategy=strategy, seed=5, microbatch_size=8, **FIT)
         found.append(np.concatenate([w.ravel() for w in model.get_weights()]))
     np.testing.assert_array_equal(*found)
 
@@ -194,11 +194,11 @@ def test_per_layer_clipping_equals_that_of_explicit_gradients(make, norms):
         np.testing.assert_allclose(g.ravel(), expected[variable.path], rtol=1e-4, atol=1e-7, err_msg=variable.path)
 
 
-def test_views_are_averaged_before_they_are_clipped():
+def test_copies_are_averaged_before_they_are_clipped():
     """Copies that do not differ change nothing, whatever their number."""
     model = plain()
     x, y = rows(BATCH)
-    once, many = (averaged(model, strategies.DPSGD(0.5, views=k), (x, y, ONES))[0] for k in (1, 4))
+    once, many = (averaged(model, strategies.DPSGD(0.5, augmentation_multiplicity=k), (x, y, ONES))[0] for k in (1, 4))
     np.testing.assert_allclose(flat(once), flat(many), rtol=1e-4, atol=1e-7)
 
 
@@ -218,9 +218,9 @@ def test_chunks_give_the_same_gradient():
     model = plain()
     x, y = rows(BATCH)
     for strategy in (STRATEGIES["quantile"], STRATEGIES["norms per layer"]):
-        if strategy.clip_norms:
+        if isinstance(strategy.clip_norm, tuple):
             strategy = strategies.DPSGD((0.3,), "per_layer")
-        whole, parts = (averaged(model, strategy, (x, y, ONES), chunks=c) for c in (1, 4))
+        whole, parts = (averaged(model, strategy, (x, y, ONES), microbatches=c) for c in (1, 4))
         np.testing.assert_allclose(flat(whole[0]), flat(parts[0]), rtol=1e-5, atol=1e-8)
         assert whole[1] == parts[1]
 
@@ -231,7 +231,7 @@ def test_a_run_is_charged_and_repeats_in_chunks():
     for chunk in (None, 5):
         model = plain(hidden=4)
         model.layers[2].rate = 0.0
-        model.fit(x, y, epochs=1, noise_multiplier=1.5, strategy="dpsgd", seed=1, physical_batch_size=chunk, **FIT)
+        model.fit(x, y, epochs=1, noise_multiplier=1.5, strategy="dpsgd", seed=1, microbatch_size=chunk, **FIT)
         assert int(model.optimizer.iterations.numpy()) == model.run.ledger.updates == 5
         (release,) = model.run.ledger.entries
         assert (release.strategy, release.noise_multiplier, release.sensitivity) == ("dpsgd", 1.5, 1.0 / 20)
@@ -271,7 +271,7 @@ def test_a_run_with_a_quantile_resumes_where_it_was(tmp_path):
 def test_golden_multiplier_beside_a_quantile():
     strategy = strategies.DPSGD(1.0, quantile=0.5, quantile_noise=12.8)
     calibration = strategy.calibrate(plain(), None, 256)
-    assert calibration.deviations(1.1)[0] * 256 == pytest.approx(1.101017, abs=1e-6)
+    assert calibration.noise_stddevs(1.1)[0] * 256 == pytest.approx(1.101017, abs=1e-6)
 
 
 def test_a_quantile_that_costs_more_than_the_update_is_refused():
@@ -292,7 +292,9 @@ def test_the_threshold_converges_to_the_quantile(quantile):
     for update in range(150):
         norms = np.exp(rng.normal(size=1000))
         query = np.sum((norms <= 10.0 * float(state[0])) - 0.5) + 50.0 * rng.normal()
-        state = [keras.ops.convert_to_numpy(s) for s in strategy.advance(state, None, None, np.float32(query), 1000)]
+        state = [
+            keras.ops.convert_to_numpy(s) for s in strategy.advance(None, state, None, None, np.float32(query), 1000)
+        ]
         seen += [10.0 * float(state[0])] if update > 75 else []
     assert np.mean(rng.lognormal(size=100000) <= np.median(seen)) == pytest.approx(quantile, abs=0.05)
 
@@ -368,7 +370,7 @@ ARGUMENTS = {
     "quantile": ({"quantile": 1.0}, "quantile"),
     "quantile per layer": ({"quantile": 0.5, "clipping": "per_layer"}, "flat"),
     "noise without quantile": ({"quantile_noise": 3.0}, "quantile"),
-    "views": ({"views": 0}, "views"),
+    "copies": ({"augmentation_multiplicity": 0}, "augmentation_multiplicity"),
     "augmentation": ({"augmentation": lambda x, key: x}, "augmentation"),
     "augmentation layer": ({"augmentation": keras.layers.RandomFlip()}, "augmentation"),
     "stability": ({"stability": -1.0}, "stability"),
@@ -433,4 +435,10 @@ def test_an_augmentation_that_mixes():
     model.compile("sgd", loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     x, y = np.zeros((100, 4, 4, 1)), np.zeros(100, "int32")
     with pytest.raises(ValueError, match="mixes examples"):
-        model.fit(x, y, noise_multiplier=1.0, strategy=strategies.DPSGD(views=2, augmentation=Mix(1)), **FIT)
+        model.fit(
+            x,
+            y,
+            noise_multiplier=1.0,
+            strategy=strategies.DPSGD(augmentation_multiplicity=2, augmentation=Mix(1)),
+            **FIT,
+        )

@@ -116,7 +116,7 @@ def test_chunks_compute_the_same_update():
     x, y = blobs()
     models = [mlp() for _ in range(3)]
     histories = [
-        model.fit(x, y, epochs=2, noise_multiplier=1.0, seed=3, physical_batch_size=size, **FIT).history
+        model.fit(x, y, epochs=2, noise_multiplier=1.0, seed=3, microbatch_size=size, **FIT).history
         for model, size in zip(models, (None, 8, 16), strict=True)
     ]
     for other, history in zip(models[1:], histories[1:], strict=True):
@@ -135,7 +135,7 @@ def test_noise_is_added_once_per_update(chunk):
     steps = []
     x, y = np.zeros((400, 300), "float32"), np.zeros(400, "int32")
     for _ in range(2):
-        model.fit(x, y, steps_per_epoch=1, noise_multiplier=1.3, physical_batch_size=chunk, **FIT)
+        model.fit(x, y, steps_per_epoch=1, noise_multiplier=1.3, microbatch_size=chunk, **FIT)
         steps.append((weights(model)[0] - start).ravel())
         start = weights(model)[0]
     expected = 1.3 * 2.0 * 0.5 / 40
@@ -227,7 +227,7 @@ def test_empty_draws_are_noise_only_updates():
 def test_validation_split_is_not_counted():
     model = mlp()
     history = model.fit(*blobs(), epochs=1, epsilon=1.0, validation_split=0.25, **FIT).history
-    assert model.run.plan.num_examples == 300
+    assert model.run.plan.sampling.num_examples == 300
     assert "val_accuracy" in history
 
 

@@ -44,7 +44,7 @@ def test_budget_draws_and_statement(name, relation, draws):
     assert model.run.ledger.updates == 2 * PER_PASS
     assert 0.99 * 3.0 <= model.privacy.epsilon() <= 3.0
     facts = model.privacy.to_dict()
-    assert facts["sampler"] == [name] and facts["neighbouring_relation"] == relation
+    assert facts["sampler"] == [name] and facts["neighboring_relation"] == relation
     used = dict(draws[: 2 * PER_PASS])
     assert sorted(used) == list(range(2 * PER_PASS))
     if name == "truncated_poisson":
@@ -121,7 +121,7 @@ def test_poisson_and_shuffle_in_one_ledger():
     model.fit(*blobs(), epochs=1, epsilon=2.0, **FIT)
     model.fit(*blobs(), epochs=1, epsilon=4.0, sampling="shuffle", **FIT)
     assert 0.99 * 4.0 <= model.privacy.epsilon() <= 4.0
-    assert model.privacy.to_dict()["neighbouring_relation"] == "zero_out_one"
+    assert model.privacy.to_dict()["neighboring_relation"] == "zero_out_one"
     assert "fixed in advance, not chosen in view of earlier results" in " ".join(model.privacy.statement().split())
 
 
@@ -216,8 +216,8 @@ def test_refusals_change_nothing(arguments, message):
 
 def test_schemes():
     assert sampling.get("shuffle") == Sampling("shuffle")
-    assert Sampling("truncated_poisson").largest(256) == 352
-    with pytest.raises(ValueError, match="Only truncated Poisson.*capacity=3"):
+    assert Sampling("truncated_poisson").bind(60000, 256).largest_batch == 352
+    with pytest.raises(ValueError, match="only truncated Poisson.*capacity=3"):
         Sampling("shuffle", capacity=3)
     with pytest.raises(ValueError, match="`capacity` must be a positive integer"):
         Sampling("truncated_poisson", capacity=0)

@@ -13,7 +13,7 @@ NAN = X.copy()
 NAN[3, 2] = np.nan
 
 CALLS = {
-    "no budget": ({}, ValueError, "how private"),
+    "no budget": ({}, ValueError, "No privacy budget"),
     "epsilon zero": ({"epsilon": 0.0}, ValueError, "epsilon"),
     "epsilon negative": ({"epsilon": -1.0}, ValueError, "epsilon"),
     "epsilon NaN": ({"epsilon": float("nan")}, ValueError, "epsilon"),
@@ -33,7 +33,7 @@ CALLS = {
     "strategy": ({"epsilon": 1.0, "strategy": "clip"}, ValueError, "strategy"),
     "accountant": ({"epsilon": 1.0, "accountant": "pdl"}, ValueError, "accountant"),
     "seed": ({"epsilon": 1.0, "seed": -1}, ValueError, "seed"),
-    "physical batch": ({"epsilon": 1.0, "physical_batch_size": 0}, ValueError, "physical_batch_size"),
+    "physical batch": ({"epsilon": 1.0, "microbatch_size": 0}, ValueError, "microbatch_size"),
     "split": ({"epsilon": 1.0, "validation_split": 1.5}, ValueError, "validation_split"),
     "NaN": ({"x": NAN, "epsilon": 1.0}, ValueError, "NaN or infinity in 1 of 400"),
     "infinity": ({"x": NAN * np.inf, "epsilon": 1.0}, ValueError, "NaN or infinity"),

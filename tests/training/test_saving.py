@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import pytest
 
+from lipdp import strategies
 from tests.helpers.models import DELTA, blobs, mlp, same, state, weights
 
 FIT = {"batch_size": 40, "delta": DELTA, "verbose": 0}
@@ -18,10 +19,17 @@ def trained(epsilon=2.0, **arguments):
     return model
 
 
-def test_keras_file_keeps_everything_bit_for_bit(tmp_path):
-    model = trained(seed=1)
-    model.save(tmp_path / "m.keras")
-    loaded = keras.saving.load_model(tmp_path / "m.keras")
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """A trained model and its file, for tests that change neither."""
+    model, path = trained(seed=1), tmp_path_factory.mktemp("saved") / "m.keras"
+    model.save(path)
+    return model, path
+
+
+def test_keras_file_keeps_everything_bit_for_bit(saved):
+    model, path = saved
+    loaded = keras.saving.load_model(path)
     assert type(loaded) is type(model)
     assert loaded.run.ledger == model.run.ledger
     assert loaded.run.plan == model.run.plan
@@ -35,10 +43,37 @@ def test_keras_file_keeps_everything_bit_for_bit(tmp_path):
     assert model.loss.get_config() == loaded.loss.get_config()
 
 
-def test_a_loaded_model_goes_on_from_what_is_spent(tmp_path):
-    model = trained()
+def test_the_state_of_a_strategy_goes_on_from_a_file(tmp_path):
+    # The augmentation of the file is another object, and says the same.
+    strategy = strategies.DPSGD(clip_norm=1.0, quantile=0.9, quantile_noise=30.0, augmentation=Same())
+    model = trained(strategy=strategy)
+    threshold = model.optimizer.strategy_state[0].numpy()
+    assert threshold != 1.0
     model.save(tmp_path / "m.keras")
     loaded = keras.saving.load_model(tmp_path / "m.keras")
+    seen = []
+    note = keras.callbacks.LambdaCallback(
+        on_train_begin=lambda logs: seen.append(loaded.optimizer.strategy_state[0].numpy())
+    )
+    loaded.fit(*blobs(), epochs=1, epsilon=3.0, strategy=strategy, callbacks=[note], **FIT)
+    assert seen == [threshold]
+
+
+@keras.saving.register_keras_serializable(package="tests")
+class Same:
+    def __call__(self, x, key):
+        return x
+
+    def get_config(self):
+        return {}
+
+    @classmethod
+    def from_config(cls, config):
+        return cls()
+
+
+def test_a_loaded_model_goes_on_from_what_is_spent(saved):
+    loaded = keras.saving.load_model(saved[1])
     with pytest.raises(ValueError, match="budget is spent"):
         loaded.fit(*blobs(), epochs=2, epsilon=2.0, **FIT)
     loaded.fit(*blobs(), epochs=2, epsilon=3.0, **FIT)
@@ -73,8 +108,8 @@ def test_a_compiled_model_is_saved_before_its_first_fit(tmp_path):
         np.testing.assert_array_equal(p, q)
 
 
-def test_weight_files_carry_the_ledger(tmp_path):
-    model = trained()
+def test_weight_files_carry_the_ledger(saved, tmp_path):
+    model, _ = saved
     model.save_weights(tmp_path / "m.weights.h5")
     fresh = mlp()
     fresh.load_weights(tmp_path / "m.weights.h5")
@@ -90,8 +125,8 @@ def test_loading_an_earlier_checkpoint_forgets_nothing(tmp_path):
     assert model.privacy.epsilon() == spent
 
 
-def test_the_file_of_another_model_does_not_replace_a_ledger(tmp_path):
-    model, other = trained(), trained()
+def test_the_file_of_another_model_does_not_replace_a_ledger(saved, tmp_path):
+    model, other = keras.saving.load_model(saved[1]), trained()
     other.save_weights(tmp_path / "m.weights.h5")
     before = state(model)
     with pytest.raises(ValueError, match="released"):
@@ -168,8 +203,8 @@ def test_files_of_earlier_versions_name_their_history_once():
 
 
 @pytest.mark.parametrize("field", ["noise_std", "logged", "history", "plan_start", "pass_key", "plan"])
-def test_a_state_with_one_corrupt_field_changes_nothing(field):
-    model = trained()
+def test_a_state_with_one_corrupt_field_changes_nothing(saved, field):
+    model, _ = saved
     content = json.loads(model.run.to_array().tobytes()) | {field: 7.5}
     fresh = mlp()
     before = fresh.run.to_array()
@@ -190,10 +225,8 @@ def test_a_foreign_weight_file_is_refused(tmp_path):
     assert all(np.array_equal(a, b) for a, b in zip(before, weights(model), strict=True))
 
 
-def test_a_corrupt_file_is_refused(tmp_path):
-    model = trained()
-    model.save(tmp_path / "m.keras")
-    content = (tmp_path / "m.keras").read_bytes()
+def test_a_corrupt_file_is_refused(saved, tmp_path):
+    content = saved[1].read_bytes()
     (tmp_path / "cut.keras").write_bytes(content[: len(content) // 2])
     with pytest.raises(Exception, match=".+"):
         keras.saving.load_model(tmp_path / "cut.keras")
@@ -207,11 +240,10 @@ def test_a_corrupt_ledger_is_refused():
     assert model.run.ledger.updates == 0
 
 
-def test_saved_key_is_not_the_one_that_made_the_noise():
-    model = trained(seed=4)
+def test_saved_key_is_not_the_one_that_made_the_noise(saved):
     from lipdp.sampling import noise_key
 
-    assert not np.array_equal(model.optimizer.noise_key.numpy(), noise_key(4, 0))
+    assert not np.array_equal(saved[0].optimizer.noise_key.numpy(), noise_key(1, 0))
 
 
 def test_a_file_gives_no_key_of_later_noise(tmp_path):

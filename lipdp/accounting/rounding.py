@@ -1,0 +1,24 @@
+"""Rounding that never flatters: a noise multiplier or a printed epsilon is not too small."""
+
+import math
+
+
+def round_up(value: float, digits: int = 4) -> float:
+    """Returns `value` with so many significant digits, never below it.
+
+    Args:
+        value: at least 0; infinity stays.
+        digits: how many significant digits.
+
+    Returns:
+        A float.
+
+    Example:
+        >>> round_up(0.92021), round_up(2.0), round_up(0.0)
+        (0.9203, 2.0, 0.0)
+    """
+    rounded = float(f"{value:.{digits - 1}e}")
+    if rounded >= value:
+        return rounded
+    unit = 10.0 ** (math.floor(math.log10(value)) + 1 - digits)
+    return float(f"{value + 0.5 * unit:.{digits - 1}e}")

@@ -1,0 +1,86 @@
+"""The content of a report, whatever its format: headline numbers, notes, settings, bounds of the layers."""
+
+from lipdp.report import numbers
+from lipdp.report.folder import RunFolder
+
+HELD_OUT_NOTE = (
+    "Accuracies are measured on {examples} held-out examples. These are not among the N training examples and "
+    "epsilon does not cover them: if they are private too, do not publish these numbers."
+)
+NO_HELD_OUT_NOTE = "No examples were held out, so no accuracy was measured: see lipdp train --validation-split."
+SAMPLES_NOTE = (
+    "Samples follow from the released weights: any number of them costs no further privacy. A loss on held-out "
+    "examples is not covered by epsilon."
+)
+NOT_PRIVATE_NOTE = (
+    "Columns and curves marked (not private) were computed on the private training data without noise. They are "
+    "outside the guarantee: do not publish them."
+)
+SEED_NOTE = (
+    "A fixed seed was used, and this report names it. The guarantee holds only against people who do not know it."
+)
+
+
+def tiles(run: RunFolder) -> list[tuple[str, str, str]]:
+    """Returns the headline numbers as `(value, name, remark)`."""
+    privacy, held_out = run.privacy, run.results["held_out"]
+    budget = run.run["settings"].get("epsilon")
+    rows = [
+        (numbers.epsilon(privacy["epsilon"]), "epsilon", f"of a budget of {budget:g}" if budget else "spent"),
+        (f"{privacy['delta']:g}", "delta", _relation(privacy)),
+    ]
+    if not run.samples:
+        rows.append((numbers.percent(held_out["accuracy"] if held_out else None), "accuracy", "held-out examples"))
+    for mark in held_out["certified"] if held_out else ():
+        rows.append((numbers.percent(mark["accuracy"]), "certified", f"within L2 radius {mark['radius']:g}"))
+    return rows
+
+
+def _relation(privacy: dict) -> str:
+    relation = privacy.get("neighboring_relation") or privacy.get("neighbouring_relation", "add_or_remove_one")
+    change = relation.removesuffix("_one").replace("_", " ")
+    most = privacy.get("examples_per_person", 1)
+    return f"{change} one example" if most == 1 else f"{change} one person, at most {most} examples"
+
+
+def notes(run: RunFolder) -> list[str]:
+    """Returns what the reader must know about the numbers."""
+    held_out = run.results["held_out"]
+    lines = [HELD_OUT_NOTE.format(examples=held_out["examples"]) if held_out else NO_HELD_OUT_NOTE]
+    if run.samples:
+        lines = [SAMPLES_NOTE]
+    if run.privacy.get("training_metrics_outside_the_guarantee"):
+        lines.append(NOT_PRIVATE_NOTE)
+    if run.privacy.get("seed_fixed_by_user"):
+        lines.append(SEED_NOTE)
+    return lines
+
+
+def settings(run: RunFolder) -> list[tuple[str, str]]:
+    """Returns the settings of the run as text."""
+    return [(str(k).replace("_", " "), _words(v)) for k, v in run.run["settings"].items() if v is not None]
+
+
+def bounds_table(run: RunFolder) -> tuple[tuple[str, ...], list]:
+    """Returns the heads and the rows of the table of bounds."""
+    heads = ("layer", "type", "input bound", "Lipschitz", "gradient bound", "noise")
+    rows = [
+        (
+            row["layer"],
+            row["type"],
+            numbers.short(row["input_bound"]),
+            numbers.short(row["lipschitz"]),
+            "" if row["gradient_bound"] is None else numbers.short(row["gradient_bound"]),
+            "" if row["noise_std"] is None else numbers.short(row["noise_std"]),
+        )
+        for row in run.results["bounds"]
+    ]
+    return heads, rows
+
+
+def _words(value) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(_words, value))
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

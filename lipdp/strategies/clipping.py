@@ -1,0 +1,162 @@
+"""Strategies that clip the gradient of each example: what they share, and what they refuse."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import keras
+from keras import ops
+
+from lipdp import _keras, checks, gradients, losses
+from lipdp._deprecated import renamed_keys, renamed_property
+from lipdp.strategies import augmentation as augmentations
+from lipdp.strategies.base import Calibration, Strategy
+
+# Clipping leaves room for the rounding of norms and coefficients: contributions stay below the clip norm.
+MARGIN = 1.0 - 1e-4
+
+
+class PerExample(Strategy):
+    """Base of the strategies that clip. A subclass implements `contributions`.
+
+    Its fields are those of `DPSGD` of the same name: `clip_norm`, `augmentation_multiplicity`, `augmentation`.
+
+    **Guarantee.** One example's rows see nothing of other examples: layers, losses and augmentations that mix
+    examples are refused. The K copies are averaged before the gradient is clipped, so they cost compute and no
+    privacy (De et al. 2022). Padding rows count for nothing. Contributions are summed over all microbatches and
+    divided by the constant B.
+    """
+
+    per_example = True
+    if TYPE_CHECKING:
+        clip_norm: Any
+        augmentation: Any
+        augmentation_multiplicity: int
+    noise = renamed_property("noise", "noise_allocation")
+    views = renamed_property("views", "augmentation_multiplicity")
+
+    @property
+    def total_clip_norm(self) -> float:
+        """Returns the L2 norm of one example's contribution, all layers together."""
+        return self.clip_norm
+
+    def calibrate(self, model: keras.Model, loss: Any, batch_size: int) -> Calibration:
+        check_clipping(model, loss)
+        if self.augmentation is not None:
+            augmentations.check(self.augmentation, model.input_shape)
+        std = self.total_clip_norm / batch_size
+        return Calibration((std,) * len(model.trainable_variables), std)
+
+    def contributions(self, calibration: Calibration, record: Any, weight: Any, state: list) -> tuple[list, list]:
+        """Returns the sums of the clipped gradients, one per trainable variable, and the counts to release beside them.
+
+        Args:
+            calibration: What `calibrate` returned for this model.
+            record: `gradients.Record` of a microbatch.
+            weight: `(rows,)`, 1 for drawn rows and 0 for padding.
+            state: Tensors, as in `initial_state`.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must implement `contributions`.")
+
+    def microbatch(
+        self, calibration: Any, forward: Any, state: Any, index: Any, secret: Any, data: Any, batch_size: Any
+    ) -> Any:
+        x, y, weight = data
+        shares, copies = weight, self.augmentation_multiplicity
+        if copies > 1 or self.augmentation is not None:
+            x, y, shares = augmentations.repeat((x, y, weight / copies), copies)
+            if self.augmentation is not None:
+                x = self.augmentation(x, augmentations.key(secret, index))
+        record = gradients.capture(forward, x, y, weight, loss_values=example_losses(forward.model), copies=copies)
+        sums, counts = self.contributions(calibration, record, weight, state)
+        values = ops.where(shares > 0, ops.stop_gradient(record.values) * shares, 0.0)
+        return (sums, counts, ops.sum(values) / batch_size), (x, y, record.y_pred, shares), record.non_trainable
+
+    def get_config(self) -> dict:
+        return {**super().get_config(), "augmentation": augmentations.serialize(self.augmentation)}
+
+    @classmethod
+    def from_config(cls, config: dict) -> Strategy:
+        return cls(**renamed_keys(config, views="augmentation_multiplicity"))
+
+    def _check_copies(self) -> None:
+        self._assign(
+            augmentation_multiplicity=checks.integer(
+                "augmentation_multiplicity", self.augmentation_multiplicity, minimum=1
+            ),
+            augmentation=augmentations.get(self.augmentation),
+        )
+
+
+def example_losses(model: keras.Model) -> Any:
+    """Returns the function of targets and outputs that gives the loss of each row."""
+    return lambda y_true, y_pred: losses.example_values(model.loss, y_true, y_pred)
+
+
+def check_clipping(model: keras.Model, loss: Any) -> None:
+    """Refuses models and losses whose per-example gradients cannot be clipped soundly."""
+    gradients.supported(model)
+    refuse_random(model)
+    refuse_probabilities(model, loss)
+
+
+def total_norm(squared: list) -> Any:
+    """Returns the norms `(batch,)` of whole gradients from squared norms per variable."""
+    return ops.sqrt(ops.maximum(sum(squared[1:], squared[0]), 0.0))
+
+
+def clip_factors(norms: Sequence[float], clip_norm: Any, weight: Any) -> Any:
+    """Returns `weight * min(1, clip_norm / norm)`, with a margin; 0 for padding and where a gradient is not finite."""
+    return masked(MARGIN * clip_norm / ops.maximum(norms, MARGIN * clip_norm), norms, weight)
+
+
+def masked(factors: Any, norms: Sequence[float], weight: Any) -> Any:
+    """Returns `weight * factors`, and 0 where a row is padding or its norm is not finite."""
+    return ops.where(ops.logical_and(weight > 0, ops.isfinite(norms)), factors * weight, 0.0)
+
+
+def layer_groups(model: keras.Model) -> tuple[tuple[int, ...], ...]:
+    """Returns the indices of the trainable variables that belong to one layer, for each layer that has some."""
+    variables = model.trainable_variables
+    index = {id(v): i for i, v in enumerate(variables)}
+    groups, seen = [], set()
+    for layer in _keras.walk(model, include_self=True):
+        own = _keras.own_variables(layer)
+        group = tuple(index[id(v)] for v in own if id(v) in index and id(v) not in seen)
+        seen.update(id(v) for v in own)
+        if group:
+            groups.append(group)
+    return (*groups, *((i,) for i, v in enumerate(variables) if id(v) not in seen))
+
+
+def refuse_random(model: keras.Model) -> None:
+    """Dropout and its like draw by the place of a row, from a seed that Keras writes into every model file.
+
+    One example more moves the rows behind it; with masks that are known, the sum would then move by more than
+    one contribution.
+    """
+    for layer in _keras.walk(model):
+        if not _keras.seed_generators(layer):
+            continue
+        if getattr(layer, "secret_seeds", False):
+            continue
+        rates = [getattr(layer, name, None) for name in ("rate", "dropout", "recurrent_dropout", "stddev")]
+        rates = [rate for rate in rates if isinstance(rate, (int, float))]
+        if not rates or any(rates):
+            raise ValueError(
+                f"Layer '{layer.name}' of type {type(layer).__name__} draws random numbers for each row from a seed "
+                "that model files hold. Whoever knows the masks sees more than epsilon says. Set its rate to 0 or "
+                "remove it; the noise regularizes too. For random copies of examples, use "
+                "`augmentation_multiplicity` with `augmentation`."
+            )
+
+
+def refuse_probabilities(model: keras.Model, loss: Any) -> None:
+    """lipdp's cross-entropies take logits; on probabilities they would train badly without a word."""
+    last = model.layers[-1] if model.layers else None
+    activation = getattr(getattr(last, "activation", None), "__name__", type(last).__name__.lower())
+    named = isinstance(loss, losses.Loss) and "Crossentropy" in type(loss).__name__
+    if named and activation in ("softmax", "sigmoid", "log_softmax"):
+        raise ValueError(
+            f"lipdp.losses.{type(loss).__name__} takes logits. Received: model '{model.name}', which ends in "
+            f"{activation}. Remove it, or give the loss as an object of keras.losses."
+        )

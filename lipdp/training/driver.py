@@ -1,0 +1,199 @@
+"""What carries out one checked call of `fit`."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import numpy as np
+
+from lipdp import backend, gradients, sampling
+from lipdp.privacy import Ledger, Plan, Release, statement
+from lipdp.strategies import Calibration
+from lipdp.training import budget, weights
+from lipdp.training.callbacks import Charge
+from lipdp.training.request import FitRequest
+
+
+class Driver:
+    """Carries out a `fit` whose batches can be drawn before the updates that use them.
+
+    A kind of training that needs something else answers five questions differently: `make_plan`, `batches`, `charge`,
+    `train_function` and `announcement`.
+
+    Args:
+        model: The model to train.
+        request: What was asked for, bound to the data.
+        calibration: What the strategy returned for the model.
+        x, y: Training data as arrays.
+        validation_data: As given, or the part that was split off.
+
+    Attributes:
+        plan: What fixes the privacy of the run.
+        updates: How many updates this call may execute.
+        microbatch: Examples processed at once, or None for a whole update.
+    """
+
+    def __init__(
+        self, model: keras.Model, request: FitRequest, calibration: Calibration, x: Any, y: Any, validation_data: Any
+    ):
+        self.model, self.request, self.calibration = model, request, calibration
+        self.x, self.y, self.validation_data = x, y, validation_data
+        self.strategy: Any = request.strategy
+        self.run = model.run
+        self.plan = self.make_plan()
+        self.noise_std = tuple(calibration.noise_stddevs(self.plan.noise_multiplier))
+        continued = self.plan is self.run.plan
+        self.updates = min(request.updates, self.run.updates_left if continued else self.plan.updates)
+        steps = model.steps_per_execution
+        if self.updates % steps or request.updates_per_epoch % steps:
+            raise ValueError(
+                "`steps_per_execution` must divide the updates of an epoch and of the whole run, so that the last "
+                f"execution stops at the budget. Received: steps_per_execution={steps}, "
+                f"{request.updates_per_epoch} updates an epoch, {self.updates} in all."
+            )
+        self.microbatch = self._microbatch()
+        key = self.run.epoch_key if continued else None
+        self.sampler = sampling.make_sampler(self.plan.sampling, request.seed, key)
+
+    def make_plan(self) -> Plan:
+        """Returns the plan under which the updates may run; changes nothing."""
+        return budget.plan_for(self.run, self.request)
+
+    @contextlib.contextmanager
+    def batches(self) -> Iterator[Any]:
+        """Endless padded batches; Keras takes as many as there are updates."""
+        scheme, run = self.plan.sampling, self.run
+        start = run.ledger.position(self._release()) if scheme.by_epoch else run.ledger.updates
+        compiles = backend.compiles(self.model)
+        size = sampling.PaddedSize(scheme.batch_size, self.microbatch, compiles, scheme.largest_batch)
+        with contextlib.closing(sampling.Batches(self.sampler, self.x, self.y, size, start)) as batches:
+            yield backend.feed(iter(batches), (self.x, self.y, np.zeros(1, "float32")))
+
+    def charge(self) -> Callable[[int], None] | None:
+        """Returns the function that charges a number of updates before they are executed."""
+        release = self._release()
+        return lambda count: self.run.charge(release, count)
+
+    def train_function(self, present: Callable | None, force: bool) -> Callable | None:
+        """Returns a train function of its own, `present` if that still serves, or None for Keras'."""
+        return None
+
+    def announcement(self) -> str:
+        """Returns what `fit` says before it trains."""
+        return statement.announcement(self.plan, self.updates)
+
+    def begin(self) -> None:
+        """Releases what has to be known before the first update."""
+
+    def default_microbatch(self, largest: int) -> int | None:
+        """Returns the examples to process at once when the user does not say: `largest`, or as many as are fastest."""
+        if not self.strategy.per_example:
+            return None
+        rows = gradients.default_microbatch(self.model, self.strategy.augmentation_multiplicity)
+        # Gradients of rows can be larger than their activations: never more at once than an update has.
+        return rows and min(rows, largest)
+
+    def _microbatch(self) -> int | None:
+        size = self.plan.sampling.batch_size
+        rows = self.request.microbatch_size or self.default_microbatch(size)
+        return rows if rows and rows < size else None
+
+    def _release(self) -> Release:
+        return self.plan.release(
+            sensitivity=self.calibration.sensitivity,
+            strategy=self.strategy.name,
+            noise_allocation=self.strategy.noise_allocation,
+            stream=self.run.plan_start if self.plan.sampling.by_epoch else 0,
+        )
+
+    def fit(self, keras_fit: Callable, callbacks: Any, verbose: Any, **validation: Any) -> keras.callbacks.History:
+        """Calls Keras' `fit` with batches, callbacks and an optimizer that are ready for the planned updates."""
+        given = [] if callbacks is None else callbacks if isinstance(callbacks, (list, tuple)) else [callbacks]
+        with self.armed(verbose), self.batches() as batches, backend.full_precision():
+            charge = Charge(self.run, self.updates, self.charge(), self.request.training_metrics)
+            return keras_fit(
+                batches,
+                epochs=self.request.epochs,
+                initial_epoch=self.request.initial_epoch,
+                steps_per_epoch=self.request.updates_per_epoch,
+                # The user's callbacks behind the one that charges, so that they find epsilon in their logs.
+                callbacks=[charge, *given],
+                verbose=verbose,
+                shuffle=False,
+                validation_data=self.validation_data,
+                **validation,
+            )
+
+    @contextlib.contextmanager
+    def armed(self, verbose: Any) -> Iterator[None]:
+        """Makes the optimizer ready for exactly the planned updates, and no more afterwards."""
+        run, optimizer, request = self.run, self.model.optimizer, self.request
+        before = run.ledger.to_json()
+        optimizer.build(self.model.trainable_variables)
+        iterations = int(optimizer.iterations.numpy())
+        # A continued, uninterrupted stream of noise stays as it is, so that a resumed run repeats.
+        resumed = request.seed is not None and 0 < run.ledger.updates == iterations
+        resumed = resumed and optimizer.noise_key.numpy().any()
+        key = None if resumed else sampling.noise_key(request.seed, run.ledger.updates)
+        batch_size = self.plan.sampling.batch_size
+        weights.project(self.model)
+        weights.set_loss_divisor(self.model, 1 if self.strategy.per_example else batch_size)
+        traced = (
+            self.strategy,
+            self.calibration,
+            batch_size,
+            self.microbatch,
+            request.training_metrics,
+            weights.traced(self.model),
+        )
+        if traced != run.traced:
+            self.model.train_function = None
+        same = request.keeps_strategy(run.request)
+        optimizer.attach(self.strategy, self.calibration, batch_size, keep=same)
+        run.driver, run.traced, run.executing = self, traced, False
+        run.adopt(self.plan, request)
+        run.epoch_key = getattr(self.sampler, "key", None)  # a resumed epoch goes on with the same permutation
+        run.noise_std, run.seeded = self.noise_std, run.seeded or request.seed is not None
+        optimizer.arm(self.noise_std, self.updates, key, repeatable=request.seed is not None)
+        self.begin()
+        if verbose:
+            notice = [statement.TRAINING_METRICS] if request.training_metrics else []
+            sys.stdout.write("\n".join([self.announcement(), *notice]) + "\n")
+        untouched = weights.fingerprint(self.model)
+        run.armed = True
+        try:
+            yield
+        except BaseException:
+            # A first update that left no trace, as when it fails while it is compiled, has released nothing. The
+            # counter alone would not show it: an update can be cut short between the weights and the counter.
+            if untouched is not None and weights.fingerprint(self.model) == untouched and not run.executing:
+                self.forget(before)
+            raise
+        finally:
+            optimizer.disarm()
+            run.armed = False
+            self.x = self.y = self.validation_data = None
+            # Keras leaves the data iterator in a cycle, and TensorFlow warns when it outlives Python.
+            gc.collect()
+
+    def forget(self, ledger: str) -> None:
+        """Takes back what was charged for an update that was never made."""
+        self.run.ledger = Ledger.from_json(ledger)
+
+    def step(self, state_and_data: tuple, keras_step: Callable) -> Any:
+        """Traces one training step: Keras' own, or that of the strategy."""
+        if self.microbatch is None and not self.strategy.uses_own_step:
+            return keras_step(*state_and_data)
+        return backend.private_train_step(
+            self.model,
+            *state_and_data,
+            strategy=self.strategy,
+            calibration=self.calibration,
+            batch_size=self.plan.sampling.batch_size,
+            microbatch=self.microbatch,
+        )

@@ -1,0 +1,141 @@
+"""What one call of `fit` asks for."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from typing import Any
+
+from lipdp import accounting, checks, strategies
+from lipdp import sampling as samplers
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FitRequest:
+    """The arguments of one call of `fit` that fix noise, batches and updates; see `DP_Model.fit`.
+
+    Args:
+        strategy: How the gradient is made.
+        sampling: Who is in a batch: bound to the data, it also holds N, B and the most examples of a person.
+        epsilon: Budget, or None.
+        noise_multiplier: Noise over sensitivity, or None to calibrate it.
+        delta: Probability parameter of the guarantee.
+        accountant: Name or object.
+        epochs, initial_epoch: As in Keras.
+        steps_per_epoch: Updates per epoch; None: N / B, rounded up.
+        microbatch_size: Examples processed at once, or None.
+        training_metrics: Whether to compute loss and metrics on the training data.
+        seed: The user's seed, or None.
+
+    Raises:
+        ValueError: an argument is out of range.
+    """
+
+    strategy: strategies.Strategy
+    sampling: samplers.Sampling
+    epsilon: float | None = None
+    noise_multiplier: float | None = None
+    delta: float = 1e-5
+    accountant: str | accounting.Accountant = "pld"
+    epochs: int = 1
+    initial_epoch: int = 0
+    steps_per_epoch: int | None = None
+    microbatch_size: int | None = None
+    training_metrics: bool = True
+    seed: int | None = None
+
+    def __post_init__(self):
+        values = {
+            "strategy": strategies.get(self.strategy),
+            "epochs": checks.integer("epochs", self.epochs, minimum=1),
+            "initial_epoch": checks.integer("initial_epoch", self.initial_epoch),
+            "steps_per_epoch": checks.integer("steps_per_epoch", self.steps_per_epoch, minimum=1, optional=True),
+            "microbatch_size": checks.integer("microbatch_size", self.microbatch_size, minimum=1, optional=True),
+            "training_metrics": checks.boolean("training_metrics", self.training_metrics),
+            "seed": checks.integer("seed", self.seed, optional=True),
+        }
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+        if self.initial_epoch >= self.epochs:
+            raise ValueError(
+                "`initial_epoch` must lie before the last epoch. Received: "
+                f"initial_epoch={self.initial_epoch!r}, epochs={self.epochs!r}."
+            )
+
+    @classmethod
+    def of(cls, *, sampling: Any, batch_size: int, examples_per_person: int, **arguments: Any) -> FitRequest:
+        """Returns the request that the arguments of `fit` make."""
+        scheme = dataclasses.replace(
+            samplers.get(sampling),
+            batch_size=checks.integer("batch_size", batch_size, minimum=1),
+            group_size=checks.integer("examples_per_person", examples_per_person, minimum=1),
+        )
+        return cls(sampling=scheme, **arguments)
+
+    def bind(self, num_examples: int) -> FitRequest:
+        """Returns the request for data of `num_examples` examples."""
+        here = self.sampling
+        return dataclasses.replace(self, sampling=here.bind(num_examples, here.batch_size, here.group_size))
+
+    @property
+    def updates_per_epoch(self) -> int:
+        return self.steps_per_epoch or math.ceil(self.sampling.num_examples / self.sampling.batch_size)
+
+    @property
+    def updates(self) -> int:
+        """Returns the number of updates asked for."""
+        return self.updates_per_epoch * (self.epochs - self.initial_epoch)
+
+    def continues(self, other: FitRequest | None) -> bool:
+        """Returns whether this request goes on with the plan that `other` made."""
+        return other is not None and self._text() == other._text()
+
+    def keeps_strategy(self, other: FitRequest | None) -> bool:
+        """Returns whether `other` asked for the same strategy, so that its state goes on."""
+        return other is not None and self._text("strategy") == other._text("strategy")
+
+    def _text(self, key: str | None = None) -> str:
+        values = self.to_dict()
+        return json.dumps(values if key is None else values[key], sort_keys=True)
+
+    def to_dict(self) -> dict:
+        """Returns what a plan follows from, but for its length, as JSON-serializable values."""
+        return {
+            "num_examples": self.sampling.num_examples,
+            "batch_size": self.sampling.batch_size,
+            "epsilon": self.epsilon,
+            "noise_multiplier": self.noise_multiplier,
+            "delta": self.delta,
+            "accountant": getattr(self.accountant, "name", self.accountant),
+            "strategy": [self.strategy.name, self.strategy.get_config()],
+            "sampler": self.sampling.name,
+            "capacity": self.sampling.capacity,
+            "examples_per_person": self.sampling.group_size,
+        }
+
+    @classmethod
+    def from_dict(cls, values: dict) -> FitRequest:
+        """Returns the request that `to_dict` wrote."""
+        name, config = values["strategy"]
+        try:
+            strategy = strategies.get(name).from_config(config)
+        except ValueError:
+            strategy = _Unknown(name, config)
+        unbound = samplers.Sampling(values["sampler"], values["capacity"])
+        return cls(
+            strategy=strategy,
+            sampling=unbound.bind(values["num_examples"], values["batch_size"], values["examples_per_person"]),
+            **{key: values[key] for key in ("epsilon", "noise_multiplier", "delta", "accountant")},
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Unknown(strategies.Strategy):
+    """Stands for a strategy of a user's own in a file: a request for the same one continues the plan."""
+
+    name: str = ""
+    config: dict = dataclasses.field(default_factory=dict)
+
+    def get_config(self) -> dict:
+        return self.config

@@ -1,0 +1,54 @@
+"""What `fit` reads and mends in a model's variables before and after it trains."""
+
+import hashlib
+import json
+
+import keras
+import numpy as np
+
+from lipdp import _keras
+from lipdp.layers import ClipGradient
+
+
+def traced(model: keras.Model) -> str:
+    """Returns a digest of what a compiled step keeps from when it was traced, and what may change without `compile`."""
+    parts = [model.loss, model.steps_per_execution]
+    for layer in _keras.walk(model):
+        try:
+            parts.append(layer.get_config())
+        except NotImplementedError:  # a layer of the user's without one
+            parts.append(id(layer))
+    try:
+        parts[0] = keras.saving.serialize_keras_object(model.loss)
+    except Exception:  # a function that cannot be written
+        parts[0] = id(model.loss)
+    return hashlib.sha256(json.dumps(parts, default=repr).encode()).hexdigest()
+
+
+def fingerprint(model: keras.Model) -> bytes | None:
+    """Returns a digest of all weights and optimizer variables, or None where one cannot be read."""
+    digest = hashlib.sha256()
+    for variable in (*model.weights, *model.optimizer.variables):
+        try:
+            digest.update(np.ascontiguousarray(keras.ops.convert_to_numpy(variable.value)).tobytes())
+        except Exception:  # JAX takes the values out of the variables while it trains
+            return None
+    return digest.digest()
+
+
+def project(model: keras.Model) -> None:
+    """Brings weights that were set by hand back into their balls; leaves the others bit for bit."""
+    for variable in model.weights:
+        constraint = getattr(variable, "constraint", None)
+        if constraint is None:
+            continue
+        value = keras.ops.convert_to_numpy(variable)
+        if not (hasattr(constraint, "holds") and constraint.holds(value)):
+            variable.assign(constraint(variable))
+
+
+def set_loss_divisor(model: keras.Model, divisor: int) -> None:
+    """Tells the layers that clip cotangents by what the loss of one example is divided."""
+    for layer in _keras.walk(model, include_self=True):
+        if isinstance(layer, ClipGradient):
+            layer.scale.assign(1.0 / divisor)
