@@ -9,7 +9,7 @@ import numpy as np
 from keras import ops, tree
 from numpy.typing import ArrayLike
 
-from lipdp import backend, bounds
+from lipdp import backend, bounds, checks
 from lipdp.layers import Bias, SpectralDense
 
 __all__ = ["CertifiedAccuracy", "certified_accuracy", "lipschitz", "radii"]
@@ -21,7 +21,7 @@ _METRIC_SLACK = 2e-3
 
 
 def lipschitz(model: keras.Model) -> float:
-    """A Lipschitz constant of the model from its input to its outputs, for the present weights, in L2 norm.
+    """Returns a Lipschitz constant of the model from its input to its outputs, for the present weights, in L2 norm.
 
     Args:
         model: A Sequential or functional model of layers with bounds.
@@ -29,9 +29,8 @@ def lipschitz(model: keras.Model) -> float:
     Raises:
         ValueError: a layer without bounds or without a Lipschitz constant.
 
-    Guarantee:
-        The product (or sum, at branches) of certified upper bounds on each layer's norm, computed in
-        float64; never an estimate from below.
+    **Guarantee.** The product (or sum, at branches) of certified upper bounds on each layer's norm, computed in
+    float64; never an estimate from below.
 
     Example:
         >>> import keras
@@ -51,7 +50,7 @@ def lipschitz(model: keras.Model) -> float:
 
 
 def radii(model: keras.Model, x: ArrayLike, batch_size: int = 1024) -> np.ndarray:
-    """L2 radius around each example inside which the predicted class cannot change.
+    """Returns the L2 radius around each example inside which the predicted class cannot change.
 
     Args:
         model: A Sequential or functional model of layers with bounds; its outputs are logits of shape
@@ -65,12 +64,10 @@ def radii(model: keras.Model, x: ArrayLike, batch_size: int = 1024) -> np.ndarra
     Raises:
         ValueError: see `lipschitz`; or the outputs are not of shape `(batch, classes)`.
 
-    Guarantee:
-        Between classes i and j the difference of logits is K_ij-Lipschitz: `K_ij = ||w_i - w_j|| L'`
-        when the model ends in a dense kernel w behind an L'-Lipschitz body, else `sqrt(2) L`. The
-        radius is `min_j (f_i - f_j) / K_ij` for the predicted i (Tsuzuku et al. 2018), with the margin
-        reduced by the float32 error of the logits. Not covered: inputs changed before they reach the
-        model (cropping, quantisation).
+    **Guarantee.** Between classes i and j the difference of logits is K_ij-Lipschitz: `K_ij = ||w_i - w_j|| L'` when
+    the model ends in a dense kernel w behind an L'-Lipschitz body, else `sqrt(2) L`. The radius is `min_j (f_i - f_j)
+    / K_ij` for the predicted i (Tsuzuku et al. 2018), with the margin reduced by the float32 error of the logits. Not
+    covered: inputs changed before they reach the model (cropping, quantization).
 
     Example:
         >>> import keras, numpy as np
@@ -85,7 +82,7 @@ def radii(model: keras.Model, x: ArrayLike, batch_size: int = 1024) -> np.ndarra
 def certified_accuracy(
     model: keras.Model, x: ArrayLike, y: ArrayLike, at: Sequence[float] = (0.1, 0.5, 1.0), batch_size: int = 1024
 ) -> dict[float, float]:
-    """Fraction of examples that are classified correctly at every point within each radius.
+    """Returns the fraction of examples that are classified correctly at every point within each radius.
 
     Args:
         model, x, batch_size: As in `radii`.
@@ -103,7 +100,7 @@ def certified_accuracy(
         {0.1: 1.0, 9.0: 0.0}
     """
     logits = _logits(model, x, batch_size)
-    found = _radii(model, x, logits)
+    radii = _radii(model, x, logits)
     y = np.asarray(y)
     if len(y) != len(logits):
         raise ValueError(f"Inputs and labels must have the same length. Received: {len(logits)} and {len(y)}.")
@@ -111,7 +108,7 @@ def certified_accuracy(
         correct = (logits[:, 0] > 0) == (y.reshape(len(y)) > 0.5)
     else:
         correct = logits.argmax(1) == (y.argmax(1) if y.ndim == 2 and y.shape[1] > 1 else y.reshape(len(y)))
-    return {float(r): float(np.mean(correct & ((found > r) | (r == 0)))) for r in at}
+    return {float(r): float(np.mean(correct & ((radii > r) | (r == 0)))) for r in at}
 
 
 def _logits(model, x, batch_size: int) -> np.ndarray:
@@ -183,11 +180,10 @@ class CertifiedAccuracy(keras.metrics.Metric):
             of 1-Lipschitz layers (see `summary_bounds`).
         name: Default: `certified_accuracy_<radius>`.
 
-    Guarantee:
-        Counts an example when its margin exceeds `sqrt(2) * lipschitz * radius` (one output:
-        `lipschitz * radius`) by 0.2 %: never more than are certified. `certify.certified_accuracy` is
-        tighter, because it uses the norms of the trained weights. Not covered: rounding where the
-        model's output bound exceeds 100 radii. On training data it is outside of epsilon.
+    **Guarantee.** Counts an example when its margin exceeds `sqrt(2) * lipschitz * radius` (one output: `lipschitz *
+    radius`) by 0.2 %: never more than are certified. `certify.certified_accuracy` is tighter, because it uses the
+    norms of the trained weights. Not covered: rounding where the model's output bound exceeds 100 radii. On training
+    data it is outside of epsilon.
 
     Example:
         >>> from lipdp import certify
@@ -198,13 +194,10 @@ class CertifiedAccuracy(keras.metrics.Metric):
     """
 
     def __init__(self, radius: float, lipschitz: float = 1.0, name: str | None = None, **kwargs: Any):
+        radius = checks.not_negative("radius", radius)
         super().__init__(name=name or f"certified_accuracy_{radius:g}", **kwargs)
-        if not (radius >= 0 and 0 < lipschitz < math.inf):
-            raise ValueError(
-                "`radius` must be >= 0 and `lipschitz` positive and finite. Received: "
-                f"radius={radius!r}, lipschitz={lipschitz!r}."
-            )
-        self.radius, self.lipschitz = float(radius), float(lipschitz)
+        self.radius = radius
+        self.lipschitz = checks.positive("lipschitz", lipschitz)
         self._certified = self.add_variable((), "zeros", name="certified")
         self._total = self.add_variable((), "zeros", name="total")
 

@@ -52,6 +52,11 @@ def fraction(name: str, value: Any, optional: bool = False, hint: str = "") -> A
     return _number(name, value, "a number in (0, 1)", lambda v: 0.0 < v < 1.0, optional, hint)
 
 
+def below_one(name: str, value: Any, optional: bool = False, hint: str = "") -> Any:
+    """Returns a number in [0, 1) as a float; ValueError otherwise."""
+    return _number(name, value, "a number in [0, 1)", lambda v: 0.0 <= v < 1.0, optional, hint)
+
+
 def probability(name: str, value: Any) -> float:
     """Returns a sampling probability in (0, 1] as a float; ValueError otherwise."""
     hint = "Pass the expected batch size divided by the number of examples."

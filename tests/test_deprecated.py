@@ -100,3 +100,20 @@ def test_properties_and_values():
         assert Box("normalise").mode == "normalize"
     assert caught[0].filename == __file__
     assert Box(7).mode == 7
+
+
+@pytest.mark.parametrize(
+    ("module", "old", "new"),
+    [
+        ("bounds", "Answers", "BoundRules"),
+        ("bounds", "answers", "rules"),
+        ("data", "made_up_text", "synthetic_text"),
+        ("diffusion", "importance", "noise_level_importance"),
+        ("diffusion", "nearest_neighbours", "nearest_neighbors"),
+        ("diffusion", "neighbour_panel", "neighbor_panel"),
+    ],
+)
+def test_renamed_names(module, old, new):
+    module = importlib.import_module(f"lipdp.{module}")
+    with pytest.warns(DeprecationWarning, match=f"{module.__name__}.{old}` is deprecated.*{new}"):
+        assert getattr(module, old) is getattr(module, new)

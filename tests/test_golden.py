@@ -134,7 +134,7 @@ def test_seeded_results(name):
 
 @pytest.mark.backend_free
 def test_both_backends_gave_the_same_results():
-    """Same seed, same batches, same noise: the files differ by rounding, but each averages losses as it pads."""
+    """Same seed, batches and noise: the files differ by rounding; but each backend averages losses as it pads."""
     one, other = read("seeded_tensorflow.json"), read("seeded_jax.json")
     assert one.keys() == other.keys() == cases.seeded_cases().keys()
     for name in one:

@@ -43,10 +43,6 @@ NAMES = {
     "_update_metrics_variables",
     "call_signature_parameters",
 }
-# Not converted yet; to be emptied.
-WAITING = {
-    "exporting.py",
-}
 
 
 class Noisy(layers.Layer):
@@ -217,8 +213,7 @@ def test_no_other_file_has_private_names():
         found = (found & NAMES) - own | ({"keras.src"} if "keras.src" in text else set())
         if found and path.name != "_keras.py":
             offenders[path.relative_to(ROOT / "lipdp").as_posix()] = sorted(found)
-    unexpected = {path: names for path, names in offenders.items() if path not in WAITING}
-    assert not unexpected, f"Private names of Keras outside of lipdp/_keras.py: {unexpected}"
+    assert not offenders, f"Private names of Keras outside of lipdp/_keras.py: {offenders}"
 
 
 @pytest.mark.backend_free

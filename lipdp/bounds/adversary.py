@@ -39,7 +39,7 @@ class Probe:
         return self.pull(xs, np.zeros((len(xs[0]), *self.output_shape)))[0]
 
     def pull(self, xs: Any, cotangent: Any) -> Any:
-        """Outputs, gradients of the inputs, gradients of the variables (summed over the batch)."""
+        """Returns outputs, gradients of the inputs, gradients of the variables (summed over the batch)."""
         xs = [np.asarray(x, dtype) for x, dtype in zip(xs, self._dtypes, strict=True)]
         y, inputs, variables = self._pull(xs, np.asarray(cotangent, "float32"))
         # Tokens have no gradient.
@@ -47,14 +47,14 @@ class Probe:
         return _numpy(y), inputs, [_numpy(v) for v in variables]
 
     def input_jacobians(self, *xs: Any) -> Any:
-        """One (outputs, inputs) matrix per input, at one example, repeated with one unit cotangent each."""
+        """Returns one (outputs, inputs) matrix per input, at one example, repeated with one unit cotangent each."""
         size = int(np.prod(self.output_shape))
         rows = [np.repeat(np.asarray(x)[:1], size, axis=0) for x in xs]
         _, gradients, _ = self.pull(rows, np.eye(size).reshape(size, *self.output_shape))
         return [g.reshape(size, -1) for g in gradients]
 
     def parameter_jacobians(self, *xs: Any) -> Any:
-        """One (outputs, entries) matrix per variable, at one example."""
+        """Returns one (outputs, entries) matrix per variable, at one example."""
         size = int(np.prod(self.output_shape))
         units = np.eye(size).reshape(size, 1, *self.output_shape)
         rows = [self.pull([np.asarray(x)[:1] for x in xs], unit)[2] for unit in units]
@@ -70,17 +70,17 @@ def norm(array: Any) -> float:
 
 
 def top(matrix: np.ndarray) -> float:
-    """Largest singular value."""
+    """Returns the largest singular value."""
     return float(np.linalg.svd(np.asarray(matrix, "float64"), compute_uv=False)[0])
 
 
 def scaled(array: Any, size: float) -> Any:
-    """The array on the sphere of radius `size`; zero stays zero."""
+    """Returns the array on the sphere of radius `size`; zero stays zero."""
     return np.asarray(array, "float64") * (size / max(norm(array), 1e-30))
 
 
 def starts(shape: tuple[int, ...], rng: np.random.Generator, size: float = 1.0) -> Any:
-    """Examples of norm at most `size` where bounds tend to fail: one batch axis of length one in front."""
+    """Returns examples of norm at most `size` where bounds tend to fail: one batch axis of length one in front."""
     shape = (1, *shape)
     one_hot, corner, channel = np.zeros(shape), np.zeros(shape), np.zeros(shape)
     one_hot[(0, *(n // 2 for n in shape[1:]))] = 1.0
@@ -89,13 +89,13 @@ def starts(shape: tuple[int, ...], rng: np.random.Generator, size: float = 1.0) 
     sign = np.where(np.indices(shape).sum(0) % 2, -1.0, 1.0)
     few_values = rng.integers(-1, 2, shape).astype("float64")  # ties everywhere
     gaussian = rng.standard_normal(shape)
-    found = [np.ones(shape), -np.ones(shape), one_hot, corner, channel, sign, few_values, gaussian]
-    found = [scaled(x, size) for x in found]
-    return [np.zeros(shape), *found, 1e-3 * found[-1], scaled(np.abs(gaussian), size)]
+    starts = [np.ones(shape), -np.ones(shape), one_hot, corner, channel, sign, few_values, gaussian]
+    starts = [scaled(x, size) for x in starts]
+    return [np.zeros(shape), *starts, 1e-3 * starts[-1], scaled(np.abs(gaussian), size)]
 
 
 def weight_settings(variable: keras.Variable, rng: np.random.Generator) -> Any:
-    """Values at the border of what the variable's constraint allows, on which linear bounds are tight."""
+    """Returns values at the border of what the variable's constraint allows, on which linear bounds are tight."""
     shape, ball = tuple(variable.shape), variable.constraint
     if isinstance(ball, (L2Ball, RowBall)):
         directions = [np.ones(shape), np.eye(1, shape[-1])[0] * np.ones(shape), rng.standard_normal(shape)]
@@ -104,20 +104,20 @@ def weight_settings(variable: keras.Variable, rng: np.random.Generator) -> Any:
         # Free, or bounded by a constraint that can only be asked.
         return [projected(variable, size * rng.standard_normal(shape)) for size in (0.0, 0.3, 1.0, 3.0, 10.0)]
     groups, rows, columns = ball.matrices(np.zeros(shape)).shape
-    found = []
+    settings = []
     u, _, v = np.linalg.svd(rng.standard_normal((groups, rows, columns)), full_matrices=False)
     rank = u.shape[-1]
     for spectrum in (np.ones(rank), np.eye(1, rank)[0], np.linspace(0.9, 1.0, rank)):
-        found.append((u * spectrum) @ v)
-    found += [np.eye(rows, columns), np.ones((rows, columns)) / np.sqrt(rows * columns)]
+        settings.append((u * spectrum) @ v)
+    settings += [np.eye(rows, columns), np.ones((rows, columns)) / np.sqrt(rows * columns)]
     if groups > 1:  # one group alone
-        found.append(found[0] * np.eye(1, groups)[0][:, None, None])
-    found = [np.swapaxes(np.broadcast_to(w, (groups, rows, columns)), 0, 1).reshape(shape) for w in found]
-    return [*found, projected(variable, rng.standard_normal(shape))]
+        settings.append(settings[0] * np.eye(1, groups)[0][:, None, None])
+    settings = [np.swapaxes(np.broadcast_to(w, (groups, rows, columns)), 0, 1).reshape(shape) for w in settings]
+    return [*settings, projected(variable, rng.standard_normal(shape))]
 
 
 def projected(variable: keras.Variable, value: Any) -> Any:
-    """The nearest value that the variable's constraint allows, in float64."""
+    """Returns the nearest value that the variable's constraint allows, in float64."""
     ball = variable.constraint
     if isinstance(ball, L2Ball):
         return scaled(value, min(norm(value), ball.max_norm))
@@ -135,7 +135,7 @@ def assign(variables: list, values: list) -> Any:
 
 
 def largest_output(probe: Probe, sizes: Sequence[float], rng: np.random.Generator, steps: int = 8) -> float:
-    """Largest output norm found for inputs of the given norms: power iteration, then random climbing."""
+    """Returns the largest output norm that is reached on inputs of these norms: power iteration, then random steps."""
     best, best_xs = 0.0, None
     for xs in zip(*(starts(s, rng, n) for s, n in zip(probe.shapes, sizes, strict=True)), strict=True):
         for _ in range(steps):
@@ -159,22 +159,22 @@ def largest_output(probe: Probe, sizes: Sequence[float], rng: np.random.Generato
 def largest_input_jacobians(
     probe: Probe, sizes: Sequence[float], rng: np.random.Generator, steps: int = 10
 ) -> list[float]:
-    """Largest norm found of the Jacobian as the backward pass applies it, for each input."""
+    """Returns the largest norm of the Jacobian that is reached, as the backward pass applies it, for each input."""
     best = [0.0] * len(sizes)
     candidates = list(zip(*(starts(s, rng, n) for s, n in zip(probe.shapes, sizes, strict=True)), strict=True))
     candidates += [
         tuple(x + 0.1 * rng.standard_normal(x.shape) for x in candidates[k % len(candidates)]) for k in range(steps)
     ]
     for xs in candidates:
-        found = [top(j) for j in probe.input_jacobians(*xs)]
-        best = [max(pair) for pair in zip(best, found, strict=True)]
+        norms = [top(j) for j in probe.input_jacobians(*xs)]
+        best = [max(pair) for pair in zip(best, norms, strict=True)]
     return best
 
 
 def largest_parameter_gradients(
     probe: Probe, sizes: Sequence[float], rng: np.random.Generator, steps: int = 12
 ) -> list[float]:
-    """Largest gradient norm found of each variable, for a unit cotangent."""
+    """Returns the largest gradient norm that is reached for each variable, for a unit cotangent."""
     if not probe.variables:
         return []
     if len(probe.variables) == 1 and len(probe.shapes) == 1 and _linear(probe, rng):
@@ -185,8 +185,8 @@ def largest_parameter_gradients(
     for step in range(max(len(candidates), steps)):
         assign(probe.variables, [s[rng.integers(len(s))] for s in settings])
         # The best cotangent, exactly.
-        found = [top(j) for j in probe.parameter_jacobians(*candidates[step % len(candidates)])]
-        best = [max(pair) for pair in zip(best, found, strict=True)]
+        norms = [top(j) for j in probe.parameter_jacobians(*candidates[step % len(candidates)])]
+        best = [max(pair) for pair in zip(best, norms, strict=True)]
     return best
 
 
@@ -202,9 +202,9 @@ def _linear(probe, rng) -> bool:
 
 
 def largest_parameter_gradient(probe: Probe, size: float, rng: np.random.Generator, steps: int = 12) -> float:
-    """Largest gradient norm of the one variable of a layer linear in it, for a unit cotangent.
+    """Returns the largest gradient norm of the one variable of a layer linear in it, for a unit cotangent.
 
-    The form <g, f_W(x)> is maximised over x, g and W in turn, each step in closed form.
+    The form <g, f_W(x)> is maximized over x, g and W in turn, each step in closed form.
     """
     (variable,) = probe.variables
     kept = _numpy(variable.value)

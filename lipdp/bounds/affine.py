@@ -9,12 +9,12 @@ import numpy as np
 from keras import layers, ops
 
 from lipdp import _keras
-from lipdp.bounds.registry import Answers, register, unknown
+from lipdp.bounds.registry import BoundRules, register, unknown
 from lipdp.bounds.stock import activation_constants
 from lipdp.norms import conv_fourier_bound, conv_multiplicity, spectral_norm
 
 
-def _answers(layer, multiplicity: int, norm) -> Answers:
+def _rules(layer, multiplicity: int, norm) -> BoundRules:
     """Of `y = s(A(x) W + b)`: with |s'| <= a, the gradient of W is at most `a sqrt(M) ||x|| ||g||`.
 
     The bias is added at P positions: its gradient is `sum_p s' g_p`, of norm at most `a sqrt(P) ||g||`. M is the
@@ -22,15 +22,15 @@ def _answers(layer, multiplicity: int, norm) -> Answers:
     """
     if getattr(layer, "lora_enabled", False) or getattr(layer, "quantization_mode", None):
         raise ValueError(
-            f"Layer '{layer.name}' has no bound with LoRA or quantisation. Received: a {type(layer).__name__} changed "
+            f"Layer '{layer.name}' has no bound with LoRA or quantization. Received: a {type(layer).__name__} changed "
             "by `enable_lora` or `quantize`."
         )
     slope, offset = activation_constants(layer, layer.activation)
     spots = _positions(layer)
 
     def parameters(bounds, cotangent):
-        found = [slope * math.sqrt(multiplicity) * bounds[0] * cotangent]
-        return (*found, slope * math.sqrt(spots) * cotangent) if layer.use_bias else tuple(found)
+        kernel = [slope * math.sqrt(multiplicity) * bounds[0] * cotangent]
+        return (*kernel, slope * math.sqrt(spots) * cotangent) if layer.use_bias else tuple(kernel)
 
     def trained_output(bounds):
         bias = float(np.linalg.norm(ops.convert_to_numpy(layer.bias))) if layer.use_bias else 0.0
@@ -38,7 +38,7 @@ def _answers(layer, multiplicity: int, norm) -> Answers:
         return slope * (norm() * bounds[0] + math.sqrt(spots) * bias) + offset * math.sqrt(entries)
 
     free = (float("inf"),)
-    return Answers(
+    return BoundRules(
         lambda bounds: float("inf"),
         lambda bounds: free,
         parameters,
@@ -57,11 +57,11 @@ def _positions(layer) -> int:
 
 
 @register(layers.Dense)
-def _dense(layer) -> Answers:
-    return _answers(layer, 1, lambda: spectral_norm(ops.convert_to_numpy(layer.kernel)))
+def _dense(layer) -> BoundRules:
+    return _rules(layer, 1, lambda: spectral_norm(ops.convert_to_numpy(layer.kernel)))
 
 
-def _convolution(layer) -> Answers:
+def _convolution(layer) -> BoundRules:
     if layer.padding not in ("same", "valid") or layer.data_format != "channels_last" or layer.groups != 1:
         raise ValueError(
             f"Layer '{layer.name}' has a bound for padding 'same' or 'valid', channels last and one group. Received: "
@@ -75,7 +75,7 @@ def _convolution(layer) -> Answers:
         unfold = math.sqrt(multiplicity) * spectral_norm(kernel)
         return min(unfold, conv_fourier_bound(kernel, layer.strides, layer.dilation_rate))
 
-    return _answers(layer, multiplicity, norm)
+    return _rules(layer, multiplicity, norm)
 
 
 for _type in (layers.Conv1D, layers.Conv2D, layers.Conv3D):

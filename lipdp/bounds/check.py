@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from lipdp.bounds import adversary
-from lipdp.bounds.registry import answers
+from lipdp.bounds.registry import rules
 
 
 def check(
@@ -36,11 +36,10 @@ def check(
         1 means that the bound is reached, 0 that there is none to reach.
 
     Raises:
-        ValueError: a bound is exceeded by more than float32 rounding, or nobody answers for the layer.
+        ValueError: a bound is exceeded by more than float32 rounding, or no bound is registered for the layer.
 
-    Guarantee:
-        None: a search that finds no violation proves nothing. A bound that it breaks is wrong; one that it reaches
-        to 0.9 can hardly be improved. The layer's weights are as before afterwards.
+    **Guarantee.** None: a search that finds no violation proves nothing. A bound that it breaks is wrong; one that it
+    reaches to 0.9 can hardly be improved. The layer's weights are as before afterwards.
 
     Example:
         >>> from lipdp import bounds, layers
@@ -59,8 +58,8 @@ def check(
     if broken:
         worst = max(broken, key=broken.get)
         raise ValueError(
-            f"Layer '{layer.name}' of type {type(layer).__name__} exceeds its {worst} bound: what was found is "
-            f"{broken[worst]:.6g} times what is declared. Correct the function given to lipdp.bounds.register, or "
+            f"Layer '{layer.name}' of type {type(layer).__name__} exceeds its {worst} bound: the value found is "
+            f"{broken[worst]:.6g} times the declared one. Correct the function given to lipdp.bounds.register, or "
             "the method of the layer."
         )
     return ratios
@@ -69,11 +68,11 @@ def check(
 def tightness(
     layer: Any, *shapes: tuple[int, ...], norms: Sequence[float] = (1.0, 8.0), dtype: str = "float32", seed: int = 0
 ) -> dict[str, float]:
-    """What `check` returns, violations included."""
+    """Returns what `check` returns, violations included."""
     rng = np.random.default_rng(seed)
     probe = adversary.Probe(layer, *shapes, dtype=dtype)
-    answer = answers(layer)
-    found = {"output": 0.0, "jacobian": 0.0}
+    bounds = rules(layer)
+    ratios = {"output": 0.0, "jacobian": 0.0}
     with _kept(probe.variables):
         # Unequal norms tell the inputs of a merge apart.
         sizes = [tuple(norm * (1.0 + 0.5 * k) for k in range(len(shapes))) for norm in norms]
@@ -81,24 +80,24 @@ def tightness(
         for turn in range(max(map(len, settings), default=1)):
             adversary.assign(probe.variables, [s[turn % len(s)] for s in settings])
             for size in sizes if not settings else sizes[:1]:
-                constants = answer.input_lipschitz(size)
+                constants = bounds.input_lipschitz(size)
                 jacobians = adversary.largest_input_jacobians(probe, size, rng)
                 pairs = zip(jacobians, constants, strict=True)
-                found["jacobian"] = max(found["jacobian"], *(_ratio(f, c) for f, c in pairs))
-                output = _ratio(adversary.largest_output(probe, size, rng), answer.output_bound(size))
-                found["output"] = max(found["output"], output)
+                ratios["jacobian"] = max(ratios["jacobian"], *(_ratio(f, c) for f, c in pairs))
+                output = _ratio(adversary.largest_output(probe, size, rng), bounds.output_bound(size))
+                ratios["output"] = max(ratios["output"], output)
         if probe.variables:
             size = tuple(2.0 * n for n in sizes[0])
             gradients = adversary.largest_parameter_gradients(probe, size, rng)
-            bounds = answer.parameter_bounds(size, 1.0)
-            found["gradient"] = max(_ratio(g, b) for g, b in zip(gradients, bounds, strict=True))
-    return found
+            limits = bounds.parameter_bounds(size, 1.0)
+            ratios["gradient"] = max(_ratio(g, b) for g, b in zip(gradients, limits, strict=True))
+    return ratios
 
 
-def _ratio(found: float, bound: float) -> float:
-    if found == 0.0:
+def _ratio(measured: float, bound: float) -> float:
+    if measured == 0.0:
         return 0.0
-    return found / bound if bound else float("inf")
+    return measured / bound if bound else float("inf")
 
 
 @contextlib.contextmanager

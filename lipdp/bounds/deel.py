@@ -1,14 +1,15 @@
 """Layers of deel-lip 1.5 that run on Keras 3. Its package is never imported here: types are known by their names."""
 
 import math
+import numbers
 
 from lipdp import _keras
-from lipdp.bounds.registry import Answers, parameter_free, register_family
+from lipdp.bounds.registry import BoundRules, parameter_free, register_family
 
 
 def _coefficient(layer) -> float:
     factor = getattr(layer, "k_coef_lip", 1.0)
-    if not isinstance(factor, (int, float)) or not math.isfinite(factor):
+    if not isinstance(factor, numbers.Real) or not math.isfinite(factor):
         raise ValueError(f"Layer '{layer.name}' needs a finite `k_coef_lip`. Received: k_coef_lip={factor!r}.")
     return abs(float(factor))
 
@@ -25,11 +26,11 @@ def _permutation(layer) -> float:
     return 1.0
 
 
-def _sorting(layer) -> Answers:
+def _sorting(layer) -> BoundRules:
     """A permutation. With groups of two, separate minimum and maximum send both cotangents to one entry at ties."""
     factor = _coefficient(layer)
     backward = factor * (math.sqrt(2.0) if layer.n == 2 else 1.0)
-    return Answers(
+    return BoundRules(
         lambda bounds: factor * bounds[0],
         lambda bounds: (backward,),
         lambda bounds, cotangent: (),
@@ -60,8 +61,8 @@ _ENTRIES = {
     "ScaledL2NormPooling2D": _scaled,
 }
 _REFUSED = {
-    "SpectralDense": "lipdp.layers.SpectralDense (its gradient passes the normalisation, which has no bound)",
-    "FrobeniusDense": "lipdp.layers.SpectralDense (its gradient passes the normalisation, which has no bound)",
+    "SpectralDense": "lipdp.layers.SpectralDense (its gradient passes the normalization, which has no bound)",
+    "FrobeniusDense": "lipdp.layers.SpectralDense (its gradient passes the normalization, which has no bound)",
     "SpectralConv2D": "lipdp.layers.SpectralConv2D (deel-lip's constant is no upper bound)",
     "FrobeniusConv2D": "lipdp.layers.SpectralConv2D (deel-lip's constant is no upper bound)",
     "SpectralConv2DTranspose": "lipdp.layers.SpectralConv2DTranspose",

@@ -6,7 +6,7 @@ import keras
 from keras import layers
 
 from lipdp import _keras
-from lipdp.bounds.registry import Answers
+from lipdp.bounds.registry import BoundRules
 
 # Layers that treat each example on its own, whatever their weights. Batch statistics, dropout and random augmentation
 # are not among them; a frozen BatchNormalization is, because Keras runs it with its moving averages.
@@ -23,8 +23,8 @@ _PER_EXAMPLE = {
 _ALONG_AXES = (layers.LayerNormalization, layers.RMSNormalization, layers.UnitNormalization)
 
 
-def frozen(layer: keras.layers.Layer, refusal: ValueError) -> Answers | None:
-    """Answers of a frozen layer that is known to keep examples apart: no constant, and nothing to protect in it.
+def frozen(layer: keras.layers.Layer, refusal: ValueError) -> BoundRules | None:
+    """Returns the bounds of a frozen layer that is known to keep examples apart: no constant, nothing to protect.
 
     Its output is unbounded, so that a `BoundedInput` has to follow before anything trains, and no cotangent can
     pass it, so that nothing trainable can stand in front of it. Its weights must be public.
@@ -41,7 +41,7 @@ def frozen(layer: keras.layers.Layer, refusal: ValueError) -> Answers | None:
     def trained(bounds):
         raise refusal
 
-    return Answers(
+    return BoundRules(
         lambda bounds: float("inf"),
         lambda bounds: (float("inf"),) * len(bounds),
         lambda bounds, cotangent: (),
@@ -51,7 +51,7 @@ def frozen(layer: keras.layers.Layer, refusal: ValueError) -> Answers | None:
 
 
 def _keeps_apart(layer) -> bool:
-    """Whether no axis that is normalised over is the one of the batch."""
+    """Whether no axis that is normalized over is the one of the batch."""
     axes = layer.axis if isinstance(layer.axis, (list, tuple)) else [layer.axis]
     ranks = {len(shape) for shape in _keras.input_shapes(layer)}
     return all(axis % rank for axis in axes for rank in ranks)

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 import keras
 from keras import tree
 
-from lipdp import _keras
-from lipdp.bounds.registry import Answers, answers
+from lipdp import _keras, checks
+from lipdp.bounds.registry import BoundRules, rules
 from lipdp.layers.base import times
 
 # Float32 rounding of one layer, forward and backward, and of its projected kernel.
@@ -51,16 +51,18 @@ class Bounds:
     slack: float
 
     def gradient(self, variable: keras.Variable) -> float:
-        """Largest gradient norm of a variable, summed over all uses of its layer."""
-        found = [
+        """Returns the largest gradient norm of a variable, summed over all uses of its layer."""
+        bounds = [
             bound
             for layer in self.layers
             for owned, bound in zip(layer.variables, layer.gradient_bounds, strict=True)
             if owned is variable
         ]
-        if not found:
-            raise ValueError(f"Variable '{variable.path}' has no gradient bound: no layer answers for it.")
-        return sum(found) * self.slack
+        if not bounds:
+            raise ValueError(
+                f"Variable '{variable.path}' has no gradient bound. Pass a variable of a layer of this model."
+            )
+        return sum(bounds) * self.slack
 
 
 def propagate(
@@ -83,12 +85,11 @@ def propagate(
         ValueError: a layer without bounds; a trainable layer without `BoundedInput` upstream; a gradient
             that has to pass a layer without a Lipschitz constant; a precision other than float32.
 
-    Guarantee:
-        If each layer's answers hold, `gradient(v)` bounds the norm of one example's gradient of v.
-        Forward: `output_bound`. Backward (chain rule): the cotangent of a tensor is at most the sum,
-        over the layers that read it, of their Lipschitz constant times their own cotangent; a layer
-        used several times adds the bounds of its uses (triangle inequality). Float32 rounding is
-        covered by a factor (1 + 1e-5) per layer. Not covered: losses that mix examples.
+    **Guarantee.** If each layer's bounds hold, `gradient(v)` bounds the norm of one example's gradient of v.
+    Forward: `output_bound`. Backward (chain rule): the cotangent of a tensor is at most the sum, over the layers that
+    read it, of their Lipschitz constant times their own cotangent; a layer used several times adds the bounds of its
+    uses (triangle inequality). Float32 rounding is covered by a factor (1 + 1e-5) per layer. Not covered: losses that
+    mix examples.
 
     Example:
         >>> import keras
@@ -98,14 +99,13 @@ def propagate(
         >>> round(bounds.propagate(model, 0.5).gradient(model.weights[0]), 3)
         1.0
     """
-    if not 0 <= cotangent < float("inf"):
-        raise ValueError(f"`cotangent` must be finite and not negative. Received: cotangent={cotangent!r}.")
+    cotangent = checks.not_negative("cotangent", cotangent)
     graph = _Graph(model)
     inputs = len(graph.functional.inputs)
     output_bound, _ = graph.forward((float(input_bound),) * inputs, (False,) * inputs, trained)
-    input_cotangents = graph.backward(float(cotangent), trained, clipped=False)
+    input_cotangents = graph.backward(cotangent, trained, clipped=False)
     if not trained:
-        graph.backward(float(cotangent), trained, clipped=True)
+        graph.backward(cotangent, trained, clipped=True)
     uses = tuple(graph.uses())
     return Bounds(uses, output_bound, sum(input_cotangents), (1.0 + SLACK) ** (2 * len(uses)))
 
@@ -123,7 +123,7 @@ class _Graph:
         self.nodes = [_Node(node) for node in _keras.nodes(self.functional)]
 
     def forward(self, input_bounds: tuple[float, ...], trains: tuple[bool, ...], trained: bool) -> tuple[float, bool]:
-        """Norm of the output, and whether anything upstream of it trains, given both for the inputs."""
+        """Returns norm of the output, and whether anything upstream of it trains, given both for the inputs."""
         known = {
             id(t): (bound, trains)
             for t, bound, trains in zip(self.functional.inputs, input_bounds, trains, strict=True)
@@ -161,7 +161,7 @@ class _Node:
         self.inner = _Graph(self.operation) if isinstance(self.operation, keras.Model) else None
         if self.inner:
             _refuse_named_inputs(node, self.inner.functional)
-        self.answers: Answers | None = None if self.inner else answers(self.operation)
+        self.rules: BoundRules | None = None if self.inner else rules(self.operation)
         _refuse_call(node)
         policy = getattr(self.operation, "dtype_policy", None)
         if policy is not None and policy.compute_dtype != "float32":
@@ -174,24 +174,24 @@ class _Node:
         self.input_bounds = input_bounds
         if self.inner:
             return self.inner.forward(input_bounds, trains, trained)
-        if self.answers.refusal and any(trains) and not trained:
-            raise self.answers.refusal
+        if self.rules.refusal and any(trains) and not trained:
+            raise self.rules.refusal
         here = bool(getattr(self.operation, "trainable_variables", ()))
         return self._norm(input_bounds, trained), here or any(trains)
 
     def _norm(self, input_bounds, trained):
-        bound = self.answers.output_bound(input_bounds)
+        bound = self.rules.output_bound(input_bounds)
         if trained and bound == float("inf") and max(input_bounds) < float("inf"):
             # A layer without projection: only its present norm is known.
-            if self.answers.trained_output_bound:
-                return self.answers.trained_output_bound(input_bounds)
-            return sum(map(times, self.answers.trained_lipschitz(input_bounds), input_bounds))
+            if self.rules.trained_output_bound:
+                return self.rules.trained_output_bound(input_bounds)
+            return sum(map(times, self.rules.trained_lipschitz(input_bounds), input_bounds))
         return bound
 
     def backward(self, cotangent, trained, clipped):
         if self.inner:
             return self.inner.backward(cotangent, trained, clipped)
-        lipschitz = (self.answers.trained_lipschitz if trained else self.answers.input_lipschitz)(self.input_bounds)
+        lipschitz = (self.rules.trained_lipschitz if trained else self.rules.input_lipschitz)(self.input_bounds)
         variables, gradients = self._parameters(cotangent) if clipped else ((), ())
         self.use = LayerBounds(
             layer=self.operation,
@@ -201,8 +201,8 @@ class _Node:
             variables=variables,
             gradient_bounds=gradients,
         )
-        if clipped and self.answers.cotangent_bounds:
-            return self.answers.cotangent_bounds(self.input_bounds, cotangent)
+        if clipped and self.rules.cotangent_bounds:
+            return self.rules.cotangent_bounds(self.input_bounds, cotangent)
         return tuple(times(constant, cotangent) for constant in lipschitz)
 
     def _parameters(self, cotangent):
@@ -216,7 +216,7 @@ class _Node:
                 "BoundedInput(mode='normalize'), a layer with projected=False, a keras.layers.Dense or a frozen layer "
                 "without bounds. Keep such layers before the first trainable one, or among the first."
             )
-        gradients = self.answers.parameter_bounds(self.input_bounds, cotangent)
+        gradients = self.rules.parameter_bounds(self.input_bounds, cotangent)
         if not all(g < float("inf") for g in gradients):
             raise ValueError(
                 f"Layer '{layer.name}' trains on inputs of unbounded norm. Put lipdp.layers.BoundedInput "
@@ -230,7 +230,7 @@ class _Node:
 
 
 def _refuse_call(node) -> None:
-    """A layer's answers are about its input tensors alone: masks and constants change what it computes."""
+    """A layer's bounds are about its input tensors alone: masks and constants change what it computes."""
     arguments, layer = node.arguments, node.operation
     others = [v for v in tree.flatten(arguments.args) if not isinstance(v, (keras.KerasTensor, type(None)))]
     others += [v for v in tree.flatten(arguments.kwargs) if not isinstance(v, (bool, type(None)))]
@@ -239,28 +239,28 @@ def _refuse_call(node) -> None:
             f"Layer '{layer.name}' is called on constants or with a mask, which no bound covers. Received, besides its "
             f"input tensors: {', '.join(type(v).__name__ for v in others)}."
         )
-    regularised = [v.path for v in getattr(layer, "variables", ()) if getattr(v, "regularizer", None)]
-    if getattr(layer, "activity_regularizer", None) is not None or regularised:
+    regularized = [v.path for v in getattr(layer, "variables", ()) if getattr(v, "regularizer", None)]
+    if getattr(layer, "activity_regularizer", None) is not None or regularized:
         raise ValueError(
-            f"Layer '{layer.name}' adds a regulariser to the loss, whose gradient has no bound. Remove it from the "
+            f"Layer '{layer.name}' adds a regularizer to the loss, whose gradient has no bound. Remove it from the "
             "layer's configuration."
         )
 
 
 def _refuse_named_inputs(node, graph) -> None:
     """Named inputs are matched in another order than the one in which the graph lists them."""
-    given = node.arguments.args[0] if node.arguments.args else None
+    inputs = node.arguments.args[0] if node.arguments.args else None
     if len(graph.inputs) > 1 and not (
-        isinstance(given, (list, tuple)) and isinstance(_keras.structures(graph)[0], (list, tuple))
+        isinstance(inputs, (list, tuple)) and isinstance(_keras.structures(graph)[0], (list, tuple))
     ):
         raise ValueError(
             f"Model '{node.operation.name}' has several inputs; inside another model it is read as a list. Received: "
-            f"{type(given).__name__}. Build it and call it with a list of tensors."
+            f"{type(inputs).__name__}. Build it and call it with a list of tensors."
         )
 
 
 def functional(model: keras.Model) -> keras.Model:
-    """The functional graph behind a Sequential or functional model."""
+    """Returns the functional graph behind a Sequential or functional model."""
     if _keras.has_own_call(model):
         raise ValueError(
             f"Model '{model.name}' has a `call` of its own, which its graph does not show. Received: "

@@ -1,4 +1,4 @@
-"""Who answers for a layer: the layer itself, or an entry here by type."""
+"""Registry of layer bounds: those a layer carries itself, or an entry here by type."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ Norms = tuple[float, ...]
 
 
 @dataclass(frozen=True)
-class Answers:
-    """The answers of one layer, as functions of norm bounds (see `LipschitzLayer`).
+class BoundRules:
+    """The bounds of one layer, as functions of norm bounds (see `LipschitzLayer`).
 
     `cotangent_bounds` is for layers whose backward pass is not the derivative of the forward pass; without it the
     cotangent is multiplied by `input_lipschitz`. `trained_output_bound` is for layers whose output is bounded only
-    for the weights of the moment, and which do not map zero to zero. `refusal` says why a layer may stand only where
+    for the present weights, and which do not map zero to zero. `refusal` says why a layer may stand only where
     nothing trainable lies upstream.
     """
 
@@ -59,7 +59,7 @@ _FAMILIES: dict[str, tuple[dict, dict]] = {}
 
 
 def register_family(package: str, entries: dict[str, Callable], replacements: dict[str, str]) -> None:
-    """Entries for the classes of a package, by their names, and what to use in place of those without."""
+    """Registers entries for the classes of a package, by their names, and what to use in place of those without."""
     _FAMILIES[package] = (entries, replacements)
 
 
@@ -77,7 +77,7 @@ def register(
         layer_type: A `keras.layers.Layer` class. The exact type is matched: a subclass may compute
             something else, so it does not inherit the entry.
         entry: Function of one layer instance. It returns a float, the Lipschitz constant of a
-            parameter-free layer that maps zero to zero, or a full `Answers`; it raises `ValueError` for
+            parameter-free layer that maps zero to zero, or a full `BoundRules`; it raises `ValueError` for
             a configuration without a bound. Without it and the next three, `register` is a decorator.
         output_bound: In place of `entry`, three functions whose first argument is the layer. This one: from
             the norm bounds of the inputs, a tuple, to that of the output.
@@ -88,9 +88,8 @@ def register(
     Raises:
         ValueError: only one of `output_bound` and `input_lipschitz` is given, or `entry` beside them.
 
-    Guarantee:
-        None of its own: what is declared is trusted, and a bound that is too small makes epsilon too small. Prove
-        it, and let `check` search for a violation.
+    **Guarantee.** None of its own: what is declared is trusted, and a bound that is too small makes epsilon too
+    small. Prove it, and let `check` search for a violation.
 
     Example:
         >>> import keras
@@ -99,7 +98,7 @@ def register(
         ...     def call(self, inputs):
         ...         return 0.5 * inputs
         >>> bounds.register(Half, lambda layer: 0.5)
-        >>> bounds.answers(Half()).output_bound((4.0,))
+        >>> bounds.rules(Half()).output_bound((4.0,))
         2.0
         >>> class Scale(keras.layers.Layer):
         ...     def build(self, input_shape):
@@ -112,7 +111,7 @@ def register(
         ...     input_lipschitz=lambda layer, inputs: (1.0,),
         ...     parameter_bounds=lambda layer, inputs, cotangent: (inputs[0] * cotangent,),
         ... )
-        >>> bounds.answers(Scale()).parameter_bounds((2.0,), 3.0)
+        >>> bounds.rules(Scale()).parameter_bounds((2.0,), 3.0)
         (6.0,)
     """
     three = (output_bound, input_lipschitz)
@@ -135,19 +134,19 @@ def _three(output_bound, input_lipschitz, parameter_bounds) -> Callable:
         def lipschitz(bounds):
             return input_lipschitz(layer, bounds)
 
-        return Answers(lambda bounds: output_bound(layer, bounds), lipschitz, parameters, lipschitz)
+        return BoundRules(lambda bounds: output_bound(layer, bounds), lipschitz, parameters, lipschitz)
 
     return entry
 
 
-def answers(layer: keras.layers.Layer) -> Answers:
-    """The answers of a layer or operation.
+def rules(layer: keras.layers.Layer) -> BoundRules:
+    """Returns the bounds of a layer or operation.
 
     Raises:
-        ValueError: nobody answers for it; the message names it and what to use instead.
+        ValueError: no bound is registered for it; the message names it and what to use instead.
     """
     if isinstance(layer, LipschitzLayer):
-        return Answers(
+        return BoundRules(
             layer.output_bound,
             layer.input_lipschitz,
             layer.parameter_bounds,
@@ -164,33 +163,33 @@ def answers(layer: keras.layers.Layer) -> Answers:
     try:
         if entry is None:
             raise ValueError(unknown(layer))
-        return _as_answers(entry(layer))
+        return _as_rules(entry(layer))
     except ValueError as refusal:
         # A frozen layer of a backbone needs no bound.
-        found = frozen(layer, refusal)
-        if found is None:
+        backbone = frozen(layer, refusal)
+        if backbone is None:
             raise
-        return found
+        return backbone
 
 
-def _as_answers(answer) -> Answers:
-    if isinstance(answer, Answers):
-        return answer
-    constant = float(answer)
+def _as_rules(entry) -> BoundRules:
+    if isinstance(entry, BoundRules):
+        return entry
+    constant = float(entry)
     return parameter_free(lambda bounds: (constant,) * len(bounds))
 
 
-def parameter_free(lipschitz: Callable[[Norms], Norms], output_bound: Callable | None = None) -> Answers:
-    """Answers of a layer without parameters; by default it maps zero to zero and adds over its inputs."""
+def parameter_free(lipschitz: Callable[[Norms], Norms], output_bound: Callable | None = None) -> BoundRules:
+    """Returns the bounds of a layer without parameters; by default it maps zero to zero and adds over its inputs."""
 
     def added(bounds):
         return sum(times(c, x) for c, x in zip(lipschitz(bounds), bounds, strict=True))
 
-    return Answers(output_bound or added, lipschitz, lambda bounds, cotangent: (), lipschitz)
+    return BoundRules(output_bound or added, lipschitz, lambda bounds, cotangent: (), lipschitz)
 
 
 def unknown(layer: keras.layers.Layer) -> str:
-    """Says that nobody answers for a layer, and what to use in its place."""
+    """Returns the message that no bound is registered for a layer, and what to use in its place."""
     kind = type(layer).__name__
     is_layer = isinstance(layer, keras.layers.Layer)
     name = f"Layer '{layer.name}' of type {kind}" if is_layer else f"Operation '{kind}'"

@@ -1,6 +1,7 @@
 """Bounds of Keras' own parameter-free layers (proofs: the unfold argument, or one line each)."""
 
 import math
+import numbers
 from collections.abc import Callable
 
 import keras
@@ -117,7 +118,7 @@ def _elu(layer) -> float:
 
 
 def activation_constants(layer: keras.layers.Layer, activation: Callable | None) -> tuple[float, float]:
-    """sup |f'| and a bound on |f(0)| of an activation function."""
+    """Returns sup |f'| and a bound on |f(0)| of an activation function."""
     name = getattr(activation, "__name__", repr(activation))
     if name not in _ACTIVATIONS or keras.activations.get(name) is not activation:
         raise ValueError(
@@ -139,7 +140,7 @@ def _activation(layer):
 @register(layers.Rescaling)
 def _rescaling(layer):
     """An affine map with public constants."""
-    if not all(isinstance(v, (int, float)) for v in (layer.scale, layer.offset)):
+    if not all(isinstance(v, numbers.Real) for v in (layer.scale, layer.offset)):
         raise ValueError(
             f"Layer '{layer.name}' has a bound for scalar constants only. Received: scale={layer.scale!r}, "
             f"offset={layer.offset!r}."
@@ -158,11 +159,11 @@ def _rescaling(layer):
 def _dropout(layer) -> float:
     """Masks belong to positions in the batch: an added example moves the others under other masks.
 
-    Only masks that nobody knows could be averaged over, and a model file holds the state that made them.
+    Only secret masks could be averaged over, and a model file holds the state that made them.
     """
     raise ValueError(
         f"Layer '{layer.name}' draws masks by position in the batch, so one more example changes the gradients of "
-        f"others. Received: {type(layer).__name__}(rate={layer.rate!r}). Leave it out: the noise regularises."
+        f"others. Received: {type(layer).__name__}(rate={layer.rate!r}). Leave it out: the noise regularizes."
     )
 
 
@@ -171,7 +172,7 @@ for _type in (layers.Dropout, layers.SpatialDropout1D, layers.SpatialDropout2D, 
 
 
 def _upsampling(layer) -> float:
-    """Nearest neighbours: each entry is repeated."""
+    """Nearest neighbors: each entry is repeated."""
     if getattr(layer, "interpolation", "nearest") != "nearest":
         raise ValueError(
             f"Layer '{layer.name}' has a bound for interpolation='nearest' only. "

@@ -1,4 +1,4 @@
-"""The table of bounds that a person reads."""
+"""The table of bounds, as text and as dictionaries."""
 
 import io
 import math
@@ -29,7 +29,7 @@ def summary_bounds(
     outputs = model.output_shape[-1]
     bounds = propagate(model, model.loss.lipschitz(outputs))
     noise = {id(v): s for v, s in zip(model.trainable_variables, model.run.noise_std, strict=False)}
-    found = {} if x is None else _measured(model, bounds, x, y)
+    measured = {} if x is None else _measured(model, bounds, x, y)
     rows = [
         {
             "layer": use.name,
@@ -53,7 +53,7 @@ def summary_bounds(
         for row, use in zip(rows, bounds.layers, strict=True):
             row |= {"measured": None, "tightness": None}
             if use.variables:
-                row["measured"], row["tightness"] = found[id(use.layer)]
+                row["measured"], row["tightness"] = measured[id(use.layer)]
     table = Table(
         title=f"Bounds of '{model.name}' for one example (L2 norms); loss {model.loss.name}: "
         f"{model.loss.lipschitz(outputs):.4g}-Lipschitz, model: {_lipschitz(bounds):.4g}-Lipschitz"
@@ -91,19 +91,19 @@ def _measured(model, bounds: Bounds, x, y) -> dict[int, tuple[float, float]]:
             dtype="float64",
         )
     place = {id(v): k for k, v in enumerate(model.trainable_variables)}
-    found = {}
+    measured = {}
     for use in bounds.layers:
         if use.variables:
             largest = math.sqrt(float(squares[:, [place[id(v)] for v in use.variables]].sum(axis=1).max()))
             bound = math.hypot(*(bounds.gradient(v) for v in use.variables))
-            found[id(use.layer)] = largest, largest / bound if bound else 0.0
+            measured[id(use.layer)] = largest, largest / bound if bound else 0.0
             if not largest <= bound * (1.0 + _TOLERANCE):
                 raise RuntimeError(
                     f"One example moves the gradient of layer '{use.name}' by {largest:.6g}, more than its bound "
                     f"{bound:.6g}. Were weights set by hand? `fit` would bring them back first. Otherwise the bound "
                     "is wrong: please report it."
                 )
-    return found
+    return measured
 
 
 def _lipschitz(bounds) -> float:

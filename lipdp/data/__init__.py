@@ -1,8 +1,11 @@
 """Data sets as plain arrays: named ones, and the user's own files."""
 
+from lipdp._deprecated import renamed_attributes
 from lipdp.data.dataset import Dataset
 from lipdp.data.load import NAMES, load
 from lipdp.data.ranges import read_ranges, scale
-from lipdp.data.text import imdb, made_up_text
+from lipdp.data.text import imdb, synthetic_text
 
-__all__ = ["Dataset", "NAMES", "imdb", "load", "made_up_text", "read_ranges", "scale"]
+__all__ = ["Dataset", "NAMES", "imdb", "load", "read_ranges", "scale", "synthetic_text"]
+
+__getattr__ = renamed_attributes(__name__, made_up_text="synthetic_text")

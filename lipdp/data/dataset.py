@@ -4,6 +4,8 @@ import dataclasses
 
 import numpy as np
 
+from lipdp import checks
+
 # Public, and the same for every data set: which rows are held out must not depend on the rows.
 _SPLIT_SEED = 0
 
@@ -78,8 +80,7 @@ class Dataset:
         Raises:
             ValueError: when the fraction is out of range or leaves one part empty.
         """
-        if not 0.0 < fraction < 1.0:
-            raise ValueError(f"The held-out fraction is outside (0, 1). Received: {fraction!r}. Pass 0.1 or 0.2, say.")
+        fraction = checks.fraction("fraction", fraction)
         out = np.random.default_rng(_SPLIT_SEED).random(self.num_examples) < fraction
         if out.all() or not out.any():
             raise ValueError(
@@ -133,10 +134,10 @@ def class_ids(labels: np.ndarray, source: str) -> tuple[np.ndarray, tuple]:
         labels = labels.astype("int64")
     elif labels.dtype.kind not in "biuUS":
         raise ValueError(f"Labels must be whole numbers or strings. Received: dtype {labels.dtype} in {source}.")
-    found, ids = np.unique(labels, return_inverse=True)
-    if len(found) < 2:
-        raise ValueError(f"A classifier needs at least two classes. Received: {len(found)} in {source}.")
-    return ids.astype("int32"), tuple(value.item() for value in found)
+    classes, ids = np.unique(labels, return_inverse=True)
+    if len(classes) < 2:
+        raise ValueError(f"A classifier needs at least two classes. Received: {len(classes)} in {source}.")
+    return ids.astype("int32"), tuple(value.item() for value in classes)
 
 
 def _fraction(labels) -> float:

@@ -63,8 +63,8 @@ def from_arrays(arrays: dict, name: str, source: str) -> Dataset:
     elif {"x_train", "y_train"} <= set(arrays):
         train, test = ("x_train", "y_train"), ("x_test", "y_test")
     else:
-        found = ", ".join(sorted(arrays)) or "none"
-        raise ValueError(f"{source} lacks the arrays of a data set. Received: {found}. {_KEYS}")
+        names = ", ".join(sorted(arrays)) or "none"
+        raise ValueError(f"{source} lacks the arrays of a data set. Received: {names}. {_KEYS}")
     if sum(key in arrays for key in test) != len(test):
         if any(key in arrays for key in test):
             raise ValueError(f"{source} has one of x_test and y_test without the other. Save both or none.")

@@ -19,7 +19,7 @@ def digits() -> Dataset:
     from sklearn.datasets import load_digits
 
     source = load_digits()
-    # Sixteen grey levels are a property of the format.
+    # Sixteen gray levels are a property of the format.
     x = (source.images[..., None] / 16.0).astype("float32")
     y = source.target.astype("int32")
     order = np.random.default_rng(0).permutation(len(y))

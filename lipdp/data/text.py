@@ -1,4 +1,4 @@
-"""Texts as sequences of word numbers: IMDb through Keras, and a small set made by a seed."""
+"""Texts as sequences of word numbers: IMDb through Keras, and a small synthetic set."""
 
 import hashlib
 import os
@@ -6,6 +6,7 @@ import pathlib
 
 import numpy as np
 
+from lipdp import checks
 from lipdp.data.dataset import Dataset
 
 # Of the file that Keras distributes. It holds Python objects, so no other file is opened.
@@ -31,16 +32,16 @@ def imdb(num_words: int = 10000, length: int = 80) -> Dataset:
         FileNotFoundError: LIPDP_DATA names a folder without the file.
         ConnectionError: the download failed.
     """
-    _check("num_words", num_words, _FIRST_WORD + 1)
-    _check("length", length, 1)
+    checks.integer("num_words", num_words, minimum=_FIRST_WORD + 1)
+    checks.integer("length", length, minimum=1)
     folder = os.environ.get("LIPDP_DATA")
     (x, y), (x_test, y_test) = _read(pathlib.Path(folder) / "imdb.npz") if folder else _download()
     x, x_test = (_sequences(texts, num_words, length) for texts in (x, x_test))
     return Dataset(x, y.astype("int32"), x_test, y_test.astype("int32"), (0, 1), "imdb")
 
 
-def made_up_text(examples: int = 1000, num_words: int = 50, length: int = 20, seed: int = 0) -> Dataset:
-    """Returns texts of two kinds, made by a seed: some words are more frequent in one kind.
+def synthetic_text(examples: int = 1000, num_words: int = 50, length: int = 20, seed: int = 0) -> Dataset:
+    """Returns synthetic texts of two kinds: some words are more frequent in one kind.
 
     Args:
         examples: Number of training texts; a quarter as many to test on.
@@ -52,13 +53,13 @@ def made_up_text(examples: int = 1000, num_words: int = 50, length: int = 20, se
         A `Dataset`; `x_train` is int32 `(examples, length)`.
 
     Example:
-        >>> data = made_up_text(8, length=5)
+        >>> data = synthetic_text(8, length=5)
         >>> data.x_train.shape, data.x_test.shape, data.classes
         ((8, 5), (2, 5), (0, 1))
     """
-    _check("examples", examples, 4)
-    _check("num_words", num_words, 10)
-    _check("length", length, 1)
+    checks.integer("examples", examples, minimum=4)
+    checks.integer("num_words", num_words, minimum=10)
+    checks.integer("length", length, minimum=1)
     rng = np.random.default_rng(seed)
     total = examples + examples // 4
     words = np.arange(_FIRST_WORD, num_words)
@@ -72,7 +73,7 @@ def made_up_text(examples: int = 1000, num_words: int = 50, length: int = 20, se
         size = rng.integers(max(1, length // 2), length + 1)
         texts.append([_START, *rng.choice(words, size - 1, p=weights / weights.sum())])
     x, y = _padded(texts, length), y.astype("int32")
-    return Dataset(x[:examples], y[:examples], x[examples:], y[examples:], (0, 1), "made_up_text")
+    return Dataset(x[:examples], y[:examples], x[examples:], y[examples:], (0, 1), "synthetic_text")
 
 
 def _read(path: pathlib.Path):
@@ -81,11 +82,11 @@ def _read(path: pathlib.Path):
             f"The folder in LIPDP_DATA has no imdb.npz. Received: LIPDP_DATA={str(path.parent)!r}. Put the file that "
             "Keras distributes there, or unset the variable to download it through Keras."
         )
-    found = hashlib.sha256(path.read_bytes()).hexdigest()
-    if found != _IMDB_SHA256:
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    if digest != _IMDB_SHA256:
         raise ValueError(
-            f"{path} is not the file that Keras distributes. Received: SHA-256 {found}. It would have to be opened "
-            "with Python objects in it, so no other file is. Download it through Keras."
+            f"{path} is not the file that Keras distributes. Received: SHA-256 {digest}. Opening it would run "
+            "Python objects, so no other file is read. Download it through Keras."
         )
     with np.load(path, allow_pickle=True) as content:
         return tuple(
@@ -118,8 +119,3 @@ def _padded(texts, length: int) -> np.ndarray:
     for row, text in zip(x, texts, strict=True):
         row[length - len(text) :] = text
     return x
-
-
-def _check(name: str, value, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
-        raise ValueError(f"{name} must be a whole number of at least {least}. Received: {name}={value!r}.")

@@ -1,11 +1,12 @@
 """Diffusion models: noise levels, networks, samplers, evaluation."""
 
-from lipdp.diffusion.denoisers import EDM, VE, VP, Denoiser, VPrediction, importance
+from lipdp._deprecated import renamed_attributes
+from lipdp.diffusion.denoisers import EDM, VE, VP, Denoiser, VPrediction, noise_level_importance
 from lipdp.diffusion.evaluate import classifier_features, downstream_accuracy, frechet_distance, inception_distance
 from lipdp.diffusion.model import DiffusionModel
 from lipdp.diffusion.noising import DenoisingLoss, Noising
 from lipdp.diffusion.noisy import NoisyBatches
-from lipdp.diffusion.pictures import image_grid, nearest_neighbours, neighbour_panel
+from lipdp.diffusion.pictures import image_grid, nearest_neighbors, neighbor_panel
 from lipdp.diffusion.recipes import Recipe, make_sampler, recipe
 from lipdp.diffusion.samplers import DDIM, Churn, Sampler, generate, sample
 from lipdp.diffusion.unet import preset, unet
@@ -29,13 +30,20 @@ __all__ = [
     "frechet_distance",
     "generate",
     "image_grid",
-    "importance",
     "inception_distance",
     "make_sampler",
-    "nearest_neighbours",
-    "neighbour_panel",
+    "nearest_neighbors",
+    "neighbor_panel",
+    "noise_level_importance",
     "preset",
     "recipe",
     "sample",
     "unet",
 ]
+
+__getattr__ = renamed_attributes(
+    __name__,
+    importance="noise_level_importance",
+    nearest_neighbours="nearest_neighbors",
+    neighbour_panel="neighbor_panel",
+)

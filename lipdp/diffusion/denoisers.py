@@ -8,6 +8,8 @@ import keras
 import numpy as np
 from keras import ops
 
+from lipdp import checks
+
 # Uniform draws of float32 reach 0, where the normal quantile is infinite.
 _SMALLEST = 2.0**-24
 
@@ -62,7 +64,7 @@ class Denoiser:
             u: uniforms in [0, 1), `(batch,)`.
 
         Returns:
-            The network's first two inputs, of shapes `(batch, ...)` and `(batch,)`, and what it should answer.
+            The network's first two inputs, of shapes `(batch, ...)` and `(batch,)`, and what it should return.
         """
         sigma = self.sigma(u)
         _, _, c_in, c_noise = self.scalings(sigma)
@@ -103,8 +105,8 @@ class Denoiser:
             # One call of twice the batch.
             twice = [ops.concatenate([a, b]) for a, b in zip(inputs, [*inputs[:2], without], strict=True)]
             both = network(twice)
-            given, none = both[: ops.shape(x)[0]], both[ops.shape(x)[0] :]
-            output = (1.0 + guidance) * given - guidance * none
+            labeled, unlabeled = both[: ops.shape(x)[0]], both[ops.shape(x)[0] :]
+            output = (1.0 + guidance) * labeled - guidance * unlabeled
         else:
             output = network(inputs)
         return _wide(c_skip, x) * x + _wide(c_out, x) * output
@@ -134,8 +136,8 @@ class EDM(Denoiser):
     """
 
     def __init__(self, sigma_data: Any = SIGMA_DATA, p_mean: float = -1.2, p_std: float = 1.2):
-        self.sigma_data = _positive("sigma_data", sigma_data)
-        self.p_mean, self.p_std = float(p_mean), _positive("p_std", p_std)
+        self.sigma_data = checks.positive("sigma_data", sigma_data)
+        self.p_mean, self.p_std = checks.real("p_mean", p_mean), checks.positive("p_std", p_std)
 
     def scalings(self, sigma: Any) -> tuple[Any, Any, Any, Any]:
         total = sigma**2 + self.sigma_data**2
@@ -169,12 +171,13 @@ class VPrediction(Denoiser):
     """
 
     def __init__(self, log_snr_min: float = -9.0, log_snr_max: float = 13.0):
-        if not log_snr_min < log_snr_max:
+        self.log_snr_min = checks.real("log_snr_min", log_snr_min)
+        self.log_snr_max = checks.real("log_snr_max", log_snr_max)
+        if not self.log_snr_min < self.log_snr_max:
             raise ValueError(
                 "`log_snr_min` must be below `log_snr_max`. Received: "
                 f"log_snr_min={log_snr_min!r}, log_snr_max={log_snr_max!r}."
             )
-        self.log_snr_min, self.log_snr_max = float(log_snr_min), float(log_snr_max)
         self.eps_min, self.eps_max = (
             2.0 / math.pi * math.atan(math.exp(-snr / 2.0)) for snr in (self.log_snr_max, self.log_snr_min)
         )
@@ -211,13 +214,9 @@ class VP(Denoiser):
     """
 
     def __init__(self, beta_d: float = 19.9, beta_min: float = 0.1, epsilon: float = 1e-5, num_steps: int = 1000):
-        self.beta_d, self.beta_min = _positive("beta_d", beta_d), _positive("beta_min", beta_min)
-        self.epsilon = _positive("epsilon", epsilon)
-        if self.epsilon >= 1.0:
-            raise ValueError(f"`epsilon` must be below 1, the last time. Received: epsilon={epsilon!r}.")
-        if isinstance(num_steps, bool) or num_steps != int(num_steps) or num_steps < 2:
-            raise ValueError(f"`num_steps` must be an integer above 1. Received: num_steps={num_steps!r}.")
-        self.num_steps = int(num_steps)
+        self.beta_d, self.beta_min = checks.positive("beta_d", beta_d), checks.positive("beta_min", beta_min)
+        self.epsilon = checks.fraction("epsilon", epsilon)
+        self.num_steps = checks.integer("num_steps", num_steps, minimum=2)
 
     def scalings(self, sigma: Any) -> tuple[Any, Any, Any, Any]:
         # Both forms of ln(1 + sigma^2) and of the root avoid cancellation at small levels.
@@ -253,7 +252,10 @@ class VE(Denoiser):
     """
 
     def __init__(self, sigma_min: float = 0.002, sigma_max: float = 80.0):
-        self.sigma_min, self.sigma_max = _positive("sigma_min", sigma_min), _positive("sigma_max", sigma_max)
+        self.sigma_min, self.sigma_max = (
+            checks.positive("sigma_min", sigma_min),
+            checks.positive("sigma_max", sigma_max),
+        )
         if not self.sigma_min < self.sigma_max:
             raise ValueError(
                 f"`sigma_min` must be below `sigma_max`. Received: sigma_min={sigma_min!r}, sigma_max={sigma_max!r}."
@@ -282,7 +284,7 @@ DENOISERS = {"edm": EDM, "v": VPrediction, "vp": VP, "ve": VE}
 
 
 def get(identifier: str | Denoiser) -> Denoiser:
-    """A denoiser from its name (`"edm"`, `"v"`, `"vp"`, `"ve"`) or itself."""
+    """Returns a denoiser from its name (`"edm"`, `"v"`, `"vp"`, `"ve"`) or itself."""
     if isinstance(identifier, Denoiser):
         return identifier
     if isinstance(identifier, str) and identifier in DENOISERS:
@@ -292,11 +294,11 @@ def get(identifier: str | Denoiser) -> Denoiser:
     )
 
 
-def importance(denoiser: Denoiser, sigma: np.ndarray, reference: Denoiser | None = None) -> np.ndarray:
-    """Returns `p(s) weight(s) / weight_reference(s)`: which noise levels a configuration stresses.
+def noise_level_importance(denoiser: Denoiser, sigma: np.ndarray, reference: Denoiser | None = None) -> np.ndarray:
+    """Returns `p(s) weight(s) / weight_reference(s)`: how much a configuration trains each noise level.
 
     With the ratio of the weights the loss of one configuration is, level by level, that of the reference, so the
-    configurations can be compared. p is the density of ln(s). Not normalised. Source: Dockhorn et al. 2023,
+    configurations can be compared. p is the density of ln(s). Not normalized. Source: Dockhorn et al. 2023,
     figure 3.
 
     Args:
@@ -318,9 +320,3 @@ def _wide(values, like):
 
 def _inside(values, low, high):
     return (values >= low) & (values <= high)
-
-
-def _positive(name: str, value) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0.0 < value < math.inf:
-        raise ValueError(f"`{name}` must be a positive number. Received: {name}={value!r}.")
-    return float(value)

@@ -8,6 +8,8 @@ import keras
 import numpy as np
 from numpy.typing import ArrayLike
 
+from lipdp import checks
+
 _ADAM_RATE = 3e-4
 # Below this side the third convolution of the paper's network has nothing left to see without padding.
 _SMALLEST_VALID = 20
@@ -61,7 +63,7 @@ def inception_distance(
 ) -> float:
     """Returns the Frechet distance on features of an Inception-v3 network whose weights the user has.
 
-    Images are resized to 299 x 299 and grey ones repeated in three channels; features are the 2048 averages behind
+    Images are resized to 299 x 299 and gray ones repeated in three channels; features are the 2048 averages behind
     the last block. It comes closer to the "FID" of the literature than other features do, but is not it: that is
     defined by another file of weights and another resizing.
 
@@ -104,8 +106,8 @@ def _inception(weights):
     def features(images):
         if images.ndim != 4 or images.shape[-1] not in (1, 3):
             raise ValueError(f"Images must be (N, height, width, 1 or 3). Received: shape {images.shape}.")
-        colours = np.repeat(images, 3 // images.shape[-1], axis=-1).astype("float32")
-        resized = keras.ops.image.resize(colours, (299, 299), interpolation="bilinear", antialias=True)
+        colors = np.repeat(images, 3 // images.shape[-1], axis=-1).astype("float32")
+        resized = keras.ops.image.resize(colors, (299, 299), interpolation="bilinear", antialias=True)
         return keras.ops.convert_to_numpy(network(resized, training=False))
 
     return features
@@ -218,11 +220,12 @@ def classifier(name: str, image_shape: tuple[int, ...], num_classes: int) -> ker
     """
     from keras import layers
 
+    checks.choice("name", name, ("logistic_regression", "mlp", "cnn"))
     if name == "logistic_regression":
         stack = [layers.Flatten()]
     elif name == "mlp":
         stack = [layers.Flatten(), layers.Dense(100, activation="relu")]
-    elif name == "cnn":
+    else:
         padding = "valid" if min(image_shape[:2]) >= _SMALLEST_VALID else "same"
         stack = []
         for filters in (32, 64):
@@ -230,8 +233,6 @@ def classifier(name: str, image_shape: tuple[int, ...], num_classes: int) -> ker
             stack.append(layers.Dropout(0.5))
         stack += [layers.Conv2D(128, 3, padding=padding, activation="relu"), layers.Flatten()]
         stack += [layers.Dense(128, activation="relu"), layers.Dropout(0.5)]
-    else:
-        raise ValueError(f"Unknown classifier. Received: {name!r}. Use 'logistic_regression', 'mlp' or 'cnn'.")
     return keras.Sequential([keras.Input(tuple(image_shape)), *stack, layers.Dense(num_classes)], name=name)
 
 

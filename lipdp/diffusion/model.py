@@ -7,7 +7,7 @@ import keras
 import numpy as np
 from numpy.typing import ArrayLike
 
-from lipdp import strategies
+from lipdp import checks, strategies
 from lipdp.diffusion import denoisers, samplers
 from lipdp.diffusion.noising import DenoisingLoss, Noising
 from lipdp.model import DP_Model
@@ -27,13 +27,12 @@ class DiffusionModel(DP_Model):
         label_dropout: probability that a label is hidden in training, for guidance.
         average: momentum in [0, 1) of the moving average of the weights, which `sample` uses; 0: none.
 
-    Guarantee:
-        See `DP_Model.fit`. The loss of an example is the mean over its K noisy copies, a function of the example and
-        of secret randomness that is independent of all others: its gradient is clipped once, so the sensitivity
-        is the clip norm whatever K (Dockhorn et al. 2023, theorem 1). The moving average is computed from released
-        weights. Samples are post-processing of them, and cost nothing as long as labels are not drawn with the
-        frequencies of private data. Not covered: distances, accuracies and pictures that use private examples, and
-        a `denoiser` that was chosen with them.
+    **Guarantee.** See `DP_Model.fit`. The loss of an example is the mean over its K noisy copies, a function of the
+    example and of secret randomness that is independent of all others: its gradient is clipped once, so the
+    sensitivity is the clip norm whatever K (Dockhorn et al. 2023, theorem 1). The moving average is computed from
+    released weights. Samples are post-processing of them, and cost nothing as long as labels are not drawn with the
+    frequencies of private data. Not covered: distances, accuracies and pictures that use private examples, and a
+    `denoiser` that was chosen with them.
 
     Example:
         >>> from lipdp import diffusion
@@ -59,12 +58,8 @@ class DiffusionModel(DP_Model):
                 "The network must take [x, c_noise], and labels when there are classes. Received: "
                 f"{len(network.inputs)} inputs with num_classes={num_classes!r}."
             )
-        if isinstance(noise_multiplicity, bool) or not isinstance(noise_multiplicity, int) or noise_multiplicity < 1:
-            raise ValueError(
-                f"`noise_multiplicity` must be a positive integer. Received: noise_multiplicity={noise_multiplicity!r}."
-            )
-        if not 0.0 <= average < 1.0:
-            raise ValueError(f"`average` must be in [0, 1). Received: average={average!r}.")
+        noise_multiplicity = checks.integer("noise_multiplicity", noise_multiplicity, minimum=1)
+        average = checks.below_one("average", average)
         denoiser = denoisers.get(denoiser)
         inputs = clean = keras.Input(network.inputs[0].shape[1:], name="clean")
         if num_classes is not None:
@@ -73,7 +68,7 @@ class DiffusionModel(DP_Model):
         x, c_noise, target, *labels = noising(inputs)
         super().__init__(inputs, keras.layers.Subtract()([network([x, c_noise, *labels]), target]), **kwargs)
         self.network, self.noising, self.denoiser = network, noising, denoiser
-        self.num_classes, self.noise_multiplicity, self.average = num_classes, noise_multiplicity, float(average)
+        self.num_classes, self.noise_multiplicity, self.average = num_classes, noise_multiplicity, average
         # Past Keras' attribute tracking: host arrays, saved beside the ledger.
         object.__setattr__(self, "_averaged", None)
 
@@ -234,7 +229,7 @@ class DiffusionModel(DP_Model):
         return dataclasses.replace(strategy, augmentation_multiplicity=self.noise_multiplicity)
 
     def _data(self, x, y=None):
-        """What the model takes: `x` or `(x, labels)`, and labels that nobody looks at."""
+        """Returns what the model takes: `x` or `(x, labels)`, and targets that the loss ignores."""
         x = np.asarray(x, "float32")
         nothing = np.zeros((len(x), 1), "float32")
         if self.num_classes is None:

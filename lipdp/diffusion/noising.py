@@ -6,7 +6,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from lipdp import backend
+from lipdp import backend, checks
 from lipdp.diffusion import denoisers
 
 
@@ -26,7 +26,7 @@ class _Ratchet(keras.random.SeedGenerator):
 
 @keras.saving.register_keras_serializable(package="lipdp")
 class Noising(keras.layers.Layer):
-    """Turns clean examples into what a network sees, and what it should answer, with fresh noise at each call.
+    """Turns clean examples into what a network sees, and what it should return, with fresh noise at each call.
 
     Args:
         denoiser: a `Denoiser` or its name.
@@ -51,9 +51,8 @@ class Noising(keras.layers.Layer):
         super().__init__(**kwargs)
         if isinstance(denoiser, dict):
             denoiser = keras.saving.deserialize_keras_object(denoiser)
-        if not 0.0 <= label_dropout < 1.0:
-            raise ValueError(f"`label_dropout` must be in [0, 1). Received: label_dropout={label_dropout!r}.")
-        self.denoiser, self.num_classes, self.label_dropout = denoisers.get(denoiser), num_classes, label_dropout
+        self.denoiser, self.num_classes = denoisers.get(denoiser), num_classes
+        self.label_dropout = checks.below_one("label_dropout", label_dropout)
         self.seeds = _Ratchet()
         self.seeds.reseed(None)
 

@@ -6,11 +6,12 @@ import keras
 import numpy as np
 from keras import ops
 
+from lipdp import checks
 from lipdp.diffusion import denoisers
 
 
 class NoisyBatches(keras.utils.PyDataset):
-    """Noised examples and what the network should answer, with fresh noise each time: `network.fit(batches)`.
+    """Noised examples and what the network should return, with fresh noise each time: `network.fit(batches)`.
 
     For public data: `fit` of a plain Keras model has no privacy.
 
@@ -49,16 +50,17 @@ class NoisyBatches(keras.utils.PyDataset):
         super().__init__(**kwargs)
         if labels is not None and len(labels) != len(x):
             raise ValueError(f"One label per example. Received: {len(labels)} labels for {len(x)} examples.")
-        if not 1 <= batch_size <= len(x):
-            raise ValueError(f"`batch_size` must be in 1 to {len(x)}. Received: batch_size={batch_size!r}.")
-        if not 0.0 <= label_dropout < 1.0 or label_dropout and (labels is None or no_label is None):
+        self.batch_size = checks.integer("batch_size", batch_size, minimum=1)
+        if self.batch_size > len(x):
+            raise ValueError(f"`batch_size` must be at most {len(x)}, the examples. Received: batch_size={batch_size}.")
+        self.label_dropout, self.no_label = checks.below_one("label_dropout", label_dropout), no_label
+        if label_dropout and (labels is None or no_label is None):
             raise ValueError(
-                "`label_dropout` must be in [0, 1), and above 0 needs labels and `no_label`. Received: "
-                f"label_dropout={label_dropout!r}, no_label={no_label!r}."
+                f"`label_dropout` needs `labels` and `no_label`. Received: label_dropout={label_dropout!r}, "
+                f"no_label={no_label!r}. Pass both, or label_dropout=0."
             )
         self.x, self.labels = np.asarray(x, "float32"), None if labels is None else np.asarray(labels, "int32")
-        self.denoiser, self.batch_size = denoisers.get(denoiser), batch_size
-        self.label_dropout, self.no_label = label_dropout, no_label
+        self.denoiser = denoisers.get(denoiser)
         self._seeds = np.random.SeedSequence(seed)
         self.on_epoch_end()
 

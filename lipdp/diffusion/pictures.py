@@ -6,8 +6,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
+from lipdp import checks
 
-def nearest_neighbours(
+
+def nearest_neighbors(
     synthetic: np.ndarray,
     real: np.ndarray,
     k: int = 5,
@@ -19,7 +21,7 @@ def nearest_neighbours(
     Args:
         synthetic: examples `(N, ...)`.
         real: examples `(M, ...)`, M at least k.
-        k: how many neighbours.
+        k: how many neighbors.
         features: function from a batch of examples to `(batch, d)`, in whose space to measure; None: the examples
             themselves.
         batch_size: synthetic examples at once.
@@ -33,23 +35,23 @@ def nearest_neighbours(
     Example:
         >>> import numpy as np
         >>> from lipdp import diffusion
-        >>> indices, distances = diffusion.nearest_neighbours(np.array([[1.0]]), np.array([[5.0], [0.0], [3.0]]), k=2)
+        >>> indices, distances = diffusion.nearest_neighbors(np.array([[1.0]]), np.array([[5.0], [0.0], [3.0]]), k=2)
         >>> indices.tolist(), distances.tolist()
         ([[1, 2]], [[1.0, 2.0]])
     """
-    if not 1 <= k <= len(real):
-        raise ValueError(f"`k` must be between 1 and the number of real examples. Received: k={k!r} of {len(real)}.")
+    if checks.integer("k", k, minimum=1) > len(real):
+        raise ValueError(f"`k` must be at most the number of real examples. Received: k={k} of {len(real)}.")
     a, b = (_flat(images, features, batch_size) for images in (synthetic, real))
     squares = np.sum(b * b, axis=1)
     indices, distances = [], []
     for start in range(0, len(a), batch_size):
         part = a[start : start + batch_size]
         scores = squares - 2.0 * part @ b.T
-        found = np.argpartition(scores, k - 1, axis=1)[:, :k]
+        nearest = np.argpartition(scores, k - 1, axis=1)[:, :k]
         # Exact distances of the few: the scores cancel.
-        exact = np.linalg.norm(part[:, None] - b[found], axis=2)
+        exact = np.linalg.norm(part[:, None] - b[nearest], axis=2)
         order = np.argsort(exact, axis=1, kind="stable")
-        indices.append(np.take_along_axis(found, order, axis=1))
+        indices.append(np.take_along_axis(nearest, order, axis=1))
         distances.append(np.take_along_axis(exact, order, axis=1))
     return np.concatenate(indices), np.concatenate(distances)
 
@@ -65,7 +67,7 @@ def image_grid(
 
     Args:
         images: `(N, height, width, channels)` in [-1, 1], 1 or 3 channels.
-        path: file to write; the ending says the format.
+        path: file to write; its extension sets the format.
         columns: images per row.
         titles: optional heading of each column.
         scale: size of one image, in inches.
@@ -100,7 +102,7 @@ def image_grid(
     return path
 
 
-def neighbour_panel(
+def neighbor_panel(
     synthetic: np.ndarray,
     real: np.ndarray,
     path: str | pathlib.Path,
@@ -113,14 +115,14 @@ def neighbour_panel(
         synthetic: a few images, see `image_grid`.
         real: the training images. The picture shows them: it is not private, and not for release.
         path: file to write.
-        k: neighbours per image.
-        features: see `nearest_neighbours`.
+        k: neighbors per image.
+        features: see `nearest_neighbors`.
 
     Returns:
         The path.
     """
     synthetic, real = np.asarray(synthetic), np.asarray(real)
-    indices, _ = nearest_neighbours(synthetic, real, k, features)
+    indices, _ = nearest_neighbors(synthetic, real, k, features)
     rows = np.concatenate([synthetic[:, None], real[indices]], axis=1)
     titles = ["sample", *(f"nearest {i + 1}" for i in range(k))]
     return image_grid(rows.reshape(-1, *synthetic.shape[1:]), path, columns=k + 1, titles=titles)

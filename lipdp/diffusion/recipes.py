@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from lipdp import strategies
+from lipdp import checks, strategies
 from lipdp.diffusion import denoisers, samplers
 from lipdp.diffusion.model import DiffusionModel
 from lipdp.diffusion.unet import PRESETS, preset, unet
@@ -169,9 +169,7 @@ def recipe(
         )
     if network is None:
         network = "cpu-14" if image_shape == (28, 28, 1) else "small"
-    if network != "small" and network not in PRESETS:
-        raise ValueError(f"Unknown preset. Received: {network!r}. Use one of {['small', *sorted(PRESETS)]}.")
-    if network != "small":
+    if checks.choice("network", network, ("small", *sorted(PRESETS))) != "small":
         image_shape = PRESETS[network]["image_shape"]
     settings: dict[str, Any] = {"batch_size": max(1, min(2048, num_examples // 4)), **_OWN.get(network, {})}
     settings |= {name: value for name, value in changes.items() if value is not None}
@@ -214,8 +212,6 @@ def make_sampler(name: str, steps: int = 50) -> samplers.Sampler:
         >>> make_sampler("stochastic", 20).eta
         1.0
     """
-    if name not in SAMPLERS:
-        raise ValueError(f"Unknown sampler. Received: {name!r}. Use one of {', '.join(SAMPLERS)}.")
-    if name == "churn":
+    if checks.choice("name", name, SAMPLERS) == "churn":
         return samplers.Churn(steps)
     return samplers.DDIM(steps, eta=1.0 if name == "stochastic" else 0.0)

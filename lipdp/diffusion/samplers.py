@@ -8,7 +8,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from lipdp import backend
+from lipdp import backend, checks
 from lipdp.diffusion import denoisers
 
 
@@ -30,17 +30,13 @@ class Sampler:
     """
 
     def __init__(self, steps: int = 50, rho: float = 7.0, sigma_min: float = 0.002, sigma_max: float = 80.0):
-        if isinstance(steps, bool) or not isinstance(steps, int) or steps < 2:
-            raise ValueError(f"`steps` must be an integer of at least 2. Received: steps={steps!r}.")
-        if not 0.0 < rho < math.inf:
-            raise ValueError(f"`rho` must be a positive number. Received: rho={rho!r}.")
-        if not 0.0 < sigma_min < sigma_max < math.inf:
+        self.steps, self.rho = checks.integer("steps", steps, minimum=2), checks.positive("rho", rho)
+        self.sigma_min = checks.positive("sigma_min", sigma_min)
+        self.sigma_max = checks.positive("sigma_max", sigma_max)
+        if not self.sigma_min < self.sigma_max:
             raise ValueError(
-                "Noise levels must be positive, the lowest below the highest. Received: "
-                f"sigma_min={sigma_min!r}, sigma_max={sigma_max!r}."
+                f"`sigma_min` must be below `sigma_max`. Received: sigma_min={sigma_min!r}, sigma_max={sigma_max!r}."
             )
-        self.steps, self.rho = steps, float(rho)
-        self.sigma_min, self.sigma_max = float(sigma_min), float(sigma_max)
 
     def levels(self) -> np.ndarray:
         """Returns the N noise levels, highest first."""
@@ -95,9 +91,7 @@ class DDIM(Sampler):
         self, steps: int = 50, eta: float = 0.0, rho: float = 7.0, sigma_min: float = 0.002, sigma_max: float = 80.0
     ):
         super().__init__(steps, rho, sigma_min, sigma_max)
-        if not 0.0 <= eta <= 1.0:
-            raise ValueError(f"`eta` must be between 0 and 1. Received: eta={eta!r}.")
-        self.eta = float(eta)
+        self.eta = checks.between("eta", eta, 0, 1)
 
     def coefficients(self) -> np.ndarray:
         s = self.levels()
@@ -144,13 +138,10 @@ class Churn(Sampler):
         sigma_max: float = 80.0,
     ):
         super().__init__(steps, rho, sigma_min, sigma_max)
-        if not 0.0 <= s_churn < math.inf:
-            raise ValueError(f"`s_churn` must be a number of at least 0. Received: s_churn={s_churn!r}.")
+        self.s_churn, self.s_noise = checks.not_negative("s_churn", s_churn), checks.positive("s_noise", s_noise)
         if not 0.0 <= s_min <= s_max:
             raise ValueError(f"`s_min` must be between 0 and `s_max`. Received: s_min={s_min!r}, s_max={s_max!r}.")
-        if not 0.0 < s_noise < math.inf:
-            raise ValueError(f"`s_noise` must be a positive number. Received: s_noise={s_noise!r}.")
-        self.s_churn, self.s_min, self.s_max, self.s_noise = float(s_churn), float(s_min), float(s_max), float(s_noise)
+        self.s_min, self.s_max = float(s_min), float(s_max)
 
     def coefficients(self) -> np.ndarray:
         s = self.levels()
@@ -180,7 +171,7 @@ SAMPLERS = {"ddim": DDIM, "churn": Churn}
 
 
 def get(identifier: str | Sampler) -> Sampler:
-    """A sampler from its name (`"ddim"`, `"churn"`) or itself."""
+    """Returns a sampler from its name (`"ddim"`, `"churn"`) or itself."""
     if isinstance(identifier, Sampler):
         return identifier
     if isinstance(identifier, str) and identifier in SAMPLERS:
@@ -228,8 +219,9 @@ def sample(
         ((5, 2), 3.0, 3.0)
     """
     sampler = get(sampler)
-    labels = _check(num_samples, batch_size, labels, seed)
-    batch_size = min(batch_size, num_samples)
+    num_samples = checks.integer("num_samples", num_samples, minimum=1)
+    batch_size = min(checks.integer("batch_size", batch_size, minimum=1), num_samples)
+    seed, labels = checks.integer("seed", seed, optional=True), _class_ids(labels, num_samples)
     size, full = math.prod(shape) * batch_size, (batch_size, *shape)
 
     def walk(advance):
@@ -250,12 +242,12 @@ def sample(
     for batch in range(batches):
         # A padded last batch keeps the shape, hence the compiled step.
         part = slice(batch * batch_size, (batch + 1) * batch_size)
-        given = None if labels is None else ops.convert_to_tensor(np.resize(labels[part], batch_size))
+        batch_labels = None if labels is None else ops.convert_to_tensor(np.resize(labels[part], batch_size))
         keys = words.integers(0, 2**32, size=(sampler.steps + 1, 2), dtype="uint32")
         x = sampler.sigma_max * ops.reshape(backend.normal(size, ops.convert_to_tensor(keys[0])), full)
         for i, row in enumerate(rows):
             advance = finish if i == sampler.steps - 1 else step
-            x = advance(x, given, row, ops.convert_to_tensor(keys[i + 1]))
+            x = advance(x, batch_labels, row, ops.convert_to_tensor(keys[i + 1]))
             progress.add(1)
         result[part] = ops.convert_to_numpy(x)
     return result[:num_samples]
@@ -312,12 +304,7 @@ def generate(
     return sample(denoise, shape, num_samples, sampler, labels, weights, batch_size, seed, verbose)
 
 
-def _check(num_samples, batch_size, labels, seed):
-    for name, value in (("num_samples", num_samples), ("batch_size", batch_size)):
-        if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
-            raise ValueError(f"`{name}` must be an integer of at least 1. Received: {name}={value!r}.")
-    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0):
-        raise ValueError(f"`seed` must be a non-negative integer or None. Received: seed={seed!r}.")
+def _class_ids(labels, num_samples: int) -> np.ndarray | None:
     if labels is None:
         return None
     labels = np.asarray(labels)

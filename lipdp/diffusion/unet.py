@@ -6,6 +6,8 @@ from typing import Any
 import keras
 from keras import layers, ops
 
+from lipdp import checks
+
 _ROOT_HALF = math.sqrt(0.5)
 
 _CPU = {"channels": 16, "multipliers": (1, 2), "blocks": 1, "patch_size": 2, "slim": True}
@@ -34,8 +36,7 @@ def preset(name: str, num_classes: int | None = 10) -> keras.Model:
     Raises:
         ValueError: when the name is unknown.
     """
-    if name not in PRESETS:
-        raise ValueError(f"Unknown preset. Received: {name!r}. Use one of {sorted(PRESETS)}, or `unet` for others.")
+    checks.choice("name", name, sorted(PRESETS), hint="Call `unet` for other sizes.")
     return unet(**PRESETS[name], num_classes=num_classes, name=name.replace("-", "_"))
 
 
@@ -69,7 +70,7 @@ def unet(
         patch_size: side of square patches that are turned into channels first; 2 costs a quarter of the time.
         slim: leave out what DDPM++ has beyond one skip per resolution and `blocks` residual blocks each way: the
             middle, residual resampling and the extra blocks on the way up.
-        dropout: rate inside of residual blocks. Under privacy the noise regularises already.
+        dropout: rate inside of residual blocks. Under privacy the noise regularizes already.
         name: name of the model.
 
     Returns:
@@ -114,7 +115,7 @@ def unet(
     x = layers.Conv2D(channels, 3, padding="same")(x)
     widths = [channels * multiplier for multiplier in multipliers]
     x = (_slim if slim else _ddpm)(x, embedding, widths, blocks, attention, dropout)
-    x = layers.Activation("silu")(_normalise(x))
+    x = layers.Activation("silu")(_normalize(x))
     x = layers.Conv2D(depth * patch_size**2, 3, padding="same", kernel_initializer="zeros")(x)
 
     if patch_size > 1:
@@ -139,9 +140,9 @@ class SinusoidalEmbedding(layers.Layer):
 
     def __init__(self, dimension: int, **kwargs: Any):
         super().__init__(**kwargs)
-        if dimension < 4 or dimension % 2:
-            raise ValueError(f"`dimension` must be even and at least 4. Received: dimension={dimension!r}.")
-        self.dimension = dimension
+        self.dimension = checks.integer("dimension", dimension, minimum=4)
+        if dimension % 2:
+            raise ValueError(f"`dimension` must be even. Received: dimension={dimension!r}.")
 
     def call(self, inputs: Any) -> Any:
         half = self.dimension // 2
@@ -200,12 +201,12 @@ def _slim(x, embedding, widths, blocks, attention, dropout):
 
 def _residual(x, embedding, channels, dropout, resample=None):
     """GroupNorm, SiLU, convolution, plus embedding, GroupNorm, SiLU, convolution; added to the shortcut."""
-    h = layers.Activation("silu")(_normalise(x))
+    h = layers.Activation("silu")(_normalize(x))
     if resample is not None:
         x, h = resample(2)(x), resample(2)(h)
     h = layers.Conv2D(channels, 3, padding="same")(h)
     shift = layers.Reshape((1, 1, channels))(layers.Dense(channels)(embedding))
-    h = layers.Activation("silu")(_normalise(layers.Add()([h, shift])))
+    h = layers.Activation("silu")(_normalize(layers.Add()([h, shift])))
     if dropout:
         h = layers.Dropout(dropout)(h)
     h = layers.Conv2D(channels, 3, padding="same", kernel_initializer="zeros")(h)
@@ -217,7 +218,7 @@ def _residual(x, embedding, channels, dropout, resample=None):
 def _attend(x):
     """Single-head attention between the positions of an image, added to it."""
     height, width, channels = x.shape[1:]
-    h = layers.Reshape((height * width, channels))(_normalise(x))
+    h = layers.Reshape((height * width, channels))(_normalize(x))
     query, key, value = (layers.Dense(channels)(h) for _ in range(3))
     h = layers.Attention()([layers.Rescaling(channels**-0.5)(query), value, key])
     # Not `MultiHeadAttention`: there all maps begin at zero or none.
@@ -225,7 +226,7 @@ def _attend(x):
     return _sum(x, layers.Reshape((height, width, channels))(h))
 
 
-def _normalise(x):
+def _normalize(x):
     return layers.GroupNormalization(_groups(x.shape[-1]), epsilon=1e-6)(x)
 
 
@@ -254,13 +255,12 @@ def _from_patches(x, size):
 def _check(image_shape, num_classes, channels, multipliers, blocks, patch_size):
     if len(image_shape) != 3 or min(image_shape) < 1:
         raise ValueError(f"`image_shape` must be (height, width, channels). Received: image_shape={image_shape!r}.")
-    if num_classes is not None and num_classes < 1:
-        raise ValueError(f"`num_classes` must be at least 1, or None. Received: num_classes={num_classes!r}.")
-    if channels < 4 or channels % 4:
+    checks.integer("num_classes", num_classes, minimum=1, optional=True)
+    if checks.integer("channels", channels, minimum=4) % 4:
         raise ValueError(f"`channels` must be a multiple of 4. Received: channels={channels!r}.")
-    if not multipliers or min(multipliers) < 1:
-        raise ValueError(f"`multipliers` must be integers of at least 1. Received: multipliers={multipliers!r}.")
-    if blocks < 1 or patch_size < 1:
-        raise ValueError(
-            f"`blocks` and `patch_size` must be at least 1. Received: blocks={blocks!r}, patch_size={patch_size!r}."
-        )
+    if not multipliers:
+        raise ValueError(f"`multipliers` must hold one number per level. Received: multipliers={multipliers!r}.")
+    for multiplier in multipliers:
+        checks.integer("multipliers", multiplier, minimum=1)
+    for name, value in (("blocks", blocks), ("patch_size", patch_size)):
+        checks.integer(name, value, minimum=1)

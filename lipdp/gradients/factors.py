@@ -1,6 +1,6 @@
 """Forms in which the gradients of one variable, one per example, are held.
 
-Each form answers the same questions: `squared_norm()`, `scaled_squared_norm(centre, inverse_scale)` and
+Each form answers the same questions: `squared_norm()`, `scaled_squared_norm(center, inverse_scale)` and
 `weighted_sum(coefficients)`; `masked(keep)` is the same form with zeros in place of examples that are not kept;
 `whole()` is the way out, all gradients at full size.
 """
@@ -18,7 +18,7 @@ TINY = 1.2e-38
 
 
 def rounding(terms):
-    """Bound on the float32 rounding of a sum of products, relative to the sum of their absolute values.
+    """Returns the bound on the float32 rounding of a sum of products, relative to the sum of their absolute values.
 
     It holds for any order of summation (Higham 2002, section 3.1) and covers a few operations more. Where terms
     cancel it is added, so that a norm is not understated and what is clipped does not exceed the clip norm.
@@ -40,8 +40,8 @@ class Whole:
     def squared_norm(self):
         return _sum_of_squares(self._gradients)
 
-    def scaled_squared_norm(self, centre, inverse_scale):
-        return _sum_of_squares(inverse_scale * (self._gradients - centre))
+    def scaled_squared_norm(self, center, inverse_scale):
+        return _sum_of_squares(inverse_scale * (self._gradients - center))
 
     def weighted_sum(self, coefficients):
         return weighted(coefficients, self._gradients)
@@ -62,8 +62,8 @@ class Zero:
     def squared_norm(self):
         return ops.zeros((self._rows.batch,))
 
-    def scaled_squared_norm(self, centre, inverse_scale):
-        return self.squared_norm() + ops.sum(ops.square(inverse_scale * (centre + ops.zeros(self._shape))))
+    def scaled_squared_norm(self, center, inverse_scale):
+        return self.squared_norm() + ops.sum(ops.square(inverse_scale * (center + ops.zeros(self._shape))))
 
     def weighted_sum(self, coefficients):
         return ops.zeros(self._shape)
@@ -72,7 +72,7 @@ class Zero:
         return self
 
 
-class Layout:
+class MatrixLayout:
     """How the matrix `(*groups, inputs, outputs)` of a factor lies in a variable.
 
     Args:
@@ -112,7 +112,7 @@ class Outer:
     `positions^2 (i + o)` operations, or the gradients themselves, `positions i o`.
     """
 
-    def __init__(self, a, g, layout: Layout):
+    def __init__(self, a, g, layout: MatrixLayout):
         self.a, self.g, self.layout = a, g, layout
         self._matrix = None
 
@@ -147,17 +147,17 @@ class Outer:
             margin = margin + other.shape[-1] * TINY * ops.square(ops.sum(lengths, axis=-1))
         return ops.maximum(_total(product) + _total(margin), 0.0)
 
-    def scaled_squared_norm(self, centre, inverse_scale):
-        centre = self.layout.to_matrix(ops.broadcast_to(centre, self.layout.shape))
+    def scaled_squared_norm(self, center, inverse_scale):
+        center = self.layout.to_matrix(ops.broadcast_to(center, self.layout.shape))
         scale = self.layout.to_matrix(ops.broadcast_to(inverse_scale, self.layout.shape))
         if self._positions != 1 or len(self.a.shape) != 3:
-            return _sum_of_squares(scale * (self._gradients() - centre))
+            return _sum_of_squares(scale * (self._gradients() - center))
         # |s (a g^T - c)|^2 = sum s^2 a^2 g^2 - 2 sum s^2 c a g + |s c|^2, without the matrix of each example.
         a, g, square = self.a[:, 0], self.g[:, 0], ops.square(scale)
         rows = ops.matmul(ops.square(a), square) + TINY * ops.sum(square, axis=0)
         first = ops.sum(rows * (ops.square(g) + TINY), axis=-1)
-        cross = ops.sum(ops.matmul(a, square * centre) * g, axis=-1)
-        last = ops.sum(square * ops.square(centre))
+        cross = ops.sum(ops.matmul(a, square * center) * g, axis=-1)
+        last = ops.sum(square * ops.square(center))
         margin = 2.0 * rounding(self.a.shape[-1] + self.g.shape[-1]) * (first + last)
         return ops.maximum(first - 2.0 * cross + last + margin, 0.0)
 
@@ -177,7 +177,7 @@ class Outer:
         return Outer(zeroed(self.a, keep), zeroed(self.g, keep), self.layout)
 
     def merged(self, other):
-        """The sum with another of the same layout, as more positions; None where that is not possible."""
+        """Returns the sum with another of the same layout, as more positions; None where that is not possible."""
         if not isinstance(other, Outer) or self.layout != other.layout or len(self.a.shape) != len(other.a.shape):
             return None
         return Outer(ops.concatenate([self.a, other.a], -2), ops.concatenate([self.g, other.g], -2), self.layout)
@@ -214,11 +214,11 @@ class Lookup:
             return _sum_of_squares(self.g)
         rows, width = self._shape
         if self._positions is None or rows * width <= self._positions * (self._positions + width):
-            found = _sum_of_squares(self.whole())
+            total = _sum_of_squares(self.whole())
         else:
-            found = self._pairs(self.g, self.g)
+            total = self._pairs(self.g, self.g)
         # For `weighted_sum` too, which adds the parts up in another order.
-        return ops.maximum(found + self._margin(), 0.0)
+        return ops.maximum(total + self._margin(), 0.0)
 
     def _pairs(self, g, h):
         """`sum_{p,q} [same row] g_p h_q`."""
@@ -229,14 +229,14 @@ class Lookup:
         lengths = ops.sum(ops.sqrt(ops.sum(ops.square(self.g), axis=-1)), axis=-1)
         return self._rounding() * ops.square(lengths)
 
-    def scaled_squared_norm(self, centre, inverse_scale):
-        # Rows that an example does not touch hold -centre: |s c|^2, corrected where it does.
-        centre, scale = (ops.broadcast_to(t, self._shape) for t in (centre, inverse_scale))
+    def scaled_squared_norm(self, center, inverse_scale):
+        # Rows that an example does not touch hold -center: |s c|^2, corrected where it does.
+        center, scale = (ops.broadcast_to(t, self._shape) for t in (center, inverse_scale))
         square = ops.square(scale)
         scaled = ops.take(square, self.indices, axis=0) * self.g
         first = self._pairs(scaled, self.g)
-        cross = _total(scaled * ops.take(centre, self.indices, axis=0))
-        last = ops.sum(square * ops.square(centre))
+        cross = _total(scaled * ops.take(center, self.indices, axis=0))
+        last = ops.sum(square * ops.square(center))
         # |cross| <= sum_p |s g_p| |s c|, and |s c|^2 is `last`.
         lengths = ops.sum(ops.sqrt(ops.sum(ops.abs(scaled * self.g), axis=-1)), axis=-1)
         margin = 2.0 * self._rounding() * (ops.square(lengths) + lengths * ops.sqrt(last) + last)
@@ -270,12 +270,12 @@ class Blocks:
     def squared_norm(self):
         return sum(part.squared_norm() for part in self._parts)
 
-    def scaled_squared_norm(self, centre, inverse_scale):
+    def scaled_squared_norm(self, center, inverse_scale):
         def cut(value, start, end):
             return value[..., start:end] if len(getattr(value, "shape", ())) else value
 
         return sum(
-            part.scaled_squared_norm(cut(centre, i, j), cut(inverse_scale, i, j))
+            part.scaled_squared_norm(cut(center, i, j), cut(inverse_scale, i, j))
             for part, i, j in zip(self._parts, self._starts, self._ends, strict=True)
         )
 
@@ -287,7 +287,7 @@ class Blocks:
 
 
 def merge(factors):
-    """The per-example sum of several factors of one variable: a layer that is used more than once."""
+    """Returns the per-example sum of several factors of one variable: a layer that is used more than once."""
     total = factors[0]
     for factor in factors[1:]:
         merged = total.merged(factor) if hasattr(total, "merged") else None
@@ -296,14 +296,14 @@ def merge(factors):
 
 
 def weighted(coefficients, gradients):
-    """`sum_i c_i G_i` for `(batch, ...)`."""
+    """Returns `sum_i c_i G_i` for `(batch, ...)`."""
     shape = tuple(gradients.shape[1:])
     flat = ops.matmul(coefficients[None, :], ops.reshape(gradients, (-1, math.prod(shape))))
     return ops.reshape(flat, shape)
 
 
 def zeroed(values, keep):
-    """`(batch, ...)` with zeros for examples that are not in `keep`, whatever they held."""
+    """Returns `(batch, ...)` with zeros for examples that are not in `keep`, whatever they held."""
     return ops.where(ops.reshape(keep, (-1, *(1 for _ in values.shape[1:]))), values, ops.zeros_like(values))
 
 

@@ -2,6 +2,8 @@
 
 from keras import ops
 
+from lipdp._deprecated import renamed_arguments
+
 
 class Record:
     """Per-example gradients of a batch, in factored form.
@@ -17,8 +19,9 @@ class Record:
         self._factors = factors
         self.values, self.y_pred, self.non_trainable = values, y_pred, non_trainable
 
+    @renamed_arguments(centre="center")
     def squared_norms(self, center=None, inverse_scale=None) -> list:
-        """Squared norms of `inverse_scale * (g_i - center)`, one `(batch,)` tensor per trainable variable."""
+        """Returns squared norms of `inverse_scale * (g_i - center)`, one `(batch,)` tensor per trainable variable."""
         if center is None and inverse_scale is None:
             return [factor.squared_norm() for factor in self._factors]
         center = [0.0] * len(self._factors) if center is None else center
@@ -28,7 +31,7 @@ class Record:
         ]
 
     def weighted_sum(self, coefficients, finite=None) -> list:
-        """`sum_i c_i g_i`, one tensor per trainable variable.
+        """Returns `sum_i c_i g_i`, one tensor per trainable variable.
 
         Args:
             coefficients: One `(batch,)` tensor, or a list of them, one per trainable variable.

@@ -17,11 +17,11 @@ class Rows:
         self.batch, self.views = batch, views
 
     def examples(self, tensor):
-        """`(rows, ...)` as `(batch, rows of one example, ...)`."""
+        """Returns `(rows, ...)` as `(batch, rows of one example, ...)`."""
         return ops.reshape(tensor, (self.batch, -1, *ops.shape(tensor)[1:]))
 
     def positions(self, tensor, inner: int = 1):
-        """All but the last `inner` axes as `(batch, positions)`: views, time and place are one axis."""
+        """Returns all but the last `inner` axes as `(batch, positions)`: views, time and place are one axis."""
         cut = len(tensor.shape) - inner
         place, rest = tensor.shape[1:cut], ops.shape(tensor)[cut:]
         if self.views is None or any(size is None for size in place):

@@ -27,13 +27,12 @@ def supported(model, probe: bool = True) -> None:
     Raises:
         ValueError: names the layer and what to use in its place.
 
-    Guarantee:
-        Layers of Keras that mix the examples of a batch are refused by type. For layers of your own the probe runs
-        the engine on random inputs and targets, 5 rows and 7, and compares: the gradient norms of one row must not move
-        when any other row and its target are replaced, and the sum of all gradients must be the ordinary gradient.
-        This finds layers that mix examples or reorder the rows of a batch, and weights that are used where they
-        cannot be seen. Layers whose `call` changes a weight are refused. Not covered: layers that do so for some
-        inputs or numbers of rows only, and dependence below a thousandth of the largest gradient.
+    **Guarantee.** Layers of Keras that mix the examples of a batch are refused by type. For layers of your own the
+    probe runs the engine on random inputs and targets, 5 rows and 7, and compares: the gradient norms of one row must
+    not move when any other row and its target are replaced, and the sum of all gradients must be the ordinary
+    gradient. This finds layers that mix examples or reorder the rows of a batch, and weights that are used where they
+    cannot be seen. Layers whose `call` changes a weight are refused. Not covered: layers that do so for some inputs
+    or numbers of rows only, and dependence below a thousandth of the largest gradient.
 
     Example:
         >>> import keras
@@ -88,13 +87,13 @@ def _refuse(layer) -> None:
         layer, keras.layers.ActivityRegularization
     ):
         raise ValueError(
-            f"{name} adds a loss of its own (activity regularisation) that is not part of the per-example loss. "
+            f"{name} adds a loss of its own (activity regularization) that is not part of the per-example loss. "
             "Leave it out, or put the term into the loss."
         )
     for variable in _keras.own_variables(layer):
         if variable.trainable and variable.regularizer is not None:
             raise ValueError(
-                f"Weight '{variable.path}' has a regulariser, which is not part of the per-example loss. Received: "
+                f"Weight '{variable.path}' has a regularizer, which is not part of the per-example loss. Received: "
                 f"{variable.regularizer!r}. Use `weight_decay` of the optimizer."
             )
     own = [v.dtype for v in _keras.own_variables(layer)]
@@ -106,8 +105,8 @@ def _refuse(layer) -> None:
             )
     if getattr(layer, "quantization_mode", None) is not None and layer.trainable_variables:
         raise ValueError(
-            f"{name} is quantised. Received: quantization_mode={layer.quantization_mode!r}. Train the layer before it "
-            "is quantised, or freeze it."
+            f"{name} is quantized. Received: quantization_mode={layer.quantization_mode!r}. Train the layer before it "
+            "is quantized, or freeze it."
         )
     if _keras.rematerialized(layer):
         raise ValueError(
@@ -134,22 +133,22 @@ def _probe(model) -> None:
     failure = None
     for size in _SIZES if unknown else _SIZES[:1]:
         for draw in (_normal, _positive):
-            found = []
+            results = []
             try:
                 for rows in _ROWS:
-                    found.append(_run(model, structure, size, rows, draw))
+                    results.append(_run(model, structure, size, rows, draw))
             except Exception as error:
                 failure = error
-            finite = all(np.isfinite(n).all() for norms, *_ in found for one in norms for n in one)
-            if found and finite:
+            finite = all(np.isfinite(n).all() for norms, *_ in results for one in norms for n in one)
+            if results and finite:
                 # With one number of rows only, what fails with the other may have a clear reason.
-                _judge(model, found)
-            if finite and len(found) == len(_ROWS):
+                _judge(model, results)
+            if finite and len(results) == len(_ROWS):
                 return
     if failure is not None and not unknown:
         raise failure
     raise ValueError(
-        f"Model '{model.name}' cannot be searched for layers that mix examples: it does not run on random inputs"
+        f"Model '{model.name}' cannot be tested for cross-example dependence: it does not run on random inputs"
         + (f" whose unknown sizes are {', '.join(map(str, _SIZES))}" if unknown else "")
         + ", or its gradients there are not finite. Give the `Input` its full shape, and keep the model finite for "
         f"inputs of order one. Received: {failure or 'NaN or infinite gradients'}"
@@ -157,7 +156,7 @@ def _probe(model) -> None:
 
 
 def _run(model, structure, size, rows, draw):
-    """What `backend.probe` finds on four batches, in which each row and its target are one of two versions.
+    """Returns what `backend.probe` finds on four batches, in which each row and its target are one of two versions.
 
     The binary digits of a row's number say which. So for any two rows there are two batches between which one of them
     changes and the other does not.
@@ -199,19 +198,19 @@ def _positive(rng, shape):
     return rng.uniform(0.1, 1.9, shape)
 
 
-def _judge(model, found) -> None:
+def _judge(model, results) -> None:
     seeds = {id(s.state) for layer in _keras.walk(model, include_self=True) for s in _keras.seed_generators(layer)}
-    for *_, changed in found:
+    for *_, changed in results:
         for variable in changed:
             if id(variable) not in seeds:
                 raise ValueError(
                     f"Weight '{variable.path}' is changed by the forward pass of its layer: what it keeps of the "
                     "examples would be released without noise. Use a layer that changes no weights in `call`."
                 )
-    norms, sums, ordinary, _ = found[0]
+    norms, sums, ordinary, _ = results[0]
     scale = max(float(np.sqrt(max(np.max(n) for n in norms[0]))), 1e-12)
     for k, (variable, total, expected) in enumerate(zip(model.trainable_variables, sums, ordinary, strict=True)):
-        for norms, *_ in found:
+        for norms, *_ in results:
             values = np.sqrt(np.stack([one[k] for one in norms]))
             version = _versions(values.shape[1])
             for v in range(2):

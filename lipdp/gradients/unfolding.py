@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from keras import ops
 
 from lipdp import backend
-from lipdp.gradients.factors import Layout, Outer, weighted, zeroed
+from lipdp.gradients.factors import MatrixLayout, Outer, weighted, zeroed
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Geometry:
     padding: tuple[tuple[int, int], ...] | None
 
     def pads(self, sizes, outputs) -> list[tuple[int, int]]:
-        """The padding for an image of `sizes` that is read at `outputs` places."""
+        """Returns the padding for an image of `sizes` that is read at `outputs` places."""
         if self.padding is not None:
             return list(self.padding)
         pads = []
@@ -35,7 +35,7 @@ class Geometry:
         return pads
 
     def slices(self, image, places, channels_first: bool = False):
-        """For each tap what it reads: `(rows, *places, channels)`, a strided part of the padded image.
+        """Returns for each tap what it reads: `(rows, *places, channels)`, a strided part of the padded image.
 
         Args:
             image: `(rows, *sizes, channels)`.
@@ -112,15 +112,15 @@ class Taps:
     def squared_norm(self):
         return sum(ops.sum(ops.square(t), axis=tuple(range(1, len(t.shape)))) for t in self._matrices())
 
-    def scaled_squared_norm(self, centre, inverse_scale):
+    def scaled_squared_norm(self, center, inverse_scale):
         parts = self._matrices()
-        centre, scale = (
+        center, scale = (
             ops.reshape(ops.broadcast_to(t, self._shape), (len(parts), -1, self._shape[-1]))
-            for t in (centre, inverse_scale)
+            for t in (center, inverse_scale)
         )
         total = 0.0
         for k, part in enumerate(parts):
-            difference = self._restore(scale[k]) * (part - self._restore(centre[k]))
+            difference = self._restore(scale[k]) * (part - self._restore(center[k]))
             total = total + ops.sum(ops.square(difference), axis=tuple(range(1, len(part.shape))))
         return total
 
@@ -142,7 +142,7 @@ class Taps:
 
 
 def kernel_factor(rows, image, g, geometry: Geometry, shape):
-    """The factor of a kernel `(*kernel, inputs, outputs)`, without groups.
+    """Returns the factor of a kernel `(*kernel, inputs, outputs)`, without groups.
 
     Args:
         image: What is read in patches, `(rows, *sizes, inputs)`.
@@ -150,7 +150,7 @@ def kernel_factor(rows, image, g, geometry: Geometry, shape):
     """
     places = [ops.shape(g)[k + 1] if size is None else size for k, size in enumerate(g.shape[1:-1])]
     taps, inputs, outputs = math.prod(geometry.kernel), image.shape[-1], g.shape[-1]
-    layout = Layout(shape)
+    layout = MatrixLayout(shape)
     if taps == 1:
         (only,) = geometry.slices(image, places)
         return Outer(rows.positions(only), rows.positions(g), layout)
@@ -213,7 +213,7 @@ def grouped_factor(rows, image, g, geometry: Geometry, shape, groups: int):
 
 
 def depthwise_factor(rows, image, g, geometry: Geometry, shape):
-    """The factor of a depthwise kernel `(*kernel, channels, multiplier)`."""
+    """Returns the factor of a depthwise kernel `(*kernel, channels, multiplier)`."""
     places = [ops.shape(g)[k + 1] if size is None else size for k, size in enumerate(g.shape[1:-1])]
     channels, multiplier = shape[-2:]
 

@@ -6,8 +6,8 @@ import keras
 import numpy as np
 from keras import ops
 
+from lipdp import checks
 from lipdp.losses import labels
-from lipdp.losses.arguments import count, positive
 
 
 @keras.saving.register_keras_serializable(package="lipdp")
@@ -51,26 +51,26 @@ class Loss(keras.losses.Loss):
         super().__init__(name=name, reduction=reduction, dtype=dtype)
         if self.dtype not in ("float32", "float64"):
             raise ValueError(f"Losses need dtype='float32' for their bounds to hold. Received: dtype={self.dtype!r}")
-        self.clip = None if clip is None else positive("clip", clip)
+        self.clip = checks.positive("clip", clip, optional=True)
 
     def value(self, y_true: Any, y_pred: Any) -> Any:
-        """Return the loss of each example, shape `(batch,)`, from outputs of shape `(batch, num_outputs)`."""
+        """Returns the loss of each example, shape `(batch,)`, from outputs of shape `(batch, num_outputs)`."""
         raise NotImplementedError(f"{type(self).__name__} must implement `value(y_true, y_pred)`.")
 
     def gradient(self, y_true: Any, y_pred: Any) -> Any:
-        """Return the gradient of each example's `value` with respect to its outputs, shaped like `y_pred`."""
+        """Returns the gradient of each example's `value` with respect to its outputs, shaped like `y_pred`."""
         raise NotImplementedError(f"{type(self).__name__} must implement `gradient(y_true, y_pred)`.")
 
     def exact_lipschitz(self, num_outputs: int) -> float:
-        """Return the supremum of the L2 norm of `gradient` over all outputs and accepted labels."""
+        """Returns the supremum of the L2 norm of `gradient` over all outputs and accepted labels."""
         raise NotImplementedError(f"{type(self).__name__} must implement `exact_lipschitz(num_outputs)`.")
 
     def targets(self, y_true: Any, num_outputs: int) -> Any:
-        """Return labels as a tensor of shape `(batch, num_outputs)`; override to accept other shapes."""
+        """Returns labels as a tensor of shape `(batch, num_outputs)`; override to accept other shapes."""
         return labels.dense_targets(type(self).__name__, y_true, num_outputs)
 
     def check_labels(self, y_true: np.ndarray, num_outputs: int) -> None:
-        """Check all labels on the host, before training.
+        """Checks all labels on the host, before training.
 
         Args:
             y_true: labels of the whole data set.
@@ -82,8 +82,8 @@ class Loss(keras.losses.Loss):
         labels.check_dense(type(self).__name__, y_true, self.check_outputs(num_outputs))
 
     def check_outputs(self, num_outputs: int) -> int:
-        """Return `num_outputs`, or raise `ValueError` if the loss is not defined for so few outputs."""
-        num_outputs = count("num_outputs", num_outputs)
+        """Returns `num_outputs`, or raise `ValueError` if the loss is not defined for so few outputs."""
+        num_outputs = checks.integer("num_outputs", num_outputs, minimum=1)
         if num_outputs < self.min_outputs:
             raise ValueError(
                 f"{type(self).__name__} needs at least {self.min_outputs} outputs, one per class. "
@@ -92,7 +92,7 @@ class Loss(keras.losses.Loss):
         return num_outputs
 
     def lipschitz(self, num_outputs: int) -> float:
-        """Return the bound on the norm of one example's gradient that the noise is calibrated to.
+        """Returns the bound on the norm of one example's gradient that the noise is calibrated to.
 
         Args:
             num_outputs: number of outputs of the model.
@@ -104,7 +104,7 @@ class Loss(keras.losses.Loss):
         return exact if self.clip is None else min(exact, self.clip)
 
     def standardize(self, y_true: Any, y_pred: Any) -> tuple[Any, Any]:
-        """Return labels and outputs as two tensors of shape `(batch, num_outputs)` in the loss' precision.
+        """Returns labels and outputs as two tensors of shape `(batch, num_outputs)` in the loss' precision.
 
         Raises:
             ValueError: if `y_pred` is not of rank 2 or the labels do not fit it.
@@ -127,7 +127,7 @@ class Loss(keras.losses.Loss):
         return y_true, y_pred
 
     def bounded_gradient(self, y_true: Any, y_pred: Any) -> Any:
-        """Return `gradient` with each row limited to the L2 norm `lipschitz(num_outputs)`, as in training."""
+        """Returns `gradient` with each row limited to the L2 norm `lipschitz(num_outputs)`, as in training."""
         return self._limited_gradient(y_true, y_pred, None)[0]
 
     def _limited_gradient(self, y_true, y_pred, limit):
@@ -140,7 +140,7 @@ class Loss(keras.losses.Loss):
         return ops.where(ops.isfinite(norm), gradient * scale, ops.zeros_like(gradient)), norm
 
     def call(self, y_true: Any, y_pred: Any) -> Any:
-        """Return the loss of each example; its gradient with respect to `y_pred` is `bounded_gradient`.
+        """Returns the loss of each example; its gradient with respect to `y_pred` is `bounded_gradient`.
 
         Args:
             y_true: labels.
@@ -155,7 +155,7 @@ class Loss(keras.losses.Loss):
         return self.limited(y_true, y_pred, None)[0]
 
     def limited(self, y_true: Any, y_pred: Any, limit: Any) -> Any:
-        """Return `call` with the scalar tensor `limit` in place of `lipschitz`, and the norms it is applied to."""
+        """Returns `call` with the scalar tensor `limit` in place of `lipschitz`, and the norms it is applied to."""
         y_pred = ops.convert_to_tensor(y_pred, dtype=self.dtype)
         value = ops.stop_gradient(self.value(y_true, y_pred))
         gradient, norm = self._limited_gradient(y_true, y_pred, limit)
@@ -168,7 +168,7 @@ class Loss(keras.losses.Loss):
 
 
 def row_norm(x: Any) -> Any:
-    """Return the L2 norm of each row, shape `(batch, 1)`, without overflow; NaN if a row is not finite."""
+    """Returns the L2 norm of each row, shape `(batch, 1)`, without overflow; NaN if a row is not finite."""
     # 1e-30 keeps the division away from zero and from numbers that XLA flushes to zero.
     largest = ops.maximum(ops.max(ops.abs(x), axis=-1, keepdims=True), 1e-30)
     return largest * ops.sqrt(ops.sum(ops.square(x / largest), axis=-1, keepdims=True))

@@ -7,8 +7,8 @@ import keras
 import numpy as np
 from keras import ops
 
+from lipdp import checks
 from lipdp.losses import labels
-from lipdp.losses.arguments import positive
 from lipdp.losses.base import Loss
 
 
@@ -37,13 +37,12 @@ class BinaryCrossentropy(Loss):
     bound all the same).
 
     Example:
-
-    >>> from lipdp import losses
-    >>> loss = losses.BinaryCrossentropy()
-    >>> loss.lipschitz(4)
-    0.5
-    >>> round(float(loss([1.0], [[0.0]])), 4)  # log(2)
-    0.6931
+        >>> from lipdp import losses
+        >>> loss = losses.BinaryCrossentropy()
+        >>> loss.lipschitz(4)
+        0.5
+        >>> round(float(loss([1.0], [[0.0]])), 4)  # log(2)
+        0.6931
     """
 
     def __init__(
@@ -53,7 +52,7 @@ class BinaryCrossentropy(Loss):
         **kwargs: Any,
     ):
         super().__init__(clip=clip, **kwargs)
-        self.temperature = positive("temperature", temperature)
+        self.temperature = checks.positive("temperature", temperature)
 
     def value(self, y_true: Any, y_pred: Any) -> Any:
         y, z = self.standardize(y_true, y_pred)

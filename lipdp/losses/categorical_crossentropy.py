@@ -7,8 +7,8 @@ import keras
 import numpy as np
 from keras import ops
 
+from lipdp import checks
 from lipdp.losses import labels
-from lipdp.losses.arguments import positive
 from lipdp.losses.base import Loss
 
 
@@ -36,13 +36,12 @@ class CategoricalCrossentropy(Loss):
     all the same).
 
     Example:
-
-    >>> from lipdp import losses
-    >>> loss = losses.CategoricalCrossentropy(temperature=8.0, clip=0.2)
-    >>> loss.lipschitz(10)
-    0.2
-    >>> round(float(loss([[0.0, 1.0]], [[0.0, 0.0]])), 4)  # log(2) / 8
-    0.0866
+        >>> from lipdp import losses
+        >>> loss = losses.CategoricalCrossentropy(temperature=8.0, clip=0.2)
+        >>> loss.lipschitz(10)
+        0.2
+        >>> round(float(loss([[0.0, 1.0]], [[0.0, 0.0]])), 4)  # log(2) / 8
+        0.0866
     """
 
     min_outputs = 2
@@ -54,7 +53,7 @@ class CategoricalCrossentropy(Loss):
         **kwargs: Any,
     ):
         super().__init__(clip=clip, **kwargs)
-        self.temperature = positive("temperature", temperature)
+        self.temperature = checks.positive("temperature", temperature)
 
     def value(self, y_true: Any, y_pred: Any) -> Any:
         y, z = self.standardize(y_true, y_pred)

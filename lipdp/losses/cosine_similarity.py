@@ -6,8 +6,8 @@ import keras
 import numpy as np
 from keras import ops
 
+from lipdp import checks
 from lipdp.losses import labels
-from lipdp.losses.arguments import positive
 from lipdp.losses.base import Loss, row_norm
 
 
@@ -38,13 +38,12 @@ class CosineSimilarity(Loss):
     small by K for labels of norm K > 1 and more.)
 
     Example:
-
-    >>> from lipdp import losses
-    >>> loss = losses.CosineSimilarity(floor=0.5)
-    >>> loss.lipschitz(10)
-    2.0
-    >>> round(float(loss([[0.0, 1.0]], [[3.0, 4.0]])), 4)
-    -0.8
+        >>> from lipdp import losses
+        >>> loss = losses.CosineSimilarity(floor=0.5)
+        >>> loss.lipschitz(10)
+        2.0
+        >>> round(float(loss([[0.0, 1.0]], [[3.0, 4.0]])), 4)
+        -0.8
     """
 
     def __init__(
@@ -54,7 +53,7 @@ class CosineSimilarity(Loss):
         **kwargs: Any,
     ):
         super().__init__(clip=clip, **kwargs)
-        self.floor = positive("floor", floor)
+        self.floor = checks.positive("floor", floor)
 
     def value(self, y_true: Any, y_pred: Any) -> Any:
         y, z = self.standardize(y_true, y_pred)
@@ -90,6 +89,6 @@ class CosineSimilarity(Loss):
 
 
 def _direction(y):
-    """Return each row of `y` divided by its norm, and rows of zeros (padding) as they are."""
+    """Returns each row of `y` divided by its norm, and rows of zeros (padding) as they are."""
     norm = row_norm(y)
     return y / ops.where(norm > 0.0, norm, ops.ones_like(norm))

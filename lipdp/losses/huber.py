@@ -6,7 +6,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from lipdp.losses.arguments import positive
+from lipdp import checks
 from lipdp.losses.base import Loss
 
 
@@ -32,13 +32,12 @@ class Huber(Loss):
     when all C residuals reach delta: sqrt(C) delta / C.
 
     Example:
-
-    >>> from lipdp import losses
-    >>> loss = losses.Huber(delta=0.5)
-    >>> loss.lipschitz(4)
-    0.25
-    >>> float(loss([[0.0]], [[2.0]]))  # 0.5 * (2 - 0.25)
-    0.875
+        >>> from lipdp import losses
+        >>> loss = losses.Huber(delta=0.5)
+        >>> loss.lipschitz(4)
+        0.25
+        >>> float(loss([[0.0]], [[2.0]]))  # 0.5 * (2 - 0.25)
+        0.875
     """
 
     def __init__(
@@ -48,7 +47,7 @@ class Huber(Loss):
         **kwargs: Any,
     ):
         super().__init__(clip=clip, **kwargs)
-        self.delta = positive("delta", delta)
+        self.delta = checks.positive("delta", delta)
 
     def value(self, y_true: Any, y_pred: Any) -> Any:
         y, z = self.standardize(y_true, y_pred)

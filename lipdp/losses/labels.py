@@ -13,7 +13,7 @@ SIMPLEX_TOLERANCE = 1e-4
 
 
 def dense_targets(owner: str, y_true: Any, num_outputs: int) -> Any:
-    """Return labels of shape `(batch, num_outputs)`; `(batch,)` is accepted when there is one output."""
+    """Returns labels of shape `(batch, num_outputs)`; `(batch,)` is accepted when there is one output."""
     shape = tuple(y_true.shape)
     if len(shape) == 1 and num_outputs == 1:
         return ops.expand_dims(y_true, -1)
@@ -23,7 +23,7 @@ def dense_targets(owner: str, y_true: Any, num_outputs: int) -> Any:
 
 
 def id_targets(owner: str, y_true: Any, num_outputs: int) -> Any:
-    """Return the one-hot form of class ids of shape `(batch,)` or `(batch, 1)`.
+    """Returns the one-hot form of class ids of shape `(batch,)` or `(batch, 1)`.
 
     An id outside `[0, num_outputs)` becomes a row of zeros on every backend.
     """
@@ -36,7 +36,7 @@ def id_targets(owner: str, y_true: Any, num_outputs: int) -> Any:
 
 
 def class_targets(owner: str, y_true: Any, num_outputs: int) -> Any:
-    """Return one-hot labels from one-hot labels or from class ids, told apart by their shape."""
+    """Returns one-hot labels from one-hot labels or from class ids, told apart by their shape."""
     shape = tuple(y_true.shape)
     if len(shape) == 2 and shape[1] == num_outputs:
         return y_true
@@ -46,7 +46,7 @@ def class_targets(owner: str, y_true: Any, num_outputs: int) -> Any:
 
 
 def check_dense(owner: str, y_true: np.ndarray, num_outputs: int) -> np.ndarray:
-    """Refuse labels that are not finite numbers of shape `(n, num_outputs)`; return them as that array."""
+    """Refuses labels that are not finite numbers of shape `(n, num_outputs)`; return them as that array."""
     y = _numbers(owner, y_true)
     if y.ndim == 1 and num_outputs == 1:
         y = y[:, None]
@@ -56,7 +56,7 @@ def check_dense(owner: str, y_true: np.ndarray, num_outputs: int) -> np.ndarray:
 
 
 def check_ids(owner: str, y_true: np.ndarray, num_outputs: int) -> None:
-    """Refuse labels that are not whole numbers in `[0, num_outputs)` of shape `(n,)` or `(n, 1)`."""
+    """Refuses labels that are not whole numbers in `[0, num_outputs)` of shape `(n,)` or `(n, 1)`."""
     y = _numbers(owner, y_true)
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
@@ -69,7 +69,7 @@ def check_ids(owner: str, y_true: np.ndarray, num_outputs: int) -> None:
 
 
 def check_simplex(owner: str, y_true: np.ndarray, num_outputs: int) -> None:
-    """Refuse rows that are not probability distributions over the outputs."""
+    """Refuses rows that are not probability distributions over the outputs."""
     y = check_dense(owner, y_true, num_outputs)
     bad = (y < 0).any(axis=1) | (np.abs(y.sum(axis=1, dtype=np.float64) - 1.0) > SIMPLEX_TOLERANCE)
     todo = "Pass one-hot rows (keras.utils.to_categorical) or probabilities that sum to 1."
@@ -77,7 +77,7 @@ def check_simplex(owner: str, y_true: np.ndarray, num_outputs: int) -> None:
 
 
 def check_classes(owner: str, y_true: np.ndarray, num_outputs: int) -> None:
-    """Refuse labels that are neither class ids nor one-hot rows."""
+    """Refuses labels that are neither class ids nor one-hot rows."""
     y = _numbers(owner, y_true)
     if y.ndim == 1 or (y.ndim == 2 and y.shape[1] == 1):
         check_ids(owner, y, num_outputs)
@@ -90,7 +90,7 @@ def check_classes(owner: str, y_true: np.ndarray, num_outputs: int) -> None:
 
 
 def check_unit_interval(owner: str, y_true: np.ndarray, num_outputs: int) -> None:
-    """Refuse labels outside `[0, 1]`; -1/+1 labels get their own advice."""
+    """Refuses labels outside `[0, 1]`; -1/+1 labels get their own advice."""
     y = check_dense(owner, y_true, num_outputs)
     signs = y.size and bool(np.isin(y, (-1, 1)).all())
     todo = "Turn -1/+1 labels into 0/1 with (y + 1) / 2." if signs else "Pass 0/1 labels or probabilities."
@@ -98,7 +98,7 @@ def check_unit_interval(owner: str, y_true: np.ndarray, num_outputs: int) -> Non
 
 
 def check_nonzero(owner: str, y_true: np.ndarray, num_outputs: int) -> None:
-    """Refuse all-zero rows, which have no direction."""
+    """Refuses all-zero rows, which have no direction."""
     y = check_dense(owner, y_true, num_outputs)
     _refuse(owner, "a row of labels must not be all zeros", y, ~y.any(axis=1), "Remove such rows.")
 
@@ -117,7 +117,7 @@ def _numbers(owner: str, y_true: np.ndarray) -> np.ndarray:
 
 
 def _refuse(owner: str, rule: str, y: np.ndarray, bad: Any, todo: str) -> None:
-    """Raise if any row of `bad` is set, with the number of bad rows, the first one and what to do."""
+    """Raises if any row of `bad` is set, with the number of bad rows, the first one and what to do."""
     if not np.any(bad):
         return
     first = int(np.argmax(bad))

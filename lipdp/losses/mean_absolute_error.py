@@ -27,13 +27,12 @@ class MeanAbsoluteError(Loss):
     Proof: the gradient is sign(z - y) / C, C entries of size 1 / C, or 0 where z = y (a subgradient).
 
     Example:
-
-    >>> from lipdp import losses
-    >>> loss = losses.MeanAbsoluteError()
-    >>> loss.lipschitz(4)
-    0.5
-    >>> float(loss([[0.0, 1.0]], [[2.0, 0.0]]))
-    1.5
+        >>> from lipdp import losses
+        >>> loss = losses.MeanAbsoluteError()
+        >>> loss.lipschitz(4)
+        0.5
+        >>> float(loss([[0.0, 1.0]], [[2.0, 0.0]]))
+        1.5
     """
 
     def value(self, y_true: Any, y_pred: Any) -> Any:

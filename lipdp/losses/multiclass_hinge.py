@@ -7,8 +7,8 @@ import keras
 import numpy as np
 from keras import ops
 
+from lipdp import checks
 from lipdp.losses import labels
-from lipdp.losses.arguments import positive
 from lipdp.losses.base import Loss
 
 
@@ -39,13 +39,12 @@ class MulticlassHinge(Loss):
     subgradient.
 
     Example:
-
-    >>> from lipdp import losses
-    >>> loss = losses.MulticlassHinge(margin=1.0)
-    >>> round(loss.lipschitz(10), 4)
-    0.9487
-    >>> float(loss([1], [[0.0, 0.0]]))
-    0.5
+        >>> from lipdp import losses
+        >>> loss = losses.MulticlassHinge(margin=1.0)
+        >>> round(loss.lipschitz(10), 4)
+        0.9487
+        >>> float(loss([1], [[0.0, 0.0]]))
+        0.5
     """
 
     min_outputs = 2
@@ -57,7 +56,7 @@ class MulticlassHinge(Loss):
         **kwargs: Any,
     ):
         super().__init__(clip=clip, **kwargs)
-        self.margin = positive("margin", margin)
+        self.margin = checks.positive("margin", margin)
 
     def value(self, y_true: Any, y_pred: Any) -> Any:
         y, z = self.standardize(y_true, y_pred)
@@ -82,14 +81,14 @@ class MulticlassHinge(Loss):
 
 
 def hinge_value(y: Any, z: Any, margin: float) -> Any:
-    """Return the hinge loss of each row, shape `(batch,)`, for one-hot `y`, logits `z`."""
+    """Returns the hinge loss of each row, shape `(batch,)`, for one-hot `y`, logits `z`."""
     half = margin / 2
     others = z.shape[-1] - 1
     return ops.mean(y * others * ops.relu(half - z) + (1.0 - y) * ops.relu(half + z), axis=-1)
 
 
 def hinge_gradient(y: Any, z: Any, margin: float) -> Any:
-    """Return the gradient of `hinge_value` with respect to `z`, shape `(batch, C)`; 0 at the kinks."""
+    """Returns the gradient of `hinge_value` with respect to `z`, shape `(batch, C)`; 0 at the kinks."""
     half = margin / 2
     num_classes = z.shape[-1]
     too_low, too_high = ops.cast(z < half, z.dtype), ops.cast(z > -half, z.dtype)

@@ -1,11 +1,11 @@
-"""Hinge-regularised Kantorovich-Rubinstein loss over classes, with declared class priors."""
+"""Hinge-regularized Kantorovich-Rubinstein loss over classes, with declared class priors."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import keras
 
-from lipdp.losses.arguments import positive
+from lipdp import checks
 from lipdp.losses.multiclass_hinge import hinge_gradient, hinge_value
 from lipdp.losses.multiclass_kr import MulticlassKR, largest_class_norm
 
@@ -34,13 +34,12 @@ class MulticlassHKR(MulticlassKR):
     c has that norm. At a kink the gradient of the hinge is taken as 0, a subgradient.
 
     Example:
-
-    >>> from lipdp import losses
-    >>> loss = losses.MulticlassHKR(alpha=10.0)
-    >>> round(loss.lipschitz(10), 4)
-    10.5409
-    >>> losses.MulticlassHKR(alpha=10.0, clip=1.0).lipschitz(10)
-    1.0
+        >>> from lipdp import losses
+        >>> loss = losses.MulticlassHKR(alpha=10.0)
+        >>> round(loss.lipschitz(10), 4)
+        10.5409
+        >>> losses.MulticlassHKR(alpha=10.0, clip=1.0).lipschitz(10)
+        1.0
     """
 
     def __init__(
@@ -52,8 +51,8 @@ class MulticlassHKR(MulticlassKR):
         **kwargs: Any,
     ):
         super().__init__(class_priors=class_priors, clip=clip, **kwargs)
-        self.alpha = positive("alpha", alpha)
-        self.margin = positive("margin", margin)
+        self.alpha = checks.positive("alpha", alpha)
+        self.margin = checks.positive("margin", margin)
 
     def value(self, y_true: Any, y_pred: Any) -> Any:
         y, z = self.standardize(y_true, y_pred)

@@ -9,7 +9,6 @@ import numpy as np
 from keras import ops
 
 from lipdp.losses import labels
-from lipdp.losses.arguments import priors
 from lipdp.losses.base import Loss
 
 
@@ -44,12 +43,11 @@ class MulticlassKR(Loss):
     (1/C) sqrt(C^2 + (C-1) C^2/(C-1)^2) = sqrt(1 + 1/(C-1)).
 
     Example:
-
-    >>> from lipdp import losses
-    >>> round(losses.MulticlassKR().lipschitz(10), 4)
-    1.0541
-    >>> round(losses.MulticlassKR(class_priors=[0.1, 0.9]).lipschitz(2), 4)
-    7.0711
+        >>> from lipdp import losses
+        >>> round(losses.MulticlassKR().lipschitz(10), 4)
+        1.0541
+        >>> round(losses.MulticlassKR(class_priors=[0.1, 0.9]).lipschitz(2), 4)
+        7.0711
     """
 
     min_outputs = 2
@@ -61,7 +59,7 @@ class MulticlassKR(Loss):
         **kwargs: Any,
     ):
         super().__init__(clip=clip, **kwargs)
-        self.class_priors = priors("class_priors", class_priors)
+        self.class_priors = _priors(class_priors)
 
     def value(self, y_true: Any, y_pred: Any) -> Any:
         _, z = self.standardize(y_true, y_pred)
@@ -79,7 +77,7 @@ class MulticlassKR(Loss):
         return largest_class_norm(inside, outside)
 
     def class_weights(self, num_outputs: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the sizes of entry j of the gradient if j is the true class, and if not: two arrays."""
+        """Returns the sizes of entry j of the gradient if j is the true class, and if not: two arrays."""
         if self.class_priors is None:
             p = np.full(num_outputs, 1.0 / num_outputs)
         else:
@@ -107,8 +105,30 @@ class MulticlassKR(Loss):
 
 
 def largest_class_norm(inside: np.ndarray, outside: np.ndarray) -> float:
-    """Return max over c of the norm of the vector with `inside[c]` at c and `outside[j]` at every other j."""
+    """Returns max over c of the norm of the vector with `inside[c]` at c and `outside[j]` at every other j."""
     # The sum over j != c. What it loses to cancellation is tiny beside the maximum, which is at least the
     # largest outside[j], since there are two classes or more.
     rest = math.fsum(outside**2) - outside**2
     return float(np.sqrt(np.max(inside**2 + rest)))
+
+
+def _priors(value) -> tuple[float, ...] | None:
+    """Returns class probabilities divided by their sum, which must be 1 within 1e-6; `None` stays `None`."""
+    if value is None:
+        return None
+    try:
+        probabilities = tuple(float(p) for p in value)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"`class_priors` must be a sequence of probabilities or None. Received: class_priors={value!r}."
+        ) from error
+    # `not (p > 0)` rather than `p <= 0`: NaN must fail too.
+    if len(probabilities) < 2 or any(not p > 0.0 for p in probabilities):
+        raise ValueError(
+            "`class_priors` must hold one probability above 0 per class (at least two). Received: "
+            f"class_priors={value!r}."
+        )
+    total = math.fsum(probabilities)
+    if not abs(total - 1.0) <= 1e-6:
+        raise ValueError(f"`class_priors` must sum to 1. Received: class_priors={value!r}, which sum to {total!r}.")
+    return tuple(p / total for p in probabilities)

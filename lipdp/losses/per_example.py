@@ -10,12 +10,12 @@ from lipdp.losses.base import Loss
 from lipdp.losses.registry import get
 
 _ROWS = 5
-# Between what made-up outputs lie: the next where the loss is not finite on the one before.
+# Ranges of synthetic outputs: the next one is used where the loss is not finite on the one before.
 _OUTPUTS = ((0.1, 0.9), (-3.0, 3.0), (1.1, 9.0))
 
 
 def resolve(identifier: Any) -> keras.losses.Loss:
-    """A loss from whatever `compile` accepts: lipdp's by name first, then those of Keras.
+    """Returns a loss from whatever `compile` accepts: lipdp's by name first, then those of Keras.
 
     Args:
         identifier: An object, name or configuration of a loss, or a function `(y_true, y_pred)`.
@@ -39,7 +39,7 @@ def resolve(identifier: Any) -> keras.losses.Loss:
 
 
 def example_values(loss: keras.losses.Loss, y_true: Any, y_pred: Any) -> Any:
-    """The loss of each example, `(batch,)`, in float32, in which all is computed that follows.
+    """Returns the loss of each example, `(batch,)`, in float32, in which all that follows is computed.
 
     What Keras sums or averages over the other axes, it does here.
     """
@@ -58,7 +58,7 @@ def example_values(loss: keras.losses.Loss, y_true: Any, y_pred: Any) -> Any:
 
 
 def check_per_example(loss: keras.losses.Loss, y: np.ndarray, output_shape: tuple[int | None, ...]) -> None:
-    """Refuses a loss whose value for one example depends on the others, by trying it on made-up numbers.
+    """Refuses a loss whose value for one example depends on the others, by trying it on synthetic values.
 
     Args:
         loss: What `resolve` returned.
@@ -67,7 +67,7 @@ def check_per_example(loss: keras.losses.Loss, y: np.ndarray, output_shape: tupl
 
     Raises:
         ValueError: the loss mixes examples, does not fit the labels, the labels are out of its range, or it is not
-            finite on any of the made-up numbers, so that nothing can be compared.
+            finite on any of the synthetic values, so that nothing can be compared.
     """
     if isinstance(loss, Loss):
         return loss.check_labels(y, output_shape[-1])
@@ -80,17 +80,17 @@ def check_per_example(loss: keras.losses.Loss, y: np.ndarray, output_shape: tupl
     low, high = _range(y)
     for least, largest in _OUTPUTS:
         finite = False
-        for labels in _made_up(rng, y, low, high):
+        for labels in _synthetic_labels(rng, y, low, high):
             predictions = rng.uniform(least, largest, shape).astype("float32")
             values = _compared(loss, labels, predictions, (y.shape[1:], output_shape[1:]))
             finite = finite or bool(np.isfinite(values).all())
         if finite:
             return None
     raise ValueError(
-        "A loss that is NaN or infinite cannot be searched for the mixing of examples. Received: "
-        f"loss={_name(loss)}, not finite on made-up labels within the range of yours and outputs from "
-        f"{_OUTPUTS[0][0]} to {_OUTPUTS[-1][1]}. Keep it finite for all such values, for instance by clipping what it "
-        "takes the logarithm of."
+        "A loss that is NaN or infinite cannot be tested for cross-example dependence. Received: "
+        f"loss={_name(loss)}, not finite on synthetic labels within the range of yours and outputs from "
+        f"{_OUTPUTS[0][0]} to {_OUTPUTS[-1][1]}. Keep it finite for such values, "
+        "for instance by clipping the argument of a logarithm."
     )
 
 
@@ -107,7 +107,7 @@ def _range(y):
     return np.where(some, low, 0.0).astype("float64"), np.where(some, high, 1.0).astype("float64")
 
 
-def _made_up(rng, y, low, high):
+def _synthetic_labels(rng, y, low, high):
     """Labels at the ends of the range, and labels within."""
     shape = (_ROWS, *y.shape[1:])
     # In turn along a row and from row to row.
@@ -123,7 +123,7 @@ def _made_up(rng, y, low, high):
 
 
 def _compared(loss, labels, predictions, shapes):
-    """The values of all rows together, which must be those of each row alone."""
+    """Returns the values of all rows together, which must be those of each row alone."""
     try:
         together = ops.convert_to_numpy(example_values(loss, labels, predictions))
         alone = [
@@ -147,7 +147,7 @@ def refuse_additional(added: list) -> None:
     """Refuses losses beside the one that was compiled, which no bound and no clipping covers."""
     if added:
         raise ValueError(
-            "Additional losses (regularisers, `add_loss`) have no sensitivity bound. Remove them from layer "
+            "Additional losses (regularizers, `add_loss`) have no sensitivity bound. Remove them from layer "
             f"configurations. Received: {len(added)} of them."
         )
 
@@ -159,7 +159,7 @@ def _check_classes(loss, y, classes) -> None:
         wrong &= y != ignored
     if wrong.any():
         raise ValueError(
-            f"Labels must be class indices from 0 to {classes - 1}. Received: {y[wrong].flat[0]!r}, in "
+            f"Labels must be class ids from 0 to {classes - 1}. Received: {y[wrong].flat[0]!r}, in "
             f"{int(wrong.sum())} of {wrong.size} labels."
         )
 

@@ -50,7 +50,7 @@ SHORT_NAMES = {"mae": MeanAbsoluteError, "bce": BinaryCrossentropy}
 
 
 def get(identifier: str | dict | type | Loss) -> Loss:
-    """Return the lipdp loss that `identifier` means.
+    """Returns the lipdp loss that `identifier` means.
 
     Args:
         identifier: a `lipdp.losses.Loss` (returned as it is), one of its classes, the name of one of lipdp's
@@ -64,10 +64,9 @@ def get(identifier: str | dict | type | Loss) -> Loss:
         ValueError: if it is anything else, such as a loss of Keras; the message names the replacement.
 
     Example:
-
-    >>> from lipdp import losses
-    >>> round(losses.get("sparse_categorical_crossentropy").lipschitz(10), 4)
-    1.4142
+        >>> from lipdp import losses
+        >>> round(losses.get("sparse_categorical_crossentropy").lipschitz(10), 4)
+        1.4142
     """
     if isinstance(identifier, Loss):
         return identifier
@@ -107,7 +106,7 @@ def _from_config(config: dict) -> Loss:
 
 
 def _refusal(identifier: object, name: str) -> str:
-    """Return the message that says what to use in the place of `identifier`, a loss called `name`."""
+    """Returns the message that says what to use in the place of `identifier`, a loss called `name`."""
     key = _key(name)
     known = _by_key()
     replacement = {_key(theirs): why for theirs, why in REPLACEMENTS.items()}.get(key)

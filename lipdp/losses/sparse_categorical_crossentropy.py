@@ -28,13 +28,12 @@ class SparseCategoricalCrossentropy(CategoricalCrossentropy):
     `call` it is a row of zeros, which has no gradient.
 
     Example:
-
-    >>> from lipdp import losses
-    >>> loss = losses.SparseCategoricalCrossentropy(temperature=8.0)
-    >>> round(loss.lipschitz(10), 4)
-    1.4142
-    >>> round(float(loss([1], [[0.0, 0.0]])), 4)  # log(2) / 8
-    0.0866
+        >>> from lipdp import losses
+        >>> loss = losses.SparseCategoricalCrossentropy(temperature=8.0)
+        >>> round(loss.lipschitz(10), 4)
+        1.4142
+        >>> round(float(loss([1], [[0.0, 0.0]])), 4)  # log(2) / 8
+        0.0866
     """
 
     def targets(self, y_true: Any, num_outputs: int) -> Any:

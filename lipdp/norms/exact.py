@@ -22,14 +22,12 @@ def spectral_norm(weights: ArrayLike) -> float:
     Raises:
         ValueError: the array holds NaN or infinities, or has no axis.
 
-    Guarantee:
-        `norm <= spectral_norm(weights)`, rounding included, and the excess is below 1e-6 of the norm for
-        up to 10^5 rows and 2000 columns (or the reverse). Proof: let G be the smaller Gram matrix as
-        computed, u = 2^-53 and g_k = k u / (1 - k u). Then norm^2 <= |G|_2 + g_m |W|_F^2 (m the inner
-        dimension), and if the floating-point Cholesky factorisation of t I - G runs to completion, the
-        smallest eigenvalue of t I - G is at least -2 g_(n+2) n t (Rump, "Verification of positive
-        definiteness", BIT 2006), so |G|_2 <= t (1 + 2 g_(n+2) n). Nothing is assumed of the eigenvalue
-        solver that proposes t.
+    **Guarantee.** `norm <= spectral_norm(weights)`, rounding included, and the excess is below 1e-6 of the norm for
+    up to 10^5 rows and 2000 columns (or the reverse). Proof: let G be the smaller Gram matrix as computed, u = 2^-53
+    and g_k = k u / (1 - k u). Then norm^2 <= |G|_2 + g_m |W|_F^2 (m the inner dimension), and if the floating-point
+    Cholesky factorization of t I - G runs to completion, the smallest eigenvalue of t I - G is at least -2 g_(n+2) n
+    t (Rump, "Verification of positive definiteness", BIT 2006), so |G|_2 <= t (1 + 2 g_(n+2) n). Nothing is assumed
+    of the eigenvalue solver that proposes t.
 
     Example:
         >>> import numpy as np
@@ -86,14 +84,12 @@ def conv_multiplicity(
     Raises:
         ValueError: a size is not positive, or the arguments have different lengths.
 
-    Guarantee:
-        For zero padding of any size (`same`, `valid`), a convolution with kernel W, reshaped to
-        (-1, last axis), has operator norm at most sqrt(M) |W|_2, and the gradient with respect to W has
-        norm at most sqrt(M) |x|_2 |cotangent|_2. Proof: y = W'U(x) with U(x) the matrix of patches, whose
-        squared Frobenius norm counts each entry of x at most M times. Along one axis tap t of output j reads
-        position s j + d t - pad; two taps read the same position only if they differ by a multiple of
-        s / gcd(s, d), and there are at most ceil(k / (s / gcd(s, d))) such taps. Circular padding is not
-        covered.
+    **Guarantee.** For zero padding of any size (`same`, `valid`), a convolution with kernel W, reshaped to (-1, last
+    axis), has operator norm at most sqrt(M) |W|_2, and the gradient with respect to W has norm at most sqrt(M) |x|_2
+    |cotangent|_2. Proof: y = W'U(x) with U(x) the matrix of patches, whose squared Frobenius norm counts each entry
+    of x at most M times. Along one axis tap t of output j reads position s j + d t - pad; two taps read the same
+    position only if they differ by a multiple of s / gcd(s, d), and there are at most ceil(k / (s / gcd(s, d))) such
+    taps. Circular padding is not covered.
 
     Example:
         >>> from lipdp.norms import conv_multiplicity
@@ -141,9 +137,8 @@ def conv_operator_norm(
     Raises:
         ValueError: unknown padding, or shapes that do not fit together.
 
-    Guarantee:
-        Never above the true norm by more than float64 rounding. It is a lower estimate, for tests: it carries
-        no privacy or robustness claim.
+    **Guarantee.** Never above the true norm by more than float64 rounding. It is a lower estimate, for tests: it
+    carries no privacy or robustness claim.
 
     Example:
         >>> import numpy as np
@@ -180,7 +175,7 @@ class _Convolution:
         elif padding == "valid":
             outputs, total = (sizes - extent) // steps + 1, np.zeros(axes, int)
         else:
-            raise ValueError(f"`padding` is 'same' or 'valid'. Received: {padding!r}.")
+            raise ValueError(f"`padding` must be one of 'same', 'valid'. Received: padding={padding!r}.")
         if min(outputs) < 1:
             raise ValueError(f"The kernel is larger than its input. Received: {kernel.shape}, {tuple(sizes)}.")
         self.kernel = kernel

@@ -10,7 +10,7 @@ _ROUNDING = 1e-10
 
 
 def same_padding(size: int, kernel_size: int, stride: int) -> tuple[int, int]:
-    """Zeros before and after one axis under Keras' `padding="same"`."""
+    """Returns zeros before and after one axis under Keras' `padding="same"`."""
     total = max((-(-size // stride) - 1) * stride + kernel_size - size, 0)
     return total // 2, total - total // 2
 
@@ -29,15 +29,13 @@ def filter_bank_norm(banks: Sequence[tuple[np.ndarray, int, float]], size: tuple
     Raises:
         ValueError: a stride does not divide the largest one.
 
-    Guarantee:
-        Put the image on a torus of m points per axis, m a multiple of the largest stride S and
-        m >= n + k + S: no padded window then wraps around to the image, so each convolution is a
-        restriction of a circular one, sampled on a coset of `s Z`. With `H_f(w) = sum_t k_f(t) exp(i w (t - pad))`
-        and per axis the S frequencies `w + 2 pi a / S`, sampling by s couples those that differ by
-        multiples of `2 pi / s`: the squared norm is at most the largest eigenvalue, over all groups of S x S
-        frequencies, of `sum_i gain_i^2 / s_i^2 sum_f conj(H_f(a)) H_f(a') [a = a' mod S / s_i]` (Parseval). A
-        Cholesky factorisation of `t I - G` that runs to completion proves `G <= t I` up to rounding; rounding
-        is charged as 1e-10 of the trace.
+    **Guarantee.** Put the image on a torus of m points per axis, m a multiple of the largest stride S and m >= n + k
+    + S: no padded window then wraps around to the image, so each convolution is a restriction of a circular one,
+    sampled on a coset of `s Z`. With `H_f(w) = sum_t k_f(t) exp(i w (t - pad))` and per axis the S frequencies `w + 2
+    pi a / S`, sampling by s couples those that differ by multiples of `2 pi / s`: the squared norm is at most the
+    largest eigenvalue, over all groups of S x S frequencies, of `sum_i gain_i^2 / s_i^2 sum_f conj(H_f(a)) H_f(a') [a
+    = a' mod S / s_i]` (Parseval). A Cholesky factorization of `t I - G` that runs to completion proves `G <= t I` up
+    to rounding; rounding is charged as 1e-10 of the trace.
 
     Example:
         >>> import numpy as np

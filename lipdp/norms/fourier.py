@@ -33,22 +33,18 @@ def conv_fourier_bound(
     Raises:
         ValueError: the kernel holds NaN or infinities, or has fewer than three axes.
 
-    Guarantee:
-        Let e = d (k - 1) + 1 be the extent of the kernel on an axis, and K(w) the sum over taps of
-        exp(-i t d w) W_t, a (channels in, channels out) matrix.
-        (1) An image, padded by zeros to a torus so large that nothing wraps around, is mapped to all its
-        windows by a circulant operator; the output at stride s is every s-th of these, a part of them.
-        On the torus, w and its aliases w_j = w + 2 pi j / s meet in one output frequency, with weights of
-        modulus 1 / sqrt(s): the norm is at most sup_w ||[K(w_0) ... K(w_(S-1))]|| / sqrt(S), S the product
-        of the strides, which does not depend on the size of the image.
-        (2) For fixed unit vectors u and v, Re <u, [K(w_j)]_j v> is, up to a phase, a real trigonometric
-        polynomial of degree n = ceil((e - 1) / 2) on each axis; its maximum is at most that over an equidistant
-        grid of g > 2 n points, divided by cos(pi n / g) (Ehlich and Zeller 1964), axis by axis.
-        (3) Rounding in float64: an entry of K errs by at most (T + 8) u sum_t |W_t|, T the number of taps;
-        the sum over a block in Frobenius norm is added. Norms of blocks come from Gram iteration
-        (Schatten norms, never below) or from `spectral_norm` of the real form.
-        The raw maximum over a grid of the image's size, without (2), is no upper bound. Not covered:
-        circular or reflecting padding.
+    **Guarantee.** Let e = d (k - 1) + 1 be the extent of the kernel on an axis, and K(w) the sum over taps of exp(-i
+    t d w) W_t, a (channels in, channels out) matrix. (1) An image, padded by zeros to a torus so large that nothing
+    wraps around, is mapped to all its windows by a circulant operator; the output at stride s is every s-th of these,
+    a part of them. On the torus, w and its aliases w_j = w + 2 pi j / s meet in one output frequency, with weights of
+    modulus 1 / sqrt(s): the norm is at most sup_w ||[K(w_0) ... K(w_(S-1))]|| / sqrt(S), S the product of the
+    strides, which does not depend on the size of the image. (2) For fixed unit vectors u and v, Re <u, [K(w_j)]_j v>
+    is, up to a phase, a real trigonometric polynomial of degree n = ceil((e - 1) / 2) on each axis; its maximum is at
+    most that over an equidistant grid of g > 2 n points, divided by cos(pi n / g) (Ehlich and Zeller 1964), axis by
+    axis. (3) Rounding in float64: an entry of K errs by at most (T + 8) u sum_t |W_t|, T the number of taps; the sum
+    over a block in Frobenius norm is added. Norms of blocks come from Gram iteration (Schatten norms, never below) or
+    from `spectral_norm` of the real form. The raw maximum over a grid of the image's size, without (2), is no upper
+    bound. Not covered: circular or reflecting padding.
 
     Example:
         >>> import numpy as np
@@ -97,8 +93,8 @@ def _bound(data: bytes, shape, strides, dilation, grid) -> float:
     for start in range(0, len(frequencies), per_slice):
         blocks = _symbols(kernel, frequencies[start : start + per_slice], sizes, strides, dilation)
         best = _largest(blocks, best)
-    found = (best + rounding) / math.sqrt(aliases) * factor
-    return math.nextafter(math.ldexp(found, exponent), math.inf)
+    norm = (best + rounding) / math.sqrt(aliases) * factor
+    return math.nextafter(math.ldexp(norm, exponent), math.inf)
 
 
 def _symbols(kernel, frequencies, sizes, strides, dilation) -> np.ndarray:

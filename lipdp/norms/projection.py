@@ -6,6 +6,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from lipdp import checks
 from lipdp.norms.exact import spectral_norm
 
 _UNIT = 2.0**-24  # unit roundoff of float32
@@ -33,26 +34,25 @@ def squared_norm_bounds(gram: Any, inner: Any) -> Any:
         A cheap bound, and a function without arguments for a tighter one that costs one more product: it
         exceeds the true value by a factor of order n^(1/4) instead of n^(1/2).
 
-    Guarantee:
-        With exact G = W'W, mean = tr G / n and D = G - mean I, |W|^2 = |G|_2 <= mean + |D|_2, and
-        |D|_2 <= |D|_F, |D|_2 <= |D D|_F^(1/2); also |W|^2 <= max_j sum_i |G_ij|. Rounding, with u = 2^-24 and
-        m = `inner`: the computed G is off by at most m u / (1 - m u) |W|_F^2 in Frobenius norm and D D by
-        n u / (1 - n u) |D|_F^2 (Higham, "Accuracy and stability of numerical algorithms", section 3.5);
-        both are added. What sums over n entries lose is relative, below 1% for n <= 40000, and
-        covered by the limit of `project`. Not covered: matrix products in TF32 or bfloat16.
+    **Guarantee.** With exact G = W'W, mean = tr G / n and D = G - mean I, |W|^2 = |G|_2 <= mean + |D|_2, and |D|_2 <=
+    |D|_F, |D|_2 <= |D D|_F^(1/2); also |W|^2 <= max_j sum_i |G_ij|. Rounding, with u = 2^-24 and m = `inner`: the
+    computed G is off by at most m u / (1 - m u) |W|_F^2 in Frobenius norm and D D by n u / (1 - n u) |D|_F^2 (Higham,
+    "Accuracy and stability of numerical algorithms", section 3.5); both are added. What sums over n entries lose is
+    relative, below 1% for n <= 40000, and covered by the limit of `project`. Not covered: matrix products in TF32 or
+    bfloat16.
     """
     n = gram.shape[-1]
     identity = ops.eye(n, dtype="float32")
     mean = ops.mean(ops.diagonal(gram, axis1=-2, axis2=-1), axis=-1)
     rounding = (2.0 * (inner + n + 8) * _UNIT) * (n * mean)
-    centred = gram - mean[..., None, None] * identity
+    centered = gram - mean[..., None, None] * identity
     # Summed axis by axis: rounding grows with n, not with n^2.
-    frobenius = ops.sum(ops.sum(ops.square(centred), axis=-2), axis=-1)
+    frobenius = ops.sum(ops.sum(ops.square(centered), axis=-2), axis=-1)
     rows = ops.max(ops.sum(ops.abs(gram), axis=-2), axis=-1)
     cheap = ops.minimum(mean + ops.sqrt(frobenius), rows) + rounding
 
     def tight():
-        product = ops.matmul(centred, centred)
+        product = ops.matmul(centered, centered)
         fourth = ops.sqrt(ops.sum(ops.sum(ops.square(product), axis=-2), axis=-1))
         fourth = fourth + 2.0 * (n + 8) * _UNIT * frobenius
         return ops.minimum(cheap, mean + ops.sqrt(fourth) + rounding)
@@ -73,19 +73,17 @@ def project(weights: Any) -> Any:
     Returns:
         A tensor of the same shape.
 
-    Guarantee:
-        Every singular value of the result is at most 1, for every finite input: in exact arithmetic it is
-        (1 - 2^-20) |f(s)| with f(s) = 1.5 s - 0.5 s^3 and s the scaled singular value, at most 2; |f| <= 1 on
-        [0, 2], with f(1) = 1 and f(2) = -1 (the only extrema). s <= 2 holds in float32 too: the computed
-        bound is at most 1.6 after scaling, and the computed squared bound, which carries its rounding
-        terms, is at least |W|^2 / 1.56 (`squared_norm_bounds`). The two products round once more. Their
-        rounding, modelled as independent errors (Higham and Mary, SIAM J. Sci. Comput. 41, 2019), moves
-        singular values by a few 2^-24, below the 2^-20 kept free: <= 1 + 1e-6 with the safety left for
-        large matrices, and `bounds.SLACK` charges 1e-5. The deterministic worst case, all errors aligned,
-        is (m + n) 2^-24 |W|_F^2 (3 % at 784x512) and is not covered: nothing known comes near it, and
-        `spectral_norm` certifies the figure of any weights at hand.
-        NaN or infinity in the input gives NaN in every entry, never a finite matrix of norm above 1. Not
-        covered: products in TF32 or bfloat16, see `backend.full_precision`.
+    **Guarantee.** Every singular value of the result is at most 1, for every finite input: in exact arithmetic it is
+    (1 - 2^-20) |f(s)| with f(s) = 1.5 s - 0.5 s^3 and s the scaled singular value, at most 2; |f| <= 1 on [0, 2],
+    with f(1) = 1 and f(2) = -1 (the only extrema). s <= 2 holds in float32 too: the computed bound is at most 1.6
+    after scaling, and the computed squared bound, which carries its rounding terms, is at least |W|^2 / 1.56
+    (`squared_norm_bounds`). The two products round once more. Their rounding, modeled as independent errors (Higham
+    and Mary, SIAM J. Sci. Comput. 41, 2019), moves singular values by a few 2^-24, below the 2^-20 kept free: <= 1 +
+    1e-6 with the safety left for large matrices, and `bounds.SLACK` charges 1e-5. The deterministic worst case, all
+    errors aligned, is (m + n) 2^-24 |W|_F^2 (3 % at 784x512) and is not covered: nothing known comes near it, and
+    `spectral_norm` certifies the figure of any weights at hand. NaN or infinity in the input gives NaN in every
+    entry, never a finite matrix of norm above 1. Not covered: products in TF32 or bfloat16, see
+    `backend.full_precision`.
 
     Example:
         >>> import numpy as np
@@ -157,8 +155,7 @@ class SpectralBall(keras.constraints.Constraint):
     Raises:
         ValueError: when called on a tensor with fewer than two axes, or on one that cannot be parted.
 
-    Guarantee:
-        That of `project`, for each group.
+    **Guarantee.** That of `project`, for each group.
 
     Example:
         >>> from keras import layers
@@ -167,11 +164,8 @@ class SpectralBall(keras.constraints.Constraint):
     """
 
     def __init__(self, groups: int = 1, steps: int = 1):
-        if not (isinstance(groups, int) and isinstance(steps, int) and groups > 0 and steps > 0):
-            raise ValueError(
-                f"`groups` and `steps` must be positive integers. Received: groups={groups!r}, steps={steps!r}."
-            )
-        self.groups, self.steps = groups, steps
+        self.groups = checks.integer("groups", groups, minimum=1)
+        self.steps = checks.integer("steps", steps, minimum=1)
 
     def __call__(self, value):
         value = ops.convert_to_tensor(value)
@@ -186,7 +180,7 @@ class SpectralBall(keras.constraints.Constraint):
         return ops.reshape(matrices, shape)
 
     def start(self, value: np.ndarray) -> np.ndarray:
-        """A numpy array brought into the ball in float64, as `__call__` would: quicker than operation by operation."""
+        """Returns a NumPy array brought into the ball, in float64: quicker than `__call__` operation by operation."""
         value = np.asarray(value, "float64")
         parts = self.matrices(value)
         for _ in range(self.steps):
@@ -199,7 +193,7 @@ class SpectralBall(keras.constraints.Constraint):
         return np.swapaxes(parts, 0, 1).reshape(value.shape)
 
     def matrices(self, value: Any) -> np.ndarray:
-        """The matrices that a numpy kernel consists of, of shape (groups, rows, columns)."""
+        """Returns the matrices that a numpy kernel consists of, of shape (groups, rows, columns)."""
         value = np.asarray(value, "float64")
         return np.swapaxes(value.reshape(-1, self.groups, self._parted(value.shape)[-1]), 0, 1)
 
@@ -230,11 +224,10 @@ class L2Ball(keras.constraints.Constraint):
     Raises:
         ValueError: `max_norm` is something else.
 
-    Guarantee:
-        The result has norm at most `max_norm` for every input of n <= 10^6 entries without NaN: entries
-        beyond 1e15 are clipped, the computed norm is within (n + 8) 2^-24 of the true one, relatively, and
-        the radius is reduced by twice that. What lies inside the reduced ball is not changed, but for
-        values below 1e-37, which become zero. NaN in the input gives NaN in every entry.
+    **Guarantee.** The result has norm at most `max_norm` for every input of n <= 10^6 entries without NaN: entries
+    beyond 1e15 are clipped, the computed norm is within (n + 8) 2^-24 of the true one, relatively, and the radius is
+    reduced by twice that. What lies inside the reduced ball is not changed, but for values below 1e-37, which become
+    zero. NaN in the input gives NaN in every entry.
 
     Example:
         >>> import numpy as np
@@ -244,11 +237,10 @@ class L2Ball(keras.constraints.Constraint):
     """
 
     def __init__(self, max_norm: float = 1.0):
-        self.max_norm = float(max_norm)
-        if self.max_norm != 0.0 and not _SMALLEST <= self.max_norm <= _HUGE:
-            raise ValueError(
-                f"`max_norm` must be 0 or between {_SMALLEST} and {_HUGE}, where float32 squares are "
-                f"accurate. Received: {max_norm!r}."
+        self.max_norm = checks.real("max_norm", max_norm)
+        if self.max_norm:
+            checks.between(
+                "max_norm", max_norm, _SMALLEST, _HUGE, hint="Float32 squares are accurate there, and for 0."
             )
 
     def __call__(self, value):
@@ -281,8 +273,7 @@ class RowBall(keras.constraints.Constraint):
     Raises:
         ValueError: `max_norm` is something else.
 
-    Guarantee:
-        That of `L2Ball`, for each row.
+    **Guarantee.** That of `L2Ball`, for each row.
 
     Example:
         >>> import numpy as np
@@ -293,12 +284,9 @@ class RowBall(keras.constraints.Constraint):
     """
 
     def __init__(self, max_norm: float = 1.0):
-        self.max_norm = float(max_norm)
-        if not _SMALLEST <= self.max_norm <= _HUGE:
-            raise ValueError(
-                f"`max_norm` must be between {_SMALLEST} and {_HUGE}, where float32 squares are accurate. "
-                f"Received: {max_norm!r}."
-            )
+        self.max_norm = checks.between(
+            "max_norm", max_norm, _SMALLEST, _HUGE, hint="Float32 squares are accurate there."
+        )
 
     def __call__(self, value):
         value = ops.clip(ops.convert_to_tensor(value), -_HUGE, _HUGE)

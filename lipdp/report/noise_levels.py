@@ -44,7 +44,7 @@ def noise_levels(configurations: Any = ("vp", "ve", "v", "edm")) -> tuple[str, s
 
 
 def _normalized(denoiser, sigma):
-    curve = denoisers.importance(denoiser, sigma)
+    curve = denoisers.noise_level_importance(denoiser, sigma)
     return curve / np.trapezoid(curve, np.log(sigma))
 
 

@@ -134,7 +134,7 @@ class FitRequest:
 class _Unknown(strategies.Strategy):
     """Stands for a strategy of a user's own in a file: a request for the same one continues the plan."""
 
-    name: str = ""
+    name: str = ""  # type: ignore[misc]
     config: dict = dataclasses.field(default_factory=dict)
 
     def get_config(self) -> dict:

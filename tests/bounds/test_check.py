@@ -54,7 +54,7 @@ def test_a_declared_layer_is_checked_printed_and_trained():
 @pytest.mark.parametrize("wrong, kind", [({"constant": 0.5}, "output|jacobian"), ({"gradient": 0.9}, "gradient")])
 def test_bounds_that_are_too_small_are_found(wrong, kind):
     declare(**wrong)
-    with pytest.raises(ValueError, match=f"type Gain exceeds its ({kind}) bound.*times what is declared"):
+    with pytest.raises(ValueError, match=f"type Gain exceeds its ({kind}) bound.*times the declared one"):
         bounds.check(Gain(), (4,), print_fn=lambda text: None)
 
 

@@ -39,15 +39,15 @@ def test_ties_of_group_sort_are_paid_for():
     """Separate minimum and maximum send both cotangents to one entry: sqrt 2 where 1 is claimed."""
     layer = deel.GroupSort2()
     assert top(Probe(layer, (4,)).input_jacobians(np.zeros((1, 4)))[0]) == pytest.approx(np.sqrt(2))
-    assert bounds.answers(layer).input_lipschitz((1.0,)) == (pytest.approx(np.sqrt(2)),)
-    assert bounds.answers(layer).trained_lipschitz((1.0,)) == (1.0,)
+    assert bounds.rules(layer).input_lipschitz((1.0,)) == (pytest.approx(np.sqrt(2)),)
+    assert bounds.rules(layer).trained_lipschitz((1.0,)) == (1.0,)
 
 
 @pytest.mark.parametrize("kind", ["SpectralDense", "SpectralConv2D", "FrobeniusDense", "MaxMin", "Householder"])
 def test_layers_without_a_sound_bound_are_refused_by_name(kind):
     arguments = {"SpectralConv2D": (2, 3), "MaxMin": (), "Householder": ()}.get(kind, (2,))
     with pytest.raises(ValueError, match=f"of type {kind} has no.*Use instead: lipdp.layers"):
-        bounds.answers(getattr(deel, kind)(*arguments))
+        bounds.rules(getattr(deel, kind)(*arguments))
 
 
 @pytest.mark.filterwarnings("ignore")

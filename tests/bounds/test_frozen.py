@@ -91,7 +91,7 @@ def test_gradients_and_exact_norms_of_plain_layers(name):
     make, shape = PLAIN[name]
     layer = make()
     probe, rng = Probe(layer, shape), np.random.default_rng(0)
-    answers = bounds.answers(layer)
+    answers = bounds.rules(layer)
     limits = answers.parameter_bounds((2.0,), 1.0)
     reached = np.zeros(len(limits))
     for variable in probe.variables:

@@ -175,7 +175,7 @@ def test_frozen_layers_need_no_parameter_bound():
     frozen = layers.SpectralDense(4, name="frozen", trainable=False)
     model = keras.Model(inputs, layers.SpectralDense(2, name="top")(frozen(x)))
     assert gradients(model) == pytest.approx({"top": 2.0})
-    with pytest.raises(ValueError, match="has no gradient bound: no layer answers for it"):
+    with pytest.raises(ValueError, match="has no gradient bound"):
         bounds.propagate(model, 1.0).gradient(frozen.kernel)
     model.trainable = False
     assert gradients(model) == {}
@@ -327,7 +327,7 @@ def test_model_with_a_call_of_its_own_is_refused(base):
 @pytest.mark.parametrize("cotangent", [-1.0, float("nan"), float("inf")])
 def test_cotangents_that_mean_nothing_are_refused(cotangent):
     inputs, x = bounded()
-    with pytest.raises(ValueError, match="`cotangent` must be finite and not negative"):
+    with pytest.raises(ValueError, match="`cotangent` must be a finite number of at least 0"):
         bounds.propagate(keras.Model(inputs, layers.Abs()(x)), cotangent)
 
 
@@ -376,11 +376,11 @@ CONFIGURATIONS = {
     "layer_as_activation": (lambda x: stock.Activation(stock.Dense(4))(x), "no known Lipschitz constant"),
     "activity_regularizer": (
         lambda x: layers.SpectralDense(3, activity_regularizer=keras.regularizers.L2(100.0))(x),
-        "adds a regulariser to the loss",
+        "adds a regularizer to the loss",
     ),
     "activity_regularizer_stock": (
         lambda x: stock.Activation("relu", activity_regularizer="l2")(x),
-        "adds a regulariser to the loss",
+        "adds a regularizer to the loss",
     ),
     "dropout": (lambda x: stock.Dropout(0.5)(x), "draws masks by position in the batch"),
     "spatial_dropout": (
@@ -496,7 +496,7 @@ def test_a_declared_layer_with_parameters_needs_as_many_bounds():
         bounds.propagate(keras.Model(inputs, Plain()(x)), 1.0)
 
 
-def test_weights_with_a_regulariser_are_refused():
+def test_weights_with_a_regularizer_are_refused():
     class Regularised(layers.LipschitzLayer):
         def build(self, input_shape):
             self.w = self.add_weight(shape=(4,), regularizer="l2", name="w")
@@ -508,7 +508,7 @@ def test_weights_with_a_regulariser_are_refused():
             return (0.0,)
 
     inputs, x = bounded()
-    with pytest.raises(ValueError, match="adds a regulariser"):
+    with pytest.raises(ValueError, match="adds a regularizer"):
         bounds.propagate(keras.Model(inputs, Regularised()(x)), 1.0)
 
 
@@ -537,3 +537,8 @@ def test_graph_survives_a_file(tmp_path):
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     assert gradients(loaded) == pytest.approx(gradients(model))
+
+
+def test_numpy_scalars_are_numbers():
+    layer = stock.Rescaling(np.float32(2.0), offset=np.int64(0))
+    assert bounds.rules(layer).input_lipschitz((1.0,)) == (2.0,)

@@ -147,9 +147,9 @@ def test_row_6d_unchecked_arguments_that_exist_are_counted_or_refused():
     x = layers.BoundedInput(norm=1.0)(inputs)
     steep = keras.Model(inputs, stock.ReLU(negative_slope=3.0)(x))
     assert bounds.propagate(steep, 1.0).lipschitz == pytest.approx(3.0)
-    regularised = layers.SpectralDense(4, activity_regularizer=keras.regularizers.L2(100.0))(x)
-    with pytest.raises(ValueError, match="adds a regulariser"):
-        bounds.propagate(keras.Model(inputs, regularised), 1.0)
+    regularized = layers.SpectralDense(4, activity_regularizer=keras.regularizers.L2(100.0))(x)
+    with pytest.raises(ValueError, match="adds a regularizer"):
+        bounds.propagate(keras.Model(inputs, regularized), 1.0)
 
 
 @pytest.mark.parametrize("depth", [1, 2, 4, 6])
@@ -209,4 +209,4 @@ def test_dropout_masks_belong_to_positions_in_the_batch():
     # One example alone moves it by 1 / (1 - rate) at most.
     assert moved > 2.0
     with pytest.raises(ValueError, match="draws masks by position in the batch"):
-        bounds.answers(stock.Dropout(0.5))
+        bounds.rules(stock.Dropout(0.5))

@@ -90,7 +90,7 @@ def test_samples_are_a_picture(run, tmp_path, capsys):
     [
         (["--radii", "0.1"], "--radii with --task diffusion"),
         (["--recipe", "robust"], "--recipe with --task diffusion"),
-        (["--preset", "huge"], "Unknown preset"),
+        (["--preset", "huge"], "`network` must be one of"),
         (["--preset", "cpu-14"], "do not fit the network"),
         (["--multiplicity", "0"], "multiplicity"),
         (["--clip-norm", "-1"], "clip_norm"),

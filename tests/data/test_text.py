@@ -61,8 +61,8 @@ def test_imdb_through_keras(monkeypatch):
         data.imdb()
 
 
-def test_made_up_texts_repeat_and_can_be_told_apart():
-    first, second, other = (data.made_up_text(400, seed=s) for s in (0, 0, 1))
+def test_synthetic_texts_repeat_and_can_be_told_apart():
+    first, second, other = (data.synthetic_text(400, seed=s) for s in (0, 0, 1))
     assert np.array_equal(first.x_train, second.x_train) and not np.array_equal(first.x_train, other.x_train)
     assert first.x_train.min() == 0 and first.x_train.max() < 50 and first.x_test.shape == (100, 20)
     counts = [np.stack([np.bincount(t, minlength=50) for t in x]) for x in (first.x_train, first.x_test)]
@@ -73,7 +73,7 @@ def test_made_up_texts_repeat_and_can_be_told_apart():
 
 @pytest.mark.parametrize("arguments", [{"num_words": 3}, {"length": 0}, {"num_words": 2.5}])
 def test_wrong_sizes_are_refused(arguments):
-    with pytest.raises(ValueError, match="whole number"):
+    with pytest.raises(ValueError, match="must be an? .*integer"):
         data.imdb(**arguments)
-    with pytest.raises(ValueError, match="whole number"):
-        data.made_up_text(**arguments)
+    with pytest.raises(ValueError, match="must be an? .*integer"):
+        data.synthetic_text(**arguments)

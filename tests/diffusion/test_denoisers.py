@@ -138,8 +138,8 @@ def test_serialisation(name):
 
 def test_importance_of_the_reference_is_its_density():
     sigma = np.geomspace(0.01, 50, 7)
-    np.testing.assert_allclose(diffusion.importance(diffusion.EDM(), sigma), diffusion.EDM().density(sigma))
-    flat = diffusion.importance(diffusion.VE(), sigma) * np.log(80 / 0.002)
+    np.testing.assert_allclose(diffusion.noise_level_importance(diffusion.EDM(), sigma), diffusion.EDM().density(sigma))
+    flat = diffusion.noise_level_importance(diffusion.VE(), sigma) * np.log(80 / 0.002)
     np.testing.assert_allclose(flat, DATA / (sigma**2 + DATA), rtol=1e-4)
 
 
@@ -147,11 +147,11 @@ def test_importance_of_the_reference_is_its_density():
     ("call", "message"),
     [
         (lambda: denoisers.get("ddpm"), "Unknown denoiser. Received: 'ddpm'"),
-        (lambda: diffusion.EDM(sigma_data=0), "`sigma_data` must be a positive number. Received: sigma_data=0"),
+        (lambda: diffusion.EDM(sigma_data=0), "`sigma_data` must be a finite number above 0. Received: sigma_data=0"),
         (lambda: diffusion.VE(sigma_min=2, sigma_max=1), "`sigma_min` must be below"),
         (lambda: diffusion.VPrediction(log_snr_min=3, log_snr_max=1), "`log_snr_min` must be below"),
-        (lambda: diffusion.VP(epsilon=1.0), "`epsilon` must be below 1"),
-        (lambda: diffusion.VP(num_steps=1), "`num_steps` must be an integer above 1"),
+        (lambda: diffusion.VP(epsilon=1.0), r"`epsilon` must be a number in \(0, 1\)"),
+        (lambda: diffusion.VP(num_steps=1), "`num_steps` must be an integer of at least 2"),
     ],
 )
 def test_bad_input(call, message):

@@ -116,7 +116,7 @@ def test_the_classifiers_of_the_paper(name, count):
 @pytest.mark.backend_free
 def test_bad_input():
     x, y = stripes(20, 0)
-    with pytest.raises(ValueError, match="Unknown classifier"):
+    with pytest.raises(ValueError, match="`name` must be one of 'logistic_regression'"):
         evaluate.classifier("vit", (8, 8, 1), 10)
     with pytest.raises(ValueError, match="of one size"):
         diffusion.downstream_accuracy(x, y, x[:, :5], y)

@@ -21,24 +21,22 @@ def labelled():
     return diffusion.DiffusionModel(keras.Model([x, c_noise, label], keras.layers.Dense(2)(hidden)), num_classes=3)
 
 
-def captured(model, x, views, use):
+def captured(model, x, copies, use):
     """What `use` makes of the record of one update on examples x, as strategies get it; compiled."""
     loss = diffusion.DenoisingLoss()
 
     def run(rows):
         record = gradients.capture(
-            model,
+            backend.Forward(model),
             rows,
-            ops.zeros((len(x) * views, 1)),
+            ops.zeros((len(x) * copies, 1)),
             ops.ones((len(x),)),
             loss_values=lambda y, y_pred: losses.example_values(loss, y, y_pred),
-            views=views,
-            trainable=[v.value for v in model.trainable_variables],
-            non_trainable=[v.value for v in model.non_trainable_variables],
+            copies=copies,
         )
         return use(record)
 
-    rows = ops.convert_to_tensor(np.repeat(np.asarray(x, "float32"), views, axis=0))
+    rows = ops.convert_to_tensor(np.repeat(np.asarray(x, "float32"), copies, axis=0))
     return backend.compiled(run, [])(rows)
 
 

@@ -49,8 +49,8 @@ def test_labels_are_dropped_at_their_rate():
     ("options", "message"),
     [
         ({"labels": [1]}, "One label per example"),
-        ({"batch_size": 7}, "`batch_size` must be in 1 to 6"),
-        ({"label_dropout": 0.1, "labels": Y}, "needs labels and `no_label`"),
+        ({"batch_size": 7}, "`batch_size` must be at most 6"),
+        ({"label_dropout": 0.1, "labels": Y}, "needs `labels` and `no_label`"),
     ],
 )
 def test_bad_input(options, message):

@@ -37,8 +37,8 @@ def test_the_model_is_compiled_and_of_the_images_shape():
     ("call", "message"),
     [
         (lambda: diffusion.recipe((4,), 2, 100), "draw images"),
-        (lambda: diffusion.recipe((4, 4, 1), 2, 100, "big"), "Unknown preset"),
-        (lambda: diffusion.make_sampler("best"), "Unknown sampler"),
+        (lambda: diffusion.recipe((4, 4, 1), 2, 100, "big"), "`network` must be one of"),
+        (lambda: diffusion.make_sampler("best"), "`name` must be one of"),
     ],
 )
 def test_bad_input(call, message):

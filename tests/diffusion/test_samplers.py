@@ -143,8 +143,8 @@ def test_serialisation(sampler):
     ("call", "message"),
     [
         (lambda: diffusion.DDIM(1), "`steps` must be an integer of at least 2"),
-        (lambda: diffusion.DDIM(5, eta=1.5), "`eta` must be between 0 and 1"),
-        (lambda: diffusion.DDIM(5, sigma_min=0.0), "Noise levels must be positive"),
+        (lambda: diffusion.DDIM(5, eta=1.5), r"`eta` must be a number in \[0, 1\]"),
+        (lambda: diffusion.DDIM(5, sigma_min=0.0), "`sigma_min` must be a finite number above 0"),
         (lambda: diffusion.Churn(5, s_churn=-1), "`s_churn` must be"),
         (lambda: diffusion.Churn(5, s_min=3, s_max=2), "`s_min` must be between"),
         (lambda: diffusion.Churn(5, s_noise=0), "`s_noise` must be"),

@@ -113,14 +113,14 @@ def test_sinusoids():
     ("options", "message"),
     [
         ({"image_shape": (8, 8)}, r"must be \(height, width, channels\)"),
-        ({"num_classes": 0}, "`num_classes` must be at least 1"),
+        ({"num_classes": 0}, "`num_classes` must be a positive integer or None"),
         ({"channels": 6}, "`channels` must be a multiple of 4"),
-        ({"multipliers": ()}, "`multipliers` must be integers"),
-        ({"patch_size": 0}, "`blocks` and `patch_size`"),
+        ({"multipliers": ()}, "`multipliers` must hold"),
+        ({"patch_size": 0}, "`patch_size` must be a positive integer"),
     ],
 )
 def test_bad_input(options, message):
     with pytest.raises(ValueError, match=message):
         diffusion.unet(**{"image_shape": (8, 8, 1), **options})
-    with pytest.raises(ValueError, match="Unknown preset. Received: 'huge'"):
+    with pytest.raises(ValueError, match="`name` must be one of .* Received: name='huge'. Call `unet`"):
         diffusion.preset("huge")

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from keras import ops
 
-from lipdp.gradients.factors import Layout, Lookup, Outer, Whole, merge, rounding
+from lipdp.gradients.factors import Lookup, MatrixLayout, Outer, Whole, merge, rounding
 
 
 def array(tensor):
@@ -30,7 +30,7 @@ def test_cancelling_positions_never_understate_the_norm(positions, width, distan
     g[:, -1] = -g[:, 0]
     if positions == 2:
         a, g = np.concatenate([a, a], 1), np.concatenate([g, g], 1)
-    factor = Outer(ops.convert_to_tensor(a), ops.convert_to_tensor(g), Layout((width, width)))
+    factor = Outer(ops.convert_to_tensor(a), ops.convert_to_tensor(g), MatrixLayout((width, width)))
     assert factor._pairs
     exact = np.square(np.einsum("bpi,bpo->bio", a.astype("float64"), g.astype("float64"))).sum((1, 2))
     found = array(factor.squared_norm())
@@ -69,7 +69,7 @@ def test_a_centre_at_the_gradient_gives_almost_zero_and_never_less(positions):
     rng = np.random.default_rng(0)
     a = ops.convert_to_tensor(rng.normal(size=(1, positions, 6)).astype("float32"))
     g = ops.convert_to_tensor(rng.normal(size=(1, positions, 5)).astype("float32"))
-    factor = Outer(a, g, Layout((6, 5)))
+    factor = Outer(a, g, MatrixLayout((6, 5)))
     scale = ops.convert_to_tensor(rng.uniform(0.5, 100, (6, 5)).astype("float32"))
     centre = factor.whole()[0]
     found = array(factor.scaled_squared_norm(centre, scale))
@@ -82,7 +82,12 @@ def test_unlike_forms_of_one_variable_are_added_at_full_size():
     a, g = (ops.convert_to_tensor(rng.normal(size=(2, 3, n)).astype("float32")) for n in (4, 5))
     whole = ops.convert_to_tensor(rng.normal(size=(2, 4, 5)).astype("float32"))
     indices = ops.convert_to_tensor(rng.integers(0, 4, (2, 3)).astype("int32"))
-    parts = [Outer(a, g, Layout((4, 5))), Whole(whole), Lookup(indices, g, (4, 5)), Outer(a, g, Layout((4, 5)))]
+    parts = [
+        Outer(a, g, MatrixLayout((4, 5))),
+        Whole(whole),
+        Lookup(indices, g, (4, 5)),
+        Outer(a, g, MatrixLayout((4, 5))),
+    ]
     merged = merge(parts)
     expected = sum(array(part.whole()) for part in parts)
     np.testing.assert_allclose(array(merged.whole()), expected, rtol=1e-5, atol=1e-6)
@@ -99,7 +104,7 @@ def test_squares_that_underflow_are_not_lost(positions, inputs, outputs, large, 
     scale = np.float32(10.0**exponent)
     a, g = (a * scale, g / scale / 100) if large == "a" else (a / scale / 100, g * scale)
     exact = np.einsum("bpi,bpo->bio", a.astype("float64"), g.astype("float64"))
-    outer = Outer(ops.convert_to_tensor(a), ops.convert_to_tensor(g), Layout((inputs, outputs)))
+    outer = Outer(ops.convert_to_tensor(a), ops.convert_to_tensor(g), MatrixLayout((inputs, outputs)))
     norms = ops.convert_to_numpy(outer.squared_norm())
     assert np.all(norms >= np.sum(exact**2, axis=(1, 2)) * (1.0 - 1e-6))
     assert exponent > 12 or np.all(norms <= np.sum(exact**2, axis=(1, 2)) * (1.0 + 1e-5))
@@ -139,7 +144,7 @@ def test_positions_that_nearly_cancel_are_not_understated(width):
     g[..., 0] = 1.0
     table = np.zeros((256, 2), "int32")
     a, g = ops.convert_to_tensor(a), ops.convert_to_tensor(g)
-    for factor in (Outer(a, g, Layout((width, 10))), Lookup(ops.convert_to_tensor(table), a, (5000, width))):
+    for factor in (Outer(a, g, MatrixLayout((width, 10))), Lookup(ops.convert_to_tensor(table), a, (5000, width))):
         norms = np.sqrt(array(factor.squared_norm()))
         assert (norms >= true * (1.0 - 1e-6)).all()
 

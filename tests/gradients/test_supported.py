@@ -49,9 +49,9 @@ class WideWeight(L.Layer):
     [
         (L.BatchNormalization(), ("mixes the examples", "GroupNormalization")),
         (L.SpectralNormalization(L.Dense(3)), ("changes its weights", "lipdp.layers")),
-        (L.ActivityRegularization(0.1), ("activity regularisation", "Leave it out")),
-        (L.Dense(3, activity_regularizer="l2"), ("activity regularisation", "Leave it out")),
-        (L.Dense(3, kernel_regularizer="l2"), ("regulariser", "weight_decay")),
+        (L.ActivityRegularization(0.1), ("activity regularization", "Leave it out")),
+        (L.Dense(3, activity_regularizer="l2"), ("activity regularization", "Leave it out")),
+        (L.Dense(3, kernel_regularizer="l2"), ("regularizer", "weight_decay")),
         (L.Dense(3, dtype="bfloat16"), ("bfloat16", "float32")),
         (L.Dense(3, dtype="mixed_float16"), ("float16", "float32")),
         (L.Dense(3, dtype="float64"), ("'dense", "float64", "Use float32")),
@@ -122,12 +122,12 @@ def test_no_size_that_runs_is_no_acceptance():
     gradients.supported(wide(9))
     with pytest.raises(ValueError, match="depends on the other examples"):
         gradients.supported(wide(9, Centre()))
-    with pytest.raises(ValueError, match="cannot be searched.*8, 32, 128.*full shape.*Received"):
+    with pytest.raises(ValueError, match="cannot be tested.*8, 32, 128.*full shape.*Received"):
         gradients.supported(wide(129, Centre()))
 
 
 def test_what_is_not_finite_is_not_accepted():
-    with pytest.raises(ValueError, match="cannot be searched.*not finite"):
+    with pytest.raises(ValueError, match="cannot be tested.*not finite"):
         gradients.supported(around(Moved(lambda x: ops.log(-ops.abs(x)) + ops.mean(x))))
     # Made-up inputs above 0 are tried too.
     inputs = keras.Input((4,))

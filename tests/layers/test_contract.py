@@ -89,7 +89,7 @@ def test_any_initializer_is_projected(initializer):
         probe = Probe(layer, shape)
         kernel = keras.ops.convert_to_numpy(probe.variables[0])
         assert np.linalg.norm(kernel.reshape(-1, kernel.shape[-1]).astype("float64"), 2) <= 1.0 + 1e-6
-        assert bounds.answers(layer).input_lipschitz((1.0,)) == (1.0,)
+        assert bounds.rules(layer).input_lipschitz((1.0,)) == (1.0,)
 
 
 @pytest.mark.parametrize("case", KERNELS, ids=lambda c: c.name)
@@ -101,7 +101,7 @@ def test_trained_lipschitz_is_the_norm_of_the_trained_layer_from_above(case):
         variable.assign(5.0 * setting.astype("float32"))
         kernels = variable.constraint.matrices(keras.ops.convert_to_numpy(variable))
         unfold = np.linalg.svd(kernels, compute_uv=False).max()
-        (found,) = bounds.answers(probe.model.layers[-1]).trained_lipschitz((1.0,))
+        (found,) = bounds.rules(probe.model.layers[-1]).trained_lipschitz((1.0,))
         assert top(probe.input_jacobians(zero)[0]) * (1 - 1e-5) <= found <= unfold * (1 + 1e-5)
 
 

@@ -20,7 +20,7 @@ def test_gradient_and_output_reach_their_bounds_on_one_repeated_token():
         assert norm(probe.value(tokens[None])) == pytest.approx(1.5, rel=1e-5)
     assert max(reached) == pytest.approx(1.0, abs=1e-5)
     assert max(reached) <= 1.0 + TOLERANCE
-    assert bounds.answers(layer).parameter_bounds((float("inf"),), 0.5) == (0.5,)
+    assert bounds.rules(layer).parameter_bounds((float("inf"),), 0.5) == (0.5,)
 
 
 def test_tokens_out_of_range_are_the_nearest_ones():

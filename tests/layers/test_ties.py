@@ -39,7 +39,7 @@ def test_jacobian_at_ties(name, xla):
     make, *shapes = TIED[name]
     probe = Probe(make(), *shapes, xla=xla)
     rng = np.random.default_rng(0)
-    constants = bounds.answers(probe.model.layers[-1]).input_lipschitz((9.0,) * len(shapes))
+    constants = bounds.rules(probe.model.layers[-1]).input_lipschitz((9.0,) * len(shapes))
     # Kinks of the activations above: 0, +-1, +-3 and 6; equal entries everywhere.
     levels = [0.0, 1.0, -1.0, 3.0, -3.0, 6.0]
     points = [[np.full((1, *s), level) for s in shapes] for level in levels]

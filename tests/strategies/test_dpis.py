@@ -349,7 +349,7 @@ def test_an_interrupted_update_stays_charged():
 
 @pytest.mark.backend_free
 def test_a_recurrent_network_learns_texts():
-    texts = data.made_up_text(400, length=8)
+    texts = data.synthetic_text(400, length=8)
     keras.utils.set_random_seed(0)
     network = plain.bidirectional_lstm(50, 8, embedding_size=8, units=8)
     model = compiled(network, optimizer=keras.optimizers.Adam(0.03))

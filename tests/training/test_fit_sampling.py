@@ -103,14 +103,14 @@ def test_a_resumed_pass_goes_on_with_the_same_permutation(tmp_path, draws):
     assert loaded.privacy.epsilon() <= 3.0
 
 
-def test_a_new_plan_within_a_pass_pays_for_a_new_pass():
+def test_a_new_plan_within_an_epoch_pays_for_a_new_epoch():
     model = mlp()
     run = dict(noise_multiplier=20.0, steps_per_epoch=4, sampling="shuffle", **FIT)
     model.fit(*blobs(), **run)
-    key = model.run.pass_key
+    key = model.run.epoch_key
     model.fit(*blobs(), **run)
-    # 4 + 4 updates could be two passes of 7; the second plan shuffled anew, so they are two as well, not one.
-    assert model.run.pass_key != key
+    # 4 + 4 updates could be two epochs of 7; the second plan shuffled anew, so they are two as well, not one.
+    assert model.run.epoch_key != key
     assert [m.count for m in model.run.ledger.mechanisms()] == [1, 1]
     model.fit(*blobs(), **run)
     assert model.privacy.epsilon() == accounting.compose([accounting.Mechanism(1.0, 20.0, 3, "shuffle")], DELTA)

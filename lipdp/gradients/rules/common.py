@@ -25,10 +25,10 @@ def before_activation(layer, call, *args, **kwargs):
 
 
 def bias(rows, g, variable):
-    """The factor of a variable that was added, broadcast, to what has the cotangent `g`."""
+    """Returns the factor of a variable that was added, broadcast, to what has the cotangent `g`."""
     return variable, Whole(rows.summed(g, tuple(variable.shape)))
 
 
 def plain(layer) -> bool:
-    """Whether the weights of a layer are used as they are: neither quantised nor with low-rank additions."""
+    """Whether the weights of a layer are used as they are: neither quantized nor with low-rank additions."""
     return not getattr(layer, "lora_enabled", False) and getattr(layer, "quantization_mode", None) is None

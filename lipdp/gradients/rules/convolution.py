@@ -12,7 +12,7 @@ from lipdp.gradients.unfolding import Geometry, grouped_factor, kernel_factor
 
 
 def geometry(layer, padding: str) -> Geometry:
-    """The geometry of a Keras convolution with `padding` of "same", "valid" or "causal"."""
+    """Returns the geometry of a Keras convolution with `padding` of "same", "valid" or "causal"."""
     kernel, dilation = tuple(layer.kernel_size), tuple(layer.dilation_rate)
     pads = None
     if padding == "valid":

@@ -4,7 +4,7 @@ import keras
 from keras import ops
 
 from lipdp import layers
-from lipdp.gradients.factors import Layout, Outer
+from lipdp.gradients.factors import MatrixLayout, Outer
 from lipdp.gradients.leaves import rule
 from lipdp.gradients.rules.common import before_activation, bias, plain
 
@@ -30,8 +30,8 @@ def spectral_dense(layer, call, tape, inputs):
 
 
 def product(rows, inputs, g, kernel):
-    """The factor of `kernel` in `inputs @ kernel`."""
-    return Outer(rows.positions(inputs), rows.positions(g), Layout(kernel.shape))
+    """Returns the factor of `kernel` in `inputs @ kernel`."""
+    return Outer(rows.positions(inputs), rows.positions(g), MatrixLayout(kernel.shape))
 
 
 def _einsum(layer):
@@ -96,7 +96,7 @@ def einsum_dense(layer, call, tape, inputs, **kwargs):
 
         matrix = ((total(groups),) if groups else ()) + (total(contracted), total(new))
         axes = [kernel.index(c) for c in [*groups, *contracted, *new]]
-        layout = Layout(shape, None if axes == sorted(axes) else axes, matrix)
+        layout = MatrixLayout(shape, None if axes == sorted(axes) else axes, matrix)
         a = arrange(rows, inputs, in_letters, contracted)
         yield layer.kernel, Outer(a, arrange(rows, g, out_letters, new), layout)
         if layer.bias is not None:

@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from lipdp.gradients.factors import Layout, Lookup, Outer
+from lipdp.gradients.factors import Lookup, MatrixLayout, Outer
 from lipdp.gradients.leaves import rule
 from lipdp.gradients.rules.common import plain
 
@@ -34,9 +34,9 @@ def reversible_embedding(layer, call, tape, inputs, reverse=False):
     def gradients(rows, g, inputs):
         a, g = rows.positions(inputs), rows.positions(g)
         if layer.tie_weights:
-            yield layer.embeddings, Outer(g, a, Layout(layer.embeddings.shape))
+            yield layer.embeddings, Outer(g, a, MatrixLayout(layer.embeddings.shape))
         else:
-            yield layer.reverse_embeddings, Outer(a, g, Layout(layer.reverse_embeddings.shape))
+            yield layer.reverse_embeddings, Outer(a, g, MatrixLayout(layer.reverse_embeddings.shape))
 
     logits = tape.tap(logits, (inputs,), gradients)
     return logits if cap is None else ops.tanh(logits / cap) * cap

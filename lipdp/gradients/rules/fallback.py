@@ -1,4 +1,4 @@
-"""Layers without a rule: the vector-Jacobian product of the layer alone, vectorised over examples."""
+"""Layers without a rule: the vector-Jacobian product of the layer alone, vectorized over examples."""
 
 import keras
 from keras import ops, tree
@@ -38,9 +38,9 @@ def fallback(layer, call, tape, *args, **kwargs):
             result = [t for t, keep in zip(tree.flatten(result), floats, strict=True) if keep]
             return sum(ops.sum(r * c) for r, c in zip(result, cotangent, strict=True))
 
-        # A layer made of layers may hold operations that TensorFlow cannot vectorise: it loops instead.
-        vectorised = not _keras.walk(layer)
-        whole = backend.local_gradients(product, trainable, (*examples, *cotangents), vectorised)
+        # A layer made of layers may hold operations that TensorFlow cannot vectorize: it loops instead.
+        vectorized = not _keras.walk(layer)
+        whole = backend.local_gradients(product, trainable, (*examples, *cotangents), vectorized)
         return [(variable, Whole(t)) for variable, t in zip(variables, whole, strict=True)]
 
     saved = (

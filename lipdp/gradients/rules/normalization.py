@@ -1,4 +1,4 @@
-"""Scales and shifts: normalisations inside an example, PReLU, Bias."""
+"""Scales and shifts: normalizations inside an example, PReLU, Bias."""
 
 import math
 
@@ -12,21 +12,21 @@ from lipdp.gradients.rules.common import bias, without
 from lipdp.layers.base import positions
 
 
-def _affine(tape, normalised, scale, shift, shape):
-    """`normalised * scale + shift`, both broadcast in `shape`, recorded."""
-    outputs = normalised
+def _affine(tape, normalized, scale, shift, shape):
+    """`normalized * scale + shift`, both broadcast in `shape`, recorded."""
+    outputs = normalized
     if scale is not None:
         outputs = outputs * ops.reshape(scale, shape)
     if shift is not None:
         outputs = outputs + ops.reshape(shift, shape)
 
-    def gradients(rows, g, normalised):
-        for variable, product in ((scale, lambda: normalised * g), (shift, lambda: g)):
+    def gradients(rows, g, normalized):
+        for variable, product in ((scale, lambda: normalized * g), (shift, lambda: g)):
             if variable is not None:
                 summed = rows.summed(product(), shape)
                 yield variable, Whole(ops.reshape(summed, (rows.batch, *variable.shape)))
 
-    return tape.tap(outputs, (normalised,), gradients)
+    return tape.tap(outputs, (normalized,), gradients)
 
 
 @rule(keras.layers.LayerNormalization)
@@ -34,8 +34,8 @@ def layer_normalization(layer, call, tape, inputs):
     axes = [axis % len(inputs.shape) for axis in layer.axis]
     shape = tuple(inputs.shape[k] if k in axes else 1 for k in range(1, len(inputs.shape)))
     with without(layer, "gamma", "beta"):
-        normalised = call(inputs)
-    return _affine(tape, normalised, layer.gamma, layer.beta, shape)
+        normalized = call(inputs)
+    return _affine(tape, normalized, layer.gamma, layer.beta, shape)
 
 
 @rule(keras.layers.RMSNormalization)
@@ -44,8 +44,8 @@ def rms_normalization(layer, call, tape, inputs):
     axes = [axis % len(inputs.shape) for axis in axes]
     shape = tuple(inputs.shape[k] if k in axes else 1 for k in range(1, len(inputs.shape)))
     with without(layer, "scale"):
-        normalised = call(inputs)
-    return _affine(tape, normalised, layer.scale, None, shape)
+        normalized = call(inputs)
+    return _affine(tape, normalized, layer.scale, None, shape)
 
 
 @rule(keras.layers.GroupNormalization)
@@ -53,8 +53,8 @@ def group_normalization(layer, call, tape, inputs):
     axis = layer.axis % len(inputs.shape)
     shape = tuple(inputs.shape[k] if k == axis else 1 for k in range(1, len(inputs.shape)))
     with without(layer, "scale", "center"):
-        normalised = call(inputs)
-    return _affine(tape, normalised, layer.gamma, layer.beta, shape)
+        normalized = call(inputs)
+    return _affine(tape, normalized, layer.gamma, layer.beta, shape)
 
 
 @rule(keras.layers.PReLU)

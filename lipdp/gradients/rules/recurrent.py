@@ -9,7 +9,7 @@ import keras
 from keras import ops
 
 from lipdp import _keras
-from lipdp.gradients.factors import Blocks, Layout, Outer, Whole
+from lipdp.gradients.factors import Blocks, MatrixLayout, Outer, Whole
 from lipdp.gradients.leaves import rule
 from lipdp.gradients.rules.common import plain
 
@@ -37,7 +37,7 @@ class _Gates:
         return matrix[..., k * self.units : (k + 1) * self.units]
 
     def project(self, values, masks, matrix):
-        """`values @ matrix`, with a mask for all gates, or one for each."""
+        """Returns `values @ matrix`, with a mask for all gates, or one for each."""
         matrix = ops.convert_to_tensor(matrix)
         if masks is None:
             return ops.matmul(values, matrix)
@@ -50,12 +50,12 @@ class _Gates:
         return ops.concatenate(parts, axis=-1)
 
     def factor(self, rows, values, masks, g, variable):
-        """The factor of `variable` in `project(values, masks, variable)`."""
+        """Returns the factor of `variable` in `project(values, masks, variable)`."""
         g = rows.positions(g)
         if masks is None or len(masks) == 1:
             values = values if masks is None else values * _timeless(masks[0], values)
-            return Outer(rows.positions(values), g, Layout(variable.shape))
-        layout = Layout((variable.shape[0], self.units))
+            return Outer(rows.positions(values), g, MatrixLayout(variable.shape))
+        layout = MatrixLayout((variable.shape[0], self.units))
         parts = [
             Outer(rows.positions(values * _timeless(mask, values)), self.columns(g, k), layout)
             for k, mask in enumerate(masks[: self.count])
@@ -212,7 +212,7 @@ def gru(layer, call, tape, sequences, initial_state=None, mask=None, training=Fa
             g = ops.concatenate([g[..., : 2 * units], reset * gates.columns(g, 2)], axis=-1)
             yield gates.recurrent, gates.factor(rows, h, state_masks, g, gates.recurrent)
         else:
-            layout = Layout((units, units))
+            layout = MatrixLayout((units, units))
             values = [masked_for(h, state_masks, 0), masked_for(h, state_masks, 1), masked(reset * h, state_masks)]
             parts = [
                 Outer(rows.positions(v), rows.positions(gates.columns(g, k)), layout) for k, v in enumerate(values)
