@@ -29,8 +29,11 @@ NEW_WORDS = (
     ("neighbouring", "neighboring"),
     # The accountant of DPIS and the filter became one.
     ("rdp_order:", "filter:"),
-    # Keyword of strategies, in saved requests.
-    ("physical_batch_size", "microbatch_size"),
+    # American spelling.
+    ("realised", "realized"),
+    ("discretisation", "discretization"),
+    # Better English, of one meaning.
+    ("holds only towards people", "holds only against people"),
 )
 
 

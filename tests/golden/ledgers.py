@@ -36,7 +36,7 @@ def _filter(budget, *mechanisms):
     def use():
         name = accounting.plan_filter(epsilon=budget, delta=1e-5, mechanism=mechanisms[0])
         return [
-            name,
+            getattr(name, "name", name),  # was a name, became an object that has one
             accounting.compose(mechanisms, 1e-5, name),
             accounting.guarantee(mechanisms, 1e-5, name),
             accounting.describe(mechanisms, 1e-5, name),
@@ -178,19 +178,25 @@ LEDGERS = {
 }
 
 
-def privacy(name: str):
+def charged(name: str) -> str:
+    """The text of a ledger, in the words of 0.1.0."""
+    return ledger(*LEDGERS[name][0]).to_json()
+
+
+def privacy(name: str, text: str):
+    """What a ledger that was written as `text` guarantees."""
     made = _named("Privacy", "lipdp.privacy")
-    charges, arguments = LEDGERS[name]
-    return made(ledger(*charges), **{"delta": 1e-5} | arguments)
+    read = _named("Ledger", "lipdp.privacy.ledger", "lipdp.ledger").from_json(text)
+    return made(read, **{"delta": 1e-5} | LEDGERS[name][1])
 
 
-def described(name: str) -> dict:
-    """The statement in two formats, its facts, and the ledger as text."""
-    stated = privacy(name)
+def described(name: str, text: str) -> dict:
+    """The statement in two formats and its facts."""
+    stated = privacy(name, text)
     return {
         "text": stated.statement(),
         "markdown": stated.statement("markdown"),
         "facts": stated.to_dict(),
         "repr": repr(stated),
-        "ledger": stated.ledger.to_json(),
+        "ledger": text,
     }

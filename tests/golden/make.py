@@ -45,7 +45,7 @@ def seeded() -> None:
 
 def accounting() -> None:
     write("accounting.json", {name: ledgers.value(name) for name in ledgers.CALLS})
-    write("statements.json", {name: ledgers.described(name) for name in ledgers.LEDGERS})
+    write("statements.json", {n: ledgers.described(n, ledgers.charged(n)) for n in ledgers.LEDGERS})
 
 
 def write(name: str, values) -> None:
