@@ -3,6 +3,7 @@
 import argparse
 import difflib
 import sys
+from typing import Any
 
 _DATASET = "digits (no network), mnist, fashion_mnist, cifar10 (from the folder in LIPDP_DATA, else through \
 Keras), or a .npz or .csv file of your own"
@@ -15,7 +16,7 @@ and each row is clipped to an L2 norm (--input-norm): nothing is standardized wi
 and standard deviations would cost privacy. Public ranges go into --feature-ranges. The list of
 classes and the number of rows are treated as public."""
 
-_DIFFUSION = """With --task diffusion: a generative model of labelled images, trained with DP-SGD; lipdp sample draws
+_DIFFUSION = """With --task diffusion: a generative model of labeled images, trained with DP-SGD; lipdp sample draws
 from it. --preset, --multiplicity and --clip-norm are its own options; --recipe, --input-norm, --feature-ranges and
 --radii are those of classifiers."""
 
@@ -72,6 +73,11 @@ def parse(argv: list[str]) -> argparse.Namespace:
         close = difflib.get_close_matches(word, known, 1)
         command.error(f"unknown argument {word!r}" + (f". Did you mean {close[0]}?" if close else ""))
     return options
+
+
+def chosen(options: argparse.Namespace, *names: str) -> dict[str, Any]:
+    """Returns some of the options, by name."""
+    return {name: getattr(options, name) for name in names}
 
 
 def _parsers(argv: list[str]) -> tuple[_Parser, dict[str, _Parser]]:
