@@ -96,7 +96,7 @@ def _examples(options, recorded):
         )
     if dataset.x_test is not None:
         return dataset.x_test, dataset.y_test, dataset, "test part"
-    return (dataset.x_train, dataset.y_train, dataset, "all rows; if the model was trained on them, NOT private")
+    return dataset.x_train, dataset.y_train, dataset, "all rows; if the model was trained on them, NOT private"
 
 
 def _load(source, label, ranges) -> data.Dataset:
