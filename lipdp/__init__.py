@@ -25,25 +25,9 @@ if TYPE_CHECKING:
     from lipdp.exporting import export
     from lipdp.model import DP_Model, DP_Sequential
 
-__all__ = [
-    "DP_Model",
-    "DP_Sequential",
-    "__version__",
-    "accounting",
-    "bounds",
-    "certify",
-    "data",
-    "diffusion",
-    "export",
-    "layers",
-    "losses",
-    "models",
-    "norms",
-    "privacy",
-    "report",
-    "sampling",
-    "strategies",
-]
+__all__ = ["DP_Model", "DP_Sequential", "__version__", "export"]
+__all__ += ["accounting", "bounds", "certify", "data", "diffusion", "layers", "losses", "models", "norms", "privacy"]
+__all__ += ["report", "sampling", "strategies"]
 __version__ = "0.1.0"
 
 _HOMES = {"DP_Model": "lipdp.model", "DP_Sequential": "lipdp.model", "export": "lipdp.exporting"}

@@ -12,10 +12,10 @@ _MODULES = ("lipdp.model", "lipdp.diffusion", "lipdp.models", "lipdp.certify", "
 
 
 class _AfterKeras(importlib.abc.MetaPathFinder):
-    """Registers when the outermost import of Keras or of a module of lipdp ends, so that none is half done."""
+    """Registers when Keras or a module of lipdp has been imported, as soon as none of lipdp is half done."""
 
     def __init__(self):
-        self.depth = 0
+        self.registering = False
 
     def find_spec(self, fullname, path=None, target=None):
         if fullname != "keras" and not fullname.startswith("lipdp."):
@@ -23,17 +23,13 @@ class _AfterKeras(importlib.abc.MetaPathFinder):
         others = (finder.find_spec(fullname, path, target) for finder in sys.meta_path if finder is not self)
         spec = next(filter(None, others), None)
         if spec is not None and spec.loader is not None:
-            spec.loader.exec_module = self._counted(spec.loader.exec_module)
+            spec.loader.exec_module = self._followed(spec.loader.exec_module)
         return spec
 
-    def _counted(self, execute):
+    def _followed(self, execute):
         def exec_module(module):
-            self.depth += 1
-            try:
-                execute(module)
-            finally:
-                self.depth -= 1
-            if self.depth == 0 and "keras" in sys.modules:
+            execute(module)
+            if "keras" in sys.modules and not (self.registering or _half_done(module.__name__)):
                 try:
                     register()
                 except ImportError:
@@ -42,6 +38,12 @@ class _AfterKeras(importlib.abc.MetaPathFinder):
                         raise
 
         return exec_module
+
+
+def _half_done(but: str) -> bool:
+    """Returns whether a module of lipdp is being executed: whoever does that makes it an attribute at the end."""
+    names = (name.rpartition(".") for name in list(sys.modules) if name.startswith("lipdp.") and name != but)
+    return any(package in sys.modules and name not in vars(sys.modules[package]) for package, _, name in names)
 
 
 _finder = _AfterKeras()
@@ -54,11 +56,11 @@ def install() -> None:
 
 def register() -> None:
     """Imports Keras and every class of lipdp that a model file can name."""
-    _finder.depth += 1
+    _finder.registering = True
     try:
         for name in _MODULES:
             importlib.import_module(name)
     finally:
-        _finder.depth -= 1
+        _finder.registering = False
     if _finder in sys.meta_path:
         sys.meta_path.remove(_finder)

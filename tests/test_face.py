@@ -97,6 +97,16 @@ def test_model_files_are_read_after(imports, file):
     )
 
 
+@pytest.mark.backend_free
+def test_a_package_that_is_executed_by_other_means_is_left_to_finish():
+    """As `pytest --doctest-modules` does."""
+    check(
+        "import importlib.util as util, pathlib, sys, lipdp; path = pathlib.Path(lipdp.__file__).parent / 'sampling';"
+        "spec = util.spec_from_file_location('lipdp.sampling', path / '__init__.py');"
+        "sys.modules['lipdp.sampling'] = module = util.module_from_spec(spec); spec.loader.exec_module(module)"
+    )
+
+
 def _ours(found) -> bool:
     return found.__module__.startswith("lipdp.") and vars(sys.modules[found.__module__]).get(found.__name__) is found
 

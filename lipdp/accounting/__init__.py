@@ -13,34 +13,9 @@ from lipdp.accounting.rounding import round_up
 from lipdp.accounting.schemes import RELATIONS, SAMPLERS, SCHEMES, Sampling
 from lipdp.accounting.selection import search_epsilon
 
-__all__ = [
-    "Accountant",
-    "Filter",
-    "Mechanism",
-    "RELATIONS",
-    "SAMPLERS",
-    "SCHEMES",
-    "Sampling",
-    "autodp",
-    "calibrate",
-    "common_relation",
-    "compose",
-    "describe",
-    "dpis",
-    "epsilon",
-    "get_accountant",
-    "group_epsilon",
-    "guarantee",
-    "max_updates",
-    "names",
-    "plan_filter",
-    "pld",
-    "rdp",
-    "register",
-    "round_up",
-    "search_epsilon",
-    "solve",
-    "vadhan_epsilon",
-]
+__all__ = ["Accountant", "Filter", "Mechanism", "RELATIONS", "SAMPLERS", "SCHEMES", "Sampling"]
+__all__ += ["autodp", "dpis", "get_accountant", "names", "pld", "rdp", "register"]
+__all__ += ["calibrate", "common_relation", "compose", "describe", "epsilon", "guarantee", "max_updates", "solve"]
+__all__ += ["group_epsilon", "plan_filter", "round_up", "search_epsilon", "vadhan_epsilon"]
 
 __getattr__ = renamed_attributes(__name__, check_name="get_accountant")

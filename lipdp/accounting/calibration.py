@@ -84,7 +84,7 @@ def calibrate(
     while cost(noise := round_up(noise, _DIGITS)) > budget:  # the last digit: the grid may have moved
         noise *= 1.0 + 2.0 * 10.0 ** (1 - _DIGITS)
     if cost(noise) < 0.99 * budget:  # epsilon jumps to infinity: there is no noise to calibrate
-        raise _needs_no_noise(budget)
+        raise needs_no_noise(budget)
     return noise
 
 
@@ -208,7 +208,8 @@ def _rdp_noise(cost, budget, noise) -> float:
     return optimize.brentq(lambda z: min(cost(z), 1e6 * budget) - budget, low, high, rtol=1e-2)
 
 
-def _needs_no_noise(budget) -> ValueError:
+def needs_no_noise(budget: float) -> ValueError:
+    """Returns the error for a budget that nothing can exceed."""
     return ValueError(
         f"The budget needs no noise at all, so it protects nobody. Received: epsilon={budget!r}. "
         "Pass an epsilon of the order of 1 to 10, and a delta well below 1 / number of examples."
@@ -241,8 +242,7 @@ def _bracket(cost, budget, noise) -> tuple[float, float]:
         while cost(noise) > budget:
             if noise >= LARGEST_NOISE:
                 raise ValueError(
-                    f"No noise multiplier up to {LARGEST_NOISE:g} meets the budget. "
-                    f"Received: epsilon={budget!r}. "
+                    f"No noise multiplier up to {LARGEST_NOISE:g} meets the budget. Received: epsilon={budget!r}. "
                     "Pass a larger epsilon, fewer updates or a smaller batch size."
                 )
             low, noise = noise, min(1.25 * noise, LARGEST_NOISE)
@@ -250,7 +250,7 @@ def _bracket(cost, budget, noise) -> tuple[float, float]:
     high = noise
     while cost(noise) <= budget:
         if noise <= SMALLEST_NOISE:
-            raise _needs_no_noise(budget)
+            raise needs_no_noise(budget)
         high, noise = noise, max(0.85 * noise, SMALLEST_NOISE)
     return noise, high
 

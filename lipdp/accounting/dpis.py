@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from lipdp import checks
+from lipdp.accounting.calibration import needs_no_noise
 from lipdp.accounting.filter import Filter, check_order, conversion
 from lipdp.accounting.least_noise import best_order, least_noise, noise_of_run
 from lipdp.accounting.mechanism import Mechanism
@@ -14,18 +15,8 @@ _ABOVE_FLOOR = 1.0 + 1e-6
 # What is not charged covers the rounding of reported sums; what is not planned that of sums of planned costs.
 _SLACK = 1e-9
 
-_STATE = (
-    "num_examples",
-    "order",
-    "norm_sum",
-    "clip_norm",
-    "noise_multiplier",
-    "_epoch",
-    "_updates",
-    "count_charged",
-    "_clip_sum_charged",
-    "_norm_sum_charged",
-)
+_CHARGED = ("count_charged", "_clip_sum_charged", "_norm_sum_charged")
+_STATE = ("num_examples", "order", "norm_sum", "clip_norm", "noise_multiplier", "_epoch", "_updates", *_CHARGED)
 
 
 class ImportanceFilter:
@@ -97,18 +88,10 @@ class ImportanceFilter:
         order: float | None = None,
         spent: Iterable[Mechanism] = (),
     ):
-        self._arguments = {
-            "epsilon": epsilon,
-            "delta": delta,
-            "num_examples": num_examples,
-            "batch_size": batch_size,
-            "updates_per_epoch": updates_per_epoch,
-            "epochs": epochs,
-            "first_phase": first_phase,
-            "norm_sum_noise": norm_sum_noise,
-            "count_noise": count_noise,
-            "clip_sum_noise": clip_sum_noise,
-        }
+        sums = {"norm_sum_noise": norm_sum_noise, "count_noise": count_noise, "clip_sum_noise": clip_sum_noise}
+        run = {"updates_per_epoch": updates_per_epoch, "epochs": epochs, "first_phase": first_phase, **sums}
+        data = {"num_examples": num_examples, "batch_size": batch_size}
+        self._arguments = {"epsilon": epsilon, "delta": delta, **data, **run}
         self.budget = checks.positive("epsilon", epsilon)
         self.delta = checks.delta(delta)
         self.num_examples = checks.integer("num_examples", num_examples, minimum=1)
@@ -135,10 +118,7 @@ class ImportanceFilter:
                 "made before. Pass a larger epsilon, more noise for the sums or fewer epochs."
             )
         if self.planned_noise < 2.0 * SMALLEST_NOISE:
-            raise ValueError(
-                f"The budget needs no noise at all, so it protects nobody. Received: epsilon={self.budget!r}. "
-                "Pass an epsilon of the order of 1 to 10, and a delta well below 1 / number of examples."
-            )
+            raise needs_no_noise(self.budget)
 
     @property
     def _total(self) -> float:

@@ -45,12 +45,7 @@ class Filter(accountant.Accountant):
     """
 
     def __init__(
-        self,
-        order: float,
-        budget: float | None = None,
-        delta: float | None = None,
-        *,
-        covers_adaptive: bool = False,
+        self, order: float, budget: float | None = None, delta: float | None = None, *, covers_adaptive: bool = False
     ):
         self.order, self.covers_adaptive = check_order(order), covers_adaptive
         settings = [self.order]

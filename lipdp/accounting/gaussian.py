@@ -1,5 +1,6 @@
 """The Gaussian mechanism: exact epsilon without sampling, privacy loss distribution with sampling."""
 
+import functools
 import math
 from collections.abc import Callable
 
@@ -99,13 +100,9 @@ def loss_distribution(sampling_probability: float, noise_multiplier: float, step
         >>> len(loss_distribution(0.01, 1.0, 0.01, add=False).masses)
         568
     """
-    return connect_dots(
-        lambda grid: hockey_stick(
-            grid, sampling_probability=sampling_probability, noise_multiplier=noise_multiplier, add=add
-        ),
-        *loss_range(sampling_probability, noise_multiplier, add),
-        step,
-    )
+    q, z = sampling_probability, noise_multiplier
+    curve = functools.partial(hockey_stick, sampling_probability=q, noise_multiplier=z, add=add)
+    return connect_dots(curve, *loss_range(q, z, add), step)
 
 
 def connect_dots(

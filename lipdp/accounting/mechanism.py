@@ -64,13 +64,9 @@ class Mechanism:
     ):
         if sampling is not None and sampler != "poisson":
             raise ValueError(f"`sampler` must be left out beside `sampling`. Received: sampler={sampler!r}.")
-        flat: dict[str, Any] = {
-            "relation": relation,
-            "group_size": group_size,
-            "num_examples": num_examples,
-            "capacity": capacity,
-        }
-        sampling = schemes.get(sampling_probability, sampler if sampling is None else sampling, **flat)
+        flat: dict[str, Any] = {"relation": relation, "num_examples": num_examples, "capacity": capacity}
+        drawn = sampler if sampling is None else sampling
+        sampling = schemes.get(sampling_probability, drawn, group_size=group_size, **flat)
         if sampling.by_epoch and sampling.batch_size is None and sampling.sampling_probability != 1.0:
             raise ValueError(
                 "Epochs are not amplified by sampling. Received: "

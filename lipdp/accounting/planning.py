@@ -97,16 +97,9 @@ def solve(
         if batch < 1:
             raise _none("a batch of one example", known, "a larger epsilon, more noise or fewer epochs")
     sampling = scheme.bind(size, batch, examples_per_person)
-    return {
-        "epsilon": cost(batch, epochs, noise),
-        "noise_multiplier": noise,
-        "epochs": epochs,
-        "batch_size": batch,
-        "updates": epochs * sampling.updates_per_epoch,
-        "sampling_probability": sampling.sampling_probability,
-        "delta": delta,
-        "found": missing[0],
-    }
+    plan = dict(zip(UNKNOWNS, (cost(batch, epochs, noise), noise, epochs, batch), strict=True))
+    probability, updates = sampling.sampling_probability, epochs * sampling.updates_per_epoch
+    return {**plan, "updates": updates, "sampling_probability": probability, "delta": delta, "found": missing[0]}
 
 
 def _largest_batch(fits, size: int) -> int:

@@ -68,9 +68,7 @@ SCHEMES = {
 }
 SAMPLERS = tuple(SCHEMES)
 # Refused by name, with the reason.
-WITHOUT_ACCOUNTANT = {
-    "balls_in_bins": "only Monte Carlo estimates of its cost are known, which certify nothing",
-}
+WITHOUT_ACCOUNTANT = {"balls_in_bins": "only Monte Carlo estimates of its cost are known, which certify nothing"}
 
 # Fields of a `Sampling` by their names in files.
 KEYS = {

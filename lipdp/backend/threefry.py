@@ -17,7 +17,7 @@ _COLUMNS = 1024
 # Chebyshev-weighted fits of z/x, z the normal quantile of the two-sided tail 1-x, as a polynomial in w -
 # 3.125 (up to w = 6.25) or sqrt(w) - 3.5 (beyond), with w = -log(1 - x^2); relative error at most 8e-8 up
 # to 6.4.
-_CENTRE = (
+_CENTER = (
     -7.155803505298763e-09, -1.234325175403228e-08, 6.160148586786818e-07, -2.154159574274672e-06,
     -1.9741852156585082e-05, 0.00026481517124921083, -0.0010472283465787768, -0.008533752523362637,
     0.3396347463130951, 2.338620901107788,
@@ -58,9 +58,9 @@ def quantile(words):
     root = ops.sqrt(w)
     central = w < 6.25
     v = ops.where(central, w - 3.125, root - 3.5)
-    ratio = ops.where(central, _CENTRE[0], _TAIL[0])
-    for centre_coefficient, tail_coefficient in zip(_CENTRE[1:], _TAIL[1:], strict=True):
-        ratio = ratio * v + ops.where(central, centre_coefficient, tail_coefficient)
+    ratio = ops.where(central, _CENTER[0], _TAIL[0])
+    for center_coefficient, tail_coefficient in zip(_CENTER[1:], _TAIL[1:], strict=True):
+        ratio = ratio * v + ops.where(central, center_coefficient, tail_coefficient)
     x = 1.0 - tail
     return ratio * ops.where(ops.equal(ops.bitwise_and(words, _word(1)), _word(0)), x, -x)
 

@@ -16,17 +16,9 @@ def run(options: argparse.Namespace, argv: list[str]) -> None:
     mechanism = accounting.Mechanism.of_updates(None, noise, updates, sampling)
     spent = accounting.compose([mechanism], **shared)
     if options.json:
-        output.write_json(
-            {
-                "noise_multiplier": noise,
-                "epsilon": spent,
-                "budget": options.epsilon,
-                "updates": updates,
-                "delta": options.delta,
-                **to_json(sampling),
-                "accountant": accounting.describe([mechanism], **shared),
-            }
-        )
+        found = {"noise_multiplier": noise, "epsilon": spent, "budget": options.epsilon, "updates": updates}
+        how = accounting.describe([mechanism], **shared)
+        output.write_json({**found, "delta": options.delta, **to_json(sampling), "accountant": how})
         return
     output.write(
         f"noise multiplier {noise:g}: epsilon {numbers.epsilon(spent)} at delta {options.delta:g} after {updates} "

@@ -13,18 +13,14 @@ from lipdp.report import numbers
 def run(options: argparse.Namespace, argv: list[str]) -> None:
     """Writes the certified accuracy of a model on held-out examples."""
     evaluation.check_radii(options.radii)
-    path = pathlib.Path(options.run)
-    if not path.exists():
-        raise FileNotFoundError(
-            f"There is no such model. Received: {options.run!r}. Pass a run folder or a .keras file."
-        )
-    recorded = folders.read(path).run["settings"] if path.is_dir() else None
+    path, recorded = find(options.run)
     x, y, dataset, remark = _examples(options, recorded)
-    model = load(path / folders.MODEL if path.is_dir() else path)
+    model = load(path)
     _check_fit(model, dataset)
     measured = evaluation.measure(model, x, y, options.radii)
     if options.json:
-        output.write_json({"model": str(path), "dataset": dataset.name, "remark": remark, **measured})
+        name = str(pathlib.Path(options.run))
+        output.write_json({"model": name, "dataset": dataset.name, "remark": remark, **measured})
         return
     output.write(
         f"accuracy {numbers.percent(measured['accuracy'])} on {measured['examples']} examples of {dataset.name} "
@@ -35,6 +31,19 @@ def run(options: argparse.Namespace, argv: list[str]) -> None:
             for entry in measured["certified"]
         ),
     )
+
+
+def find(run: str) -> tuple[pathlib.Path, dict | None]:
+    """Returns the model file that a run folder or a path names, and the settings of the run if they are known.
+
+    Raises:
+        FileNotFoundError: when there is neither, or the folder lacks a file.
+        ValueError: when a file of the run folder is corrupt.
+    """
+    path = pathlib.Path(run)
+    if not path.exists():
+        raise FileNotFoundError(f"There is no such model. Received: {run!r}. Pass a run folder or a .keras file.")
+    return (path / folders.MODEL, folders.read(path).run["settings"]) if path.is_dir() else (path, None)
 
 
 def load(path: pathlib.Path) -> Any:
@@ -87,12 +96,7 @@ def _examples(options, recorded):
         )
     if dataset.x_test is not None:
         return dataset.x_test, dataset.y_test, dataset, "test part"
-    return (
-        dataset.x_train,
-        dataset.y_train,
-        dataset,
-        "all rows; if the model was trained on them, NOT private",
-    )
+    return dataset.x_train, dataset.y_train, dataset, "all rows; if the model was trained on them, NOT private"
 
 
 def _load(source, label, ranges) -> data.Dataset:

@@ -7,6 +7,7 @@ import pathlib
 from typing import Any
 
 from lipdp.cli import quiet
+from lipdp.cli.parser import chosen
 
 _PICTURES = 100
 
@@ -20,20 +21,17 @@ def recipe(options: argparse.Namespace, dataset: Any) -> Any:
     quiet.load_keras()
     from lipdp import diffusion
 
-    chosen = diffusion.recipe(
+    result = diffusion.recipe(
         dataset.input_shape,
         dataset.num_classes,
         dataset.num_examples,
         options.preset,
         options.epochs,
-        batch_size=options.batch_size,
-        learning_rate=options.learning_rate,
-        multiplicity=options.multiplicity,
-        clip_norm=options.clip_norm,
+        **chosen(options, "batch_size", "learning_rate", "multiplicity", "clip_norm"),
     )
-    chosen.images(dataset.x_train[:1])  # refuses sides that do not fit
-    updates = epochs(chosen, dataset.num_examples) * _updates_per_epoch(chosen, dataset.num_examples)
-    return dataclasses.replace(chosen, updates=updates)
+    result.images(dataset.x_train[:1])  # refuses sides that do not fit
+    updates = epochs(result, dataset.num_examples) * _updates_per_epoch(result, dataset.num_examples)
+    return dataclasses.replace(result, updates=updates)
 
 
 def epochs(recipe: Any, num_examples: int) -> int:

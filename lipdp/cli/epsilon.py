@@ -16,9 +16,8 @@ def run(options: argparse.Namespace, argv: list[str]) -> None:
     if options.json:
         arguments = {"noise_multiplier": options.noise_multiplier} | to_json(sampling)
         how = accounting.describe([mechanism], options.delta, options.accountant)
-        output.write_json(
-            {"epsilon": value, "delta": options.delta, **arguments, "updates": updates, "accountant": how}
-        )
+        found = {"epsilon": value, "delta": options.delta, **arguments}
+        output.write_json({**found, "updates": updates, "accountant": how})
         return
     output.write(
         f"epsilon {numbers.epsilon(value)} at delta {options.delta:g} after {updates} updates ({options.accountant}"

@@ -4,19 +4,20 @@ import argparse
 
 from lipdp import accounting
 from lipdp.cli import output
+from lipdp.cli.parser import chosen
 from lipdp.report import numbers
 
 
 def run(options: argparse.Namespace, argv: list[str]) -> None:
     """Writes epsilon for each group size of `options`."""
     fixed = options.sampler == "fixed_size"
-    run = {"noise_multiplier": options.noise_multiplier, "updates": options.updates, "delta": options.delta}
-    how = {"sampler": options.sampler, "accountant": options.accountant}
-    sampled = {"sampling_probability": options.sampling_probability}
+    run = chosen(options, "noise_multiplier", "updates", "delta")
+    how = chosen(options, "sampler", "accountant")
+    sampled = chosen(options, "sampling_probability")
     if options.sampling_probability is None and not fixed and None not in (options.batch_size, options.num_examples):
         sampled = {"sampling_probability": options.batch_size / options.num_examples}
     elif options.sampling_probability is None or fixed:
-        sampled |= {"batch_size": options.batch_size, "num_examples": options.num_examples}
+        sampled |= chosen(options, "batch_size", "num_examples")
     rows = []
     for size in options.sizes:
         row = {"group_size": size, "epsilon": accounting.group_epsilon(size, **run, **sampled, **how)}

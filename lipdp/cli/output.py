@@ -17,7 +17,7 @@ def write(*lines: str) -> None:
 
 
 def finite(value: Any) -> Any:
-    """Returns JSON-serialisable `value` with None in place of infinity and NaN."""
+    """Returns JSON-serializable `value` with None in place of infinity and NaN."""
     if isinstance(value, dict):
         return {key: finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

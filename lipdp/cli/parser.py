@@ -3,6 +3,7 @@
 import argparse
 import difflib
 import sys
+from typing import Any
 
 _DATASET = "digits (no network), mnist, fashion_mnist, cifar10 (from the folder in LIPDP_DATA, else through \
 Keras), or a .npz or .csv file of your own"
@@ -15,7 +16,7 @@ and each row is clipped to an L2 norm (--input-norm): nothing is standardized wi
 and standard deviations would cost privacy. Public ranges go into --feature-ranges. The list of
 classes and the number of rows are treated as public."""
 
-_DIFFUSION = """With --task diffusion: a generative model of labelled images, trained with DP-SGD; lipdp sample draws
+_DIFFUSION = """With --task diffusion: a generative model of labeled images, trained with DP-SGD; lipdp sample draws
 from it. --preset, --multiplicity and --clip-norm are its own options; --recipe, --input-norm, --feature-ranges and
 --radii are those of classifiers."""
 
@@ -74,6 +75,11 @@ def parse(argv: list[str]) -> argparse.Namespace:
     return options
 
 
+def chosen(options: argparse.Namespace, *names: str) -> dict[str, Any]:
+    """Returns some of the options, by name."""
+    return {name: getattr(options, name) for name in names}
+
+
 def _parsers(argv: list[str]) -> tuple[_Parser, dict[str, _Parser]]:
     parser = _Parser(prog="lipdp", description="Differentially private, robustness-certified training.")
     parser.add_argument("--version", action="version", version=_version())
@@ -106,11 +112,7 @@ def _train(parser):
     add("--task", default="classifier", choices=("classifier", "diffusion"), help="default: classifier")
     add("--epsilon", type=float, help="budget: the noise is calibrated to spend it")
     add("--delta", type=float, help="default: 1e-5, or the power of ten below 1 / N if that is less")
-    add(
-        "--noise-multiplier",
-        type=float,
-        help="noise instead of a budget, or, with a budget, until it is spent",
-    )
+    add("--noise-multiplier", type=float, help="noise instead of a budget, or, with a budget, until it is spent")
     add(
         "--recipe",
         choices=("accurate", "robust"),
@@ -120,11 +122,7 @@ def _train(parser):
     add("--batch-size", type=int, help="EXPECTED batch size; default: by the number of examples")
     add("--physical-batch-size", type=int, help="rows in memory at once; default: the whole batch")
     add("--learning-rate", type=float, help="at the start, falls to zero; default: by the recipe")
-    add(
-        "--input-norm",
-        type=float,
-        help="public L2 norm that each example is clipped to; default: by its size",
-    )
+    add("--input-norm", type=float, help="public L2 norm that each example is clipped to; default: by its size")
     add("--feature-ranges", metavar="FILE", help=_RANGES)
     add("--label", metavar="COLUMN", help="column of classes of a .csv file; default: the last one")
     add(
@@ -143,21 +141,12 @@ def _train(parser):
         "protection from epsilon, and take the place of the test part of the data set",
     )
     _sampled(parser, "--sampling")
-    add(
-        "--training-metrics",
-        action="store_true",
-        help="also log loss and accuracy on the private data: NOT private",
-    )
+    add("--training-metrics", action="store_true", help="also log loss and accuracy on the private data: NOT private")
     add("--radii", type=float, nargs="+", metavar="R", help="default: 0.1 0.5 1.0")
     add("--seed", type=int, help="repeatable; epsilon then holds only against people who do not know the seed")
     add("--output", metavar="DIR", help="run folder, new or empty; default: runs/<dataset>-<time>")
     add("--overwrite", action="store_true", help="replace an earlier run in --output")
-    add(
-        "--verbose",
-        type=int,
-        choices=(0, 1, 2),
-        help="Keras' progress: 0 silent, 1 bar, 2 one line per epoch",
-    )
+    add("--verbose", type=int, choices=(0, 1, 2), help="Keras' progress: 0 silent, 1 bar, 2 one line per epoch")
 
 
 def _plan(parser):

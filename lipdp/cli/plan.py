@@ -6,20 +6,14 @@ import pathlib
 
 from lipdp import accounting
 from lipdp.cli import output
+from lipdp.cli.parser import chosen
 from lipdp.report import numbers, planning
 
 
 def run(options: argparse.Namespace, argv: list[str]) -> None:
     """Writes the plan of `options`, and into `options.output` its plots."""
-    shared = {
-        "num_examples": options.num_examples,
-        "delta": options.delta,
-        "accountant": options.accountant,
-        "sampler": options.sampler,
-        "examples_per_person": options.examples_per_person,
-    }
-    known = {name: getattr(options, name) for name in accounting.planning.UNKNOWNS}
-    plan = accounting.solve(**shared, **known)
+    shared = chosen(options, "num_examples", "delta", "accountant", "sampler", "examples_per_person")
+    plan = accounting.solve(**shared, **chosen(options, *accounting.planning.UNKNOWNS))
     budget = options.epsilon or plan["epsilon"]
     tables = {"epochs": planning.epochs_table(plan, shared), "batch_sizes": planning.batch_table(plan, shared, budget)}
     signal = None if options.model is None else _signal(options.model, plan)

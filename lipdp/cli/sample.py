@@ -7,7 +7,7 @@ import numpy as np
 
 from lipdp import checks
 from lipdp.cli import certify, output
-from lipdp.report import folder as folders
+from lipdp.cli.parser import chosen
 from lipdp.report import numbers
 
 _FORMATS = (".npz", ".png")
@@ -19,14 +19,10 @@ def run(options: argparse.Namespace, argv: list[str]) -> None:
         checks.integer(name, getattr(options, name), minimum=1)
     if options.seed is not None:
         checks.integer("seed", options.seed)
-    target, path = pathlib.Path(options.output), pathlib.Path(options.run)
+    target = pathlib.Path(options.output)
     _check_target(target, options.overwrite)
-    if not path.exists():
-        raise FileNotFoundError(
-            f"There is no such model. Received: {options.run!r}. Pass a run folder or a .keras file."
-        )
-    recorded = folders.read(path).run["settings"] if path.is_dir() else {}
-    model = certify.load(path / folders.MODEL if path.is_dir() else path)
+    path, recorded = certify.find(options.run)
+    model = certify.load(path)
     from lipdp import diffusion
 
     if not isinstance(model, diffusion.DiffusionModel):
@@ -36,20 +32,13 @@ def run(options: argparse.Namespace, argv: list[str]) -> None:
         )
     labels = _labels(options, model.num_classes)
     name, steps, guidance = (
-        recorded.get(key, default) if getattr(options, key) is None else getattr(options, key)
+        (recorded or {}).get(key, default) if getattr(options, key) is None else getattr(options, key)
         for key, default in (("sampler", "ddim"), ("steps", 50), ("guidance", 0.0))
     )
     checks.integer("steps", steps, minimum=2)
     checks.not_negative("guidance", guidance)
-    drawn = model.sample(
-        options.num,
-        labels,
-        diffusion.make_sampler(name, steps),
-        guidance=guidance,
-        batch_size=options.batch_size,
-        seed=options.seed,
-        verbose=0 if options.json else 1,
-    )
+    how = {"guidance": guidance, "verbose": 0 if options.json else 1, **chosen(options, "batch_size", "seed")}
+    drawn = model.sample(options.num, labels, diffusion.make_sampler(name, steps), **how)
     _write(target, drawn, labels)
     epsilon = model.privacy.epsilon()
     if options.json:

@@ -14,6 +14,7 @@ from typing import Any
 from lipdp import checks, data, report
 from lipdp.accounting import Sampling
 from lipdp.cli import diffusion, evaluation, output, quiet
+from lipdp.cli.parser import chosen
 from lipdp.cli.versions import versions
 from lipdp.privacy.plan import Plan
 from lipdp.report import numbers
@@ -44,20 +45,16 @@ def run(options: argparse.Namespace, argv: list[str]) -> None:
             results["bounds"] = output.finite(model.summary_bounds(print_fn=lambda text: None))
             if dataset.x_test is not None:
                 results["held_out"] = evaluation.measure(model, dataset.x_test, dataset.y_test, options.radii)
-        written = report.RunFolder(
-            run={
-                "command": shlex.join(["lipdp", *argv]),
-                "argv": argv,
-                "settings": _settings(options, recipe, dataset, plan),
-                "versions": versions(),
-                "started": started.isoformat(sep=" ", timespec="seconds"),
-                "seconds": round(time.monotonic() - clock, 1),
-            },
-            results=results,
-            privacy=output.finite(model.privacy.to_dict()),
-            statement=model.privacy.statement(),
-            history=history,
-        )
+        facts = {
+            "command": shlex.join(["lipdp", *argv]),
+            "argv": argv,
+            "settings": _settings(options, recipe, dataset, plan),
+            "versions": versions(),
+            "started": started.isoformat(sep=" ", timespec="seconds"),
+            "seconds": round(time.monotonic() - clock, 1),
+        }
+        privacy = output.finite(model.privacy.to_dict())
+        written = report.RunFolder(facts, results, privacy, model.privacy.statement(), history)
         _write(folder, model, written, recipe if generative else None)
     except BaseException:
         # Leaves no folder behind; one that holds an earlier run is not empty and stays.
@@ -129,12 +126,8 @@ def _recipe(options, dataset):
     recipe = classifier.classifier_recipe(
         dataset.input_shape, dataset.num_classes, dataset.num_examples, options.epsilon, options.recipe
     )
-    overrides = {
-        name: getattr(options, name)
-        for name in ("epochs", "batch_size", "learning_rate", "input_norm")
-        if getattr(options, name) is not None
-    }
-    return dataclasses.replace(recipe, **overrides)
+    overrides = chosen(options, "epochs", "batch_size", "learning_rate", "input_norm")
+    return dataclasses.replace(recipe, **{name: value for name, value in overrides.items() if value is not None})
 
 
 def _default_delta(num_examples: int) -> float:
@@ -175,16 +168,11 @@ def _fit(options, recipe, dataset, plan):
             epochs=epochs,
             verbose=_verbosity(options),
             validation_data=held_out,
-            epsilon=options.epsilon,
-            noise_multiplier=options.noise_multiplier,
             delta=plan.delta,
             strategy=recipe.strategy(),
-            accountant=options.accountant,
             microbatch_size=physical,
-            training_metrics=options.training_metrics,
-            seed=options.seed,
-            sampling=options.sampling,
-            examples_per_person=options.examples_per_person,
+            **chosen(options, "epsilon", "noise_multiplier", "accountant", "sampling", "examples_per_person"),
+            **chosen(options, "training_metrics", "seed"),
         )
     return model, _rows(history, options.training_metrics)
 
@@ -207,24 +195,17 @@ def _settings(options, recipe, dataset, plan) -> dict:
     own = ("input_shape", "image_shape", "num_classes", "physical_batch_size", "updates")
     layers = {k: v for k, v in dataclasses.asdict(recipe).items() if k not in own}
     return {
-        "task": options.task,
-        "dataset": options.dataset,
-        "label": options.label,
-        "feature_ranges": options.feature_ranges,
-        "validation_split": options.validation_split,
+        **chosen(options, "task", "dataset", "label", "feature_ranges", "validation_split"),
         "input_shape": list(dataset.input_shape),
         "classes": list(dataset.classes),
         "num_examples": dataset.num_examples,
         "epsilon": options.epsilon,
         "delta": plan.delta,
         "updates": plan.updates,
-        "accountant": options.accountant,
-        "sampling": options.sampling,
-        "examples_per_person": options.examples_per_person,
+        **chosen(options, "accountant", "sampling", "examples_per_person"),
         **layers,
         "physical_batch_size": options.physical_batch_size or getattr(recipe, "physical_batch_size", None),
-        "training_metrics": options.training_metrics,
-        "seed": options.seed,
+        **chosen(options, "training_metrics", "seed"),
     }
 
 

@@ -2,12 +2,11 @@
 
 import dataclasses
 import functools
-import os
 import pathlib
 
 import numpy as np
 
-from lipdp.data import files
+from lipdp.data import files, sources
 from lipdp.data.dataset import Dataset
 
 _URL = "https://github.com/Minqi824/ADBench/raw/main/adbench/datasets/Classical/{number}_{name}.npz"
@@ -58,7 +57,7 @@ def read(name: str) -> Dataset:
     **Guarantee.**
     Conditions: none.
     Bound: the rows are those of the file.
-    Not covered: what the publisher did before: some tables were standardised with their own mean and variance, which
+    Not covered: what the publisher did before: some tables were standardized with their own mean and variance, which
     no epsilon accounts for.
     """
     table = TABLES[name]
@@ -91,22 +90,11 @@ LOADERS = {f"adbench/{name}": functools.partial(read, name) for name in TABLES}
 
 
 def _path(name: str) -> pathlib.Path:
-    folder = os.environ.get("LIPDP_DATA")
-    if folder:
-        path = pathlib.Path(folder) / "adbench" / f"{name}.npz"
-        if not path.is_file():
-            raise FileNotFoundError(
-                f"The folder in LIPDP_DATA has no adbench/{name}.npz. Received: LIPDP_DATA={folder!r}. Put the file "
-                "there (X, y), or unset the variable to download it."
-            )
+    path = sources.local(f"adbench/{name}.npz", "there (X, y), or unset the variable to download it")
+    if path is not None:
         return path
     import keras
 
-    try:
-        url = _URL.format(number=TABLES[name].number, name=name)
+    url = _URL.format(number=TABLES[name].number, name=name)
+    with sources.download(f"adbench/{name}"):
         return pathlib.Path(keras.utils.get_file(f"{name}.npz", url, cache_subdir="datasets/adbench"))
-    except Exception as error:  # Keras raises a bare Exception when the download fails
-        raise ConnectionError(
-            f"adbench/{name} could not be downloaded: {error}. Connect to the network, or put adbench/{name}.npz into "
-            "a folder and set LIPDP_DATA to it."
-        ) from error

@@ -87,13 +87,8 @@ class Dataset:
                 f"The held-out fraction leaves one part empty. Received: {fraction!r} of {self.num_examples} rows. "
                 "Pass another fraction or more data."
             )
-        return dataclasses.replace(
-            self,
-            x_train=self.x_train[~out],
-            y_train=self.y_train[~out],
-            x_test=self.x_train[out],
-            y_test=self.y_train[out],
-        )
+        x, y = self.x_train, self.y_train
+        return dataclasses.replace(self, x_train=x[~out], y_train=y[~out], x_test=x[out], y_test=y[out])
 
 
 def class_ids(labels: np.ndarray, source: str) -> tuple[np.ndarray, tuple]:

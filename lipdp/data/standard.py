@@ -1,14 +1,9 @@
 """The standard data sets: digits from scikit-learn, three image sets from a folder or through Keras."""
 
-import os
-import pathlib
-
 import numpy as np
 
-from lipdp.data import files
+from lipdp.data import files, sources
 from lipdp.data.dataset import Dataset
-
-_FOLDER = "LIPDP_DATA"
 
 
 def digits() -> Dataset:
@@ -47,22 +42,12 @@ LOADERS = {"digits": digits, "mnist": mnist, "fashion_mnist": fashion_mnist, "ci
 
 def _image_set(name: str) -> Dataset:
     """Reads `<name>.npz` from the folder in LIPDP_DATA if that is set, else downloads it through Keras."""
-    folder = os.environ.get(_FOLDER)
-    if folder:
-        path = pathlib.Path(folder) / f"{name}.npz"
-        if not path.is_file():
-            raise FileNotFoundError(
-                f"The folder in {_FOLDER} has no {name}.npz. Received: {_FOLDER}={folder!r}. Put the file there "
-                "(x_train, y_train, x_test, y_test), or unset the variable to download through Keras."
-            )
+    advice = "there (x_train, y_train, x_test, y_test), or unset the variable to download through Keras"
+    path = sources.local(f"{name}.npz", advice)
+    if path is not None:
         return files.read_npz(path, name)
     import keras
 
-    try:
+    with sources.download(name):
         (x, y), (x_test, y_test) = getattr(keras.datasets, name).load_data()
-    except Exception as error:  # Keras raises a bare Exception when the download fails
-        raise ConnectionError(
-            f"{name} could not be downloaded: {error}. Connect to the network, or put {name}.npz into a folder and "
-            f"set {_FOLDER} to it."
-        ) from error
     return files.from_arrays({"x_train": x, "y_train": y, "x_test": x_test, "y_test": y_test}, name, name)

@@ -1,12 +1,12 @@
 """Texts as sequences of word numbers: IMDb through Keras, and a small synthetic set."""
 
 import hashlib
-import os
 import pathlib
 
 import numpy as np
 
 from lipdp import checks
+from lipdp.data import sources
 from lipdp.data.dataset import Dataset
 
 # Of the file that Keras distributes. It holds Python objects, so no other file is opened.
@@ -34,8 +34,9 @@ def imdb(num_words: int = 10000, length: int = 80) -> Dataset:
     """
     checks.integer("num_words", num_words, minimum=_FIRST_WORD + 1)
     checks.integer("length", length, minimum=1)
-    folder = os.environ.get("LIPDP_DATA")
-    (x, y), (x_test, y_test) = _read(pathlib.Path(folder) / "imdb.npz") if folder else _download()
+    advice = "that Keras distributes there, or unset the variable to download it through Keras"
+    path = sources.local("imdb.npz", advice)
+    (x, y), (x_test, y_test) = _download() if path is None else _read(path)
     x, x_test = (_sequences(texts, num_words, length) for texts in (x, x_test))
     return Dataset(x, y.astype("int32"), x_test, y_test.astype("int32"), (0, 1), "imdb")
 
@@ -77,11 +78,6 @@ def synthetic_text(examples: int = 1000, num_words: int = 50, length: int = 20, 
 
 
 def _read(path: pathlib.Path):
-    if not path.is_file():
-        raise FileNotFoundError(
-            f"The folder in LIPDP_DATA has no imdb.npz. Received: LIPDP_DATA={str(path.parent)!r}. Put the file that "
-            "Keras distributes there, or unset the variable to download it through Keras."
-        )
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     if digest != _IMDB_SHA256:
         raise ValueError(
@@ -101,13 +97,8 @@ def _words(text) -> list[int]:
 def _download():
     import keras
 
-    try:
+    with sources.download("imdb"):
         return keras.datasets.imdb.load_data(start_char=_START, oov_char=_UNKNOWN, index_from=_FIRST_WORD)
-    except Exception as error:  # Keras raises a bare Exception when the download fails
-        raise ConnectionError(
-            f"imdb could not be downloaded: {error}. Connect to the network, or put imdb.npz into a folder and set "
-            "LIPDP_DATA to it."
-        ) from error
 
 
 def _sequences(texts, num_words: int, length: int) -> np.ndarray:

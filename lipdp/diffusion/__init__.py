@@ -11,35 +11,11 @@ from lipdp.diffusion.recipes import Recipe, make_sampler, recipe
 from lipdp.diffusion.samplers import DDIM, Churn, Sampler, generate, sample
 from lipdp.diffusion.unet import preset, unet
 
-__all__ = [
-    "Churn",
-    "DDIM",
-    "Denoiser",
-    "DenoisingLoss",
-    "DiffusionModel",
-    "EDM",
-    "Noising",
-    "NoisyBatches",
-    "Recipe",
-    "Sampler",
-    "VE",
-    "VP",
-    "VPrediction",
-    "classifier_features",
-    "downstream_accuracy",
-    "frechet_distance",
-    "generate",
-    "image_grid",
-    "inception_distance",
-    "make_sampler",
-    "nearest_neighbors",
-    "neighbor_panel",
-    "noise_level_importance",
-    "preset",
-    "recipe",
-    "sample",
-    "unet",
-]
+__all__ = ["DDIM", "Churn", "Sampler", "generate", "make_sampler", "sample"]
+__all__ += ["Denoiser", "DenoisingLoss", "EDM", "Noising", "NoisyBatches", "VE", "VP", "VPrediction"]
+__all__ += ["DiffusionModel", "Recipe", "preset", "recipe", "unet"]
+__all__ += ["classifier_features", "downstream_accuracy", "frechet_distance", "inception_distance"]
+__all__ += ["image_grid", "noise_level_importance", "nearest_neighbors", "neighbor_panel"]
 
 __getattr__ = renamed_attributes(
     __name__,

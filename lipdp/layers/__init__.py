@@ -36,46 +36,11 @@ from lipdp.layers.residual import ResidualAverage
 from lipdp.layers.scattering import Scattering2D
 from lipdp.layers.transposed import SpectralConv1DTranspose, SpectralConv2DTranspose, SpectralConv3DTranspose
 
-__all__ = [
-    "Abs",
-    "Activation",
-    "Add",
-    "Average",
-    "AveragePooling2D",
-    "Bias",
-    "BoundedEmbedding",
-    "BoundedInput",
-    "ClipGradient",
-    "Concatenate",
-    "Flatten",
-    "GlobalAveragePooling2D",
-    "GlobalL2NormPooling2D",
-    "GlobalMaxPooling2D",
-    "GroupSort",
-    "Householder",
-    "InvertibleDownSampling2D",
-    "InvertibleUpSampling2D",
-    "L2NormPooling2D",
-    "LayerCentering",
-    "LeakyReLU",
-    "LipschitzLayer",
-    "MaxPooling2D",
-    "OrthogonalPatchConv2D",
-    "Permute",
-    "ReLU",
-    "Reshape",
-    "ResidualAverage",
-    "ScaledAveragePooling2D",
-    "Scattering2D",
-    "SpectralConv1D",
-    "SpectralConv1DTranspose",
-    "SpectralConv2D",
-    "SpectralConv2DTranspose",
-    "SpectralConv3D",
-    "SpectralConv3DTranspose",
-    "SpectralDense",
-    "SpectralDepthwiseConv1D",
-    "SpectralDepthwiseConv2D",
-    "TokenMixing",
-    "ZeroPadding2D",
-]
+__all__ = ["Activation", "Add", "Average", "AveragePooling2D", "Concatenate", "Flatten", "GlobalAveragePooling2D"]
+__all__ += ["GlobalMaxPooling2D", "LeakyReLU", "MaxPooling2D", "Permute", "ReLU", "Reshape", "ZeroPadding2D"]
+__all__ += ["Abs", "Bias", "BoundedEmbedding", "BoundedInput", "ClipGradient", "GroupSort", "LayerCentering"]
+__all__ += ["GlobalL2NormPooling2D", "InvertibleDownSampling2D", "InvertibleUpSampling2D", "L2NormPooling2D"]
+__all__ += ["OrthogonalPatchConv2D", "ResidualAverage", "ScaledAveragePooling2D", "Scattering2D", "TokenMixing"]
+__all__ += ["Householder", "LipschitzLayer", "SpectralConv1D", "SpectralConv2D", "SpectralConv3D", "SpectralDense"]
+__all__ += ["SpectralConv1DTranspose", "SpectralConv2DTranspose", "SpectralConv3DTranspose"]
+__all__ += ["SpectralDepthwiseConv1D", "SpectralDepthwiseConv2D"]

@@ -13,20 +13,6 @@ from lipdp.losses.per_example import check_per_example, example_values, refuse_a
 from lipdp.losses.registry import get
 from lipdp.losses.sparse_categorical_crossentropy import SparseCategoricalCrossentropy
 
-__all__ = [
-    "BinaryCrossentropy",
-    "CategoricalCrossentropy",
-    "CosineSimilarity",
-    "Huber",
-    "Loss",
-    "MeanAbsoluteError",
-    "MulticlassHKR",
-    "MulticlassHinge",
-    "MulticlassKR",
-    "SparseCategoricalCrossentropy",
-    "check_per_example",
-    "example_values",
-    "get",
-    "refuse_additional",
-    "resolve",
-]
+__all__ = ["BinaryCrossentropy", "CategoricalCrossentropy", "CosineSimilarity", "Huber", "Loss", "MeanAbsoluteError"]
+__all__ += ["MulticlassHKR", "MulticlassHinge", "MulticlassKR", "SparseCategoricalCrossentropy"]
+__all__ += ["check_per_example", "example_values", "get", "refuse_additional", "resolve"]

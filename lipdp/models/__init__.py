@@ -7,13 +7,5 @@ from lipdp.models.plain import bidirectional_lstm, small_cnn
 from lipdp.models.resnet import resnet
 from lipdp.models.vgg import vgg
 
-__all__ = [
-    "ClassifierRecipe",
-    "bidirectional_lstm",
-    "classifier_recipe",
-    "lenet",
-    "mlp_mixer",
-    "resnet",
-    "small_cnn",
-    "vgg",
-]
+__all__ = ["ClassifierRecipe", "classifier_recipe"]
+__all__ += ["bidirectional_lstm", "lenet", "mlp_mixer", "resnet", "small_cnn", "vgg"]

@@ -232,9 +232,8 @@ class Privacy:
         if facts["epsilon"] is None:
             return f"There is NO finite guarantee at delta = {self._delta:g}: the noise is too small."
         return (
-            f"{facts['updates']} noisy updates were released. Together they are "
-            "(epsilon, delta)-differentially private with "
-            f"epsilon = {statement.shown(facts['epsilon'])} and delta = {self._delta:g}."
+            f"{facts['updates']} noisy updates were released. Together they are (epsilon, delta)-differentially "
+            f"private with epsilon = {statement.shown(facts['epsilon'])} and delta = {self._delta:g}."
             + ("" if facts["epsilon"] <= _MEANINGLESS else " An epsilon of this size is no meaningful guarantee.")
         )
 

@@ -216,9 +216,8 @@ class Ledger:
 
     def position(self, release: Release) -> int:
         """Returns how many updates the stream of `release` has made: where a resumed epoch goes on."""
-        return sum(
-            entry.count for entry in self.entries if entry.stream_key == release.stream_key and entry.kind == "gradient"
-        )
+        stream = (entry for entry in self.entries if entry.stream_key == release.stream_key)
+        return sum(entry.count for entry in stream if entry.kind == "gradient")
 
     def epsilon(self, delta: float, accountant: str | Accountant = "pld", group_size: int = 1) -> float:
         """Returns epsilon of everything charged; `accounting` remembers the result by content.

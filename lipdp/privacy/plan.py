@@ -3,6 +3,7 @@
 import dataclasses
 import warnings
 from collections.abc import Iterable
+from typing import Any
 
 from lipdp import accounting, checks
 from lipdp.accounting import Accountant, Sampling, schemes
@@ -113,22 +114,9 @@ class Plan:
             >>> 2.97 <= plan.cost() <= 3.0
             True
         """
-        noise = accounting.calibrate(
-            epsilon=epsilon,
-            delta=delta,
-            sampler=schemes.check_bound(sampling),
-            updates=updates,
-            accountant=accountant,
-            spent=spent,
-        )
-        return cls(
-            sampling=sampling,
-            updates=updates,
-            noise_multiplier=noise,
-            delta=delta,
-            epsilon=epsilon,
-            accountant=accountant,
-        )
+        shared: dict[str, Any] = {"updates": updates, "epsilon": epsilon, "delta": delta, "accountant": accountant}
+        noise = accounting.calibrate(sampler=schemes.check_bound(sampling), spent=spent, **shared)
+        return cls(sampling=sampling, noise_multiplier=noise, **shared)
 
     def to_dict(self) -> dict:
         """Returns the plan as JSON-serializable values, flat."""

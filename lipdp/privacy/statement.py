@@ -96,8 +96,7 @@ def _line(group: list[dict]) -> str:
     return (
         f"{sum(entry['count'] for entry in group)} x {one['kind']} ({one['strategy']}, {one['sampler']}): "
         f"N = {one['num_examples']}, B = {one['expected_batch_size']}, "
-        f"{'' if largest is None else f'at most {largest} in a batch, '}"
-        f"q = {_range(group, 'sampling_probability')}, "
+        f"{'' if largest is None else f'at most {largest} in a batch, '}q = {_range(group, 'sampling_probability')}, "
         f"noise multiplier = {_range(group, 'noise_multiplier')}, L2 sensitivity of the {KINDS[one['kind']]} = "
         f"{_range(group, 'sensitivity')}, noise allocation = {one['noise_allocation']}."
     )

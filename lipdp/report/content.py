@@ -64,17 +64,11 @@ def settings(run: RunFolder) -> list[tuple[str, str]]:
 def bounds_table(run: RunFolder) -> tuple[tuple[str, ...], list]:
     """Returns the heads and the rows of the table of bounds."""
     heads = ("layer", "type", "input bound", "Lipschitz", "gradient bound", "noise")
-    rows = [
-        (
-            row["layer"],
-            row["type"],
-            numbers.short(row["input_bound"]),
-            numbers.short(row["lipschitz"]),
-            "" if row["gradient_bound"] is None else numbers.short(row["gradient_bound"]),
-            "" if row["noise_std"] is None else numbers.short(row["noise_std"]),
-        )
-        for row in run.results["bounds"]
-    ]
+    rows = []
+    for row in run.results["bounds"]:
+        bounds = (numbers.short(row[name]) for name in ("input_bound", "lipschitz"))
+        noise = ("" if row[name] is None else numbers.short(row[name]) for name in ("gradient_bound", "noise_std"))
+        rows.append((row["layer"], row["type"], *bounds, *noise))
     return heads, rows
 
 

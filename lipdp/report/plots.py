@@ -132,12 +132,7 @@ def _noise(run):
         axes.ticklabel_format(axis="x", style="sci", scilimits=(-2, 4))
         # Room above the bars, so that the legend never covers one.
         axes.legend(
-            loc="lower left",
-            bbox_to_anchor=(0, 1),
-            ncols=2,
-            columnspacing=1.2,
-            borderaxespad=0.2,
-            handlelength=1,
+            loc="lower left", bbox_to_anchor=(0, 1), ncols=2, columnspacing=1.2, borderaxespad=0.2, handlelength=1
         )
 
     text = "For each trainable layer, the largest effect of one example and the noise: " + "; ".join(

@@ -43,15 +43,8 @@ def signal_to_noise(model: Any, *, noise_multiplier: float, batch_size: int, str
         bound = calibration.bounds.gradient(variable)
         length = noise * std * math.sqrt(math.prod(variable.shape))
         signal, total = signal + bound**2, total + length**2
-        rows.append(
-            {
-                "variable": variable.path,
-                "size": math.prod(variable.shape),
-                "gradient_bound": bound,
-                "noise_std": noise * std,
-                **_ratios(bound, length, batch_size),
-            }
-        )
+        facts = {"variable": variable.path, "size": math.prod(variable.shape), "gradient_bound": bound}
+        rows.append({**facts, "noise_std": noise * std, **_ratios(bound, length, batch_size)})
     return {**_ratios(math.sqrt(signal), math.sqrt(total), batch_size), "variables": rows}
 
 

@@ -45,15 +45,7 @@ def plot_tightness(rows: list[dict]) -> Any:
         axes.set(xlim=(0, 1), xlabel="largest measured gradient norm over its bound (not private)")
         axes.xaxis.set_major_formatter(PercentFormatter(xmax=1.0))
         for place, row in zip(places, measured, strict=True):
-            inside = row["tightness"] > 0.6
+            side, color = ("right", "white") if row["tightness"] > 0.6 else ("left", INK)
             label = f" {row['measured']:.3g} of {row['measured'] / (row['tightness'] or 1.0):.3g} "
-            axes.text(
-                row["tightness"],
-                place,
-                label,
-                va="center",
-                ha="right" if inside else "left",
-                color="white" if inside else INK,
-                fontsize=9,
-            )
+            axes.text(row["tightness"], place, label, va="center", ha=side, color=color, fontsize=9)
     return figure

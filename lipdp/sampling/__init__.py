@@ -9,22 +9,6 @@ from lipdp.sampling.poisson import PoissonSampler, noise_key
 from lipdp.sampling.proposal import Proposal, kept, proposal_rng, statistics_rng
 from lipdp.sampling.schemes import get, make_sampler, register
 
-__all__ = [
-    "Batches",
-    "EpochSampler",
-    "FixedSizeSampler",
-    "PaddedSize",
-    "PoissonSampler",
-    "Proposal",
-    "Sampling",
-    "as_arrays",
-    "get",
-    "kept",
-    "make_sampler",
-    "noise_key",
-    "proposal_rng",
-    "register",
-    "split",
-    "statistics_rng",
-    "take_rows",
-]
+__all__ = ["Batches", "PaddedSize", "as_arrays", "split", "take_rows"]
+__all__ += ["EpochSampler", "FixedSizeSampler", "PoissonSampler", "get", "make_sampler", "noise_key", "register"]
+__all__ += ["Proposal", "Sampling", "kept", "proposal_rng", "statistics_rng"]

@@ -1,27 +1,15 @@
 """Training strategies: from a batch to a gradient of bounded sensitivity."""
 
-from lipdp.strategies.adaclip import AdaCliP as AdaCliP
-from lipdp.strategies.augmentation import RandomShift as RandomShift
-from lipdp.strategies.base import Calibration as Calibration
-from lipdp.strategies.base import Strategy as Strategy
-from lipdp.strategies.clipless import Clipless as Clipless
-from lipdp.strategies.clipless import allocate as allocate
-from lipdp.strategies.clipping import PerExample as PerExample
-from lipdp.strategies.dpis import DPIS as DPIS
-from lipdp.strategies.dpsgd import DPSGD as DPSGD
+from lipdp.strategies.adaclip import AdaCliP
+from lipdp.strategies.augmentation import RandomShift
+from lipdp.strategies.base import Calibration, Strategy
+from lipdp.strategies.clipless import Clipless, allocate
+from lipdp.strategies.clipping import PerExample
+from lipdp.strategies.dpis import DPIS
+from lipdp.strategies.dpsgd import DPSGD
 
-__all__ = [
-    "AdaCliP",
-    "Calibration",
-    "Clipless",
-    "DPIS",
-    "DPSGD",
-    "PerExample",
-    "RandomShift",
-    "Strategy",
-    "allocate",
-    "get",
-]
+__all__ = ["AdaCliP", "Calibration", "Clipless", "DPIS", "DPSGD", "PerExample", "RandomShift", "Strategy"]
+__all__ += ["allocate", "get"]
 
 _BY_NAME = {"clipless": Clipless, "dpsgd": DPSGD, "adaclip": AdaCliP, "dpis": DPIS}
 

@@ -126,7 +126,7 @@ class AdaCliP(PerExample):
         for i, (gradient, stddev) in enumerate(zip(released, noise_stddevs, strict=True)):
             noise = narrow(ops.square(stddev))
             variance = 0.5 * batch_size * (narrow(ops.square(gradient - last[i])) - noise - noises[i]) / first
-            # Squared differences of normals vary by 2 (their variance)^2, and neighbours share half of their terms.
+            # Squared differences of normals vary by 2 (their variance)^2, and neighbors share half of their terms.
             # Weighted by precision: releases from before the noise shrank must not outweigh those after it.
             spread = present[i] / first + 0.5 * batch_size * (noise + noises[i]) / first
             weight = (1.0 if len(noise.shape) else float(math.prod(gradient.shape))) / (3.0 * ops.square(spread))

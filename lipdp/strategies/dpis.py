@@ -45,7 +45,7 @@ class DPIS(Strategy):
         are stored, an example is included with probability at most `B C / K` and contributes `K / (N B)`, so an
         update is a Poisson-sampled Gaussian mechanism; sums of norms have sensitivity C. Noise is solved at the
         beginning of each epoch from what is left of the budget, and no sequence of norm sums exceeds it
-        (`accounting.importance`). A run that stops early has cost its whole budget, as what it used up until then
+        (`accounting.dpis`). A run that stops early has cost its whole budget, as what it used up until then
         depended on the norms. Norms of examples are never released or saved: a resumed run computes them
         anew. An example whose gradient or its norm overflows float32 contributes nothing. Not covered: raising the
         budget of a later `fit`, or turning to this strategy, in view of results; the number of gradients

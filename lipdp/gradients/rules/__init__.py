@@ -3,14 +3,5 @@
 from lipdp.gradients.rules import convolution, dense, embedding, loops, normalization, recurrent, separable, transposed
 from lipdp.gradients.rules.fallback import fallback
 
-__all__ = [
-    "convolution",
-    "dense",
-    "embedding",
-    "fallback",
-    "loops",
-    "normalization",
-    "recurrent",
-    "separable",
-    "transposed",
-]
+__all__ = ["convolution", "dense", "embedding", "fallback", "loops", "normalization"]
+__all__ += ["recurrent", "separable", "transposed"]
