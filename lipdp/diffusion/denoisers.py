@@ -4,11 +4,10 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import keras
 import numpy as np
 from keras import ops
 
-from lipdp import checks
+from lipdp import _keras, checks
 
 # Uniform draws of float32 reach 0, where the normal quantile is infinite.
 _SMALLEST = 2.0**-24
@@ -111,15 +110,12 @@ class Denoiser:
             output = network(inputs)
         return _wide(c_skip, x) * x + _wide(c_out, x) * output
 
-    def get_config(self) -> dict:
-        raise NotImplementedError
-
     @classmethod
     def from_config(cls, config: dict) -> "Denoiser":
         return cls(**config)
 
 
-@keras.saving.register_keras_serializable(package="lipdp")
+@_keras.serializable
 class EDM(Denoiser):
     """The configuration of Karras et al. 2022: log-normal noise levels, unit variance at both ends of F.
 
@@ -155,11 +151,8 @@ class EDM(Denoiser):
         z = (np.log(sigma) - self.p_mean) / self.p_std
         return np.exp(-(z**2) / 2.0) / (self.p_std * math.sqrt(2.0 * math.pi))
 
-    def get_config(self) -> dict[str, Any]:
-        return {"sigma_data": self.sigma_data, "p_mean": self.p_mean, "p_std": self.p_std}
 
-
-@keras.saving.register_keras_serializable(package="lipdp")
+@_keras.serializable
 class VPrediction(Denoiser):
     """The v-prediction of Salimans and Ho 2022: `sigma = tan(pi t / 2)` with t uniform between two bounds.
 
@@ -198,11 +191,8 @@ class VPrediction(Denoiser):
         slope = math.pi / 2.0 * (1.0 + np.square(sigma)) / sigma
         return _inside(t, self.eps_min, self.eps_max) / (slope * (self.eps_max - self.eps_min))
 
-    def get_config(self) -> dict[str, Any]:
-        return {"log_snr_min": self.log_snr_min, "log_snr_max": self.log_snr_max}
 
-
-@keras.saving.register_keras_serializable(package="lipdp")
+@_keras.serializable
 class VP(Denoiser):
     """The variance-preserving configuration of Song et al. 2021: F estimates the noise, t is uniform.
 
@@ -237,12 +227,8 @@ class VP(Denoiser):
         slope = (square + 1.0) * (self.beta_d * t + self.beta_min) / (2.0 * square)
         return _inside(t, self.epsilon, 1.0) / (slope * (1.0 - self.epsilon))
 
-    def get_config(self) -> dict[str, Any]:
-        rates = {"beta_d": self.beta_d, "beta_min": self.beta_min}
-        return {**rates, "epsilon": self.epsilon, "num_steps": self.num_steps}
 
-
-@keras.saving.register_keras_serializable(package="lipdp")
+@_keras.serializable
 class VE(Denoiser):
     """The variance-exploding configuration of Song et al. 2021: the logarithm of the noise level is uniform.
 
@@ -275,9 +261,6 @@ class VE(Denoiser):
     def density(self, sigma: np.ndarray) -> np.ndarray:
         log_sigma, low, high = np.log(sigma), math.log(self.sigma_min), math.log(self.sigma_max)
         return _inside(log_sigma, low, high) / (high - low)
-
-    def get_config(self) -> dict[str, Any]:
-        return {"sigma_min": self.sigma_min, "sigma_max": self.sigma_max}
 
 
 DENOISERS = {"edm": EDM, "v": VPrediction, "vp": VP, "ve": VE}

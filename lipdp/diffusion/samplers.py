@@ -8,10 +8,11 @@ import keras
 import numpy as np
 from keras import ops
 
-from lipdp import backend, checks
+from lipdp import _keras, backend, checks
 from lipdp.diffusion import denoisers
 
 
+@_keras.configured
 class Sampler:
     """Base of the samplers: a walk down N noise levels and a last step to noise level 0.
 
@@ -62,15 +63,12 @@ class Sampler:
         """Returns the clean examples, from the lowest noise level."""
         return denoise(x, coefficients[0])
 
-    def get_config(self) -> dict:
-        return {"steps": self.steps, "rho": self.rho, "sigma_min": self.sigma_min, "sigma_max": self.sigma_max}
-
     @classmethod
     def from_config(cls, config: dict) -> "Sampler":
         return cls(**config)
 
 
-@keras.saving.register_keras_serializable(package="lipdp")
+@_keras.serializable
 class DDIM(Sampler):
     """First order, one evaluation of the network per step: deterministic, or with a share of fresh noise.
 
@@ -104,11 +102,8 @@ class DDIM(Sampler):
         x = clean + coefficients[1] * (x - clean)
         return x + coefficients[2] * noise() if self.eta else x
 
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "eta": self.eta}
 
-
-@keras.saving.register_keras_serializable(package="lipdp")
+@_keras.serializable
 class Churn(Sampler):
     """Second order (Heun), two evaluations per step, with noise put back before each step ("churn").
 
@@ -161,10 +156,6 @@ class Churn(Sampler):
 
     def _raise(self, x, coefficients, noise):
         return x + coefficients[2] * noise() if self.s_churn else x
-
-    def get_config(self) -> dict[str, Any]:
-        own = {"s_churn": self.s_churn, "s_min": self.s_min, "s_max": self.s_max, "s_noise": self.s_noise}
-        return {**super().get_config(), **own}
 
 
 SAMPLERS = {"ddim": DDIM, "churn": Churn}

@@ -6,7 +6,7 @@ from typing import Any
 import keras
 from keras import layers, ops
 
-from lipdp import checks
+from lipdp import _keras, checks
 
 _ROOT_HALF = math.sqrt(0.5)
 
@@ -125,7 +125,7 @@ def unet(
     return keras.Model(inputs, x, name=name)
 
 
-@keras.saving.register_keras_serializable(package="lipdp")
+@_keras.serializable
 class SinusoidalEmbedding(layers.Layer):
     """Sines and cosines of a scalar at `dimension / 2` frequencies from 1 down to 1e-4.
 
@@ -152,9 +152,6 @@ class SinusoidalEmbedding(layers.Layer):
 
     def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
         return (*input_shape, self.dimension)
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "dimension": self.dimension}
 
 
 def _ddpm(x, embedding, widths, blocks, attention, dropout):

@@ -2,15 +2,14 @@
 
 from typing import Any
 
-import keras
 import numpy as np
 from keras import ops
 
-from lipdp import checks
+from lipdp import _keras, checks
 from lipdp.layers.base import LipschitzLayer
 
 
-@keras.saving.register_keras_serializable(package="lipdp")
+@_keras.serializable
 class Abs(LipschitzLayer):
     """`|x|`: the default activation. Gradient-norm preserving and as cheap as ReLU.
 
@@ -30,7 +29,7 @@ class Abs(LipschitzLayer):
         return input_shape
 
 
-@keras.saving.register_keras_serializable(package="lipdp")
+@_keras.serializable
 class GroupSort(LipschitzLayer):
     """Sorts neighboring pairs of the last axis: (x0, x1) becomes (min, max).
 
@@ -71,9 +70,6 @@ class GroupSort(LipschitzLayer):
 
     def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
         return input_shape
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "group_size": self.group_size}
 
 
 @ops.custom_gradient

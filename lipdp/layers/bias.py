@@ -7,12 +7,12 @@ import keras
 import numpy as np
 from keras import ops
 
-from lipdp import checks
+from lipdp import _keras, checks
 from lipdp.layers.base import LipschitzLayer, positions
 from lipdp.norms import L2Ball
 
 
-@keras.saving.register_keras_serializable(package="lipdp")
+@_keras.serializable
 class Bias(LipschitzLayer):
     """Adds `b / sqrt(P)` over the last axis, with `||b|| <= max_norm`; P = number of positions.
 
@@ -68,6 +68,3 @@ class Bias(LipschitzLayer):
 
     def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
         return input_shape
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "max_norm": self.max_norm}

@@ -2,10 +2,9 @@
 
 from typing import Any
 
-import keras
 from keras import ops
 
-from lipdp import checks
+from lipdp import _keras, checks
 from lipdp._deprecated import renamed_value
 from lipdp.layers.base import LipschitzLayer, entries
 
@@ -13,7 +12,7 @@ from lipdp.layers.base import LipschitzLayer, entries
 _OLD_MODES = {"normalise": "normalize"}
 
 
-@keras.saving.register_keras_serializable(package="lipdp")
+@_keras.serializable
 class BoundedInput(LipschitzLayer):
     """Bounds the L2 norm of each example, by projection on a ball or by normalization.
 
@@ -84,6 +83,3 @@ class BoundedInput(LipschitzLayer):
     def from_config(cls, config: dict[str, Any]) -> Any:
         mode = config.get("mode", "clip")
         return cls(**{**config, "mode": _OLD_MODES.get(mode, mode)})
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "shape": self.shape, "norm": self.norm, "mode": self.mode}

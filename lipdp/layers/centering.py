@@ -3,16 +3,15 @@
 from collections.abc import Sequence
 from typing import Any
 
-import keras
 from keras import ops
 
-from lipdp import checks
+from lipdp import _keras, checks
 from lipdp.layers.base import LipschitzLayer
 
 _MAX_RANK = 64
 
 
-@keras.saving.register_keras_serializable(package="lipdp")
+@_keras.serializable
 class LayerCentering(LipschitzLayer):
     """Subtracts from each example its mean over the given axes.
 
@@ -55,9 +54,6 @@ class LayerCentering(LipschitzLayer):
 
     def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
         return input_shape
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "axis": self.axis}
 
 
 def _as_tuple(axis) -> tuple[int, ...]:

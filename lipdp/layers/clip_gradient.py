@@ -5,11 +5,11 @@ from typing import Any
 import keras
 from keras import ops
 
-from lipdp import checks
+from lipdp import _keras, checks
 from lipdp.layers.base import LipschitzLayer
 
 
-@keras.saving.register_keras_serializable(package="lipdp")
+@_keras.serializable
 class ClipGradient(LipschitzLayer):
     """The identity, whose backward pass clips each example's cotangent to a norm.
 
@@ -63,9 +63,6 @@ class ClipGradient(LipschitzLayer):
 
     def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
         return input_shape
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "norm": self.norm}
 
 
 @ops.custom_gradient

@@ -7,11 +7,12 @@ import keras
 import numpy as np
 from keras import ops
 
-from lipdp import checks
+from lipdp import _keras, checks
 from lipdp.layers.base import LipschitzLayer, refuse_empty, require_channels_last, sizes, start
 from lipdp.norms import SpectralBall, conv_fourier_bound, conv_multiplicity, spectral_norm
 
 
+@_keras.configured
 class SpectralConv(LipschitzLayer):
     """Base of the convolutions: `y = conv(x, W) / sqrt(M)`, one matrix of norm at most 1 per group of filters.
 
@@ -159,25 +160,12 @@ class SpectralConv(LipschitzLayer):
         refuse_empty(self, input_shape, spatial)
         return (input_shape[0], *spatial, self.filters)
 
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "filters": self.filters,
-            "kernel_size": self.kernel_size,
-            "strides": self.strides,
-            "padding": self.padding,
-            "dilation_rate": self.dilation_rate,
-            "groups": self.groups,
-            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
-            "projected": self.projected,
-        }
-
 
 def _pad_channels(inputs):
     return ops.pad(inputs, [(0, 0)] * (len(inputs.shape) - 1) + [(0, 1)])
 
 
-@keras.saving.register_keras_serializable(package="lipdp")
+@_keras.serializable
 class SpectralConv1D(SpectralConv):
     """`y = conv(x, W) / sqrt(M)` over a sequence, with `||W||_2 <= 1`, W read as a (k*channels, filters) matrix.
 
@@ -217,7 +205,7 @@ class SpectralConv1D(SpectralConv):
     rank = 1
 
 
-@keras.saving.register_keras_serializable(package="lipdp")
+@_keras.serializable
 class SpectralConv2D(SpectralConv):
     """`y = conv(x, W) / sqrt(M)` with `||W||_2 <= 1`, W read as a (kh*kw*channels, filters) matrix.
 
@@ -266,7 +254,7 @@ class SpectralConv2D(SpectralConv):
     rank = 2
 
 
-@keras.saving.register_keras_serializable(package="lipdp")
+@_keras.serializable
 class SpectralConv3D(SpectralConv):
     """`y = conv(x, W) / sqrt(M)` over volumes, with `||W||_2 <= 1`, W read as a (taps*channels, filters) matrix.
 

@@ -5,12 +5,12 @@ from typing import Any
 import keras
 from keras import ops
 
-from lipdp import checks
+from lipdp import _keras, checks
 from lipdp.layers.base import LipschitzLayer, start
 from lipdp.norms import SpectralBall, spectral_norm
 
 
-@keras.saving.register_keras_serializable(package="lipdp")
+@_keras.serializable
 class SpectralDense(LipschitzLayer):
     """`y = x W` over the last axis, with `||W||_2 <= 1`.
 
@@ -87,11 +87,3 @@ class SpectralDense(LipschitzLayer):
 
     def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
         return (*input_shape[:-1], self.units)
-
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "units": self.units,
-            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
-            "projected": self.projected,
-        }

@@ -6,7 +6,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from lipdp import checks
+from lipdp import _keras, checks
 from lipdp.layers.convolution import SpectralConv
 
 
@@ -80,7 +80,7 @@ class SpectralDepthwiseConv(SpectralConv):
         return {key: value for key, value in config.items() if key not in ("filters", "groups")}
 
 
-@keras.saving.register_keras_serializable(package="lipdp")
+@_keras.serializable
 class SpectralDepthwiseConv1D(SpectralDepthwiseConv):
     """Each channel of a sequence convolved with its own kernels: `y_c = conv(x_c, W_c) / sqrt(M)`.
 
@@ -110,7 +110,7 @@ class SpectralDepthwiseConv1D(SpectralDepthwiseConv):
     rank = 1
 
 
-@keras.saving.register_keras_serializable(package="lipdp")
+@_keras.serializable
 class SpectralDepthwiseConv2D(SpectralDepthwiseConv):
     """Each channel of an image convolved with its own kernels: `y_c = conv(x_c, W_c) / sqrt(M)`.
 

@@ -7,13 +7,14 @@ import keras
 import numpy as np
 from keras import ops
 
+from lipdp import _keras
 from lipdp.layers.base import LipschitzLayer, positions
 
 # Pairs of channels up to which a product with a mostly empty matrix is faster than passes over the tensor.
 _WIDEST_MATMUL = 64
 
 
-@keras.saving.register_keras_serializable(package="lipdp")
+@_keras.serializable
 class Householder(LipschitzLayer):
     """Reflects pairs of channels at a learned line: the half plane on one side of it stays, the other is mirrored.
 

@@ -5,13 +5,13 @@ from typing import Any
 import keras
 from keras import ops
 
-from lipdp import checks
+from lipdp import _keras, checks
 from lipdp.layers.base import LipschitzLayer, sizes, start
 from lipdp.layers.resampling import blocked_shape, space_to_depth
 from lipdp.norms import SpectralBall, spectral_norm
 
 
-@keras.saving.register_keras_serializable(package="lipdp")
+@_keras.serializable
 class OrthogonalPatchConv2D(LipschitzLayer):
     """A convolution with stride = kernel size whose matrix is kept orthogonal: each patch is rotated into channels.
 
@@ -86,11 +86,3 @@ class OrthogonalPatchConv2D(LipschitzLayer):
 
     def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
         return (*blocked_shape(self, input_shape, self.patch_size)[:-1], self.filters)
-
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "filters": self.filters,
-            "patch_size": self.patch_size,
-            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
-        }

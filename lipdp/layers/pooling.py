@@ -6,6 +6,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from lipdp import _keras
 from lipdp.layers.base import LipschitzLayer, refuse_empty, sizes
 from lipdp.norms import conv_multiplicity
 
@@ -17,7 +18,7 @@ def _smooth_norm(squares):
     return ops.sqrt(squares + _EPSILON) - math.sqrt(_EPSILON)
 
 
-@keras.saving.register_keras_serializable(package="lipdp")
+@_keras.serializable
 class L2NormPooling2D(LipschitzLayer):
     """Replaces each window of each channel by its L2 norm.
 
@@ -76,11 +77,8 @@ class L2NormPooling2D(LipschitzLayer):
         refuse_empty(self, input_shape, spatial)
         return (input_shape[0], *spatial, input_shape[3])
 
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "pool_size": self.pool_size, "strides": self.strides}
 
-
-@keras.saving.register_keras_serializable(package="lipdp")
+@_keras.serializable
 class GlobalL2NormPooling2D(LipschitzLayer):
     """Replaces each channel of an image by its L2 norm.
 
@@ -100,7 +98,7 @@ class GlobalL2NormPooling2D(LipschitzLayer):
         return (input_shape[0], input_shape[3])
 
 
-@keras.saving.register_keras_serializable(package="lipdp")
+@_keras.serializable
 class ScaledAveragePooling2D(LipschitzLayer):
     """Average pooling times the square root of the window size: keeps the norm of constant windows.
 
@@ -138,6 +136,3 @@ class ScaledAveragePooling2D(LipschitzLayer):
         spatial = [None if n is None else n // k for n, k in zip(input_shape[1:3], self.pool_size, strict=True)]
         refuse_empty(self, input_shape, spatial)
         return (input_shape[0], *spatial, input_shape[3])
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "pool_size": self.pool_size}

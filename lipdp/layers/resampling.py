@@ -5,6 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from lipdp import _keras
 from lipdp.layers.base import LipschitzLayer, sizes
 
 
@@ -35,7 +36,7 @@ def blocked_shape(
     return (batch, height // blocks[0], width // blocks[1], channels * blocks[0] * blocks[1])
 
 
-@keras.saving.register_keras_serializable(package="lipdp")
+@_keras.serializable
 class InvertibleDownSampling2D(LipschitzLayer):
     """Moves each block of `pool_size` pixels into the channels: a smaller image with nothing lost.
 
@@ -73,11 +74,8 @@ class InvertibleDownSampling2D(LipschitzLayer):
     def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
         return blocked_shape(self, input_shape, self.pool_size)
 
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "pool_size": self.pool_size}
 
-
-@keras.saving.register_keras_serializable(package="lipdp")
+@_keras.serializable
 class InvertibleUpSampling2D(LipschitzLayer):
     """The inverse of `InvertibleDownSampling2D`: channels become blocks of pixels.
 
@@ -121,6 +119,3 @@ class InvertibleUpSampling2D(LipschitzLayer):
             )
         batch, height, width, channels = input_shape
         return (batch, height * a, width * b, channels // (a * b))
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "pool_size": self.pool_size}

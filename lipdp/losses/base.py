@@ -6,11 +6,11 @@ import keras
 import numpy as np
 from keras import ops
 
-from lipdp import checks
+from lipdp import _keras, checks
 from lipdp.losses import labels
 
 
-@keras.saving.register_keras_serializable(package="lipdp")
+@_keras.serializable
 class Loss(keras.losses.Loss):
     """A per-example loss whose gradient with respect to the model's outputs has a known bound.
 
@@ -162,9 +162,6 @@ class Loss(keras.losses.Loss):
         # The second term is exactly zero, so the value keeps its precision; only its gradient counts.
         linear = ops.sum(ops.stop_gradient(gradient) * (y_pred - ops.stop_gradient(y_pred)), axis=-1)
         return value + linear, ops.stop_gradient(norm[:, 0])
-
-    def get_config(self) -> dict:
-        return {**super().get_config(), "clip": self.clip, "dtype": self.dtype}
 
 
 def row_norm(x: Any) -> Any:

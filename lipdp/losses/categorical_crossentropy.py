@@ -3,16 +3,15 @@
 import math
 from typing import Any
 
-import keras
 import numpy as np
 from keras import ops
 
-from lipdp import checks
+from lipdp import _keras, checks
 from lipdp.losses import labels
 from lipdp.losses.base import Loss
 
 
-@keras.saving.register_keras_serializable(package="lipdp")
+@_keras.serializable
 class CategoricalCrossentropy(Loss):
     """Softmax cross-entropy from logits, with a temperature that does not change its Lipschitz constant.
 
@@ -70,6 +69,3 @@ class CategoricalCrossentropy(Loss):
 
     def check_labels(self, y_true: np.ndarray, num_outputs: int) -> None:
         labels.check_simplex(type(self).__name__, y_true, self.check_outputs(num_outputs))
-
-    def get_config(self) -> dict:
-        return {**super().get_config(), "temperature": self.temperature}

@@ -3,16 +3,15 @@
 import math
 from typing import Any
 
-import keras
 import numpy as np
 from keras import ops
 
-from lipdp import checks
+from lipdp import _keras, checks
 from lipdp.losses import labels
 from lipdp.losses.base import Loss
 
 
-@keras.saving.register_keras_serializable(package="lipdp")
+@_keras.serializable
 class MulticlassHinge(Loss):
     """Hinge loss that pushes the true output above `margin / 2` and the others below `-margin / 2`.
 
@@ -75,9 +74,6 @@ class MulticlassHinge(Loss):
 
     def check_labels(self, y_true: np.ndarray, num_outputs: int) -> None:
         labels.check_classes(type(self).__name__, y_true, self.check_outputs(num_outputs))
-
-    def get_config(self) -> dict:
-        return {**super().get_config(), "margin": self.margin}
 
 
 def hinge_value(y: Any, z: Any, margin: float) -> Any:

@@ -4,15 +4,15 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import keras
 import numpy as np
 from keras import ops
 
+from lipdp import _keras
 from lipdp.losses import labels
 from lipdp.losses.base import Loss
 
 
-@keras.saving.register_keras_serializable(package="lipdp")
+@_keras.serializable
 class MulticlassKR(Loss):
     """Kantorovich-Rubinstein loss: minus the estimated Wasserstein distance of each class to the rest.
 

@@ -2,14 +2,14 @@
 
 from typing import Any
 
-import keras
 import numpy as np
 
+from lipdp import _keras
 from lipdp.losses import labels
 from lipdp.losses.categorical_crossentropy import CategoricalCrossentropy
 
 
-@keras.saving.register_keras_serializable(package="lipdp")
+@_keras.serializable
 class SparseCategoricalCrossentropy(CategoricalCrossentropy):
     """`CategoricalCrossentropy` with labels given as class ids.
 
