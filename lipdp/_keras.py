@@ -36,7 +36,7 @@ def configured(cls: Configured) -> Configured:
     """
     if "get_config" in vars(cls) or "__init__" not in vars(cls):
         return cls
-    parameters = list(inspect.signature(cls.__init__).parameters.values())[1:]
+    parameters = list(inspect.signature(vars(cls)["__init__"]).parameters.values())[1:]
     names = [p.name for p in parameters if p.kind is not p.VAR_KEYWORD]
 
     def get_config(self) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def configured(cls: Configured) -> Configured:
         own = {name: getattr(self, name) for name in names if name not in config}
         return config | {name: _serialized(value) for name, value in own.items()}
 
-    cls.get_config = get_config
+    cls.get_config = get_config  # type: ignore[attr-defined]
     return cls
 
 

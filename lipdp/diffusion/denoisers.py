@@ -238,14 +238,7 @@ class VE(Denoiser):
     """
 
     def __init__(self, sigma_min: float = 0.002, sigma_max: float = 80.0):
-        self.sigma_min, self.sigma_max = (
-            checks.positive("sigma_min", sigma_min),
-            checks.positive("sigma_max", sigma_max),
-        )
-        if not self.sigma_min < self.sigma_max:
-            raise ValueError(
-                f"`sigma_min` must be below `sigma_max`. Received: sigma_min={sigma_min!r}, sigma_max={sigma_max!r}."
-            )
+        self.sigma_min, self.sigma_max = sigma_range(sigma_min, sigma_max)
 
     def scalings(self, sigma: Any) -> tuple[Any, Any, Any, Any]:
         one = ops.ones_like(sigma)
@@ -268,13 +261,29 @@ DENOISERS = {"edm": EDM, "v": VPrediction, "vp": VP, "ve": VE}
 
 def get(identifier: str | Denoiser) -> Denoiser:
     """Returns a denoiser from its name (`"edm"`, `"v"`, `"vp"`, `"ve"`) or itself."""
-    if isinstance(identifier, Denoiser):
+    return named(identifier, DENOISERS, Denoiser)
+
+
+def named(identifier: Any, known: dict[str, type], base: type) -> Any:
+    """Returns an object of `base`: itself, or from its name; ValueError otherwise."""
+    if isinstance(identifier, base):
         return identifier
-    if isinstance(identifier, str) and identifier in DENOISERS:
-        return DENOISERS[identifier]()
+    if isinstance(identifier, str) and identifier in known:
+        return known[identifier]()
     raise ValueError(
-        f"Unknown denoiser. Received: {identifier!r}. Use one of {sorted(DENOISERS)} or an object of lipdp.diffusion."
+        f"Unknown {base.__name__.lower()}. Received: {identifier!r}. Use one of {sorted(known)} or an object of "
+        "lipdp.diffusion."
     )
+
+
+def sigma_range(sigma_min: float, sigma_max: float) -> tuple[float, float]:
+    """Returns two noise levels, the lower one first; ValueError otherwise."""
+    low, high = checks.positive("sigma_min", sigma_min), checks.positive("sigma_max", sigma_max)
+    if not low < high:
+        raise ValueError(
+            f"`sigma_min` must be below `sigma_max`. Received: sigma_min={sigma_min!r}, sigma_max={sigma_max!r}."
+        )
+    return low, high
 
 
 def noise_level_importance(denoiser: Denoiser, sigma: np.ndarray, reference: Denoiser | None = None) -> np.ndarray:

@@ -32,12 +32,7 @@ class Sampler:
 
     def __init__(self, steps: int = 50, rho: float = 7.0, sigma_min: float = 0.002, sigma_max: float = 80.0):
         self.steps, self.rho = checks.integer("steps", steps, minimum=2), checks.positive("rho", rho)
-        self.sigma_min = checks.positive("sigma_min", sigma_min)
-        self.sigma_max = checks.positive("sigma_max", sigma_max)
-        if not self.sigma_min < self.sigma_max:
-            raise ValueError(
-                f"`sigma_min` must be below `sigma_max`. Received: sigma_min={sigma_min!r}, sigma_max={sigma_max!r}."
-            )
+        self.sigma_min, self.sigma_max = denoisers.sigma_range(sigma_min, sigma_max)
 
     def levels(self) -> np.ndarray:
         """Returns the N noise levels, highest first."""
@@ -163,13 +158,7 @@ SAMPLERS = {"ddim": DDIM, "churn": Churn}
 
 def get(identifier: str | Sampler) -> Sampler:
     """Returns a sampler from its name (`"ddim"`, `"churn"`) or itself."""
-    if isinstance(identifier, Sampler):
-        return identifier
-    if isinstance(identifier, str) and identifier in SAMPLERS:
-        return SAMPLERS[identifier]()
-    raise ValueError(
-        f"Unknown sampler. Received: {identifier!r}. Use one of {sorted(SAMPLERS)} or an object of lipdp.diffusion."
-    )
+    return denoisers.named(identifier, SAMPLERS, Sampler)
 
 
 def sample(

@@ -10,14 +10,14 @@ from lipdp import _keras, checks
 
 _ROOT_HALF = math.sqrt(0.5)
 
-_CPU = {"channels": 16, "multipliers": (1, 2), "blocks": 1, "patch_size": 2, "slim": True}
+CPU_SIZES: dict[str, Any] = {"channels": 16, "multipliers": (1, 2), "blocks": 1, "patch_size": 2, "slim": True}
 
 # Settings of `unet` by name. The two of Dockhorn et al. 2023, and smaller ones for a CPU.
 PRESETS: dict[str, dict[str, Any]] = {
     "dpdm-28": {"image_shape": (28, 28, 1), "attention": (7,)},
     "dpdm-32": {"image_shape": (32, 32, 3), "attention": (16,)},
-    "cpu-28": {"image_shape": (28, 28, 1), **_CPU},
-    "cpu-14": {"image_shape": (14, 14, 1), **_CPU},
+    "cpu-28": {"image_shape": (28, 28, 1), **CPU_SIZES},
+    "cpu-14": {"image_shape": (14, 14, 1), **CPU_SIZES},
 }
 
 

@@ -6,11 +6,11 @@ import numpy as np
 from keras import ops
 
 from lipdp import _keras, checks
-from lipdp.layers.base import LipschitzLayer
+from lipdp.layers.base import ShapePreserving
 
 
 @_keras.serializable
-class Abs(LipschitzLayer):
+class Abs(ShapePreserving):
     """`|x|`: the default activation. Gradient-norm preserving and as cheap as ReLU.
 
     Example:
@@ -25,12 +25,9 @@ class Abs(LipschitzLayer):
     def call(self, inputs: Any) -> Any:
         return ops.abs(inputs)
 
-    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
-        return input_shape
-
 
 @_keras.serializable
-class GroupSort(LipschitzLayer):
+class GroupSort(ShapePreserving):
     """Sorts neighboring pairs of the last axis: (x0, x1) becomes (min, max).
 
     Args:
@@ -67,9 +64,6 @@ class GroupSort(LipschitzLayer):
         index = np.arange(inputs.shape[-1])
         partners = ops.take(inputs, index ^ 1, axis=-1)
         return ops.where(index % 2 == 0, ops.minimum(inputs, partners), ops.maximum(inputs, partners))
-
-    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
-        return input_shape
 
 
 @ops.custom_gradient

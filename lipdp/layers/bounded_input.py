@@ -6,14 +6,14 @@ from keras import ops
 
 from lipdp import _keras, checks
 from lipdp._deprecated import renamed_value
-from lipdp.layers.base import LipschitzLayer, entries
+from lipdp.layers.base import ShapePreserving, entries
 
 # Files of version 0.1 hold the old spelling.
 _OLD_MODES = {"normalise": "normalize"}
 
 
 @_keras.serializable
-class BoundedInput(LipschitzLayer):
+class BoundedInput(ShapePreserving):
     """Bounds the L2 norm of each example, by projection on a ball or by normalization.
 
     Args:
@@ -75,9 +75,6 @@ class BoundedInput(LipschitzLayer):
 
     def output_bound(self, input_bounds: tuple[float, ...]) -> float:
         return min(input_bounds[0], self.norm) if self.mode == "clip" else self.norm
-
-    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
-        return input_shape
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Any:

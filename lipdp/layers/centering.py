@@ -6,13 +6,13 @@ from typing import Any
 from keras import ops
 
 from lipdp import _keras, checks
-from lipdp.layers.base import LipschitzLayer
+from lipdp.layers.base import ShapePreserving
 
 _MAX_RANK = 64
 
 
 @_keras.serializable
-class LayerCentering(LipschitzLayer):
+class LayerCentering(ShapePreserving):
     """Subtracts from each example its mean over the given axes.
 
     Args:
@@ -51,9 +51,6 @@ class LayerCentering(LipschitzLayer):
 
     def call(self, inputs: Any) -> Any:
         return inputs - ops.mean(inputs, axis=self._axes, keepdims=True)
-
-    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
-        return input_shape
 
 
 def _as_tuple(axis) -> tuple[int, ...]:

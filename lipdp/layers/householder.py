@@ -8,14 +8,14 @@ import numpy as np
 from keras import ops
 
 from lipdp import _keras
-from lipdp.layers.base import LipschitzLayer, positions
+from lipdp.layers.base import ShapePreserving, positions
 
 # Pairs of channels up to which a product with a mostly empty matrix is faster than passes over the tensor.
 _WIDEST_MATMUL = 64
 
 
 @_keras.serializable
-class Householder(LipschitzLayer):
+class Householder(ShapePreserving):
     """Reflects pairs of channels at a learned line: the half plane on one side of it stays, the other is mirrored.
 
     Channel i of the first half and channel i of the second half form a pair (a, b) with an angle t_i:
@@ -83,6 +83,3 @@ class Householder(LipschitzLayer):
 
     def parameter_bounds(self, input_bounds: tuple[float, ...], cotangent_bound: float) -> tuple[float, ...]:
         return (input_bounds[0] * cotangent_bound,)
-
-    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
-        return input_shape

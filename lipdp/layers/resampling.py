@@ -36,8 +36,23 @@ def blocked_shape(
     return (batch, height // blocks[0], width // blocks[1], channels * blocks[0] * blocks[1])
 
 
+@_keras.configured
+class BlockLayer(LipschitzLayer):
+    """Base of the two layers that move blocks of `pool_size` pixels.
+
+    **Guarantee.** None of its own, see `LipschitzLayer`.
+    """
+
+    def __init__(self, pool_size: int | tuple[int, int] = 2, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.pool_size = sizes("pool_size", pool_size, 2)
+
+    def build(self, input_shape: tuple[int | None, ...]) -> None:
+        self.compute_output_shape(input_shape)
+
+
 @_keras.serializable
-class InvertibleDownSampling2D(LipschitzLayer):
+class InvertibleDownSampling2D(BlockLayer):
     """Moves each block of `pool_size` pixels into the channels: a smaller image with nothing lost.
 
     Args:
@@ -61,13 +76,6 @@ class InvertibleDownSampling2D(LipschitzLayer):
     **Guarantee.** A permutation of the entries: 1-Lipschitz, keeps every norm and every gradient norm.
     """
 
-    def __init__(self, pool_size: int | tuple[int, int] = 2, **kwargs: Any):
-        super().__init__(**kwargs)
-        self.pool_size = sizes("pool_size", pool_size, 2)
-
-    def build(self, input_shape: tuple[int | None, ...]) -> None:
-        self.compute_output_shape(input_shape)
-
     def call(self, inputs: Any) -> Any:
         return space_to_depth(inputs, self.pool_size)
 
@@ -76,7 +84,7 @@ class InvertibleDownSampling2D(LipschitzLayer):
 
 
 @_keras.serializable
-class InvertibleUpSampling2D(LipschitzLayer):
+class InvertibleUpSampling2D(BlockLayer):
     """The inverse of `InvertibleDownSampling2D`: channels become blocks of pixels.
 
     Args:
@@ -99,13 +107,6 @@ class InvertibleUpSampling2D(LipschitzLayer):
 
     **Guarantee.** A permutation of the entries: 1-Lipschitz, keeps every norm and every gradient norm.
     """
-
-    def __init__(self, pool_size: int | tuple[int, int] = 2, **kwargs: Any):
-        super().__init__(**kwargs)
-        self.pool_size = sizes("pool_size", pool_size, 2)
-
-    def build(self, input_shape: tuple[int | None, ...]) -> None:
-        self.compute_output_shape(input_shape)
 
     def call(self, inputs: Any) -> Any:
         return depth_to_space(inputs, self.pool_size)

@@ -28,16 +28,8 @@ class SpectralConvTranspose(SpectralConv):
         projected: bool = True,
         **kwargs: Any,
     ):
-        super().__init__(
-            filters,
-            kernel_size,
-            strides,
-            padding,
-            dilation_rate,
-            kernel_initializer=kernel_initializer,
-            projected=projected,
-            **kwargs,
-        )
+        kwargs |= {"kernel_initializer": kernel_initializer, "projected": projected}
+        super().__init__(filters, kernel_size, strides, padding, dilation_rate, **kwargs)
         if max(self.dilation_rate) > 1:
             raise ValueError(
                 "`dilation_rate` of a transposed convolution must be 1: the backends pad the others differently. "

@@ -40,6 +40,8 @@ class Loss(keras.losses.Loss):
     """
 
     min_outputs = 1
+    # What turns accepted labels into targets, and what refuses others; see `lipdp.losses.labels`.
+    accepts = (labels.dense_targets, labels.check_dense)
 
     def __init__(
         self,
@@ -67,7 +69,7 @@ class Loss(keras.losses.Loss):
 
     def targets(self, y_true: Any, num_outputs: int) -> Any:
         """Returns labels as a tensor of shape `(batch, num_outputs)`; override to accept other shapes."""
-        return labels.dense_targets(type(self).__name__, y_true, num_outputs)
+        return self.accepts[0](type(self).__name__, y_true, num_outputs)
 
     def check_labels(self, y_true: np.ndarray, num_outputs: int) -> None:
         """Checks all labels on the host, before training.
@@ -79,7 +81,7 @@ class Loss(keras.losses.Loss):
         Raises:
             ValueError: if the loss does not accept them; says which rule, what was received and what to do.
         """
-        labels.check_dense(type(self).__name__, y_true, self.check_outputs(num_outputs))
+        self.accepts[1](type(self).__name__, y_true, self.check_outputs(num_outputs))
 
     def check_outputs(self, num_outputs: int) -> int:
         """Returns `num_outputs`, or raise `ValueError` if the loss is not defined for so few outputs."""

@@ -3,7 +3,6 @@
 import math
 from typing import Any
 
-import numpy as np
 from keras import ops
 
 from lipdp import _keras, checks
@@ -44,6 +43,8 @@ class BinaryCrossentropy(Loss):
         0.6931
     """
 
+    accepts = (labels.dense_targets, labels.check_unit_interval)
+
     def __init__(
         self,
         temperature: float = 1.0,
@@ -66,6 +67,3 @@ class BinaryCrossentropy(Loss):
 
     def exact_lipschitz(self, num_outputs: int) -> float:
         return 1.0 / math.sqrt(self.check_outputs(num_outputs))
-
-    def check_labels(self, y_true: np.ndarray, num_outputs: int) -> None:
-        labels.check_unit_interval(type(self).__name__, y_true, self.check_outputs(num_outputs))

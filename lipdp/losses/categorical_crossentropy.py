@@ -3,7 +3,6 @@
 import math
 from typing import Any
 
-import numpy as np
 from keras import ops
 
 from lipdp import _keras, checks
@@ -44,6 +43,7 @@ class CategoricalCrossentropy(Loss):
     """
 
     min_outputs = 2
+    accepts = (labels.dense_targets, labels.check_simplex)
 
     def __init__(
         self,
@@ -66,6 +66,3 @@ class CategoricalCrossentropy(Loss):
     def exact_lipschitz(self, num_outputs: int) -> float:
         self.check_outputs(num_outputs)
         return math.sqrt(2.0)
-
-    def check_labels(self, y_true: np.ndarray, num_outputs: int) -> None:
-        labels.check_simplex(type(self).__name__, y_true, self.check_outputs(num_outputs))

@@ -3,7 +3,6 @@
 import math
 from typing import Any
 
-import numpy as np
 from keras import ops
 
 from lipdp import _keras, checks
@@ -47,6 +46,7 @@ class MulticlassHinge(Loss):
     """
 
     min_outputs = 2
+    accepts = (labels.class_targets, labels.check_classes)
 
     def __init__(
         self,
@@ -68,12 +68,6 @@ class MulticlassHinge(Loss):
     def exact_lipschitz(self, num_outputs: int) -> float:
         num_classes = self.check_outputs(num_outputs)
         return math.sqrt((num_classes - 1) / num_classes)
-
-    def targets(self, y_true: Any, num_outputs: int) -> Any:
-        return labels.class_targets(type(self).__name__, y_true, num_outputs)
-
-    def check_labels(self, y_true: np.ndarray, num_outputs: int) -> None:
-        labels.check_classes(type(self).__name__, y_true, self.check_outputs(num_outputs))
 
 
 def hinge_value(y: Any, z: Any, margin: float) -> Any:

@@ -51,6 +51,7 @@ class MulticlassKR(Loss):
     """
 
     min_outputs = 2
+    accepts = (labels.class_targets, labels.check_classes)
 
     def __init__(
         self,
@@ -78,10 +79,7 @@ class MulticlassKR(Loss):
 
     def class_weights(self, num_outputs: int) -> tuple[np.ndarray, np.ndarray]:
         """Returns the sizes of entry j of the gradient if j is the true class, and if not: two arrays."""
-        if self.class_priors is None:
-            p = np.full(num_outputs, 1.0 / num_outputs)
-        else:
-            p = np.array(self.class_priors)
+        p = np.full(num_outputs, 1.0 / num_outputs) if self.class_priors is None else np.array(self.class_priors)
         return 1.0 / (num_outputs * p), 1.0 / (num_outputs * (1.0 - p))
 
     def check_outputs(self, num_outputs: int) -> int:
@@ -92,12 +90,6 @@ class MulticlassKR(Loss):
                 f"Received: {len(self.class_priors)} priors and num_outputs={num_outputs}."
             )
         return num_outputs
-
-    def targets(self, y_true: Any, num_outputs: int) -> Any:
-        return labels.class_targets(type(self).__name__, y_true, num_outputs)
-
-    def check_labels(self, y_true: np.ndarray, num_outputs: int) -> None:
-        labels.check_classes(type(self).__name__, y_true, self.check_outputs(num_outputs))
 
     def get_config(self) -> dict:
         class_priors = None if self.class_priors is None else list(self.class_priors)

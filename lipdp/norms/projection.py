@@ -1,5 +1,6 @@
 """Certified, stateless projections onto norm balls, run by the optimizer after each update."""
 
+import math
 from typing import Any
 
 import keras
@@ -242,9 +243,7 @@ class L2Ball(keras.constraints.Constraint):
 
     def __call__(self, value):
         value = ops.convert_to_tensor(value)
-        size = 1
-        for axis in value.shape:
-            size *= axis
+        size = math.prod(value.shape)
         # Clipped so that no square overflows. No division by the largest entry: XLA multiplies by its
         # reciprocal instead, which is flushed to zero above 8e37.
         value = ops.clip(value, -_HUGE, _HUGE)
