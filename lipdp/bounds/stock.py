@@ -69,11 +69,7 @@ def _global_average(layer):
     return 1.0 / math.sqrt(min(math.prod(size) for size in sizes))
 
 
-for _type in (
-    layers.GlobalAveragePooling1D,
-    layers.GlobalAveragePooling2D,
-    layers.GlobalAveragePooling3D,
-):
+for _type in (layers.GlobalAveragePooling1D, layers.GlobalAveragePooling2D, layers.GlobalAveragePooling3D):
     register(_type, _global_average)
 
 

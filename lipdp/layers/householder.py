@@ -53,9 +53,7 @@ class Householder(ShapePreserving):
         if input_shape[-1] is None or input_shape[-1] % 2:
             raise ValueError(f"Householder needs an even, known last axis. Received: input shape {tuple(input_shape)}.")
         self.angles = self.add_weight(
-            name="angles",
-            shape=(input_shape[-1] // 2,),
-            initializer=keras.initializers.Constant(math.pi / 2.0),
+            name="angles", shape=(input_shape[-1] // 2,), initializer=keras.initializers.Constant(math.pi / 2.0)
         )
 
     def call(self, inputs: Any) -> Any:

@@ -166,12 +166,7 @@ class Scattering2D(LipschitzLayer):
         return (input_shape[0], -(-height // step), -(-width // step), channels * self.channels)
 
     def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "weights": self.order_weights,
-            "scales": self.scales,
-            "angles": self.angles,
-        }
+        return {**super().get_config(), "weights": self.order_weights, "scales": self.scales, "angles": self.angles}
 
 
 def _order_weights(weights) -> tuple[float, float, float]:

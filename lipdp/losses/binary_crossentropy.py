@@ -45,12 +45,7 @@ class BinaryCrossentropy(Loss):
 
     accepts = (labels.dense_targets, labels.check_unit_interval)
 
-    def __init__(
-        self,
-        temperature: float = 1.0,
-        clip: float | None = None,
-        **kwargs: Any,
-    ):
+    def __init__(self, temperature: float = 1.0, clip: float | None = None, **kwargs: Any):
         super().__init__(clip=clip, **kwargs)
         self.temperature = checks.positive("temperature", temperature)
 

@@ -45,12 +45,7 @@ class CosineSimilarity(Loss):
         -0.8
     """
 
-    def __init__(
-        self,
-        floor: float = 1.0,
-        clip: float | None = None,
-        **kwargs: Any,
-    ):
+    def __init__(self, floor: float = 1.0, clip: float | None = None, **kwargs: Any):
         super().__init__(clip=clip, **kwargs)
         self.floor = checks.positive("floor", floor)
 

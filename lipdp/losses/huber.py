@@ -39,12 +39,7 @@ class Huber(Loss):
         0.875
     """
 
-    def __init__(
-        self,
-        delta: float = 1.0,
-        clip: float | None = None,
-        **kwargs: Any,
-    ):
+    def __init__(self, delta: float = 1.0, clip: float | None = None, **kwargs: Any):
         super().__init__(clip=clip, **kwargs)
         self.delta = checks.positive("delta", delta)
 

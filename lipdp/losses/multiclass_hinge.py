@@ -48,12 +48,7 @@ class MulticlassHinge(Loss):
     min_outputs = 2
     accepts = (labels.class_targets, labels.check_classes)
 
-    def __init__(
-        self,
-        margin: float = 1.0,
-        clip: float | None = None,
-        **kwargs: Any,
-    ):
+    def __init__(self, margin: float = 1.0, clip: float | None = None, **kwargs: Any):
         super().__init__(clip=clip, **kwargs)
         self.margin = checks.positive("margin", margin)
 

@@ -53,12 +53,7 @@ class MulticlassKR(Loss):
     min_outputs = 2
     accepts = (labels.class_targets, labels.check_classes)
 
-    def __init__(
-        self,
-        class_priors: Sequence[float] | None = None,
-        clip: float | None = None,
-        **kwargs: Any,
-    ):
+    def __init__(self, class_priors: Sequence[float] | None = None, clip: float | None = None, **kwargs: Any):
         super().__init__(clip=clip, **kwargs)
         self.class_priors = _priors(class_priors)
 
