@@ -1,5 +1,7 @@
 """Every private name of Keras that lipdp relies on, each behind a function that says why: no other file has one.
 
+Beside them, how lipdp's classes enter Keras' files: `configured` and `serializable`.
+
 `tests/test_keras_private.py` checks each of them on the installed Keras; `pyproject.toml` says what was tested.
 """
 

@@ -70,8 +70,8 @@ MADE = {
 def config_of(name: str) -> dict:
     made = MADE[name]()
     config = made.get_config()
-    if isinstance(made, keras.layers.Layer):
-        assert config.pop("name") == made.name
+    # Keras numbers the names within a process.
+    assert config.pop("name", None) == getattr(made, "name", None)
     return keras.saving.serialize_keras_object(config)
 
 

@@ -68,12 +68,8 @@ class BoundedEmbedding(LipschitzLayer):
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
         entries(input_shape, self)
-        self.embeddings = self.add_weight(
-            name="embeddings",
-            shape=(self.input_dim, self.output_dim),
-            initializer=self.embeddings_initializer,
-            constraint=RowBall(self.max_norm),
-        )
+        shape, ball = (self.input_dim, self.output_dim), RowBall(self.max_norm)
+        self.embeddings = self.add_weight(shape, self.embeddings_initializer, constraint=ball, name="embeddings")
         self.embeddings.assign(self.embeddings.constraint(self.embeddings))
 
     def call(self, inputs: Any) -> Any:

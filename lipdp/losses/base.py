@@ -14,8 +14,8 @@ from lipdp.losses import labels
 class Loss(keras.losses.Loss):
     """A per-example loss whose gradient with respect to the model's outputs has a known bound.
 
-    A subclass implements `value`, `gradient` and `exact_lipschitz`; it may override `targets` and
-    `check_labels` (which labels it accepts) and `min_outputs`. What is differentiated in training is never
+    A subclass implements `value`, `gradient` and `exact_lipschitz`; it may override `accepts`, or `targets` and
+    `check_labels` (which labels it accepts), and `min_outputs`. What is differentiated in training is never
     `value` but the closed form `gradient`, limited to the L2 norm `lipschitz(num_outputs)` for each example.
 
     Args:
