@@ -1,10 +1,13 @@
 """Every private name of Keras that lipdp relies on, each behind a function that says why: no other file has one.
 
+Beside them, how lipdp's classes enter Keras' files: `configured` and `serializable`.
+
 `tests/test_keras_private.py` checks each of them on the installed Keras; `pyproject.toml` says what was tested.
 """
 
+import inspect
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import keras
 from keras.src.models.functional import Functional
@@ -24,6 +27,37 @@ STEP_METHODS = (
     "compute_loss_and_updates",
     "make_train_function",
 )
+
+Configured = TypeVar("Configured", bound=type)
+
+
+def configured(cls: Configured) -> Configured:
+    """Adds to `get_config` the arguments that the constructor of a class names, from attributes of the same names.
+
+    Nothing is added to what the config of the parent class holds already. A `get_config` of the class itself stays.
+    """
+    if "get_config" in vars(cls) or "__init__" not in vars(cls):
+        return cls
+    parameters = list(inspect.signature(vars(cls)["__init__"]).parameters.values())[1:]
+    names = [p.name for p in parameters if p.kind is not p.VAR_KEYWORD]
+
+    def get_config(self) -> dict[str, Any]:
+        config = getattr(super(cls, self), "get_config", dict)()
+        own = {name: getattr(self, name) for name in names if name not in config}
+        return config | {name: _serialized(value) for name, value in own.items()}
+
+    cls.get_config = get_config  # type: ignore[attr-defined]
+    return cls
+
+
+def _serialized(value: Any) -> Any:
+    nested = callable(value) or hasattr(value, "get_config")
+    return keras.saving.serialize_keras_object(value) if nested else value
+
+
+def serializable(cls: Configured) -> Configured:
+    """`configured`, and known to Keras' files as `lipdp>` and the name of the class."""
+    return keras.saving.register_keras_serializable(package="lipdp")(configured(cls))
 
 
 def walk(layer: keras.layers.Layer, include_self: bool = False, deep: bool = True) -> list:

@@ -9,7 +9,7 @@ import numpy as np
 from keras import ops, tree
 from numpy.typing import ArrayLike
 
-from lipdp import backend, bounds, checks
+from lipdp import _keras, backend, bounds, checks
 from lipdp.layers import Bias, SpectralDense
 
 __all__ = ["CertifiedAccuracy", "certified_accuracy", "lipschitz", "radii"]
@@ -170,7 +170,7 @@ def _pair_constants(model) -> np.ndarray:
     return np.stack([np.linalg.norm(rows - row, axis=1) for row in rows]) * (total / last.lipschitz)
 
 
-@keras.saving.register_keras_serializable(package="lipdp")
+@_keras.serializable
 class CertifiedAccuracy(keras.metrics.Metric):
     """Certified accuracy at one radius, as a Keras metric for `compile(metrics=[...])`.
 
@@ -227,6 +227,3 @@ class CertifiedAccuracy(keras.metrics.Metric):
 
     def result(self) -> Any:
         return self._certified / ops.maximum(self._total, 1e-12)
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "radius": self.radius, "lipschitz": self.lipschitz}

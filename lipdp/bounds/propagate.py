@@ -193,14 +193,8 @@ class _Node:
             return self.inner.backward(cotangent, trained, clipped)
         lipschitz = (self.rules.trained_lipschitz if trained else self.rules.input_lipschitz)(self.input_bounds)
         variables, gradients = self._parameters(cotangent) if clipped else ((), ())
-        self.use = LayerBounds(
-            layer=self.operation,
-            input_bound=max(self.input_bounds),
-            lipschitz=max(lipschitz),
-            cotangent_bound=cotangent,
-            variables=variables,
-            gradient_bounds=gradients,
-        )
+        norms = {"input_bound": max(self.input_bounds), "lipschitz": max(lipschitz), "cotangent_bound": cotangent}
+        self.use = LayerBounds(self.operation, **norms, variables=variables, gradient_bounds=gradients)
         if clipped and self.rules.cotangent_bounds:
             return self.rules.cotangent_bounds(self.input_bounds, cotangent)
         return tuple(times(constant, cotangent) for constant in lipschitz)

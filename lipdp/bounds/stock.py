@@ -13,13 +13,7 @@ from lipdp.norms import conv_multiplicity
 
 # sup |f'| of each activation; the second number is a bound on |f(0)|, per entry.
 _ACTIVATIONS = {
-    "linear": (1.0, 0.0),
-    "relu": (1.0, 0.0),
-    "relu6": (1.0, 0.0),
-    "tanh": (1.0, 0.0),
-    "elu": (1.0, 0.0),
-    "softsign": (1.0, 0.0),
-    "hard_tanh": (1.0, 0.0),
+    **dict.fromkeys(("linear", "relu", "relu6", "tanh", "elu", "softsign", "hard_tanh"), (1.0, 0.0)),
     "sigmoid": (0.25, 0.5),
     "hard_sigmoid": (1.0 / 6.0, 0.5),
     "softplus": (1.0, math.log(2.0)),
@@ -33,22 +27,11 @@ def _one(layer) -> float:
 
 
 for _type in (
-    layers.InputLayer,
-    layers.Identity,
-    layers.Flatten,
-    layers.Reshape,
-    layers.Permute,
-    layers.ZeroPadding1D,
-    layers.ZeroPadding2D,
-    layers.ZeroPadding3D,
-    layers.Cropping1D,
-    layers.Cropping2D,
-    layers.Cropping3D,
-    layers.GlobalMaxPooling1D,
-    layers.GlobalMaxPooling2D,
-    layers.GlobalMaxPooling3D,
-    _keras.Absolute,
-    _keras.Negative,
+    *(layers.InputLayer, layers.Identity, layers.Flatten, layers.Reshape, layers.Permute),
+    *(layers.ZeroPadding1D, layers.ZeroPadding2D, layers.ZeroPadding3D),
+    *(layers.Cropping1D, layers.Cropping2D, layers.Cropping3D),
+    *(layers.GlobalMaxPooling1D, layers.GlobalMaxPooling2D, layers.GlobalMaxPooling3D),
+    *(_keras.Absolute, _keras.Negative),
 ):
     register(_type, _one)
 
@@ -86,11 +69,7 @@ def _global_average(layer):
     return 1.0 / math.sqrt(min(math.prod(size) for size in sizes))
 
 
-for _type in (
-    layers.GlobalAveragePooling1D,
-    layers.GlobalAveragePooling2D,
-    layers.GlobalAveragePooling3D,
-):
+for _type in (layers.GlobalAveragePooling1D, layers.GlobalAveragePooling2D, layers.GlobalAveragePooling3D):
     register(_type, _global_average)
 
 

@@ -66,11 +66,7 @@ def summary_bounds(
     text = io.StringIO()
     # Plain text, also inside a notebook.
     Console(
-        file=text,
-        width=140 if x is not None else 110,
-        force_terminal=False,
-        force_jupyter=False,
-        color_system=None,
+        file=text, width=140 if x is not None else 110, force_terminal=False, force_jupyter=False, color_system=None
     ).print(table)
     (print_fn or sys.stdout.write)(text.getvalue())
     return rows

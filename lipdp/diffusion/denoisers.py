@@ -4,11 +4,10 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import keras
 import numpy as np
 from keras import ops
 
-from lipdp import checks
+from lipdp import _keras, checks
 
 # Uniform draws of float32 reach 0, where the normal quantile is infinite.
 _SMALLEST = 2.0**-24
@@ -111,15 +110,12 @@ class Denoiser:
             output = network(inputs)
         return _wide(c_skip, x) * x + _wide(c_out, x) * output
 
-    def get_config(self) -> dict:
-        raise NotImplementedError
-
     @classmethod
     def from_config(cls, config: dict) -> "Denoiser":
         return cls(**config)
 
 
-@keras.saving.register_keras_serializable(package="lipdp")
+@_keras.serializable
 class EDM(Denoiser):
     """The configuration of Karras et al. 2022: log-normal noise levels, unit variance at both ends of F.
 
@@ -155,11 +151,8 @@ class EDM(Denoiser):
         z = (np.log(sigma) - self.p_mean) / self.p_std
         return np.exp(-(z**2) / 2.0) / (self.p_std * math.sqrt(2.0 * math.pi))
 
-    def get_config(self) -> dict[str, Any]:
-        return {"sigma_data": self.sigma_data, "p_mean": self.p_mean, "p_std": self.p_std}
 
-
-@keras.saving.register_keras_serializable(package="lipdp")
+@_keras.serializable
 class VPrediction(Denoiser):
     """The v-prediction of Salimans and Ho 2022: `sigma = tan(pi t / 2)` with t uniform between two bounds.
 
@@ -198,11 +191,8 @@ class VPrediction(Denoiser):
         slope = math.pi / 2.0 * (1.0 + np.square(sigma)) / sigma
         return _inside(t, self.eps_min, self.eps_max) / (slope * (self.eps_max - self.eps_min))
 
-    def get_config(self) -> dict[str, Any]:
-        return {"log_snr_min": self.log_snr_min, "log_snr_max": self.log_snr_max}
 
-
-@keras.saving.register_keras_serializable(package="lipdp")
+@_keras.serializable
 class VP(Denoiser):
     """The variance-preserving configuration of Song et al. 2021: F estimates the noise, t is uniform.
 
@@ -237,12 +227,8 @@ class VP(Denoiser):
         slope = (square + 1.0) * (self.beta_d * t + self.beta_min) / (2.0 * square)
         return _inside(t, self.epsilon, 1.0) / (slope * (1.0 - self.epsilon))
 
-    def get_config(self) -> dict[str, Any]:
-        rates = {"beta_d": self.beta_d, "beta_min": self.beta_min}
-        return {**rates, "epsilon": self.epsilon, "num_steps": self.num_steps}
 
-
-@keras.saving.register_keras_serializable(package="lipdp")
+@_keras.serializable
 class VE(Denoiser):
     """The variance-exploding configuration of Song et al. 2021: the logarithm of the noise level is uniform.
 
@@ -252,14 +238,7 @@ class VE(Denoiser):
     """
 
     def __init__(self, sigma_min: float = 0.002, sigma_max: float = 80.0):
-        self.sigma_min, self.sigma_max = (
-            checks.positive("sigma_min", sigma_min),
-            checks.positive("sigma_max", sigma_max),
-        )
-        if not self.sigma_min < self.sigma_max:
-            raise ValueError(
-                f"`sigma_min` must be below `sigma_max`. Received: sigma_min={sigma_min!r}, sigma_max={sigma_max!r}."
-            )
+        self.sigma_min, self.sigma_max = sigma_range(sigma_min, sigma_max)
 
     def scalings(self, sigma: Any) -> tuple[Any, Any, Any, Any]:
         one = ops.ones_like(sigma)
@@ -276,22 +255,35 @@ class VE(Denoiser):
         log_sigma, low, high = np.log(sigma), math.log(self.sigma_min), math.log(self.sigma_max)
         return _inside(log_sigma, low, high) / (high - low)
 
-    def get_config(self) -> dict[str, Any]:
-        return {"sigma_min": self.sigma_min, "sigma_max": self.sigma_max}
-
 
 DENOISERS = {"edm": EDM, "v": VPrediction, "vp": VP, "ve": VE}
 
 
 def get(identifier: str | Denoiser) -> Denoiser:
     """Returns a denoiser from its name (`"edm"`, `"v"`, `"vp"`, `"ve"`) or itself."""
-    if isinstance(identifier, Denoiser):
+    return named(identifier, DENOISERS, Denoiser)
+
+
+def named(identifier: Any, known: dict[str, type], base: type) -> Any:
+    """Returns an object of `base`: itself, or from its name; ValueError otherwise."""
+    if isinstance(identifier, base):
         return identifier
-    if isinstance(identifier, str) and identifier in DENOISERS:
-        return DENOISERS[identifier]()
+    if isinstance(identifier, str) and identifier in known:
+        return known[identifier]()
     raise ValueError(
-        f"Unknown denoiser. Received: {identifier!r}. Use one of {sorted(DENOISERS)} or an object of lipdp.diffusion."
+        f"Unknown {base.__name__.lower()}. Received: {identifier!r}. Use one of {sorted(known)} or an object of "
+        "lipdp.diffusion."
     )
+
+
+def sigma_range(sigma_min: float, sigma_max: float) -> tuple[float, float]:
+    """Returns two noise levels, the lower one first; ValueError otherwise."""
+    low, high = checks.positive("sigma_min", sigma_min), checks.positive("sigma_max", sigma_max)
+    if not low < high:
+        raise ValueError(
+            f"`sigma_min` must be below `sigma_max`. Received: sigma_min={sigma_min!r}, sigma_max={sigma_max!r}."
+        )
+    return low, high
 
 
 def noise_level_importance(denoiser: Denoiser, sigma: np.ndarray, reference: Denoiser | None = None) -> np.ndarray:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from lipdp import checks
+from lipdp.diffusion.pictures import applied
 
 _ADAM_RATE = 3e-4
 # Below this side the third convolution of the paper's network has nothing left to see without padding.
@@ -245,9 +246,7 @@ def _features(images, features, batch_size):
     images = np.asarray(images)
     if len(images) < 2:
         raise ValueError(f"A covariance needs at least two examples. Received: {len(images)}.")
-    if features is not None:
-        parts = [np.asarray(features(images[i : i + batch_size])) for i in range(0, len(images), batch_size)]
-        images = np.concatenate(parts)
+    images = applied(features, images, batch_size)
     if images.ndim != 2:
         raise ValueError(
             f"Features must be (examples, d). Received: shape {images.shape}. Pass `features` to make them from images."

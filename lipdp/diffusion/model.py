@@ -150,16 +150,7 @@ class DiffusionModel(DP_Model):
         """
         network = self.averaged_network() if averaged else self.network
         return samplers.generate(
-            network,
-            num_samples,
-            self.denoiser,
-            sampler,
-            labels,
-            self.num_classes,
-            guidance,
-            batch_size,
-            seed,
-            verbose,
+            network, num_samples, self.denoiser, sampler, labels, self.num_classes, guidance, batch_size, seed, verbose
         )
 
     def averaged_network(self) -> keras.Model:

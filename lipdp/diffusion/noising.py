@@ -6,7 +6,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from lipdp import backend, checks
+from lipdp import _keras, backend, checks
 from lipdp.diffusion import denoisers
 
 
@@ -24,7 +24,7 @@ class _Ratchet(keras.random.SeedGenerator):
         return ops.cast(key, self.state.dtype)
 
 
-@keras.saving.register_keras_serializable(package="lipdp")
+@_keras.serializable
 class Noising(keras.layers.Layer):
     """Turns clean examples into what a network sees, and what it should return, with fresh noise at each call.
 
@@ -67,14 +67,6 @@ class Noising(keras.layers.Layer):
         dropped = keras.random.uniform((rows,), seed=self.seeds) < self.label_dropout
         labels = ops.where(dropped, self.num_classes, ops.cast(labels, "int32"))
         return (*outputs, labels)
-
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "denoiser": keras.saving.serialize_keras_object(self.denoiser),
-            "num_classes": self.num_classes,
-            "label_dropout": self.label_dropout,
-        }
 
 
 @keras.saving.register_keras_serializable(package="lipdp")

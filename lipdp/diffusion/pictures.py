@@ -41,7 +41,8 @@ def nearest_neighbors(
     """
     if checks.integer("k", k, minimum=1) > len(real):
         raise ValueError(f"`k` must be at most the number of real examples. Received: k={k} of {len(real)}.")
-    a, b = (_flat(images, features, batch_size) for images in (synthetic, real))
+    a, b = (applied(features, np.asarray(images), batch_size) for images in (synthetic, real))
+    a, b = (rows.reshape(len(rows), -1).astype(float) for rows in (a, b))
     squares = np.sum(b * b, axis=1)
     indices, distances = [], []
     for start in range(0, len(a), batch_size):
@@ -128,9 +129,8 @@ def neighbor_panel(
     return image_grid(rows.reshape(-1, *synthetic.shape[1:]), path, columns=k + 1, titles=titles)
 
 
-def _flat(images, features, batch_size):
-    images = np.asarray(images)
-    if features is not None:
-        parts = [np.asarray(features(images[i : i + batch_size])) for i in range(0, len(images), batch_size)]
-        images = np.concatenate(parts)
-    return images.reshape(len(images), -1).astype(float)
+def applied(features: Callable | None, images: np.ndarray, batch_size: int) -> np.ndarray:
+    """Returns the features of images, computed batch by batch; the images themselves without a function."""
+    if features is None:
+        return images
+    return np.concatenate([np.asarray(features(images[i : i + batch_size])) for i in range(0, len(images), batch_size)])

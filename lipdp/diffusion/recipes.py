@@ -10,7 +10,7 @@ import numpy as np
 from lipdp import checks, strategies
 from lipdp.diffusion import denoisers, samplers
 from lipdp.diffusion.model import DiffusionModel
-from lipdp.diffusion.unet import PRESETS, preset, unet
+from lipdp.diffusion.unet import CPU_SIZES, PRESETS, preset, unet
 
 SAMPLERS = ("ddim", "stochastic", "churn")
 
@@ -94,14 +94,7 @@ class Recipe:
         """Returns the compiled model, with fresh weights."""
         if self.network == "small":
             patch = 2 if min(self.image_shape[:2]) >= _SMALL_SIDE else 1
-            options: dict[str, Any] = {
-                "channels": 16,
-                "multipliers": (1, 2),
-                "blocks": 1,
-                "slim": True,
-                "patch_size": patch,
-            }
-            network = unet(self.image_shape, self.num_classes, name="small", **options)
+            network = unet(self.image_shape, self.num_classes, name="small", **{**CPU_SIZES, "patch_size": patch})
         else:
             network = preset(self.network, self.num_classes)
         for layer in network.layers:

@@ -8,10 +8,11 @@ import keras
 import numpy as np
 from keras import ops
 
-from lipdp import backend, checks
+from lipdp import _keras, backend, checks
 from lipdp.diffusion import denoisers
 
 
+@_keras.configured
 class Sampler:
     """Base of the samplers: a walk down N noise levels and a last step to noise level 0.
 
@@ -31,12 +32,7 @@ class Sampler:
 
     def __init__(self, steps: int = 50, rho: float = 7.0, sigma_min: float = 0.002, sigma_max: float = 80.0):
         self.steps, self.rho = checks.integer("steps", steps, minimum=2), checks.positive("rho", rho)
-        self.sigma_min = checks.positive("sigma_min", sigma_min)
-        self.sigma_max = checks.positive("sigma_max", sigma_max)
-        if not self.sigma_min < self.sigma_max:
-            raise ValueError(
-                f"`sigma_min` must be below `sigma_max`. Received: sigma_min={sigma_min!r}, sigma_max={sigma_max!r}."
-            )
+        self.sigma_min, self.sigma_max = denoisers.sigma_range(sigma_min, sigma_max)
 
     def levels(self) -> np.ndarray:
         """Returns the N noise levels, highest first."""
@@ -62,15 +58,12 @@ class Sampler:
         """Returns the clean examples, from the lowest noise level."""
         return denoise(x, coefficients[0])
 
-    def get_config(self) -> dict:
-        return {"steps": self.steps, "rho": self.rho, "sigma_min": self.sigma_min, "sigma_max": self.sigma_max}
-
     @classmethod
     def from_config(cls, config: dict) -> "Sampler":
         return cls(**config)
 
 
-@keras.saving.register_keras_serializable(package="lipdp")
+@_keras.serializable
 class DDIM(Sampler):
     """First order, one evaluation of the network per step: deterministic, or with a share of fresh noise.
 
@@ -104,11 +97,8 @@ class DDIM(Sampler):
         x = clean + coefficients[1] * (x - clean)
         return x + coefficients[2] * noise() if self.eta else x
 
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "eta": self.eta}
 
-
-@keras.saving.register_keras_serializable(package="lipdp")
+@_keras.serializable
 class Churn(Sampler):
     """Second order (Heun), two evaluations per step, with noise put back before each step ("churn").
 
@@ -162,23 +152,13 @@ class Churn(Sampler):
     def _raise(self, x, coefficients, noise):
         return x + coefficients[2] * noise() if self.s_churn else x
 
-    def get_config(self) -> dict[str, Any]:
-        own = {"s_churn": self.s_churn, "s_min": self.s_min, "s_max": self.s_max, "s_noise": self.s_noise}
-        return {**super().get_config(), **own}
-
 
 SAMPLERS = {"ddim": DDIM, "churn": Churn}
 
 
 def get(identifier: str | Sampler) -> Sampler:
     """Returns a sampler from its name (`"ddim"`, `"churn"`) or itself."""
-    if isinstance(identifier, Sampler):
-        return identifier
-    if isinstance(identifier, str) and identifier in SAMPLERS:
-        return SAMPLERS[identifier]()
-    raise ValueError(
-        f"Unknown sampler. Received: {identifier!r}. Use one of {sorted(SAMPLERS)} or an object of lipdp.diffusion."
-    )
+    return denoisers.named(identifier, SAMPLERS, Sampler)
 
 
 def sample(

@@ -7,20 +7,8 @@ from numpy.typing import ArrayLike
 
 from lipdp.diffusion.unet import SinusoidalEmbedding
 
-_A = 0.5**0.5
-MODES = np.array(
-    [
-        [-_A, 0.0],
-        [-_A / 2, _A / 2],
-        [0.0, _A],
-        [-_A / 2, -_A / 2],
-        [0.0, 0.0],
-        [_A / 2, _A / 2],
-        [0.0, -_A],
-        [_A / 2, -_A / 2],
-        [_A, 0.0],
-    ]
-)
+_HALF = 0.5**0.5 / 2
+MODES = np.array([((i + j) * _HALF, (j - i) * _HALF) for i in (-1, 0, 1) for j in (-1, 0, 1)])
 MODE_STD = 1.0 / 25.0
 
 

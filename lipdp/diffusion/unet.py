@@ -6,18 +6,18 @@ from typing import Any
 import keras
 from keras import layers, ops
 
-from lipdp import checks
+from lipdp import _keras, checks
 
 _ROOT_HALF = math.sqrt(0.5)
 
-_CPU = {"channels": 16, "multipliers": (1, 2), "blocks": 1, "patch_size": 2, "slim": True}
+CPU_SIZES: dict[str, Any] = {"channels": 16, "multipliers": (1, 2), "blocks": 1, "patch_size": 2, "slim": True}
 
 # Settings of `unet` by name. The two of Dockhorn et al. 2023, and smaller ones for a CPU.
 PRESETS: dict[str, dict[str, Any]] = {
     "dpdm-28": {"image_shape": (28, 28, 1), "attention": (7,)},
     "dpdm-32": {"image_shape": (32, 32, 3), "attention": (16,)},
-    "cpu-28": {"image_shape": (28, 28, 1), **_CPU},
-    "cpu-14": {"image_shape": (14, 14, 1), **_CPU},
+    "cpu-28": {"image_shape": (28, 28, 1), **CPU_SIZES},
+    "cpu-14": {"image_shape": (14, 14, 1), **CPU_SIZES},
 }
 
 
@@ -125,7 +125,7 @@ def unet(
     return keras.Model(inputs, x, name=name)
 
 
-@keras.saving.register_keras_serializable(package="lipdp")
+@_keras.serializable
 class SinusoidalEmbedding(layers.Layer):
     """Sines and cosines of a scalar at `dimension / 2` frequencies from 1 down to 1e-4.
 
@@ -152,9 +152,6 @@ class SinusoidalEmbedding(layers.Layer):
 
     def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
         return (*input_shape, self.dimension)
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "dimension": self.dimension}
 
 
 def _ddpm(x, embedding, widths, blocks, attention, dropout):

@@ -2,16 +2,15 @@
 
 from typing import Any
 
-import keras
 import numpy as np
 from keras import ops
 
-from lipdp import checks
-from lipdp.layers.base import LipschitzLayer
+from lipdp import _keras, checks
+from lipdp.layers.base import ShapePreserving
 
 
-@keras.saving.register_keras_serializable(package="lipdp")
-class Abs(LipschitzLayer):
+@_keras.serializable
+class Abs(ShapePreserving):
     """`|x|`: the default activation. Gradient-norm preserving and as cheap as ReLU.
 
     Example:
@@ -26,12 +25,9 @@ class Abs(LipschitzLayer):
     def call(self, inputs: Any) -> Any:
         return ops.abs(inputs)
 
-    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
-        return input_shape
 
-
-@keras.saving.register_keras_serializable(package="lipdp")
-class GroupSort(LipschitzLayer):
+@_keras.serializable
+class GroupSort(ShapePreserving):
     """Sorts neighboring pairs of the last axis: (x0, x1) becomes (min, max).
 
     Args:
@@ -68,12 +64,6 @@ class GroupSort(LipschitzLayer):
         index = np.arange(inputs.shape[-1])
         partners = ops.take(inputs, index ^ 1, axis=-1)
         return ops.where(index % 2 == 0, ops.minimum(inputs, partners), ops.maximum(inputs, partners))
-
-    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
-        return input_shape
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "group_size": self.group_size}
 
 
 @ops.custom_gradient

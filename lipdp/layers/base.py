@@ -8,6 +8,7 @@ import keras
 from keras import ops
 
 from lipdp import checks
+from lipdp.norms import SpectralBall, spectral_norm
 
 
 class LipschitzLayer(keras.layers.Layer):
@@ -98,6 +99,49 @@ class LipschitzLayer(keras.layers.Layer):
             ) from error
 
 
+class ShapePreserving(LipschitzLayer):
+    """Base of the layers whose output has the shape of their input.
+
+    **Guarantee.** None of its own, see `LipschitzLayer`.
+    """
+
+    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
+        return input_shape
+
+
+class KernelLayer(LipschitzLayer):
+    """Base of the layers with one kernel W, kept at `||W||_2 <= 1` unless `projected` is False.
+
+    Its defaults describe a product with W over the last axis.
+
+    **Guarantee.** None of its own, see `LipschitzLayer`.
+    """
+
+    gradient_formula = "‖x‖ ‖g‖"
+    projected = True
+
+    def add_kernel(self, shape: tuple[int, ...], ball: SpectralBall, first: SpectralBall | None = None) -> None:
+        """Adds the kernel and, if it is projected, its constraint `ball`; `first` projects the initial values."""
+        constraint = ball if self.projected else None
+        self.kernel = self.add_weight(shape, self.kernel_initializer, constraint=constraint, name="kernel")
+        if self.projected:
+            # In NumPy: one operation at a time, JAX would take half a second.
+            self.kernel.assign((first or ball).start(ops.convert_to_numpy(self.kernel)).astype("float32"))
+
+    def stock_layer(self) -> tuple[keras.layers.Layer | None, list]:
+        kernel = ops.convert_to_numpy(self.kernel)
+        return keras.layers.Dense(kernel.shape[-1], use_bias=False, name=self.name), [kernel]
+
+    def input_lipschitz(self, input_bounds: tuple[float, ...]) -> tuple[float, ...]:
+        return (1.0 if self.projected else float("inf"),)
+
+    def parameter_bounds(self, input_bounds: tuple[float, ...], cotangent_bound: float) -> tuple[float, ...]:
+        return (input_bounds[0] * cotangent_bound,)
+
+    def trained_lipschitz(self, input_bounds: tuple[float, ...]) -> tuple[float, ...]:
+        return (spectral_norm(ops.convert_to_numpy(self.kernel)),)
+
+
 def times(factor: float, bound: float) -> float:
     """Returns the product of a constant and a norm bound; 0 * inf is 0, not NaN."""
     return 0.0 if factor == 0 or bound == 0 else factor * bound
@@ -126,11 +170,6 @@ def require_channels_last(layer: keras.layers.Layer) -> None:
             f"{type(layer).__name__} works on channels-last images only. Received: image_data_format="
             f"{keras.config.image_data_format()!r}. Call keras.config.set_image_data_format('channels_last')."
         )
-
-
-def start(variable: keras.Variable, constraint: keras.constraints.Constraint) -> None:
-    """Projects a new variable, in NumPy: one operation at a time, JAX would take half a second."""
-    variable.assign(constraint.start(ops.convert_to_numpy(variable)).astype("float32"))
 
 
 def refuse_empty(layer: keras.layers.Layer, input_shape: tuple[int | None, ...], sizes: Sequence[int]) -> None:

@@ -7,13 +7,13 @@ import keras
 import numpy as np
 from keras import ops
 
-from lipdp import checks
-from lipdp.layers.base import LipschitzLayer, positions
+from lipdp import _keras, checks
+from lipdp.layers.base import ShapePreserving, positions
 from lipdp.norms import L2Ball
 
 
-@keras.saving.register_keras_serializable(package="lipdp")
-class Bias(LipschitzLayer):
+@_keras.serializable
+class Bias(ShapePreserving):
     """Adds `b / sqrt(P)` over the last axis, with `||b|| <= max_norm`; P = number of positions.
 
     Args:
@@ -65,9 +65,3 @@ class Bias(LipschitzLayer):
 
     def parameter_bounds(self, input_bounds: tuple[float, ...], cotangent_bound: float) -> tuple[float, ...]:
         return (cotangent_bound,)
-
-    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
-        return input_shape
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "max_norm": self.max_norm}

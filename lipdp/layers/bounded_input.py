@@ -2,19 +2,18 @@
 
 from typing import Any
 
-import keras
 from keras import ops
 
-from lipdp import checks
+from lipdp import _keras, checks
 from lipdp._deprecated import renamed_value
-from lipdp.layers.base import LipschitzLayer, entries
+from lipdp.layers.base import ShapePreserving, entries
 
 # Files of version 0.1 hold the old spelling.
 _OLD_MODES = {"normalise": "normalize"}
 
 
-@keras.saving.register_keras_serializable(package="lipdp")
-class BoundedInput(LipschitzLayer):
+@_keras.serializable
+class BoundedInput(ShapePreserving):
     """Bounds the L2 norm of each example, by projection on a ball or by normalization.
 
     Args:
@@ -77,13 +76,7 @@ class BoundedInput(LipschitzLayer):
     def output_bound(self, input_bounds: tuple[float, ...]) -> float:
         return min(input_bounds[0], self.norm) if self.mode == "clip" else self.norm
 
-    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
-        return input_shape
-
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Any:
         mode = config.get("mode", "clip")
         return cls(**{**config, "mode": _OLD_MODES.get(mode, mode)})
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "shape": self.shape, "norm": self.norm, "mode": self.mode}

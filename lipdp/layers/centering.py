@@ -3,17 +3,16 @@
 from collections.abc import Sequence
 from typing import Any
 
-import keras
 from keras import ops
 
-from lipdp import checks
-from lipdp.layers.base import LipschitzLayer
+from lipdp import _keras, checks
+from lipdp.layers.base import ShapePreserving
 
 _MAX_RANK = 64
 
 
-@keras.saving.register_keras_serializable(package="lipdp")
-class LayerCentering(LipschitzLayer):
+@_keras.serializable
+class LayerCentering(ShapePreserving):
     """Subtracts from each example its mean over the given axes.
 
     Args:
@@ -52,12 +51,6 @@ class LayerCentering(LipschitzLayer):
 
     def call(self, inputs: Any) -> Any:
         return inputs - ops.mean(inputs, axis=self._axes, keepdims=True)
-
-    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
-        return input_shape
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "axis": self.axis}
 
 
 def _as_tuple(axis) -> tuple[int, ...]:

@@ -1,16 +1,17 @@
 """Clipping in the backward pass, at any place of the graph."""
 
+import math
 from typing import Any
 
 import keras
 from keras import ops
 
-from lipdp import checks
-from lipdp.layers.base import LipschitzLayer
+from lipdp import _keras, checks
+from lipdp.layers.base import ShapePreserving
 
 
-@keras.saving.register_keras_serializable(package="lipdp")
-class ClipGradient(LipschitzLayer):
+@_keras.serializable
+class ClipGradient(ShapePreserving):
     """The identity, whose backward pass clips each example's cotangent to a norm.
 
     Everything between the input and this layer then gets less noise: its gradient bounds start from `norm`. A loss
@@ -61,12 +62,6 @@ class ClipGradient(LipschitzLayer):
     def cotangent_bounds(self, input_bounds: tuple[float, ...], cotangent_bound: float) -> tuple[float, ...]:
         return (min(cotangent_bound, self.norm),)
 
-    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
-        return input_shape
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "norm": self.norm}
-
 
 @ops.custom_gradient
 def _clipped(inputs, limit):
@@ -74,9 +69,7 @@ def _clipped(inputs, limit):
         # JAX passes the cotangent by position, TensorFlow also by keyword.
         cotangent = upstream if upstream is not None else args[0]
         axes = tuple(range(1, len(cotangent.shape)))
-        size = 1
-        for axis in axes:
-            size *= cotangent.shape[axis] or 2**20
+        size = math.prod(n or 2**20 for n in cotangent.shape[1:])
         radius = limit * (1.0 - 2.0 * (size + 8) * 2.0**-24)
         # Divided by the largest entry first: squares of small cotangents would underflow.
         largest = ops.max(ops.abs(cotangent), axis=axes, keepdims=True)

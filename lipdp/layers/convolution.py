@@ -7,12 +7,13 @@ import keras
 import numpy as np
 from keras import ops
 
-from lipdp import checks
-from lipdp.layers.base import LipschitzLayer, refuse_empty, require_channels_last, sizes, start
+from lipdp import _keras, checks
+from lipdp.layers.base import KernelLayer, refuse_empty, require_channels_last, sizes
 from lipdp.norms import SpectralBall, conv_fourier_bound, conv_multiplicity, spectral_norm
 
 
-class SpectralConv(LipschitzLayer):
+@_keras.configured
+class SpectralConv(KernelLayer):
     """Base of the convolutions: `y = conv(x, W) / sqrt(M)`, one matrix of norm at most 1 per group of filters.
 
     Subclasses set `rank` and may change the operation; each proves its bound in its own docstring.
@@ -27,7 +28,6 @@ class SpectralConv(LipschitzLayer):
     """
 
     rank: int
-    gradient_formula = "‖x‖ ‖g‖"
 
     def __init__(
         self,
@@ -71,17 +71,10 @@ class SpectralConv(LipschitzLayer):
                 f"`groups` divides. Received: input shape {tuple(input_shape)}, groups={self.groups}."
             )
         self.compute_output_shape(input_shape)
-        ball = SpectralBall(self.groups)
-        self.kernel = self.add_weight(
-            name="kernel",
-            shape=self.kernel_shape(input_shape[-1]),
-            initializer=self.kernel_initializer,
-            constraint=ball if self.projected else None,
-        )
-        if self.projected:
-            orthogonal = isinstance(self.kernel_initializer, keras.initializers.Orthogonal)
-            # A part of an orthogonal matrix is not orthogonal: the filters of a group are made so among themselves.
-            start(self.kernel, SpectralBall(self.groups, steps=40) if orthogonal and self.groups > 1 else ball)
+        # A part of an orthogonal matrix is not orthogonal: the filters of a group are made so among themselves.
+        orthogonal = isinstance(self.kernel_initializer, keras.initializers.Orthogonal) and self.groups > 1
+        first = SpectralBall(self.groups, steps=40) if orthogonal else None
+        self.add_kernel(self.kernel_shape(input_shape[-1]), SpectralBall(self.groups), first)
 
     def call(self, inputs: Any) -> Any:
         kernel = self.kernel * (1.0 / math.sqrt(self.multiplicity))
@@ -90,14 +83,7 @@ class SpectralConv(LipschitzLayer):
             # A second channel of zeros takes another path, with the same result.
             inputs = _pad_channels(inputs)
             kernel = ops.pad(kernel, [(0, 0)] * self.rank + [(0, 1), (0, 0)])
-        return ops.conv(
-            inputs,
-            kernel,
-            strides=self.strides,
-            padding=self.padding,
-            dilation_rate=self.dilation_rate,
-            data_format="channels_last",
-        )
+        return ops.conv(inputs, kernel, self.strides, self.padding, "channels_last", self.dilation_rate)
 
     def _uneven(self) -> bool:
         # A sequence is an image of one row, which is stepped over by one.
@@ -118,24 +104,11 @@ class SpectralConv(LipschitzLayer):
 
     def _stock(self, kind: str, *filters: int, **options):
         """Returns a stock convolution with the same geometry, and the kernel it needs."""
+        options |= {"dilation_rate": self.dilation_rate, "data_format": "channels_last", "name": self.name}
         stock = getattr(keras.layers, kind)(
-            *filters,
-            self.kernel_size,
-            self.strides,
-            self.padding,
-            dilation_rate=self.dilation_rate,
-            use_bias=False,
-            data_format="channels_last",
-            name=self.name,
-            **options,
+            *filters, self.kernel_size, self.strides, self.padding, use_bias=False, **options
         )
         return stock, ops.convert_to_numpy(self.kernel) * np.float32(1.0 / math.sqrt(self.multiplicity))
-
-    def input_lipschitz(self, input_bounds: tuple[float, ...]) -> tuple[float, ...]:
-        return (1.0 if self.projected else float("inf"),)
-
-    def parameter_bounds(self, input_bounds: tuple[float, ...], cotangent_bound: float) -> tuple[float, ...]:
-        return (input_bounds[0] * cotangent_bound,)
 
     def trained_lipschitz(self, input_bounds: tuple[float, ...]) -> tuple[float, ...]:
         kernel, largest = ops.convert_to_numpy(self.kernel), 0.0
@@ -159,25 +132,12 @@ class SpectralConv(LipschitzLayer):
         refuse_empty(self, input_shape, spatial)
         return (input_shape[0], *spatial, self.filters)
 
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "filters": self.filters,
-            "kernel_size": self.kernel_size,
-            "strides": self.strides,
-            "padding": self.padding,
-            "dilation_rate": self.dilation_rate,
-            "groups": self.groups,
-            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
-            "projected": self.projected,
-        }
-
 
 def _pad_channels(inputs):
     return ops.pad(inputs, [(0, 0)] * (len(inputs.shape) - 1) + [(0, 1)])
 
 
-@keras.saving.register_keras_serializable(package="lipdp")
+@_keras.serializable
 class SpectralConv1D(SpectralConv):
     """`y = conv(x, W) / sqrt(M)` over a sequence, with `||W||_2 <= 1`, W read as a (k*channels, filters) matrix.
 
@@ -217,7 +177,7 @@ class SpectralConv1D(SpectralConv):
     rank = 1
 
 
-@keras.saving.register_keras_serializable(package="lipdp")
+@_keras.serializable
 class SpectralConv2D(SpectralConv):
     """`y = conv(x, W) / sqrt(M)` with `||W||_2 <= 1`, W read as a (kh*kw*channels, filters) matrix.
 
@@ -266,7 +226,7 @@ class SpectralConv2D(SpectralConv):
     rank = 2
 
 
-@keras.saving.register_keras_serializable(package="lipdp")
+@_keras.serializable
 class SpectralConv3D(SpectralConv):
     """`y = conv(x, W) / sqrt(M)` over volumes, with `||W||_2 <= 1`, W read as a (taps*channels, filters) matrix.
 

@@ -5,13 +5,13 @@ from typing import Any
 import keras
 from keras import ops
 
-from lipdp import checks
-from lipdp.layers.base import LipschitzLayer, start
-from lipdp.norms import SpectralBall, spectral_norm
+from lipdp import _keras, checks
+from lipdp.layers.base import KernelLayer
+from lipdp.norms import SpectralBall
 
 
-@keras.saving.register_keras_serializable(package="lipdp")
-class SpectralDense(LipschitzLayer):
+@_keras.serializable
+class SpectralDense(KernelLayer):
     """`y = x W` over the last axis, with `||W||_2 <= 1`.
 
     There is no bias and no activation inside: add `Bias` and `Abs` after it.
@@ -46,8 +46,6 @@ class SpectralDense(LipschitzLayer):
     during `fit`.
     """
 
-    gradient_formula = "‖x‖ ‖g‖"
-
     def __init__(
         self,
         units: int,
@@ -61,37 +59,10 @@ class SpectralDense(LipschitzLayer):
         self.projected = checks.boolean("projected", projected)
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
-        self.kernel = self.add_weight(
-            name="kernel",
-            shape=(input_shape[-1], self.units),
-            initializer=self.kernel_initializer,
-            constraint=SpectralBall() if self.projected else None,
-        )
-        if self.projected:
-            start(self.kernel, self.kernel.constraint)
+        self.add_kernel((input_shape[-1], self.units), SpectralBall())
 
     def call(self, inputs: Any) -> Any:
         return ops.matmul(inputs, self.kernel)
 
-    def stock_layer(self) -> tuple[keras.layers.Layer | None, list]:
-        return keras.layers.Dense(self.units, use_bias=False, name=self.name), [ops.convert_to_numpy(self.kernel)]
-
-    def input_lipschitz(self, input_bounds: tuple[float, ...]) -> tuple[float, ...]:
-        return (1.0 if self.projected else float("inf"),)
-
-    def parameter_bounds(self, input_bounds: tuple[float, ...], cotangent_bound: float) -> tuple[float, ...]:
-        return (input_bounds[0] * cotangent_bound,)
-
-    def trained_lipschitz(self, input_bounds: tuple[float, ...]) -> tuple[float, ...]:
-        return (spectral_norm(ops.convert_to_numpy(self.kernel)),)
-
     def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
         return (*input_shape[:-1], self.units)
-
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "units": self.units,
-            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
-            "projected": self.projected,
-        }

@@ -6,7 +6,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from lipdp import checks
+from lipdp import _keras, checks
 from lipdp.layers.convolution import SpectralConv
 
 
@@ -28,16 +28,8 @@ class SpectralDepthwiseConv(SpectralConv):
         **kwargs: Any,
     ):
         self.depth_multiplier = checks.integer("depth_multiplier", depth_multiplier, 1)
-        super().__init__(
-            depth_multiplier,
-            kernel_size,
-            strides,
-            padding,
-            dilation_rate,
-            kernel_initializer=kernel_initializer,
-            projected=projected,
-            **kwargs,
-        )
+        kwargs |= {"kernel_initializer": kernel_initializer, "projected": projected}
+        super().__init__(depth_multiplier, kernel_size, strides, padding, dilation_rate, **kwargs)
         if len(set(self.strides)) > 1:
             raise ValueError(
                 "`strides` of a depthwise convolution must be equal: TensorFlow has no others on CPUs. Received: "
@@ -56,14 +48,7 @@ class SpectralDepthwiseConv(SpectralConv):
     def call(self, inputs: Any) -> Any:
         shape = (*self.kernel_size, self.groups, self.depth_multiplier)
         kernel = ops.reshape(self.kernel, shape) * (1.0 / math.sqrt(self.multiplicity))
-        return ops.depthwise_conv(
-            inputs,
-            kernel,
-            strides=self.strides,
-            padding=self.padding,
-            dilation_rate=self.dilation_rate,
-            data_format="channels_last",
-        )
+        return ops.depthwise_conv(inputs, kernel, self.strides, self.padding, "channels_last", self.dilation_rate)
 
     def stock_layer(self) -> tuple[keras.layers.Layer | None, list]:
         stock, kernel = self._stock(f"DepthwiseConv{self.rank}D", depth_multiplier=self.depth_multiplier)
@@ -80,7 +65,7 @@ class SpectralDepthwiseConv(SpectralConv):
         return {key: value for key, value in config.items() if key not in ("filters", "groups")}
 
 
-@keras.saving.register_keras_serializable(package="lipdp")
+@_keras.serializable
 class SpectralDepthwiseConv1D(SpectralDepthwiseConv):
     """Each channel of a sequence convolved with its own kernels: `y_c = conv(x_c, W_c) / sqrt(M)`.
 
@@ -110,7 +95,7 @@ class SpectralDepthwiseConv1D(SpectralDepthwiseConv):
     rank = 1
 
 
-@keras.saving.register_keras_serializable(package="lipdp")
+@_keras.serializable
 class SpectralDepthwiseConv2D(SpectralDepthwiseConv):
     """Each channel of an image convolved with its own kernels: `y_c = conv(x_c, W_c) / sqrt(M)`.
 

@@ -6,12 +6,12 @@ from typing import Any
 import keras
 from keras import ops
 
-from lipdp import checks
+from lipdp import _keras, checks
 from lipdp.layers.base import LipschitzLayer, entries, integer_between
 from lipdp.norms import RowBall
 
 
-@keras.saving.register_keras_serializable(package="lipdp")
+@_keras.serializable
 class BoundedEmbedding(LipschitzLayer):
     """Replaces token t by `E[t] / sqrt(T)`, T = number of tokens of an example; each row of E has norm <= `max_norm`.
 
@@ -68,12 +68,8 @@ class BoundedEmbedding(LipschitzLayer):
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
         entries(input_shape, self)
-        self.embeddings = self.add_weight(
-            name="embeddings",
-            shape=(self.input_dim, self.output_dim),
-            initializer=self.embeddings_initializer,
-            constraint=RowBall(self.max_norm),
-        )
+        shape, ball = (self.input_dim, self.output_dim), RowBall(self.max_norm)
+        self.embeddings = self.add_weight(shape, self.embeddings_initializer, constraint=ball, name="embeddings")
         self.embeddings.assign(self.embeddings.constraint(self.embeddings))
 
     def call(self, inputs: Any) -> Any:
@@ -102,12 +98,3 @@ class BoundedEmbedding(LipschitzLayer):
 
     def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
         return (*input_shape, self.output_dim)
-
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "input_dim": self.input_dim,
-            "output_dim": self.output_dim,
-            "max_norm": self.max_norm,
-            "embeddings_initializer": keras.initializers.serialize(self.embeddings_initializer),
-        }

@@ -7,14 +7,15 @@ import keras
 import numpy as np
 from keras import ops
 
-from lipdp.layers.base import LipschitzLayer, positions
+from lipdp import _keras
+from lipdp.layers.base import ShapePreserving, positions
 
 # Pairs of channels up to which a product with a mostly empty matrix is faster than passes over the tensor.
 _WIDEST_MATMUL = 64
 
 
-@keras.saving.register_keras_serializable(package="lipdp")
-class Householder(LipschitzLayer):
+@_keras.serializable
+class Householder(ShapePreserving):
     """Reflects pairs of channels at a learned line: the half plane on one side of it stays, the other is mirrored.
 
     Channel i of the first half and channel i of the second half form a pair (a, b) with an angle t_i:
@@ -52,9 +53,7 @@ class Householder(LipschitzLayer):
         if input_shape[-1] is None or input_shape[-1] % 2:
             raise ValueError(f"Householder needs an even, known last axis. Received: input shape {tuple(input_shape)}.")
         self.angles = self.add_weight(
-            name="angles",
-            shape=(input_shape[-1] // 2,),
-            initializer=keras.initializers.Constant(math.pi / 2.0),
+            name="angles", shape=(input_shape[-1] // 2,), initializer=keras.initializers.Constant(math.pi / 2.0)
         )
 
     def call(self, inputs: Any) -> Any:
@@ -82,6 +81,3 @@ class Householder(LipschitzLayer):
 
     def parameter_bounds(self, input_bounds: tuple[float, ...], cotangent_bound: float) -> tuple[float, ...]:
         return (input_bounds[0] * cotangent_bound,)
-
-    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
-        return input_shape

@@ -2,13 +2,13 @@
 
 from typing import Any
 
-import keras
 from keras import ops
 
+from lipdp import _keras
 from lipdp.layers.dense import SpectralDense
 
 
-@keras.saving.register_keras_serializable(package="lipdp")
+@_keras.serializable
 class TokenMixing(SpectralDense):
     """`y = W' x` over the tokens of a sequence, with `||W||_2 <= 1`: one matrix, applied to every channel.
 

@@ -5,14 +5,14 @@ from typing import Any
 import keras
 from keras import ops
 
-from lipdp import checks
-from lipdp.layers.base import LipschitzLayer, sizes, start
+from lipdp import _keras, checks
+from lipdp.layers.base import KernelLayer, sizes
 from lipdp.layers.resampling import blocked_shape, space_to_depth
-from lipdp.norms import SpectralBall, spectral_norm
+from lipdp.norms import SpectralBall
 
 
-@keras.saving.register_keras_serializable(package="lipdp")
-class OrthogonalPatchConv2D(LipschitzLayer):
+@_keras.serializable
+class OrthogonalPatchConv2D(KernelLayer):
     """A convolution with stride = kernel size whose matrix is kept orthogonal: each patch is rotated into channels.
 
     The first layer of an MLP-Mixer. It computes `patch W`, W of shape (a*b*channels, filters).
@@ -46,8 +46,6 @@ class OrthogonalPatchConv2D(LipschitzLayer):
     singular values of at most 1.
     """
 
-    gradient_formula = "‖x‖ ‖g‖"
-
     def __init__(
         self,
         filters: int,
@@ -61,36 +59,14 @@ class OrthogonalPatchConv2D(LipschitzLayer):
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
-        self.kernel = self.add_weight(
-            name="kernel",
-            shape=(blocked_shape(self, input_shape, self.patch_size)[-1], self.filters),
-            initializer=self.kernel_initializer,
-            constraint=SpectralBall(steps=5),
-        )
-        start(self.kernel, self.kernel.constraint)
+        inputs = blocked_shape(self, input_shape, self.patch_size)[-1]
+        self.add_kernel((inputs, self.filters), SpectralBall(steps=5))
 
     def call(self, inputs: Any) -> Any:
         return ops.matmul(space_to_depth(inputs, self.patch_size), self.kernel)
 
-    def stock_layer(self) -> tuple[keras.layers.Layer | None, list]:
-        return keras.layers.Dense(self.filters, use_bias=False, name=self.name), [ops.convert_to_numpy(self.kernel)]
-
     def export_call(self, stock: Any, inputs: Any) -> Any:
         return stock(space_to_depth(inputs, self.patch_size))
 
-    def parameter_bounds(self, input_bounds: tuple[float, ...], cotangent_bound: float) -> tuple[float, ...]:
-        return (input_bounds[0] * cotangent_bound,)
-
-    def trained_lipschitz(self, input_bounds: tuple[float, ...]) -> tuple[float, ...]:
-        return (spectral_norm(ops.convert_to_numpy(self.kernel)),)
-
     def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
         return (*blocked_shape(self, input_shape, self.patch_size)[:-1], self.filters)
-
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "filters": self.filters,
-            "patch_size": self.patch_size,
-            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
-        }

@@ -1,11 +1,13 @@
 """Pooling by the L2 norm of a window."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import keras
 from keras import ops
 
+from lipdp import _keras
 from lipdp.layers.base import LipschitzLayer, refuse_empty, sizes
 from lipdp.norms import conv_multiplicity
 
@@ -17,8 +19,47 @@ def _smooth_norm(squares):
     return ops.sqrt(squares + _EPSILON) - math.sqrt(_EPSILON)
 
 
-@keras.saving.register_keras_serializable(package="lipdp")
-class L2NormPooling2D(LipschitzLayer):
+class AveragePooling(LipschitzLayer):
+    """Base of the layers made of an average pooling and of what `pool` does before and after it.
+
+    **Guarantee.** None of its own, see `LipschitzLayer`.
+    """
+
+    def __init__(self, pool_size: int | tuple[int, int], strides: int | tuple[int, int] | None, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.pool_size = sizes("pool_size", pool_size, 2)
+        self.strides = sizes("strides", self.pool_size if strides is None else strides, 2)
+
+    def build(self, input_shape: tuple[int | None, ...]) -> None:
+        self.compute_output_shape(input_shape)
+
+    def pool(self, average: Callable, inputs: Any) -> Any:
+        """Returns the outputs, computed with the function `average` of images."""
+        raise NotImplementedError
+
+    def call(self, inputs: Any) -> Any:
+        options = (self.pool_size, self.strides, "valid", "channels_last")
+        return self.pool(lambda images: ops.average_pool(images, *options), inputs)
+
+    def stock_layer(self) -> tuple[keras.layers.Layer | None, list]:
+        # Pooling operations do not survive a file on JAX, pooling layers do.
+        stock = keras.layers.AveragePooling2D(self.pool_size, self.strides, data_format="channels_last", name=self.name)
+        return stock, []
+
+    def export_call(self, stock: Any, inputs: Any) -> Any:
+        return self.pool(stock, inputs)
+
+    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
+        spatial = [
+            None if n is None else (n - k) // s + 1
+            for n, k, s in zip(input_shape[1:3], self.pool_size, self.strides, strict=True)
+        ]
+        refuse_empty(self, input_shape, spatial)
+        return (input_shape[0], *spatial, input_shape[3])
+
+
+@_keras.serializable
+class L2NormPooling2D(AveragePooling):
     """Replaces each window of each channel by its L2 norm.
 
     Args:
@@ -45,42 +86,17 @@ class L2NormPooling2D(LipschitzLayer):
     def __init__(
         self, pool_size: int | tuple[int, int] = 2, strides: int | tuple[int, int] | None = None, **kwargs: Any
     ):
-        super().__init__(**kwargs)
-        self.pool_size = sizes("pool_size", pool_size, 2)
-        self.strides = sizes("strides", self.pool_size if strides is None else strides, 2)
+        super().__init__(pool_size, strides, **kwargs)
         self.multiplicity = conv_multiplicity(self.pool_size, self.strides, (1, 1))
 
-    def build(self, input_shape: tuple[int | None, ...]) -> None:
-        self.compute_output_shape(input_shape)
-
-    def call(self, inputs: Any) -> Any:
-        mean = ops.average_pool(ops.square(inputs), self.pool_size, self.strides, "valid", data_format="channels_last")
-        return _smooth_norm(mean * math.prod(self.pool_size))
-
-    def stock_layer(self) -> tuple[keras.layers.Layer | None, list]:
-        # Pooling operations do not survive a file on JAX, pooling layers do.
-        stock = keras.layers.AveragePooling2D(self.pool_size, self.strides, data_format="channels_last", name=self.name)
-        return stock, []
-
-    def export_call(self, stock: Any, inputs: Any) -> Any:
-        return _smooth_norm(stock(ops.square(inputs)) * math.prod(self.pool_size))
+    def pool(self, average: Callable, inputs: Any) -> Any:
+        return _smooth_norm(average(ops.square(inputs)) * math.prod(self.pool_size))
 
     def input_lipschitz(self, input_bounds: tuple[float, ...]) -> tuple[float, ...]:
         return (math.sqrt(self.multiplicity),)
 
-    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
-        spatial = [
-            None if n is None else (n - k) // s + 1
-            for n, k, s in zip(input_shape[1:3], self.pool_size, self.strides, strict=True)
-        ]
-        refuse_empty(self, input_shape, spatial)
-        return (input_shape[0], *spatial, input_shape[3])
 
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "pool_size": self.pool_size, "strides": self.strides}
-
-
-@keras.saving.register_keras_serializable(package="lipdp")
+@_keras.serializable
 class GlobalL2NormPooling2D(LipschitzLayer):
     """Replaces each channel of an image by its L2 norm.
 
@@ -100,8 +116,8 @@ class GlobalL2NormPooling2D(LipschitzLayer):
         return (input_shape[0], input_shape[3])
 
 
-@keras.saving.register_keras_serializable(package="lipdp")
-class ScaledAveragePooling2D(LipschitzLayer):
+@_keras.serializable
+class ScaledAveragePooling2D(AveragePooling):
     """Average pooling times the square root of the window size: keeps the norm of constant windows.
 
     Args:
@@ -118,26 +134,7 @@ class ScaledAveragePooling2D(LipschitzLayer):
     """
 
     def __init__(self, pool_size: int | tuple[int, int] = 2, **kwargs: Any):
-        super().__init__(**kwargs)
-        self.pool_size = sizes("pool_size", pool_size, 2)
+        super().__init__(pool_size, None, **kwargs)
 
-    def build(self, input_shape: tuple[int | None, ...]) -> None:
-        self.compute_output_shape(input_shape)
-
-    def call(self, inputs: Any) -> Any:
-        mean = ops.average_pool(inputs, self.pool_size, self.pool_size, "valid", data_format="channels_last")
-        return mean * math.sqrt(math.prod(self.pool_size))
-
-    def stock_layer(self) -> tuple[keras.layers.Layer | None, list]:
-        return keras.layers.AveragePooling2D(self.pool_size, data_format="channels_last", name=self.name), []
-
-    def export_call(self, stock: Any, inputs: Any) -> Any:
-        return stock(inputs) * math.sqrt(math.prod(self.pool_size))
-
-    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
-        spatial = [None if n is None else n // k for n, k in zip(input_shape[1:3], self.pool_size, strict=True)]
-        refuse_empty(self, input_shape, spatial)
-        return (input_shape[0], *spatial, input_shape[3])
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "pool_size": self.pool_size}
+    def pool(self, average: Callable, inputs: Any) -> Any:
+        return average(inputs) * math.sqrt(math.prod(self.pool_size))

@@ -5,6 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from lipdp import _keras
 from lipdp.layers.base import LipschitzLayer, sizes
 
 
@@ -35,8 +36,23 @@ def blocked_shape(
     return (batch, height // blocks[0], width // blocks[1], channels * blocks[0] * blocks[1])
 
 
-@keras.saving.register_keras_serializable(package="lipdp")
-class InvertibleDownSampling2D(LipschitzLayer):
+@_keras.configured
+class BlockLayer(LipschitzLayer):
+    """Base of the two layers that move blocks of `pool_size` pixels.
+
+    **Guarantee.** None of its own, see `LipschitzLayer`.
+    """
+
+    def __init__(self, pool_size: int | tuple[int, int] = 2, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.pool_size = sizes("pool_size", pool_size, 2)
+
+    def build(self, input_shape: tuple[int | None, ...]) -> None:
+        self.compute_output_shape(input_shape)
+
+
+@_keras.serializable
+class InvertibleDownSampling2D(BlockLayer):
     """Moves each block of `pool_size` pixels into the channels: a smaller image with nothing lost.
 
     Args:
@@ -60,25 +76,15 @@ class InvertibleDownSampling2D(LipschitzLayer):
     **Guarantee.** A permutation of the entries: 1-Lipschitz, keeps every norm and every gradient norm.
     """
 
-    def __init__(self, pool_size: int | tuple[int, int] = 2, **kwargs: Any):
-        super().__init__(**kwargs)
-        self.pool_size = sizes("pool_size", pool_size, 2)
-
-    def build(self, input_shape: tuple[int | None, ...]) -> None:
-        self.compute_output_shape(input_shape)
-
     def call(self, inputs: Any) -> Any:
         return space_to_depth(inputs, self.pool_size)
 
     def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
         return blocked_shape(self, input_shape, self.pool_size)
 
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "pool_size": self.pool_size}
 
-
-@keras.saving.register_keras_serializable(package="lipdp")
-class InvertibleUpSampling2D(LipschitzLayer):
+@_keras.serializable
+class InvertibleUpSampling2D(BlockLayer):
     """The inverse of `InvertibleDownSampling2D`: channels become blocks of pixels.
 
     Args:
@@ -102,13 +108,6 @@ class InvertibleUpSampling2D(LipschitzLayer):
     **Guarantee.** A permutation of the entries: 1-Lipschitz, keeps every norm and every gradient norm.
     """
 
-    def __init__(self, pool_size: int | tuple[int, int] = 2, **kwargs: Any):
-        super().__init__(**kwargs)
-        self.pool_size = sizes("pool_size", pool_size, 2)
-
-    def build(self, input_shape: tuple[int | None, ...]) -> None:
-        self.compute_output_shape(input_shape)
-
     def call(self, inputs: Any) -> Any:
         return depth_to_space(inputs, self.pool_size)
 
@@ -121,6 +120,3 @@ class InvertibleUpSampling2D(LipschitzLayer):
             )
         batch, height, width, channels = input_shape
         return (batch, height * a, width * b, channels // (a * b))
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "pool_size": self.pool_size}

@@ -2,13 +2,11 @@
 
 from typing import Any
 
-import keras
-
-from lipdp import checks
+from lipdp import _keras, checks
 from lipdp.layers.base import LipschitzLayer
 
 
-@keras.saving.register_keras_serializable(package="lipdp")
+@_keras.serializable
 class ResidualAverage(LipschitzLayer):
     """`(1 - w) x + w f(x)`: the residual sum of a network that stays 1-Lipschitz.
 
@@ -65,6 +63,3 @@ class ResidualAverage(LipschitzLayer):
 
     def compute_output_shape(self, input_shape: Any) -> tuple[int | None, ...]:
         return tuple(input_shape[0])
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "weight": self.weight}

@@ -3,11 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
-import keras
 import numpy as np
 from keras import ops
 
-from lipdp import checks
+from lipdp import _keras, checks
 from lipdp.layers.base import LipschitzLayer, integer_between, require_channels_last
 from lipdp.layers.wavelets import low_pass, morlet
 from lipdp.norms.filter_bank import filter_bank_norm, same_padding
@@ -19,7 +18,7 @@ _UNIT = 2.0**-24
 _FLOOR = 1e-18
 
 
-@keras.saving.register_keras_serializable(package="lipdp")
+@_keras.serializable
 class Scattering2D(LipschitzLayer):
     """Moduli of wavelet coefficients, averaged over windows: a fixed, non-expansive first layer.
 
@@ -167,12 +166,7 @@ class Scattering2D(LipschitzLayer):
         return (input_shape[0], -(-height // step), -(-width // step), channels * self.channels)
 
     def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "weights": self.order_weights,
-            "scales": self.scales,
-            "angles": self.angles,
-        }
+        return {**super().get_config(), "weights": self.order_weights, "scales": self.scales, "angles": self.angles}
 
 
 def _order_weights(weights) -> tuple[float, float, float]:

@@ -6,6 +6,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from lipdp import _keras
 from lipdp.layers.base import refuse_empty
 from lipdp.layers.convolution import SpectralConv
 
@@ -27,16 +28,8 @@ class SpectralConvTranspose(SpectralConv):
         projected: bool = True,
         **kwargs: Any,
     ):
-        super().__init__(
-            filters,
-            kernel_size,
-            strides,
-            padding,
-            dilation_rate,
-            kernel_initializer=kernel_initializer,
-            projected=projected,
-            **kwargs,
-        )
+        kwargs |= {"kernel_initializer": kernel_initializer, "projected": projected}
+        super().__init__(filters, kernel_size, strides, padding, dilation_rate, **kwargs)
         if max(self.dilation_rate) > 1:
             raise ValueError(
                 "`dilation_rate` of a transposed convolution must be 1: the backends pad the others differently. "
@@ -78,7 +71,7 @@ class SpectralConvTranspose(SpectralConv):
         return config
 
 
-@keras.saving.register_keras_serializable(package="lipdp")
+@_keras.serializable
 class SpectralConv1DTranspose(SpectralConvTranspose):
     """Adjoint of `SpectralConv1D`: lengthens a sequence by the factor `strides`.
 
@@ -101,7 +94,7 @@ class SpectralConv1DTranspose(SpectralConvTranspose):
     rank = 1
 
 
-@keras.saving.register_keras_serializable(package="lipdp")
+@_keras.serializable
 class SpectralConv2DTranspose(SpectralConvTranspose):
     """Adjoint of a strided convolution: enlarges an image by the factor `strides`.
 
@@ -133,7 +126,7 @@ class SpectralConv2DTranspose(SpectralConvTranspose):
     rank = 2
 
 
-@keras.saving.register_keras_serializable(package="lipdp")
+@_keras.serializable
 class SpectralConv3DTranspose(SpectralConvTranspose):
     """Adjoint of `SpectralConv3D`: enlarges a volume by the factor `strides`.
 

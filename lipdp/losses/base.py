@@ -6,16 +6,16 @@ import keras
 import numpy as np
 from keras import ops
 
-from lipdp import checks
+from lipdp import _keras, checks
 from lipdp.losses import labels
 
 
-@keras.saving.register_keras_serializable(package="lipdp")
+@_keras.serializable
 class Loss(keras.losses.Loss):
     """A per-example loss whose gradient with respect to the model's outputs has a known bound.
 
-    A subclass implements `value`, `gradient` and `exact_lipschitz`; it may override `targets` and
-    `check_labels` (which labels it accepts) and `min_outputs`. What is differentiated in training is never
+    A subclass implements `value`, `gradient` and `exact_lipschitz`; it may override `accepts`, or `targets` and
+    `check_labels` (which labels it accepts), and `min_outputs`. What is differentiated in training is never
     `value` but the closed form `gradient`, limited to the L2 norm `lipschitz(num_outputs)` for each example.
 
     Args:
@@ -40,6 +40,8 @@ class Loss(keras.losses.Loss):
     """
 
     min_outputs = 1
+    # What turns accepted labels into targets, and what refuses others; see `lipdp.losses.labels`.
+    accepts = (labels.dense_targets, labels.check_dense)
 
     def __init__(
         self,
@@ -67,7 +69,7 @@ class Loss(keras.losses.Loss):
 
     def targets(self, y_true: Any, num_outputs: int) -> Any:
         """Returns labels as a tensor of shape `(batch, num_outputs)`; override to accept other shapes."""
-        return labels.dense_targets(type(self).__name__, y_true, num_outputs)
+        return self.accepts[0](type(self).__name__, y_true, num_outputs)
 
     def check_labels(self, y_true: np.ndarray, num_outputs: int) -> None:
         """Checks all labels on the host, before training.
@@ -79,7 +81,7 @@ class Loss(keras.losses.Loss):
         Raises:
             ValueError: if the loss does not accept them; says which rule, what was received and what to do.
         """
-        labels.check_dense(type(self).__name__, y_true, self.check_outputs(num_outputs))
+        self.accepts[1](type(self).__name__, y_true, self.check_outputs(num_outputs))
 
     def check_outputs(self, num_outputs: int) -> int:
         """Returns `num_outputs`, or raise `ValueError` if the loss is not defined for so few outputs."""
@@ -162,9 +164,6 @@ class Loss(keras.losses.Loss):
         # The second term is exactly zero, so the value keeps its precision; only its gradient counts.
         linear = ops.sum(ops.stop_gradient(gradient) * (y_pred - ops.stop_gradient(y_pred)), axis=-1)
         return value + linear, ops.stop_gradient(norm[:, 0])
-
-    def get_config(self) -> dict:
-        return {**super().get_config(), "clip": self.clip, "dtype": self.dtype}
 
 
 def row_norm(x: Any) -> Any:

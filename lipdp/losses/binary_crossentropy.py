@@ -3,16 +3,14 @@
 import math
 from typing import Any
 
-import keras
-import numpy as np
 from keras import ops
 
-from lipdp import checks
+from lipdp import _keras, checks
 from lipdp.losses import labels
 from lipdp.losses.base import Loss
 
 
-@keras.saving.register_keras_serializable(package="lipdp")
+@_keras.serializable
 class BinaryCrossentropy(Loss):
     """Sigmoid cross-entropy from logits, averaged over the outputs, with a temperature.
 
@@ -45,12 +43,9 @@ class BinaryCrossentropy(Loss):
         0.6931
     """
 
-    def __init__(
-        self,
-        temperature: float = 1.0,
-        clip: float | None = None,
-        **kwargs: Any,
-    ):
+    accepts = (labels.dense_targets, labels.check_unit_interval)
+
+    def __init__(self, temperature: float = 1.0, clip: float | None = None, **kwargs: Any):
         super().__init__(clip=clip, **kwargs)
         self.temperature = checks.positive("temperature", temperature)
 
@@ -67,9 +62,3 @@ class BinaryCrossentropy(Loss):
 
     def exact_lipschitz(self, num_outputs: int) -> float:
         return 1.0 / math.sqrt(self.check_outputs(num_outputs))
-
-    def check_labels(self, y_true: np.ndarray, num_outputs: int) -> None:
-        labels.check_unit_interval(type(self).__name__, y_true, self.check_outputs(num_outputs))
-
-    def get_config(self) -> dict:
-        return {**super().get_config(), "temperature": self.temperature}

@@ -3,16 +3,14 @@
 import math
 from typing import Any
 
-import keras
-import numpy as np
 from keras import ops
 
-from lipdp import checks
+from lipdp import _keras, checks
 from lipdp.losses import labels
 from lipdp.losses.base import Loss
 
 
-@keras.saving.register_keras_serializable(package="lipdp")
+@_keras.serializable
 class CategoricalCrossentropy(Loss):
     """Softmax cross-entropy from logits, with a temperature that does not change its Lipschitz constant.
 
@@ -45,13 +43,9 @@ class CategoricalCrossentropy(Loss):
     """
 
     min_outputs = 2
+    accepts = (labels.dense_targets, labels.check_simplex)
 
-    def __init__(
-        self,
-        temperature: float = 1.0,
-        clip: float | None = None,
-        **kwargs: Any,
-    ):
+    def __init__(self, temperature: float = 1.0, clip: float | None = None, **kwargs: Any):
         super().__init__(clip=clip, **kwargs)
         self.temperature = checks.positive("temperature", temperature)
 
@@ -67,9 +61,3 @@ class CategoricalCrossentropy(Loss):
     def exact_lipschitz(self, num_outputs: int) -> float:
         self.check_outputs(num_outputs)
         return math.sqrt(2.0)
-
-    def check_labels(self, y_true: np.ndarray, num_outputs: int) -> None:
-        labels.check_simplex(type(self).__name__, y_true, self.check_outputs(num_outputs))
-
-    def get_config(self) -> dict:
-        return {**super().get_config(), "temperature": self.temperature}

@@ -2,16 +2,15 @@
 
 from typing import Any
 
-import keras
 import numpy as np
 from keras import ops
 
-from lipdp import checks
+from lipdp import _keras, checks
 from lipdp.losses import labels
 from lipdp.losses.base import Loss, row_norm
 
 
-@keras.saving.register_keras_serializable(package="lipdp")
+@_keras.serializable
 class CosineSimilarity(Loss):
     """Minus the cosine between outputs and labels, where the norm of the outputs counts as at least `floor`.
 
@@ -46,12 +45,7 @@ class CosineSimilarity(Loss):
         -0.8
     """
 
-    def __init__(
-        self,
-        floor: float = 1.0,
-        clip: float | None = None,
-        **kwargs: Any,
-    ):
+    def __init__(self, floor: float = 1.0, clip: float | None = None, **kwargs: Any):
         super().__init__(clip=clip, **kwargs)
         self.floor = checks.positive("floor", floor)
 
@@ -83,9 +77,6 @@ class CosineSimilarity(Loss):
         ids = self.check_outputs(num_outputs) > 1 and (len(shape) == 1 or shape[1:] == (1,))
         accepted = labels.check_ids if ids else labels.check_nonzero
         accepted(type(self).__name__, y_true, num_outputs)
-
-    def get_config(self) -> dict:
-        return {**super().get_config(), "floor": self.floor}
 
 
 def _direction(y):

@@ -3,14 +3,13 @@
 import math
 from typing import Any
 
-import keras
 from keras import ops
 
-from lipdp import checks
+from lipdp import _keras, checks
 from lipdp.losses.base import Loss
 
 
-@keras.saving.register_keras_serializable(package="lipdp")
+@_keras.serializable
 class Huber(Loss):
     """Mean over the outputs of r^2 / 2 for |r| <= delta, else delta (|r| - delta / 2), with r = z - y.
 
@@ -40,12 +39,7 @@ class Huber(Loss):
         0.875
     """
 
-    def __init__(
-        self,
-        delta: float = 1.0,
-        clip: float | None = None,
-        **kwargs: Any,
-    ):
+    def __init__(self, delta: float = 1.0, clip: float | None = None, **kwargs: Any):
         super().__init__(clip=clip, **kwargs)
         self.delta = checks.positive("delta", delta)
 
@@ -61,6 +55,3 @@ class Huber(Loss):
 
     def exact_lipschitz(self, num_outputs: int) -> float:
         return self.delta / math.sqrt(self.check_outputs(num_outputs))
-
-    def get_config(self) -> dict:
-        return {**super().get_config(), "delta": self.delta}

@@ -3,13 +3,13 @@
 import math
 from typing import Any
 
-import keras
 from keras import ops
 
+from lipdp import _keras
 from lipdp.losses.base import Loss
 
 
-@keras.saving.register_keras_serializable(package="lipdp")
+@_keras.serializable
 class MeanAbsoluteError(Loss):
     """Mean over the outputs of the absolute error |z - y|.
 

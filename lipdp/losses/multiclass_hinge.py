@@ -3,16 +3,14 @@
 import math
 from typing import Any
 
-import keras
-import numpy as np
 from keras import ops
 
-from lipdp import checks
+from lipdp import _keras, checks
 from lipdp.losses import labels
 from lipdp.losses.base import Loss
 
 
-@keras.saving.register_keras_serializable(package="lipdp")
+@_keras.serializable
 class MulticlassHinge(Loss):
     """Hinge loss that pushes the true output above `margin / 2` and the others below `-margin / 2`.
 
@@ -48,13 +46,9 @@ class MulticlassHinge(Loss):
     """
 
     min_outputs = 2
+    accepts = (labels.class_targets, labels.check_classes)
 
-    def __init__(
-        self,
-        margin: float = 1.0,
-        clip: float | None = None,
-        **kwargs: Any,
-    ):
+    def __init__(self, margin: float = 1.0, clip: float | None = None, **kwargs: Any):
         super().__init__(clip=clip, **kwargs)
         self.margin = checks.positive("margin", margin)
 
@@ -69,15 +63,6 @@ class MulticlassHinge(Loss):
     def exact_lipschitz(self, num_outputs: int) -> float:
         num_classes = self.check_outputs(num_outputs)
         return math.sqrt((num_classes - 1) / num_classes)
-
-    def targets(self, y_true: Any, num_outputs: int) -> Any:
-        return labels.class_targets(type(self).__name__, y_true, num_outputs)
-
-    def check_labels(self, y_true: np.ndarray, num_outputs: int) -> None:
-        labels.check_classes(type(self).__name__, y_true, self.check_outputs(num_outputs))
-
-    def get_config(self) -> dict:
-        return {**super().get_config(), "margin": self.margin}
 
 
 def hinge_value(y: Any, z: Any, margin: float) -> Any:

@@ -3,14 +3,12 @@
 from collections.abc import Sequence
 from typing import Any
 
-import keras
-
-from lipdp import checks
+from lipdp import _keras, checks
 from lipdp.losses.multiclass_hinge import hinge_gradient, hinge_value
 from lipdp.losses.multiclass_kr import MulticlassKR, largest_class_norm
 
 
-@keras.saving.register_keras_serializable(package="lipdp")
+@_keras.serializable
 class MulticlassHKR(MulticlassKR):
     """`MulticlassKR` plus `alpha` times `MulticlassHinge`.
 
@@ -67,6 +65,3 @@ class MulticlassHKR(MulticlassKR):
         inside, outside = self.class_weights(num_classes)
         hinge = self.alpha / num_classes
         return largest_class_norm(inside + hinge * (num_classes - 1), outside + hinge)
-
-    def get_config(self) -> dict:
-        return {**super().get_config(), "alpha": self.alpha, "margin": self.margin}

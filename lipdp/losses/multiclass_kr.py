@@ -4,15 +4,15 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import keras
 import numpy as np
 from keras import ops
 
+from lipdp import _keras
 from lipdp.losses import labels
 from lipdp.losses.base import Loss
 
 
-@keras.saving.register_keras_serializable(package="lipdp")
+@_keras.serializable
 class MulticlassKR(Loss):
     """Kantorovich-Rubinstein loss: minus the estimated Wasserstein distance of each class to the rest.
 
@@ -51,13 +51,9 @@ class MulticlassKR(Loss):
     """
 
     min_outputs = 2
+    accepts = (labels.class_targets, labels.check_classes)
 
-    def __init__(
-        self,
-        class_priors: Sequence[float] | None = None,
-        clip: float | None = None,
-        **kwargs: Any,
-    ):
+    def __init__(self, class_priors: Sequence[float] | None = None, clip: float | None = None, **kwargs: Any):
         super().__init__(clip=clip, **kwargs)
         self.class_priors = _priors(class_priors)
 
@@ -78,10 +74,7 @@ class MulticlassKR(Loss):
 
     def class_weights(self, num_outputs: int) -> tuple[np.ndarray, np.ndarray]:
         """Returns the sizes of entry j of the gradient if j is the true class, and if not: two arrays."""
-        if self.class_priors is None:
-            p = np.full(num_outputs, 1.0 / num_outputs)
-        else:
-            p = np.array(self.class_priors)
+        p = np.full(num_outputs, 1.0 / num_outputs) if self.class_priors is None else np.array(self.class_priors)
         return 1.0 / (num_outputs * p), 1.0 / (num_outputs * (1.0 - p))
 
     def check_outputs(self, num_outputs: int) -> int:
@@ -92,12 +85,6 @@ class MulticlassKR(Loss):
                 f"Received: {len(self.class_priors)} priors and num_outputs={num_outputs}."
             )
         return num_outputs
-
-    def targets(self, y_true: Any, num_outputs: int) -> Any:
-        return labels.class_targets(type(self).__name__, y_true, num_outputs)
-
-    def check_labels(self, y_true: np.ndarray, num_outputs: int) -> None:
-        labels.check_classes(type(self).__name__, y_true, self.check_outputs(num_outputs))
 
     def get_config(self) -> dict:
         class_priors = None if self.class_priors is None else list(self.class_priors)

@@ -1,15 +1,11 @@
 """Cross-entropy of a softmax, for class ids."""
 
-from typing import Any
-
-import keras
-import numpy as np
-
+from lipdp import _keras
 from lipdp.losses import labels
 from lipdp.losses.categorical_crossentropy import CategoricalCrossentropy
 
 
-@keras.saving.register_keras_serializable(package="lipdp")
+@_keras.serializable
 class SparseCategoricalCrossentropy(CategoricalCrossentropy):
     """`CategoricalCrossentropy` with labels given as class ids.
 
@@ -36,8 +32,4 @@ class SparseCategoricalCrossentropy(CategoricalCrossentropy):
         0.0866
     """
 
-    def targets(self, y_true: Any, num_outputs: int) -> Any:
-        return labels.id_targets(type(self).__name__, y_true, num_outputs)
-
-    def check_labels(self, y_true: np.ndarray, num_outputs: int) -> None:
-        labels.check_ids(type(self).__name__, y_true, self.check_outputs(num_outputs))
+    accepts = (labels.id_targets, labels.check_ids)

@@ -164,18 +164,14 @@ def classifier_recipe(
         "num_classes": num_classes,
         "batch_size": batch_size,
         "epochs": max(1, round(length / math.ceil(num_examples / batch_size))),
+        "clip": 0.2 if num_examples >= _SMALL else 0.1,
     }
     if len(input_shape) == 1:
-        return _table(shared, num_examples)
+        return _table(shared)
     if min(input_shape[:2]) < _SMALLEST_SIDE:
         norm = _SMALL_NORM_PER_PIXEL * math.sqrt(math.prod(input_shape))
         # The product of temperature and norm sets the largest logit: a small one asks for large margins.
-        return ClassifierRecipe(
-            **shared,
-            input_norm=norm,
-            temperature=(30.0 if style == "accurate" else 15.0) / norm,
-            clip=0.2 if num_examples >= _SMALL else 0.1,
-        )
+        return ClassifierRecipe(**shared, input_norm=norm, temperature=(30.0 if style == "accurate" else 15.0) / norm)
     norm = _REFERENCE_NORM * math.sqrt(math.prod(input_shape) / _REFERENCE_SIZE)
     if style == "accurate" and num_examples >= _SMALL:
         # The ball inside divides the noise of the dense layers by three.
@@ -189,23 +185,12 @@ def classifier_recipe(
             learning_rate=2.0 * _REFERENCE_NORM / norm,
             noise="per_layer",
         )
-    return ClassifierRecipe(
-        **shared,
-        input_norm=norm,
-        temperature=40.0 / norm,
-        clip=0.2 if num_examples >= _SMALL else 0.1,
-    )
+    return ClassifierRecipe(**shared, input_norm=norm, temperature=40.0 / norm)
 
 
-def _table(shared: dict, num_examples: int) -> ClassifierRecipe:
+def _table(shared: dict) -> ClassifierRecipe:
     # Columns of order one have a norm of the square root of their number.
     norm = math.sqrt(shared["input_shape"][0])
     return ClassifierRecipe(
-        **shared,
-        input_norm=norm,
-        centered=False,
-        hidden=64,
-        biased=True,
-        temperature=40.0 / max(norm, 2.0),
-        clip=0.2 if num_examples >= _SMALL else 0.1,
+        **shared, input_norm=norm, centered=False, hidden=64, biased=True, temperature=40.0 / max(norm, 2.0)
     )

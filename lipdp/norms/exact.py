@@ -53,14 +53,14 @@ def spectral_norm(weights: ArrayLike) -> float:
     gram = matrix.T @ matrix
     slack = 4 * (columns + 2) * columns * _UNIT
     top = np.linalg.eigvalsh(gram)[-1] * (1 + slack)
-    while not _positive_definite(top * np.eye(columns) - gram):
+    while not positive_definite(top * np.eye(columns) - gram):
         top *= 1 + slack
     frobenius = np.trace(gram) * (1 + 2 * rows * _UNIT)
     squared = top * (1 + slack) + 2 * rows * _UNIT * frobenius
     return math.nextafter(math.ldexp(math.sqrt(squared) * (1 + 8 * _UNIT), exponent), math.inf)
 
 
-def _positive_definite(matrix):
+def positive_definite(matrix):
     try:
         np.linalg.cholesky(matrix)
     except np.linalg.LinAlgError:

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from lipdp.norms.exact import positive_definite
+
 # Far above the rounding of float64 transforms and Gram matrices of these sizes, relative to the trace.
 _ROUNDING = 1e-10
 
@@ -55,7 +57,7 @@ def filter_bank_norm(banks: Sequence[tuple[np.ndarray, int, float]], size: tuple
     if trace == 0.0:
         return 0.0
     bound = float(np.linalg.eigvalsh(groups)[:, -1].max()) + _ROUNDING * trace
-    while not _bounds(bound, groups):
+    while not positive_definite(bound * np.eye(largest**2) - groups):
         bound += _ROUNDING * trace
     return math.nextafter(math.sqrt(bound + _ROUNDING * trace), math.inf)
 
@@ -76,11 +78,3 @@ def _gram(kernel, stride, largest, size, torus) -> np.ndarray:
     classes = np.arange(largest) % (largest // stride)
     coupled = np.kron(classes[:, None] == classes, classes[:, None] == classes)
     return np.conj(split.transpose(0, 2, 1)) @ split * (coupled / stride**2)
-
-
-def _bounds(bound, groups) -> bool:
-    try:
-        np.linalg.cholesky(bound * np.eye(groups.shape[-1]) - groups)
-    except np.linalg.LinAlgError:
-        return False
-    return True

@@ -1,12 +1,13 @@
 """Certified, stateless projections onto norm balls, run by the optimizer after each update."""
 
+import math
 from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
 
-from lipdp import checks
+from lipdp import _keras, checks
 from lipdp.norms.exact import spectral_norm
 
 _UNIT = 2.0**-24  # unit roundoff of float32
@@ -140,7 +141,7 @@ def _step(matrix, gram):
     return ops.matmul(factor, matrix) if _wide(matrix) else ops.matmul(matrix, factor)
 
 
-@keras.saving.register_keras_serializable(package="lipdp")
+@_keras.serializable
 class SpectralBall(keras.constraints.Constraint):
     """Keeps a kernel, reshaped to (-1, last axis), in the unit ball of the spectral norm.
 
@@ -210,11 +211,8 @@ class SpectralBall(keras.constraints.Constraint):
         columns = shape[-1] // self.groups
         return (-1, columns) if self.groups == 1 else (-1, self.groups, columns)
 
-    def get_config(self) -> dict[str, Any]:
-        return {"groups": self.groups, "steps": self.steps}
 
-
-@keras.saving.register_keras_serializable(package="lipdp")
+@_keras.serializable
 class L2Ball(keras.constraints.Constraint):
     """Keeps a variable, all its entries taken together, in the L2 ball of radius `max_norm`.
 
@@ -245,9 +243,7 @@ class L2Ball(keras.constraints.Constraint):
 
     def __call__(self, value):
         value = ops.convert_to_tensor(value)
-        size = 1
-        for axis in value.shape:
-            size *= axis
+        size = math.prod(value.shape)
         # Clipped so that no square overflows. No division by the largest entry: XLA multiplies by its
         # reciprocal instead, which is flushed to zero above 8e37.
         value = ops.clip(value, -_HUGE, _HUGE)
@@ -259,11 +255,8 @@ class L2Ball(keras.constraints.Constraint):
         """Whether a numpy array already lies in the ball, up to the rounding that bounds allow for."""
         return float(np.linalg.norm(value.astype("float64"))) <= self.max_norm * (1.0 + 1e-5)
 
-    def get_config(self) -> dict[str, Any]:
-        return {"max_norm": self.max_norm}
 
-
-@keras.saving.register_keras_serializable(package="lipdp")
+@_keras.serializable
 class RowBall(keras.constraints.Constraint):
     """Keeps each row of a matrix in the L2 ball of radius `max_norm`.
 
@@ -298,6 +291,3 @@ class RowBall(keras.constraints.Constraint):
         """Whether a numpy array already lies in the ball, up to the rounding that bounds allow for."""
         norms = np.linalg.norm(np.asarray(value, "float64"), axis=-1)
         return bool(np.max(norms, initial=0.0) <= self.max_norm * (1.0 + 1e-5))
-
-    def get_config(self) -> dict[str, Any]:
-        return {"max_norm": self.max_norm}

@@ -1,5 +1,7 @@
 """Matrix products: Dense, EinsumDense, SpectralDense."""
 
+import math
+
 import keras
 from keras import ops
 
@@ -73,14 +75,10 @@ def einsum_dense(layer, call, tape, inputs, **kwargs):
             tensor = ops.transpose(tensor, order)
         inner = len(groups) + len(last)
         tensor = rows.positions(tensor, inner)
-        size = 1
-        for s in tensor.shape[2 + len(groups) :]:
-            size *= s
+        size = math.prod(tensor.shape[2 + len(groups) :])
         if not groups:
             return ops.reshape(tensor, (*ops.shape(tensor)[:2], size))
-        count = 1
-        for s in tensor.shape[2 : 2 + len(groups)]:
-            count *= s
+        count = math.prod(tensor.shape[2 : 2 + len(groups)])
         tensor = ops.reshape(tensor, (*ops.shape(tensor)[:2], count, size))
         return ops.transpose(tensor, (0, 2, 1, 3))
 
@@ -89,10 +87,7 @@ def einsum_dense(layer, call, tape, inputs, **kwargs):
         sizes = dict(zip(kernel, shape, strict=True))
 
         def total(letters):
-            result = 1
-            for c in letters:
-                result *= sizes[c]
-            return result
+            return math.prod(sizes[c] for c in letters)
 
         matrix = ((total(groups),) if groups else ()) + (total(contracted), total(new))
         axes = [kernel.index(c) for c in [*groups, *contracted, *new]]

@@ -5,7 +5,7 @@ from keras import ops
 
 from lipdp.gradients.factors import Lookup, MatrixLayout, Outer
 from lipdp.gradients.leaves import rule
-from lipdp.gradients.rules.common import plain
+from lipdp.gradients.rules.common import plain, without
 
 
 def _lookup(table):
@@ -25,11 +25,8 @@ def reversible_embedding(layer, call, tape, inputs, reverse=False):
     if not reverse:
         return tape.tap(call(inputs), (ops.cast(inputs, "int32"),), _lookup(layer.embeddings))
     cap = layer.logit_soft_cap
-    layer.__dict__["logit_soft_cap"] = None
-    try:
+    with without(layer, "logit_soft_cap"):
         logits = call(inputs, reverse=True)
-    finally:
-        layer.__dict__["logit_soft_cap"] = cap
 
     def gradients(rows, g, inputs):
         a, g = rows.positions(inputs), rows.positions(g)

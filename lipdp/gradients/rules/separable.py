@@ -29,12 +29,7 @@ def separable(layer, call, tape, inputs):
     refuse_unknown(layer, inputs)
     where = geometry(layer, layer.padding)
     middle = ops.depthwise_conv(
-        inputs,
-        layer.depthwise_kernel,
-        strides=layer.strides,
-        padding=layer.padding,
-        dilation_rate=layer.dilation_rate,
-        data_format=layer.data_format,
+        inputs, layer.depthwise_kernel, layer.strides, layer.padding, layer.data_format, layer.dilation_rate
     )
 
     def depthwise_gradients(rows, g, image):

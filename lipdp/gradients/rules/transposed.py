@@ -25,12 +25,7 @@ def _padding(k, s, d, padding, extra, size, large):
     return before, (size - 1) * s + reach - before - large
 
 
-@rule(
-    keras.layers.Conv1DTranspose,
-    keras.layers.Conv2DTranspose,
-    keras.layers.Conv3DTranspose,
-    applies=plain,
-)
+@rule(keras.layers.Conv1DTranspose, keras.layers.Conv2DTranspose, keras.layers.Conv3DTranspose, applies=plain)
 def transposed(layer, call, tape, inputs):
     outputs, activation = before_activation(layer, call, inputs)
     shape = tuple(layer.kernel.shape)  # (*kernel, outputs, inputs)
@@ -46,13 +41,7 @@ def transposed(layer, call, tape, inputs):
         if extra is None or isinstance(extra, int):
             extra = (extra,) * layer.rank
         sizes = zip(
-            layer.kernel_size,
-            layer.strides,
-            layer.dilation_rate,
-            extra,
-            small.shape[1:-1],
-            g.shape[1:-1],
-            strict=True,
+            layer.kernel_size, layer.strides, layer.dilation_rate, extra, small.shape[1:-1], g.shape[1:-1], strict=True
         )
         pads = tuple(_padding(k, s, d, layer.padding, e, n, m) for k, s, d, e, n, m in sizes)
         where = Geometry(tuple(layer.kernel_size), tuple(layer.strides), tuple(layer.dilation_rate), pads)
