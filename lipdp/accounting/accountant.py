@@ -51,6 +51,9 @@ class Accountant(abc.ABC):
     def __hash__(self) -> int:
         return hash(self.name)
 
+    def __format__(self, spec: str) -> str:
+        return format(self.name, spec)
+
     def __repr__(self) -> str:
         return f"<accountant {self.name}>"
 

@@ -223,8 +223,8 @@ def test_a_private_run_keeps_all_nine_modes():
     [
         (lambda: diffusion.DiffusionModel(toy.point_network(), num_classes=3), "and labels when there are classes"),
         (lambda: points(multiplicity=0), "`noise_multiplicity` must be a positive integer"),
-        (lambda: points(average=1.0), "`average` must be in"),
-        (lambda: points(label_dropout=1.0), "`label_dropout` must be in"),
+        (lambda: points(average=1.0), "`average` must be a number in"),
+        (lambda: points(label_dropout=1.0), "`label_dropout` must be a number in"),
         (lambda: points().compile("sgd", loss="mse"), "The loss of a diffusion model"),
         (lambda: fit(points(), toy.nine_modes(100), np.zeros(100, "int32")), "This model has no classes"),
         (lambda: fit(labelled(), np.zeros((9, 2)), np.full(9, 3)), "class ids from 0 to 2"),

@@ -7,7 +7,7 @@ from keras import layers as L
 from keras import ops, tree
 
 import lipdp
-from lipdp import gradients
+from lipdp import backend, gradients
 from tests.helpers.reference import _quickly, squared_error, state
 
 
@@ -32,7 +32,7 @@ CASES = {
     "separable": lambda: sequential((6, 7, 3), L.SeparableConv2D(4, 3)),
     "transposed": lambda: sequential((4, 3, 3), L.Conv2DTranspose(4, 3, strides=2, padding="same")),
     "spectral": lambda: sequential((6, 5, 3), lipdp.layers.SpectralConv2D(4, 3), L.Flatten(), L.Dense(2)),
-    "normalisation": lambda: sequential((4, 6), L.LayerNormalization()),
+    "normalization": lambda: sequential((4, 6), L.LayerNormalization()),
     "lstm": lambda: sequential((5, 3), L.LSTM(4), L.Dense(2)),
     "gru": lambda: sequential((5, 3), L.GRU(4, reset_after=False)),
     "without a rule": lambda: sequential((4, 3), L.RNN(L.GRUCell(3))),
@@ -45,7 +45,7 @@ def sums(model, x, y, coefficients, mode="eager"):
 
     def run(x, y, coefficients, values):
         ones = ops.ones_like(coefficients)
-        record = gradients.capture(model, x, y, ones, loss_values=squared_error, **values)
+        record = gradients.capture(backend.Forward(model, **values), x, y, ones, loss_values=squared_error)
         norms = sum(record.squared_norms())
         finite = ops.isfinite(norms)
         return norms, record.weighted_sum(ops.where(finite, coefficients, 0.0), finite)

@@ -6,7 +6,7 @@ import pytest
 from keras import layers as L
 from keras import ops
 
-from lipdp import gradients
+from lipdp import backend, gradients
 
 
 def around(*stack, shape=(4,), dtype="float32"):
@@ -197,9 +197,11 @@ def test_an_unknown_size_with_padding_that_depends_on_it_is_refused():
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf
 
+        forward = backend.Forward(model)
+
         @tf.function(input_signature=[tf.TensorSpec((None, None, 3)), tf.TensorSpec((None,))])
         def run(x, weight):
-            return gradients.capture(model, x, None, weight, loss_values=lambda y, p: p[:, 0]).squared_norms()
+            return gradients.capture(forward, x, None, weight, loss_values=lambda y, p: p[:, 0]).squared_norms()
 
         with pytest.raises(ValueError, match="full shape"):
             run(ops.ones((2, 5, 3)), ops.ones((2,)))

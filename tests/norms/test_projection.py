@@ -188,7 +188,7 @@ def test_ball_of_what_is_not_finite(max_norm):
 
 @pytest.mark.parametrize("max_norm", [-1.0, 1e-13, 1e16, np.inf, np.nan])
 def test_ball_refuses(max_norm):
-    with pytest.raises(ValueError, match="`max_norm` must be 0 or between"):
+    with pytest.raises(ValueError, match="`max_norm` must be"):
         L2Ball(max_norm)
 
 

@@ -154,7 +154,7 @@ def test_a_filter_covers_noise_chosen_on_the_way():
     assert 2.5 < model.privacy.spent() <= 3.0 + 1e-9
     with pytest.raises(ValueError, match="cannot grow.*epsilon=4.0.*fixed: epsilon=3.0"):
         model.fit(*blobs(), epsilon=4.0, **run)
-    with pytest.raises(ValueError, match="fixed before the first release.*'filter:8:9:1e-05'"):
+    with pytest.raises(ValueError, match="fixed before the first release.*'filter:8.0:9.0:1e-05'"):
         model.fit(*blobs(), epsilon=9.0, **(run | {"accountant": "filter:8:9:1e-05"}))
 
 
