@@ -159,7 +159,7 @@ def train(options, changes: dict) -> dict:
             epsilon=options.epsilon,
             delta=DELTA,
             strategy=recipe.strategy(),
-            microbatch_size=recipe.physical_batch_size,
+            microbatch_size=recipe.microbatch_size,
             training_metrics=False,
             callbacks=[callback(options, folder, recipe, scoring)],
             seed=options.seed,
@@ -222,7 +222,7 @@ def cost(options) -> dict:
         )
         model.compile("adam")
         # As many rows at once for each K, with room for a Poisson sample of the batch.
-        microbatch = max(1, int(options.physical_batch or batch + 3 * batch**0.5) // multiplicity)
+        microbatch = max(1, int(options.microbatch or batch + 3 * batch**0.5) // multiplicity)
 
         def step():
             clock = Clock()
@@ -333,7 +333,7 @@ def _changes(options, parser) -> dict:
         "batch_size": options.batch,
         "updates": options.updates,
         "multiplicity": options.multiplicity,
-        "physical_batch_size": options.physical_batch,
+        "microbatch_size": options.microbatch,
     }
     if options.set and not options.held_out:
         parser.error("settings are chosen with --held-out, not on the test set")
@@ -356,7 +356,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, help="expected batch size")
     parser.add_argument("--updates", type=int)
     parser.add_argument("--multiplicity", type=int, help="noises per example and update, K")
-    parser.add_argument("--physical-batch", type=int, help="examples at once; only speed and memory depend on it")
+    parser.add_argument("--microbatch", type=int, help="examples at once; only speed and memory depend on it")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", help="folder of the run; the same command goes on from its checkpoint")
     parser.add_argument("--held-out", action="store_true", help="train on 50,000 images, score on 10,000 others")

@@ -120,7 +120,8 @@ def _train(parser):
     )
     add("--epochs", type=int, help="default: by the budget")
     add("--batch-size", type=int, help="EXPECTED batch size; default: by the number of examples")
-    add("--physical-batch-size", type=int, help="rows in memory at once; default: the whole batch")
+    # The second name is that of earlier versions.
+    add("--microbatch-size", "--physical-batch-size", type=int, help="rows in memory at once; default: the whole batch")
     add("--learning-rate", type=float, help="at the start, falls to zero; default: by the recipe")
     add("--input-norm", type=float, help="public L2 norm that each example is clipped to; default: by its size")
     add("--feature-ranges", metavar="FILE", help=_RANGES)

@@ -89,7 +89,7 @@ def _check(options) -> None:
     for name, value in given.items():
         if name in ("epsilon", "noise_multiplier", "learning_rate", "input_norm", "clip_norm"):
             checks.positive(name, value)
-        if name in ("epochs", "batch_size", "physical_batch_size", "multiplicity"):
+        if name in ("epochs", "batch_size", "microbatch_size", "multiplicity"):
             checks.integer(name, value, minimum=1)
     if options.delta is not None:
         checks.delta(options.delta)
@@ -153,10 +153,10 @@ def _fit(options, recipe, dataset, plan):
         keras.utils.set_random_seed(options.seed)
     if options.task == "diffusion":
         model, epochs = recipe.build(), diffusion.epochs(recipe, dataset.num_examples)
-        prepare, physical = recipe.images, options.physical_batch_size or recipe.physical_batch_size
+        prepare, microbatch = recipe.images, options.microbatch_size or recipe.microbatch_size
     else:
         model, epochs = recipe.build(dataset.num_examples), recipe.epochs
-        prepare, physical = (lambda x: x), options.physical_batch_size
+        prepare, microbatch = (lambda x: x), options.microbatch_size
     held_out = None if dataset.x_test is None else (prepare(dataset.x_test), dataset.y_test)
     with warnings.catch_warnings():
         # The plan above has given this warning already.
@@ -170,7 +170,7 @@ def _fit(options, recipe, dataset, plan):
             validation_data=held_out,
             delta=plan.delta,
             strategy=recipe.strategy(),
-            microbatch_size=physical,
+            microbatch_size=microbatch,
             **chosen(options, "epsilon", "noise_multiplier", "accountant", "sampling", "examples_per_person"),
             **chosen(options, "training_metrics", "seed"),
         )
@@ -192,7 +192,7 @@ def _rows(history, training_metrics: bool) -> tuple[dict, ...]:
 
 
 def _settings(options, recipe, dataset, plan) -> dict:
-    own = ("input_shape", "image_shape", "num_classes", "physical_batch_size", "updates")
+    own = ("input_shape", "image_shape", "num_classes", "microbatch_size", "updates")
     layers = {k: v for k, v in dataclasses.asdict(recipe).items() if k not in own}
     return {
         **chosen(options, "task", "dataset", "label", "feature_ranges", "validation_split"),
@@ -204,7 +204,7 @@ def _settings(options, recipe, dataset, plan) -> dict:
         "updates": plan.updates,
         **chosen(options, "accountant", "sampling", "examples_per_person"),
         **layers,
-        "physical_batch_size": options.physical_batch_size or getattr(recipe, "physical_batch_size", None),
+        "microbatch_size": options.microbatch_size or getattr(recipe, "microbatch_size", None),
         **chosen(options, "training_metrics", "seed"),
     }
 

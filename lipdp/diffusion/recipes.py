@@ -8,6 +8,7 @@ import keras
 import numpy as np
 
 from lipdp import checks, strategies
+from lipdp._deprecated import renamed_arguments, renamed_property
 from lipdp.diffusion import denoisers, samplers
 from lipdp.diffusion.model import DiffusionModel
 from lipdp.diffusion.unet import CPU_SIZES, PRESETS, preset, unet
@@ -18,6 +19,7 @@ SAMPLERS = ("ddim", "stochastic", "churn")
 _SMALL_SIDE = 16
 
 
+@renamed_arguments(physical_batch_size="microbatch_size")
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Recipe:
     """The settings of one private diffusion model; every one is a public constant.
@@ -28,7 +30,7 @@ class Recipe:
         network: a name of `diffusion.preset`, or "small": about the size of "cpu-14", for any image.
         batch_size: expected batch size.
         updates: noisy updates.
-        physical_batch_size: examples at once, with their K copies; only time and memory depend on it.
+        microbatch_size: examples at once, with their K copies; only time and memory depend on it.
         multiplicity: noises per example and update, K.
         learning_rate: of Adam, at its highest.
         warmup: updates in which the rate rises from near 0.
@@ -53,8 +55,8 @@ class Recipe:
     network: str = "small"
     batch_size: int = 2048
     updates: int = 3000
-    # Not a divisor of the batch: a Poisson sample of 2048 mostly fits into 8 chunks.
-    physical_batch_size: int = 264
+    # Not a divisor of the batch: a Poisson sample of 2048 mostly fits into 8 microbatches.
+    microbatch_size: int = 264
     multiplicity: int = 1
     learning_rate: float = 6e-3
     warmup: int = 50
@@ -68,6 +70,7 @@ class Recipe:
     sampler: str = "ddim"
     steps: int = 50
     guidance: float = 0.0
+    physical_batch_size = renamed_property("physical_batch_size", "microbatch_size")
 
     def images(self, x: np.ndarray) -> np.ndarray:
         """Returns images in [0, 1] as the model takes them: in [-1, 1], of half the side where it is half.
@@ -179,7 +182,7 @@ def recipe(
 _PAPER = {
     "batch_size": 4096,
     "updates": 4395,
-    "physical_batch_size": 66,
+    "microbatch_size": 66,
     "multiplicity": 32,
     "learning_rate": 3e-4,
     "warmup": 0,
