@@ -63,8 +63,10 @@ def single(mechanism: Mechanism, orders: tuple[float, ...] = ORDERS) -> np.ndarr
         curve = library.rdp
     # A comparison with NaN would pass any budget.
     curve = np.where(np.isnan(curve), np.inf, np.maximum(curve, 0.0)) + _ROUNDING
-    for i, order in enumerate(orders):  # near a rate of 1/2 the library's series for fractional orders diverges
-        if math.isinf(curve[i]) and order > 1.0 and order != math.floor(order):
+    for i, order in enumerate(orders):
+        # Near a rate of 1/2 the library's series for fractional orders diverges, or exceeds the next integer's value,
+        # which the true one never does.
+        if order > 1.0 and order != math.floor(order) and curve[i] > single(mechanism, (math.ceil(order),))[0]:
             curve[i] = _between_integers(mechanism, float(order))
     curve.setflags(write=False)
     return curve
