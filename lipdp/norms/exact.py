@@ -60,7 +60,8 @@ def spectral_norm(weights: ArrayLike) -> float:
     return math.nextafter(math.ldexp(math.sqrt(squared) * (1 + 8 * _UNIT), exponent), math.inf)
 
 
-def positive_definite(matrix):
+def positive_definite(matrix: np.ndarray) -> bool:
+    """Whether the Cholesky factorization of a symmetric matrix, or of each of a stack, succeeds."""
     try:
         np.linalg.cholesky(matrix)
     except np.linalg.LinAlgError:
