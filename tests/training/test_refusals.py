@@ -281,3 +281,16 @@ def test_what_is_set_on_the_optimizer_afterwards_is_refused(name, value):
     setattr(model.optimizer, name, value)
     with pytest.raises(ValueError, match=name):
         model.fit(X, Y, epsilon=1.0, batch_size=40, delta=DELTA, verbose=0)
+
+
+def test_a_fit_inside_a_fit_of_the_same_model_is_refused(model):
+    arguments = {"batch_size": 40, "noise_multiplier": 4.0, "delta": DELTA, "verbose": 0}
+    before, errors = model.run.ledger.updates, []
+
+    def again(epoch, logs=None):
+        with pytest.raises(ValueError, match="`fit` is running") as error:
+            model.fit(X, Y, **arguments)
+        errors.append(error)
+
+    model.fit(X, Y, callbacks=[keras.callbacks.LambdaCallback(on_epoch_begin=again)], **arguments)
+    assert len(errors) == 1 and model.run.ledger.updates == 2 * before
