@@ -79,7 +79,7 @@ def private_train_step(model, data, *, strategy, calibration, batch_size: int, m
         zeros = ([tf.zeros(v.shape) for v in model.trainable_variables], counts, tf.zeros(()))
         _, (sums, counts, loss) = tf.while_loop(lambda i, _: i < number, body, (0, zeros), parallel_iterations=1)
     # In the log of an epoch, larger updates of Keras' own loss weigh more, as in a step without microbatches.
-    _keras.loss_tracker(model).update_state(loss, sample_weight=None if strategy.per_example else number)
+    _keras.loss_tracker(model).update_state(loss, sample_weight=None if strategy.uses_own_step else number)
     optimizer.apply([*strategy.average(sums, state, batch_size), *counts], model.trainable_variables)
     return model.get_metrics_result()
 

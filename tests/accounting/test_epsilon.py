@@ -202,7 +202,9 @@ def test_rdp_is_silent_about_orders_it_drops(caplog):
     accountant=st.sampled_from(["pld", "rdp"]),
 )
 def test_monotone(q, z, updates, accountant):
-    here = epsilon(z, q, updates, 1e-5, accountant) * (1.0 + 1e-3) + 1e-9
+    # Where the series for fractional orders diverges, RDP is bounded from integer orders, up to 0.15 % more loosely.
+    slack = 2e-3 if accountant == "rdp" else 1e-3
+    here = epsilon(z, q, updates, 1e-5, accountant) * (1.0 + slack) + 1e-9
     assert epsilon(z, q, max(1, updates // 2), 1e-5, accountant) <= here
     assert epsilon(z * 1.2, q, updates, 1e-5, accountant) <= here
     assert epsilon(z, q / 1.2, updates, 1e-5, accountant) <= here

@@ -51,7 +51,7 @@ def test_the_sensitivity_does_not_depend_on_the_multiplicity():
 
     def use(record):
         first = ops.convert_to_tensor([1.0, 0.0, 0.0, 0.0])
-        return sum(record.squared_norms())[0], [way.contributions(record, first, [])[0] for way in ways]
+        return sum(record.squared_norms())[0], [way.contributions(None, record, first, [])[0] for way in ways]
 
     for views in (1, 8):
         square, sums = captured(model, x, views, use)
