@@ -359,7 +359,7 @@ class DP_Model(_PrivateTraining, keras.Model):
                 f"Sequential model '{model.name}' does not know its input shape. Start it with keras.Input(shape)."
             )
         graph = _keras.graph(model)
-        if graph is None:
+        if graph is None or _keras.has_own_call(model):
             raise ValueError(
                 f"`from_keras` needs a graph of layers. Received: the subclassed model '{model.name}'. Build it as "
                 "keras.Model(inputs, outputs)."

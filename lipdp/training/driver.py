@@ -147,7 +147,7 @@ class Driver:
         weights.project(self.model)
         weights.set_loss_divisor(self.model, 1 if self.strategy.per_example else batch_size)
         traced = (
-            self.strategy,
+            (type(self.strategy), request.strategy_text()),
             self.calibration,
             batch_size,
             self.microbatch,

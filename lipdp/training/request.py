@@ -54,6 +54,9 @@ class FitRequest:
             "microbatch_size": checks.integer("microbatch_size", self.microbatch_size, minimum=1, optional=True),
             "training_metrics": checks.boolean("training_metrics", self.training_metrics),
             "seed": checks.integer("seed", self.seed, optional=True),
+            "epsilon": checks.positive("epsilon", self.epsilon, optional=True),
+            "noise_multiplier": checks.positive("noise_multiplier", self.noise_multiplier, optional=True),
+            "delta": checks.delta(self.delta),
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)
@@ -66,8 +69,14 @@ class FitRequest:
     @classmethod
     def of(cls, *, sampling: Any, batch_size: int, examples_per_person: int, **arguments: Any) -> FitRequest:
         """Returns the request that the arguments of `fit` make."""
+        scheme = samplers.get(sampling)
+        if scheme != samplers.Sampling(scheme.name, scheme.capacity):
+            raise ValueError(
+                "`sampling` must be a name, or a `Sampling` of a name and a capacity: `fit` knows the rest. Received: "
+                f"sampling={scheme!r}. Pass `batch_size` and `examples_per_person` to `fit`."
+            )
         scheme = dataclasses.replace(
-            samplers.get(sampling),
+            scheme,
             batch_size=checks.integer("batch_size", batch_size, minimum=1),
             group_size=checks.integer("examples_per_person", examples_per_person, minimum=1),
         )
@@ -90,6 +99,10 @@ class FitRequest:
     def continues(self, other: FitRequest | None) -> bool:
         """Returns whether this request goes on with the plan that `other` made."""
         return other is not None and self._text() == other._text()
+
+    def strategy_text(self) -> str:
+        """Returns the strategy as text, for comparison."""
+        return self._text("strategy")
 
     def keeps_strategy(self, other: FitRequest | None) -> bool:
         """Returns whether `other` asked for the same strategy, so that its state goes on."""
@@ -120,7 +133,7 @@ class FitRequest:
         name, config = values["strategy"]
         try:
             strategy = strategies.get(name).from_config(config)
-        except ValueError:
+        except Exception:  # a class that this process does not know must not cost the weights
             strategy = _Unknown(name, config)
         unbound = samplers.Sampling(values["sampler"], values["capacity"])
         return cls(

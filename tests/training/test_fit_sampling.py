@@ -222,3 +222,12 @@ def test_schemes():
     with pytest.raises(ValueError, match="`capacity` must be a positive integer"):
         Sampling("truncated_poisson", capacity=0)
     assert len(FixedSizeSampler(10, 4).draw(0)) == 4
+
+
+@pytest.mark.parametrize("scheme", [Sampling(group_size=4), Sampling().bind(200, 20), Sampling(relation="replace_one")])
+def test_what_fit_says_by_its_own_arguments_is_not_taken_from_a_sampling(scheme):
+    """It was dropped: the noise of an example instead of a person."""
+    model = mlp()
+    with pytest.raises(ValueError, match="examples_per_person"):
+        model.fit(*blobs(), epochs=1, epsilon=3.0, sampling=scheme, **FIT)
+    assert model.run.ledger.releases == 0
