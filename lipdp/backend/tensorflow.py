@@ -78,7 +78,7 @@ def private_train_step(model, data, *, strategy, calibration, batch_size: int, m
         counts = [] if calibration.count_noise_std is None else [tf.zeros(())]
         zeros = ([tf.zeros(v.shape) for v in model.trainable_variables], counts, tf.zeros(()))
         _, (sums, counts, loss) = tf.while_loop(lambda i, _: i < number, body, (0, zeros), parallel_iterations=1)
-    # In the log of an epoch, larger updates of Keras' own loss weigh more, as in a step without microbatches.
+    # In an epoch's log larger updates weigh more where Keras' own step would weigh them so.
     _keras.loss_tracker(model).update_state(loss, sample_weight=None if strategy.uses_own_step else number)
     optimizer.apply([*strategy.average(sums, state, batch_size), *counts], model.trainable_variables)
     return model.get_metrics_result()
