@@ -186,8 +186,12 @@ def test_the_changelog_lists_every_renamed_name():
     assert not missing, missing
 
 
-# One notebook is enough on JAX; the one that trains for minutes runs in `make test-all`.
-NOTEBOOK_MARKS = {"01_quickstart": [], "07_diffusion": [pytest.mark.slow, pytest.mark.backend_free]}
+# On JAX, and those that take longer, they run in `make test-all`.
+NOTEBOOK_MARKS = {
+    "02_architectures": [pytest.mark.slow, pytest.mark.backend_free],
+    "05_strategies": [pytest.mark.slow, pytest.mark.backend_free],
+    "07_diffusion": [pytest.mark.slow, pytest.mark.backend_free],
+}
 
 
 @pytest.mark.filterwarnings("ignore")

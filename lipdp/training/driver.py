@@ -162,14 +162,15 @@ class Driver:
         run.adopt(self.plan, request)
         run.epoch_key = getattr(self.sampler, "key", None)  # a resumed epoch goes on with the same permutation
         run.noise_std, run.seeded = self.noise_std, run.seeded or request.seed is not None
-        optimizer.arm(self.noise_std, self.updates, key, repeatable=request.seed is not None)
-        self.begin()
-        if verbose:
-            notice = [statement.TRAINING_METRICS] if request.training_metrics else []
-            sys.stdout.write("\n".join([self.announcement(), *notice]) + "\n")
-        untouched = weights.fingerprint(self.model)
+        untouched = None
         run.armed = True
         try:
+            optimizer.arm(self.noise_std, self.updates, key, repeatable=request.seed is not None)
+            self.begin()
+            if verbose:
+                notice = [statement.TRAINING_METRICS] if request.training_metrics else []
+                sys.stdout.write("\n".join([self.announcement(), *notice]) + "\n")
+            untouched = weights.fingerprint(self.model)
             yield
         except BaseException:
             # A first update that left no trace, as when it fails while it is compiled, has released nothing. The

@@ -294,3 +294,16 @@ def test_a_fit_inside_a_fit_of_the_same_model_is_refused(model):
 
     model.fit(X, Y, callbacks=[keras.callbacks.LambdaCallback(on_epoch_begin=again)], **arguments)
     assert len(errors) == 1 and model.run.ledger.updates == 2 * before
+
+
+def test_what_fails_before_the_first_update_leaves_the_optimizer_disarmed(model, monkeypatch):
+    class Closed:
+        def write(self, text):
+            raise OSError("closed")
+
+    before = model.run.ledger.updates
+    monkeypatch.setattr("sys.stdout", Closed())
+    with pytest.raises(OSError, match="closed"):
+        model.fit(X, Y, noise_multiplier=4.0, batch_size=40, delta=DELTA, verbose=1)
+    assert int(model.optimizer.budget.numpy()) == 0
+    assert not model.run.armed and model.run.ledger.updates == before
