@@ -22,7 +22,7 @@ class _PrivateTraining:
         """The plan, the ledger and the settings of the last `fit`."""
         if "_run" not in self.__dict__:
             # Past Keras' attribute tracking: this is neither a layer nor a variable.
-            object.__setattr__(self, "_run", training.Run())
+            object.__setattr__(self, "_run", training.Run(lambda: self.weights))
         return self.__dict__["_run"]
 
     @property

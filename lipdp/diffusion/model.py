@@ -120,7 +120,7 @@ class DiffusionModel(DP_Model):
         if self.average:
             # First: a callback that saves the model finds the average of the same update.
             callbacks.insert(0, _Average(self))
-        if seed is None or not self.run.seeded or not self.run.ledger.updates:
+        if seed is None or not self.run.ledger.seeded or not self.run.ledger.updates:
             # A run with a seed that goes on keeps its stream, so that it repeats an uninterrupted one.
             self.noising.seeds.reseed(seed)
         strategy = self._strategy(strategy)
@@ -161,13 +161,14 @@ class DiffusionModel(DP_Model):
         network.set_weights(self.network.get_weights())
         for variable, value in zip(network.trainable_variables, self._averaged, strict=True):
             variable.assign(value)
+        provenance.attribute(network.weights, self.run.ledgers)
         return network
 
     def save_own_variables(self, store: dict[str, Any]) -> None:
         super().save_own_variables(store)
         for i, value in enumerate(self._averaged or ()):
             store[f"average_{i}"] = value
-        if self.run.seeded:
+        if self.run.ledger.seeded:
             # Files of other runs hold no key, see `Noising`.
             store["noising"] = self.noising.seeds.state.numpy()
 

@@ -25,6 +25,8 @@ NOT_COVERED = (
     "Hyper-parameter search: each run on the same data spends its own budget.",
     "Early stopping, learning-rate control and model selection that look at private data, such as training metrics "
     "or a private validation set.",
+    "Weights that came in by value: initial weights from another training on the same data (set_weights, assign, files "
+    "of plain Keras models) bring their cost along, and it is not counted here. Layers that models share are followed.",
     "Preprocessing fitted to the data: means, vocabularies, class weights, removed outliers.",
     "Floating-point arithmetic: the Gaussian noise is a float32 approximation, and its generator "
     "is not cryptographic. Rounding of matrix products is covered as independent errors (1e-5 per layer).",
@@ -43,6 +45,8 @@ class Privacy:
         accountant: an `Accountant` or its name; for adaptive releases (DPIS) one that covers them.
         seeded: True when the user fixed a random seed.
         training_metrics: names of metrics computed on the training data that were shown or logged.
+        steered: what followed from such metrics.
+        updates_of_others: how many of the updates other models made, which share weights with this one.
         examples_per_person: most rows that one person has; epsilon is then that of a person.
 
     Raises:
@@ -71,6 +75,8 @@ class Privacy:
         *,
         seeded: bool = False,
         training_metrics: Iterable[str] = (),
+        steered: Iterable[str] = (),
+        updates_of_others: int = 0,
         examples_per_person: int = 1,
     ):
         if not isinstance(ledger, Ledger):
@@ -85,6 +91,8 @@ class Privacy:
         self._persons = checks.integer("examples_per_person", examples_per_person, minimum=1)
         self._seeded = bool(seeded)
         self._training_metrics = tuple(str(name) for name in training_metrics)
+        self._steered = tuple(steered)
+        self._updates_of_others = checks.integer("updates_of_others", updates_of_others)
 
     @property
     def ledger(self) -> Ledger:
@@ -159,6 +167,7 @@ class Privacy:
             "groups": self._groups(groups),
             "delta_is_large": any(self._delta >= 1.0 / release["num_examples"] for release in releases),
             "updates": self.updates,
+            "updates_of_other_models": self._updates_of_others,
             "accountant": accounting.describe(mechanisms, self._delta, self._accountant),
             "releases": releases,
             "plans": len(set(self._descriptions())),
@@ -166,6 +175,7 @@ class Privacy:
             "covered": list(COVERED),
             "not_covered": list(NOT_COVERED),
             "training_metrics_outside_the_guarantee": list(self._training_metrics),
+            "steered_by_training_metrics": list(self._steered),
             "seed_fixed_by_user": self._seeded,
         }
 
@@ -246,6 +256,11 @@ class Privacy:
         elif facts["sampler"] != ["poisson"]:
             lines.append("No amplification by sampling was used.")
         lines += [statement.group(group) for group in facts["groups"]]
+        if facts["updates_of_other_models"]:
+            lines.append(
+                f"{facts['updates_of_other_models']} of the updates were made by other models that hold some of the "
+                "same weights. They are charged here as if all of them were about this model."
+            )
         spent = statement.shown(facts["epsilon_spent"])
         if self._filtered:
             lines.append(
@@ -274,7 +289,12 @@ class Privacy:
         if not self._training_metrics:
             return ["Metrics computed on the training data, should any be shown: none were logged."]
         names = ", ".join(self._training_metrics)
-        return [f"Metrics computed on the training data. These were logged, without any noise: {names}."]
+        lines = [f"Metrics computed on the training data. These were logged, without any noise: {names}."]
+        if self._steered:
+            lines.append(
+                "TRAINING FOLLOWED METRICS ON THE TRAINING DATA, as the user accepted: " + "; ".join(self._steered) + "."
+            )
+        return lines
 
     def _seed(self) -> str:
         if self._seeded:

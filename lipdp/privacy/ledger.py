@@ -2,9 +2,15 @@
 
 import dataclasses
 import json
+import operator
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from lipdp import accounting, checks
 from lipdp.accounting import Accountant, Sampling, schemes
+
+if TYPE_CHECKING:
+    from lipdp.privacy.plan import Plan
 
 KINDS = ("gradient", "norm_sum", "clip_sum", "count")
 _FORMAT, _VERSION = "lipdp.ledger", 1
@@ -105,6 +111,14 @@ class Ledger:
     Not covered: what was never charged; several runs planned in view of earlier results.
     Source: `accounting.compose`.
 
+    Attributes:
+        plan: The plan that was charged last, or None.
+        origins: Where the releases come from: pairs of the random name of a `Run` that charged them, and how many
+            releases there were before. Copies of one model share it until one of them goes on.
+        seeded: Whether any of the releases used a fixed seed.
+        logged: Names of training metrics that were logged, which the guarantee does not cover.
+        steered: What followed from such metrics while the releases were made.
+
     Example:
         >>> update = Release(sampling=Sampling().bind(1000, 10), noise_multiplier=1.0, sensitivity=0.1,
         ...                  strategy="clipless", noise_allocation="global")
@@ -120,6 +134,52 @@ class Ledger:
     def __init__(self):
         self._descriptions: list[Release] = []
         self._counts: list[int] = []
+        self.plan: Plan | None = None
+        self.origins: list[list] = []
+        self.seeded = False
+        self.logged: tuple[str, ...] = ()
+        self.steered: tuple[str, ...] = ()
+
+    @classmethod
+    def joined(cls, ledgers: "Iterable[Ledger]") -> "Ledger":
+        """Returns one ledger that holds what several hold, which are about different releases.
+
+        Raises:
+            ValueError: when releases of one of them followed from earlier ones (DPIS): its budget is kept at one order
+                for what it knew of, and says nothing about more.
+        """
+        total, ledgers = cls(), [ledger for ledger in ledgers if ledger.releases]
+        if len(ledgers) > 1 and any(ledger.adaptive for ledger in ledgers):
+            raise ValueError(
+                "Several models have trained these weights, one of them with an adaptive strategy (DPIS), whose budget "
+                f"covers its own releases only: their costs cannot be added up. Received: {len(ledgers)} ledgers. "
+                "Train with DPIS only weights that no other model has trained."
+            )
+        for ledger in ledgers:
+            # Two streams of epochs must stay two: an example may be in an open epoch of each.
+            first = 1 + max((release.stream for release in total._descriptions), default=-1)
+            total._descriptions += [dataclasses.replace(r, stream=r.stream + first) for r in ledger._descriptions]
+            total._counts += ledger._counts
+            total.plan = total.plan or ledger.plan
+            total.seeded = total.seeded or ledger.seeded
+            total.logged = tuple(dict.fromkeys([*total.logged, *ledger.logged]))
+            total.steered = tuple(dict.fromkeys([*total.steered, *ledger.steered]))
+        return total
+
+    def become(self, other: "Ledger") -> None:
+        """Takes over what `other` holds; whoever refers to this ledger finds it here."""
+        vars(self).update(vars(other))
+
+    def take_back(self, text: str) -> None:
+        """Takes the releases back that were charged since `to_json` wrote `text`, and never made."""
+        before = Ledger.from_json(text)
+        self._descriptions, self._counts = before._descriptions, before._counts
+
+    def covers(self, other: "Ledger") -> bool:
+        """Returns whether this ledger is `other`, by the same runs, with nothing or more charged to it."""
+        # Equal releases are not enough: two copies may have made the same ones, each with noise of its own.
+        origins = ([part for part in each.origins if part[1] < other.releases] for each in (self, other))
+        return self.continues(other) and operator.eq(*origins)
 
     def charge(self, release: Release, updates: int = 1) -> None:
         """Adds `updates` releases like `release`; merges with the last entry when only the count differs.

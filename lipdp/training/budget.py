@@ -20,9 +20,10 @@ def plan_for(run: Run, request: FitRequest) -> Plan:
     continued = run.continued(request)
     if continued is not None:
         return continued
-    if run.ledger.adaptive:
+    total = run.total
+    if total.adaptive:
         raise ValueError(
-            "This model was trained with an adaptive strategy (DPIS), whose releases are accounted at one order. "
+            "These weights were trained with an adaptive strategy (DPIS), whose releases are accounted at one order. "
             f"Received: strategy={request.strategy.name!r}. Go on with DPIS, or build a new model (its cost adds "
             "up outside of this ledger)."
         )
@@ -39,7 +40,7 @@ def plan_for(run: Run, request: FitRequest) -> Plan:
     if epsilon is None:
         return Plan(sampling=scheme, updates=request.updates, noise_multiplier=noise, **terms)
     run.refuse_spent(epsilon, delta, accountant, scheme.group_size)
-    spent = run.ledger.mechanisms(scheme.group_size)
+    spent = total.mechanisms(scheme.group_size)
     if noise is None:
         return Plan.calibrated(sampling=scheme, updates=request.updates, spent=spent, **terms)
     allowed = accounting.max_updates(sampler=scheme, noise_multiplier=noise, spent=spent, **terms)
@@ -55,6 +56,12 @@ def _accountant(run: Run, request: FitRequest) -> Accountant:
     """Returns the accountant; a filter has its order, budget and unit from before the first release."""
     present: Any = run.plan.accountant if run.plan and run.ledger.updates else None
     accountant = request.accountant
+    if len(run.ledgers) > 1 and (accountant == "filter" or isinstance(present, Filter)):
+        raise ValueError(
+            "A filter keeps its budget only while it charges everything itself. Received: accountant="
+            f"{getattr(present or accountant, 'name', accountant)!r} on weights that another model has trained as "
+            "well. Use accountant='pld' in a new model that shares them, or train weights of your own."
+        )
     if accountant == "filter":
         if present is None:
             accountant = _planned_filter(request)

@@ -34,8 +34,8 @@ class Charge(keras.callbacks.Callback):
             logs["updates"] = self._run.ledger.updates
         if not self._left:
             self.model.stop_training = True
-        if self._training_metrics and not self._run.logged:
-            self._run.logged = tuple(logs or ())
+        if self._training_metrics and not self._run.ledger.logged:
+            self._run.ledger.logged = tuple(logs or ())
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         if logs is not None:

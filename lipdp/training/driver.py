@@ -13,7 +13,7 @@ import numpy as np
 from keras import tree
 
 from lipdp import _keras, backend, gradients, sampling
-from lipdp.privacy import Ledger, Plan, Release, statement
+from lipdp.privacy import Plan, Release, statement
 from lipdp.strategies import Calibration
 from lipdp.training import budget, weights
 from lipdp.training.callbacks import Charge
@@ -161,9 +161,9 @@ class Driver:
         run.driver, run.traced, run.executing = self, traced, False
         run.adopt(self.plan, request)
         run.epoch_key = getattr(self.sampler, "key", None)  # a resumed epoch goes on with the same permutation
-        run.noise_std, run.seeded = self.noise_std, run.seeded or request.seed is not None
+        run.attribute(self.model.trainable_variables)
+        run.noise_std, run.ledger.seeded = self.noise_std, run.ledger.seeded or request.seed is not None
         untouched = None
-        run.armed = True
         try:
             optimizer.arm(self.noise_std, self.updates, key, repeatable=request.seed is not None)
             self.begin()
@@ -180,14 +180,13 @@ class Driver:
             raise
         finally:
             optimizer.disarm()
-            run.armed = False
             self.x = self.y = self.validation_data = None
             # Keras leaves the data iterator in a cycle, and TensorFlow warns when it outlives Python.
             gc.collect()
 
     def forget(self, ledger: str) -> None:
         """Takes back what was charged for an update that was never made."""
-        self.run.ledger = Ledger.from_json(ledger)
+        self.run.ledger.take_back(ledger)
 
     def step(self, state_and_data: tuple, keras_step: Callable) -> Any:
         """Traces one training step: Keras' own, or that of the strategy."""

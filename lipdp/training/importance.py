@@ -38,6 +38,12 @@ class ImportanceDriver(Driver):
 
     def make_plan(self) -> Plan:
         run, request, strategy = self.run, self.request, self.strategy
+        if len(run.ledgers) > 1:
+            raise ValueError(
+                "DPIS keeps a budget for everything released about the weights, and does not see what other models "
+                f"release. Received: model '{self.model.name}', some of whose weights another model has trained. Train "
+                "them with another strategy, or weights of your own."
+            )
         continued = run.continued(request)
         self._norms: Any = None
         self._release_of_updates = self._clip_norm = None

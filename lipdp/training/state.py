@@ -3,31 +3,29 @@
 from __future__ import annotations
 
 import json
-import operator
 import uuid
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 
-from lipdp.privacy import Ledger, Plan, Privacy, Release
+from lipdp.privacy import Ledger, Plan, Privacy, Release, provenance
 from lipdp.training.request import FitRequest
 
 
 class Run:
     """The privacy state of one model. It is saved in the model file.
 
+    Args:
+        variables: Function that returns the variables of the model.
+
     Attributes:
-        ledger: Everything released so far.
-        history: Where the ledger comes from: pairs of the random name of a `Run` that charged to it, and how many
-            releases there were before. Copies of one model share it until one of them goes on.
-        plan: The plan of the last `fit`, or None.
+        ledger: Everything that this model has released so far.
         request: What asked for the plan: a `fit` that asks for the same continues it.
         plan_start: Number of updates in the ledger when the plan began.
         epoch_key: Key of the permutations of the plan's epochs, if it shuffles.
         importance: Where a plan of importance sampling stands: arguments and state of its budget, all public; or None.
         noise_std: Noise standard deviation per trainable variable in the last `fit`.
-        seeded: Whether any `fit` used a fixed seed.
-        logged: Names of training metrics that were logged, which the guarantee does not cover.
         driver: What carries out the present or last `fit`, or None before the first.
         traced: What the compiled step was traced for.
         tracing: Whether a training step is being traced right now.
@@ -36,22 +34,36 @@ class Run:
         load_error: Why loading this model's state failed, if it did.
     """
 
-    def __init__(self):
+    def __init__(self, variables: Callable[[], Iterable[Any]] = tuple):
+        self._variables = variables
         self.ledger = Ledger()
-        self.history: list[list] = []
         self._name = uuid.uuid4().hex
-        self.plan: Plan | None = None
         self.request: FitRequest | None = None
         self.plan_start = 0
+        self._releases_of_others = 0
         self.epoch_key: tuple[int, int] | None = None
         self.importance: dict | None = None
         self.noise_std: tuple[float, ...] = ()
-        self.seeded = False
-        self.logged: tuple[str, ...] = ()
         self.driver: Any = None
         self.traced: tuple | None = None
         self.tracing = self.armed = self.executing = False
         self.load_error: ValueError | None = None
+
+    @property
+    def plan(self) -> Plan | None:
+        """Returns the plan of the last `fit`, or None."""
+        return self.ledger.plan
+
+    @property
+    def ledgers(self) -> tuple[Ledger, ...]:
+        """Returns the model's own ledger, then those of other models that have trained some of its variables."""
+        return provenance.distinct(self.ledger, provenance.ledgers_of(self._variables()))
+
+    @property
+    def total(self) -> Ledger:
+        """Returns everything that was released about the model's variables, by whichever model."""
+        ledgers = self.ledgers
+        return self.ledger if len(ledgers) == 1 else Ledger.joined(ledgers)
 
     @property
     def updates_left(self) -> int:
@@ -60,55 +72,70 @@ class Run:
 
     def continued(self, request: FitRequest) -> Plan | None:
         """Returns the current plan if `request` goes on with it, else None."""
-        return self.plan if self.updates_left > 0 and request.continues(self.request) else None
+        alone = self._releases_of_others == self._count_others()  # the plan's budget knew of no more
+        return self.plan if alone and self.updates_left > 0 and request.continues(self.request) else None
+
+    def _count_others(self) -> int:
+        return sum(ledger.releases for ledger in self.ledgers[1:])
 
     def charge(self, release: Release, count: int = 1) -> None:
         """Adds releases to the ledger, before they are made."""
-        if not self.history or self.history[-1][0] != self._name:
-            self.history = [*self.history, [self._name, self.ledger.releases]]
-        self.ledger.charge(release, count)
+        ledger = self.ledger
+        if not ledger.origins or ledger.origins[-1][0] != self._name:
+            ledger.origins = [*ledger.origins, [self._name, ledger.releases]]
+        ledger.charge(release, count)
 
     def privacy(self) -> Privacy:
         """Returns what was released so far and what it costs."""
+        ledgers, total = self.ledgers, self.total
+        plan = self.plan or total.plan
+        accountant: Any = plan.accountant if plan else "pld"
+        if len(ledgers) > 1 and accountant.budget is not None and not accountant.covers_adaptive:
+            accountant = "pld"  # a filter has kept its own budget only
         return Privacy(
-            self.ledger,
-            delta=self.plan.delta if self.plan else 1e-5,
-            accountant=self.plan.accountant if self.plan else "pld",
-            seeded=self.seeded,
-            training_metrics=self.logged,
-            examples_per_person=self.plan.sampling.group_size if self.plan else 1,
+            total,
+            delta=plan.delta if plan else 1e-5,
+            accountant=accountant,
+            seeded=total.seeded,
+            training_metrics=total.logged,
+            steered=total.steered,
+            examples_per_person=plan.sampling.group_size if plan else 1,
+            updates_of_others=total.updates - self.ledger.updates,
         )
 
     def refuse_spent(self, epsilon: float, delta: float, accountant: Any, group_size: int) -> None:
         """Refuses to plan for a budget that is used up."""
-        used = self.ledger.epsilon(delta, accountant, group_size)
+        total = self.total
+        used = total.epsilon(delta, accountant, group_size)
         # Calibration leaves up to one per cent of a budget unused; that is not a budget to train on.
         if used >= 0.99 * epsilon:
             raise ValueError(
                 f"The budget is spent: this model has released epsilon={used:.4g} at delta={delta:g} in "
-                f"{self.ledger.updates} updates. Received: epsilon={epsilon!r}. To train on, give a larger "
+                f"{total.updates} updates{_by_others(total.updates - self.ledger.updates)}. Received: epsilon={epsilon!r}. To train on, give a larger "
                 "total budget; to start again, build a new model (its cost adds up outside of this ledger)."
             )
 
     def adopt(self, plan: Plan, request: FitRequest) -> None:
         """Makes `plan` the current one."""
         if plan is not self.plan:
-            self.plan_start = self.ledger.updates
-        self.plan, self.request = plan, request
+            self.plan_start, self._releases_of_others = self.ledger.updates, self._count_others()
+        self.ledger.plan, self.request = plan, request
+
+    def attribute(self, variables: Iterable[Any]) -> None:
+        """Notes that `variables` are about to be trained: whoever holds them holds what is charged from now on."""
+        provenance.attribute(variables, self.ledgers)
 
     def to_array(self) -> np.ndarray:
         """Returns the state as JSON bytes, to stand beside the weights in every Keras file format."""
-        state = {
-            "ledger": json.loads(self.ledger.to_json()),
-            "history": self.history,
-            "plan": self.plan.to_dict() if self.plan else None,
+        own, *others = self.ledgers
+        state = _ledger_state(own) | {
             "request": self.request.to_dict() if self.request else None,
             "plan_start": self.plan_start,
             "pass_key": self.epoch_key,
             "noise_std": list(self.noise_std),
-            "seeded": self.seeded,
-            "logged": list(self.logged),
             "adaptive": self.importance,
+            "others": [_ledger_state(ledger) for ledger in others],
+            "releases_of_others": self._releases_of_others,
         }
         return np.frombuffer(json.dumps(state).encode(), np.uint8)
 
@@ -120,37 +147,54 @@ class Run:
         """
         try:
             state = json.loads(np.asarray(array, np.uint8).tobytes())
-            ledger = Ledger.from_json(json.dumps(state["ledger"]))
-            history = state["history"]
-            if isinstance(history, str):  # files of earlier versions hold the first name only
-                history = [[history, 0]] if ledger.releases else []
+            ledger = _ledger_from(state)
             key = state.get("pass_key")  # files of earlier versions lack it
             values = {
-                "ledger": ledger,
-                "history": [[str(name), int(start)] for name, start in history],
-                "plan": Plan.from_dict(state["plan"]) if state["plan"] else None,
                 "request": FitRequest.from_dict(state["request"]) if state["request"] else None,
                 "plan_start": int(state["plan_start"]),
                 "noise_std": tuple(map(float, state["noise_std"])),
-                "seeded": bool(state["seeded"]),
-                "logged": tuple(map(str, state["logged"])),
                 "epoch_key": None if key is None else tuple(key),
                 "importance": state.get("adaptive"),  # files of earlier versions lack it
+                "_releases_of_others": int(state.get("releases_of_others", 0)),
             }
+            others = [_ledger_from(other) for other in state.get("others", ())]
         except (AttributeError, KeyError, TypeError, UnicodeDecodeError, json.JSONDecodeError) as error:
             raise ValueError(f"The privacy ledger in the file is corrupt: {error!r}. Nothing was loaded.") from error
-        if not self._shares(ledger, values["history"]):
+        if not (self.ledger.covers(ledger) or ledger.covers(self.ledger)):
             raise ValueError(
                 f"This model has released {self.ledger.updates} updates of its own, which loading another model's "
                 "ledger would forget, be it a copy of this one that went on by itself. Received: a file with "
                 f"{ledger.updates} updates. Load the file into a new model."
             )
         if ledger.releases >= self.ledger.releases:
+            self.ledger.become(ledger)
             vars(self).update(values)
+        # Which of them are trained the file does not say.
+        provenance.attribute(self._variables(), provenance.distinct(self.ledger, others))
 
-    def _shares(self, ledger: Ledger, history: list) -> bool:
-        """Returns whether this ledger and that one are two moments of one history."""
-        shorter, longer = sorted((self.ledger, ledger), key=lambda each: each.releases)
-        # Equal releases are not enough: two copies may have made the same ones, each with noise of its own.
-        origins = ([part for part in each if part[1] < shorter.releases] for each in (self.history, history))
-        return longer.continues(shorter) and operator.eq(*origins)
+
+def _ledger_state(ledger: Ledger) -> dict:
+    return {
+        "ledger": json.loads(ledger.to_json()),
+        "history": ledger.origins,
+        "plan": ledger.plan.to_dict() if ledger.plan else None,
+        "seeded": ledger.seeded,
+        "logged": list(ledger.logged),
+        "steered": list(ledger.steered),
+    }
+
+
+def _ledger_from(state: dict) -> Ledger:
+    ledger = Ledger.from_json(json.dumps(state["ledger"]))
+    origins = state["history"]
+    if isinstance(origins, str):  # files of earlier versions hold the first name only
+        origins = [[origins, 0]] if ledger.releases else []
+    ledger.origins = [[str(name), int(start)] for name, start in origins]
+    ledger.plan = Plan.from_dict(state["plan"]) if state["plan"] else None
+    ledger.seeded, ledger.logged = bool(state["seeded"]), tuple(map(str, state["logged"]))
+    ledger.steered = tuple(map(str, state.get("steered", ())))  # files of earlier versions lack it
+    return ledger
+
+
+def _by_others(updates: int) -> str:
+    return f", {updates} of them by other models that share its weights" if updates else ""
