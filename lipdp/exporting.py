@@ -7,6 +7,7 @@ from keras import ops, tree
 from lipdp import _keras, backend
 from lipdp.bounds.propagate import functional
 from lipdp.layers import LipschitzLayer
+from lipdp.privacy import provenance
 
 # Largest difference between the outputs of a model and of its export, relative to outputs above 1.
 TOLERANCE = 1e-6
@@ -43,6 +44,8 @@ def export(model: keras.Model) -> keras.Model:
     """
     exported = _Exporter().model(model)
     _compare(model, exported)
+    # A private model that is made of the export again starts with what its weights have cost.
+    provenance.attribute(exported.weights, provenance.ledgers_of(model.weights))
     return exported
 
 

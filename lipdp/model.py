@@ -64,7 +64,7 @@ class _PrivateTraining:
             optimizer=as_private(optimizer),
             loss=None if loss is None else losses.resolve(loss),
             # Weighted, so that padding rows have no say.
-            weighted_metrics=[*_as_list(metrics), *_as_list(weighted_metrics)] or None,
+            weighted_metrics=[*training.as_list(metrics), *training.as_list(weighted_metrics)] or None,
             **kwargs,
         )
 
@@ -104,6 +104,7 @@ class _PrivateTraining:
         seed: int | None = None,
         sampling: Any = "poisson",
         examples_per_person: int = 1,
+        allow_private_monitor: bool = False,
         **unknown: Any,
     ) -> keras.callbacks.History:
         """Trains with differential privacy, until the epochs or the budget end, whichever is first.
@@ -141,6 +142,9 @@ class _PrivateTraining:
                 in the order they had.
             examples_per_person: The most rows that one person has. Budget and epsilon are then those of a
                 person, and the noise is calibrated for groups of that size.
+            allow_private_monitor: Whether callbacks may follow metrics on the training data, as
+                `EarlyStopping(monitor="loss")` does. What they do is outside the guarantee, which the statement then
+                says. Metrics that begin with `val_` need no leave, nor does `"epsilon"`.
 
         Returns:
             A `History`; `epsilon` is among its columns.
@@ -175,15 +179,19 @@ class _PrivateTraining:
             training_metrics=training_metrics,
             seed=seed,
         )
-        driver = training.prepare(self, x, y, validation_split, validation_data, request)
-        return driver.fit(
-            super().fit,
-            callbacks,
-            verbose,
-            validation_steps=validation_steps,
-            validation_batch_size=validation_batch_size or 1024,
-            validation_freq=validation_freq,
-        )
+        callbacks = training.as_list(getattr(callbacks, "callbacks", callbacks))  # of a `CallbackList`
+        if training_metrics and not allow_private_monitor:
+            training.refuse_private_monitors(callbacks)
+        with training.exclusive(self):
+            driver = training.prepare(self, x, y, validation_split, validation_data, request)
+            return driver.fit(
+                super().fit,
+                callbacks,
+                verbose,
+                validation_steps=validation_steps,
+                validation_batch_size=validation_batch_size or 1024,
+                validation_freq=validation_freq,
+            )
 
     def train_on_batch(self, *args: Any, **kwargs: Any) -> Any:
         raise ValueError(
@@ -390,9 +398,3 @@ class DP_Sequential(_PrivateTraining, keras.Sequential):
         if _keras.is_empty(self) and isinstance(layer, BoundedInput) and layer.shape is not None:
             super().add(keras.Input(layer.shape), rebuild=False)
         super().add(layer, rebuild=rebuild)
-
-
-def _as_list(metrics) -> list:
-    if metrics is None:
-        return []
-    return list(metrics) if isinstance(metrics, (list, tuple)) else [metrics]

@@ -11,6 +11,7 @@ from lipdp import checks, strategies
 from lipdp.diffusion import denoisers, samplers
 from lipdp.diffusion.noising import DenoisingLoss, Noising
 from lipdp.model import DP_Model
+from lipdp.privacy import provenance
 
 
 @keras.saving.register_keras_serializable(package="lipdp")

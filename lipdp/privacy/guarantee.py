@@ -292,7 +292,9 @@ class Privacy:
         lines = [f"Metrics computed on the training data. These were logged, without any noise: {names}."]
         if self._steered:
             lines.append(
-                "TRAINING FOLLOWED METRICS ON THE TRAINING DATA, as the user accepted: " + "; ".join(self._steered) + "."
+                "TRAINING FOLLOWED METRICS ON THE TRAINING DATA, as the user accepted: "
+                + "; ".join(self._steered)
+                + "."
             )
         return lines
 

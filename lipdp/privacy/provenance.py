@@ -1,7 +1,7 @@
 """Which ledgers the values of variables were charged to.
 
-A ledger belongs to the variables that its releases changed, not to the model that made them: layers are shared by models
-that know nothing of each other. What another object holds by value (arrays, files of plain Keras models) cannot be followed.
+A ledger belongs to the variables that its releases changed, not to the model that made them: layers are shared by
+models that know nothing of each other. What comes in by value (arrays, files of plain Keras models) cannot be followed.
 """
 
 from collections.abc import Iterable

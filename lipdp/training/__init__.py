@@ -1,6 +1,9 @@
 """One call of `fit`: everything is checked first, then charged, then executed."""
 
+from lipdp.training.callbacks import as_list as as_list
+from lipdp.training.callbacks import refuse_private_monitors as refuse_private_monitors
 from lipdp.training.driver import Driver as Driver
+from lipdp.training.exclusive import exclusive as exclusive
 from lipdp.training.request import FitRequest as FitRequest
 from lipdp.training.session import prepare as prepare
 from lipdp.training.state import Run as Run

@@ -1,9 +1,42 @@
-"""The callback that charges each update to the ledger before it is executed."""
+"""The callback that charges each update to the ledger before it is executed, and what others may follow."""
 
 from collections.abc import Callable
 from typing import Any
 
 import keras
+
+# What is logged beside metrics is public.
+_PUBLIC = ("epsilon", "learning_rate", "lr")
+
+
+def as_list(values: Any) -> list:
+    """Returns one value, several or none as a list."""
+    if values is None:
+        return []
+    return list(values) if isinstance(values, (list, tuple)) else [values]
+
+
+def private_monitors(callbacks: list) -> tuple[str, ...]:
+    """Returns the callbacks that act on a metric of the training data, as "EarlyStopping (loss)"."""
+    found = []
+    for callback in callbacks:
+        monitor = getattr(callback, "monitor", None)
+        acts = getattr(callback, "save_best_only", True)  # a ModelCheckpoint that saves always only names it
+        if isinstance(monitor, str) and acts and not monitor.startswith("val_") and monitor not in _PUBLIC:
+            found.append(f"{type(callback).__name__} ({monitor})")
+    return tuple(found)
+
+
+def refuse_private_monitors(callbacks: list) -> None:
+    """Refuses callbacks that steer training by numbers that were computed on the private data without noise."""
+    found = private_monitors(callbacks)
+    if found:
+        raise ValueError(
+            "A metric on the private training data may not steer the training: what follows from it (when to stop, the "
+            f"learning rate, which weights to keep) is outside the guarantee. Received: {', '.join(found)}. Monitor a "
+            "metric on public data, such as 'val_loss', or pass fit(allow_private_monitor=True), which the privacy "
+            "statement then says."
+        )
 
 
 class Charge(keras.callbacks.Callback):

@@ -16,7 +16,7 @@ from lipdp import _keras, backend, gradients, sampling
 from lipdp.privacy import Plan, Release, statement
 from lipdp.strategies import Calibration
 from lipdp.training import budget, weights
-from lipdp.training.callbacks import Charge
+from lipdp.training.callbacks import Charge, private_monitors
 from lipdp.training.request import FitRequest
 
 
@@ -112,10 +112,12 @@ class Driver:
             stream=self.run.plan_start if self.plan.sampling.by_epoch else 0,
         )
 
-    def fit(self, keras_fit: Callable, callbacks: Any, verbose: Any, **validation: Any) -> keras.callbacks.History:
+    def fit(self, keras_fit: Callable, callbacks: list, verbose: Any, **validation: Any) -> keras.callbacks.History:
         """Calls Keras' `fit` with batches, callbacks and an optimizer that are ready for the planned updates."""
-        given = [] if callbacks is None else callbacks if isinstance(callbacks, (list, tuple)) else [callbacks]
+        steered = private_monitors(callbacks) if self.request.training_metrics else ()
+        ledger = self.run.ledger
         with self.armed(verbose), self.batches() as batches, backend.full_precision():
+            ledger.steered = tuple(dict.fromkeys([*ledger.steered, *steered]))
             charge = Charge(self.run, self.updates, self.charge(), self.request.training_metrics)
             return keras_fit(
                 batches,
@@ -123,7 +125,7 @@ class Driver:
                 initial_epoch=self.request.initial_epoch,
                 steps_per_epoch=self.request.updates_per_epoch,
                 # The user's callbacks behind the one that charges, so that they find epsilon in their logs.
-                callbacks=[charge, *given],
+                callbacks=[charge, *callbacks],
                 verbose=verbose,
                 shuffle=False,
                 validation_data=self.validation_data,

@@ -36,11 +36,6 @@ def check_model(model: keras.Model) -> None:
     """Refuses a model that is not compiled, trains by steps of its own, or would draw its noise several times."""
     if not model.compiled or model.loss is None:
         raise ValueError("Call `compile(optimizer, loss=...)` with a lipdp loss before `fit`.")
-    if model.run.armed:
-        raise ValueError(
-            f"`fit` is running on model '{model.name}', and a second one would change its noise and its budget. "
-            "Received: a `fit` inside of it. Call it after the first one has ended, or train another model."
-        )
     # Noise and charge are those of these methods, and of no others.
     for name in _keras.STEP_METHODS:
         source = next((c for c in type(model).__mro__ if name in vars(c)), keras.Model)

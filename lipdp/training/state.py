@@ -111,8 +111,9 @@ class Run:
         if used >= 0.99 * epsilon:
             raise ValueError(
                 f"The budget is spent: this model has released epsilon={used:.4g} at delta={delta:g} in "
-                f"{total.updates} updates{_by_others(total.updates - self.ledger.updates)}. Received: epsilon={epsilon!r}. To train on, give a larger "
-                "total budget; to start again, build a new model (its cost adds up outside of this ledger)."
+                f"{total.updates} updates{_by_others(total.updates - self.ledger.updates)}. Received: "
+                f"epsilon={epsilon!r}. To train on, give a larger total budget; to start again, build a new model (its "
+                "cost adds up outside of this ledger)."
             )
 
     def adopt(self, plan: Plan, request: FitRequest) -> None:

@@ -1,0 +1,250 @@
+"""The ledger belongs to the weights: whichever model trains them, every model that holds them states it."""
+
+import threading
+
+import keras
+import pytest
+
+import lipdp
+from lipdp import layers, losses
+from tests.helpers.models import DELTA, blobs, mlp
+
+X, Y = blobs(64, 6)
+FIT = {"batch_size": 16, "epochs": 1, "delta": 1e-3, "verbose": 0}
+NOISE = {"noise_multiplier": 1.0, **FIT}
+
+
+def compiled(model):
+    model.compile("sgd", loss=losses.SparseCategoricalCrossentropy())
+    return model
+
+
+def trained(model, fits=1, **arguments):
+    compiled(model)
+    for _ in range(fits):
+        model.fit(X, Y, **{**NOISE, **arguments})
+    return model
+
+
+def net(fits=1):
+    return trained(
+        lipdp.DP_Sequential([layers.BoundedInput((6,)), layers.SpectralDense(8), layers.SpectralDense(3)]), fits
+    )
+
+
+def around(inner):
+    inputs = keras.Input((6,))
+    return lipdp.DP_Model(inputs, inner(inputs))
+
+
+def on_top(inner):
+    """A head on the hidden layer of a model."""
+    return lipdp.DP_Model(inner.inputs, layers.SpectralDense(3)(inner.layers[-2].output))
+
+
+@pytest.fixture(scope="module")
+def cost():
+    """Epsilon of one model after so many fits."""
+    model = lipdp.DP_Sequential([layers.BoundedInput((6,)), layers.SpectralDense(3)])
+    values = [0.0]
+    for _ in range(3):
+        values.append(trained(model).privacy.epsilon())
+    return values
+
+
+def test_each_model_made_of_one_plain_model_starts_with_what_the_others_spent(cost):
+    plain = keras.Sequential([keras.Input((6,)), keras.layers.Dense(3)])
+    models = [trained(lipdp.DP_Model.from_keras(plain), strategy="dpsgd") for _ in range(3)]
+    for model in [*models, lipdp.DP_Model.from_keras(plain)]:
+        assert model.privacy.epsilon() == pytest.approx(cost[3])
+        assert model.privacy.updates == 12
+    assert "8 of the updates were made by other models" in models[2].privacy.statement()
+    assert models[2].privacy.to_dict()["updates_of_other_models"] == 8
+
+
+def test_a_budget_counts_what_other_models_spent():
+    plain = keras.Sequential([keras.Input((6,)), keras.layers.Dense(3)])
+    first, second = (compiled(lipdp.DP_Model.from_keras(plain)) for _ in range(2))
+    first.fit(X, Y, epsilon=1.0, strategy="dpsgd", **FIT)
+    with pytest.raises(ValueError, match="budget is spent.*by other models"):
+        second.fit(X, Y, epsilon=1.0, strategy="dpsgd", **FIT)
+    second.fit(X, Y, epsilon=2.0, strategy="dpsgd", **FIT)
+    assert 1.9 < second.privacy.epsilon() <= 2.0
+    assert first.privacy.epsilon() == second.privacy.epsilon()
+
+
+def test_a_plan_does_not_go_on_past_what_another_model_spent_meanwhile():
+    plain = keras.Sequential([keras.Input((6,)), keras.layers.Dense(3)])
+    first, second = (compiled(lipdp.DP_Model.from_keras(plain)) for _ in range(2))
+    stop = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: setattr(first, "stop_training", True))
+    arguments = {"epsilon": 2.0, "strategy": "dpsgd", **FIT, "epochs": 4}
+    first.fit(X, Y, callbacks=[stop], **arguments)
+    second.fit(X, Y, noise_multiplier=2.0, strategy="dpsgd", **FIT)
+    first.fit(X, Y, **arguments)
+    assert first.privacy.epsilon() <= 2.0
+
+
+def test_a_model_inside_a_model(cost):
+    inner = net()
+    outer = trained(around(inner))
+    assert inner.privacy.epsilon() == outer.privacy.epsilon() == pytest.approx(cost[2])
+    inner.fit(X, Y, **NOISE)
+    assert inner.privacy.epsilon() == outer.privacy.epsilon() == pytest.approx(cost[3])
+
+
+def test_layers_of_a_trained_model_bring_its_cost(cost):
+    inner = net()
+    outer = on_top(inner)
+    assert outer.privacy.epsilon() == inner.privacy.epsilon() == pytest.approx(cost[1])
+    inner.trainable = False
+    trained(outer)
+    assert outer.privacy.epsilon() == pytest.approx(cost[2]), "frozen weights count too"
+    assert inner.privacy.epsilon() == pytest.approx(cost[1]), "what was trained beside them does not"
+
+
+def test_frozen_weights_that_nobody_trained_cost_nothing():
+    public = keras.layers.Dense(6)
+    public.build((None, 6))
+    public.trainable = False
+
+    def head():
+        inputs = keras.Input((6,))
+        return trained(lipdp.DP_Model(inputs, keras.layers.Dense(3)(public(inputs))), strategy="dpsgd")
+
+    first, second = head(), head()
+    assert first.privacy.updates == second.privacy.updates == 4
+
+
+@pytest.mark.parametrize("fits", [0, 1])
+@pytest.mark.parametrize("build", [around, on_top])
+def test_a_file_keeps_what_other_models_spent(build, fits, tmp_path):
+    outer = trained(build(net()), fits)
+    outer.save(tmp_path / "outer.keras")
+    loaded = keras.saving.load_model(tmp_path / "outer.keras")
+    assert loaded.privacy.statement() == outer.privacy.statement()
+    loaded.save(tmp_path / "again.keras")
+    assert keras.saving.load_model(tmp_path / "again.keras").privacy.epsilon() == outer.privacy.epsilon()
+    # Its layers bring everything along as well.
+    inputs = keras.Input((6,))
+    wrapped = lipdp.DP_Model(inputs, loaded(inputs))
+    assert wrapped.privacy.epsilon() == outer.privacy.epsilon()
+
+
+def test_an_export_brings_its_cost():
+    model = net()
+    again = lipdp.DP_Model.from_keras(lipdp.export(model))
+    assert again.privacy.epsilon() == model.privacy.epsilon() > 0.0
+
+
+def test_ledgers_that_cannot_be_joined_are_refused():
+    plain = keras.Sequential([keras.Input((6,)), keras.layers.Dense(3)])
+    arguments = {"epsilon": 8.0, **FIT}
+    first, second, third = (compiled(lipdp.DP_Model.from_keras(plain)) for _ in range(3))
+    first.fit(X, Y, strategy="dpis", **arguments)
+    assert second.privacy.epsilon() == first.privacy.epsilon() == 8.0
+    for strategy in ("dpsgd", "dpis"):
+        with pytest.raises(ValueError, match="DPIS"):
+            second.fit(X, Y, strategy=strategy, **arguments | {"epsilon": 20.0})
+    assert second.privacy.epsilon() == 8.0
+    other = lipdp.DP_Model.from_keras(keras.Sequential([keras.Input((6,)), keras.layers.Dense(3)]))
+    trained(other, strategy="dpsgd")
+    inputs = keras.Input((6,))
+    both = lipdp.DP_Model(inputs, keras.layers.Add()([third(inputs), other(inputs)]))
+    with pytest.raises(ValueError, match="cannot be added up"):
+        both.privacy.epsilon()
+
+
+def test_a_filter_is_refused_on_weights_of_several_models():
+    plain = keras.Sequential([keras.Input((6,)), keras.layers.Dense(3)])
+    first, second = (compiled(lipdp.DP_Model.from_keras(plain)) for _ in range(2))
+    arguments = {"strategy": "dpsgd", "accountant": "filter", "epsilon": 4.0, **FIT}
+    first.fit(X, Y, **arguments)
+    with pytest.raises(ValueError, match="filter"):
+        second.fit(X, Y, **arguments)
+    trained(second, strategy="dpsgd")
+    with pytest.raises(ValueError, match="filter"):
+        first.fit(X, Y, **arguments | {"epochs": 2})
+    assert first.privacy.epsilon() == second.privacy.epsilon()
+    assert first.privacy.to_dict()["plans_fixed_in_advance"] == "assumed"
+
+
+def test_open_epochs_of_two_models_are_both_charged():
+    plain = keras.Sequential([keras.Input((6,)), keras.layers.Dense(3)])
+    half = {"strategy": "dpsgd", "sampling": "shuffle", "steps_per_epoch": 2}
+    first = trained(lipdp.DP_Model.from_keras(plain), **half)
+    alone = first.privacy.epsilon()
+    second = trained(lipdp.DP_Model.from_keras(plain), **half)
+    whole = trained(lipdp.DP_Model.from_keras(keras.models.clone_model(plain)), **half, epochs=2)
+    assert whole.privacy.epsilon() == alone, "two halves of one epoch"
+    assert second.privacy.epsilon() > 1.2 * alone, "but not those of two"
+
+
+def test_weights_that_come_in_by_value_are_named():
+    fresh = compiled(net(0))
+    fresh.set_weights(net().get_weights())
+    assert "set_weights" in fresh.privacy.statement()
+
+
+def test_one_fit_at_a_time_in_threads():
+    plain = keras.Sequential([keras.Input((8,)), keras.layers.Dense(3)])
+    first, second = (compiled(lipdp.DP_Model.from_keras(plain)) for _ in range(2))
+    x, y = blobs()
+    arguments = {"batch_size": 40, "noise_multiplier": 4.0, "delta": DELTA, "verbose": 0, "strategy": "dpsgd"}
+    started, go_on, errors = threading.Event(), threading.Event(), []
+
+    def wait(batch, logs=None):
+        started.set()
+        go_on.wait(30)
+
+    def train(model, **more):
+        try:
+            model.fit(x, y, **arguments, **more)
+        except ValueError as error:
+            errors.append(str(error))
+
+    callback = keras.callbacks.LambdaCallback(on_train_batch_begin=wait)
+    thread = threading.Thread(target=train, args=(first,), kwargs={"callbacks": [callback]})
+    thread.start()
+    started.wait(60)
+    train(first)
+    train(second)
+    go_on.set()
+    thread.join()
+    assert len(errors) == 2 and all("`fit` is running" in error for error in errors)
+    assert first.run.ledger.updates == 10 and second.run.ledger.updates == 0
+    train(second)
+    assert second.privacy.updates == 20
+
+
+@pytest.mark.parametrize(
+    "callback",
+    [
+        keras.callbacks.EarlyStopping(monitor="loss"),
+        keras.callbacks.ReduceLROnPlateau(monitor="accuracy"),
+        keras.callbacks.ModelCheckpoint("unused.keras", monitor="loss", save_best_only=True),
+    ],
+    ids=lambda callback: type(callback).__name__,
+)
+def test_callbacks_that_follow_private_metrics_are_refused(callback):
+    model = mlp()
+    with pytest.raises(ValueError, match="Monitor.*allow_private_monitor"):
+        model.fit(*blobs(), epsilon=1.0, batch_size=40, delta=DELTA, callbacks=callback)
+    assert not model.run.ledger.updates
+
+
+def test_an_accepted_monitor_is_stated(tmp_path):
+    model = mlp()
+    arguments = {"epsilon": 1.0, "batch_size": 40, "delta": DELTA, "verbose": 0, "epochs": 2}
+    stop = keras.callbacks.EarlyStopping(monitor="loss", patience=9)
+    public = [
+        keras.callbacks.EarlyStopping(monitor="val_loss"),
+        keras.callbacks.EarlyStopping(monitor="epsilon", mode="max", patience=9),
+        keras.callbacks.ModelCheckpoint(tmp_path / "each.keras", monitor="loss"),
+    ]
+    model.fit(*blobs(), callbacks=public, validation_data=blobs(seed=1), **arguments)
+    assert "FOLLOWED" not in model.privacy.statement()
+    model.fit(*blobs(), callbacks=[stop], allow_private_monitor=True, **arguments | {"epsilon": 2.0})
+    assert "FOLLOWED" in model.privacy.statement()
+    assert model.privacy.to_dict()["steered_by_training_metrics"] == ["EarlyStopping (loss)"]
+    model.save(tmp_path / "m.keras")
+    assert keras.saving.load_model(tmp_path / "m.keras").privacy.statement() == model.privacy.statement()
