@@ -11,7 +11,8 @@ _WITH_SETTINGS: dict[str, Callable[..., "Accountant"]] = {}
 # By kind: what it needs, and how to get it.
 _NEEDS = {
     "filter": "`accountant` needs an order and a budget that are fixed in advance, as "
-    '"filter:ORDER:EPSILON:DELTA". Let fit(epsilon=...) choose them, or pass what lipdp.accounting.plan_filter returns.',
+    '"filter:ORDER:EPSILON:DELTA". Let fit(epsilon=...) choose them, or pass what '
+    "lipdp.accounting.plan_filter returns.",
     "rdp_order": '`accountant` of the form "rdp_order:ORDER" or "rdp_order:ORDER:EPSILON:DELTA" is what importance '
     'sampling writes into its ledger. To train so, pass fit(strategy="dpis", epsilon=...), which chooses it; for a '
     'plan of your own use "pld", "rdp" or "filter".',
