@@ -207,7 +207,7 @@ def test_rdp_is_silent_about_orders_it_drops(caplog):
     accountant=st.sampled_from(["pld", "rdp"]),
 )
 def test_monotone(q, z, updates, accountant):
-    slack = 3e-6 if accountant == "rdp" else 1e-3  # a series or an integral; where PLD's grid moves
+    slack = 2e-4 if accountant == "rdp" else 1e-3  # a series or an integral; where PLD's grid moves
     here = epsilon(z, q, updates, 1e-5, accountant) * (1.0 + slack) + 1e-9
     assert epsilon(z, q, max(1, updates // 2), 1e-5, accountant) <= here
     assert epsilon(z * 1.2, q, updates, 1e-5, accountant) <= here
