@@ -8,6 +8,15 @@ from lipdp.accounting.mechanism import Mechanism
 
 _REGISTRY: dict[str, "Accountant"] = {}
 _WITH_SETTINGS: dict[str, Callable[..., "Accountant"]] = {}
+# By kind: what it needs, and how to get it.
+_NEEDS = {
+    "filter": "`accountant` needs an order and a budget that are fixed in advance, as "
+    '"filter:ORDER:EPSILON:DELTA". Let fit(epsilon=...) choose them, or pass what '
+    "lipdp.accounting.plan_filter returns.",
+    "rdp_order": '`accountant` of the form "rdp_order:ORDER" or "rdp_order:ORDER:EPSILON:DELTA" is what importance '
+    'sampling writes into its ledger. To train so, pass fit(strategy="dpis", epsilon=...), which chooses it; for a '
+    'plan of your own use "pld", "rdp" or "filter".',
+}
 
 
 class Accountant(abc.ABC):
@@ -93,11 +102,7 @@ def get_accountant(identifier: str | Accountant) -> Accountant:
         try:
             return _WITH_SETTINGS[kind](*settings)
         except (TypeError, ValueError) as error:
-            raise ValueError(
-                f'`accountant` needs an order and a budget that are fixed in advance, as "{kind}:ORDER:EPSILON:DELTA". '
-                f'Received: accountant="{identifier}" ({error}). Let fit(epsilon=...) choose them, or pass what '
-                "lipdp.accounting.plan_filter returns."
-            ) from error
+            raise ValueError(f'{_NEEDS[kind]} Received: accountant="{identifier}" ({error}).') from error
     return _REGISTRY[checks.choice("accountant", identifier, names())]
 
 

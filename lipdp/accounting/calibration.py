@@ -35,7 +35,7 @@ def calibrate(
 
     Args:
         epsilon: the budget, above 0.
-        delta: in (0, 1); at least 1e-11 for "pld".
+        delta: in (0, 1); below 1e-11 the bound of "pld" is that of "rdp", unless nothing is sampled.
         sampling_probability: expected batch size / number of examples, in (0, 1]; left out with a `Sampling`.
         updates: number of updates to come, an int of at least 1.
         accountant: "pld" (tight, default), "rdp", "autodp", or an `Accountant`.
@@ -52,7 +52,8 @@ def calibrate(
 
     **Guarantee.**
     Conditions: those of `Mechanism`; the noise is chosen once, before the first of these updates.
-    Bound: `compose` of `spent` and the updates is at most `epsilon`, and at least 99 % of it.
+    Bound: `compose` of `spent` and the updates is at most `epsilon`, and at least 99 % of it; less only where epsilon
+    jumps to 0, as it does for tiny budgets.
     Not covered: choosing again during training in view of the results.
     Source: checked by evaluating the returned value.
 
@@ -83,7 +84,8 @@ def calibrate(
         noise = _solve(cost, budget, *_bracket(cost, budget, guess))
     while cost(noise := round_up(noise, _DIGITS)) > budget:  # the last digit: the grid may have moved
         noise *= 1.0 + 2.0 * 10.0 ** (1 - _DIGITS)
-    if cost(noise) < 0.99 * budget:  # epsilon jumps to infinity: there is no noise to calibrate
+    # Epsilon may jump: from infinity, where there is no noise to calibrate, or to 0, where a tiny budget is met.
+    if cost(noise) < 0.99 * budget and not math.isfinite(cost(0.99 * noise)):
         raise needs_no_noise(budget)
     return noise
 
@@ -103,7 +105,7 @@ def max_updates(
 
     Args:
         epsilon: the budget, above 0.
-        delta: in (0, 1); at least 1e-11 for "pld".
+        delta: in (0, 1); below 1e-11 the bound of "pld" is that of "rdp", unless nothing is sampled.
         sampling_probability: expected batch size / number of examples, in (0, 1]; left out with a `Sampling`.
         noise_multiplier: standard deviation of the noise over the L2 sensitivity, at least 0.
         accountant: "pld" (tight, default), "rdp", "autodp", or an `Accountant`.

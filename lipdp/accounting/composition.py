@@ -15,7 +15,7 @@ def compose(mechanisms: Iterable[Mechanism], delta: float, accountant: str | Acc
 
     Args:
         mechanisms: the releases, in any order.
-        delta: in (0, 1); at least 1e-11 for "pld".
+        delta: in (0, 1); below 1e-11 the bound of "pld" is that of "rdp", unless nothing is sampled.
         accountant: "pld" (tight, default), "rdp", "autodp", or an `Accountant`.
 
     Returns:
@@ -66,7 +66,7 @@ def epsilon(
         noise_multiplier: standard deviation of the noise over the norm one example can contribute, at least 0.
         sampling_probability: expected batch size / number of examples, in (0, 1]; left out with a `Sampling`.
         updates: number of noisy updates released, an int of at least 0.
-        delta: in (0, 1); at least 1e-11 for "pld".
+        delta: in (0, 1); below 1e-11 the bound of "pld" is that of "rdp", unless nothing is sampled.
         accountant: "pld" (tight, default), "rdp", "autodp", or an `Accountant`.
         sampler: a name in `SAMPLERS`, or a bound `Sampling`.
         **settings: `relation`, `group_size`, `num_examples`, `capacity`, as in `Mechanism`.

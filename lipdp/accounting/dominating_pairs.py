@@ -27,8 +27,8 @@ class SampledGaussian:
     def curve(self, epsilon: np.ndarray) -> np.ndarray:
         return gaussian.hockey_stick(epsilon, sampling_probability=self.q, noise_multiplier=self.z, add=self.add)
 
-    def losses(self) -> tuple[float, float]:
-        return gaussian.loss_range(self.q, self.z, self.add)
+    def losses(self, tail: float = gaussian.TAIL) -> tuple[float, float]:
+        return gaussian.loss_range(self.q, self.z, self.add, tail)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,8 +43,8 @@ class GaussianMixture:
     def curve(self, epsilon: np.ndarray) -> np.ndarray:
         return mixture.hockey_stick(epsilon, self.shifts, self.weights, self.z, self.add)
 
-    def losses(self) -> tuple[float, float]:
-        return mixture.loss_range(self.shifts, self.weights, self.z, self.add)
+    def losses(self, tail: float = gaussian.TAIL) -> tuple[float, float]:
+        return mixture.loss_range(self.shifts, self.weights, self.z, self.add, tail)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,8 +76,8 @@ class SampledReplacement:
         # Symmetric pair: H(-e) = e^-e H(e) + 1 - e^-e, whose last part is the trivial one.
         return np.where(epsilon < 0.0, np.exp(-e), 1.0) * value
 
-    def losses(self) -> tuple[float, float]:
-        far = 1.0 + gaussian.TAIL * self.z
+    def losses(self, tail: float = gaussian.TAIL) -> tuple[float, float]:
+        far = 1.0 + tail * self.z
         up = np.logaddexp(_log(1.0 - self.q), math.log(self.q) + (2.0 * far - 1.0) / (2.0 * self.z**2))
         down = np.logaddexp(_log(1.0 - self.q), math.log(self.q) - (2.0 * far + 1.0) / (2.0 * self.z**2))
         return -float(up - down), float(up - down)
@@ -92,8 +92,8 @@ class Largest:
     def curve(self, epsilon: np.ndarray) -> np.ndarray:
         return functools.reduce(np.maximum, (pair.curve(epsilon) for pair in self.pairs))
 
-    def losses(self) -> tuple[float, float]:
-        ranges = [pair.losses() for pair in self.pairs]
+    def losses(self, tail: float = gaussian.TAIL) -> tuple[float, float]:
+        ranges = [pair.losses(tail) for pair in self.pairs]
         return min(low for low, _ in ranges), max(high for _, high in ranges)
 
 

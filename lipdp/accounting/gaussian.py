@@ -11,6 +11,7 @@ from lipdp.accounting.loss_distribution import LossDistribution
 
 # Outcomes further out than this (probability e^-50) count as a total loss of privacy.
 TAIL = -float(special.ndtri_exp(-50.0 - math.log(2.0)))
+_MANY, _DENSE = 1 << 17, 1 << 13  # grid points from which on not all are looked at, and how many then
 
 
 def hockey_stick(epsilon: np.ndarray, *, sampling_probability: float, noise_multiplier: float, add: bool) -> np.ndarray:
@@ -122,23 +123,38 @@ def connect_dots(
     """
     low = min(math.floor(lowest / step), -1)
     high = max(math.ceil(highest / step), 1)
-    values = curve(np.arange(low, high + 1) * step)
-    # The mass at a point depends on the second difference of delta, which ignores the part taken off below 0;
-    # only at 0 the two neighbors differ in it.
-    growth = math.expm1(step)
+    points = np.arange(low, high + 1) if high - low < _MANY else grid(low, high, _DENSE)
+    values, gaps = curve(points * step), np.diff(points) * step
+    # The mass at a point depends on the slopes of delta in e^epsilon, to which the part taken off below 0 adds nothing
+    # but a kink at 0.
     rise = np.diff(values)
-    mass = np.empty(len(values))
-    mass[0] = rise[0] / growth - values[0]
-    mass[1:-1] = (rise[1:] - rise[:-1] * math.exp(step)) / growth
-    mass[-low] += 1.0
-    mass[-1] = rise[-1] / math.expm1(-step)
-    return LossDistribution(step, low, np.maximum(mass, 0.0), float(values[-1]))
+    up, down = rise / np.expm1(gaps), rise / np.expm1(-gaps)
+    mass = np.concatenate(([up[0] - values[0]], up[1:] + down[:-1], [down[-1]]))
+    mass[np.searchsorted(points, 0)] += 1.0
+    masses = np.zeros(high - low + 1)
+    masses[points - low] = np.maximum(mass, 0.0)
+    return LossDistribution(step, low, masses, float(values[-1]))
 
 
-def loss_range(sampling_probability: float, noise_multiplier: float, add: bool) -> tuple[float, float]:
-    """Returns the smallest and the largest privacy loss, all but e^-50 of the outcomes considered."""
+def grid(low: int, high: int, dense: int) -> np.ndarray:
+    """Returns all integers from `low` to `high` up to about `dense`, further out so many per factor of e.
+
+    A loss is then known to within a share 1 / `dense` of itself, which is all that large, rare ones need.
+    """
+    far = max(high, -low)
+    count = max(math.ceil(dense * math.log(max(far / dense, 1.0))), 1)
+    sparse = np.ceil(dense * np.exp(np.arange(1, count + 1) / dense)).astype(np.int64)
+    side = np.unique(np.concatenate((np.arange(min(dense, far) + 1), sparse[sparse < far], [far])))
+    points = np.concatenate((-side[:0:-1], side))
+    return np.unique(np.concatenate(([low], points[(points > low) & (points < high)], [high])))
+
+
+def loss_range(
+    sampling_probability: float, noise_multiplier: float, add: bool, tail: float = TAIL
+) -> tuple[float, float]:
+    """Returns the smallest and the largest privacy loss of outcomes within `tail` standard deviations."""
     q, z = sampling_probability, noise_multiplier
-    far = 0.5 / (z * z) + TAIL / z
+    far = 0.5 / (z * z) + tail / z
     if far < 30.0:
         largest = math.log1p(q * math.expm1(far))
     else:

@@ -31,7 +31,7 @@ def group_epsilon(
         group_size: k, an int of at least 0.
         noise_multiplier: standard deviation of the noise over the L2 sensitivity, at least 0.
         updates: number of noisy updates released, an int of at least 0.
-        delta: in (0, 1); at least 1e-11 for "pld".
+        delta: in (0, 1); at least 1e-11 where groups are sampled.
         sampling_probability: chance, in (0, 1], that one example enters a batch; not for "fixed_size".
         batch_size: B, for "fixed_size" only.
         num_examples: least number of examples WITHOUT the group, at least B; for "fixed_size" only.
@@ -85,11 +85,10 @@ def vadhan_epsilon(
         updates: number of noisy updates, an int of at least 0.
         delta: for the group, in (0, 1).
         sampling_probability: chance, in (0, 1], that one example enters a batch.
-        accountant: of one example, "rdp" or "pld".
+        accountant: of one example, "rdp", or "pld": whichever is less, PLD at deltas of at least 1e-11 or RDP.
 
     Returns:
-        A float of at least 0; `math.inf` where the conversion gives nothing. With "pld" that is soon the case: the
-        conversion needs the example's epsilon at deltas far below 1e-11.
+        A float of at least 0; `math.inf` where the conversion gives nothing.
 
     Raises:
         ValueError: when an argument is out of range.
@@ -110,9 +109,15 @@ def vadhan_epsilon(
     delta = checks.delta(delta)
     one = Mechanism(sampling_probability, noise_multiplier, updates)
     if checks.choice("accountant", accountant, ("rdp", "pld")) == "pld":
-        return _vadhan_pld(size, one, delta) if size > 1 else compose([one], delta, "pld") * size
+        if size <= 1 or not one.count:
+            return compose([one], delta, "pld") * size
+        return min(_vadhan_pld(size, one, delta), _vadhan(size, one, delta))
     if size <= 1 or not one.count:
         return compose([one], delta, "rdp") * size
+    return _vadhan(size, one, delta)
+
+
+def _vadhan(size: int, one: Mechanism, delta: float) -> float:
     orders, curve = get_accountant("rdp").curve((one,))  # type: ignore[attr-defined]
     return min((_vadhan_rdp(size, a, rho, delta) for a, rho in zip(orders, curve, strict=True)), default=math.inf)
 

@@ -28,6 +28,40 @@ class LossDistribution:
         """Returns the grid points, `(n,)`."""
         return (self.lowest + np.arange(len(self.masses))) * self.step
 
+    def coarsened(self, factor: int) -> "LossDistribution":
+        """Returns an upper bound on a grid of `factor` times the step; see `spread`."""
+        last = self.lowest + len(self.masses) - 1
+        knots = factor * np.arange(self.lowest // factor, last // factor + 2)
+        return LossDistribution(self.step * factor, int(knots[0]) // factor, self.spread(knots), self.infinite)
+
+    def spread(self, knots: np.ndarray) -> np.ndarray:
+        """Returns the masses of an upper bound on fewer grid points.
+
+        The mass at a loss l is split between the neighbors a <= l < b, so that neither its sum nor that of
+        mass e^-loss, the probability under the second distribution, changes.
+
+        Args:
+            knots: increasing grid points in steps, the first at most, the last above all losses, `(m,)`.
+
+        Returns:
+            An array like `knots`.
+
+        **Guarantee.**
+        Conditions: none.
+        Bound: delta(epsilon) is that of before at the knots, and the chord in e^epsilon, so above it, between them.
+        Not covered: rounding.
+        Source: Doroshenko et al. 2022 (connect the dots); Ghazi et al. 2022 (evolving discretization).
+        """
+        gaps = np.diff(knots)
+        first = self.lowest - int(knots[0])
+        cell = np.repeat(np.arange(len(gaps)), gaps)[first : first + len(self.masses)]
+        offset = self.lowest + np.arange(len(self.masses)) - knots[cell]
+        share = np.expm1(-offset * self.step) / np.expm1(-gaps * self.step)[cell]
+        upper = self.masses * share
+        masses = np.bincount(cell, self.masses - upper, len(knots))
+        masses[1:] += np.bincount(cell, upper, len(knots))[:-1]
+        return np.maximum(masses, 0.0)
+
     def epsilon(self, delta: float) -> float:
         """Returns the smallest epsilon >= 0 with delta(epsilon) <= `delta`, without overflow at any epsilon."""
         if self.infinite > delta:

@@ -79,8 +79,10 @@ def _outcome(target: np.ndarray, shifts: tuple, weights: tuple, z: float) -> np.
     return root
 
 
-def loss_range(shifts: tuple, weights: tuple, noise_multiplier: float, add: bool) -> tuple[float, float]:
-    """Returns the smallest and the largest privacy loss, all but e^-50 of the outcomes considered."""
+def loss_range(
+    shifts: tuple, weights: tuple, noise_multiplier: float, add: bool, tail: float = TAIL
+) -> tuple[float, float]:
+    """Returns the smallest and the largest privacy loss of outcomes within `tail` standard deviations."""
     z, total = noise_multiplier, min(sum(weights), 1.0)
     c, p = np.asarray(shifts), np.asarray(weights)
 
@@ -88,7 +90,7 @@ def loss_range(shifts: tuple, weights: tuple, noise_multiplier: float, add: bool
         parts = np.log(p) + (c * x - 0.5 * c * c) / (z * z)
         return float(np.logaddexp(special.logsumexp(parts), math.log1p(-total) if total < 1.0 else -math.inf))
 
-    near, far = log_ratio(-TAIL * z), log_ratio(float(c.max()) + TAIL * z)
+    near, far = log_ratio(-tail * z), log_ratio(float(c.max()) + tail * z)
     return (-far, -near) if add else (near, far)
 
 

@@ -41,7 +41,8 @@ def solve(
     Returns:
         A dict with the four numbers, `updates` and `sampling_probability`. Its `epsilon` is what the plan really
         costs, at most the budget. Of noise multipliers the smallest, of epochs and batch sizes the largest is
-        taken; a batch size is found by halving, as its cost grows with it but for the rounding of N / B.
+        taken. The cost grows with the batch size but for the rounding of N / B; the batch size returned is one at which
+        neither one example more fits nor the next size that saves an update of each epoch.
 
     Raises:
         ValueError: unless exactly one of the four is None, when one is out of range, or when there is no answer.
@@ -103,11 +104,23 @@ def solve(
 
 
 def _largest_batch(fits, size: int) -> int:
+    """Returns the largest batch that fits, 0 for none; see `solve`."""
     low, high = 0, 1
     while high <= size and fits(high):
         low, high = high, 2 * high
-    high = min(high, size + 1)
-    while high - low > max(1, low // 256):  # to half a percent: a batch size needs no more
+    low = _bisect(fits, low, min(high, size + 1))
+    # One example more may save an update of each epoch, and then fit again.
+    while 0 < low < size:
+        updates = -(-size // low) - 1
+        first = -(-size // updates)
+        if not fits(first):
+            break
+        low = _bisect(fits, first, -(-size // (updates - 1)) if updates > 1 else size + 1)
+    return low
+
+
+def _bisect(fits, low: int, high: int) -> int:
+    while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
     return low

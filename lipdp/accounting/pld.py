@@ -7,11 +7,12 @@ import math
 from typing import Any
 
 import numpy as np
+from scipy import special
 
 from lipdp.accounting import accountant, dominating_pairs, fft_composition, gaussian
 from lipdp.accounting.loss_distribution import LossDistribution
 from lipdp.accounting.mechanism import Mechanism
-from lipdp.accounting.rdp import LARGEST_NOISE, SMALLEST_NOISE, RdpAccountant
+from lipdp.accounting.rdp import LARGEST_NOISE, SMALLEST_NOISE, RdpAccountant, supports
 
 SMALLEST_DELTA = 1e-11
 _STEP_FRACTION = 30.0  # grid steps per standard deviation of one loss: epsilon within 0.02 % of its limit
@@ -19,12 +20,13 @@ _ROUGH = 8.0
 _LARGEST_STEP = 1e-3  # enough for epsilon up to 10; above, epsilon / 1e4
 _PAID = 1e-3  # share of delta that rounding may cost before a larger tilt is tried
 _MOST_SINGLE, _MOST_COMPOSED = 1e6, 4e6  # grid points; a coarser grid is still an upper bound
+_QUICK = 1 << 18  # the same while tilts are tried
 
 
-@functools.lru_cache(maxsize=32)
-def _single(pair, step: float) -> LossDistribution:
-    """Returns the distribution of one release. Cached: another count only needs a self-composition."""
-    low, high = pair.losses()
+@functools.lru_cache(maxsize=16)
+def _single(pair, step: float, tail: float) -> LossDistribution:
+    """Returns the distribution of one release. Cached: another count mostly needs a self-composition only."""
+    low, high = pair.losses(tail)
     return gaussian.connect_dots(pair.curve, low, high, step)
 
 
@@ -39,31 +41,45 @@ def _moments(pair) -> tuple[float, float]:
     return mean, math.sqrt(max(square - step * step / 6.0, square / 16.0, 1e-300))
 
 
-def _directions(mechanism: Mechanism, step: float, dropped: float) -> tuple:
+def _directions(mechanism: Mechanism, step: float, dropped: float, tail: float = gaussian.TAIL) -> tuple:
     """Returns the distribution of one release, its count, the same in the other direction, and the tail mass lost."""
     mechanism = dataclasses.replace(mechanism, noise_multiplier=min(mechanism.noise_multiplier, LARGEST_NOISE))
     if mechanism.shift is not None:  # count Gaussians are one Gaussian
         scale = mechanism.shift * math.sqrt(mechanism.count)
-        pmf = _single(dominating_pairs.SampledGaussian(1.0, mechanism.noise_multiplier / scale, False), step)
+        pmf = _single(dominating_pairs.SampledGaussian(1.0, mechanism.noise_multiplier / scale, False), step, tail)
         return (pmf, 1), (pmf, 1), 0.0
     remove, add, lost = dominating_pairs.directions(mechanism, dropped)
-    return (_single(remove, step), mechanism.count), (_single(add, step), mechanism.count), lost
+    return (_single(remove, step, tail), mechanism.count), (_single(add, step, tail), mechanism.count), lost
 
 
-def _epsilon(pmfs, counts, delta: float) -> float:
-    """Returns epsilon of `counts[i]` losses of each kind, by the smallest tilt that keeps the digits of delta."""
-    least, best = math.inf, None
-    # Each one is an upper bound; a tilt makes rare large losses, hence the grid, longer.
+def _epsilon(pmfs, counts, delta: float, known: float = 0.0) -> float:
+    """Returns epsilon of `counts[i]` losses of each kind, by the smallest tilt that keeps the digits of delta.
+
+    Each tilt and each grid gives an upper bound. Grids that would be too large are first tried coarsely; only the best
+    tilts are worth more points, and none that is below what is `known` to be spent anyway.
+    """
+    found: dict[float, tuple[float, float]] = {}  # by tilt: epsilon and the step it was computed with
+    least, best, step = math.inf, 0.0, pmfs[0].step
+    if not all(map(fft_composition.is_distribution, pmfs)):
+        return math.inf
+    factor = math.ceil(max(len(pmf.masses) for pmf in pmfs) / _QUICK)
+    few = [pmf.coarsened(factor) for pmf in pmfs] if factor > 1 else pmfs
+    # A tilt makes rare large losses, hence the grid, longer.
     for share in (0.0, 0.3, 0.6, 1.0):
-        if share and best is None:
-            best = fft_composition.best_tilt(pmfs, counts, delta)
-        pmf, added = fft_composition.compose(pmfs, counts, share * best if share else 0.0)
-        least = min(least, pmf.epsilon(delta))
-        if pmf.infinite >= 1.0:  # no distribution
-            return least
+        if share == 0.3:
+            best = fft_composition.best_tilt(few, counts, delta)
+        pmf, added = fft_composition.compose(few, counts, share * best, _QUICK)
+        found[share * best] = pmf.epsilon(delta), pmf.step
+        least = min(least, found[share * best][0])
         above = math.ceil(min(least / pmf.step, 1e18)) - pmf.lowest
         if math.isfinite(least) and np.sum(added[max(above, 0) :]) <= _PAID * delta:
-            return least
+            break
+    for most, number in ((fft_composition.MOST // 2, 2), (fft_composition.MOST, 1)):
+        for tilt in sorted(found, key=lambda tilt: found[tilt][0])[:number]:
+            if found[tilt][1] > step and least > known:
+                pmf, _ = fft_composition.compose(pmfs, counts, tilt, most)
+                found[tilt] = pmf.epsilon(delta), pmf.step
+                least = min(least, found[tilt][0])
     return least
 
 
@@ -71,8 +87,11 @@ class PldAccountant(accountant.Accountant):
     """PLD by dp_accounting: connect-the-dots, pessimistic, both directions.
 
     **Guarantee.**
-    Conditions: those of `Mechanism`; delta >= 1e-11 (below, rounding within one release is of the order of delta).
-    Bound: an upper bound on epsilon, within about 0.1 % of the exact value; exact when nothing is sampled.
+    Conditions: those of `Mechanism`.
+    Bound: an upper bound on epsilon; exact when nothing is sampled. Otherwise within about 0.1 % of the exact value for
+    epsilons from 0.01 to 100 of rates and counts that training has; 0.5 % at epsilons of 800; looser where large losses
+    are so rare that the grid is coarsened to bound time and memory (a rate of 1e-6 and 1e6 releases: a few percent).
+    Below a delta of 1e-11, where rounding within one release is of the order of delta, the bound is that of RDP.
     The error of the Fourier transform grows with the number of releases; it is bounded and added (`fft_composition`).
     Not covered: choosing the noise of a release from what earlier releases showed; rounding within the distribution
     of one release, some 1e-16 of each probability.
@@ -86,16 +105,19 @@ class PldAccountant(accountant.Accountant):
     name = "pld"
 
     def epsilon(self, mechanisms: tuple[Mechanism, ...], delta: float, rough: bool = False) -> float:
-        """Returns epsilon; see the class. ValueError when delta is below 1e-11."""
-        return max(self.both(mechanisms, delta, rough))
+        """Returns epsilon; see the class. ValueError when delta is below 1e-11 and RDP has no bound either."""
+        if _too_small(mechanisms, delta):
+            unknown = [mechanism for mechanism in mechanisms if not supports(mechanism)]
+            if unknown:
+                raise _no_digits(delta, unknown[0])
+            return RdpAccountant().epsilon(mechanisms, delta, rough)
+        return max(self._both(mechanisms, delta, rough, lazy=True))
 
-    def both(self, mechanisms: tuple[Mechanism, ...], delta: float, rough: bool = False) -> tuple[float, float]:
+    def both(self, mechanisms: tuple[Mechanism, ...], delta: float) -> tuple[float, float]:
         """Returns epsilon where the first data set has the example (or group) and the second has not, and back."""
-        if delta < SMALLEST_DELTA:
-            raise ValueError(
-                f'`delta` must be at least {SMALLEST_DELTA} for "pld": below, its deltas are rounding noise. '
-                f'Received: delta={delta!r}. Use accountant="rdp".'
-            )
+        return self._both(mechanisms, delta)
+
+    def _both(self, mechanisms, delta: float, rough: bool = False, lazy: bool = False) -> tuple[float, float]:
         if not mechanisms:
             return 0.0, 0.0
         if any(m.noise_multiplier < SMALLEST_NOISE for m in mechanisms):
@@ -103,18 +125,21 @@ class PldAccountant(accountant.Accountant):
         if all(m.shift is not None for m in mechanisms):
             square = sum(m.count * (m.shift / m.noise_multiplier) ** 2 for m in mechanisms)
             return (gaussian.gaussian_epsilon(math.sqrt(square), delta),) * 2
+        if delta < SMALLEST_DELTA:
+            raise _no_digits(delta, mechanisms[0])
         step = self.discretization(mechanisms, delta) * (_ROUGH if rough else 1.0)
-        if step > 1.0:  # epsilon above 1e4
+        if step > fft_composition.LARGEST_STEP:
             return math.inf, math.inf
-        dropped = _tail_cut(mechanisms, delta)
-        parts = [_directions(m, step, dropped) for m in mechanisms]
+        dropped, tail = _tail_cut(mechanisms, delta), _reach(mechanisms, delta, step)
+        parts = [_directions(m, step, dropped, tail) for m in mechanisms]
         # One direction is composed with itself only: an example is there in all releases, or in none.
         lost = sum(m.count * math.log1p(-part[2]) for m, part in zip(mechanisms, parts, strict=True))
         (remove, counts), (add, _) = (tuple(zip(*side, strict=True)) for side in list(zip(*parts, strict=True))[:2])
-        first = _epsilon(remove, counts, delta + lost)
+        known = math.inf if rough else 0.0
+        first = _epsilon(remove, counts, delta + lost, known)
         if all(one is other for one, other in zip(remove, add, strict=True)):
             return first, first - lost
-        return first, _epsilon(add, counts, delta) - lost
+        return first, _epsilon(add, counts, delta, first + lost if lazy else known) - lost
 
     def discretization(self, mechanisms: tuple[Mechanism, ...], delta: float) -> float:
         """Returns the grid step of the losses: 1, 2 or 5 times a power of ten.
@@ -126,16 +151,17 @@ class PldAccountant(accountant.Accountant):
         counts = sum(m.count for m in mechanisms)
         dropped = _tail_cut(mechanisms, delta)
         scales = [_scale(m, dropped) for m in mechanisms]
-        variance = sum(m.count * deviation**2 for m, (_, deviation, _) in zip(mechanisms, scales, strict=True))
+        variance = sum(m.count * deviation**2 for m, (_, deviation) in zip(mechanisms, scales, strict=True))
         if all(m.plain for m in mechanisms):
             guess = RdpAccountant().epsilon(mechanisms, delta, rough=True)
         else:
-            mean = sum(m.count * mean for m, (mean, _, _) in zip(mechanisms, scales, strict=True))
+            mean = sum(m.count * mean for m, (mean, _) in zip(mechanisms, scales, strict=True))
             guess = mean + math.sqrt(-2.0 * math.log(delta) * variance)
         step = min(math.sqrt(variance / counts) / _STEP_FRACTION, max(_LARGEST_STEP, guess / 1e4))
-        single = max(largest for _, _, largest in scales) / _MOST_SINGLE
-        composed = 20.0 * math.sqrt(variance) / _MOST_COMPOSED
-        return _round_down(max(step, single, composed))
+        step = max(step, 20.0 * math.sqrt(variance) / _MOST_COMPOSED)
+        single = _largest(mechanisms, delta, _reach(mechanisms, delta, step)) / _MOST_SINGLE
+        step = _round_down(max(step, single))
+        return step if step >= single else _round_down(2.5 * step)
 
     def describe(self, mechanisms: tuple[Mechanism, ...], delta: float) -> dict[str, Any]:
         """Returns name, library, version and settings."""
@@ -144,29 +170,72 @@ class PldAccountant(accountant.Accountant):
             settings = f"none: noise multipliers below {SMALLEST_NOISE} give no guarantee"
         elif all(m.shift is not None for m in mechanisms):
             settings = "closed form of the Gaussian mechanism, no discretization"
+        elif delta < SMALLEST_DELTA:
+            bound = RdpAccountant().describe(mechanisms, delta)["settings"]
+            settings = f"RDP, {bound}: below a delta of {SMALLEST_DELTA:g} PLD has no digits"
         else:
             step = self.discretization(mechanisms, delta)
             settings = f"discretization {step:g}, connect-the-dots, pessimistic"
         return {"name": self.name, "library": "dp_accounting", "version": version, "settings": settings}
 
 
+def _too_small(mechanisms, delta: float) -> bool:
+    """Returns whether delta is too small for a distribution, where one is needed."""
+    sampled = any(m.shift is None for m in mechanisms)
+    return delta < SMALLEST_DELTA and sampled and all(m.noise_multiplier >= SMALLEST_NOISE for m in mechanisms)
+
+
+def _no_digits(delta: float, mechanism: Mechanism) -> ValueError:
+    return ValueError(
+        f"`delta` must be at least {SMALLEST_DELTA:g} here: smaller ones are rounding noise of the distribution, and "
+        f"RDP has no bound for such releases. Received: delta={delta!r}, sampler={mechanism.sampler!r}, "
+        f"relation={mechanism.relation!r}, group_size={mechanism.group_size}. Pass delta={SMALLEST_DELTA:g}; smaller "
+        "ones work for one example under Poisson sampling (add or remove, zero out) and under fixed_size (replace, "
+        "zero out), and where nothing is sampled."
+    )
+
+
 def _tail_cut(mechanisms, delta: float) -> float:
     """Returns how much mass each release of a group may lose: at most a millionth of delta in all."""
     if all(m.group_size == 1 for m in mechanisms):
         return 0.0
+    return _negligible(mechanisms, delta)
+
+
+def _reach(mechanisms, delta: float, step: float) -> float:
+    """Returns how many standard deviations out an outcome counts as a total loss of privacy.
+
+    As far as it is cheap, and at least so far that this costs a millionth of delta.
+    """
+    if _largest(mechanisms, delta, gaussian.TAIL) <= _QUICK * step:
+        return gaussian.TAIL
+    return min(gaussian.TAIL, -float(special.ndtri(_negligible(mechanisms, delta))))
+
+
+def _largest(mechanisms, delta: float, tail: float) -> float:
+    """Returns the largest loss of one release among outcomes within `tail` standard deviations."""
+    dropped = _tail_cut(mechanisms, delta)
+    return max(dominating_pairs.directions(_quiet(m), dropped)[0].losses(tail)[1] for m in mechanisms)
+
+
+def _quiet(mechanism: Mechanism) -> Mechanism:
+    noise = min(mechanism.noise_multiplier, LARGEST_NOISE)
+    return dataclasses.replace(mechanism, noise_multiplier=noise, count=1)
+
+
+def _negligible(mechanisms, delta: float) -> float:
+    """Returns a probability, a power of ten, that is at most a millionth of delta over all releases."""
     return 10.0 ** math.floor(math.log10(1e-6 * delta / sum(m.count for m in mechanisms)))
 
 
-def _scale(mechanism: Mechanism, dropped: float) -> tuple[float, float, float]:
-    """Returns mean, deviation and largest value of one privacy loss, roughly."""
-    z = min(mechanism.noise_multiplier, LARGEST_NOISE)
+def _scale(mechanism: Mechanism, dropped: float) -> tuple[float, float]:
+    """Returns mean and deviation of one privacy loss, roughly."""
     if not mechanism.plain:
-        pair = dominating_pairs.directions(dataclasses.replace(mechanism, noise_multiplier=z, count=1), dropped)[0]
-        return *_moments(pair), pair.losses()[1]
-    q = mechanism.sampling_probability
+        return _moments(dominating_pairs.directions(_quiet(mechanism), dropped)[0])
+    q, z = mechanism.sampling_probability, min(mechanism.noise_multiplier, LARGEST_NOISE)
     largest = gaussian.loss_range(q, z, False)[1]
     # Chi-square deviation, or half the range if less.
-    return 0.0, min(q * math.sqrt(math.expm1(min(1.0 / (z * z), 700.0))), 0.5 * largest), largest
+    return 0.0, min(q * math.sqrt(math.expm1(min(1.0 / (z * z), 700.0))), 0.5 * largest)
 
 
 def _round_down(value: float) -> float:

@@ -68,7 +68,11 @@ SCHEMES = {
 }
 SAMPLERS = tuple(SCHEMES)
 # Refused by name, with the reason.
-WITHOUT_ACCOUNTANT = {"balls_in_bins": "only Monte Carlo estimates of its cost are known, which certify nothing"}
+WITHOUT_ACCOUNTANT = {
+    "balls_in_bins": "for bins that are kept from epoch to epoch only Monte Carlo estimates are known to us, which "
+    "certify nothing; for fresh bins in each epoch (random allocation) there are bounds, as in arXiv 2502.08202 and "
+    "2602.17284, which lipdp does not implement"
+}
 
 # Fields of a `Sampling` by their names in files.
 KEYS = {
@@ -93,8 +97,8 @@ class Sampling:
         capacity: largest batch, for "truncated_poisson"; default: B + 6 sqrt(B), which costs nothing.
         num_examples: number of examples N, at least 1, public.
         batch_size: EXPECTED batch size B, from 1 to N, public: the divisor of the gradient.
-        relation: "add_or_remove_one", "zero_out_one" (the gradient of one example becomes zero, its place in the
-            batch stays) or "replace_one"; default: the first one with a known cost.
+        relation: "add_or_remove_one", "zero_out_one" (one example keeps its place in the batches, but contributes
+            nothing to any release) or "replace_one"; default: the first one with a known cost.
         group_size: how many examples change together, at least 1: those of one person.
         sampling_probability: chance q, in (0, 1], that one example enters one batch; default: B / N. Only importance
             sampling has another one, which is never below.

@@ -6,13 +6,13 @@ from lipdp.accounting import SCHEMES, round_up
 
 ONE = {
     "add_or_remove_one": "add or remove one example.",
-    "zero_out_one": "zero out one example: its gradient becomes zero, its place in the batches stays.",
+    "zero_out_one": "zero out one example: its place in the batches stays, but it contributes nothing to any release.",
     "replace_one": "replace one example by any other one.",
 }
 MANY = {
     "add_or_remove_one": "add or remove all examples of one person, at most {}.",
-    "zero_out_one": "zero out all examples of one person, at most {}: their gradients become zero, their places in "
-    "the batches stay.",
+    "zero_out_one": "zero out all examples of one person, at most {}: their places in the batches stay, but they "
+    "contribute nothing to any release.",
     "replace_one": "replace all examples of one person, at most {}, by any other ones.",
 }
 

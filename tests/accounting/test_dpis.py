@@ -198,6 +198,26 @@ def test_a_private_count_comes_first():
     assert budget.epsilon() > 0.0
 
 
+def test_a_charge_that_would_just_pass_the_budget_is_refused():
+    """What was spent before it is within the budget, what would be after it is not."""
+    budget = ImportanceFilter(**SMALL)
+    budget.charge_norm_sum()
+    budget.begin_epoch(300.0, 1.0)
+    one = budget.update
+    accountant = Filter(budget.order, SMALL["epsilon"], SMALL["delta"], covers_adaptive=True)
+    most = int(accountant.rdp_budget * (1.0 - 1e-8) / accountant.rdp((one,)))
+    for count, refused in ((most, True), (most - 1, False)):
+        budget.resume(budget.state(), [Mechanism(one.sampling_probability, one.noise_multiplier, count)])
+        before = budget.epsilon()
+        assert before <= SMALL["epsilon"]
+        if refused:
+            with pytest.raises(ValueError, match="budget is spent.*Nothing was charged"):
+                budget.charge_update()
+            assert budget.epsilon() == before
+        else:
+            budget.charge_update()
+
+
 def test_a_sum_that_got_lost_is_charged_again():
     once, twice = (ImportanceFilter(**SMALL, clip_sum_noise=20.0, norm_sum_noise=20.0, order=20.0) for _ in range(2))
     for budget, times in ((once, 1), (twice, 2)):

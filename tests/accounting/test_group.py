@@ -74,7 +74,11 @@ def test_golden_vadhan():
     # The usual code overflows to infinity from 9 on; in logarithms it is finite, and as useless.
     assert vadhan_epsilon(9, noise_multiplier=1.0, **RUN) > 1000.0
     assert vadhan_epsilon(2, noise_multiplier=1.0, accountant="pld", **RUN) == pytest.approx(6.96, rel=2e-3)
-    assert vadhan_epsilon(5, noise_multiplier=1.0, accountant="pld", **RUN) == math.inf
+    # PLD has no digits at the deltas that larger groups need; RDP has.
+    for size in (3, 4, 5):
+        loose = vadhan_epsilon(size, noise_multiplier=1.0, accountant="pld", **RUN)
+        assert group_epsilon(size, noise_multiplier=1.0, **RUN) < loose
+        assert loose <= vadhan_epsilon(size, noise_multiplier=1.0, **RUN)
     assert vadhan_epsilon(0, noise_multiplier=1.0, **RUN) == 0.0
 
 
@@ -181,7 +185,7 @@ def test_calibration_for_groups_is_conservative(size, budget, q, updates):
         ({"sampling_probability": None}, r"sampling is not determined.*sampling_probability=None"),
         ({"batch_size": 5}, r"sampling is not determined.*batch_size=5"),
         ({"sampler": "fixed_size"}, r"sampling is not determined.*Pass batch_size and num_examples"),
-        ({"sampler": "balls_in_bins"}, r"no sound accountant: only Monte Carlo.*'balls_in_bins'.*'poisson'"),
+        ({"sampler": "balls_in_bins"}, r"no sound accountant: for bins.*2502\.08202.*'balls_in_bins'.*'poisson'"),
         ({"accountant": "rdp"}, r'"rdp" has no bound.*group_size=4.*Use accountant="pld"'),
         ({"sampler": "truncated_poisson"}, r"`num_examples` must be given"),
     ],

@@ -34,6 +34,15 @@ NEW_WORDS = (
     ("discretisation", "discretization"),
     # Better English, of one meaning.
     ("holds only towards people", "holds only against people"),
+    # What zeroing out an example means was corrected; both as one line and wrapped.
+    (
+        "its gradient becomes zero, its place in the batches stays.",
+        "its place in the batches stays, but it contributes nothing to any release.",
+    ),
+    (
+        "its gradient becomes zero, its place in the\n  batches stays.",
+        "its place in the batches stays, but it\n  contributes nothing to any release.",
+    ),
 )
 
 
