@@ -117,7 +117,9 @@ class _PrivateTraining:
                 size varies.
             epochs, verbose, callbacks, validation_data, initial_epoch, validation_steps,
                 validation_batch_size, validation_freq: As in Keras.
-            validation_split: The last part of the data is held out and is not counted in N.
+            validation_split: Expected fraction of the rows that are held out and not counted in N, a public number.
+                A fixed hash of a row's contents decides about it, not its place as in Keras: a row more or less
+                then changes no other row's part.
             steps_per_epoch: Updates per epoch; default: N / B, rounded up.
             epsilon: Budget for everything this model ever releases about its data. The noise is
                 calibrated so that the planned updates spend it.

@@ -16,6 +16,7 @@ from lipdp import _keras, backend, gradients, sampling
 from lipdp.privacy import Ledger, Plan, Release, statement
 from lipdp.strategies import Calibration
 from lipdp.training import budget, weights
+from lipdp.training import validation as validations
 from lipdp.training.callbacks import Charge
 from lipdp.training.request import FitRequest
 
@@ -114,7 +115,8 @@ class Driver:
 
     def fit(self, keras_fit: Callable, callbacks: Any, verbose: Any, **validation: Any) -> keras.callbacks.History:
         """Calls Keras' `fit` with batches, callbacks and an optimizer that are ready for the planned updates."""
-        given = [] if callbacks is None else callbacks if isinstance(callbacks, (list, tuple)) else [callbacks]
+        given = validations.check_callbacks(callbacks)
+        validations.check_options(**validation)
         with self.armed(verbose), self.batches() as batches, backend.full_precision():
             charge = Charge(self.run, self.updates, self.charge(), self.request.training_metrics)
             return keras_fit(
@@ -137,6 +139,7 @@ class Driver:
         before = run.ledger.to_json()
         example = tree.map_structure(lambda rows: rows[:1], (self.x, self.y))
         _keras.build_metrics(self.model, (*example, np.ones(1, "float32")))
+        validations.rehearse(self.model, self.validation_data)
         optimizer.build(self.model.trainable_variables)
         iterations = int(optimizer.iterations.numpy())
         # A continued, uninterrupted stream of noise stays as it is, so that a resumed run repeats.
