@@ -294,3 +294,11 @@ def test_a_fit_inside_a_fit_of_the_same_model_is_refused(model):
 
     model.fit(X, Y, callbacks=[keras.callbacks.LambdaCallback(on_epoch_begin=again)], **arguments)
     assert len(errors) == 1 and model.run.ledger.updates == 2 * before
+
+
+def test_an_optimizer_put_in_place_of_the_private_one_is_refused():
+    model = mlp()
+    model.optimizer = keras.optimizers.SGD()
+    with pytest.raises(ValueError, match="`compile` made private. Received: a SGD"):
+        model.fit(X, Y, epsilon=1.0, batch_size=40, verbose=0)
+    assert model.run.ledger.releases == 0
