@@ -41,14 +41,15 @@ class PrivateOptimizer:
         self.repeatable, self.noise_key = False, None
 
     def check(self) -> None:
-        """Refuses what would change the noise, or the gradient before it, also where it was set on the optimizer itself."""
+        """Refuses what would change the noise or the gradients before it, also where it was set on the object."""
         for name in ("apply", *_keras.OPTIMIZER_ENTRIES):
             source = next((c for c in type(self).__mro__ if name in vars(c)), keras.optimizers.Optimizer)
             if name in vars(self) or source.__module__.split(".")[0] not in ("lipdp", "keras"):
                 raise ValueError(
-                    "What an optimizer does to gradients before the noise is added changes their sensitivity. Received: "
-                    f"an optimizer of {type(self).__name__}, with a `{name}` of its own in front of the noise. Override "
-                    "`update_step`, or `apply` of the class that is given to `compile`: both come after the noise."
+                    "What an optimizer does to gradients before the noise is added changes their sensitivity. "
+                    f"Received: an optimizer of {type(self).__name__}, with a `{name}` of its own in front of the "
+                    "noise. Override `update_step`, or `apply` of the class that is given to `compile`: both come "
+                    "after the noise."
                 )
         for argument, reason in _REFUSED.items():
             if getattr(self, argument, None):

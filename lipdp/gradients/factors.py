@@ -16,9 +16,9 @@ _UNIT = 2.0**-24
 # A square below the smallest normal float32 may be flushed to zero. Where it is multiplied by something that may be
 # as large as the largest float32, this much is added for each: a norm of 1 must not read as 0.
 TINY = 1.2e-38
-# A norm of so many entries, whatever the order in which they are added up, is within 6.2e-5 of the exact one, which the
-# margin of clipping covers; with more, blocks are summed first, and it is so up to a million entries.
-_AT_ONCE = 2**11
+# With more squares, blocks are summed first: whatever the order of additions, a norm of a million entries, or the
+# product of two of a thousand, is within 6.2e-5 of the exact one, which the margin of clipping covers.
+_AT_ONCE = 2**10
 
 
 def rounding(terms):

@@ -53,7 +53,7 @@ class LipschitzLayer(keras.layers.Layer):
             )
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in _settings(type(self)) and getattr(self, "built", False):
+        if getattr(self, "built", False) and name in _settings(type(self)):  # type: ignore[arg-type]
             raise AttributeError(
                 f"`{name}` of layer '{self.name}' is fixed once the layer is built: its bounds would change, and its "
                 f"constraints and compiled steps would not. Received: {type(self).__name__}.{name} = {value!r}. Make a "
@@ -126,9 +126,13 @@ class LipschitzLayer(keras.layers.Layer):
 @functools.cache
 def _settings(cls: type) -> frozenset[str]:
     """Returns the names of the arguments that the constructors of a class and of its parents take."""
-    parents = cls.__mro__[: cls.__mro__.index(LipschitzLayer)]
-    parameters = [p for c in parents if "__init__" in vars(c) for p in inspect.signature(c.__init__).parameters.values()]
-    names = {p.name for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}
+    names: set[str] = set()
+    for parent in inspect.getmro(cls):
+        if parent is LipschitzLayer:
+            break
+        if "__init__" in vars(parent):
+            parameters = inspect.signature(vars(parent)["__init__"]).parameters.values()
+            names |= {p.name for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}
     # What every layer has is Keras' affair: `trainable` may change at any time.
     return frozenset(names - set(inspect.signature(keras.layers.Layer.__init__).parameters))
 

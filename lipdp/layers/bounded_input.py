@@ -41,14 +41,14 @@ class BoundedInput(ShapePreserving):
         >>> [round(float(v), 3) for v in y[0]]
         [0.6, 0.8]
 
-    **Guarantee.** `||output|| <= norm` for every finite input: the computed sum of n squares lies within `(1 - u)^c` and
-    `(1 + u)^c` of the exact one, u = 2^-24, whatever the order of additions, with c = n up to 2^16 entries and about
-    `2 sqrt(n)` above, where blocks are summed first (`norms.sums`). The norm errs by half of that, and the radius is
-    reduced by `(c + 8) u`: by 0.4 % at 2^16 entries, 0.1 % at 2^26. Integers are cast first: their squares would wrap
-    around. `"clip"` is the projection on a convex ball, hence 1-Lipschitz, so that
-    certificates hold in the space of its input. `"normalize"` has no Lipschitz constant (it grows as `1 / ||x||`): a
-    gradient or a certificate that has to pass through it is refused. An example with NaN or infinity, or whose squares
-    overflow, becomes zero: `fit` refuses such data, but layers upstream can produce it from large numbers.
+    **Guarantee.** `||output|| <= norm` for every finite input: the computed sum of n squares lies within factors `(1 -
+    u)^c` and `(1 + u)^c` of the exact one, u = 2^-24, whatever the order of additions, with c = n up to 2^16 entries
+    and about `2 sqrt(n)` above, where blocks are summed first (`norms.sums`). The norm errs by half of that, and the
+    radius is reduced by `(c + 8) u`: by 0.4 % at 2^16 entries, 0.1 % at 2^26. Integers are cast first: their squares
+    would wrap around. `"clip"` is the projection on a convex ball, hence 1-Lipschitz, so that certificates hold in the
+    space of its input. `"normalize"` has no Lipschitz constant (it grows as `1 / ||x||`): a gradient or a certificate
+    that has to pass through it is refused. An example with NaN or infinity, or whose squares overflow, becomes zero:
+    `fit` refuses such data, but layers upstream can produce it from large numbers.
     """
 
     def __init__(self, shape: tuple[int, ...] | None = None, norm: float = 1.0, mode: str = "clip", **kwargs: Any):

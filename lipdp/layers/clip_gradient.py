@@ -27,8 +27,8 @@ class ClipGradient(ShapePreserving):
         The same tensor.
 
     Raises:
-        ValueError: `norm` is out of range, an inner size of what `fit` passes through is not known, or there are so many
-            entries (about 1.7e9) that rounding would take more than one per cent of the norm.
+        ValueError: `norm` is out of range, an inner size of what `fit` passes through is not known, or there are so
+            many entries (about 1.7e9) that rounding would take more than one per cent of the norm.
 
     Example:
         >>> import numpy as np
@@ -41,8 +41,8 @@ class ClipGradient(ShapePreserving):
     over the expected batch size B, so `c = norm * scale` with the variable `scale`, which `fit` sets to 1 / B. Before
     it does, `scale` is 0 and nothing trains: a forgotten scale cannot void a bound. The computed norm of n entries errs
     by at most (c + 8) 2^-24 relative, c = n up to 2^16 entries and about 2 sqrt(n) above (`norms.sums`), and the limit
-    is reduced by twice that. The forward pass, and so every certificate, is that of the
-    identity: 1-Lipschitz. Not covered: gradients taken outside of `fit`, and losses scaled by hand.
+    is reduced by twice that. The forward pass, and so every certificate, is that of the identity: 1-Lipschitz. Not
+    covered: gradients taken outside of `fit`, and losses scaled by hand.
     """
 
     lipschitz_formula = "1; cotangents at most `norm`"

@@ -221,13 +221,13 @@ class L2Ball(keras.constraints.Constraint):
         max_norm: Radius: 0, or between 1e-12 and 1e15.
 
     Raises:
-        ValueError: `max_norm` is something else; when called, so many entries (about 1.7e9) that rounding would take more
-            than one per cent of the norm.
+        ValueError: `max_norm` is something else; when called, so many entries (about 1.7e9) that rounding would take
+            more than one per cent of the norm.
 
     **Guarantee.** The result has norm at most `max_norm` for every input of n entries without NaN: entries beyond 1e15
     are clipped, the computed norm is within (c + 8) 2^-24 of the true one, relatively, with c = n up to 2^16 entries
-    and about 2 sqrt(n) above (`norms.sums`), and the radius is reduced by twice that. What lies inside the reduced ball is not changed, but for values below 1e-37, which become
-    zero. NaN in the input gives NaN in every entry.
+    and about 2 sqrt(n) above (`norms.sums`), and the radius is reduced by twice that. What lies inside the reduced ball
+    is not changed, but for values below 1e-37, which become zero. NaN in the input gives NaN in every entry.
 
     Example:
         >>> import numpy as np

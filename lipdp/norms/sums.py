@@ -62,12 +62,12 @@ def sum_of_squares(values: Any, per_row: bool = True, at_once: int = AT_ONCE) ->
     Returns:
         Tensor of as many axes, infinite or NaN where a square is.
 
-    **Guarantee.** The result is within `(1 - u)^c` and `(1 + u)^c` of the exact sum, u = 2^-24 and c =
-    `chain(number of entries, at_once)`, but for underflow: every factor `1 + d`, `|d| <= u`, of a term is one of its roundings
-    (Higham 2002, section 3.1; all terms have one sign). A norm, the root of it, errs by half of that. What squares
-    below 1.2e-38 lose is at most that much for each; every block counts for at least 1.2e-38. No compiler may merge
-    the two stages into one sum, as XLA does with sums of sums: the maximum between them changes small values, so it is
-    no identity that could be removed, and sums cannot be exchanged with it.
+    **Guarantee.** The result is within factors `(1 - u)^c` and `(1 + u)^c` of the exact sum, u = 2^-24 and c =
+    `chain(number of entries, at_once)`, but for underflow: each term is in it with a factor `1 + d`, `|d| <= u`, per
+    rounding that it met (Higham 2002, section 3.1), and no term is negative. A norm, the root of it, errs by half of
+    that. A square below 1.2e-38 may be lost; in two stages every block counts for at least 1.2e-38. No compiler may
+    merge the two stages into one sum, as XLA does with sums of sums: the maximum between them changes small values, so
+    it is no identity that could be removed, and sums cannot be exchanged with it.
     """
     shape = tuple(values.shape)
     first = 1 if per_row else 0

@@ -24,8 +24,8 @@ class DPIS(Strategy):
     DP-SGD, and while gradients are shorter than the clip norm less noise is needed for the same privacy.
 
     Args:
-        clip_norm: L2 norm C, at least 1e-12, that gradients are clipped to; with `clip_scale` the norm that they are clipped to
-            for the sum from which C follows.
+        clip_norm: L2 norm C, at least 1e-12, that gradients are clipped to; with `clip_scale` the norm that they are
+            clipped to for the sum from which C follows.
         growth: Factor k >= 1 by which a norm may have grown since it was last seen, before it is clipped to that
             bound. An update computes about `B N / K` times the mean of `min(k |g|, C)` gradients: as many as DP-SGD
             where all are longer than C, and on average at most `(1 + floor) k` times as many.

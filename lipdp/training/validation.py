@@ -35,13 +35,13 @@ def check_data(model: keras.Model, validation_data: Any) -> None:
     Arrays are checked in full, a `tf.data.Dataset` or `keras.utils.PyDataset` on its first batch. What can be read only
     once, as a generator, is not looked at.
     """
-    batch = _arrays(validation_data)
+    batch: Any = _arrays(validation_data)
     if batch is None:
         return
     try:
         if not isinstance(batch, tuple) or len(batch) not in (2, 3):
             raise ValueError("It must be (inputs, labels), or (inputs, labels, sample weights).")
-        x, y = sampling.as_arrays(*batch[:2], len(tree.flatten(model.inputs)[0].shape))
+        x, y = sampling.as_arrays(batch[0], batch[1], len(tree.flatten(model.inputs)[0].shape))
         model_checks.check_shapes(model, x)
         if len(batch) == 3 and np.shape(batch[2])[:1] != (len(y),):
             raise ValueError(f"It needs one weight per example. Received: {np.shape(batch[2])} for {len(y)} examples.")
@@ -71,14 +71,15 @@ def rehearse(model: keras.Model, validation_data: Any) -> None:
     except Exception as error:
         shapes = tree.map_structure(np.shape, tuple(batch[:2]))
         raise ValueError(
-            f"Loss and metrics of `compile` cannot be computed for `validation_data`. Received: shapes {shapes}; {error}"
+            "Loss and metrics of `compile` cannot be computed for `validation_data`. Received: shapes "
+            f"{shapes}; {error}"
         ) from error
     finally:
         model.reset_metrics()
 
 
 def _arrays(data):
-    """Returns validation data, or their first batch, as a tuple; None where there are none or they cannot be read twice."""
+    """Returns validation data, or their first batch, as a tuple; None where there are none, or none to spare."""
     if isinstance(data, list):
         return tuple(data)
     if isinstance(data, keras.utils.PyDataset):

@@ -173,7 +173,9 @@ def test_squares_that_underflow_never_understate_a_norm(size, entry):
         Outer(ops.reshape(row, (1, 1, size)), one, MatrixLayout((size, 1))),
         Outer(ops.reshape(row, (1, size, 1)), ops.ones((1, size, 1)), MatrixLayout((1, 1))),
         Lookup(ops.convert_to_tensor(np.zeros((1, 1), "int32")), ops.reshape(row, (1, 1, size)), (9, size)),
-        Lookup(ops.convert_to_tensor(np.arange(4)[None]), ops.reshape(row[:, :1] + ops.zeros((4, 1)), (1, 4, 1)), (99, 1)),
+        Lookup(
+            ops.convert_to_tensor(np.arange(4)[None]), ops.reshape(row[:, :1] + ops.zeros((4, 1)), (1, 4, 1)), (99, 1)
+        ),
     ]
     sizes = [exact, exact, entry * size, exact, 2.0 * entry]
     for factor, norm in zip(factors, sizes, strict=True):

@@ -135,7 +135,5 @@ def test_a_layer_cannot_be_changed_by_a_callback():
     model, seen = mlp(run_eagerly=True), []
     entry = model.layers[0]
     assert isinstance(entry, layers.BoundedInput)
-    model.fit(
-        X, Y, steps_per_epoch=2, callbacks=keras.callbacks.LambdaCallback(on_train_batch_end=loosen), **FIT
-    )
+    model.fit(X, Y, steps_per_epoch=2, callbacks=keras.callbacks.LambdaCallback(on_train_batch_end=loosen), **FIT)
     assert seen == [3.0, 3.0]
