@@ -116,8 +116,7 @@ class _PrivateTraining:
                 Poisson sampling every example joins each update with probability B / N; the realised
                 size varies.
             epochs, verbose, callbacks, validation_data, initial_epoch, validation_steps,
-                validation_batch_size, validation_freq: As in Keras. Validation data are tried before anything
-                is charged.
+                validation_batch_size, validation_freq: As in Keras, but tried before anything is charged.
             validation_split: Expected fraction of the rows that are held out and not counted in N, a public number.
                 A fixed hash of a row's contents decides about it, not its place as in Keras: a row more or less
                 then changes no other row's part.

@@ -4,7 +4,8 @@ import dataclasses
 
 import numpy as np
 
-from lipdp import checks, sampling
+from lipdp import checks
+from lipdp.accounting.held_out import held_out
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -78,7 +79,7 @@ class Dataset:
             ValueError: when the fraction is out of range or leaves one part empty.
         """
         fraction = checks.fraction("fraction", fraction)
-        out = sampling.held_out((self.x_train, self.y_train), fraction)
+        out = held_out([self.x_train, self.y_train], fraction)
         if out.all() or not out.any():
             raise ValueError(
                 f"The held-out fraction leaves one part empty. Received: {fraction!r} of {self.num_examples} rows. "

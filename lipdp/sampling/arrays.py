@@ -1,12 +1,13 @@
 """Training data as arrays: random access is what Poisson sampling needs."""
 
-import hashlib
 from typing import Any
 
 import keras
 import numpy as np
 from keras import tree
 from numpy.typing import ArrayLike
+
+from lipdp.accounting.held_out import held_out
 
 _PAD = (
     "pad examples to one size (keras.utils.pad_sequences) and let `Embedding(mask_zero=True)` or `Masking` hide the "
@@ -49,42 +50,11 @@ def as_arrays(x: ArrayLike, y: ArrayLike | None, example_rank: int) -> tuple[Any
     return x, y
 
 
-def held_out(arrays: Any, fraction: float) -> np.ndarray:
-    """Says for each row whether it is held out, from nothing but the row itself.
-
-    Args:
-        arrays: Array or tree of arrays with one row per example.
-        fraction: Expected fraction of the rows that are held out, in (0, 1).
-
-    Returns:
-        One boolean per row: whether a fixed hash of its bytes, in all arrays, is below `fraction`.
-
-    **Guarantee.** The side of a row depends on no other row, neither on their values nor on their number: a row more or
-    less is a row more or less in one part. A cut at a fixed share of the rows would move a second one. Rows with the
-    same bytes are on the same side.
-
-    Example:
-        >>> import numpy as np
-        >>> rows = np.arange(6.0)[:, None]
-        >>> all(held_out(rows, 0.5)[1:] == held_out(rows[1:], 0.5))
-        True
-    """
-    leaves = [np.ascontiguousarray(leaf) for leaf in tree.flatten(arrays)]
-    rows = [leaf.reshape(len(leaf), -1).view(np.uint8) for leaf in leaves]
-    limit, out = int(fraction * 2.0**64), np.empty(len(rows[0]), bool)
-    for i in range(len(out)):
-        digest = hashlib.blake2b(digest_size=8, person=b"lipdp held out")
-        for leaf in rows:
-            digest.update(leaf[i])
-        out[i] = int.from_bytes(digest.digest(), "little") < limit
-    return out
-
-
 def split(x: Any, y: np.ndarray, fraction: float) -> tuple:
-    """Holds out a part of the data for validation, row by row, see `held_out`."""
+    """Holds out a part of the data for validation, row by row, see `accounting.held_out`."""
     if not 0.0 < fraction < 1.0:
         raise ValueError(f"`validation_split` must be in (0, 1). Received: validation_split={fraction!r}.")
-    out = held_out((x, y), fraction)
+    out = held_out(tree.flatten((x, y)), fraction)
     if out.all() or not out.any():
         raise ValueError(
             f"`validation_split` leaves one part empty. Received: validation_split={fraction!r} of {len(y)} examples. "
