@@ -28,6 +28,9 @@ STEP_METHODS = (
     "make_train_function",
 )
 
+# How gradients reach `apply` of an optimizer. Not every backend uses all of them.
+OPTIMIZER_ENTRIES = ("scale_loss", "apply_gradients", "stateless_apply")
+
 Configured = TypeVar("Configured", bound=type)
 
 

@@ -117,8 +117,10 @@ class _PrivateTraining:
                 Poisson sampling every example joins each update with probability B / N; the realised
                 size varies.
             epochs, verbose, callbacks, validation_data, initial_epoch, validation_steps,
-                validation_batch_size, validation_freq: As in Keras.
-            validation_split: The last part of the data is held out and is not counted in N.
+                validation_batch_size, validation_freq: As in Keras, but tried before anything is charged.
+            validation_split: Expected fraction of the rows that are held out and not counted in N, a public number.
+                A fixed hash of a row's contents decides about it, not its place as in Keras: a row more or less
+                then changes no other row's part.
             steps_per_epoch: Updates per epoch; default: N / B, rounded up.
             epsilon: Budget for everything this model ever releases about its data. The noise is
                 calibrated so that the planned updates spend it.
@@ -179,7 +181,7 @@ class _PrivateTraining:
             training_metrics=training_metrics,
             seed=seed,
         )
-        callbacks = training.as_list(getattr(callbacks, "callbacks", callbacks))  # of a `CallbackList`
+        callbacks = training.check_callbacks(callbacks)
         if training_metrics and not allow_private_monitor:
             training.refuse_private_monitors(callbacks)
         with training.exclusive(self):

@@ -41,7 +41,16 @@ class PrivateOptimizer:
         self.repeatable, self.noise_key = False, None
 
     def check(self) -> None:
-        """Refuses what would change the noise after it was drawn, also where it was set on the optimizer itself."""
+        """Refuses what would change the noise or the gradients before it, also where it was set on the object."""
+        for name in ("apply", *_keras.OPTIMIZER_ENTRIES):
+            source = next((c for c in type(self).__mro__ if name in vars(c)), keras.optimizers.Optimizer)
+            if name in vars(self) or source.__module__.split(".")[0] not in ("lipdp", "keras"):
+                raise ValueError(
+                    "What an optimizer does to gradients before the noise is added changes their sensitivity. "
+                    f"Received: an optimizer of {type(self).__name__}, with a `{name}` of its own in front of the "
+                    "noise. Override `update_step`, or `apply` of the class that is given to `compile`: both come "
+                    "after the noise."
+                )
         for argument, reason in _REFUSED.items():
             if getattr(self, argument, None):
                 raise ValueError(f"{reason} Received: an optimizer with {argument}={getattr(self, argument)!r}.")
@@ -222,6 +231,9 @@ def private(optimizer_class: type) -> type:
     Raises:
         ValueError: not an optimizer class, or one that skips updates depending on the gradients.
 
+    **Guarantee.** `apply` and `update_step` of `optimizer_class` see the noisy gradient. Its `apply_gradients`,
+    `stateless_apply` and `scale_loss`, which would see what comes before, are refused when the optimizer is used.
+
     Example:
         >>> import keras
         >>> from lipdp.optimizer import private
@@ -246,13 +258,16 @@ def as_private(identifier: Any) -> PrivateOptimizer:
     """A private optimizer from whatever `compile` accepts: a name, a config or an instance."""
     optimizer = keras.optimizers.get(identifier)
     if isinstance(optimizer, PrivateOptimizer):
+        optimizer.check()
         return optimizer
     cls = private(type(optimizer))  # type: ignore[arg-type]
     config = optimizer.get_config()
     config.pop("name", None)
     if isinstance(config.get("learning_rate"), dict):
         config["learning_rate"] = _keras.learning_rate(optimizer)
-    return cls(**config)
+    made = cls(**config)
+    made.check()
+    return made
 
 
 # Files name these classes, so they have to exist before one is loaded.

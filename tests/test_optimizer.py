@@ -75,3 +75,43 @@ def test_schedules_and_settings_survive_the_conversion():
 def test_private_takes_optimizer_classes(wrong):
     with pytest.raises(ValueError, match="optimizer class"):
         private(wrong)
+
+
+def _own(base=keras.optimizers.SGD, **methods):
+    return type("Own", (base,), methods)
+
+
+@pytest.mark.parametrize("name", ["apply_gradients", "stateless_apply", "scale_loss"])
+def test_a_class_that_sees_gradients_before_the_noise_is_refused(name):
+    """With an `apply_gradients` that multiplies by ten, the noise was a tenth of what it must be."""
+    own = _own(**{name: lambda self, *args: getattr(keras.optimizers.SGD, name)(self, *args)})
+    with pytest.raises(ValueError, match=f"`{name}` of its own in front of the noise"):
+        as_private(own(0.1))
+    optimizer = as_private("sgd")
+    setattr(optimizer, name, lambda *args: None)
+    with pytest.raises(ValueError, match=f"`{name}` of its own in front of the noise"):
+        optimizer.check()
+
+
+def test_an_apply_in_front_of_the_private_one_is_refused():
+    own = _own(private(keras.optimizers.SGD), apply=lambda self, grads, *args: None)
+    with pytest.raises(ValueError, match="`apply` of its own in front of the noise"):
+        as_private(own(0.1))
+    optimizer = as_private("sgd")
+    optimizer.apply = lambda *args: None
+    with pytest.raises(ValueError, match="`apply` of its own in front of the noise"):
+        optimizer.check()
+
+
+def test_what_comes_after_the_noise_may_be_overridden():
+    seen = []
+
+    def apply(self, grads, trainable_variables=None):
+        seen.append([np.asarray(g) for g in grads])
+        keras.optimizers.SGD.apply(self, grads, trainable_variables)
+
+    own = _own(apply=apply, update_step=lambda self, *args: keras.optimizers.SGD.update_step(self, *args))
+    optimizer, variables = armed(own(1.0), [(1000,)], [2.0], 1)
+    optimizer.check()
+    step(optimizer, variables)
+    assert np.std(seen[0][0]) == pytest.approx(2.0, rel=0.1)

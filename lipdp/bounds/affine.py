@@ -45,6 +45,8 @@ def _rules(layer, multiplicity: int, norm) -> BoundRules:
         lambda bounds: (slope * norm(),),
         trained_output_bound=trained_output,
         refusal=ValueError(unknown(layer)),
+        # Every entry of the kernel, and of the bias, is read once per position.
+        gradient_terms=lambda inputs, output: spots,
     )
 
 

@@ -18,7 +18,8 @@ class BoundRules:
     `cotangent_bounds` is for layers whose backward pass is not the derivative of the forward pass; without it the
     cotangent is multiplied by `input_lipschitz`. `trained_output_bound` is for layers whose output is bounded only
     for the present weights, and which do not map zero to zero. `refusal` says why a layer may stand only where
-    nothing trainable lies upstream.
+    nothing trainable lies upstream. `gradient_terms` is that of `LipschitzLayer`; without it, an entry of a gradient is
+    taken to sum as many terms as the largest input or output has entries.
     """
 
     output_bound: Callable[[Norms], float]
@@ -28,6 +29,7 @@ class BoundRules:
     cotangent_bounds: Callable[[Norms, float], Norms] | None = None
     trained_output_bound: Callable[[Norms], float] | None = None
     refusal: ValueError | None = None
+    gradient_terms: Callable[[tuple[tuple, ...], tuple], int] | None = None
 
 
 _ENTRIES: dict[type, Callable] = {}
@@ -152,6 +154,7 @@ def rules(layer: keras.layers.Layer) -> BoundRules:
             layer.parameter_bounds,
             layer.trained_lipschitz,
             layer.cotangent_bounds,
+            gradient_terms=layer.gradient_terms,
         )
     from lipdp.bounds.frozen import frozen
 

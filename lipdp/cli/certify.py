@@ -78,6 +78,11 @@ def _examples(options, recorded):
             raise ValueError("No data set given. Received: a model file. Pass --dataset as well.")
         dataset = _load(recorded["dataset"], recorded["label"], recorded["feature_ranges"])
         if recorded["validation_split"] is not None:
+            if recorded.get("held_out_by") != "content":
+                raise ValueError(
+                    "An earlier version chose the rows that this run held out, by a rule that is gone: some of its "
+                    "training examples would be measured. Pass --dataset with examples it was not trained on."
+                )
             dataset = dataset.held_out(recorded["validation_split"])
         if dataset.x_test is None:
             raise ValueError(

@@ -196,6 +196,7 @@ def _settings(options, recipe, dataset, plan) -> dict:
     layers = {k: v for k, v in dataclasses.asdict(recipe).items() if k not in own}
     return {
         **chosen(options, "task", "dataset", "label", "feature_ranges", "validation_split"),
+        "held_out_by": "content",  # earlier versions went by the place of a row
         "input_shape": list(dataset.input_shape),
         "classes": list(dataset.classes),
         "num_examples": dataset.num_examples,

@@ -5,9 +5,7 @@ import dataclasses
 import numpy as np
 
 from lipdp import checks
-
-# Public, and the same for every data set: which rows are held out must not depend on the rows.
-_SPLIT_SEED = 0
+from lipdp.accounting.held_out import held_out
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -67,9 +65,9 @@ class Dataset:
     def held_out(self, fraction: float) -> "Dataset":
         """Returns the data set with a part of the training rows as its test part, in place of any other.
 
-        Row i is held out or not by the i-th number of a fixed public sequence, whatever the other rows are: a
-        row more or less in the file is then a row more or less in one part, and epsilon keeps its meaning. A
-        random permutation would reshuffle every row.
+        A row is held out or not by a fixed hash of its own contents, whatever the other rows are: a row more or
+        less in the file is then a row more or less in one part, and epsilon keeps its meaning. A random
+        permutation, or a cut at a fixed share, would move other rows as well.
 
         Args:
             fraction: expected fraction of the rows to hold out, in (0, 1).
@@ -81,7 +79,7 @@ class Dataset:
             ValueError: when the fraction is out of range or leaves one part empty.
         """
         fraction = checks.fraction("fraction", fraction)
-        out = np.random.default_rng(_SPLIT_SEED).random(self.num_examples) < fraction
+        out = held_out([self.x_train, self.y_train], fraction)
         if out.all() or not out.any():
             raise ValueError(
                 f"The held-out fraction leaves one part empty. Received: {fraction!r} of {self.num_examples} rows. "

@@ -10,11 +10,15 @@ import math
 from keras import ops
 
 from lipdp import backend
+from lipdp.norms import sums
 
 _UNIT = 2.0**-24
 # A square below the smallest normal float32 may be flushed to zero. Where it is multiplied by something that may be
 # as large as the largest float32, this much is added for each: a norm of 1 must not read as 0.
 TINY = 1.2e-38
+# With more squares, blocks are summed first: whatever the order of additions, a norm of a million entries, or the
+# product of two of a thousand, is within 6.2e-5 of the exact one, which the margin of clipping covers.
+_AT_ONCE = 2**10
 
 
 def rounding(terms):
@@ -216,7 +220,7 @@ class Lookup:
         if self._positions is None or rows * width <= self._positions * (self._positions + width):
             total = _sum_of_squares(self.whole())
         else:
-            total = self._pairs(self.g, self.g)
+            total = self._pairs(self.g, self.g) + self._positions**2 * width * TINY
         # For `weighted_sum` too, which adds the parts up in another order.
         return ops.maximum(total + self._margin(), 0.0)
 
@@ -319,8 +323,14 @@ def _pair_sums(products):
 
 def _squared_length(vectors):
     """At least the squared norm along the last axis, whatever underflows."""
-    return ops.sum(ops.square(vectors), axis=-1) + vectors.shape[-1] * TINY
+    width = vectors.shape[-1]
+    if width <= _AT_ONCE:
+        return ops.sum(ops.square(vectors), axis=-1) + width * TINY
+    squares = sums.sum_of_squares(ops.reshape(vectors, (-1, width)), at_once=_AT_ONCE)
+    return ops.reshape(squares, ops.shape(vectors)[:-1]) + width * TINY
 
 
 def _sum_of_squares(values):
-    return _total(ops.square(values))
+    """At least the squared norm of each example, but for the rounding of the sum, whatever underflows."""
+    terms = math.prod(values.shape[1:])
+    return ops.reshape(sums.sum_of_squares(values, at_once=_AT_ONCE), (-1,)) + terms * TINY

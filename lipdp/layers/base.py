@@ -1,5 +1,7 @@
 """The contract of every Lipschitz layer."""
 
+import functools
+import inspect
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -32,7 +34,8 @@ class LipschitzLayer(keras.layers.Layer):
         (0.5, (None, 3))
 
     **Guarantee.** None of its own: `bounds.propagate` trusts what a subclass states. It proves its bounds in its
-    docstring, and `tests/layers/test_adversarial.py` searches for a violation of each.
+    docstring, and `tests/layers/test_adversarial.py` searches for a violation of each. What the constructor was given
+    cannot be changed once the layer is built: bounds would follow, and constraints and compiled steps would not.
     """
 
     # For tables: the Lipschitz constant, and the largest gradient norm of the weights, "-" without weights.
@@ -49,6 +52,15 @@ class LipschitzLayer(keras.layers.Layer):
                 "keras.config.set_dtype_policy('float32')."
             )
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        if getattr(self, "built", False) and name in _settings(type(self)):  # type: ignore[arg-type]
+            raise AttributeError(
+                f"`{name}` of layer '{self.name}' is fixed once the layer is built: its bounds would change, and its "
+                f"constraints and compiled steps would not. Received: {type(self).__name__}.{name} = {value!r}. Make a "
+                "new layer, in a new model, and give it the weights with `set_weights`."
+            )
+        super().__setattr__(name, value)
+
     def input_lipschitz(self, input_bounds: tuple[float, ...]) -> tuple[float, ...]:
         """Returns the Lipschitz constant with respect to each input, the others fixed, for every allowed weight."""
         return (1.0,) * len(input_bounds)
@@ -61,6 +73,18 @@ class LipschitzLayer(keras.layers.Layer):
     def parameter_bounds(self, input_bounds: tuple[float, ...], cotangent_bound: float) -> tuple[float, ...]:
         """Returns the largest gradient norm of each trainable variable, for a cotangent of this norm."""
         return ()
+
+    def gradient_terms(self, input_shapes: tuple[tuple, ...], output_shape: tuple) -> int:
+        """Returns how many float32 terms are added up, for one example, to an entry of a parameter's gradient.
+
+        `bounds.propagate` charges the rounding of that sum. Default: as many as the largest input or output has
+        entries; a layer that reads each parameter less often says so.
+
+        Args:
+            input_shapes: One shape per input tensor, batch included.
+            output_shape: Shape of the output.
+        """
+        return max(entries(shape, self) for shape in (*input_shapes, output_shape))
 
     def cotangent_bounds(self, input_bounds: tuple[float, ...], cotangent_bound: float) -> tuple[float, ...]:
         """Returns the largest norm of the cotangent that the backward pass sends to each input."""
@@ -97,6 +121,20 @@ class LipschitzLayer(keras.layers.Layer):
                 f"{layer} cannot be exported: its `call` must consist of `keras.ops` on tensors (no "
                 f"`custom_gradient`). Override `export_call`. Received: {error}"
             ) from error
+
+
+@functools.cache
+def _settings(cls: type) -> frozenset[str]:
+    """Returns the names of the arguments that the constructors of a class and of its parents take."""
+    names: set[str] = set()
+    for parent in inspect.getmro(cls):
+        if parent is LipschitzLayer:
+            break
+        if "__init__" in vars(parent):
+            parameters = inspect.signature(vars(parent)["__init__"]).parameters.values()
+            names |= {p.name for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}
+    # What every layer has is Keras' affair: `trainable` may change at any time.
+    return frozenset(names - set(inspect.signature(keras.layers.Layer.__init__).parameters))
 
 
 class ShapePreserving(LipschitzLayer):
@@ -137,6 +175,9 @@ class KernelLayer(LipschitzLayer):
 
     def parameter_bounds(self, input_bounds: tuple[float, ...], cotangent_bound: float) -> tuple[float, ...]:
         return (input_bounds[0] * cotangent_bound,)
+
+    def gradient_terms(self, input_shapes: tuple[tuple, ...], output_shape: tuple) -> int:
+        return positions(output_shape, self)
 
     def trained_lipschitz(self, input_bounds: tuple[float, ...]) -> tuple[float, ...]:
         return (spectral_norm(ops.convert_to_numpy(self.kernel)),)

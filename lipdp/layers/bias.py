@@ -9,7 +9,10 @@ from keras import ops
 
 from lipdp import _keras, checks
 from lipdp.layers.base import ShapePreserving, positions
-from lipdp.norms import L2Ball
+from lipdp.norms import L2Ball, sums
+
+# Up to so many positions the gradient is one sum, whose rounding is below 0.03 % of its bound.
+_AT_ONCE = 2**12
 
 
 @_keras.serializable
@@ -36,7 +39,8 @@ class Bias(ShapePreserving):
 
     **Guarantee.** 1-Lipschitz in its input. The same bias is read at P positions, so without the scale its gradient
     would be `sum_p g_p`, of norm up to `sqrt(P) ||g||`; with it the gradient is `sum_p g_p / sqrt(P)`, of norm at most
-    `||g||` (Cauchy-Schwarz), and the output obeys `||y|| <= ||x|| + max_norm`. Not covered: weights changed by hand
+    `||g||` (Cauchy-Schwarz), and the output obeys `||y|| <= ||x|| + max_norm`. From 4096 positions on, the gradient is
+    summed by blocks, so that its rounding grows with `sqrt(P)` (`norms.sums`). Not covered: weights changed by hand
     during `fit`.
     """
 
@@ -54,7 +58,9 @@ class Bias(ShapePreserving):
 
     def call(self, inputs: Any) -> Any:
         # Of these inputs, not of those it was built on: a shared layer may read feature maps of several sizes.
-        return inputs + self.bias * (1.0 / math.sqrt(positions(inputs.shape, self)))
+        count = positions(inputs.shape, self)
+        bias = self.bias * (1.0 / math.sqrt(count))
+        return inputs + bias if count <= _AT_ONCE else _added(inputs, ops.convert_to_tensor(bias))
 
     def export_call(self, stock: Any, inputs: Any) -> Any:
         shift = ops.convert_to_numpy(self.bias) * np.float32(1.0 / math.sqrt(positions(inputs.shape, self)))
@@ -65,3 +71,17 @@ class Bias(ShapePreserving):
 
     def parameter_bounds(self, input_bounds: tuple[float, ...], cotangent_bound: float) -> tuple[float, ...]:
         return (cotangent_bound,)
+
+    def gradient_terms(self, input_shapes: tuple[tuple, ...], output_shape: tuple) -> int:
+        return sums.chain(positions(output_shape, self), _AT_ONCE)
+
+
+@ops.custom_gradient
+def _added(inputs, bias):
+    """The sum of both; autodiff would leave to the compiler in which order the gradient of the bias is added up."""
+
+    def backward(*args, upstream=None):
+        cotangent = upstream if upstream is not None else args[0]
+        return cotangent, sums.sum_over_positions(cotangent, _AT_ONCE)
+
+    return inputs + bias, backward

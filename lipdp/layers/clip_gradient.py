@@ -1,13 +1,13 @@
 """Clipping in the backward pass, at any place of the graph."""
 
-import math
 from typing import Any
 
 import keras
 from keras import ops
 
 from lipdp import _keras, checks
-from lipdp.layers.base import ShapePreserving
+from lipdp.layers.base import ShapePreserving, entries
+from lipdp.norms import sums
 
 
 @_keras.serializable
@@ -27,7 +27,8 @@ class ClipGradient(ShapePreserving):
         The same tensor.
 
     Raises:
-        ValueError: `norm` is out of range.
+        ValueError: `norm` is out of range, an inner size of what `fit` passes through is not known, or there are so
+            many entries (about 1.7e9) that rounding would take more than one per cent of the norm.
 
     Example:
         >>> import numpy as np
@@ -38,9 +39,10 @@ class ClipGradient(ShapePreserving):
     **Guarantee.** `g -> g min(1, c / ||g||)` is applied to the whole cotangent of each example, after autodiff has
     summed what all readers of the output send back; a layer used several times clips each use. `fit` averages the loss
     over the expected batch size B, so `c = norm * scale` with the variable `scale`, which `fit` sets to 1 / B. Before
-    it does, `scale` is 0 and nothing trains: a forgotten scale cannot void a bound. The computed norm errs by at most
-    (n + 8) 2^-24 relative, and c is reduced by twice that. The forward pass, and so every certificate, is that of the
-    identity: 1-Lipschitz. Not covered: gradients taken outside of `fit`, and losses scaled by hand.
+    it does, `scale` is 0 and nothing trains: a forgotten scale cannot void a bound. The computed norm of n entries errs
+    by at most (c + 8) 2^-24 relative, c = n up to 2^16 entries and about 2 sqrt(n) above (`norms.sums`), and the limit
+    is reduced by twice that. The forward pass, and so every certificate, is that of the identity: 1-Lipschitz. Not
+    covered: gradients taken outside of `fit`, and losses scaled by hand.
     """
 
     lipschitz_formula = "1; cotangents at most `norm`"
@@ -52,9 +54,16 @@ class ClipGradient(ShapePreserving):
     def build(self, input_shape: tuple[int | None, ...]) -> None:
         # A variable: a constant would be compiled into the step, and `fit` may change the batch size.
         self.scale = self.add_weight(name="scale", shape=(), initializer="zeros", trainable=False)
+        if None not in input_shape[1:]:
+            self._margin(input_shape)
 
     def call(self, inputs: Any) -> Any:
-        return _clipped(inputs, self.norm * ops.convert_to_tensor(self.scale))
+        limit = self.norm * ops.convert_to_tensor(self.scale)
+        # Sizes that the graph of the model leaves open are known by the time that gradients are taken.
+        return _clipped(inputs, limit, lambda: self._margin(inputs.shape))
+
+    def _margin(self, shape) -> float:
+        return sums.margin(entries(shape, self), times=2.0, name=f"The input of layer '{self.name}'")
 
     def stock_layer(self) -> tuple[keras.layers.Layer | None, list]:
         return keras.layers.Identity(name=self.name), []
@@ -63,20 +72,21 @@ class ClipGradient(ShapePreserving):
         return (min(cotangent_bound, self.norm),)
 
 
-@ops.custom_gradient
-def _clipped(inputs, limit):
-    def backward(*args, upstream=None):
-        # JAX passes the cotangent by position, TensorFlow also by keyword.
-        cotangent = upstream if upstream is not None else args[0]
-        axes = tuple(range(1, len(cotangent.shape)))
-        size = math.prod(n or 2**20 for n in cotangent.shape[1:])
-        radius = limit * (1.0 - 2.0 * (size + 8) * 2.0**-24)
-        # Divided by the largest entry first: squares of small cotangents would underflow.
-        largest = ops.max(ops.abs(cotangent), axis=axes, keepdims=True)
-        largest = ops.where(largest > 0, largest, ops.ones_like(largest))
-        unit = cotangent / largest
-        norm = ops.sqrt(ops.sum(ops.square(unit), axis=axes, keepdims=True)) * largest
-        factor = ops.where(norm > radius, radius / ops.where(norm > radius, norm, ops.ones_like(norm)), 1.0)
-        return cotangent * factor, ops.zeros_like(limit)
+def _clipped(inputs, limit, margin):
+    @ops.custom_gradient
+    def identity(inputs, limit):
+        def backward(*args, upstream=None):
+            # JAX passes the cotangent by position, TensorFlow also by keyword.
+            cotangent = upstream if upstream is not None else args[0]
+            radius = limit * margin()
+            # Divided by the largest entry first: squares of small cotangents would underflow.
+            axes = tuple(range(1, len(cotangent.shape)))
+            largest = ops.max(ops.abs(cotangent), axis=axes, keepdims=True)
+            largest = ops.where(largest > 0, largest, ops.ones_like(largest))
+            norm = ops.sqrt(sums.sum_of_squares(cotangent / largest)) * largest
+            factor = ops.where(norm > radius, radius / ops.where(norm > radius, norm, ops.ones_like(norm)), 1.0)
+            return cotangent * factor, ops.zeros_like(limit)
 
-    return inputs, backward
+        return inputs, backward
+
+    return identity(inputs, limit)

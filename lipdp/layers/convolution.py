@@ -58,7 +58,11 @@ class SpectralConv(KernelLayer):
         self.padding = checks.choice("padding", padding, ("same", "valid"))
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.projected = checks.boolean("projected", projected)
-        self.multiplicity = conv_multiplicity(self.kernel_size, self.strides, self.dilation_rate)
+
+    @property
+    def multiplicity(self) -> int:
+        """M, the largest number of (output, tap) pairs that read one entry of the input."""
+        return conv_multiplicity(self.kernel_size, self.strides, self.dilation_rate)
 
     def kernel_shape(self, channels: int) -> tuple[int, ...]:
         """Returns the shape of the kernel for inputs with `channels` channels; the last axis holds the groups."""

@@ -96,5 +96,8 @@ class BoundedEmbedding(LipschitzLayer):
     def parameter_bounds(self, input_bounds: tuple[float, ...], cotangent_bound: float) -> tuple[float, ...]:
         return (cotangent_bound,)
 
+    def gradient_terms(self, input_shapes: tuple[tuple, ...], output_shape: tuple) -> int:
+        return entries(input_shapes[0], self)
+
     def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
         return (*input_shape, self.output_dim)

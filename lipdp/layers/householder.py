@@ -79,5 +79,9 @@ class Householder(ShapePreserving):
         halves = [ops.where(unchanged, *pair) for pair in zip((first, second), mirrored, strict=True)]
         return ops.concatenate(halves, axis=-1)
 
+    def gradient_terms(self, input_shapes: tuple[tuple, ...], output_shape: tuple) -> int:
+        # Two sums of which each may be as large as the bound, see `call`.
+        return 2 * positions(output_shape, self)
+
     def parameter_bounds(self, input_bounds: tuple[float, ...], cotangent_bound: float) -> tuple[float, ...]:
         return (input_bounds[0] * cotangent_bound,)

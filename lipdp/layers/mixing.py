@@ -5,6 +5,7 @@ from typing import Any
 from keras import ops
 
 from lipdp import _keras
+from lipdp.layers.base import entries
 from lipdp.layers.dense import SpectralDense
 
 
@@ -52,6 +53,9 @@ class TokenMixing(SpectralDense):
 
     def export_call(self, stock: Any, inputs: Any) -> Any:
         return ops.transpose(stock(ops.transpose(inputs, (0, 2, 1))), (0, 2, 1))
+
+    def gradient_terms(self, input_shapes: tuple[tuple, ...], output_shape: tuple) -> int:
+        return entries((None, output_shape[2]), self)
 
     def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
         return (input_shape[0], self.units, input_shape[2])

@@ -87,7 +87,11 @@ class L2NormPooling2D(AveragePooling):
         self, pool_size: int | tuple[int, int] = 2, strides: int | tuple[int, int] | None = None, **kwargs: Any
     ):
         super().__init__(pool_size, strides, **kwargs)
-        self.multiplicity = conv_multiplicity(self.pool_size, self.strides, (1, 1))
+
+    @property
+    def multiplicity(self) -> int:
+        """M, the largest number of windows that read one entry of the input."""
+        return conv_multiplicity(self.pool_size, self.strides, (1, 1))
 
     def pool(self, average: Callable, inputs: Any) -> Any:
         return _smooth_norm(average(ops.square(inputs)) * math.prod(self.pool_size))

@@ -7,7 +7,7 @@ import keras
 from keras import ops
 
 from lipdp import _keras
-from lipdp.layers.base import refuse_empty
+from lipdp.layers.base import positions, refuse_empty
 from lipdp.layers.convolution import SpectralConv
 
 
@@ -56,6 +56,9 @@ class SpectralConvTranspose(SpectralConv):
 
     def export_call(self, stock: Any, inputs: Any) -> Any:
         return stock(inputs)
+
+    def gradient_terms(self, input_shapes: tuple[tuple, ...], output_shape: tuple) -> int:
+        return positions(input_shapes[0], self)
 
     def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
         spatial = [

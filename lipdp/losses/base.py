@@ -8,6 +8,7 @@ from keras import ops
 
 from lipdp import _keras, checks
 from lipdp.losses import labels
+from lipdp.norms import sums
 
 
 @_keras.serializable
@@ -35,8 +36,8 @@ class Loss(keras.losses.Loss):
     through the layers; second derivatives, which are zero; hyper-parameters that were chosen from the
     private data.
     Proof: `call` is constant plus `<stop_gradient(g), y_pred>`, so its gradient is `g`. It stays within
-    the bound in float32 too: the limit is scaled by 1 - (C + 16) 2^-24, which exceeds the rounding error of
-    a norm of C terms (about (C/2 + 6) 2^-24).
+    the bound in float32 too: the limit is scaled by 1 - (c + 16) 2^-24, which exceeds the rounding error of
+    a norm of C terms (about (c/2 + 6) 2^-24); c = C up to 2^16 outputs, about 2 sqrt(C) above (`norms.sums`).
     """
 
     min_outputs = 1
@@ -136,7 +137,7 @@ class Loss(keras.losses.Loss):
         gradient = self.gradient(y_true, y_pred)
         num_outputs = gradient.shape[-1]
         limit = self.lipschitz(num_outputs) if limit is None else ops.cast(limit, gradient.dtype)
-        limit = limit * (1.0 - (num_outputs + 16) * 2.0**-24)
+        limit = limit * sums.margin(num_outputs, more=16, name=f"The gradient of {type(self).__name__}")
         norm = row_norm(gradient)
         scale = ops.where(norm > limit, limit / ops.maximum(norm, limit), ops.ones_like(norm))
         return ops.where(ops.isfinite(norm), gradient * scale, ops.zeros_like(gradient)), norm
@@ -170,4 +171,4 @@ def row_norm(x: Any) -> Any:
     """Returns the L2 norm of each row, shape `(batch, 1)`, without overflow; NaN if a row is not finite."""
     # 1e-30 keeps the division away from zero and from numbers that XLA flushes to zero.
     largest = ops.maximum(ops.max(ops.abs(x), axis=-1, keepdims=True), 1e-30)
-    return largest * ops.sqrt(ops.sum(ops.square(x / largest), axis=-1, keepdims=True))
+    return largest * ops.sqrt(sums.sum_of_squares(x / largest))

@@ -1,4 +1,4 @@
-"""Spectral norms: certified projections for training, exact norms for tests and certificates."""
+"""Norms: certified projections for training, exact norms for tests and certificates."""
 
 from lipdp.norms.exact import conv_multiplicity, conv_operator_norm, spectral_norm
 from lipdp.norms.filter_bank import filter_bank_norm

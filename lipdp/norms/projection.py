@@ -8,6 +8,7 @@ import numpy as np
 from keras import ops
 
 from lipdp import _keras, checks
+from lipdp.norms import sums
 from lipdp.norms.exact import spectral_norm
 
 _UNIT = 2.0**-24  # unit roundoff of float32
@@ -220,12 +221,13 @@ class L2Ball(keras.constraints.Constraint):
         max_norm: Radius: 0, or between 1e-12 and 1e15.
 
     Raises:
-        ValueError: `max_norm` is something else.
+        ValueError: `max_norm` is something else; when called, so many entries (about 1.7e9) that rounding would take
+            more than one per cent of the norm.
 
-    **Guarantee.** The result has norm at most `max_norm` for every input of n <= 10^6 entries without NaN: entries
-    beyond 1e15 are clipped, the computed norm is within (n + 8) 2^-24 of the true one, relatively, and the radius is
-    reduced by twice that. What lies inside the reduced ball is not changed, but for values below 1e-37, which become
-    zero. NaN in the input gives NaN in every entry.
+    **Guarantee.** The result has norm at most `max_norm` for every input of n entries without NaN: entries beyond 1e15
+    are clipped, the computed norm is within (c + 8) 2^-24 of the true one, relatively, with c = n up to 2^16 entries
+    and about 2 sqrt(n) above (`norms.sums`), and the radius is reduced by twice that. What lies inside the reduced ball
+    is not changed, but for values below 1e-37, which become zero. NaN in the input gives NaN in every entry.
 
     Example:
         >>> import numpy as np
@@ -243,12 +245,11 @@ class L2Ball(keras.constraints.Constraint):
 
     def __call__(self, value):
         value = ops.convert_to_tensor(value)
-        size = math.prod(value.shape)
         # Clipped so that no square overflows. No division by the largest entry: XLA multiplies by its
         # reciprocal instead, which is flushed to zero above 8e37.
         value = ops.clip(value, -_HUGE, _HUGE)
-        radius = self.max_norm * (1.0 - 2.0 * (size + 8) * _UNIT)
-        norm = ops.sqrt(ops.sum(ops.square(value)))
+        radius = self.max_norm * sums.margin(math.prod(value.shape), times=2.0, name="A variable in an L2Ball")
+        norm = ops.sqrt(sums.sum_of_squares(value, per_row=False))
         return value * (radius / ops.maximum(norm, max(radius, 0.1 * _SMALLEST)))
 
     def holds(self, value: Any) -> bool:
@@ -264,7 +265,7 @@ class RowBall(keras.constraints.Constraint):
         max_norm: Radius, between 1e-12 and 1e15.
 
     Raises:
-        ValueError: `max_norm` is something else.
+        ValueError: `max_norm` is something else; when called, too long rows, as for `L2Ball`.
 
     **Guarantee.** That of `L2Ball`, for each row.
 
@@ -283,8 +284,9 @@ class RowBall(keras.constraints.Constraint):
 
     def __call__(self, value):
         value = ops.clip(ops.convert_to_tensor(value), -_HUGE, _HUGE)
-        radius = self.max_norm * (1.0 - 2.0 * (value.shape[-1] + 8) * _UNIT)
-        norm = ops.sqrt(ops.sum(ops.square(value), axis=-1, keepdims=True))
+        radius = self.max_norm * sums.margin(value.shape[-1], times=2.0, name="A row in a RowBall")
+        rows = ops.reshape(value, (-1, value.shape[-1]))
+        norm = ops.reshape(ops.sqrt(sums.sum_of_squares(rows)), (*value.shape[:-1], 1))
         return value * (radius / ops.maximum(norm, radius))
 
     def holds(self, value: Any) -> bool:

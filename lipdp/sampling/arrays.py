@@ -7,6 +7,8 @@ import numpy as np
 from keras import tree
 from numpy.typing import ArrayLike
 
+from lipdp.accounting.held_out import held_out
+
 _PAD = (
     "pad examples to one size (keras.utils.pad_sequences) and let `Embedding(mask_zero=True)` or `Masking` hide the "
     "padding; make sparse arrays dense."
@@ -48,17 +50,18 @@ def as_arrays(x: ArrayLike, y: ArrayLike | None, example_rank: int) -> tuple[Any
     return x, y
 
 
-def split(x: np.ndarray, y: np.ndarray | None, fraction: float) -> tuple:
-    """Cuts off the last part for validation, as Keras does."""
+def split(x: Any, y: np.ndarray, fraction: float) -> tuple:
+    """Holds out a part of the data for validation, row by row, see `accounting.held_out`."""
     if not 0.0 < fraction < 1.0:
         raise ValueError(f"`validation_split` must be in (0, 1). Received: validation_split={fraction!r}.")
-    cut = int(np.floor(len(y) * (1.0 - fraction)))
-    if cut in (0, len(y)):
+    out = held_out(tree.flatten((x, y)), fraction)
+    if out.all() or not out.any():
         raise ValueError(
-            f"`validation_split` leaves one part empty. Received: validation_split={fraction!r} of {len(y)} examples."
+            f"`validation_split` leaves one part empty. Received: validation_split={fraction!r} of {len(y)} examples. "
+            "Rows are held out by a hash of their contents; rows that are all alike are on one side."
         )
-    first = tree.map_structure(lambda leaf: leaf[:cut], (x, y))
-    second = tree.map_structure(lambda leaf: leaf[cut:], (x, y))
+    first = tree.map_structure(lambda leaf: leaf[~out], (x, y))
+    second = tree.map_structure(lambda leaf: leaf[out], (x, y))
     return first, second
 
 

@@ -10,7 +10,7 @@ from keras import ops
 
 from lipdp import checks
 from lipdp._deprecated import renamed_arguments
-from lipdp.strategies.clipping import PerExample, clip_factors, total_norm
+from lipdp.strategies.clipping import PerExample, checked_clip_norm, clip_factors, total_norm
 
 GRANULARITIES = ("coordinate", "layer")
 # Variances stay below this factor of the first one, whatever the noise makes of their estimates.
@@ -28,7 +28,7 @@ class AdaCliP(PerExample):
     from the released gradients, so they cost nothing.
 
     Args:
-        clip_norm: L2 norm C > 0. The first update clips to it, with the deviations `C / sqrt(d)` for all d
+        clip_norm: L2 norm C, at least 1e-12. The first update clips to it, with the deviations `C / sqrt(d)` for all d
             trainable weights; later ones share `sum(s^2) = C^2` among the weights, which never adds more noise
             than DP-SGD with the same C.
         adapt_norm: Whether `sum(s^2)` follows the estimates as well, as in the paper. What is estimated has been
@@ -75,7 +75,7 @@ class AdaCliP(PerExample):
     def __post_init__(self):
         checks.choice("granularity", self.granularity, GRANULARITIES)
         self._assign(
-            clip_norm=checks.positive("clip_norm", self.clip_norm),
+            clip_norm=checked_clip_norm(self.clip_norm),
             mean_momentum=_momentum("mean_momentum", self.mean_momentum),
             variance_momentum=_momentum("variance_momentum", self.variance_momentum),
             caution=checks.not_negative("caution", self.caution),

@@ -13,6 +13,8 @@ from lipdp.strategies.base import Calibration, Strategy
 
 # Clipping leaves room for the rounding of norms and coefficients: contributions stay below the clip norm.
 MARGIN = 1.0 - 1e-4
+# Shorter gradients are on the way to the smallest float32: what else is computed of them would be flushed to zero.
+LEAST_CLIP = 1e-12
 
 
 class PerExample(Strategy):
@@ -97,6 +99,17 @@ def check_clipping(model: keras.Model, loss: Any) -> None:
     gradients.supported(model)
     refuse_random(model)
     refuse_probabilities(model, loss)
+
+
+def checked_clip_norm(value: Any, name: str = "clip_norm") -> float:
+    """Returns a clip norm as a float; refuses one below 1e-12."""
+    value = checks.positive(name, value)
+    if value < LEAST_CLIP:
+        raise ValueError(
+            f"`{name}` must be at least {LEAST_CLIP:g}: squares of entries of so short gradients are zero in float32. "
+            f"Received: {name}={value!r}. Multiply the loss by a constant and raise the clip norm by the same factor."
+        )
+    return value
 
 
 def total_norm(squared: list) -> Any:

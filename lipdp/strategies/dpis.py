@@ -10,7 +10,7 @@ from lipdp import checks, gradients
 from lipdp.accounting.dpis import ImportanceFilter
 from lipdp.sampling.proposal import kept
 from lipdp.strategies.base import Calibration, Strategy
-from lipdp.strategies.clipping import MARGIN, check_clipping, example_losses, total_norm
+from lipdp.strategies.clipping import LEAST_CLIP, MARGIN, check_clipping, checked_clip_norm, example_losses, total_norm
 
 
 @keras.saving.register_keras_serializable(package="lipdp")
@@ -24,8 +24,8 @@ class DPIS(Strategy):
     DP-SGD, and while gradients are shorter than the clip norm less noise is needed for the same privacy.
 
     Args:
-        clip_norm: L2 norm C > 0 that gradients are clipped to; with `clip_scale` the norm that they are clipped to
-            for the sum from which C follows.
+        clip_norm: L2 norm C, at least 1e-12, that gradients are clipped to; with `clip_scale` the norm that they are
+            clipped to for the sum from which C follows.
         growth: Factor k >= 1 by which a norm may have grown since it was last seen, before it is clipped to that
             bound. An update computes about `B N / K` times the mean of `min(k |g|, C)` gradients: as many as DP-SGD
             where all are longer than C, and on average at most `(1 + floor) k` times as many.
@@ -71,7 +71,7 @@ class DPIS(Strategy):
 
     def __post_init__(self):
         self._assign(
-            clip_norm=checks.positive("clip_norm", self.clip_norm),
+            clip_norm=checked_clip_norm(self.clip_norm),
             growth=checks.between("growth", self.growth, 1.0, 1e12),
             floor=checks.between("floor", self.floor, 1e-12, 1.0),
             first_phase=checks.between("first_phase", self.first_phase, 0.0, 1.0),
@@ -79,6 +79,8 @@ class DPIS(Strategy):
             norm_sum_noise=checks.positive("norm_sum_noise", self.norm_sum_noise, optional=True),
             count_noise=checks.positive("count_noise", self.count_noise, optional=True),
         )
+        if self.clip_scale is not None:
+            checked_clip_norm(self.clip_scale * self.clip_norm, "clip_scale * clip_norm")
 
     @property
     def noise_allocation(self) -> str:
@@ -130,6 +132,7 @@ class DPIS(Strategy):
         """Returns the clip norm of an epoch, from the released sum of norms: post-processing."""
         # Below one standard deviation of the noise the sum says nothing.
         least = self.clip_scale * self.clip_norm * min(1.0, budget.clip_sum_noise / budget.num_examples)
+        least = max(least, LEAST_CLIP)
         return min(max(self.clip_scale * noisy_sum / budget.num_examples, least), self.clip_scale * self.clip_norm)
 
     def norms(self, forward: Any, data: tuple) -> Any:

@@ -11,11 +11,20 @@ from keras import ops
 from lipdp import checks
 from lipdp._deprecated import renamed_arguments
 from lipdp.strategies.base import Calibration
-from lipdp.strategies.clipping import MARGIN, PerExample, clip_factors, layer_groups, masked, total_norm
+from lipdp.strategies.clipping import (
+    LEAST_CLIP,
+    MARGIN,
+    PerExample,
+    checked_clip_norm,
+    clip_factors,
+    layer_groups,
+    masked,
+    total_norm,
+)
 from lipdp.strategies.quantile import FOLLOWING, FollowsQuantile
 
 CLIPPINGS = ("flat", "per_layer", "automatic")
-# The threshold stays within these factors of the first one.
+# The threshold stays within these factors of the first one, and above the least clip norm.
 _RANGE = (1e-6, 1e6)
 
 
@@ -26,8 +35,8 @@ class DPSGD(FollowsQuantile, PerExample):
     """Trains any Keras model by clipping each example's gradient.
 
     Args:
-        clip_norm: L2 norm C > 0 of one example's contribution. With `clipping="per_layer"` also a sequence of
-            one norm per layer; a number C is then shared as `C / sqrt(layers)`.
+        clip_norm: L2 norm C of one example's contribution, at least 1e-12. With `clipping="per_layer"` also a sequence
+            of one norm per layer; a number C is then shared as `C / sqrt(layers)`.
         clipping: `"flat"`: the whole gradient g becomes `g min(1, C / ||g||)`. `"per_layer"`: each layer's by
             itself. `"automatic"`: `g C / (||g|| + stability)`, which needs no tuning of C: it only scales
             the learning rate.
@@ -42,7 +51,8 @@ class DPSGD(FollowsQuantile, PerExample):
     Guarantee:
         Conditions: no layer, loss or augmentation mixes examples (checked). Bound: an example contributes
         at most C to the sum and C / B to the averaged gradient, in L2 norm over all variables, in float32
-        too (the clip norm is undercut by 1e-4; norms are 1e-5 below the exact ones at most, and above them by what
+        too (the clip norm is undercut by 1e-4; norms are at most 7e-5 below the exact ones for layers of up to a
+        million weights and `sqrt(weights) 2^-24` beyond, whatever the order of summation, and above them by what
         rounding may have taken where positions of a sequence or image cancel); the noise has standard deviation
         `z C / B` in every coordinate, so an update is one Gaussian mechanism of multiplier z. With
         `quantile`, gradient and count are one Gaussian vector: the gradient gets the multiplier
@@ -74,9 +84,9 @@ class DPSGD(FollowsQuantile, PerExample):
                     f"A sequence of norms needs clipping='per_layer'. Received: clip_norm={self.clip_norm!r} with "
                     f"clipping={self.clipping!r}."
                 )
-            self._assign(clip_norm=tuple(checks.positive("clip_norm", c) for c in self.clip_norm))
+            self._assign(clip_norm=tuple(map(checked_clip_norm, self.clip_norm)))
         else:
-            self._assign(clip_norm=checks.positive("clip_norm", self.clip_norm))
+            self._assign(clip_norm=checked_clip_norm(self.clip_norm))
         if self.quantile is not None and self.clipping != "flat":
             raise ValueError(f"`quantile` needs clipping='flat'. Received: clipping={self.clipping!r}.")
         self._assign(stability=checks.positive("stability", self.stability), **self._check_quantile())
@@ -129,4 +139,7 @@ class DPSGD(FollowsQuantile, PerExample):
     def advance(
         self, calibration: Any, state: Any, released: Any, noise_stddevs: Any, count: Any, batch_size: Any
     ) -> Any:
-        return self.next_factor(state, count, batch_size, *_RANGE)
+        if not state:
+            return state
+        least = max(_RANGE[0], LEAST_CLIP / self.clip_norm)  # type: ignore[operator]
+        return self.next_factor(state, count, batch_size, least, _RANGE[1])

@@ -7,3 +7,4 @@ from lipdp.training.exclusive import exclusive as exclusive
 from lipdp.training.request import FitRequest as FitRequest
 from lipdp.training.session import prepare as prepare
 from lipdp.training.state import Run as Run
+from lipdp.training.validation import check_callbacks as check_callbacks

@@ -16,6 +16,7 @@ from lipdp import _keras, backend, gradients, sampling
 from lipdp.privacy import Plan, Release, statement
 from lipdp.strategies import Calibration
 from lipdp.training import budget, weights
+from lipdp.training import validation as validations
 from lipdp.training.callbacks import Charge, private_monitors
 from lipdp.training.request import FitRequest
 
@@ -114,6 +115,7 @@ class Driver:
 
     def fit(self, keras_fit: Callable, callbacks: list, verbose: Any, **validation: Any) -> keras.callbacks.History:
         """Calls Keras' `fit` with batches, callbacks and an optimizer that are ready for the planned updates."""
+        validations.check_options(**validation)
         steered = private_monitors(callbacks) if self.request.training_metrics else ()
         ledger = self.run.ledger
         with self.armed(verbose), self.batches() as batches, backend.full_precision():
@@ -139,6 +141,7 @@ class Driver:
         before = run.ledger.to_json()
         example = tree.map_structure(lambda rows: rows[:1], (self.x, self.y))
         _keras.build_metrics(self.model, (*example, np.ones(1, "float32")))
+        validations.rehearse(self.model, self.validation_data)
         optimizer.build(self.model.trainable_variables)
         iterations = int(optimizer.iterations.numpy())
         # A continued, uninterrupted stream of noise stays as it is, so that a resumed run repeats.

@@ -10,6 +10,7 @@ import numpy as np
 from keras import tree
 
 from lipdp import _keras, backend
+from lipdp.optimizer import PrivateOptimizer
 
 
 def refuse_unsupported(fit: Callable, unknown: dict, *, shuffle: Any, class_weight: Any, sample_weight: Any) -> None:
@@ -45,6 +46,11 @@ def check_model(model: keras.Model) -> None:
                 f"model '{model.name}' of {type(model).__name__}, with a `{name}` of its own. Leave it out; put what "
                 "it does into the loss or into layers."
             )
+    if not isinstance(model.optimizer, PrivateOptimizer):
+        raise ValueError(
+            "The optimizer adds the noise, so it must be the one that `compile` made private. Received: a "
+            f"{type(model.optimizer).__name__} put in its place. Call `compile` with it; the ledger is kept."
+        )
     model.optimizer.check()
     if backend.replicas(model) > 1:
         raise ValueError(

@@ -8,7 +8,7 @@ import keras
 from keras import tree
 
 from lipdp import losses, sampling, strategies
-from lipdp.training import model_checks
+from lipdp.training import model_checks, validation
 from lipdp.training.driver import Driver
 from lipdp.training.importance import ImportanceDriver
 from lipdp.training.request import FitRequest
@@ -30,6 +30,8 @@ def prepare(
     model_checks.check_shapes(model, x)
     if validation_split and validation_data is None:
         (x, y), validation_data = sampling.split(x, y, validation_split)
+    else:
+        validation.check_data(model, validation_data)
     if not strategy.per_example:
         losses.get(model.loss)  # the others have no Lipschitz constant; this says what to use instead
     losses.check_per_example(model.loss, y, model_checks.output_shape(model))

@@ -10,7 +10,8 @@ In a checkout of 0.1.0, with the folder above `tests` of this file in NEW:
     done
     lipdp train --dataset digits --epsilon 4 --epochs 3 --batch-size 256 --seed 7 --verbose 0 --output run_0_1_0
 
-(`files_of_jax` before `held`.) Do not run it on a later version: what changed since would become what is expected.
+(`files_of_jax` before `held`.) `other/dpsgd_split` was written anew when rows began to be held out by their contents.
+Do not run it on a later version: what changed since would become what is expected.
 """
 
 import json

@@ -159,3 +159,32 @@ def test_parts_that_cancel_in_one_order_only():
     for i in range(64):
         alone = np.where(np.arange(64) == i, coefficients, 0.0).astype("float32")
         assert np.linalg.norm(array(factor.weighted_sum(ops.convert_to_tensor(alone)))) <= 1.0 + 1e-4
+
+
+@pytest.mark.parametrize("size", [3, 1600, 5000])
+@pytest.mark.parametrize("entry", [1e-15, 1e-19, 1e-21, 1e-30])
+def test_squares_that_underflow_never_understate_a_norm(size, entry):
+    """Entries of 1e-20 have squares that float32 flushes to zero: 1600 of them read as a norm of 0."""
+    exact = entry * size**0.5
+    row = ops.convert_to_tensor(np.full((1, size), entry, "float32"))
+    one = ops.ones((1, 1, 1))
+    factors = [
+        Whole(row),
+        Outer(ops.reshape(row, (1, 1, size)), one, MatrixLayout((size, 1))),
+        Outer(ops.reshape(row, (1, size, 1)), ops.ones((1, size, 1)), MatrixLayout((1, 1))),
+        Lookup(ops.convert_to_tensor(np.zeros((1, 1), "int32")), ops.reshape(row, (1, 1, size)), (9, size)),
+        Lookup(
+            ops.convert_to_tensor(np.arange(4)[None]), ops.reshape(row[:, :1] + ops.zeros((4, 1)), (1, 4, 1)), (99, 1)
+        ),
+    ]
+    sizes = [exact, exact, entry * size, exact, 2.0 * entry]
+    for factor, norm in zip(factors, sizes, strict=True):
+        assert array(factor.squared_norm())[0] ** 0.5 >= norm * (1 - 1e-5)
+
+
+@pytest.mark.parametrize("size", [2048, 2049, 60_000, 1_000_003])
+def test_norms_of_long_gradients_err_less_than_the_margin_of_clipping(size):
+    for entry in (1.0, 0.1, 0.7):
+        row = np.full((1, size), entry, "float32")
+        found = array(Whole(ops.convert_to_tensor(row)).squared_norm())[0] ** 0.5
+        assert found == pytest.approx(float(np.float32(entry)) * size**0.5, rel=6.2e-5)

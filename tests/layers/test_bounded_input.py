@@ -78,3 +78,11 @@ def test_what_overflowed_before_it_leaves_as_zero(mode):
     x = np.array([[np.inf, 1.0], [np.nan, 0.0], [-np.inf, np.inf], [3.0, 4.0]], "float32")
     y = output(x, norm=1.0, mode=mode)
     assert (y[:3] == 0.0).all() and norm(y[3:]) > 0.99
+
+
+@pytest.mark.parametrize("mode", ["clip", "normalize"])
+@pytest.mark.parametrize("entry", [1.0, 0.1])
+def test_many_entries_cost_no_accuracy(mode, entry):
+    """At 2^21 entries the radius was 12 % too small, from 2^24 on it was negative."""
+    for shape in ((2**21 + 5,), (64, 128, 128, 2)):
+        assert 0.999 <= norm(output(np.full((1, *shape), entry, "float32"), norm=1.0, mode=mode)) <= 1.0

@@ -89,3 +89,20 @@ def test_in_fit_gradients_obey_the_bound_of_the_batch(chunk):
     assert 0.0095 <= step <= 0.0101
     assert float(model.layers[2].scale) == pytest.approx(1 / 16)
     assert bounds.propagate(model, 1.0).gradient(kernel) == pytest.approx(0.01, rel=1e-3)
+
+
+@pytest.mark.parametrize("xla", XLA)
+def test_many_entries_cost_no_accuracy(xla):
+    """At 2^21 entries a quarter of the norm was lost, from 2^23 on the limit was negative."""
+    probe = Probe(armed(1.0, (2**21 + 5,)), (2**21 + 5,), xla=xla)
+    for entry in (1.0, 0.1):
+        g = np.full((1, 2**21 + 5), entry, "float32")
+        assert 0.999 <= norm(probe.pull([g], g)[1][0]) <= 1.0
+
+
+def test_sizes_that_the_model_leaves_open_are_those_of_the_data():
+    layer = layers.ClipGradient(1.0)
+    model = keras.Sequential([keras.Input((None, 2)), layer])
+    layer.scale.assign(1.0)
+    g = np.full((1, 50, 2), 3.0, "float32")
+    assert 0.999 <= norm(Probe(model, (50, 2)).pull([g], g)[1][0]) <= 1.0

@@ -232,3 +232,45 @@ def test_convolution_refuses_channels_first():
             layers.SpectralConv2D(2, 3)
     finally:
         keras.config.set_image_data_format(before)
+
+
+@pytest.mark.parametrize(
+    ("make", "shape", "name", "value"),
+    [
+        (lambda: layers.Bias(0.5), (4,), "max_norm", 1e-3),
+        (lambda: layers.SpectralConv2D(4, 3, strides=2), (6, 6, 1), "strides", (1, 1)),
+        (lambda: layers.SpectralDense(4, projected=False), (4,), "projected", True),
+        (lambda: layers.BoundedInput(norm=1.0), (4,), "norm", 2.0),
+        (lambda: layers.L2NormPooling2D(2), (4, 4, 1), "strides", (1, 1)),
+        (lambda: layers.SpectralDepthwiseConv2D(3), (4, 4, 2), "groups", 1),
+        (lambda: layers.BoundedEmbedding(4, 2), (3,), "max_norm", 0.1),
+    ],
+)
+def test_what_a_layer_was_made_with_is_fixed_once_it_is_built(make, shape, name, value):
+    """Bounds followed the change; constraints and compiled steps did not: gradients up to 2.4 times their bound."""
+    layer = make()
+    before = getattr(layer, name)
+    setattr(layer, name, before)
+    model = keras.Sequential([keras.Input(shape), layer])
+    with pytest.raises(AttributeError, match=rf"`{name}` of layer '{layer.name}' is fixed once the layer is built"):
+        setattr(layer, name, value)
+    assert getattr(layer, name) == before
+    layer.trainable = False
+    keras.models.clone_model(model)
+
+
+def test_a_layer_of_ones_own_may_name_what_every_layer_has():
+    class Own(layers.LipschitzLayer):
+        def __init__(self, trainable=True, name=None, scale=1.0):
+            super().__init__(trainable=trainable, name=name)
+            self.scale = scale
+
+        def call(self, inputs):
+            self.calls = getattr(self, "calls", 0) + 1
+            return inputs
+
+    layer = Own()
+    layer(np.ones((1, 2), "float32"))
+    layer.trainable = False
+    with pytest.raises(AttributeError, match="`scale`"):
+        layer.scale = 2.0

@@ -120,3 +120,15 @@ def test_labels_of_another_shape_are_refused_in_the_graph():
             loss(np.zeros(shape), np.zeros((4, 3)))
         with pytest.raises(ValueError, match=message):
             loss.check_labels(np.zeros(shape), 3)
+
+
+def test_many_outputs_cost_no_accuracy():
+    """A quarter of the limit was given up to rounding at 2^22 outputs, all of it at 2^24."""
+    z = np.full((1, 2**20 + 3), 0.1, "float32")
+
+    class Identity(Linear):
+        def gradient(self, y_true, y_pred):
+            return ops.convert_to_tensor(z)
+
+    gradient = np.asarray(Identity(clip=1.0).bounded_gradient(z, z), "float64")
+    assert 0.499 <= np.linalg.norm(gradient) <= 0.5

@@ -247,6 +247,7 @@ def test_noise_never_exceeds_that_of_dpsgd():
     [
         ({"granularity": "row"}, "granularity"),
         ({"clip_norm": -1.0}, "clip_norm"),
+        ({"clip_norm": 1e-13}, "at least 1e-12"),
         ({"mean_momentum": 1.0}, "mean_momentum"),
         ({"variance_momentum": -0.1}, "variance_momentum"),
         ({"floor": 0.0}, "floor"),

@@ -363,6 +363,8 @@ def test_a_recurrent_network_learns_texts():
     "arguments, match",
     [
         ({"clip_norm": 0.0}, "clip_norm"),
+        ({"clip_norm": 1e-13}, "at least 1e-12"),
+        ({"clip_scale": 1e-13}, "`clip_scale \\* clip_norm` must be at least 1e-12"),
         ({"growth": 0.5}, "growth"),
         ({"floor": 0.0}, "floor"),
         ({"floor": 2.0}, "floor"),

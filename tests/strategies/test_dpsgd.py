@@ -120,6 +120,27 @@ def test_no_contribution_exceeds_the_clip_norm_in_float32():
 
 
 @pytest.mark.parametrize("clipping", ["flat", "per_layer", "automatic"])
+def test_the_smallest_clip_norm_holds_for_many_small_entries(clipping):
+    """Norms of gradients whose squares underflow read as zero: contributions were hundreds of times too long."""
+    parts = [keras.Input((40, 40, 1)), keras.layers.Conv2D(1, 1, use_bias=False), keras.layers.Flatten()]
+    model = lipdp.DP_Model.from_keras(keras.Sequential([*parts, keras.layers.Dense(3, use_bias=False)]))
+    model.compile("sgd", loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    strategy = strategies.DPSGD(1e-12, clipping, stability=1e-20)
+    for size in (1e-10, 1e-14, 1e-17, 1e-19, 1e-20, 1e-22):
+        x = np.full((1, 40, 40, 1), size, "float32")
+        gradient, _ = averaged(model, strategy, (x, np.zeros(1, "int32"), np.ones(1, "float32")))
+        assert np.linalg.norm(flat(gradient)) * BATCH <= 1e-12
+
+
+def test_a_threshold_that_follows_a_quantile_stays_above_the_smallest_clip_norm():
+    strategy = strategies.DPSGD(1e-11, quantile=0.5, quantile_rate=10.0)
+    (factor,) = strategy.advance(None, [np.float32(0.2)], [], [], 1000.0, 10)
+    assert float(factor) * 1e-11 == pytest.approx(1e-12)
+    (factor,) = strategies.DPSGD(1.0, quantile=0.5, quantile_rate=1e3).advance(None, [1.0], [], [], 10.0, 10)
+    assert float(factor) == pytest.approx(1e-6)
+
+
+@pytest.mark.parametrize("clipping", ["flat", "per_layer", "automatic"])
 def test_equals_plain_per_example_clipping(clipping):
     model = plain()
     x, y = rows(BATCH)
@@ -365,6 +386,8 @@ ARGUMENTS = {
     "clip_norm": ({"clip_norm": 0.0}, "clip_norm"),
     "clip_norm NaN": ({"clip_norm": float("nan")}, "clip_norm"),
     "clip_norm text": ({"clip_norm": "1"}, "clip_norm"),
+    "clip_norm near underflow": ({"clip_norm": 1e-13}, "`clip_norm` must be at least 1e-12"),
+    "norms near underflow": ({"clip_norm": [1.0, 1e-13], "clipping": "per_layer"}, "at least 1e-12"),
     "norms": ({"clip_norm": [1.0, 2.0]}, "per_layer"),
     "clipping": ({"clipping": "hard"}, "clipping"),
     "quantile": ({"quantile": 1.0}, "quantile"),

@@ -9,6 +9,7 @@ import pytest
 
 import lipdp
 from lipdp import accounting, layers, losses, strategies
+from lipdp.accounting.held_out import held_out
 from lipdp.sampling import PoissonSampler
 from tests.helpers.models import DELTA, blobs, mlp, weights
 
@@ -227,7 +228,7 @@ def test_empty_draws_are_noise_only_updates():
 def test_validation_split_is_not_counted():
     model = mlp()
     history = model.fit(*blobs(), epochs=1, epsilon=1.0, validation_split=0.25, **FIT).history
-    assert model.run.plan.sampling.num_examples == 300
+    assert model.run.plan.sampling.num_examples == (~held_out(blobs(), 0.25)).sum()
     assert "val_accuracy" in history
 
 
@@ -421,14 +422,14 @@ def one_step(model, **arguments):
 @pytest.mark.parametrize("change", ["loss", "layer", "replaced"])
 def test_what_changes_between_two_fits_changes_the_compiled_step_as_well(change):
     keras.utils.set_random_seed(0)
-    entry, loss = layers.BoundedInput((4,), norm=1.0), losses.CategoricalCrossentropy(clip=1.0)
-    model = lipdp.DP_Sequential([entry, layers.SpectralDense(3)])
+    entry, loss = keras.layers.Rescaling(1.0), losses.CategoricalCrossentropy(clip=1.0)
+    model = lipdp.DP_Sequential([layers.BoundedInput((4,), norm=1.0), entry, layers.SpectralDense(3)])
     model.compile(keras.optimizers.SGD(1e-3), loss=loss)
     before = one_step(model)
     if change == "loss":
         loss.clip = 0.001
     elif change == "layer":
-        entry.norm = 0.001
+        entry.scale = 0.001
     else:
         model.loss = losses.CategoricalCrossentropy(clip=0.001)
     assert one_step(model) < 0.02 * before

@@ -296,14 +296,9 @@ def test_a_fit_inside_a_fit_of_the_same_model_is_refused(model):
     assert len(errors) == 1 and model.run.ledger.updates == 2 * before
 
 
-def test_what_fails_before_the_first_update_leaves_the_optimizer_disarmed(model, monkeypatch):
-    class Closed:
-        def write(self, text):
-            raise OSError("closed")
-
-    before = model.run.ledger.updates
-    monkeypatch.setattr("sys.stdout", Closed())
-    with pytest.raises(OSError, match="closed"):
-        model.fit(X, Y, noise_multiplier=4.0, batch_size=40, delta=DELTA, verbose=1)
-    assert int(model.optimizer.budget.numpy()) == 0
-    assert not model.run.armed and model.run.ledger.updates == before
+def test_an_optimizer_put_in_place_of_the_private_one_is_refused():
+    model = mlp()
+    model.optimizer = keras.optimizers.SGD()
+    with pytest.raises(ValueError, match="`compile` made private. Received: a SGD"):
+        model.fit(X, Y, epsilon=1.0, batch_size=40, verbose=0)
+    assert model.run.ledger.releases == 0

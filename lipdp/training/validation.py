@@ -1,0 +1,90 @@
+"""What `fit` would find wrong with callbacks and validation data after an epoch is found here, before any charge."""
+
+from collections.abc import Collection
+from typing import Any
+
+import keras
+import numpy as np
+from keras import tree
+
+from lipdp import checks, losses, sampling
+from lipdp.training import model_checks
+from lipdp.training.callbacks import as_list
+
+
+def check_callbacks(callbacks: Any) -> list:
+    """Returns what was given as callbacks as a list; refuses what is none."""
+    given = as_list(getattr(callbacks, "callbacks", callbacks))  # of a `CallbackList`
+    for callback in given:
+        if not isinstance(callback, keras.callbacks.Callback):
+            hint = " Make an object of it: its name followed by ()." if isinstance(callback, type) else ""
+            raise ValueError(f"`callbacks` must be keras.callbacks.Callback objects. Received: {callback!r}.{hint}")
+    return given
+
+
+def check_options(validation_steps: Any, validation_batch_size: Any, validation_freq: Any) -> None:
+    """Refuses options of Keras' validation that would fail when the first epoch has ended."""
+    checks.integer("validation_steps", validation_steps, minimum=1, optional=True)
+    checks.integer("validation_batch_size", validation_batch_size, minimum=1)
+    if not isinstance(validation_freq, Collection) or isinstance(validation_freq, str):
+        checks.integer("validation_freq", validation_freq, minimum=1)
+
+
+def check_data(model: keras.Model, validation_data: Any) -> None:
+    """Refuses validation data that the model, its loss or its labels do not allow.
+
+    Arrays are checked in full, a `tf.data.Dataset` or `keras.utils.PyDataset` on its first batch. What can be read only
+    once, as a generator, is not looked at.
+    """
+    batch: Any = _arrays(validation_data)
+    if batch is None:
+        return
+    try:
+        if not isinstance(batch, tuple) or len(batch) not in (2, 3):
+            raise ValueError("It must be (inputs, labels), or (inputs, labels, sample weights).")
+        x, y = sampling.as_arrays(batch[0], batch[1], len(tree.flatten(model.inputs)[0].shape))
+        model_checks.check_shapes(model, x)
+        if len(batch) == 3 and np.shape(batch[2])[:1] != (len(y),):
+            raise ValueError(f"It needs one weight per example. Received: {np.shape(batch[2])} for {len(y)} examples.")
+        losses.check_per_example(model.loss, y, model_checks.output_shape(model))
+    except ValueError as error:
+        raise ValueError(f"`validation_data` does not fit. {error}") from error
+
+
+def rehearse(model: keras.Model, validation_data: Any) -> None:
+    """Runs loss and metrics once on zeros of the shapes of validation data, and forgets the results.
+
+    The metrics are built: they have been tried on the shapes of the training data.
+    """
+    batch, outputs = _arrays(validation_data), model_checks.output_shape(model)
+    if batch is None or None in outputs[1:]:
+        return
+
+    def zeros(rows):
+        rows = np.asarray(rows)
+        return keras.ops.zeros((2, *rows.shape[1:]), "int32" if rows.dtype.kind in "biu" else "float32")
+
+    x, y = tree.map_structure(zeros, tuple(batch[:2]))
+    arguments = {"x": x, "y": y, "y_pred": keras.ops.zeros((2, *outputs[1:])), "sample_weight": keras.ops.ones(2)}
+    try:
+        model.compute_loss(**arguments, training=False)
+        model.compute_metrics(**arguments)
+    except Exception as error:
+        shapes = tree.map_structure(np.shape, tuple(batch[:2]))
+        raise ValueError(
+            "Loss and metrics of `compile` cannot be computed for `validation_data`. Received: shapes "
+            f"{shapes}; {error}"
+        ) from error
+    finally:
+        model.reset_metrics()
+
+
+def _arrays(data):
+    """Returns validation data, or their first batch, as a tuple; None where there are none, or none to spare."""
+    if isinstance(data, list):
+        return tuple(data)
+    if isinstance(data, keras.utils.PyDataset):
+        return data[0] if data.num_batches is None or data.num_batches else None
+    if hasattr(data, "as_numpy_iterator"):
+        return next(iter(data.as_numpy_iterator()), None)
+    return data if isinstance(data, tuple) else None

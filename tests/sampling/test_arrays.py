@@ -1,0 +1,68 @@
+"""Which rows are held out: each row decides for itself."""
+
+import time
+
+import numpy as np
+import pytest
+
+from lipdp import sampling
+from lipdp.accounting.held_out import held_out
+
+
+def table(rows=400):
+    rng = np.random.default_rng(0)
+    return rng.normal(size=(rows, 5)).astype("float32"), np.arange(rows, dtype="int32") % 3
+
+
+def contents(part):
+    x, y = part
+    return {(row.tobytes(), int(label)) for row, label in zip(x, y, strict=True)}
+
+
+@pytest.mark.backend_free
+@pytest.mark.parametrize("removed", [0, 1, 200, 399])
+def test_a_row_less_is_a_row_less_in_one_part(removed):
+    """A cut at a fixed share of the rows moved a second row, and later ones whenever it moved on."""
+    x, y = table()
+    whole = sampling.split(x, y, 0.5)
+    less = sampling.split(np.delete(x, removed, axis=0), np.delete(y, removed), 0.5)
+    changed = [contents(a) ^ contents(b) for a, b in zip(whole, less, strict=True)]
+    assert sorted(map(len, changed)) == [0, 1]
+
+
+@pytest.mark.backend_free
+def test_the_order_of_rows_plays_no_part_and_labels_do():
+    x, y = table()
+    order = np.random.default_rng(1).permutation(len(y))
+    one, other = held_out((x, y), 0.3), held_out((x[order], y[order]), 0.3)
+    np.testing.assert_array_equal(one[order], other)
+    assert (one != held_out((x, y + 1), 0.3)).any()
+    assert 90 <= one.sum() <= 150
+    assert not (one & ~held_out((x, y), 0.6)).any()
+    several = held_out((x, x[:, :2], y.reshape(-1, 1, 1)), 0.3)
+    assert 90 <= several.sum() <= 150
+    np.testing.assert_array_equal(one, held_out((x, y.astype("float64")), 0.3))
+
+
+@pytest.mark.backend_free
+def test_parts_keep_rows_and_labels_together():
+    x, y = table()
+    (x_train, y_train), (x_held, y_held) = sampling.split((x, 2.0 * x), y, 0.25)
+    assert len(y_train) + len(y_held) == 400 and 60 <= len(y_held) <= 140
+    np.testing.assert_array_equal(2.0 * x_held[0], x_held[1])
+    assert contents((x_train[0], y_train)) | contents((x_held[0], y_held)) == contents((x, y))
+
+
+@pytest.mark.backend_free
+def test_an_empty_part_is_refused():
+    x = np.ones((50, 2), "float32")
+    with pytest.raises(ValueError, match="leaves one part empty.*hash of their contents"):
+        sampling.split(x, np.zeros(50, "int32"), 0.5)
+
+
+@pytest.mark.backend_free
+def test_a_whole_image_set_takes_about_a_second():
+    x, y = np.zeros((60_000, 784), "float32"), np.arange(60_000, dtype="int32")
+    start = time.process_time()
+    assert 11_000 <= held_out((x, y), 0.2).sum() <= 13_000
+    assert time.process_time() - start < 3.0

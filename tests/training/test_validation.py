@@ -1,0 +1,139 @@
+"""What would fail when the first epoch ends is refused before anything is charged."""
+
+import keras
+import numpy as np
+import pytest
+
+from lipdp import layers
+from tests.helpers.models import DELTA, blobs, mlp, same, state
+
+X, Y = blobs()
+FIT = {"batch_size": 40, "noise_multiplier": 4.0, "delta": DELTA, "verbose": 0}
+
+
+class Batches(keras.utils.PyDataset):
+    def __init__(self, *arrays):
+        super().__init__()
+        self.arrays = arrays
+
+    def __len__(self):
+        return 1
+
+    def __getitem__(self, i):
+        return self.arrays
+
+
+NAN = X.copy()
+NAN[3, 2] = np.nan
+DATA = {
+    "shape": ((X[:, :-1], Y), "do not fit the model's inputs"),
+    "labels above": ((X, Y + 1), "(?i)class"),
+    "labels of another shape": ((X, np.eye(3, dtype="float32")[Y]), "."),
+    "lengths": ((X, Y[:-1]), "same length"),
+    "NaN": ((X, Y + np.nan), "NaN"),
+    "NaN in x": ((NAN, Y), "NaN"),
+    "empty": ((X[:0], Y[:0]), "no example"),
+    "no labels": ((X,), "inputs, labels"),
+    "labels None": ((X, None), "labels"),
+    "weights": ((X, Y, np.ones(3)), "one weight per example"),
+    "list": ([X[:, :-1], Y], "do not fit"),
+    "dataset": (Batches(X[:, :-1], Y), "do not fit"),
+}
+
+
+@pytest.fixture(scope="module")
+def model():
+    return mlp()
+
+
+@pytest.mark.parametrize("name", DATA)
+def test_validation_data_that_do_not_fit_cost_nothing(model, name):
+    """They burned the budget of an epoch."""
+    data, message = DATA[name]
+    before = state(model)
+    with pytest.raises(ValueError, match="`validation_data` does not fit") as error:
+        model.fit(X, Y, validation_data=data, **FIT)
+    assert error.match(message) and same(before, state(model))
+
+
+OPTIONS = {
+    "callback class": ({"callbacks": [keras.callbacks.History]}, "followed by"),
+    "callback function": ({"callbacks": lambda epoch, logs: None}, "keras.callbacks.Callback objects"),
+    "callback None": ({"callbacks": [None]}, "keras.callbacks.Callback objects"),
+    "steps": ({"validation_steps": 0}, "validation_steps"),
+    "batch": ({"validation_batch_size": -1}, "validation_batch_size"),
+    "frequency": ({"validation_freq": 0}, "validation_freq"),
+    "frequency as text": ({"validation_freq": "1"}, "validation_freq"),
+}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_options_that_fail_after_an_epoch_cost_nothing(model, name):
+    options, message = OPTIONS[name]
+    before = state(model)
+    with pytest.raises(ValueError, match=message):
+        model.fit(X, Y, validation_data=(X, Y), **options, **FIT)
+    assert same(before, state(model))
+
+
+class Failing(keras.metrics.SparseCategoricalAccuracy):
+    """Raises where it is told to."""
+
+    where = "update_state"
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        if self.where == "update_state":
+            raise RuntimeError("not today")
+        if self.where == "validation" and len(y_true.shape) > 1:
+            raise RuntimeError("not today")
+        return super().update_state(y_true, y_pred, sample_weight)
+
+    def result(self):
+        if self.where == "result":
+            raise RuntimeError("not today")
+        return super().result()
+
+
+@pytest.mark.parametrize("training_metrics", [True, False])
+@pytest.mark.parametrize("where", ["update_state", "result"])
+def test_a_metric_that_raises_costs_nothing(where, training_metrics):
+    metric = Failing()
+    metric.where = where
+    model = mlp(metrics=[metric])
+    with pytest.raises(Exception, match="not today"):
+        model.fit(X, Y, validation_data=(X, Y), training_metrics=training_metrics, **FIT)
+    assert model.run.ledger.releases == 0
+
+
+def test_a_metric_that_raises_for_validation_data_only_costs_nothing():
+    metric = Failing()
+    metric.where = "validation"
+    model = mlp(metrics=[metric])
+    with pytest.raises(ValueError, match="cannot be computed for `validation_data`.*not today"):
+        model.fit(X, Y, validation_data=(X, Y[:, None]), **FIT)
+    assert model.run.ledger.releases == 0
+
+
+def test_what_fits_is_evaluated_as_before():
+    weighted = (X[:50], Y[:50], np.ones(50))
+    for data in ((X[:50], Y[:50]), [X[:50], Y[:50]], weighted, Batches(X[:50], Y[:50])):
+        model = mlp()
+        stop = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: None)
+        history = model.fit(X, Y, validation_data=data, callbacks=stop, seed=0, **FIT).history
+        found = model.evaluate(X[:50], Y[:50], verbose=0, return_dict=True)
+        assert history["val_accuracy"][-1] == pytest.approx(found["accuracy"])
+
+
+def test_a_layer_cannot_be_changed_by_a_callback():
+    entry = None
+
+    def loosen(batch, logs=None):
+        with pytest.raises(AttributeError, match="fixed once the layer is built"):
+            entry.norm = 1000.0
+        seen.append(entry.norm)
+
+    model, seen = mlp(run_eagerly=True), []
+    entry = model.layers[0]
+    assert isinstance(entry, layers.BoundedInput)
+    model.fit(X, Y, steps_per_epoch=2, callbacks=keras.callbacks.LambdaCallback(on_train_batch_end=loosen), **FIT)
+    assert seen == [3.0, 3.0]
