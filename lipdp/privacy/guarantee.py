@@ -43,6 +43,7 @@ class Privacy:
         accountant: an `Accountant` or its name; for adaptive releases (DPIS) one that covers them.
         seeded: True when the user fixed a random seed.
         training_metrics: names of metrics computed on the training data that were shown or logged.
+        row_wise: names of own layers, losses and functions that were declared to treat each row alone.
         examples_per_person: most rows that one person has; epsilon is then that of a person.
 
     Raises:
@@ -71,6 +72,7 @@ class Privacy:
         *,
         seeded: bool = False,
         training_metrics: Iterable[str] = (),
+        row_wise: Iterable[str] = (),
         examples_per_person: int = 1,
     ):
         if not isinstance(ledger, Ledger):
@@ -85,6 +87,7 @@ class Privacy:
         self._persons = checks.integer("examples_per_person", examples_per_person, minimum=1)
         self._seeded = bool(seeded)
         self._training_metrics = tuple(str(name) for name in training_metrics)
+        self._row_wise = tuple(str(name) for name in row_wise)
 
     @property
     def ledger(self) -> Ledger:
@@ -167,6 +170,7 @@ class Privacy:
             "not_covered": list(NOT_COVERED),
             "training_metrics_outside_the_guarantee": list(self._training_metrics),
             "seed_fixed_by_user": self._seeded,
+            **({"declared_row_wise": list(self._row_wise)} if self._row_wise else {}),
         }
 
     def _groups(self, groups) -> list[dict]:
@@ -212,7 +216,8 @@ class Privacy:
             sections.append(section("Releases charged", statement.releases(facts)))
             sections.append(section("Accounting", self._method(facts)))
         sections.append(section("Covered", facts["covered"]))
-        sections.append(section("Not covered", [*self._metrics(), *facts["not_covered"], self._seed()]))
+        not_covered = [*self._metrics(), *facts["not_covered"], *self._declared(), self._seed()]
+        sections.append(section("Not covered", not_covered))
         return "\n\n".join(sections) + "\n"
 
     @property
@@ -275,6 +280,14 @@ class Privacy:
             return ["Metrics computed on the training data, should any be shown: none were logged."]
         names = ", ".join(self._training_metrics)
         return [f"Metrics computed on the training data. These were logged, without any noise: {names}."]
+
+    def _declared(self) -> list[str]:
+        if not self._row_wise:
+            return []
+        return [
+            "Own code that mixes the examples of a batch although it was declared not to. It was declared, and nothing "
+            f"checked it, for: {', '.join(self._row_wise)}."
+        ]
 
     def _seed(self) -> str:
         if self._seeded:

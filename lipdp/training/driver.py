@@ -12,7 +12,7 @@ import keras
 import numpy as np
 from keras import tree
 
-from lipdp import _keras, backend, gradients, sampling
+from lipdp import _keras, backend, gradients, isolation, sampling
 from lipdp.privacy import Ledger, Plan, Release, statement
 from lipdp.strategies import Calibration
 from lipdp.training import budget, weights
@@ -146,6 +146,7 @@ class Driver:
         batch_size = self.plan.sampling.batch_size
         weights.project(self.model)
         weights.set_loss_divisor(self.model, 1 if self.strategy.per_example else batch_size)
+        declared = isolation.used(self.model, self.model.loss)
         traced = (
             (type(self.strategy), request.strategy_text()),
             self.calibration,
@@ -153,6 +154,7 @@ class Driver:
             self.microbatch,
             request.training_metrics,
             weights.traced(self.model),
+            declared,
         )
         if traced != run.traced:
             self.model.train_function = None
@@ -162,6 +164,7 @@ class Driver:
         run.adopt(self.plan, request)
         run.epoch_key = getattr(self.sampler, "key", None)  # a resumed epoch goes on with the same permutation
         run.noise_std, run.seeded = self.noise_std, run.seeded or request.seed is not None
+        run.row_wise = tuple(sorted({*run.row_wise, *declared}))
         optimizer.arm(self.noise_std, self.updates, key, repeatable=request.seed is not None)
         self.begin()
         if verbose:
@@ -190,13 +193,14 @@ class Driver:
 
     def step(self, state_and_data: tuple, keras_step: Callable) -> Any:
         """Traces one training step: Keras' own, or that of the strategy."""
-        if self.microbatch is None and not self.strategy.uses_own_step:
-            return keras_step(*state_and_data)
-        return backend.private_train_step(
-            self.model,
-            *state_and_data,
-            strategy=self.strategy,
-            calibration=self.calibration,
-            batch_size=self.plan.sampling.batch_size,
-            microbatch=self.microbatch,
-        )
+        with isolation.isolated(self.model):
+            if self.microbatch is None and not self.strategy.uses_own_step:
+                return keras_step(*state_and_data)
+            return backend.private_train_step(
+                self.model,
+                *state_and_data,
+                strategy=self.strategy,
+                calibration=self.calibration,
+                batch_size=self.plan.sampling.batch_size,
+                microbatch=self.microbatch,
+            )

@@ -27,6 +27,7 @@ class Run:
         importance: Where a plan of importance sampling stands: arguments and state of its budget, all public; or None.
         noise_std: Noise standard deviation per trainable variable in the last `fit`.
         seeded: Whether any `fit` used a fixed seed.
+        row_wise: Names of the types and functions of any `fit` that were declared to treat each row alone.
         logged: Names of training metrics that were logged, which the guarantee does not cover.
         driver: What carries out the present or last `fit`, or None before the first.
         traced: What the compiled step was traced for.
@@ -47,6 +48,7 @@ class Run:
         self.importance: dict | None = None
         self.noise_std: tuple[float, ...] = ()
         self.seeded = False
+        self.row_wise: tuple[str, ...] = ()
         self.logged: tuple[str, ...] = ()
         self.driver: Any = None
         self.traced: tuple | None = None
@@ -76,6 +78,7 @@ class Run:
             accountant=self.plan.accountant if self.plan else "pld",
             seeded=self.seeded,
             training_metrics=self.logged,
+            row_wise=self.row_wise,
             examples_per_person=self.plan.sampling.group_size if self.plan else 1,
         )
 
@@ -107,6 +110,7 @@ class Run:
             "pass_key": self.epoch_key,
             "noise_std": list(self.noise_std),
             "seeded": self.seeded,
+            "row_wise": list(self.row_wise),
             "logged": list(self.logged),
             "adaptive": self.importance,
         }
@@ -133,6 +137,8 @@ class Run:
                 "plan_start": int(state["plan_start"]),
                 "noise_std": tuple(map(float, state["noise_std"])),
                 "seeded": bool(state["seeded"]),
+                # Files of earlier versions lack it.
+                "row_wise": tuple(sorted({*self.row_wise, *map(str, state.get("row_wise", ()))})),
                 "logged": tuple(map(str, state["logged"])),
                 "epoch_key": None if key is None else tuple(key),
                 "importance": state.get("adaptive"),  # files of earlier versions lack it
