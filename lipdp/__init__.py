@@ -23,14 +23,20 @@ if TYPE_CHECKING:
         strategies,
     )
     from lipdp.exporting import export
+    from lipdp.isolation import row_wise
     from lipdp.model import DP_Model, DP_Sequential
 
-__all__ = ["DP_Model", "DP_Sequential", "__version__", "export"]
+__all__ = ["DP_Model", "DP_Sequential", "__version__", "export", "row_wise"]
 __all__ += ["accounting", "bounds", "certify", "data", "diffusion", "layers", "losses", "models", "norms", "privacy"]
 __all__ += ["report", "sampling", "strategies"]
 __version__ = "0.1.0"
 
-_HOMES = {"DP_Model": "lipdp.model", "DP_Sequential": "lipdp.model", "export": "lipdp.exporting"}
+_HOMES = {
+    "DP_Model": "lipdp.model",
+    "DP_Sequential": "lipdp.model",
+    "export": "lipdp.exporting",
+    "row_wise": "lipdp.isolation",
+}
 
 
 def __getattr__(name: str) -> Any:

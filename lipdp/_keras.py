@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
 import keras
+from keras.src.backend.common.masking import get_keras_mask, set_keras_mask
 from keras.src.models.functional import Functional
 
 # The operations behind `x + y`, `x - y`, `abs(x)` and `-x` on symbolic tensors, which have no public name.
@@ -132,6 +133,22 @@ def nodes(graph: keras.Function) -> list:
     """
     depths = graph._nodes_by_depth
     return [node for depth in sorted(depths, reverse=True) for node in depths[depth] if not node.is_input]
+
+
+def operation_name(operation: keras.Operation) -> str | None:
+    """Returns the class name of one of Keras' own operations on tensors, such as `x + y` makes; None for all else."""
+    kind = type(operation)
+    return kind.__name__ if kind.__module__.startswith("keras.src.ops.") else None
+
+
+def mask(tensor: Any) -> Any:
+    """Returns the mask that a tensor carries from layer to layer, or None: it is an attribute without a public name."""
+    return get_keras_mask(tensor)
+
+
+def set_mask(tensor: Any, mask: Any) -> None:
+    """Has a tensor carry a mask."""
+    set_keras_mask(tensor, mask)
 
 
 def structures(graph: keras.Function) -> tuple:

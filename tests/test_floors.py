@@ -14,7 +14,7 @@ PACKAGE = ROOT / "lipdp"
 # docs/architecture.md draws them; a room uses floors below it and its own.
 FLOORS = (
     ("backend", "checks", "_keras", "_deprecated"),
-    ("layers", "losses", "norms"),
+    ("isolation", "layers", "losses", "norms"),
     ("accounting", "sampling", "bounds", "gradients"),
     ("privacy",),
     ("strategies", "optimizer"),

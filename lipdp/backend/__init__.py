@@ -35,6 +35,7 @@ gram = _capture.gram
 in_turn = _capture.in_turn
 local_gradients = _capture.local_gradients
 probe = _capture.probe
+row_by_row = _capture.row_by_row
 ImportanceStep = _importance.ImportanceStep
 
 __all__ = sorted(name for name, value in globals().items() if callable(value))

@@ -43,6 +43,21 @@ def local_gradients(function, values, rows, vectorised: bool):
     return jax.vmap(one, in_axes=(None, 0))(list(values), tuple(rows))
 
 
+def row_by_row(function, values, rows) -> list:
+    """Runs `function(values, row)` for each row of the tensors in `rows`, as a batch of one row.
+
+    Args:
+        function: Returns a list of tensors with one row.
+        values: Tensors that all rows share.
+        rows: Tensors with an axis of rows first.
+
+    Returns:
+        The list, with all rows.
+    """
+    values = [jnp.asarray(v) for v in values]
+    return jax.vmap(lambda *row: [t[0] for t in function(values, [t[None] for t in row])])(*map(jnp.asarray, rows))
+
+
 def contract(a, b):
     """`a^T b` over the last but one axis: (..., p, i) and (..., p, o) to (..., i, o)."""
     return jnp.matmul(jnp.swapaxes(a, -1, -2), b)

@@ -39,9 +39,76 @@ def local_gradients(function, values, rows, vectorised: bool):
         return tuple(tape.gradient(result, values, unconnected_gradients="zero"))
 
     if vectorised:
-        return list(tf.vectorized_map(one, rows, warn=False))
+        return _each(one, rows)
     signature = tuple(tf.TensorSpec(v.shape, v.dtype) for v in values)
     return list(tf.map_fn(one, rows, fn_output_signature=signature))
+
+
+def row_by_row(function, values, rows) -> list:
+    """Runs `function(values, row)` for each row of the tensors in `rows`, as a batch of one row.
+
+    Its gradient runs one row at a time as well: a vectorized map keeps no gradients of a function's own.
+
+    Args:
+        function: Returns a list of tensors with one row.
+        values: Tensors that all rows share.
+        rows: Tensors with an axis of rows first.
+
+    Returns:
+        The list, with all rows.
+    """
+    values, rows = ([tf.convert_to_tensor(t) for t in part] for part in (values, rows))
+    number = len(values)
+
+    def one(values, row):
+        return [tf.convert_to_tensor(t) for t in function(list(values), [t[tf.newaxis] for t in row])]
+
+    @tf.custom_gradient
+    def run(*tensors):
+        values, rows = tensors[:number], tensors[number:]
+        outputs = _each(lambda row: one(values, row), list(rows))
+        inputs = [i for i, t in enumerate(tensors) if t.dtype.is_floating]
+        kinds = [t.dtype.is_floating for t in outputs]
+
+        def back(*cotangents, variables=None):
+            def pull(both):
+                row, cotangent = both[: len(rows)], both[len(rows) :]
+                watched = [(values + tuple(row))[i] for i in inputs]
+                with tf.GradientTape(watch_accessed_variables=False) as tape:
+                    tape.watch(watched)
+                    found = [t for t, real in zip(one(values, row), kinds, strict=True) if real]
+                cotangent = [g[tf.newaxis] for g in cotangent]
+                return tape.gradient(found, watched, cotangent, unconnected_gradients="zero")
+
+            real = [g for g, r in zip(cotangents, kinds, strict=True) if r]
+            found = dict(zip(inputs, _each(pull, [*rows, *real]), strict=True)) if real else {}
+            gradients = [
+                None if g is None else tf.reduce_sum(g, axis=0) if i < number else g
+                for i, g in ((i, found.get(i)) for i in range(len(tensors)))
+            ]
+            return gradients if variables is None else (gradients, [tf.zeros(v.shape, v.dtype) for v in variables])
+
+        return [tf.squeeze(t, axis=1) for t in outputs], back
+
+    return list(run(*values, *rows))
+
+
+def _each(one, rows) -> list:
+    """`one` of each row, side by side, or in a loop where TensorFlow cannot vectorize what it does."""
+    one = tf.autograph.experimental.do_not_convert(one)
+    logger = tf.get_logger()
+    level = logger.level
+    try:
+        logger.setLevel("CRITICAL")  # what cannot be vectorized is no error
+        return list(tf.vectorized_map(one, rows, warn=False))
+    except Exception:
+        logger.setLevel(level)
+        specs = [tf.TensorSpec(t.shape[1:], t.dtype) for t in rows]
+        traced = tf.function(one, autograph=False).get_concrete_function(specs)
+        signature = [tf.TensorSpec(t.shape, t.dtype) for t in traced.structured_outputs]
+        return list(tf.map_fn(one, rows, fn_output_signature=signature))
+    finally:
+        logger.setLevel(level)
 
 
 def contract(a, b):

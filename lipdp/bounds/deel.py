@@ -3,7 +3,7 @@
 import math
 import numbers
 
-from lipdp import _keras
+from lipdp import _keras, isolation
 from lipdp.bounds.registry import BoundRules, parameter_free, register_family
 
 
@@ -71,3 +71,4 @@ _REFUSED = {
 }
 
 register_family("deel.lip", _ENTRIES, _REFUSED)
+isolation.trust_family("deel.lip", _ENTRIES)

@@ -1,12 +1,11 @@
 """Frozen layers without a bound, for backbones in front of everything that trains."""
 
-from collections.abc import Callable
-
 import keras
 from keras import layers
 
 from lipdp import _keras
 from lipdp.bounds.registry import BoundRules
+from lipdp.isolation import stock_activation
 
 # Layers that treat each example on its own, whatever their weights. Batch statistics, dropout and random augmentation
 # are not among them; a frozen BatchNormalization is, because Keras runs it with its moving averages.
@@ -55,9 +54,3 @@ def _keeps_apart(layer) -> bool:
     axes = layer.axis if isinstance(layer.axis, (list, tuple)) else [layer.axis]
     ranks = {len(shape) for shape in _keras.input_shapes(layer)}
     return all(axis % rank for axis in axes for rank in ranks)
-
-
-def stock_activation(activation: Callable | None) -> bool:
-    """Whether it is one of Keras' own, which work on one example; a function of the user's may mix them."""
-    name = getattr(activation, "__name__", None)
-    return activation is None or (name in vars(keras.activations) and keras.activations.get(name) is activation)

@@ -2,7 +2,7 @@
 
 import keras
 
-from lipdp import _keras
+from lipdp import _keras, isolation
 
 _RULES = {}
 # Run the layer inside them in a loop of the backend, where nothing can be captured.
@@ -34,12 +34,17 @@ def leaves(model) -> list:
     from lipdp.gradients import rules
 
     pairs, seen = [], set()
+    # They run one row at a time, where nothing inside of them can be captured.
+    foreign = {id(operation) for operation, _ in isolation.foreign(model)}
 
     def visit(layer):
         if id(layer) in seen or not layer.trainable_variables:
             return
         seen.add(id(layer))
         function, applies, owns = _RULES.get(type(layer), (None, None, None))
+        if id(layer) in foreign:
+            pairs.append((layer, rules.fallback))
+            return
         if function is not None and applies(layer):
             pairs.append((layer, function))
             seen.update(id(inner) for inner in owns(layer))

@@ -1,17 +1,20 @@
 """Which models have per-example gradients, and what to use in place of layers that do not."""
 
+import functools
+
 import keras
 import numpy as np
 from keras import ops, tree
 
-from lipdp import _keras, backend
+from lipdp import _keras, backend, isolation
 from lipdp.gradients import rules
 from lipdp.gradients.capture import capture
 from lipdp.gradients.leaves import leaves
 
-# Numbers of rows without a common factor: what leaves the rows of one batch in place moves those of the other. At most
-# 7, the numbers of three binary digits.
-_ROWS = (5, 7)
+# Numbers of rows without a common factor: what leaves the rows of one batch in place moves those of the other.
+_ROWS = (5, 11)
+# One version of the last row is this many times as large: what follows the largest row of a batch shows.
+_OUTLIER = 1e6
 # Tried in turn where an inner size of the input is not known.
 _SIZES = (8, 32, 128)
 
@@ -27,12 +30,14 @@ def supported(model, probe: bool = True) -> None:
     Raises:
         ValueError: names the layer and what to use in its place.
 
-    **Guarantee.** Layers of Keras that mix the examples of a batch are refused by type. For layers of your own the
-    probe runs the engine on random inputs and targets, 5 rows and 7, and compares: the gradient norms of one row must
-    not move when any other row and its target are replaced, and the sum of all gradients must be the ordinary
-    gradient. This finds layers that mix examples or reorder the rows of a batch, and weights that are used where they
-    cannot be seen. Layers whose `call` changes a weight are refused. Not covered: layers that do so for some inputs
-    or numbers of rows only, and dependence below a thousandth of the largest gradient.
+    **Guarantee.** Layers of Keras that mix the examples of a batch are refused by type. Layers of your own cannot, as
+    they run one row at a time when a model trains. The probe is a help beside that: a layer that mixes would then
+    compute something else than it was written for. It runs the engine on random inputs and targets, 5 rows and 11, and
+    compares: the gradient norms of one row must not move when any other row and its target are replaced, one of them
+    by a row a million times as large, and the sum of all gradients must be the ordinary gradient. This finds layers
+    that mix examples or reorder the rows of a batch, and weights that are used where they cannot be seen. Layers whose
+    `call` changes a weight are refused. Not found: layers that mix for some inputs or numbers of rows only, or below a
+    thousandth of the largest gradient.
 
     Example:
         >>> import keras
@@ -55,6 +60,7 @@ def supported(model, probe: bool = True) -> None:
             _refuse_random(layer)
     if probe:
         _probe(model)
+        isolation.refuse_mixing(model)
 
 
 def refuse_untrainable(model) -> None:
@@ -116,7 +122,10 @@ def _refuse(layer) -> None:
 
 
 def _refuse_random(layer) -> None:
-    if any(map(_keras.seed_generators, _keras.walk(layer, include_self=True))):
+    drawing = [inner for inner in _keras.walk(layer, include_self=True) if _keras.seed_generators(inner)]
+    rates = [[getattr(inner, name, None) for name in ("rate", "dropout", "recurrent_dropout")] for inner in drawing]
+    # Dropout of rate 0 draws nothing.
+    if any(any(known) or not known for known in ([r for r in some if r is not None] for some in rates)):
         raise ValueError(
             f"Layer '{layer.name}' ({type(layer).__name__}) has no rule of its own and draws random numbers, which "
             "cannot be repeated for its per-example gradients. Put the random part (such as Dropout) into a layer "
@@ -156,10 +165,10 @@ def _probe(model) -> None:
 
 
 def _run(model, structure, size, rows, draw):
-    """Returns what `backend.probe` finds on four batches, in which each row and its target are one of two versions.
+    """Returns what `backend.probe` finds on a few batches, in which each row and its target are one of two versions.
 
     The binary digits of a row's number say which. So for any two rows there are two batches between which one of them
-    changes and the other does not.
+    changes and the other does not. The last batch is the first with an outlier for its last row.
     """
     rng = np.random.default_rng(0)
 
@@ -181,12 +190,20 @@ def _run(model, structure, size, rows, draw):
     for version in _versions(rows):
         *x, y = (np.stack([pair[v][i] for i, v in enumerate(version)]) for pair in (*drawn, targets))
         batches.append((tree.pack_sequence_as(structure, x), y))
-    return backend.probe(model, batches, _loss, capture, sums=rows == _ROWS[0])
+    for tensor in tree.flatten(batches[-1][0]):
+        if keras.backend.is_float_dtype(tensor.dtype):
+            tensor[-1] *= _OUTLIER
+    together = functools.partial(capture, isolated=False)
+    norms, *rest = backend.probe(model, batches, _loss, together, sums=rows == _ROWS[0])
+    # What becomes of the outlier itself, which may overflow, says nothing.
+    norms = [*norms[:-1], [np.append(n[:-1], first[-1:]) for n, first in zip(norms[-1], norms[0], strict=True)]]
+    return norms, *rest
 
 
 def _versions(rows: int):
-    """Which of its two versions each row has, `(4, rows)`."""
-    return np.array([[0] * rows, *([i >> bit & 1 for i in range(1, rows + 1)] for bit in range(3))])
+    """Which of its two versions each row has in each batch, `(batches, rows)`."""
+    digits = range(rows.bit_length())
+    return np.array([[0] * rows, *([i >> bit & 1 for i in range(1, rows + 1)] for bit in digits), [0] * rows])
 
 
 def _normal(rng, shape):

@@ -47,6 +47,7 @@ class Privacy:
         training_metrics: names of metrics computed on the training data that were shown or logged.
         steered: what followed from such metrics.
         updates_of_others: how many of the updates other models made, which share weights with this one.
+        row_wise: names of own layers, losses and functions that were declared to treat each row alone.
         examples_per_person: most rows that one person has; epsilon is then that of a person.
 
     Raises:
@@ -77,6 +78,7 @@ class Privacy:
         training_metrics: Iterable[str] = (),
         steered: Iterable[str] = (),
         updates_of_others: int = 0,
+        row_wise: Iterable[str] = (),
         examples_per_person: int = 1,
     ):
         if not isinstance(ledger, Ledger):
@@ -93,6 +95,7 @@ class Privacy:
         self._training_metrics = tuple(str(name) for name in training_metrics)
         self._steered = tuple(steered)
         self._updates_of_others = checks.integer("updates_of_others", updates_of_others)
+        self._row_wise = tuple(str(name) for name in row_wise)
 
     @property
     def ledger(self) -> Ledger:
@@ -177,6 +180,7 @@ class Privacy:
             "training_metrics_outside_the_guarantee": list(self._training_metrics),
             "steered_by_training_metrics": list(self._steered),
             "seed_fixed_by_user": self._seeded,
+            **({"declared_row_wise": list(self._row_wise)} if self._row_wise else {}),
         }
 
     def _groups(self, groups) -> list[dict]:
@@ -222,7 +226,8 @@ class Privacy:
             sections.append(section("Releases charged", statement.releases(facts)))
             sections.append(section("Accounting", self._method(facts)))
         sections.append(section("Covered", facts["covered"]))
-        sections.append(section("Not covered", [*self._metrics(), *facts["not_covered"], self._seed()]))
+        not_covered = [*self._metrics(), *facts["not_covered"], *self._declared(), self._seed()]
+        sections.append(section("Not covered", not_covered))
         return "\n\n".join(sections) + "\n"
 
     @property
@@ -297,6 +302,14 @@ class Privacy:
                 + "."
             )
         return lines
+
+    def _declared(self) -> list[str]:
+        if not self._row_wise:
+            return []
+        return [
+            "Own code that mixes the examples of a batch although it was declared not to. It was declared, and nothing "
+            f"checked it, for: {', '.join(self._row_wise)}."
+        ]
 
     def _seed(self) -> str:
         if self._seeded:

@@ -118,6 +118,7 @@ class Ledger:
         seeded: Whether any of the releases used a fixed seed.
         logged: Names of training metrics that were logged, which the guarantee does not cover.
         steered: What followed from such metrics while the releases were made.
+        row_wise: Names of own layers, losses and functions that were declared to treat each row alone.
 
     Example:
         >>> update = Release(sampling=Sampling().bind(1000, 10), noise_multiplier=1.0, sensitivity=0.1,
@@ -139,6 +140,7 @@ class Ledger:
         self.seeded = False
         self.logged: tuple[str, ...] = ()
         self.steered: tuple[str, ...] = ()
+        self.row_wise: tuple[str, ...] = ()
 
     @classmethod
     def joined(cls, ledgers: "Iterable[Ledger]") -> "Ledger":
@@ -164,6 +166,7 @@ class Ledger:
             total.seeded = total.seeded or ledger.seeded
             total.logged = tuple(dict.fromkeys([*total.logged, *ledger.logged]))
             total.steered = tuple(dict.fromkeys([*total.steered, *ledger.steered]))
+            total.row_wise = tuple(sorted({*total.row_wise, *ledger.row_wise}))
         return total
 
     def become(self, other: "Ledger") -> None:

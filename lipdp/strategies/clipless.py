@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import keras
 from keras import ops
 
-from lipdp import bounds, checks, gradients, losses
+from lipdp import bounds, checks, gradients, isolation, losses
 from lipdp.strategies.base import Calibration, Strategy
 from lipdp.strategies.quantile import FOLLOWING, FollowsQuantile
 
@@ -74,6 +74,7 @@ class Clipless(FollowsQuantile, Strategy):
         outputs = model.output_shape[-1]
         first = loss.lipschitz(outputs)
         propagated = bounds.propagate(model, first)
+        isolation.refuse_mixing(model)
         variables = model.trainable_variables
         sensitivities = [propagated.gradient(v) / batch_size for v in variables]
         sizes = [math.prod(v.shape) for v in variables]
@@ -98,7 +99,7 @@ class Clipless(FollowsQuantile, Strategy):
             if limit is None:
                 values, norms = losses.example_values(loss, y, y_pred), ()
             else:
-                values, norms = (ops.cast(t, "float32") for t in loss.limited(y, y_pred, limit))
+                values, norms = losses.limited_values(loss, y, y_pred, limit)
             values = ops.where(weight > 0, values * weight, 0.0)
             return ops.sum(values) / batch_size, norms
 

@@ -12,7 +12,7 @@ import keras
 import numpy as np
 from keras import tree
 
-from lipdp import _keras, backend, gradients, sampling
+from lipdp import _keras, backend, gradients, isolation, sampling
 from lipdp.privacy import Plan, Release, statement
 from lipdp.strategies import Calibration
 from lipdp.training import budget, weights
@@ -151,6 +151,7 @@ class Driver:
         batch_size = self.plan.sampling.batch_size
         weights.project(self.model)
         weights.set_loss_divisor(self.model, 1 if self.strategy.per_example else batch_size)
+        declared = isolation.used(self.model, self.model.loss)
         traced = (
             (type(self.strategy), request.strategy_text()),
             self.calibration,
@@ -158,6 +159,7 @@ class Driver:
             self.microbatch,
             request.training_metrics,
             weights.traced(self.model),
+            declared,
         )
         if traced != run.traced:
             self.model.train_function = None
@@ -168,6 +170,7 @@ class Driver:
         run.epoch_key = getattr(self.sampler, "key", None)  # a resumed epoch goes on with the same permutation
         run.attribute(self.model.trainable_variables)
         run.noise_std, run.ledger.seeded = self.noise_std, run.ledger.seeded or request.seed is not None
+        run.ledger.row_wise = tuple(sorted({*run.ledger.row_wise, *declared}))
         untouched = None
         try:
             optimizer.arm(self.noise_std, self.updates, key, repeatable=request.seed is not None)
@@ -195,13 +198,14 @@ class Driver:
 
     def step(self, state_and_data: tuple, keras_step: Callable) -> Any:
         """Traces one training step: Keras' own, or that of the strategy."""
-        if self.microbatch is None and not self.strategy.uses_own_step:
-            return keras_step(*state_and_data)
-        return backend.private_train_step(
-            self.model,
-            *state_and_data,
-            strategy=self.strategy,
-            calibration=self.calibration,
-            batch_size=self.plan.sampling.batch_size,
-            microbatch=self.microbatch,
-        )
+        with isolation.isolated(self.model):
+            if self.microbatch is None and not self.strategy.uses_own_step:
+                return keras_step(*state_and_data)
+            return backend.private_train_step(
+                self.model,
+                *state_and_data,
+                strategy=self.strategy,
+                calibration=self.calibration,
+                batch_size=self.plan.sampling.batch_size,
+                microbatch=self.microbatch,
+            )

@@ -99,6 +99,7 @@ class Run:
             seeded=total.seeded,
             training_metrics=total.logged,
             steered=total.steered,
+            row_wise=total.row_wise,
             examples_per_person=plan.sampling.group_size if plan else 1,
             updates_of_others=total.updates - self.ledger.updates,
         )
@@ -182,6 +183,7 @@ def _ledger_state(ledger: Ledger) -> dict:
         "seeded": ledger.seeded,
         "logged": list(ledger.logged),
         "steered": list(ledger.steered),
+        "row_wise": list(ledger.row_wise),
     }
 
 
@@ -193,7 +195,8 @@ def _ledger_from(state: dict) -> Ledger:
     ledger.origins = [[str(name), int(start)] for name, start in origins]
     ledger.plan = Plan.from_dict(state["plan"]) if state["plan"] else None
     ledger.seeded, ledger.logged = bool(state["seeded"]), tuple(map(str, state["logged"]))
-    ledger.steered = tuple(map(str, state.get("steered", ())))  # files of earlier versions lack it
+    # Files of earlier versions lack these.
+    ledger.steered, ledger.row_wise = (tuple(map(str, state.get(name, ()))) for name in ("steered", "row_wise"))
     return ledger
 
 

@@ -1,0 +1,253 @@
+"""Functions of a batch, and whole models, run one row at a time."""
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops, tree
+
+from lipdp import _keras, backend
+from lipdp.isolation.known import _defined_by_user, foreign
+
+_WAYS = (
+    "It is neither Keras' nor lipdp's, so while a model trains it sees one row at a time, as a batch of one. Write it "
+    "with layers of Keras or lipdp, or declare it with lipdp.row_wise if it treats each row alone, which the privacy "
+    "statement will say."
+)
+
+
+class _Refusal(ValueError):
+    """An error that names what it is about already."""
+
+
+class Arguments:
+    """The arguments of one call: tensors that have a row for each row of the batch, and all else.
+
+    Args:
+        args, kwargs: What a function was called with.
+        constants: Identities of the tensors that belong to all rows.
+        number: Number of rows, by which other tensors that belong to all rows are known; None where there are none.
+
+    Attributes:
+        rows: Tensors with an axis of rows first, and then their masks.
+        constants: All other tensors.
+    """
+
+    def __init__(self, args: tuple, kwargs: dict, constants: frozenset = frozenset(), number: int | None = None):
+        self._structure = (args, kwargs)
+        flat = tree.flatten(self._structure)
+        self._kinds = [_kind(leaf, constants, number) for leaf in flat]
+        tensors = [leaf for leaf, kind in zip(flat, self._kinds, strict=True) if kind == "row"]
+        masks = [_keras.mask(t) for t in tensors]
+        self._masked = [mask is not None for mask in masks]
+        self.rows = [*tensors, *(mask for mask in masks if mask is not None)]
+        self.constants = [leaf for leaf, kind in zip(flat, self._kinds, strict=True) if kind == "constant"]
+        self._others = [leaf for leaf, kind in zip(flat, self._kinds, strict=True) if kind == "other"]
+
+    def packed(self, rows: Sequence, constants: Sequence) -> tuple[tuple, dict]:
+        """Returns arguments with other tensors in the places of `rows` and `constants`."""
+        tensors, masks = rows[: len(self._masked)], iter(rows[len(self._masked) :])
+        for tensor, masked in zip(tensors, self._masked, strict=True):
+            if masked:
+                _keras.set_mask(tensor, next(masks))
+        left = {"row": iter(tensors), "constant": iter(constants), "other": iter(self._others)}
+        return tree.pack_sequence_as(self._structure, [next(left[kind]) for kind in self._kinds])
+
+
+def _kind(leaf, constants, number) -> str:
+    if not ops.is_tensor(leaf):
+        return "other"
+    shared = not len(leaf.shape) or id(leaf) in constants
+    return "constant" if shared or number is not None and leaf.shape[0] not in (None, number) else "row"
+
+
+def alone(function: Callable, name: str, variables: Sequence = (), constants: frozenset = frozenset()) -> Callable:
+    """Returns a function that calls another one for each row of its tensors, as a batch of one row.
+
+    Args:
+        function: Takes and returns nests of tensors with an axis of rows first.
+        name: What errors call it.
+        variables: The Keras variables that it reads; it must change none.
+        constants: Identities of tensor arguments that belong to all rows.
+
+    **Guarantee.** Row i of each output, and its derivatives, are those of `function` for row i of the arguments: no
+    other row is there when it is computed. Refused: a function that returns another number of rows than one, that
+    changes a variable (as a random seed does), adds a loss, or cannot run under a vectorized map. Not covered: code
+    that keeps what it has seen outside of tensors and variables, such as the Python state of a host callback, and
+    batching rules that it brings for itself.
+    """
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        arguments, seen = Arguments(args, kwargs, constants), {}  # type: ignore[var-annotated]
+        rows = {t.shape[0] for t in arguments.rows}
+        if not rows or len(rows - {None}) > 1:
+            raise _Refusal(
+                f"{name} is called on tensors that have not one row per example. Received: shapes "
+                f"{[tuple(t.shape) for t in arguments.rows]}. {_WAYS}"
+            )
+
+        def one(values, row):
+            with keras.StatelessScope(list(zip(variables, values, strict=True)), collect_losses=True) as scope:
+                before = dict(scope.state_mapping)
+                args, kwargs = arguments.packed(row, arguments.constants)
+                outputs = function(*args, **kwargs)
+            after = scope.state_mapping
+            if scope.losses or len(after) != len(before) or any(after[key] is not before[key] for key in before):
+                raise _Refusal(
+                    f"{name} changes a variable or adds a loss in its forward pass: what it keeps of the examples "
+                    "would be released without noise. Random numbers count: their seed is a variable. Leave it out."
+                )
+            flat = tree.flatten(outputs)
+            seen["flat"], seen["structure"] = flat, outputs
+            seen["tensors"] = [k for k, t in enumerate(flat) if ops.is_tensor(t)]
+            tensors = [flat[k] for k in seen["tensors"]]
+            masks = [_keras.mask(t) for t in tensors]
+            seen["masked"] = [k for k, mask in zip(seen["tensors"], masks, strict=True) if mask is not None]
+            tensors += [mask for mask in masks if mask is not None]
+            for tensor in tensors:
+                if not len(tensor.shape) or tensor.shape[0] not in (1, None):
+                    raise _Refusal(
+                        f"{name} does not return one row for each row it gets. Received: shape {tuple(tensor.shape)} "
+                        f"for one row. Keep the first axis of its input. {_WAYS}"
+                    )
+            return tensors or [ops.zeros((1,))]
+
+        try:
+            results = backend.row_by_row(one, [v.value for v in variables], arguments.rows)
+        except _Refusal:
+            raise
+        except Exception as error:
+            raise ValueError(f"{name} cannot be run one row at a time. Received: {error}. {_WAYS}") from error
+        flat, number = list(seen["flat"]), len(seen["tensors"])
+        for k, tensor in zip(seen["tensors"], results, strict=False):
+            flat[k] = tensor
+        for k, mask in zip(seen["masked"], results[number:], strict=True) if number else ():
+            _keras.set_mask(flat[k], mask)
+        return tree.pack_sequence_as(seen["structure"], flat)
+
+    run.alone = True  # type: ignore[attr-defined]
+    return run
+
+
+@contextlib.contextmanager
+def isolated(model: keras.Model) -> Iterator[None]:
+    """Has the operations of a model that are not known to keep rows apart run one row at a time.
+
+    For the time in which a step is traced, or runs eagerly; within it, only one thread may use the model.
+
+    **Guarantee.** Row i of every tensor in the graph of `model`, and of every cotangent, is a function of row i of its
+    inputs: operations that are listed as keeping rows apart do, and all others see one row only (`alone`). What was
+    declared (`row_wise`) is trusted.
+    """
+    replaced = []
+    try:
+        for operation, nodes in foreign(model):
+            if not is_alone(vars(operation).get("call")):
+                replaced.append((operation, vars(operation).get("call")))
+                vars(operation).update(_replacements(operation, nodes))
+        yield
+    finally:
+        for operation, before in replaced:
+            _restore(operation, before)
+
+
+@contextlib.contextmanager
+def together(operation: keras.Operation) -> Iterator[None]:
+    """Has an operation run as it is, within `isolated`; for batches of one row."""
+    own = vars(operation)
+    held = {name: own.pop(name) for name in ("call", "compute_mask") if is_alone(own.get(name))}
+    try:
+        yield
+    finally:
+        own.update(held)
+
+
+def is_alone(function: Any) -> bool:
+    """Whether a function is one that runs one row at a time."""
+    return getattr(function, "alone", False)
+
+
+def refuse_mixing(model: keras.Model) -> None:
+    """Tries a model on synthetic rows, an outlier among them, and refuses it if rows of one batch see each other.
+
+    A help only: what is not found here runs one row at a time, and does something else than in a whole batch.
+
+    Raises:
+        ValueError: rows depend on each other, or an operation cannot be run one row at a time.
+    """
+    graph = _keras.graph(model)
+    if graph is None or not foreign(model):
+        return
+    names = ", ".join(f"'{operation.name}' ({type(operation).__name__})" for operation, _ in foreign(model))
+    rng = np.random.default_rng(0)
+    structure, _ = _keras.structures(graph)
+
+    def made_up(tensor):
+        shape = (11, *(8 if size is None else size for size in tensor.shape[1:]))
+        if not keras.backend.is_float_dtype(tensor.dtype):
+            return ops.convert_to_tensor(rng.integers(0, 2, shape).astype(tensor.dtype))
+        rows = rng.uniform(0.1, 1.9, shape)
+        rows[-1] *= 1e6
+        return ops.convert_to_tensor(rows.astype(tensor.dtype))
+
+    x = tree.map_structure(made_up, structure)
+    before = [ops.copy(v.value) for v in model.non_trainable_variables]
+
+    def outputs(context):
+        def run(*flat):
+            with context(model):
+                return tree.flatten(backend.Forward(model)(tree.pack_sequence_as(structure, flat))[0])
+
+        try:
+            return [ops.convert_to_numpy(t) for t in backend.compiled(run, model.variables)(*tree.flatten(x))]
+        except ValueError:
+            raise
+        except Exception as error:
+            raise ValueError(
+                f"Model '{model.name}' does not run on random inputs. Received: {names}, of which each must return one "
+                f"row for each row it gets; {error}"
+            ) from error
+        finally:
+            for variable, value in zip(model.non_trainable_variables, before, strict=True):
+                variable.assign(value)
+
+    separate, whole = outputs(isolated), outputs(contextlib.nullcontext)
+    for a, b in zip(separate, whole, strict=True):
+        if a.shape != b.shape or not np.allclose(a[:-1], b[:-1], rtol=1e-3, atol=1e-5, equal_nan=True):
+            raise ValueError(
+                "The output for one example depends on the other examples of the batch: a layer mixes examples or "
+                f"reorders the rows of the batch. Received: model '{model.name}', where it can be {names}. Use layers "
+                "that treat each row alone."
+            )
+
+
+def _replacements(operation, nodes) -> dict:
+    name = f"Layer '{operation.name}' ({type(operation).__name__})"
+    if _defined_by_user(operation, "__call__") or getattr(operation, "quantization_mode", None) is not None:
+        raise _Refusal(
+            f"{name} has a `__call__` of its own or is quantized, so that it cannot be run one row at a time. Put what "
+            f"`__call__` does into `call`. {_WAYS}"
+        )
+    layer = isinstance(operation, keras.layers.Layer)
+    leaves = [leaf for node in nodes for leaf in tree.flatten((node.arguments.args, node.arguments.kwargs))]
+    arrays = [leaf for leaf in leaves if not isinstance(leaf, keras.KerasTensor) and len(np.shape(leaf)) > 0]
+    if layer and arrays:
+        raise _Refusal(
+            f"{name} is called on a constant, which is not known to belong to all rows. Received: shape "
+            f"{np.shape(arrays[0])}. Give the layer an attribute that holds it. {_WAYS}"
+        )
+    constants = frozenset(map(id, arrays))
+    variables = tuple(operation.variables) if layer else ()
+    replacements = {"call": alone(operation.call, name, variables, constants)}
+    if layer and (_defined_by_user(operation, "compute_mask") or callable(getattr(operation, "mask", None))):
+        replacements["compute_mask"] = alone(operation.compute_mask, f"The mask of {name}", variables)
+    return replacements
+
+
+def _restore(operation, before) -> None:
+    vars(operation).pop("compute_mask", None)
+    vars(operation).pop("call", None)
+    if before is not None:
+        vars(operation)["call"] = before

@@ -1,0 +1,272 @@
+"""Which operations run one row at a time, what they then compute, and what is refused."""
+
+import keras
+import numpy as np
+import pytest
+from keras import layers as L
+from keras import ops
+
+import lipdp
+from lipdp import backend, diffusion, gradients, isolation, layers, losses, models
+from lipdp.isolation import declared as registry
+from tests.helpers.reference import compare
+
+
+@pytest.fixture(autouse=True)
+def nothing_declared(monkeypatch):
+    monkeypatch.setattr(registry, "_DECLARED", {})
+
+
+class Own(L.Layer):
+    """A weight, a layer inside, a mask that passes, two outputs."""
+
+    supports_masking = True
+
+    def build(self, shape):
+        self.scale = self.add_weight(shape=(shape[-1],), initializer="ones")
+        self.inner = L.Dense(3, "tanh")
+        self.inner.build(shape)
+
+    def call(self, inputs, training=None, mask=None):
+        kept = inputs if mask is None else inputs * ops.cast(mask, "float32")[..., None]
+        return {"a": self.inner(kept * self.scale), "b": ops.sum(kept, axis=-1, keepdims=True)}
+
+    def compute_output_shape(self, shape):
+        return {"a": (*shape[:-1], 3), "b": (*shape[:-1], 1)}
+
+
+def foreign(model):
+    return [type(operation).__name__ for operation, _ in isolation.foreign(model)]
+
+
+def around(layer, shape=(4,)):
+    inputs = keras.Input(shape)
+    return keras.Model(inputs, layer(inputs))
+
+
+def rows(*shape):
+    return np.random.default_rng(0).normal(size=shape).astype("float32")
+
+
+def test_nothing_changes_for_models_of_keras_and_lipdp():
+    inputs = keras.Input((6, 6, 4))
+    h = L.Conv2D(4, 3, padding="same", activation="relu")(inputs) + L.EinsumDense("abcd,de->abce", (6, 6, 4))(inputs)
+    h = L.GroupNormalization(2)(h * 2.0) - ops.mean(h, axis=(1, 2), keepdims=True)
+    h = ops.reshape(h, (-1, 36, 4))
+    h = L.LayerNormalization()(h + L.MultiHeadAttention(2, 3)(h, h))
+    h = L.Concatenate()([h[:, 0], L.Bidirectional(L.LSTM(3))(h), L.RNN(L.GRUCell(2))(h), L.GRU(2)(h)])
+    h = L.Softmax()(L.Dropout(0.0)(L.UnitNormalization()(L.Dense(4, activation=L.LeakyReLU())(h))))
+    assert foreign(keras.Model(inputs, h)) == []
+    unet = diffusion.unet((8, 8, 1), num_classes=10, channels=8, multipliers=(1,), blocks=1, slim=True)
+    assert foreign(unet) == foreign(diffusion.DiffusionModel(unet, num_classes=10)) == []
+    assert foreign(models.lenet((28, 28, 1), 10)) == []
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x: L.Lambda(lambda h: h)(x),
+        lambda x: L.Activation(lambda h: h)(x),
+        lambda x: L.Dense(2, activation=lambda h: h)(x),
+        lambda x: L.Softmax(axis=0)(x),
+        lambda x: L.Concatenate(axis=0)([x, x]),
+        lambda x: ops.flip(x, axis=0),
+        lambda x: ops.roll(x, 1),
+        lambda x: ops.sum(x, axis=0, keepdims=True),
+        lambda x: ops.sum(x, keepdims=True),
+        lambda x: ops.sort(x, axis=-2),
+        lambda x: ops.cumsum(x),
+        lambda x: ops.reshape(x, (-1, 2)),
+        lambda x: ops.transpose(x),
+        lambda x: x[::-1, :],
+        lambda x: ops.expand_dims(x, 1) * x,
+        lambda x: x * np.ones((5, 1), "float32"),
+        lambda x: ops.squeeze(L.Dense(1)(x), -1) + ops.ones((5,)),
+        lambda x: ops.matmul(x, ops.transpose(x)),
+        lambda x: L.TimeDistributed(Same())(L.Reshape((2, 2))(x)),
+        lambda x: keras.Sequential([keras.Input((4,)), Same()])(x),
+    ],
+)
+def test_what_could_mix_runs_alone(make):
+    assert foreign(around(make)) != []
+
+
+class Same(L.Layer):
+    def call(self, inputs):
+        return inputs
+
+    def compute_output_shape(self, shape):
+        return shape
+
+
+def test_a_row_is_what_it_is_in_a_batch():
+    inputs = keras.Input((5,), dtype="int32")
+    outputs = Own()(L.Embedding(7, 4, mask_zero=True)(inputs))
+    model = keras.Model(inputs, L.Concatenate()([L.LSTM(3)(outputs["a"]), L.Flatten()(outputs["b"])]))
+    x = np.array([[0, 0, 1, 2, 3], [1, 2, 0, 0, 0], [4, 0, 5, 1, 0]], "int32")
+    assert foreign(model) == ["Own"]
+    whole = ops.convert_to_numpy(model(x))
+    with isolation.isolated(model):
+        np.testing.assert_allclose(ops.convert_to_numpy(model(x)), whole, rtol=1e-5, atol=1e-6)
+    assert all("call" not in vars(layer) for layer in model.layers)
+    compare(model, x)
+
+
+@pytest.mark.parametrize("views", [1, 2])
+def test_gradients_are_those_of_the_layer(views):
+    inputs = keras.Input((4,))
+    outputs = Own()(L.Lambda(lambda h: 2.0 * h)(inputs))
+    compare(keras.Model(inputs, L.Dense(2)(outputs["a"] * outputs["b"])), rows(4, 4), views=views)
+
+
+class Clips(layers.LipschitzLayer):
+    """Its backward pass is one of its own, on which its bounds rest."""
+
+    def call(self, inputs):
+        @ops.custom_gradient
+        def identity(x):
+            def back(*args, upstream=None):
+                upstream = args[0] if upstream is None else upstream
+                return ops.clip(upstream, -0.1, 0.1)
+
+            return x, back
+
+        return identity(inputs)
+
+
+def test_gradients_of_a_layers_own_are_kept():
+    model = lipdp.DP_Sequential([layers.BoundedInput((4,), norm=1.0), layers.SpectralDense(3), Clips()])
+    x = ops.convert_to_tensor(rows(5, 4))
+
+    def gradient():
+        return backend.Forward(model).gradient(x, lambda y_pred, added: (ops.sum(7.0 * y_pred), ()))[0]
+
+    whole = [ops.convert_to_numpy(t) for t in gradient()]
+    with isolation.isolated(model):
+        alone = [ops.convert_to_numpy(t) for t in gradient()]
+    assert foreign(model) == ["Clips"] and np.abs(whole[0]).max() > 0
+    for a, b in zip(whole, alone, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+class Remembers(Same):
+    def build(self, shape):
+        self.m = self.add_weight(shape=(shape[-1],), trainable=False)
+
+    def call(self, inputs):
+        self.m.assign(0.9 * self.m + 0.1 * ops.mean(inputs, axis=0))
+        return inputs
+
+
+class Draws(Same):
+    def __init__(self):
+        super().__init__()
+        self.seed = keras.random.SeedGenerator(0)
+
+    def call(self, inputs):
+        return inputs + keras.random.normal(ops.shape(inputs), seed=self.seed)
+
+
+class Adds(Same):
+    def call(self, inputs):
+        self.add_loss(ops.sum(inputs))
+        return inputs
+
+
+class Turns(Same):
+    def call(self, inputs):
+        return ops.transpose(inputs)
+
+
+class Calls(Same):
+    def __call__(self, inputs):
+        return super().__call__(inputs - ops.mean(inputs))
+
+
+class Looks(Same):
+    def call(self, inputs):
+        if float(inputs[0, 0]) > 0:
+            return inputs
+        return -inputs
+
+
+@pytest.mark.parametrize(
+    "layer, words",
+    [
+        (Remembers(), "changes a variable.*without noise"),
+        (Draws(), "changes a variable.*Random numbers"),
+        (Adds(), "adds a loss"),
+        (Turns(), "one row for each row.*lipdp.row_wise"),
+        (Calls(), "`__call__` of its own"),
+        (Looks(), "cannot be run one row at a time.*lipdp.row_wise"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_cannot_run_alone_is_refused(layer, words):
+    model = keras.Sequential([keras.Input((5,)), layer])
+    with pytest.raises(ValueError, match=f"(?s)'{layer.name}'.*{words}"), isolation.isolated(model):
+        backend.Forward(model)(ops.ones((5, 5)))
+    assert all("call" not in vars(layer) for layer in model.layers)
+
+
+def test_layers_on_constants_are_refused():
+    class Two(L.Layer):
+        def call(self, inputs, table=None):
+            return inputs + table
+
+    inputs = keras.Input((4,))
+    model = keras.Model(inputs, Two()(inputs, table=ops.ones((4,))))
+    with pytest.raises(ValueError, match="constant.*attribute"), isolation.isolated(model):
+        pass
+    # Operations keep theirs.
+    model = keras.Model(inputs, ops.matmul(inputs, ops.ones((4, 4))))
+    with isolation.isolated(model):
+        np.testing.assert_array_equal(ops.convert_to_numpy(model(ops.ones((4, 4)))), np.full((4, 4), 4.0))
+
+
+def test_a_declaration_is_of_one_class_or_function():
+    class Sub(Same):
+        pass
+
+    assert lipdp.row_wise(Same) is Same
+    assert foreign(around(Same())) == [] and foreign(around(Sub())) == ["Sub"]
+
+    @lipdp.row_wise
+    def twice(h):
+        return 2.0 * h
+
+    assert foreign(around(L.Lambda(twice))) == foreign(around(L.Dense(2, activation=twice))) == []
+    with pytest.raises(ValueError, match="class of layers or losses, or a function.*Received"):
+        lipdp.row_wise(Same())
+
+
+def test_declared_names_are_in_the_statement_after_a_file(tmp_path):
+    @keras.saving.register_keras_serializable(package="declared")
+    @lipdp.row_wise
+    class Halved(layers.LipschitzLayer):
+        def call(self, inputs):
+            return 0.5 * inputs
+
+    def make(*middle):
+        model = lipdp.DP_Sequential([layers.BoundedInput((4,), norm=1.0), *middle, layers.SpectralDense(3)])
+        model.compile("sgd", loss=losses.SparseCategoricalCrossentropy())
+        fit = {"batch_size": 4, "steps_per_epoch": 1, "noise_multiplier": 1.0, "delta": 1e-3, "verbose": 0}
+        model.fit(rows(8, 4), np.zeros(8, int), **fit)
+        return model
+
+    model = make(Halved())
+    assert foreign(model) == []
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    for privacy in (model.privacy, loaded.privacy):
+        text = " ".join(privacy.statement().split())
+        assert "nothing checked it, for:" in text and "Halved" in text
+        assert privacy.to_dict()["declared_row_wise"][0].endswith("Halved")
+    plain = make(layers.Abs()).privacy
+    assert "declared" not in plain.statement() and "declared_row_wise" not in plain.to_dict()
+
+
+def test_the_engine_and_the_probe_leave_no_trace():
+    model = keras.Sequential([keras.Input((4,)), L.Dense(4), Same(), L.Dense(2)])
+    gradients.supported(model)
+    assert all("call" not in vars(layer) for layer in model.layers)

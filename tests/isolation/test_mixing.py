@@ -1,0 +1,281 @@
+"""Own layers, functions and losses that mix examples: one more row moves the released sum by the clip norm at most."""
+
+import sys
+
+import keras
+import numpy as np
+import pytest
+from keras import layers as L
+from keras import ops
+
+import lipdp
+from lipdp import backend, layers, losses, strategies
+from tests.helpers.clipping import BATCH, averaged, flat
+
+C = 0.1
+
+
+@pytest.fixture
+def unprobed(monkeypatch):
+    """What is not found by trying must be harmless all the same."""
+    monkeypatch.setattr(sys.modules["lipdp.gradients.supported"], "_probe", lambda model: None)
+    for module in ("lipdp.gradients.supported", "lipdp.strategies.clipless"):
+        monkeypatch.setattr(sys.modules[module].isolation, "refuse_mixing", lambda model: None)
+    monkeypatch.setattr(sys.modules["lipdp.training.session"].losses, "check_per_example", lambda *_: None)
+
+
+class Same(L.Layer):
+    def compute_output_shape(self, input_shape):
+        return input_shape
+
+
+class LimitByLargest(Same):
+    """Scales all activations by the largest of the batch, where that is above 100."""
+
+    def call(self, inputs):
+        return inputs / ops.maximum(1.0, ops.max(ops.abs(inputs)) / 100.0)
+
+
+class WeakSum(Same):
+    def call(self, inputs):
+        return inputs + 2e-5 * ops.sum(inputs, axis=0, keepdims=True)
+
+
+class ByNumber(Same):
+    """Keeps rows apart in small batches only."""
+
+    def build(self, input_shape):
+        self.scale = self.add_weight(shape=(input_shape[-1],), initializer="ones")
+
+    def call(self, inputs):
+        together = ops.cast(ops.shape(inputs)[0] > 8, "float32")
+        return self.scale * (inputs + together * ops.sum(inputs, axis=0, keepdims=True))
+
+
+class Standardized(L.Layer):
+    """Weights of its own, a layer inside, and the statistics of the batch."""
+
+    def build(self, input_shape):
+        self.inner = L.Dense(4)
+        self.inner.build(input_shape)
+
+    def call(self, inputs):
+        inputs = self.inner(inputs)
+        return inputs / (1.0 + ops.mean(ops.square(inputs), axis=0))
+
+
+class Masks(L.Layer):
+    """Mixes through the mask alone."""
+
+    supports_masking = True
+
+    def call(self, inputs):
+        return inputs
+
+    def compute_mask(self, inputs, previous_mask=None):
+        return ops.any(inputs < 1e6, axis=-1) & ops.any(ops.max(inputs, axis=0, keepdims=True) < 1e6, axis=-1)
+
+
+def sum_of_batch(x):
+    return x + ops.sum(x, axis=0, keepdims=True)
+
+
+class MyDense(L.Dense):
+    def call(self, inputs, training=None):
+        return super().call(inputs) + ops.sum(inputs)
+
+
+class MixingCell(L.SimpleRNNCell):
+    def call(self, sequence, states, training=False):
+        output, states = super().call(sequence, states, training=training)
+        return output + ops.sum(output, axis=0, keepdims=True), states
+
+
+def stack(*middle):
+    return lambda: keras.Sequential([keras.Input((6,)), L.Dense(4), *(make() for make in middle), L.Dense(3)])
+
+
+def graph(middle):
+    def make():
+        inputs = keras.Input((6,))
+        return keras.Model(inputs, L.Dense(3)(middle(L.Dense(4)(inputs))))
+
+    return make
+
+
+def sequence(*middle):
+    def make():
+        front = [keras.Input((6,)), L.Dense(8), L.Reshape((2, 4))]
+        return keras.Sequential([*front, *(layer() for layer in middle), L.Dense(3)])
+
+    return make
+
+
+def nested():
+    inner = keras.Sequential([keras.Input((4,)), L.Dense(4), WeakSum()])
+    return keras.Sequential([keras.Input((6,)), L.Dense(4), inner, L.Dense(3)])
+
+
+class OwnModel(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = L.Dense(4), L.Dense(3)
+
+    def call(self, inputs):
+        return self.last(sum_of_batch(self.first(inputs)))
+
+
+MODELS = {
+    "largest": stack(LimitByLargest),
+    "sum": stack(WeakSum),
+    "number": stack(ByNumber),
+    "statistics": stack(Standardized),
+    "lambda": stack(lambda: L.Lambda(sum_of_batch)),
+    "activation": stack(lambda: L.Activation(sum_of_batch)),
+    "dense": stack(lambda: L.Dense(4, activation=sum_of_batch)),
+    "subclass": stack(lambda: MyDense(4)),
+    "flip": graph(lambda h: ops.flip(h, axis=0)),
+    "roll": graph(lambda h: ops.roll(h, 1, axis=0)),
+    "cumulated": graph(lambda h: ops.cumsum(h, axis=0)),
+    "softmax": graph(lambda h: ops.softmax(h, axis=0)),
+    "total": graph(lambda h: h + ops.sum(h, axis=0, keepdims=True)),
+    "ranks": graph(lambda h: ops.max(h * ops.expand_dims(h, 1), axis=1)),
+    "along": graph(lambda h: L.UnitNormalization(axis=0)(h)),
+    "nested": nested,
+    "time": sequence(lambda: L.TimeDistributed(WeakSum()), L.Flatten),
+    "cell": sequence(lambda: L.RNN(MixingCell(4))),
+    "mask": sequence(Masks, lambda: L.LSTM(3)),
+}
+
+
+def private(plain, loss=None, **arguments):
+    model = lipdp.DP_Model.from_keras(plain)
+    loss = loss or keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.SGD(1.0), loss=loss, **arguments)
+    return model
+
+
+def data():
+    rng = np.random.default_rng(0)
+    return rng.normal(size=(12, 6)).astype("float32"), rng.integers(0, 3, 12).astype("int32")
+
+
+def effect(model, strategy, y=None):
+    """How far a row of size 1e8 moves the sum."""
+    x, labels = data()
+    y, found = labels if y is None else y, []
+    for weight in (0.0, 1.0):
+        x = x.copy()
+        x[0] = 1e8 * weight
+        weights = np.ones(12, "float32")
+        weights[0] = weight
+        found.append(flat(averaged(model, strategy, (x, y, weights))[0]))
+    assert np.isfinite(found).all() and np.linalg.norm(found[0]) > 0
+    return BATCH * float(np.linalg.norm(found[1] - found[0]))
+
+
+QUICK = ("largest", "number", "statistics", "lambda", "flip", "nested")
+
+
+@pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in MODELS])
+def test_one_row_moves_the_sum_by_the_clip_norm_at_most(name, unprobed):
+    keras.utils.set_random_seed(0)
+    assert effect(private(MODELS[name]()), strategies.DPSGD(C)) <= C * 1.001
+
+
+@pytest.mark.parametrize("strategy", [strategies.DPSGD(C, augmentation_multiplicity=2), strategies.AdaCliP(C)])
+def test_other_strategies_that_clip(strategy, unprobed):
+    keras.utils.set_random_seed(0)
+    assert effect(private(MODELS["number"]()), strategy) <= C * 1.001
+
+
+def test_norms_of_dpis(unprobed):
+    keras.utils.set_random_seed(0)
+    model, strategy = private(MODELS["statistics"]()), strategies.DPIS(C)
+    x, y = data()
+    found = []
+    for size in (1.0, 1e8):
+        x[0] = size
+        batch = [ops.convert_to_tensor(t) for t in (x, y, np.ones(12, "float32"))]
+        found.append(ops.convert_to_numpy(strategy.norms(backend.Forward(model), batch)))
+    np.testing.assert_allclose(found[0][1:], found[1][1:], rtol=1e-4)
+
+
+def by_number(y_true, y_pred):
+    """Squared errors, in larger batches times their sum."""
+    values = ops.mean(ops.square(ops.cast(y_true, "float32")[:, None] - y_pred), axis=-1)
+    return values * ops.where(ops.shape(values)[0] > 8, ops.sum(values), 1.0)
+
+
+class OwnLoss(keras.losses.Loss):
+    def call(self, y_true, y_pred):
+        return by_number(y_true, y_pred)
+
+
+class OwnBounded(losses.Huber):
+    def gradient(self, y_true, y_pred):
+        return super().gradient(y_true, y_pred) + ops.sum(y_pred)
+
+
+def test_losses_that_mix_see_one_row(unprobed):
+    keras.utils.set_random_seed(0)
+    for loss in (by_number, OwnLoss()):
+        assert effect(private(stack()(), loss), strategies.DPSGD(C)) <= C * 1.001
+    y, outputs = np.zeros((12, 3), "float32"), np.ones((12, 3), "float32")
+    large = outputs.copy()
+    large[0] = 1e8
+    for loss, labels in ((by_number, y[:, 0]), (OwnLoss(), y[:, 0]), (OwnBounded(), y)):
+        few, many = (ops.convert_to_numpy(losses.example_values(loss, labels, t)) for t in (outputs, large))
+        assert few.shape == (12,)
+        np.testing.assert_array_equal(few[1:], many[1:])
+        np.testing.assert_allclose(few, np.full(12, few[1]), rtol=1e-6)
+
+
+class Mixes(layers.LipschitzLayer):
+    """States a bound that holds for one row only."""
+
+    def build(self, input_shape):
+        within = keras.constraints.MinMaxNorm(0.0, 1.0, axis=None)
+        self.scale = self.add_weight(shape=(input_shape[-1],), initializer="zeros", constraint=within)
+
+    def call(self, inputs):
+        return inputs * (1.0 + self.scale) + 100.0 * ops.sum(inputs, axis=0, keepdims=True)
+
+    def input_lipschitz(self, input_bounds):
+        return (102.0,)
+
+    def parameter_bounds(self, input_bounds, cotangent_bound):
+        return (input_bounds[0] * cotangent_bound,)
+
+
+@pytest.mark.parametrize("quantile", [None, 0.5])
+def test_own_lipschitz_layers_of_clipless_see_one_row(unprobed, quantile):
+    keras.utils.set_random_seed(0)
+    front = [layers.BoundedInput((6,), norm=1.0), layers.SpectralDense(4)]
+    model = lipdp.DP_Sequential([*front, Mixes(), layers.SpectralDense(3)])
+    model.compile(keras.optimizers.SGD(1e-3), loss=losses.SparseCategoricalCrossentropy(clip=0.1))
+    x, y = data()
+    start, moved = model.get_weights(), []
+    for outlier in (False, True):
+        model.set_weights(start)
+        if outlier:
+            x[0] = -1e8
+        fit = {"noise_multiplier": 1e-6, "delta": 1e-3, "verbose": 0, "seed": 1}
+        model.fit(x, y, batch_size=12, steps_per_epoch=1, strategy=strategies.Clipless(quantile=quantile), **fit)
+        moved.append(flat(model.get_weights()))
+    bound = 2.0 * 1e-3 * model.run.driver.calibration.sensitivity
+    assert np.linalg.norm(moved[1] - moved[0]) <= bound * 1.001
+
+
+@pytest.mark.parametrize("layer", [LimitByLargest, WeakSum])
+def test_what_is_found_is_refused(layer):
+    model = private(stack(layer)())
+    with pytest.raises(ValueError, match="depends on the other examples"):
+        strategies.DPSGD(C).calibrate(model, model.loss, 4)
+
+
+def test_own_lipschitz_layers_that_mix_are_refused():
+    model = lipdp.DP_Sequential([layers.BoundedInput((6,), norm=1.0), Mixes(), layers.SpectralDense(3)])
+    model.compile("sgd", loss=losses.SparseCategoricalCrossentropy(clip=0.1))
+    with pytest.raises(ValueError, match="depends on the other examples.*Mixes"):
+        strategies.Clipless().calibrate(model, model.loss, 4)
