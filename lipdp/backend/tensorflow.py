@@ -181,4 +181,4 @@ def compiled(function, variables):
         function: reads `variables` and changes none.
         variables: the Keras variables that it reads.
     """
-    return tf.function(function)
+    return tf.function(function, autograph=False)

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from lipdp import _keras, backend, checks
+from lipdp import _keras, backend, checks, isolation
 from lipdp.diffusion import denoisers
 
 
@@ -61,7 +61,10 @@ class Noising(keras.layers.Layer):
         rows = ops.shape(x)[0]
         u = keras.random.uniform((rows,), seed=self.seeds)
         noise = keras.random.normal(ops.shape(x), seed=self.seeds)
-        outputs = self.denoiser.training_pair(x, noise, u)
+        training_pair = self.denoiser.training_pair
+        if isolation.root(type(self.denoiser)) != "lipdp":
+            training_pair = isolation.alone(training_pair, f"Denoiser {type(self.denoiser).__name__}")
+        outputs = training_pair(x, noise, u)
         if labels is None:
             return outputs
         dropped = keras.random.uniform((rows,), seed=self.seeds) < self.label_dropout

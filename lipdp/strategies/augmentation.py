@@ -7,7 +7,7 @@ import keras
 import numpy as np
 from keras import ops, tree
 
-from lipdp import checks
+from lipdp import checks, isolation
 from lipdp.backend import threefry
 
 
@@ -108,6 +108,20 @@ def check(augmentation: Any, input_shape: Any) -> None:
                 "`augmentation` mixes examples: a row of its result depends on other rows. Received: "
                 f"augmentation={type(augmentation).__name__}. Transform each row by itself."
             )
+
+
+def apply(augmentation: Any, x: Any, key: Any) -> Any:
+    """Returns `augmentation(x, key)`; one that is not lipdp's sees one row at a time, with a key for each row."""
+    kind = type(augmentation)
+    if isolation.root(kind) == "lipdp" or isolation.is_declared(kind):
+        return augmentation(x, key)
+    rows = ops.cast(ops.arange(ops.shape(x)[0], dtype="int32"), "uint32")
+    words = threefry.threefry((key[0], key[1]), rows, _word(2) * ops.ones_like(rows))
+
+    def one(x, first, second):
+        return augmentation(x, ops.concatenate([first, second]))
+
+    return isolation.alone(one, f"The augmentation {kind.__name__}")(ops.convert_to_tensor(x), *words)
 
 
 def repeat(data: Any, copies: int) -> Any:

@@ -151,7 +151,7 @@ class Driver:
         batch_size = self.plan.sampling.batch_size
         weights.project(self.model)
         weights.set_loss_divisor(self.model, 1 if self.strategy.per_example else batch_size)
-        declared = isolation.used(self.model, self.model.loss)
+        declared = isolation.used(self.model, self.model.loss, getattr(self.strategy, "augmentation", None))
         traced = (
             (type(self.strategy), request.strategy_text()),
             self.calibration,
