@@ -1,7 +1,7 @@
 """What a run may release, what it has released, and what that guarantees."""
 
-from lipdp.privacy.guarantee import Privacy, schema
+from lipdp.privacy.guarantee import GENERATORS, Privacy, schema
 from lipdp.privacy.ledger import Ledger, Release
 from lipdp.privacy.plan import Plan
 
-__all__ = ["Ledger", "Plan", "Privacy", "Release", "schema"]
+__all__ = ["GENERATORS", "Ledger", "Plan", "Privacy", "Release", "schema"]

@@ -26,12 +26,20 @@ NOT_COVERED = (
     "Early stopping, learning-rate control and model selection that look at private data, such as training metrics "
     "or a private validation set.",
     "Preprocessing fitted to the data: means, vocabularies, class weights, removed outliers.",
-    "Floating-point arithmetic: the Gaussian noise is a float32 approximation, and its generator "
-    "is not cryptographic. Rounding of matrix products is covered as independent errors (1e-5 per layer).",
+    "Floating-point arithmetic: the Gaussian noise is a float32 approximation. Rounding of matrix products is covered "
+    "as independent errors (1e-5 per layer).",
     "Seeds, the state of the random generators (in model files of runs with a fixed seed) and who was in which "
     "batch: keep them secret. Who knows a generator's state can subtract the noise.",
     "Side channels: running time, memory, and the realized size of each batch.",
 )
+
+
+# What `fit(noise_generator=)` and files call them.
+GENERATORS = {
+    "threefry64": "Threefry 2x32-20 with a key of 64 bits, which is not cryptographic (version 0.1.0)",
+    "threefry": "Threefry 2x32-20, which is fast and not cryptographic, under keys from a ChaCha20 chain of 256 bits",
+    "chacha20": "ChaCha20 with a key of 256 bits, which is cryptographic",
+}
 
 
 class Privacy:
@@ -42,6 +50,7 @@ class Privacy:
         delta: in (0, 1).
         accountant: an `Accountant` or its name; for adaptive releases (DPIS) one that covers them.
         seeded: True when the user fixed a random seed.
+        generators: names of what has made the noise, of `GENERATORS`.
         training_metrics: names of metrics computed on the training data that were shown or logged.
         examples_per_person: most rows that one person has; epsilon is then that of a person.
 
@@ -70,6 +79,7 @@ class Privacy:
         accountant: str | Accountant = "pld",
         *,
         seeded: bool = False,
+        generators: Iterable[str] = ("threefry",),
         training_metrics: Iterable[str] = (),
         examples_per_person: int = 1,
     ):
@@ -84,6 +94,7 @@ class Privacy:
         self._accountant = accounting.get_accountant(accountant)
         self._persons = checks.integer("examples_per_person", examples_per_person, minimum=1)
         self._seeded = bool(seeded)
+        self._generators = tuple(checks.choice("generators", name, GENERATORS) for name in generators)
         self._training_metrics = tuple(str(name) for name in training_metrics)
 
     @property
@@ -167,6 +178,7 @@ class Privacy:
             "not_covered": list(NOT_COVERED),
             "training_metrics_outside_the_guarantee": list(self._training_metrics),
             "seed_fixed_by_user": self._seeded,
+            "noise_generators": list(self._generators),
         }
 
     def _groups(self, groups) -> list[dict]:
@@ -212,7 +224,7 @@ class Privacy:
             sections.append(section("Releases charged", statement.releases(facts)))
             sections.append(section("Accounting", self._method(facts)))
         sections.append(section("Covered", facts["covered"]))
-        sections.append(section("Not covered", [*self._metrics(), *facts["not_covered"], self._seed()]))
+        sections.append(section("Not covered", [*self._metrics(), *facts["not_covered"], *self._randomness()]))
         return "\n\n".join(sections) + "\n"
 
     @property
@@ -276,13 +288,32 @@ class Privacy:
         names = ", ".join(self._training_metrics)
         return [f"Metrics computed on the training data. These were logged, without any noise: {names}."]
 
-    def _seed(self) -> str:
-        if self._seeded:
-            return (
-                "A FIXED SEED was used. The guarantee holds only towards people who do not know it; "
-                "for a release, train again without a seed."
+    def _randomness(self) -> list[str]:
+        names = "; ".join(GENERATORS[name] for name in self._generators)
+        lines = [
+            f"Whoever breaks the random generators. Of the noise: {names}. Of the batches: numpy's Philox, which is "
+            "not cryptographic, with a key for each update from a cryptographic hash."
+        ]
+        lines = lines if names else []
+        if not self._seeded:
+            return [*lines, "No fixed seed was given: the noise was seeded by the operating system."]
+        lines.append(
+            "A FIXED SEED was used. The guarantee holds only against people who can neither know nor guess it; for a "
+            "release, train again without a seed."
+        )
+        old = "threefry64" in self._generators
+        if old:
+            lines.append(
+                "In version 0.1.0 keys came from the seed alone: any two models that it trained with one seed share "
+                "noise, and together they reveal more than epsilon says."
             )
-        return "No fixed seed was given: the noise was seeded by the operating system."
+        if not old or len(self._generators) > 1:
+            lines.append(
+                "Keys came from a hash of the seed, the plan, the strategy, model, loss and optimizer, the weights at "
+                "the beginning, and the data, all rows of it: only the same call repeats, and another model "
+                "trained with this seed has noise of its own."
+            )
+        return lines
 
     def __repr__(self) -> str:
         return f"Privacy(epsilon={statement.shown(self.epsilon())}, delta={self._delta:g}, updates={self.updates})"

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from lipdp.privacy import Ledger, Plan, Privacy, Release
+from lipdp.training import seeding
 from lipdp.training.request import FitRequest
 
 
@@ -26,7 +27,9 @@ class Run:
         epoch_key: Key of the permutations of the plan's epochs, if it shuffles.
         importance: Where a plan of importance sampling stands: arguments and state of its budget, all public; or None.
         noise_std: Noise standard deviation per trainable variable in the last `fit`.
+        secret: What the batches of the last `fit` are drawn from. A file holds it after a `fit` with a seed only.
         seeded: Whether any `fit` used a fixed seed.
+        generators: Names of the generators that have made noise, see `privacy.GENERATORS`.
         logged: Names of training metrics that were logged, which the guarantee does not cover.
         driver: What carries out the present or last `fit`, or None before the first.
         traced: What the compiled step was traced for.
@@ -46,12 +49,19 @@ class Run:
         self.epoch_key: tuple[int, int] | None = None
         self.importance: dict | None = None
         self.noise_std: tuple[float, ...] = ()
+        self.secret: seeding.Secret | None = None
         self.seeded = False
+        self.generators: tuple[str, ...] = ()
         self.logged: tuple[str, ...] = ()
         self.driver: Any = None
         self.traced: tuple | None = None
         self.tracing = self.armed = self.executing = False
         self.load_error: ValueError | None = None
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether the last `fit` had a seed, so that files hold what it goes on with."""
+        return self.secret is not None and self.secret.basis is not None
 
     @property
     def updates_left(self) -> int:
@@ -75,6 +85,7 @@ class Run:
             delta=self.plan.delta if self.plan else 1e-5,
             accountant=self.plan.accountant if self.plan else "pld",
             seeded=self.seeded,
+            generators=self.generators,
             training_metrics=self.logged,
             examples_per_person=self.plan.sampling.group_size if self.plan else 1,
         )
@@ -106,11 +117,19 @@ class Run:
             "plan_start": self.plan_start,
             "pass_key": self.epoch_key,
             "noise_std": list(self.noise_std),
+            "secret": self._kept_secret(),
             "seeded": self.seeded,
+            "generators": list(self.generators),
             "logged": list(self.logged),
             "adaptive": self.importance,
         }
         return np.frombuffer(json.dumps(state).encode(), np.uint8)
+
+    def _kept_secret(self) -> list | None:
+        """Returns what a file holds of the secret, so that a `fit` with a seed can go on; None without a seed."""
+        if self.secret is not None and self.armed:
+            self.secret.stand = self.secret.basis and seeding.stand_of(self.driver.model)
+        return None if self.secret is None else self.secret.to_list()
 
     def restore(self, array: Any) -> None:
         """Takes over the state of a file; all of it or, after an error, nothing.
@@ -132,7 +151,10 @@ class Run:
                 "request": FitRequest.from_dict(state["request"]) if state["request"] else None,
                 "plan_start": int(state["plan_start"]),
                 "noise_std": tuple(map(float, state["noise_std"])),
+                "secret": seeding.Secret.from_list(state.get("secret")),
                 "seeded": bool(state["seeded"]),
+                # Files of 0.1.0 lack it.
+                "generators": tuple(map(str, state.get("generators", ["threefry64"] if ledger.releases else []))),
                 "logged": tuple(map(str, state["logged"])),
                 "epoch_key": None if key is None else tuple(key),
                 "importance": state.get("adaptive"),  # files of earlier versions lack it

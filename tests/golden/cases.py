@@ -34,7 +34,16 @@ NEW_WORDS = (
     ("discretisation", "discretization"),
     # Better English, of one meaning.
     ("holds only towards people", "holds only against people"),
+    # Better keys.
+    ("people who do not know it", "people who can neither know nor guess it"),
+    ("approximation, and its generator is not cryptographic.", "approximation."),
 )
+# What 0.1.0 did not say.
+NEW_LINES = re.compile(
+    r"- (Whoever breaks the random generators|In version 0.1.0 keys came|Keys came from a hash)"
+    r".*?(cryptographic hash|epsilon says|noise of its own)\. ?"
+)
+NEW_FACTS = {"noise_generators"}
 
 
 def call(function, *args, **kwargs):
@@ -53,11 +62,13 @@ def call(function, *args, **kwargs):
 def normal(value):
     """Text, or JSON values with all text in them, in the new words and without the version of dp_accounting."""
     if isinstance(value, str):
+        value = " ".join(value.split())  # lines are broken elsewhere
+        value = NEW_LINES.sub("", value).strip()
         for old, new in NEW_WORDS:
             value = value.replace(old, new)
         return re.sub(r"(dp_accounting|autodp) \d[\w.]*", r"\1 VERSION", value)
     if isinstance(value, dict):
-        return {normal(k): "VERSION" if k == "version" else normal(v) for k, v in value.items()}
+        return {normal(k): "VERSION" if k == "version" else normal(v) for k, v in value.items() if k not in NEW_FACTS}
     return [normal(v) for v in value] if isinstance(value, (list, tuple)) else value
 
 
