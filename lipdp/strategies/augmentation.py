@@ -7,7 +7,7 @@ import keras
 import numpy as np
 from keras import ops, tree
 
-from lipdp import checks, isolation
+from lipdp import backend, checks, isolation
 from lipdp.backend import threefry
 
 
@@ -135,8 +135,8 @@ def key(secret: Any, index: Any) -> Any:
     As secret as the noise: copies belong to rows, and one example more moves the rows behind it. With copies
     that nobody knows, and that are independent, this changes nothing in distribution; with known ones it would.
     """
-    # Domain 2 of the cipher: `backend.ratchet` uses domain 1 of this key.
-    return threefry.threefry((secret[0], secret[1]), ops.cast(index, "uint32"), _word(2))
+    # Of another domain of the cipher than `backend.ratchet`, which uses this key as well.
+    return backend.subkey(secret, index)[:2]
 
 
 def _word(value):
