@@ -10,7 +10,6 @@ import pytest
 import lipdp
 from lipdp import accounting, layers, losses, strategies
 from lipdp.accounting.held_out import held_out
-from lipdp.sampling import PoissonSampler
 from tests.helpers.models import DELTA, blobs, mlp, weights
 
 FIT = {"batch_size": 40, "delta": DELTA, "verbose": 0}
