@@ -96,8 +96,8 @@ def alone(function: Callable, name: str, variables: Sequence = (), constants: fr
             after = scope.state_mapping
             if scope.losses:
                 raise _Refusal(
-                    f"Additional losses have no sensitivity bound. Received: {name} adds one in its forward pass. Remove "
-                    "`add_loss`."
+                    f"Additional losses have no sensitivity bound. Received: {name} adds one in its forward pass. "
+                    "Remove `add_loss`."
                 )
             if len(after) != len(before) or any(after[key] is not before[key] for key in before):
                 raise _Refusal(
