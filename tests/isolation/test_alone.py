@@ -202,7 +202,7 @@ class Looks(Same):
     [
         (Remembers(), "changes a variable.*without noise"),
         (Draws(), "changes a variable.*Random numbers"),
-        (Adds(), "adds a loss"),
+        (Adds(), "adds one"),
         (Turns(), "one row for each row.*lipdp.row_wise"),
         (Calls(), "`__call__` of its own"),
         (Looks(), "cannot be run one row at a time.*lipdp.row_wise"),
