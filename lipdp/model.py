@@ -14,7 +14,7 @@ from lipdp.privacy import Privacy
 from lipdp.training import model_checks
 
 
-class _PrivateTraining:
+class _PrivateTraining(training.Saving):
     """What `DP_Model` and `DP_Sequential` share: everything that training with privacy changes."""
 
     @property
@@ -28,6 +28,7 @@ class _PrivateTraining:
     @property
     def privacy(self) -> Privacy:
         """What has been released so far and what it costs: `epsilon()`, `statement()`, `to_dict()`."""
+        model_checks.check_ledger(self)
         return self.run.privacy()
 
     def compile(
@@ -175,15 +176,16 @@ class _PrivateTraining:
             training_metrics=training_metrics,
             seed=seed,
         )
-        driver = training.prepare(self, x, y, validation_split, validation_data, request)
-        return driver.fit(
-            super().fit,
-            callbacks,
-            verbose,
-            validation_steps=validation_steps,
-            validation_batch_size=validation_batch_size or 1024,
-            validation_freq=validation_freq,
-        )
+        with training.checkpointed(self, callbacks) as checkpoint:
+            driver = training.prepare(self, x, y, validation_split, validation_data, request, checkpoint)
+            return driver.fit(
+                super().fit,
+                callbacks,
+                verbose,
+                validation_steps=validation_steps,
+                validation_batch_size=validation_batch_size or 1024,
+                validation_freq=validation_freq,
+            )
 
     def train_on_batch(self, *args: Any, **kwargs: Any) -> Any:
         raise ValueError(

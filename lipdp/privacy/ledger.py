@@ -147,6 +147,12 @@ class Ledger:
         self._descriptions.append(release)
         self._counts.append(updates)
 
+    def copy(self) -> "Ledger":
+        """Returns a ledger of the same releases, which goes on by itself."""
+        other = Ledger()
+        other._descriptions, other._counts = list(self._descriptions), list(self._counts)
+        return other
+
     @property
     def entries(self) -> tuple[Release, ...]:
         """Returns the releases with their counts, oldest first."""

@@ -88,6 +88,10 @@ class Driver:
         """Returns what `fit` says before it trains."""
         return statement.announcement(self.plan, self.updates)
 
+    def repeats_from_here(self) -> bool:
+        """Whether a run with a fixed seed goes on from a file of this moment as if it had not stopped."""
+        return True
+
     def begin(self) -> None:
         """Releases what has to be known before the first update."""
 

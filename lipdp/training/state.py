@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from lipdp import files
 from lipdp.privacy import Ledger, Plan, Privacy, Release
+from lipdp.privacy.journal import Journal
 from lipdp.training.request import FitRequest
 
 
@@ -34,6 +36,7 @@ class Run:
         armed: Whether `fit` is running.
         executing: Whether the present `fit` has finished its first execution.
         load_error: Why loading this model's state failed, if it did.
+        journal: Where releases are reserved before they are made, while `fit` keeps a checkpoint; else None.
     """
 
     def __init__(self):
@@ -52,6 +55,7 @@ class Run:
         self.traced: tuple | None = None
         self.tracing = self.armed = self.executing = False
         self.load_error: ValueError | None = None
+        self.journal: Journal | None = None
 
     @property
     def updates_left(self) -> int:
@@ -62,10 +66,13 @@ class Run:
         """Returns the current plan if `request` goes on with it, else None."""
         return self.plan if self.updates_left > 0 and request.continues(self.request) else None
 
-    def charge(self, release: Release, count: int = 1) -> None:
-        """Adds releases to the ledger, before they are made."""
+    def charge(self, release: Release, count: int = 1, most: int | None = None) -> None:
+        """Adds releases to the ledger, before they are made; at `most` so many, with these, are alike."""
         if not self.history or self.history[-1][0] != self._name:
             self.history = [*self.history, [self._name, self.ledger.releases]]
+        if self.journal is not None:
+            most = self.updates_left if most is None else min(most, self.updates_left)
+            self.journal.cover(self.ledger, self.history, release, count, most if release.kind == "gradient" else count)
         self.ledger.charge(release, count)
 
     def privacy(self) -> Privacy:
@@ -110,7 +117,7 @@ class Run:
             "logged": list(self.logged),
             "adaptive": self.importance,
         }
-        return np.frombuffer(json.dumps(state).encode(), np.uint8)
+        return np.frombuffer(json.dumps(files.stamped(state)).encode(), np.uint8)
 
     def restore(self, array: Any) -> None:
         """Takes over the state of a file; all of it or, after an error, nothing.
@@ -119,7 +126,7 @@ class Run:
         two ledgers is the other one, gone on with: forgetting a release would understate epsilon.
         """
         try:
-            state = json.loads(np.asarray(array, np.uint8).tobytes())
+            state = _unstamped(files.parse(np.asarray(array, np.uint8).tobytes()))
             ledger = Ledger.from_json(json.dumps(state["ledger"]))
             history = state["history"]
             if isinstance(history, str):  # files of earlier versions hold the first name only
@@ -137,9 +144,10 @@ class Run:
                 "epoch_key": None if key is None else tuple(key),
                 "importance": state.get("adaptive"),  # files of earlier versions lack it
             }
+            check_plan(ledger, values["plan"], values["plan_start"], values["importance"])
         except (AttributeError, KeyError, TypeError, UnicodeDecodeError, json.JSONDecodeError) as error:
             raise ValueError(f"The privacy ledger in the file is corrupt: {error!r}. Nothing was loaded.") from error
-        if not self._shares(ledger, values["history"]):
+        if not self.shares(ledger, values["history"]):
             raise ValueError(
                 f"This model has released {self.ledger.updates} updates of its own, which loading another model's "
                 "ledger would forget, be it a copy of this one that went on by itself. Received: a file with "
@@ -148,9 +156,53 @@ class Run:
         if ledger.releases >= self.ledger.releases:
             vars(self).update(values)
 
-    def _shares(self, ledger: Ledger, history: list) -> bool:
+    def shares(self, ledger: Ledger, history: list) -> bool:
         """Returns whether this ledger and that one are two moments of one history."""
         shorter, longer = sorted((self.ledger, ledger), key=lambda each: each.releases)
         # Equal releases are not enough: two copies may have made the same ones, each with noise of its own.
         origins = ([part for part in each if part[1] < shorter.releases] for each in (self.history, history))
         return longer.continues(shorter) and operator.eq(*origins)
+
+
+_KEYS = {"ledger", "history", "plan", "request", "plan_start", "pass_key", "noise_std", "seeded", "logged", "adaptive"}
+
+
+def _unstamped(state: Any) -> dict:
+    """Returns the state of a file, whose checksum must match; files of version 0.1.0 have none."""
+    if not isinstance(state, dict):
+        raise TypeError(f"a dictionary, not {type(state).__name__}")
+    if files.has_stamp(state) or not state.keys() <= _KEYS:
+        try:
+            state = files.unstamped(state)
+        except ValueError as error:
+            raise ValueError(
+                f"The privacy ledger in the file is corrupt: {error}. Nothing was loaded. Take another copy."
+            ) from error
+    return state
+
+
+def check_plan(ledger: Ledger, plan: Plan | None, start: int, importance: dict | None) -> None:
+    """Refuses a state whose plan charges other updates than its ledger holds: one of the two has lost releases."""
+    if plan is None:
+        return
+    reason, seen = None, 0
+    if not 0 <= start <= ledger.updates:
+        reason = f"the plan began after {start} updates"
+    for release in ledger.entries:
+        if release.kind != "gradient":
+            continue
+        seen += release.count
+        if seen > start and importance is None:
+            charged = release.noise_multiplier, release.sampling
+            if charged != (plan.noise_multiplier, plan.sampling.for_group(1)):
+                reason = f"the plan has noise multiplier {plan.noise_multiplier!r} and {plan.sampling}"
+    if importance is not None:
+        done, each = importance["state"], importance["arguments"]["updates_per_epoch"]
+        made = (done["epoch"] - 1) * each + done["updates"] if done["epoch"] else 0
+        if made > ledger.updates - start:
+            reason = f"the plan has made {made} updates since update {start}"
+    if reason:
+        raise ValueError(
+            f"Plan and ledger in the file disagree: {reason}. Received: a ledger with {ledger.updates} updates, "
+            f"{ledger.entries!r}. Nothing was loaded. Take another copy of the file."
+        )

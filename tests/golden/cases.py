@@ -50,15 +50,23 @@ def call(function, *args, **kwargs):
         return function(*args, **kwargs)
 
 
+# What is not covered, said since: in text or Markdown, and in JSON.
+ADDED = (r"\n- Going on from an older file:.*?(?=\n- )", r"\n *\"Going on from an older file:[^\n]*")
+
+
 def normal(value):
     """Text, or JSON values with all text in them, in the new words and without the version of dp_accounting."""
     if isinstance(value, str):
+        for added in ADDED:
+            value = re.sub(added, "", value, flags=re.DOTALL)
         for old, new in NEW_WORDS:
             value = value.replace(old, new)
         return re.sub(r"(dp_accounting|autodp) \d[\w.]*", r"\1 VERSION", value)
     if isinstance(value, dict):
         return {normal(k): "VERSION" if k == "version" else normal(v) for k, v in value.items()}
-    return [normal(v) for v in value] if isinstance(value, (list, tuple)) else value
+    if isinstance(value, (list, tuple)):
+        return [normal(v) for v in value if not str(v).startswith("Going on from an older file:")]
+    return value
 
 
 # ---- data and models -------------------------------------------------------------------------------------------
