@@ -160,7 +160,7 @@ class Checkpoint(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         model = self.model
-        if model.run.journal is None:
+        if getattr(getattr(model, "run", None), "journal", None) is None:
             raise ValueError("A `Checkpoint` works in the `fit` of a private model. Received: another model.")
         # A journal without a file is taken back when it is empty; a file without a journal is not.
         steps = [self._settle, lambda: self._save(model, always=True)]

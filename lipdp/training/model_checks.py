@@ -103,6 +103,6 @@ def check_ledger(model: Any) -> None:
     if made > charged:
         raise ValueError(
             f"The ledger of model '{model.name}' lacks updates that its optimizer has made. Received: {charged} "
-            f"updates in the ledger, {made} by the optimizer. Load a file that is not corrupt; where the count was set by "
-            "hand, call `compile` with a new optimizer."
+            f"updates in the ledger, {made} by the optimizer. Load a file that is not corrupt; where the count was set "
+            "by hand, call `compile` with a new optimizer."
         )

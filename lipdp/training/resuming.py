@@ -83,8 +83,7 @@ def _replay(model, request: FitRequest, x: Any, y: Any) -> str | None:
         request.microbatch_size,
         keras.backend.backend(),
         keras.version(),
-        model.optimizer.get_config(),
-        weights.traced(model),
+        weights.described(model),
     ]
     digest = hashlib.sha256(json.dumps(facts, default=repr).encode())
     for rows in tree.flatten((x, y)):
