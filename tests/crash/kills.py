@@ -1,8 +1,8 @@
 """Kills training at random moments and looks at what is left: `python -m tests.crash.kills --kills 200`.
 
-One process imports Keras and forks a child per run, which makes a kill cost a second. Each child writes down the updates
-that it has made. After each kill the files must be readable, and the ledger of the run that goes on to the end must hold
-every update of all children. With a seed the end must be that of an uninterrupted run, bit for bit.
+One process imports Keras and forks a child per run, which makes a kill cost a few seconds. Each child writes down the
+updates that it has made. After each kill the files must be readable, and the ledger of the run that goes on to the end
+must hold every update of all children. With a seed the end must be that of an uninterrupted run, bit for bit.
 """
 
 import argparse

@@ -22,7 +22,14 @@ def made(tmp_path_factory):
     model.fit(*blobs(), seed=1, callbacks=callbacks.Checkpoint(folder / "c.weights.h5"), **FIT)
     model.save(folder / "model.keras")
     model.save_weights(folder / "m.weights.h5")
-    facts = {"command": "lipdp train", "argv": [], "settings": {"epsilon": None}, "versions": {}, "started": "", "seconds": 1}
+    facts = {
+        "command": "lipdp train",
+        "argv": [],
+        "settings": {"epsilon": None},
+        "versions": {},
+        "started": "",
+        "seconds": 1,
+    }
     history = tuple({"epoch": float(i), "epsilon": i / 7} for i in range(3))
     content = report.RunFolder(
         facts, {"held_out": None, "bounds": []}, model.privacy.to_dict(), model.privacy.statement(), history
@@ -112,7 +119,11 @@ def test_a_file_of_another_run_is_refused(name, made, tmp_path):
     """Cut short, emptied, replaced or taken away."""
     shutil.copytree(made[0], tmp_path, dirs_exist_ok=True)
     content = (tmp_path / name).read_bytes()
-    for wrong in (content[: len(content) // 2], b"", content + b" " * (name != "run.json") + b"\n1" * (name == "run.json")):
+    for wrong in (
+        content[: len(content) // 2],
+        b"",
+        content + b" " * (name != "run.json") + b"\n1" * (name == "run.json"),
+    ):
         (tmp_path / name).write_bytes(wrong)
         with pytest.raises(ValueError, match=f"{name} is corrupt"):
             report.read(tmp_path)
@@ -138,7 +149,9 @@ def test_values_changed_inside_a_weight_file_are_refused(place, made, tmp_path):
     with h5py.File(tmp_path / "m.weights.h5", "r+") as file:
         names = []
         file.visit(lambda name: names.append(name) if isinstance(file[name], h5py.Dataset) else None)
-        mine = [n for n in names if (n.endswith("lipdp"), "optimizer" in n) == (place == "ledger", place == "optimizer")]
+        mine = [
+            n for n in names if (n.endswith("lipdp"), "optimizer" in n) == (place == "ledger", place == "optimizer")
+        ]
         item = file[mine[0]]
         item[...] = item[...] + np.ones((), item.dtype)
     model = mlp()

@@ -44,7 +44,9 @@ def fit(model, path, every="epoch", stop=None, action=kill, more=(), data=None, 
     given = [keep, *more, *([At(stop, action)] if stop is not None else [])]
     with pytest.MonkeyPatch.context() as patch:
         if action is kill and stop is not None:
-            patch.setattr(keep, "close", lambda model, whole: (setattr(model.run, "journal", None), keep._stack.close()))
+            patch.setattr(
+                keep, "close", lambda model, whole: (setattr(model.run, "journal", None), keep._stack.close())
+            )
         x, y = blobs() if data is None else data
         try:
             return model.fit(x, y, callbacks=given, **FIT | arguments)
@@ -55,9 +57,7 @@ def fit(model, path, every="epoch", stop=None, action=kill, more=(), data=None, 
 def plain():
     keras.utils.set_random_seed(0)
     model = lipdp.DP_Model.from_keras(keras.Sequential([keras.Input((8,)), keras.layers.Dense(3)]))
-    model.compile(
-        keras.optimizers.SGD(0.3, momentum=0.9), keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    )
+    model.compile(keras.optimizers.SGD(0.3, momentum=0.9), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     return model
 
 
