@@ -23,8 +23,8 @@ from lipdp.training.request import FitRequest
 class Driver:
     """Carries out a `fit` whose batches can be drawn before the updates that use them.
 
-    A kind of training that needs something else answers five questions differently: `make_plan`, `batches`, `charge`,
-    `train_function` and `announcement`.
+    A kind of training that needs something else answers six questions differently: `make_plan`, `batches`, `charge`,
+    `train_function`, `announcement` and `repeats_from_here`.
 
     Args:
         model: The model to train.

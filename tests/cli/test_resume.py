@@ -139,13 +139,19 @@ def test_a_kill_on_the_last_steps_leaves_a_whole_run(file, tmp_path, monkeypatch
     folder = tmp_path / "run"
     assert main(words(file, folder, "--noise-multiplier", "5")) == 0
     first = report.read(folder)
+    exchange = place.files.exchange
     with monkeypatch.context() as patch:
-        if step == "exchange":
-            patch.setattr(place.files, "exchange", lambda *_: kill())
-        elif step == "rmdir":
-            patch.setattr(place, "_remove", lambda *_, **__: kill())
-        else:
-            patch.setattr(place.files, "sweep", lambda _, name: kill() if name == place.SETTINGS else None)
+
+        def last_steps(one, other):
+            if step == "exchange":
+                kill()
+            exchange(one, other)
+            if step == "rmdir":
+                patch.setattr(place, "_remove", lambda *_, **__: kill())
+            else:
+                patch.setattr(place.files, "sweep", lambda _, name: kill() if name == place.SETTINGS else None)
+
+        patch.setattr(place.files, "exchange", last_steps)
         killed(*words(file, folder, "--overwrite"))
     assert (report.read(folder) == first) == (step == "exchange")
     assert main(["train", "--resume", str(folder), "--json"]) == 0

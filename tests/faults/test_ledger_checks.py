@@ -66,15 +66,12 @@ def test_a_wrong_checksum_and_unknown_fields_are_refused(model, name):
         mlp().run.restore(content)
 
 
-def test_a_ledger_that_lacks_updates_of_the_optimizer_is_refused(model, tmp_path):
+def test_a_ledger_that_lacks_updates_of_the_optimizer_is_refused(model, tmp_path, monkeypatch):
     """A file of which somebody, or a bit, has made the ledger shorter."""
-    whole = model.run.to_array
-    model.run.to_array = lambda: changed(model, **entries(model, count=2))
-    try:
-        model.save(tmp_path / "m.keras")
-        model.save_weights(tmp_path / "m.weights.h5")
-    finally:
-        model.run.to_array = whole
+    shorter = changed(model, **entries(model, count=2))
+    monkeypatch.setattr(model.run, "to_array", lambda: shorter)
+    model.save(tmp_path / "m.keras")
+    model.save_weights(tmp_path / "m.weights.h5")
     loaded = keras.saving.load_model(tmp_path / "m.keras")
     with pytest.raises(ValueError, match="lacks updates that its optimizer has made. Received: 2"):
         loaded.privacy.epsilon()

@@ -38,15 +38,19 @@ def kill():
     raise Killed
 
 
+def lost(keep, model):
+    """What the end of a process does, and nothing more."""
+    model.run.journal = None
+    keep._stack.close()
+
+
 def fit(model, path, every="epoch", stop=None, action=kill, more=(), data=None, **arguments):
     """The call of `fit` that every process makes; `stop` kills this one after so many updates."""
     keep = callbacks.Checkpoint(path, every)
     given = [keep, *more, *([At(stop, action)] if stop is not None else [])]
     with pytest.MonkeyPatch.context() as patch:
         if action is kill and stop is not None:
-            patch.setattr(
-                keep, "close", lambda model, whole: (setattr(model.run, "journal", None), keep._stack.close())
-            )
+            patch.setattr(keep, "close", lambda model, whole: lost(keep, model))
         x, y = blobs() if data is None else data
         try:
             return model.fit(x, y, callbacks=given, **FIT | arguments)
@@ -306,7 +310,7 @@ def test_diffusion_goes_on(path):
         model = points()
         keep = callbacks.Checkpoint(path, 3) if path else None
         if stop:
-            keep.close = lambda model, whole: (setattr(model.run, "journal", None), keep._stack.close())
+            keep.close = lambda model, whole: lost(keep, model)
         given = [c for c in (keep, At(stop, kill) if stop else None) if c]
         try:
             model.fit(x, callbacks=given, **arguments)
