@@ -131,7 +131,7 @@ class Checkpoint(keras.callbacks.Callback):
             private: whether the journal is to be read by its owner only.
         """
         run, reserved, least = model.run, self.reserved, None
-        if reserved is not None and replay is not None and reserved.replay == replay:
+        if reserved is not None and replay is not None and reserved.replay == replay and _continues_noise(model):
             least = reserved.ledger
         elif reserved is not None:
             run.ledger, run.history = reserved.ledger, reserved.history
@@ -184,6 +184,11 @@ class Checkpoint(keras.callbacks.Callback):
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         if self._model.run.ledger.updates > self._saved:
             self._save(self.model)
+
+
+def _continues_noise(model) -> bool:
+    """Whether `fit` takes up the stream of noise of the file: elsewhere it begins a new one."""
+    return model.run.ledger.updates == _iterations(model)
 
 
 def _iterations(model) -> int:

@@ -48,7 +48,8 @@ def resumed(
     if checkpoint.reserved is None or not request.continues(run.request) or run.plan is None:
         return request, False
     if run.updates_left < 1:
-        return request, True
+        # A longer one asks for more, which a budget does not give.
+        return request, request.epsilon is not None or request.updates <= run.plan.updates
     epochs = (run.ledger.updates - run.plan_start) // request.updates_per_epoch
     first = min(request.initial_epoch + epochs, request.epochs - 1)
     return dataclasses.replace(request, initial_epoch=first), False

@@ -115,6 +115,25 @@ def test_a_finished_run_returns_at_once(path):
     assert all(np.array_equal(a, b) for a, b in zip(weights(model), weights(again), strict=True))
 
 
+def test_more_epochs_than_a_finished_run_had_are_a_second_plan(path):
+    fit(mlp(), path)
+    model = mlp()
+    fit(model, path, epochs=4)
+    assert model.privacy.updates == 12 + 16
+
+
+def test_a_seeded_run_that_has_paid_once_pays_again(path):
+    """Its noise is no longer that of a run without a stop, so a second kill is not repeated from the file."""
+    fit(mlp(), path, stop=3, seed=5)
+    fit(mlp(), path, 1, stop=6, seed=6)
+    owed, held = journal.read(f"{path}.journal").ledger.updates, mlp()
+    held.load_weights(path)
+    model = mlp()
+    fit(model, path, seed=6)
+    assert model.privacy.updates == 12
+    assert int(model.optimizer.iterations.numpy()) == int(held.optimizer.iterations.numpy()) + 12 - owed
+
+
 def test_the_model_in_memory_goes_on_by_itself(path):
     """A second fit of the same model is a second plan, as without the callback."""
     model = mlp()
