@@ -17,12 +17,13 @@ the test set are added to `results/diffusion.json` run by run.
 import argparse
 import dataclasses
 import json
-import os
 import pathlib
 import sys
 import time
 
 from common import RESULTS, spread, versions, write
+
+from lipdp import files
 
 DELTA = 1e-5
 HELD_OUT = 10000
@@ -46,7 +47,7 @@ class Folder:
         self.model_file, known = self.path / "model.keras", self.path / "arguments.json"
         if known.exists() and json.loads(known.read_text()) != identity:
             sys.exit(f"{self.path} holds a run with other arguments: {known.read_text()}. Give another --output.")
-        known.write_text(json.dumps(identity))
+        files.write_text(known, json.dumps(identity))
         progress = self.path / "progress.json"
         # Written with each checkpoint: time spent, and scores on the way.
         self.progress = {"seconds": 0.0, "processor_seconds": 0.0, "scores": []}
@@ -54,10 +55,9 @@ class Folder:
             self.progress = json.loads(progress.read_text())
 
     def save(self, model) -> None:
-        temporary = self.path / "next.keras"
-        model.save(temporary)
-        (self.path / "progress.json").write_text(json.dumps(self.progress))
-        os.replace(temporary, self.model_file)
+        # Progress first: a kill in between counts a little time twice, and loses none.
+        files.write_text(self.path / "progress.json", json.dumps(self.progress))
+        model.save(self.model_file)
 
 
 def callback(options, folder: Folder, recipe, scoring):

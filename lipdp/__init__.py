@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from lipdp import (
         accounting,
         bounds,
+        callbacks,
         certify,
         data,
         diffusion,
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
     from lipdp.model import DP_Model, DP_Sequential
 
 __all__ = ["DP_Model", "DP_Sequential", "__version__", "export", "row_wise"]
-__all__ += ["accounting", "bounds", "certify", "data", "diffusion", "layers", "losses", "models", "norms", "privacy"]
-__all__ += ["report", "sampling", "strategies"]
+__all__ += ["accounting", "bounds", "callbacks", "certify", "data", "diffusion", "layers", "losses", "models", "norms"]
+__all__ += ["privacy", "report", "sampling", "strategies"]
 __version__ = "0.1.0"
 
 _HOMES = {

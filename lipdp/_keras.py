@@ -6,6 +6,7 @@ Beside them, how lipdp's classes enter Keras' files: `configured` and `serializa
 """
 
 import inspect
+import os
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
@@ -204,6 +205,11 @@ def forget(optimizer: Any, variable: keras.Variable) -> None:
 def learning_rate(optimizer: Any) -> Any:
     """Returns the schedule or number itself; `learning_rate` is its present value."""
     return optimizer._learning_rate
+
+
+def may_replace(path: Any) -> bool:
+    """Asks, as Keras does, whether a file that exists may be replaced."""
+    return not os.path.exists(path) or keras.src.utils.io_utils.ask_to_proceed_with_overwrite(str(path))
 
 
 def recurrent_loop(step: Callable, inputs: Any, states: Any, **options: Any) -> Any:

@@ -14,7 +14,7 @@ from lipdp.privacy import Privacy
 from lipdp.training import model_checks
 
 
-class _PrivateTraining:
+class _PrivateTraining(training.Saving):
     """What `DP_Model` and `DP_Sequential` share: everything that training with privacy changes."""
 
     @property
@@ -28,6 +28,7 @@ class _PrivateTraining:
     @property
     def privacy(self) -> Privacy:
         """What has been released so far and what it costs: `epsilon()`, `statement()`, `to_dict()`."""
+        model_checks.check_ledger(self)
         return self.run.privacy()
 
     def compile(
@@ -185,8 +186,8 @@ class _PrivateTraining:
         callbacks = training.check_callbacks(callbacks)
         if training_metrics and not allow_private_monitor:
             training.refuse_private_monitors(callbacks)
-        with training.exclusive(self):
-            driver = training.prepare(self, x, y, validation_split, validation_data, request)
+        with training.checkpointed(self, callbacks) as checkpoint, training.exclusive(self):
+            driver = training.prepare(self, x, y, validation_split, validation_data, request, checkpoint)
             return driver.fit(
                 super().fit,
                 callbacks,
@@ -265,52 +266,6 @@ class _PrivateTraining:
             RuntimeError: a measured gradient exceeds its bound.
         """
         return summary.summary_bounds(self, x, y, print_fn)
-
-    def load_weights(self, filepath: Any, **kwargs: Any) -> None:
-        """Loads weights, optimizer state and ledger; all of it or, after an error, nothing.
-
-        Raises:
-            ValueError: `fit` is running, the file has no ledger, or its ledger would make this model forget
-                releases: that of another model, or of a copy of this one that went on by itself.
-        """
-        if self.run.armed:
-            raise ValueError(
-                "A file brings its own noise, which the present plan does not charge. Received: load_weights while "
-                "`fit` runs, by a callback such as BackupAndRestore. Load it before `fit`, which goes on from there."
-            )
-        if self.compiled:
-            self.optimizer.build(self.trainable_variables)
-        variables = [*self.weights, *(self.optimizer.variables if self.compiled else ())]
-        before = [v.numpy() for v in variables]
-        self.run.load_error = None
-        try:
-            super().load_weights(filepath, **kwargs)
-            if self.run.load_error is not None:
-                raise self.run.load_error
-        except BaseException:
-            for variable, value in zip(variables, before, strict=True):
-                variable.assign(value)
-            if self.run.load_error is not None:
-                raise self.run.load_error from None
-            raise
-
-    def save_own_variables(self, store: dict[str, Any]) -> None:
-        super().save_own_variables(store)
-        store["lipdp"] = self.run.to_array()
-
-    def load_own_variables(self, store: dict[str, Any]) -> None:
-        try:
-            if "lipdp" not in store.keys():
-                raise ValueError(
-                    f"The file holds no privacy ledger for model '{self.name}', so nothing can be said about what "
-                    "its weights cost. Received: a file that lipdp did not write. Load it into a plain Keras model."
-                )
-            self.run.restore(store["lipdp"][...])
-        except ValueError as error:
-            # Keras may swallow errors of single objects; `load_weights` must not.
-            self.run.load_error = error
-            raise
-        super().load_own_variables({key: store[key] for key in store.keys() if key != "lipdp"})
 
 
 @keras.saving.register_keras_serializable(package="lipdp")

@@ -3,7 +3,9 @@
 import contextlib
 import importlib
 import os
+import signal
 import sys
+import threading
 import traceback
 import warnings
 from collections.abc import Sequence
@@ -21,8 +23,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: arguments after `lipdp`; default: those of this process.
 
     Returns:
-        0 when it did what was asked; 2 for bad input, 1 for other failures, 130 when interrupted: each with
-        one line on standard error. Errors in lipdp itself keep their traceback; with LIPDP_TRACEBACK set, all do.
+        0 when it did what was asked; 2 for bad input, 1 for other failures, 130 when interrupted, 143 when terminated:
+        each with one line on standard error. Errors in lipdp itself keep their traceback; with LIPDP_TRACEBACK set, all
+        do.
 
     Example:
         >>> main(["epsilon", "--noise-multiplier", "1.1", "--batch-size", "256", "--num-examples", "60000",
@@ -39,15 +42,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         return finished.code
     command = importlib.import_module(f"lipdp.cli.{options.command}")
     try:
-        with _warnings_as_lines(options.command):
+        with _warnings_as_lines(options.command), _terminated_as_interrupted():
             command.run(options, argv)
     except _BAD_INPUT as error:
         return _fail(options.command, error, 2)
     except OSError as error:
         return _fail(options.command, error, 1)
-    except KeyboardInterrupt:
-        return _fail(options.command, "interrupted; nothing was written.", 130)
+    except KeyboardInterrupt as error:
+        text = str(error) or "interrupted; nothing was written."
+        return _fail(options.command, text, 143 if isinstance(error, Terminated) else 130)
     return 0
+
+
+class Terminated(KeyboardInterrupt):
+    """The process was asked to end by SIGTERM, as batch systems do."""
 
 
 def _fail(command: str, error, code: int) -> int:
@@ -59,6 +67,23 @@ def _fail(command: str, error, code: int) -> int:
 
 def _one_line(error) -> str:
     return " ".join(str(error).split())
+
+
+@contextlib.contextmanager
+def _terminated_as_interrupted():
+    """Raises in the main thread when SIGTERM comes, as Python does for Ctrl-C."""
+
+    def terminate(number, frame):
+        raise Terminated
+
+    if threading.current_thread() is not threading.main_thread():  # no other one may say what signals do
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
 
 
 @contextlib.contextmanager

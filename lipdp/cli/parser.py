@@ -108,7 +108,7 @@ def _parsers(argv: list[str]) -> tuple[_Parser, dict[str, _Parser]]:
 
 def _train(parser):
     add = parser.add_argument
-    add("--dataset", required=True, metavar="NAME|FILE", help=_DATASET)
+    add("--dataset", metavar="NAME|FILE", help=f"required; {_DATASET}")
     add("--task", default="classifier", choices=("classifier", "diffusion"), help="default: classifier")
     add("--epsilon", type=float, help="budget: the noise is calibrated to spend it")
     add("--delta", type=float, help="default: 1e-5, or the power of ten below 1 / N if that is less")
@@ -147,7 +147,8 @@ def _train(parser):
     add("--seed", type=int, help="repeatable; epsilon then holds only against people who can neither know nor guess it")
     add("--noise-generator", choices=("threefry", "chacha20"), default="threefry", help="the second is cryptographic")
     add("--output", metavar="DIR", help="run folder, new or empty; default: runs/<dataset>-<time>")
-    add("--overwrite", action="store_true", help="replace an earlier run in --output")
+    add("--overwrite", action="store_true", help="replace an earlier run in --output, once the new one is whole")
+    add("--resume", metavar="DIR", help="go on with the unfinished run of this folder, with the settings it has")
     add("--verbose", type=int, choices=(0, 1, 2), help="Keras' progress: 0 silent, 1 bar, 2 one line per epoch")
 
 

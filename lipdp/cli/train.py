@@ -5,20 +5,22 @@ import contextlib
 import dataclasses
 import datetime
 import math
+import pathlib
 import shlex
 import sys
 import time
 import warnings
 from typing import Any
 
-from lipdp import checks, data, report
+from lipdp import checks, data, files, report
 from lipdp.accounting import Sampling
-from lipdp.cli import diffusion, evaluation, output, quiet
+from lipdp.cli import diffusion, evaluation, output, quiet, resuming
 from lipdp.cli.parser import chosen
 from lipdp.cli.versions import versions
 from lipdp.privacy.plan import Plan
-from lipdp.report import numbers
-from lipdp.report.folder import MODEL, NOT_PRIVATE, SAMPLES
+from lipdp.report import folder as folders
+from lipdp.report import numbers, place
+from lipdp.report.folder import MODEL, SAMPLES
 
 _LARGEST_SEED = 2**32 - 1
 _ONLY = {
@@ -29,7 +31,22 @@ _ONLY = {
 
 def run(options: argparse.Namespace, argv: list[str]) -> None:
     """Trains, writes the run folder and prints the outcome."""
-    started, clock = datetime.datetime.now(), time.monotonic()
+    started, clock = datetime.datetime.now().isoformat(sep=" ", timespec="seconds"), time.monotonic()
+    if options.resume is None:
+        _train(options, argv, started, clock)
+        return
+    work = place.unfinished(options.resume)
+    with place.working(work):
+        if folders.is_whole(work):  # stopped on the last steps
+            folder = place.finish(work)
+            _tell(options, folders.read(folder), folder)
+            return
+        options, argv, started = resuming.recall(work, options)
+        _train(options, argv, started, clock, work)
+
+
+def _train(options, argv: list[str], started: str, clock: float, work: pathlib.Path | None = None) -> None:
+    """Trains in `work`, where an earlier process has begun, or in a new folder."""
     _check(options)
     dataset = _dataset(options)
     generative = options.task == "diffusion"
@@ -37,48 +54,65 @@ def run(options: argparse.Namespace, argv: list[str]) -> None:
     updates = recipe.updates if generative else recipe.updates(dataset.num_examples)
     delta = _default_delta(dataset.num_examples) if options.delta is None else options.delta
     plan = _plan(options, recipe.batch_size, updates, dataset.num_examples, delta)
-    folder = report.claim(options.output, dataset.name, options.overwrite)
-    try:
-        model, history = _fit(options, recipe, dataset, plan)
-        results: dict[str, Any] = {"held_out": None, "bounds": []}
-        if not generative:
-            results["bounds"] = output.finite(model.summary_bounds(print_fn=lambda text: None))
-            if dataset.x_test is not None:
-                results["held_out"] = evaluation.measure(model, dataset.x_test, dataset.y_test, options.radii)
-        facts = {
-            "command": shlex.join(["lipdp", *argv]),
-            "argv": argv,
-            "settings": _settings(options, recipe, dataset, plan),
-            "versions": versions(),
-            "started": started.isoformat(sep=" ", timespec="seconds"),
-            "seconds": round(time.monotonic() - clock, 1),
-        }
-        privacy = output.finite(model.privacy.to_dict())
-        written = report.RunFolder(facts, results, privacy, model.privacy.statement(), history)
-        _write(folder, model, written, recipe if generative else None)
-    except BaseException:
-        # Leaves no folder behind; one that holds an earlier run is not empty and stays.
-        with contextlib.suppress(OSError):
-            folder.rmdir()
-        raise
+    with contextlib.ExitStack() as stack:
+        if work is None:
+            work = report.claim(options.output, dataset.name, options.overwrite)
+            stack.enter_context(place.working(work))
+        try:
+            if not (work / place.SETTINGS).exists():
+                resuming.note(work, options, argv, started)
+            written = _made(options, argv, work, recipe, dataset, plan, started, clock)
+        except BaseException as error:
+            _stopped(work, error)
+            raise
+        folder = place.finish(work)
     _tell(options, written, folder)
 
 
-def _write(folder, model, written, recipe) -> None:
-    report.clear(folder)
-    try:
-        model.save(folder / MODEL)
-        if recipe is not None:
-            diffusion.draw_samples(model, recipe, folder / SAMPLES)
-        report.write(folder, written)
-        report.render(folder)
-    except BaseException:
-        report.clear(folder)
-        raise
+def _stopped(work: pathlib.Path, error: BaseException) -> None:
+    """Keeps what can be gone on with, and says so; a run that has released nothing leaves nothing."""
+    if not resuming.released(work):
+        place.abandon(work)
+        return
+    words = f"`lipdp train --resume {shlex.quote(str(place.final(work)))}` goes on with the run."
+    if isinstance(error, KeyboardInterrupt):
+        error.args = (f"interrupted; {words}",)
+    else:
+        sys.stderr.write(f"lipdp train: the run is not finished; {words}\n")
+
+
+def _made(options, argv, work, recipe, dataset, plan, started, clock) -> report.RunFolder:
+    """Trains, measures and writes the files of a run."""
+    generative = options.task == "diffusion"
+    model, history = _fit(options, recipe, dataset, plan, work)
+    results: dict[str, Any] = {"held_out": None, "bounds": []}
+    if not generative:
+        results["bounds"] = output.finite(model.summary_bounds(print_fn=lambda text: None))
+        if dataset.x_test is not None:
+            results["held_out"] = evaluation.measure(model, dataset.x_test, dataset.y_test, options.radii)
+    facts = {
+        "command": shlex.join(["lipdp", *argv]),
+        "argv": argv,
+        "settings": _settings(options, recipe, dataset, plan),
+        "versions": versions(),
+        "started": started,
+        "seconds": round(time.monotonic() - clock, 1),
+    }
+    privacy = output.finite(model.privacy.to_dict())
+    written = report.RunFolder(facts, results, privacy, model.privacy.statement(), history)
+    model.save(work / MODEL)
+    if generative:
+        with files.replacing(work / SAMPLES, private=options.seed is not None) as path:
+            diffusion.draw_samples(model, recipe, path)
+    report.write(work, written)
+    report.render(work)
+    return written
 
 
 def _check(options) -> None:
     """Checks the options by themselves, before anything slow begins."""
+    if options.dataset is None:
+        raise ValueError("These options are required: --dataset, or --resume for a run that was begun. Pass one.")
     if options.epsilon is None and options.noise_multiplier is None:
         raise ValueError(
             "No privacy budget given. Received: neither --epsilon nor --noise-multiplier. Pass --epsilon 2, for "
@@ -145,8 +179,11 @@ def _plan(options, batch_size: int, updates: int, num_examples: int, delta: floa
         return Plan.calibrated(**public, epsilon=options.epsilon)
 
 
-def _fit(options, recipe, dataset, plan):
+def _fit(options, recipe, dataset, plan, work):
     quiet.load_keras()
+    from lipdp.callbacks import Checkpoint
+
+    rows = resuming.rows(work, options.training_metrics, options.seed is not None)
     if options.seed is not None:
         import keras
 
@@ -161,12 +198,14 @@ def _fit(options, recipe, dataset, plan):
     with warnings.catch_warnings():
         # The plan above has given this warning already.
         warnings.filterwarnings("ignore", message="delta is not below 1 / num_examples")
-        history = model.fit(
+        model.fit(
             prepare(dataset.x_train),
             dataset.y_train,
             batch_size=recipe.batch_size,
             epochs=epochs,
             verbose=_verbosity(options),
+            # Rows first: those of an epoch are there when its checkpoint is.
+            callbacks=[rows, Checkpoint(work / place.CHECKPOINT)],
             validation_data=held_out,
             delta=plan.delta,
             strategy=recipe.strategy(),
@@ -174,21 +213,7 @@ def _fit(options, recipe, dataset, plan):
             **chosen(options, "epsilon", "noise_multiplier", "accountant", "sampling", "examples_per_person"),
             **chosen(options, "training_metrics", "seed", "noise_generator"),
         )
-    return model, _rows(history, options.training_metrics)
-
-
-def _rows(history, training_metrics: bool) -> tuple[dict, ...]:
-    """Returns the history by epoch; what was computed on the private data is marked, or left out."""
-    columns = {}
-    for name, values in history.history.items():
-        if name == "epsilon" or name.startswith("val_"):
-            columns[name] = values
-        elif training_metrics:
-            columns[name + NOT_PRIVATE] = values
-    return tuple(
-        {"epoch": epoch + 1, **{name: float(values[i]) for name, values in columns.items()}}
-        for i, epoch in enumerate(history.epoch)
-    )
+    return model, tuple(rows.kept)
 
 
 def _settings(options, recipe, dataset, plan) -> dict:

@@ -32,6 +32,8 @@ NOT_COVERED = (
     "as independent errors (1e-5 per layer).",
     "Seeds, the state of the random generators (in model files of runs with a fixed seed) and who was in which "
     "batch: keep them secret. Who knows a generator's state can subtract the noise.",
+    "Going on from an older file: what was released after it was written, on a branch that was lost, is in the ledger "
+    "only where `lipdp.callbacks.Checkpoint` loads the file together with its journal.",
     "Side channels: running time, memory, and the realized size of each batch.",
 )
 

@@ -176,10 +176,9 @@ class Ledger:
         """Takes over what `other` holds; whoever refers to this ledger finds it here."""
         vars(self).update(vars(other))
 
-    def take_back(self, text: str) -> None:
-        """Takes the releases back that were charged since `to_json` wrote `text`, and never made."""
-        before = Ledger.from_json(text)
-        self._descriptions, self._counts = before._descriptions, before._counts
+    def hold(self, other: "Ledger") -> None:
+        """Takes over the releases of `other`, and nothing else."""
+        self._descriptions, self._counts = list(other._descriptions), list(other._counts)
 
     def covers(self, other: "Ledger") -> bool:
         """Returns whether this ledger is `other`, by the same runs, with nothing or more charged to it."""
@@ -212,6 +211,13 @@ class Ledger:
             return
         self._descriptions.append(release)
         self._counts.append(updates)
+
+    def copy(self) -> "Ledger":
+        """Returns a ledger that holds the same and goes on by itself."""
+        other = Ledger()
+        vars(other).update(vars(self))
+        other.hold(self)
+        return other
 
     @property
     def entries(self) -> tuple[Release, ...]:

@@ -2,10 +2,11 @@
 
 import csv
 import dataclasses
-import datetime
-import itertools
+import io
 import json
 import pathlib
+
+from lipdp import files
 
 MODEL, PRIVACY, STATEMENT = "model.keras", "privacy.json", "privacy.txt"
 HISTORY, RUN, RESULTS = "history.csv", "run.json", "results.json"
@@ -13,6 +14,10 @@ HTML, MARKDOWN = "report.html", "report.md"
 FILES = (MODEL, PRIVACY, STATEMENT, HISTORY, RUN, RESULTS, HTML, MARKDOWN)
 # A diffusion model's folder holds one more.
 SAMPLES = "samples.png"
+# The reports are made from the other files, at any time.
+_DERIVED = (RUN, HTML, MARKDOWN)
+# Where `run.json` keeps the digests of all the others.
+_DIGESTS = "files"
 
 # Behind the name of every column that was computed on the private training data.
 NOT_PRIVATE = " (not private)"
@@ -39,86 +44,105 @@ class RunFolder:
     samples: bytes | None = None
 
 
-def claim(output: str | None, name: str, overwrite: bool = False) -> pathlib.Path:
-    """Returns a folder for a new run; it exists, and nothing in it was changed.
-
-    Args:
-        output: path of the folder, or None for `runs/<name>-<time>`.
-        name: name of the data set.
-        overwrite: whether the folder may hold an earlier run.
-
-    Raises:
-        FileExistsError: when the folder holds something else.
-        NotADirectoryError: when it is a file.
-    """
-    if output is None:
-        stem = f"{name}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
-        paths = (pathlib.Path("runs", stem + (f"-{i}" if i else "")) for i in itertools.count())
-        folder = next(path for path in paths if not path.exists())
-    else:
-        folder = pathlib.Path(output)
-    if folder.exists() and not folder.is_dir():
-        raise NotADirectoryError(f"The run folder is a file. Received: {output!r}. Pass a new folder.")
-    names = {path.name for path in folder.iterdir()} if folder.exists() else set()
-    if names and not overwrite:
-        raise FileExistsError(
-            f"The run folder is not empty. Received: {str(folder)!r}. Pass a new or an empty one, or "
-            "--overwrite to replace an earlier run; nothing was changed."
-        )
-    if names and not (RUN in names and names <= {*FILES, SAMPLES}):
-        raise FileExistsError(
-            f"Only the folder of an earlier run can be overwritten. Received: {str(folder)!r} with "
-            f"{', '.join(sorted(names - {*FILES, SAMPLES})[:3]) or 'no ' + RUN}; nothing was changed."
-        )
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
-
-
-def clear(folder: pathlib.Path) -> None:
-    """Removes the files of a run, and no others."""
-    for name in (*FILES, SAMPLES):
-        (folder / name).unlink(missing_ok=True)
-
-
 def write(folder: pathlib.Path, run: RunFolder) -> None:
-    """Writes all files of a run but the model and the report."""
-    for name, values in ((RUN, run.run), (RESULTS, run.results), (PRIVACY, run.privacy)):
-        text = json.dumps(values, indent=2, allow_nan=False) + "\n"
-        (folder / name).write_text(text, encoding="utf-8")
-    (folder / STATEMENT).write_text(run.statement, encoding="utf-8")
-    with open(folder / HISTORY, "w", newline="", encoding="utf-8") as file:
-        columns = dict.fromkeys(name for row in run.history for name in row)
-        writer = csv.DictWriter(file, columns, restval="")
-        writer.writeheader()
-        writer.writerows(run.history)
+    """Writes all files of a run but the model and the report; `run.json` last, with digests of all that are there."""
+    private = is_private(run)
+    for name, values in ((RESULTS, run.results), (PRIVACY, run.privacy)):
+        files.write_text(folder / name, _text(values), private)
+    files.write_text(folder / STATEMENT, run.statement, private)
+    write_history(folder / HISTORY, run.history, private)
+    digests = {n: files.digest(folder / n) for n in (*FILES, SAMPLES) if n not in _DERIVED and (folder / n).is_file()}
+    files.write_text(folder / RUN, _text(files.stamped(run.run | {_DIGESTS: digests})), private)
+
+
+def is_private(run: RunFolder) -> bool:
+    """Whether the files of a run are for their owner only: they name its seed."""
+    return bool(run.privacy.get("seed_fixed_by_user"))
+
+
+def write_history(path: pathlib.Path, history: tuple[dict, ...], private: bool = False) -> None:
+    """Writes one row per epoch."""
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, dict.fromkeys(name for row in history for name in row), restval="")
+    writer.writeheader()
+    writer.writerows(history)
+    files.write_text(path, text.getvalue(), private)
+
+
+def _text(values: dict) -> str:
+    return json.dumps(values, indent=2, allow_nan=False) + "\n"
 
 
 def read(folder: str | pathlib.Path) -> RunFolder:
-    """Returns the content of a run folder.
+    """Returns the content of a run folder, if each file is what the run wrote, its model included.
 
     Raises:
         FileNotFoundError: when the folder or one of its files does not exist.
-        ValueError: when a file is not what `write` wrote.
+        ValueError: when a file is not what `write` wrote, or belongs to another run.
+
+    **Guarantee.** A folder that `write` wrote reads back as it was written, or not at all: `run.json` holds digests of
+    the other files and of itself. Folders of version 0.1.0 have none. Not covered: changes made on purpose.
     """
     folder = pathlib.Path(folder)
     if not folder.is_dir():
         raise FileNotFoundError(f"There is no such run folder. Received: {str(folder)!r}.")
+    if (folder / UNFINISHED).exists() and not (folder / RUN).is_file():
+        raise FileNotFoundError(
+            f"The run in {folder} is not finished: it lacks {RUN}. `lipdp train --resume {folder}` goes on with it."
+        )
     for name in (RUN, RESULTS, PRIVACY, STATEMENT, HISTORY):
         if not (folder / name).is_file():
             raise FileNotFoundError(f"{folder} is not a run folder: it lacks {name}. Pass what `lipdp train` wrote.")
+    run = _json(folder / RUN, ("command", "settings", "versions"))
     return RunFolder(
-        run=_json(folder / RUN, ("command", "settings", "versions")),
+        run=_checked(folder, run),
         results=_json(folder / RESULTS, ("held_out", "bounds")),
         privacy=_json(folder / PRIVACY, ("epsilon", "delta", "updates")),
-        statement=(folder / STATEMENT).read_text(encoding="utf-8"),
-        history=_history(folder / HISTORY),
+        statement=_read_text(folder / STATEMENT),
+        history=read_history(folder / HISTORY),
         samples=(folder / SAMPLES).read_bytes() if (folder / SAMPLES).is_file() else None,
     )
 
 
+# In the folder for as long as the run is not whole.
+UNFINISHED = "unfinished"
+
+
+def is_whole(folder: pathlib.Path) -> bool:
+    """Whether a folder holds a whole run."""
+    try:
+        read(folder)
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def _checked(folder: pathlib.Path, run: dict) -> dict:
+    """Returns what the run said of itself, after a look at all digests."""
+    if _DIGESTS not in run and not files.has_stamp(run):
+        return run  # of version 0.1.0
+    try:
+        content = files.unstamped(run)
+        digests = dict(content.pop(_DIGESTS))
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{folder / RUN} is corrupt: {error}. Train again.") from error
+    for name in (*FILES, SAMPLES):
+        path = folder / name
+        if name in _DERIVED or (name not in digests and not path.is_file()):
+            continue
+        if not path.is_file():
+            raise FileNotFoundError(f"{folder} is not whole: it lacks {name}. Put the file of this run back.")
+        if digests.get(name) != files.digest(path):
+            raise ValueError(
+                f"{path} is corrupt or of another run: it is not the file that this run wrote. Put that one back, or "
+                "train again."
+            )
+    return content
+
+
 def _json(path: pathlib.Path, keys) -> dict:
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = files.parse(path.read_bytes())
     except ValueError as error:
         raise ValueError(f"{path} is corrupt: {error}. Train again.") from error
     if not isinstance(values, dict) or not set(keys) <= set(values):
@@ -126,7 +150,15 @@ def _json(path: pathlib.Path, keys) -> dict:
     return values
 
 
-def _history(path: pathlib.Path) -> tuple[dict, ...]:
+def _read_text(path: pathlib.Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except ValueError as error:
+        raise ValueError(f"{path} is corrupt: {error}. Train again.") from error
+
+
+def read_history(path: pathlib.Path) -> tuple[dict, ...]:
+    """Returns one dictionary per epoch; ValueError for what `write_history` did not write."""
     try:
         with open(path, newline="", encoding="utf-8") as file:
             rows = [{k: float(v) for k, v in row.items() if v != ""} for row in csv.DictReader(file, strict=True)]

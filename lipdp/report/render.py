@@ -2,6 +2,7 @@
 
 import pathlib
 
+from lipdp import files
 from lipdp.report import folder as folders
 from lipdp.report.html import to_html
 from lipdp.report.markdown import to_markdown
@@ -21,6 +22,6 @@ def render(folder: str | pathlib.Path) -> pathlib.Path:
     """
     folder = pathlib.Path(folder)
     run = folders.read(folder)
-    (folder / folders.HTML).write_text(to_html(run), encoding="utf-8")
-    (folder / folders.MARKDOWN).write_text(to_markdown(run), encoding="utf-8")
+    for name, text in ((folders.HTML, to_html(run)), (folders.MARKDOWN, to_markdown(run))):
+        files.write_text(folder / name, text, folders.is_private(run))
     return folder / folders.HTML

@@ -5,6 +5,8 @@ from lipdp.training.callbacks import refuse_private_monitors as refuse_private_m
 from lipdp.training.driver import Driver as Driver
 from lipdp.training.exclusive import exclusive as exclusive
 from lipdp.training.request import FitRequest as FitRequest
+from lipdp.training.resuming import checkpointed as checkpointed
+from lipdp.training.saving import Saving as Saving
 from lipdp.training.session import prepare as prepare
 from lipdp.training.state import Run as Run
 from lipdp.training.validation import check_callbacks as check_callbacks

@@ -13,7 +13,7 @@ import numpy as np
 from keras import tree
 
 from lipdp import _keras, backend, gradients, isolation, sampling
-from lipdp.privacy import Plan, Release, statement
+from lipdp.privacy import Ledger, Plan, Release, statement
 from lipdp.sampling import randomness
 from lipdp.strategies import Calibration
 from lipdp.training import budget, seeding, weights
@@ -25,8 +25,8 @@ from lipdp.training.request import FitRequest
 class Driver:
     """Carries out a `fit` whose batches can be drawn before the updates that use them.
 
-    A kind of training that needs something else answers five questions differently: `make_plan`, `batches`, `charge`,
-    `train_function` and `announcement`.
+    A kind of training that needs something else answers six questions differently: `make_plan`, `batches`, `charge`,
+    `train_function`, `announcement` and `repeats_from_here`.
 
     Args:
         model: The model to train.
@@ -90,6 +90,10 @@ class Driver:
     def announcement(self) -> str:
         """Returns what `fit` says before it trains."""
         return statement.announcement(self.plan, self.updates)
+
+    def repeats_from_here(self) -> bool:
+        """Whether a run with a fixed seed goes on from a file of this moment as if it had not stopped."""
+        return True
 
     def begin(self) -> None:
         """Releases what has to be known before the first update."""
@@ -173,6 +177,8 @@ class Driver:
         same = request.keeps_strategy(run.request)
         optimizer.attach(self.strategy, self.calibration, batch_size, keep=same)
         key = seeding.begin(self)
+        if key is not None and run.journal is not None:
+            run.journal.refuse_other_noise(run.ledger)
         self.sampler = self._sampler()
         run.driver, run.traced, run.executing = self, traced, False
         run.adopt(self.plan, request)
@@ -205,7 +211,7 @@ class Driver:
 
     def forget(self, ledger: str) -> None:
         """Takes back what was charged for an update that was never made."""
-        self.run.ledger.take_back(ledger)
+        self.run.ledger.hold(Ledger.from_json(ledger))
 
     def step(self, state_and_data: tuple, keras_step: Callable) -> Any:
         """Traces one training step: Keras' own, or that of the strategy."""

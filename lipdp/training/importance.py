@@ -137,6 +137,9 @@ class ImportanceDriver(Driver):
     def announcement(self) -> str:
         return statement.importance_announcement(self.plan, self.updates)
 
+    def repeats_from_here(self) -> bool:
+        return self.request.seed is None or self.budget.updates_left == 0
+
     def forget(self, ledger: str) -> None:
         """Leaves the ledger as it is: numbers are released on the host, and leave no trace in weights."""
 
@@ -182,7 +185,7 @@ class ImportanceDriver(Driver):
         thresholds, limits = proposal.thresholds(rng, proposed), proposal.limits[proposed].astype("float32")
         shares = (1.0 / (proposal.probabilities[proposed] * budget.num_examples)).astype("float32")
         budget.charge_update()
-        run.charge(self._release_of_updates)
+        run.charge(self._release_of_updates, most=budget.updates_left + 1)
         self._note()
         norms = np.empty(len(proposed), "float32")
         for rows, part in self._parts(len(proposed)):

@@ -52,6 +52,7 @@ def check_model(model: keras.Model) -> None:
             f"{type(model.optimizer).__name__} put in its place. Call `compile` with it; the ledger is kept."
         )
     model.optimizer.check()
+    check_ledger(model)
     if backend.replicas(model) > 1:
         raise ValueError(
             "Noise would be drawn once per replica instead of once per update. Received: a distribution over "
@@ -92,3 +93,17 @@ def check_weights(model: keras.Model) -> None:
     for variable in model.weights:
         if not np.isfinite(keras.ops.convert_to_numpy(variable)).all():
             raise ValueError(f"Weight '{variable.path}' holds NaN or infinity. Build the model anew.")
+
+
+def check_ledger(model: Any) -> None:
+    """Refuses a model whose optimizer has made more updates than its ledger holds."""
+    optimizer = getattr(model, "optimizer", None)
+    if model.run.armed or optimizer is None or not optimizer.built:
+        return
+    made, charged = int(keras.ops.convert_to_numpy(optimizer.iterations)), model.run.ledger.updates
+    if made > charged:
+        raise ValueError(
+            f"The ledger of model '{model.name}' lacks updates that its optimizer has made. Received: {charged} "
+            f"updates in the ledger, {made} by the optimizer. Load a file that is not corrupt; where the count was set "
+            "by hand, call `compile` with a new optimizer."
+        )

@@ -8,21 +8,30 @@ import keras
 from keras import tree
 
 from lipdp import losses, sampling, strategies
+from lipdp.callbacks import Checkpoint
 from lipdp.training import model_checks, validation
 from lipdp.training.driver import Driver
 from lipdp.training.importance import ImportanceDriver
 from lipdp.training.request import FitRequest
+from lipdp.training.resuming import Finished, resumed
 
 
 def prepare(
-    model: keras.Model, x: Any, y: Any, validation_split: float, validation_data: Any, request: FitRequest
-) -> Driver:
+    model: keras.Model,
+    x: Any,
+    y: Any,
+    validation_split: float,
+    validation_data: Any,
+    request: FitRequest,
+    checkpoint: Checkpoint | None = None,
+) -> Driver | Finished:
     """Returns what carries out a call of `fit`: everything is checked and planned, nothing is changed.
 
     Args:
         model: A compiled `DP_Model` or `DP_Sequential`.
         x, y, validation_split, validation_data: As in `DP_Model.fit`.
         request: The other arguments.
+        checkpoint: What the call goes on from, if it does; what was lost after it is charged.
     """
     model_checks.check_model(model)
     strategy = request.strategy
@@ -37,6 +46,9 @@ def prepare(
     losses.check_per_example(model.loss, y, model_checks.output_shape(model))
     strategy.check_fit(request, model.steps_per_execution)
     request = request.bind(strategy.declared_examples(len(y)))
+    request, finished = resumed(model, request, x, y, checkpoint)
+    if finished:
+        return Finished(model)
     calibration = strategy.calibrate(model, model.loss, request.sampling.batch_size)
     model_checks.check_weights(model)
     driver = ImportanceDriver if isinstance(strategy, strategies.DPIS) else Driver

@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from lipdp import files
 from lipdp.privacy import Ledger, Plan, Privacy, Release, provenance
+from lipdp.privacy.journal import Journal
 from lipdp.training import seeding
 from lipdp.training.request import FitRequest
 
@@ -34,6 +36,7 @@ class Run:
         armed: Whether `fit` is running.
         executing: Whether the present `fit` has finished its first execution.
         load_error: Why loading this model's state failed, if it did.
+        journal: Where releases are reserved before they are made, while `fit` keeps a checkpoint; else None.
     """
 
     def __init__(self, variables: Callable[[], Iterable[Any]] = tuple):
@@ -51,6 +54,7 @@ class Run:
         self.traced: tuple | None = None
         self.tracing = self.armed = self.executing = False
         self.load_error: ValueError | None = None
+        self.journal: Journal | None = None
 
     @property
     def plan(self) -> Plan | None:
@@ -86,11 +90,14 @@ class Run:
     def _count_others(self) -> int:
         return sum(ledger.releases for ledger in self.ledgers[1:])
 
-    def charge(self, release: Release, count: int = 1) -> None:
-        """Adds releases to the ledger, before they are made."""
+    def charge(self, release: Release, count: int = 1, most: int | None = None) -> None:
+        """Adds releases to the ledger, before they are made; at `most` so many, with these, are alike."""
         ledger = self.ledger
         if not ledger.origins or ledger.origins[-1][0] != self._name:
             ledger.origins = [*ledger.origins, [self._name, ledger.releases]]
+        if self.journal is not None:
+            most = self.updates_left if most is None else min(most, self.updates_left)
+            self.journal.cover(ledger, release, count, most if release.kind == "gradient" else count)
         ledger.charge(release, count)
 
     def privacy(self) -> Privacy:
@@ -149,7 +156,7 @@ class Run:
             "others": [_ledger_state(ledger) for ledger in others],
             "releases_of_others": self._releases_of_others,
         }
-        return np.frombuffer(json.dumps(state).encode(), np.uint8)
+        return np.frombuffer(json.dumps(files.stamped(state)).encode(), np.uint8)
 
     def _kept_secret(self) -> list | None:
         """Returns what a file holds of the secret, so that a `fit` with a seed can go on; None without a seed."""
@@ -164,7 +171,7 @@ class Run:
         two ledgers is the other one, gone on with: forgetting a release would understate epsilon.
         """
         try:
-            state = json.loads(np.asarray(array, np.uint8).tobytes())
+            state = _unstamped(files.parse(np.asarray(array, np.uint8).tobytes()))
             ledger = _ledger_from(state)
             key = state.get("pass_key")  # files of earlier versions lack it
             values = {
@@ -177,6 +184,7 @@ class Run:
                 "_releases_of_others": int(state.get("releases_of_others", 0)),
             }
             others = [_ledger_from(other) for other in state.get("others", ())]
+            check_plan(ledger, values["plan_start"], values["importance"])
         except (AttributeError, KeyError, TypeError, UnicodeDecodeError, json.JSONDecodeError) as error:
             raise ValueError(f"The privacy ledger in the file is corrupt: {error!r}. Nothing was loaded.") from error
         if not (self.ledger.covers(ledger) or ledger.covers(self.ledger)):
@@ -221,3 +229,48 @@ def _ledger_from(state: dict) -> Ledger:
 
 def _by_others(updates: int) -> str:
     return f", {updates} of them by other models that share its weights" if updates else ""
+
+
+_KEYS = {"ledger", "history", "plan", "request", "plan_start", "pass_key", "noise_std", "seeded", "logged", "adaptive"}
+
+
+def _unstamped(state: Any) -> dict:
+    """Returns the state of a file, whose checksum must match; files of version 0.1.0 have none."""
+    if not isinstance(state, dict):
+        raise TypeError(f"a dictionary, not {type(state).__name__}")
+    if files.has_stamp(state) or not state.keys() <= _KEYS:
+        try:
+            state = files.unstamped(state)
+        except ValueError as error:
+            raise ValueError(
+                f"The privacy ledger in the file is corrupt: {error}. Nothing was loaded. Take another copy."
+            ) from error
+    return state
+
+
+def check_plan(ledger: Ledger, start: int, importance: dict | None) -> None:
+    """Refuses a state whose plan charges other updates than its ledger holds: one of the two has lost releases."""
+    plan = ledger.plan
+    if plan is None:
+        return
+    reason, seen = None, 0
+    if not 0 <= start <= ledger.updates:
+        reason = f"the plan began after {start} updates"
+    for release in ledger.entries:
+        if release.kind != "gradient":
+            continue
+        seen += release.count
+        if seen > start and importance is None:
+            charged = release.noise_multiplier, release.sampling
+            if charged != (plan.noise_multiplier, plan.sampling.for_group(1)):
+                reason = f"the plan has noise multiplier {plan.noise_multiplier!r} and {plan.sampling}"
+    if importance is not None:
+        done, each = importance["state"], importance["arguments"]["updates_per_epoch"]
+        made = (done["epoch"] - 1) * each + done["updates"] if done["epoch"] else 0
+        if made > ledger.updates - start:
+            reason = f"the plan has made {made} updates since update {start}"
+    if reason:
+        raise ValueError(
+            f"Plan and ledger in the file disagree: {reason}. Received: a ledger with {ledger.updates} updates, "
+            f"{ledger.entries!r}. Nothing was loaded. Take another copy of the file."
+        )

@@ -1,0 +1,82 @@
+"""`lipdp train --resume`: what a run writes down so that another process can go on with it."""
+
+import argparse
+import json
+import os
+import pathlib
+from typing import Any
+
+from lipdp import files
+from lipdp.cli import parser
+from lipdp.privacy import journal
+from lipdp.report import folder as folders
+from lipdp.report import place
+
+# Everything else is as it was when the run began.
+_FREE = ("command", "resume", "json", "verbose")
+
+
+def note(work: pathlib.Path, options: argparse.Namespace, argv: list[str], started: str) -> None:
+    """Writes down the settings of a run that begins."""
+    content = {"options": vars(options), "argv": argv, "started": started, "directory": os.getcwd()}
+    private = options.seed is not None
+    if private:
+        work.chmod(0o700)
+    files.write_text(work / place.SETTINGS, json.dumps(files.stamped(content), indent=2) + "\n", private)
+
+
+def recall(work: pathlib.Path, options: argparse.Namespace) -> tuple[argparse.Namespace, list[str], str]:
+    """Returns options, words and beginning of a run that is to go on.
+
+    Raises:
+        ValueError: other options were given, or what was written down is corrupt.
+    """
+    usual = parser.parse(["train", "--resume", options.resume])
+    other = [name for name, value in vars(options).items() if name not in _FREE and value != getattr(usual, name)]
+    if other:
+        raise ValueError(
+            "A run goes on with the settings it began with. Received: --resume with "
+            f"{', '.join('--' + name.replace('_', '-') for name in other)}. Leave them out, or start a new run."
+        )
+    try:
+        content = files.unstamped(files.parse((work / place.SETTINGS).read_bytes()))
+        kept, argv, started = content["options"], content["argv"], content["started"]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"The settings of the unfinished run in {work} cannot be read: {error}. Start it again with --overwrite."
+        ) from error
+    for name in ("dataset", "feature_ranges"):  # paths hold from where the run began
+        if kept[name] is not None and (there := pathlib.Path(content["directory"], kept[name])).is_file():
+            kept[name] = os.path.relpath(there) if os.getcwd() == content["directory"] else str(there)
+    return argparse.Namespace(**kept | {name: getattr(options, name) for name in _FREE}), argv, started
+
+
+def released(work: pathlib.Path) -> bool:
+    """Whether a run has released anything, so that its checkpoint must be kept."""
+    path = work / f"{place.CHECKPOINT}.journal"
+    try:
+        return path.exists() and journal.read(path).ledger.releases > 0
+    except (OSError, ValueError):
+        return True
+
+
+def rows(work: pathlib.Path, training_metrics: bool, private: bool) -> Any:
+    """Returns a callback that keeps `history.csv`, from the epoch on at which `fit` begins; its `kept` are all rows."""
+    import keras
+
+    path = work / folders.HISTORY
+
+    class Rows(keras.callbacks.Callback):
+        kept: list[dict] = list(folders.read_history(path)) if path.is_file() else []
+
+        def on_epoch_end(self, epoch, logs=None):
+            row = {"epoch": epoch + 1}
+            for name, value in (logs or {}).items():
+                if name == "epsilon" or name.startswith("val_"):
+                    row[name] = float(value)
+                elif training_metrics:
+                    row[name + folders.NOT_PRIVATE] = float(value)
+            self.kept = [*(old for old in self.kept if old["epoch"] <= epoch), row]
+            folders.write_history(path, tuple(self.kept), private)
+
+    return Rows()

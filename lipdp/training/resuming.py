@@ -1,0 +1,98 @@
+"""A `fit` that goes on from a checkpoint: what it loads, what it charges, where it begins."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+from keras import tree
+
+from lipdp.callbacks import Checkpoint
+from lipdp.training import weights
+from lipdp.training.request import FitRequest
+
+
+@contextlib.contextmanager
+def checkpointed(model: keras.Model, callbacks: Any) -> Iterator[Checkpoint | None]:
+    """Loads the checkpoint among the callbacks of `fit`, if there is one, and leaves it in order."""
+    given = [] if callbacks is None else callbacks if isinstance(callbacks, (list, tuple)) else [callbacks]
+    found = [callback for callback in given if isinstance(callback, Checkpoint)]
+    if len(found) > 1:
+        raise ValueError(f"`fit` goes on from one checkpoint. Received: {len(found)} `Checkpoint`s. Pass one.")
+    if not found or model.run.armed:  # a `fit` inside of another one is refused later
+        yield None
+        return
+    whole = False
+    try:
+        found[0].open(model)
+        yield found[0]
+        whole = True
+    finally:
+        found[0].close(model, whole)
+
+
+def resumed(
+    model: keras.Model, request: FitRequest, x: Any, y: Any, checkpoint: Checkpoint | None
+) -> tuple[FitRequest, bool]:
+    """Charges what was lost, and returns the request from where it goes on, and whether nothing is left of it."""
+    if checkpoint is None:
+        return request, False
+    run, seeded = model.run, request.seed is not None
+    checkpoint.settle(model, _replay(model, request, x, y) if seeded else None, private=seeded or run.ledger.seeded)
+    if checkpoint.reserved is None or not request.continues(run.request) or run.plan is None:
+        return request, False
+    if run.updates_left < 1:
+        # A longer one asks for more, which a budget does not give.
+        return request, request.epsilon is not None or request.updates <= run.plan.updates
+    epochs = (run.ledger.updates - run.plan_start) // request.updates_per_epoch
+    first = min(request.initial_epoch + epochs, request.epochs - 1)
+    return dataclasses.replace(request, initial_epoch=first), False
+
+
+class Finished:
+    """Carries out a `fit` of which nothing is left."""
+
+    def __init__(self, model: keras.Model):
+        self._model = model
+
+    def fit(self, *_: Any, **__: Any) -> keras.callbacks.History:
+        history = keras.callbacks.History()
+        history.set_model(self._model)
+        history.on_train_begin()
+        self._model.history = history
+        return history
+
+
+def _replay(model, request: FitRequest, x: Any, y: Any) -> str | None:
+    """Returns a digest of all that the updates of a `fit` with a seed follow from; None where they are not repeated.
+
+    It stands in files that are as secret as the seed.
+    """
+    importance = model.run.importance
+    if importance is not None and _within_epoch(importance):
+        return None
+    facts = [
+        request.seed,
+        request.to_dict(),
+        request.updates_per_epoch,
+        request.microbatch_size,
+        keras.backend.backend(),
+        keras.version(),
+        weights.described(model),
+    ]
+    digest = hashlib.sha256(json.dumps(facts, default=repr).encode())
+    for rows in tree.flatten((x, y)):
+        digest.update(f"{rows.dtype} {rows.shape} ".encode() + np.ascontiguousarray(rows).tobytes())
+    return digest.hexdigest()
+
+
+def _within_epoch(importance: dict) -> bool:
+    """Whether DPIS has stopped where its norms, which no file holds, cannot be computed again as they were."""
+    state = importance["state"]
+    return 0 < state["epoch"] and state["updates"] < importance["arguments"]["updates_per_epoch"]

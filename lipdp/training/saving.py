@@ -1,0 +1,167 @@
+"""How a model gets into files and out of them: whole or not at all, and only what was written."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import zipfile
+from typing import Any
+
+import h5py
+import numpy as np
+
+from lipdp import _keras, files
+from lipdp.training import model_checks
+
+# The attribute of a weight file that holds a digest of all the rest. `.keras` files have the checksums of a zip.
+_SEAL = "lipdp_sha256"
+
+
+class Saving:
+    """What every private model does about files. Keras' own callbacks, such as `ModelCheckpoint`, save by it."""
+
+    def save(self, filepath: Any, overwrite: bool = True, zipped: bool | None = None, **kwargs: Any) -> None:
+        """Saves the model as a `.keras` file, or as a folder, whole or not at all.
+
+        Args:
+            filepath: Path of the file, which ends in `.keras`.
+            overwrite: Whether to replace a file without asking.
+            zipped: As in Keras; False writes a folder.
+            **kwargs: As in Keras.
+
+        Raises:
+            ValueError: a format that has no place for the ledger, or that Keras does not know.
+            OSError: the file cannot be written; an earlier one of that name is as it was.
+
+        Guarantee:
+            See `files.replacing`. A file of a run with a fixed seed, which holds the state of the generator, can be
+            read by its owner only. Not covered: paths that are not on this machine, and `keras.saving.save_model`.
+        """
+        if str(filepath).endswith((".h5", ".hdf5")):
+            raise ValueError(
+                "Keras' old format for whole models has no place for the privacy ledger. Received: "
+                f"filepath={str(filepath)!r}. Save the model as a .keras file, or call `save_weights`."
+            )
+        if not _is_local(filepath) or (zipped is not False and not str(filepath).endswith(".keras")):
+            super().save(filepath, overwrite=overwrite, zipped=zipped, **kwargs)
+        elif overwrite or _keras.may_replace(filepath):
+            with files.replacing(filepath, private=self.run.ledger.seeded) as path:
+                super().save(path, overwrite=True, zipped=zipped, **kwargs)
+
+    def save_weights(self, filepath: Any, overwrite: bool = True, **kwargs: Any) -> None:
+        """Saves weights, optimizer state and ledger as a `.weights.h5` file, whole or not at all.
+
+        Args:
+            filepath: Path of the file, which ends in `.weights.h5`.
+            overwrite: Whether to replace a file without asking.
+            **kwargs: As in Keras.
+
+        Raises:
+            OSError: the file cannot be written; an earlier one of that name is as it was.
+
+        Guarantee:
+            See `save`. The file holds a digest of its content, which `load_weights` checks. Not covered: weights in
+            several files (`max_shard_size`), which are written in place and have no digest.
+        """
+        sharded = kwargs.get("max_shard_size") is not None
+        if sharded or not _is_local(filepath) or not str(filepath).endswith(".weights.h5"):
+            super().save_weights(filepath, overwrite=overwrite, **kwargs)
+        elif overwrite or _keras.may_replace(filepath):
+            with files.replacing(filepath, private=self.run.ledger.seeded) as path:
+                super().save_weights(path, overwrite=True, **kwargs)
+                with h5py.File(path, "r+") as file:
+                    file.attrs[_SEAL] = _content(file)
+
+    def load_weights(self, filepath: Any, **kwargs: Any) -> None:
+        """Loads weights, optimizer state and ledger; all of it or, after an error, nothing.
+
+        Raises:
+            ValueError: `fit` is running, the file has no ledger, or its ledger would make this model forget
+                releases: that of another model, or of a copy of this one that went on by itself.
+        """
+        if self.run.armed:
+            raise ValueError(
+                "A file brings its own noise, which the present plan does not charge. Received: load_weights while "
+                "`fit` runs, by a callback such as BackupAndRestore. Load it before `fit`, which goes on from there."
+            )
+        if self.compiled:
+            self.optimizer.build(self.trainable_variables)
+        variables = [*self.weights, *(self.optimizer.variables if self.compiled else ())]
+        before = [v.numpy() for v in variables]
+        run, ledger, held = self.run, self.run.ledger.copy(), dict(vars(self.run))
+        run.load_error = None
+        if _is_local(filepath) and os.path.isfile(filepath):
+            _check_content(filepath)
+        try:
+            super().load_weights(filepath, **kwargs)
+            if run.load_error is not None:
+                raise run.load_error
+            model_checks.check_ledger(self)
+        except BaseException:
+            for variable, value in zip(variables, before, strict=True):
+                variable.assign(value)
+            vars(run).update({**held, "load_error": run.load_error})
+            run.ledger.become(ledger)
+            if self.run.load_error is not None:
+                raise self.run.load_error from None
+            raise
+
+    def save_own_variables(self, store: dict[str, Any]) -> None:
+        super().save_own_variables(store)
+        store["lipdp"] = self.run.to_array()
+
+    def load_own_variables(self, store: dict[str, Any]) -> None:
+        try:
+            if "lipdp" not in store.keys():
+                raise ValueError(
+                    f"The file holds no privacy ledger for model '{self.name}', so nothing can be said about what "
+                    "its weights cost. Received: a file that lipdp did not write. Load it into a plain Keras model."
+                )
+            self.run.restore(store["lipdp"][...])
+        except ValueError as error:
+            # Keras may swallow errors of single objects; `load_weights` must not.
+            self.run.load_error = error
+            raise
+        super().load_own_variables({key: store[key] for key in store.keys() if key != "lipdp"})
+
+
+def _is_local(path: Any) -> bool:
+    return not isinstance(path, io.IOBase) and "://" not in str(path)
+
+
+def _check_content(path: Any) -> None:
+    """Refuses a file that is not what was written; weight files of version 0.1.0 have no digest."""
+    try:
+        if str(path).endswith(".keras"):
+            with zipfile.ZipFile(path) as archive:
+                whole = archive.testzip() is None  # Keras reads parts of it, past the checksums
+        elif str(path).endswith(".weights.h5"):
+            with h5py.File(path, "r") as file:
+                seal = file.attrs.get(_SEAL)
+                whole = seal is None or seal == _content(file)
+        else:
+            return
+    except Exception as error:  # zipfile, zlib and h5py each have their own
+        raise ValueError(f"{path} is corrupt: {error}. Nothing was loaded. Take another copy.") from error
+    if not whole:
+        raise ValueError(
+            f"{path} is corrupt: its weights are not those that were written. Nothing was loaded. Take another copy."
+        )
+
+
+def _content(file: h5py.File) -> str:
+    """Returns a digest of the names, types, shapes and values of all datasets in a file."""
+    digest = hashlib.sha256()
+
+    def add(name, item):
+        for key in sorted(item.attrs):
+            digest.update(f"{key}={item.attrs[key]!r} ".encode())
+        if isinstance(item, h5py.Dataset):
+            digest.update(f"{name} {item.dtype} {item.shape} ".encode())
+            digest.update(np.ascontiguousarray(item[...]).tobytes())
+        else:
+            digest.update(f"{name}/ ".encode())
+
+    file.visititems(add)
+    return digest.hexdigest()

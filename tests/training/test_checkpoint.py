@@ -1,0 +1,416 @@
+"""`callbacks.Checkpoint`: what a process that was killed leaves behind, and how the same `fit` goes on."""
+
+import json
+import os
+import pathlib
+import stat
+
+import keras
+import numpy as np
+import pytest
+
+import lipdp
+from lipdp import callbacks, diffusion, strategies
+from lipdp.diffusion import toy
+from lipdp.privacy import journal
+from tests.helpers import models
+from tests.helpers.models import DELTA, blobs, weights
+
+FIT = {"batch_size": 40, "epochs": 3, "steps_per_epoch": 4, "noise_multiplier": 1.0, "delta": DELTA, "verbose": 0}
+
+
+# Tracing would take most of the time; `tests/crash` trains compiled models.
+EAGER = keras.backend.backend() == "tensorflow"
+
+
+def mlp(**arguments):
+    return models.mlp(run_eagerly=EAGER, **arguments)
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL: `killed` lets nothing be written after it."""
+
+
+class At(keras.callbacks.Callback):
+    """Calls a function once the model has made so many updates."""
+
+    def __init__(self, updates, action):
+        super().__init__()
+        self.updates, self.action = updates, action
+
+    def on_train_batch_end(self, batch, logs=None):
+        if self.model.run.ledger.updates >= self.updates:
+            self.action()
+
+
+def kill():
+    raise Killed
+
+
+def lost(keep, model):
+    """What the end of a process does, and nothing more."""
+    model.run.journal = None
+    keep._stack.close()
+
+
+def fit(model, path, every="epoch", stop=None, action=kill, more=(), data=None, **arguments):
+    """The call of `fit` that every process makes; `stop` kills this one after so many updates."""
+    keep = callbacks.Checkpoint(path, every)
+    given = [keep, *more, *([At(stop, action)] if stop is not None else [])]
+    with pytest.MonkeyPatch.context() as patch:
+        if action is kill and stop is not None:
+            patch.setattr(keep, "close", lambda model, whole: lost(keep, model))
+        x, y = blobs() if data is None else data
+        try:
+            return model.fit(x, y, callbacks=given, **FIT | arguments)
+        except (Killed, RuntimeError):
+            return None
+
+
+def plain():
+    keras.utils.set_random_seed(0)
+    model = lipdp.DP_Model.from_keras(keras.Sequential([keras.Input((8,)), keras.layers.Dense(3)]))
+    model.compile(keras.optimizers.SGD(0.3, momentum=0.9), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    return model
+
+
+@pytest.fixture(params=["c.weights.h5", "c.keras"])
+def path(tmp_path, request):
+    return tmp_path / request.param
+
+
+@pytest.mark.parametrize(("every", "stop"), [("epoch", 6), (1, 6), (3, 2)])
+def test_a_seeded_run_that_was_killed_repeats_an_uninterrupted_one(path, every, stop):
+    whole = mlp()
+    whole.fit(*blobs(), seed=5, **FIT)
+    fit(mlp(), path, every, stop, seed=5)
+    resumed = mlp()
+    fit(resumed, path, every, seed=5)
+    assert resumed.run.ledger == whole.run.ledger
+    assert all(np.array_equal(a, b) for a, b in zip(weights(resumed), weights(whole), strict=True))
+
+
+def test_what_was_lost_is_charged(path):
+    """Twelve updates are planned; the seven of the first process count among them."""
+    fit(mlp(), path, stop=7)
+    left = journal.read(f"{path}.journal")
+    assert 7 <= left.ledger.updates <= 12
+    model = mlp()
+    history = fit(model, path)
+    made = int(model.optimizer.iterations.numpy())
+    assert model.privacy.updates == 12
+    assert made == 4 + 12 - left.ledger.updates  # the file held four
+    assert history.epoch == list(range(left.ledger.updates // 4, 3))
+
+
+def test_the_budget_holds_however_often_a_run_is_killed(path):
+    for _ in range(3):
+        fit(mlp(), path, stop=2, epsilon=2.0, noise_multiplier=None, action=kill)
+        before = journal.read(f"{path}.journal").ledger.updates
+        fit(mlp(), path, stop=before + 1, epsilon=2.0, noise_multiplier=None)
+    model = mlp()
+    fit(model, path, epsilon=2.0, noise_multiplier=None)
+    assert model.privacy.epsilon() <= 2.0 and model.privacy.updates == 12
+    assert int(model.optimizer.iterations.numpy()) < 12
+
+
+def test_a_finished_run_returns_at_once(path):
+    model = mlp()
+    fit(model, path)
+    again = mlp()
+    history = fit(again, path)
+    assert history.epoch == [] and again.history is history
+    assert again.run.ledger == model.run.ledger
+    assert all(np.array_equal(a, b) for a, b in zip(weights(model), weights(again), strict=True))
+
+
+def test_more_epochs_than_a_finished_run_had_are_a_second_plan(path):
+    fit(mlp(), path)
+    model = mlp()
+    fit(model, path, epochs=4)
+    assert model.privacy.updates == 12 + 16
+
+
+def test_a_seeded_run_that_has_paid_once_pays_again(path):
+    """Its noise is no longer that of a run without a stop, so a second kill is not repeated from the file."""
+    fit(mlp(), path, stop=3, seed=5)
+    fit(mlp(), path, 1, stop=6, seed=6)
+    owed, held = journal.read(f"{path}.journal").ledger.updates, mlp()
+    held.load_weights(path)
+    model = mlp()
+    fit(model, path, seed=6)
+    assert model.privacy.updates == 12
+    assert int(model.optimizer.iterations.numpy()) == int(held.optimizer.iterations.numpy()) + 12 - owed
+
+
+def test_the_model_in_memory_goes_on_by_itself(path):
+    """A second fit of the same model is a second plan, as without the callback."""
+    model = mlp()
+    fit(model, path)
+    fit(model, path)
+    assert model.privacy.updates == 24
+    other = mlp()
+    fit(other, path)
+    assert other.privacy.updates == 24
+
+
+@pytest.mark.parametrize("stop", [1, 6])
+def test_an_error_between_two_updates_loses_nothing(path, stop):
+    def fail():
+        raise RuntimeError("a callback")
+
+    first = mlp()
+    fit(first, path, stop=stop, action=fail, seed=5)
+    assert first.privacy.updates == stop
+    resumed, whole = mlp(), mlp()
+    fit(resumed, path, seed=5)
+    whole.fit(*blobs(), seed=5, **FIT)
+    assert all(np.array_equal(a, b) for a, b in zip(weights(resumed), weights(whole), strict=True))
+    # Nothing was reserved in vain, either.
+    fit(first, path, seed=5)
+    assert first.privacy.updates == 12
+
+
+def test_an_unseeded_run_pays_nothing_after_an_error(path):
+    def fail():
+        raise RuntimeError("a callback")
+
+    fit(mlp(), path, stop=6, action=fail)
+    model = mlp()
+    fit(model, path)
+    assert model.privacy.updates == 12 == int(model.optimizer.iterations.numpy())
+
+
+@pytest.mark.parametrize("change", ["seed", "data", "no seed", "momentum"])
+def test_a_seeded_run_that_is_gone_on_with_in_another_way_pays_for_what_was_lost(path, change):
+    fit(mlp(), path, stop=6, seed=5)
+    model = mlp(optimizer=keras.optimizers.SGD(0.3, momentum=0.5)) if change == "momentum" else mlp()
+    data = blobs(seed=1) if change == "data" else None
+    fit(model, path, seed={"seed": 6, "no seed": None}.get(change, 5), data=data)
+    assert model.privacy.updates == 12 and int(model.optimizer.iterations.numpy()) < 12 - 1
+
+
+def test_a_seeded_run_killed_again_while_it_repeats_still_owes_what_was_lost(path):
+    """Killed at 8; repeated from 4 up to 6; then gone on with by others."""
+    fit(mlp(), path, stop=8 - 1, seed=5)
+    owed = journal.read(f"{path}.journal").ledger.updates
+    assert owed >= 7
+    fit(mlp(), path, stop=5, seed=5)
+    assert journal.read(f"{path}.journal").ledger.updates >= owed
+
+    def fail():
+        raise RuntimeError("a callback")
+
+    fit(mlp(), path, stop=6, action=fail, seed=5)
+    assert journal.read(f"{path}.journal").ledger.updates >= owed
+    model = mlp()
+    fit(model, path)
+    made = int(model.optimizer.iterations.numpy())
+    assert model.privacy.updates == 12 and made <= 6 + 12 - owed
+
+
+def test_a_fit_of_a_model_with_releases_of_its_own_is_refused(path):
+    fit(mlp(), path, stop=6)
+    model = mlp()
+    model.fit(*blobs(), **FIT | {"epochs": 1})
+    before = model.run.ledger.to_json()
+    with pytest.raises(ValueError, match="Load the file into a new model"):
+        fit(model, path)
+    assert model.run.ledger.to_json() == before
+
+
+def test_file_and_journal_belong_together(path, tmp_path):
+    fit(mlp(), path, stop=6)
+    kept = (tmp_path / f"{path.name}.journal").rename(tmp_path / "kept")
+    with pytest.raises(ValueError, match="journal of the checkpoint is missing"):
+        fit(mlp(), path)
+    other = path.with_name("other." + path.name.split(".", 1)[1])
+    fit(mlp(), other, stop=6)
+    os.replace(f"{other}.journal", f"{path}.journal")
+    with pytest.raises(ValueError, match="of different runs"):
+        fit(mlp(), path)
+    kept.rename(f"{path}.journal")
+    path.unlink()
+    with pytest.raises(ValueError, match="checkpoint of this journal is missing"):
+        fit(mlp(), path)
+
+
+def test_a_journal_alone_is_no_obstacle_before_the_first_release(path, monkeypatch):
+    monkeypatch.setattr(callbacks.Checkpoint, "_save", lambda *_, **__: kill())
+    fit(mlp(), path, stop=1)
+    monkeypatch.undo()
+    assert not path.exists() and os.path.exists(f"{path}.journal")
+    model = mlp()
+    fit(model, path)
+    assert model.privacy.updates == 12
+
+
+def test_a_corrupt_journal_is_refused(path):
+    fit(mlp(), path, stop=6)
+    file = f"{path}.journal"
+    text = pathlib.Path(file).read_text(encoding="utf-8")
+    content = json.loads(text)
+    content["ledger"]["entries"][0]["count"] = 4
+    for wrong in (json.dumps(content), text[: len(text) // 2], "[" * 100_000, "[]", ""):
+        pathlib.Path(file).write_text(wrong, encoding="utf-8")
+        with pytest.raises(ValueError, match="journal .* is corrupt"):
+            fit(mlp(), path)
+
+
+def test_two_processes_do_not_share_a_file(path):
+    seen = []
+
+    def inner():
+        if not seen:
+            seen.append(1)
+            with pytest.raises(BlockingIOError, match="Another `fit` trains with the checkpoint"):
+                fit(mlp(), path)
+
+    model = mlp()
+    fit(model, path, stop=1, action=inner)
+    assert seen and model.privacy.updates == 12
+
+
+def test_files_of_seeded_runs_are_for_their_owner(tmp_path):
+    fit(mlp(), tmp_path / "secret.keras", seed=1)
+    fit(mlp(), tmp_path / "open.keras")
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir() if path.suffix != ".lock"}
+    assert modes["secret.keras"] == modes["secret.keras.journal"] == 0o600
+    assert modes["open.keras"] & 0o400 and modes["open.keras"] == modes["open.keras.journal"] != 0o600
+    assert json.loads((tmp_path / "open.keras.journal").read_text())["replay"] is None
+
+
+@pytest.mark.parametrize("strategy", ["dpsgd", "adaclip"])
+def test_strategies_that_clip_go_on(tmp_path, strategy):
+    path = tmp_path / "c.weights.h5"
+    whole = plain()
+    whole.fit(*blobs(), seed=5, strategy=strategy, **FIT)
+    fit(plain(), path, 2, stop=7, seed=5, strategy=strategy)
+    resumed = plain()
+    fit(resumed, path, 2, seed=5, strategy=strategy)
+    assert all(np.array_equal(a, b) for a, b in zip(weights(resumed), weights(whole), strict=True))
+
+
+DPIS = {"strategy": strategies.DPIS(clip_norm=1.0), "epsilon": 4.0, "noise_multiplier": None}
+
+
+@pytest.mark.parametrize("every", ["epoch", 1])
+def test_seeded_importance_sampling_repeats_from_the_end_of_an_epoch(tmp_path, every):
+    path = tmp_path / "c.weights.h5"
+    whole = plain()
+    whole.fit(*blobs(), seed=5, **FIT | DPIS)
+    fit(plain(), path, every, stop=7, seed=5, **DPIS)
+    resumed = plain()
+    fit(resumed, path, every, seed=5, **DPIS)
+    assert resumed.run.ledger == whole.run.ledger
+    assert all(np.array_equal(a, b) for a, b in zip(weights(resumed), weights(whole), strict=True))
+
+
+@pytest.mark.parametrize("stop", [1, 4, 6])
+def test_what_importance_sampling_has_lost_is_charged(tmp_path, stop):
+    """Also the noisy sums of epochs that were begun."""
+    path = tmp_path / "c.weights.h5"
+    fit(plain(), path, stop=stop, **DPIS)
+    left = journal.read(f"{path}.journal").ledger
+    assert left.updates >= stop
+    model = plain()
+    fit(model, path, **DPIS)
+    kinds = [release.kind for release in model.run.ledger.entries for _ in range(release.count)]
+    assert model.privacy.updates == 12 and kinds.count("norm_sum") >= 3
+    assert model.run.ledger.continues(left)
+    assert model.privacy.spent() <= 4.0
+    made = int(model.optimizer.iterations.numpy())
+    assert made < 12
+
+
+def points():
+    keras.utils.set_random_seed(0)
+    model = diffusion.DiffusionModel(toy.point_network(width=16, depth=1), noise_multiplicity=2, average=0.5)
+    model.compile(keras.optimizers.Adam(0.01), run_eagerly=EAGER)
+    return model
+
+
+def test_diffusion_goes_on(path):
+    x = blobs(features=2)[0]
+    arguments = {k: v for k, v in FIT.items() if k != "noise_multiplier"} | {"noise_multiplier": 1.0, "seed": 5}
+
+    def trained(path=None, stop=None):
+        model = points()
+        keep = callbacks.Checkpoint(path, 3) if path else None
+        if stop:
+            keep.close = lambda model, whole: lost(keep, model)
+        given = [c for c in (keep, At(stop, kill) if stop else None) if c]
+        try:
+            model.fit(x, callbacks=given, **arguments)
+        except Killed:
+            pass
+        return model
+
+    whole = trained()
+    trained(path, stop=7)
+    resumed = trained(path)
+    for a, b in ((whole, resumed), (whole.averaged_network(), resumed.averaged_network())):
+        assert all(np.array_equal(p, q) for p, q in zip(weights(a), weights(b), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"path": "c.h5"}, "a .weights.h5 or a .keras file"),
+        ({"path": "c.keras", "every": 0}, "`every` must be a positive integer"),
+        ({"path": "c.keras", "every": "batch"}, "`every` must be"),
+    ],
+)
+def test_wrong_arguments(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        callbacks.Checkpoint(**arguments)
+
+
+def test_the_folder_must_exist(tmp_path):
+    with pytest.raises(FileNotFoundError, match="folder of the checkpoint does not exist"):
+        fit(mlp(), tmp_path / "none" / "c.keras")
+
+
+def test_one_checkpoint_is_enough(tmp_path):
+    two = [callbacks.Checkpoint(tmp_path / name) for name in ("a.keras", "b.keras")]
+    with pytest.raises(ValueError, match="goes on from one checkpoint. Received: 2"):
+        mlp().fit(*blobs(), callbacks=two, **FIT)
+
+
+def test_models_of_keras_are_not_for_it(tmp_path):
+    model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(3)])
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    with pytest.raises(ValueError, match="the `fit` of a private model"):
+        model.fit(*blobs(), verbose=0, callbacks=[callbacks.Checkpoint(tmp_path / "c.keras")])
+
+
+def test_leftovers_of_a_killed_save_are_swept(path):
+    leftover = path.with_name(f".~1-x~{path.name}")
+    leftover.write_bytes(b"half")
+    fit(mlp(), path)
+    assert not leftover.exists()
+
+
+def test_a_checkpoint_that_cannot_be_written_stops_training_and_charges_what_was_made(path, monkeypatch):
+    model, saves = mlp(), []
+
+    def full(self, store):
+        saves.append(1)
+        if len(saves) > 1:
+            raise OSError(28, "No space left on device")
+        store["lipdp"] = self.run.to_array()
+
+    monkeypatch.setattr(lipdp.DP_Sequential, "save_own_variables", full)
+    with pytest.raises(OSError, match="No space"):
+        fit(model, path, every=2)
+    assert model.privacy.updates == 2 == int(model.optimizer.iterations.numpy())
+    monkeypatch.undo()
+    other = mlp()
+    fit(other, path)
+    assert other.privacy.updates == 12 and int(other.optimizer.iterations.numpy()) == 10
+
+
+def test_losses_keep_out_of_the_file(path):
+    """The history of private losses is nobody's business but the caller's."""
+    fit(mlp(), path, training_metrics=False)
+    assert "loss" not in pathlib.Path(f"{path}.journal").read_text(encoding="utf-8")
