@@ -9,21 +9,14 @@ import pytest
 from lipdp import callbacks, files
 from lipdp.privacy import Release, journal
 from lipdp.sampling import Sampling
-from tests.helpers import models
-from tests.helpers.models import DELTA, blobs, weights
+from tests.helpers.models import DELTA, blobs, mlp, weights
 
 FIT = {"batch_size": 40, "epochs": 2, "steps_per_epoch": 3, "noise_multiplier": 1.0, "delta": DELTA, "verbose": 0}
-# Tracing would take most of the time; `tests/crash` trains compiled models.
-EAGER = keras.backend.backend() == "tensorflow"
 HOOKS = [
     *("on_train_begin", "on_train_end", "on_epoch_begin", "on_epoch_end"),
     *("on_train_batch_begin", "on_train_batch_end"),
     *("on_test_begin", "on_test_end", "on_test_batch_begin", "on_test_batch_end"),
 ]
-
-
-def mlp():
-    return models.mlp(run_eagerly=EAGER)
 
 
 @pytest.fixture(scope="module")

@@ -13,18 +13,9 @@ import lipdp
 from lipdp import callbacks, diffusion, strategies
 from lipdp.diffusion import toy
 from lipdp.privacy import journal
-from tests.helpers import models
-from tests.helpers.models import DELTA, blobs, weights
+from tests.helpers.models import DELTA, blobs, mlp, weights
 
 FIT = {"batch_size": 40, "epochs": 3, "steps_per_epoch": 4, "noise_multiplier": 1.0, "delta": DELTA, "verbose": 0}
-
-
-# Tracing would take most of the time; `tests/crash` trains compiled models.
-EAGER = keras.backend.backend() == "tensorflow"
-
-
-def mlp(**arguments):
-    return models.mlp(run_eagerly=EAGER, **arguments)
 
 
 class Killed(BaseException):
@@ -326,7 +317,7 @@ def test_what_importance_sampling_has_lost_is_charged(tmp_path, stop):
 def points():
     keras.utils.set_random_seed(0)
     model = diffusion.DiffusionModel(toy.point_network(width=16, depth=1), noise_multiplicity=2, average=0.5)
-    model.compile(keras.optimizers.Adam(0.01), run_eagerly=EAGER)
+    model.compile(keras.optimizers.Adam(0.01))
     return model
 
 
