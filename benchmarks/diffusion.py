@@ -23,7 +23,7 @@ import time
 
 from common import RESULTS, spread, versions, write
 
-from lipdp import files
+from lipdp.privacy import files
 
 DELTA = 1e-5
 HELD_OUT = 10000

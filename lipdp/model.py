@@ -186,6 +186,7 @@ class _PrivateTraining(training.Saving):
         callbacks = training.check_callbacks(callbacks)
         if training_metrics and not allow_private_monitor:
             training.refuse_private_monitors(callbacks)
+        model_checks.check_ledger(self)
         with training.checkpointed(self, callbacks) as checkpoint, training.exclusive(self):
             driver = training.prepare(self, x, y, validation_split, validation_data, request, checkpoint)
             return driver.fit(

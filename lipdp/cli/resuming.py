@@ -6,9 +6,8 @@ import os
 import pathlib
 from typing import Any
 
-from lipdp import files
 from lipdp.cli import parser
-from lipdp.privacy import journal
+from lipdp.privacy import files, journal
 from lipdp.report import folder as folders
 from lipdp.report import place
 

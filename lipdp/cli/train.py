@@ -12,11 +12,12 @@ import time
 import warnings
 from typing import Any
 
-from lipdp import checks, data, files, report
+from lipdp import checks, data, report
 from lipdp.accounting import Sampling
 from lipdp.cli import diffusion, evaluation, output, quiet, resuming
 from lipdp.cli.parser import chosen
 from lipdp.cli.versions import versions
+from lipdp.privacy import files
 from lipdp.privacy.plan import Plan
 from lipdp.report import folder as folders
 from lipdp.report import numbers, place

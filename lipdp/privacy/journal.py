@@ -8,7 +8,7 @@ import os
 import pathlib
 import time
 
-from lipdp import files
+from lipdp.privacy import files
 from lipdp.privacy.ledger import Ledger, Release
 
 _FORMAT, _VERSION = "lipdp.journal", 1

@@ -6,7 +6,7 @@ import io
 import json
 import pathlib
 
-from lipdp import files
+from lipdp.privacy import files
 
 MODEL, PRIVACY, STATEMENT = "model.keras", "privacy.json", "privacy.txt"
 HISTORY, RUN, RESULTS = "history.csv", "run.json", "results.json"

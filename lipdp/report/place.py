@@ -10,7 +10,7 @@ import re
 import shlex
 from collections.abc import Iterator
 
-from lipdp import files
+from lipdp.privacy import files
 from lipdp.report import folder as folders
 from lipdp.report.folder import FILES, RUN, SAMPLES, UNFINISHED
 

@@ -2,7 +2,7 @@
 
 import pathlib
 
-from lipdp import files
+from lipdp.privacy import files
 from lipdp.report import folder as folders
 from lipdp.report.html import to_html
 from lipdp.report.markdown import to_markdown

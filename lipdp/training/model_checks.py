@@ -52,7 +52,6 @@ def check_model(model: keras.Model) -> None:
             f"{type(model.optimizer).__name__} put in its place. Call `compile` with it; the ledger is kept."
         )
     model.optimizer.check()
-    check_ledger(model)
     if backend.replicas(model) > 1:
         raise ValueError(
             "Noise would be drawn once per replica instead of once per update. Received: a distribution over "

@@ -11,7 +11,8 @@ from typing import Any
 import h5py
 import numpy as np
 
-from lipdp import _keras, files
+from lipdp import _keras
+from lipdp.privacy import files
 from lipdp.training import model_checks
 
 # The attribute of a weight file that holds a digest of all the rest. `.keras` files have the checksums of a zip.

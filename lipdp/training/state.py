@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from lipdp import files
-from lipdp.privacy import Ledger, Plan, Privacy, Release, provenance
+from lipdp.privacy import Ledger, Plan, Privacy, Release, files, provenance
 from lipdp.privacy.journal import Journal
 from lipdp.training import seeding
 from lipdp.training.request import FitRequest

@@ -6,8 +6,8 @@ import keras
 import numpy as np
 import pytest
 
-from lipdp import callbacks, files
-from lipdp.privacy import Release, journal
+from lipdp import callbacks
+from lipdp.privacy import Release, files, journal
 from lipdp.sampling import Sampling
 from tests.helpers.models import DELTA, blobs, mlp, weights
 

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 
-from tests.helpers.models import DELTA, blobs, mlp, weights
+from tests.helpers.models import DELTA, blobs, mlp, state_of_0_1_0, weights
 
 FIT = {"batch_size": 40, "steps_per_epoch": 4, "noise_multiplier": 1.5, "delta": DELTA, "verbose": 0}
 
@@ -18,13 +18,6 @@ def model():
     return model
 
 
-def changed(model, **values):
-    """The state as version 0.1.0 wrote it, without a checksum, and with other values."""
-    content = json.loads(model.run.to_array().tobytes())
-    del content["sha256"]
-    return np.frombuffer(json.dumps(content | values).encode(), np.uint8)
-
-
 def entries(model, **values):
     ledger = json.loads(model.run.ledger.to_json())
     ledger["entries"][0] |= values
@@ -34,7 +27,7 @@ def entries(model, **values):
 @pytest.mark.backend_free
 def test_a_state_without_a_checksum_is_that_of_version_0_1_0(model):
     fresh = mlp()
-    fresh.run.restore(changed(model))
+    fresh.run.restore(state_of_0_1_0(model))
     assert fresh.run.ledger == model.run.ledger
 
 
@@ -48,27 +41,27 @@ def test_a_plan_of_another_ledger_is_refused(model, values):
         values = values | {"sampling_probability": 0.05}
     fresh = mlp()
     with pytest.raises(ValueError, match="Plan and ledger in the file disagree|not a ledger"):
-        fresh.run.restore(changed(model, **entries(model, **values)))
+        fresh.run.restore(state_of_0_1_0(model, **entries(model, **values)))
     assert fresh.run.ledger.updates == 0
 
 
 @pytest.mark.backend_free
 def test_a_plan_that_began_after_the_ledger_is_refused(model):
     with pytest.raises(ValueError, match="Plan and ledger in the file disagree: the plan began after 5 updates"):
-        mlp().run.restore(changed(model, plan_start=5))
+        mlp().run.restore(state_of_0_1_0(model, plan_start=5))
 
 
 @pytest.mark.backend_free
 @pytest.mark.parametrize("name", ["sha256", "unknown"])
 def test_a_wrong_checksum_and_unknown_fields_are_refused(model, name):
-    content = changed(model, **{name: "0" * 64})
+    content = state_of_0_1_0(model, **{name: "0" * 64})
     with pytest.raises(ValueError, match="corrupt: it is not what was written"):
         mlp().run.restore(content)
 
 
 def test_a_ledger_that_lacks_updates_of_the_optimizer_is_refused(model, tmp_path, monkeypatch):
     """A file of which somebody, or a bit, has made the ledger shorter."""
-    shorter = changed(model, **entries(model, count=2))
+    shorter = state_of_0_1_0(model, **entries(model, count=2))
     monkeypatch.setattr(model.run, "to_array", lambda: shorter)
     model.save(tmp_path / "m.keras")
     model.save_weights(tmp_path / "m.weights.h5")

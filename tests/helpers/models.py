@@ -1,5 +1,7 @@
 """Small models and data that several tests train."""
 
+import json
+
 import keras
 import numpy as np
 
@@ -50,3 +52,21 @@ def state(model):
 
 def same(a, b):
     return a[1] == b[1] and all(np.array_equal(p, q) for p, q in zip(a[0], b[0], strict=True))
+
+
+def state_of_0_1_0(model, **values):
+    """What a file holds about a run as version 0.1.0 wrote it, without a checksum, with other values."""
+    known = (
+        "ledger",
+        "history",
+        "plan",
+        "request",
+        "plan_start",
+        "pass_key",
+        "noise_std",
+        "seeded",
+        "logged",
+        "adaptive",
+    )
+    content = json.loads(model.run.to_array().tobytes())
+    return np.frombuffer(json.dumps({key: content[key] for key in [*known, "adaptive"]} | values).encode(), np.uint8)

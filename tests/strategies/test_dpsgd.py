@@ -89,7 +89,7 @@ def test_copies_come_from_the_secret_of_the_noise():
     """Known views would be tied to known rows, and one example more moves the rows behind it."""
     image, secret = (
         np.random.default_rng(0).random((4, 8, 8, 1)).astype("float32"),
-        np.array([[1, 2], [3, 4]], "uint32"),
+        np.arange(16, dtype="uint32").reshape(2, 8),
     )
     shift = strategies.RandomShift(3)
     seen = [np.array(shift(image, augmentation.key(s, index))) for s in secret for index in (0, 1)]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lipdp import strategies
-from tests.helpers.models import DELTA, blobs, mlp, same, state, weights
+from tests.helpers.models import DELTA, blobs, mlp, same, state, state_of_0_1_0, weights
 
 FIT = {"batch_size": 40, "delta": DELTA, "verbose": 0}
 
@@ -186,9 +186,7 @@ def test_files_of_earlier_versions_name_their_history_once():
     """Copies of such a file have one name, whatever they released: their ledgers tell them apart."""
 
     def older(model):
-        content = json.loads(model.run.to_array().tobytes()) | {"history": "5f" * 16}
-        del content["sha256"]
-        return np.frombuffer(json.dumps(content).encode(), np.uint8)
+        return state_of_0_1_0(model, history="5f" * 16)
 
     model, other = mlp(), mlp()
     for each, noise in ((model, 4.0), (other, 8.0)):

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from lipdp import files
+from lipdp.privacy import files
 
 pytestmark = pytest.mark.backend_free
 

@@ -1,4 +1,4 @@
-"""Keras callbacks for private training."""
+"""A file from which training goes on, whatever stopped it."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ from typing import Any
 
 import keras
 
-from lipdp import checks, files
-from lipdp.privacy import journal
-
-__all__ = ["Checkpoint"]
+from lipdp import checks
+from lipdp.privacy import files, journal
 
 
 class Checkpoint(keras.callbacks.Callback):
