@@ -89,6 +89,7 @@ def data():
     [
         "README.md",
         "docs/accounting.md",
+        "docs/training.md",
         pytest.param("docs/strategies.md", marks=pytest.mark.slow),
         pytest.param("docs/diffusion.md", marks=pytest.mark.slow),
     ],
