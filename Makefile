@@ -7,7 +7,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 # Neighbors stay in one process, where they share what was compiled.
 PYTEST := $(BIN)/python -m pytest -q -n 2 --dist worksteal
 
-.PHONY: demo test test-all lint clean
+.PHONY: demo test test-all mutants lint clean
 
 demo: $(STAMP)
 	$(BIN)/lipdp train --dataset digits --epsilon 4 --output runs/demo --overwrite
@@ -20,6 +20,9 @@ test: $(STAMP) lint
 test-all: $(STAMP) lint
 	KERAS_BACKEND=tensorflow $(PYTEST) -m ""
 	KERAS_BACKEND=jax $(PYTEST) -m ""
+
+mutants: $(STAMP)
+	$(BIN)/python -m tests.mutations --jobs 2
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -19,12 +19,12 @@ from tests.mutations.lists import (
 FAULTS = [
     fault
     for area in (
-        noise,
         training,
-        clipping,
+        isolation,
         sampling,
         ledger,
-        isolation,
+        noise,
+        clipping,
         gradients,
         losses,
         layers,

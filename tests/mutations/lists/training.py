@@ -351,21 +351,6 @@ FAULTS = [
     *faults(
         "training/importance.py",
         "strategies/test_dpis.py",
-        (
-            "sums without noise",
-            "return float(value + noise_multiplier * sensitivity * rng.normal())",
-            "return float(value)",
-        ),
-        (
-            "sums with half of their noise",
-            "return float(value + noise_multiplier * sensitivity * rng.normal())",
-            "return float(value + 0.5 * noise_multiplier * sensitivity * rng.normal())",
-        ),
-        (
-            "sums with noise of sensitivity one",
-            "return float(value + noise_multiplier * sensitivity * rng.normal())",
-            "return float(value + noise_multiplier * rng.normal())",
-        ),
         ("updates are not charged to the filter", "budget.charge_update()\n", "pass\n"),
         ("updates are not charged to the ledger", "run.charge(self._release_of_updates)", "pass"),
         (
