@@ -105,6 +105,7 @@ class _PrivateTraining:
         sampling: Any = "poisson",
         examples_per_person: int = 1,
         allow_private_monitor: bool = False,
+        noise_generator: str = "threefry",
         **unknown: Any,
     ) -> keras.callbacks.History:
         """Trains with differential privacy, until the epochs or the budget end, whichever is first.
@@ -136,17 +137,16 @@ class _PrivateTraining:
                 CPU with TensorFlow, as many rows as are fastest.
             training_metrics: Whether to compute and log the loss and metrics on the private training
                 data. They are outside the guarantee.
-            seed: Non-negative integer that makes sampling and noise repeatable. Keep it as secret as the
-                data; leave it out for a release.
+            seed: Integer from 0 with which this call repeats, and no other; as secret as the data, not for a release.
             sampling: `"poisson"`, `"truncated_poisson"`, `"fixed_size"`, `"shuffle"` or `"fixed_order"`, or
                 a `lipdp.sampling.Sampling`. Each is charged as what it is, under its own neighboring
                 relation; the last two are not amplified. A fit that goes on within a pass needs its rows
                 in the order they had.
             examples_per_person: The most rows that one person has. Budget and epsilon are then those of a
                 person, and the noise is calibrated for groups of that size.
-            allow_private_monitor: Whether callbacks may follow metrics on the training data, as
-                `EarlyStopping(monitor="loss")` does. What they do is outside the guarantee, which the statement then
-                says. Metrics that begin with `val_` need no leave, nor does `"epsilon"`.
+            allow_private_monitor: Whether callbacks such as `EarlyStopping(monitor="loss")` may follow metrics on the
+                training data. What they do is outside the guarantee, which the statement then says.
+            noise_generator: `"threefry"`, or `"chacha20"`, cryptographic and two to four times as slow.
 
         Returns:
             A `History`; `epsilon` is among its columns.
@@ -180,6 +180,7 @@ class _PrivateTraining:
             microbatch_size=microbatch_size,
             training_metrics=training_metrics,
             seed=seed,
+            noise_generator=noise_generator,
         )
         callbacks = training.check_callbacks(callbacks)
         if training_metrics and not allow_private_monitor:

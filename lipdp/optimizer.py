@@ -27,9 +27,9 @@ class PrivateOptimizer:
     **Guarantee.**
         An update is `gradient + N(0, diag(noise_std^2))` while `iterations < budget`; from then on the
         gradient and the noise are replaced by zero. The key is replaced at each update by a value
-        derived from it, so a saved state does not hold the keys of earlier noise. Not covered: the
-        generator (Threefry, 64-bit key) is not a cryptographic one, and Gaussians are sampled
-        in float32.
+        derived from it with ChaCha20 (256 bits), so a saved state does not hold the keys of earlier noise, and
+        noise does not give the keys of other updates. The noise of one update comes from the generator that
+        `arm` names, see `backend.normal`. Not covered: Gaussians are sampled in float32.
     """
 
     def __init__(self, *args: Any, **kwargs: Any):
@@ -38,7 +38,7 @@ class PrivateOptimizer:
                 raise ValueError(f"{reason} Received: {argument}={kwargs[argument]!r}.")
         super().__init__(*args, **kwargs)
         self.strategy, self.calibration, self.expected_batch, self.strategy_state = None, None, None, ()
-        self.repeatable, self.noise_key = False, None
+        self.repeatable, self.noise_key, self.generator = False, None, "threefry"
 
     def check(self) -> None:
         """Refuses what would change the noise or the gradients before it, also where it was set on the object."""
@@ -59,7 +59,7 @@ class PrivateOptimizer:
         if self.built:
             return
         super().build(variables)
-        self.noise_key = self.add_variable((2,), "zeros", dtype="uint32", name="noise_key")
+        self.noise_key = self.add_variable((8,), "zeros", dtype="uint32", name="noise_key")
         self.noise_std = self.add_variable((len(variables),), "zeros", dtype="float32", name="noise_std")
         self.budget = self.add_variable((), "zeros", dtype="int32", name="budget")
 
@@ -91,16 +91,24 @@ class PrivateOptimizer:
         for variable, array in zip(self.strategy_state, arrays, strict=True):
             variable.assign(array)
 
-    def arm(self, noise_std: list[float], updates: int, key: Any = None, repeatable: bool = False) -> None:
+    def arm(
+        self,
+        noise_std: list[float],
+        updates: int,
+        key: Any = None,
+        repeatable: bool = False,
+        generator: str = "threefry",
+    ) -> None:
         """Allows `updates` more updates with the given standard deviation per variable.
 
         Args:
             noise_std: One standard deviation per trainable variable.
             updates: How many.
-            key: Two secret words that the noise comes from; None goes on with the present ones.
+            key: Eight secret words that the noise comes from; None goes on with the present ones.
             repeatable: Whether files keep the key of the next update, for a run with a fixed seed.
+            generator: What makes the noise: see `backend.normal`. A step that was traced keeps its own.
         """
-        self.repeatable = repeatable
+        self.repeatable, self.generator = repeatable, generator
         self.set_noise(noise_std)
         self.budget.assign(int(self.iterations.numpy()) + updates)
         if key is not None:
@@ -150,7 +158,7 @@ class PrivateOptimizer:
 
         def release():
             stddevs = [*noise_stddevs, *(count_noise * _ROUND_UP for _ in counts)]
-            noisy = _add_noise([*gradients, *counts], stddevs, noise_key)
+            noisy = _add_noise([*gradients, *counts], stddevs, noise_key, self.generator)
             released, count = noisy[: len(gradients)], noisy[-1] if counts else None
             if not state:
                 return released
@@ -187,14 +195,24 @@ class PrivateOptimizer:
         names = sorted((k for k in store.keys() if k.startswith("strategy_")), key=lambda k: int(k.split("_")[1]))
         # Without them Keras' own rules apply: variables by position.
         self.hold([])
-        super().load_own_variables({k: store[k] for k in store.keys() if k not in names})
+        values = {k: store[k] for k in store.keys() if k not in names}
+        place = str([v is self.noise_key for v in self.variables].index(True)) if self.built else ""
+        if place in values and tuple(values[place].shape) != tuple(self.noise_key.shape):
+            values[place] = _renewed(values[place])
+        super().load_own_variables(values)
+        self.repeatable = self.built and bool(self.noise_key.numpy().any())
         self.hold([np.asarray(store[k]) for k in names])
 
 
-def _add_noise(gradients, noise_stddevs, key):
+def _renewed(key):
+    """Returns no key in the place of one of 0.1.0, of 64 bits: a `fit` with a seed then begins a stream of its own."""
+    return np.zeros(8, "uint32")
+
+
+def _add_noise(gradients, noise_stddevs, key, generator):
     """Adds one draw of noise, cut into pieces: the pieces of one draw cannot share bits."""
     sizes = [int(np.prod(gradient.shape)) for gradient in gradients]
-    noise, start, noisy = backend.normal(sum(sizes), key), 0, []
+    noise, start, noisy = backend.normal(sum(sizes), key, generator), 0, []
     for gradient, stddev, size in zip(gradients, noise_stddevs, sizes, strict=True):
         noisy.append(gradient + stddev * ops.reshape(noise[start : start + size], gradient.shape))
         start += size

@@ -40,8 +40,9 @@ def test_code_runs(section, tmp_path, monkeypatch):
 def registries():
     from lipdp.accounting import accountant, schemes
     from lipdp.bounds import registry
+    from lipdp.isolation import declared
 
-    return (accountant._REGISTRY, schemes.SCHEMES, registry._ENTRIES, strategies._BY_NAME)
+    return (declared._DECLARED, accountant._REGISTRY, schemes.SCHEMES, registry._ENTRIES, strategies._BY_NAME)
 
 
 def test_the_page_lists_what_a_backend_defines():

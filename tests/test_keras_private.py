@@ -136,6 +136,23 @@ def test_graph(nested):
     assert _keras.graph(keras.Sequential()) is None
 
 
+def test_masks_and_operations(nested):
+    x = ops.ones((2, 3))
+    assert _keras.mask(x) is None
+    mask = layers.Masking(0.0)(ops.ones((2, 3, 1)))
+    assert _keras.mask(mask).shape == (2, 3)
+    _keras.set_mask(x, x)
+    assert layers.Activation("relu")(x) is not None and _keras.mask(x) is x
+    names = {_keras.operation_name(node.operation) for node in _keras.nodes(nested)}
+    assert names == {None, "Negative", "Add", "Absolute", "Subtract"}
+    inputs = keras.Input((4, 3))
+    x = ops.reshape(ops.concatenate([inputs[:, 1:], ops.softmax(inputs, axis=-1)], axis=1), (-1, 21))
+    found = {_keras.operation_name(n.operation): n for n in _keras.nodes(keras.Model(inputs, ops.sum(x, axis=1)))}
+    assert set(found) == {"GetItem", "Softmax", "Concatenate", "Reshape", "Sum"}
+    assert all(found[name].operation.axis in (-1, 1, [1], (1,)) for name in ("Softmax", "Concatenate", "Sum"))
+    assert found["GetItem"].arguments.args[1] == (slice(None), slice(1, None))
+
+
 def test_calls_that_a_graph_does_not_show(nested):
     class Own(keras.Model):
         def call(self, inputs):

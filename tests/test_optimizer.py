@@ -11,7 +11,7 @@ def armed(optimizer, shapes, std, updates):
     variables = [keras.Variable(np.zeros(shape, "float32")) for shape in shapes]
     optimizer = as_private(optimizer)
     optimizer.build(variables)
-    optimizer.arm(std, updates, key=np.array([1, 2], "uint32"))
+    optimizer.arm(std, updates, key=np.arange(8, dtype="uint32"))
     return optimizer, variables
 
 

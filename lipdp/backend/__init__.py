@@ -28,6 +28,7 @@ normal = _steps.normal
 private_train_step = _steps.private_train_step
 pullback = _steps.pullback
 ratchet = _steps.ratchet
+subkey = _steps.subkey
 replicas = _steps.replicas
 contract = _capture.contract
 cotangents = _capture.cotangents

@@ -7,16 +7,17 @@ import jax.numpy as jnp
 import keras
 
 from lipdp import _keras
-from lipdp.backend import threefry
+from lipdp.backend import noise
 
 
-@partial(jax.jit, static_argnums=0)
-def normal(size, key):
-    """Draws independent standard normals: see `threefry.normal`."""
-    return threefry.normal(size, key)
+@partial(jax.jit, static_argnums=(0, 2))
+def normal(size, key, generator="chacha20"):
+    """Draws independent standard normals: see `noise.normal`."""
+    return noise.normal(size, key, generator)
 
 
-ratchet = jax.jit(threefry.ratchet)
+ratchet = jax.jit(noise.ratchet)
+subkey = jax.jit(noise.subkey)
 
 
 class Forward:

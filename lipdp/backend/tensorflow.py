@@ -5,22 +5,28 @@ import contextlib
 import tensorflow as tf
 
 from lipdp import _keras
-from lipdp.backend import threefry
+from lipdp.backend import noise
 
 # Compiled on its own, whatever surrounds it: fused by XLA the noise costs half of what graph operations do,
 # and eager, graph and XLA training add the same values.
-_normal = tf.function(threefry.normal, jit_compile=True)
-_ratchet = tf.function(threefry.ratchet, jit_compile=True)
+_normal = tf.function(noise.normal, jit_compile=True, autograph=False)
+_ratchet = tf.function(noise.ratchet, jit_compile=True, autograph=False)
+_subkey = tf.function(noise.subkey, jit_compile=True, autograph=False)
 
 
-def normal(size, key):
-    """Draws independent standard normals: see `threefry.normal`."""
-    return _normal(int(size), key)
+def normal(size, key, generator="chacha20"):
+    """Draws independent standard normals: see `noise.normal`."""
+    return _normal(int(size), key, generator)
 
 
 def ratchet(key):
-    """Derives `noise_key` and `next_key`: see `threefry.ratchet`."""
+    """Derives `noise_key` and `next_key`: see `noise.ratchet`."""
     return _ratchet(key)
+
+
+def subkey(key, index):
+    """Derives the key of a part of an update: see `noise.subkey`."""
+    return _subkey(key, tf.cast(index, "int32"))
 
 
 class Forward:
@@ -181,4 +187,4 @@ def compiled(function, variables):
         function: reads `variables` and changes none.
         variables: the Keras variables that it reads.
     """
-    return tf.function(function)
+    return tf.function(function, autograph=False)

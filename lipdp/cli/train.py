@@ -172,7 +172,7 @@ def _fit(options, recipe, dataset, plan):
             strategy=recipe.strategy(),
             microbatch_size=microbatch,
             **chosen(options, "epsilon", "noise_multiplier", "accountant", "sampling", "examples_per_person"),
-            **chosen(options, "training_metrics", "seed"),
+            **chosen(options, "training_metrics", "seed", "noise_generator"),
         )
     return model, _rows(history, options.training_metrics)
 
@@ -206,7 +206,7 @@ def _settings(options, recipe, dataset, plan) -> dict:
         **chosen(options, "accountant", "sampling", "examples_per_person"),
         **layers,
         "microbatch_size": options.microbatch_size or getattr(recipe, "microbatch_size", None),
-        **chosen(options, "training_metrics", "seed"),
+        **chosen(options, "training_metrics", "seed", "noise_generator"),
     }
 
 

@@ -121,9 +121,6 @@ class DiffusionModel(DP_Model):
         if self.average:
             # First: a callback that saves the model finds the average of the same update.
             callbacks.insert(0, _Average(self))
-        if seed is None or not self.run.ledger.seeded or not self.run.ledger.updates:
-            # A run with a seed that goes on keeps its stream, so that it repeats an uninterrupted one.
-            self.noising.seeds.reseed(seed)
         strategy = self._strategy(strategy)
         return super().fit(
             x, y, strategy=strategy, validation_data=validation_data, callbacks=callbacks, seed=seed, **kwargs
@@ -169,8 +166,8 @@ class DiffusionModel(DP_Model):
         super().save_own_variables(store)
         for i, value in enumerate(self._averaged or ()):
             store[f"average_{i}"] = value
-        if self.run.ledger.seeded:
-            # Files of other runs hold no key, see `Noising`.
+        if self.run.repeatable:
+            # Files of runs without a seed hold no key, see `Noising`.
             store["noising"] = self.noising.seeds.state.numpy()
 
     def load_own_variables(self, store: dict[str, Any]) -> None:
@@ -179,7 +176,7 @@ class DiffusionModel(DP_Model):
         key_of_noise = np.asarray(store["noising"]) if "noising" in store.keys() else None
         names.append("noising")
         super().load_own_variables({key: store[key] for key in store.keys() if key not in names})
-        if key_of_noise is not None:
+        if key_of_noise is not None and key_of_noise.shape == self.noising.seeds.state.shape:  # 0.1.0 had another one
             self.noising.seeds.state.assign(key_of_noise)
         object.__setattr__(self, "_averaged", averaged or None)
 

@@ -6,22 +6,31 @@ import keras
 import numpy as np
 from keras import ops
 
-from lipdp import _keras, backend, checks
+from lipdp import _keras, backend, checks, isolation
 from lipdp.diffusion import denoisers
+from lipdp.sampling import randomness
 
 
 class _Ratchet(keras.random.SeedGenerator):
-    """A seed generator whose state does not give its earlier seeds: see `backend.ratchet`."""
+    """A seed generator whose state, 256 bits, does not give its earlier seeds: see `backend.ratchet`."""
 
-    def reseed(self, seed: int | None):
-        """Begins anew, from the operating system's entropy when `seed` is None."""
-        words = np.random.SeedSequence(None if seed is None else [0x6E6F6973, seed]).generate_state(2)
-        self.state.assign(words.astype(keras.backend.standardize_dtype(self.state.dtype)))
+    def __init__(self, **kwargs: Any):
+        super().__init__(**kwargs)
+        self._dtype = self.state.dtype  # of the seeds that the framework takes
+        self.state: Any = keras.Variable(self._fresh(), dtype="uint32", trainable=False, name="noising_state")
+
+    @staticmethod
+    def _fresh() -> np.ndarray:
+        return randomness.words(randomness.fresh(), "noising")
+
+    def reseed(self, words: np.ndarray | None) -> None:
+        """Begins anew from eight secret words, by default from the operating system's."""
+        self.state.assign(self._fresh() if words is None else words)
 
     def next(self, ordered=True):
-        key, following = backend.ratchet(ops.cast(self.state.value, "uint32"))
-        self.state.assign(ops.cast(following, self.state.dtype))
-        return ops.cast(key, self.state.dtype)
+        key, following = backend.ratchet(self.state.value)
+        self.state.assign(following)
+        return ops.cast(key[:2], self._dtype)
 
 
 @_keras.serializable
@@ -37,12 +46,13 @@ class Noising(keras.layers.Layer):
     `(x_in, c_noise, target, labels)`.
 
     **Guarantee.** Row i of the outputs is a function of row i of the inputs and of randomness of its own. That
-    randomness is independent from row to row, comes from the operating system unless a seed is given, and is not in
-    a model file: only that of a run with a seed holds the state for the next call. A release needs it secret: which
-    noise belongs to an example depends on its place among the others. Not covered: a seed that others know.
+    randomness is independent from row to row, comes from the secret of the run, and is not in a model file: only that
+    of a run with a seed holds the state for the next call. A release needs it secret: which noise belongs to an example
+    depends on its place among the others. Not covered: a seed that others can guess; each call draws with the
+    framework's generator, under a key of 64 bits that ChaCha20 gave.
     """
 
-    # The state for the next call is fresh at each `fit`, see `DiffusionModel`: masks of a past run stay unknown.
+    # The state for the next call comes from the secret of a `fit`, see `training.seeding`: masks stay unknown.
     secret_seeds = True
 
     def __init__(
@@ -54,14 +64,16 @@ class Noising(keras.layers.Layer):
         self.denoiser, self.num_classes = denoisers.get(denoiser), num_classes
         self.label_dropout = checks.below_one("label_dropout", label_dropout)
         self.seeds = _Ratchet()
-        self.seeds.reseed(None)
 
     def call(self, inputs: Any) -> Any:
         x, labels = (inputs, None) if self.num_classes is None else inputs
         rows = ops.shape(x)[0]
         u = keras.random.uniform((rows,), seed=self.seeds)
         noise = keras.random.normal(ops.shape(x), seed=self.seeds)
-        outputs = self.denoiser.training_pair(x, noise, u)
+        training_pair = self.denoiser.training_pair
+        if isolation.root(type(self.denoiser)) != "lipdp":
+            training_pair = isolation.alone(training_pair, f"Denoiser {type(self.denoiser).__name__}")
+        outputs = training_pair(x, noise, u)
         if labels is None:
             return outputs
         dropped = keras.random.uniform((rows,), seed=self.seeds) < self.label_dropout

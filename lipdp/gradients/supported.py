@@ -191,7 +191,7 @@ def _run(model, structure, size, rows, draw):
         *x, y = (np.stack([pair[v][i] for i, v in enumerate(version)]) for pair in (*drawn, targets))
         batches.append((tree.pack_sequence_as(structure, x), y))
     for tensor in tree.flatten(batches[-1][0]):
-        if keras.backend.is_float_dtype(tensor.dtype):
+        if draw is _normal and keras.backend.is_float_dtype(tensor.dtype):
             tensor[-1] *= _OUTLIER
     together = functools.partial(capture, isolated=False)
     norms, *rest = backend.probe(model, batches, _loss, together, sums=rows == _ROWS[0])
@@ -211,7 +211,7 @@ def _normal(rng, shape):
 
 
 def _positive(rng, shape):
-    """For models that take logarithms, or read indices from floats."""
+    """For models that take logarithms, or read indices from floats: these get no outlier."""
     return rng.uniform(0.1, 1.9, shape)
 
 

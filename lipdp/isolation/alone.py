@@ -94,9 +94,14 @@ def alone(function: Callable, name: str, variables: Sequence = (), constants: fr
                 args, kwargs = arguments.packed(row, arguments.constants)
                 outputs = function(*args, **kwargs)
             after = scope.state_mapping
-            if scope.losses or len(after) != len(before) or any(after[key] is not before[key] for key in before):
+            if scope.losses:
                 raise _Refusal(
-                    f"{name} changes a variable or adds a loss in its forward pass: what it keeps of the examples "
+                    f"Additional losses have no sensitivity bound. Received: {name} adds one in its forward pass. "
+                    "Remove `add_loss`."
+                )
+            if len(after) != len(before) or any(after[key] is not before[key] for key in before):
+                raise _Refusal(
+                    f"{name} changes a variable in its forward pass: what it keeps of the examples "
                     "would be released without noise. Random numbers count: their seed is a variable. Leave it out."
                 )
             flat = tree.flatten(outputs)

@@ -61,15 +61,15 @@ def foreign(model: keras.Model) -> list:
     return list(found.values())
 
 
-def used(model: keras.Model, loss: Any) -> tuple[str, ...]:
-    """Returns the names of all that a model and its loss use and that was declared to treat each row alone."""
+def used(model: keras.Model, *others: Any) -> tuple[str, ...]:
+    """Returns the names of all that a model, and objects or functions beside it, use and that was declared."""
     operations = _keras.walk(model, include_self=True)
     for layer in list(operations):
         graph = _keras.graph(layer) if isinstance(layer, keras.Model) else None
         operations += [node.operation for node in _keras.nodes(graph)] if graph is not None else []
     names = (*FUNCTIONS, "function", "mask")
     functions = [getattr(operation, name, None) for operation in operations for name in names]
-    return declared([*map(type, operations), *functions, loss, type(loss)])
+    return declared([*map(type, operations), *functions, *others, *map(type, others)])
 
 
 def _follows_graph(model) -> bool:

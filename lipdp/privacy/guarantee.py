@@ -28,12 +28,20 @@ NOT_COVERED = (
     "Weights that came in by value: initial weights from another training on the same data (set_weights, assign, files "
     "of plain Keras models) bring their cost along, and it is not counted here. Layers that models share are followed.",
     "Preprocessing fitted to the data: means, vocabularies, class weights, removed outliers.",
-    "Floating-point arithmetic: the Gaussian noise is a float32 approximation, and its generator "
-    "is not cryptographic. Rounding of matrix products is covered as independent errors (1e-5 per layer).",
+    "Floating-point arithmetic: the Gaussian noise is a float32 approximation. Rounding of matrix products is covered "
+    "as independent errors (1e-5 per layer).",
     "Seeds, the state of the random generators (in model files of runs with a fixed seed) and who was in which "
     "batch: keep them secret. Who knows a generator's state can subtract the noise.",
     "Side channels: running time, memory, and the realized size of each batch.",
 )
+
+
+# What `fit(noise_generator=)` and files call them.
+GENERATORS = {
+    "threefry64": "Threefry 2x32-20 with a key of 64 bits, which is not cryptographic (version 0.1.0)",
+    "threefry": "Threefry 2x32-20, which is fast and not cryptographic, under keys from a ChaCha20 chain of 256 bits",
+    "chacha20": "ChaCha20 with a key of 256 bits, which is cryptographic",
+}
 
 
 class Privacy:
@@ -44,6 +52,7 @@ class Privacy:
         delta: in (0, 1).
         accountant: an `Accountant` or its name; for adaptive releases (DPIS) one that covers them.
         seeded: True when the user fixed a random seed.
+        generators: names of what has made the noise, of `GENERATORS`.
         training_metrics: names of metrics computed on the training data that were shown or logged.
         steered: what followed from such metrics.
         updates_of_others: how many of the updates other models made, which share weights with this one.
@@ -75,6 +84,7 @@ class Privacy:
         accountant: str | Accountant = "pld",
         *,
         seeded: bool = False,
+        generators: Iterable[str] = ("threefry",),
         training_metrics: Iterable[str] = (),
         steered: Iterable[str] = (),
         updates_of_others: int = 0,
@@ -92,6 +102,7 @@ class Privacy:
         self._accountant = accounting.get_accountant(accountant)
         self._persons = checks.integer("examples_per_person", examples_per_person, minimum=1)
         self._seeded = bool(seeded)
+        self._generators = tuple(checks.choice("generators", name, GENERATORS) for name in generators)
         self._training_metrics = tuple(str(name) for name in training_metrics)
         self._steered = tuple(steered)
         self._updates_of_others = checks.integer("updates_of_others", updates_of_others)
@@ -181,6 +192,7 @@ class Privacy:
             "steered_by_training_metrics": list(self._steered),
             "seed_fixed_by_user": self._seeded,
             **({"declared_row_wise": list(self._row_wise)} if self._row_wise else {}),
+            "noise_generators": list(self._generators),
         }
 
     def _groups(self, groups) -> list[dict]:
@@ -226,7 +238,7 @@ class Privacy:
             sections.append(section("Releases charged", statement.releases(facts)))
             sections.append(section("Accounting", self._method(facts)))
         sections.append(section("Covered", facts["covered"]))
-        not_covered = [*self._metrics(), *facts["not_covered"], *self._declared(), self._seed()]
+        not_covered = [*self._metrics(), *facts["not_covered"], *self._declared(), *self._randomness()]
         sections.append(section("Not covered", not_covered))
         return "\n\n".join(sections) + "\n"
 
@@ -311,13 +323,32 @@ class Privacy:
             f"checked it, for: {', '.join(self._row_wise)}."
         ]
 
-    def _seed(self) -> str:
-        if self._seeded:
-            return (
-                "A FIXED SEED was used. The guarantee holds only towards people who do not know it; "
-                "for a release, train again without a seed."
+    def _randomness(self) -> list[str]:
+        names = "; ".join(GENERATORS[name] for name in self._generators)
+        lines = [
+            f"Whoever breaks the random generators. Of the noise: {names}. Of the batches: numpy's Philox, which is "
+            "not cryptographic, with a key for each update from a cryptographic hash."
+        ]
+        lines = lines if names else []
+        if not self._seeded:
+            return [*lines, "No fixed seed was given: the noise was seeded by the operating system."]
+        lines.append(
+            "A FIXED SEED was used. The guarantee holds only against people who can neither know nor guess it; for a "
+            "release, train again without a seed."
+        )
+        old = "threefry64" in self._generators
+        if old:
+            lines.append(
+                "In version 0.1.0 keys came from the seed alone: any two models that it trained with one seed share "
+                "noise, and together they reveal more than epsilon says."
             )
-        return "No fixed seed was given: the noise was seeded by the operating system."
+        if not old or len(self._generators) > 1:
+            lines.append(
+                "Keys came from a hash of the seed, the plan, the strategy, model, loss and optimizer, the weights at "
+                "the beginning, and the data, all rows of it: only the same call repeats, and another model "
+                "trained with this seed has noise of its own."
+            )
+        return lines
 
     def __repr__(self) -> str:
         return f"Privacy(epsilon={statement.shown(self.epsilon())}, delta={self._delta:g}, updates={self.updates})"

@@ -118,6 +118,7 @@ class Ledger:
         seeded: Whether any of the releases used a fixed seed.
         logged: Names of training metrics that were logged, which the guarantee does not cover.
         steered: What followed from such metrics while the releases were made.
+        generators: Names of what has made the noise, see `privacy.GENERATORS`.
         row_wise: Names of own layers, losses and functions that were declared to treat each row alone.
 
     Example:
@@ -141,6 +142,7 @@ class Ledger:
         self.logged: tuple[str, ...] = ()
         self.steered: tuple[str, ...] = ()
         self.row_wise: tuple[str, ...] = ()
+        self.generators: tuple[str, ...] = ()
 
     @classmethod
     def joined(cls, ledgers: "Iterable[Ledger]") -> "Ledger":
@@ -166,6 +168,7 @@ class Ledger:
             total.seeded = total.seeded or ledger.seeded
             total.logged = tuple(dict.fromkeys([*total.logged, *ledger.logged]))
             total.steered = tuple(dict.fromkeys([*total.steered, *ledger.steered]))
+            total.generators = tuple(dict.fromkeys([*total.generators, *ledger.generators]))
             total.row_wise = tuple(sorted({*total.row_wise, *ledger.row_wise}))
         return total
 

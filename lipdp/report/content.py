@@ -17,7 +17,8 @@ NOT_PRIVATE_NOTE = (
     "outside the guarantee: do not publish them."
 )
 SEED_NOTE = (
-    "A fixed seed was used, and this report names it. The guarantee holds only against people who do not know it."
+    "A fixed seed was used, and this report names it. The guarantee holds only against people who can neither know "
+    "nor guess it."
 )
 
 

@@ -1,10 +1,9 @@
 """Poisson sampling: every example joins every update independently."""
 
-import os
-
 import numpy as np
 
 from lipdp import checks
+from lipdp.sampling import randomness
 
 
 class PoissonSampler:
@@ -19,10 +18,11 @@ class PoissonSampler:
 
     **Guarantee.**
     Bound: for each update the set is distributed as N independent Bernoulli(q) draws: its size is Binomial(N, q) and,
-    given the size, it is a uniform subset. Updates use disjoint counter ranges of one Philox stream, so they are
-    independent of each other and update t is the same whether or not training was interrupted before it. Without a
-    capacity nothing is ever dropped.
-    Not covered: Philox is not a cryptographic generator.
+    given the size, it is a uniform subset. Each update has a key of its own, derived from the seed with a
+    cryptographic hash, so updates are independent of each other, and update t is the same whether or not training was
+    interrupted before it. Without a capacity nothing is ever dropped.
+    Not covered: within an update the draw is made by numpy's Philox, which is not a cryptographic generator; `fit`
+    gives a seed of 256 bits, other seeds can be guessed.
 
     Example:
         >>> from lipdp.sampling import PoissonSampler
@@ -37,23 +37,14 @@ class PoissonSampler:
         self.num_examples = num_examples
         self.sampling_probability = checks.probability("sampling_probability", sampling_probability)
         self.capacity = capacity
-        entropy = int.from_bytes(os.urandom(32), "little") if seed is None else seed
-        # The second word separates these draws from the noise of the same seed.
-        self._key = np.random.SeedSequence([entropy, 1]).generate_state(2, np.uint64)
+        self._secret = randomness.from_seed(seed)
 
     def draw(self, update: int) -> np.ndarray:
         """Returns the indices of the examples in update number `update`."""
-        rng = np.random.Generator(np.random.Philox(key=self._key, counter=[0, 0, 0, update]))
+        rng = randomness.generator(self._secret, "batch", update)
         return rng.choice(self.num_examples, self._size(rng), replace=False, shuffle=False)
 
     def _size(self, rng: np.random.Generator) -> int:
         size = rng.binomial(self.num_examples, self.sampling_probability)
         # Given its size the draw is a uniform subset, and so is a uniformly random part of it.
         return size if self.capacity is None else min(size, self.capacity)
-
-
-def noise_key(seed: int | None, updates: int) -> np.ndarray:
-    """Returns a 64-bit key for the noise generator: from the operating system, or from a seed and a position."""
-    if seed is None:
-        return np.frombuffer(os.urandom(8), np.uint32)
-    return np.random.SeedSequence([seed, 0, updates]).generate_state(2, np.uint32)

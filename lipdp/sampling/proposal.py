@@ -1,7 +1,5 @@
 """Importance sampling: examples are proposed in proportion to what their gradients were, and kept by what they are."""
 
-import os
-
 import numpy as np
 from keras import ops
 
@@ -141,17 +139,3 @@ def kept(norms: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
         A boolean tensor, true with probability `norm / bound`, less at most 2e-6 of it for rounding.
     """
     return ops.greater_equal(norms, thresholds)
-
-
-def statistics_rng(seed: int | None, position: int) -> np.random.Generator:
-    """A generator for the noise of one released sum: from the operating system, or from a seed and a position."""
-    if seed is None:
-        return np.random.default_rng(int.from_bytes(os.urandom(32), "little"))
-    return np.random.default_rng([seed, 2, position])
-
-
-def proposal_rng(seed: int | None, update: int) -> np.random.Generator:
-    """A generator for the proposals of one update; a resumed run draws the same ones."""
-    if seed is None:
-        return np.random.default_rng(int.from_bytes(os.urandom(32), "little"))
-    return np.random.default_rng([seed, 3, update])

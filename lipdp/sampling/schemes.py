@@ -1,12 +1,12 @@
 """The sampler that draws what a `Sampling` says."""
 
-import os
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from lipdp.accounting.schemes import SCHEMES, Sampling, Scheme
+from lipdp.sampling import randomness
 from lipdp.sampling.epochs import EpochSampler
 from lipdp.sampling.fixed_size import FixedSizeSampler
 from lipdp.sampling.poisson import PoissonSampler
@@ -17,7 +17,8 @@ def make_sampler(sampling: Sampling, seed: int | None = None, key: tuple[int, in
 
     Args:
         sampling: a bound `Sampling`.
-        seed: of repeatable draws; default: the operating system's entropy.
+        seed: of repeatable draws, from `fit` an integer of 256 bits that derives from the secret of the run; default:
+            the operating system's entropy.
         key: of a stream of epochs that goes on, for "shuffle".
 
     Example:
@@ -43,8 +44,7 @@ def register(name: str, scheme: Scheme, make: Callable[..., Any]) -> None:
 
 def epoch_key(seed: int | None) -> tuple[int, int]:
     """Returns the key of the permutations. It protects nobody: shuffling is charged without amplification."""
-    entropy = int.from_bytes(os.urandom(32), "little") if seed is None else seed
-    first, second = np.random.SeedSequence([entropy, 2]).generate_state(2, np.uint64)
+    first, second = np.frombuffer(randomness.derive(randomness.from_seed(seed), "epochs")[:16], "<u8")
     return int(first), int(second)
 
 

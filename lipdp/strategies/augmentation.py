@@ -7,7 +7,7 @@ import keras
 import numpy as np
 from keras import ops, tree
 
-from lipdp import checks
+from lipdp import backend, checks, isolation
 from lipdp.backend import threefry
 
 
@@ -110,6 +110,20 @@ def check(augmentation: Any, input_shape: Any) -> None:
             )
 
 
+def apply(augmentation: Any, x: Any, key: Any) -> Any:
+    """Returns `augmentation(x, key)`; one that is not lipdp's sees one row at a time, with a key for each row."""
+    kind = type(augmentation)
+    if isolation.root(kind) == "lipdp" or isolation.is_declared(kind):
+        return augmentation(x, key)
+    rows = ops.cast(ops.arange(ops.shape(x)[0], dtype="int32"), "uint32")
+    words = threefry.threefry((key[0], key[1]), rows, _word(2) * ops.ones_like(rows))
+
+    def one(x, first, second):
+        return augmentation(x, ops.concatenate([first, second]))
+
+    return isolation.alone(one, f"The augmentation {kind.__name__}")(ops.convert_to_tensor(x), *words)
+
+
 def repeat(data: Any, copies: int) -> Any:
     """Returns the data with each row `copies` times in a row."""
     return tree.map_structure(lambda t: ops.repeat(t, copies, axis=0), data)
@@ -121,8 +135,8 @@ def key(secret: Any, index: Any) -> Any:
     As secret as the noise: copies belong to rows, and one example more moves the rows behind it. With copies
     that nobody knows, and that are independent, this changes nothing in distribution; with known ones it would.
     """
-    # Domain 2 of the cipher: `backend.ratchet` uses domain 1 of this key.
-    return threefry.threefry((secret[0], secret[1]), ops.cast(index, "uint32"), _word(2))
+    # Of another domain of the cipher than `backend.ratchet`, which uses this key as well.
+    return backend.subkey(secret, index)[:2]
 
 
 def _word(value):

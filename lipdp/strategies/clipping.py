@@ -67,7 +67,7 @@ class PerExample(Strategy):
         if copies > 1 or self.augmentation is not None:
             x, y, shares = augmentations.repeat((x, y, weight / copies), copies)
             if self.augmentation is not None:
-                x = self.augmentation(x, augmentations.key(secret, index))
+                x = augmentations.apply(self.augmentation, x, augmentations.key(secret, index))
         record = gradients.capture(forward, x, y, weight, loss_values=example_losses(forward.model), copies=copies)
         sums, counts = self.contributions(calibration, record, weight, state)
         values = ops.where(shares > 0, ops.stop_gradient(record.values) * shares, 0.0)

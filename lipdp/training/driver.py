@@ -14,8 +14,9 @@ from keras import tree
 
 from lipdp import _keras, backend, gradients, isolation, sampling
 from lipdp.privacy import Plan, Release, statement
+from lipdp.sampling import randomness
 from lipdp.strategies import Calibration
-from lipdp.training import budget, weights
+from lipdp.training import budget, seeding, weights
 from lipdp.training import validation as validations
 from lipdp.training.callbacks import Charge, private_monitors
 from lipdp.training.request import FitRequest
@@ -36,7 +37,9 @@ class Driver:
 
     Attributes:
         plan: What fixes the privacy of the run.
+        continued: Whether that is the plan of the `fit` before.
         updates: How many updates this call may execute.
+        sampler: Who is in a batch, from when `fit` runs.
         microbatch: Examples processed at once, or None for a whole update.
     """
 
@@ -49,8 +52,8 @@ class Driver:
         self.run = model.run
         self.plan = self.make_plan()
         self.noise_std = tuple(calibration.noise_stddevs(self.plan.noise_multiplier))
-        continued = self.plan is self.run.plan
-        self.updates = min(request.updates, self.run.updates_left if continued else self.plan.updates)
+        self.continued = self.plan is self.run.plan
+        self.updates = min(request.updates, self.run.updates_left if self.continued else self.plan.updates)
         steps = model.steps_per_execution
         if self.updates % steps or request.updates_per_epoch % steps:
             raise ValueError(
@@ -59,8 +62,7 @@ class Driver:
                 f"{request.updates_per_epoch} updates an epoch, {self.updates} in all."
             )
         self.microbatch = self._microbatch()
-        key = self.run.epoch_key if continued else None
-        self.sampler = sampling.make_sampler(self.plan.sampling, request.seed, key)
+        self.sampler: Any = None
 
     def make_plan(self) -> Plan:
         """Returns the plan under which the updates may run; changes nothing."""
@@ -105,6 +107,15 @@ class Driver:
         rows = self.request.microbatch_size or self.default_microbatch(size)
         return rows if rows and rows < size else None
 
+    def details(self) -> dict:
+        """Returns what fixes the releases beside the plan, as JSON-serializable values."""
+        return {}
+
+    def _sampler(self) -> Any:
+        seed = int.from_bytes(randomness.derive(self.run.secret.draws, "sampler"), "little")
+        # An epoch that goes on has the same permutation.
+        return sampling.make_sampler(self.plan.sampling, seed, self.run.epoch_key if self.continued else None)
+
     def _release(self) -> Release:
         return self.plan.release(
             sensitivity=self.calibration.sensitivity,
@@ -143,21 +154,17 @@ class Driver:
         _keras.build_metrics(self.model, (*example, np.ones(1, "float32")))
         validations.rehearse(self.model, self.validation_data)
         optimizer.build(self.model.trainable_variables)
-        iterations = int(optimizer.iterations.numpy())
-        # A continued, uninterrupted stream of noise stays as it is, so that a resumed run repeats.
-        resumed = request.seed is not None and 0 < run.ledger.updates == iterations
-        resumed = resumed and optimizer.noise_key.numpy().any()
-        key = None if resumed else sampling.noise_key(request.seed, run.ledger.updates)
         batch_size = self.plan.sampling.batch_size
         weights.project(self.model)
         weights.set_loss_divisor(self.model, 1 if self.strategy.per_example else batch_size)
-        declared = isolation.used(self.model, self.model.loss)
+        declared = isolation.used(self.model, self.model.loss, getattr(self.strategy, "augmentation", None))
         traced = (
             (type(self.strategy), request.strategy_text()),
             self.calibration,
             batch_size,
             self.microbatch,
             request.training_metrics,
+            request.noise_generator,
             weights.traced(self.model),
             declared,
         )
@@ -165,15 +172,18 @@ class Driver:
             self.model.train_function = None
         same = request.keeps_strategy(run.request)
         optimizer.attach(self.strategy, self.calibration, batch_size, keep=same)
+        key = seeding.begin(self)
+        self.sampler = self._sampler()
         run.driver, run.traced, run.executing = self, traced, False
         run.adopt(self.plan, request)
-        run.epoch_key = getattr(self.sampler, "key", None)  # a resumed epoch goes on with the same permutation
+        run.epoch_key = getattr(self.sampler, "key", None)
         run.attribute(self.model.trainable_variables)
         run.noise_std, run.ledger.seeded = self.noise_std, run.ledger.seeded or request.seed is not None
+        run.ledger.generators = tuple(dict.fromkeys((*run.ledger.generators, request.noise_generator)))
         run.ledger.row_wise = tuple(sorted({*run.ledger.row_wise, *declared}))
         untouched = None
         try:
-            optimizer.arm(self.noise_std, self.updates, key, repeatable=request.seed is not None)
+            optimizer.arm(self.noise_std, self.updates, key, run.repeatable, request.noise_generator)
             self.begin()
             if verbose:
                 notice = [statement.TRAINING_METRICS] if request.training_metrics else []
@@ -188,6 +198,7 @@ class Driver:
             raise
         finally:
             optimizer.disarm()
+            run.secret.stand = run.secret.basis and seeding.stand_of(self.model)
             self.x = self.y = self.validation_data = None
             # Keras leaves the data iterator in a cycle, and TensorFlow warns when it outlives Python.
             gc.collect()

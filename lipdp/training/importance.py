@@ -16,7 +16,7 @@ from lipdp import accounting, backend, sampling
 from lipdp.accounting import Filter
 from lipdp.accounting.dpis import ImportanceFilter
 from lipdp.privacy import Plan, Release, statement
-from lipdp.sampling import Proposal
+from lipdp.sampling import Proposal, randomness
 from lipdp.training.driver import Driver
 
 # Rows of a microbatch are a multiple of this, so that few shapes occur.
@@ -125,6 +125,9 @@ class ImportanceDriver(Driver):
     def charge(self) -> None:
         """Returns None: each update charges itself."""
 
+    def details(self) -> dict:
+        return self.budget.arguments()
+
     def train_function(self, present: Any, force: bool) -> Any:
         if force or present is None:
             present = backend.ImportanceStep(self.model, self.strategy, self.request.training_metrics)
@@ -174,7 +177,7 @@ class ImportanceDriver(Driver):
             batch_size=budget.batch_size,
             clip_norm=budget.clip_norm,
         )
-        rng = sampling.proposal_rng(self.request.seed, run.ledger.updates)
+        rng = self._generator("proposal")
         proposed = proposal.draw(rng)
         thresholds, limits = proposal.thresholds(rng, proposed), proposal.limits[proposed].astype("float32")
         shares = (1.0 / (proposal.probabilities[proposed] * budget.num_examples)).astype("float32")
@@ -231,11 +234,18 @@ class ImportanceDriver(Driver):
     def _released(self, kind: str, charge, value: float, noise_multiplier: float, sensitivity: float) -> float:
         """Charges a number, then returns it with noise."""
         run = self.run
-        rng = sampling.statistics_rng(self.request.seed, run.ledger.releases)
+        rng = self._generator("sum")
         charge()
         run.charge(self._described(kind, noise_multiplier, sensitivity))
         self._note()
         return float(value + noise_multiplier * sensitivity * rng.normal())
+
+    def _generator(self, label: str) -> np.random.Generator:
+        """Returns the generator of one draw. What stays in the secret does not give it again, also not in a file."""
+        secret = self.run.secret
+        rng = randomness.generator(secret.draws, label)
+        secret.draws = randomness.derive(secret.draws, "next")
+        return rng
 
     def _described(self, kind, noise_multiplier, sensitivity, sampling_probability=1.0) -> Release:
         return Release(

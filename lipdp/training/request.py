@@ -27,6 +27,7 @@ class FitRequest:
         microbatch_size: Examples processed at once, or None.
         training_metrics: Whether to compute loss and metrics on the training data.
         seed: The user's seed, or None.
+        noise_generator: What makes the noise, a name of `privacy.GENERATORS`.
 
     Raises:
         ValueError: an argument is out of range.
@@ -44,6 +45,7 @@ class FitRequest:
     microbatch_size: int | None = None
     training_metrics: bool = True
     seed: int | None = None
+    noise_generator: str = "threefry"
 
     def __post_init__(self):
         values = {
@@ -54,6 +56,7 @@ class FitRequest:
             "microbatch_size": checks.integer("microbatch_size", self.microbatch_size, minimum=1, optional=True),
             "training_metrics": checks.boolean("training_metrics", self.training_metrics),
             "seed": checks.integer("seed", self.seed, optional=True),
+            "noise_generator": checks.choice("noise_generator", self.noise_generator, ("threefry", "chacha20")),
             "epsilon": checks.positive("epsilon", self.epsilon, optional=True),
             "noise_multiplier": checks.positive("noise_multiplier", self.noise_multiplier, optional=True),
             "delta": checks.delta(self.delta),

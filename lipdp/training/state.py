@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from lipdp.privacy import Ledger, Plan, Privacy, Release, provenance
+from lipdp.training import seeding
 from lipdp.training.request import FitRequest
 
 
@@ -26,6 +27,7 @@ class Run:
         epoch_key: Key of the permutations of the plan's epochs, if it shuffles.
         importance: Where a plan of importance sampling stands: arguments and state of its budget, all public; or None.
         noise_std: Noise standard deviation per trainable variable in the last `fit`.
+        secret: What the batches of the last `fit` are drawn from. A file holds it after a `fit` with a seed only.
         driver: What carries out the present or last `fit`, or None before the first.
         traced: What the compiled step was traced for.
         tracing: Whether a training step is being traced right now.
@@ -44,6 +46,7 @@ class Run:
         self.epoch_key: tuple[int, int] | None = None
         self.importance: dict | None = None
         self.noise_std: tuple[float, ...] = ()
+        self.secret: seeding.Secret | None = None
         self.driver: Any = None
         self.traced: tuple | None = None
         self.tracing = self.armed = self.executing = False
@@ -64,6 +67,11 @@ class Run:
         """Returns everything that was released about the model's variables, by whichever model."""
         ledgers = self.ledgers
         return self.ledger if len(ledgers) == 1 else Ledger.joined(ledgers)
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether the last `fit` had a seed, so that files hold what it goes on with."""
+        return self.secret is not None and self.secret.basis is not None
 
     @property
     def updates_left(self) -> int:
@@ -100,6 +108,7 @@ class Run:
             training_metrics=total.logged,
             steered=total.steered,
             row_wise=total.row_wise,
+            generators=total.generators,
             examples_per_person=plan.sampling.group_size if plan else 1,
             updates_of_others=total.updates - self.ledger.updates,
         )
@@ -135,11 +144,18 @@ class Run:
             "plan_start": self.plan_start,
             "pass_key": self.epoch_key,
             "noise_std": list(self.noise_std),
+            "secret": self._kept_secret(),
             "adaptive": self.importance,
             "others": [_ledger_state(ledger) for ledger in others],
             "releases_of_others": self._releases_of_others,
         }
         return np.frombuffer(json.dumps(state).encode(), np.uint8)
+
+    def _kept_secret(self) -> list | None:
+        """Returns what a file holds of the secret, so that a `fit` with a seed can go on; None without a seed."""
+        if self.secret is not None and self.armed:
+            self.secret.stand = self.secret.basis and seeding.stand_of(self.driver.model)
+        return None if self.secret is None else self.secret.to_list()
 
     def restore(self, array: Any) -> None:
         """Takes over the state of a file; all of it or, after an error, nothing.
@@ -155,6 +171,7 @@ class Run:
                 "request": FitRequest.from_dict(state["request"]) if state["request"] else None,
                 "plan_start": int(state["plan_start"]),
                 "noise_std": tuple(map(float, state["noise_std"])),
+                "secret": seeding.Secret.from_list(state.get("secret")),
                 "epoch_key": None if key is None else tuple(key),
                 "importance": state.get("adaptive"),  # files of earlier versions lack it
                 "_releases_of_others": int(state.get("releases_of_others", 0)),
@@ -184,6 +201,7 @@ def _ledger_state(ledger: Ledger) -> dict:
         "logged": list(ledger.logged),
         "steered": list(ledger.steered),
         "row_wise": list(ledger.row_wise),
+        "generators": list(ledger.generators),
     }
 
 
@@ -196,6 +214,7 @@ def _ledger_from(state: dict) -> Ledger:
     ledger.plan = Plan.from_dict(state["plan"]) if state["plan"] else None
     ledger.seeded, ledger.logged = bool(state["seeded"]), tuple(map(str, state["logged"]))
     # Files of earlier versions lack these.
+    ledger.generators = tuple(map(str, state.get("generators", ["threefry64"] if ledger.releases else [])))
     ledger.steered, ledger.row_wise = (tuple(map(str, state.get(name, ()))) for name in ("steered", "row_wise"))
     return ledger
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Sequence
 
 import keras
 import numpy as np
@@ -25,10 +26,18 @@ def traced(model: keras.Model) -> str:
     return hashlib.sha256(json.dumps(parts, default=repr).encode()).hexdigest()
 
 
-def fingerprint(model: keras.Model) -> bytes | None:
-    """Returns a digest of all weights and optimizer variables, or None where one cannot be read."""
-    digest = hashlib.sha256()
-    for variable in (*model.weights, *model.optimizer.variables):
+def fingerprint(model: keras.Model, more: Sequence = (), without: Sequence = ()) -> bytes | None:
+    """Returns a digest of all weights and optimizer variables, or None where one cannot be read.
+
+    Args:
+        model: The model.
+        more: Further variables.
+        without: Variables to leave out.
+    """
+    digest, out = hashlib.sha256(), {id(variable) for variable in without}
+    for variable in (*model.weights, *model.optimizer.variables, *more):
+        if id(variable) in out:
+            continue
         try:
             digest.update(np.ascontiguousarray(keras.ops.convert_to_numpy(variable.value)).tobytes())
         except Exception:  # JAX takes the values out of the variables while it trains

@@ -95,10 +95,31 @@ def test_the_secret_of_the_noise():
     states = [state(layer) for layer in (first, second)]
     assert not np.array_equal(*states), "from the operating system, not from Keras' seed"
     for layer in (first, second):
-        layer.seeds.reseed(5)
+        layer.seeds.reseed(np.arange(8))
     x = ops.zeros((3, 2))
     np.testing.assert_array_equal(*(ops.convert_to_numpy(layer(x)[0]) for layer in (first, second)))
     assert not np.array_equal(state(first), states[0])
+
+
+def test_the_stored_state_of_the_noising_is_that_of_the_next_call_and_not_of_a_past_one():
+    seeds = diffusion.Noising().seeds
+    for _ in range(3):
+        before = seeds.state.numpy()
+        used = np.asarray(seeds.next()).astype("uint32")
+        key, following = (np.asarray(k) for k in backend.ratchet(ops.convert_to_tensor(before)))
+        np.testing.assert_array_equal(used, key[:2])
+        np.testing.assert_array_equal(seeds.state.numpy(), following)
+        assert not set(used) & set(seeds.state.numpy()) and not set(key) & set(following)
+
+
+def test_a_file_holds_the_state_of_the_noising_of_a_seeded_run_only(tmp_path):
+    model = points()
+    model.compile("sgd")
+    for seed in (None, 3, None):
+        fit(model, toy.nine_modes(100), steps_per_epoch=1, seed=seed)
+        model.save(tmp_path / "m.keras")
+        loaded = keras.saving.load_model(tmp_path / "m.keras")
+        assert np.array_equal(state(loaded.noising), state(model.noising)) == (seed is not None)
 
 
 def fit(model, x, y=None, **options):

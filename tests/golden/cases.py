@@ -34,16 +34,21 @@ NEW_WORDS = (
     ("discretisation", "discretization"),
     # Better English, of one meaning.
     ("holds only towards people", "holds only against people"),
-    # What zeroing out an example means was corrected; both as one line and wrapped.
+    # What zeroing out an example means was corrected.
     (
         "its gradient becomes zero, its place in the batches stays.",
         "its place in the batches stays, but it contributes nothing to any release.",
     ),
-    (
-        "its gradient becomes zero, its place in the\n  batches stays.",
-        "its place in the batches stays, but it\n  contributes nothing to any release.",
-    ),
+    # Better keys.
+    ("people who do not know it", "people who can neither know nor guess it"),
+    ("approximation, and its generator is not cryptographic.", "approximation."),
 )
+# What 0.1.0 did not say.
+NEW_LINES = re.compile(
+    r"- (Whoever breaks the random generators|In version 0.1.0 keys came|Keys came from a hash|Weights that came in by)"
+    r".*?(cryptographic hash|epsilon says|noise of its own|share are followed)\. ?"
+)
+NEW_FACTS = {"noise_generators", "steered_by_training_metrics", "updates_of_other_models"}
 
 
 def call(function, *args, **kwargs):
@@ -62,12 +67,16 @@ def call(function, *args, **kwargs):
 def normal(value):
     """Text, or JSON values with all text in them, in the new words and without the version of dp_accounting."""
     if isinstance(value, str):
+        value = " ".join(value.split())  # lines are broken elsewhere
+        value = NEW_LINES.sub("", value).strip()
         for old, new in NEW_WORDS:
             value = value.replace(old, new)
         return re.sub(r"(dp_accounting|autodp) \d[\w.]*", r"\1 VERSION", value)
     if isinstance(value, dict):
-        return {normal(k): "VERSION" if k == "version" else normal(v) for k, v in value.items()}
-    return [normal(v) for v in value] if isinstance(value, (list, tuple)) else value
+        return {normal(k): "VERSION" if k == "version" else normal(v) for k, v in value.items() if k not in NEW_FACTS}
+    if isinstance(value, (list, tuple)):
+        return [normal(v) for v in value if not (isinstance(v, str) and NEW_LINES.match(f"- {v}"))]
+    return value
 
 
 # ---- data and models -------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from lipdp import backend
 
 FIT = {"batch_size": 20, "delta": 1e-3, "verbose": 0}
 BATCH = 16
-SECRET = np.array([1, 2], "uint32")
+SECRET = np.arange(1, 9, dtype="uint32")
 
 
 def plain(features=6, classes=3, hidden=0, **compile_arguments):

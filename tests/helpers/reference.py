@@ -107,7 +107,7 @@ def engine(model, x, y, weight, views=1, mode="eager", loss=squared_error, cente
     if mode != "eager" and keras.backend.backend() == "tensorflow":
         import tensorflow as tf
 
-        run = tf.function(run, jit_compile=mode == "compiled", reduce_retracing=False)
+        run = tf.function(run, jit_compile=mode == "compiled", reduce_retracing=False, autograph=False)
     elif mode != "eager":
         run = _quickly(run)
     result = run(*arguments)

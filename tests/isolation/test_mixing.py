@@ -9,7 +9,7 @@ from keras import layers as L
 from keras import ops
 
 import lipdp
-from lipdp import backend, layers, losses, strategies
+from lipdp import backend, diffusion, layers, losses, strategies
 from tests.helpers.clipping import BATCH, averaged, flat
 
 C = 0.1
@@ -279,3 +279,41 @@ def test_own_lipschitz_layers_that_mix_are_refused():
     model.compile("sgd", loss=losses.SparseCategoricalCrossentropy(clip=0.1))
     with pytest.raises(ValueError, match="depends on the other examples.*Mixes"):
         strategies.Clipless().calibrate(model, model.loss, 4)
+
+
+@keras.saving.register_keras_serializable(package="mixing")
+class Blends:
+    """An augmentation that adds the mean of its batch."""
+
+    def __call__(self, x, key):
+        return x + ops.mean(x, axis=0) + 0.0 * ops.cast(key[0], "float32")
+
+    def get_config(self):
+        return {}
+
+
+def test_own_augmentations_see_one_row(unprobed, monkeypatch):
+    monkeypatch.setattr(sys.modules["lipdp.strategies.augmentation"], "check", lambda *_: None)
+    keras.utils.set_random_seed(0)
+    strategy = strategies.DPSGD(C, augmentation_multiplicity=2, augmentation=Blends())
+    assert effect(private(stack()()), strategy) <= C * 1.001
+
+
+class Widened(diffusion.Denoiser):
+    """A denoiser that scales by the largest example."""
+
+    def training_pair(self, x, noise, u):
+        x_in, c_noise, target = diffusion.denoisers.get("edm").training_pair(x, noise, u)
+        return x_in / (1.0 + ops.max(ops.abs(x))), c_noise, target
+
+
+def test_own_denoisers_see_one_row():
+    noising = diffusion.noising.Noising(Widened())
+    x = np.ones((12, 3), "float32")
+    found = []
+    for size in (1.0, 1e8):
+        noising.seeds.reseed(np.arange(8, dtype="uint32"))
+        x[0] = size
+        found.append([ops.convert_to_numpy(t)[1:] for t in noising(x)])
+    for few, many in zip(*found, strict=True):
+        np.testing.assert_array_equal(few, many)

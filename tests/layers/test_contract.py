@@ -249,9 +249,9 @@ def test_convolution_refuses_channels_first():
 def test_what_a_layer_was_made_with_is_fixed_once_it_is_built(make, shape, name, value):
     """Bounds followed the change; constraints and compiled steps did not: gradients up to 2.4 times their bound."""
     layer = make()
-    before = getattr(layer, name)
-    setattr(layer, name, before)
+    setattr(layer, name, getattr(layer, name))
     model = keras.Sequential([keras.Input(shape), layer])
+    before = getattr(layer, name)
     with pytest.raises(AttributeError, match=rf"`{name}` of layer '{layer.name}' is fixed once the layer is built"):
         setattr(layer, name, value)
     assert getattr(layer, name) == before

@@ -9,7 +9,7 @@ from scipy import stats
 
 from lipdp import accounting
 from lipdp.accounting.dpis import ImportanceFilter
-from lipdp.sampling import Proposal, kept, proposal_rng, statistics_rng
+from lipdp.sampling import Proposal, kept
 
 pytestmark = pytest.mark.backend_free
 
@@ -119,14 +119,6 @@ def test_no_example_is_included_more_often_than_charged(norms, growth, floor, sh
     thresholds = p.thresholds(np.random.default_rng(0), np.arange(len(norms)))
     uniform = 1.0 - np.random.default_rng(0).random(len(norms))
     assert (thresholds >= uniform * p.bounds).all() and (thresholds > 0).all()
-
-
-def test_updates_are_independent_streams():
-    a, b = proposal_rng(3, 5), proposal_rng(3, 5)
-    assert a.random() == b.random()
-    values = {proposal_rng(3, 5).random(), proposal_rng(3, 6).random(), proposal_rng(4, 5).random()}
-    values |= {statistics_rng(3, 5).random(), proposal_rng(None, 0).random(), proposal_rng(None, 0).random()}
-    assert len(values) == 6
 
 
 def test_wrong_bounds_are_refused():

@@ -1,0 +1,162 @@
+"""The secret of a run: what it derives from, and when a fit goes on with it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import numbers
+from typing import Any
+
+import keras
+import numpy as np
+
+from lipdp import _keras
+from lipdp.sampling import randomness
+from lipdp.training import weights
+
+
+@dataclasses.dataclass
+class Secret:
+    """What is left of the secret of a run once its noise has begun.
+
+    Args:
+        draws: 32 bytes that batches and released sums are drawn from. They do not give the noise, whose key stands in
+            the optimizer.
+        basis: Digest of the call of `fit` and of its data, or None without a seed: then no file holds any of this.
+        stand: Digest of weights and optimizer at the end of the present or last `fit`, or None while it is not known.
+    """
+
+    draws: bytes
+    basis: str | None = None
+    stand: str | None = None
+
+    def to_list(self) -> list | None:
+        """Returns what a file holds."""
+        return None if self.basis is None else [self.draws.hex(), self.basis, self.stand]
+
+    @classmethod
+    def from_list(cls, values: Any) -> Secret | None:
+        """Returns what `to_list` wrote."""
+        if values is None:
+            return None
+        if not (isinstance(values, list) and len(values) == 3 and all(isinstance(v, str) for v in values[:2])):
+            raise TypeError("not a secret")
+        draws, basis, stand = values
+        if len(draws) != 64 or not set(draws) <= set("0123456789abcdef"):
+            raise TypeError("not a secret of 256 bits")
+        return cls(bytes.fromhex(draws), basis, None if stand is None else str(stand))
+
+
+def begin(driver: Any) -> np.ndarray | None:
+    """Gives the run of a driver its secret, before the first update.
+
+    Returns:
+        The key of the noise, eight uint32 words; None where this `fit` goes on with the present stream.
+
+    **Guarantee.**
+    Without a seed the secret is 32 bytes from the operating system, new for each `fit`. With a seed it is a
+    cryptographic hash (BLAKE2b) of: the seed; the plan; what `fit` was asked for, strategy included; configuration of
+    model, loss and optimizer; the ledger; all weights and the state of the optimizer; all bytes of the data. Two fits
+    that differ in one of these have independent noise, batches and noisings. A `fit` goes on with the stream of the one
+    before it only if it goes on with its plan, under the same seed, model, strategy and data, from exactly the weights
+    and the state that the stream has led to.
+    Not covered: what configurations do not tell, such as the body of a function of the user's or of a callback; a seed
+    that can be guessed, by people who know all of the above. The same call on other hardware, another backend or in
+    other microbatches has the same noise, and may differ by rounding.
+    """
+    run, model, request = driver.run, driver.model, driver.request
+    optimizer = model.optimizer
+    if request.seed is None:
+        root, basis = randomness.fresh(), None
+    else:
+        before, basis, stand = run.secret, _basis(driver), stand_of(model)
+        known = before is not None and driver.continued and stand is not None
+        known = known and (before.basis, before.stand) == (basis, stand)
+        if known and run.ledger.updates == int(optimizer.iterations.numpy()) and optimizer.noise_key.numpy().any():
+            return None
+        plan = json.dumps([driver.plan.to_dict(), driver.details()], sort_keys=True)
+        start = stand_of(model, secrets=False)
+        root = randomness.from_seed(request.seed, basis, plan, run.ledger.to_json(), str(start))
+    run.secret = Secret(randomness.derive(root, "draws"), basis)
+    for number, layer in enumerate(_keras.walk(model)):
+        if _secretly_seeded(layer):
+            layer.seeds.reseed(randomness.words(root, "layer", number))
+    return randomness.words(root, "noise")
+
+
+def stand_of(model: keras.Model, secrets: bool = True) -> str | None:
+    """Returns a digest of weights, optimizer and random states, but for what `fit` sets itself.
+
+    Args:
+        model: The model.
+        secrets: Whether to look at the states that `begin` sets, too.
+    """
+    optimizer = model.optimizer
+    layers = [layer for layer in _keras.walk(model) if secrets or not _secretly_seeded(layer)]
+    states = [seeds.state for layer in layers for seeds in _keras.seed_generators(layer)]
+    own = (optimizer.noise_key, optimizer.noise_std, optimizer.budget)
+    found = weights.fingerprint(model, states, without=own)
+    return None if found is None else found.hex()
+
+
+def _secretly_seeded(layer: keras.layers.Layer) -> bool:
+    return getattr(layer, "secret_seeds", False)
+
+
+def _basis(driver: Any) -> str:
+    """Returns a digest of what a stream of noise may be used for."""
+    request, model = driver.request, driver.model
+    # Rows whose random numbers come by microbatch are other rows in other microbatches.
+    by_row = any(_keras.seed_generators(layer) for layer in _keras.walk(model))
+    by_row = by_row or getattr(request.strategy, "augmentation", None) is not None
+    asked = _plain(request.to_dict(), {})
+    parts = [asked, request.noise_generator, driver.microbatch if by_row else None, described(model)]
+    data = randomness.digest((driver.x, driver.y))
+    return randomness.from_seed(request.seed, "basis", json.dumps(parts, sort_keys=True), data).hex()
+
+
+def described(model: keras.Model) -> Any:
+    """Returns model, loss and optimizer as JSON values that are the same for two models that were built alike."""
+    loss, optimizer = model.loss, model.optimizer
+    names: dict[str, str] = {}
+    # Keras numbers the names that it gives, all through a process.
+    for named in (model, *_keras.walk(model), loss, optimizer):
+        names.setdefault(str(getattr(named, "name", named)), f"#{len(names)}")
+    rates = optimizer.get_config()
+    if isinstance(rates.get("learning_rate"), numbers.Number):
+        del rates["learning_rate"]  # a variable of the optimizer, which callbacks may set
+    parts = [_config(model), _config(loss), type(optimizer).__name__, rates]
+    return _plain(parts, names)
+
+
+def _config(described: Any) -> list:
+    try:
+        return [type(described).__name__, described.get_config()]
+    except Exception:  # one that cannot be written: a subclassed model, a function
+        inside = _keras.walk(described, deep=False) if isinstance(described, keras.Layer) else []
+        return [_qualified(described), *map(_config, inside)]
+
+
+def _qualified(value: Any) -> str:
+    named = value if hasattr(value, "__qualname__") else type(value)
+    return f"{named.__module__}.{named.__qualname__}"
+
+
+# How objects are built and compiled follows from what they are, and is not in every state of a model.
+_LEFT_OUT = ("build_config", "compile_config")
+
+
+def _plain(value: Any, names: dict[str, str]) -> Any:
+    if isinstance(value, dict):
+        return {str(k): _plain(v, names) for k, v in value.items() if k not in _LEFT_OUT}
+    if isinstance(value, (list, tuple)):
+        return [_plain(v, names) for v in value]
+    if isinstance(value, str):
+        return names.get(value, value)
+    if value is None or isinstance(value, (bool, int, float)):
+        return value
+    if isinstance(value, (np.ndarray, np.generic)):
+        return value.tolist()
+    if hasattr(value, "get_config") and not isinstance(value, type):
+        return _plain(_config(value), names)
+    return _qualified(value)
