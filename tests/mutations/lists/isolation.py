@@ -96,7 +96,7 @@ FAULTS = [
         ),
         (
             "declarations are not stated",
-            "return declared([*map(type, operations), *functions, loss, type(loss)])",
+            "return declared([*map(type, operations), *functions, *others, *map(type, others)])",
             "return ()",
         ),
         ("Masking of vectors", "L.Masking: _several_axes,", "L.Masking: _always,"),
@@ -109,7 +109,7 @@ FAULTS = [
         ("layers stay replaced", "_restore(operation, before)\n\n\n@contextlib", "pass\n\n\n@contextlib"),
         (
             "changed variables are lost",
-            "if scope.losses or len(after) != len(before) or any(after[key] is not before[key] for key in before):",
+            "if len(after) != len(before) or any(after[key] is not before[key] for key in before):",
             "if False:",
         ),
         ("outputs of several rows", "if not len(tensor.shape) or tensor.shape[0] not in (1, None):", "if False:"),

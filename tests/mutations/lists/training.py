@@ -237,8 +237,8 @@ FAULTS = [
         ("nothing is projected", 'if not (hasattr(constraint, "holds") and constraint.holds(value)):', "if False:"),
         (
             "the optimizer is not part of the fingerprint",
-            "for variable in (*model.weights, *model.optimizer.variables):",
-            "for variable in model.weights:",
+            "for variable in (*model.weights, *model.optimizer.variables, *more):",
+            "for variable in (*model.weights, *more):",
         ),
         (
             "the fingerprint sees the weights only of the first layers",
@@ -352,7 +352,11 @@ FAULTS = [
         "training/importance.py",
         "strategies/test_dpis.py",
         ("updates are not charged to the filter", "budget.charge_update()\n", "pass\n"),
-        ("updates are not charged to the ledger", "run.charge(self._release_of_updates)", "pass"),
+        (
+            "updates are not charged to the ledger",
+            "run.charge(self._release_of_updates",
+            "str(self._release_of_updates",
+        ),
         (
             "sums are not charged to the ledger",
             "run.charge(self._described(kind, noise_multiplier, sensitivity))",
