@@ -466,3 +466,22 @@ def test_clipped_gradients_are_those_of_sums_where_the_clip_follows_a_quantile()
         one_step(model, strategy=strategies.Clipless(**more), sampling="fixed_order")
         found.append(np.linalg.norm(model.get_weights()[0] - kernel))
     assert found[1] > 0.5 * found[0] > 0.1
+
+
+def test_matrix_products_are_exact_while_a_model_trains():
+    """TF32 and the like would err by more than bounds and clip norms leave room for."""
+
+    def precision():
+        if keras.backend.backend() == "jax":
+            import jax
+
+            return jax.config.jax_default_matmul_precision
+        import tensorflow as tf
+
+        return tf.config.experimental.tensor_float_32_execution_enabled()
+
+    before, seen, model = precision(), [], mlp()
+    look = keras.callbacks.LambdaCallback(on_train_batch_begin=lambda batch, logs=None: seen.append(precision()))
+    model.fit(*blobs(), steps_per_epoch=1, noise_multiplier=1.0, callbacks=[look], **FIT)
+    assert seen == ["highest" if keras.backend.backend() == "jax" else False]
+    assert precision() == before

@@ -192,11 +192,7 @@ FAULTS = [
             "return lookup(tokens) * (1.0 / math.sqrt(max(1, entries(inputs.shape, self))))",
             "return lookup(tokens)",
         ),
-        (
-            "rows are not projected",
-            'self.embeddings = self.add_weight(shape, self.embeddings_initializer, constraint=ball, name="embeddings")',
-            'self.embeddings = self.add_weight(shape, self.embeddings_initializer, name="embeddings")\n        self.embeddings.constraint = ball if not self.built else None',
-        ),
+        ("rows are not projected", "RowBall(self.max_norm)", "RowBall(2.0 * self.max_norm)"),
         (
             "tokens out of range",
             'tokens = ops.clip(ops.cast(inputs, "int32"), 0, self.input_dim - 1)',
