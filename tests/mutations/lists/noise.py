@@ -5,13 +5,17 @@ from tests.mutations.fault import faults
 FAULTS = [
     *faults(
         "optimizer.py",
-        "test_optimizer.py",
-        ("the deviation is rounded down", "_ROUND_UP = 1.0 + 1e-6", "_ROUND_UP = 1.0 - 1e-6"),
+        "test_optimizer.py::test_noise_is_independent_between_variables_and_updates",
+        (
+            "the deviation is rounded down",
+            "_ROUND_UP = 1.0 + 1e-6",
+            "_ROUND_UP = 1.0 - 1e-6",
+            "test_optimizer.py::test_the_standard_deviation_is_never_rounded_down",
+        ),
         (
             "no noise",
             "noisy.append(gradient + stddev * ops.reshape(noise[start : start + size], gradient.shape))",
             "noisy.append(gradient)",
-            "test_optimizer.py training/test_fit.py",
         ),
         (
             "half of the noise",
@@ -24,92 +28,96 @@ FAULTS = [
             "one update more than allowed",
             "self.iterations < ops.cast(self.budget, self.iterations.dtype)",
             "self.iterations <= ops.cast(self.budget, self.iterations.dtype)",
+            "test_optimizer.py::test_the_budget_stops_in_the_graph",
         ),
         (
             "five updates more than allowed",
             "self.budget.assign(int(self.iterations.numpy()) + updates)",
             "self.budget.assign(int(self.iterations.numpy()) + updates + 5)",
-            "test_optimizer.py training/test_plan_in_graph.py",
+            "training/test_plan_in_graph.py",
         ),
         (
             "the budget of earlier updates is left out",
             "self.budget.assign(int(self.iterations.numpy()) + updates)",
             "self.budget.assign(updates)",
-            "test_optimizer.py training/test_plan_in_graph.py training/test_fit.py",
+            "training/test_plan_in_graph.py",
         ),
         (
             "without a budget the gradient goes through",
             "lambda: [*(ops.zeros_like(gradient) for gradient in gradients), *state]",
             "lambda: [*gradients, *state]",
+            "test_optimizer.py::test_the_budget_stops_in_the_graph",
         ),
         (
             "disarmed, it goes on",
             "self.budget.assign(0)",
             "pass",
-            "test_optimizer.py training/test_fit.py training/test_plan_in_graph.py",
+            "test_optimizer.py::test_the_budget_stops_in_the_graph",
         ),
         (
             "an unseeded run stores its key",
             "value if self.repeatable or variable is not self.noise_key else np.zeros_like(value)",
             "value",
-            "training/test_saving.py",
+            "training/test_saving.py::test_a_file_gives_no_key_of_later_noise training/test_seeding.py::test_no_file_of_an_unseeded_run_holds_a_part_of_its_secret",
         ),
         (
             "the noise of variables that are left out of a step is given to others",
             "noise_stddevs = [std[i] for i in indices]",
             "noise_stddevs = [std[0] for i in indices]",
-            "test_optimizer.py strategies/test_clipless.py training/test_fit.py",
         ),
         (
             "scales are ignored",
             "noise_stddevs = [std[i] * scales[i] for i in indices]",
             "pass",
-            "strategies/test_adaclip.py strategies/test_dpsgd.py",
+            "strategies/test_dpsgd.py::test_noise_follows_the_private_threshold",
         ),
         (
             "scales are squared",
             "noise_stddevs = [std[i] * scales[i] for i in indices]",
             "noise_stddevs = [std[i] * scales[i] * scales[i] for i in indices]",
-            "strategies/test_adaclip.py strategies/test_dpsgd.py",
+            "strategies/test_dpsgd.py::test_noise_follows_the_private_threshold strategies/test_adaclip.py::test_applied_noise_is_that_of_the_transform",
         ),
         (
             "the state of a strategy is forgotten",
             "variable.assign(value)\n        super().apply",
             "pass\n        super().apply",
-            "strategies/test_adaclip.py strategies/test_dpsgd.py",
+            "strategies/test_dpsgd.py::test_noise_follows_the_private_threshold",
         ),
         (
             "an `apply` of one's own is taken",
             'for name in ("apply", *_keras.OPTIMIZER_ENTRIES):',
             "for name in _keras.OPTIMIZER_ENTRIES:",
+            "test_optimizer.py::test_an_apply_in_front_of_the_private_one_is_refused",
         ),
         (
             "an `apply_gradients` of one's own is taken",
             'for name in ("apply", *_keras.OPTIMIZER_ENTRIES):',
             'for name in ("apply",):',
+            "test_optimizer.py::test_a_class_that_sees_gradients_before_the_noise_is_refused",
         ),
         (
             "what is refused in the constructor may be set afterwards",
             "if getattr(self, argument, None):",
             "if False:",
-            "training/test_refusals.py",
+            "training/test_refusals.py::test_what_is_set_on_the_optimizer_afterwards_is_refused",
         ),
         (
             "the constructor takes what changes the noise",
             "if kwargs.get(argument):",
             "if False:",
-            "training/test_refusals.py test_optimizer.py",
+            "training/test_refusals.py::test_optimizers_that_change_the_noise_are_refused",
         ),
         (
             "LossScaleOptimizer is taken",
             "if issubclass(optimizer_class, keras.optimizers.LossScaleOptimizer):",
             "if False:",
+            "test_optimizer.py::test_private_takes_optimizer_classes training/test_refusals.py::test_optimizers_that_change_the_noise_are_refused",
         ),
         (
             "a private optimizer is not checked again",
             "if isinstance(optimizer, PrivateOptimizer):\n        optimizer.check()",
             "if isinstance(optimizer, PrivateOptimizer):",
-            "test_optimizer.py training/test_refusals.py",
+            "test_optimizer.py::test_a_class_that_sees_gradients_before_the_noise_is_refused training/test_refusals.py::test_what_is_set_on_the_optimizer_afterwards_is_refused",
         ),
         (
             "the stored key is the one that was used",
@@ -132,7 +140,7 @@ FAULTS = [
     ),
     *faults(
         "backend/tensorflow.py",
-        "strategies/test_dpsgd.py training/test_fit.py",
+        "training/test_fit.py::test_chunks_compute_the_same_update",
         (
             "the last microbatch is left out",
             "number = -(-tf.shape(data[2])[0] // microbatch)",
@@ -152,32 +160,44 @@ FAULTS = [
             "TF32 stays on",
             "tf.config.experimental.enable_tensor_float_32_execution(False)",
             "pass",
-            "training/test_fit.py::test_matrix_products_are_exact_while_a_model_trains",
+            "training/test_budget.py::test_matrix_products_are_exact_while_a_model_trains",
         ),
         (
             "copies of all microbatches get the key of the first",
             "totals, seen, _ = strategy.microbatch(calibration, forward, state, i, secret, rows, batch_size)",
             "totals, seen, _ = strategy.microbatch(calibration, forward, state, 0, secret, rows, batch_size)",
+            "strategies/test_dpsgd.py::test_augmentation_in_fit_repeats_with_a_seed strategies/test_dpsgd.py::test_copies_come_from_the_secret_of_the_noise",
         ),
     ),
     *faults(
         "backend/importance_tensorflow.py",
-        "strategies/test_dpis.py",
+        "strategies/test_dpis.py::test_chunks_compute_the_same_updates",
         (
             "only the last microbatch is released",
             "return tf.nest.map_structure(tf.add, totals, (sums, loss)), norms",
             "return (sums, loss), norms",
         ),
-        ("the sum is not scaled", "[s * factor for s in sums]", "[s for s in sums]"),
-        ("the noise of an epoch is that of the first", "self._model.optimizer.set_noise(noise_stddevs)", "pass"),
+        (
+            "the sum is not scaled",
+            "[s * factor for s in sums]",
+            "[s for s in sums]",
+            "strategies/test_dpis.py::test_the_mean_of_the_gradient_is_that_of_the_clipped_ones",
+        ),
+        (
+            "the noise of an epoch is that of the first",
+            "self._model.optimizer.set_noise(noise_stddevs)",
+            "pass",
+            "strategies/test_dpis.py::test_the_noise_added_is_the_noise_charged",
+        ),
     ),
     *faults(
         "diffusion/model.py",
-        "diffusion/test_model.py",
+        "diffusion/test_model.py::test_bad_input",
         (
             "the multiplicity is ignored",
             "return dataclasses.replace(strategy, augmentation_multiplicity=self.noise_multiplicity)",
             "return strategy",
+            "diffusion/test_model.py::test_fit_charges_what_it_executes",
         ),
         (
             "a strategy that remembers norms is taken",
@@ -193,16 +213,11 @@ FAULTS = [
     ),
     *faults(
         "diffusion/noising.py",
-        "diffusion/test_model.py",
+        "diffusion/test_model.py::test_rows_get_noise_of_their_own_and_calls_fresh_noise",
         (
             "every copy of a row has the same noise",
             "noise = keras.random.normal(ops.shape(x), seed=self.seeds)",
             "noise = keras.random.normal((1, *ops.shape(x)[1:]), seed=self.seeds) + ops.zeros_like(x)",
-        ),
-        (
-            "labels are never dropped",
-            "dropped = keras.random.uniform((rows,), seed=self.seeds) < self.label_dropout",
-            "dropped = keras.random.uniform((rows,), seed=self.seeds) < 0.0",
         ),
     ),
     *faults(
@@ -232,7 +247,7 @@ FAULTS = [
     ),
     *faults(
         "training/seeding.py",
-        "training/test_seeding.py",
+        "training/test_seeding.py::test_releases_under_one_seed_share_noise_only_if_they_are_the_same",
         (
             "an unseeded run has the secret of seed 0",
             "root, basis = randomness.fresh(), None",
@@ -269,22 +284,25 @@ FAULTS = [
             "any stream is gone on with",
             "known = known and (before.basis, before.stand) == (basis, stand)",
             "known = known",
+            "training/test_seeding.py::test_an_interruption_changes_nothing_in_one_process training/test_seeding.py::test_continuations_of_one_seeded_file_share_noise_only_if_they_are_the_same training/test_seeding.py::test_a_fit_that_fails_before_its_first_update_leaves_its_noise_to_the_next",
         ),
         (
             "batches have the key of the noise",
             'run.secret = Secret(randomness.derive(root, "draws"), basis)',
             'run.secret = Secret(randomness.derive(root, "noise"), basis)',
+            "training/test_seeding.py::test_batches_noise_and_what_a_file_holds_have_different_keys",
         ),
         (
             "noisings keep their state",
             'layer.seeds.reseed(randomness.words(root, "layer", number))',
             "pass",
-            "diffusion/test_model.py training/test_seeding.py",
+            "diffusion/test_model.py::test_without_a_seed_the_noise_begins_anew_with_each_fit diffusion/test_model.py::test_the_secret_of_the_noise",
         ),
         (
             "an unseeded run stores its secret",
             "return None if self.basis is None else [self.draws.hex(), self.basis, self.stand]",
             'return [self.draws.hex(), self.basis or "", self.stand]',
+            "training/test_seeding.py::test_no_file_of_an_unseeded_run_holds_a_part_of_its_secret",
         ),
     ),
     *faults(

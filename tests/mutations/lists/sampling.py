@@ -80,6 +80,12 @@ FAULTS = [
             "return next((level for level in self._levels if level >= drawn), self._levels[-1] if self._levels else self._round(drawn))",
         ),
         (
+            "rows beyond the largest shape are lost",
+            "rows, k = self.size.rows(len(drawn)), len(drawn)",
+            "drawn = drawn[: self.size._levels[-1]] if self.size._levels else drawn\n        rows, k = self.size.rows(len(drawn)), len(drawn)",
+            "sampling/test_batches.py::test_a_draw_above_the_largest_shape_loses_no_row",
+        ),
+        (
             "buffers in use are given out again",
             "sys.getrefcount(self._arrays[i]) == 2",
             "sys.getrefcount(self._arrays[i]) >= 2",
