@@ -7,7 +7,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 # Neighbors stay in one process, where they share what was compiled.
 PYTEST := $(BIN)/python -m pytest -q -n 2 --dist worksteal
 
-.PHONY: demo test test-all test-crash lint clean
+.PHONY: demo test test-all test-crash mutants lint clean
 
 demo: $(STAMP)
 	$(BIN)/lipdp train --dataset digits --epsilon 4 --output runs/demo --overwrite
@@ -23,6 +23,9 @@ test-all: $(STAMP) lint
 
 test-crash: $(STAMP)
 	$(BIN)/python -m tests.crash.kills --kills 200
+
+mutants: $(STAMP)
+	$(BIN)/python -m tests.mutations --jobs 2
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

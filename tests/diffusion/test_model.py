@@ -135,6 +135,7 @@ def test_fit_charges_what_it_executes(chunk):
     expected = accounting.epsilon(noise_multiplier=1.0, sampling_probability=0.2, updates=5, delta=1e-3)
     assert history.history["epsilon"][-1] == pytest.approx(expected, rel=1e-3)
     assert "5 x gradient (dpsgd, poisson)" in model.privacy.statement()
+    assert model.run.request.strategy.augmentation_multiplicity == 2
     # Errors of order one: the mean over the copies, not their sum.
     assert 0.3 < history.history["loss"][-1] < 2.0
 

@@ -277,3 +277,14 @@ def test_the_engine_and_the_probe_leave_no_trace():
     model = keras.Sequential([keras.Input((4,)), L.Dense(4), Same(), L.Dense(2)])
     gradients.supported(model)
     assert all("call" not in vars(layer) for layer in model.layers)
+
+
+def test_a_subclass_and_a_call_set_on_an_object_are_not_what_they_were():
+    class Own(keras.layers.Dense):
+        pass
+
+    changed = keras.layers.Dense(2)
+    changed.call = lambda inputs: inputs[:, :2] - keras.ops.mean(inputs)
+    inputs = keras.Input((3,))
+    model = keras.Model(inputs, changed(Own(3)(keras.layers.Dense(3)(inputs))))
+    assert [type(layer) for layer, _ in isolation.foreign(model)] == [Own, keras.layers.Dense]

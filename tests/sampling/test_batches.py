@@ -39,6 +39,17 @@ def test_chunks_have_one_shape():
     assert {layout.rows(k) for k in range(0, 352)} == {384}
 
 
+def test_a_draw_above_the_largest_shape_loses_no_row():
+    class All:
+        def draw(self, update):
+            return np.arange(100)
+
+    x, y = np.ones((100, 2), "float32"), np.arange(100, dtype="int32")
+    _, labels, weight = next(iter(Batches(All(), x, y, PaddedSize(4, None, static=True), start=0)))
+    assert len(weight) == 104
+    np.testing.assert_array_equal(labels[weight > 0], y)
+
+
 def test_batches_hold_the_drawn_rows():
     x, y = np.arange(300, dtype="float32").reshape(100, 3), np.arange(100, dtype="int32")
     sampler = PoissonSampler(100, 0.3, seed=0)

@@ -520,3 +520,27 @@ def test_its_settings_survive():
     config = keras.saving.serialize_keras_object(strategy)
     assert keras.saving.deserialize_keras_object(config).get_config() == strategy.get_config()
     assert strategies.get("dpis").get_config() == DPIS().get_config()
+
+
+def test_nothing_larger_is_released_than_what_is_charged(monkeypatch):
+    """One row has a gradient a million times as long as the others."""
+    sums, factors = [], []
+    released, release = importance.ImportanceDriver._released, backend.ImportanceStep.release
+
+    def note_sum(driver, kind, charge, value, noise_multiplier, sensitivity):
+        sums.append((kind, value, sensitivity))
+        return released(driver, kind, charge, value, noise_multiplier, sensitivity)
+
+    def note_factor(step, factor):
+        budget = step.update.__self__.budget
+        factors.append((factor, budget.norm_sum / budget.num_examples / budget.batch_size))
+        release(step, factor)
+
+    monkeypatch.setattr(importance.ImportanceDriver, "_released", note_sum)
+    monkeypatch.setattr(backend.ImportanceStep, "release", note_factor)
+    x, y = blobs()
+    x[0] *= 1e6
+    linear().fit(x, y, epochs=2, steps_per_epoch=3, epsilon=3.0, strategy=DPIS(0.5, clip_scale=1.5), **FIT)
+    assert {kind for kind, _, _ in sums} == {"clip_sum", "norm_sum"} and len(factors) == 6
+    assert all(0.0 < value <= len(y) * sensitivity for _, value, sensitivity in sums)
+    assert all(0.0 < factor <= charged for factor, charged in factors)

@@ -137,6 +137,8 @@ def test_a_budget_per_person():
     assert "one person with at most 4 examples" in model.privacy.statement()
     with pytest.raises(ValueError, match="budget is spent"):
         model.fit(*blobs(), examples_per_person=4, **run)
+    model.fit(*blobs(), examples_per_person=4, **(run | {"epsilon": 4.0}))
+    assert 0.99 * 4.0 <= model.privacy.epsilon() <= 4.0
 
 
 def test_a_filter_covers_noise_chosen_on_the_way():
@@ -167,6 +169,8 @@ def test_a_filter_keeps_budget_and_unit_under_every_name():
     assert model.run.plan is None and not model.run.ledger.updates
     model.fit(*blobs(), epsilon=2.0, accountant="filter", **run)
     name, before = model.run.plan.accountant, state(model)
+    with pytest.raises(ValueError, match="fixed"):
+        model.fit(*blobs(), accountant=f"filter:{2.0 * name.order!r}:2.0:{DELTA!r}", **run)
     for accountant in ("filter", name):
         for change, message in (
             ({"epsilon": 6.0}, "cannot grow.*epsilon=6.0.*fixed: epsilon=2.0"),

@@ -297,5 +297,6 @@ def test_what_dpis_releases_beside_its_gradients_has_the_noise_that_is_charged(m
         strategy=strategies.DPIS(0.8, clip_scale=1.5, count_noise=8.0, norm_sum_noise=8.0),
     )  # fmt: skip
     assert {kind for kind, _, _ in released} == {"count", "clip_sum", "norm_sum"}
+    assert model.run.plan.sampling.num_examples == round(400 + 8.0 * draw)
     for kind, found, expected in released:
         assert found == pytest.approx(expected, rel=1e-12), kind

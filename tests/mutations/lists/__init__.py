@@ -1,0 +1,37 @@
+"""All faults, by area."""
+
+from tests.mutations.lists import (
+    accounting,
+    bounds,
+    certificates,
+    clipping,
+    gradients,
+    isolation,
+    layers,
+    ledger,
+    losses,
+    noise,
+    norms,
+    sampling,
+    training,
+)
+
+FAULTS = [
+    fault
+    for area in (
+        training,
+        isolation,
+        sampling,
+        ledger,
+        noise,
+        clipping,
+        gradients,
+        losses,
+        layers,
+        bounds,
+        norms,
+        certificates,
+        accounting,
+    )
+    for fault in area.FAULTS
+]

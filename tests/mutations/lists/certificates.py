@@ -1,0 +1,77 @@
+"""Certificates."""
+
+from tests.mutations.fault import faults
+
+FAULTS = [
+    *faults(
+        "certify.py",
+        "test_certify.py::test_margin_that_is_rounding_error_is_not_certified",
+        ("rounding of logits is free", "_LOGIT_SLACK = 1e-5", "_LOGIT_SLACK = 0.0"),
+        (
+            "the metric counts as many",
+            "_METRIC_SLACK = 2e-3",
+            "_METRIC_SLACK = -2e-2",
+            "test_certify.py::test_metric_never_counts_more_than_is_certified test_certify.py::test_metric_stays_below_at_the_boundary_itself",
+        ),
+        (
+            "two classes move by one",
+            "return np.full((outputs, outputs), math.sqrt(2.0) * total)",
+            "return np.full((outputs, outputs), total)",
+            "test_certify.py::test_radius_of_a_linear_model_is_the_distance_to_the_boundary test_certify.py::test_subclass_of_the_last_layer_is_not_trusted_to_be_linear test_certify.py::test_no_attack_flips_a_prediction_inside_its_radius",
+        ),
+        (
+            "the metric: two classes move by one",
+            "constant = math.sqrt(2.0) * self.lipschitz",
+            "constant = self.lipschitz",
+            "test_certify.py::test_metric_never_counts_more_than_is_certified test_certify.py::test_metric_stays_below_at_the_boundary_itself",
+        ),
+        (
+            "a subclass of the last layer is linear",
+            "if type(last.layer) is not SpectralDense or shared or not last.lipschitz or not leads:",
+            "if not isinstance(last.layer, SpectralDense) or shared or not last.lipschitz or not leads:",
+            "test_certify.py::test_subclass_of_the_last_layer_is_not_trusted_to_be_linear",
+        ),
+        (
+            "a last layer that is used twice",
+            "if type(last.layer) is not SpectralDense or shared or not last.lipschitz or not leads:",
+            "if type(last.layer) is not SpectralDense or not last.lipschitz or not leads:",
+            "test_certify.py",
+        ),
+        (
+            "a last layer that leads nowhere",
+            "if type(last.layer) is not SpectralDense or shared or not last.lipschitz or not leads:",
+            "if type(last.layer) is not SpectralDense or shared or not last.lipschitz:",
+            "test_certify.py::test_a_layer_that_leads_nowhere_certifies_nothing",
+        ),
+        ("the runner-up is the last class", ".min(axis=1), 0.0)", ".max(axis=1), 0.0)", "test_certify.py"),
+        (
+            "inputs that are not finite have a radius",
+            "finite &= np.isfinite(np.asarray(part)).reshape(len(logits), -1).all(axis=1)",
+            "pass",
+            "test_certify.py::test_what_is_not_finite_has_no_radius test_certify.py::test_inputs_that_are_not_numbers_have_radius_zero",
+        ),
+        (
+            "the norms of the constraint, not of the weights",
+            "bounded = bounds.propagate(model, 1.0, trained=True)\n",
+            "bounded = bounds.propagate(model, 1.0)\n",
+            "test_certify.py::test_weights_outside_of_the_constraint_shrink_the_radius",
+        ),
+        (
+            "wrong predictions are certified",
+            "float(np.mean(correct & ((radii > r) | (r == 0))))",
+            "float(np.mean((radii > r) | (r == 0)))",
+            "test_certify.py::test_certified_accuracy_falls_with_the_radius",
+        ),
+        (
+            "a label out of range is certified",
+            "own = ops.max(ops.where(mask > 0, logits, -math.inf), axis=-1)",
+            "own = ops.max(logits, axis=-1)",
+            "test_certify.py::test_metric_does_not_count_labels_out_of_range_or_nan",
+        ),
+        (
+            "rounding scales with the logits only",
+            "np.maximum(np.abs(logits).max(axis=1), _scale(model, x))",
+            "np.abs(logits).max(axis=1)",
+        ),
+    ),
+]

@@ -1,0 +1,278 @@
+"""Gradients per example: rules, norms, what is refused."""
+
+from tests.mutations.fault import faults
+
+FAULTS = [
+    *faults(
+        "gradients/capture.py",
+        "gradients/test_capture.py",
+        (
+            "copies count one by one",
+            "total = ops.sum(weight * ops.mean(ops.reshape(values, (-1, copies)), axis=1))",
+            "total = ops.sum(weight * ops.sum(ops.reshape(values, (-1, copies)), axis=1))",
+        ),
+        (
+            "losses that layers add are left out",
+            "losses.refuse_additional(added)",
+            "pass",
+            "gradients/test_capture.py training/test_refusals.py strategies/test_dpsgd.py",
+        ),
+        (
+            "only the last use of a layer",
+            "pieces.setdefault(id(variable), []).append(factor)",
+            "pieces[id(variable)] = [factor]",
+        ),
+        (
+            "the padding has a gradient",
+            "total = ops.sum(weight * ops.mean(ops.reshape(values, (-1, copies)), axis=1))",
+            "total = ops.sum(ops.mean(ops.reshape(values, (-1, copies)), axis=1))",
+        ),
+        (
+            "layers of others are not isolated",
+            "return isolation.isolated(model) if isolated else contextlib.nullcontext()",
+            "return contextlib.nullcontext()",
+            "isolation/test_mixing.py isolation/test_alone.py",
+        ),
+        (
+            "layers do not get their calls back",
+            'layer.__dict__.pop("call", None)\n            if before',
+            "pass\n            if before",
+            "gradients/test_supported.py isolation/test_alone.py",
+        ),
+    ),
+    *faults(
+        "gradients/factors.py",
+        "gradients/test_factors.py gradients/test_rules.py gradients/test_capture.py",
+        ("rounding is free", "part = (terms + 8) * _UNIT\n", "part = 0.0 * terms\n"),
+        (
+            "positions do not meet",
+            "product = _pair_sums(backend.gram(self.a) * backend.gram(self.g))",
+            "product = _squared_length(self.a) * _squared_length(self.g)",
+        ),
+        (
+            "uses of a table that meet in a row",
+            "same = ops.cast(ops.equal(self.indices[:, :, None], self.indices[:, None, :]), self.g.dtype)",
+            "same = ops.eye(self.indices.shape[1], dtype=self.g.dtype)[None] + 0.0 * ops.cast(self.indices[:, :, None], self.g.dtype)",
+        ),
+        (
+            "rows of other examples",
+            'places = self.indices + rows * ops.arange(batch, dtype="int32")[:, None]',
+            'places = self.indices + 0 * ops.arange(batch, dtype="int32")[:, None]',
+        ),
+        (
+            "rows that do not exist are the first",
+            "known = ops.logical_and(indices >= 0, indices < shape[0])",
+            "known = ops.logical_and(indices >= 0, indices >= 0)",
+        ),
+        (
+            "two forms of one variable are not added",
+            "total = Whole(total.whole() + factor.whole()) if merged is None else merged",
+            "total = total if merged is None else merged",
+        ),
+        ("what underflows is lost", "TINY = 1.2e-38", "TINY = 0.0"),
+        ("long sums in one", "_AT_ONCE = 2**10", "_AT_ONCE = 2**30"),
+        (
+            "the center is left out",
+            "return _sum_of_squares(inverse_scale * (self._gradients - center))",
+            "return _sum_of_squares(inverse_scale * self._gradients)",
+            "strategies/test_adaclip.py gradients/test_factors.py gradients/test_capture.py gradients/test_rules.py",
+        ),
+        (
+            "a variable that nobody reads has no center",
+            "return self.squared_norm() + ops.sum(ops.square(inverse_scale * (center + ops.zeros(self._shape))))",
+            "return self.squared_norm()",
+        ),
+        (
+            "overflowing rows are not left out",
+            "return ops.where(ops.reshape(keep, (-1, *(1 for _ in values.shape[1:]))), values, ops.zeros_like(values))",
+            "return values",
+            "gradients/test_overflow.py strategies/test_dpsgd.py",
+        ),
+        (
+            "the cross term has the other sign",
+            "return ops.maximum(first - 2.0 * cross + last + margin, 0.0)\n\n    def weighted_sum(self, coefficients):\n        if",
+            "return ops.maximum(first + 2.0 * cross + last + margin, 0.0)\n\n    def weighted_sum(self, coefficients):\n        if",
+        ),
+        (
+            "parts of a kernel are the first",
+            "return sum(part.squared_norm() for part in self._parts)",
+            "return self._parts[0].squared_norm()",
+        ),
+    ),
+    *faults(
+        "gradients/record.py",
+        "gradients/test_overflow.py gradients/test_capture.py",
+        (
+            "overflow in one row spoils all",
+            "return ops.cond(ops.all(finite), lambda: sums, lambda: total([f.masked(finite) for f in self._factors]))",
+            "return sums",
+        ),
+    ),
+    *faults(
+        "gradients/rows.py",
+        "gradients/test_capture.py gradients/test_rules.py",
+        (
+            "only the first place of a row",
+            "return tensor[:, 0] if self.views == 1 else ops.sum(tensor, axis=1)",
+            "return tensor[:, 0]",
+        ),
+        (
+            "steps of a loop are rows of their own",
+            "return Rows(self.batch, None if steps is None or self.views is None else self.views * steps)",
+            "return Rows(self.batch * (steps or 1), self.views)",
+        ),
+    ),
+    *faults(
+        "gradients/leaves.py",
+        "gradients/test_capture.py gradients/test_supported.py isolation/test_mixing.py",
+        (
+            "a layer without a rule is left out",
+            "elif isinstance(layer, _LOOPS) or any(v.trainable for v in _keras.own_variables(layer)):",
+            "elif isinstance(layer, _LOOPS):",
+        ),
+        (
+            "rules of a parent class serve",
+            "function, applies, owns = _RULES.get(type(layer), (None, None, None))",
+            "function, applies, owns = next((_RULES[c] for c in type(layer).__mro__ if c in _RULES), (None, None, None))",
+        ),
+        (
+            "rules apply whatever the settings",
+            "if function is not None and applies(layer):",
+            "if function is not None:",
+            "gradients/test_rules.py gradients/test_supported.py gradients/test_capture.py",
+        ),
+    ),
+    *faults(
+        "gradients/unfolding.py",
+        "gradients/test_unfolding.py gradients/test_rules.py gradients/test_capture.py",
+        (
+            "padding on the wrong side",
+            "pads.append((total // 2, total - total // 2))",
+            "pads.append((total - total // 2, total // 2))",
+        ),
+        (
+            "taps without dilation",
+            "[t * d + c for t, d, c in zip(tap, self.dilation, cut, strict=True)]",
+            "[t + c for t, d, c in zip(tap, self.dilation, cut, strict=True)]",
+        ),
+        (
+            "the norm of the first tap",
+            "return sum(ops.sum(ops.square(t), axis=tuple(range(1, len(t.shape)))) for t in self._matrices())",
+            "return ops.sum(ops.square(self._matrices()[0]), axis=tuple(range(1, len(self._matrices()[0].shape))))",
+        ),
+        (
+            "groups of channels see all channels",
+            "return ops.transpose(ops.reshape(kernel, (inputs, groups, outputs)), (1, 0, 2))",
+            "return ops.reshape(kernel, (groups, inputs, outputs))",
+        ),
+    ),
+    *faults(
+        "gradients/rules/dense.py",
+        "gradients/test_rules.py gradients/test_capture.py",
+        (
+            "a dense layer has no bias",
+            "if layer.bias is not None:\n            yield bias(rows, g, layer.bias)\n\n    return activation(tape.tap(outputs, (inputs,), gradients))\n\n\n@rule(layers.SpectralDense)",
+            "if False:\n            yield bias(rows, g, layer.bias)\n\n    return activation(tape.tap(outputs, (inputs,), gradients))\n\n\n@rule(layers.SpectralDense)",
+        ),
+        ("a letter that is summed on its own", "return None  # a letter that is summed on its own", "pass"),
+    ),
+    *faults(
+        "gradients/rules/convolution.py",
+        "gradients/test_rules.py gradients/test_capture.py",
+        (
+            "causal padding is none",
+            "pads = ((dilation[0] * (kernel[0] - 1), 0),)",
+            "pads = ((0, dilation[0] * (kernel[0] - 1)),)",
+        ),
+        (
+            "the scale of spectral convolutions",
+            "kernel_factor(rows, inputs, g * scale, where, shape)",
+            "kernel_factor(rows, inputs, g, where, shape)",
+        ),
+        ("unknown sizes with padding", "if not known(layer, inputs):", "if False:", "gradients/test_supported.py"),
+    ),
+    *faults(
+        "gradients/rules/normalization.py",
+        "gradients/test_rules.py gradients/test_capture.py",
+        ("the scale of a bias", "yield bias(rows, g * scale, layer.bias)", "yield bias(rows, g, layer.bias)"),
+        (
+            "the shift is left out",
+            "((scale, lambda: normalized * g), (shift, lambda: g))",
+            "((scale, lambda: normalized * g),)",
+        ),
+    ),
+    *faults(
+        "gradients/rules/embedding.py",
+        "gradients/test_rules.py gradients/test_capture.py",
+        (
+            "tied tables are used once",
+            "if layer.tie_weights:\n            yield layer.embeddings, Outer(g, a, MatrixLayout(layer.embeddings.shape))",
+            "if layer.tie_weights:\n            pass",
+        ),
+    ),
+    *faults(
+        "gradients/rules/recurrent.py",
+        "gradients/test_rules.py gradients/test_capture.py",
+        ("states of the wrong time", "before = ops.concatenate([start, outputs[:, :-1]], axis=1)", "before = outputs"),
+        (
+            "recurrent kernels are left out",
+            "yield gates.recurrent, gates.factor(rows, h, state_masks, in_order, gates.recurrent)",
+            "pass",
+        ),
+        (
+            "going backwards in the wrong order",
+            "in_order = ops.flip(g, axis=1) if layer.go_backwards else g",
+            "in_order = g",
+        ),
+        (
+            "the reset gate is left out",
+            "g = ops.concatenate([g[..., : 2 * units], reset * gates.columns(g, 2)], axis=-1)",
+            "pass",
+        ),
+    ),
+    *faults(
+        "gradients/rules/fallback.py",
+        "isolation/test_mixing.py isolation/test_alone.py gradients/test_capture.py",
+        (
+            "each copy is an example",
+            "whole = [ops.sum(rows.examples(t), axis=1) for t in whole]",
+            "whole = [rows.examples(t)[:, 0] for t in whole]",
+        ),
+        (
+            "what is inside is recorded twice",
+            "tape.closed = True",
+            "tape.closed = False",
+            "gradients/test_rules.py gradients/test_capture.py",
+        ),
+    ),
+    *faults(
+        "gradients/supported.py",
+        "gradients/test_supported.py",
+        (
+            "statistics of a batch",
+            "if isinstance(layer, keras.layers.BatchNormalization) and layer.trainable:",
+            "if False:",
+        ),
+        ("spectral normalization", "if isinstance(layer, keras.layers.SpectralNormalization):", "if False:"),
+        ("stateful layers", 'if getattr(layer, "stateful", False):', "if False:"),
+        (
+            "regularizers",
+            "if variable.trainable and variable.regularizer is not None:",
+            "if False:",
+            "gradients/test_supported.py training/test_refusals.py",
+        ),
+        ("half precision", 'if keras.backend.is_float_dtype(dtype) and dtype != "float32":', "if False:"),
+        ("no probe", "if probe:\n", "if False:\n"),
+        ("one number of rows", "_ROWS = (5, 11)", "_ROWS = (5,)"),
+        ("rows that move others", "if np.max(spread) > 1e-3 * scale:", "if False:"),
+        ("weights used behind the back of a layer", "if np.max(np.abs(total - expected)) > 1e-3 * scale:", "if False:"),
+        ("statistics kept by the forward pass", "if id(variable) not in seeds:", "if False:"),
+        ("no mixing is looked for", "isolation.refuse_mixing(model)", "pass", "isolation/test_mixing.py"),
+        (
+            "layers that draw for a batch",
+            "if any(any(known) or not known for known in ([r for r in some if r is not None] for some in rates)):",
+            "if False:",
+            "strategies/test_dpsgd.py gradients/test_supported.py",
+        ),
+    ),
+]

@@ -1,0 +1,148 @@
+"""What runs one row at a time."""
+
+from tests.mutations.fault import faults
+
+FAULTS = [
+    *faults(
+        "isolation/known.py",
+        "isolation/test_alone.py isolation/test_mixing.py",
+        ("every type is trusted", "rule = _LAYERS.get(kind)\n", "rule = _LAYERS.get(kind, _always)\n"),
+        (
+            "subclasses are trusted",
+            "rule = _LAYERS.get(kind)\n",
+            "rule = next((_LAYERS[c] for c in kind.__mro__ if c in _LAYERS), None)\n",
+        ),
+        (
+            "what is named like Keras is Keras",
+            'return str(getattr(thing, "__module__", None)).split(".")[0]',
+            'return "lipdp"',
+        ),
+        (
+            "a call set on an object",
+            'if "call" in vars(operation):\n        return False',
+            "if False:\n        return False",
+        ),
+        (
+            "activations of one's own",
+            "rule(operation) or not all(_function(operation, name) for name in FUNCTIONS):",
+            "rule(operation):",
+        ),
+        (
+            "softmax over the batch",
+            "return stock_activation(function) and not (last and 1 in [len(u.outputs[0]) for u in _keras.uses(layer)])",
+            "return stock_activation(function)",
+        ),
+        (
+            "normalization over the batch",
+            "return all(isinstance(axis, int) and axis % rank for axis in axes for rank in ranks)\n\n\ndef _several_axes",
+            "return True\n\n\ndef _several_axes",
+        ),
+        (
+            "attention over the batch",
+            "return all(rank >= 3 and all(axis % rank for axis in axes) for rank in ranks) and 0 not in axes",
+            "return True",
+        ),
+        (
+            "products that sum over the batch",
+            "return bool(result) and inputs[0] == result[0] and inputs[0] not in kernel + inputs[1:]",
+            "return True",
+        ),
+        (
+            "lambdas are trusted",
+            "return is_declared(layer.function) and (not callable(layer.mask) or is_declared(layer.mask))",
+            "return True",
+        ),
+        (
+            "sums over the batch",
+            "axes = operation.axis if isinstance(operation.axis, (list, tuple)) else [operation.axis]\n        return all(isinstance(axis, int) and axis % rank for axis in axes)",
+            "return True",
+        ),
+        ("rows are taken out by number", "return isinstance(key[0], slice) and key[0] == slice(None)", "return True"),
+        (
+            "reshaped across rows",
+            "return None not in (*before, *after) and math.prod(before) == math.prod(after) > 0",
+            "return True",
+        ),
+        (
+            "all operations are entrywise",
+            "return None not in (*before, *after) and math.prod(before) == math.prod(after) > 0\n    return False",
+            "return None not in (*before, *after) and math.prod(before) == math.prod(after) > 0\n    return True",
+        ),
+        (
+            "arrays with a batch of their own",
+            "return kept and len(node.output_tensors[0].shape) == rank",
+            "return True",
+        ),
+        (
+            "a batch norm that trains",
+            "L.BatchNormalization: lambda layer: not layer.trainable,",
+            "L.BatchNormalization: _always,",
+        ),
+        ("stateful recurrent layers", "lambda layer: not layer.stateful,", "_always,"),
+        (
+            "what is inside a declared layer is trusted",
+            "if is_declared(kind):\n        return all(map(_keeps_apart, _keras.walk(operation, deep=False)))",
+            "if is_declared(kind):\n        return True",
+        ),
+        (
+            "what is inside a layer of Keras is trusted",
+            "return kind in _OF_KERAS_ONLY or all(map(_keeps_apart, _keras.walk(operation, deep=False)))",
+            "return True",
+        ),
+        (
+            "models with a call of their own",
+            'return not (_keras.has_own_call(model) or own or "call" in vars(model))',
+            "return True",
+        ),
+        (
+            "declarations are not stated",
+            "return declared([*map(type, operations), *functions, *others, *map(type, others)])",
+            "return ()",
+        ),
+        ("Masking of vectors", "L.Masking: _several_axes,", "L.Masking: _always,"),
+        ("a Rescaling by arrays", "L.Rescaling: _scalar,", "L.Rescaling: _always,"),
+    ),
+    *faults(
+        "isolation/alone.py",
+        "isolation/test_alone.py isolation/test_mixing.py",
+        ("nothing is replaced", "vars(operation).update(_replacements(operation, nodes))", "pass"),
+        ("layers stay replaced", "_restore(operation, before)\n\n\n@contextlib", "pass\n\n\n@contextlib"),
+        (
+            "changed variables are lost",
+            "if len(after) != len(before) or any(after[key] is not before[key] for key in before):",
+            "if False:",
+        ),
+        ("outputs of several rows", "if not len(tensor.shape) or tensor.shape[0] not in (1, None):", "if False:"),
+        (
+            "a `__call__` of one's own",
+            'if _defined_by_user(operation, "__call__") or getattr(operation, "quantization_mode", None) is not None:',
+            "if False:",
+        ),
+        ("arrays that may be as long as a batch", "if layer and arrays:", "if False:"),
+        (
+            "masks of one's own see all rows",
+            'if layer and (_defined_by_user(operation, "compute_mask") or callable(getattr(operation, "mask", None))):',
+            "if False:",
+        ),
+        (
+            "what differs alone and together is taken",
+            "if a.shape != b.shape or not np.allclose(a[:-1], b[:-1], rtol=1e-3, atol=1e-5, equal_nan=True):",
+            "if False:",
+        ),
+        ("no outlier is tried", "rows[-1] *= 1e6", "pass"),
+    ),
+    *faults(
+        "isolation/declared.py",
+        "isolation/test_alone.py",
+        (
+            "a declaration holds for subclasses",
+            "return id(thing) in _DECLARED",
+            "return any(id(c) in _DECLARED for c in getattr(thing, '__mro__', (thing,)))",
+        ),
+        (
+            "objects and instances can be declared",
+            'if isinstance(declared, type) == hasattr(declared, "get_config") and callable(declared):',
+            "if True:",
+        ),
+    ),
+]

@@ -1,0 +1,268 @@
+"""Ledger, plan and statement."""
+
+from tests.mutations.fault import faults
+
+FAULTS = [
+    *faults(
+        "privacy/ledger.py",
+        "privacy/test_ledger.py::test_epochs_are_charged_when_they_begin",
+        (
+            "a charge counts once",
+            "self._counts[-1] += updates\n            return\n        if not isinstance",
+            "self._counts[-1] += 1\n            return\n        if not isinstance",
+            "privacy/test_ledger.py::test_merges_only_with_the_last_entry",
+        ),
+        (
+            "equal charges replace each other",
+            "if release == last:\n            self._counts[-1] += updates",
+            "if release == last:\n            self._counts[-1] = updates",
+            "privacy/test_ledger.py::test_merges_only_with_the_last_entry",
+        ),
+        (
+            "entries merge whatever they are",
+            "if release == last:",
+            "if last is not None:",
+            "privacy/test_ledger.py::test_merges_only_with_the_last_entry",
+        ),
+        (
+            "epsilon is that of the gradients",
+            "pairs = zip(self._descriptions, self._counts, strict=True)\n        return tuple(dataclasses.replace(release, count=count) for release, count in pairs)",
+            "pairs = zip(self._descriptions, self._counts, strict=True)\n        return tuple(dataclasses.replace(release, count=count) for release, count in pairs if release.kind == 'gradient')",
+            "privacy/test_ledger.py::test_sums_that_later_noise_follows_from_make_a_ledger_adaptive",
+        ),
+        (
+            "streams of two models are one",
+            "total._descriptions += [dataclasses.replace(r, stream=r.stream + first) for r in ledger._descriptions]",
+            "total._descriptions += ledger._descriptions",
+            "training/test_shared_weights.py::test_open_epochs_of_two_models_are_both_charged",
+        ),
+        (
+            "joined ledgers lose counts",
+            "total._counts += ledger._counts",
+            "total._counts += [1] * len(ledger._counts)",
+            "training/test_shared_weights.py::test_each_model_made_of_one_plain_model_starts_with_what_the_others_spent",
+        ),
+        (
+            "the second ledger is lost",
+            "for ledger in ledgers:\n            # Two",
+            "for ledger in ledgers[:1]:\n            # Two",
+            "training/test_shared_weights.py::test_each_model_made_of_one_plain_model_starts_with_what_the_others_spent",
+        ),
+        (
+            "adaptive ledgers are added up",
+            "if len(ledgers) > 1 and any(ledger.adaptive for ledger in ledgers):",
+            "if False:",
+            "training/test_shared_weights.py::test_ledgers_that_cannot_be_joined_are_refused",
+        ),
+        (
+            "a joined ledger has no seed",
+            "total.seeded = total.seeded or ledger.seeded",
+            "pass",
+            "training/test_shared_weights.py training/test_fit.py",
+        ),
+        (
+            "a joined ledger has no declarations",
+            "total.row_wise = tuple(sorted({*total.row_wise, *ledger.row_wise}))",
+            "pass",
+            "training/test_shared_weights.py isolation/test_alone.py",
+        ),
+        (
+            "a joined ledger has no metrics",
+            "total.logged = tuple(dict.fromkeys([*total.logged, *ledger.logged]))",
+            "pass",
+            "training/test_shared_weights.py",
+        ),
+        (
+            "a joined ledger was not steered",
+            "total.steered = tuple(dict.fromkeys([*total.steered, *ledger.steered]))",
+            "pass",
+            "training/test_shared_weights.py::test_an_accepted_monitor_is_stated",
+        ),
+        (
+            "equal releases of two copies are one history",
+            "return self.continues(other) and operator.eq(*origins)",
+            "return self.continues(other)",
+            "training/test_saving.py::test_copies_that_went_on_by_themselves_do_not_replace_each_other",
+        ),
+        (
+            "a ledger continues one that is longer",
+            "mine[last].count < earlier[last].count:",
+            "False:",
+            "privacy/test_ledger.py::test_a_ledger_continues_exactly_its_beginnings",
+        ),
+        (
+            "a ledger continues any other",
+            "return dataclasses.replace(mine[last], count=earlier[last].count) == earlier[last]",
+            "return True",
+            "privacy/test_ledger.py::test_a_ledger_continues_exactly_its_beginnings",
+        ),
+        (
+            "groups of adaptive releases have a cost",
+            "if group_size > 1 and self.adaptive:",
+            "if False:",
+            "privacy/test_ledger.py::test_sums_that_later_noise_follows_from_make_a_ledger_adaptive",
+        ),
+        (
+            "adaptive releases are composed by any accountant",
+            "if self.adaptive and not accountant.covers_adaptive:",
+            "if False:",
+            "privacy/test_ledger.py::test_sums_that_later_noise_follows_from_make_a_ledger_adaptive",
+        ),
+        (
+            "groups cost what one costs",
+            "sampling = self.sampling.for_group(group_size)",
+            "sampling = self.sampling",
+            "privacy/test_ledger.py::test_groups_and_samplers_mix_only_where_that_is_sound",
+        ),
+        (
+            "a begun epoch costs nothing",
+            "counts = [min(r.count, -(-(r.count - 1) // in_epoch) + 1) for r in releases]",
+            "counts = [r.count // in_epoch for r in releases]",
+        ),
+        (
+            "a new noise within an epoch costs no new epoch",
+            "counts = [min(r.count, -(-(r.count - 1) // in_epoch) + 1) for r in releases]",
+            "counts = [-(-r.count // in_epoch) for r in releases]",
+        ),
+        (
+            "epochs of different noise are charged as the first",
+            "if len({dataclasses.replace(release, count=0) for release in releases}) == 1:",
+            "if True:",
+        ),
+        (
+            "streams of different data are one",
+            "return self.stream, self.sampling.name, self.sampling.num_examples, self.sampling.batch_size",
+            "return (self.sampling.name,)",
+        ),
+        (
+            "unknown fields of a file are dropped",
+            "if set(values) != keys:",
+            "if not set(values) >= keys:",
+            "privacy/test_ledger.py::test_refuses_foreign_text",
+        ),
+        (
+            "any version is read",
+            'if content.get("version") != _VERSION:',
+            "if False:",
+            "privacy/test_ledger.py::test_refuses_foreign_text",
+        ),
+        (
+            "what was taken back stays taken back though it was made",
+            "self._descriptions, self._counts = before._descriptions, before._counts",
+            "self._descriptions, self._counts = [], []",
+            "training/test_fit.py::test_an_update_that_never_ran_is_not_charged",
+        ),
+    ),
+    *faults(
+        "privacy/plan.py",
+        "privacy/test_plan.py",
+        (
+            "updates release at another noise",
+            "noise_multiplier=self.noise_multiplier,\n            sensitivity",
+            "noise_multiplier=2.0 * self.noise_multiplier,\n            sensitivity",
+        ),
+        (
+            "the plan costs one update",
+            "count = self.updates if updates is None else updates",
+            "count = 1 if updates is None else updates",
+        ),
+        (
+            "what is spent is not paid first",
+            "return accounting.compose([*spent, self.mechanism(updates)], self.delta, self.accountant)",
+            "return accounting.compose([self.mechanism(updates)], self.delta, self.accountant)",
+        ),
+        (
+            "a large delta gives no warning",
+            "if self.delta >= 1.0 / num_examples:",
+            "if False:",
+            "privacy/test_plan.py training/test_refusals.py",
+        ),
+    ),
+    *faults(
+        "privacy/guarantee.py",
+        "privacy/test_guarantee.py training/test_fit_sampling.py",
+        (
+            "epsilon is that of a row",
+            'size = self._persons if group_size is None else checks.integer("group_size", group_size)',
+            'size = 1 if group_size is None else checks.integer("group_size", group_size)',
+        ),
+        (
+            "a filter states what one path used up",
+            "return accounting.guarantee(self._ledger.mechanisms(size), delta, self._accountant)",
+            "return self._ledger.epsilon(delta, self._accountant, size)",
+        ),
+        ("other groups under a filter", "if self._filtered and size != self._persons:", "if False:"),
+        (
+            "adaptive releases without a fitting accountant",
+            "self._ledger.check_accountant(self._accountant)",
+            "pass",
+            "privacy/test_guarantee.py strategies/test_dpis.py",
+        ),
+        (
+            "epsilon without amplification is that with it",
+            "unamplified = [mechanism.without_amplification() for mechanism in mechanisms]",
+            "unamplified = list(mechanisms)",
+        ),
+        (
+            "what is not covered is left out",
+            'not_covered = [*self._metrics(), *facts["not_covered"], *self._declared(), *self._randomness()]',
+            "not_covered = [*self._metrics(), *self._declared(), *self._randomness()]",
+        ),
+        (
+            "a fixed seed is left out",
+            'not_covered = [*self._metrics(), *facts["not_covered"], *self._declared(), *self._randomness()]',
+            'not_covered = [*self._metrics(), *facts["not_covered"], *self._declared()]',
+        ),
+        (
+            "declarations are left out",
+            'not_covered = [*self._metrics(), *facts["not_covered"], *self._declared(), *self._randomness()]',
+            'not_covered = [*self._metrics(), *facts["not_covered"], *self._randomness()]',
+            "isolation/test_alone.py privacy/test_guarantee.py",
+        ),
+        (
+            "logged metrics are left out",
+            'not_covered = [*self._metrics(), *facts["not_covered"], *self._declared(), *self._randomness()]',
+            'not_covered = [*facts["not_covered"], *self._declared(), *self._randomness()]',
+        ),
+        ("what was steered is left out", "if self._steered:", "if False:", "training/test_shared_weights.py"),
+        ("a large delta is not said", 'if facts["delta_is_large"]:', "if False:"),
+        ("several plans are not said", 'elif facts["plans"] > 1:', "elif False:"),
+        ("an epsilon without meaning is not said", '("" if facts["epsilon"] <= _MEANINGLESS else', '("" if True else'),
+        ("infinity is stated as nothing released", 'if facts["epsilon"] is None:', "if False:"),
+        (
+            "updates of other models are not said",
+            'if facts["updates_of_other_models"]:',
+            "if False:",
+            "training/test_shared_weights.py",
+        ),
+        ("releases are left out", 'sections.append(section("Releases charged", statement.releases(facts)))', "pass"),
+        (
+            "an adaptive budget is stated like a plan",
+            'elif facts["adaptive"]:\n            lines',
+            "elif False:\n            lines",
+            "strategies/test_dpis.py privacy/test_guarantee.py",
+        ),
+    ),
+    *faults(
+        "privacy/statement.py",
+        "privacy/test_guarantee.py",
+        (
+            "epsilon is rounded down",
+            'return "infinite" if value is None else f"{round_up(value):.4g}"',
+            'return "infinite" if value is None else f"{value:.3g}"',
+        ),
+        (
+            "infinity is zero",
+            'return "infinite" if value is None else f"{round_up(value):.4g}"',
+            'return "0" if value is None else f"{round_up(value):.4g}"',
+        ),
+        ("a person is called an example", "if most == 1:\n        unit", "if True:\n        unit"),
+        (
+            "a person has the relation of an example",
+            "ONE[relation] if most == 1 else MANY[relation].format(most)",
+            "ONE[relation]",
+        ),
+        ("a released number is called public", "if not public:", "if False:", "strategies/test_dpis.py"),
+        ("releases are counted once per line", "{sum(entry['count'] for entry in group)} x", "{len(group)} x"),
+    ),
+]

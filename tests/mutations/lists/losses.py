@@ -1,0 +1,190 @@
+"""Lipschitz constants of losses, their clips and labels."""
+
+from tests.mutations.fault import faults
+
+FAULTS = [
+    *faults(
+        "losses/base.py",
+        "losses/test_base.py losses/test_contract.py",
+        (
+            "the gradient is not limited",
+            "return ops.where(ops.isfinite(norm), gradient * scale, ops.zeros_like(gradient)), norm",
+            "return ops.where(ops.isfinite(norm), gradient, ops.zeros_like(gradient)), norm",
+        ),
+        (
+            "gradients that are not finite pass",
+            "return ops.where(ops.isfinite(norm), gradient * scale, ops.zeros_like(gradient)), norm",
+            "return gradient * scale, norm",
+        ),
+        (
+            "the clip is ignored in the graph",
+            "limit = self.lipschitz(num_outputs) if limit is None else ops.cast(limit, gradient.dtype)",
+            "limit = self.exact_lipschitz(num_outputs) if limit is None else ops.cast(limit, gradient.dtype)",
+        ),
+        (
+            "the constant is the larger of two",
+            "return exact if self.clip is None else min(exact, self.clip)",
+            "return exact if self.clip is None else max(exact, self.clip)",
+        ),
+        (
+            "no room for rounding",
+            'limit = limit * sums.margin(num_outputs, more=16, name=f"The gradient of {type(self).__name__}")',
+            "limit = limit * 1.0",
+        ),
+        (
+            "the gradient is that of the value",
+            "return value + linear, ops.stop_gradient(norm[:, 0])",
+            "return value + 2.0 * linear, ops.stop_gradient(norm[:, 0])",
+        ),
+        ("outputs of half precision", 'if self.dtype not in ("float32", "float64"):', "if False:"),
+        (
+            "labels of another number of rows",
+            "if None not in (shape[0], y_true.shape[0]) and shape[0] != y_true.shape[0]:",
+            "if False:",
+        ),
+        (
+            "too few outputs",
+            "if num_outputs < self.min_outputs:",
+            "if False:",
+            "losses/test_base.py losses/test_crossentropy.py losses/test_multiclass.py",
+        ),
+    ),
+    *faults(
+        "losses/binary_crossentropy.py",
+        "losses/test_contract.py losses/test_crossentropy.py",
+        (
+            "the constant is halved",
+            "return 1.0 / math.sqrt(self.check_outputs(num_outputs))",
+            "return 0.5 / math.sqrt(self.check_outputs(num_outputs))",
+        ),
+        (
+            "labels outside of the unit interval",
+            "accepts = (labels.dense_targets, labels.check_unit_interval)",
+            "accepts = (labels.dense_targets, labels.check_dense)",
+        ),
+    ),
+    *faults(
+        "losses/categorical_crossentropy.py",
+        "losses/test_contract.py losses/test_crossentropy.py",
+        ("the constant is one", "return math.sqrt(2.0)", "return 1.0"),
+        (
+            "labels that are no distribution",
+            "accepts = (labels.dense_targets, labels.check_simplex)",
+            "accepts = (labels.dense_targets, labels.check_dense)",
+        ),
+    ),
+    *faults(
+        "losses/cosine_similarity.py",
+        "losses/test_contract.py losses/test_regression.py",
+        ("the constant without the floor", "return 1.0 / self.floor", "return min(1.0, 1.0 / self.floor)"),
+    ),
+    *faults(
+        "losses/huber.py",
+        "losses/test_contract.py losses/test_regression.py",
+        (
+            "the constant without delta",
+            "return self.delta / math.sqrt(self.check_outputs(num_outputs))",
+            "return 1.0 / math.sqrt(self.check_outputs(num_outputs))",
+        ),
+        (
+            "large errors have large gradients",
+            "return ops.clip(z - y, -self.delta, self.delta) / z.shape[-1]",
+            "return (z - y) / z.shape[-1]",
+        ),
+    ),
+    *faults(
+        "losses/mean_absolute_error.py",
+        "losses/test_contract.py losses/test_regression.py",
+        (
+            "the constant of a mean is that of one output, divided",
+            "return 1.0 / math.sqrt(self.check_outputs(num_outputs))",
+            "return 1.0 / self.check_outputs(num_outputs)",
+        ),
+    ),
+    *faults(
+        "losses/multiclass_hinge.py",
+        "losses/test_contract.py losses/test_multiclass.py",
+        (
+            "the constant of the wrong classes only",
+            "return math.sqrt((num_classes - 1) / num_classes)",
+            "return (num_classes - 1) / num_classes",
+        ),
+    ),
+    *faults(
+        "losses/multiclass_hkr.py",
+        "losses/test_contract.py losses/test_multiclass.py",
+        (
+            "the hinge is left out of the constant",
+            "return largest_class_norm(inside + hinge * (num_classes - 1), outside + hinge)",
+            "return largest_class_norm(inside, outside)",
+        ),
+    ),
+    *faults(
+        "losses/multiclass_kr.py",
+        "losses/test_contract.py losses/test_multiclass.py",
+        (
+            "the constant of the easiest class",
+            "return float(np.sqrt(np.max(inside**2 + rest)))",
+            "return float(np.sqrt(np.min(inside**2 + rest)))",
+        ),
+        ("priors that do not add up", "if not abs(total - 1.0) <= 1e-6:", "if False:"),
+        (
+            "priors of other classes",
+            "if self.class_priors is not None and len(self.class_priors) != num_outputs:",
+            "if False:",
+        ),
+    ),
+    *faults(
+        "losses/labels.py",
+        "losses/test_crossentropy.py losses/test_multiclass.py losses/test_contract.py losses/test_regression.py",
+        ("class ids out of range", "(y < 0) | (y >= num_outputs), todo)", "(y < 0) & (y >= num_outputs), todo)"),
+        (
+            "labels that are not finite",
+            '_refuse(owner, "labels must be finite", y, bad, "Remove or impute these rows.")',
+            "pass",
+        ),
+        ("one row in doubt is enough", "if not np.any(bad):", "if not np.all(bad):"),
+    ),
+    *faults(
+        "losses/per_example.py",
+        "losses/test_per_example.py isolation/test_mixing.py",
+        (
+            "every loss keeps rows apart",
+            'if isolation.is_declared(kind) or isolation.root(kind) == "lipdp":\n        return True',
+            "if True:\n        return True",
+        ),
+        (
+            "losses known by name mix along the batch",
+            "if axis is None or not isinstance(axis, int) or not axis % (len(outputs) + 1):",
+            "if False:",
+        ),
+        (
+            "a known name is enough",
+            'if name not in _KNOWN or getattr(keras.losses, name, None) is not kind or "call" in vars(loss):',
+            "if name not in _KNOWN:",
+        ),
+        (
+            "a function of one's own in a loss of Keras",
+            'if isolation.root(getattr(loss, "fn", loss)) != "keras":',
+            "if False:",
+        ),
+        (
+            "labels that broadcast along the batch",
+            "return None not in outputs and (labels == outputs or (*labels, 1) == outputs or labels == (*outputs, 1))",
+            "return True",
+        ),
+        ("one number for the whole batch", "if len(values.shape) < 1:", "if False:"),
+        (
+            "Dice is known",
+            '*("Poisson", "SparseCategoricalCrossentropy", "SquaredHinge"),',
+            '*("Poisson", "SparseCategoricalCrossentropy", "SquaredHinge", "Dice", "Tversky"),',
+        ),
+        (
+            "losses that layers add are taken",
+            "if added:\n        raise",
+            "if False:\n        raise",
+            "training/test_refusals.py",
+        ),
+        ("class ids are not checked", "if wrong.any():", "if False:"),
+    ),
+]

@@ -1,0 +1,145 @@
+"""Who is in a batch, padding, proposals."""
+
+from tests.mutations.fault import faults
+
+FAULTS = [
+    *faults(
+        "sampling/poisson.py",
+        "sampling/test_poisson.py sampling/test_samplers.py",
+        (
+            "batches of constant size",
+            "size = rng.binomial(self.num_examples, self.sampling_probability)",
+            "size = round(self.num_examples * self.sampling_probability)",
+        ),
+        (
+            "the rate is another one",
+            "size = rng.binomial(self.num_examples, self.sampling_probability)",
+            "size = rng.binomial(self.num_examples, min(1.0, 1.1 * self.sampling_probability))",
+        ),
+        ("an example may be drawn twice", "replace=False, shuffle=False)", "replace=True, shuffle=False)"),
+        (
+            "the capacity is ignored",
+            "return size if self.capacity is None else min(size, self.capacity)",
+            "return size",
+        ),
+    ),
+    *faults(
+        "sampling/fixed_size.py",
+        "sampling/test_samplers.py",
+        (
+            "batches of random size",
+            "return self.batch_size\n",
+            "return rng.binomial(self.num_examples, self.sampling_probability)\n",
+        ),
+    ),
+    *faults(
+        "sampling/epochs.py",
+        "sampling/test_samplers.py",
+        ("an epoch is not permuted", "rng.permutation(self.num_examples)", "np.arange(self.num_examples)"),
+        ("one permutation for all epochs", "counter=[0, 0, 0, epoch]", "counter=[0, 0, 0, 0]"),
+        (
+            "an epoch begins early",
+            "epoch, place = divmod(update, -(-self.num_examples // self.batch_size))",
+            "epoch, place = divmod(update, self.num_examples // self.batch_size)",
+        ),
+        (
+            "batches overlap",
+            "return self._order[place * self.batch_size : (place + 1) * self.batch_size]",
+            "return self._order[place * self.batch_size : (place + 1) * self.batch_size + 1]",
+        ),
+    ),
+    *faults(
+        "sampling/schemes.py",
+        "sampling/test_samplers.py training/test_fit_sampling.py",
+        (
+            "truncated batches are not truncated",
+            "sampling.sampling_probability, seed, sampling.capacity)",
+            "sampling.sampling_probability, seed, None)",
+        ),
+        (
+            "shuffled epochs are in order",
+            '"shuffle": _epochs,',
+            '"shuffle": lambda sampling, seed, key: EpochSampler(sampling.num_examples, sampling.batch_size),',
+        ),
+        (
+            "batches of constant size are Poisson",
+            '"fixed_size": lambda sampling, seed, key: FixedSizeSampler(sampling.num_examples, sampling.batch_size, seed),',
+            '"fixed_size": _poisson,',
+        ),
+        ("an epoch that goes on has a new permutation", "epoch_key(seed) if key is None else key)", "epoch_key(seed))"),
+    ),
+    *faults(
+        "sampling/batches.py",
+        "sampling/test_batches.py",
+        ("padding has weight one", "weight[k:] = 0.0", "weight[k:] = 1.0"),
+        ("padding holds old rows", "out[count:] = 0\n", "pass\n"),
+        ("the weight of the last row is lost", "weight[:k] = 1.0", "weight[: max(k - 1, 0)] = 1.0"),
+        (
+            "rows beyond the last padded size are lost",
+            "return next((level for level in self._levels if level >= drawn), self._round(drawn))",
+            "return next((level for level in self._levels if level >= drawn), self._levels[-1] if self._levels else self._round(drawn))",
+        ),
+        (
+            "rows beyond the largest shape are lost",
+            "rows, k = self.size.rows(len(drawn)), len(drawn)",
+            "drawn = drawn[: self.size._levels[-1]] if self.size._levels else drawn\n        rows, k = self.size.rows(len(drawn)), len(drawn)",
+            "sampling/test_batches.py::test_a_draw_above_the_largest_shape_loses_no_row",
+        ),
+        (
+            "buffers in use are given out again",
+            "sys.getrefcount(self._arrays[i]) == 2",
+            "sys.getrefcount(self._arrays[i]) >= 2",
+        ),
+        ("the first update is drawn again and again", "update += 1", "update += 0"),
+    ),
+    *faults(
+        "sampling/arrays.py",
+        "training/test_refusals.py sampling/test_arrays.py training/test_fit.py",
+        ("rows that are not finite are taken", "if bad:\n        raise", "if False:\n        raise"),
+        (
+            "the part that is held out trains",
+            "first = tree.map_structure(lambda leaf: leaf[~out], (x, y))",
+            "first = (x, y)",
+        ),
+        ("inputs and labels of different length", "if len(lengths) != 1:", "if False:"),
+    ),
+    *faults(
+        "sampling/proposal.py",
+        "sampling/test_proposal.py",
+        (
+            "probabilities are not capped",
+            "self._limits = self.bounds if largest <= self.clip_norm else np.minimum(self.bounds, self.clip_norm)",
+            "self._limits = self.bounds",
+        ),
+        ("a norm may exceed its bound", "np.minimum(bounds, clip_norm, out=bounds)", "pass"),
+        ("bounds above the cap are taken", "if largest > self.cap:", "if False:"),
+        ("a sum below its floor is taken", "if self.norm_sum <= self.batch_size * self.clip_norm:", "if False:"),
+        (
+            "everyone is proposed twice as often",
+            "rng.random(len(self.bounds)) < self._probabilities",
+            "rng.random(len(self.bounds)) < 2.0 * self._probabilities",
+        ),
+        (
+            "proposals are always kept",
+            "thresholds = (1.0 - rng.random(len(indices))) * self.bounds[indices] / _ROUND_DOWN",
+            "thresholds = 0.0 * self.bounds[indices] / _ROUND_DOWN",
+        ),
+        (
+            "thresholds are those of the clip norm",
+            "thresholds = (1.0 - rng.random(len(indices))) * self.bounds[indices] / _ROUND_DOWN",
+            "thresholds = (1.0 - rng.random(len(indices))) * 0.5 * self.bounds[indices] / _ROUND_DOWN",
+        ),
+        ("gradients of norm zero are kept", "_SMALLEST_NORM = np.float32(1e-20)", "_SMALLEST_NORM = np.float32(0.0)"),
+        ("growth below one", "if growth < 1.0:", "if False:"),
+    ),
+    *faults(
+        "accounting/held_out.py",
+        "sampling/test_arrays.py",
+        (
+            "the side of a row depends on its place",
+            'digest = hashlib.blake2b(digest_size=8, person=b"lipdp held out")',
+            'digest = hashlib.blake2b(digest_size=8, person=b"lipdp held out", salt=i.to_bytes(4, "little"))',
+        ),
+        ("labels play no part", "for leaf in rows:\n", "for leaf in rows[:1]:\n"),
+    ),
+]

@@ -1,0 +1,90 @@
+"""Where a run ends, when a plan goes on, and what counts towards a budget."""
+
+import dataclasses
+
+import keras
+import numpy as np
+import pytest
+
+from lipdp import sampling, strategies
+from tests.helpers.models import DELTA, blobs, mlp, weights
+
+FIT = {"batch_size": 40, "delta": DELTA, "verbose": 0}
+
+
+def test_matrix_products_are_exact_while_a_model_trains():
+    """TF32 and the like would err by more than bounds and clip norms leave room for."""
+
+    def precision():
+        if keras.backend.backend() == "jax":
+            import jax
+
+            return jax.config.jax_default_matmul_precision
+        import tensorflow as tf
+
+        return tf.config.experimental.tensor_float_32_execution_enabled()
+
+    before, seen, model = precision(), [], mlp()
+    look = keras.callbacks.LambdaCallback(on_train_batch_begin=lambda batch, logs=None: seen.append(precision()))
+    model.fit(*blobs(), steps_per_epoch=1, noise_multiplier=1.0, callbacks=[look], **FIT)
+    assert seen == ["highest" if keras.backend.backend() == "jax" else False]
+    assert precision() == before
+
+
+def test_a_callback_that_takes_back_the_stop_gets_no_further_update():
+    model, arguments = mlp(), {"noise_multiplier": 1.0, **FIT}
+
+    def stop(batch, logs=None):
+        model.stop_training = batch == 3
+
+    def go_on(batch, logs=None):
+        model.stop_training = False
+
+    model.fit(*blobs(), callbacks=[keras.callbacks.LambdaCallback(on_train_batch_end=stop)], **arguments)
+    assert model.run.ledger.updates == 4 < model.run.plan.updates == 10
+    with pytest.raises(RuntimeError, match="no update was executed"):
+        model.fit(*blobs(), callbacks=[keras.callbacks.LambdaCallback(on_train_batch_end=go_on)], **arguments)
+    assert model.run.ledger.updates == 10 == int(model.optimizer.iterations)
+
+
+def stopping(model):
+    """A callback that stops `fit` after the first update."""
+    return keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: setattr(model, "stop_training", True))
+
+
+def test_an_interrupted_fit_leaves_no_optimizer_that_trains():
+    model = mlp(optimizer=keras.optimizers.SGD(0.3))
+    model.fit(*blobs(), noise_multiplier=1.0, callbacks=[stopping(model)], **FIT)
+    assert model.run.updates_left == 9
+    before, variables = weights(model), model.trainable_variables
+    model.optimizer.apply([keras.ops.ones(v.shape) for v in variables], variables)
+    # Kernels are projected once more, which moves them.
+    (bias,) = (w for w in weights(model) if w.ndim == 1)
+    np.testing.assert_allclose(bias, next(w for w in before if w.ndim == 1), atol=1e-5)
+
+
+def test_a_noise_multiplier_within_a_budget_counts_what_is_spent():
+    model = mlp()
+    model.fit(*blobs(), epochs=1, noise_multiplier=2.0, **FIT)
+    budget = 1.2 * model.privacy.epsilon()
+    model.fit(*blobs(), epochs=2, epsilon=budget, noise_multiplier=2.1, **FIT)
+    assert 10 < model.run.ledger.updates < 30 and 1.1 / 1.2 * budget < model.privacy.epsilon() <= budget
+
+
+def test_a_plan_goes_on_only_for_the_same_request():
+    model = mlp()
+    model.fit(*blobs(), epochs=1, noise_multiplier=1.0, callbacks=[stopping(model)], **FIT)
+    run, request = model.run, model.run.request
+    assert run.continued(dataclasses.replace(request, epochs=7, seed=3)) is run.plan
+    for change in (
+        {"noise_multiplier": 2.0},
+        {"epsilon": 3.0},
+        {"delta": DELTA / 2.0},
+        {"accountant": "rdp"},
+        {"strategy": strategies.Clipless(noise="per_layer")},
+        {"sampling": request.sampling.bind(400, 40, 4)},
+        {"sampling": request.sampling.bind(400, 20)},
+        {"sampling": request.sampling.bind(401, 40)},
+        {"sampling": sampling.Sampling("shuffle").bind(400, 40)},
+    ):
+        assert run.continued(dataclasses.replace(request, **change)) is None, change
