@@ -148,7 +148,7 @@ FAULTS = [
         ),
         (
             "what was taken back stays taken back though it was made",
-            "self._descriptions, self._counts = before._descriptions, before._counts",
+            "self._descriptions, self._counts = list(other._descriptions), list(other._counts)",
             "self._descriptions, self._counts = [], []",
             "training/test_fit.py::test_an_update_that_never_ran_is_not_charged",
         ),

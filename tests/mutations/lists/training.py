@@ -684,18 +684,6 @@ FAULTS = [
             "layers that add losses are refused before: by bounds, by the checks of gradients, and when they run alone",
         ),
         (
-            "files are loaded while a fit runs",
-            "if self.run.armed:",
-            "if False:",
-            "training/test_saving.py::test_no_file_is_loaded_while_fit_runs",
-        ),
-        ("a file without a ledger is taken", 'if "lipdp" not in store.keys():', "if False:"),
-        (
-            "errors of the ledger are swallowed",
-            "if self.run.load_error is not None:\n                raise self.run.load_error\n",
-            "pass\n",
-        ),
-        (
             "metrics of the training data are computed after all",
             "if self.run.tracing and not self.run.driver.request.training_metrics:\n            # Keras",
             "if False:\n            # Keras",
@@ -728,6 +716,22 @@ FAULTS = [
             "if False:\n            raise",
             "training/test_fit.py::test_nothing_trains_outside_of_fit",
             "without a driver there is nothing that could make a step: an AttributeError is raised instead",
+        ),
+    ),
+    *faults(
+        "training/saving.py",
+        "training/test_saving.py",
+        (
+            "files are loaded while a fit runs",
+            "if self.run.armed:",
+            "if False:",
+            "training/test_saving.py::test_no_file_is_loaded_while_fit_runs",
+        ),
+        ("a file without a ledger is taken", 'if "lipdp" not in store.keys():', "if False:"),
+        (
+            "errors of the ledger are swallowed",
+            "if run.load_error is not None:\n                raise run.load_error\n",
+            "pass\n",
         ),
     ),
 ]
