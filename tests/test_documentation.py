@@ -189,9 +189,8 @@ def test_the_changelog_lists_every_renamed_name():
 
 # On JAX, and those that take longer, they run in `make test-all`.
 NOTEBOOK_MARKS = {
-    "02_architectures": [pytest.mark.slow, pytest.mark.backend_free],
-    "05_strategies": [pytest.mark.slow, pytest.mark.backend_free],
-    "07_diffusion": [pytest.mark.slow, pytest.mark.backend_free],
+    name: [pytest.mark.slow, pytest.mark.backend_free]
+    for name in ("02_architectures", "03_tabular", "05_strategies", "06_dpis", "07_diffusion")
 }
 
 

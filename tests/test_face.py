@@ -81,8 +81,8 @@ def file(tmp_path_factory):
     [
         "import lipdp; import keras",
         "import keras; import lipdp",
-        "from lipdp.layers import SpectralDense; import keras",
-        "import lipdp.accounting; import keras.layers",
+        pytest.param("from lipdp.layers import SpectralDense; import keras", marks=pytest.mark.slow),
+        pytest.param("import lipdp.accounting; import keras.layers", marks=pytest.mark.slow),
         pytest.param("from lipdp.norms import exact; import keras", marks=pytest.mark.slow),
         pytest.param("import lipdp; lipdp.losses; import keras", marks=pytest.mark.slow),
         pytest.param("from lipdp import DP_Model; import keras", marks=pytest.mark.slow),

@@ -81,6 +81,7 @@ def test_a_plan_of_no_privacy_says_so():
     assert solve(**plan)["epsilon"] == math.inf
 
 
+@pytest.mark.slow
 def test_the_largest_batch_is_the_largest():
     plan = dict(num_examples=2000, delta=1e-5, epsilon=3.0, noise_multiplier=2.0, epochs=3, accountant="rdp")
     largest = solve(**plan)["batch_size"]

@@ -91,6 +91,7 @@ def test_a_killed_run_is_gone_on_with_to_the_same_end(file, whole, tmp_path, at,
     assert found.run["argv"] == words(file, folder, "--seed", "7")
 
 
+@pytest.mark.backend_free
 def test_a_killed_run_without_a_seed_pays_for_what_was_lost(file, tmp_path, at, monkeypatch):
     folder = tmp_path / "run"
     at(5, kill)
@@ -102,6 +103,7 @@ def test_a_killed_run_without_a_seed_pays_for_what_was_lost(file, tmp_path, at, 
     assert int(model_of(folder).optimizer.iterations.numpy()) < 9
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_signals_keep_what_was_done(file, tmp_path, at, monkeypatch, capsys, sent, code):
     folder, before = tmp_path / "run", signal.getsignal(signal.SIGTERM)
@@ -116,6 +118,7 @@ def test_signals_keep_what_was_done(file, tmp_path, at, monkeypatch, capsys, sen
     assert int(model_of(folder).optimizer.iterations.numpy()) == 9 == report.read(folder).privacy["updates"]
 
 
+@pytest.mark.backend_free
 def test_an_earlier_run_stays_until_the_next_one_is_whole(file, whole, tmp_path, at, monkeypatch, capsys):
     folder = tmp_path / "run"
     assert main(words(file, folder, "--noise-multiplier", "5")) == 0
@@ -133,7 +136,7 @@ def test_an_earlier_run_stays_until_the_next_one_is_whole(file, whole, tmp_path,
     assert names(folder) == sorted(folders.FILES) and names(tmp_path) == ["run"]
 
 
-@pytest.mark.parametrize("step", ["exchange", "rmdir", "unlink"])
+@pytest.mark.parametrize("step", ["exchange", *(pytest.param(s, marks=pytest.mark.slow) for s in ("rmdir", "unlink"))])
 @pytest.mark.backend_free
 def test_a_kill_on_the_last_steps_leaves_a_whole_run(file, tmp_path, monkeypatch, step):
     folder = tmp_path / "run"

@@ -6,7 +6,10 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
+import pytest
 
+
+@pytest.mark.backend_free
 def test_a_run_that_is_killed_goes_on():
     words = [sys.executable, "-m", "tests.crash.kills", "--quick", "--kills", "3"]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=300)

@@ -78,6 +78,7 @@ def test_classifier_features_separate_what_matters():
     assert same < 0.1 * one_class and same < 0.1 * noise
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_downstream_accuracy_rises_with_the_quality_of_the_images():
     x, y = stripes(900, 0)

@@ -48,6 +48,7 @@ def train(steps, width, batch_size):
     return network, denoiser
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_a_short_training_finds_all_modes():
     network, denoiser = train(steps=500, width=64, batch_size=512)

@@ -66,6 +66,7 @@ def test_an_exception_in_any_callback_loses_nothing(hook, error, whole, tmp_path
     assert again.privacy.updates == 6
 
 
+@pytest.mark.backend_free
 def test_data_that_fail_charge_nothing(tmp_path):
     class Broken(keras.utils.PyDataset):
         def __len__(self):
@@ -88,6 +89,7 @@ def test_data_that_fail_charge_nothing(tmp_path):
     assert model.privacy.updates == 6
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize("name", ["m.keras", "m.weights.h5"])
 @pytest.mark.parametrize("at", ["write", "fsync", "replace"])
 def test_a_full_disk_leaves_the_earlier_file(name, at, tmp_path, monkeypatch):
@@ -110,6 +112,7 @@ def test_a_full_disk_leaves_the_earlier_file(name, at, tmp_path, monkeypatch):
     assert [each.name for each in tmp_path.iterdir()] == [name]
 
 
+@pytest.mark.backend_free
 def test_a_full_disk_in_a_callback_of_keras_leaves_the_earlier_file(tmp_path, monkeypatch):
     path, model, writes = tmp_path / "m.keras", mlp(), []
     fsync = files.os.fsync
@@ -141,6 +144,7 @@ def test_a_journal_that_cannot_be_written_lets_no_update_happen(tmp_path, monkey
     assert model.privacy.updates == 2 == int(model.optimizer.iterations.numpy())
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_a_hundred_thousand_charges_take_no_more_room_than_ten(tmp_path):
     update = Release(

@@ -44,6 +44,7 @@ def reference(image, weights, scales, angles, constant):
     return np.stack(stage(image, 0, -1, 0)) / constant
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize(
     "shape, scales, angles", [((12, 12, 1), 2, 8), ((9, 11, 2), 2, 3), ((7, 5, 1), 1, 4), ((17, 9, 1), 3, 2)]
 )
@@ -66,6 +67,7 @@ def norms(rows):
     return np.linalg.norm(rows, axis=1)
 
 
+@pytest.mark.backend_free
 def test_float32_errs_far_less_than_is_charged():
     layer = layers.Scattering2D("accurate")
     x = np.random.default_rng(1).random((1, 16, 16, 1)).astype("float32")
@@ -86,6 +88,7 @@ def test_no_jacobian_exceeds_one(weights):
     assert found >= {"robust": 0.8, "accurate": 0.4}.get(weights, 0.0)
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize("weights", PRESETS)
 def test_no_pair_of_images_is_moved_apart(weights):
     """Local ascent on the ratio of distances, along the leading singular vectors, at several step sizes."""

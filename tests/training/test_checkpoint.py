@@ -65,7 +65,7 @@ def plain():
     return model
 
 
-@pytest.fixture(params=["c.weights.h5", "c.keras"])
+@pytest.fixture(params=["c.weights.h5", pytest.param("c.keras", marks=pytest.mark.slow)])
 def path(tmp_path, request):
     return tmp_path / request.param
 
@@ -94,6 +94,7 @@ def test_what_was_lost_is_charged(path):
     assert history.epoch == list(range(left.ledger.updates // 4, 3))
 
 
+@pytest.mark.backend_free
 def test_the_budget_holds_however_often_a_run_is_killed(path):
     for _ in range(3):
         fit(mlp(), path, stop=2, epsilon=2.0, noise_multiplier=None, action=kill)
@@ -115,6 +116,7 @@ def test_a_finished_run_returns_at_once(path):
     assert all(np.array_equal(a, b) for a, b in zip(weights(model), weights(again), strict=True))
 
 
+@pytest.mark.backend_free
 def test_more_epochs_than_a_finished_run_had_are_a_second_plan(path):
     fit(mlp(), path)
     model = mlp()
@@ -122,6 +124,7 @@ def test_more_epochs_than_a_finished_run_had_are_a_second_plan(path):
     assert model.privacy.updates == 12 + 16
 
 
+@pytest.mark.backend_free
 def test_a_seeded_run_that_has_paid_once_pays_again(path):
     """Its noise is no longer that of a run without a stop, so a second kill is not repeated from the file."""
     fit(mlp(), path, stop=3, seed=5)
@@ -134,6 +137,7 @@ def test_a_seeded_run_that_has_paid_once_pays_again(path):
     assert int(model.optimizer.iterations.numpy()) == int(held.optimizer.iterations.numpy()) + 12 - owed
 
 
+@pytest.mark.backend_free
 def test_the_model_in_memory_goes_on_by_itself(path):
     """A second fit of the same model is a second plan, as without the callback."""
     model = mlp()
@@ -162,6 +166,7 @@ def test_an_error_between_two_updates_loses_nothing(path, stop):
     assert first.privacy.updates == 12
 
 
+@pytest.mark.backend_free
 def test_an_unseeded_run_pays_nothing_after_an_error(path):
     def fail():
         raise RuntimeError("a callback")
@@ -172,6 +177,7 @@ def test_an_unseeded_run_pays_nothing_after_an_error(path):
     assert model.privacy.updates == 12 == int(model.optimizer.iterations.numpy())
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize("change", ["seed", "data", "no seed", "momentum"])
 def test_a_seeded_run_that_is_gone_on_with_in_another_way_pays_for_what_was_lost(path, change):
     fit(mlp(), path, stop=6, seed=5)
@@ -181,6 +187,7 @@ def test_a_seeded_run_that_is_gone_on_with_in_another_way_pays_for_what_was_lost
     assert model.privacy.updates == 12 and int(model.optimizer.iterations.numpy()) < 12 - 1
 
 
+@pytest.mark.backend_free
 def test_a_seeded_run_killed_again_while_it_repeats_still_owes_what_was_lost(path):
     """Killed at 8; repeated from 4 up to 6; then gone on with by others."""
     fit(mlp(), path, stop=8 - 1, seed=5)
@@ -200,6 +207,7 @@ def test_a_seeded_run_killed_again_while_it_repeats_still_owes_what_was_lost(pat
     assert model.privacy.updates == 12 and made <= 6 + 12 - owed
 
 
+@pytest.mark.backend_free
 def test_a_fit_of_a_model_with_releases_of_its_own_is_refused(path):
     fit(mlp(), path, stop=6)
     model = mlp()
@@ -210,6 +218,7 @@ def test_a_fit_of_a_model_with_releases_of_its_own_is_refused(path):
     assert model.run.ledger.to_json() == before
 
 
+@pytest.mark.backend_free
 def test_file_and_journal_belong_together(path, tmp_path):
     fit(mlp(), path, stop=6)
     kept = (tmp_path / f"{path.name}.journal").rename(tmp_path / "kept")
@@ -226,6 +235,7 @@ def test_file_and_journal_belong_together(path, tmp_path):
         fit(mlp(), path)
 
 
+@pytest.mark.backend_free
 def test_a_journal_alone_is_no_obstacle_before_the_first_release(path, monkeypatch):
     monkeypatch.setattr(callbacks.Checkpoint, "_save", lambda *_, **__: kill())
     fit(mlp(), path, stop=1)
@@ -236,6 +246,7 @@ def test_a_journal_alone_is_no_obstacle_before_the_first_release(path, monkeypat
     assert model.privacy.updates == 12
 
 
+@pytest.mark.backend_free
 def test_a_corrupt_journal_is_refused(path):
     fit(mlp(), path, stop=6)
     file = f"{path}.journal"
@@ -248,6 +259,7 @@ def test_a_corrupt_journal_is_refused(path):
             fit(mlp(), path)
 
 
+@pytest.mark.backend_free
 def test_two_processes_do_not_share_a_file(path):
     seen = []
 
@@ -262,6 +274,7 @@ def test_two_processes_do_not_share_a_file(path):
     assert seen and model.privacy.updates == 12
 
 
+@pytest.mark.backend_free
 def test_files_of_seeded_runs_are_for_their_owner(tmp_path):
     fit(mlp(), tmp_path / "secret.keras", seed=1)
     fit(mlp(), tmp_path / "open.keras")
@@ -297,6 +310,7 @@ def test_seeded_importance_sampling_repeats_from_the_end_of_an_epoch(tmp_path, e
     assert all(np.array_equal(a, b) for a, b in zip(weights(resumed), weights(whole), strict=True))
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize("stop", [1, 4, 6])
 def test_what_importance_sampling_has_lost_is_charged(tmp_path, stop):
     """Also the noisy sums of epochs that were begun."""
@@ -344,6 +358,7 @@ def test_diffusion_goes_on(path):
         assert all(np.array_equal(p, q) for p, q in zip(weights(a), weights(b), strict=True))
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -357,17 +372,20 @@ def test_wrong_arguments(arguments, message):
         callbacks.Checkpoint(**arguments)
 
 
+@pytest.mark.backend_free
 def test_the_folder_must_exist(tmp_path):
     with pytest.raises(FileNotFoundError, match="folder of the checkpoint does not exist"):
         fit(mlp(), tmp_path / "none" / "c.keras")
 
 
+@pytest.mark.backend_free
 def test_one_checkpoint_is_enough(tmp_path):
     two = [callbacks.Checkpoint(tmp_path / name) for name in ("a.keras", "b.keras")]
     with pytest.raises(ValueError, match="goes on from one checkpoint. Received: 2"):
         mlp().fit(*blobs(), callbacks=two, **FIT)
 
 
+@pytest.mark.backend_free
 def test_models_of_keras_are_not_for_it(tmp_path):
     model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(3)])
     model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
@@ -375,6 +393,7 @@ def test_models_of_keras_are_not_for_it(tmp_path):
         model.fit(*blobs(), verbose=0, callbacks=[callbacks.Checkpoint(tmp_path / "c.keras")])
 
 
+@pytest.mark.backend_free
 def test_leftovers_of_a_killed_save_are_swept(path):
     leftover = path.with_name(f".~1-x~{path.name}")
     leftover.write_bytes(b"half")
@@ -382,6 +401,7 @@ def test_leftovers_of_a_killed_save_are_swept(path):
     assert not leftover.exists()
 
 
+@pytest.mark.backend_free
 def test_a_checkpoint_that_cannot_be_written_stops_training_and_charges_what_was_made(path, monkeypatch):
     model, saves = mlp(), []
 
@@ -401,6 +421,7 @@ def test_a_checkpoint_that_cannot_be_written_stops_training_and_charges_what_was
     assert other.privacy.updates == 12 and int(other.optimizer.iterations.numpy()) == 10
 
 
+@pytest.mark.backend_free
 def test_losses_keep_out_of_the_file(path):
     """The history of private losses is nobody's business but the caller's."""
     fit(mlp(), path, training_metrics=False)
