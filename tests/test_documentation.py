@@ -27,6 +27,7 @@ def modules():
             yield found.name
 
 
+@pytest.mark.backend_free
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("name", sorted(modules()))
 def test_examples_run(name):

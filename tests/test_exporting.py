@@ -28,6 +28,7 @@ _TYPES = {type(c.make()).__name__ + c.name[:3]: c for c in _ALL}.values()
 _CASES = [c if c in _TYPES else pytest.param(c, marks=pytest.mark.slow) for c in _ALL]
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize("case", _CASES, ids=lambda case: case.name)
 def test_every_layer_type_keeps_its_outputs(case, tmp_path):
     inputs = [keras.Input(shape) for shape in case.shapes]
@@ -151,6 +152,7 @@ def test_nothing_of_the_training_is_in_the_file(tmp_path):
     model.fit(x, y, batch_size=40, epochs=1, epsilon=3.0, delta=DELTA, verbose=0)
 
 
+@pytest.mark.backend_free
 def test_the_original_graph_is_left_alone():
     model = convolutional()
     before = [len(layer._inbound_nodes) for layer in model.layers], lipdp.bounds.propagate(model, 1.0).lipschitz

@@ -76,6 +76,7 @@ def file(tmp_path_factory):
     return str(path)
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize(
     "imports",
     [

@@ -90,6 +90,7 @@ def test_a_weight_file_holds_what_the_model_file_does(name):
 CONTINUED_FAST = {"clipless_stopped", "dpsgd_views", "dpis", "shuffle", "filter", "diffusion"}
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize("name", marked(stored.STOPPED, CONTINUED_FAST))
 def test_the_same_fit_goes_on_from_a_file_to_the_same_end(name):
     with keys.of_0_1_0():

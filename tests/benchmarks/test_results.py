@@ -9,6 +9,7 @@ import pytest
 FOLDER = pathlib.Path(__file__).parents[2] / "benchmarks"
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize(
     ("module", "network", "steps"),
     [("step_cost", "mlp", ("clipless", "plain", "ordinary")), ("per_example", "cnn", ("private", "plain"))],

@@ -29,6 +29,7 @@ def attack(model, seed, restarts=2, steps=15):
     return ratios
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize("seed", range(6))
 def test_random_graphs(seed):
     ratios = attack(random_model(seed), seed)

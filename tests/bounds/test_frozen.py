@@ -30,6 +30,7 @@ def headed(front):
     return lipdp.DP_Model(inputs, layers.SpectralDense(2)(x))
 
 
+@pytest.mark.backend_free
 def test_a_frozen_backbone_costs_nothing_and_does_not_move():
     front = backbone()
     model = headed(front)

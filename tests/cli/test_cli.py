@@ -53,6 +53,7 @@ def run(tmp_path_factory):
     return folder
 
 
+@pytest.mark.backend_free
 def test_a_run_folder_holds_everything(run):
     assert {path.name for path in run.iterdir()} == set(folders.FILES)
     content = folders.read(run)

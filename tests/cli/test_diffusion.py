@@ -36,6 +36,7 @@ def refusal(capsys, *words) -> str:
     return captured.err
 
 
+@pytest.mark.backend_free
 def test_a_run_folder_holds_a_model_its_statement_and_samples(run, capsys):
     assert {path.name for path in run.iterdir()} == {*folders.FILES, folders.SAMPLES}
     content = folders.read(run)

@@ -125,6 +125,7 @@ def test_bad_input():
         diffusion.downstream_accuracy(x, y, x, y, held_out=0.01)
 
 
+@pytest.mark.backend_free
 def test_inception_weights_that_are_none(tmp_path):
     x = np.zeros((6, 8, 8, 1), "float32")
     with pytest.raises(ValueError, match="No file of Inception weights"):

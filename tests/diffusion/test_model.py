@@ -112,6 +112,7 @@ def test_the_stored_state_of_the_noising_is_that_of_the_next_call_and_not_of_a_p
         assert not set(used) & set(seeds.state.numpy()) and not set(key) & set(following)
 
 
+@pytest.mark.backend_free
 def test_a_file_holds_the_state_of_the_noising_of_a_seeded_run_only(tmp_path):
     model = points()
     model.compile("sgd")
@@ -140,6 +141,7 @@ def test_fit_charges_what_it_executes(chunk):
     assert 0.3 < history.history["loss"][-1] < 2.0
 
 
+@pytest.mark.backend_free
 def test_the_engine_sees_every_weight_of_the_unet():
     network = diffusion.unet((4, 4, 1), 3, channels=4, multipliers=(1,), blocks=1, slim=True, attention=(4,))
     rng = np.random.default_rng(0)
@@ -172,6 +174,7 @@ def test_the_average_follows_the_released_weights():
         np.testing.assert_allclose(ops.convert_to_numpy(variable), value, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.backend_free
 def test_saving_keeps_weights_average_and_ledger(tmp_path):
     model = labelled()
     model.compile("adam")
@@ -190,6 +193,7 @@ def test_saving_keeps_weights_average_and_ledger(tmp_path):
     assert again.privacy.epsilon() > model.privacy.epsilon()
 
 
+@pytest.mark.backend_free
 def test_a_resumed_run_repeats_an_uninterrupted_one(tmp_path):
     class Save(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):

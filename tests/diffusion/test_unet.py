@@ -39,6 +39,7 @@ def test_presets_have_the_sizes_they_name(name, millions, exactly):
     assert network.output_shape[1:] == tuple(network.inputs[0].shape[1:]) == PRESETS[name]["image_shape"]
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize(
     ("shape", "options"),
     [

@@ -58,6 +58,7 @@ def test_views_are_averaged_first(views):
     compare(convolutional(), normal(2 * views, 8, 8, 1), views=views)
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize(
     "stack",
     [
@@ -87,6 +88,7 @@ def test_padding_adds_nothing():
             np.testing.assert_allclose(sums, expected, rtol=1e-4, atol=1e-5 * largest)
 
 
+@pytest.mark.backend_free
 def test_layers_used_several_times_and_nested():
     inputs = keras.Input((6, 6, 3))
     conv, norm, dense = L.Conv2D(3, 3, padding="same"), L.GroupNormalization(3), L.Dense(3, "tanh")
@@ -96,6 +98,7 @@ def test_layers_used_several_times_and_nested():
     compare(shaken(keras.Model(inputs, h)), normal(3, 6, 6, 3))
 
 
+@pytest.mark.backend_free
 def test_a_table_used_twice_and_tied():
     inputs = keras.Input((4,), dtype="int32")
     table = L.ReversibleEmbedding(7, 5)
@@ -105,6 +108,7 @@ def test_a_table_used_twice_and_tied():
     compare(model, np.array([[1, 1, 2, 0], [3, 3, 3, 3], [6, 5, 4, 1]], "int32"))
 
 
+@pytest.mark.backend_free
 def test_repeated_and_many_indices():
     x = np.random.default_rng(0).integers(0, 50, (3, 12)).astype("int32")
     x[:, 3:7] = 5
@@ -115,6 +119,7 @@ def test_repeated_and_many_indices():
     compare(single, x[:, :1])
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize(
     "layer",
     [
@@ -135,6 +140,7 @@ def test_masks(layer):
     compare(shaken(keras.Model(inputs, h)), x)
 
 
+@pytest.mark.backend_free
 def test_masked_attention_and_initial_states():
     inputs = keras.Input((5,), dtype="int32")
     h = L.Embedding(7, 4, mask_zero=True)(inputs)
@@ -263,6 +269,7 @@ def random_model(seed):
     return shaken(keras.Model(inputs, L.Dense(2)(L.Concatenate()(nodes[-2:]))))
 
 
+@pytest.mark.backend_free
 @settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.integers(0, 10**6))
 def test_random_models(seed):

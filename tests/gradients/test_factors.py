@@ -13,6 +13,7 @@ def array(tensor):
     return np.asarray(ops.convert_to_numpy(tensor), "float64")
 
 
+@pytest.mark.backend_free
 @settings(max_examples=40, deadline=None)
 @given(
     st.integers(2, 6),
@@ -39,6 +40,7 @@ def test_cancelling_positions_never_understate_the_norm(positions, width, distan
     assert (found <= exact * (1 + 1e-5) + 2 * rounding(2 * (positions + width)) * scale).all()
 
 
+@pytest.mark.backend_free
 @settings(max_examples=30, deadline=None)
 @given(st.integers(1, 9), st.integers(2, 12), st.integers(0, 1000))
 def test_lookups_of_repeated_rows_never_understate_the_norm(positions, size, seed):

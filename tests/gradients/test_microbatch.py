@@ -42,6 +42,7 @@ def test_no_microbatch_of_dpis_has_more_rows_than_two_updates(monkeypatch):
     assert rows and max(rows) <= 128
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize("strategy", [strategies.DPSGD(1.0), strategies.AdaCliP(), strategies.DPIS(1.0)])
 def test_default_microbatches_change_nothing_but_the_order_of_sums(strategy, monkeypatch):
     rng = np.random.default_rng(0)

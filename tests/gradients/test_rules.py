@@ -145,12 +145,14 @@ def test_dense_and_scales(case):
     compare(network(shape, layer), images(*shape))
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize("equation", EINSUM)
 def test_einsum_dense(equation):
     shape, arguments = EINSUM[equation]
     compare(network(shape, L.EinsumDense(equation, activation="tanh", **arguments)), images(*shape))
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize("case", **_ids(CONVOLUTIONS))
 def test_convolutions(case):
     shape, layer = case

@@ -15,6 +15,7 @@ FIRST = {case.name.split("-")[0].split("_")[0].rstrip("0123456789"): case.name f
 CASES = [pytest.param(c, id=c.name, marks=[] if c.name in FIRST else pytest.mark.backend_free) for c in ALL]
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize("case", CASES)
 def test_no_bound_is_exceeded_and_tight_ones_are_reached(case):
     reached = tightness(case.make(), *case.shapes, norms=NORMS, seed=len(case.name))

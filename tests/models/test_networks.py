@@ -31,6 +31,7 @@ def halves(examples=600, seed=0):
 SOME_ON_JAX = [pytest.param(n, marks=pytest.mark.backend_free if n in ("vgg", "resnet") else []) for n in NETWORKS]
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize("name", SOME_ON_JAX)
 def test_each_network_trains_saves_and_certifies(name, tmp_path):
     x, y = halves()

@@ -40,6 +40,7 @@ def transform(strategy, state, variables):
     return flat(state[:n]).astype("float64"), np.sqrt(s * s.sum())
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize("adapt_norm", [False, True])
 @pytest.mark.parametrize("granularity", GRANULARITIES)
 def test_equals_the_definition(granularity, adapt_norm):
@@ -220,6 +221,7 @@ def regression(strategy, d, updates=300, batch=500, examples=5000):
     return float(np.sum((model.get_weights()[0].ravel() - np.eye(1, d).ravel()) ** 2))
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize("dimensions", [(10, 1000), pytest.param((30, 100, 300), marks=pytest.mark.slow)])
 def test_the_error_of_regression_does_not_grow_with_the_dimension(dimensions):
     """DP-SGD's does: the energy of its noise is in proportion to the dimension."""

@@ -169,6 +169,7 @@ def test_it_learns_and_draws_few_examples_of_small_gradient():
     assert updates[-1].sensitivity < 0.7 * updates[0].sensitivity
 
 
+@pytest.mark.backend_free
 def test_chunks_compute_the_same_updates():
     (x, y), results = blobs(), []
     for rows in (None, 7):

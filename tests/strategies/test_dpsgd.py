@@ -179,6 +179,7 @@ def masked_words(*layers, shortest=0):
     )
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize(
     "make",
     [

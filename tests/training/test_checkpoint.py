@@ -335,6 +335,7 @@ def points():
     return model
 
 
+@pytest.mark.backend_free
 def test_diffusion_goes_on(path):
     x = blobs(features=2)[0]
     arguments = {k: v for k, v in FIT.items() if k != "noise_multiplier"} | {"noise_multiplier": 1.0, "seed": 5}
