@@ -147,7 +147,7 @@ class _PrivateTraining(training.Saving):
                 person, and the noise is calibrated for groups of that size.
             allow_private_monitor: Whether callbacks such as `EarlyStopping(monitor="loss")` may follow metrics on the
                 training data. What they do is outside the guarantee, which the statement then says.
-            noise_generator: `"threefry"`, or `"chacha20"`, cryptographic and two to four times as slow.
+            noise_generator: `"threefry"`, or `"chacha20"`, which is cryptographic and slower.
 
         Returns:
             A `History`; `epsilon` is among its columns.

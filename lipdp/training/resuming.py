@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import hashlib
 import json
 from collections.abc import Iterator
 from typing import Any
 
 import keras
-import numpy as np
-from keras import tree
 
 from lipdp.callbacks import Checkpoint
-from lipdp.training import weights
+from lipdp.sampling import randomness
+from lipdp.training import seeding
 from lipdp.training.request import FitRequest
 
 
@@ -78,18 +76,15 @@ def _replay(model, request: FitRequest, x: Any, y: Any) -> str | None:
     if importance is not None and _within_epoch(importance):
         return None
     facts = [
-        request.seed,
         request.to_dict(),
         request.updates_per_epoch,
         request.microbatch_size,
         keras.backend.backend(),
         keras.version(),
-        weights.described(model),
+        seeding.described(model),
     ]
-    digest = hashlib.sha256(json.dumps(facts, default=repr).encode())
-    for rows in tree.flatten((x, y)):
-        digest.update(f"{rows.dtype} {rows.shape} ".encode() + np.ascontiguousarray(rows).tobytes())
-    return digest.hexdigest()
+    text = json.dumps(facts, sort_keys=True, default=repr)
+    return randomness.from_seed(request.seed, "replay", text, randomness.digest((x, y))).hex()
 
 
 def _within_epoch(importance: dict) -> bool:

@@ -13,41 +13,6 @@ from lipdp.layers import ClipGradient
 
 def traced(model: keras.Model) -> str:
     """Returns a digest of what a compiled step keeps from when it was traced, and what may change without `compile`."""
-    return hashlib.sha256(json.dumps(_parts(model), default=repr).encode()).hexdigest()
-
-
-def described(model: keras.Model) -> str:
-    """Returns what the updates of a model follow from, its values aside: alike for each copy, however it is named."""
-    optimizer = model.optimizer.get_config()
-    if isinstance(optimizer["learning_rate"], float):
-        del optimizer["learning_rate"]  # a value: it is loaded with the weights
-    try:
-        graph = model.get_config()
-    except NotImplementedError:
-        graph = id(model)
-    parts = json.loads(json.dumps([graph, _parts(model), type(model.optimizer).__name__, optimizer], default=repr))
-    names: dict[str, str] = {}
-    _collect(parts, names)
-    return json.dumps(_renamed(parts, names))
-
-
-def _collect(value, names: dict[str, str]) -> None:
-    for key, item in value.items() if isinstance(value, dict) else ((None, item) for item in value):
-        if key == "name" and isinstance(item, str):
-            names.setdefault(item, f"#{len(names)}")
-        elif isinstance(item, (dict, list)):
-            _collect(item, names)
-
-
-def _renamed(value, names):
-    if isinstance(value, dict):
-        return {key: _renamed(item, names) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_renamed(item, names) for item in value]
-    return names.get(value, value) if isinstance(value, str) else value
-
-
-def _parts(model) -> list:
     parts = [model.loss, model.steps_per_execution]
     for layer in _keras.walk(model):
         try:
@@ -58,7 +23,7 @@ def _parts(model) -> list:
         parts[0] = keras.saving.serialize_keras_object(model.loss)
     except Exception:  # a function that cannot be written
         parts[0] = id(model.loss)
-    return parts
+    return hashlib.sha256(json.dumps(parts, default=repr).encode()).hexdigest()
 
 
 def fingerprint(model: keras.Model, more: Sequence = (), without: Sequence = ()) -> bytes | None:
