@@ -58,8 +58,9 @@ def check_result(found, expected, columns=None):
         # A sum of n entries may be off by sqrt(n) times as much as their norm.
         np.testing.assert_allclose(mine[0], other[0], rtol=0, atol=10 * LOOSE * norm + 1e-6)
         np.testing.assert_allclose(mine[1:], other[1:], rtol=0, atol=LOOSE * norm + 1e-6)
-    # Noise, sampling and costs of DPIS follow from computed norms.
-    tolerance = LOOSE if expected["privacy"]["adaptive"] else EXACT
+    # Noise, sampling and costs of DPIS follow from computed norms; RDP at fractional orders was up to 1e-4 looser.
+    computed = expected["privacy"]["adaptive"] or expected["privacy"]["accountant"]["name"] == "rdp"
+    tolerance = LOOSE if computed else EXACT
     np.testing.assert_allclose(found["noise_std"], expected["noise_std"], rtol=max(tolerance, 1e-6))
     check(found["privacy"], expected["privacy"], tolerance)
     assert found["history"].keys() == expected["history"].keys()
