@@ -121,6 +121,7 @@ def _on_ball(delta, sizes, exactly=False):
     return delta * factor.reshape(-1, *[1] * (delta.ndim - 1))
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize("name", MODELS)
 def test_lipschitz_is_above_every_jacobian_found(name):
     model = MODELS[name]()

@@ -189,19 +189,11 @@ def test_the_changelog_lists_every_renamed_name():
 
 
 # On JAX, and those that take longer, they run in `make test-all`.
-NOTEBOOK_MARKS = {
-    name: [pytest.mark.slow, pytest.mark.backend_free]
-    for name in ("02_architectures", "03_tabular", "05_strategies", "06_dpis", "07_diffusion")
-}
-
-
+@pytest.mark.slow
+@pytest.mark.backend_free
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
-    "path",
-    [
-        pytest.param(path, id=path.stem, marks=NOTEBOOK_MARKS.get(path.stem, pytest.mark.backend_free))
-        for path in sorted((ROOT / "notebooks").glob("*.ipynb"))
-    ],
+    "path", [pytest.param(path, id=path.stem) for path in sorted((ROOT / "notebooks").glob("*.ipynb"))]
 )
 def test_notebook_runs(path):
     import nbformat

@@ -98,6 +98,7 @@ def test_model_files_are_read_after(imports, file):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_a_package_that_is_executed_by_other_means_is_left_to_finish():
     """As `pytest --doctest-modules` does."""

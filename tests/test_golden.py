@@ -72,6 +72,7 @@ def check_result(found, expected, columns=None):
 # ---- model files ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize("name", stored.CASES)
 def test_a_model_file_holds_and_states_what_it_did(name):
     found, expected = stored.held(stored.load(name)), HELD[name]
@@ -106,6 +107,7 @@ def test_a_spent_budget_stays_spent(name):
     check(model.privacy.to_dict(), HELD[name]["privacy"])
 
 
+@pytest.mark.backend_free
 def test_a_key_of_0_1_0_does_not_go_on():
     """It has 64 bits: a seeded file of 0.1.0 begins a stream of its own, and repeats from then on."""
     found = []
@@ -118,6 +120,7 @@ def test_a_key_of_0_1_0_does_not_go_on():
     assert found[0] == found[1] != CONTINUED["clipless_stopped"]["weights"]
 
 
+@pytest.mark.backend_free
 def test_an_unfitted_file_trains():
     model = stored.load("clipless_unfitted")
     with keys.of_0_1_0():
@@ -177,6 +180,7 @@ def count(model, **arguments):
     return np.round(4.0 * model.get_weights()[0][:, 0], 1).tolist()
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize("sampling", ["fixed_order", "shuffle"])
 @pytest.mark.parametrize("arguments", [{}, {"physical_batch_size": 3, "training_metrics": False}])
 def test_each_example_takes_part_once_in_what_is_charged_as_one_pass(sampling, arguments, tmp_path):

@@ -30,6 +30,19 @@ def test_noise_is_independent_between_variables_and_updates():
     assert np.abs(correlation).max() < 0.025
 
 
+@pytest.mark.parametrize(
+    "argument", [{"gradient_accumulation_steps": 2}, {"use_ema": True}, {"loss_scale_factor": 8.0}]
+)
+def test_what_changes_the_noise_is_refused_wherever_it_is_said(argument):
+    ((name, value),) = argument.items()
+    with pytest.raises(ValueError, match=name):
+        private(keras.optimizers.SGD)(0.1, **argument)
+    optimizer = private(keras.optimizers.SGD)(0.1)
+    setattr(optimizer, name, value)
+    with pytest.raises(ValueError, match=name):
+        as_private(optimizer)
+
+
 def test_the_budget_stops_in_the_graph():
     optimizer, variables = armed(keras.optimizers.SGD(1.0), [(50,)], [1.0], 2)
     assert step(optimizer, variables, 1.0)[0].any()

@@ -1,6 +1,9 @@
 """The functions of `lipdp.backend` for TensorFlow."""
 
+import atexit
 import contextlib
+import functools
+import gc
 
 import tensorflow as tf
 
@@ -142,7 +145,14 @@ def feed(batches, example):
     options.autotune.enabled = False
     signature = tf.nest.map_structure(spec, example)
     dataset = tf.data.Dataset.from_generator(lambda: batches, output_signature=signature)
+    _collect_at_exit()
     return dataset.prefetch(2).with_options(options)
+
+
+@functools.cache
+def _collect_at_exit():
+    """Keras leaves the iterator of a `fit` in a cycle, and TensorFlow warns when it outlives Python."""
+    atexit.register(gc.collect)
 
 
 @contextlib.contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -206,8 +205,6 @@ class Driver:
             optimizer.disarm()
             run.secret.stand = run.secret.basis and seeding.stand_of(self.model)
             self.x = self.y = self.validation_data = None
-            # Keras leaves the data iterator in a cycle, and TensorFlow warns when it outlives Python.
-            gc.collect()
 
     def forget(self, ledger: str) -> None:
         """Takes back what was charged for an update that was never made."""

@@ -48,6 +48,7 @@ def test_a_frozen_backbone_costs_nothing_and_does_not_move():
         certify.radii(model, x[:2])
 
 
+@pytest.mark.backend_free
 def test_what_trains_in_front_of_it_is_refused_by_name():
     with pytest.raises(ValueError, match="BatchNormalization has no sensitivity bound"):
         bounds.propagate(headed(backbone(trainable=True)), 1.0)

@@ -82,6 +82,7 @@ def test_a_gradient_above_its_bound_is_an_error():
         model.summary_bounds(*blobs(examples=20), print_fn=lambda text: None)
 
 
+@pytest.mark.backend_free
 def test_bad_samples_are_refused_and_the_model_stays_as_it_was():
     model = mlp()
     x, y = blobs(examples=6)

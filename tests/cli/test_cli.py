@@ -70,6 +70,7 @@ def test_a_run_folder_holds_everything(run):
     assert [c["radius"] for c in content.results["held_out"]["certified"]] == [0.1, 0.5, 1.0]
 
 
+@pytest.mark.backend_free
 def test_the_saved_model_is_the_trained_one(run):
     model = keras.saving.load_model(run / folders.MODEL)
     content = folders.read(run)

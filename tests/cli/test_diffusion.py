@@ -55,6 +55,7 @@ def test_a_run_folder_holds_a_model_its_statement_and_samples(run, capsys):
     assert main(["report", str(run)]) == 0
 
 
+@pytest.mark.backend_free
 def test_samples_are_a_data_set(run, tmp_path, capsys):
     target = tmp_path / "drawn.npz"
     words = ["sample", str(run), "--num", "7", "--labels", "2", "0", "--steps", "3", "--seed", "1"]

@@ -75,6 +75,7 @@ def names(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
+@pytest.mark.backend_free
 def test_a_killed_run_is_gone_on_with_to_the_same_end(file, whole, tmp_path, at, monkeypatch, capsys):
     folder = tmp_path / "run"
     at(5, kill)

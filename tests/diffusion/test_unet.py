@@ -66,6 +66,7 @@ def test_the_output_begins_at_zero():
     assert np.all(call(diffusion.unet((8, 8, 1), num_classes=4, **SMALL), inputs) == 0)
 
 
+@pytest.mark.backend_free
 def test_noise_level_and_label_matter():
     network = trained(diffusion.unet((8, 8, 1), num_classes=4, slim=True, **SMALL))
     inputs = batch((8, 8, 1))
@@ -87,6 +88,7 @@ def test_every_layer_is_one_of_keras_own():
     assert layers.Dropout in {type(a) for a in diffusion.unet((8, 8, 1), dropout=0.1, **SMALL).layers}
 
 
+@pytest.mark.backend_free
 def test_saving(tmp_path):
     network = trained(diffusion.unet((6, 6, 1), num_classes=4, patch_size=2, attention=(2,), slim=True, **SMALL))
     network.save(tmp_path / "network.keras")

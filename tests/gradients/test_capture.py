@@ -53,7 +53,7 @@ def test_attention(mode):
     compare(attention(), normal(3, 5, 8), mode=mode, tolerance=2e-5)
 
 
-@pytest.mark.parametrize("views", [2, 3])
+@pytest.mark.parametrize("views", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_views_are_averaged_first(views):
     compare(convolutional(), normal(2 * views, 8, 8, 1), views=views)
 

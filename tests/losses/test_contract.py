@@ -81,6 +81,7 @@ def norms(gradient):
     return np.linalg.norm(np.asarray(gradient, "float64"), axis=-1)
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize("make, kind, num_outputs", ALL)
 def test_no_adversary_exceeds_the_constant_and_one_reaches_it(make, kind, num_outputs, autodiff):
     loss = make(num_outputs)

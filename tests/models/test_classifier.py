@@ -18,6 +18,7 @@ def test_the_recipe_for_mnist(epsilon, updates):
     assert (recipe.learning_rate, recipe.clip, recipe.noise) == (2.0, 0.2, "per_layer")
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize("style", classifier.STYLES)
 @pytest.mark.parametrize(
     ("shape", "classes", "examples"),

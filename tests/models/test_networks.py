@@ -72,6 +72,7 @@ def test_the_old_spelling_warns_and_works():
     assert not any("centering" in layer.name for layer in model.layers)
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize("name", SOME_ON_JAX)
 def test_options_keep_the_network_lipschitz_and_its_gradients_bounded(name):
     model = NETWORKS[name](inner_norm=1.0, bias=True, centered=False)

@@ -101,6 +101,7 @@ def test_printed_epsilon_is_never_too_small():
     for value in (0.920200048, 0.99999, 9.9996, 1234.56, 1.0, 3e-7, 12345678.9):
         assert value <= float(shown(value)) <= value * 1.001
     assert shown(math.inf) == "inf"
+    assert shown(None) == "infinite"
 
 
 def test_bad_input(ledger):

@@ -35,6 +35,23 @@ def test_merges_only_with_the_last_entry():
     assert [entry.count for entry in ledger.entries] == [3, 3, 4]
     assert ledger.updates == 10
     assert len(ledger) == 3
+    # The same object again, as in each update of a run.
+    assert [entry.count for entry in ledger_of((UPDATE, 2), (UPDATE, 3)).entries] == [5]
+
+
+@pytest.mark.backend_free
+def test_a_joined_ledger_holds_what_each_one_does():
+    first, second = ledger_of((UPDATE, 2)), ledger_of((OTHER, 3))
+    second.seeded = True
+    for name in ("logged", "steered", "generators", "row_wise"):
+        setattr(first, name, (f"{name} 1", "both"))
+        setattr(second, name, ("both", f"{name} 2"))
+    for ledgers in ((first, second), (second, first)):
+        total = Ledger.joined(ledgers)
+        assert (total.updates, total.seeded) == (5, True)
+        for name in ("logged", "steered", "generators", "row_wise"):
+            assert sorted(getattr(total, name)) == sorted(["both", f"{name} 1", f"{name} 2"])
+    assert not Ledger.joined([first]).seeded
 
 
 @pytest.mark.backend_free
@@ -226,6 +243,8 @@ def test_sums_that_later_noise_follows_from_make_a_ledger_adaptive():
         with pytest.raises(ValueError, match="follow.* from earlier releases"):
             ledger.epsilon(1e-5, accountant)
     assert ledger.epsilon(1e-5, "rdp_order:8.0") == accounting.compose(ledger.mechanisms(), 1e-5, "rdp_order:8.0")
+    assert len(ledger.mechanisms()) == 2
+    assert ledger.epsilon(1e-5, "rdp_order:8.0") > ledger_of((UPDATE, 5)).epsilon(1e-5, "rdp_order:8.0")
     with pytest.raises(ValueError, match="follow.* from earlier releases"):
         ledger.epsilon(1e-5, "filter:8.0:4.0:1e-05")
     with pytest.raises(ValueError, match="groups"):

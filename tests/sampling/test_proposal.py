@@ -146,3 +146,11 @@ def test_the_claim_of_one_step_holds_for_the_pair_itself():
     for cut in np.linspace(-1.0, 3.0, 9):
         excess = (released > cut).mean() - np.exp(claimed) * (other > cut).mean()
         assert excess <= 0.05 + 4.0 / np.sqrt(draws) * np.exp(claimed)
+
+
+def test_a_gradient_of_norm_zero_is_never_kept():
+    """Also where bounds are so small that float32 has no threshold above zero for them."""
+    tiny = Proposal.capped(np.zeros(5), growth=1.0, floor=1e-45, norm_sum=2.0, batch_size=1, clip_norm=1.0)
+    thresholds = tiny.thresholds(np.random.default_rng(0), np.arange(5))
+    assert (thresholds >= 1e-20).all()
+    assert not ops.convert_to_numpy(kept(np.zeros(5, "float32"), thresholds)).any()

@@ -31,6 +31,8 @@ def test_every_use_has_a_key_of_its_own():
 
 def test_without_a_seed_the_operating_system_is_asked():
     assert len({randomness.from_seed(None), randomness.from_seed(None), randomness.fresh()}) == 3
+    # Of 2000 secrets with 32 bits of entropy one pair would be alike in 2000 runs, with 16 bits always some.
+    assert len({randomness.fresh() for _ in range(2000)}) == 2000
 
 
 def test_generators_are_independent_and_uniform():

@@ -68,6 +68,7 @@ def test_equals_the_definition(granularity, adapt_norm):
     np.testing.assert_allclose(flat(scales) * 0.4, b, rtol=1e-5)
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize("granularity", GRANULARITIES)
 def test_one_example_moves_the_transformed_gradient_by_at_most_one(granularity):
     model = plain()
@@ -221,6 +222,7 @@ def regression(strategy, d, updates=300, batch=500, examples=5000):
     return float(np.sum((model.get_weights()[0].ravel() - np.eye(1, d).ravel()) ** 2))
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 @pytest.mark.parametrize("dimensions", [(10, 1000), pytest.param((30, 100, 300), marks=pytest.mark.slow)])
 def test_the_error_of_regression_does_not_grow_with_the_dimension(dimensions):

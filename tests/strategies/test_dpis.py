@@ -353,6 +353,7 @@ def test_an_interrupted_update_stays_charged():
     assert model.run.ledger.updates == 20 and model.privacy.epsilon() <= 2.0
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_a_recurrent_network_learns_texts():
     texts = data.synthetic_text(400, length=8)

@@ -36,6 +36,7 @@ STRATEGIES = {
 }
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_one_example_moves_the_gradient_by_at_most_the_clip_norm(name):
     """Examples of any size, alone against the others; dropout draws by position, so the others keep their masks."""
@@ -94,6 +95,22 @@ def test_copies_come_from_the_secret_of_the_noise():
     shift = strategies.RandomShift(3)
     seen = [np.array(shift(image, augmentation.key(s, index))) for s in secret for index in (0, 1)]
     assert all(not np.array_equal(a, b) for a, b in itertools.combinations(seen, 2))
+
+
+def test_each_microbatch_has_copies_of_its_own(monkeypatch):
+    seen = []
+    ordinary = augmentation.key
+    monkeypatch.setattr(augmentation, "key", lambda secret, index: seen.append(int(index)) or ordinary(secret, index))
+    model = lipdp.DP_Model.from_keras(
+        keras.Sequential([keras.Input((6, 6, 1)), keras.layers.Flatten(), keras.layers.Dense(3)])
+    )
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile("sgd", loss=loss, run_eagerly=True)
+    x, y = np.zeros((24, 6, 6, 1), "float32"), np.zeros(24, "int32")
+    strategy = strategies.DPSGD(0.5, augmentation_multiplicity=2, augmentation=strategies.RandomShift(2))
+    fit = {**FIT, "batch_size": 24, "steps_per_epoch": 1}
+    model.fit(x, y, noise_multiplier=1.0, strategy=strategy, microbatch_size=8, **fit)
+    assert sorted(set(seen)) == [0, 1, 2]
 
 
 def test_augmentation_in_fit_repeats_with_a_seed():
@@ -247,6 +264,7 @@ def test_chunks_give_the_same_gradient():
         assert whole[1] == parts[1]
 
 
+@pytest.mark.backend_free
 def test_a_run_is_charged_and_repeats_in_chunks():
     x, y = rows(100)
     found = []

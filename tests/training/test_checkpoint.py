@@ -284,6 +284,7 @@ def test_files_of_seeded_runs_are_for_their_owner(tmp_path):
     assert json.loads((tmp_path / "open.keras.journal").read_text())["replay"] is None
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize("strategy", ["dpsgd", "adaclip"])
 def test_strategies_that_clip_go_on(tmp_path, strategy):
     path = tmp_path / "c.weights.h5"
@@ -335,6 +336,7 @@ def points():
     return model
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_diffusion_goes_on(path):
     x = blobs(features=2)[0]

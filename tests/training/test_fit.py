@@ -303,6 +303,14 @@ def test_an_update_that_never_ran_is_not_charged():
     with pytest.raises(RuntimeError, match="broken metric"):
         model.fit(*blobs(), epochs=1, epsilon=1.0, **FIT)
     assert model.run.ledger.updates == 0
+    # What was charged before stays.
+    trained = mlp()
+    trained.fit(*blobs(), epochs=1, noise_multiplier=1.0, **FIT)
+    before = trained.run.ledger.to_json()
+    trained.compile(trained.optimizer, loss=trained.loss, metrics=[Broken()])
+    with pytest.raises(RuntimeError, match="broken metric"):
+        trained.fit(*blobs(), epochs=1, noise_multiplier=2.0, **FIT)
+    assert trained.run.ledger.to_json() == before and trained.run.ledger.updates == 10
 
 
 @pytest.mark.parametrize("rate", [0.3, 0.0])
@@ -357,6 +365,7 @@ def test_nothing_trains_outside_of_fit():
     assert all(np.array_equal(a, b) for a, b in zip(before, weights(model), strict=True))
 
 
+@pytest.mark.backend_free
 def test_singular_values_stay_below_one_for_200_noisy_updates():
     model = lipdp.DP_Sequential(
         [

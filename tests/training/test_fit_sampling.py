@@ -61,6 +61,7 @@ def test_budget_draws_and_statement(name, relation, draws):
         assert model.privacy.epsilon() == accounting.compose([passes], DELTA)
 
 
+@pytest.mark.backend_free
 def test_the_last_short_batch_is_divided_by_the_expected_size():
     """One pass over everything moves the weights by the sum of all gradients over B, however it is cut."""
     x, y = np.ones((7, 2), "float32"), np.zeros(7, "int32")
@@ -125,6 +126,7 @@ def test_poisson_and_shuffle_in_one_ledger():
     assert "fixed in advance, not chosen in view of earlier results" in " ".join(model.privacy.statement().split())
 
 
+@pytest.mark.backend_free
 def test_a_budget_per_person():
     model, single = mlp(), mlp()
     run = dict(epochs=2, epsilon=3.0, **FIT)

@@ -85,6 +85,7 @@ VARIATIONS = {
 }
 
 
+@pytest.mark.backend_free
 def test_releases_under_one_seed_share_noise_only_if_they_are_the_same():
     found = {}
     for name, (make, arguments) in VARIATIONS.items():

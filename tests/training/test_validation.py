@@ -114,6 +114,7 @@ def test_a_metric_that_raises_for_validation_data_only_costs_nothing():
     assert model.run.ledger.releases == 0
 
 
+@pytest.mark.backend_free
 def test_what_fits_is_evaluated_as_before():
     weighted = (X[:50], Y[:50], np.ones(50))
     for data in ((X[:50], Y[:50]), [X[:50], Y[:50]], weighted, Batches(X[:50], Y[:50])):
@@ -124,6 +125,7 @@ def test_what_fits_is_evaluated_as_before():
         assert history["val_accuracy"][-1] == pytest.approx(found["accuracy"])
 
 
+@pytest.mark.backend_free
 def test_a_layer_cannot_be_changed_by_a_callback():
     entry = None
 

@@ -5,7 +5,7 @@ from tests.mutations.fault import faults
 FAULTS = [
     *faults(
         "isolation/known.py",
-        "isolation/test_alone.py isolation/test_mixing.py",
+        "isolation/test_known.py isolation/test_alone.py",
         ("every type is trusted", "rule = _LAYERS.get(kind)\n", "rule = _LAYERS.get(kind, _always)\n"),
         (
             "subclasses are trusted",
@@ -123,6 +123,8 @@ FAULTS = [
             "masks of one's own see all rows",
             'if layer and (_defined_by_user(operation, "compute_mask") or callable(getattr(operation, "mask", None))):',
             "if False:",
+            "",
+            "the graph holds the operations of a mask as well, and they run one row at a time",
         ),
         (
             "what differs alone and together is taken",

@@ -1,0 +1,31 @@
+"""Memory that runs out in the middle of training: what was made is charged, and a new process goes on."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lipdp.privacy import journal
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def process(folder, *arguments):
+    words = [sys.executable, "-m", "tests.faults.starved", str(folder), *map(str, arguments)]
+    return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=300)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of memory as Linux has them")
+def test_a_process_without_memory_loses_no_update(tmp_path):
+    starved, whole = tmp_path / "starved", tmp_path / "whole"
+    starved.mkdir(), whole.mkdir()
+    first = process(starved, 3)
+    assert first.returncode != 0, "it did not run out of memory"
+    made = len((starved / "log").read_text().splitlines())
+    assert made >= 3
+    assert journal.read(starved / "c.weights.h5.journal").ledger.updates >= made
+    second, reference = process(starved), process(whole)
+    assert second.returncode == 0, second.stderr[-4000:]
+    assert second.stdout.splitlines()[-1] == reference.stdout.splitlines()[-1]

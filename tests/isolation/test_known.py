@@ -1,0 +1,141 @@
+"""Which operations of a graph are known to keep rows apart, and which are not."""
+
+import keras
+import numpy as np
+import pytest
+from keras import layers as L
+from keras import ops
+
+import lipdp
+from lipdp.isolation import known
+
+
+def sequence(*make, shape=(6,), **kwargs):
+    return lambda: keras.Sequential([keras.Input(shape, **kwargs), *(one() for one in make)])
+
+
+def graph(function, shape=(6,), **kwargs):
+    def make():
+        inputs = keras.Input(**kwargs) if "batch_shape" in kwargs else keras.Input(shape, **kwargs)
+        return keras.Model(inputs, function(inputs))
+
+    return make
+
+
+@lipdp.row_wise
+class Holds(L.Layer):
+    """Declared, but what is inside of it is not."""
+
+    def __init__(self, inside):
+        super().__init__()
+        self.inside = inside
+
+    def call(self, inputs):
+        return self.inside(inputs)
+
+
+class Adds(L.Layer):
+    def call(self, inputs):
+        return inputs + ops.sum(inputs, axis=0, keepdims=True)
+
+    def compute_output_shape(self, input_shape):
+        return input_shape
+
+
+class OwnCall(keras.Model):
+    """A functional model whose call is another one."""
+
+    def call(self, inputs, training=None):
+        return super().call(inputs) + ops.sum(inputs)
+
+
+def own_call():
+    inputs = keras.Input((6,))
+    return OwnCall(inputs, L.Dense(6)(inputs))
+
+
+def replaced():
+    """A call that is set on an object."""
+    model = sequence(lambda: L.Dense(3))()
+    model.layers[0].call = lambda x: ops.ones((ops.shape(x)[0], 3)) * ops.sum(x)
+    return model
+
+
+def frozen():
+    model = sequence(L.BatchNormalization)()
+    model.layers[0].trainable = False
+    return model
+
+
+def total(x):
+    return x + ops.sum(x)
+
+
+MIXING = {
+    "batch normalization": sequence(L.BatchNormalization),
+    "stateful": graph(L.LSTM(3, stateful=True), batch_shape=(4, 5, 3)),
+    "softmax of vectors": sequence(lambda: L.Dense(1), lambda: L.Reshape(()), lambda: L.Activation("softmax")),
+    "attention along the batch": graph(lambda x: L.MultiHeadAttention(2, 3, attention_axes=(0,))(x, x), (4, 6)),
+    "attention without positions": graph(lambda x: L.MultiHeadAttention(2, 3)(x, x)),
+    "product along the batch": graph(lambda x: L.EinsumDense("ab,ac->bc", (3,))(x), batch_shape=(6, 6)),
+    "normalization along the batch": sequence(lambda: L.UnitNormalization(axis=0)),
+    "Softmax along the batch": sequence(lambda: L.Softmax(axis=0)),
+    "concatenation along the batch": graph(lambda x: L.Concatenate(axis=0)([x, x])),
+    "masking of vectors": graph(lambda x: L.Masking()(x), ()),
+    "rescaling of each row": sequence(lambda: L.Rescaling(np.ones((5, 6)))),
+    "rescaling of vectors": graph(lambda x: L.Rescaling(np.ones(6))(x), ()),
+    "Lambda": sequence(lambda: L.Lambda(total)),
+    "own function": sequence(lambda: L.Dense(3, activation=total)),
+    "own activation": sequence(lambda: L.Activation(total)),
+    "own layer": sequence(Adds),
+    "in a layer of Keras": sequence(lambda: L.TimeDistributed(Adds()), shape=(4, 6)),
+    "in a declared layer": sequence(lambda: Holds(Adds())),
+    "own call of a model": own_call,
+    "call on an object": replaced,
+    "sum": graph(lambda x: ops.sum(x, axis=0, keepdims=True)),
+    "sum of all": graph(lambda x: x + ops.sum(x)),
+    "argmax": graph(lambda x: ops.argmax(x, axis=0)),
+    "rows in another order": graph(lambda x: x[::-1, :]),
+    "flip": graph(lambda x: ops.flip(x, axis=0)),
+    "roll": graph(lambda x: ops.roll(x, 1)),
+    "sort": graph(lambda x: ops.sort(x, axis=-2)),
+    "cumulated sum": graph(lambda x: ops.cumsum(x)),
+    "products of pairs": graph(lambda x: ops.expand_dims(x, 1) * x),
+    "numbers beside a constant": graph(lambda x: ops.squeeze(L.Dense(1)(x), -1) + ops.ones((5,))),
+    "own layer in a nested model": graph(lambda x: keras.Sequential([keras.Input((6,)), Adds()])(x)),
+    "row by number": graph(lambda x: x[2]),
+    "reshaped": graph(lambda x: ops.reshape(x, (-1, 3))),
+    "transposed": graph(lambda x: ops.transpose(x)),
+    "product of all": graph(lambda x: ops.matmul(ops.transpose(x), x)),
+    "rows of a constant": graph(lambda x: x * np.ones((4, 6), "float32"), batch_shape=(4, 6)),
+}
+APART = {
+    "frozen batch normalization": frozen,
+    "recurrent": graph(L.LSTM(3), batch_shape=(4, 5, 3)),
+    "softmax": sequence(lambda: L.Dense(4, activation="softmax")),
+    "attention": graph(lambda x: L.MultiHeadAttention(2, 3)(x, x), (4, 6)),
+    "attention along an axis": graph(lambda x: L.MultiHeadAttention(2, 3, attention_axes=(1,))(x, x), (4, 6)),
+    "product": graph(lambda x: L.EinsumDense("abc,cd->abd", (4, 3))(x), (4, 6)),
+    "normalization": sequence(lambda: L.UnitNormalization(axis=-1), L.LayerNormalization),
+    "masking": sequence(L.Masking, shape=(4, 6)),
+    "rescaling": sequence(lambda: L.Rescaling(np.ones(6)), lambda: L.Rescaling(0.5)),
+    "declared": sequence(lambda: Holds(L.Dense(3))),
+    "lipdp": sequence(lambda: lipdp.layers.SpectralDense(3), lipdp.layers.Abs),
+    "operations": graph(lambda x: ops.sum(ops.exp(x[:, 1:3]) * 2.0 - ops.reshape(x[:, :2], (-1, 2)), axis=-1)),
+}
+
+
+@pytest.mark.backend_free
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", MIXING)
+def test_what_may_mix_rows_is_not_trusted(name):
+    model = MIXING[name]()
+    found = [operation for operation, _ in known.foreign(model)]
+    # A model that cannot be looked into is foreign as a whole.
+    assert found and (model in found) == (name == "own call of a model")
+
+
+@pytest.mark.backend_free
+@pytest.mark.parametrize("name", APART)
+def test_what_keeps_rows_apart_runs_as_it_is(name):
+    assert not known.foreign(APART[name]())
