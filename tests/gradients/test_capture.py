@@ -88,6 +88,13 @@ def test_padding_adds_nothing():
             np.testing.assert_allclose(sums, expected, rtol=1e-4, atol=1e-5 * largest)
 
 
+def test_losses_that_layers_add_are_refused():
+    inputs = keras.Input((4,))
+    model = keras.Model(inputs, L.ActivityRegularization(l2=1.0)(L.Dense(2)(inputs)))
+    with pytest.raises(ValueError, match="Additional losses"):
+        engine(model, normal(3, 4), np.zeros(3, "float32"), np.ones(3, "float32"), mode=MODES[0])
+
+
 @pytest.mark.backend_free
 def test_layers_used_several_times_and_nested():
     inputs = keras.Input((6, 6, 3))

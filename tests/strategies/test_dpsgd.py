@@ -312,6 +312,9 @@ def test_golden_multiplier_beside_a_quantile():
     strategy = strategies.DPSGD(1.0, quantile=0.5, quantile_noise=12.8)
     calibration = strategy.calibrate(plain(), None, 256)
     assert calibration.noise_stddevs(1.1)[0] * 256 == pytest.approx(1.101017, abs=1e-6)
+    assert calibration == strategies.DPSGD(1.0, quantile=0.5).calibrate(plain(), None, 256)  # B / 20
+    other = strategies.DPSGD(1.0, quantile=0.5, quantile_noise=20.0).calibrate(plain(), None, 256)
+    assert other.noise_stddevs(1.1)[0] * 256 == pytest.approx(1.100416, abs=1e-6)
 
 
 def test_a_quantile_that_costs_more_than_the_update_is_refused():

@@ -46,3 +46,12 @@ def test_strategies_cannot_be_changed(make):
     with pytest.raises(AttributeError):
         setattr(strategy, name, getattr(strategy, name))
     assert make() == strategy == type(strategy).from_config(strategy.get_config())
+
+
+@pytest.mark.backend_free
+def test_a_strategy_of_ones_own_cannot_be_changed_either():
+    class Own(strategies.Strategy):
+        pass
+
+    with pytest.raises(AttributeError, match="A strategy is frozen"):
+        Own().limit = 1.0

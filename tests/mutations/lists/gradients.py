@@ -15,7 +15,7 @@ FAULTS = [
             "losses that layers add are left out",
             "losses.refuse_additional(added)",
             "pass",
-            "gradients/test_capture.py training/test_refusals.py strategies/test_dpsgd.py",
+            "gradients/test_capture.py::test_losses_that_layers_add_are_refused",
         ),
         (
             "only the last use of a layer",
