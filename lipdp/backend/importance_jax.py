@@ -25,7 +25,8 @@ class ImportanceStep:
         self._model, self._with_metrics, self.update = model, training_metrics, None
 
         def norms(trainable, non_trainable, data):
-            return strategy.norms(Forward(model, trainable, non_trainable), data)
+            found, non_trainable = strategy.norms(Forward(model, trainable, non_trainable), data)
+            return found, list(non_trainable)
 
         def part(trainable, non_trainable, metrics, data, totals):
             forward = Forward(model, trainable, non_trainable)
@@ -78,7 +79,8 @@ class ImportanceStep:
 
     def norms(self, data) -> np.ndarray:
         """Returns the gradient norms of a microbatch `(x, y, weight)`."""
-        return np.asarray(self._norms(self._trainable, self._non_trainable, data))
+        norms, self._non_trainable = self._norms(self._trainable, self._non_trainable, data)
+        return np.asarray(norms)
 
     def add(self, data) -> np.ndarray:
         """Adds what a microbatch of proposed examples contributes to the update; returns its gradient norms."""

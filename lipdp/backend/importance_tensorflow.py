@@ -24,7 +24,7 @@ class ImportanceStep:
         forward = Forward(model)
 
         def norms(data):
-            return strategy.norms(forward, data)
+            return strategy.norms(forward, data)[0]
 
         def part(data, totals):
             (sums, norms, loss), seen, _ = strategy.proposed(forward, data)

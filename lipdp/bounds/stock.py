@@ -138,11 +138,12 @@ def _rescaling(layer):
 def _dropout(layer) -> float:
     """Masks belong to positions in the batch: an added example moves the others under other masks.
 
-    Only secret masks could be averaged over, and a model file holds the state that made them.
+    Where gradients are clipped no bound is needed, and the masks come from the secret of the run.
     """
     raise ValueError(
         f"Layer '{layer.name}' draws masks by position in the batch, so one more example changes the gradients of "
-        f"others. Received: {type(layer).__name__}(rate={layer.rate!r}). Leave it out: the noise regularizes."
+        f"others. Received: {type(layer).__name__}(rate={layer.rate!r}). Leave it out, as the noise "
+        "regularizes, or train with a strategy that clips, such as strategy='dpsgd', whose masks are secret."
     )
 
 

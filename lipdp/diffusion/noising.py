@@ -52,9 +52,6 @@ class Noising(keras.layers.Layer):
     framework's generator, under a key of 64 bits that ChaCha20 gave.
     """
 
-    # The state for the next call comes from the secret of a `fit`, see `training.seeding`: masks stay unknown.
-    secret_seeds = True
-
     def __init__(
         self, denoiser: Any = "edm", num_classes: int | None = None, label_dropout: float = 0.1, **kwargs: Any
     ):

@@ -175,6 +175,12 @@ _LAYERS: dict[type, Callable[[Any], bool]] = {
             # Masks of their own making depend on the place of a row, not on what is in the others.
             *(L.Dropout, L.SpatialDropout1D, L.SpatialDropout2D, L.SpatialDropout3D),
             *(L.AlphaDropout, L.GaussianDropout, L.GaussianNoise),
+            # So do the random changes of images, one draw for each row or one for all.
+            *(L.RandomFlip, L.RandomTranslation, L.RandomRotation, L.RandomZoom, L.RandomShear, L.RandomCrop),
+            *(L.RandomBrightness, L.RandomContrast, L.RandomHue, L.RandomSaturation, L.RandomGrayscale),
+            *(L.RandomColorJitter, L.RandomColorDegeneration, L.RandomInvert, L.RandomPosterization),
+            *(L.RandomSharpness, L.RandomGaussianBlur, L.RandomErasing, L.RandomPerspective),
+            L.RandomElasticTransform,
             *(L.Add, L.Subtract, L.Multiply, L.Average, L.Maximum, L.Minimum, L.Dot),
             *(L.Attention, L.AdditiveAttention, L.TimeDistributed, L.Bidirectional),
             *(L.LSTMCell, L.GRUCell, L.SimpleRNNCell, L.StackedRNNCells),

@@ -97,7 +97,6 @@ def example_losses(model: keras.Model) -> Any:
 def check_clipping(model: keras.Model, loss: Any) -> None:
     """Refuses models and losses whose per-example gradients cannot be clipped soundly."""
     gradients.supported(model)
-    refuse_random(model)
     refuse_probabilities(model, loss)
 
 
@@ -139,28 +138,6 @@ def layer_groups(model: keras.Model) -> tuple[tuple[int, ...], ...]:
         if group:
             groups.append(group)
     return (*groups, *((i,) for i, v in enumerate(variables) if id(v) not in seen))
-
-
-def refuse_random(model: keras.Model) -> None:
-    """Dropout and its like draw by the place of a row, from a seed that Keras writes into every model file.
-
-    One example more moves the rows behind it; with masks that are known, the sum would then move by more than
-    one contribution.
-    """
-    for layer in _keras.walk(model):
-        if not _keras.seed_generators(layer):
-            continue
-        if getattr(layer, "secret_seeds", False):
-            continue
-        rates = [getattr(layer, name, None) for name in ("rate", "dropout", "recurrent_dropout", "stddev")]
-        rates = [rate for rate in rates if isinstance(rate, (int, float))]
-        if not rates or any(rates):
-            raise ValueError(
-                f"Layer '{layer.name}' of type {type(layer).__name__} draws random numbers for each row from a seed "
-                "that model files hold. Whoever knows the masks sees more than epsilon says. Set its rate to 0 or "
-                "remove it; the noise regularizes too. For random copies of examples, use "
-                "`augmentation_multiplicity` with `augmentation`."
-            )
 
 
 def refuse_probabilities(model: keras.Model, loss: Any) -> None:

@@ -136,8 +136,12 @@ class DPIS(Strategy):
         return min(max(self.clip_scale * noisy_sum / budget.num_examples, least), self.clip_scale * self.clip_norm)
 
     def norms(self, forward: Any, data: tuple) -> Any:
-        """Returns the gradient norms `(rows,)` of a microbatch `(x, y, weight)`; 0 where a gradient is not finite."""
-        return _finite_norms(_record(forward, data))[0]
+        """Returns the gradient norms `(rows,)` of a microbatch `(x, y, weight)`; 0 where a gradient is not finite.
+
+        Beside them the model's new non-trainable values (JAX): random layers draw anew for the next microbatch.
+        """
+        record = _record(forward, data)
+        return _finite_norms(record)[0], record.non_trainable
 
     def proposed(self, forward: Any, data: tuple) -> tuple:
         """Returns what one microbatch of proposed examples contributes. Called inside a compiled function.

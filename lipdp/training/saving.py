@@ -13,7 +13,7 @@ import numpy as np
 
 from lipdp import _keras
 from lipdp.privacy import files
-from lipdp.training import model_checks
+from lipdp.training import model_checks, seeding
 
 # The attribute of a weight file that holds a digest of all the rest. `.keras` files have the checksums of a zip.
 _SEAL = "lipdp_sha256"
@@ -111,6 +111,8 @@ class Saving:
     def save_own_variables(self, store: dict[str, Any]) -> None:
         super().save_own_variables(store)
         store["lipdp"] = self.run.to_array()
+        for name, state in self._random_states().items() if self.run.repeatable else ():
+            store[name] = np.asarray(state.numpy(), "int64")
 
     def load_own_variables(self, store: dict[str, Any]) -> None:
         try:
@@ -124,7 +126,16 @@ class Saving:
             # Keras may swallow errors of single objects; `load_weights` must not.
             self.run.load_error = error
             raise
-        super().load_own_variables({key: store[key] for key in store.keys() if key != "lipdp"})
+        states = self._random_states()
+        for name in set(states) & set(store.keys()):
+            states[name].assign(store[name][...].astype(states[name].dtype))
+        known = ("lipdp", *states)
+        super().load_own_variables({key: store[key] for key in store.keys() if key not in known})
+
+    def _random_states(self) -> dict[str, Any]:
+        """Returns the states of Keras' random layers by name; a file holds them after a `fit` with a seed only."""
+        stock = [seeds for _, seeds in seeding.generators(self) if not hasattr(seeds, "reseed")]
+        return {f"random_{i}": seeds.state for i, seeds in enumerate(stock)}
 
 
 def _is_local(path: Any) -> bool:

@@ -59,7 +59,8 @@ def begin(driver: Any) -> np.ndarray | None:
     model, loss and optimizer; the ledger; all weights and the state of the optimizer; all bytes of the data. Two fits
     that differ in one of these have independent noise, batches and noisings. A `fit` goes on with the stream of the one
     before it only if it goes on with its plan, under the same seed, model, strategy and data, from exactly the weights
-    and the state that the stream has led to.
+    and the state that the stream has led to. Masks of dropout and random changes of images come from the same secret;
+    the generators of Keras' layers take 64 bits of it, and files hold their state only after a `fit` with a seed.
     Not covered: what configurations do not tell, such as the body of a function of the user's or of a callback; a seed
     that can be guessed, by people who know all of the above. The same call on other hardware, another backend or in
     other microbatches has the same noise, and may differ by rounding.
@@ -78,10 +79,22 @@ def begin(driver: Any) -> np.ndarray | None:
         start = stand_of(model, secrets=False)
         root = randomness.from_seed(request.seed, basis, plan, run.ledger.to_json(), str(start))
     run.secret = Secret(randomness.derive(root, "draws"), basis)
-    for number, layer in enumerate(_keras.walk(model)):
-        if _secretly_seeded(layer):
-            layer.seeds.reseed(randomness.words(root, "layer", number))
+    for place, seeds in generators(model):
+        key = randomness.words(root, "layer", *place)
+        if hasattr(seeds, "reseed"):
+            seeds.reseed(key)
+        else:
+            seeds.state.assign(key[:2].astype(seeds.state.dtype))
     return randomness.words(root, "noise")
+
+
+def generators(model: keras.Model) -> list[tuple[tuple[int, ...], keras.random.SeedGenerator]]:
+    """Returns what the layers of a model draw random numbers from, each with its place in the model."""
+    return [
+        ((number, k) if k else (number,), seeds)
+        for number, layer in enumerate(_keras.walk(model))
+        for k, seeds in enumerate(_keras.seed_generators(layer))
+    ]
 
 
 def stand_of(model: keras.Model, secrets: bool = True) -> str | None:
@@ -92,23 +105,17 @@ def stand_of(model: keras.Model, secrets: bool = True) -> str | None:
         secrets: Whether to look at the states that `begin` sets, too.
     """
     optimizer = model.optimizer
-    layers = [layer for layer in _keras.walk(model) if secrets or not _secretly_seeded(layer)]
-    states = [seeds.state for layer in layers for seeds in _keras.seed_generators(layer)]
+    states = [seeds.state for _, seeds in generators(model)] if secrets else []
     own = (optimizer.noise_key, optimizer.noise_std, optimizer.budget)
     found = weights.fingerprint(model, states, without=own)
     return None if found is None else found.hex()
-
-
-def _secretly_seeded(layer: keras.layers.Layer) -> bool:
-    return getattr(layer, "secret_seeds", False)
 
 
 def _basis(driver: Any) -> str:
     """Returns a digest of what a stream of noise may be used for."""
     request, model = driver.request, driver.model
     # Rows whose random numbers come by microbatch are other rows in other microbatches.
-    by_row = any(_keras.seed_generators(layer) for layer in _keras.walk(model))
-    by_row = by_row or getattr(request.strategy, "augmentation", None) is not None
+    by_row = bool(generators(model)) or getattr(request.strategy, "augmentation", None) is not None
     asked = _plain(request.to_dict(), {})
     parts = [asked, request.noise_generator, driver.microbatch if by_row else None, described(model)]
     data = randomness.digest((driver.x, driver.y))

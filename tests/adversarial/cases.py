@@ -176,6 +176,34 @@ CLIPPED = {
     "tokens": (
         _plain((7,), lambda: [stock.Embedding(10, 4), stock.LSTM(5), stock.Dense(CLASSES)], "int32"), _tokens
     ),
+    "dropout": (
+        _plain(
+            (6,),
+            lambda: [
+                stock.GaussianNoise(0.3), stock.Dense(8, "relu"), stock.Dropout(0.5), stock.Dense(CLASSES),
+            ],
+        ),
+        _floats(6),
+    ),
+    "changed_images": (
+        _plain(
+            (6, 6, 1),
+            lambda: [
+                stock.RandomFlip(), stock.RandomTranslation(0.2, 0.2), stock.RandomContrast(0.3),
+                stock.Conv2D(4, 3, activation="relu"), stock.SpatialDropout2D(0.3), stock.Flatten(),
+                stock.Dense(CLASSES),
+            ],
+        ),
+        _floats(6, 6, 1),
+    ),
+    "masked_tokens": (
+        _plain(
+            (7,),
+            lambda: [stock.Embedding(10, 4), stock.GRU(5, dropout=0.3, recurrent_dropout=0.3), stock.Dense(CLASSES)],
+            "int32",
+        ),
+        _tokens,
+    ),
     "shared": (_shared, _floats(6)),
     "attention": (_attention, _floats(4, 6)),
 }  # fmt: skip
@@ -206,7 +234,7 @@ def chosen(kind, number):
         strategy = one(strategies.DPSGD, strategies.AdaCliP)(clip_norm=0.5, augmentation_multiplicity=copies)
     else:
         model = one(*CLIPPED, *LIPSCHITZ)
-        image = model in ("convolution", "lipschitz", "image_graph")
+        image = model in ("convolution", "changed_images", "lipschitz", "image_graph")
         views = {"augmentation_multiplicity": copies, "augmentation": _SHIFT if image and copies > 1 else None}
         clip_norm = one(1.0, 0.01, 30.0)
         if kind == "adaclip":

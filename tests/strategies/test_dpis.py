@@ -407,20 +407,6 @@ def test_what_it_cannot_do_is_refused(arguments, match):
 
 
 @pytest.mark.backend_free
-def test_dropout_is_refused_and_recurrent_layers_without_it_are_not():
-    inputs = keras.Input((4, 2))
-    for layer in (keras.layers.LSTM(3, dropout=0.5), keras.layers.LSTM(3)):
-        model = compiled(keras.Model(inputs, keras.layers.Dense(3)(layer(inputs))))
-        x, y = blobs(400)
-        arguments = {**FIT, "epochs": 1, "epsilon": 2.0, "strategy": DPIS()}
-        if layer.dropout:
-            with pytest.raises(ValueError, match="random numbers"):
-                model.fit(x.reshape(-1, 4, 2), y, **arguments)
-        else:
-            model.fit(x.reshape(-1, 4, 2), y, **arguments)
-        assert model.run.ledger.updates == (0 if layer.dropout else 10)
-
-
 @pytest.mark.backend_free
 @pytest.mark.parametrize("arguments", [{"sampling": "fixed_size"}, {"accountant": "filter"}])
 def test_what_cannot_be_charged_at_its_order_is_not_continued(arguments):

@@ -76,16 +76,6 @@ def test_an_example_that_overflows_contributes_nothing(name):
         assert [a - b for a, b in zip(query, other_query, strict=True)] == [-0.5] * len(query)  # not below the norm
 
 
-def test_layers_that_draw_per_row_are_refused():
-    inputs = keras.Input((6,))
-    for layer in (keras.layers.Dropout(0.1), keras.layers.GaussianNoise(0.1)):
-        model = lipdp.DP_Model.from_keras(keras.Model(inputs, keras.layers.Dense(3)(layer(inputs))))
-        model.compile("sgd", loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-        with pytest.raises(ValueError, match=layer.name):
-            model.fit(*rows(100), noise_multiplier=1.0, strategy="dpsgd", **FIT)
-        assert model.run.ledger.updates == 0
-
-
 def test_copies_come_from_the_secret_of_the_noise():
     """Known views would be tied to known rows, and one example more moves the rows behind it."""
     image, secret = (

@@ -65,12 +65,6 @@ FAULTS = [
             "strategies/test_dpsgd.py::test_bad_arguments",
         ),
         (
-            "dropout is taken",
-            "if not rates or any(rates):",
-            "if False:",
-            "strategies/test_dpsgd.py::test_layers_that_draw_per_row_are_refused",
-        ),
-        (
             "probabilities into a loss on logits",
             'if named and activation in ("softmax", "sigmoid", "log_softmax"):',
             'if named and activation in ("log_softmax",):',

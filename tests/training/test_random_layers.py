@@ -1,0 +1,178 @@
+"""Dropout, noise and random images: their draws come from the secret of the run, and no file tells them."""
+
+import keras
+import numpy as np
+import pytest
+from keras import layers as L
+from keras import ops
+
+import lipdp
+from lipdp import callbacks, strategies
+from lipdp.training import seeding
+
+FIT = {"batch_size": 20, "noise_multiplier": 1.0, "delta": 1e-3, "verbose": 0}
+IMAGES = {
+    "RandomFlip": lambda: L.RandomFlip(),
+    "RandomTranslation": lambda: L.RandomTranslation(0.2, 0.2),
+    "RandomRotation": lambda: L.RandomRotation(0.2),
+    "RandomZoom": lambda: L.RandomZoom(0.2),
+    "RandomShear": lambda: L.RandomShear(0.2, 0.2),
+    "RandomCrop": lambda: L.RandomCrop(5, 5),
+    "RandomBrightness": lambda: L.RandomBrightness(0.3, (0, 1)),
+    "RandomContrast": lambda: L.RandomContrast(0.3, (0, 1)),
+    "RandomHue": lambda: L.RandomHue(0.3, (0, 1)),
+    "RandomSaturation": lambda: L.RandomSaturation(0.4, (0, 1)),
+    "RandomGrayscale": lambda: L.RandomGrayscale(0.5),
+    "RandomColorJitter": lambda: L.RandomColorJitter((0, 1), 0.2, 0.2, 0.2, 0.2),
+    "RandomColorDegeneration": lambda: L.RandomColorDegeneration(0.5, (0, 1)),
+    "RandomInvert": lambda: L.RandomInvert(0.5, (0, 1)),
+    "RandomPosterization": lambda: L.RandomPosterization(4, (0, 1)),
+    "RandomSharpness": lambda: L.RandomSharpness(0.5, (0, 1)),
+    "RandomGaussianBlur": lambda: L.RandomGaussianBlur(value_range=(0, 1)),
+    "RandomErasing": lambda: L.RandomErasing(value_range=(0, 1)),
+    "RandomPerspective": lambda: L.RandomPerspective(),
+    "RandomElasticTransform": lambda: L.RandomElasticTransform(value_range=(0, 1)),
+}
+QUICK = ("RandomFlip", "RandomColorJitter")
+
+
+def model_of(*middle, shape=(6,), **compile_arguments):
+    keras.utils.set_random_seed(0)
+    stack = keras.Sequential([keras.Input(shape), *middle, L.Flatten(), L.Dense(3)])
+    model = lipdp.DP_Model.from_keras(stack)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.SGD(0.1), loss=loss, metrics=["accuracy"], **compile_arguments)
+    return model
+
+
+def data(*shape):
+    rng = np.random.default_rng(0)
+    return rng.uniform(size=(100, *shape)).astype("float32"), rng.integers(0, 3, 100).astype("int32")
+
+
+def states(model):
+    return [ops.convert_to_numpy(seeds.state.value).tolist() for _, seeds in seeding.generators(model)]
+
+
+def final(model):
+    return np.concatenate([w.ravel() for w in model.get_weights()])
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        "dpsgd",
+        strategies.DPSGD(augmentation_multiplicity=3),
+        pytest.param("adaclip", marks=pytest.mark.slow),
+        "dpis",
+    ],
+    ids=["dpsgd", "copies", "adaclip", "dpis"],
+)
+def test_ordinary_models_train(strategy):
+    model = model_of(L.GaussianNoise(0.1), L.Dense(16, "relu"), L.Dropout(0.3), L.AlphaDropout(0.1))
+    noise = {"epsilon": 4.0} if strategy == "dpis" else {"noise_multiplier": 1.0}
+    model.fit(*data(6), epochs=2, strategy=strategy, **{**FIT, "noise_multiplier": None} | noise)
+    assert model.run.ledger.updates == 10 and np.isfinite(final(model)).all()
+
+
+@pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in IMAGES])
+@pytest.mark.filterwarnings("ignore:Explicitly requested dtype")
+def test_random_images_train_and_keep_rows_apart(name):
+    layer, (x, y) = IMAGES[name](), data(8, 8, 3)
+    generators = [seeds for inner in layer._flatten_layers() for seeds in inner._seed_generators]
+    start = [ops.convert_to_numpy(seeds.state.value) for seeds in generators]
+
+    def change(x):
+        for seeds, state in zip(generators, start, strict=True):
+            seeds.state.assign(state)
+        return ops.convert_to_numpy(layer(ops.convert_to_tensor(x), training=True))
+
+    usual, rng = change(x[:12]), np.random.default_rng(1)
+    for row in range(12):
+        other = x[:12].copy()
+        other[row] = 1e6 * rng.normal(size=other[row].shape)
+        np.testing.assert_array_equal(np.delete(change(other), row, 0), np.delete(usual, row, 0))
+    model = model_of(layer, shape=(8, 8, 3))
+    model.fit(x, y, strategy="dpsgd", **FIT)
+    assert model.run.ledger.updates == 5 and np.isfinite(final(model)).all()
+
+
+@pytest.mark.backend_free
+@pytest.mark.filterwarnings("ignore:Explicitly requested dtype")
+@pytest.mark.parametrize("layer", [L.MixUp, L.CutMix])
+def test_images_that_are_mixed_are_refused(layer):
+    x, y = data(8, 8, 3)
+    model = model_of(layer(), shape=(8, 8, 3))
+    with pytest.raises(ValueError, match="mixes examples"):
+        model.fit(x, y, strategy="dpsgd", **FIT)
+    assert model.run.ledger.updates == 0
+
+
+def test_masks_follow_from_the_secret_and_not_from_a_seed_of_keras(tmp_path):
+    seen = []
+    for _ in range(2):
+        model = model_of(L.Dense(8), L.Dropout(0.5, seed=1), L.Dropout(0.2))
+        before = states(model)
+        model.fit(*data(6), strategy="dpsgd", **FIT)
+        seen.append(states(model))
+        assert all(a != b for a, b in zip(before, seen[-1], strict=True))
+    # The counter alone is the same.
+    assert all(a[0] != b[0] and a[1] != b[1] for a, b in zip(*seen, strict=True))
+    model.save(tmp_path / "m.keras")
+    model.save_weights(tmp_path / "m.weights.h5")
+    loaded = keras.saving.load_model(tmp_path / "m.keras")
+    assert all(a != b for a, b in zip(states(loaded), seen[-1], strict=True))
+    other = model_of(L.Dense(8), L.Dropout(0.5, seed=1), L.Dropout(0.2))
+    other.load_weights(tmp_path / "m.weights.h5")
+    assert all(a != b for a, b in zip(states(other), seen[-1], strict=True))
+
+
+def test_each_update_draws_anew():
+    """Counters only rise, and a microbatch takes a number of its own."""
+    model, seen = model_of(L.Dense(8), L.Dropout(0.5)), []
+
+    class Look(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            getattr(model, "jax_state_sync", lambda: None)()
+            seen.append(states(model)[0])
+
+    model.fit(*data(6), strategy="dpsgd", microbatch_size=8, callbacks=[Look()], **FIT)
+    assert len({key for key, _ in seen}) == 1
+    assert np.diff([count for _, count in seen]).min() >= 2
+
+
+@pytest.mark.parametrize("eager", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_a_seed_repeats_and_a_run_that_was_stopped_goes_on_with_its_masks(tmp_path, eager):
+    def build():
+        keras.utils.set_random_seed(0)
+        return model_of(L.Dense(8, "relu"), L.Dropout(0.5), run_eagerly=eager)
+
+    arguments = {**FIT, "epochs": 2, "seed": 3, "strategy": "dpsgd"}
+    whole, again, other = build(), build(), build()
+    for model in (whole, again):
+        model.fit(*data(6), **arguments)
+    np.testing.assert_array_equal(final(whole), final(again))
+    other.fit(*data(6), **arguments | {"seed": 4})
+    assert not np.allclose(final(whole), final(other), atol=1e-3)
+
+    class Stop(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            self._model.stop_training = self._model.run.ledger.updates >= 4
+
+    for kind in ("c.keras", "c.weights.h5"):
+        path = tmp_path / kind
+        part = build()
+        part.fit(*data(6), callbacks=[callbacks.Checkpoint(path, every=1), Stop()], **arguments)
+        assert part.run.ledger.updates == 4
+        resumed = build()
+        resumed.fit(*data(6), callbacks=[callbacks.Checkpoint(path, every=1)], **arguments)
+        assert resumed.run.ledger.updates == 10
+        np.testing.assert_array_equal(final(whole), final(resumed))
+
+
+@pytest.mark.backend_free
+def test_clipless_has_no_bound_for_masks():
+    model = lipdp.DP_Sequential([lipdp.layers.BoundedInput((6,)), L.Dropout(0.2), lipdp.layers.SpectralDense(3)])
+    model.compile("sgd", loss=lipdp.losses.SparseCategoricalCrossentropy())
+    with pytest.raises(ValueError, match="Dropout.*a strategy that clips"):
+        model.fit(*data(6), **FIT)
