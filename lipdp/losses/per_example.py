@@ -1,6 +1,7 @@
 """Losses of Keras, as one value per example."""
 
 import functools
+import inspect
 from typing import Any
 
 import keras
@@ -110,6 +111,8 @@ def _keeps_apart(loss, y_true, y_pred) -> bool:
         return False
     labels, outputs = tuple(y_true.shape)[1:], tuple(y_pred.shape)[1:]
     config: dict[str, Any] = loss.get_config() if isinstance(loss, keras.losses.Loss) else {}
+    if isinstance(kind, type) and "axis" in inspect.signature(kind).parameters and "axis" not in config:
+        return False  # it does not tell along which axis it works
     axis = config.get("axis", -1)
     if axis is None or not isinstance(axis, int) or not axis % (len(outputs) + 1):
         return False

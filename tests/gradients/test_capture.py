@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from keras import layers as L
 from keras import ops
 
+import lipdp
 from lipdp import backend, gradients
 from tests.helpers.reference import compare, engine, plain_gradients, squared_error
 
@@ -93,6 +94,34 @@ def test_losses_that_layers_add_are_refused():
     model = keras.Model(inputs, L.ActivityRegularization(l2=1.0)(L.Dense(2)(inputs)))
     with pytest.raises(ValueError, match="Additional losses"):
         engine(model, normal(3, 4), np.zeros(3, "float32"), np.ones(3, "float32"), mode=MODES[0])
+
+
+@lipdp.row_wise
+class Doubled(L.Dense):
+    """A declared subclass: the rule of its parent would give half of its gradient."""
+
+    def call(self, inputs, training=None):
+        return 2.0 * super().call(inputs)
+
+
+@lipdp.row_wise
+class Wrapped(L.Layer):
+    """Declared, with weights of its own and a layer inside, which must not be recorded beside it."""
+
+    def build(self, input_shape):
+        self.scale = self.add_weight(shape=(input_shape[-1],), initializer="ones")
+        self.inside = L.Dense(3)
+        self.inside.build(input_shape)
+
+    def call(self, inputs):
+        return self.inside(self.scale * inputs)
+
+
+@pytest.mark.parametrize("layer", [lambda: Doubled(3), Wrapped, L.PReLU], ids=["subclass", "inside", "no rule"])
+def test_layers_without_a_rule_of_their_own(layer):
+    inputs = keras.Input((4,))
+    model = shaken(keras.Model(inputs, L.Dense(2)(layer()(L.Dense(4)(inputs)))))
+    compare(model, normal(5, 4), mode=MODES[0])
 
 
 @pytest.mark.backend_free

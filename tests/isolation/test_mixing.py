@@ -279,6 +279,17 @@ def test_what_is_found_is_refused(layer):
         strategies.DPSGD(C).calibrate(model, model.loss, 4)
 
 
+@lipdp.row_wise
+class Declared(ByNumber):
+    """Said to keep rows apart, and does so in small batches."""
+
+
+def test_a_declaration_that_a_larger_batch_disproves_is_refused():
+    model = private(stack(Declared)())
+    with pytest.raises(ValueError, match="depends on the other examples"):
+        strategies.DPSGD(C).calibrate(model, model.loss, 4)
+
+
 @pytest.mark.parametrize("share", [100.0, 2e-5])
 def test_own_lipschitz_layers_that_mix_are_refused(share):
     inputs = keras.Input((6,))

@@ -5,9 +5,14 @@ import numpy as np
 import pytest
 
 from lipdp import losses
+from lipdp.losses import per_example
 
 Y = np.array([0, 1, 2, 1, 0, 2, 1])
 ONE_HOT = np.eye(3, dtype="float32")[Y]
+
+
+def one_number(y_true, y_pred):
+    return keras.ops.mean(y_pred)
 
 
 @pytest.mark.parametrize(
@@ -46,14 +51,60 @@ def test_images_are_averaged_or_summed_as_keras_does():
         (keras.losses.Dice(), ONE_HOT),
         (keras.losses.Tversky(), ONE_HOT),
         (keras.losses.Circle(), Y),
-        (lambda y_true, y_pred: keras.ops.mean(y_pred), ONE_HOT),
+        (one_number, ONE_HOT),
         (lambda y_true, y_pred: y_pred[:, 0] - keras.ops.mean(y_pred[:, 0]), ONE_HOT),
         (lambda y_true, y_pred: y_pred[:, 0] * keras.ops.mean(y_true), ONE_HOT),
     ],
 )
 def test_losses_that_mix_examples(loss, y):
-    with pytest.raises(ValueError, match="mixes examples"):
+    why = "one number for the whole batch" if loss is one_number else "mixes examples"
+    with pytest.raises(ValueError, match=why):
         losses.check_per_example(loss, y, (None, 3))
+
+
+class MeanSquaredError(keras.losses.Loss):
+    """Of the name of one of Keras'."""
+
+    def call(self, y_true, y_pred):
+        return keras.ops.mean(y_pred) + y_pred[:, 0]
+
+
+def changed(attribute):
+    loss = keras.losses.MeanSquaredError()
+    setattr(loss, attribute, one_number)
+    return loss
+
+
+@pytest.mark.backend_free
+@pytest.mark.parametrize(
+    ("loss", "labels", "outputs", "known"),
+    [
+        (keras.losses.MeanSquaredError(), (7, 3), (7, 3), True),
+        (keras.losses.mean_squared_error, (7, 3), (7, 3), True),
+        (keras.losses.SparseCategoricalCrossentropy(), (7,), (7, 3), True),
+        (keras.losses.SparseCategoricalCrossentropy(), (7, 1), (7, 3), True),
+        (keras.losses.CategoricalCrossentropy(), (7, 4, 3), (7, 4, 3), True),
+        (keras.losses.BinaryCrossentropy(), (7,), (7, 1), True),
+        (losses.Huber(), (7, 3), (7, 3), True),
+        (keras.losses.CategoricalCrossentropy(axis=0), (7, 3), (7, 3), False),
+        (keras.losses.CategoricalCrossentropy(axis=-2), (7, 3), (7, 3), False),
+        (keras.losses.CosineSimilarity(axis=-3), (7, 4, 3), (7, 4, 3), False),
+        (keras.losses.CosineSimilarity(axis=0), (7, 3), (7, 3), False),
+        (keras.losses.cosine_similarity, (7, 3), (7, 3), True),
+        (keras.losses.MeanSquaredError(), (7,), (7, 3), False),
+        (keras.losses.MeanSquaredError(), (7, 3), (7, 4, 3), False),
+        (keras.losses.Dice(), (7, 3), (7, 3), False),
+        (keras.losses.Tversky(), (7, 3), (7, 3), False),
+        (keras.losses.Circle(), (7,), (7, 3), False),
+        (MeanSquaredError(), (7, 3), (7, 3), False),
+        (changed("call"), (7, 3), (7, 3), False),
+        (changed("fn"), (7, 3), (7, 3), False),
+        (one_number, (7, 3), (7, 3), False),
+    ],
+)
+def test_losses_that_are_known_to_keep_rows_apart(loss, labels, outputs, known):
+    found = per_example._keeps_apart(loss, *(keras.ops.ones(shape) for shape in (labels, outputs)))
+    assert found == known
 
 
 def logarithm(y_true, y_pred):

@@ -173,6 +173,7 @@ FAULTS = [
             "return None not in outputs and (labels == outputs or (*labels, 1) == outputs or labels == (*outputs, 1))",
             "return True",
         ),
+        ("losses that hide their axis", 'and "axis" not in config:', "and False:"),
         ("one number for the whole batch", "if len(values.shape) < 1:", "if False:"),
         (
             "Dice is known",
@@ -183,7 +184,7 @@ FAULTS = [
             "losses that layers add are taken",
             "if added:\n        raise",
             "if False:\n        raise",
-            "training/test_refusals.py",
+            "gradients/test_capture.py::test_losses_that_layers_add_are_refused",
         ),
         ("class ids are not checked", "if wrong.any():", "if False:"),
     ),

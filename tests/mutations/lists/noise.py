@@ -293,9 +293,21 @@ FAULTS = [
             "training/test_seeding.py::test_batches_noise_and_what_a_file_holds_have_different_keys",
         ),
         (
-            "noisings keep their state",
-            'layer.seeds.reseed(randomness.words(root, "layer", number))',
+            "masks follow from a seed of Keras",
+            "seeds.state.assign(key[:2].astype(seeds.state.dtype))",
             "pass",
+            "training/test_random_layers.py::test_masks_follow_from_the_secret_and_not_from_a_seed_of_keras",
+        ),
+        (
+            "all random layers have one key",
+            'key = randomness.words(root, "layer", *place)',
+            'key = randomness.words(root, "layer")',
+            "training/test_random_layers.py::test_masks_follow_from_the_secret_and_not_from_a_seed_of_keras",
+        ),
+        (
+            "noisings keep their state",
+            "            seeds.reseed(key)\n",
+            "            pass\n",
             "diffusion/test_model.py::test_without_a_seed_the_noise_begins_anew_with_each_fit diffusion/test_model.py::test_the_secret_of_the_noise",
         ),
         (
