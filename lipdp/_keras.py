@@ -157,6 +157,11 @@ def structures(graph: keras.Function) -> tuple:
     return graph._inputs_struct, graph._outputs_struct
 
 
+def loss_arguments(loss: Any) -> dict[str, Any]:
+    """Returns what a loss of Keras hands to its function; the configurations of some leave out `axis`."""
+    return dict(getattr(loss, "_fn_kwargs", {}))
+
+
 def loss_tracker(model: keras.Model) -> Any:
     """Returns the metric behind `logs["loss"]`, which steps other than Keras' own have to update."""
     return model._loss_tracker

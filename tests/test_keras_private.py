@@ -108,6 +108,12 @@ def test_kernels_are_the_stored_variables():
         assert layer.embeddings is layer.trainable_variables[0]
 
 
+def test_arguments_of_losses():
+    for loss in (keras.losses.CosineSimilarity(axis=-2), keras.losses.SparseCategoricalCrossentropy(axis=-2)):
+        assert _keras.loss_arguments(loss)["axis"] == -2
+    assert _keras.loss_arguments(keras.losses.mean_squared_error) == {}
+
+
 def test_uses(nested):
     shared = nested.get_layer("shared")
     assert _keras.uses(shared) == [_keras.Use(((None, 4),), ((None, 4),))] * 2

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from lipdp import isolation
+from lipdp import _keras, isolation
 from lipdp.losses.base import Loss
 from lipdp.losses.registry import get
 
@@ -110,10 +110,10 @@ def _keeps_apart(loss, y_true, y_pred) -> bool:
     if isolation.root(getattr(loss, "fn", loss)) != "keras":
         return False
     labels, outputs = tuple(y_true.shape)[1:], tuple(y_pred.shape)[1:]
-    config: dict[str, Any] = loss.get_config() if isinstance(loss, keras.losses.Loss) else {}
-    if isinstance(kind, type) and "axis" in inspect.signature(kind).parameters and "axis" not in config:
+    arguments = _keras.loss_arguments(loss)
+    if isinstance(kind, type) and "axis" in inspect.signature(kind).parameters and "axis" not in arguments:
         return False  # it does not tell along which axis it works
-    axis = config.get("axis", -1)
+    axis = arguments.get("axis", -1)
     if axis is None or not isinstance(axis, int) or not axis % (len(outputs) + 1):
         return False
     if name.startswith(("Sparse", "sparse")):

@@ -90,6 +90,8 @@ def changed(attribute):
         (keras.losses.CategoricalCrossentropy(axis=-2), (7, 3), (7, 3), False),
         (keras.losses.CosineSimilarity(axis=-3), (7, 4, 3), (7, 4, 3), False),
         (keras.losses.CosineSimilarity(axis=0), (7, 3), (7, 3), False),
+        (keras.losses.CosineSimilarity(), (7, 3), (7, 3), True),
+        (keras.losses.SparseCategoricalCrossentropy(axis=0), (7, 3), (7, 3, 3), False),
         (keras.losses.cosine_similarity, (7, 3), (7, 3), True),
         (keras.losses.MeanSquaredError(), (7,), (7, 3), False),
         (keras.losses.MeanSquaredError(), (7, 3), (7, 4, 3), False),
