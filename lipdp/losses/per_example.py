@@ -1,7 +1,6 @@
 """Losses of Keras, as one value per example."""
 
 import functools
-import inspect
 from typing import Any
 
 import keras
@@ -110,10 +109,7 @@ def _keeps_apart(loss, y_true, y_pred) -> bool:
     if isolation.root(getattr(loss, "fn", loss)) != "keras":
         return False
     labels, outputs = tuple(y_true.shape)[1:], tuple(y_pred.shape)[1:]
-    arguments = _keras.loss_arguments(loss)
-    if isinstance(kind, type) and "axis" in inspect.signature(kind).parameters and "axis" not in arguments:
-        return False  # it does not tell along which axis it works
-    axis = arguments.get("axis", -1)
+    axis = _keras.loss_arguments(loss).get("axis", -1)
     if axis is None or not isinstance(axis, int) or not axis % (len(outputs) + 1):
         return False
     if name.startswith(("Sparse", "sparse")):

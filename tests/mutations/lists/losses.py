@@ -173,8 +173,7 @@ FAULTS = [
             "return None not in outputs and (labels == outputs or (*labels, 1) == outputs or labels == (*outputs, 1))",
             "return True",
         ),
-        ("losses that hide their axis", 'and "axis" not in arguments:', "and False:"),
-        ("an axis that no configuration tells", 'axis = arguments.get("axis", -1)', "axis = -1"),
+        ("an axis that no configuration tells", 'axis = _keras.loss_arguments(loss).get("axis", -1)', "axis = -1"),
         ("one number for the whole batch", "if len(values.shape) < 1:", "if False:"),
         (
             "Dice is known",
