@@ -18,6 +18,7 @@ _LEAST = 1e-6
 
 
 @keras.saving.register_keras_serializable(package="lipdp")
+@checks.known_arguments()
 @dataclasses.dataclass(frozen=True)
 class Clipless(FollowsQuantile, Strategy):
     """Trains on the ordinary gradient of a Lipschitz network.

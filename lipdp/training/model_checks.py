@@ -1,6 +1,5 @@
 """What `fit` refuses before anything is planned or changed: arguments, data and models that cannot be trained on."""
 
-import difflib
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +8,7 @@ import keras
 import numpy as np
 from keras import tree
 
-from lipdp import _keras, backend
+from lipdp import _keras, backend, checks
 from lipdp.optimizer import PrivateOptimizer
 
 
@@ -17,9 +16,7 @@ def refuse_unsupported(fit: Callable, unknown: dict, *, shuffle: Any, class_weig
     """Refuses what Keras' `fit` knows and a private one, `fit`, cannot do, and what nobody knows."""
     for name in unknown:
         known = [p for p in inspect.signature(fit).parameters if p not in ("self", "unknown")]
-        close = difflib.get_close_matches(name, known, 1)
-        hint = f" Did you mean `{close[0]}`?" if close else f" It takes: {', '.join(known)}."
-        raise TypeError(f"fit() got an unexpected keyword argument '{name}'.{hint}")
+        raise checks.unexpected("fit", name, known)
     for name, value in (("sample_weight", sample_weight), ("class_weight", class_weight)):
         if value is not None:
             raise ValueError(
