@@ -32,7 +32,7 @@ _CURES = {
     "epsilon": "Pass epsilon=... to `fit`.",
     "delta": "Pass delta=... to `fit`.",
     "learning_rate": "Pass an optimizer with this rate to `compile`.",
-    "from_logits": "The losses of lipdp always take logits: leave it out, and end the model without softmax or sigmoid.",
+    "from_logits": "Losses of lipdp always take logits: leave it out, and end the model without softmax or sigmoid.",
 }
 
 
@@ -189,9 +189,8 @@ def known_arguments(*more: str) -> Callable[[Decorated], Decorated]:
                 )
             missing = [f"`{name}`" for name in needed if name not in kwargs]
             if missing:
-                raise TypeError(
-                    f"{owner}() needs {', '.join(missing)}. Received: {', '.join(kwargs) or 'nothing'}. Write {call_for}."
-                )
+                received = ", ".join(kwargs) or "nothing"
+                raise TypeError(f"{owner}() needs {', '.join(missing)}. Received: {received}. Write {call_for}.")
             return function(*args, **kwargs)
 
         call.__signature__ = signature  # type: ignore[attr-defined]

@@ -12,7 +12,6 @@ from keras import ops
 from lipdp import checks
 from lipdp.norms import SpectralBall, spectral_norm
 
-
 _OF_KERAS = [p for p in inspect.signature(keras.layers.Layer.__init__).parameters if p != "kwargs"]
 _OF_KERAS += ["input_shape", "input_dim"]
 # What Keras' layers take and these do not.

@@ -57,8 +57,12 @@ class Loss(keras.losses.Loss):
         **unknown: Any,
     ):
         for argument in unknown:
-            known = [p for c in type(self).__mro__ for p in inspect.signature(c.__init__).parameters if issubclass(c, Loss)]
-            raise checks.unexpected(type(self).__name__, argument, dict.fromkeys(p for p in known if p not in _NOT_SHOWN))
+            known = [
+                p for c in type(self).__mro__ for p in inspect.signature(c.__init__).parameters if issubclass(c, Loss)
+            ]
+            raise checks.unexpected(
+                type(self).__name__, argument, dict.fromkeys(p for p in known if p not in _NOT_SHOWN)
+            )
         super().__init__(name=name, reduction=reduction, dtype=dtype)
         if self.dtype not in ("float32", "float64"):
             raise ValueError(f"Losses need dtype='float32' for their bounds to hold. Received: dtype={self.dtype!r}")
