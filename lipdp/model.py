@@ -131,7 +131,7 @@ class _PrivateTraining(training.Saving):
                 calibrated so that the planned updates spend it.
             noise_multiplier: Noise standard deviation over the sensitivity, instead of `epsilon`; with
                 both, training stops when the budget is spent.
-            delta: Probability parameter of the guarantee, below 1 / N.
+            delta: Probability parameter of the guarantee; a warning says when it is not below 1 / N.
             strategy: `"clipless"`, `"dpsgd"`, `"adaclip"`, `"dpis"` or an object of `lipdp.strategies`.
             accountant: `"pld"`, `"rdp"`, `"autodp"` or `"filter"`, which also covers noise and length of
                 later fits chosen while looking at earlier ones. Its budget, delta, `examples_per_person` and

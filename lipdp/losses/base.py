@@ -57,12 +57,9 @@ class Loss(keras.losses.Loss):
         **unknown: Any,
     ):
         for argument in unknown:
-            known = [
-                p for c in type(self).__mro__ for p in inspect.signature(c.__init__).parameters if issubclass(c, Loss)
-            ]
-            raise checks.unexpected(
-                type(self).__name__, argument, dict.fromkeys(p for p in known if p not in _NOT_SHOWN)
-            )
+            made = [vars(c)["__init__"] for c in type(self).__mro__ if issubclass(c, Loss) and "__init__" in vars(c)]
+            known = dict.fromkeys(p for init in made for p in inspect.signature(init).parameters if p not in _NOT_SHOWN)
+            raise checks.unexpected(type(self).__name__, argument, known)
         super().__init__(name=name, reduction=reduction, dtype=dtype)
         if self.dtype not in ("float32", "float64"):
             raise ValueError(f"Losses need dtype='float32' for their bounds to hold. Received: dtype={self.dtype!r}")

@@ -234,7 +234,7 @@ def _check_classes(loss, y, classes) -> None:
         wrong &= y != ignored
     if wrong.any():
         raise ValueError(
-            f"Labels must be class ids from 0 to {classes - 1}. Received: {y[wrong].flat[0]!r}, in "
+            f"Labels must be class ids from 0 to {classes - 1}. Received: {y[wrong].flat[0].item()!r}, in "
             f"{int(wrong.sum())} of {wrong.size} labels."
         )
 

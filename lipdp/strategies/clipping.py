@@ -97,9 +97,9 @@ def example_losses(model: keras.Model) -> Any:
 
 def check_clipping(model: keras.Model, loss: Any) -> None:
     """Refuses models and losses whose per-example gradients cannot be clipped soundly."""
+    refuse_probabilities(model, loss)
     gradients.supported(model)
     refuse_random(model)
-    refuse_probabilities(model, loss)
 
 
 def checked_clip_norm(value: Any, name: str = "clip_norm") -> float:

@@ -1,5 +1,6 @@
 """The callback that charges each update to the ledger before it is executed, and what others may follow."""
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -83,13 +84,22 @@ class Charge(keras.callbacks.Callback):
         **Guarantee.** It looks at what noisy updates have made, never at the loss or the data: post-processing.
         """
         broken = self.model.optimizer.not_finite()
-        if broken is not None and self._left:
-            raise FloatingPointError(
-                f"Training has diverged: after update {self._run.ledger.updates} of the model '{broken}' is not finite. "
-                f"Received: learning_rate={float(self.model.optimizer.learning_rate):g}. The {self._left} updates that "
-                "were left are neither made nor charged. Bring back finite weights (`load_weights` of a checkpoint, or "
-                "`set_weights`), call `compile` with a lower learning rate, and then the same `fit` again."
+        if broken is None:
+            return
+        text = (
+            f"Training has diverged: after update {self._run.ledger.updates} of the model, '{broken}' is not finite. "
+            f"Received: learning_rate={float(self.model.optimizer.learning_rate):g}. "
+        )
+        if not self._left:
+            warnings.warn(
+                f"{text}It was the last update of the plan. Train a new model with a lower rate.", stacklevel=2
             )
+            return
+        raise FloatingPointError(
+            f"{text}The {self._left} updates that were left are neither made nor charged. Bring back finite weights "
+            "(`load_weights` of a checkpoint, or `set_weights`), call `compile` with a lower learning rate, and then "
+            "the same `fit` again."
+        )
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._refuse_to_go_on()

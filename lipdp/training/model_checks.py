@@ -189,7 +189,7 @@ def check_weights(model: keras.Model) -> None:
     broken = optimizer.not_finite()
     if broken is not None:
         raise ValueError(
-            f"'{broken}' is not finite, or its squares are not. Received: an optimizer whose training has diverged. Give "
+            f"'{broken}' is not finite, or its squares are not. Received: a training that has diverged. Give "
             "the model other weights, and call `compile` again with a lower learning rate; the ledger is kept."
         )
 
