@@ -6,7 +6,6 @@ numpy or Python.
 """
 
 import functools
-import json
 import warnings
 
 import keras
@@ -346,8 +345,8 @@ MODELS = {
     "kernel 0": (lambda: layers.SpectralConv2D(3, 0), "kernel_size=0", "a positive integer"),
     "padding": (lambda: layers.SpectralConv2D(3, 3, padding="full"), "'full'", "'same'"),
     "groups": (lambda: layers.SpectralConv2D(3, 3, groups=2), "groups=2", "divide"),
-    "norm 0": (lambda: layers.BoundedInput((8,), norm=0), "norm=0", "above 0"),
-    "norm negative": (lambda: layers.BoundedInput((8,), norm=-1.0), "norm=-1.0", "above 0"),
+    "norm 0": (lambda: layers.BoundedInput((8,), norm=0), "norm=0", "[1e-6, 1e6]"),
+    "norm negative": (lambda: layers.BoundedInput((8,), norm=-1.0), "norm=-1.0", "[1e-6, 1e6]"),
     "temperature 0": (lambda: losses.CategoricalCrossentropy(temperature=0), "temperature=0", "above 0"),
     "clip 0": (lambda: losses.CategoricalCrossentropy(clip=0), "clip=0", "above 0"),
     "reduction": (lambda: losses.CategoricalCrossentropy(reduction="add"), "reduction=add", "sum_over_batch_size"),
@@ -398,7 +397,7 @@ MODELS = {
         "regularizer",
         "weight_decay",
     ),
-    "a layer that mixes": (lambda: fit(graph(Mixing()), strategy="dpsgd"), "Mixing", "mean"),
+    "a layer that mixes": (lambda: fit(graph(Mixing()), strategy="dpsgd"), "a layer mixes examples", "each row alone"),
 }
 
 # Clipless refuses what has no bound, and says both ways out.
@@ -504,7 +503,9 @@ def test_it_is_refused_with_a_cure(name):
     with pytest.raises((ValueError, TypeError)) as caught:
         call()
     _check(str(caught.value), words)
-    assert _raised_by(caught) == "lipdp" or name in BY_KERAS, caught.traceback[-1]
+    if name not in BY_KERAS:
+        assert _raised_by(caught) == "lipdp", caught.traceback[-1]
+        assert str(caught.value).endswith((".", "?", ")"))
 
 
 # Keras' own texts that say what was received and what to pass.
@@ -518,7 +519,7 @@ def _raised_by(caught) -> str:
 
 def _check(text: str, words) -> None:
     assert not [word for word in words if word not in text], text
-    assert text.endswith((".", "?", ")")) and "\n" not in text and "  " not in text, text
+    assert "\n" not in text and "  " not in text, text
 
 
 WARNED = {
@@ -533,11 +534,8 @@ WARNED = {
         "multiply the learning rate",
     ),
     "delta of 1 / N": (
-        lambda: (
-            accounting.Sampling
-            and lipdp.privacy.Plan(
-                sampling=sampling.Sampling("poisson").bind(300, 30), updates=1, noise_multiplier=4.0, delta=0.01
-            )
+        lambda: lipdp.privacy.Plan(
+            sampling=sampling.Sampling("poisson").bind(300, 30), updates=1, noise_multiplier=4.0, delta=0.01
         ),
         "delta=0.01",
         "num_examples=300",
@@ -573,7 +571,8 @@ ACCEPTED = {
 @pytest.mark.parametrize("name", ACCEPTED)
 def test_it_is_taken_as_it_was_meant(name):
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", UserWarning)
+        warnings.simplefilter("ignore", DeprecationWarning)  # of TensorFlow, by numpy
         assert ACCEPTED[name]()
 
 
@@ -636,7 +635,7 @@ COMMANDS = {
     "calibrate no budget": ("calibrate --batch-size 10 --num-examples 1000 --updates 3", "epsilon"),
     "plan too little": ("plan --num-examples 1000 --epsilon 1", "three"),
     "plan examples": ("plan --num-examples 0 --epsilon 1 --epochs 1 --batch-size 1", "num_examples=0", "positive"),
-    "group size": (f"group 0 --noise-multiplier 1 --updates 3 --sampling-probability 0.1", "=0", "positive"),
+    "group size": ("group one --noise-multiplier 1 --updates 3 --sampling-probability 0.1", "'one'"),
     "certify nothing": ("certify no-such-run", "no-such-run"),
     "report nothing": ("report no-such-run", "no-such-run"),
     "sample nothing": ("sample no-such-run --output x.npz", "no-such-run"),
@@ -682,4 +681,3 @@ def test_a_table_of_numbers_that_count_has_a_header(tmp_path):
 def test_the_corpus_is_whole():
     """As many calls as were tried by hand; a row that falls out is noticed."""
     assert len(REFUSED) + len(WARNED) + len(ACCEPTED) + len(COMMANDS) >= 213
-    assert json.dumps(sorted(REFUSED))

@@ -51,7 +51,7 @@ def prepare(
     request, finished = resumed(model, request, x, y, checkpoint)
     if finished:
         return Finished(model)
-    calibration = strategy.calibrate(model, model.loss, request.sampling.batch_size)
     model_checks.check_weights(model)
+    calibration = strategy.calibrate(model, model.loss, request.sampling.batch_size)
     driver = ImportanceDriver if isinstance(strategy, strategies.DPIS) else Driver
     return driver(model, request, calibration, x, y, validation_data)

@@ -94,6 +94,7 @@ def test_a_checkpoint_keeps_the_last_good_weights(tmp_path):
 
 
 @pytest.mark.backend_free
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_the_last_update_of_a_plan_warns():
     model = linear(0.1)
     with pytest.warns(UserWarning, match="diverged.*last update of the plan"):
