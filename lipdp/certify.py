@@ -10,6 +10,7 @@ from keras import ops, tree
 from numpy.typing import ArrayLike
 
 from lipdp import _keras, backend, bounds, checks
+from lipdp.bounds.propagate import functional
 from lipdp.layers import Bias, SpectralDense
 
 __all__ = ["CertifiedAccuracy", "certified_accuracy", "lipschitz", "radii"]
@@ -76,18 +77,23 @@ def radii(model: keras.Model, x: ArrayLike, batch_size: int = 1024) -> np.ndarra
         >>> certify.radii(model, np.zeros((2, 4), "float32")).tolist()
         [0.0, 0.0]
     """
+    x = _inputs(model, x)
     return _radii(model, x, _logits(model, x, batch_size))
 
 
 def certified_accuracy(
-    model: keras.Model, x: ArrayLike, y: ArrayLike, at: Sequence[float] = (0.1, 0.5, 1.0), batch_size: int = 1024
+    model: keras.Model,
+    x: ArrayLike,
+    y: ArrayLike,
+    at: float | Sequence[float] = (0.1, 0.5, 1.0),
+    batch_size: int = 1024,
 ) -> dict[float, float]:
     """Returns the fraction of examples that are classified correctly at every point within each radius.
 
     Args:
         model, x, batch_size: As in `radii`.
         y: Class indices `(N,)`, one-hot rows `(N, classes)`, or 0/1 for a model with one output.
-        at: Radii, >= 0, in the input's L2 norm. Radius 0 is plain accuracy.
+        at: Radii, or one of them, >= 0, in the input's L2 norm. Radius 0 is plain accuracy.
 
     Returns:
         A dictionary from radius to fraction.
@@ -99,16 +105,52 @@ def certified_accuracy(
         >>> certify.certified_accuracy(model, np.eye(2, dtype="float32"), [0, 1], at=(0.1, 9.0))
         {0.1: 1.0, 9.0: 0.0}
     """
+    radii_asked = [checks.not_negative("at", r) for r in np.ravel(at).tolist()]
+    x = _inputs(model, x)
     logits = _logits(model, x, batch_size)
     radii = _radii(model, x, logits)
-    y = np.asarray(y)
+    y = _labels(y, logits.shape[1])
     if len(y) != len(logits):
         raise ValueError(f"Inputs and labels must have the same length. Received: {len(logits)} and {len(y)}.")
     if logits.shape[1] == 1:
         correct = (logits[:, 0] > 0) == (y.reshape(len(y)) > 0.5)
     else:
         correct = logits.argmax(1) == (y.argmax(1) if y.ndim == 2 and y.shape[1] > 1 else y.reshape(len(y)))
-    return {float(r): float(np.mean(correct & ((radii > r) | (r == 0)))) for r in at}
+    return {float(r): float(np.mean(correct & ((radii > r) | (r == 0)))) for r in radii_asked}
+
+
+def _inputs(model, x) -> Any:
+    """Returns examples as arrays, in the nest that the model takes; refuses what it cannot take."""
+    functional(model)
+    expected = [tuple(t.shape) for t in tree.flatten(model.inputs)]
+    if len(expected) == 1 and isinstance(x, (list, tuple)) and not any(hasattr(part, "shape") for part in x):
+        x = np.asarray(x)  # rows as lists of numbers
+    x = tree.map_structure(np.asarray, x)
+    received = [part.shape for part in tree.flatten(x)]
+    fits = len(received) == len(expected) and all(
+        len(e) == len(r) and all(a in (None, b) for a, b in zip(e[1:], r[1:], strict=True))
+        for e, r in zip(expected, received, strict=True)
+    )
+    if not fits or any(part.dtype.kind not in "biuf" for part in tree.flatten(x)):
+        raise ValueError(
+            f"The examples do not fit the inputs of model '{model.name}'. Expected: numbers of shapes {expected}. "
+            f"Received: shapes {received}, {', '.join(str(part.dtype) for part in tree.flatten(x))}. Pass "
+            "one array per input, with one row per example."
+        )
+    if not received[0][0]:
+        raise ValueError("There is no example to certify. Received: arrays of length 0. Pass at least one row.")
+    return x
+
+
+def _labels(y, outputs: int) -> np.ndarray:
+    """Returns labels as an array of numbers; refuses what is neither class ids nor one-hot rows."""
+    y = np.asarray(y)
+    if y.dtype.kind not in "biuf" or y.shape[1:] not in ((), (1,), (outputs,)) or not y.ndim:
+        raise ValueError(
+            f"Labels must be class ids, or one-hot rows of {outputs}. Received: shape {y.shape}, dtype {y.dtype}. "
+            "Encode classes as the integers from 0."
+        )
+    return y
 
 
 def _logits(model, x, batch_size: int) -> np.ndarray:
@@ -117,6 +159,7 @@ def _logits(model, x, batch_size: int) -> np.ndarray:
             f"Certificates need one vector of logits per example. Received: model '{model.name}' with outputs of shape "
             f"{model.output_shape}. End it with Flatten or a dense layer."
         )
+    batch_size = checks.integer("batch_size", batch_size, minimum=1)
     # TF32 would add errors that the slack below does not cover.
     with backend.full_precision():
         return np.asarray(model.predict(x, batch_size=batch_size, verbose=0), "float64")

@@ -1,11 +1,39 @@
 """Argument checks of the whole library: NumPy scalars are numbers everywhere, `True` is a number nowhere."""
 
+import difflib
+import functools
+import inspect
 import math
 import numbers
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
 
 import numpy as np
+
+Decorated = TypeVar("Decorated", bound=Callable)
+
+# What Keras, Opacus, TensorFlow Privacy and papers call an argument, and its name here.
+_NAMES_ELSEWHERE = {
+    **dict.fromkeys(("max_grad_norm", "l2_norm_clip", "l2_clip_norm"), "clip_norm"),
+    **dict.fromkeys(("target_epsilon", "eps"), "epsilon"),
+    "target_delta": "delta",
+    **dict.fromkeys(("noise", "noise_scale", "sigma"), "noise_multiplier"),
+    **dict.fromkeys(("sample_rate", "sampling_rate", "sampling_prob", "q"), "sampling_probability"),
+    **dict.fromkeys(("steps", "num_steps", "iterations", "num_iterations"), "updates"),
+    **dict.fromkeys(("num_microbatches", "max_physical_batch_size", "microbatches"), "microbatch_size"),
+    **dict.fromkeys(("nb_epoch", "num_epochs", "n_epochs"), "epochs"),
+    "dataset_size": "num_examples",
+}
+# What to do where nothing here has another name for it.
+_CURES = {
+    "clip_norm": "Pass strategy=lipdp.strategies.DPSGD(clip_norm=...) to `fit`.",
+    "noise_multiplier": "Pass it to `fit`.",
+    "microbatch_size": "Pass microbatch_size=... to `fit`.",
+    "epsilon": "Pass epsilon=... to `fit`.",
+    "delta": "Pass delta=... to `fit`.",
+    "learning_rate": "Pass an optimizer with this rate to `compile`.",
+    "from_logits": "Losses of lipdp always take logits: leave it out, and end the model without softmax or sigmoid.",
+}
 
 
 def real(name: str, value: Any, optional: bool = False, hint: str = "") -> Any:
@@ -68,6 +96,11 @@ def delta(value: Any, name: str = "delta") -> float:
     return fraction(name, value, hint="Pass a value well below 1 / number of examples, such as 1e-5.")
 
 
+def budget(value: Any, optional: bool = False) -> Any:
+    """Returns epsilon, a finite number above 0, as a float; ValueError otherwise."""
+    return positive("epsilon", value, optional, "Pass a budget of the order of 1 to 10, such as epsilon=1.0.")
+
+
 def integer(name: str, value: Any, minimum: int = 0, optional: bool = False, hint: str = "") -> Any:
     """Returns an integer of at least `minimum` as an int; ValueError otherwise, for 2.0 too."""
     if value is None and optional:
@@ -93,6 +126,77 @@ def boolean(name: str, value: Any, hint: str = "") -> bool:
     if not isinstance(value, (bool, np.bool_)):
         raise _refusal(name, value, "True or False", False, hint)
     return bool(value)
+
+
+def unexpected(owner: str, name: str, known: Iterable[str], cures: Mapping[str, str] | None = None) -> TypeError:
+    """Returns the error for an argument that nobody knows, with the name that was meant or what to do instead.
+
+    Args:
+        owner: what was called, used in the message.
+        name: name of the argument.
+        known: names of the arguments that there are.
+        cures: what to do in place of some arguments, by their names; beside what is known of other libraries.
+
+    Example:
+        >>> str(unexpected("DPSGD", "max_grad_norm", ["clip_norm", "clipping"]))
+        "DPSGD() got an unexpected keyword argument 'max_grad_norm'. Did you mean `clip_norm`?"
+    """
+    known, cures = list(known), {**_CURES, **(cures or {})}
+    meant = _NAMES_ELSEWHERE.get(name, name)
+    close = [meant] if meant in known else difflib.get_close_matches(name, known, 1)
+    if meant in cures and meant not in known:
+        hint = cures[meant]
+    elif close:
+        hint = f"Did you mean `{close[0]}`?"
+    else:
+        hint = f"It takes: {', '.join(known)}."
+    return TypeError(f"{owner}() got an unexpected keyword argument '{name}'. {hint}")
+
+
+def known_arguments(*more: str) -> Callable[[Decorated], Decorated]:
+    """Returns a decorator for a function or a class, whose constructor it is for, that explains arguments it lacks.
+
+    Args:
+        more: names that its `**kwargs` take beside those of its signature.
+
+    Example:
+        >>> @known_arguments()
+        ... def cost(*, epsilon): ...
+        >>> cost(target_epsilon=1.0)
+        Traceback (most recent call last):
+        TypeError: cost() got an unexpected keyword argument 'target_epsilon'. Did you mean `epsilon`?
+    """
+
+    def decorate(function, owner=None):
+        if isinstance(function, type):
+            function.__init__ = decorate(function.__init__, function.__name__)  # type: ignore[misc]
+            return function
+        owner, signature = owner or function.__name__, inspect.signature(function)
+        parameters = signature.parameters.values()
+        takes = [*(p.name for p in parameters if p.kind is not p.VAR_KEYWORD and p.name != "self"), *more]
+        needed = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is p.empty]
+        by_name = all(p.kind in (p.KEYWORD_ONLY, p.VAR_KEYWORD) for p in parameters)
+
+        @functools.wraps(function)
+        def call(*args, **kwargs):
+            for name in kwargs:
+                if name not in takes:
+                    raise unexpected(owner, name, takes)
+            call_for = f"{owner}({', '.join(f'{name}=...' for name in needed)})"
+            if args and by_name:
+                raise TypeError(
+                    f"{owner}() takes its arguments by name. Received: {len(args)} without one. Write {call_for}."
+                )
+            missing = [f"`{name}`" for name in needed if name not in kwargs]
+            if missing:
+                received = ", ".join(kwargs) or "nothing"
+                raise TypeError(f"{owner}() needs {', '.join(missing)}. Received: {received}. Write {call_for}.")
+            return function(*args, **kwargs)
+
+        call.__signature__ = signature  # type: ignore[attr-defined]
+        return call
+
+    return decorate
 
 
 def _number(name: str, value, expected: str, accepts: Callable[[float], bool], optional: bool, hint: str):

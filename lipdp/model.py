@@ -61,11 +61,14 @@ class _PrivateTraining(training.Saving):
                 f"{self.dtype_policy.name!r}. Use keras.config.set_dtype_policy('float32')."
             )
         kwargs["auto_scale_loss"] = False
+        metrics = [*training.as_list(metrics), *training.as_list(weighted_metrics)]
+        model_checks.check_compile(metrics, kwargs)
+        loss = None if loss is None else losses.resolve(loss)
+        model_checks.warn_of_reduction(self, loss)
         super().compile(
             optimizer=as_private(optimizer),
-            loss=None if loss is None else losses.resolve(loss),
-            # Weighted, so that padding rows have no say.
-            weighted_metrics=[*training.as_list(metrics), *training.as_list(weighted_metrics)] or None,
+            loss=loss,
+            weighted_metrics=metrics or None,  # weighted, so that padding rows have no say
             **kwargs,
         )
 
@@ -128,7 +131,7 @@ class _PrivateTraining(training.Saving):
                 calibrated so that the planned updates spend it.
             noise_multiplier: Noise standard deviation over the sensitivity, instead of `epsilon`; with
                 both, training stops when the budget is spent.
-            delta: Probability parameter of the guarantee, below 1 / N.
+            delta: Probability parameter of the guarantee; a warning says when it is not below 1 / N.
             strategy: `"clipless"`, `"dpsgd"`, `"adaclip"`, `"dpis"` or an object of `lipdp.strategies`.
             accountant: `"pld"`, `"rdp"`, `"autodp"` or `"filter"`, which also covers noise and length of
                 later fits chosen while looking at earlier ones. Its budget, delta, `examples_per_person` and
@@ -186,6 +189,7 @@ class _PrivateTraining(training.Saving):
         callbacks = training.check_callbacks(callbacks)
         if training_metrics and not allow_private_monitor:
             training.refuse_private_monitors(callbacks)
+        model_checks.build(self, x)
         model_checks.check_ledger(self)
         with training.checkpointed(self, callbacks) as checkpoint, training.exclusive(self):
             driver = training.prepare(self, x, y, validation_split, validation_data, request, checkpoint)
@@ -292,6 +296,10 @@ class DP_Model(_PrivateTraining, keras.Model):
         0.0
     """
 
+    def __init__(self, inputs: Any = None, outputs: Any = None, name: str | None = None, **kwargs: Any):
+        model_checks.check_inputs(inputs, outputs, "DP_Model")
+        super().__init__(inputs, outputs, name=name, **kwargs)
+
     @classmethod
     def from_keras(cls, model: keras.Model) -> "DP_Model":
         """A private model that shares the layers of a Keras model, to train with a strategy that clips.
@@ -316,7 +324,10 @@ class DP_Model(_PrivateTraining, keras.Model):
             (None, 3)
         """
         if not isinstance(model, keras.Model):
-            raise ValueError(f"`from_keras` takes a Keras model. Received: {type(model).__name__}.")
+            raise ValueError(
+                f"`from_keras` takes a Keras model. Received: {type(model).__name__}. Read a "
+                "file with keras.saving.load_model first."
+            )
         if isinstance(model, _PrivateTraining):
             raise ValueError(
                 f"Model '{model.name}' is private already, and its ledger must not be lost. Train it directly."
@@ -352,6 +363,10 @@ class DP_Sequential(_PrivateTraining, keras.Sequential):
         >>> model.output_shape
         (None, 3)
     """
+
+    def __init__(self, layers: list | None = None, trainable: bool = True, name: str | None = None):
+        model_checks.check_layers(layers)
+        super().__init__(layers, trainable=trainable, name=name)
 
     def add(self, layer: keras.layers.Layer, rebuild: bool = True) -> None:
         if _keras.is_empty(self) and isinstance(layer, BoundedInput) and layer.shape is not None:

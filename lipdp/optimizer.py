@@ -1,5 +1,6 @@
 """The place where noise is added and the budget stops."""
 
+import difflib
 import functools
 from typing import Any
 
@@ -121,6 +122,21 @@ class PrivateOptimizer:
     def disarm(self) -> None:
         """Allows no further update."""
         self.budget.assign(0)
+
+    def not_finite(self) -> str | None:
+        """Returns the path of a trained weight, or of a variable of its own, that is not finite; or None.
+
+        A weight whose squares overflow counts: no layer computes with it. All of them follow from noisy gradients, so
+        what this says is post-processing.
+        """
+        if not self.built:
+            return None
+        weights = list(_keras.optimizer_variables(self))
+        own = [v for v in self.variables if keras.backend.is_float_dtype(v.dtype)]
+        found = [ops.isfinite(ops.sum(ops.square(v.value))) for v in weights]
+        found += [ops.all(ops.isfinite(v.value)) for v in own]
+        known = zip([*weights, *own], ops.convert_to_numpy(ops.stack(found)), strict=True)
+        return next((variable.path for variable, finite in known if not finite), None)
 
     def noise_energy(self) -> float:
         """Expected squared norm of the noise on the averaged gradient, in the present state of the strategy."""
@@ -274,7 +290,18 @@ def private(optimizer_class: type) -> type:
 
 def as_private(identifier: Any) -> PrivateOptimizer:
     """A private optimizer from whatever `compile` accepts: a name, a config or an instance."""
-    optimizer = keras.optimizers.get(identifier)
+    try:
+        optimizer = keras.optimizers.get(identifier)
+    except ValueError:
+        optimizer = None
+    if not isinstance(optimizer, keras.optimizers.Optimizer):
+        close = difflib.get_close_matches(str(identifier), [name.lower() for name in vars(keras.optimizers)], 1)
+        hint = f"Did you mean {close[0]!r}?" if close else "Pass for example keras.optimizers.SGD(0.1)."
+        if isinstance(identifier, type):
+            hint = "Make an object of it: its name followed by its arguments in ()."
+        raise ValueError(
+            f"`optimizer` must be a Keras optimizer, its name or its configuration. Received: {identifier!r}. {hint}"
+        )
     if isinstance(optimizer, PrivateOptimizer):
         optimizer.check()
         return optimizer

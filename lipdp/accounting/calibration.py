@@ -20,6 +20,7 @@ _DIGITS = 6
 _MOST_UPDATES = 10**9
 
 
+@checks.known_arguments("relation", "group_size", "num_examples", "capacity")
 def calibrate(
     *,
     epsilon: float,
@@ -62,7 +63,7 @@ def calibrate(
         >>> 1.04 < z < 1.06
         True
     """
-    budget = checks.positive("epsilon", epsilon)
+    budget = checks.budget(epsilon)
     delta = checks.delta(delta)
     updates = checks.integer("updates", updates, minimum=1)
     sampling = schemes.get(sampling_probability, sampler, **settings)
@@ -90,6 +91,7 @@ def calibrate(
     return noise
 
 
+@checks.known_arguments("relation", "group_size", "num_examples", "capacity")
 def max_updates(
     *,
     epsilon: float,
@@ -130,7 +132,7 @@ def max_updates(
         >>> max_updates(epsilon=1.0, delta=1e-6, sampling_probability=0.01, noise_multiplier=2.0)
         1873
     """
-    budget = checks.positive("epsilon", epsilon)
+    budget = checks.budget(epsilon)
     delta = checks.delta(delta)
     spent = canonical(spent)
     sampling = schemes.get(sampling_probability, sampler, **settings)

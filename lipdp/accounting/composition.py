@@ -50,6 +50,7 @@ def rough(mechanisms: Iterable[Mechanism], delta: float, accountant: str | Accou
     return _compose(canonical(mechanisms), delta, get_accountant(accountant), True)
 
 
+@checks.known_arguments("relation", "group_size", "num_examples", "capacity")
 def epsilon(
     *,
     noise_multiplier: float,

@@ -275,6 +275,11 @@ def _refuse_named_inputs(node, graph) -> None:
 
 def functional(model: keras.Model) -> keras.Model:
     """Returns the functional graph behind a Sequential or functional model."""
+    if not isinstance(model, keras.Model):
+        raise ValueError(
+            f"Bounds, certificates and exports need a Keras model. Received: {type(model).__name__}. Pass one, "
+            "or read a file with keras.saving.load_model first."
+        )
     if _keras.has_own_call(model):
         raise ValueError(
             f"Model '{model.name}' has a `call` of its own, which its graph does not show. Received: "

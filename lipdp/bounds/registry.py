@@ -206,6 +206,6 @@ def unknown(layer: keras.layers.Layer) -> str:
         if type(layer).__module__.startswith(package + "."):
             replacements = family
     return (
-        f"{name} has no sensitivity bound, so it cannot be part of a private model. "
+        f"{name} has no sensitivity bound, which certificates and training without clipping need. "
         f"Use instead: {replacements.get(kind, default)}."
     )

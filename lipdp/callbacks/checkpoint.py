@@ -153,6 +153,8 @@ class Checkpoint(keras.callbacks.Callback):
     def _save(self, model: Any, always: bool = False) -> None:
         if not always and not model.run.driver.repeats_from_here():
             return
+        if model.optimizer.not_finite() is not None:
+            return  # the file keeps the last weights from which training can go on
         save = model.save if self.path.suffix == ".keras" else model.save_weights
         save(self.path, overwrite=True)
         self._saved = model.run.ledger.updates

@@ -151,6 +151,11 @@ def _dataset(options) -> data.Dataset:
     dataset = data.load(options.dataset, options.label)
     if options.feature_ranges is not None:
         dataset = data.scale(dataset, data.read_ranges(options.feature_ranges))
+    elif options.task == "classifier" and dataset.columns is not None:
+        sys.stderr.write(
+            "lipdp train: note: a table without --feature-ranges is taken as it is, and each row is clipped to one "
+            "norm: a column of large numbers hides the others. Pass a JSON file of public ranges.\n"
+        )
     return dataset if options.validation_split is None else dataset.held_out(options.validation_split)
 
 

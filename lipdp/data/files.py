@@ -29,7 +29,10 @@ def read_npz(path: pathlib.Path, name: str | None = None) -> Dataset:
             # A .npy file of another name is one bare array.
             arrays = {key: content[key] for key in content.files} if hasattr(content, "files") else None
     except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
-        reason = "it holds Python objects, not numbers" if "pickle" in str(error) else f"{error}"
+        reason = f"{error}"
+        if "pickle" in reason:  # numpy takes whatever it does not know for pickled objects
+            known = zipfile.is_zipfile(path) or path.read_bytes()[:6] == b"\x93NUMPY"
+            reason = "it holds Python objects, not numbers" if known else "it is another kind of file"
         raise ValueError(f"{path} cannot be read as a .npz file of arrays: {reason}. {_KEYS}") from error
     if arrays is None:
         raise ValueError(f"{path} is a single array, not a .npz file. {_KEYS}")

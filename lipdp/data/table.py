@@ -65,9 +65,11 @@ def _check_header(header: list[str], path) -> None:
             f"{path} needs a header with at least one feature and the label, separated by commas. Received: "
             f"{', '.join(header) or 'an empty file'}."
         )
-    if all(_is_number(name) for name in header):
+    numbers = [name for name in header if _is_number(name)]
+    if len(numbers) == len(header) or not _counts(numbers):
         raise ValueError(
-            f"The first line of {path} must be column names. Received: {', '.join(header[:4])}... Add a header."
+            f"The first line of {path} must be column names. Received: {len(numbers)} of {len(header)} that are "
+            "numbers, as in a row of data. Add a header: without one the first row would be lost."
         )
     for name in header:
         if not name or header.count(name) > 1:
@@ -118,6 +120,14 @@ def _labels(values, name: str, path) -> np.ndarray:
     if all(_is_number(value) for value in stripped):
         return np.asarray(stripped, "float64")
     return np.asarray(stripped)
+
+
+def _counts(names: list[str]) -> bool:
+    """Whether names count columns, as 0, 1, 2 do in tables that were written without names."""
+    if not all(name.isdecimal() for name in names):
+        return False
+    first = int(names[0]) if names else 0
+    return [int(name) for name in names] == list(range(first, first + len(names))) and (len(names) != 1 or first < 2)
 
 
 def _is_number(text: str) -> bool:

@@ -12,6 +12,23 @@ from keras import ops
 from lipdp import checks
 from lipdp.norms import SpectralBall, spectral_norm
 
+_OF_KERAS = [p for p in inspect.signature(keras.layers.Layer.__init__).parameters if p != "kwargs"]
+_OF_KERAS += ["input_shape", "input_dim"]
+# What Keras' layers take and these do not.
+_CURES = {
+    "activation": "Put the activation behind it as a layer: lipdp.layers.Abs(), GroupSort() or ReLU().",
+    "use_bias": "It has no bias inside: put lipdp.layers.Bias() behind it, or leave that out.",
+    "bias_initializer": "It has no bias inside: put lipdp.layers.Bias() behind it.",
+    **dict.fromkeys(
+        ("kernel_regularizer", "bias_regularizer", "activity_regularizer"),
+        "A regularizer is a loss without a bound: use `weight_decay` of the optimizer.",
+    ),
+    **dict.fromkeys(
+        ("kernel_constraint", "bias_constraint"), "Its constraint is its own, as its bounds rest on it: leave that out."
+    ),
+    "data_format": "It works on channels-last data: leave that out, and transpose images that have channels first.",
+}
+
 
 class LipschitzLayer(keras.layers.Layer):
     """Base of the layers that carry their own bounds, and their own export to stock Keras.
@@ -43,7 +60,14 @@ class LipschitzLayer(keras.layers.Layer):
     gradient_formula = "-"
 
     def __init__(self, **kwargs: Any):
-        super().__init__(**kwargs)
+        own = _settings(type(self))  # type: ignore[arg-type]
+        try:
+            super().__init__(**kwargs)
+        except ValueError:
+            for name in kwargs:
+                if name not in _OF_KERAS:
+                    raise checks.unexpected(type(self).__name__, name, [*sorted(own), *_OF_KERAS[1:]], _CURES) from None
+            raise
         policy = self.dtype_policy
         if policy.compute_dtype != "float32" or policy.variable_dtype != "float32":
             raise ValueError(

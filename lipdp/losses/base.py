@@ -1,5 +1,6 @@
 """The base of all losses: a value, a closed-form gradient, and the largest norm that gradient can have."""
 
+import inspect
 from typing import Any
 
 import keras
@@ -9,6 +10,9 @@ from keras import ops
 from lipdp import _keras, checks
 from lipdp.losses import labels
 from lipdp.norms import sums
+
+# What no caller of a loss writes.
+_NOT_SHOWN = ("self", "args", "kwargs", "unknown")
 
 
 @_keras.serializable
@@ -50,7 +54,12 @@ class Loss(keras.losses.Loss):
         reduction: str | None = "sum_over_batch_size",
         name: str | None = None,
         dtype: str | None = None,
+        **unknown: Any,
     ):
+        for argument in unknown:
+            made = [vars(c)["__init__"] for c in type(self).__mro__ if issubclass(c, Loss) and "__init__" in vars(c)]
+            known = dict.fromkeys(p for init in made for p in inspect.signature(init).parameters if p not in _NOT_SHOWN)
+            raise checks.unexpected(type(self).__name__, argument, known)
         super().__init__(name=name, reduction=reduction, dtype=dtype)
         if self.dtype not in ("float32", "float64"):
             raise ValueError(f"Losses need dtype='float32' for their bounds to hold. Received: dtype={self.dtype!r}")

@@ -44,6 +44,13 @@ def resolve(identifier: Any) -> keras.losses.Loss:
     Raises:
         ValueError: neither lipdp nor Keras knows it.
     """
+    if isinstance(identifier, (list, tuple)) or (
+        isinstance(identifier, dict) and not {"class_name", "config"} & set(identifier)
+    ):
+        raise ValueError(
+            f"A private model has one output and one loss, for now. Received: a {type(identifier).__name__} of "
+            f"{len(identifier)} losses. Pass one loss; for several outputs train one model for each."
+        )
     try:
         return get(identifier)
     except ValueError as refusal:
@@ -103,19 +110,33 @@ def _keeps_apart(loss, y_true, y_pred) -> bool:
     kind = type(loss) if isinstance(loss, keras.losses.Loss) else loss
     if isolation.is_declared(kind) or isolation.root(kind) == "lipdp":
         return True
-    name = getattr(kind, "__name__", "")
-    if name not in _KNOWN or getattr(keras.losses, name, None) is not kind or "call" in vars(loss):
-        return False
-    if isolation.root(getattr(loss, "fn", loss)) != "keras":
+    if not _is_stock(loss):
         return False
     labels, outputs = tuple(y_true.shape)[1:], tuple(y_pred.shape)[1:]
     axis = _keras.loss_arguments(loss).get("axis", -1)
     if axis is None or not isinstance(axis, int) or not axis % (len(outputs) + 1):
         return False
-    if name.startswith(("Sparse", "sparse")):
+    known = None not in outputs or _name(loss).lower().startswith("sparse")
+    return known and _fits(loss, labels, outputs)
+
+
+def _is_stock(loss) -> bool:
+    """Whether a loss is one of Keras that keep rows apart, as Keras wrote it."""
+    kind = type(loss) if isinstance(loss, keras.losses.Loss) else loss
+    name = getattr(kind, "__name__", "")
+    if name not in _KNOWN or getattr(keras.losses, name, None) is not kind or "call" in vars(loss):
+        return False
+    if isolation.root(getattr(loss, "fn", loss)) != "keras":
+        return False
+    return True
+
+
+def _fits(loss, labels: tuple, outputs: tuple) -> bool:
+    """Whether labels of one row have the shape that a loss of Keras takes for outputs of one row."""
+    if _name(loss).lower().startswith("sparse"):
         return labels in (outputs[:-1], (*outputs[:-1], 1))
     # Labels of another shape would be broadcast, perhaps along the batch.
-    return None not in outputs and (labels == outputs or (*labels, 1) == outputs or labels == (*outputs, 1))
+    return labels == outputs or (*labels, 1) == outputs or labels == (*outputs, 1)
 
 
 def check_per_example(loss: keras.losses.Loss, y: np.ndarray, output_shape: tuple[int | None, ...]) -> None:
@@ -138,6 +159,9 @@ def check_per_example(loss: keras.losses.Loss, y: np.ndarray, output_shape: tupl
         keras.losses.sparse_categorical_crossentropy,
     ):
         _check_classes(loss, y, output_shape[-1])
+    along_last = _is_stock(loss) and _keras.loss_arguments(loss).get("axis", -1) == -1
+    if along_last and None not in output_shape[1:] and not _fits(loss, y.shape[1:], output_shape[1:]):
+        raise ValueError(_wrong_shape(loss, y.shape[1:], output_shape[1:]))
     rng = np.random.default_rng(0)
     shape = (_ROWS, *(3 if size is None else size for size in output_shape[1:]))
     failure = None
@@ -210,9 +234,25 @@ def _check_classes(loss, y, classes) -> None:
         wrong &= y != ignored
     if wrong.any():
         raise ValueError(
-            f"Labels must be class ids from 0 to {classes - 1}. Received: {y[wrong].flat[0]!r}, in "
+            f"Labels must be class ids from 0 to {classes - 1}. Received: {y[wrong].flat[0].item()!r}, in "
             f"{int(wrong.sum())} of {wrong.size} labels."
         )
+
+
+def _wrong_shape(loss, labels: tuple, outputs: tuple) -> str:
+    kind = "keras.losses.CategoricalCrossentropy"
+    if _name(loss).lower().startswith("sparse"):
+        todo = f"For one-hot labels use {kind}." if labels == outputs else "Pass one class id per example."
+    elif labels in ((), (1,)) and "categorical" in _name(loss).lower():
+        todo = (
+            f"For class ids use {kind.replace('Cat', 'SparseCat')}, or make them one-hot (keras.utils.to_categorical)."
+        )
+    else:
+        todo = "They would be broadcast to each other: give labels and outputs the same shape."
+    return (
+        f"Labels and outputs do not fit each other. Received: loss={_name(loss)} with labels of shape "
+        f"{('batch', *labels)} and outputs of shape {('batch', *outputs)}. {todo}"
+    )
 
 
 def _mixes(loss, reason: str) -> str:

@@ -36,10 +36,12 @@ def as_arrays(x: ArrayLike, y: ArrayLike | None, example_rank: int) -> tuple[Any
     elif hasattr(x, "as_numpy_iterator") and hasattr(x, "cardinality"):
         x, y = _read_tf_data(_no_y(x, y), example_rank)
     if y is None:
-        raise ValueError("`fit` needs labels. Received: y=None.")
+        _refuse_stream(x)
+        raise ValueError("`fit` needs labels. Received: y=None. Pass them as y, one row per example.")
     x = tree.map_structure(lambda leaf: _finite(np.asarray(leaf), "x", "float32"), x)
     # TensorFlow's data pipeline knows tuples, not lists.
     x = tuple(x) if isinstance(x, list) else x
+    _refuse_several(y, len(tree.flatten(x)[0]))
     y = np.asarray(y)
     y = _finite(y, "y", "float32" if np.issubdtype(y.dtype, np.floating) else "int32")
     lengths = {len(leaf) for leaf in tree.flatten((x, y))}
@@ -63,6 +65,25 @@ def split(x: Any, y: np.ndarray, fraction: float) -> tuple:
     first = tree.map_structure(lambda leaf: leaf[~out], (x, y))
     second = tree.map_structure(lambda leaf: leaf[out], (x, y))
     return first, second
+
+
+def _refuse_stream(x) -> None:
+    batches = isinstance(x, (list, tuple)) and bool(x) and isinstance(x[0], tuple)
+    if batches or (hasattr(x, "__iter__") and not hasattr(x, "shape") and not isinstance(x, (list, tuple, dict))):
+        raise ValueError(
+            "Who is in a batch is drawn at random from all examples, which a stream of batches cannot give. Received: "
+            f"a {type(x).__name__}. Collect its batches into arrays x and y (numpy.concatenate), or pass a "
+            "tf.data.Dataset of known size or a keras.utils.PyDataset."
+        )
+
+
+def _refuse_several(y, rows: int) -> None:
+    several = isinstance(y, (list, tuple)) and len(y) != rows and all(np.shape(part)[:1] == (rows,) for part in y)
+    if isinstance(y, dict) or (several and len(y) > 0):
+        raise ValueError(
+            f"`y` must be one array of labels: a model has one output, for now. Received: a {type(y).__name__} of "
+            f"{len(y)}. Pass the array itself; for several outputs train one model for each."
+        )
 
 
 def _no_y(x, y):
@@ -108,7 +129,20 @@ def _read(dataset, items):
 
 
 def _finite(array: np.ndarray, name: str, dtype: str) -> np.ndarray:
-    if array.dtype == object or array.dtype.kind in "USOMm":
+    if array.dtype.kind in "US" or (array.dtype == object and any(isinstance(value, str) for value in array.flat)):
+        todo = (
+            "Encode classes as the integers from 0, by a public list of them: [classes.index(label) for label in y]."
+            if name == "y"
+            else "Encode categories as numbers, by a public list of them; numbers that were read as text: "
+            "x.astype('float32')."
+        )
+        raise ValueError(f"`{name}` must hold numbers. Received: text, as dtype {array.dtype}. {todo}")
+    if array.dtype.kind == "c":
+        raise ValueError(
+            f"`{name}` must hold real numbers. Received: dtype {array.dtype}. Pass real and imaginary parts as columns "
+            "of their own: np.concatenate([x.real, x.imag], axis=-1)."
+        )
+    if array.dtype == object or array.dtype.kind in "OMm":
         raise ValueError(
             f"`{name}` must be a dense array of numbers. Received: dtype {array.dtype}. Ragged or sparse data: {_PAD}"
         )

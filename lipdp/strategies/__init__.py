@@ -14,12 +14,16 @@ __all__ += ["allocate", "get"]
 _BY_NAME = {"clipless": Clipless, "dpsgd": DPSGD, "adaclip": AdaCliP, "dpis": DPIS}
 
 
-def get(identifier: str | Strategy) -> Strategy:
-    """Returns a strategy from its name or itself."""
-    if isinstance(identifier, str) and identifier in _BY_NAME:
-        return _BY_NAME[identifier]()
+def get(identifier: str | type[Strategy] | Strategy) -> Strategy:
+    """Returns a strategy from its name in any case ("DP-SGD" is "dpsgd"), its class or itself."""
     if isinstance(identifier, Strategy):
         return identifier
+    if isinstance(identifier, type) and issubclass(identifier, Strategy):
+        return identifier()
+    if isinstance(identifier, str):
+        name = identifier.lower().replace("-", "").replace("_", "")
+        if name in _BY_NAME:
+            return _BY_NAME[name]()
     raise ValueError(
         f"Unknown strategy. Received: strategy={identifier!r}. Use one of {sorted(_BY_NAME)} or an object of "
         "lipdp.strategies."

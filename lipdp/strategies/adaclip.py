@@ -19,6 +19,7 @@ _LARGEST = 1e8
 
 @keras.saving.register_keras_serializable(package="lipdp")
 @renamed_arguments(views="augmentation_multiplicity")
+@checks.known_arguments()
 @dataclasses.dataclass(frozen=True)
 class AdaCliP(PerExample):
     """Spends the noise where gradients vary: `w = (g - a) / b` is clipped to norm 1, not g.

@@ -1,8 +1,9 @@
 """Clipless DP-SGD: noise calibrated to propagated bounds, nothing clipped per example."""
 
+import contextlib
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 import keras
@@ -18,6 +19,7 @@ _LEAST = 1e-6
 
 
 @keras.saving.register_keras_serializable(package="lipdp")
+@checks.known_arguments()
 @dataclasses.dataclass(frozen=True)
 class Clipless(FollowsQuantile, Strategy):
     """Trains on the ordinary gradient of a Lipschitz network.
@@ -73,7 +75,8 @@ class Clipless(FollowsQuantile, Strategy):
         gradients.refuse_untrainable(model)
         outputs = model.output_shape[-1]
         first = loss.lipschitz(outputs)
-        propagated = bounds.propagate(model, first)
+        with naming_both_ways(model):
+            propagated = bounds.propagate(model, first)
         isolation.refuse_mixing(model)
         variables = model.trainable_variables
         sensitivities = [propagated.gradient(v) / batch_size for v in variables]
@@ -113,6 +116,19 @@ class Clipless(FollowsQuantile, Strategy):
         self, calibration: Any, state: Any, released: Any, noise_stddevs: Any, count: Any, batch_size: Any
     ) -> Any:
         return self.next_factor(state, count, batch_size, *(calibration.limits or (0.0, 0.0, 0.0))[1:])
+
+
+@contextlib.contextmanager
+def naming_both_ways(model: keras.Model) -> Iterator[None]:
+    """Adds to a refusal that DP-SGD would take the model as it is, where it would."""
+    try:
+        yield
+    except ValueError as refusal:
+        try:
+            gradients.supported(model, probe=False)
+        except ValueError:
+            raise refusal from None
+        raise ValueError(f"{refusal} Or train this model as it is with fit(strategy='dpsgd').") from refusal
 
 
 def _refuse_disproportion(model: keras.Model, propagated: bounds.Bounds, first: float) -> None:

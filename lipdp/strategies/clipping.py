@@ -1,5 +1,6 @@
 """Strategies that clip the gradient of each example: what they share, and what they refuse."""
 
+import inspect
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -96,8 +97,8 @@ def example_losses(model: keras.Model) -> Any:
 
 def check_clipping(model: keras.Model, loss: Any) -> None:
     """Refuses models and losses whose per-example gradients cannot be clipped soundly."""
-    gradients.supported(model)
     refuse_probabilities(model, loss)
+    gradients.supported(model)
 
 
 def checked_clip_norm(value: Any, name: str = "clip_norm") -> float:
@@ -141,7 +142,7 @@ def layer_groups(model: keras.Model) -> tuple[tuple[int, ...], ...]:
 
 
 def refuse_probabilities(model: keras.Model, loss: Any) -> None:
-    """lipdp's cross-entropies take logits; on probabilities they would train badly without a word."""
+    """Refuses logits where a loss takes probabilities, and the reverse: it would train badly without a word."""
     last = model.layers[-1] if model.layers else None
     activation = getattr(getattr(last, "activation", None), "__name__", type(last).__name__.lower())
     named = isinstance(loss, losses.Loss) and "Crossentropy" in type(loss).__name__
@@ -150,3 +151,25 @@ def refuse_probabilities(model: keras.Model, loss: Any) -> None:
             f"lipdp.losses.{type(loss).__name__} takes logits. Received: model '{model.name}', which ends in "
             f"{activation}. Remove it, or give the loss as an object of keras.losses."
         )
+    logits = _takes_logits(loss)
+    if logits and activation in ("softmax", "sigmoid", "log_softmax"):
+        raise ValueError(
+            f"With from_logits=True a loss takes logits. Received: model '{model.name}', which ends in {activation}. "
+            "Remove that, or set from_logits=False."
+        )
+    if logits is False and activation == "linear":
+        raise ValueError(
+            "With from_logits=False, the default of Keras, a loss takes probabilities. Received: model "
+            f"'{model.name}', which ends without softmax or sigmoid. Set from_logits=True, as in "
+            "keras.losses.SparseCategoricalCrossentropy(from_logits=True), or end the model in one."
+        )
+
+
+def _takes_logits(loss) -> bool | None:
+    """Returns what a loss of Keras says of `from_logits`; None for all others."""
+    if not (getattr(loss, "__module__", None) or type(loss).__module__).startswith("keras."):
+        return None
+    if isinstance(loss, keras.losses.Loss):
+        return loss.get_config().get("from_logits")
+    parameter = inspect.signature(loss).parameters.get("from_logits")
+    return None if parameter is None else parameter.default

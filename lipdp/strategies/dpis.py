@@ -14,6 +14,7 @@ from lipdp.strategies.clipping import LEAST_CLIP, MARGIN, check_clipping, checke
 
 
 @keras.saving.register_keras_serializable(package="lipdp")
+@checks.known_arguments()
 @dataclasses.dataclass(frozen=True)
 class DPIS(Strategy):
     """Trains any Keras model by importance sampling: examples of small gradient are drawn less often.

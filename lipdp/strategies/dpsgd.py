@@ -30,6 +30,7 @@ _RANGE = (1e-6, 1e6)
 
 @keras.saving.register_keras_serializable(package="lipdp")
 @renamed_arguments(views="augmentation_multiplicity")
+@checks.known_arguments()
 @dataclasses.dataclass(frozen=True)
 class DPSGD(FollowsQuantile, PerExample):
     """Trains any Keras model by clipping each example's gradient.

@@ -1,5 +1,6 @@
 """The callback that charges each update to the ledger before it is executed, and what others may follow."""
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -7,6 +8,8 @@ import keras
 
 # What is logged beside metrics is public.
 _PUBLIC = ("epsilon", "learning_rate", "lr")
+# Weights are looked at after updates 1, 2, 4, ..., and then every so many.
+_LOOK_EVERY = 50
 
 
 def as_list(values: Any) -> list:
@@ -52,6 +55,7 @@ class Charge(keras.callbacks.Callback):
     def __init__(self, run: Any, updates: int, charge: Callable[[int], None] | None, training_metrics: bool):
         super().__init__()
         self._run, self._left, self._charge, self._training_metrics = run, updates, charge, training_metrics
+        self._made, self._next_look = 0, 1
 
     def on_train_batch_begin(self, batch: Any, logs: dict[str, Any] | None = None) -> None:
         count = self.model.steps_per_execution
@@ -63,6 +67,10 @@ class Charge(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch: Any, logs: dict[str, Any] | None = None) -> None:
         self._run.executing = True
+        self._made += self.model.steps_per_execution
+        if self._made >= self._next_look:
+            self._next_look = self._made + min(self._made, _LOOK_EVERY)
+            self._refuse_to_go_on()
         if logs is not None and "updates" in logs:
             logs["updates"] = self._run.ledger.updates
         if not self._left:
@@ -70,7 +78,31 @@ class Charge(keras.callbacks.Callback):
         if self._training_metrics and not self._run.ledger.logged:
             self._run.ledger.logged = tuple(logs or ())
 
+    def _refuse_to_go_on(self) -> None:
+        """Stops before the next charge when the weights are lost.
+
+        **Guarantee.** It looks at what noisy updates have made, never at the loss or the data: post-processing.
+        """
+        broken = self.model.optimizer.not_finite()
+        if broken is None:
+            return
+        text = (
+            f"Training has diverged: after update {self._run.ledger.updates} of the model, '{broken}' is not finite. "
+            f"Received: learning_rate={float(self.model.optimizer.learning_rate):g}. "
+        )
+        if not self._left:
+            warnings.warn(
+                f"{text}It was the last update of the plan. Train a new model with a lower rate.", stacklevel=2
+            )
+            return
+        raise FloatingPointError(
+            f"{text}The {self._left} updates that were left are neither made nor charged. Bring back finite weights "
+            "(`load_weights` of a checkpoint, or `set_weights`), call `compile` with a lower learning rate, and then "
+            "the same `fit` again."
+        )
+
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        self._refuse_to_go_on()
         if logs is not None:
             logs.pop("updates", None)
             logs["epsilon"] = self._run.privacy().spent()

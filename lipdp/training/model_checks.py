@@ -2,6 +2,7 @@
 
 import difflib
 import inspect
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +10,7 @@ import keras
 import numpy as np
 from keras import tree
 
-from lipdp import _keras, backend
+from lipdp import _keras, backend, checks
 from lipdp.optimizer import PrivateOptimizer
 
 
@@ -17,9 +18,7 @@ def refuse_unsupported(fit: Callable, unknown: dict, *, shuffle: Any, class_weig
     """Refuses what Keras' `fit` knows and a private one, `fit`, cannot do, and what nobody knows."""
     for name in unknown:
         known = [p for p in inspect.signature(fit).parameters if p not in ("self", "unknown")]
-        close = difflib.get_close_matches(name, known, 1)
-        hint = f" Did you mean `{close[0]}`?" if close else f" It takes: {', '.join(known)}."
-        raise TypeError(f"fit() got an unexpected keyword argument '{name}'.{hint}")
+        raise checks.unexpected("fit", name, known)
     for name, value in (("sample_weight", sample_weight), ("class_weight", class_weight)):
         if value is not None:
             raise ValueError(
@@ -31,6 +30,91 @@ def refuse_unsupported(fit: Callable, unknown: dict, *, shuffle: Any, class_weig
             "`shuffle` has no meaning here: who is in a batch is what the accountant charges for. Received: "
             f"shuffle={shuffle!r}. Leave it out for Poisson samples; `sampling='shuffle'` shuffles, at its price."
         )
+
+
+def check_compile(metrics: list, others: dict) -> None:
+    """Refuses what `compile` was given and Keras would refuse late or without a cure."""
+    known = [name for name in inspect.signature(keras.Model.compile).parameters if name not in ("self", "loss_weights")]
+    for name in others:
+        if name not in known:
+            raise checks.unexpected("compile", name, known)
+    short = ("acc", "accuracy", "ce", "crossentropy")
+    for metric in metrics:
+        refused = not (metric is None or callable(metric) or isinstance(metric, (str, dict, list, tuple)))
+        if isinstance(metric, str) and metric not in short:
+            try:
+                keras.metrics.get(metric)
+            except ValueError:
+                refused = True
+        if refused:
+            close = difflib.get_close_matches(str(metric), [*short, *vars(keras.metrics)], 1)
+            hint = f" Did you mean {close[0]!r}?" if close else ""
+            raise ValueError(
+                f"`metrics` must be metrics of Keras, as objects or by name. Received: {metric!r}.{hint} Pass for "
+                "example metrics=['accuracy']."
+            )
+
+
+def warn_of_reduction(model: keras.Model, loss: Any) -> None:
+    """Says that the batch is summed in one way only, where a user may expect another one."""
+    shape = getattr(model, "output_shape", None) if model.built else None
+    if getattr(loss, "reduction", None) == "sum" and isinstance(shape, tuple) and len(shape) == 2:
+        warnings.warn(
+            "`reduction='sum'` has no effect in `fit`: the gradient is the sum over a batch, divided by the expected "
+            f"batch size. Received: loss={type(loss).__name__}(reduction='sum'). Leave it out, and multiply the "
+            "learning rate by the batch size to train as with the sum.",
+            stacklevel=3,
+        )
+
+
+def build(model: keras.Model, x: Any) -> None:
+    """Builds a Sequential model that does not know its input yet, for rows like those of `x`, as Keras' `fit` does."""
+    if not isinstance(model, keras.Sequential) or _keras.graph(model) is not None:
+        return
+    received = f"type {type(x).__name__}"
+    advice = "Start it with lipdp.layers.BoundedInput(shape), or keras.Input(shape)"
+    shape = getattr(x, "shape", None)
+    if shape is None or len(shape) < 2:
+        raise ValueError(
+            f"Sequential model '{model.name}' does not know its input shape. Received: x of "
+            f"{received if shape is None else f'shape {tuple(shape)}'}. {advice}, or pass an array with one row per "
+            "example."
+        )
+    try:
+        model.build((None, *shape[1:]))
+    except Exception as error:
+        raise ValueError(
+            f"Sequential model '{model.name}' cannot be built for x. Received: shape {tuple(shape)}; {error} {advice}."
+        ) from error
+
+
+def check_inputs(inputs: Any, outputs: Any, kind: str) -> None:
+    """Refuses to make a functional model of anything but tensors."""
+    if isinstance(inputs, keras.Model):
+        raise ValueError(
+            f"`{kind}` takes input and output tensors. Received: the model '{inputs.name}'. Write "
+            f"{kind}.from_keras(model)."
+        )
+    if inputs is None or outputs is None:
+        raise ValueError(
+            f"`{kind}` is a functional model: its layers are known from its tensors, which a subclass with a `call` of "
+            f"its own does not show. Received: {'no inputs' if inputs is None else 'no outputs'}. Write {kind}(inputs, "
+            f"outputs); or build the same as keras.Model(inputs, outputs) and pass that to {kind}.from_keras."
+        )
+
+
+def check_layers(layers: Any) -> None:
+    """Refuses what a Sequential model cannot be made of."""
+    if layers is not None and not isinstance(layers, (list, tuple)):
+        raise ValueError(
+            f"`layers` must be a list of layers. Received: {type(layers).__name__}. Pass DP_Sequential([layer, ...])."
+        )
+    for layer in layers or ():
+        if isinstance(layer, type):
+            raise ValueError(
+                f"`layers` must be layer objects. Received: the class {layer.__name__}. Make an object of it: its name "
+                "followed by its arguments in ()."
+            )
 
 
 def check_model(model: keras.Model) -> None:
@@ -51,6 +135,7 @@ def check_model(model: keras.Model) -> None:
             "The optimizer adds the noise, so it must be the one that `compile` made private. Received: a "
             f"{type(model.optimizer).__name__} put in its place. Call `compile` with it; the ledger is kept."
         )
+    output_shape(model)
     model.optimizer.check()
     if backend.replicas(model) > 1:
         raise ValueError(
@@ -63,7 +148,10 @@ def output_shape(model: keras.Model) -> tuple:
     """Returns the shape of a model's one output; ValueError when it has several."""
     shape = model.output_shape
     if not isinstance(shape, tuple) or len(model.outputs) != 1:
-        raise ValueError(f"The model must have one output. Received: model '{model.name}' with {len(model.outputs)}.")
+        raise ValueError(
+            f"The model must have one output, for now. Received: model '{model.name}' with {len(model.outputs)}. Train "
+            "one model for each output, or join the outputs (keras.layers.Concatenate) and read them apart in the loss."
+        )
     return shape
 
 
@@ -76,7 +164,10 @@ def check_shapes(model: keras.Model, x: Any) -> None:
         for e, r in zip(expected, received, strict=False)
     )
     if not fits:
-        raise ValueError(f"The data do not fit the model's inputs. Expected shapes: {expected}. Received: {received}.")
+        raise ValueError(
+            f"The data do not fit the model's inputs. Expected shapes: {expected}. Received: {received}. Pass one "
+            "array per input, of these shapes behind the axis of examples."
+        )
 
 
 def check_weights(model: keras.Model) -> None:
@@ -91,7 +182,16 @@ def check_weights(model: keras.Model) -> None:
         )
     for variable in model.weights:
         if not np.isfinite(keras.ops.convert_to_numpy(variable)).all():
-            raise ValueError(f"Weight '{variable.path}' holds NaN or infinity. Build the model anew.")
+            raise ValueError(
+                f"Weight '{variable.path}' holds NaN or infinity. Give the model finite weights, by `load_weights` or "
+                "`set_weights`, and call `compile` with a lower learning rate if training brought them there."
+            )
+    broken = optimizer.not_finite()
+    if broken is not None:
+        raise ValueError(
+            f"'{broken}' is not finite, or its squares are not. Received: a training that has diverged. Give "
+            "the model other weights, and call `compile` again with a lower learning rate; the ledger is kept."
+        )
 
 
 def check_ledger(model: Any) -> None:

@@ -57,7 +57,7 @@ class FitRequest:
             "training_metrics": checks.boolean("training_metrics", self.training_metrics),
             "seed": checks.integer("seed", self.seed, optional=True),
             "noise_generator": checks.choice("noise_generator", self.noise_generator, ("threefry", "chacha20")),
-            "epsilon": checks.positive("epsilon", self.epsilon, optional=True),
+            "epsilon": checks.budget(self.epsilon, optional=True),
             "noise_multiplier": checks.positive("noise_multiplier", self.noise_multiplier, optional=True),
             "delta": checks.delta(self.delta),
         }

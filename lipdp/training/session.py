@@ -9,6 +9,7 @@ from keras import tree
 
 from lipdp import losses, sampling, strategies
 from lipdp.callbacks import Checkpoint
+from lipdp.strategies.clipless import naming_both_ways
 from lipdp.training import model_checks, validation
 from lipdp.training.driver import Driver
 from lipdp.training.importance import ImportanceDriver
@@ -42,14 +43,15 @@ def prepare(
     else:
         validation.check_data(model, validation_data)
     if not strategy.per_example:
-        losses.get(model.loss)  # the others have no Lipschitz constant; this says what to use instead
+        with naming_both_ways(model):
+            losses.get(model.loss)  # the others have no Lipschitz constant; this says what to use instead
     losses.check_per_example(model.loss, y, model_checks.output_shape(model))
     strategy.check_fit(request, model.steps_per_execution)
     request = request.bind(strategy.declared_examples(len(y)))
     request, finished = resumed(model, request, x, y, checkpoint)
     if finished:
         return Finished(model)
-    calibration = strategy.calibrate(model, model.loss, request.sampling.batch_size)
     model_checks.check_weights(model)
+    calibration = strategy.calibrate(model, model.loss, request.sampling.batch_size)
     driver = ImportanceDriver if isinstance(strategy, strategies.DPIS) else Driver
     return driver(model, request, calibration, x, y, validation_data)

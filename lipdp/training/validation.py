@@ -17,8 +17,9 @@ def check_callbacks(callbacks: Any) -> list:
     given = as_list(getattr(callbacks, "callbacks", callbacks))  # of a `CallbackList`
     for callback in given:
         if not isinstance(callback, keras.callbacks.Callback):
-            hint = " Make an object of it: its name followed by ()." if isinstance(callback, type) else ""
-            raise ValueError(f"`callbacks` must be keras.callbacks.Callback objects. Received: {callback!r}.{hint}")
+            made = isinstance(callback, type)
+            hint = "Make an object of it: its name followed by ()." if made else "Pass such objects, as a list."
+            raise ValueError(f"`callbacks` must be keras.callbacks.Callback objects. Received: {callback!r}. {hint}")
     return given
 
 
@@ -37,11 +38,16 @@ def check_data(model: keras.Model, validation_data: Any) -> None:
     once, as a generator, is not looked at.
     """
     batch: Any = _arrays(validation_data)
+    if batch is None and (hasattr(validation_data, "shape") or isinstance(validation_data, (str, dict, float, int))):
+        batch = validation_data
     if batch is None:
         return
     try:
         if not isinstance(batch, tuple) or len(batch) not in (2, 3):
-            raise ValueError("It must be (inputs, labels), or (inputs, labels, sample weights).")
+            received = f"a tuple of {len(batch)}" if isinstance(batch, tuple) else f"a {type(batch).__name__}"
+            raise ValueError(
+                f"It must be (x, y), or (x, y, sample weights). Received: {received}. Pass both as a tuple."
+            )
         x, y = sampling.as_arrays(batch[0], batch[1], len(tree.flatten(model.inputs)[0].shape))
         model_checks.check_shapes(model, x)
         if len(batch) == 3 and np.shape(batch[2])[:1] != (len(y),):

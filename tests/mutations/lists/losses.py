@@ -170,7 +170,7 @@ FAULTS = [
         ),
         (
             "labels that broadcast along the batch",
-            "return None not in outputs and (labels == outputs or (*labels, 1) == outputs or labels == (*outputs, 1))",
+            "return labels == outputs or (*labels, 1) == outputs or labels == (*outputs, 1)",
             "return True",
         ),
         ("an axis that no configuration tells", 'axis = _keras.loss_arguments(loss).get("axis", -1)', "axis = -1"),
