@@ -64,19 +64,19 @@ FAULTS = [
             "a joined ledger has no declarations",
             "total.row_wise = tuple(sorted({*total.row_wise, *ledger.row_wise}))",
             "pass",
-            "training/test_shared_weights.py isolation/test_alone.py",
+            "privacy/test_ledger.py::test_a_joined_ledger_holds_what_each_one_does",
         ),
         (
             "a joined ledger has no metrics",
             "total.logged = tuple(dict.fromkeys([*total.logged, *ledger.logged]))",
             "pass",
-            "training/test_shared_weights.py",
+            "privacy/test_ledger.py::test_a_joined_ledger_holds_what_each_one_does",
         ),
         (
             "a joined ledger was not steered",
             "total.steered = tuple(dict.fromkeys([*total.steered, *ledger.steered]))",
             "pass",
-            "training/test_shared_weights.py::test_an_accepted_monitor_is_stated",
+            "privacy/test_ledger.py::test_a_joined_ledger_holds_what_each_one_does",
         ),
         (
             "equal releases of two copies are one history",
@@ -150,7 +150,7 @@ FAULTS = [
             "what was taken back stays taken back though it was made",
             "self._descriptions, self._counts = list(other._descriptions), list(other._counts)",
             "self._descriptions, self._counts = [], []",
-            "training/test_fit.py::test_an_update_that_never_ran_is_not_charged",
+            "training/test_fit.py::test_what_was_charged_before_an_update_that_never_ran_stays",
         ),
     ),
     *faults(
