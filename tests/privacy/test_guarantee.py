@@ -11,7 +11,7 @@ import pytest
 from lipdp.accounting import Sampling
 from lipdp.privacy.guarantee import Privacy, schema
 from lipdp.privacy.ledger import Ledger, Release
-from lipdp.privacy.statement import shown
+from lipdp.privacy.statement import releases, shown
 
 pytestmark = pytest.mark.backend_free
 
@@ -217,3 +217,14 @@ def test_an_epsilon_without_meaning_is_said():
     ledger = Ledger()
     ledger.charge(dataclasses.replace(UPDATE, noise_multiplier=0.2), 2000)
     assert "no meaningful guarantee" in flat(Privacy(ledger, 1e-5).statement())
+
+
+def test_releases_of_one_kind_that_followed_from_others_are_one_line():
+    update = dataclasses.replace(UPDATE, strategy="dpis")
+    drawn = dataclasses.replace(UPDATE.sampling, sampling_probability=1.0)
+    total = dataclasses.replace(update, kind="norm_sum", sampling=drawn, noise_multiplier=1200.0)
+    ledger = Ledger()
+    for release, count in ((total, 1), (update, 5), (total, 1), (dataclasses.replace(update, noise_multiplier=1.3), 7)):
+        ledger.charge(release, count)
+    lines = releases(Privacy(ledger, 1e-5, "rdp_order:8.0").to_dict())
+    assert sorted(line.split(" (")[0] for line in lines) == ["12 x gradient", "2 x norm_sum"]
