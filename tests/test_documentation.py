@@ -316,3 +316,15 @@ def test_layer_table_comes_from_the_results(monkeypatch):
     tightness = importlib.import_module("tightness")
     text = (ROOT / "docs" / "layers.md").read_text()
     assert tightness.update(text) == text
+
+
+@pytest.mark.backend_free
+def test_tables_of_settings_come_from_the_results(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    settings = importlib.import_module("settings")
+    pages = [
+        (ROOT / "docs" / "howto" / f"{name}.md").read_text() for name in ("learning-rate", "temperature", "clip-norm")
+    ]
+    for page in pages:
+        assert ":begin -->" in page
+        assert settings.update(page) == page

@@ -3,6 +3,7 @@
 Links in documents are those of the repository, where a test follows them. Here they become links of the site.
 """
 
+import itertools
 import json
 import os
 import pathlib
@@ -41,6 +42,7 @@ def on_page_markdown(text, page, config, files):
     source = pathlib.PurePosixPath(PAGES.get(uri, uri if uri.startswith("notebooks/") else f"docs/{uri}"))
     if uri == "layers.md":
         # Each line of the table links to its own class, not to the page of all layers.
+        page.meta["hide"] = ["toc"]  # room for the columns
         text = ROW.sub(lambda row: row[0].replace(".py)", f".py#lipdp.layers.{row[1]})"), text)
     parts = FENCED.split(text)
     parts[::2] = [LINK.sub(lambda match: f"]({moved(match[1], source, uri)})", part) for part in parts[::2]]
@@ -71,7 +73,11 @@ def markdown(path):
     for cell in json.loads(path.read_text())["cells"]:
         text = "".join(cell["source"])
         parts.append(text if cell["cell_type"] == "markdown" else f"```python\n{text}\n```")
-        parts += [shown(output) for output in cell.get("outputs", [])]
+        for stream, outputs in itertools.groupby(cell.get("outputs", []), lambda output: "data" not in output):
+            outputs = list(outputs)
+            if stream:  # printed at different times, read as one
+                outputs = [{"text": "".join(line for output in outputs for line in output.get("text", ""))}]
+            parts += map(shown, outputs)
     return "\n\n".join(parts) + "\n"
 
 
