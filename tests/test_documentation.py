@@ -106,7 +106,13 @@ SLOW_SNIPPETS = [
 
 @pytest.mark.backend_free
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("pages", [*SNIPPETS, *(pytest.param(p, marks=pytest.mark.slow) for p in SLOW_SNIPPETS)])
+@pytest.mark.parametrize(
+    "pages",
+    [
+        *SNIPPETS,
+        *(pytest.param(pages, marks=pytest.mark.slow, id=pages.partition("/first")[0]) for pages in SLOW_SNIPPETS),
+    ],
+)
 def test_snippets_run(pages, monkeypatch, tmp_path):
     import keras
 
