@@ -198,8 +198,10 @@ def test_the_reference_has_every_public_name():
     homes = {f"{home}.{name}": f"lipdp.{name}" for name, home in lipdp._HOMES.items()}
     homes["lipdp.isolation.row_wise"] = "lipdp.row_wise"
     found = {homes.get(entry, entry) for entry in entries} | set(re.findall(r"`(lipdp\.[\w.]+)`", text))
-    assert not set(public_names()) - found
-    assert not {entry for entry in entries if not exists(entry)}
+    missing = sorted(set(public_names()) - found)
+    assert not missing, missing
+    dead = sorted(entry for entry in entries if not exists(entry))
+    assert not dead, dead
 
 
 def exists(path):
