@@ -3,11 +3,12 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed-test
+DOCS_STAMP := $(VENV)/.installed-docs
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 # Neighbors stay in one process, where they share what was compiled.
 PYTEST := $(BIN)/python -m pytest -q -n 2 --dist worksteal
 
-.PHONY: demo test test-all test-crash mutants lint clean
+.PHONY: demo test test-all test-crash mutants lint docs clean
 
 demo: $(STAMP)
 	$(BIN)/lipdp train --dataset digits --epsilon 4 --output runs/demo --overwrite
@@ -32,10 +33,20 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+docs: $(DOCS_STAMP)
+	$(BIN)/mkdocs build --strict
+	@echo "Open build/site/index.html."
+
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet -e ".[test]"
+	touch $@
+
+$(DOCS_STAMP): pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet -e ".[docs]"
 	touch $@
 
 clean:

@@ -8,6 +8,7 @@ import pathlib
 import pkgutil
 import re
 import shlex
+import types
 
 import numpy as np
 import pytest
@@ -83,30 +84,63 @@ def data():
     return {"x": x, "y": y, "keras_model": plain, "images": x[:, ::2, ::2], "labels": y}
 
 
+# Its pages go on from each other.
+TUTORIAL = " ".join(f"docs/tutorial/{name}.md" for name in ("first-model", "epsilon-delta", "certificates", "save"))
+SNIPPETS = [
+    "README.md",
+    "docs/accounting.md",
+    "docs/training.md",
+    "docs/howto/statement.md",
+    "docs/howto/temperature.md",
+]
+SLOW_SNIPPETS = [
+    TUTORIAL,
+    "docs/README.md",
+    "docs/strategies.md",
+    "docs/diffusion.md",
+    *(f"docs/howto/{name}.md" for name in ("batch-size", "certificates", "clip-norm", "epsilon-delta", "images")),
+    *(f"docs/howto/{name}.md" for name in ("learning-rate", "save", "strategy", "tables", "text")),
+    *(f"docs/migrate/{name}.md" for name in ("deel-lip", "jax-privacy", "opacus", "tensorflow-privacy")),
+]
+
+
 @pytest.mark.backend_free
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
-    "page",
+    "pages",
     [
-        "README.md",
-        "docs/accounting.md",
-        "docs/training.md",
-        pytest.param("docs/strategies.md", marks=pytest.mark.slow),
-        pytest.param("docs/diffusion.md", marks=pytest.mark.slow),
+        *SNIPPETS,
+        *(pytest.param(pages, marks=pytest.mark.slow, id=pages.partition("/first")[0]) for pages in SLOW_SNIPPETS),
     ],
 )
-def test_snippets_run(page, monkeypatch):
+def test_snippets_run(pages, monkeypatch, tmp_path):
     import keras
 
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("LIPDP_DATA", raising=False)
     names = data()
     digits = (np.uint8(255 * names["x"][..., 0]), names["y"])
     monkeypatch.setattr(keras.datasets.mnist, "load_data", lambda: (digits, digits))
-    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), flags=re.MULTILINE | re.DOTALL)
-    assert blocks
-    for block in blocks:
-        for pattern, shorter in SHORTER.items():
-            block = re.sub(pattern, shorter, block)
-        exec(compile(block, page, "exec"), names)
+    for page in pages.split():
+        blocks = python_blocks(ROOT / page)
+        assert blocks
+        for block in blocks:
+            for pattern, shorter in SHORTER.items():
+                block = re.sub(pattern, shorter, block)
+            exec(compile(block, page, "exec"), names)
+
+
+def python_blocks(page):
+    """Code of a page that a user of lipdp runs; code of other libraries is fenced as `py`."""
+    return re.findall(r"^```python\n(.*?)^```", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.backend_free
+def test_all_pages_with_code_are_run():
+    elsewhere = {"docs/layers.md", "docs/extending.md"}  # test_the_layer_of_the_documents..., test_extending.py
+    run = {page for pages in (*SNIPPETS, *SLOW_SNIPPETS) for page in pages.split()} | elsewhere
+    pages = (page for page in PAGES if python_blocks(page))
+    assert not {str(page.relative_to(ROOT)) for page in pages} - run
 
 
 @pytest.mark.backend_free
@@ -135,6 +169,51 @@ def test_links_lead_somewhere(page):
             titles = re.findall(r"^#+ (.*)$", other.read_text(), flags=re.MULTILINE)
             anchors = {re.sub(r"[^\w\- ]", "", title).lower().replace(" ", "-") for title in titles}
             assert heading in anchors, f"{page.name} links to {target}"
+
+
+@pytest.mark.backend_free
+def test_the_site_has_every_page():
+    nav = re.findall(r"(\S+\.(?:md|ipynb))$", (ROOT / "mkdocs.yml").read_text(), flags=re.MULTILINE)
+    of_hooks = {"overview.md", "contributing.md", "changelog.md"}
+    pages = {str(page.relative_to(ROOT / "docs")) for page in PAGES if "docs" in page.relative_to(ROOT).parts}
+    pages |= {f"notebooks/{path.name}" for path in (ROOT / "notebooks").glob("*.ipynb")}
+    assert sorted(nav) == sorted(pages | of_hooks)
+
+
+def public_names():
+    """Dotted paths of all that the packages of `lipdp.__all__` call public."""
+    for name in lipdp.__all__:
+        value = getattr(lipdp, name)
+        if isinstance(value, types.ModuleType):
+            yield from (f"lipdp.{name}.{inner}" for inner in value.__all__)
+        else:
+            yield f"lipdp.{name}"
+
+
+@pytest.mark.backend_free
+def test_the_reference_has_every_public_name():
+    text = "\n".join(page.read_text() for page in (ROOT / "docs" / "reference").glob("*.md"))
+    entries = set(re.findall(r"^::: (\S+)$", text, flags=re.MULTILINE))
+    # Of lipdp itself names stand at home, and constants and layers of Keras in a line of text.
+    homes = {f"{home}.{name}": f"lipdp.{name}" for name, home in lipdp._HOMES.items()}
+    homes["lipdp.isolation.row_wise"] = "lipdp.row_wise"
+    found = {homes.get(entry, entry) for entry in entries} | set(re.findall(r"`(lipdp\.[\w.]+)`", text))
+    missing = sorted(set(public_names()) - found)
+    assert not missing, missing
+    dead = sorted(entry for entry in entries if not exists(entry))
+    assert not dead, dead
+
+
+def exists(path):
+    """Whether a dotted path leads to something."""
+    for split in range(path.count("."), 0, -1):
+        module, *names = path.rsplit(".", path.count(".") + 1 - split)
+        try:
+            value = importlib.import_module(module)
+        except ModuleNotFoundError:
+            continue
+        return functools.reduce(lambda value, name: getattr(value, name, None), names, value) is not None
+    return False
 
 
 @functools.cache
@@ -245,3 +324,15 @@ def test_layer_table_comes_from_the_results(monkeypatch):
     tightness = importlib.import_module("tightness")
     text = (ROOT / "docs" / "layers.md").read_text()
     assert tightness.update(text) == text
+
+
+@pytest.mark.backend_free
+def test_tables_of_settings_come_from_the_results(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    settings = importlib.import_module("settings")
+    pages = [
+        (ROOT / "docs" / "howto" / f"{name}.md").read_text() for name in ("learning-rate", "temperature", "clip-norm")
+    ]
+    for page in pages:
+        assert ":begin -->" in page
+        assert settings.update(page) == page
