@@ -46,7 +46,7 @@ def check_data(model: keras.Model, validation_data: Any) -> None:
         if not isinstance(batch, tuple) or len(batch) not in (2, 3):
             received = f"a tuple of {len(batch)}" if isinstance(batch, tuple) else f"a {type(batch).__name__}"
             raise ValueError(
-                f"It must be (x, y), or (x, y, sample weights). Received: {received}. Pass both as a tuple."
+                f"It must be (inputs, labels), or (inputs, labels, sample weights). Received: {received}. Pass that."
             )
         x, y = sampling.as_arrays(batch[0], batch[1], len(tree.flatten(model.inputs)[0].shape))
         model_checks.check_shapes(model, x)
