@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             command.run(options, argv)
     except _BAD_INPUT as error:
         return _fail(options.command, error, 2)
-    except OSError as error:
+    except (OSError, FloatingPointError) as error:  # a disk, or training that has diverged
         return _fail(options.command, error, 1)
     except KeyboardInterrupt as error:
         text = str(error) or "interrupted; nothing was written."

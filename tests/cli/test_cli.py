@@ -408,3 +408,14 @@ def test_training_with_another_sampler(capsys, tmp_path):
 )  # fmt: skip
 def test_accounting_commands_refuse_in_one_line(capsys, words, message):
     assert re.search(message, refusal(capsys, *shlex.split(words)))
+
+
+@pytest.mark.backend_free
+def test_training_that_has_diverged_gets_one_line(capsys, monkeypatch):
+    def diverged(options, argv):
+        raise FloatingPointError("Training has diverged.")
+
+    monkeypatch.setattr("lipdp.cli.epsilon.run", diverged)
+    words = ["epsilon", "--noise-multiplier", "1", "--num-examples", "100", "--batch-size", "10", "--updates", "1"]
+    assert main(words) == 1
+    assert capsys.readouterr().err == "lipdp epsilon: error: Training has diverged.\n"

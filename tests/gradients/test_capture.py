@@ -117,6 +117,27 @@ class Wrapped(L.Layer):
         return self.inside(self.scale * inputs)
 
 
+@lipdp.row_wise
+class Around(L.Layer):
+    """Declared, with a weight of its own, around a layer that the model uses outside of it as well."""
+
+    def __init__(self, inside):
+        super().__init__()
+        self.inside = inside
+
+    def build(self, input_shape):
+        self.scale = self.add_weight(shape=(input_shape[-1],), initializer="ones")
+
+    def call(self, inputs):
+        return self.inside(self.scale * inputs)
+
+
+def test_a_layer_inside_and_outside_of_one_without_a_rule_counts_for_both():
+    inputs, shared = keras.Input((4,)), L.Dense(4)
+    model = shaken(keras.Model(inputs, L.Dense(2)(Around(shared)(shared(inputs)))))
+    compare(model, normal(5, 4), mode=MODES[0])
+
+
 @pytest.mark.parametrize("layer", [lambda: Doubled(3), Wrapped, L.PReLU], ids=["subclass", "inside", "no rule"])
 def test_layers_without_a_rule_of_their_own(layer):
     inputs = keras.Input((4,))

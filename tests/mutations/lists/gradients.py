@@ -242,7 +242,7 @@ FAULTS = [
             "what is inside is recorded twice",
             "tape.closed = True",
             "tape.closed = False",
-            "gradients/test_rules.py gradients/test_capture.py",
+            "gradients/test_capture.py::test_a_layer_inside_and_outside_of_one_without_a_rule_counts_for_both",
         ),
     ),
     *faults(
