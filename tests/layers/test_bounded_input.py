@@ -56,6 +56,22 @@ def test_squares_of_other_types_do_not_wrap_around(dtype):
         np.testing.assert_allclose(y, 0.5, rtol=2e-6)
 
 
+@pytest.mark.backend_free
+def test_bounds_follow_the_mode():
+    clip, normalize = (layers.BoundedInput(norm=2.0, mode=mode) for mode in ("clip", "normalize"))
+    assert clip.output_bound((0.1,)) == 0.1 and clip.output_bound((9.0,)) == 2.0
+    assert normalize.output_bound((0.1,)) == normalize.output_bound((9.0,)) == 2.0  # short inputs grow
+    assert clip.input_lipschitz((0.1,)) == (1.0,) and normalize.input_lipschitz((0.1,)) == (np.inf,)
+
+
+@pytest.mark.backend_free
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "mixed_float16", "mixed_bfloat16", "float64"])
+def test_layers_compute_in_float32(dtype):
+    for make in (layers.BoundedInput, lambda dtype: layers.SpectralDense(3, dtype=dtype), layers.Abs):
+        with pytest.raises(ValueError, match="float32"):
+            make(dtype=dtype)
+
+
 def test_the_old_spelling_warns_and_old_files_load():
     with pytest.warns(DeprecationWarning, match="mode='normalize'"):
         layer = layers.BoundedInput(mode="normalise")

@@ -35,6 +35,14 @@ def test_each_example_is_clipped_on_its_own(size, xla):
         np.testing.assert_allclose(found, sent * min(1.0, 0.5 / max(norm(sent), 1e-300)), rtol=1e-5)
 
 
+def test_a_huge_example_does_not_hide_the_others():
+    """Beside it their squares would underflow, and they would pass as they are."""
+    probe = Probe(armed(1.0, (3,), scale=0.5), (3,))
+    g = np.ones((4, 3)) * np.array([[1e30], [1.0], [0.3], [1e-3]]) / np.sqrt(3.0)
+    received = probe.pull([np.ones((4, 3))], g)[1][0]
+    np.testing.assert_allclose(np.linalg.norm(received, axis=1), [0.5, 0.5, 0.3, 1e-3], rtol=1e-4)
+
+
 def test_before_fit_nothing_passes():
     probe = Probe(layers.ClipGradient(1.0), (3,))
     assert not probe.pull([np.ones((1, 3))], np.ones((1, 3)))[1][0].any()

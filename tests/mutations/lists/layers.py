@@ -40,7 +40,12 @@ FAULTS = [
             'if getattr(self, "built", False) and name in _settings(type(self)):',
             "if False:",
         ),
-        ("half precision", 'if policy.compute_dtype != "float32" or policy.variable_dtype != "float32":', "if False:"),
+        (
+            "half precision",
+            'if policy.compute_dtype != "float32" or policy.variable_dtype != "float32":',
+            "if False:",
+            "layers/test_bounded_input.py::test_layers_compute_in_float32",
+        ),
     ),
     *faults(
         "layers/bias.py",
@@ -101,7 +106,7 @@ FAULTS = [
             "the output is as long as the input",
             'return min(input_bounds[0], self.norm) if self.mode == "clip" else self.norm',
             "return min(input_bounds[0], self.norm)",
-            "layers/test_adversarial.py layers/test_bounded_input.py",
+            "layers/test_bounded_input.py::test_bounds_follow_the_mode",
         ),
     ),
     *faults(
