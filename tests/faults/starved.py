@@ -43,7 +43,8 @@ def main(folder: Path, last: int | None) -> None:
     x, y = rng.normal(size=(120, 4)).astype("float32"), rng.normal(size=(120, 1)).astype("float32")
     keep = callbacks.Checkpoint(folder / "c.weights.h5", every=1)
     model.fit(
-        x, y, batch_size=60, steps_per_epoch=UPDATES, noise_multiplier=1.0, delta=1e-3, seed=1, verbose=0,
+        x, y, batch_size=60, steps_per_epoch=UPDATES, noise_multiplier=1.0, delta=1e-3, strategy="dpsgd", seed=1,
+        verbose=0,
         callbacks=[Log(folder, last), keep],
     )  # fmt: skip
     state = hashlib.sha256()
