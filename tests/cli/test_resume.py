@@ -110,8 +110,9 @@ def test_signals_keep_what_was_done(file, tmp_path, at, monkeypatch, capsys, sen
     folder, before = tmp_path / "run", signal.getsignal(signal.SIGTERM)
     at(5, lambda: os.kill(os.getpid(), sent))
     assert main(words(file, folder)) == code
-    line = capsys.readouterr().err
-    assert line == f"lipdp train: error: interrupted; `lipdp train --resume {folder}` goes on with the run.\n"
+    *notes, line = capsys.readouterr().err.splitlines()
+    assert line == f"lipdp train: error: interrupted; `lipdp train --resume {folder}` goes on with the run."
+    assert all(note.startswith("lipdp train: note: ") for note in notes)
     assert signal.getsignal(signal.SIGTERM) == before
     monkeypatch.undo()
     assert main(["train", "--resume", str(folder), "--json"]) == 0
