@@ -128,7 +128,7 @@ def _random(shape):
     def make(seed, strategy):
         seeds = (s for s in range(100 * seed, 100 * seed + 100))
         graph = next(m for m in map(random_model, seeds) if m.input_shape[1:] == shape)
-        return lipdp.DP_Model(graph.inputs, graph.outputs)
+        return lipdp.DP_Model(graph.inputs[0], graph.outputs[0])
 
     return make
 

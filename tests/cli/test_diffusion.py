@@ -10,6 +10,8 @@ from lipdp import data, diffusion
 from lipdp.cli import main
 from lipdp.report import folder as folders
 
+pytestmark = pytest.mark.backend_free
+
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory):
@@ -36,7 +38,6 @@ def refusal(capsys, *words) -> str:
     return captured.err
 
 
-@pytest.mark.backend_free
 def test_a_run_folder_holds_a_model_its_statement_and_samples(run, capsys):
     assert {path.name for path in run.iterdir()} == {*folders.FILES, folders.SAMPLES}
     content = folders.read(run)
@@ -55,7 +56,6 @@ def test_a_run_folder_holds_a_model_its_statement_and_samples(run, capsys):
     assert main(["report", str(run)]) == 0
 
 
-@pytest.mark.backend_free
 def test_samples_are_a_data_set(run, tmp_path, capsys):
     target = tmp_path / "drawn.npz"
     words = ["sample", str(run), "--num", "7", "--labels", "2", "0", "--steps", "3", "--seed", "1"]
@@ -72,7 +72,6 @@ def test_samples_are_a_data_set(run, tmp_path, capsys):
     np.testing.assert_allclose(2 * again.x_train - 1, np.clip(expected, -1, 1), atol=1.01 / 255)
 
 
-@pytest.mark.backend_free
 def test_samples_are_a_picture(run, tmp_path, capsys):
     target = tmp_path / "drawn.png"
     model = str(run / folders.MODEL)
@@ -86,7 +85,6 @@ def test_samples_are_a_picture(run, tmp_path, capsys):
     assert main([*words, "--output", str(target), "--overwrite"]) == 0
 
 
-@pytest.mark.backend_free
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -106,7 +104,6 @@ def test_train_refuses_in_one_line(images, tmp_path, capsys, words, message):
     assert not (tmp_path / "new").exists()
 
 
-@pytest.mark.backend_free
 def test_options_of_the_other_task_and_tables_are_refused(images, tmp_path, capsys):
     train = ["train", "--epsilon", "1", "--output", str(tmp_path / "new")]
     assert "It is for --task diffusion" in refusal(capsys, *train, "--dataset", images, "--multiplicity", "4")

@@ -54,6 +54,7 @@ def test_attention(mode):
     compare(attention(), normal(3, 5, 8), mode=mode, tolerance=2e-5)
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize("views", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_views_are_averaged_first(views):
     compare(convolutional(), normal(2 * views, 8, 8, 1), views=views)
@@ -342,6 +343,7 @@ def test_many_random_models(seed, mode, views):
     compare(model, normal(2 * views, *model.input_shape[1:], seed=seed), views=views, mode=mode, tolerance=3e-5)
 
 
+@pytest.mark.backend_free
 def test_clipped_contributions_do_not_exceed_the_clip_norm():
     """One example at a time: its contribution to the sum, measured in float64."""
     model = convolutional()

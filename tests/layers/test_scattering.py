@@ -170,6 +170,7 @@ def test_certificates_are_in_pixels(weights, tmp_path):
     assert not front.weights
 
 
+@pytest.mark.backend_free
 def test_a_head_trains_on_precomputed_features_and_on_images_alike():
     rng = np.random.default_rng(0)
     x, y = rng.random((60, 8, 8, 1)).astype("float32"), rng.integers(0, 2, 60)

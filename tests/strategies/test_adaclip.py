@@ -88,6 +88,7 @@ def test_one_example_moves_the_transformed_gradient_by_at_most_one(granularity):
     assert largest > 0.99
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize("granularity", GRANULARITIES)
 def test_an_example_that_overflows_contributes_nothing(granularity):
     model = plain()

@@ -36,6 +36,7 @@ def sums(model, strategy, x, y, weight, factor=1.0):
     return [len(x) * keras.ops.convert_to_numpy(g) for g in gradients], float(counts[0])
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize("factor", [1.0, 0.05, 1e-4])
 def test_one_example_moves_the_gradient_by_at_most_the_scaled_bound(factor):
     model, strategy = linear(), strategies.Clipless(quantile=0.5)

@@ -87,6 +87,7 @@ def test_copies_come_from_the_secret_of_the_noise():
     assert all(not np.array_equal(a, b) for a, b in itertools.combinations(seen, 2))
 
 
+@pytest.mark.backend_free
 def test_each_microbatch_has_copies_of_its_own(monkeypatch):
     seen = []
     ordinary = augmentation.key
@@ -343,6 +344,7 @@ def test_the_query_counts_and_has_sensitivity_one_half():
     assert with_padding == np.sum((norms[3:] <= strategy.clip_norm) - 0.5)
 
 
+@pytest.mark.backend_free
 def test_from_keras_shares_layers_and_trains_any_graph():
     a, b = keras.Input((4,)), keras.Input((3,))
     shared = keras.layers.Dense(5, activation="relu")

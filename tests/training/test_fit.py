@@ -211,6 +211,7 @@ def test_metrics_never_count_padding():
     np.testing.assert_allclose(logs["accuracy"][0], expected, atol=1e-6)
 
 
+@pytest.mark.backend_free
 def test_evaluation_reports_means():
     x, y = blobs()
     model = mlp()
@@ -233,6 +234,7 @@ def test_validation_split_is_not_counted():
     assert "val_accuracy" in history
 
 
+@pytest.mark.backend_free
 def test_training_metrics_can_be_left_out(tmp_path):
     x, y = blobs()
     model = mlp()
@@ -261,6 +263,7 @@ def test_callbacks_find_epsilon():
     assert len(history["epsilon"]) == 2
 
 
+@pytest.mark.backend_free
 def test_datasets_give_the_same_run_as_arrays():
     import tensorflow as tf
 
