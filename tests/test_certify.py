@@ -381,3 +381,11 @@ def test_what_is_not_finite_has_no_radius():
     model = trained_like(lipdp.DP_Sequential([layers.BoundedInput((3,), norm=2.0), layers.SpectralDense(2)]))
     x = np.array([[np.nan, 0.0, 0.0], [np.inf, 0.0, 0.0], [1.0, 0.0, 0.0]], "float32")
     assert (certify.radii(model, x)[:2] == 0.0).all()
+
+
+def test_a_last_layer_that_is_used_twice_is_not_taken_apart():
+    inputs, shared = keras.Input((3,)), layers.SpectralDense(3)
+    model = keras.Model(inputs, shared(layers.Abs()(shared(layers.BoundedInput(norm=2.0)(inputs)))))
+    shared.kernel.assign(np.diag([1.0, 0.5, 0.1]))
+    expected = np.full((3, 3), np.sqrt(2.0) * certify.lipschitz(model))
+    np.testing.assert_allclose(certify._pair_constants(model), expected, rtol=1e-12)
