@@ -20,6 +20,12 @@ def check_callbacks(callbacks: Any) -> list:
             made = isinstance(callback, type)
             hint = "Make an object of it: its name followed by ()." if made else "Pass such objects, as a list."
             raise ValueError(f"`callbacks` must be keras.callbacks.Callback objects. Received: {callback!r}. {hint}")
+        if any(kind.__name__ == "OrbaxCheckpoint" for kind in type(callback).__mro__):
+            raise ValueError(
+                "OrbaxCheckpoint writes the whole state of a training, with the key of the noise and without the "
+                "ledger: whoever reads the file could take the noise away. Received: "
+                f"{type(callback).__name__}. Use lipdp.callbacks.Checkpoint or keras.callbacks.ModelCheckpoint."
+            )
     return given
 
 

@@ -139,3 +139,16 @@ def test_a_layer_cannot_be_changed_by_a_callback():
     assert isinstance(entry, layers.BoundedInput)
     model.fit(X, Y, steps_per_epoch=2, callbacks=keras.callbacks.LambdaCallback(on_train_batch_end=loosen), **FIT)
     assert seen == [3.0, 3.0]
+
+
+@pytest.mark.backend_free
+def test_checkpoints_that_hold_the_key_of_the_noise_are_refused():
+    """Keras' `get_state_tree`, which it writes, has the variables of the optimizer as they are."""
+    orbax = type("OrbaxCheckpoint", (keras.callbacks.Callback,), {})
+    for kind in (orbax, type("Mine", (orbax,), {})):
+        model = mlp()
+        with pytest.raises(ValueError, match="with the key of the noise and without the ledger"):
+            model.fit(*blobs(), batch_size=40, epsilon=1.0, delta=1e-4, callbacks=[kind()], verbose=0)
+        assert model.privacy.updates == 0
+    # By the name that Keras gives it.
+    assert keras.callbacks.OrbaxCheckpoint.__name__ == "OrbaxCheckpoint"
