@@ -98,6 +98,46 @@ def test_random_images_train_and_keep_rows_apart(name):
     assert model.run.ledger.updates == 5 and np.isfinite(final(model)).all()
 
 
+def attention(layer):
+    return lambda x: layer(x, x)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: L.Dropout(0.5),
+        lambda: L.SpatialDropout1D(0.5),
+        lambda: L.AlphaDropout(0.5),
+        lambda: L.GaussianDropout(0.5),
+        lambda: L.GaussianNoise(1.0),
+        lambda: L.LSTM(3, dropout=0.5),
+        lambda: L.GRU(3, dropout=0.3, recurrent_dropout=0.3),
+        lambda: L.Bidirectional(L.SimpleRNN(3, dropout=0.5)),
+        lambda: L.RNN([L.LSTMCell(3, dropout=0.5), L.GRUCell(2, recurrent_dropout=0.5)]),
+        lambda: L.TimeDistributed(L.Dropout(0.5)),
+        lambda: attention(L.MultiHeadAttention(2, 3, dropout=0.5)),
+        lambda: attention(L.GroupQueryAttention(3, 2, 1, dropout=0.5)),
+        lambda: lambda x: L.Attention(dropout=0.5)([x, x]),
+        lambda: lambda x: L.AdditiveAttention(dropout=0.5)([x, x]),
+    ],
+)
+def test_nothing_is_drawn_from_elsewhere(make):
+    """With the states that `fit` sets put back a layer draws the same again, and with others something else."""
+    inputs = keras.Input((5, 4))
+    model = keras.Model(inputs, make()(inputs))
+    x = np.random.default_rng(0).normal(size=(3, 5, 4)).astype("float32")
+    found = [seeds for _, seeds in seeding.generators(model)]
+
+    def draw(number):
+        for k, seeds in enumerate(found):
+            seeds.state.assign(np.array([number, k], seeds.state.dtype))
+        return ops.convert_to_numpy(model(x, training=True))
+
+    assert found
+    np.testing.assert_array_equal(draw(1), draw(1))
+    assert not np.array_equal(draw(1), draw(2))
+
+
 @pytest.mark.backend_free
 @pytest.mark.filterwarnings("ignore:Explicitly requested dtype")
 @pytest.mark.parametrize("layer", [L.MixUp, L.CutMix])
