@@ -274,3 +274,11 @@ def test_a_layer_of_ones_own_may_name_what_every_layer_has():
     layer.trainable = False
     with pytest.raises(AttributeError, match="`scale`"):
         layer.scale = 2.0
+
+
+@pytest.mark.backend_free
+@pytest.mark.parametrize("shapes", [((3, 4), (3, 1)), ((3, 4), (1, 4)), ((None, 4), (None, 4)), ((4,), (4,), (4,))])
+def test_an_average_of_what_may_broadcast_is_refused(shapes):
+    """An axis of unknown size may turn out to be one: the sum would then hold that input several times."""
+    with pytest.raises(ValueError, match="two tensors of the same, known shape"):
+        layers.ResidualAverage(0.5)([keras.Input(shape) for shape in shapes])
