@@ -270,7 +270,13 @@ FAULTS = [
     *faults(
         "layers/activations.py",
         "layers/test_ties.py layers/test_adversarial.py layers/test_contract.py",
-        ("ties go to both", "kept = sign * (rows - swapped) <= 0", "kept = sign * (rows - swapped) < 0"),
+        (
+            "ties are exchanged",
+            "kept = sign * (rows - swapped) <= 0",
+            "kept = sign * (rows - swapped) < 0",
+            "",
+            "the cotangents of two equal entries are then exchanged, which is a permutation as well",
+        ),
         (
             "a pair has its gradient twice",
             "return ops.reshape(ops.where(kept, cotangent, ops.matmul(cotangent, swap)), shape)",
