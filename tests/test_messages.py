@@ -345,6 +345,7 @@ MODELS = {
     "kernel 0": (lambda: layers.SpectralConv2D(3, 0), "kernel_size=0", "a positive integer"),
     "padding": (lambda: layers.SpectralConv2D(3, 3, padding="full"), "'full'", "'same'"),
     "groups": (lambda: layers.SpectralConv2D(3, 3, groups=2), "groups=2", "divide"),
+    "norm as shape": (lambda: layers.BoundedInput(1.0), "shape=1.0", "BoundedInput(norm=1.0)"),
     "norm 0": (lambda: layers.BoundedInput((8,), norm=0), "norm=0", "[1e-6, 1e6]"),
     "norm negative": (lambda: layers.BoundedInput((8,), norm=-1.0), "norm=-1.0", "[1e-6, 1e6]"),
     "temperature 0": (lambda: losses.CategoricalCrossentropy(temperature=0), "temperature=0", "above 0"),

@@ -38,5 +38,7 @@ local_gradients = _capture.local_gradients
 probe = _capture.probe
 row_by_row = _capture.row_by_row
 ImportanceStep = _importance.ImportanceStep
+# Whether products of one step may differ in precision.
+MIXED_PRODUCTS: bool = _steps.MIXED_PRODUCTS
 
 __all__ = sorted(name for name, value in globals().items() if callable(value))

@@ -10,6 +10,9 @@ from lipdp import _keras
 from lipdp.backend import noise
 
 
+MIXED_PRODUCTS = True
+
+
 @partial(jax.jit, static_argnums=(0, 2))
 def normal(size, key, generator="chacha20"):
     """Draws independent standard normals: see `noise.normal`."""

@@ -5,6 +5,7 @@ Each form answers the same questions: `squared_norm()`, `scaled_squared_norm(cen
 `whole()` is the way out, all gradients at full size.
 """
 
+import functools
 import math
 
 from keras import ops
@@ -30,6 +31,21 @@ def rounding(terms):
     part = (terms + 8) * _UNIT
     # Below one half, hence for up to 8 million terms, this is at least part / (1 - part).
     return part + 2.0 * part * part
+
+
+def exactly(function):
+    """Makes the products inside of `function` in float32, whatever the precision of the step.
+
+    Norms and sums must agree on what is added. What makes the gradients themselves needs no such care: they are what
+    they are, and norm and sum are taken of the same numbers.
+    """
+
+    @functools.wraps(function)
+    def run(*args):
+        with backend.full_precision():
+            return function(*args)
+
+    return run
 
 
 class Whole:
@@ -142,7 +158,7 @@ class Outer:
             return _total(_squared_length(self.a) * _squared_length(self.g))
         if not self._pairs:
             return _sum_of_squares(self._gradients())
-        product = _pair_sums(backend.gram(self.a) * backend.gram(self.g))
+        product = _pair_sums(_gram(self.a) * _gram(self.g))
         a, g = ops.sqrt(_squared_length(self.a)), ops.sqrt(_squared_length(self.g))
         groups = math.prod(self.a.shape[1:-2])
         terms = self.a.shape[-1] + self.g.shape[-1] + (1 + groups) * self._positions
@@ -158,9 +174,9 @@ class Outer:
             return _sum_of_squares(scale * (self._gradients() - center))
         # |s (a g^T - c)|^2 = sum s^2 a^2 g^2 - 2 sum s^2 c a g + |s c|^2, without the matrix of each example.
         a, g, square = self.a[:, 0], self.g[:, 0], ops.square(scale)
-        rows = ops.matmul(ops.square(a), square) + TINY * ops.sum(square, axis=0)
+        rows = _product(ops.square(a), square) + TINY * ops.sum(square, axis=0)
         first = ops.sum(rows * (ops.square(g) + TINY), axis=-1)
-        cross = ops.sum(ops.matmul(a, square * center) * g, axis=-1)
+        cross = ops.sum(_product(a, square * center) * g, axis=-1)
         last = ops.sum(square * ops.square(center))
         margin = 2.0 * rounding(self.a.shape[-1] + self.g.shape[-1]) * (first + last)
         return ops.maximum(first - 2.0 * cross + last + margin, 0.0)
@@ -169,13 +185,20 @@ class Outer:
         if self._positions != 1 and (not self._pairs or self._matrix is not None):
             matrix = weighted(coefficients, self._gradients())
         elif len(self.a.shape) == 3:
-            g = self.g * ops.reshape(coefficients, (-1, 1, 1))
-            flat_a, flat_g = (ops.reshape(t, (-1, t.shape[-1])) for t in (self.a, g))
-            matrix = backend.contract(flat_a, flat_g)
+            matrix = self._summed(coefficients)
         else:
-            g = self.g * ops.reshape(coefficients, (-1, *(1 for _ in self.g.shape[1:])))
-            matrix = ops.einsum("bspi,bspo->sio", self.a, g)
+            matrix = self._summed_groups(coefficients)
         return self.layout.to_variable(matrix)
+
+    @exactly
+    def _summed(self, coefficients):
+        g = self.g * ops.reshape(coefficients, (-1, 1, 1))
+        return backend.contract(*(ops.reshape(t, (-1, t.shape[-1])) for t in (self.a, g)))
+
+    @exactly
+    def _summed_groups(self, coefficients):
+        g = self.g * ops.reshape(coefficients, (-1, *(1 for _ in self.g.shape[1:])))
+        return ops.einsum("bspi,bspo->sio", self.a, g)
 
     def masked(self, keep):
         return Outer(zeroed(self.a, keep), zeroed(self.g, keep), self.layout)
@@ -227,7 +250,7 @@ class Lookup:
     def _pairs(self, g, h):
         """`sum_{p,q} [same row] g_p h_q`."""
         same = ops.cast(ops.equal(self.indices[:, :, None], self.indices[:, None, :]), self.g.dtype)
-        return _total(_pair_sums(same * ops.matmul(g, ops.transpose(h, (0, 2, 1)))))
+        return _total(_pair_sums(same * _product(g, ops.transpose(h, (0, 2, 1)))))
 
     def _margin(self):
         lengths = ops.sum(ops.sqrt(ops.sum(ops.square(self.g), axis=-1)), axis=-1)
@@ -302,7 +325,7 @@ def merge(factors):
 def weighted(coefficients, gradients):
     """Returns `sum_i c_i G_i` for `(batch, ...)`."""
     shape = tuple(gradients.shape[1:])
-    flat = ops.matmul(coefficients[None, :], ops.reshape(gradients, (-1, math.prod(shape))))
+    flat = _product(coefficients[None, :], ops.reshape(gradients, (-1, math.prod(shape))))
     return ops.reshape(flat, shape)
 
 
@@ -318,7 +341,10 @@ def _total(values):
 
 def _pair_sums(products):
     """Sums `(..., positions, positions)` over the last axis, by a product: short sums round less than long ones."""
-    return ops.matmul(products, ops.ones((ops.shape(products)[-1], 1), products.dtype))
+    return _product(products, ops.ones((ops.shape(products)[-1], 1), products.dtype))
+
+
+_product, _gram = exactly(ops.matmul), exactly(backend.gram)
 
 
 def _squared_length(vectors):

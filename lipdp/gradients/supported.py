@@ -59,7 +59,8 @@ def supported(model, probe: bool = True) -> None:
         if rule is rules.fallback:
             _refuse_random(layer)
     if probe:
-        _probe(model)
+        with backend.full_precision():
+            _probe(model)
         isolation.refuse_mixing(model)
 
 

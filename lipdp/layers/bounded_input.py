@@ -53,6 +53,11 @@ class BoundedInput(ShapePreserving):
 
     def __init__(self, shape: tuple[int, ...] | None = None, norm: float = 1.0, mode: str = "clip", **kwargs: Any):
         super().__init__(**kwargs)
+        if shape is not None and not isinstance(shape, (tuple, list)):
+            raise ValueError(
+                f"`shape` must be the shape of one example, such as (28, 28, 1). Received: shape={shape!r}. A radius is "
+                "passed by name: BoundedInput(norm=1.0)."
+            )
         self.shape = None if shape is None else tuple(checks.integer("shape", n, 1, optional=True) for n in shape)
         self.norm = checks.between("norm", norm, 1e-6, 1e6)
         self.mode = checks.choice("mode", renamed_value("mode", mode, **_OLD_MODES), ("clip", "normalize"))

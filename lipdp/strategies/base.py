@@ -60,11 +60,14 @@ class Strategy:
         name: Name in the ledger.
         noise_allocation: How the noise is spread, in the words of the statement.
         per_example: Whether it clips per-example gradients, so that any Keras model will do.
+        full_precision: Whether the passes need float32 products. Bounds do; where per-example gradients are clipped,
+            norms and sums alone do, and the passes take the precision of the backend: TF32 on a GPU, with JAX.
         augmentation_multiplicity: Copies of each example in an update.
     """
 
     name: ClassVar[str] = ""
     per_example: ClassVar[bool] = False
+    full_precision: ClassVar[bool] = True
     augmentation_multiplicity = 1
 
     def __setattr__(self, name: str, value: Any) -> None:

@@ -132,7 +132,7 @@ class Driver:
         validations.check_options(**validation)
         steered = private_monitors(callbacks) if self.request.training_metrics else ()
         ledger = self.run.ledger
-        with self.armed(verbose), self.batches() as batches, backend.full_precision():
+        with self.armed(verbose), self.batches() as batches, self._precision():
             ledger.steered = tuple(dict.fromkeys([*ledger.steered, *steered]))
             charge = Charge(self.run, self.updates, self.charge(), self.request.training_metrics)
             return keras_fit(
@@ -147,6 +147,13 @@ class Driver:
                 validation_data=self.validation_data,
                 **validation,
             )
+
+    def _precision(self) -> contextlib.AbstractContextManager:
+        """Returns the context in which the steps are traced and run."""
+        # TensorFlow has one switch for all products.
+        if self.strategy.full_precision or not backend.MIXED_PRODUCTS:
+            return backend.full_precision()
+        return contextlib.nullcontext()
 
     @contextlib.contextmanager
     def armed(self, verbose: Any) -> Iterator[None]:
