@@ -8,7 +8,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 # Neighbors stay in one process, where they share what was compiled.
 PYTEST := $(BIN)/python -m pytest -q -n 2 --dist worksteal
 
-.PHONY: demo test test-all test-crash mutants lint docs clean
+.PHONY: demo test test-all test-crash mutants lint docs bench-gpu clean
 
 demo: $(STAMP)
 	$(BIN)/lipdp train --dataset digits --epsilon 4 --output runs/demo --overwrite
@@ -27,6 +27,10 @@ test-crash: $(STAMP)
 
 mutants: $(STAMP)
 	$(BIN)/python -m tests.mutations --jobs 2
+
+# On a machine with a GPU; jax[cuda13] and jax-privacy have to be installed beside.
+bench-gpu: $(STAMP)
+	KERAS_BACKEND=jax $(BIN)/python benchmarks/gpu.py
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -12,6 +12,7 @@ network by network. Without a GPU it runs too, and says so.
 """
 
 import argparse
+import concurrent.futures
 import itertools
 import json
 import os
@@ -64,6 +65,11 @@ def build(network: str):
         return large_unet(), x, target, keras.losses.MeanSquaredError()
     model, _, _, loss = per_example.build(network)
     return model, rng.random((examples, 28, 28, 1), dtype="float32"), y, loss
+
+
+def has(step: str, network: str) -> bool:
+    """Whether the network has this kind of step."""
+    return step != "clipless" or network in LIPSCHITZ
 
 
 def large_unet():
@@ -201,16 +207,13 @@ def child(row, options, **more) -> dict:
     return json.loads(done.stdout.rsplit("FOUND ", 1)[1])
 
 
-def measure(row, options) -> dict:
-    """One row of the table."""
+def measure(row, alone: dict, options) -> dict:
+    """One row of the table, with what processes of one kind of step found."""
     network, batch, microbatch, theirs = row
-    steps = [step for step in options.step if step != "clipless" or network in LIPSCHITZ]
-    alone = {step: child(row, options, step=step) for step in steps}
-    runs = [step for step in steps if "note" not in alone[step]]
+    runs = [step for step in alone if "note" not in alone[step]]
     found = {"network": network, "batch": batch, "microbatch_size": {"lipdp": microbatch, "jax_privacy": theirs}}
     found |= child(row, options, steps=runs) if "ordinary" in runs else {}
     found["peak_mib"] = {step: one.get("peak_mib") for step, one in alone.items()}
-    found["first_call_seconds"] = {step: one.get("first_call_seconds") for step, one in alone.items()}
     notes = {step: one["note"] for step, one in alone.items() if "note" in one}
     return found | ({"notes": notes} if notes else {})
 
@@ -239,6 +242,7 @@ def main() -> None:
     parser.add_argument("--step", nargs="+", default=list(STEPS), choices=STEPS)
     parser.add_argument("--batch", type=int, help="one batch size in place of the usual ones")
     parser.add_argument("--rounds", type=int, default=21)
+    parser.add_argument("--jobs", type=int, default=1, help="processes at once, where memory is measured")
     parser.add_argument("--patience", type=float, default=300.0, help="seconds that one process may take")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     parser.add_argument("--name", default="gpu_steps", help="name of the result file")
@@ -247,13 +251,20 @@ def main() -> None:
         found = worker(argparse.Namespace(**json.loads(options.worker)))
         print("FOUND " + json.dumps(found))
         return
+    chosen = [row for row in ROWS if row[0] in options.network]
+    if options.batch is not None:
+        chosen = [(row[0], options.batch, *row[2:]) for row in chosen]
+    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+        alone = [
+            {step: pool.submit(child, row, options, step=step) for step in options.step if has(step, row[0])}
+            for row in chosen
+        ]
+        alone = [{step: future.result() for step, future in one.items()} for one in alone]
     rows = []
-    for row in ROWS:
-        if row[0] in options.network:
-            row = row if options.batch is None else (row[0], options.batch, *row[2:])
-            rows.append(measure(row, options))
-            path = write(options.name, {"results": rows})
-            print(table(rows[-1:]), flush=True)
+    for row, one in zip(chosen, alone, strict=True):
+        rows.append(measure(row, one, options))
+        path = write(options.name, {"results": rows})
+        print(table(rows[-1:]), flush=True)
     print(f"{table(rows)}\nwritten to {path}")
 
 

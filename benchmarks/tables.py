@@ -13,6 +13,7 @@ import diffusion
 import dpis
 import dpsgd
 import frontend
+import gpu
 import images
 import mnist
 import peers
@@ -178,6 +179,20 @@ in turn; *beside lipdp* is the library's median over lipdp's just before. `{foun
 """
 
 
+def _gpu(found: dict) -> str:
+    device = found["results"][0]["device"]
+    return f"""
+## Steps on a GPU
+
+JAX {found["versions"]["jax"]} on one {device}: median [10 % - 90 %] of ratios to stock Keras' ordinary network, paired
+in one process; jax_privacy on the same Keras network; memory is the peak of a process that takes only that step.
+Networks, microbatches and spread are in `benchmarks/results/gpu_steps.json`. Not measured yet: the transformer, the
+U-Net and the wide residual network that `make bench-gpu` runs as well. `{found["command"]}`
+
+{gpu.table(found["results"])}
+"""
+
+
 def _accounting(found: dict) -> str:
     return f"""
 ## Accounting
@@ -204,6 +219,7 @@ SECTIONS = {
     "step_cost": _step_cost,
     "per_example": _per_example,
     "peers": _peers,
+    "gpu_steps": _gpu,
     "accounting": _accounting,
 }
 

@@ -9,7 +9,6 @@ import keras
 from lipdp import _keras
 from lipdp.backend import noise
 
-
 MIXED_PRODUCTS = True
 
 

@@ -10,6 +10,8 @@ import tensorflow as tf
 from lipdp import _keras
 from lipdp.backend import noise
 
+MIXED_PRODUCTS = False
+
 # Compiled on its own, whatever surrounds it: fused by XLA the noise costs half of what graph operations do,
 # and eager, graph and XLA training add the same values.
 _normal = tf.function(noise.normal, jit_compile=True, autograph=False)

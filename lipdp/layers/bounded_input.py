@@ -55,8 +55,8 @@ class BoundedInput(ShapePreserving):
         super().__init__(**kwargs)
         if shape is not None and not isinstance(shape, (tuple, list)):
             raise ValueError(
-                f"`shape` must be the shape of one example, such as (28, 28, 1). Received: shape={shape!r}. A radius is "
-                "passed by name: BoundedInput(norm=1.0)."
+                f"`shape` must be the shape of one example, such as (28, 28, 1). Received: shape={shape!r}. The "
+                "radius is passed by name: BoundedInput(norm=1.0)."
             )
         self.shape = None if shape is None else tuple(checks.integer("shape", n, 1, optional=True) for n in shape)
         self.norm = checks.between("norm", norm, 1e-6, 1e6)
