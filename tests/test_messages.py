@@ -147,6 +147,7 @@ FIT = {
     "metrics flag": (lambda: fit(training_metrics="no"), "training_metrics='no'", "True or False"),
     "generator of noise": (lambda: fit(noise_generator="philox"), "'philox'", "chacha20"),
     "accountant": (lambda: fit(accountant="pdl"), "'pdl'", "pld"),
+    "accountant of dpis": (lambda: fit(accountant="rdp_order:5"), "'rdp_order:5.0'", "strategy='dpis'"),
     "sampling": (lambda: fit(sampling="uniform"), "'uniform'", "poisson"),
     "sampling with sizes": (lambda: fit(sampling=sampling.Sampling("poisson").bind(300, 30)), "a name", "batch_size"),
     "strategy": (lambda: fit(strategy="clip"), "strategy='clip'", "dpsgd"),

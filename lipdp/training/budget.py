@@ -76,6 +76,12 @@ def _accountant(run: Run, request: FitRequest) -> Accountant:
     accountant = accounting.get_accountant(accountant)
     if not isinstance(accountant, Filter):
         return accountant
+    if accountant.covers_adaptive and accountant != present:
+        raise ValueError(
+            "Such an accountant is what importance sampling writes into its ledger. Received: "
+            f"accountant={accountant.name!r}. Pass strategy='dpis' with epsilon=..., which chooses its order, or "
+            "accountant='pld', 'rdp' or 'filter'."
+        )
     if present is not None:
         if accountant != present:
             raise ValueError(
