@@ -321,6 +321,44 @@ def update(text: str, tables: str) -> str:
     return pattern.sub(lambda page: page[1] + tables.lstrip("\n") + page[2], text)
 
 
+def plot(path) -> None:
+    """Accuracy on the test set of MNIST against epsilon, for the ways to train that have figures."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    def rows(name, **place):
+        found = json.loads((RESULTS / f"{name}.json").read_text())["table"]
+        return [row for row in found if all(row[key] == value for key, value in place.items())]
+
+    importance, clipped = rows("dpis", dataset="mnist"), rows("dpsgd")
+    front, pixels = rows("frontend", dataset="mnist", preset="accurate"), rows("mnist")
+    series = {
+        "DPIS, fixed front end": ([r["epsilon"] for r in importance], [r["dpis"] for r in importance], "C0o-"),
+        "published, DPIS": ([r["epsilon"] for r in importance], [r["paper"] for r in importance], "C0x:"),
+        "clipless, fixed front end": ([r["epsilon"] for r in front], [100 * r["accuracy"] for r in front], "C1o-"),
+        "DP-SGD, pixels": ([r["epsilon"] for r in clipped], [100 * r["accuracy"] for r in clipped], "C2o-"),
+        "published, DP-SGD": ([r["epsilon"] for r in clipped], [r["target"] for r in clipped], "C2x:"),
+        "clipless, pixels": ([r["epsilon"] for r in pixels], [100 * r["accuracy"] for r in pixels], "C3o-"),
+    }
+    figure, axes = plt.subplots(figsize=(7.5, 3.4))
+    for label, (epsilons, accuracies, style) in series.items():
+        axes.plot(epsilons, accuracies, style, label=label, markersize=5)
+    axes.set(xlabel="epsilon at delta = 1e-5", ylabel="accuracy on the test set, %", title="MNIST", xscale="log")
+    axes.set_xticks([0.5, 1, 2, 4], ["0.5", "1", "2", "4"])
+    axes.set_xticks([], minor=True)
+    axes.grid(alpha=0.3)
+    axes.legend(loc="center left", bbox_to_anchor=(1.02, 0.5), frameon=False)
+    figure.tight_layout()
+    path.parent.mkdir(exist_ok=True)
+    # The same file from the same figures.
+    with matplotlib.rc_context({"svg.hashsalt": "lipdp"}):
+        figure.savefig(path, metadata={"Date": None}, facecolor="white")
+    plt.close(figure)
+
+
 if __name__ == "__main__":
+    plot(ROOT / "docs" / "images" / "mnist.svg")
     RESULTS_PAGE.write_text(update(RESULTS_PAGE.read_text(), render()))
     README.write_text(update(README.read_text(), short()))

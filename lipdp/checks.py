@@ -153,6 +153,15 @@ def unexpected(owner: str, name: str, known: Iterable[str], cures: Mapping[str, 
     return TypeError(f"{owner}() got an unexpected keyword argument '{name}'. {hint}")
 
 
+def not_twice(own: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+    """Refuses arguments of `fit` that a recipe sets itself."""
+    if twice := [f"{name}={given[name]!r}" for name in own if name in given]:
+        raise TypeError(
+            f"The recipe sets this itself. Received: {', '.join(twice)}. Change the recipe with dataclasses.replace, "
+            "or build the model and call its `fit`."
+        )
+
+
 def known_arguments(*more: str) -> Callable[[Decorated], Decorated]:
     """Returns a decorator for a function or a class, whose constructor it is for, that explains arguments it lacks.
 

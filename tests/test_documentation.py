@@ -60,7 +60,7 @@ def test_layers_and_losses_state_their_guarantee():
 
 
 @pytest.mark.backend_free
-@pytest.mark.parametrize(("page", "count"), [("README.md", 2), ("docs/accounting.md", 3)])
+@pytest.mark.parametrize(("page", "count"), [("docs/accounting.md", 3)])
 def test_numbers_in_comments(page, count):
     found = re.findall(r"^(accounting\.\w+\(.*\))\s+# ([\d.]+)$", (ROOT / page).read_text(), flags=re.MULTILINE)
     assert len(found) == count
@@ -147,7 +147,7 @@ def test_all_pages_with_code_are_run():
 def test_command_lines_are_understood():
     from lipdp.cli import parser
 
-    lines = re.findall(r"^lipdp .*$", (ROOT / "README.md").read_text(), flags=re.MULTILINE)
+    lines = re.findall(r"^lipdp .*$", (ROOT / "docs" / "command-line.md").read_text(), flags=re.MULTILINE)
     assert len(lines) == 9
     for line in lines:
         parser.parse(shlex.split(line, comments=True)[1:])

@@ -122,6 +122,29 @@ class Recipe:
         model.compile(keras.optimizers.Adam(rate))
         return model
 
+    def fit(self, x: np.ndarray, y: np.ndarray, *, epsilon: float | None = None, **kwargs: Any) -> DiffusionModel:
+        """Builds a model and trains it with the settings of this recipe.
+
+        Args:
+            x: Training images in [0, 1], `(N, height, width, channels)`; see `images`.
+            y: Their class ids, `(N,)`.
+            epsilon: The privacy budget.
+            **kwargs: Everything else that `DiffusionModel.fit` takes, such as `delta`.
+
+        Returns:
+            The trained `DiffusionModel`; `model.sample` draws from it.
+
+        Raises:
+            TypeError: An argument that the recipe sets.
+            ValueError: See `DiffusionModel.fit`; images that do not fit the network.
+        """
+        own: dict[str, Any] = {"batch_size": self.batch_size, "strategy": self.strategy(), "epochs": 1}
+        own |= {"steps_per_epoch": self.updates, "microbatch_size": self.microbatch_size}
+        checks.not_twice(own, kwargs)
+        model = self.build()
+        model.fit(self.images(x), y, epsilon=epsilon, **{"training_metrics": False, **kwargs}, **own)
+        return model
+
     def strategy(self) -> strategies.Strategy:
         """Returns the strategy for `fit`."""
         return strategies.DPSGD(self.clip_norm)

@@ -100,6 +100,43 @@ class ClassifierRecipe:
         )
         return model
 
+    def fit(
+        self,
+        x: Any,
+        y: Any,
+        *,
+        epsilon: float | None = None,
+        **kwargs: Any,
+    ) -> DP_Sequential:
+        """Builds a model and trains it with the settings of this recipe.
+
+        Args:
+            x: training examples, `(N, *input_shape)`; images in [0, 1].
+            y: their class ids, `(N,)`.
+            epsilon: the privacy budget.
+            **kwargs: everything else that `DP_Model.fit` takes, such as `delta` and `validation_data`.
+
+        Returns:
+            The trained `DP_Sequential`; its history is `model.history`.
+
+        Raises:
+            TypeError: an argument that the recipe sets.
+            ValueError: see `DP_Model.fit`.
+
+        Example:
+            >>> import numpy as np
+            >>> rng = np.random.default_rng(0)
+            >>> x, y = rng.uniform(size=(200, 8, 8, 1)), np.arange(200) % 10
+            >>> model = classifier_recipe((8, 8, 1), 10, 200, epsilon=8.0).fit(x, y, epsilon=8.0, delta=1e-4, verbose=0)
+            >>> model.privacy.epsilon() <= 8.0
+            True
+        """
+        own = {"batch_size": self.batch_size, "epochs": self.epochs, "strategy": self.strategy()}
+        checks.not_twice(own, kwargs)
+        model = self.build(len(x))
+        model.fit(x, y, epsilon=epsilon, **own, **kwargs)
+        return model
+
     def _layers(self) -> list:
         # Named, so that tables and files read the same in every process.
         stack = [keras.Input(self.input_shape, name="input")]

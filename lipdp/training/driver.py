@@ -15,7 +15,7 @@ from lipdp import _keras, backend, gradients, isolation, sampling
 from lipdp.privacy import Ledger, Plan, Release, statement
 from lipdp.sampling import randomness
 from lipdp.strategies import Calibration
-from lipdp.training import budget, seeding, weights
+from lipdp.training import advice, budget, seeding, weights
 from lipdp.training import validation as validations
 from lipdp.training.callbacks import Charge, private_monitors
 from lipdp.training.request import FitRequest
@@ -131,7 +131,9 @@ class Driver:
         """Calls Keras' `fit` with batches, callbacks and an optimizer that are ready for the planned updates."""
         validations.check_options(**validation)
         steered = private_monitors(callbacks) if self.request.training_metrics else ()
-        ledger = self.run.ledger
+        ledger, sensitivity = self.run.ledger, self.calibration.sensitivity
+        size = self.plan.sampling.batch_size
+        advice.advise(self.model, sensitivity, self.plan.noise_multiplier, self.updates, size)
         with self.armed(verbose), self.batches() as batches, self._precision():
             ledger.steered = tuple(dict.fromkeys([*ledger.steered, *steered]))
             charge = Charge(self.run, self.updates, self.charge(), self.request.training_metrics)

@@ -1,0 +1,49 @@
+"""One door to the settings that need no choice: a network and how it is trained, from shapes and sizes."""
+
+from typing import Any
+
+from lipdp import checks, diffusion
+from lipdp.models.classifier import ClassifierRecipe, classifier_recipe
+
+TASKS = ("classifier", "diffusion")
+
+
+def recipe(
+    input_shape: tuple[int, ...],
+    num_classes: int,
+    num_examples: int,
+    epsilon: float | None = None,
+    *,
+    task: str = "classifier",
+    **settings: Any,
+) -> "ClassifierRecipe | diffusion.Recipe":
+    """Returns settings that learn, for data of one shape and size: network, loss, rate, norms, batch size, epochs.
+
+    They depend on public facts only: shapes, the number of examples, the budget; not on any value. They are those of
+    `lipdp train`.
+
+    Args:
+        input_shape: Shape of one example: `(height, width, channels)` of an image, or `(columns,)` of a table.
+        num_classes: Number of classes.
+        num_examples: Number of training examples.
+        epsilon: The budget; None when the noise is given instead. Larger budgets train for longer.
+        task: `"classifier"`: a clipless network with certificates. `"diffusion"`: a model that draws images of each
+            class, trained by DP-SGD.
+        **settings: For a classifier `style`, see `models.classifier_recipe`; for diffusion see `diffusion.recipe`.
+
+    Returns:
+        A recipe. `recipe.fit(x, y, epsilon=..., delta=...)` trains and returns the model; `dataclasses.replace`
+        changes a setting.
+
+    Raises:
+        ValueError: an argument is out of range, or images are asked for of what is none.
+
+    Example:
+        >>> recipe((28, 28, 1), num_classes=10, num_examples=60000, epsilon=1.0).batch_size
+        4096
+        >>> recipe((28, 28, 1), 10, 60000, 10.0, task="diffusion").network
+        'cpu-14'
+    """
+    if checks.choice("task", task, TASKS) == "diffusion":
+        return diffusion.recipe(input_shape, num_classes, num_examples, **settings)
+    return classifier_recipe(input_shape, num_classes, num_examples, epsilon, **settings)

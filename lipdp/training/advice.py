@@ -1,0 +1,84 @@
+"""Warnings of settings that cannot learn, from public numbers alone: bounds, rates, sizes, budget."""
+
+import math
+import warnings
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from lipdp import _keras
+
+# Shorter runs are trials.
+_LEAST_UPDATES = 50
+# Weights of a layer have norms of one to ten: a run that cannot move them that far ends near where it began.
+_LEAST_WAY = 10.0
+_USUAL_WAY = 500.0
+# A schedule is looked at this often.
+_LOOKS = 20
+# Noise that is this much longer than the sum of all gradients leaves nothing of it.
+_MOST_NOISE = 3.0
+
+
+def advise(
+    model: keras.Model, sensitivity: float, noise_multiplier: float | None, updates: int, batch_size: int
+) -> None:
+    """Warns when a fit cannot learn, whatever the data.
+
+    Args:
+        model: The compiled model.
+        sensitivity: L2 sensitivity of the averaged gradient.
+        noise_multiplier: Noise of an update over its sensitivity; None when it follows later.
+        updates: Number of updates of this fit.
+        batch_size: Expected batch size.
+
+    **Guarantee.** Nothing here has seen an example. An averaged gradient has norm `sensitivity * batch_size` at most, so
+    that SGD of rate r and momentum m moves the weights by `updates * r / (1 - m)` times that at most, apart from noise.
+    """
+    if updates < _LEAST_UPDATES:
+        return
+    longest = sensitivity * batch_size
+    way = _way(model.optimizer, updates, longest)
+    if way is not None and way < _LEAST_WAY:
+        rate = _rate(model.optimizer, 0)
+        warnings.warn(
+            f"The learning rate is too small to learn with. Received: a rate of {rate:.3g} where the gradient of a batch "
+            f"has norm {longest:.3g} at most, so that {updates} updates move the weights by {way:.2g} at most. Try a "
+            f"rate of {_round(rate * _USUAL_WAY / way):g}; docs/howto/learning-rate.md says how to choose one.",
+            stacklevel=3,
+        )
+    if noise_multiplier is None:
+        return
+    weights = sum(math.prod(v.shape) for v in model.trainable_variables)
+    noise = noise_multiplier * sensitivity * math.sqrt(weights * updates)
+    if noise > _MOST_NOISE * longest * updates:
+        enough = batch_size * noise / (longest * updates)
+        warnings.warn(
+            f"Noise outweighs all that can be learned. Received: {updates} updates of batch_size={batch_size} with noise "
+            f"multiplier {noise_multiplier:.3g} for {weights} weights, whose noise is {noise / (longest * updates):.2g} "
+            f"times as long as the sum of all gradients can be. Try a batch size of {_round(enough):g} or as near as the "
+            "data allow, a larger epsilon, or fewer weights.",
+            stacklevel=3,
+        )
+
+
+def _way(optimizer: Any, updates: int, longest: float) -> float | None:
+    """How far SGD can move the weights; None for optimizers that scale gradients themselves."""
+    if not isinstance(optimizer, keras.optimizers.SGD):
+        return None
+    steps = np.linspace(0, updates - 1, min(updates, _LOOKS)).astype(int)
+    return updates * float(np.mean([_rate(optimizer, step) for step in steps])) / (1.0 - optimizer.momentum) * longest
+
+
+def _rate(optimizer: Any, step: int) -> float:
+    """The learning rate after `step` more updates."""
+    rate = _keras.learning_rate(optimizer)
+    if isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
+        rate = rate(float(ops.convert_to_numpy(optimizer.iterations)) + float(step))
+    return float(ops.convert_to_numpy(rate() if callable(rate) else rate))
+
+
+def _round(value: float) -> float:
+    """One significant digit."""
+    return float(f"{value:.1g}")

@@ -1,0 +1,44 @@
+"""One line from data to a trained model."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+import lipdp
+from lipdp import data, diffusion, models
+
+
+def test_a_classifier_that_learns():
+    digits = data.load("digits")
+    recipe = lipdp.recipe(digits.input_shape, digits.num_classes, digits.num_examples, epsilon=8.0)
+    model = recipe.fit(digits.x_train, digits.y_train, epsilon=8.0, delta=1e-4, verbose=0, seed=0)
+    assert model.privacy.epsilon() == pytest.approx(8.0, abs=1e-3)
+    assert model.evaluate(digits.x_test, digits.y_test, verbose=0, return_dict=True)["accuracy"] > 0.9
+
+
+def test_a_diffusion_model():
+    digits = data.load("digits")
+    recipe = lipdp.recipe((8, 8, 1), 10, 64, task="diffusion", updates=2, batch_size=16)
+    model = recipe.fit(digits.x_train[:64], digits.y_train[:64], epsilon=8.0, delta=1e-3, verbose=0)
+    assert isinstance(model, diffusion.DiffusionModel) and model.privacy.updates == 2
+    assert model.sample(2, np.array([1, 2])).shape == (2, 8, 8, 1)
+
+
+def test_it_is_the_recipe_of_its_task():
+    same = {"input_shape": (8,), "num_classes": 3, "num_examples": 500, "epsilon": 2.0}
+    assert lipdp.recipe(**same) == models.classifier_recipe(**same)
+    assert lipdp.recipe((8, 8, 1), 3, 500, style="robust") == models.classifier_recipe(
+        (8, 8, 1), 3, 500, style="robust"
+    )
+    assert lipdp.recipe((8, 8, 1), 3, 500, task="diffusion") == diffusion.recipe((8, 8, 1), 3, 500)
+
+
+def test_what_the_recipe_sets_is_not_passed_again():
+    recipe = dataclasses.replace(lipdp.recipe((8,), 3, 500, 2.0), epochs=2)
+    with pytest.raises(TypeError, match="batch_size=3.*dataclasses.replace"):
+        recipe.fit(np.zeros((9, 8)), np.zeros(9), epsilon=1.0, batch_size=3)
+    with pytest.raises(TypeError, match="epochs=3"):
+        lipdp.recipe((8, 8, 1), 3, 500, task="diffusion").fit(np.zeros((9, 8, 8, 1)), np.zeros(9), epsilon=1, epochs=3)
+    with pytest.raises(ValueError, match="task.*classifier.*diffusion"):
+        lipdp.recipe((8,), 3, 500, task="regression")

@@ -1,0 +1,69 @@
+"""Settings that cannot learn are named before the run, from public numbers alone."""
+
+import warnings
+
+import keras
+import numpy as np
+import pytest
+
+import lipdp
+from lipdp import layers, losses, strategies
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+RNG = np.random.default_rng(0)
+X, Y = RNG.normal(size=(200, 8)).astype("float32"), np.arange(200) % 3
+
+
+def fit(optimizer, strategy="clipless", epochs=60, **arguments):
+    model = lipdp.DP_Sequential([layers.BoundedInput((8,)), layers.SpectralDense(3)])
+    model.compile(optimizer, losses.SparseCategoricalCrossentropy(clip=0.5))
+    arguments = {"noise_multiplier": 1.0, "batch_size": 200, "delta": 1e-4, "training_metrics": False, **arguments}
+    model.fit(X, Y, epochs=epochs, strategy=strategy, verbose=0, **arguments)
+    return model
+
+
+def test_the_default_rate_of_sgd_is_too_small():
+    with pytest.warns(UserWarning, match="learning rate is too small") as caught:
+        fit("sgd")
+    text = next(str(w.message) for w in caught if w.category is UserWarning)
+    # The rate, the longest gradient, the updates, and a rate to try.
+    for part in ("a rate of 0.01", "60 updates", "Try a rate of"):
+        assert part in text
+
+
+def test_a_schedule_counts_with_its_mean():
+    rate = keras.optimizers.schedules.PolynomialDecay(0.02, 60, end_learning_rate=0.0)
+    with pytest.warns(UserWarning, match="learning rate is too small"):
+        fit(keras.optimizers.SGD(rate))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"optimizer": keras.optimizers.SGD(1.0)},
+        {"optimizer": "adam"},
+        {"optimizer": keras.optimizers.SGD(0.05, momentum=0.95), "strategy": strategies.DPSGD(5.0)},
+        {"optimizer": "sgd", "epochs": 5},  # a trial
+    ],
+)
+def test_what_can_learn_is_left_alone(arguments):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        fit(**arguments)
+
+
+def test_noise_that_outweighs_all_gradients():
+    with pytest.warns(UserWarning, match="Noise outweighs") as caught:
+        fit(keras.optimizers.SGD(5.0), batch_size=2, steps_per_epoch=1, noise_multiplier=20.0)
+    text = next(str(w.message) for w in caught if w.category is UserWarning)
+    assert "batch_size=2" in text and "Try a batch size of" in text
+
+
+def test_the_suggested_rate_is_not_warned_of_again():
+    with pytest.warns(UserWarning, match="too small") as caught:
+        fit("sgd")
+    text = next(str(w.message) for w in caught if w.category is UserWarning)
+    rate = float(text.split("Try a rate of ")[1].split(";")[0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        fit(keras.optimizers.SGD(rate))
