@@ -45,5 +45,6 @@ def recipe(
         'cpu-14'
     """
     if checks.choice("task", task, TASKS) == "diffusion":
-        return diffusion.recipe(input_shape, num_classes, num_examples, **settings)
+        shape: Any = input_shape
+        return diffusion.recipe(shape, num_classes, num_examples, **settings)
     return classifier_recipe(input_shape, num_classes, num_examples, epsilon, **settings)

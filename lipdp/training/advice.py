@@ -33,8 +33,8 @@ def advise(
         updates: Number of updates of this fit.
         batch_size: Expected batch size.
 
-    **Guarantee.** Nothing here has seen an example. An averaged gradient has norm `sensitivity * batch_size` at most, so
-    that SGD of rate r and momentum m moves the weights by `updates * r / (1 - m)` times that at most, apart from noise.
+    **Guarantee.** Nothing here has seen an example. An averaged gradient has norm `sensitivity * batch_size` at most,
+    so that SGD of rate r and momentum m moves the weights by `updates * r / (1 - m)` times that at most, noise apart.
     """
     if updates < _LEAST_UPDATES:
         return
@@ -43,9 +43,9 @@ def advise(
     if way is not None and way < _LEAST_WAY:
         rate = _rate(model.optimizer, 0)
         warnings.warn(
-            f"The learning rate is too small to learn with. Received: a rate of {rate:.3g} where the gradient of a batch "
-            f"has norm {longest:.3g} at most, so that {updates} updates move the weights by {way:.2g} at most. Try a "
-            f"rate of {_round(rate * _USUAL_WAY / way):g}; docs/howto/learning-rate.md says how to choose one.",
+            f"The learning rate is too small to learn with. Received: a rate of {rate:.3g} where the gradient of a "
+            f"batch has norm {longest:.3g} at most, so that {updates} updates move the weights by {way:.2g} at most. "
+            f"Try a rate of {_round(rate * _USUAL_WAY / way):g}; docs/howto/learning-rate.md says how to choose one.",
             stacklevel=3,
         )
     if noise_multiplier is None:
@@ -55,10 +55,10 @@ def advise(
     if noise > _MOST_NOISE * longest * updates:
         enough = batch_size * noise / (longest * updates)
         warnings.warn(
-            f"Noise outweighs all that can be learned. Received: {updates} updates of batch_size={batch_size} with noise "
-            f"multiplier {noise_multiplier:.3g} for {weights} weights, whose noise is {noise / (longest * updates):.2g} "
-            f"times as long as the sum of all gradients can be. Try a batch size of {_round(enough):g} or as near as the "
-            "data allow, a larger epsilon, or fewer weights.",
+            f"Noise outweighs all that can be learned. Received: {updates} updates of batch_size={batch_size} with "
+            f"noise multiplier {noise_multiplier:.3g} for {weights} weights: together their noise is "
+            f"{noise / (longest * updates):.2g} times as long as the sum of all gradients can be. Try a batch size of "
+            f"{_round(enough):g}, or as near to it as the data allow, a larger epsilon, or fewer weights.",
             stacklevel=3,
         )
 

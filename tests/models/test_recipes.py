@@ -28,9 +28,8 @@ def test_a_diffusion_model():
 def test_it_is_the_recipe_of_its_task():
     same = {"input_shape": (8,), "num_classes": 3, "num_examples": 500, "epsilon": 2.0}
     assert lipdp.recipe(**same) == models.classifier_recipe(**same)
-    assert lipdp.recipe((8, 8, 1), 3, 500, style="robust") == models.classifier_recipe(
-        (8, 8, 1), 3, 500, style="robust"
-    )
+    robust = lipdp.recipe((8, 8, 1), 3, 500, style="robust")
+    assert robust == models.classifier_recipe((8, 8, 1), 3, 500, style="robust")
     assert lipdp.recipe((8, 8, 1), 3, 500, task="diffusion") == diffusion.recipe((8, 8, 1), 3, 500)
 
 
