@@ -4,6 +4,7 @@ import ast
 import doctest
 import functools
 import importlib
+import os
 import pathlib
 import pkgutil
 import re
@@ -132,6 +133,26 @@ def test_snippets_run(pages, monkeypatch, tmp_path):
             for pattern, shorter in SHORTER.items():
                 block = re.sub(pattern, shorter, block)
             exec(compile(block, page, "exec"), names)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.skipif("LIPDP_DATA" not in os.environ, reason="needs MNIST in the folder that LIPDP_DATA names")
+def test_the_readme_reaches_its_figures(monkeypatch, tmp_path):
+    import keras
+
+    monkeypatch.chdir(tmp_path)
+    mnist = np.load(pathlib.Path(os.environ["LIPDP_DATA"]) / "mnist.npz")
+    parts = [tuple(mnist[f"{kind}_{part}"] for kind in "xy") for part in ("train", "test")]
+    monkeypatch.setattr(keras.datasets.mnist, "load_data", lambda: parts)
+    text, names = (ROOT / "README.md").read_text(), {}
+    recipe, by_hand = (float(re.search(p, text)[1]) for p in (r"reaches ([\d.]+) %", r"val_accuracy: 0\.(\d\d)"))
+    first, second, *_ = python_blocks(ROOT / "README.md")
+    for block, printed in ((first, recipe), (second, by_hand)):
+        exec(compile(block, "README.md", "exec"), names)
+        reached = 100 * names["model"].history.history["val_accuracy"][-1]
+        assert reached == pytest.approx(printed, abs=1.5)
+        assert names["model"].privacy.epsilon() <= 1.0
 
 
 def python_blocks(page):
