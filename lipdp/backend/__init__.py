@@ -28,6 +28,7 @@ normal = _steps.normal
 private_train_step = _steps.private_train_step
 pullback = _steps.pullback
 ratchet = _steps.ratchet
+release_programs = _steps.release_programs
 subkey = _steps.subkey
 replicas = _steps.replicas
 contract = _capture.contract

@@ -1,5 +1,6 @@
 """The functions of `lipdp.backend` for JAX."""
 
+import gc
 from functools import partial
 
 import jax
@@ -10,6 +11,7 @@ from lipdp import _keras
 from lipdp.backend import noise
 
 MIXED_PRODUCTS = True
+_MANY_PARTS = 16_000
 
 
 @partial(jax.jit, static_argnums=(0, 2))
@@ -128,6 +130,21 @@ def replicas(model) -> int:
 def compiles(model) -> bool:
     """Returns whether a new batch shape costs a compilation."""
     return True
+
+
+def release_programs():
+    """Gives back the programs of models that are gone, before they are too many.
+
+    They stay in memory until Python looks for cycles, which has nothing to do with how many there are. Linux allows a
+    process 65530 parts of memory, a program takes dozens of them, and where no more can be had XLA ends the process.
+    """
+    try:
+        with open("/proc/self/maps", "rb") as maps:
+            parts = sum(chunk.count(b"\n") for chunk in iter(lambda: maps.read(2**16), b""))
+    except OSError:  # not Linux
+        return
+    if parts > _MANY_PARTS:
+        gc.collect()
 
 
 def microbatch_bytes(model) -> int | None:

@@ -119,6 +119,10 @@ def compiles(model) -> bool:
     return bool(model.jit_compile)
 
 
+def release_programs():
+    """Gives back the programs of models that are gone, before they are too many: TensorFlow does so by itself."""
+
+
 def microbatch_bytes(model) -> int | None:
     """Returns the bytes of activations that one microbatch should have, or None for no limit.
 

@@ -133,6 +133,7 @@ class Driver:
         steered = private_monitors(callbacks) if self.request.training_metrics else ()
         ledger, sensitivity = self.run.ledger, self.calibration.sensitivity
         size = self.plan.sampling.batch_size
+        backend.release_programs()
         advice.advise(self.model, sensitivity, self.plan.noise_multiplier, self.updates, size)
         with self.armed(verbose), self.batches() as batches, self._precision():
             ledger.steered = tuple(dict.fromkeys([*ledger.steered, *steered]))

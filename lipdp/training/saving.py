@@ -17,6 +17,9 @@ from lipdp.training import model_checks, seeding
 
 # The attribute of a weight file that holds a digest of all the rest. `.keras` files have the checksums of a zip.
 _SEAL = "lipdp_sha256"
+# The same for the bytes, behind what HDF5 reads: a wrong bit can keep its library busy for ever.
+_TRAILER = b"lipdp_sha256:"
+_TRAILER_BYTES = len(_TRAILER) + 2 * hashlib.sha256().digest_size
 
 
 class Saving:
@@ -73,6 +76,9 @@ class Saving:
                 super().save_weights(path, overwrite=True, **kwargs)
                 with h5py.File(path, "r+") as file:
                     file.attrs[_SEAL] = _content(file)
+                with open(path, "r+b") as raw:
+                    digest = _bytes(raw, os.path.getsize(path))
+                    raw.write(_TRAILER + digest)
 
     def load_weights(self, filepath: Any, **kwargs: Any) -> None:
         """Loads weights, optimizer state and ledger; all of it or, after an error, nothing.
@@ -149,6 +155,8 @@ def _check_content(path: Any) -> None:
             with zipfile.ZipFile(path) as archive:
                 whole = archive.testzip() is None  # Keras reads parts of it, past the checksums
         elif str(path).endswith(".weights.h5"):
+            if not _whole_bytes(path):
+                raise ValueError("its bytes are not those that were written")
             with h5py.File(path, "r") as file:
                 seal = file.attrs.get(_SEAL)
                 whole = seal is None or seal == _content(file)
@@ -160,6 +168,30 @@ def _check_content(path: Any) -> None:
         raise ValueError(
             f"{path} is corrupt: its weights are not those that were written. Nothing was loaded. Take another copy."
         )
+
+
+def _whole_bytes(path: Any) -> bool:
+    """Whether the bytes of a file are those that were written; files of earlier versions do not say."""
+    size = os.path.getsize(path) - _TRAILER_BYTES
+    if size < 0:
+        return True
+    with open(path, "rb") as raw:
+        raw.seek(size)
+        trailer = raw.read()
+        raw.seek(0)
+        return not trailer.startswith(_TRAILER) or trailer == _TRAILER + _bytes(raw, size)
+
+
+def _bytes(raw: Any, size: int) -> bytes:
+    """Returns the digest of the next `size` bytes, as text."""
+    digest = hashlib.sha256()
+    while size:
+        part = raw.read(min(size, 2**20))
+        if not part:
+            break
+        digest.update(part)
+        size -= len(part)
+    return digest.hexdigest().encode()
 
 
 def _content(file: h5py.File) -> str:

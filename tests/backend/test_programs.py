@@ -1,0 +1,40 @@
+"""A process that trains many models keeps the programs of those that it still has, not of all."""
+
+import gc
+import pathlib
+import weakref
+
+import keras
+import numpy as np
+import pytest
+
+import lipdp
+from lipdp import backend
+from tests.helpers.models import DELTA
+
+pytestmark = pytest.mark.skipif(keras.backend.backend() != "jax", reason="TensorFlow maps no programs.")
+MAPS = pathlib.Path("/proc/self/maps")
+
+
+def trained():
+    network = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
+    model = lipdp.DP_Model.from_keras(network)
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    x, y = np.zeros((40, 4), "float32"), np.arange(40) % 3
+    model.fit(x, y, batch_size=20, noise_multiplier=1.0, delta=DELTA, strategy="dpsgd", verbose=0)
+    return model
+
+
+@pytest.mark.skipif(not MAPS.exists(), reason="Linux only")
+@pytest.mark.parametrize(("most", "gone"), [(0, True), (10**9, False)])
+def test_many_programs_are_given_back(monkeypatch, most, gone):
+    monkeypatch.setattr(backend._steps, "_MANY_PARTS", most)
+    gc.collect()
+    gc.disable()  # what Python does by itself depends on all else in the process
+    try:
+        first = weakref.ref(trained())
+        assert first() is not None
+        trained()
+        assert (first() is None) is gone
+    finally:
+        gc.enable()
