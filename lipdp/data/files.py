@@ -15,7 +15,7 @@ def read_npz(path: pathlib.Path, name: str | None = None) -> Dataset:
 
     Args:
         path: a file with arrays `x`, `y`, or `x_train`, `y_train` and optionally `x_test`, `y_test`.
-        name: name of the data set; default: that of the file.
+        name: name of a data set that everybody knows; default: that of the file.
 
     Returns:
         A `Dataset`.
@@ -36,10 +36,10 @@ def read_npz(path: pathlib.Path, name: str | None = None) -> Dataset:
         raise ValueError(f"{path} cannot be read as a .npz file of arrays: {reason}. {_KEYS}") from error
     if arrays is None:
         raise ValueError(f"{path} is a single array, not a .npz file. {_KEYS}")
-    return from_arrays(arrays, name or path.stem, str(path))
+    return from_arrays(arrays, name or path.stem, str(path), public=name is not None)
 
 
-def from_arrays(arrays: dict, name: str, source: str) -> Dataset:
+def from_arrays(arrays: dict, name: str, source: str, public: bool = True) -> Dataset:
     """Returns a data set from named arrays.
 
     Args:
@@ -48,6 +48,7 @@ def from_arrays(arrays: dict, name: str, source: str) -> Dataset:
             are `(N, columns)`.
         name: name of the data set.
         source: where the arrays come from, for messages.
+        public: whether everybody knows the classes.
 
     Returns:
         A `Dataset`.
@@ -73,9 +74,10 @@ def from_arrays(arrays: dict, name: str, source: str) -> Dataset:
             raise ValueError(f"{source} has one of x_test and y_test without the other. Save both or none.")
         test = ()
     x_train, y_train = _pair(arrays, train, source)
+    uncharged = () if public else ("the list of classes: those that occur among the labels",)
     if not test:
         ids, classes = class_ids(y_train, source)
-        return Dataset(x_train, ids, None, None, classes, name, _columns(x_train))
+        return Dataset(x_train, ids, None, None, classes, name, _columns(x_train), uncharged=uncharged)
     x_test, y_test = _pair(arrays, test, source)
     if x_test.shape[1:] != x_train.shape[1:]:
         raise ValueError(
@@ -84,7 +86,7 @@ def from_arrays(arrays: dict, name: str, source: str) -> Dataset:
         )
     ids, classes = class_ids(np.concatenate([y_train, y_test]), source)
     cut = len(y_train)
-    return Dataset(x_train, ids[:cut], x_test, ids[cut:], classes, name, _columns(x_train))
+    return Dataset(x_train, ids[:cut], x_test, ids[cut:], classes, name, _columns(x_train), uncharged=uncharged)
 
 
 def _pair(arrays: dict, keys: tuple[str, str], source: str):
