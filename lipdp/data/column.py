@@ -66,7 +66,9 @@ class Column:
             own = (*(f"{self.name}={value}" for value in self.vocabulary), f"{self.name}: other")
         return (*own, f"{self.name}: missing") if self.missing else own
 
-    def encode(self, values: Sequence, interval: tuple[float, float], words: frozenset[str], source: str) -> np.ndarray:
+    def encode(
+        self, values: Sequence | np.ndarray, interval: tuple[float, float], words: frozenset[str], source: str
+    ) -> np.ndarray:
         """Returns float32 entries, shape `(N, len(features))`, each row from its own value alone.
 
         Args:

@@ -72,15 +72,11 @@ def scale(data: Dataset, ranges: dict[str, tuple[float, float]]) -> Dataset:
             f"{data.name!r} has no column of that name. Received: {unknown[0]!r} in the ranges. Its columns: "
             f"{', '.join(data.columns[:20])}."
         )
-    table = Table(columns=tuple(Column(name=n, kind="number", range=ranges.get(n), missing=False) for n in data.columns))
+    columns = tuple(Column(name=n, kind="number", range=ranges.get(n), missing=False) for n in data.columns)
+    ranged = Table(columns=columns)
 
     def apply(x):
-        return None if x is None else table.encode(dict(zip(data.columns, x.T, strict=True)))
+        return None if x is None else ranged.encode(dict(zip(data.columns, x.T, strict=True)))
 
-    return dataclasses.replace(data, x_train=apply(data.x_train), x_test=apply(data.x_test), table=_ranged(data, table))
-
-
-def _ranged(data: Dataset, table: Table) -> Table | None:
-    """Returns the description that a table had, with the new ranges."""
-    return None if data.table is None else dataclasses.replace(data.table, columns=table.columns)
-
+    table = None if data.table is None else dataclasses.replace(data.table, columns=columns)
+    return dataclasses.replace(data, x_train=apply(data.x_train), x_test=apply(data.x_test), table=table)

@@ -14,13 +14,8 @@ _MISSING = frozenset(("", "na", "n/a", "nan", "null", "none", "?"))
 class Rows(NamedTuple):
     """Columns by name, all of one length, and what to call them in messages."""
 
-    columns: dict[str, Sequence]
+    columns: Mapping[str, Sequence | np.ndarray]
     source: str
-
-    @property
-    def count(self) -> int:
-        """Returns the number of rows."""
-        return len(next(iter(self.columns.values())))
 
 
 def read(source: Any, header: bool = True) -> Rows:

@@ -13,6 +13,7 @@ import numpy as np
 from lipdp import checks
 from lipdp.data import rows
 from lipdp.data.column import Column, Index, as_shown, check_values
+from lipdp.privacy import files
 
 _INTERVALS = ((-1.0, 1.0), (0.0, 1.0))
 _KEYS = ("header", "interval", "missing", "columns", "label")
@@ -180,7 +181,7 @@ class Table:
         file = pathlib.Path(path)
         if not file.is_file():
             raise FileNotFoundError(
-                f"There is no such description of a table. Received: {str(path)!r}. `lipdp table` writes one to fill in."
+                f"There is no such description of a table. Received: {str(path)!r}. `lipdp table` begins one."
             )
         try:
             content = json.loads(file.read_text(encoding="utf-8"))
@@ -294,4 +295,4 @@ def _write(path, **content) -> None:
     lines = [f"    {json.dumps(name)}: {json.dumps(column)}" for name, column in columns.items()]
     parts = [f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in content.items()]
     parts.insert(3, '  "columns": {\n' + ",\n".join(lines) + "\n  }")
-    pathlib.Path(path).write_text("{\n" + ",\n".join(parts) + "\n}\n", encoding="utf-8")
+    files.write_text(path, "{\n" + ",\n".join(parts) + "\n}\n")

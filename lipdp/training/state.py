@@ -114,6 +114,7 @@ class Run:
             training_metrics=total.logged,
             steered=total.steered,
             row_wise=total.row_wise,
+            uncharged=total.uncharged,
             generators=total.generators,
             examples_per_person=plan.sampling.group_size if plan else 1,
             updates_of_others=total.updates - self.ledger.updates,
@@ -208,6 +209,7 @@ def _ledger_state(ledger: Ledger) -> dict:
         "logged": list(ledger.logged),
         "steered": list(ledger.steered),
         "row_wise": list(ledger.row_wise),
+        "uncharged": list(ledger.uncharged),
         "generators": list(ledger.generators),
     }
 
@@ -222,7 +224,8 @@ def _ledger_from(state: dict) -> Ledger:
     ledger.seeded, ledger.logged = bool(state["seeded"]), tuple(map(str, state["logged"]))
     # Files of earlier versions lack these.
     ledger.generators = tuple(map(str, state.get("generators", ["threefry64"] if ledger.releases else [])))
-    ledger.steered, ledger.row_wise = (tuple(map(str, state.get(name, ()))) for name in ("steered", "row_wise"))
+    for name in ("steered", "row_wise", "uncharged"):
+        setattr(ledger, name, tuple(map(str, state.get(name, ()))))
     return ledger
 
 
