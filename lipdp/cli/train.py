@@ -55,6 +55,7 @@ def _train(options, argv: list[str], started: str, clock: float, work: pathlib.P
     updates = recipe.updates if generative else recipe.updates(dataset.num_examples)
     delta = _default_delta(dataset.num_examples) if options.delta is None else options.delta
     plan = _plan(options, recipe.batch_size, updates, dataset.num_examples, delta)
+    datasets.tell(options, dataset)
     with contextlib.ExitStack() as stack:
         if work is None:
             work = report.claim(options.output, dataset.name, options.overwrite)
@@ -161,7 +162,6 @@ def _check_task(options) -> None:
 
 def _dataset(options) -> data.Dataset:
     dataset = datasets.read(options)
-    datasets.tell(options, dataset)
     return dataset if options.validation_split is None else dataset.held_out(options.validation_split)
 
 
