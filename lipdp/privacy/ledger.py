@@ -222,6 +222,13 @@ class Ledger:
         other.hold(self)
         return other
 
+    def ahead(self, updates: int) -> "Ledger":
+        """Returns the ledger as it will be after more releases like the last one."""
+        other = self.copy()
+        if updates and other._counts:
+            other._counts[-1] += updates
+        return other
+
     @property
     def entries(self) -> tuple[Release, ...]:
         """Returns the releases with their counts, oldest first."""

@@ -68,8 +68,12 @@ class Run:
     @property
     def total(self) -> Ledger:
         """Returns everything that was released about the model's variables, by whichever model."""
-        ledgers = self.ledgers
-        return self.ledger if len(ledgers) == 1 else Ledger.joined(ledgers)
+        return self._total(0)
+
+    def _total(self, ahead: int) -> Ledger:
+        own, *others = self.ledgers
+        own = own.ahead(ahead) if ahead else own
+        return Ledger.joined([own, *others]) if others else own
 
     @property
     def repeatable(self) -> bool:
@@ -99,9 +103,9 @@ class Run:
             self.journal.cover(ledger, release, count, most if release.kind == "gradient" else count)
         ledger.charge(release, count)
 
-    def privacy(self) -> Privacy:
-        """Returns what was released so far and what it costs."""
-        ledgers, total = self.ledgers, self.total
+    def privacy(self, ahead: int = 0) -> Privacy:
+        """Returns what was released so far, and `ahead` more updates like the last one, and what it costs."""
+        ledgers, total = self.ledgers, self._total(ahead)
         plan = self.plan or total.plan
         accountant: Any = plan.accountant if plan else "pld"
         if len(ledgers) > 1 and accountant.budget is not None and not accountant.covers_adaptive:
