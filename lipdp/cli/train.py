@@ -149,7 +149,7 @@ def _check_task(options) -> None:
         if options.strategy == "clipless" and options.clip_norm is not None:
             raise ValueError(
                 "Nothing is clipped per example. Received: --clip-norm with --strategy clipless. It is for --strategy "
-                "dpsgd, adaclip and dpis; leave it out."
+                "dpsgd, adaclip and dpis and for --task diffusion; leave it out."
             )
         if options.strategy == "dpis" and (options.epsilon is None or options.noise_multiplier is not None):
             raise ValueError(

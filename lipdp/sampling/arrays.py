@@ -98,8 +98,8 @@ def _refuse_stream(x) -> None:
         )
     if callable(x) and not hasattr(x, "shape"):
         raise ValueError(
-            f"`x` must be data. Received: a function, {getattr(x, '__name__', x)!r}. Call it, and collect what it yields "
-            "into arrays x and y (numpy.concatenate)."
+            f"`x` must be data. Received: a function, {getattr(x, '__name__', x)!r}. Call it, and collect what it "
+            "yields into arrays x and y (numpy.concatenate)."
         )
     batches = isinstance(x, (list, tuple)) and bool(x) and isinstance(x[0], tuple)
     if batches or (hasattr(x, "__iter__") and not hasattr(x, "shape") and not isinstance(x, (list, tuple, dict))):
