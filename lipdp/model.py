@@ -83,7 +83,7 @@ class _PrivateTraining(training.Saving):
         self,
         x: Any = None,
         y: Any = None,
-        batch_size: int = 256,
+        batch_size: int | None = None,
         epochs: int = 1,
         verbose: str | int = "auto",
         callbacks: list | None = None,
@@ -120,7 +120,7 @@ class _PrivateTraining(training.Saving):
             y: Labels, where x does not bring them.
             batch_size: EXPECTED batch size B, a public constant and the divisor of the gradient. Under
                 Poisson sampling every example joins each update with probability B / N; the realised
-                size varies.
+                size varies. Default: 256, or that of the batches of a dataset.
             epochs, verbose, callbacks, validation_data, initial_epoch, validation_steps,
                 validation_batch_size, validation_freq: As in Keras, but tried before anything is charged.
             validation_split: Expected fraction of the rows that are held out and not counted in N, a public number.
@@ -172,7 +172,7 @@ class _PrivateTraining(training.Saving):
         request = training.FitRequest.of(
             strategy=strategy,
             sampling=sampling,
-            batch_size=batch_size,
+            batch_size=training.expected_batch_size(self, x) if batch_size is None else batch_size,
             examples_per_person=examples_per_person,
             epsilon=epsilon,
             noise_multiplier=noise_multiplier,
@@ -223,7 +223,7 @@ class _PrivateTraining(training.Saving):
 
     def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> dict[str, Any]:
         if self.run.tracing and not self.run.driver.request.training_metrics:
-            # Keras needs some log; `fit` fills in the number of updates, which is public.
+            # Keras needs some log; `fit` takes it out again.
             return {"updates": ops.zeros(())}
         return super().compute_metrics(x, y, y_pred, sample_weight)
 

@@ -4,8 +4,7 @@ import argparse
 import pathlib
 from typing import Any
 
-from lipdp import data
-from lipdp.cli import evaluation, output, quiet
+from lipdp.cli import datasets, evaluation, output, quiet
 from lipdp.report import folder as folders
 from lipdp.report import numbers
 
@@ -76,7 +75,7 @@ def _examples(options, recorded):
     if options.dataset is None:
         if recorded is None:
             raise ValueError("No data set given. Received: a model file. Pass --dataset as well.")
-        dataset = _load(recorded["dataset"], recorded["label"], recorded["feature_ranges"])
+        dataset = datasets.read(_as_recorded(options, recorded), pathlib.Path(options.run))
         if recorded["validation_split"] is not None:
             if recorded.get("held_out_by") != "content":
                 raise ValueError(
@@ -90,10 +89,7 @@ def _examples(options, recorded):
                 "not be private. Pass --dataset with other examples."
             )
         return dataset.x_test, dataset.y_test, dataset, "held-out part"
-    # The settings of the run hold for other rows of its table, unless they are given again.
-    earlier = recorded or {"label": None, "feature_ranges": None}
-    label = options.label or (earlier["label"] if options.dataset.endswith(".csv") else None)
-    dataset = _load(options.dataset, label, options.feature_ranges or earlier["feature_ranges"])
+    dataset = datasets.read(_as_recorded(options, recorded), None if recorded is None else pathlib.Path(options.run))
     if recorded is not None and list(dataset.classes) != recorded["classes"]:
         raise ValueError(
             f"The data set has other classes than the run was trained on. Received: {list(dataset.classes)}, trained "
@@ -104,9 +100,17 @@ def _examples(options, recorded):
     return dataset.x_train, dataset.y_train, dataset, "all rows; if the model was trained on them, NOT private"
 
 
-def _load(source, label, ranges) -> data.Dataset:
-    dataset = data.load(source, label)
-    return dataset if ranges is None else data.scale(dataset, data.read_ranges(ranges))
+def _as_recorded(options, recorded: dict | None) -> argparse.Namespace:
+    """Returns the options for the data: what a run recorded holds for other rows too, unless it is given again."""
+    run = pathlib.Path(options.run)
+    source = options.dataset or (recorded or {})["dataset"]
+    found = argparse.Namespace(**vars(options) | {"dataset": source})
+    if recorded is None or datasets.own_options(options) or datasets.described_by(run) is not None:
+        return found
+    # A run of an earlier version, or arrays.
+    found.feature_ranges = recorded["feature_ranges"]
+    found.label = recorded["label"] if source.endswith(".csv") else None
+    return found
 
 
 def _check_fit(model, dataset) -> None:

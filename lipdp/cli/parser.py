@@ -10,18 +10,29 @@ Keras), or a .npz or .csv file of your own"
 
 _TRAIN = """Train a differentially private, robustness-certified classifier and write a run folder.
 
-Files: .npz holds x, y or x_train, y_train[, x_test, y_test]; .csv has a header, numeric features and one
-column of classes. 8-bit images are divided by the constant 255. The features of a table are taken as they are
-and each row is clipped to an L2 norm (--input-norm): nothing is standardized with the private data, since means
-and standard deviations would cost privacy. Public ranges go into --feature-ranges. The list of
-classes and the number of rows are treated as public."""
+Files: .npz holds x, y or x_train, y_train[, x_test, y_test]; .csv has a header, features and one column of classes.
+8-bit images are divided by the constant 255. Tables are encoded by a public description of their columns (--table),
+which lipdp table begins. Without one all features must be numbers and are taken as they are, and the classes are
+those that occur, which epsilon does not cover. Each row is clipped to an L2 norm (--input-norm): nothing is
+standardized with the private data, since means and standard deviations would cost privacy. The number of rows is
+treated as public."""
 
 _DIFFUSION = """With --task diffusion: a generative model of labeled images, trained with DP-SGD; lipdp sample draws
-from it. --preset, --multiplicity and --clip-norm are its own options; --recipe, --input-norm, --feature-ranges and
---radii are those of classifiers."""
+from it."""
 
-_RANGES = """JSON file of PUBLIC ranges of a table's columns, as {"age": [0, 120]}, mapped to [-1, 1]; never
-computed from the private rows"""
+_EXAMPLES = """examples:
+  lipdp train --dataset digits --epsilon 4
+  lipdp train --dataset mnist --epsilon 2 --front-end accurate
+  lipdp train --dataset mnist --epsilon 2 --strategy dpsgd --output runs/mnist
+  lipdp table people.csv --label ill                       # fill in people.json, then
+  lipdp train --dataset people.csv --epsilon 2 --validation-split 0.2
+  lipdp train --task diffusion --dataset digits --epsilon 10 --output runs/images"""
+
+_DESCRIPTION = """JSON description of a .csv file: ranges, vocabularies and classes that are PUBLIC; default: the .json
+of the same name beside it, if there is one; see lipdp table"""
+
+_RANGES = """instead of a description, JSON file of PUBLIC ranges of a table's columns, as {"age": [0, 120]}, mapped to
+[-1, 1]; never computed from the private rows"""
 
 _SAMPLING = """how batches are drawn, and accounted for; default: poisson. shuffle and fixed_order are not
 amplified"""
@@ -90,7 +101,10 @@ def _parsers(argv: list[str]) -> tuple[_Parser, dict[str, _Parser]]:
         "calibrate": (_calibrate, "noise multiplier for a budget"),
         "group": (_group, "epsilon for groups of examples, such as all those of one person"),
         "plan": (_planning, "any one of epsilon, noise, epochs and batch size from the other three"),
+        "table": (_table, "write the description of a .csv file, to be filled in"),
         "certify": (_certify, "certified accuracy of a trained model"),
+        "predict": (_predict, "classes of new examples, as a .csv file"),
+        "export": (_export, "a trained model in stock layers, which loads without lipdp"),
         "sample": (_sample, "draw images from a private diffusion model"),
         "report": (_report, "rebuild the report of a run folder"),
     }
@@ -98,7 +112,12 @@ def _parsers(argv: list[str]) -> tuple[_Parser, dict[str, _Parser]]:
     for name, (build, text) in builders.items():
         description = f"{_TRAIN}\n\n{_DIFFUSION}" if name == "train" else f"{text[0].upper()}{text[1:]}."
         parsers[name] = commands.add_parser(
-            name, help=text, description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+            name,
+            help=text,
+            description=description,
+            usage="%(prog)s --dataset NAME|FILE --epsilon EPSILON [options]" if name == "train" else None,
+            epilog=_EXAMPLES if name == "train" else None,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         if name in argv:  # the others' options would cost an import of the accounting
             build(parsers[name])
@@ -107,49 +126,84 @@ def _parsers(argv: list[str]) -> tuple[_Parser, dict[str, _Parser]]:
 
 
 def _train(parser):
-    add = parser.add_argument
-    add("--dataset", metavar="NAME|FILE", help=f"required; {_DATASET}")
-    add("--task", default="classifier", choices=("classifier", "diffusion"), help="default: classifier")
-    add("--epsilon", type=float, help="budget: the noise is calibrated to spend it")
-    add("--delta", type=float, help="default: 1e-5, or the power of ten below 1 / N if that is less")
-    add("--noise-multiplier", type=float, help="noise instead of a budget, or, with a budget, until it is spent")
-    add(
-        "--recipe",
-        choices=("accurate", "robust"),
-        help="default: accurate; robust trades accuracy for larger certified radii",
-    )
-    add("--epochs", type=int, help="default: by the budget")
-    add("--batch-size", type=int, help="EXPECTED batch size; default: by the number of examples")
-    # The second name is that of earlier versions.
-    add("--microbatch-size", "--physical-batch-size", type=int, help="rows in memory at once; default: the whole batch")
-    add("--learning-rate", type=float, help="at the start, falls to zero; default: by the recipe")
-    add("--input-norm", type=float, help="public L2 norm that each example is clipped to; default: by its size")
-    add("--feature-ranges", metavar="FILE", help=_RANGES)
-    add("--label", metavar="COLUMN", help="column of classes of a .csv file; default: the last one")
-    add(
-        "--preset",
-        metavar="NAME",
-        help="size of a diffusion network: small, cpu-14, cpu-28, dpdm-28 or dpdm-32; default: cpu-14 for images of "
-        "28 x 28 x 1, whose sides it halves, else small",
-    )
-    add("--multiplicity", type=int, metavar="K", help="noises per image and update of a diffusion model; default: 1")
-    add("--clip-norm", type=float, help="of a diffusion model; default: 1")
-    add(
+    group = _group_of(parser, "data")
+    group("--dataset", metavar="NAME|FILE", help=f"required; {_DATASET}")
+    _described(group)
+    group(
         "--validation-split",
         type=float,
         metavar="FRACTION",
         help="hold out this part of the training rows to measure accuracy on; they are not in N, get no "
         "protection from epsilon, and take the place of the test part of the data set",
     )
-    _sampled(parser, "--sampling")
-    add("--training-metrics", action="store_true", help="also log loss and accuracy on the private data: NOT private")
-    add("--radii", type=float, nargs="+", metavar="R", help="default: 0.1 0.5 1.0")
-    add("--seed", type=int, help="repeatable; epsilon then holds only against people who can neither know nor guess it")
-    add("--noise-generator", choices=("threefry", "chacha20"), default="threefry", help="the second is cryptographic")
-    add("--output", metavar="DIR", help="run folder, new or empty; default: runs/<dataset>-<time>")
-    add("--overwrite", action="store_true", help="replace an earlier run in --output, once the new one is whole")
-    add("--resume", metavar="DIR", help="go on with the unfinished run of this folder, with the settings it has")
-    add("--verbose", type=int, choices=(0, 1, 2), help="Keras' progress: 0 silent, 1 bar, 2 one line per epoch")
+
+    group = _group_of(parser, "privacy")
+    group("--epsilon", type=float, help="budget: the noise is calibrated to spend it")
+    group("--delta", type=float, help="default: 1e-5, or the power of ten below 1 / N if that is less")
+    group("--noise-multiplier", type=float, help="noise instead of a budget, or, with a budget, until it is spent")
+    _sampled(group, "--sampling")
+    group(
+        "--seed", type=int, help="repeatable; epsilon then holds only against people who can neither know nor guess it"
+    )
+    group("--noise-generator", choices=("threefry", "chacha20"), default="threefry", help="the second is cryptographic")
+    group("--training-metrics", action="store_true", help="also log loss and accuracy on the private data: NOT private")
+
+    group = _group_of(parser, "model and training")
+    group("--task", default="classifier", choices=("classifier", "diffusion"), help="default: classifier")
+    group("--epochs", type=int, help="default: by the budget")
+    group("--batch-size", type=int, help="EXPECTED batch size; default: by the number of examples")
+    # The second name is that of earlier versions.
+    names = "--microbatch-size", "--physical-batch-size"
+    group(*names, type=int, help="rows in memory at once; default: the whole batch")
+    group("--learning-rate", type=float, help="at the start, falls to zero; default: by the recipe")
+    group("--clip-norm", type=float, help="of strategies that clip, and of a diffusion model; default: 1")
+
+    group = _group_of(parser, "classifiers")
+    group(
+        "--strategy",
+        choices=("clipless", "dpsgd", "adaclip", "dpis"),
+        help="default: clipless, which needs no gradients of single examples; the network is the same for all",
+    )
+    group(
+        "--recipe",
+        choices=("accurate", "robust"),
+        help="default: accurate; robust trades accuracy for larger certified radii",
+    )
+    group(
+        "--front-end",
+        choices=("accurate", "robust"),
+        help="of images: fixed wavelets (layers.Scattering2D) with these weights, then a linear layer, all that "
+        "is trained; default: none",
+    )
+    group("--input-norm", type=float, help="public L2 norm that each example is clipped to; default: by its size")
+    group("--radii", type=float, nargs="+", metavar="R", help="to certify; default: 0.1 0.5 1.0")
+
+    group = _group_of(parser, "diffusion models")
+    group(
+        "--preset",
+        metavar="NAME",
+        help="size of the network: small, cpu-14, cpu-28, dpdm-28 or dpdm-32; default: cpu-14 for images of "
+        "28 x 28 x 1, whose sides it halves, else small",
+    )
+    group("--multiplicity", type=int, metavar="K", help="noises per image and update; default: 1")
+
+    group = _group_of(parser, "output")
+    group("--output", metavar="DIR", help="run folder, new or empty; default: runs/<dataset>-<time>")
+    group("--overwrite", action="store_true", help="replace an earlier run in --output, once the new one is whole")
+    group("--resume", metavar="DIR", help="go on with the unfinished run of this folder, with the settings it has")
+    group("--verbose", type=int, choices=(0, 1, 2), help="Keras' progress: 0 silent, 1 bar, 2 one line per epoch")
+
+
+def _group_of(parser, title: str):
+    """Returns the function that adds options under a title."""
+    return parser.add_argument_group(title).add_argument
+
+
+def _described(add) -> None:
+    add("--table", metavar="FILE", help=_DESCRIPTION)
+    add("--label", metavar="COLUMN", help="column of classes of a .csv file without a description; default: the last")
+    add("--no-header", action="store_true", help='the .csv file has no column names; they are then "0", "1", ...')
+    add("--feature-ranges", metavar="FILE", help=_RANGES)
 
 
 def _plan(parser):
@@ -160,13 +214,12 @@ def _plan(parser):
     add("--updates", type=int, help="number of noisy updates")
     add("--epochs", type=int, help="instead of --updates")
     add("--delta", type=float, default=1e-5, help="default: 1e-5")
-    _sampled(parser)
+    _sampled(parser.add_argument)
 
 
-def _sampled(parser, option="--sampler"):
+def _sampled(add, option="--sampler"):
     from lipdp import accounting
 
-    add = parser.add_argument
     add("--accountant", default="pld", choices=accounting.names(), help="default: pld, the tight one")
     add(option, default="poisson", choices=accounting.SAMPLERS, help=_SAMPLING)
     add("--examples-per-person", type=int, default=1, metavar="K", help=_PERSON)
@@ -198,7 +251,7 @@ def _planning(parser):
     add("--epochs", type=int, help="of ceil(N / B) updates each")
     add("--batch-size", type=int, help="expected batch size")
     add("--delta", type=float, default=1e-5, help="default: 1e-5")
-    _sampled(parser)
+    _sampled(parser.add_argument)
     add("--model", metavar="FILE", help="a compiled .keras model: also its signal-to-noise ratio, from its bounds")
     add("--output", metavar="DIR", help="write plan.json and plots as .svg files")
 
@@ -217,9 +270,34 @@ def _certify(parser):
     add = parser.add_argument
     add("run", metavar="RUN_OR_MODEL", help="a run folder or a .keras file")
     add("--dataset", metavar="NAME|FILE", help=f"default: that of the run folder; {_DATASET}")
-    add("--label", metavar="COLUMN", help="column of classes of a .csv file; default: the last one")
-    add("--feature-ranges", metavar="FILE", help=_RANGES)
+    _described(add)
     add("--radii", type=float, nargs="+", default=[0.1, 0.5, 1.0], metavar="R", help="default: 0.1 0.5 1.0")
+
+
+def _table(parser):
+    add = parser.add_argument
+    add("file", metavar="FILE", help="a .csv file")
+    add("--label", metavar="COLUMN", help="column of classes; default: the last one")
+    add("--no-header", action="store_true", help='the file has no column names; they are then "0", "1", ...')
+    add("--output", metavar="FILE", help="default: the .json of the same name beside it")
+    add("--overwrite", action="store_true", help="replace --output")
+
+
+def _predict(parser):
+    add = parser.add_argument
+    add("run", metavar="RUN_OR_MODEL", help="a run folder or a .keras file")
+    add("--data", required=True, metavar="FILE", help="a .csv file with the columns of the run, or a .npz file with x")
+    add("--table", metavar="FILE", help="description of the .csv file; default: that of the run")
+    add("--batch-size", type=int, default=256, help="examples at once; default: 256")
+    add("--output", required=True, metavar="FILE", help="a .csv file: class, certified radius, logits")
+    add("--overwrite", action="store_true", help="replace --output")
+
+
+def _export(parser):
+    add = parser.add_argument
+    add("run", metavar="RUN_OR_MODEL", help="a run folder or a .keras file")
+    add("--output", required=True, metavar="DIR", help="a new folder: model, privacy statement, description of a table")
+    add("--format", choices=("keras", "saved_model"), default="keras", help="default: keras, a .keras file")
 
 
 def _sample(parser):

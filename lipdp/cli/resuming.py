@@ -44,8 +44,8 @@ def recall(work: pathlib.Path, options: argparse.Namespace) -> tuple[argparse.Na
         raise ValueError(
             f"The settings of the unfinished run in {work} cannot be read: {error}. Start it again with --overwrite."
         ) from error
-    for name in ("dataset", "feature_ranges"):  # paths hold from where the run began
-        if kept[name] is not None and (there := pathlib.Path(content["directory"], kept[name])).is_file():
+    for name in ("dataset", "feature_ranges", "table"):  # paths hold from where the run began
+        if kept.get(name) is not None and (there := pathlib.Path(content["directory"], kept[name])).is_file():
             kept[name] = os.path.relpath(there) if os.getcwd() == content["directory"] else str(there)
     return argparse.Namespace(**kept | {name: getattr(options, name) for name in _FREE}), argv, started
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from lipdp import checks, data, report
 from lipdp.accounting import Sampling
-from lipdp.cli import diffusion, evaluation, output, quiet, resuming
+from lipdp.cli import datasets, diffusion, evaluation, output, quiet, resuming
 from lipdp.cli.parser import chosen
 from lipdp.cli.versions import versions
 from lipdp.privacy import files
@@ -25,8 +25,8 @@ from lipdp.report.folder import MODEL, SAMPLES
 
 _LARGEST_SEED = 2**32 - 1
 _ONLY = {
-    "classifier": ("recipe", "input_norm", "feature_ranges", "radii"),
-    "diffusion": ("preset", "multiplicity", "clip_norm"),
+    "classifier": ("strategy", "recipe", "front_end", "input_norm", "table", "feature_ranges", "radii"),
+    "diffusion": ("preset", "multiplicity"),
 }
 
 
@@ -55,6 +55,7 @@ def _train(options, argv: list[str], started: str, clock: float, work: pathlib.P
     updates = recipe.updates if generative else recipe.updates(dataset.num_examples)
     delta = _default_delta(dataset.num_examples) if options.delta is None else options.delta
     plan = _plan(options, recipe.batch_size, updates, dataset.num_examples, delta)
+    datasets.tell(options, dataset)
     with contextlib.ExitStack() as stack:
         if work is None:
             work = report.claim(options.output, dataset.name, options.overwrite)
@@ -102,6 +103,8 @@ def _made(options, argv, work, recipe, dataset, plan, started, clock) -> report.
     privacy = output.finite(model.privacy.to_dict())
     written = report.RunFolder(facts, results, privacy, model.privacy.statement(), history)
     model.save(work / MODEL)
+    if dataset.table is not None:
+        dataset.table.to_json(work / folders.TABLE)
     if generative:
         with files.replacing(work / SAMPLES, private=options.seed is not None) as path:
             diffusion.draw_samples(model, recipe, path)
@@ -142,20 +145,23 @@ def _check_task(options) -> None:
                 f"{options.task}. It is for --task {other}; leave it out."
             )
     if options.task == "classifier":
-        options.recipe = options.recipe or "accurate"
+        options.strategy, options.recipe = options.strategy or "clipless", options.recipe or "accurate"
+        if options.strategy == "clipless" and options.clip_norm is not None:
+            raise ValueError(
+                "Nothing is clipped per example. Received: --clip-norm with --strategy clipless. It is for --strategy "
+                "dpsgd, adaclip and dpis and for --task diffusion; leave it out."
+            )
+        if options.strategy == "dpis" and (options.epsilon is None or options.noise_multiplier is not None):
+            raise ValueError(
+                "DPIS chooses its noise anew in each epoch, from what is left of a budget. Received: --strategy dpis "
+                "without --epsilon, or with --noise-multiplier. Pass --epsilon alone."
+            )
         options.radii = options.radii or [0.1, 0.5, 1.0]
         evaluation.check_radii(options.radii)
 
 
 def _dataset(options) -> data.Dataset:
-    dataset = data.load(options.dataset, options.label)
-    if options.feature_ranges is not None:
-        dataset = data.scale(dataset, data.read_ranges(options.feature_ranges))
-    elif options.task == "classifier" and dataset.columns is not None:
-        sys.stderr.write(
-            "lipdp train: note: a table without --feature-ranges is taken as it is, and each row is clipped to one "
-            "norm: a column of large numbers hides the others. Pass a JSON file of public ranges.\n"
-        )
+    dataset = datasets.read(options)
     return dataset if options.validation_split is None else dataset.held_out(options.validation_split)
 
 
@@ -164,9 +170,16 @@ def _recipe(options, dataset):
     from lipdp.models import classifier
 
     recipe = classifier.classifier_recipe(
-        dataset.input_shape, dataset.num_classes, dataset.num_examples, options.epsilon, options.recipe
+        dataset.input_shape,
+        dataset.num_classes,
+        dataset.num_examples,
+        options.epsilon,
+        options.recipe,
+        method=options.strategy,
+        front_end=options.front_end,
+        row_norm=None if dataset.table is None else dataset.table.norm,
     )
-    overrides = chosen(options, "epochs", "batch_size", "learning_rate", "input_norm")
+    overrides = chosen(options, "epochs", "batch_size", "learning_rate", "input_norm", "clip_norm")
     return dataclasses.replace(recipe, **{name: value for name, value in overrides.items() if value is not None})
 
 
@@ -179,6 +192,9 @@ def _plan(options, batch_size: int, updates: int, num_examples: int, delta: floa
     """Returns the plan that `fit` will make, so that a wrong one ends before Keras is loaded."""
     sampling = Sampling(options.sampling).bind(num_examples, batch_size, options.examples_per_person)
     public = {"sampling": sampling, "updates": updates, "delta": delta, "accountant": options.accountant}
+    if options.task == "classifier" and options.strategy == "dpis":
+        # Its filter plans by itself; this checks the other numbers.
+        return Plan(**public, noise_multiplier=1.0, epsilon=options.epsilon)
     if options.noise_multiplier is not None:
         return Plan(**public, noise_multiplier=options.noise_multiplier, epsilon=options.epsilon)
     with _status(options, "Calibrating the noise ..."):
@@ -200,6 +216,7 @@ def _fit(options, recipe, dataset, plan, work):
     else:
         model, epochs = recipe.build(dataset.num_examples), recipe.epochs
         prepare, microbatch = (lambda x: x), options.microbatch_size
+    datasets.without_charge(model, dataset)
     held_out = None if dataset.x_test is None else (prepare(dataset.x_test), dataset.y_test)
     with warnings.catch_warnings():
         # The plan above has given this warning already.
@@ -226,7 +243,8 @@ def _settings(options, recipe, dataset, plan) -> dict:
     own = ("input_shape", "image_shape", "num_classes", "microbatch_size", "updates")
     layers = {k: v for k, v in dataclasses.asdict(recipe).items() if k not in own}
     return {
-        **chosen(options, "task", "dataset", "label", "feature_ranges", "validation_split"),
+        **chosen(options, "task", "strategy", "dataset", "label", "no_header", "feature_ranges", "validation_split"),
+        "table": datasets.description(options),
         "held_out_by": "content",  # earlier versions went by the place of a row
         "input_shape": list(dataset.input_shape),
         "classes": list(dataset.classes),
@@ -251,7 +269,8 @@ def _tell(options, written, folder) -> None:
         f"epsilon {numbers.epsilon(privacy['epsilon'])} at delta {privacy['delta']:g} after {privacy['updates']} "
         f"updates on {written.run['settings']['num_examples']} examples "
         f"({privacy['neighboring_relation'].replace('_', ' ')}{_whom(privacy)}, "
-        f"{options.sampling.replace('_', ' ').replace('poisson', 'Poisson')} sampling, {options.accountant})"
+        f"{_sampling(options)} sampling, {_accountant(options)})",
+        *(f"NOT covered: read off the private rows: {what}" for what in privacy.get("read_off_the_data", ())),
     ]
     if options.task == "diffusion":
         lines.append(f"Draw images: lipdp sample {folder} --num 100 --output samples.png")
@@ -263,6 +282,16 @@ def _tell(options, written, folder) -> None:
         lines.append("Loss and accuracy on the training data were logged: NOT private, do not publish them.")
     files = ", ".join(sorted(path.name for path in folder.iterdir()))
     output.write(*lines, f"Written to {folder}: {files}")
+
+
+def _sampling(options) -> str:
+    if options.strategy == "dpis":
+        return "importance"
+    return options.sampling.replace("_", " ").replace("poisson", "Poisson")
+
+
+def _accountant(options) -> str:
+    return "privacy filter" if options.strategy == "dpis" else options.accountant
 
 
 def _whom(privacy) -> str:

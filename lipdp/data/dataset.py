@@ -6,6 +6,7 @@ import numpy as np
 
 from lipdp import checks
 from lipdp.accounting.held_out import held_out
+from lipdp.data.table import Table
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -20,12 +21,15 @@ class Dataset:
         classes: label of each class id, as it stood in the source. Treated as public.
         name: short name.
         columns: names of a table's columns; None for images.
+        table: description by which the rows of a file were encoded, and others can be; or None.
+        uncharged: what was read off the rows although it is treated as public; no epsilon covers it.
 
     **Guarantee.**
     Conditions: none.
     Bound: no example of `x_train` was changed in view of another one: images are divided by the constant 255,
-    tables are as they were in the file.
-    Not covered: the list of classes, the column names and the number of rows, which are taken to be public.
+    tables are as they were in the file, or encoded by a public description.
+    Not covered: what `uncharged` names; the list of classes, the column names and the number of rows, which are taken
+    to be public.
 
     Example:
         >>> import numpy as np
@@ -41,6 +45,8 @@ class Dataset:
     classes: tuple
     name: str
     columns: tuple[str, ...] | None = None
+    table: Table | None = None
+    uncharged: tuple[str, ...] = ()
 
     @property
     def num_classes(self) -> int:

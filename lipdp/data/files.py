@@ -15,7 +15,7 @@ def read_npz(path: pathlib.Path, name: str | None = None) -> Dataset:
 
     Args:
         path: a file with arrays `x`, `y`, or `x_train`, `y_train` and optionally `x_test`, `y_test`.
-        name: name of the data set; default: that of the file.
+        name: name of a data set that everybody knows; default: that of the file.
 
     Returns:
         A `Dataset`.
@@ -23,23 +23,11 @@ def read_npz(path: pathlib.Path, name: str | None = None) -> Dataset:
     Raises:
         ValueError: when the file is not such a file; see also `from_arrays`.
     """
-    try:
-        with open(path, "rb") as file:
-            content = np.load(file, allow_pickle=False)
-            # A .npy file of another name is one bare array.
-            arrays = {key: content[key] for key in content.files} if hasattr(content, "files") else None
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
-        reason = f"{error}"
-        if "pickle" in reason:  # numpy takes whatever it does not know for pickled objects
-            known = zipfile.is_zipfile(path) or path.read_bytes()[:6] == b"\x93NUMPY"
-            reason = "it holds Python objects, not numbers" if known else "it is another kind of file"
-        raise ValueError(f"{path} cannot be read as a .npz file of arrays: {reason}. {_KEYS}") from error
-    if arrays is None:
-        raise ValueError(f"{path} is a single array, not a .npz file. {_KEYS}")
-    return from_arrays(arrays, name or path.stem, str(path))
+    arrays = _arrays(path)
+    return from_arrays(arrays, name or path.stem, str(path), public=name is not None)
 
 
-def from_arrays(arrays: dict, name: str, source: str) -> Dataset:
+def from_arrays(arrays: dict, name: str, source: str, public: bool = True) -> Dataset:
     """Returns a data set from named arrays.
 
     Args:
@@ -48,6 +36,7 @@ def from_arrays(arrays: dict, name: str, source: str) -> Dataset:
             are `(N, columns)`.
         name: name of the data set.
         source: where the arrays come from, for messages.
+        public: whether everybody knows the classes.
 
     Returns:
         A `Dataset`.
@@ -73,9 +62,10 @@ def from_arrays(arrays: dict, name: str, source: str) -> Dataset:
             raise ValueError(f"{source} has one of x_test and y_test without the other. Save both or none.")
         test = ()
     x_train, y_train = _pair(arrays, train, source)
+    uncharged = () if public else ("the list of classes: those that occur among the labels",)
     if not test:
         ids, classes = class_ids(y_train, source)
-        return Dataset(x_train, ids, None, None, classes, name, _columns(x_train))
+        return Dataset(x_train, ids, None, None, classes, name, _columns(x_train), uncharged=uncharged)
     x_test, y_test = _pair(arrays, test, source)
     if x_test.shape[1:] != x_train.shape[1:]:
         raise ValueError(
@@ -84,7 +74,43 @@ def from_arrays(arrays: dict, name: str, source: str) -> Dataset:
         )
     ids, classes = class_ids(np.concatenate([y_train, y_test]), source)
     cut = len(y_train)
-    return Dataset(x_train, ids[:cut], x_test, ids[cut:], classes, name, _columns(x_train))
+    return Dataset(x_train, ids[:cut], x_test, ids[cut:], classes, name, _columns(x_train), uncharged=uncharged)
+
+
+def read_examples(path: pathlib.Path) -> np.ndarray:
+    """Returns the examples in a `.npz` file, as `from_arrays` makes them: its array `x`, else `x_test`.
+
+    Raises:
+        ValueError: when the file is not such a file, or holds neither.
+        FileNotFoundError: when there is no such file.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"There is no such file. Received: {str(path)!r}. Pass a .npz or a .csv file.")
+    arrays = _arrays(path)
+    key = next((name for name in ("x", "x_test") if name in arrays), None)
+    if key is None:
+        raise ValueError(f"{path} lacks the examples. Received: {', '.join(arrays) or 'none'}. Save them as x.")
+    x = _examples(arrays[key], key, str(path))
+    if not len(x):
+        raise ValueError(f"{key} holds no example. Received: an array of length 0 in {path}.")
+    return x
+
+
+def _arrays(path: pathlib.Path) -> dict:
+    try:
+        with open(path, "rb") as file:
+            content = np.load(file, allow_pickle=False)
+            # A .npy file of another name is one bare array.
+            arrays = {key: content[key] for key in content.files} if hasattr(content, "files") else None
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+        reason = f"{error}"
+        if "pickle" in reason:  # numpy takes whatever it does not know for pickled objects
+            known = zipfile.is_zipfile(path) or path.read_bytes()[:6] == b"\x93NUMPY"
+            reason = "it holds Python objects, not numbers" if known else "it is another kind of file"
+        raise ValueError(f"{path} cannot be read as a .npz file of arrays: {reason}. {_KEYS}") from error
+    if arrays is None:
+        raise ValueError(f"{path} is a single array, not a .npz file. {_KEYS}")
+    return arrays
 
 
 def _pair(arrays: dict, keys: tuple[str, str], source: str):

@@ -4,20 +4,27 @@ import difflib
 import pathlib
 from collections.abc import Callable
 
-from lipdp.data import adbench, files, standard, table
-from lipdp.data.dataset import Dataset
+import numpy as np
+
+from lipdp.data import adbench, files, rows, standard
+from lipdp.data.column import Column
+from lipdp.data.dataset import Dataset, class_ids
+from lipdp.data.table import Table, label_of
 
 _LOADERS: dict[str, Callable[[], Dataset]] = {**standard.LOADERS, **adbench.LOADERS}
 NAMES = tuple(_LOADERS)
 
 
-def load(source: str, label: str | None = None) -> Dataset:
+def load(source: str, label: str | None = None, table: Table | None = None, header: bool = True) -> Dataset:
     """Returns a data set by name, or from the user's own file.
 
     Args:
         source: "digits", "mnist", "fashion_mnist", "cifar10", a table of `adbench.TABLES` such as "adbench/donors",
             or the path of a `.npz` or `.csv` file.
         label: name of the label column of a `.csv` file; default: its last column.
+        table: public description of a `.csv` file, which then knows label and header. Without one all features must be
+            numbers and are taken as they are, and the classes are those that occur, see `Dataset.uncharged`.
+        header: whether the first line of a `.csv` file holds column names; without one they are "0", "1", ...
 
     Returns:
         A `Dataset`. The named image sets and `.npz` files with `x_test` have a test part; others have none
@@ -33,7 +40,7 @@ def load(source: str, label: str | None = None) -> Dataset:
     """
     source = str(source)
     if source in _LOADERS:
-        _refuse_label(source, label)
+        _refuse_options(source, label, table, header)
         return _LOADERS[source]()
     path = pathlib.Path(source)
     if path.suffix not in (".npz", ".csv"):
@@ -43,13 +50,49 @@ def load(source: str, label: str | None = None) -> Dataset:
     if not path.is_file():
         raise FileNotFoundError(f"There is no such file. Received: {source!r}. Pass the path of an existing file.")
     if path.suffix == ".csv":
-        return table.read_csv(path, label)
-    _refuse_label(source, label)
+        return _undescribed(path, label, header) if table is None else _described(path, label, table, header)
+    _refuse_options(source, label, table, header)
     return files.read_npz(path)
 
 
-def _refuse_label(source: str, label: str | None) -> None:
-    if label is not None:
+def _described(path: pathlib.Path, label: str | None, table: Table, header: bool) -> Dataset:
+    """Returns the data set in a `.csv` file: nothing is read off it but its rows."""
+    if label not in (None, table.label) or not (header or not table.header):
         raise ValueError(
-            f"Only a .csv file has a label column to name. Received: label {label!r} for {source!r}. Leave it out."
+            f"The description of {path} names the label and says whether there is a header. Received: label={label!r}, "
+            f"header={header!r}, described as {table.label!r} and {table.header!r}. Leave them out."
+        )
+    found = rows.read(path, table.header)
+    x, y = table.encode(found), table.labels(found)
+    return Dataset(x, y, None, None, table.classes, path.stem, table.features, table)
+
+
+def _undescribed(path: pathlib.Path, label: str | None, header: bool) -> Dataset:
+    """Returns the data set in a `.csv` file of numbers and one column of classes."""
+    found = rows.read(path, header)
+    label = label_of(found, label)
+    y, classes = class_ids(_labels(found.columns[label], label, path), f"column {label!r} of {path}")
+    columns = (Column(name=name, kind="number", missing=False) for name in found.columns if name != label)
+    table = Table(columns=tuple(columns), label=label, classes=classes, header=header)
+    uncharged = (f"the list of classes: those that occur in column {label!r}",)
+    return Dataset(table.encode(found), y, None, None, classes, path.stem, table.features, table, uncharged)
+
+
+def _labels(values, name: str, path) -> np.ndarray:
+    stripped = [value.strip() for value in values]
+    missing = [i for i, value in enumerate(stripped) if not value]
+    if missing:
+        raise ValueError(
+            f"Label column {name!r} of {path} is empty in {len(missing)} of {len(values)} rows, first in row "
+            f"{missing[0] + 1}. Remove these rows."
+        )
+    return np.asarray(stripped, "float64") if all(map(rows.is_number, stripped)) else np.asarray(stripped)
+
+
+def _refuse_options(source: str, label: str | None, table: Table | None, header: bool) -> None:
+    if label is not None or table is not None or not header:
+        given = f"label {label!r}" if label is not None else "a description" if table is not None else "no header"
+        raise ValueError(
+            f"Only a .csv file has a label column to name, a description and a header. Received: {given} for "
+            f"{source!r}. Leave it out."
         )

@@ -2,12 +2,11 @@
 
 import dataclasses
 import json
-import math
 import pathlib
 
-import numpy as np
-
+from lipdp.data.column import Column, as_range
 from lipdp.data.dataset import Dataset
+from lipdp.data.table import Table
 
 
 def read_ranges(path: str) -> dict[str, tuple[float, float]]:
@@ -32,7 +31,7 @@ def read_ranges(path: str) -> dict[str, tuple[float, float]]:
         raise ValueError(f"{path} is not a JSON file: {error}.") from error
     if not isinstance(content, dict):
         raise ValueError(f'{path} must map columns to ranges, as in {{"age": [0, 120]}}. Received: {content!r}.')
-    return {name: _range(name, pair, path) for name, pair in content.items()}
+    return {name: as_range(pair, f" For column {name!r} in {path}.") for name, pair in content.items()}
 
 
 def scale(data: Dataset, ranges: dict[str, tuple[float, float]]) -> Dataset:
@@ -54,6 +53,7 @@ def scale(data: Dataset, ranges: dict[str, tuple[float, float]]) -> Dataset:
     Not covered: ranges taken from the data, such as its minimum and maximum.
 
     Example:
+        >>> import numpy as np
         >>> x, y = np.array([[30.0], [90.0]], "float32"), np.array([0, 1])
         >>> toy = Dataset(x, y, None, None, (0, 1), "toy", ("age",))
         >>> scale(toy, {"age": (0.0, 120.0)}).x_train.tolist()
@@ -61,31 +61,22 @@ def scale(data: Dataset, ranges: dict[str, tuple[float, float]]) -> Dataset:
     """
     if not data.is_table:
         raise ValueError(f"Ranges are for the columns of a table. Received: images in {data.name!r}. Leave them out.")
+    if data.table is not None and any(c.kind != "number" or c.range is not None for c in data.table.columns):
+        raise ValueError(
+            f"{data.name!r} is scaled already, by its description. Received: ranges of {', '.join(ranges)}. Change the "
+            "description."
+        )
     unknown = [name for name in ranges if name not in data.columns]
     if unknown:
         raise ValueError(
             f"{data.name!r} has no column of that name. Received: {unknown[0]!r} in the ranges. Its columns: "
             f"{', '.join(data.columns[:20])}."
         )
-    middle, half = np.zeros(len(data.columns), "float32"), np.ones(len(data.columns), "float32")
-    limit = np.full(len(data.columns), np.inf, "float32")
-    for name, (low, high) in ranges.items():
-        i = data.columns.index(name)
-        middle[i], half[i], limit[i] = (low + high) / 2, (high - low) / 2, 1.0
+    columns = tuple(Column(name=n, kind="number", range=ranges.get(n), missing=False) for n in data.columns)
+    ranged = Table(columns=columns)
 
     def apply(x):
-        return None if x is None else np.clip((x - middle) / half, -limit, limit)
+        return None if x is None else ranged.encode(dict(zip(data.columns, x.T, strict=True)))
 
-    return dataclasses.replace(data, x_train=apply(data.x_train), x_test=apply(data.x_test))
-
-
-def _range(name, pair, path) -> tuple[float, float]:
-    try:
-        low, high = (float(value) for value in pair)
-    except (TypeError, ValueError):
-        low = high = math.nan
-    if not -math.inf < low < high < math.inf:
-        raise ValueError(
-            f"The range of column {name!r} in {path} must be two numbers, the lower one first. Received: {pair!r}."
-        )
-    return low, high
+    table = None if data.table is None else dataclasses.replace(data.table, columns=columns)
+    return dataclasses.replace(data, x_train=apply(data.x_train), x_test=apply(data.x_test), table=table)

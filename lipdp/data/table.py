@@ -1,138 +1,298 @@
-"""Tables of the user's own, from a `.csv` file."""
+"""The public description of a table, which turns its rows into inputs and labels of a model."""
 
-import csv
+import dataclasses
 import difflib
+import json
+import math
+import os
 import pathlib
+from typing import Any
 
 import numpy as np
 
-from lipdp.data.dataset import Dataset, class_ids
+from lipdp import checks
+from lipdp.data import rows
+from lipdp.data.column import Column, Index, as_shown, check_values
+from lipdp.privacy import files
+
+_INTERVALS = ((-1.0, 1.0), (0.0, 1.0))
+_KEYS = ("header", "interval", "missing", "columns", "label")
+_COLUMN_KEYS = ("kind", "range", "vocabulary", "missing", "unit")
 
 
-def read_csv(path: pathlib.Path, label: str | None = None) -> Dataset:
-    """Returns the data set in a `.csv` file: a header, numeric features, one column of classes.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Table:
+    """What is publicly known of a table: ranges, vocabularies and classes; it encodes rows by nothing else.
+
+    A number is clipped to its range and mapped to `interval`. A category becomes one entry for each value of its
+    vocabulary, and one for any other. Where values may be missing, one more entry says so, and the others are 0.
 
     Args:
-        path: a comma-separated text file in UTF-8.
-        label: name of the column of classes; default: the last one.
-
-    Returns:
-        A `Dataset` without a test part. Features are taken as they are: a mean or a standard deviation of
-        private rows would have to be paid for.
+        columns: the columns beside the label, in the order of the entries.
+        label: name of the column of classes; None for a table without one.
+        classes: of the label, at least two texts or numbers: class id i is the i-th.
+        interval: (-1, 1) or (0, 1).
+        header: whether the first line of its files holds column names; without one they are "0", "1", ...
+        missing: texts that stand for a missing value beside the empty one, "NA", "NaN", "null", "None" and "?".
 
     Raises:
-        ValueError: when the header, the label column, a value or a row is missing or not a number; says where.
+        ValueError: an argument is out of range.
+
+    Example:
+        >>> table = Table(
+        ...     columns=(
+        ...         Column(name="age", kind="number", range=(0, 120), unit="years"),
+        ...         Column(name="smoker", kind="category", vocabulary=("no", "yes"), missing=False),
+        ...     ),
+        ...     label="ill",
+        ...     classes=("no", "yes"),
+        ... )
+        >>> people = {"age": [30, None], "smoker": ["yes", "at times"], "ill": ["no", "yes"]}
+        >>> table.features
+        ('age', 'age: missing', 'smoker=no', 'smoker=yes', 'smoker: other')
+        >>> table.encode(people).tolist()
+        [[-0.5, 0.0, 0.0, 1.0, 0.0], [0.0, 1.0, 0.0, 0.0, 1.0]]
+        >>> table.labels(people).tolist()
+        [0, 1]
+
+    **Guarantee.**
+    Conditions: the description was written without looking at the private rows.
+    Bound: `encode` and `labels` make each row of that row alone, so they cost no epsilon; the L2 norm of an encoded
+    row is at most `norm`.
+    Not covered: a description that follows from the rows, such as their smallest and largest values, or the words that
+    occur; column names and the number of rows, which are taken to be public; that a call fails, and its message.
     """
-    header, rows = _read(path)
-    position = _label_position(header, label, path)
-    columns = list(zip(*rows, strict=True))
-    features = [name for i, name in enumerate(header) if i != position]
-    x = np.stack([_numbers(columns[i], name, path) for i, name in enumerate(header) if i != position], axis=1)
-    labels = _labels(columns[position], header[position], path)
-    y, classes = class_ids(labels, f"column {header[position]!r} of {path}")
-    return Dataset(x, y, None, None, classes, path.stem, tuple(features))
+
+    columns: tuple[Column, ...]
+    label: str | None = None
+    classes: tuple[str | int | float, ...] = ()
+    interval: tuple[float, float] = (-1.0, 1.0)
+    header: bool = True
+    missing: tuple[str, ...] = ()
+
+    def __post_init__(self):
+        object.__setattr__(self, "columns", tuple(self.columns))
+        names = [column.name for column in self.columns]
+        if not any(column.features for column in self.columns):
+            raise ValueError(f"A table needs a column that is not ignored. Received: columns {names}. Describe one.")
+        for name in (*names, self.label):
+            if (names + [self.label]).count(name) > 1:
+                raise ValueError(f"Each column is described once. Received: {name!r} twice. Leave one out.")
+        if self.label is not None:
+            object.__setattr__(self, "classes", check_values("classes", self.classes, 2, f" Of label {self.label!r}."))
+        elif self.classes:
+            raise ValueError(f"Classes need a label column. Received: classes={self.classes!r}. Pass label as well.")
+        interval = tuple(self.interval) if isinstance(self.interval, (list, tuple)) else self.interval
+        if interval not in _INTERVALS:
+            raise ValueError(f"`interval` must be (-1, 1) or (0, 1). Received: interval={self.interval!r}.")
+        object.__setattr__(self, "interval", (float(interval[0]), float(interval[1])))
+        checks.boolean("header", self.header)
+        words = self.missing
+        if not isinstance(words, (list, tuple)) or not all(isinstance(word, str) for word in words):
+            raise ValueError(f'`missing` must be a list of texts, such as ["-9"]. Received: missing={words!r}.')
+        object.__setattr__(self, "missing", tuple(word.strip() for word in words))
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """Returns the names of the entries of an encoded row."""
+        return tuple(name for column in self.columns for name in column.features)
+
+    @property
+    def norm(self) -> float | None:
+        """Returns a bound on the L2 norm of an encoded row; None where a number has no range.
+
+        Each column has at most one entry that is not 0, of at most 1: the bound is the root of their number.
+        """
+        used = [column for column in self.columns if column.features]
+        if any(column.kind == "number" and column.range is None for column in used):
+            return None
+        return math.sqrt(len(used))
+
+    def encode(self, source: Any) -> np.ndarray:
+        """Returns the rows as inputs of a model.
+
+        Args:
+            source: path of a `.csv` file, a DataFrame, or a dictionary from column name to N values. The label column
+                may be absent.
+
+        Returns:
+            float32, shape `(N, len(features))`.
+
+        Raises:
+            ValueError: a column is absent or not described, a value is not a number, or one is missing where none may
+                be; says which.
+            FileNotFoundError: when there is no such file.
+        """
+        found = rows.read(source, self.header)
+        unknown = [n for n in found.columns if n != self.label and n not in {column.name for column in self.columns}]
+        used = [column for column in self.columns if column.features]
+        absent = [column.name for column in used if column.name not in found.columns]
+        if absent:
+            raise _no_column("column", absent[0], found)
+        if unknown:
+            raise ValueError(
+                f"A column of {found.source} is not described. Received: {unknown[0]!r}. Describe it, with the kind "
+                '"ignore" if no model may see it.'
+            )
+        words = frozenset(self.missing)
+        parts = [c.encode(found.columns[c.name], self.interval, words, found.source) for c in used]
+        return np.concatenate(parts, axis=1)
+
+    def labels(self, source: Any) -> np.ndarray:
+        """Returns the class ids of rows.
+
+        Args:
+            source: as in `encode`, with the label column.
+
+        Returns:
+            int32, shape `(N,)`, the places of the labels in `classes`.
+
+        Raises:
+            ValueError: there is no label column, or a label is missing or none of the classes; says where.
+            FileNotFoundError: when there is no such file.
+        """
+        if self.label is None:
+            raise ValueError("The table has no label. Received: label=None. Describe the column of classes.")
+        found = rows.read(source, self.header)
+        if self.label not in found.columns:
+            raise _no_column("label column", self.label, found)
+        values, find = found.columns[self.label], Index(self.classes)
+        ids = np.array([find(value) for value in values], "int32")
+        if (ids < 0).any():
+            first = int(np.flatnonzero(ids < 0)[0])
+            raise ValueError(
+                f"Label column {self.label!r} of {found.source} holds no class in {int((ids < 0).sum())} of {len(ids)} "
+                f"rows, first in row {first + 1}. Received: {as_shown(values[first])}, classes {list(self.classes)}. "
+                "Remove these rows, or add the class to the description."
+            )
+        return ids
+
+    @classmethod
+    def from_json(cls, path: str | os.PathLike) -> "Table":
+        """Returns the table that a JSON file describes, see `template`.
+
+        Args:
+            path: path of the file.
+
+        Raises:
+            ValueError: when the file is not such a description, or not filled in; says where.
+            FileNotFoundError: when there is no such file.
+        """
+        file = pathlib.Path(path)
+        if not file.is_file():
+            raise FileNotFoundError(
+                f"There is no such description of a table. Received: {str(path)!r}. `lipdp table` begins one."
+            )
+        try:
+            content = json.loads(file.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ValueError(f"{path} is not a JSON file: {error}. `lipdp table` writes one to fill in.") from error
+        try:
+            return cls(**_arguments(content))
+        except ValueError as error:
+            raise ValueError(f"{path} does not describe a table. {error}") from error
+
+    def to_json(self, path: str | os.PathLike) -> None:
+        """Writes the description, which `from_json` reads."""
+        columns = {column.name: _described(column) for column in self.columns}
+        label = None if self.label is None else {"column": self.label, "classes": self.classes}
+        _write(path, header=self.header, interval=self.interval, missing=self.missing, columns=columns, label=label)
+
+    @staticmethod
+    def template(source: Any, path: str | os.PathLike, label: str | None = None, header: bool = True) -> None:
+        """Writes a description to be filled in: column names, and whether they hold numbers; nothing else of the rows.
+
+        Ranges, vocabularies and classes are left empty: fill them in from what is publicly known, not from the rows.
+
+        Args:
+            source: path of a `.csv` file, a DataFrame, or a dictionary from column name to values.
+            path: of the JSON file.
+            label: name of the column of classes; default: the last one.
+            header: whether the first line of a file holds column names.
+
+        Raises:
+            ValueError: when there is no such column, or the table cannot be read.
+        """
+        found = rows.read(source, header)
+        label = label_of(found, label)
+        columns = {name: _blank(values) for name, values in found.columns.items() if name != label}
+        empty: dict = {"column": label, "classes": []}
+        _write(path, header=header, interval=_INTERVALS[0], missing=[], columns=columns, label=empty)
 
 
-def _read(path) -> tuple[list[str], list[list[str]]]:
-    try:
-        # The -sig: spreadsheets put a byte order mark in front.
-        with open(path, newline="", encoding="utf-8-sig") as file:
-            reader = csv.reader(file, strict=True)
-            header = [name.strip() for name in next(reader, [])]
-            rows = []
-            for row in reader:
-                if not row:
-                    continue
-                if len(row) != len(header):
-                    raise ValueError(
-                        f"Line {reader.line_num} of {path} has {len(row)} values, the header has {len(header)}. "
-                        "Give every line the same number of comma-separated values."
-                    )
-                rows.append(row)
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not a text file in UTF-8: {error}. Save it as such.") from error
-    except csv.Error as error:
-        raise ValueError(f"{path} is not a comma-separated file: {error}. Save it as such.") from error
-    _check_header(header, path)
-    if not rows:
-        raise ValueError(f"{path} has a header and no rows. Pass a file with data.")
-    return header, rows
-
-
-def _check_header(header: list[str], path) -> None:
-    if len(header) < 2:
-        raise ValueError(
-            f"{path} needs a header with at least one feature and the label, separated by commas. Received: "
-            f"{', '.join(header) or 'an empty file'}."
-        )
-    numbers = [name for name in header if _is_number(name)]
-    if len(numbers) == len(header) or not _counts(numbers):
-        raise ValueError(
-            f"The first line of {path} must be column names. Received: {len(numbers)} of {len(header)} that are "
-            "numbers, as in a row of data. Add a header: without one the first row would be lost."
-        )
-    for name in header:
-        if not name or header.count(name) > 1:
-            raise ValueError(f"Column names of {path} must be distinct and not empty. Received: {name!r}.")
-
-
-def _label_position(header: list[str], label: str | None, path) -> int:
+def label_of(found: rows.Rows, label: str | None) -> str:
+    """Returns the name of the column of classes, by default the last one; ValueError when there is none."""
     if label is None:
-        return len(header) - 1
-    if label in header:
-        return header.index(label)
-    close = difflib.get_close_matches(label, header, 1)
-    hint = f"Did you mean {close[0]!r}?" if close else f"Its columns: {', '.join(header[:20])}."
-    raise ValueError(f"{path} has no label column of that name. Received: {label!r}. {hint}")
+        return list(found.columns)[-1]
+    if label not in found.columns:
+        raise _no_column("label column", label, found)
+    return label
 
 
-def _numbers(values, name: str, path) -> np.ndarray:
-    try:
-        with np.errstate(over="ignore"):
-            column = np.asarray(values, "float64").astype("float32")
-    except ValueError:
-        column = np.asarray([float(v) if _is_number(v) else np.nan for v in values], "float32")
-    bad = np.flatnonzero(~np.isfinite(column))
-    if len(bad):
-        value = values[bad[0]].strip()
-        missing = value.lower() in ("", "na", "n/a", "nan", "null", "none")
-        what = "a missing value" if missing else "a value that is not a finite number"
-        todo = (
-            "Remove these rows, or fill them with a public constant."
-            if missing
-            else "Features must be numeric: encode categories as numbers, or drop the column."
-        )
+def _no_column(what: str, name: str, found: rows.Rows) -> ValueError:
+    names = list(found.columns)
+    close = difflib.get_close_matches(name, names, 1)
+    hint = f"Did you mean {close[0]!r}?" if close else f"Its columns: {', '.join(names[:20])}."
+    return ValueError(f"{found.source} has no {what} of that name. Received: {name!r}. {hint}")
+
+
+def _blank(values) -> dict:
+    if all(rows.is_number(value) or rows.is_missing(value) for value in values):
+        return {"kind": "number", "range": [None, None], "unit": "", "missing": True}
+    return {"kind": "category", "vocabulary": [], "missing": True}
+
+
+def _described(column: Column) -> dict:
+    if column.kind == "ignore":
+        return {"kind": "ignore"}
+    own: dict = {"range": column.range, "unit": column.unit}
+    if column.kind == "category":
+        own = {"vocabulary": column.vocabulary, "unit": column.unit}
+    return {"kind": column.kind, **own, "missing": column.missing}
+
+
+def _arguments(content: Any) -> dict:
+    """Returns the arguments of `Table` that a description holds."""
+    _check_keys(content, _KEYS, "it")
+    columns = content.get("columns")
+    if not isinstance(columns, dict):
+        raise ValueError(f'"columns" must map names to descriptions. Received: {columns!r}.')
+    arguments = {name: content[name] for name in ("header", "interval", "missing") if name in content}
+    arguments["columns"] = [_column(name, values) for name, values in columns.items()]
+    if content.get("label") is not None:
+        label = content["label"]
+        _check_keys(label, ("column", "classes"), "the label")
+        arguments |= {"label": label.get("column"), "classes": label.get("classes", [])}
+        if not isinstance(arguments["label"], str):
+            raise ValueError(f'The "column" of the label must be a name. Received: {arguments["label"]!r}.')
+    return arguments
+
+
+def _column(name: str, values: Any) -> Column:
+    _check_keys(values, _COLUMN_KEYS, f"column {name!r}")
+    kind = values.get("kind")
+    if kind == "number" and "range" not in values:
         raise ValueError(
-            f"Column {name!r} of {path} has {what} in {len(bad)} of {len(values)} rows, first in row {bad[0] + 1}. "
-            f"Received: {value!r}. {todo}"
+            f"Column {name!r} needs a range. Received: {values!r}. Write two numbers, or null to take numbers as they "
+            "are."
         )
-    return column
+    return Column(**{"name": name, "kind": kind, **{key: value for key, value in values.items() if key != "kind"}})
 
 
-def _labels(values, name: str, path) -> np.ndarray:
-    stripped = [value.strip() for value in values]
-    missing = [i for i, value in enumerate(stripped) if not value]
-    if missing:
-        raise ValueError(
-            f"Label column {name!r} of {path} is empty in {len(missing)} of {len(values)} rows, first in row "
-            f"{missing[0] + 1}. Remove these rows."
-        )
-    if all(_is_number(value) for value in stripped):
-        return np.asarray(stripped, "float64")
-    return np.asarray(stripped)
+def _check_keys(values: Any, known: tuple[str, ...], where: str) -> None:
+    if not isinstance(values, dict):
+        raise ValueError(f"A JSON object is needed for {where}. Received: {values!r}.")
+    unknown = [key for key in values if key not in known]
+    if unknown:
+        close = difflib.get_close_matches(unknown[0], known, 1)
+        hint = f"Did you mean {close[0]!r}?" if close else f"Known: {', '.join(known)}."
+        raise ValueError(f"An unknown word in {where}. Received: {unknown[0]!r}. {hint}")
 
 
-def _counts(names: list[str]) -> bool:
-    """Whether names count columns, as 0, 1, 2 do in tables that were written without names."""
-    if not all(name.isdecimal() for name in names):
-        return False
-    first = int(names[0]) if names else 0
-    return [int(name) for name in names] == list(range(first, first + len(names))) and (len(names) != 1 or first < 2)
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+def _write(path, **content) -> None:
+    """Writes a description with one line for each column."""
+    columns = content.pop("columns")
+    lines = [f"    {json.dumps(name)}: {json.dumps(column)}" for name, column in columns.items()]
+    parts = [f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in content.items()]
+    parts.insert(3, '  "columns": {\n' + ",\n".join(lines) + "\n  }")
+    files.write_text(path, "{\n" + ",\n".join(parts) + "\n}\n")

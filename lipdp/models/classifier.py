@@ -11,6 +11,7 @@ from lipdp._deprecated import renamed_arguments, renamed_attributes, renamed_pro
 from lipdp.model import DP_Sequential
 
 STYLES = ("accurate", "robust")
+METHODS = ("clipless", "dpsgd", "adaclip", "dpis")
 
 # The constants below were chosen on images of this size and norm: a held-out part of MNIST's training set.
 _REFERENCE_SIZE = 784
@@ -41,13 +42,16 @@ class ClassifierRecipe:
         filters: 5 x 5 filters of a first, strided convolution; 0 for none.
         inner_norm: radius of the ball that the pooled feature maps are clipped to; smaller means less noise
             in the layers after it, and smaller certified radii. Only with `filters`.
-        hidden: width of the hidden layer.
+        hidden: width of the hidden layer; 0 for none.
         biased: whether biases are trained. Centered images do without; tables do not.
         temperature: of the cross-entropy.
         clip: largest norm of one example's gradient at the logits.
         learning_rate: of stochastic gradient descent, at the start; it falls linearly to zero.
         momentum: of stochastic gradient descent.
         noise: how the noise is shared between layers, see `strategies.Clipless`.
+        method: name of the strategy, of `METHODS`. The network is the same for all, and so are its certificates.
+        clip_norm: of the strategies that clip.
+        front_end: weights of a first `layers.Scattering2D`, "accurate" or "robust"; None for none.
 
     Example:
         >>> classifier_recipe((28, 28, 1), num_classes=10, num_examples=60000, epsilon=1.0).updates(60000)
@@ -69,6 +73,9 @@ class ClassifierRecipe:
     learning_rate: float = 0.7
     momentum: float = 0.9
     noise: str = "global"
+    method: str = "clipless"
+    clip_norm: float = 1.0
+    front_end: str | None = None
 
     centred = renamed_property("centred", "centered")
 
@@ -76,9 +83,13 @@ class ClassifierRecipe:
         """Returns the number of updates on `num_examples` examples, as `fit` counts them."""
         return self.epochs * math.ceil(num_examples / self.batch_size)
 
-    def strategy(self) -> strategies.Clipless:
+    def strategy(self) -> strategies.Strategy:
         """Returns the strategy for `fit`."""
-        return strategies.Clipless(noise=self.noise)
+        if self.method == "clipless":
+            return strategies.Clipless(noise=self.noise)
+        if self.method == "dpsgd":  # automatic: its learning rate does not hang on the norm
+            return strategies.DPSGD(clip_norm=self.clip_norm, clipping="automatic")
+        return {"adaclip": strategies.AdaCliP, "dpis": strategies.DPIS}[self.method](clip_norm=self.clip_norm)
 
     def build(self, num_examples: int) -> DP_Sequential:
         """Returns the compiled model.
@@ -140,6 +151,8 @@ class ClassifierRecipe:
     def _layers(self) -> list:
         # Named, so that tables and files read the same in every process.
         stack = [keras.Input(self.input_shape, name="input")]
+        if self.front_end is not None:
+            stack.append(layers.Scattering2D(self.front_end, name="scattering"))
         if self.centered:
             stack.append(layers.LayerCentering(name="centering"))
         stack.append(layers.BoundedInput(norm=self.input_norm, name="bounded_input"))
@@ -153,10 +166,15 @@ class ClassifierRecipe:
                 stack.append(layers.BoundedInput(norm=self.inner_norm, name="bounded_features"))
         if len(self.input_shape) > 1:
             stack.append(layers.Flatten(name="flatten"))
-        stack.append(layers.SpectralDense(self.hidden, name="hidden"))
-        if self.biased:
-            stack.append(layers.Bias(name="hidden_bias"))
-        stack += [layers.Abs(name="hidden_abs"), layers.SpectralDense(self.num_classes, name="logits")]
+        if self.hidden:
+            stack.append(layers.SpectralDense(self.hidden, name="hidden"))
+            if self.biased:
+                stack.append(layers.Bias(name="hidden_bias"))
+            stack.append(layers.Abs(name="hidden_abs"))
+        # Nothing in front of it is trained: the kernel may grow.
+        free = not self.hidden and self.front_end == "accurate"
+        start: dict[str, Any] = {"kernel_initializer": "zeros", "projected": False} if free else {}
+        stack.append(layers.SpectralDense(self.num_classes, name="logits", **start))
         if self.biased:
             stack.append(layers.Bias(name="logits_bias"))
         return stack
@@ -168,6 +186,10 @@ def classifier_recipe(
     num_examples: int,
     epsilon: float | None = None,
     style: str = "accurate",
+    *,
+    method: str = "clipless",
+    front_end: str | None = None,
+    row_norm: float | None = None,
 ) -> ClassifierRecipe:
     """Returns the default settings for data of one shape and size.
 
@@ -179,6 +201,10 @@ def classifier_recipe(
         num_examples: number of training examples.
         epsilon: the budget; None when the noise is given instead.
         style: "accurate", or "robust": larger certified radii for some accuracy.
+        method: name of the strategy, of `METHODS`.
+        front_end: for images, weights of a first `layers.Scattering2D`: "accurate" or "robust"; None for none.
+        row_norm: for tables, a public bound on the L2 norm of a row, such as `data.Table.norm`; None when there is
+            none.
 
     Returns:
         A `ClassifierRecipe`; change it with `dataclasses.replace`.
@@ -191,6 +217,10 @@ def classifier_recipe(
         718
     """
     checks.choice("style", style, STYLES)
+    checks.choice("method", method, METHODS)
+    row_norm = checks.positive("row_norm", row_norm, optional=True)
+    if front_end is not None:
+        checks.choice("front_end", front_end, tuple(layers.scattering.PRESETS))
     num_classes = checks.integer("num_classes", num_classes, 1)
     num_examples = checks.integer("num_examples", num_examples, 1)
     epsilon = checks.positive("epsilon", epsilon, optional=True)
@@ -202,15 +232,32 @@ def classifier_recipe(
         "batch_size": batch_size,
         "epochs": max(1, round(length / math.ceil(num_examples / batch_size))),
         "clip": 0.2 if num_examples >= _SMALL else 0.1,
+        "method": method,
     }
+    if len(input_shape) == 1 and front_end is not None:
+        raise ValueError(f"A front end is for images. Received: front_end={front_end!r} for a table. Leave it out.")
     if len(input_shape) == 1:
-        return _table(shared)
+        found = _table(shared, row_norm)
+    elif front_end is not None:
+        found = _front_end(shared, front_end)
+    else:
+        found = _images(shared, style, num_examples >= _SMALL)
+    if method == "clipless":
+        return found
+    # Chosen on digits and on a held-out part of MNIST's training set; automatic clipping always steps by its norm.
+    return dataclasses.replace(
+        found, learning_rate=found.learning_rate / 2.0, clip_norm=1.0 if method == "dpsgd" else 0.5
+    )
+
+
+def _images(shared: dict, style: str, many: bool) -> ClassifierRecipe:
+    input_shape = shared["input_shape"]
     if min(input_shape[:2]) < _SMALLEST_SIDE:
         norm = _SMALL_NORM_PER_PIXEL * math.sqrt(math.prod(input_shape))
         # The product of temperature and norm sets the largest logit: a small one asks for large margins.
         return ClassifierRecipe(**shared, input_norm=norm, temperature=(30.0 if style == "accurate" else 15.0) / norm)
     norm = _REFERENCE_NORM * math.sqrt(math.prod(input_shape) / _REFERENCE_SIZE)
-    if style == "accurate" and num_examples >= _SMALL:
+    if style == "accurate" and many:
         # The ball inside divides the noise of the dense layers by three.
         return ClassifierRecipe(
             **shared,
@@ -225,9 +272,18 @@ def classifier_recipe(
     return ClassifierRecipe(**shared, input_norm=norm, temperature=40.0 / norm)
 
 
-def _table(shared: dict) -> ClassifierRecipe:
+def _front_end(shared: dict, preset: str) -> ClassifierRecipe:
+    """Returns what `benchmarks/frontend.py` found on images of the reference size, for others in proportion."""
+    scale = math.sqrt(math.prod(shared["input_shape"]) / _REFERENCE_SIZE)
+    own = {"input_norm": 8.0 * scale, "temperature": 4.0 / scale, "clip": 0.1, "learning_rate": 1.0}
+    if preset == "accurate":
+        own = {"input_norm": scale, "temperature": 100.0 / scale, "clip": 0.2, "learning_rate": 3.0 / scale}
+    return ClassifierRecipe(**shared | own, front_end=preset, centered=preset == "accurate", hidden=0)
+
+
+def _table(shared: dict, row_norm: float | None) -> ClassifierRecipe:
     # Columns of order one have a norm of the square root of their number.
-    norm = math.sqrt(shared["input_shape"][0])
+    norm = math.sqrt(shared["input_shape"][0]) if row_norm is None else row_norm
     return ClassifierRecipe(
         **shared, input_norm=norm, centered=False, hidden=64, biased=True, temperature=40.0 / max(norm, 2.0)
     )

@@ -59,6 +59,7 @@ class Privacy:
         steered: what followed from such metrics.
         updates_of_others: how many of the updates other models made, which share weights with this one.
         row_wise: names of own layers, losses and functions that were declared to treat each row alone.
+        uncharged: what was read off the data before training without a charge, in words.
         examples_per_person: most rows that one person has; epsilon is then that of a person.
 
     Raises:
@@ -91,6 +92,7 @@ class Privacy:
         steered: Iterable[str] = (),
         updates_of_others: int = 0,
         row_wise: Iterable[str] = (),
+        uncharged: Iterable[str] = (),
         examples_per_person: int = 1,
     ):
         if not isinstance(ledger, Ledger):
@@ -109,6 +111,7 @@ class Privacy:
         self._steered = tuple(steered)
         self._updates_of_others = checks.integer("updates_of_others", updates_of_others)
         self._row_wise = tuple(str(name) for name in row_wise)
+        self._uncharged = tuple(map(str, uncharged))
 
     @property
     def ledger(self) -> Ledger:
@@ -194,6 +197,7 @@ class Privacy:
             "steered_by_training_metrics": list(self._steered),
             "seed_fixed_by_user": self._seeded,
             **({"declared_row_wise": list(self._row_wise)} if self._row_wise else {}),
+            **({"read_off_the_data": list(self._uncharged)} if self._uncharged else {}),
             "noise_generators": list(self._generators),
         }
 
@@ -240,7 +244,13 @@ class Privacy:
             sections.append(section("Releases charged", statement.releases(facts)))
             sections.append(section("Accounting", self._method(facts)))
         sections.append(section("Covered", facts["covered"]))
-        not_covered = [*self._metrics(), *facts["not_covered"], *self._declared(), *self._randomness()]
+        not_covered = [
+            *self._read_off(),
+            *self._metrics(),
+            *facts["not_covered"],
+            *self._declared(),
+            *self._randomness(),
+        ]
         sections.append(section("Not covered", not_covered))
         return "\n\n".join(sections) + "\n"
 
@@ -316,6 +326,12 @@ class Privacy:
                 + "."
             )
         return lines
+
+    def _read_off(self) -> list[str]:
+        return [
+            f"READ OFF THE PRIVATE ROWS, without noise and without a charge: {what}. It counts as public here."
+            for what in self._uncharged
+        ]
 
     def _declared(self) -> list[str]:
         if not self._row_wise:

@@ -120,6 +120,7 @@ class Ledger:
         steered: What followed from such metrics while the releases were made.
         generators: Names of what has made the noise, see `privacy.GENERATORS`.
         row_wise: Names of own layers, losses and functions that were declared to treat each row alone.
+        uncharged: What was read off the data before training without a charge, in words.
 
     Example:
         >>> update = Release(sampling=Sampling().bind(1000, 10), noise_multiplier=1.0, sensitivity=0.1,
@@ -142,6 +143,7 @@ class Ledger:
         self.logged: tuple[str, ...] = ()
         self.steered: tuple[str, ...] = ()
         self.row_wise: tuple[str, ...] = ()
+        self.uncharged: tuple[str, ...] = ()
         self.generators: tuple[str, ...] = ()
 
     @classmethod
@@ -170,6 +172,7 @@ class Ledger:
             total.steered = tuple(dict.fromkeys([*total.steered, *ledger.steered]))
             total.generators = tuple(dict.fromkeys([*total.generators, *ledger.generators]))
             total.row_wise = tuple(sorted({*total.row_wise, *ledger.row_wise}))
+            total.uncharged = tuple(dict.fromkeys([*total.uncharged, *ledger.uncharged]))
         return total
 
     def become(self, other: "Ledger") -> None:
@@ -217,6 +220,13 @@ class Ledger:
         other = Ledger()
         vars(other).update(vars(self))
         other.hold(self)
+        return other
+
+    def ahead(self, updates: int) -> "Ledger":
+        """Returns the ledger as it will be after more releases like the last one."""
+        other = self.copy()
+        if updates and other._counts:
+            other._counts[-1] += updates
         return other
 
     @property

@@ -16,6 +16,7 @@ NOT_PRIVATE_NOTE = (
     "Columns and curves marked (not private) were computed on the private training data without noise. They are "
     "outside the guarantee: do not publish them."
 )
+READ_OFF_NOTE = "Read off the private rows before training, outside the guarantee: {}."
 SEED_NOTE = (
     "A fixed seed was used, and this report names it. The guarantee holds only against people who can neither know "
     "nor guess it."
@@ -50,6 +51,7 @@ def notes(run: RunFolder) -> list[str]:
     lines = [HELD_OUT_NOTE.format(examples=held_out["examples"]) if held_out else NO_HELD_OUT_NOTE]
     if run.samples:
         lines = [SAMPLES_NOTE]
+    lines += [READ_OFF_NOTE.format(what) for what in run.privacy.get("read_off_the_data", ())]
     if run.privacy.get("training_metrics_outside_the_guarantee"):
         lines.append(NOT_PRIVATE_NOTE)
     if run.privacy.get("seed_fixed_by_user"):

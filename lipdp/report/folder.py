@@ -12,8 +12,9 @@ MODEL, PRIVACY, STATEMENT = "model.keras", "privacy.json", "privacy.txt"
 HISTORY, RUN, RESULTS = "history.csv", "run.json", "results.json"
 HTML, MARKDOWN = "report.html", "report.md"
 FILES = (MODEL, PRIVACY, STATEMENT, HISTORY, RUN, RESULTS, HTML, MARKDOWN)
-# A diffusion model's folder holds one more.
-SAMPLES = "samples.png"
+# The folder of a diffusion model holds the first of these, that of a table the second.
+SAMPLES, TABLE = "samples.png", "table.json"
+OPTIONAL = (SAMPLES, TABLE)
 # The reports are made from the other files, at any time.
 _DERIVED = (RUN, HTML, MARKDOWN)
 # Where `run.json` keeps the digests of all the others.
@@ -51,7 +52,7 @@ def write(folder: pathlib.Path, run: RunFolder) -> None:
         files.write_text(folder / name, _text(values), private)
     files.write_text(folder / STATEMENT, run.statement, private)
     write_history(folder / HISTORY, run.history, private)
-    digests = {n: files.digest(folder / n) for n in (*FILES, SAMPLES) if n not in _DERIVED and (folder / n).is_file()}
+    digests = {n: files.digest(folder / n) for n in (*FILES, *OPTIONAL) if n not in _DERIVED and (folder / n).is_file()}
     files.write_text(folder / RUN, _text(files.stamped(run.run | {_DIGESTS: digests})), private)
 
 
@@ -126,7 +127,7 @@ def _checked(folder: pathlib.Path, run: dict) -> dict:
         digests = dict(content.pop(_DIGESTS))
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{folder / RUN} is corrupt: {error}. Train again.") from error
-    for name in (*FILES, SAMPLES):
+    for name in (*FILES, *OPTIONAL):
         path = folder / name
         if name in _DERIVED or (name not in digests and not path.is_file()):
             continue

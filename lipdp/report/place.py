@@ -12,12 +12,12 @@ from collections.abc import Iterator
 
 from lipdp.privacy import files
 from lipdp.report import folder as folders
-from lipdp.report.folder import FILES, RUN, SAMPLES, UNFINISHED
+from lipdp.report.folder import FILES, OPTIONAL, RUN, UNFINISHED
 
 CHECKPOINT, SETTINGS = "checkpoint.weights.h5", "settings.json"
 # What is there only until the run is whole.
 _WORK = (SETTINGS, CHECKPOINT, f"{CHECKPOINT}.journal", f"{CHECKPOINT}.lock")
-_KNOWN = {*FILES, SAMPLES, *_WORK, UNFINISHED}
+_KNOWN = {*FILES, *OPTIONAL, *_WORK, UNFINISHED}
 # The hidden folder of the run that is to replace an earlier one.
 _NEXT = ".{}.next"
 
@@ -156,7 +156,7 @@ def finish(work: pathlib.Path) -> pathlib.Path:
         else:
             os.replace(work, folder)
         files.sync_folder(folder.parent)
-    for name in (*FILES, SAMPLES, *_WORK, UNFINISHED):
+    for name in (*FILES, *OPTIONAL, *_WORK, UNFINISHED):
         files.sweep(folder, name)
         if name in (*_WORK, UNFINISHED):
             (folder / name).unlink(missing_ok=True)
@@ -193,7 +193,7 @@ def _names(folder: pathlib.Path) -> set[str]:
 
 def _remove(folder: pathlib.Path, keep=()) -> None:
     # The mark goes last: until then the folder is known to be unfinished.
-    for name in (*FILES, SAMPLES, *_WORK, UNFINISHED):
+    for name in (*FILES, *OPTIONAL, *_WORK, UNFINISHED):
         if name not in keep:
             (folder / name).unlink(missing_ok=True)
             files.sweep(folder, name)

@@ -1,5 +1,6 @@
 """Training data as arrays: random access is what Poisson sampling needs."""
 
+import os
 from typing import Any
 
 import keras
@@ -52,6 +53,24 @@ def as_arrays(x: ArrayLike, y: ArrayLike | None, example_rank: int) -> tuple[Any
     return x, y
 
 
+def batch_size_of(x: Any, example_rank: int) -> int | None:
+    """Returns the rows of the first batch of a dataset that yields batches; None where there are none.
+
+    Args:
+        x: As in `as_arrays`; of a dataset one batch is read.
+        example_rank: As in `as_arrays`.
+    """
+    batch: Any = None
+    if isinstance(x, keras.utils.PyDataset):
+        batch = x[0] if _batches(x) else None
+    elif hasattr(x, "as_numpy_iterator"):
+        batch = next(iter(x.as_numpy_iterator()), None)
+    leaves = tree.flatten(batch)
+    if batch is None or not leaves or np.ndim(leaves[0]) < max(example_rank, 1):
+        return None
+    return len(leaves[0]) or None
+
+
 def split(x: Any, y: np.ndarray, fraction: float) -> tuple:
     """Holds out a part of the data for validation, row by row, see `accounting.held_out`."""
     if not 0.0 < fraction < 1.0:
@@ -68,6 +87,20 @@ def split(x: Any, y: np.ndarray, fraction: float) -> tuple:
 
 
 def _refuse_stream(x) -> None:
+    if isinstance(x, (str, os.PathLike)):
+        raise ValueError(
+            f"`x` must hold the training data themselves. Received: x={str(x)!r}. Read the file first: "
+            "data = lipdp.data.load(path), then fit(data.x_train, data.y_train)."
+        )
+    if hasattr(x, "x_train"):
+        raise ValueError(
+            f"`x` must be arrays. Received: a {type(x).__name__}. Pass its parts: fit(data.x_train, data.y_train)."
+        )
+    if callable(x) and not hasattr(x, "shape"):
+        raise ValueError(
+            f"`x` must be data. Received: a function, {getattr(x, '__name__', x)!r}. Call it, and collect what it "
+            "yields into arrays x and y (numpy.concatenate)."
+        )
     batches = isinstance(x, (list, tuple)) and bool(x) and isinstance(x[0], tuple)
     if batches or (hasattr(x, "__iter__") and not hasattr(x, "shape") and not isinstance(x, (list, tuple, dict))):
         raise ValueError(
@@ -131,10 +164,11 @@ def _read(dataset, items):
 def _finite(array: np.ndarray, name: str, dtype: str) -> np.ndarray:
     if array.dtype.kind in "US" or (array.dtype == object and any(isinstance(value, str) for value in array.flat)):
         todo = (
-            "Encode classes as the integers from 0, by a public list of them: [classes.index(label) for label in y]."
+            "Encode classes as the integers from 0, by a public list of them: [classes.index(label) for label in y], "
+            "or lipdp.data.Table(...).labels."
             if name == "y"
-            else "Encode categories as numbers, by a public list of them; numbers that were read as text: "
-            "x.astype('float32')."
+            else "Encode categories by a public list of them: lipdp.data.Table(...).encode; numbers that were read as "
+            "text: x.astype('float32')."
         )
         raise ValueError(f"`{name}` must hold numbers. Received: text, as dtype {array.dtype}. {todo}")
     if array.dtype.kind == "c":

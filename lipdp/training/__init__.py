@@ -7,6 +7,7 @@ from lipdp.training.exclusive import exclusive as exclusive
 from lipdp.training.request import FitRequest as FitRequest
 from lipdp.training.resuming import checkpointed as checkpointed
 from lipdp.training.saving import Saving as Saving
+from lipdp.training.session import expected_batch_size as expected_batch_size
 from lipdp.training.session import prepare as prepare
 from lipdp.training.state import Run as Run
 from lipdp.training.validation import check_callbacks as check_callbacks

@@ -6,6 +6,8 @@ from typing import Any
 
 import keras
 
+from lipdp.training.progress import EpsilonSoFar
+
 # What is logged beside metrics is public.
 _PUBLIC = ("epsilon", "learning_rate", "lr")
 # Weights are looked at after updates 1, 2, 4, ..., and then every so many.
@@ -50,12 +52,25 @@ class Charge(keras.callbacks.Callback):
         updates: How many updates are allowed.
         charge: Function of a number of updates that charges them, or None if each update charges itself.
         training_metrics: Whether metrics on the training data are logged.
+        bar: Whether a progress bar shows what is logged after each batch, which then has epsilon as well.
     """
 
-    def __init__(self, run: Any, updates: int, charge: Callable[[int], None] | None, training_metrics: bool):
+    def __init__(
+        self,
+        run: Any,
+        updates: int,
+        charge: Callable[[int], None] | None,
+        training_metrics: bool,
+        bar: bool = False,
+    ):
         super().__init__()
+        self._epsilon = EpsilonSoFar(run) if bar else None
+        self._in_epoch = 0
         self._run, self._left, self._charge, self._training_metrics = run, updates, charge, training_metrics
         self._made, self._next_look = 0, 1
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        self._in_epoch = 0
 
     def on_train_batch_begin(self, batch: Any, logs: dict[str, Any] | None = None) -> None:
         count = self.model.steps_per_execution
@@ -68,15 +83,18 @@ class Charge(keras.callbacks.Callback):
     def on_train_batch_end(self, batch: Any, logs: dict[str, Any] | None = None) -> None:
         self._run.executing = True
         self._made += self.model.steps_per_execution
+        self._in_epoch += self.model.steps_per_execution
         if self._made >= self._next_look:
             self._next_look = self._made + min(self._made, _LOOK_EVERY)
             self._refuse_to_go_on()
-        if logs is not None and "updates" in logs:
-            logs["updates"] = self._run.ledger.updates
         if not self._left:
             self.model.stop_training = True
         if self._training_metrics and not self._run.ledger.logged:
             self._run.ledger.logged = tuple(logs or ())
+        if logs is not None:
+            logs.pop("updates", None)  # Keras needs some log of a step
+            if self._epsilon is not None:
+                logs["epsilon"] = self._epsilon.value(min(self._left, self.params["steps"] - self._in_epoch))
 
     def _refuse_to_go_on(self) -> None:
         """Stops before the next charge when the weights are lost.

@@ -18,6 +18,7 @@ from lipdp.strategies import Calibration
 from lipdp.training import advice, budget, seeding, weights
 from lipdp.training import validation as validations
 from lipdp.training.callbacks import Charge, private_monitors
+from lipdp.training.progress import in_terminal
 from lipdp.training.request import FitRequest
 
 
@@ -39,6 +40,7 @@ class Driver:
         continued: Whether that is the plan of the `fit` before.
         updates: How many updates this call may execute.
         sampler: Who is in a batch, from when `fit` runs.
+        in_terminal: Whether somebody looks on at a terminal, from when `fit` runs.
         microbatch: Examples processed at once, or None for a whole update.
     """
 
@@ -62,6 +64,7 @@ class Driver:
             )
         self.microbatch = self._microbatch()
         self.sampler: Any = None
+        self.in_terminal = False
 
     def make_plan(self) -> Plan:
         """Returns the plan under which the updates may run; changes nothing."""
@@ -137,7 +140,8 @@ class Driver:
         advice.advise(self.model, sensitivity, self.plan.noise_multiplier, self.updates, size)
         with self.armed(verbose), self.batches() as batches, self._precision():
             ledger.steered = tuple(dict.fromkeys([*ledger.steered, *steered]))
-            charge = Charge(self.run, self.updates, self.charge(), self.request.training_metrics)
+            bar = verbose in ("auto", 1)
+            charge = Charge(self.run, self.updates, self.charge(), self.request.training_metrics, bar)
             return keras_fit(
                 batches,
                 epochs=self.request.epochs,
@@ -196,12 +200,14 @@ class Driver:
         run.noise_std, run.ledger.seeded = self.noise_std, run.ledger.seeded or request.seed is not None
         run.ledger.generators = tuple(dict.fromkeys((*run.ledger.generators, request.noise_generator)))
         run.ledger.row_wise = tuple(sorted({*run.ledger.row_wise, *declared}))
-        untouched = None
+        untouched, self.in_terminal = None, in_terminal(verbose)
         try:
             optimizer.arm(self.noise_std, self.updates, key, run.repeatable, request.noise_generator)
             self.begin()
             if verbose:
                 notice = [statement.TRAINING_METRICS] if request.training_metrics else []
+                if self.in_terminal and self.model.train_function is None and not self.model.run_eagerly:
+                    notice.append("The first update waits until it is compiled.")
                 sys.stdout.write("\n".join([self.announcement(), *notice]) + "\n")
             untouched = weights.fingerprint(self.model)
             yield

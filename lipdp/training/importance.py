@@ -18,6 +18,7 @@ from lipdp.accounting.dpis import ImportanceFilter
 from lipdp.privacy import Plan, Release, statement
 from lipdp.sampling import Proposal, randomness
 from lipdp.training.driver import Driver
+from lipdp.training.progress import Line
 
 # Rows of a microbatch are a multiple of this, so that few shapes occur.
 _STEP = 64
@@ -262,10 +263,12 @@ class ImportanceDriver(Driver):
 
     def _all_norms(self, step) -> np.ndarray:
         """Returns the gradient norms of all examples at the present weights."""
-        norms = np.empty(len(self.y), "float64")
+        norms, line = np.empty(len(self.y), "float64"), Line(self.in_terminal)
         for rows, part in self._parts(len(self.y)):
+            line.show(f"Gradient norms: {part.start} of {len(self.y)} examples")
             index = np.arange(part.start, min(part.stop, len(self.y)))
             norms[index] = step.norms(self._padded(index, rows))[: len(index)]
+        line.wipe()
         return norms
 
     def _parts(self, count: int) -> Iterator[tuple[int, slice]]:

@@ -16,6 +16,15 @@ from lipdp.training.importance import ImportanceDriver
 from lipdp.training.request import FitRequest
 from lipdp.training.resuming import Finished, resumed
 
+_BATCH_SIZE = 256
+
+
+def expected_batch_size(model: keras.Model, x: Any) -> int:
+    """Returns the expected batch size where the user gives none: that of the batches of a dataset, else 256."""
+    if not getattr(model, "inputs", None):
+        return _BATCH_SIZE
+    return sampling.batch_size_of(x, len(tree.flatten(model.inputs)[0].shape)) or _BATCH_SIZE
+
 
 def prepare(
     model: keras.Model,

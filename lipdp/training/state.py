@@ -68,8 +68,12 @@ class Run:
     @property
     def total(self) -> Ledger:
         """Returns everything that was released about the model's variables, by whichever model."""
-        ledgers = self.ledgers
-        return self.ledger if len(ledgers) == 1 else Ledger.joined(ledgers)
+        return self._total(0)
+
+    def _total(self, ahead: int) -> Ledger:
+        own, *others = self.ledgers
+        own = own.ahead(ahead) if ahead else own
+        return Ledger.joined([own, *others]) if others else own
 
     @property
     def repeatable(self) -> bool:
@@ -99,9 +103,9 @@ class Run:
             self.journal.cover(ledger, release, count, most if release.kind == "gradient" else count)
         ledger.charge(release, count)
 
-    def privacy(self) -> Privacy:
-        """Returns what was released so far and what it costs."""
-        ledgers, total = self.ledgers, self.total
+    def privacy(self, ahead: int = 0) -> Privacy:
+        """Returns what was released so far, and `ahead` more updates like the last one, and what it costs."""
+        ledgers, total = self.ledgers, self._total(ahead)
         plan = self.plan or total.plan
         accountant: Any = plan.accountant if plan else "pld"
         if len(ledgers) > 1 and accountant.budget is not None and not accountant.covers_adaptive:
@@ -114,6 +118,7 @@ class Run:
             training_metrics=total.logged,
             steered=total.steered,
             row_wise=total.row_wise,
+            uncharged=total.uncharged,
             generators=total.generators,
             examples_per_person=plan.sampling.group_size if plan else 1,
             updates_of_others=total.updates - self.ledger.updates,
@@ -208,6 +213,7 @@ def _ledger_state(ledger: Ledger) -> dict:
         "logged": list(ledger.logged),
         "steered": list(ledger.steered),
         "row_wise": list(ledger.row_wise),
+        "uncharged": list(ledger.uncharged),
         "generators": list(ledger.generators),
     }
 
@@ -222,7 +228,8 @@ def _ledger_from(state: dict) -> Ledger:
     ledger.seeded, ledger.logged = bool(state["seeded"]), tuple(map(str, state["logged"]))
     # Files of earlier versions lack these.
     ledger.generators = tuple(map(str, state.get("generators", ["threefry64"] if ledger.releases else [])))
-    ledger.steered, ledger.row_wise = (tuple(map(str, state.get(name, ()))) for name in ("steered", "row_wise"))
+    for name in ("steered", "row_wise", "uncharged"):
+        setattr(ledger, name, tuple(map(str, state.get(name, ()))))
     return ledger
 
 

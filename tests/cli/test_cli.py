@@ -246,6 +246,12 @@ def test_bad_words_get_one_line_and_exit_code_2(tmp_path, monkeypatch, capsys, w
         ("1,no\n", [], "Line 62 of .* has 2 values"),
         ("", ["--label", "sick"], "no label column of that name. Received: 'sick'"),
         ("", ["--feature-ranges", "none.json"], "no such file of ranges"),
+        ("", ["--table", "none.json"], "no such description of a table. Received: 'none.json'"),
+        ("", ["--table", "a.json", "--feature-ranges", "b.json"], "--table and --feature-ranges. Leave the second"),
+        ("", ["--no-header"], "Column '0' of .* not a finite number in 1 of 61 rows, first in row 1"),
+        ("", ["--front-end", "robust"], "A front end is for images"),
+        ("", ["--clip-norm", "1"], "--clip-norm with --strategy clipless"),
+        ("", ["--strategy", "dpis", "--noise-multiplier", "1"], "Pass --epsilon alone"),
     ],
 )
 def test_bad_tables_get_one_line(tmp_path, capsys, text, words, message):

@@ -1,0 +1,81 @@
+"""The data set that a command names, and what is known of it."""
+
+import argparse
+import pathlib
+import sys
+from typing import Any
+
+from lipdp import data
+from lipdp.report import folder as folders
+
+
+def read(options: argparse.Namespace, run: pathlib.Path | None = None) -> data.Dataset:
+    """Returns the data set of the options `dataset`, `label`, `table`, `no_header` and `feature_ranges`.
+
+    Args:
+        options: of the command.
+        run: a run folder, whose description of its table holds where the options give none.
+
+    Raises:
+        ValueError, FileNotFoundError: as `data.load`; both a description and ranges are given.
+    """
+    if options.table is not None and options.feature_ranges is not None:
+        raise ValueError(
+            "A description of a table holds its ranges. Received: --table and --feature-ranges. Leave the second one "
+            "out."
+        )
+    table = None if own_options(options) or not options.dataset.endswith(".csv") else described_by(run)
+    if table is None:
+        path = description(options)
+        table = None if path is None else data.Table.from_json(path)
+    dataset = data.load(options.dataset, options.label, table, not options.no_header)
+    if options.feature_ranges is not None:
+        return data.scale(dataset, data.read_ranges(options.feature_ranges))
+    return dataset
+
+
+def own_options(options: argparse.Namespace) -> bool:
+    """Returns whether the options say how to read a table."""
+    return bool(options.table or options.feature_ranges or options.label or options.no_header)
+
+
+def description(options: argparse.Namespace) -> str | None:
+    """Returns the path of the description of a table: the one given, or the one beside a `.csv` file."""
+    beside = pathlib.Path(options.dataset).with_suffix(".json")
+    if options.table is None and options.feature_ranges is None and options.dataset.endswith(".csv"):
+        return str(beside) if beside.is_file() else None
+    return options.table
+
+
+def described_by(run: pathlib.Path | None) -> data.Table | None:
+    """Returns the description of the table that a run was trained on, if it was one."""
+    path = None if run is None else run / folders.TABLE
+    return data.Table.from_json(path) if path is not None and path.is_file() else None
+
+
+def tell(options: argparse.Namespace, dataset: data.Dataset) -> None:
+    """Says on standard error what is assumed of a data set."""
+    lines = []
+    path = description(options)
+    if dataset.table is not None and path is not None:
+        lines.append(f"the table is encoded by {path} ({len(dataset.table.features)} features)")
+    elif dataset.table is not None:
+        lines.append(
+            f"{options.dataset} has no description: its features are taken as numbers, and the last column (or "
+            "--label) as the classes. `lipdp table` writes a description to fill in"
+        )
+    lines += [f"read off the private rows, NOT covered by epsilon: {what}" for what in dataset.uncharged]
+    raw = dataset.table is not None and dataset.table.norm is None
+    if raw or (dataset.table is None and dataset.is_table and options.feature_ranges is None):
+        lines.append(
+            "columns without a public range are taken as they are, and each row is clipped to one norm: a column of "
+            "large numbers hides the others. Describe them (`lipdp table`), or pass --feature-ranges"
+        )
+    for line in lines:
+        sys.stderr.write(f"lipdp {options.command}: note: {line}.\n")
+
+
+def without_charge(model: Any, dataset: data.Dataset) -> None:
+    """Notes in the ledger of a model, before it is trained, what was read off its data: the statement then says so."""
+    ledger = model.run.ledger
+    ledger.uncharged = tuple(dict.fromkeys([*ledger.uncharged, *dataset.uncharged]))

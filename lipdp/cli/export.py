@@ -1,0 +1,54 @@
+"""`lipdp export`: a trained model in stock layers, which loads without lipdp, and its statement."""
+
+import argparse
+import pathlib
+import shutil
+
+from lipdp import report
+from lipdp.cli import certify, output, quiet
+from lipdp.privacy import files
+from lipdp.report import folder as folders
+
+SAVED_MODEL = "saved_model"
+
+
+def run(options: argparse.Namespace, argv: list[str]) -> None:
+    """Writes the model, its privacy statement and the description of its table."""
+    target = pathlib.Path(options.output)
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise FileExistsError(f"The output is not new or empty. Received: --output {target}. Pass a new folder.")
+    path, recorded = certify.find(options.run)
+    model = certify.load(path)
+    import lipdp
+
+    plain = lipdp.export(model)
+    target.mkdir(parents=True, exist_ok=True)
+    if options.format == "keras":
+        plain.save(target / folders.MODEL)
+    else:
+        _save(plain, target / SAVED_MODEL)
+    if recorded is not None:
+        source = path.parent
+        private = folders.is_private(report.read(source))
+        for name in (folders.PRIVACY, folders.STATEMENT, folders.TABLE):
+            if (source / name).is_file():
+                files.write_text(target / name, (source / name).read_text(encoding="utf-8"), private)
+    written = sorted(entry.name for entry in target.iterdir())
+    if options.json:
+        output.write_json({"output": str(target), "files": written})
+        return
+    output.write(
+        f"Written to {target}: {', '.join(written)}",
+        "The model is made of Keras' own layers and loads without lipdp; training it further has no noise.",
+    )
+
+
+def _save(plain, path: pathlib.Path) -> None:
+    try:
+        with quiet.stderr():
+            plain.export(path, format="tf_saved_model", verbose=False)
+    except ImportError as error:
+        shutil.rmtree(path, ignore_errors=True)
+        raise ValueError(
+            f"A SavedModel needs TensorFlow. Received: --format saved_model; {error}. Install it, or leave it out."
+        ) from error

@@ -1,0 +1,77 @@
+"""`lipdp predict`: classes of new rows or images, as a CSV file."""
+
+import argparse
+import csv
+import io
+import pathlib
+from typing import Any
+
+import numpy as np
+
+from lipdp import checks, data
+from lipdp.cli import certify, datasets, output
+from lipdp.data.files import read_examples
+from lipdp.privacy import files
+
+
+def run(options: argparse.Namespace, argv: list[str]) -> None:
+    """Writes class, certified radius and logits of each example."""
+    checks.integer("batch_size", options.batch_size, minimum=1)
+    target = pathlib.Path(options.output)
+    if target.exists() and (target.is_dir() or not options.overwrite):
+        raise FileExistsError(f"The output already exists. Received: --output {target}. Pass another, or --overwrite.")
+    if not target.parent.is_dir():
+        raise FileNotFoundError(f"The folder of the output does not exist. Received: --output {target}. Create it.")
+    path, recorded = certify.find(options.run)
+    x = _examples(options, recorded)
+    model = certify.load(path)
+    shapes = [tuple(tensor.shape[1:]) for tensor in getattr(model, "inputs", None) or ()]
+    if shapes != [x.shape[1:]] or len(model.output_shape) != 2 or model.output_shape[-1] < 2:
+        raise ValueError(
+            f"The model is no classifier of such examples. Received: inputs of shape {shapes} and outputs of shape "
+            f"{model.output_shape[1:]}, data of shape {x.shape[1:]}. Pass data like those it was trained on."
+        )
+    from lipdp import certify as certificates
+
+    logits = model.predict(x, batch_size=options.batch_size, verbose=0)
+    radii = certificates.radii(model, x, batch_size=options.batch_size)
+    classes = recorded["classes"] if recorded else list(range(logits.shape[-1]))
+    files.write_text(target, _text(logits, radii, classes))
+    if options.json:
+        output.write_json({"output": str(target), "examples": len(x), "classes": classes})
+        return
+    output.write(
+        f"{len(x)} examples: class, the L2 radius of the model's input in which it cannot change, and logits. They "
+        "cost the training data no more privacy; what they say about the examples themselves is not protected.",
+        f"Written to {target}",
+    )
+
+
+def _examples(options, recorded: dict | None) -> np.ndarray:
+    run = pathlib.Path(options.run)
+    if not options.data.endswith(".csv"):
+        x = read_examples(pathlib.Path(options.data))
+        ranges = (recorded or {}).get("feature_ranges")
+        if ranges is None:
+            return x
+        names = tuple(map(str, range(x.shape[-1])))
+        rows = data.Dataset(x, np.zeros(len(x), "int32"), None, None, (0, 1), "data", names)
+        return data.scale(rows, data.read_ranges(ranges)).x_train
+    table: Any = datasets.described_by(run) if recorded else None
+    if options.table is not None:
+        table = data.Table.from_json(options.table)
+    if table is None:
+        raise ValueError(
+            f"Nothing says how to encode a table. Received: --data {options.data} and a model without a description. "
+            "Pass --table with the description it was trained with."
+        )
+    return table.encode(options.data)
+
+
+def _text(logits: np.ndarray, radii: np.ndarray, classes: list) -> str:
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    writer.writerow(["class", "radius", *(f"logit {name}" for name in classes)])
+    for row, radius in zip(logits, radii, strict=True):
+        writer.writerow([classes[int(row.argmax())], f"{radius:.6g}", *(f"{value:.6g}" for value in row)])
+    return text.getvalue()

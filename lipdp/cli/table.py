@@ -1,0 +1,26 @@
+"""`lipdp table`: the description of a CSV file, to be filled in."""
+
+import argparse
+import pathlib
+
+from lipdp import data
+from lipdp.cli import output
+
+
+def run(options: argparse.Namespace, argv: list[str]) -> None:
+    """Writes a description with the names of the columns, and whether they hold numbers."""
+    target = pathlib.Path(options.output or pathlib.Path(options.file).with_suffix(".json"))
+    if target.exists() and not options.overwrite:
+        raise FileExistsError(
+            f"The description already exists. Received: {str(target)!r}. Pass another --output, or --overwrite."
+        )
+    data.Table.template(options.file, target, options.label, not options.no_header)
+    if options.json:
+        output.write_json({"output": str(target)})
+        return
+    output.write(
+        f"Written to {target}: column names and kinds. Fill in ranges, vocabularies and classes from what is publicly "
+        "known; what you take from the rows, epsilon does not cover.",
+        f"Then: lipdp train --dataset {options.file} --epsilon 2"
+        + ("" if target == pathlib.Path(options.file).with_suffix(".json") else f" --table {target}"),
+    )

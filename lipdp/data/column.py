@@ -1,0 +1,200 @@
+"""One column of a table: what is publicly known of it, and how one value becomes numbers."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from lipdp import checks
+from lipdp.data import rows
+
+KINDS = ("number", "category", "ignore")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Column:
+    """What is publicly known of one column.
+
+    Args:
+        name: as in the header.
+        kind: "number", "category", or "ignore" for a column that no model may see, such as a name.
+        range: of a number, `(low, high)` with low < high: what follows from its meaning, never the smallest and the
+            largest value of private rows. None takes numbers as they are.
+        vocabulary: of a category, its values: texts or numbers, at least one. Any other value is "other".
+        missing: whether a value may be missing. An entry of its own then says so; otherwise a missing one is an error.
+        unit: for the reader.
+
+    Raises:
+        ValueError: a kind, a range or a vocabulary is none; or it is not that of this kind.
+
+    Example:
+        >>> Column(name="smoker", kind="category", vocabulary=("yes", "no")).features
+        ('smoker=yes', 'smoker=no', 'smoker: other', 'smoker: missing')
+    """
+
+    name: str
+    kind: str
+    range: tuple[float, float] | None = None
+    vocabulary: tuple[str | int | float, ...] = ()
+    missing: bool = True
+    unit: str = ""
+
+    def __post_init__(self):
+        where = f" In column {self.name!r}."
+        checks.choice("kind", self.kind, KINDS, where.strip())
+        checks.boolean("missing", self.missing, where.strip())
+        if self.kind != "number" and self.range is not None:
+            raise ValueError(f"Only numbers have a range. Received: range={self.range!r}.{where} Leave it out.")
+        if self.kind != "category" and self.vocabulary:
+            raise ValueError(
+                f"Only categories have a vocabulary. Received: vocabulary={self.vocabulary!r}.{where} Leave it out."
+            )
+        if self.range is not None:
+            object.__setattr__(self, "range", as_range(self.range, where))
+        if self.kind == "category":
+            object.__setattr__(self, "vocabulary", check_values("vocabulary", self.vocabulary, 1, where))
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """Returns the names of the entries that a value becomes."""
+        if self.kind == "ignore":
+            return ()
+        own = (self.name,)
+        if self.kind == "category":
+            own = (*(f"{self.name}={value}" for value in self.vocabulary), f"{self.name}: other")
+        return (*own, f"{self.name}: missing") if self.missing else own
+
+    def encode(
+        self, values: Sequence | np.ndarray, interval: tuple[float, float], words: frozenset[str], source: str
+    ) -> np.ndarray:
+        """Returns float32 entries, shape `(N, len(features))`, each row from its own value alone.
+
+        Args:
+            values: N values, or their texts.
+            interval: what the range is mapped to.
+            words: texts that stand for a missing value, beside the usual ones.
+            source: where the values come from, for messages.
+
+        Raises:
+            ValueError: a value is not a number, or is missing where none may be.
+        """
+        table = np.zeros((len(values), len(self.features)), "float32")
+        if self.kind == "category":
+            find = Index(self.vocabulary)
+            # A word of the vocabulary is a value, also where it is one of those that stand for none, as "none".
+            ids = [find(v) for v in values]
+            absent = np.array([i < 0 and rows.is_missing(v, words) for i, v in zip(ids, values, strict=True)], bool)
+            places = np.where(np.array(ids) < 0, len(self.vocabulary), ids)
+            table[~absent, places[~absent]] = 1.0
+        else:
+            numbers = self._numbers(values, words, source)
+            absent = np.isnan(numbers)
+            table[:, 0] = np.where(absent, 0.0, self._scaled(numbers, interval))
+        if self.missing:
+            table[:, -1] = absent
+        elif absent.any():
+            raise self._refusal(
+                "a missing value", absent, values, source, "Remove these rows, fill them with a public constant", words
+            )
+        return table
+
+    def _scaled(self, numbers: np.ndarray, interval: tuple[float, float]) -> np.ndarray:
+        if self.range is None:
+            return numbers
+        (low, high), (first, last) = self.range, interval
+        return np.clip(first + (numbers - low) * ((last - first) / (high - low)), first, last)
+
+    def _numbers(self, values, words, source) -> np.ndarray:
+        """Returns float64 numbers, NaN where they are missing."""
+        try:
+            if words:  # one of them may be a number
+                raise ValueError
+            numbers = np.asarray(values, "float64")
+        except (TypeError, ValueError):
+            found = [math.nan if rows.is_missing(v, words) else v for v in values]
+            bad = np.array([not rows.is_number(v) for v in found], bool)
+            if bad.any():
+                raise self._refusal(
+                    "a value that is not a finite number",
+                    bad,
+                    values,
+                    source,
+                    'Features must be numeric: make the column a "category" or "ignore" it in the description of the '
+                    'table, or list the word under "missing" if it stands for a missing value',
+                    words,
+                ) from None
+            numbers = np.asarray(found, "float64")
+        with np.errstate(over="ignore"):
+            bad = np.isinf(numbers.astype("float32"))
+        if self.range is None and bad.any():  # a range clips them
+            raise self._refusal(
+                "a value that is not a finite number", bad, values, source, "Give the column a range", words
+            )
+        return numbers
+
+    def _refusal(self, what: str, bad: np.ndarray, values, source: str, todo: str, words) -> ValueError:
+        first = int(np.flatnonzero(bad)[0])
+        return ValueError(
+            f"Column {self.name!r} of {source} has {what} in {int(bad.sum())} of {len(values)} rows, first in row "
+            f"{first + 1}. Received: {as_shown(values[first])}. {todo}; `lipdp table` writes a description to fill in."
+        )
+
+
+class Index:
+    """Finds the place of a value in a public list: as text, and as a number where the list holds numbers.
+
+    Example:
+        >>> find = Index(("no", "yes", 2))
+        >>> [find(value) for value in (" yes", "2.0", 2, "maybe")]
+        [1, 2, 2, -1]
+    """
+
+    def __init__(self, values: Sequence):
+        self._texts = {rows.as_text(value): i for i, value in enumerate(values)}
+        self._numbers = {float(value): i for i, value in enumerate(values) if not isinstance(value, str)}
+
+    def __call__(self, value: Any) -> int:
+        """Returns the place of a value, or -1."""
+        place = self._texts.get(rows.as_text(value), -1)
+        if place < 0 and self._numbers and rows.is_number(value):
+            return self._numbers.get(float(value), -1)
+        return place
+
+
+def check_values(name: str, values: Any, least: int, where: str = "") -> tuple:
+    """Returns a public list of texts and numbers as a tuple; ValueError when they are not, or two of them are equal."""
+    if not isinstance(values, (list, tuple)) or len(values) < least:
+        raise ValueError(
+            f"`{name}` must be a list of at least {least} texts or numbers, known without looking at the private rows. "
+            f"Received: {name}={values!r}.{where}"
+        )
+    for value in values:
+        if isinstance(value, bool) or not isinstance(value, (str, int, float)) or not math.isfinite(_finite(value)):
+            raise ValueError(f"`{name}` must hold texts or numbers. Received: {value!r}.{where}")
+    find = Index(values)
+    twice = [value for i, value in enumerate(values) if find(value) != i]
+    if twice:
+        raise ValueError(f"`{name}` must hold each value once. Received: {twice[0]!r} twice.{where}")
+    return tuple(value.strip() if isinstance(value, str) else value for value in values)
+
+
+def as_range(value: Any, where: str) -> tuple[float, float]:
+    """Returns `(low, high)` as two floats with low < high; ValueError otherwise."""
+    try:
+        low, high = (float(number) for number in value)
+    except (TypeError, ValueError):
+        low = high = math.nan
+    if not -math.inf < low < high < math.inf:
+        raise ValueError(f"A range must be two numbers, the lower one first. Received: {value!r}.{where}")
+    return low, high
+
+
+def as_shown(value: Any) -> str:
+    """Returns a value as a message shows it."""
+    return repr(value.strip() if isinstance(value, str) else value)
+
+
+def _finite(value) -> float:
+    return 0.0 if isinstance(value, str) else float(value)

@@ -1,0 +1,144 @@
+"""The rows of a table as columns by name: from a CSV file, a DataFrame or a dictionary."""
+
+import csv
+import os
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+_MISSING = frozenset(("", "na", "n/a", "nan", "null", "none", "?"))
+
+
+class Rows(NamedTuple):
+    """Columns by name, all of one length, and what to call them in messages."""
+
+    columns: Mapping[str, Sequence | np.ndarray]
+    source: str
+
+
+def read(source: Any, header: bool = True) -> Rows:
+    """Returns the columns of a table.
+
+    Args:
+        source: path of a `.csv` file, a DataFrame, or a dictionary from column name to values.
+        header: whether the first line of a file holds column names; without one they are "0", "1", ...
+
+    Raises:
+        ValueError: when it is none of these, or a file is not such a file; says where.
+        FileNotFoundError: when there is no such file.
+    """
+    if isinstance(source, Rows):
+        return source
+    if isinstance(source, (str, os.PathLike)):
+        path = pathlib.Path(source)
+        if not path.is_file():
+            raise FileNotFoundError(f"There is no such file. Received: {str(source)!r}. Pass an existing .csv file.")
+        names, rows = _read_csv(path, header)
+        return Rows(dict(zip(names, zip(*rows, strict=True), strict=True)), str(path))
+    if not isinstance(source, Mapping) and not (hasattr(source, "columns") and hasattr(source, "__getitem__")):
+        raise ValueError(
+            f"A table is the path of a .csv file, a DataFrame or a dictionary of columns. Received: a "
+            f"{type(source).__name__}. Pass one of these."
+        )
+    names = list(source if isinstance(source, Mapping) else source.columns)
+    called = f"the {type(source).__name__}"
+    if len(set(map(str, names))) < len(names):
+        raise ValueError(f"Column names of {called} must be distinct. Received: {names}. Rename the columns.")
+    columns = {str(name): np.asarray(source[name]) for name in names}
+    lengths = {values.shape for values in columns.values()}
+    if len(lengths) != 1 or any(len(shape) != 1 for shape in lengths):
+        raise ValueError(
+            f"The columns of {called} must have one value per row. Received: columns of shapes "
+            f"{sorted(map(str, lengths))}. Pass at least one column, all of the same length."
+        )
+    if lengths == {(0,)}:
+        raise ValueError(f"The table holds no row. Received: {called} of length 0. Pass one with data.")
+    return Rows(columns, called)
+
+
+def is_number(text: Any) -> bool:
+    """Returns whether a value, or the text of one, is a number, NaN and infinity included."""
+    try:
+        float(text)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def is_missing(value: Any, words: frozenset[str] = frozenset()) -> bool:
+    """Returns whether a value stands for a missing one: None, NaN, an empty text, "NA", "?" and the like, or a word."""
+    if isinstance(value, str):
+        text = value.strip()
+        return text.lower() in _MISSING or text in words
+    if value is None or type(value).__name__ in ("NAType", "NaTType"):  # of pandas, which is not imported here
+        return True
+    return bool(value != value) or as_text(value) in words
+
+
+def as_text(value: Any) -> str:
+    """Returns a value as the text that a CSV file would hold: 2.0, which is how DataFrames keep 2, is "2"."""
+    if isinstance(value, (float, np.floating)) and float(value).is_integer():
+        return str(int(value))
+    return str(value).strip()
+
+
+def _read_csv(path: pathlib.Path, header: bool) -> tuple[list[str], list[list[str]]]:
+    names: list[str] | None = None
+    rows = []
+    try:
+        # The -sig: spreadsheets put a byte order mark in front.
+        with open(path, newline="", encoding="utf-8-sig") as file:
+            reader = csv.reader(file, strict=True)
+            for row in reader:
+                if names is None:
+                    names = [name.strip() for name in row] if header else [str(i) for i in range(len(row))]
+                    if header:
+                        continue
+                if not row:
+                    continue
+                if len(row) != len(names):
+                    first = "header" if header else "first line"
+                    raise ValueError(
+                        f"Line {reader.line_num} of {path} has {len(row)} values, the {first} has {len(names)}. "
+                        "Give every line the same number of comma-separated values."
+                    )
+                rows.append(row)
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not a text file in UTF-8: {error}. Save it as such.") from error
+    except csv.Error as error:
+        raise ValueError(f"{path} is not a comma-separated file: {error}. Save it as such.") from error
+    names = names or []
+    _check_names(names, path, header)
+    if not rows:
+        raise ValueError(f"{path} has a header and no rows. Pass a file with data.")
+    return names, rows
+
+
+def _check_names(names: list[str], path, header: bool) -> None:
+    if len(names) < 2:
+        raise ValueError(
+            f"{path} needs {'a header with ' if header else ''}at least one feature and the label, separated by "
+            f"commas. Received: {', '.join(names) or 'an empty file'}."
+        )
+    if not header:
+        return
+    numbers = [name for name in names if is_number(name)]
+    if len(numbers) == len(names) or not _counts(numbers):
+        raise ValueError(
+            f"The first line of {path} must be column names. Received: {len(numbers)} of {len(names)} that are "
+            "numbers, as in a row of data: it would be lost. Add a header, or pass --no-header (in Python: "
+            "header=False) when there is none."
+        )
+    for name in names:
+        if not name or names.count(name) > 1:
+            raise ValueError(f"Column names of {path} must be distinct and not empty. Received: {name!r}.")
+
+
+def _counts(names: list[str]) -> bool:
+    """Whether names count columns, as 0, 1, 2 do in tables that were written without names."""
+    if not all(name.isdecimal() for name in names):
+        return False
+    first = int(names[0]) if names else 0
+    return [int(name) for name in names] == list(range(first, first + len(names))) and (len(names) != 1 or first < 2)

@@ -1,0 +1,157 @@
+"""Described tables on the command line: template, training, predictions, export; what is read off the rows is said."""
+
+import csv
+import json
+
+import keras
+import numpy as np
+import pytest
+
+from lipdp import data
+from lipdp.cli import main
+from lipdp.report import folder as folders
+
+pytestmark = pytest.mark.backend_free
+
+SHORT = ["--noise-multiplier", "2", "--epochs", "1", "--verbose", "0"]
+
+
+def write(path, rows=60):
+    lines = [f"p{i},{i % 7 or ''},{'yes' if i % 3 else 'no'},{'sick' if i % 7 > 3 else 'well'}" for i in range(rows)]
+    path.write_text("id,age,smoker,ill\n" + "\n".join(lines) + "\n")
+    return path
+
+
+def described(path):
+    content = json.loads(path.read_text())
+    content["columns"]["id"] = {"kind": "ignore"}
+    content["columns"]["age"]["range"] = [0, 6]
+    content["columns"]["smoker"]["vocabulary"] = ["no", "yes"]
+    content["label"]["classes"] = ["well", "sick"]
+    path.write_text(json.dumps(content))
+
+
+def refusal(capsys, *words) -> str:
+    capsys.readouterr()
+    assert main(list(map(str, words))) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and captured.err.count("\n") == 1
+    return captured.err
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A run on a described table."""
+    folder = tmp_path_factory.mktemp("tables")
+    file = write(folder / "people.csv")
+    assert main(["table", str(file)]) == 0
+    described(folder / "people.json")
+    words = ["train", "--dataset", str(file), "--validation-split", "0.3", "--output", str(folder / "run")]
+    assert main([*words, *SHORT, "--seed", "1"]) == 0
+    return folder / "run"
+
+
+def test_a_template_is_written_once_and_has_to_be_filled_in(tmp_path, capsys):
+    file = write(tmp_path / "people.csv")
+    assert main(["table", str(file)]) == 0
+    assert "epsilon does not cover" in capsys.readouterr().out
+    assert "already exists" in refusal(capsys, "table", file)
+    assert main(["table", str(file), "--label", "smoker", "--output", str(tmp_path / "o.json"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"output": str(tmp_path / "o.json")}
+    assert "does not describe a table" in refusal(capsys, "train", "--dataset", file, "--epsilon", "1")
+    assert "no such file" in refusal(capsys, "table", tmp_path / "none.csv")
+
+
+def test_a_described_table_is_trained_without_reading_anything_off_it(run):
+    content = folders.read(run)
+    assert data.Table.from_json(run / folders.TABLE).classes == ("well", "sick")
+    assert content.run["settings"]["table"].endswith("people.json")
+    assert content.run["settings"]["classes"] == ["well", "sick"] and content.run["settings"]["input_shape"] == [6]
+    assert content.run["settings"]["input_norm"] == pytest.approx(2**0.5)
+    assert "read_off_the_data" not in content.privacy and "READ OFF" not in content.statement
+
+
+def test_certify_and_predict_use_the_description_of_the_run(run, tmp_path, capsys):
+    capsys.readouterr()
+    assert main(["certify", str(run), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["accuracy"] == folders.read(run).results["held_out"]["accuracy"]
+    file = tmp_path / "new.csv"  # without label, columns in another order, nothing beside it
+    file.write_text("smoker,age,id\nyes,3,x\n?,,y\nat times,99,z\n")
+    assert main(["predict", str(run), "--data", str(file), "--output", str(tmp_path / "p.csv")]) == 0
+    assert "no more privacy" in capsys.readouterr().out
+    rows = list(csv.DictReader((tmp_path / "p.csv").read_text().splitlines()))
+    model, table = keras.saving.load_model(run / folders.MODEL), data.Table.from_json(run / folders.TABLE)
+    logits = model.predict(table.encode(file), verbose=0)
+    assert [row["class"] for row in rows] == [("well", "sick")[i] for i in logits.argmax(axis=1)]
+    found = [[float(row["logit well"]), float(row["logit sick"])] for row in rows]
+    assert np.allclose(found, logits, atol=1e-4) and all(float(row["radius"]) >= 0.0 for row in rows)
+    words = ["predict", run, "--data", file, "--output"]
+    assert "already exists" in refusal(capsys, *words, tmp_path / "p.csv")
+    assert "folder of the output" in refusal(capsys, *words, tmp_path / "no" / "p.csv")
+    file.write_text("smoker,id\nyes,x\n")
+    assert "no column of that name. Received: 'age'" in refusal(capsys, *words, tmp_path / "q.csv")
+    np.savez(tmp_path / "x.npz", x=np.zeros((2, 3)))
+    line = refusal(capsys, "predict", run, "--data", tmp_path / "x.npz", "--output", tmp_path / "q.csv")
+    assert "no classifier of such examples" in line
+    line = refusal(capsys, "predict", run / folders.MODEL, "--data", file, "--output", tmp_path / "q.csv")
+    assert "Pass --table" in line
+
+
+def test_export_writes_stock_layers_and_the_statement(run, tmp_path, capsys):
+    assert main(["export", str(run), "--output", str(tmp_path / "out")]) == 0
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert names == {folders.MODEL, folders.PRIVACY, folders.STATEMENT, folders.TABLE}
+    assert (tmp_path / "out" / folders.STATEMENT).read_text() == folders.read(run).statement
+    assert (tmp_path / "out" / folders.STATEMENT).stat().st_mode & 0o077 == 0  # it names a seed
+    plain, model = (keras.saving.load_model(path / folders.MODEL) for path in (tmp_path / "out", run))
+    assert type(plain).__module__.startswith("keras.")
+    x = np.random.default_rng(0).uniform(-1, 1, (5, 6)).astype("float32")
+    assert np.allclose(plain.predict(x, verbose=0), model.predict(x, verbose=0), atol=1e-5)
+    assert "not new or empty" in refusal(capsys, "export", run, "--output", tmp_path / "out")
+
+
+def test_what_is_read_off_the_rows_is_said_everywhere(tmp_path, capsys):
+    file = tmp_path / "t.csv"
+    file.write_text("".join(f"{i % 7},{i % 5},{'yes' if i % 7 > 3 else 'no'}\n" for i in range(60)))
+    words = ["train", "--dataset", str(file), "--no-header", *SHORT, "--output", str(tmp_path / "run")]
+    assert main(words) == 0
+    captured, said = capsys.readouterr(), "the list of classes: those that occur in column '2'"
+    assert f"NOT covered by epsilon: {said}." in captured.err and "`lipdp table`" in captured.err
+    assert f"NOT covered: read off the private rows: {said}" in captured.out
+    content = folders.read(tmp_path / "run")
+    assert content.privacy["read_off_the_data"] == [said]
+    assert "READ OFF THE PRIVATE ROWS" in content.statement
+    assert keras.saving.load_model(tmp_path / "run" / folders.MODEL).privacy.to_dict()["read_off_the_data"] == [said]
+    for report in (folders.HTML, folders.MARKDOWN):
+        assert "outside the guarantee: the list of classes" in (tmp_path / "run" / report).read_text()
+    out = tmp_path / "p.csv"
+    assert main(["predict", str(tmp_path / "run"), "--data", str(file), "--output", str(out), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["classes"] == ["no", "yes"]
+
+
+@pytest.mark.parametrize("strategy", ["dpsgd", "adaclip", "dpis"])
+def test_every_strategy_trains_the_same_network(tmp_path, capsys, strategy):
+    words = ["train", "--dataset", "digits", "--epsilon", "3", "--epochs", "2", "--verbose", "0", "--json"]
+    assert main([*words, "--strategy", strategy, "--clip-norm", "0.5", "--output", str(tmp_path / "run")]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert {release["strategy"] for release in found["privacy"]["releases"]} == {strategy}
+    assert 2.9 < found["privacy"]["epsilon"] <= 3.0 and found["held_out"]["lipschitz"] <= 1.001
+    settings = folders.read(tmp_path / "run").run["settings"]
+    assert settings["strategy"] == strategy and settings["clip_norm"] == 0.5
+
+
+def test_a_front_end_is_part_of_the_model(tmp_path, capsys):
+    words = ["train", "--dataset", "digits", "--epsilon", "3", "--epochs", "1", "--verbose", "0", "--json"]
+    assert main([*words, "--front-end", "robust", "--output", str(tmp_path / "run")]) == 0
+    assert json.loads(capsys.readouterr().out)["held_out"]["lipschitz"] <= 1.001
+    model = keras.saving.load_model(tmp_path / "run" / folders.MODEL)
+    assert model.input_shape == (None, 8, 8, 1) and model.layers[0].name == "scattering"
+
+
+def test_help_has_groups_and_examples(capsys):
+    assert main(["train", "--help"]) == 0
+    out = capsys.readouterr().out
+    for text in ("privacy:", "classifiers:", "diffusion models:", "examples:", "--epsilon EPSILON [options]"):
+        assert text in out
+    for command in ("table", "predict", "export"):
+        assert main([command, "--help"]) == 0

@@ -1,0 +1,289 @@
+"""Tables by a public description: each row from itself alone, the bound on its norm, files, bad descriptions."""
+
+import dataclasses
+import json
+import math
+
+import numpy as np
+import pytest
+
+from lipdp import data
+from lipdp.data import Column, Table
+
+pytestmark = pytest.mark.backend_free
+
+AGE = Column(name="age", kind="number", range=(0, 120), unit="years")
+SMOKER = Column(name="smoker", kind="category", vocabulary=("no", "yes"))
+ROOMS = Column(name="rooms", kind="category", vocabulary=(1, 2, 3), missing=False)
+TABLE = Table(
+    columns=(Column(name="id", kind="ignore"), AGE, SMOKER, ROOMS),
+    label="ill",
+    classes=("well", "sick"),
+    missing=("-9",),
+)
+CSV = "id,age,smoker,rooms,ill\na,30,yes,2,sick\nb,,no,1.0,well\nc,-9,,7,well\nd,200,at times,3,sick\n"
+ENCODED = [
+    [-0.5, 0, 0, 1, 0, 0, 0, 1, 0, 0],
+    [0, 1, 1, 0, 0, 0, 1, 0, 0, 0],
+    [0, 1, 0, 0, 0, 1, 0, 0, 0, 1],
+    [1, 0, 0, 0, 1, 0, 0, 0, 1, 0],
+]
+
+
+class Frame:
+    """What is used of a DataFrame."""
+
+    def __init__(self, columns):
+        self.content, self.columns = columns, list(columns)
+
+    def __getitem__(self, name):
+        return self.content[name]
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "people.csv"
+    path.write_text(CSV)
+    return path
+
+
+def test_a_file_is_encoded_by_its_description(file):
+    assert TABLE.encode(file).tolist() == ENCODED
+    assert TABLE.encode(str(file)).dtype == np.float32
+    assert TABLE.labels(file).tolist() == [1, 0, 0, 1]
+    assert TABLE.labels(file).dtype == np.int32
+    assert TABLE.features[:2] == ("age", "age: missing") and len(TABLE.features) == 10
+
+
+def test_a_frame_is_encoded_like_its_file(file):
+    columns = {
+        "ill": ["sick", "well", "well", "sick"],
+        "rooms": np.array([2.0, 1.0, 7.0, 3.0]),
+        "id": list("abcd"),
+        "smoker": np.array(["yes", "no", None, "at times"], object),
+        "age": np.array([30.0, np.nan, -9.0, 200.0]),
+    }
+    for source in (columns, Frame(columns)):
+        assert TABLE.encode(source).tolist() == ENCODED
+        assert TABLE.labels(source).tolist() == [1, 0, 0, 1]
+    del columns["ill"], columns["id"]
+    assert TABLE.encode(columns).tolist() == ENCODED
+
+
+def test_pandas_frames(file):
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.read_csv(file)
+    assert TABLE.encode(frame).tolist() == ENCODED
+    assert TABLE.encode(frame.convert_dtypes()).tolist() == ENCODED
+    assert TABLE.labels(frame).tolist() == [1, 0, 0, 1]
+
+
+def test_rows_are_encoded_each_by_itself(file):
+    """Nothing of one row changes another: that is why encoding costs no epsilon."""
+    header, *lines = CSV.splitlines()
+    for i, line in enumerate(lines):
+        file.write_text(f"{header}\n{line}\n")
+        assert TABLE.encode(file).tolist() == [ENCODED[i]]
+
+
+def test_the_norm_is_a_bound_and_is_attained():
+    table = dataclasses.replace(TABLE, interval=(0, 1))
+    for one in (TABLE, table):
+        assert one.norm == pytest.approx(math.sqrt(3))
+        columns = {"age": ["inf", -1e30, "1e300", "0", ""], "smoker": list("abc") + ["", "no"], "rooms": [1] * 5}
+        norms = np.linalg.norm(one.encode(columns), axis=1)
+        assert norms.max() <= one.norm + 1e-6
+        assert norms[0] == pytest.approx(one.norm)
+    assert table.encode({"age": [60], "smoker": ["no"], "rooms": [1]})[0, 0] == 0.5
+    raw = dataclasses.replace(TABLE, columns=(AGE, Column(name="b", kind="number")))
+    assert raw.norm is None
+
+
+def test_a_word_of_the_vocabulary_is_a_value_also_where_it_could_mean_missing():
+    column = Column(name="allergy", kind="category", vocabulary=("none", "nuts"))
+    found = Table(columns=(column,)).encode({"allergy": ["none", "None", "", "nuts"]})
+    assert found.tolist() == [[1, 0, 0, 0], [0, 0, 0, 1], [0, 0, 0, 1], [0, 1, 0, 0]]
+
+
+def test_a_description_survives_its_file(tmp_path):
+    TABLE.to_json(tmp_path / "table.json")
+    assert Table.from_json(tmp_path / "table.json") == TABLE
+    alone = Table(columns=(AGE,), header=False, interval=(0, 1))
+    alone.to_json(tmp_path / "table.json")
+    assert Table.from_json(str(tmp_path / "table.json")) == alone
+
+
+def test_a_template_holds_names_and_kinds_only_and_has_to_be_filled_in(file, tmp_path):
+    path = tmp_path / "t.json"
+    Table.template(file, path)
+    content = json.loads(path.read_text())
+    assert {name: column["kind"] for name, column in content["columns"].items()} == {
+        "id": "category", "age": "number", "smoker": "category", "rooms": "number",
+    }  # fmt: skip
+    for value in ("30", "200", "yes", "at times", "sick", "well"):
+        assert f'"{value}"' not in path.read_text() and f"[{value}" not in path.read_text()
+    with pytest.raises(ValueError, match="does not describe a table.*vocabulary=\\[\\]. In column 'id'"):
+        Table.from_json(path)
+    Table.template(file, path, label="smoker")
+    assert json.loads(path.read_text())["label"] == {"column": "smoker", "classes": []}
+    with pytest.raises(ValueError, match="no label column of that name. Received: 'il'. Did you mean 'ill'"):
+        Table.template(file, path, label="il")
+
+
+def test_load_reads_a_described_file(file):
+    found = data.load(str(file), table=TABLE)
+    assert found.x_train.tolist() == ENCODED and found.y_train.tolist() == [1, 0, 0, 1]
+    assert found.classes == ("well", "sick") and found.uncharged == () and found.table is TABLE
+    assert found.columns == TABLE.features
+    with pytest.raises(ValueError, match="names the label.*Received: label='age'"):
+        data.load(str(file), label="age", table=TABLE)
+    with pytest.raises(ValueError, match="is scaled already"):
+        data.scale(found, {"age": (0, 1)})
+    with pytest.raises(ValueError, match="Only a .csv file.*a description"):
+        data.load("digits", table=TABLE)
+
+
+def test_without_a_description_what_is_read_off_the_rows_is_said(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("a,b,ill\n1,2,yes\n3,4,no\n")
+    found = data.load(str(path))
+    assert found.uncharged == ("the list of classes: those that occur in column 'ill'",)
+    assert found.table.encode(path).tolist() == found.x_train.tolist()
+    assert found.table.labels(path).tolist() == found.y_train.tolist()
+    scaled = data.scale(found, {"a": (0, 4)})
+    assert scaled.table.encode(path).tolist() == scaled.x_train.tolist() == [[-0.5, 2.0], [0.5, 4.0]]
+    assert data.load("digits").uncharged == ()
+    np.savez(tmp_path / "t.npz", x=np.zeros((2, 3)), y=[0, 1])
+    assert data.load(str(tmp_path / "t.npz")).uncharged
+
+
+def test_files_without_a_header(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("1.5,2,yes\n3,4,no\n")
+    with pytest.raises(ValueError, match="would be lost. Add a header, or pass --no-header"):
+        data.load(str(path))
+    found = data.load(str(path), header=False)
+    assert found.x_train.tolist() == [[1.5, 2], [3, 4]] and found.columns == ("0", "1")
+    assert found.table.header is False and found.table.label == "2"
+    assert found.table.encode(path).tolist() == [[1.5, 2], [3, 4]]
+    path.write_text("1,2,yes\n3,no\n")
+    with pytest.raises(ValueError, match="Line 2 of .* has 2 values, the first line has 3"):
+        data.load(str(path), header=False)
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        (
+            {"age": [1], "smoker": ["no"]},
+            "the dict has no column of that name. Received: 'rooms'. Its columns: age, smo",
+        ),
+        ({"Age": [1], "smoker": ["no"], "rooms": [1]}, "Received: 'age'. Did you mean 'Age'"),
+        ({"age": [1], "smoker": ["no"], "rooms": [1], "b": [1]}, "not described. Received: 'b'.*\"ignore\""),
+        ({"age": ["x"], "smoker": ["no"], "rooms": [1]}, "'age' .* not a finite number in 1 of 1 rows.*'x'. Features"),
+        ({"age": [1, 2], "smoker": ["no"] * 2, "rooms": [1, None]}, "'rooms' .* missing value in 1 of 2 .* row 2"),
+        ({"age": [1, 2], "smoker": ["no"], "rooms": [1]}, "one value per row"),
+        ({"age": [[1]], "smoker": ["no"], "rooms": [1]}, "one value per row"),
+        ({"age": [], "smoker": [], "rooms": []}, "holds no row"),
+        ([[1, 2]], "Received: a list"),
+        ("none.csv", "no such file. Received: 'none.csv'"),
+    ],
+)
+def test_tables_that_do_not_fit_are_refused(columns, message):
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        TABLE.encode(columns)
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"age": [1]}, "no label column of that name. Received: 'ill'"),
+        ({"ill": ["well", "Sick"]}, "holds no class in 1 of 2 rows, first in row 2. Received: 'Sick', classes"),
+        ({"ill": ["well", None]}, "first in row 2. Received: None"),
+    ],
+)
+def test_labels_that_are_no_classes_are_refused(columns, message):
+    with pytest.raises(ValueError, match=message):
+        TABLE.labels(columns)
+    with pytest.raises(ValueError, match="The table has no label"):
+        Table(columns=(AGE,)).labels(columns)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            {"kind": "text"},
+            "`kind` must be one of 'number', 'category', 'ignore'. Received: kind='text'. In column 'a'",
+        ),
+        ({"kind": "number", "range": (1, 1)}, "two numbers, the lower one first. Received: \\(1, 1\\). In column 'a'"),
+        ({"kind": "number", "range": "low"}, "two numbers"),
+        ({"kind": "number", "vocabulary": ("x",)}, "Only categories have a vocabulary"),
+        ({"kind": "category", "range": (0, 1), "vocabulary": ("x",)}, "Only numbers have a range"),
+        ({"kind": "category"}, "at least 1 texts or numbers, known without looking at the private rows"),
+        ({"kind": "category", "vocabulary": "yes"}, "Received: vocabulary='yes'"),
+        ({"kind": "category", "vocabulary": ("x", " x")}, "each value once. Received: 'x' twice"),
+        ({"kind": "category", "vocabulary": ("1", 1)}, "each value once"),
+        ({"kind": "category", "vocabulary": (True,)}, "texts or numbers. Received: True"),
+        ({"kind": "category", "vocabulary": (math.nan,)}, "texts or numbers. Received: nan"),
+        ({"kind": "number", "missing": 1}, "`missing` must be True or False"),
+    ],
+)
+def test_wrong_columns_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        Column(name="a", **arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"columns": ()}, "needs a column that is not ignored"),
+        (
+            {"columns": (Column(name="a", kind="ignore"),)},
+            "needs a column that is not ignored. Received: columns \\['a'\\]",
+        ),
+        ({"columns": (AGE, AGE)}, "described once. Received: 'age' twice"),
+        ({"label": "age", "classes": (0, 1)}, "described once. Received: 'age' twice"),
+        ({"label": "ill"}, "at least 2 texts or numbers.*Of label 'ill'"),
+        ({"classes": (0, 1)}, "Classes need a label column"),
+        ({"interval": (0, 2)}, "`interval` must be \\(-1, 1\\) or \\(0, 1\\). Received: interval=\\(0, 2\\)"),
+        ({"interval": 1}, "`interval` must be"),
+        ({"header": "no"}, "`header` must be True or False"),
+        ({"missing": "-9"}, "`missing` must be a list of texts"),
+        ({"missing": (-9,)}, "`missing` must be a list of texts"),
+    ],
+)
+def test_wrong_tables_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        Table(**{"columns": (AGE,)} | arguments)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "not a JSON file"),
+        ("[1]", "A JSON object is needed for it"),
+        ("{}", '"columns" must map names'),
+        ('{"colums": {}}', "An unknown word in it. Received: 'colums'. Did you mean 'columns'"),
+        ('{"columns": {"a": 3}}', "needed for column 'a'"),
+        ('{"columns": {"a": {"kind": "number"}}}', "Column 'a' needs a range.*or null"),
+        ('{"columns": {"a": {"kind": "number", "range": [null, null]}}}', "two numbers, the lower one first"),
+        ('{"columns": {"a": {"kind": "number", "rnage": [0, 1]}}}', "Received: 'rnage'. Did you mean 'range'"),
+        ('{"columns": {"a": {"vocabulary": [1]}}}', "`kind` must be one of"),
+        ('{"columns": {"a": {"kind": "number", "range": null}}, "label": {"classes": [0, 1]}}', "must be a name"),
+        (
+            '{"columns": {"a": {"kind": "number", "range": null}}, "label": {"column": "b", "classes": []}}',
+            "at least 2",
+        ),
+    ],
+)
+def test_wrong_descriptions_are_refused(tmp_path, text, message):
+    path = tmp_path / "t.json"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=message):
+        Table.from_json(path)
+
+
+def test_a_description_that_is_not_there_is_refused(tmp_path):
+    with pytest.raises(FileNotFoundError, match="no such description"):
+        Table.from_json(tmp_path / "none.json")
