@@ -11,11 +11,14 @@ from lipdp.bounds import summary
 from lipdp.layers import BoundedInput
 from lipdp.optimizer import as_private
 from lipdp.privacy import Privacy
-from lipdp.training import model_checks
+from lipdp.training import compiling, model_checks
 
 
 class _PrivateTraining(training.Saving):
     """What `DP_Model` and `DP_Sequential` share: everything that training with privacy changes."""
+
+    # The mean loss of each output, where there are several.
+    _output_losses: tuple[keras.metrics.Mean, ...] = ()
 
     @property
     def run(self) -> training.Run:
@@ -35,8 +38,9 @@ class _PrivateTraining(training.Saving):
         self,
         optimizer: Any = "sgd",
         loss: Any = None,
-        metrics: list | None = None,
-        weighted_metrics: list | None = None,
+        metrics: Any = None,
+        weighted_metrics: Any = None,
+        loss_weights: Any = None,
         **kwargs: Any,
     ) -> None:
         """Configures the model, as in Keras.
@@ -44,27 +48,29 @@ class _PrivateTraining(training.Saving):
         Args:
             optimizer: Name or instance of a Keras optimizer; it becomes a private one.
             loss: A `lipdp.losses` loss or its name, on logits. Strategies that clip also take a loss of Keras: an
-                object, or a name that lipdp does not have.
-            metrics: Metrics; padding rows never count.
+                object, or a name that lipdp does not have or, where the output ends in softmax or sigmoid, that of
+                a cross-entropy. For several outputs one for each, as a list or a dictionary, or one for all.
+            metrics: Metrics; padding rows never count. For several outputs a list or a dictionary of them.
             weighted_metrics: The same, kept for Keras' signature.
+            loss_weights: Factors of the losses of several outputs, as a list or a dictionary.
             **kwargs: `run_eagerly`, `steps_per_execution`, `jit_compile`, as in Keras.
 
         Raises:
-            ValueError: an unknown loss, an optimizer that would change the noise, or
+            ValueError: an unknown loss, not one for each output, an optimizer that would change the noise, or
                 float16.
         """
-        if kwargs.pop("loss_weights", None) is not None:
-            raise ValueError("`loss_weights` would change the sensitivity. Scale the loss' temperature instead.")
         if self.dtype_policy.compute_dtype != "float32":
             raise ValueError(
                 "Rounding in low precision breaks the norm bounds. Received: dtype policy "
                 f"{self.dtype_policy.name!r}. Use keras.config.set_dtype_policy('float32')."
             )
         kwargs["auto_scale_loss"] = False
-        metrics = [*training.as_list(metrics), *training.as_list(weighted_metrics)]
+        loss = compiling.compiled_loss(self, loss, loss_weights)
+        metrics = compiling.compiled_metrics(self, metrics, weighted_metrics)
         model_checks.check_compile(metrics, kwargs)
-        loss = None if loss is None else losses.resolve(loss)
         model_checks.warn_of_reduction(self, loss)
+        # Past Keras' attribute tracking, so that no file holds them.
+        object.__setattr__(self, "_output_losses", compiling.loss_trackers(loss))
         super().compile(
             optimizer=as_private(optimizer),
             loss=loss,
@@ -216,16 +222,21 @@ class _PrivateTraining(training.Saving):
         values = losses.example_values(self.loss, y, y_pred)
         if sample_weight is None:
             return ops.mean(values)
+        if not training:
+            return compiling.weighted_mean(self.loss, y, y_pred, sample_weight)
         weights = ops.cast(ops.reshape(sample_weight, ops.shape(values)), values.dtype)
-        if training:
-            return ops.sum(values * weights) / self.run.driver.plan.sampling.batch_size
-        return ops.sum(values * weights) / ops.maximum(ops.sum(weights), 1e-12)
+        return ops.sum(values * weights) / self.run.driver.plan.sampling.batch_size
 
     def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> dict[str, Any]:
         if self.run.tracing and not self.run.driver.request.training_metrics:
             # Keras needs some log; `fit` fills in the number of updates, which is public.
             return {"updates": ops.zeros(())}
+        compiling.track(self._output_losses, self.loss, y, y_pred, sample_weight)
         return super().compute_metrics(x, y, y_pred, sample_weight)
+
+    @property
+    def metrics(self) -> list[keras.metrics.Metric]:
+        return [*super().metrics, *self._output_losses]
 
     def get_metrics_result(self) -> dict[str, Any]:
         if self.run.tracing and not self.run.driver.request.training_metrics:
@@ -342,8 +353,8 @@ class DP_Model(_PrivateTraining, keras.Model):
                 f"`from_keras` needs a graph of layers. Received: the subclassed model '{model.name}'. Build it as "
                 "keras.Model(inputs, outputs)."
             )
-        outputs = graph.outputs[0] if len(graph.outputs) == 1 else graph.outputs
-        return cls(_keras.structures(graph)[0], outputs, name=model.name)
+        inputs, outputs = _keras.structures(graph)
+        return cls(inputs, graph.outputs[0] if len(graph.outputs) == 1 else outputs, name=model.name)
 
 
 @keras.saving.register_keras_serializable(package="lipdp")

@@ -32,11 +32,13 @@ class _Mixing(ValueError):
     """A loss was seen to mix examples."""
 
 
-def resolve(identifier: Any) -> keras.losses.Loss:
-    """Returns a loss from whatever `compile` accepts: lipdp's by name first, then those of Keras.
+def resolve(identifier: Any, probabilities: bool = False) -> keras.losses.Loss:
+    """Returns a loss from whatever `compile` accepts for one output: lipdp's by name first, then those of Keras.
 
     Args:
         identifier: An object, name or configuration of a loss, or a function `(y_true, y_pred)`.
+        probabilities: Whether the output ends in softmax or sigmoid: the name of a cross-entropy is then that of
+            Keras, as lipdp's take logits.
 
     Returns:
         A `lipdp.losses.Loss`, a `keras.losses.Loss` or a function.
@@ -48,9 +50,14 @@ def resolve(identifier: Any) -> keras.losses.Loss:
         isinstance(identifier, dict) and not {"class_name", "config"} & set(identifier)
     ):
         raise ValueError(
-            f"A private model has one output and one loss, for now. Received: a {type(identifier).__name__} of "
-            f"{len(identifier)} losses. Pass one loss; for several outputs train one model for each."
+            f"An output has one loss. Received: a {type(identifier).__name__} of {len(identifier)} losses. Pass one "
+            "loss for each output of the model."
         )
+    if probabilities and isinstance(identifier, str) and identifier.lower().endswith("crossentropy"):
+        try:
+            return keras.losses.get(identifier)
+        except ValueError:
+            pass  # a misspelt name; what follows says so
     try:
         return get(identifier)
     except ValueError as refusal:
