@@ -26,8 +26,9 @@ if TYPE_CHECKING:
     from lipdp.exporting import export
     from lipdp.isolation import row_wise
     from lipdp.model import DP_Model, DP_Sequential
+    from lipdp.models.fixing import fix
 
-__all__ = ["DP_Model", "DP_Sequential", "__version__", "export", "row_wise"]
+__all__ = ["DP_Model", "DP_Sequential", "__version__", "export", "fix", "row_wise"]
 __all__ += ["accounting", "bounds", "callbacks", "certify", "data", "diffusion", "layers", "losses", "models", "norms"]
 __all__ += ["privacy", "report", "sampling", "strategies"]
 __version__ = "0.1.0"
@@ -36,6 +37,7 @@ _HOMES = {
     "DP_Model": "lipdp.model",
     "DP_Sequential": "lipdp.model",
     "export": "lipdp.exporting",
+    "fix": "lipdp.models.fixing",
     "row_wise": "lipdp.isolation",
 }
 

@@ -93,6 +93,16 @@ def takes(layer: keras.layers.Layer, argument: str) -> bool:
     return argument in layer.call_signature_parameters
 
 
+class _InTraining(keras.layers.Layer):
+    def call(self, inputs, run=None, training=None):
+        return run()
+
+
+def in_training(run: Callable[[], Any]) -> Any:
+    """Returns `run()`, in which layers that are not told are in training: they ask the call that they are in."""
+    return _InTraining()(keras.ops.zeros(()), run=run, training=True)
+
+
 def rematerialized(layer: keras.layers.Layer) -> bool:
     """Whether a layer was built in a `RematScope`: nothing outside the scope shows it afterwards."""
     return getattr(layer, "_remat_mode", None) is not None
@@ -147,10 +157,10 @@ def output_names(model: keras.Model) -> list[str]:
     Where a layer makes several outputs, numbers tell them apart.
     """
     _, outputs = structures(graph(model))
-    if isinstance(outputs, dict) and len(outputs) == len(model.outputs):
+    if isinstance(outputs, dict) and len(outputs) == len(tree.flatten(outputs)):
         return tree.flatten(type(outputs)((key, key) for key in outputs))  # in the order of `model.outputs`
     names: list[str] = []
-    for name in model.output_names:
+    for name in graph(model).output_names:
         others = (f"{name}_{k}" for k in itertools.count(1))
         names.append(next(other for other in others if other not in names) if name in names else name)
     return names

@@ -107,7 +107,7 @@ class _PrivateTraining(training.Saving):
         epsilon: float | None = None,
         noise_multiplier: float | None = None,
         delta: float = 1e-5,
-        strategy: Any = "clipless",
+        strategy: Any = "auto",
         accountant: str = "pld",
         microbatch_size: int | None = None,
         training_metrics: bool = True,
@@ -138,7 +138,8 @@ class _PrivateTraining(training.Saving):
             noise_multiplier: Noise standard deviation over the sensitivity, instead of `epsilon`; with
                 both, training stops when the budget is spent.
             delta: Probability parameter of the guarantee; a warning says when it is not below 1 / N.
-            strategy: `"clipless"`, `"dpsgd"`, `"adaclip"`, `"dpis"` or an object of `lipdp.strategies`.
+            strategy: `"clipless"`, `"dpsgd"`, `"adaclip"`, `"dpis"` or an object of `lipdp.strategies`. `"auto"`
+                is clipless for models of Lipschitz layers, and DP-SGD for ordinary Keras networks.
             accountant: `"pld"`, `"rdp"`, `"autodp"` or `"filter"`, which also covers noise and length of
                 later fits chosen while looking at earlier ones. Its budget, delta, `examples_per_person` and
                 neighboring relation are those of the first fit.
@@ -176,7 +177,7 @@ class _PrivateTraining(training.Saving):
             _PrivateTraining.fit, unknown, shuffle=shuffle, class_weight=class_weight, sample_weight=sample_weight
         )
         request = training.FitRequest.of(
-            strategy=strategy,
+            strategy=model_checks.default_strategy(self) if strategy == "auto" else strategy,
             sampling=sampling,
             batch_size=batch_size,
             examples_per_person=examples_per_person,
@@ -313,14 +314,14 @@ class DP_Model(_PrivateTraining, keras.Model):
 
     @classmethod
     def from_keras(cls, model: keras.Model) -> "DP_Model":
-        """A private model that shares the layers of a Keras model, to train with a strategy that clips.
+        """A private model that shares the layers of a Keras model; `fit` trains ordinary networks with DP-SGD.
 
         Args:
             model: A functional model, or a Sequential one whose input shape is known.
 
         Returns:
             A `DP_Model` with the same layers: training it trains those of `model`. Compile it; certificates
-            and `summary_bounds` need Lipschitz layers.
+            and `summary_bounds` need Lipschitz layers. What cannot be trained privately `lipdp.fix` replaces.
 
         Raises:
             ValueError: a subclassed or unbuilt model, whose graph of layers is not known.
@@ -334,25 +335,7 @@ class DP_Model(_PrivateTraining, keras.Model):
             >>> model.output_shape
             (None, 3)
         """
-        if not isinstance(model, keras.Model):
-            raise ValueError(
-                f"`from_keras` takes a Keras model. Received: {type(model).__name__}. Read a "
-                "file with keras.saving.load_model first."
-            )
-        if isinstance(model, _PrivateTraining):
-            raise ValueError(
-                f"Model '{model.name}' is private already, and its ledger must not be lost. Train it directly."
-            )
-        if isinstance(model, keras.Sequential) and not model.built:
-            raise ValueError(
-                f"Sequential model '{model.name}' does not know its input shape. Start it with keras.Input(shape)."
-            )
-        graph = _keras.graph(model)
-        if graph is None or _keras.has_own_call(model):
-            raise ValueError(
-                f"`from_keras` needs a graph of layers. Received: the subclassed model '{model.name}'. Build it as "
-                "keras.Model(inputs, outputs)."
-            )
+        graph = model_checks.graph_of(model, _PrivateTraining)
         inputs, outputs = _keras.structures(graph)
         return cls(inputs, graph.outputs[0] if len(graph.outputs) == 1 else outputs, name=model.name)
 
@@ -378,6 +361,36 @@ class DP_Sequential(_PrivateTraining, keras.Sequential):
     def __init__(self, layers: list | None = None, trainable: bool = True, name: str | None = None):
         model_checks.check_layers(layers)
         super().__init__(layers, trainable=trainable, name=name)
+
+    @classmethod
+    def from_keras(cls, model: keras.Sequential) -> "DP_Sequential":
+        """A private Sequential model that shares the layers of a Keras one; see `DP_Model.from_keras`.
+
+        Args:
+            model: A Sequential model whose input shape is known.
+
+        Returns:
+            A `DP_Sequential` with the same layers: training it trains those of `model`. Compile it.
+
+        Raises:
+            ValueError: a functional, subclassed or unbuilt model.
+
+        Example:
+            >>> import keras
+            >>> import lipdp
+            >>> plain = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
+            >>> lipdp.DP_Sequential.from_keras(plain).output_shape
+            (None, 3)
+        """
+        graph = model_checks.graph_of(model, _PrivateTraining)
+        if not isinstance(model, keras.Sequential):
+            raise ValueError(
+                f"`DP_Sequential.from_keras` takes a Sequential model. Received: the functional model '{model.name}'. "
+                "Write DP_Model.from_keras(model)."
+            )
+        (start,) = graph.inputs
+        start = keras.Input(batch_shape=start.shape, dtype=start.dtype, name=start.name)
+        return cls([start, *model.layers], name=model.name)
 
     def add(self, layer: keras.layers.Layer, rebuild: bool = True) -> None:
         if _keras.is_empty(self) and isinstance(layer, BoundedInput) and layer.shape is not None:

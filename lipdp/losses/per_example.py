@@ -9,6 +9,7 @@ from keras import ops
 
 from lipdp import _keras, isolation
 from lipdp.losses.base import Loss
+from lipdp.losses.labels import few
 from lipdp.losses.registry import get
 
 _ROWS = 11
@@ -241,7 +242,7 @@ def _check_classes(loss, y, classes) -> None:
         wrong &= y != ignored
     if wrong.any():
         raise ValueError(
-            f"Labels must be class ids from 0 to {classes - 1}. Received: {y[wrong].flat[0].item()!r}, in "
+            f"Labels must be class ids from 0 to {classes - 1}. Received: {few(y[wrong])}, in "
             f"{int(wrong.sum())} of {wrong.size} labels."
         )
 

@@ -65,8 +65,8 @@ def split(x: Any, y: Any, fraction: float) -> tuple:
     out = held_out(tree.flatten((x, y)), fraction)
     if out.all() or not out.any():
         raise ValueError(
-            f"`validation_split` leaves one part empty. Received: validation_split={fraction!r} of {len(out)} examples. "
-            "Rows are held out by a hash of their contents; rows that are all alike are on one side."
+            f"`validation_split` leaves one part empty. Received: validation_split={fraction!r} of {len(out)} "
+            "examples. Rows are held out by a hash of their contents; rows that are all alike are on one side."
         )
     first = tree.map_structure(lambda leaf: leaf[~out], (x, y))
     second = tree.map_structure(lambda leaf: leaf[out], (x, y))

@@ -88,7 +88,7 @@ class Driver:
 
     def announcement(self) -> str:
         """Returns what `fit` says before it trains."""
-        return statement.announcement(self.plan, self.updates)
+        return statement.announcement(self.plan, self.updates, self.strategy.name)
 
     def repeats_from_here(self) -> bool:
         """Whether a run with a fixed seed goes on from a file of this moment as if it had not stopped."""
@@ -167,7 +167,9 @@ class Driver:
         batch_size = self.plan.sampling.batch_size
         weights.project(self.model)
         weights.set_loss_divisor(self.model, 1 if self.strategy.per_example else batch_size)
-        declared = isolation.used(self.model, *losses.parts(self.model.loss), getattr(self.strategy, "augmentation", None))
+        declared = isolation.used(
+            self.model, *losses.parts(self.model.loss), getattr(self.strategy, "augmentation", None)
+        )
         traced = (
             (type(self.strategy), request.strategy_text()),
             self.calibration,

@@ -140,7 +140,7 @@ class ImportanceDriver(Driver):
         return present
 
     def announcement(self) -> str:
-        return statement.importance_announcement(self.plan, self.updates)
+        return statement.importance_announcement(self.plan, self.updates, self.strategy.name)
 
     def repeats_from_here(self) -> bool:
         return self.request.seed is None or self.budget.updates_left == 0

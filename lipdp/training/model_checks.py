@@ -11,6 +11,7 @@ import numpy as np
 from keras import tree
 
 from lipdp import _keras, backend, checks, losses
+from lipdp.bounds.registry import lipschitz_by_construction
 from lipdp.optimizer import PrivateOptimizer
 
 
@@ -101,6 +102,35 @@ def check_inputs(inputs: Any, outputs: Any, kind: str) -> None:
             f"its own does not show. Received: {'no inputs' if inputs is None else 'no outputs'}. Write {kind}(inputs, "
             f"outputs); or build the same as keras.Model(inputs, outputs) and pass that to {kind}.from_keras."
         )
+
+
+def default_strategy(model: keras.Model) -> str:
+    """Returns the strategy of `fit(strategy="auto")`: clipless where layers have bounds by construction."""
+    return "clipless" if lipschitz_by_construction(model) else "dpsgd"
+
+
+def graph_of(model: Any, private: type) -> Any:
+    """Returns the graph of a Keras model for `from_keras`; refuses a model without one, or of the class `private`."""
+    if not isinstance(model, keras.Model):
+        raise ValueError(
+            f"`from_keras` takes a Keras model. Received: {type(model).__name__}. Read a "
+            "file with keras.saving.load_model first."
+        )
+    if isinstance(model, private):
+        raise ValueError(
+            f"Model '{model.name}' is private already, and its ledger must not be lost. Train it directly."
+        )
+    if isinstance(model, keras.Sequential) and not model.built:
+        raise ValueError(
+            f"Sequential model '{model.name}' does not know its input shape. Start it with keras.Input(shape)."
+        )
+    graph = _keras.graph(model)
+    if graph is None or _keras.has_own_call(model):
+        raise ValueError(
+            f"`from_keras` needs a graph of layers. Received: the subclassed model '{model.name}'. Build it as "
+            "keras.Model(inputs, outputs)."
+        )
+    return graph
 
 
 def check_layers(layers: Any) -> None:

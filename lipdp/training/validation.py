@@ -79,7 +79,9 @@ def rehearse(model: keras.Model, validation_data: Any) -> None:
         return keras.ops.zeros((2, *rows.shape[1:]), "int32" if rows.dtype.kind in "biu" else "float32")
 
     x, y = tree.map_structure(zeros, tuple(batch[:2]))
-    y_pred = tree.pack_sequence_as(_keras.structures(_keras.graph(model))[1], [keras.ops.zeros((2, *shape[1:])) for shape in outputs])
+    y_pred = tree.pack_sequence_as(
+        _keras.structures(_keras.graph(model))[1], [keras.ops.zeros((2, *shape[1:])) for shape in outputs]
+    )
     arguments = {"x": x, "y": y, "y_pred": y_pred, "sample_weight": keras.ops.ones(2)}
     try:
         model.compute_loss(**arguments, training=False)
