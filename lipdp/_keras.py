@@ -93,14 +93,21 @@ def takes(layer: keras.layers.Layer, argument: str) -> bool:
     return argument in layer.call_signature_parameters
 
 
-class _InTraining(keras.layers.Layer):
+class _Told(keras.layers.Layer):
     def call(self, inputs, run=None, training=None):
-        return run()
+        return run(training)
 
 
-def in_training(run: Callable[[], Any]) -> Any:
-    """Returns `run()`, in which layers that are not told are in training: they ask the call that they are in."""
-    return _InTraining()(keras.ops.zeros(()), run=run, training=True)
+def told_training() -> bool:
+    """Whether the call of a layer that surrounds this one is in training: layers inside that are not told ask it."""
+    told = []
+    _Told()(keras.ops.zeros(()), run=told.append)
+    return bool(told[0])
+
+
+def telling_training(run: Callable[[], Any], training: bool) -> Any:
+    """Returns `run()`, in which layers that are not told find what `told_training` returned elsewhere."""
+    return _Told()(keras.ops.zeros(()), run=lambda _: run(), training=training)
 
 
 def rematerialized(layer: keras.layers.Layer) -> bool:

@@ -120,6 +120,13 @@ def alone(
         drawn = [row_states(s.state.value, ops.shape(arguments.rows[0])[0]) for s in seeds]
         states = [s.state for s in seeds]
         random = set(map(id, states))
+        # TensorFlow calls the function again for its gradient, where nothing surrounds it.
+        training = _keras.told_training() if seeds else None
+
+        def called(args, kwargs):
+            if training is None:
+                return function(*args, **kwargs)
+            return _keras.telling_training(lambda: function(*args, **kwargs), training)
 
         def one(values, row):
             row, own = row[: len(arguments.rows)], [t[0] for t in row[len(arguments.rows) :]]
@@ -127,7 +134,7 @@ def alone(
             with keras.StatelessScope(mapping, collect_losses=True) as scope:
                 before = dict(scope.state_mapping)
                 args, kwargs = arguments.packed(row, arguments.constants)
-                outputs = function(*args, **kwargs)
+                outputs = called(args, kwargs)
             after = scope.state_mapping
             if scope.losses:
                 raise _Refusal(

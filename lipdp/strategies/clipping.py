@@ -153,7 +153,7 @@ def _refuse_probabilities(model, loss, activation: str) -> None:
     if named and activation in ("softmax", "sigmoid", "log_softmax"):
         raise ValueError(
             f"lipdp.losses.{type(loss).__name__} takes logits. Received: model '{model.name}', which ends in "
-            f"{activation}. Remove it, or give the loss as an object of keras.losses."
+            f"{activation}. Remove it, or give the loss by name or as an object of keras.losses."
         )
     logits = _takes_logits(loss)
     if logits and activation in ("softmax", "sigmoid", "log_softmax"):

@@ -71,13 +71,16 @@ def data(rows=60):
 MAKE = {"block": lambda: Block(4), "flag": lambda: WithFlag(4), "noise": OwnNoise, "scaled": Scaled}
 
 
-@pytest.mark.parametrize("name", MAKE)
+@pytest.mark.parametrize("name", ["block", *(pytest.param(n, marks=pytest.mark.slow) for n in list(MAKE)[1:])])
 @pytest.mark.parametrize("strategy", ["dpsgd", pytest.param("dpis", marks=pytest.mark.slow)])
 def test_they_train(name, strategy):
     model = model_of(L.Dense(5), MAKE[name]())
+    ((_, seeds),) = seeding.generators(model)
+    before = ops.convert_to_numpy(seeds.state.value)
     arguments = FIT | ({"epsilon": 4.0, "noise_multiplier": None} if strategy == "dpis" else {})
     model.fit(*data(), strategy=strategy, microbatch_size=8, **arguments)
     assert model.run.ledger.updates == 3 and np.isfinite(flat(model.get_weights())).all()
+    assert before[0] != ops.convert_to_numpy(seeds.state.value)[0]  # a key from the secret
 
 
 def drawn(model, x, state=7):
@@ -141,6 +144,7 @@ def test_a_hostile_row_moves_the_sum_by_no_more_than_the_clip_norm():
     assert 0.49 < np.linalg.norm(sums[0] - sums[1]) <= 0.5
 
 
+@pytest.mark.slow
 def test_what_they_draw_comes_from_the_secret():
     seen, weights = [], []
     for seed in (3, 3, None, None):
@@ -162,5 +166,15 @@ class Global(L.Layer):
 
 
 def test_numbers_from_elsewhere_are_refused():
-    with pytest.raises(ValueError, match="SeedGenerator"):  # on JAX by Keras, when the model is made
+    with pytest.raises(ValueError, match="SeedGenerator|each row alone"):  # on JAX by Keras, when the model is made
         model_of(Global()).fit(*data(), strategy="dpsgd", **FIT)
+
+
+def test_clipless_has_no_bound_for_them():
+    lipdp.bounds.register(OwnNoise, lambda layer: 1.0)
+    model = lipdp.DP_Sequential([lipdp.layers.BoundedInput((6,)), OwnNoise(), lipdp.layers.SpectralDense(3)])
+    model.compile("sgd", loss="sparse_categorical_crossentropy")
+    with pytest.raises(ValueError, match="OwnNoise.*a strategy that clips, such as strategy='dpsgd'") as caught:
+        model.fit(*data(), **FIT)
+    assert str(caught.value).count("dpsgd") == 1
+    model.fit(*data(), strategy="dpsgd", **FIT)

@@ -25,11 +25,13 @@ def fallback(layer, call, tape, *args, **kwargs):
 
     places = [[v is s.state for v in layer.non_trainable_variables].index(True) for s in seeds]
 
+    # What draws inside of a layer hears of the training from the layers around it, which are left by then.
+    training = _keras.told_training() if seeds else True
+
     def run(values, other, *args, **kwargs):
-        if not seeds or _keras.takes(layer, "training"):
+        if not seeds:
             return layer.stateless_call(values, other, *args, **kwargs)
-        # What draws inside of a layer hears of the training from the layers around it.
-        return _keras.in_training(lambda: layer.stateless_call(values, other, *args, **kwargs))
+        return _keras.telling_training(lambda: layer.stateless_call(values, other, *args, **kwargs), training)
 
     def gradients(rows, g, inputs, constants, trainable, non_trainable, states):
         g = [t for t, keep in zip(tree.flatten(g), floats, strict=True) if keep]
@@ -41,7 +43,7 @@ def fallback(layer, call, tape, *args, **kwargs):
 
         def product(values, *row):
             inner_args, inner_kwargs = arguments.packed(row[: len(examples)], constants)
-            if _keras.takes(layer, "training") and (inner_kwargs.get("training") is None or not seeds):
+            if _keras.takes(layer, "training") and not seeds:
                 inner_kwargs["training"] = True
             other = list(non_trainable)
             for place, state in zip(places, row[len(examples) + len(cotangents) :], strict=True):
