@@ -55,10 +55,10 @@ def resolve(identifier: Any, probabilities: bool = False) -> keras.losses.Loss:
             "loss for each output of the model."
         )
     if probabilities and isinstance(identifier, str) and identifier.lower().endswith("crossentropy"):
-        try:
-            return keras.losses.get(identifier)
-        except ValueError:
-            pass  # a misspelt name; what follows says so
+        # As an object, which also fits labels (batch,) to outputs (batch, 1), as `compile` of Keras makes one.
+        name = identifier.title().replace("_", "") if identifier.islower() else identifier
+        if hasattr(keras.losses, name):
+            return keras.losses.get(name)
     try:
         return get(identifier)
     except ValueError as refusal:

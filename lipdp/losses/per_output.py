@@ -18,6 +18,7 @@ class OutputLosses(keras.losses.Loss):
         losses: One loss for each output, in the order of the model's outputs.
         weights: Their factors; default: 1.
         names: What the outputs are called in dictionaries of labels and in logs.
+        name: Name of the sum.
 
     Raises:
         ValueError: not one weight and one name for each loss, or a weight that is not finite.
@@ -33,8 +34,14 @@ class OutputLosses(keras.losses.Loss):
         [5.0, 5.0]
     """
 
-    def __init__(self, losses: Sequence, weights: Sequence[float] | None = None, names: Sequence[str] = ()):
-        super().__init__(name="output_losses")
+    def __init__(
+        self,
+        losses: Sequence,
+        weights: Sequence[float] | None = None,
+        names: Sequence[str] = (),
+        name: str = "output_losses",
+    ):
+        super().__init__(name=name)
         self.losses = [per_example.resolve(loss) for loss in losses]
         given = [1.0] * len(self.losses) if weights is None else weights
         self.weights = [checks.real("loss_weights", weight) for weight in given]
@@ -47,7 +54,7 @@ class OutputLosses(keras.losses.Loss):
 
     def get_config(self) -> dict[str, Any]:
         losses = [keras.saving.serialize_keras_object(loss) for loss in self.losses]
-        return {"losses": losses, "weights": self.weights, "names": self.names}
+        return {"name": self.name, "losses": losses, "weights": self.weights, "names": self.names}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "OutputLosses":

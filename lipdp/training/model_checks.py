@@ -109,7 +109,7 @@ def default_strategy(model: keras.Model) -> str:
     return "clipless" if lipschitz_by_construction(model) else "dpsgd"
 
 
-def graph_of(model: Any, private: type) -> Any:
+def graph_of(model: Any, private: Any) -> Any:
     """Returns the graph of a Keras model for `from_keras`; refuses a model without one, or of the class `private`."""
     if not isinstance(model, keras.Model):
         raise ValueError(

@@ -95,6 +95,8 @@ def test_rows_draw_their_own_numbers_and_no_row_moves_another(name):
     model, (x, _) = model_of(MAKE[name]()), data(8)
     same = np.repeat(x[:1], 8, axis=0)
     assert len({row.tobytes() for row in drawn(model, same)}) > 1
+    (_, seeds), *_ = seeding.generators(model)
+    assert ops.convert_to_numpy(seeds.state.value).tolist() == [7, 1]  # the next call draws from another state
     usual = drawn(model, x)
     np.testing.assert_array_equal(usual, drawn(model, x))
     assert not np.allclose(usual, drawn(model, x, state=8))
