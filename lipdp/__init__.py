@@ -26,9 +26,10 @@ if TYPE_CHECKING:
     from lipdp.exporting import export
     from lipdp.isolation import row_wise
     from lipdp.model import DP_Model, DP_Sequential
+    from lipdp.models.fixing import fix
     from lipdp.models.recipes import recipe
 
-__all__ = ["DP_Model", "DP_Sequential", "__version__", "export", "recipe", "row_wise"]
+__all__ = ["DP_Model", "DP_Sequential", "__version__", "export", "fix", "recipe", "row_wise"]
 __all__ += ["accounting", "bounds", "callbacks", "certify", "data", "diffusion", "layers", "losses", "models", "norms"]
 __all__ += ["privacy", "report", "sampling", "strategies"]
 __version__ = "0.1.0"
@@ -37,6 +38,7 @@ _HOMES = {
     "DP_Model": "lipdp.model",
     "DP_Sequential": "lipdp.model",
     "export": "lipdp.exporting",
+    "fix": "lipdp.models.fixing",
     "recipe": "lipdp.models.recipes",
     "row_wise": "lipdp.isolation",
 }

@@ -6,11 +6,13 @@ Beside them, how lipdp's classes enter Keras' files: `configured` and `serializa
 """
 
 import inspect
+import itertools
 import os
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
 import keras
+from keras import tree
 from keras.src.backend.common.masking import get_keras_mask, set_keras_mask
 from keras.src.models.functional import Functional
 
@@ -91,6 +93,23 @@ def takes(layer: keras.layers.Layer, argument: str) -> bool:
     return argument in layer.call_signature_parameters
 
 
+class _Told(keras.layers.Layer):
+    def call(self, inputs, run=None, training=None):
+        return run(training)
+
+
+def told_training() -> bool:
+    """Whether the call of a layer that surrounds this one is in training: layers inside that are not told ask it."""
+    told = []
+    _Told()(keras.ops.zeros(()), run=told.append)
+    return bool(told[0])
+
+
+def telling_training(run: Callable[[], Any], training: bool) -> Any:
+    """Returns `run()`, in which layers that are not told find what `told_training` returned elsewhere."""
+    return _Told()(keras.ops.zeros(()), run=lambda _: run(), training=training)
+
+
 def rematerialized(layer: keras.layers.Layer) -> bool:
     """Whether a layer was built in a `RematScope`: nothing outside the scope shows it afterwards."""
     return getattr(layer, "_remat_mode", None) is not None
@@ -120,6 +139,38 @@ def graph(model: keras.Model) -> Any:
     """Returns the functional graph of a Sequential or functional model, or None: the class has no public name."""
     found = model._functional if isinstance(model, keras.Sequential) else model
     return found if isinstance(found, Functional) else None
+
+
+def output_activations(model: keras.Model) -> list[str]:
+    """Returns, for each output, the name of the activation of the layer it comes from, or of the layer itself."""
+    found = graph(model)
+    if found is None:
+        last = model.layers[-1:]
+    else:
+        last = [tensor._keras_history.operation for tensor in found.outputs]
+    names = []
+    for index, layer in enumerate(last):
+        if isinstance(layer, keras.Model) and graph(layer) is not None:
+            place = 0 if found is None else found.outputs[index]._keras_history.tensor_index
+            names.append(output_activations(layer)[place])
+        else:
+            names.append(getattr(getattr(layer, "activation", None), "__name__", type(layer).__name__.lower()))
+    return names
+
+
+def output_names(model: keras.Model) -> list[str]:
+    """Returns what Keras calls each output in dictionaries and logs: keys where outputs are a dictionary.
+
+    Where a layer makes several outputs, numbers tell them apart.
+    """
+    _, outputs = structures(graph(model))
+    if isinstance(outputs, dict) and len(outputs) == len(tree.flatten(outputs)):
+        return tree.flatten(type(outputs)((key, key) for key in outputs))  # in the order of `model.outputs`
+    names: list[str] = []
+    for name in graph(model).output_names:
+        others = (f"{name}_{k}" for k in itertools.count(1))
+        names.append(next(other for other in others if other not in names) if name in names else name)
+    return names
 
 
 def has_own_call(model: keras.Model) -> bool:
@@ -155,6 +206,11 @@ def set_mask(tensor: Any, mask: Any) -> None:
 def structures(graph: keras.Function) -> tuple:
     """Returns the nests in which a graph takes its inputs and returns its outputs; `inputs` is a flat list."""
     return graph._inputs_struct, graph._outputs_struct
+
+
+def packed_as_outputs(model: keras.Model, flat: list) -> Any:
+    """Returns what belongs to each output in the nest of the outputs, with tuples for lists, as data pipelines want."""
+    return tree.pack_sequence_as(tree.lists_to_tuples(structures(graph(model))[1]), flat)
 
 
 def loss_arguments(loss: Any) -> dict[str, Any]:

@@ -1,5 +1,7 @@
 """Trained networks without lipdp: plain Keras models of stock layers."""
 
+from typing import Any
+
 import keras
 import numpy as np
 from keras import ops, tree
@@ -49,13 +51,14 @@ def export(model: keras.Model) -> keras.Model:
     return exported
 
 
-class _Exporter:
-    """One pass over a graph; a layer used several times stays one layer."""
+class GraphCopy:
+    """One pass over a graph that makes another one; a layer used several times stays one layer."""
 
     def __init__(self):
         self._copies = {}
 
-    def model(self, model) -> keras.Model:
+    def model(self, model: keras.Model) -> keras.Model:
+        """Returns the copy of a Sequential or functional model."""
         graph = functional(model)
         for node in _keras.nodes(graph):
             _reserve(node.operation.name)
@@ -74,19 +77,34 @@ class _Exporter:
         return keras.Model(*nested, name=model.name)
 
     def _call(self, operation, args, kwargs):
-        if id(operation) not in self._copies:
-            self._copies[id(operation)] = self._copy(operation)
-        copy, weights = self._copies[id(operation)]
-        if isinstance(operation, LipschitzLayer):
-            outputs = operation.export_call(copy, *args, **kwargs)
-        else:
-            outputs = copy(*args, **kwargs)
+        copy, weights = self.copied(operation)
+        outputs = self.outputs(operation, copy, args, kwargs)
         if weights:
             copy.set_weights(weights)
         return outputs
 
-    def _copy(self, operation):
-        """Returns a stock layer, model or operation, and the weights to give to it once it is built."""
+    def copied(self, operation: keras.Operation) -> tuple[keras.Operation, list]:
+        """Returns `copy` of an operation, the same one each time."""
+        if id(operation) not in self._copies:
+            self._copies[id(operation)] = self.copy(operation)
+        return self._copies[id(operation)]
+
+    def copy(self, operation: keras.Operation) -> tuple[keras.Operation, list]:
+        """Returns what stands in for a layer, model or operation, and the weights to give to it once it is built."""
+        raise NotImplementedError
+
+    def outputs(self, operation: keras.Operation, copy: keras.Operation, args: tuple, kwargs: dict) -> Any:
+        """Calls a copy as the operation was called."""
+        return copy(*args, **kwargs)
+
+
+class _Exporter(GraphCopy):
+    def outputs(self, operation, copy, args, kwargs):
+        if isinstance(operation, LipschitzLayer):
+            return operation.export_call(copy, *args, **kwargs)
+        return super().outputs(operation, copy, args, kwargs)
+
+    def copy(self, operation):
         if isinstance(operation, LipschitzLayer):
             return operation.stock_layer()
         if isinstance(operation, keras.Model):

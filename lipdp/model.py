@@ -11,11 +11,14 @@ from lipdp.bounds import summary
 from lipdp.layers import BoundedInput
 from lipdp.optimizer import as_private
 from lipdp.privacy import Privacy
-from lipdp.training import model_checks
+from lipdp.training import compiling, model_checks
 
 
 class _PrivateTraining(training.Saving):
     """What `DP_Model` and `DP_Sequential` share: everything that training with privacy changes."""
+
+    # The mean loss of each output, where there are several.
+    _output_losses: tuple[keras.metrics.Mean, ...] = ()
 
     @property
     def run(self) -> training.Run:
@@ -35,8 +38,9 @@ class _PrivateTraining(training.Saving):
         self,
         optimizer: Any = "sgd",
         loss: Any = None,
-        metrics: list | None = None,
-        weighted_metrics: list | None = None,
+        metrics: Any = None,
+        weighted_metrics: Any = None,
+        loss_weights: Any = None,
         **kwargs: Any,
     ) -> None:
         """Configures the model, as in Keras.
@@ -44,27 +48,29 @@ class _PrivateTraining(training.Saving):
         Args:
             optimizer: Name or instance of a Keras optimizer; it becomes a private one.
             loss: A `lipdp.losses` loss or its name, on logits. Strategies that clip also take a loss of Keras: an
-                object, or a name that lipdp does not have.
-            metrics: Metrics; padding rows never count.
+                object, or a name that lipdp does not have or, where the output ends in softmax or sigmoid, that of
+                a cross-entropy. For several outputs one for each, as a list or a dictionary, or one for all.
+            metrics: Metrics; padding rows never count. For several outputs a list or a dictionary of them.
             weighted_metrics: The same, kept for Keras' signature.
+            loss_weights: Factors of the losses of several outputs, as a list or a dictionary.
             **kwargs: `run_eagerly`, `steps_per_execution`, `jit_compile`, as in Keras.
 
         Raises:
-            ValueError: an unknown loss, an optimizer that would change the noise, or
+            ValueError: an unknown loss, not one for each output, an optimizer that would change the noise, or
                 float16.
         """
-        if kwargs.pop("loss_weights", None) is not None:
-            raise ValueError("`loss_weights` would change the sensitivity. Scale the loss' temperature instead.")
         if self.dtype_policy.compute_dtype != "float32":
             raise ValueError(
                 "Rounding in low precision breaks the norm bounds. Received: dtype policy "
                 f"{self.dtype_policy.name!r}. Use keras.config.set_dtype_policy('float32')."
             )
         kwargs["auto_scale_loss"] = False
-        metrics = [*training.as_list(metrics), *training.as_list(weighted_metrics)]
+        loss = compiling.compiled_loss(self, loss, loss_weights)
+        metrics = compiling.compiled_metrics(self, metrics, weighted_metrics)
         model_checks.check_compile(metrics, kwargs)
-        loss = None if loss is None else losses.resolve(loss)
         model_checks.warn_of_reduction(self, loss)
+        # Past Keras' attribute tracking, so that no file holds them.
+        object.__setattr__(self, "_output_losses", compiling.loss_trackers(loss))
         super().compile(
             optimizer=as_private(optimizer),
             loss=loss,
@@ -101,7 +107,7 @@ class _PrivateTraining(training.Saving):
         epsilon: float | None = None,
         noise_multiplier: float | None = None,
         delta: float = 1e-5,
-        strategy: Any = "clipless",
+        strategy: Any = "auto",
         accountant: str = "pld",
         microbatch_size: int | None = None,
         training_metrics: bool = True,
@@ -132,7 +138,8 @@ class _PrivateTraining(training.Saving):
             noise_multiplier: Noise standard deviation over the sensitivity, instead of `epsilon`; with
                 both, training stops when the budget is spent.
             delta: Probability parameter of the guarantee; a warning says when it is not below 1 / N.
-            strategy: `"clipless"`, `"dpsgd"`, `"adaclip"`, `"dpis"` or an object of `lipdp.strategies`.
+            strategy: `"clipless"`, `"dpsgd"`, `"adaclip"`, `"dpis"` or an object of `lipdp.strategies`. `"auto"`
+                is clipless for models of Lipschitz layers, and DP-SGD for ordinary Keras networks.
             accountant: `"pld"`, `"rdp"`, `"autodp"` or `"filter"`, which also covers noise and length of
                 later fits chosen while looking at earlier ones. Its budget, delta, `examples_per_person` and
                 neighboring relation are those of the first fit.
@@ -170,7 +177,7 @@ class _PrivateTraining(training.Saving):
             _PrivateTraining.fit, unknown, shuffle=shuffle, class_weight=class_weight, sample_weight=sample_weight
         )
         request = training.FitRequest.of(
-            strategy=strategy,
+            strategy=model_checks.default_strategy(self) if strategy == "auto" else strategy,
             sampling=sampling,
             batch_size=training.expected_batch_size(self, x) if batch_size is None else batch_size,
             examples_per_person=examples_per_person,
@@ -216,16 +223,21 @@ class _PrivateTraining(training.Saving):
         values = losses.example_values(self.loss, y, y_pred)
         if sample_weight is None:
             return ops.mean(values)
+        if not training:
+            return compiling.weighted_mean(self.loss, y, y_pred, sample_weight)
         weights = ops.cast(ops.reshape(sample_weight, ops.shape(values)), values.dtype)
-        if training:
-            return ops.sum(values * weights) / self.run.driver.plan.sampling.batch_size
-        return ops.sum(values * weights) / ops.maximum(ops.sum(weights), 1e-12)
+        return ops.sum(values * weights) / self.run.driver.plan.sampling.batch_size
 
     def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> dict[str, Any]:
         if self.run.tracing and not self.run.driver.request.training_metrics:
             # Keras needs some log; `fit` takes it out again.
             return {"updates": ops.zeros(())}
+        compiling.track(self._output_losses, self.loss, y, y_pred, sample_weight)
         return super().compute_metrics(x, y, y_pred, sample_weight)
+
+    @property
+    def metrics(self) -> list[keras.metrics.Metric]:
+        return [*super().metrics, *self._output_losses]
 
     def get_metrics_result(self) -> dict[str, Any]:
         if self.run.tracing and not self.run.driver.request.training_metrics:
@@ -302,14 +314,14 @@ class DP_Model(_PrivateTraining, keras.Model):
 
     @classmethod
     def from_keras(cls, model: keras.Model) -> "DP_Model":
-        """A private model that shares the layers of a Keras model, to train with a strategy that clips.
+        """A private model that shares the layers of a Keras model; `fit` trains ordinary networks with DP-SGD.
 
         Args:
             model: A functional model, or a Sequential one whose input shape is known.
 
         Returns:
             A `DP_Model` with the same layers: training it trains those of `model`. Compile it; certificates
-            and `summary_bounds` need Lipschitz layers.
+            and `summary_bounds` need Lipschitz layers. What cannot be trained privately `lipdp.fix` replaces.
 
         Raises:
             ValueError: a subclassed or unbuilt model, whose graph of layers is not known.
@@ -323,27 +335,9 @@ class DP_Model(_PrivateTraining, keras.Model):
             >>> model.output_shape
             (None, 3)
         """
-        if not isinstance(model, keras.Model):
-            raise ValueError(
-                f"`from_keras` takes a Keras model. Received: {type(model).__name__}. Read a "
-                "file with keras.saving.load_model first."
-            )
-        if isinstance(model, _PrivateTraining):
-            raise ValueError(
-                f"Model '{model.name}' is private already, and its ledger must not be lost. Train it directly."
-            )
-        if isinstance(model, keras.Sequential) and not model.built:
-            raise ValueError(
-                f"Sequential model '{model.name}' does not know its input shape. Start it with keras.Input(shape)."
-            )
-        graph = _keras.graph(model)
-        if graph is None or _keras.has_own_call(model):
-            raise ValueError(
-                f"`from_keras` needs a graph of layers. Received: the subclassed model '{model.name}'. Build it as "
-                "keras.Model(inputs, outputs)."
-            )
-        outputs = graph.outputs[0] if len(graph.outputs) == 1 else graph.outputs
-        return cls(_keras.structures(graph)[0], outputs, name=model.name)
+        graph = model_checks.graph_of(model, _PrivateTraining)
+        inputs, outputs = _keras.structures(graph)
+        return cls(inputs, graph.outputs[0] if len(graph.outputs) == 1 else outputs, name=model.name)
 
 
 @keras.saving.register_keras_serializable(package="lipdp")
@@ -367,6 +361,36 @@ class DP_Sequential(_PrivateTraining, keras.Sequential):
     def __init__(self, layers: list | None = None, trainable: bool = True, name: str | None = None):
         model_checks.check_layers(layers)
         super().__init__(layers, trainable=trainable, name=name)
+
+    @classmethod
+    def from_keras(cls, model: keras.Sequential) -> "DP_Sequential":
+        """A private Sequential model that shares the layers of a Keras one; see `DP_Model.from_keras`.
+
+        Args:
+            model: A Sequential model whose input shape is known.
+
+        Returns:
+            A `DP_Sequential` with the same layers: training it trains those of `model`. Compile it.
+
+        Raises:
+            ValueError: a functional, subclassed or unbuilt model.
+
+        Example:
+            >>> import keras
+            >>> import lipdp
+            >>> plain = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
+            >>> lipdp.DP_Sequential.from_keras(plain).output_shape
+            (None, 3)
+        """
+        graph = model_checks.graph_of(model, _PrivateTraining)
+        if not isinstance(model, keras.Sequential):
+            raise ValueError(
+                f"`DP_Sequential.from_keras` takes a Sequential model. Received: the functional model '{model.name}'. "
+                "Write DP_Model.from_keras(model)."
+            )
+        (start,) = graph.inputs
+        start = keras.Input(batch_shape=start.shape, dtype=start.dtype, name=start.name)
+        return cls([start, *model.layers], name=model.name)
 
     def add(self, layer: keras.layers.Layer, rebuild: bool = True) -> None:
         if _keras.is_empty(self) and isinstance(layer, BoundedInput) and layer.shape is not None:

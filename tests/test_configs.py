@@ -51,6 +51,9 @@ MADE = {
     "MulticlassHinge": lambda: losses.MulticlassHinge(0.5),
     "MulticlassKR": lambda: losses.MulticlassKR((0.25, 0.75)),
     "SparseCategoricalCrossentropy": lambda: losses.SparseCategoricalCrossentropy(3, 0.5),
+    "OutputLosses": lambda: losses.OutputLosses(
+        [losses.Huber(0.5, name="a"), losses.MulticlassHinge(name="b")], [1, 0.5], ["a", "b"]
+    ),
     "CertifiedAccuracy": lambda: certify.CertifiedAccuracy(0.5, 2, dtype="float32"),
     "L2Ball": lambda: norms.L2Ball(0.5),
     "RowBall": lambda: norms.RowBall(0.5),

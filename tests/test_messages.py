@@ -69,6 +69,10 @@ def dpsgd(loss=LOGITS, outputs=3, activation=None, **arguments):
     return fit(plain(loss, outputs, activation), strategy="dpsgd", **arguments)
 
 
+def bounded(model):
+    return fit(model, strategy="clipless")
+
+
 def compiled(**arguments):
     return clipless().compile(**{"optimizer": "sgd", "loss": losses.SparseCategoricalCrossentropy()} | arguments)
 
@@ -250,7 +254,7 @@ DATA = {
     "y missing": (lambda: fit(y=None), "y=None", "Pass them as y"),
     "y shorter": (lambda: fit(y=Y[:-1]), "same length", "[299, 300]"),
     "y scalar": (lambda: fit(y=3), "a scalar", "one row per example"),
-    "y of several": (lambda: fit(y=[Y, Y]), "a list of 2", "one model for each"),
+    "y of several": (lambda: fit(y=[Y, Y]), "a list of 2", "Pass the array itself"),
     "y by name": (lambda: fit(y={"last": Y}), "a dict of 1", "Pass the array itself"),
     "x NaN": (lambda: fit(x=not_a_number(X)), "in 1 of 300 examples", "Remove or replace"),
     "y NaN": (lambda: fit(y=not_a_number(Y)), "in 1 of 300 examples", "Remove or replace"),
@@ -269,6 +273,9 @@ DATA = {
     "class 0.5": (lambda: fit(y=Y + 0.5), "whole numbers", "integer class ids"),
     "clipless one-hot": (lambda: fit(y=HOT), "(300, 3)", "use CategoricalCrossentropy"),
     "dpsgd class above": (lambda: dpsgd(y=Y + 1), "from 0 to 2", "Received: 3"),
+    "dpsgd some classes": (lambda: dpsgd(y=Y - 5), "Received: -3, -4, -5, in 300 of 300"),
+    "dpsgd many classes": (lambda: dpsgd(y=np.arange(300)), "Received: 3, 4, 5, 6, 7, ..., in 297 of 300 labels"),
+    "many classes": (lambda: fit(y=np.arange(300)), "Received: 3, 4, 5, 6, 7, ..., first at row 3", "from 0 to 2"),
     "dpsgd one-hot": (lambda: dpsgd(y=HOT), "('batch', 3)", "use keras.losses.CategoricalCrossentropy"),
     "dpsgd ids": (
         lambda: dpsgd(KL.CategoricalCrossentropy(from_logits=True)),
@@ -313,10 +320,10 @@ MODELS = {
     "loss weights": (lambda: compiled(loss_weights=[1.0]), "loss_weights", "temperature"),
     "loss 3": (lambda: compiled(loss=3), "Received: 3", "Use one of lipdp.losses"),
     "loss misspelt": (lambda: compiled(loss="hubr"), "'hubr'", "Did you mean lipdp.losses.Huber"),
-    "losses by output": (lambda: compiled(loss={"c": LOGITS, "r": "mse"}), "a dict of 2 losses", "one model for each"),
-    "losses in a list": (lambda: compiled(loss=[LOGITS, "mse"]), "a list of 2 losses", "one model for each"),
-    "two outputs": (lambda: fit(two_outputs()), "one output", "with 2", "Concatenate"),
-    "two outputs dpsgd": (lambda: fit(two_outputs(), y=[Y, Y], strategy="dpsgd"), "one output", "one model for each"),
+    "losses by output": (lambda: compiled(loss={"c": LOGITS, "r": "mse"}), "a dict of 2 losses", "one loss for each"),
+    "losses in a list": (lambda: compiled(loss=[LOGITS, "mse"]), "a list of 2 losses", "one loss for each output"),
+    "two outputs": (lambda: fit(two_outputs(), strategy="clipless"), "one output", "with 2", "strategy='dpsgd'"),
+    "two outputs dpsgd": (lambda: fit(two_outputs(), strategy="dpsgd"), "'c', 'r'", "a list in this order"),
     "layers 3": (lambda: lipdp.DP_Sequential(3), "Received: int", "[layer, ...]"),
     "one layer": (lambda: lipdp.DP_Sequential(layers.SpectralDense(3)), "SpectralDense", "[layer, ...]"),
     "a layer class": (lambda: lipdp.DP_Sequential([layers.SpectralDense]), "class SpectralDense", "Make an object"),
@@ -325,6 +332,18 @@ MODELS = {
     "DP_Model of nothing": (lambda: lipdp.DP_Model(), "no inputs", "DP_Model(inputs, outputs)", "from_keras"),
     "DP_Model of inputs": (lambda: lipdp.DP_Model(keras.Input((3,))), "no outputs", "DP_Model(inputs, outputs)"),
     "subclass of DP_Model": (PrivateSubclass, "a subclass with a `call` of its own", "DP_Model.from_keras"),
+    "from_keras sequential": (
+        lambda: lipdp.DP_Sequential.from_keras(keras.Model(*[keras.Input((3,))] * 2)),
+        "the functional model",
+        "Write DP_Model.from_keras(model)",
+    ),
+    "from_keras subclassed sequential": (
+        lambda: lipdp.DP_Sequential.from_keras(Subclassed()),
+        "subclassed",
+        "keras.Model(inputs, outp",
+    ),
+    "fix None": (lambda: lipdp.fix(None), "NoneType", "keras.saving.load_model"),
+    "fix subclass": (lambda: lipdp.fix(Subclassed()), "Subclassed", "keras.Model(inputs, outputs)"),
     "from_keras subclass": (lambda: lipdp.DP_Model.from_keras(Subclassed()), "subclassed", "keras.Model(inputs, outp"),
     "from_keras None": (lambda: lipdp.DP_Model.from_keras(None), "NoneType", "keras.saving.load_model"),
     "from_keras private": (lambda: lipdp.DP_Model.from_keras(plain()), "is private already", "Train it directly"),
@@ -385,15 +404,15 @@ MODELS = {
         "ends in softmax",
         "Remove that, or set from_logits=False",
     ),
-    "a name on probabilities": (
-        lambda: dpsgd("sparse_categorical_crossentropy", 3, "softmax"),
+    "a loss on logits, probabilities": (
+        lambda: dpsgd(losses.SparseCategoricalCrossentropy(), 3, "softmax"),
         "ends in softmax",
-        "an object of keras.losses",
+        "by name",
     ),
     "batch normalization": (
         lambda: fit(graph(keras.layers.BatchNormalization()), strategy="dpsgd"),
         "mixes the examples",
-        "GroupNormalization",
+        "lipdp.fix(model)",
     ),
     "regularizer": (
         lambda: fit(graph(keras.layers.Dense(4, kernel_regularizer="l2")), strategy="dpsgd"),
@@ -406,7 +425,7 @@ MODELS = {
 # Clipless refuses what has no bound, and says both ways out.
 BOTH = "Or train this model as it is with fit(strategy='dpsgd')"
 CLIPLESS = {
-    "Dense": (lambda: fit(plain(losses.SparseCategoricalCrossentropy())), "'last'", "BoundedInput", BOTH),
+    "Dense": (lambda: bounded(plain(losses.SparseCategoricalCrossentropy())), "'last'", "BoundedInput", BOTH),
     "Dense behind a bound": (
         lambda: fit(stack(keras.layers.Dense(4))),
         "Dense",
@@ -416,9 +435,9 @@ CLIPLESS = {
     "no BoundedInput": (lambda: fit(stack(start=False)), "unbounded norm", "BoundedInput", BOTH),
     "LayerNormalization": (lambda: fit(stack(keras.layers.LayerNormalization())), "LayerCentering", BOTH),
     "PReLU": (lambda: fit(stack(keras.layers.PReLU())), "PReLU", "lipdp.layers.Abs", BOTH),
-    "mean squared error": (lambda: fit(plain(KL.MeanSquaredError())), "lipdp.losses.Huber instead", BOTH),
-    "a loss of Keras": (lambda: fit(plain()), "Use lipdp.losses.SparseCategoricalCrossentropy", BOTH),
-    "a loss of one's own": (lambda: fit(plain(lambda y, z: z[:, 0])), "Use one of lipdp.losses", BOTH),
+    "mean squared error": (lambda: bounded(plain(KL.MeanSquaredError())), "lipdp.losses.Huber instead", BOTH),
+    "a loss of Keras": (lambda: bounded(plain()), "Use lipdp.losses.SparseCategoricalCrossentropy", BOTH),
+    "a loss of one's own": (lambda: bounded(plain(lambda y, z: z[:, 0])), "Use one of lipdp.losses", BOTH),
 }
 
 NUMBERS = {

@@ -6,6 +6,7 @@ from typing import Any
 
 import keras
 
+from lipdp import _keras
 from lipdp.layers.base import LipschitzLayer, times
 
 Norms = tuple[float, ...]
@@ -173,6 +174,17 @@ def rules(layer: keras.layers.Layer) -> BoundRules:
         if backbone is None:
             raise
         return backbone
+
+
+def lipschitz_by_construction(model: keras.Model) -> bool:
+    """Whether a model has a layer of lipdp, or a trainable one whose bounds were registered."""
+    return any(isinstance(layer, LipschitzLayer) or _is_registered(layer) for layer in _keras.walk(model))
+
+
+def _is_registered(layer) -> bool:
+    # Keras' own have bounds where nothing trains them.
+    own = type(layer).__module__.split(".")[0] not in ("keras", "lipdp")
+    return own and bool(layer.trainable_variables) and type(layer) in _ENTRIES
 
 
 def _as_rules(entry) -> BoundRules:

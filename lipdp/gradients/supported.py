@@ -55,8 +55,10 @@ def supported(model, probe: bool = True) -> None:
                 f"Input '{tensor.name}' is ragged or sparse. Received: shape {tuple(tensor.shape)}. Pad it to a fixed "
                 "size and let `Embedding(mask_zero=True)` or `Masking` hide the padding."
             )
+    # These run one row at a time, and a row can draw again what it has drawn.
+    foreign = {id(operation) for operation, _ in isolation.foreign(model)}
     for layer, rule in leaves(model):
-        if rule is rules.fallback:
+        if rule is rules.fallback and id(layer) not in foreign:
             _refuse_random(layer)
     if probe:
         with backend.full_precision():
@@ -78,7 +80,8 @@ def _refuse(layer) -> None:
     if isinstance(layer, keras.layers.BatchNormalization) and layer.trainable:
         raise ValueError(
             f"{name} mixes the examples of a batch: its mean and variance are those of the batch, so no example has a "
-            "gradient of its own. Use GroupNormalization or LayerNormalization, or freeze it with `trainable = False`."
+            "gradient of its own. lipdp.fix(model) returns a copy with GroupNormalization in its place; or freeze it "
+            "with `trainable = False`."
         )
     if isinstance(layer, keras.layers.SpectralNormalization):
         raise ValueError(
@@ -195,7 +198,8 @@ def _run(model, structure, size, rows, draw):
         if draw is _normal and keras.backend.is_float_dtype(tensor.dtype):
             tensor[-1] *= _OUTLIER
     together = functools.partial(capture, isolated=False)
-    norms, *rest = backend.probe(model, batches, _loss, together, sums=rows == _ROWS[0])
+    with isolation.isolated(model, drawing=True):
+        norms, *rest = backend.probe(model, batches, _loss, together, sums=rows == _ROWS[0])
     # What becomes of the outlier itself, which may overflow, says nothing.
     norms = [*norms[:-1], [np.append(n[:-1], first[-1:]) for n, first in zip(norms[-1], norms[0], strict=True)]]
     return norms, *rest

@@ -1,6 +1,7 @@
 """Functions of a batch, and whole models, run one row at a time."""
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 from keras import ops, tree
 
 from lipdp import _keras, backend
+from lipdp.backend import threefry
 from lipdp.isolation.known import _defined_by_user, foreign
 
 _WAYS = (
@@ -63,7 +65,32 @@ def _kind(leaf, constants, number) -> str:
     return "constant" if shared or number is not None and leaf.shape[0] not in (None, number) else "row"
 
 
-def alone(function: Callable, name: str, variables: Sequence = (), constants: frozenset = frozenset()) -> Callable:
+def seeds_of(operation: keras.Operation) -> list[keras.random.SeedGenerator]:
+    """Returns what a layer, and the layers inside of it, draw random numbers from."""
+    inside = _keras.walk(operation, include_self=True) if isinstance(operation, keras.Layer) else []
+    found = [seeds for layer in inside for seeds in _keras.seed_generators(layer)]
+    return [seeds for seeds in found if type(seeds) is keras.random.SeedGenerator]
+
+
+def row_states(state: Any, number: Any) -> Any:
+    """Returns a random state for each of `number` rows, `(number, 2)`, from that of a generator.
+
+    **Guarantee.** The state of row i is the block i of a cipher whose key is `state`: it depends on no data, and who
+    does not know `state` cannot tell it from a random one, beyond what a cipher with a key of 64 bits allows.
+    """
+    key = ops.cast(state, "uint32")
+    rows = ops.cast(ops.arange(number, dtype="int32"), "uint32")
+    words = threefry.threefry((key[0], key[1]), rows, ops.zeros_like(rows))
+    return ops.cast(ops.stack(words, axis=1), keras.backend.standardize_dtype(state.dtype))
+
+
+def alone(
+    function: Callable,
+    name: str,
+    variables: Sequence = (),
+    constants: frozenset = frozenset(),
+    seeds: Sequence = (),
+) -> Callable:
     """Returns a function that calls another one for each row of its tensors, as a batch of one row.
 
     Args:
@@ -71,12 +98,14 @@ def alone(function: Callable, name: str, variables: Sequence = (), constants: fr
         name: What errors call it.
         variables: The Keras variables that it reads; it must change none.
         constants: Identities of tensor arguments that belong to all rows.
+        seeds: Generators that it draws from: each row gets a state of its own (`row_states`), and each call goes on to
+            the next.
 
     **Guarantee.** Row i of each output, and its derivatives, are those of `function` for row i of the arguments: no
     other row is there when it is computed. Refused: a function that returns another number of rows than one, that
-    changes a variable (as a random seed does), adds a loss, or cannot run under a vectorized map. Not covered: code
-    that keeps what it has seen outside of tensors and variables, such as the Python state of a host callback, and
-    batching rules that it brings for itself.
+    changes a variable (as a random seed does that is none of `seeds`), adds a loss, or cannot run under a vectorized
+    map. Not covered: code that keeps what it has seen outside of tensors and variables, such as the Python state of a
+    host callback, and batching rules that it brings for itself.
     """
 
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -88,21 +117,35 @@ def alone(function: Callable, name: str, variables: Sequence = (), constants: fr
                 f"{[tuple(t.shape) for t in arguments.rows]}. {_WAYS}"
             )
 
+        drawn = [row_states(s.state.value, ops.shape(arguments.rows[0])[0]) for s in seeds]
+        states = [s.state for s in seeds]
+        random = set(map(id, states))
+        # TensorFlow calls the function again for its gradient, where nothing surrounds it.
+        training = _keras.told_training() if seeds else None
+
+        def called(args, kwargs):
+            if training is None:
+                return function(*args, **kwargs)
+            return _keras.telling_training(lambda: function(*args, **kwargs), training)
+
         def one(values, row):
-            with keras.StatelessScope(list(zip(variables, values, strict=True)), collect_losses=True) as scope:
+            row, own = row[: len(arguments.rows)], [t[0] for t in row[len(arguments.rows) :]]
+            mapping = [*zip(variables, values, strict=True), *zip(states, own, strict=True)]
+            with keras.StatelessScope(mapping, collect_losses=True) as scope:
                 before = dict(scope.state_mapping)
                 args, kwargs = arguments.packed(row, arguments.constants)
-                outputs = function(*args, **kwargs)
+                outputs = called(args, kwargs)
             after = scope.state_mapping
             if scope.losses:
                 raise _Refusal(
                     f"Additional losses have no sensitivity bound. Received: {name} adds one in its forward pass. "
                     "Remove `add_loss`."
                 )
-            if len(after) != len(before) or any(after[key] is not before[key] for key in before):
+            if len(after) != len(before) or any(after[key] is not before[key] for key in set(before) - random):
                 raise _Refusal(
                     f"{name} changes a variable in its forward pass: what it keeps of the examples "
-                    "would be released without noise. Random numbers count: their seed is a variable. Leave it out."
+                    "would be released without noise. Random numbers count: draw them from a "
+                    "keras.random.SeedGenerator that is an attribute of the layer, and leave out all else."
                 )
             flat = tree.flatten(outputs)
             seen["flat"], seen["structure"] = flat, outputs
@@ -120,11 +163,13 @@ def alone(function: Callable, name: str, variables: Sequence = (), constants: fr
             return tensors or [ops.zeros((1,))]
 
         try:
-            results = backend.row_by_row(one, [v.value for v in variables], arguments.rows)
+            results = backend.row_by_row(one, [v.value for v in variables], [*arguments.rows, *drawn])
         except _Refusal:
             raise
         except Exception as error:
             raise ValueError(f"{name} cannot be run one row at a time. Received: {error}. {_WAYS}") from error
+        for generator in seeds:
+            generator.next()
         flat, number = list(seen["flat"]), len(seen["tensors"])
         for k, tensor in zip(seen["tensors"], results, strict=False):
             flat[k] = tensor
@@ -137,10 +182,14 @@ def alone(function: Callable, name: str, variables: Sequence = (), constants: fr
 
 
 @contextlib.contextmanager
-def isolated(model: keras.Model) -> Iterator[None]:
+def isolated(model: keras.Model, drawing: bool = False) -> Iterator[None]:
     """Has the operations of a model that are not known to keep rows apart run one row at a time.
 
     For the time in which a step is traced, or runs eagerly; within it, only one thread may use the model.
+
+    Args:
+        model: The model.
+        drawing: Whether to take only those that draw random numbers, whose rows get others than in a whole batch.
 
     **Guarantee.** Row i of every tensor in the graph of `model`, and of every cotangent, is a function of row i of its
     inputs: operations that are listed as keeping rows apart do, and all others see one row only (`alone`). What was
@@ -149,7 +198,7 @@ def isolated(model: keras.Model) -> Iterator[None]:
     replaced = []
     try:
         for operation, nodes in foreign(model):
-            if not is_alone(vars(operation).get("call")):
+            if not (is_alone(vars(operation).get("call")) or drawing and not seeds_of(operation)):
                 replaced.append((operation, vars(operation).get("call")))
                 vars(operation).update(_replacements(operation, nodes))
         yield
@@ -218,7 +267,7 @@ def refuse_mixing(model: keras.Model) -> None:
             for variable, value in zip(model.non_trainable_variables, before, strict=True):
                 variable.assign(value)
 
-    separate, whole = outputs(isolated), outputs(contextlib.nullcontext)
+    separate, whole = outputs(isolated), outputs(functools.partial(isolated, drawing=True))
     for a, b in zip(separate, whole, strict=True):
         if a.shape != b.shape or not np.allclose(a[:-1], b[:-1], rtol=1e-3, atol=1e-5, equal_nan=True):
             raise ValueError(
@@ -245,7 +294,7 @@ def _replacements(operation, nodes) -> dict:
         )
     constants = frozenset(map(id, arrays))
     variables = tuple(operation.variables) if layer else ()
-    replacements = {"call": alone(operation.call, name, variables, constants)}
+    replacements = {"call": alone(operation.call, name, variables, constants, seeds_of(operation))}
     if layer and (_defined_by_user(operation, "compute_mask") or callable(getattr(operation, "mask", None))):
         replacements["compute_mask"] = alone(operation.compute_mask, f"The mask of {name}", variables)
     return replacements

@@ -10,6 +10,8 @@ import numpy as np
 from keras import ops
 
 SIMPLEX_TOLERANCE = 1e-4
+# Labels that a message shows.
+_SHOWN = 5
 
 
 def dense_targets(owner: str, y_true: Any, num_outputs: int) -> Any:
@@ -120,11 +122,17 @@ def _refuse(owner: str, rule: str, y: np.ndarray, bad: Any, todo: str) -> None:
     """Raises if any row of `bad` is set, with the number of bad rows, the first one and what to do."""
     if not np.any(bad):
         return
-    first = int(np.argmax(bad))
+    rows = np.flatnonzero(bad)
     raise ValueError(
-        f"{owner}: {rule}, but {int(np.sum(bad))} of {len(y)} rows are not. "
-        f"Received: {y[first].tolist() if y.ndim > 1 else y[first].item()} at row {first}. {todo}"
+        f"{owner}: {rule}, but {len(rows)} of {len(y)} rows are not. "
+        f"Received: {few(y[rows])}, first at row {rows[0]}. {todo}"
     )
+
+
+def few(wrong: np.ndarray) -> str:
+    """Returns a few different labels, or rows of labels, as a message shows them."""
+    found = list(dict.fromkeys(repr(row) for row in wrong[:1000].tolist()))
+    return ", ".join(found[:_SHOWN]) + (", ..." if len(found) > _SHOWN else "")
 
 
 def _wrong_shape(owner: str, shape: tuple, num_outputs: int, dense: bool, ids: bool) -> str:

@@ -9,6 +9,7 @@ from keras import ops
 
 from lipdp import _keras, isolation
 from lipdp.losses.base import Loss
+from lipdp.losses.labels import few
 from lipdp.losses.registry import get
 
 _ROWS = 11
@@ -32,11 +33,13 @@ class _Mixing(ValueError):
     """A loss was seen to mix examples."""
 
 
-def resolve(identifier: Any) -> keras.losses.Loss:
-    """Returns a loss from whatever `compile` accepts: lipdp's by name first, then those of Keras.
+def resolve(identifier: Any, probabilities: bool = False) -> keras.losses.Loss:
+    """Returns a loss from whatever `compile` accepts for one output: lipdp's by name first, then those of Keras.
 
     Args:
         identifier: An object, name or configuration of a loss, or a function `(y_true, y_pred)`.
+        probabilities: Whether the output ends in softmax or sigmoid: the name of a cross-entropy is then that of
+            Keras, as lipdp's take logits.
 
     Returns:
         A `lipdp.losses.Loss`, a `keras.losses.Loss` or a function.
@@ -48,9 +51,14 @@ def resolve(identifier: Any) -> keras.losses.Loss:
         isinstance(identifier, dict) and not {"class_name", "config"} & set(identifier)
     ):
         raise ValueError(
-            f"A private model has one output and one loss, for now. Received: a {type(identifier).__name__} of "
-            f"{len(identifier)} losses. Pass one loss; for several outputs train one model for each."
+            f"An output has one loss. Received: a {type(identifier).__name__} of {len(identifier)} losses. Pass one "
+            "loss for each output of the model."
         )
+    if probabilities and isinstance(identifier, str) and identifier.lower().endswith("crossentropy"):
+        # As an object, which also fits labels (batch,) to outputs (batch, 1), as `compile` of Keras makes one.
+        name = identifier.title().replace("_", "") if identifier.islower() else identifier
+        if hasattr(keras.losses, name):
+            return keras.losses.get(name)
     try:
         return get(identifier)
     except ValueError as refusal:
@@ -234,7 +242,7 @@ def _check_classes(loss, y, classes) -> None:
         wrong &= y != ignored
     if wrong.any():
         raise ValueError(
-            f"Labels must be class ids from 0 to {classes - 1}. Received: {y[wrong].flat[0].item()!r}, in "
+            f"Labels must be class ids from 0 to {classes - 1}. Received: {few(y[wrong])}, in "
             f"{int(wrong.sum())} of {wrong.size} labels."
         )
 

@@ -122,24 +122,24 @@ TRAINING_METRICS = (
 )
 
 
-def announcement(plan: Any, updates: int) -> str:
-    """Returns what `fit` says before `updates` updates of a plan: noise, budget and batches."""
+def announcement(plan: Any, updates: int, strategy: str) -> str:
+    """Returns what `fit` says before `updates` updates of a plan: strategy, noise, budget and batches."""
     sampling = plan.sampling
     most = sampling.group_size
     persons = "" if most == 1 else f" Epsilon is for a person with at most {most} examples."
     return (
-        f"Private training: noise multiplier {plan.noise_multiplier:.5g}{_budget(plan)}; {updates} updates of "
-        f"{sampling.batch_size} expected examples out of {sampling.num_examples} ({sampling.scheme.announcement})."
-        f"{persons}"
+        f"Private training with strategy '{strategy}': noise multiplier {plan.noise_multiplier:.5g}{_budget(plan)}; "
+        f"{updates} updates of {sampling.batch_size} expected examples out of {sampling.num_examples} "
+        f"({sampling.scheme.announcement}).{persons}"
     )
 
 
-def importance_announcement(plan: Any, updates: int) -> str:
+def importance_announcement(plan: Any, updates: int, strategy: str) -> str:
     """Returns the same for importance sampling, whose noise follows from what is released on the way."""
     return (
-        f"Private training by importance sampling, noise multiplier at most about {plan.noise_multiplier:.5g}"
-        f"{_budget(plan)}; {updates} updates of about {plan.sampling.batch_size} examples out of "
-        f"{plan.sampling.num_examples}."
+        f"Private training with strategy '{strategy}' (importance sampling): noise multiplier at most about "
+        f"{plan.noise_multiplier:.5g}{_budget(plan)}; {updates} updates of about {plan.sampling.batch_size} examples "
+        f"out of {plan.sampling.num_examples}."
     )
 
 

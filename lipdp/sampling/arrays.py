@@ -1,6 +1,7 @@
 """Training data as arrays: random access is what Poisson sampling needs."""
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -16,7 +17,9 @@ _PAD = (
 )
 
 
-def as_arrays(x: ArrayLike, y: ArrayLike | None, example_rank: int) -> tuple[Any, np.ndarray]:
+def as_arrays(
+    x: ArrayLike, y: ArrayLike | None, example_rank: int, arrange: Callable[[Any], Any] | None = None
+) -> tuple[Any, Any]:
     """Reads training data into memory and checks it.
 
     Args:
@@ -25,6 +28,7 @@ def as_arrays(x: ArrayLike, y: ArrayLike | None, example_rank: int) -> tuple[Any
         y: Array of N labels; None for the datasets.
         example_rank: Rank of one batch of inputs, to tell a batched `tf.data.Dataset` from one of single
             examples.
+        arrange: For models with several outputs: returns the labels of each in a nest of them.
 
     Returns:
         `(x, y)`: x in float32, labels in int32 or float32.
@@ -42,9 +46,11 @@ def as_arrays(x: ArrayLike, y: ArrayLike | None, example_rank: int) -> tuple[Any
     x = tree.map_structure(lambda leaf: _finite(np.asarray(leaf), "x", "float32"), x)
     # TensorFlow's data pipeline knows tuples, not lists.
     x = tuple(x) if isinstance(x, list) else x
-    _refuse_several(y, len(tree.flatten(x)[0]))
-    y = np.asarray(y)
-    y = _finite(y, "y", "float32" if np.issubdtype(y.dtype, np.floating) else "int32")
+    if arrange is None:
+        _refuse_several(y, len(tree.flatten(x)[0]))
+        y = _labels(y)
+    else:
+        y = tree.map_structure(_labels, arrange(y))
     lengths = {len(leaf) for leaf in tree.flatten((x, y))}
     if len(lengths) != 1:
         raise ValueError(f"Inputs and labels must have the same length. Received lengths: {sorted(lengths)}.")
@@ -71,15 +77,15 @@ def batch_size_of(x: Any, example_rank: int) -> int | None:
     return len(leaves[0]) or None
 
 
-def split(x: Any, y: np.ndarray, fraction: float) -> tuple:
+def split(x: Any, y: Any, fraction: float) -> tuple:
     """Holds out a part of the data for validation, row by row, see `accounting.held_out`."""
     if not 0.0 < fraction < 1.0:
         raise ValueError(f"`validation_split` must be in (0, 1). Received: validation_split={fraction!r}.")
     out = held_out(tree.flatten((x, y)), fraction)
     if out.all() or not out.any():
         raise ValueError(
-            f"`validation_split` leaves one part empty. Received: validation_split={fraction!r} of {len(y)} examples. "
-            "Rows are held out by a hash of their contents; rows that are all alike are on one side."
+            f"`validation_split` leaves one part empty. Received: validation_split={fraction!r} of {len(out)} "
+            "examples. Rows are held out by a hash of their contents; rows that are all alike are on one side."
         )
     first = tree.map_structure(lambda leaf: leaf[~out], (x, y))
     second = tree.map_structure(lambda leaf: leaf[out], (x, y))
@@ -114,9 +120,14 @@ def _refuse_several(y, rows: int) -> None:
     several = isinstance(y, (list, tuple)) and len(y) != rows and all(np.shape(part)[:1] == (rows,) for part in y)
     if isinstance(y, dict) or (several and len(y) > 0):
         raise ValueError(
-            f"`y` must be one array of labels: a model has one output, for now. Received: a {type(y).__name__} of "
-            f"{len(y)}. Pass the array itself; for several outputs train one model for each."
+            f"`y` must be one array of labels, as the model has one output. Received: a {type(y).__name__} of "
+            f"{len(y)}. Pass the array itself."
         )
+
+
+def _labels(y) -> np.ndarray:
+    y = np.asarray(y)
+    return _finite(y, "y", "float32" if np.issubdtype(y.dtype, np.floating) else "int32")
 
 
 def _no_y(x, y):

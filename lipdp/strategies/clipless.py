@@ -77,6 +77,7 @@ class Clipless(FollowsQuantile, Strategy):
         first = loss.lipschitz(outputs)
         with naming_both_ways(model):
             propagated = bounds.propagate(model, first)
+        _refuse_drawing(model)
         isolation.refuse_mixing(model)
         variables = model.trainable_variables
         sensitivities = [propagated.gradient(v) / batch_size for v in variables]
@@ -124,11 +125,24 @@ def naming_both_ways(model: keras.Model) -> Iterator[None]:
     try:
         yield
     except ValueError as refusal:
+        if "dpsgd" in str(refusal):
+            raise
         try:
             gradients.supported(model, probe=False)
         except ValueError:
             raise refusal from None
         raise ValueError(f"{refusal} Or train this model as it is with fit(strategy='dpsgd').") from refusal
+
+
+def _refuse_drawing(model: keras.Model) -> None:
+    """A row more moves the others under other numbers, by which no bound says how far their gradients move."""
+    for operation, _ in isolation.foreign(model):
+        if isolation.seeds_of(operation):
+            raise ValueError(
+                f"Layer '{operation.name}' draws random numbers by position in the batch, so one more example changes "
+                f"the gradients of others. Received: {type(operation).__name__} under a strategy without clipping. "
+                "Leave it out, or train with a strategy that clips, such as strategy='dpsgd', whose numbers are secret."
+            )
 
 
 def _refuse_disproportion(model: keras.Model, propagated: bounds.Bounds, first: float) -> None:

@@ -144,13 +144,16 @@ def layer_groups(model: keras.Model) -> tuple[tuple[int, ...], ...]:
 
 def refuse_probabilities(model: keras.Model, loss: Any) -> None:
     """Refuses logits where a loss takes probabilities, and the reverse: it would train badly without a word."""
-    last = model.layers[-1] if model.layers else None
-    activation = getattr(getattr(last, "activation", None), "__name__", type(last).__name__.lower())
+    for one, activation in zip(losses.parts(loss), _keras.output_activations(model), strict=False):
+        _refuse_probabilities(model, one, activation)
+
+
+def _refuse_probabilities(model, loss, activation: str) -> None:
     named = isinstance(loss, losses.Loss) and "Crossentropy" in type(loss).__name__
     if named and activation in ("softmax", "sigmoid", "log_softmax"):
         raise ValueError(
             f"lipdp.losses.{type(loss).__name__} takes logits. Received: model '{model.name}', which ends in "
-            f"{activation}. Remove it, or give the loss as an object of keras.losses."
+            f"{activation}. Remove it, or give the loss by name or as an object of keras.losses."
         )
     logits = _takes_logits(loss)
     if logits and activation in ("softmax", "sigmoid", "log_softmax"):

@@ -11,7 +11,7 @@ import keras
 import numpy as np
 from keras import tree
 
-from lipdp import _keras, backend, gradients, isolation, sampling
+from lipdp import _keras, backend, gradients, isolation, losses, sampling
 from lipdp.privacy import Ledger, Plan, Release, statement
 from lipdp.sampling import randomness
 from lipdp.strategies import Calibration
@@ -91,7 +91,7 @@ class Driver:
 
     def announcement(self) -> str:
         """Returns what `fit` says before it trains."""
-        return statement.announcement(self.plan, self.updates)
+        return statement.announcement(self.plan, self.updates, self.strategy.name)
 
     def repeats_from_here(self) -> bool:
         """Whether a run with a fixed seed goes on from a file of this moment as if it had not stopped."""
@@ -174,7 +174,9 @@ class Driver:
         batch_size = self.plan.sampling.batch_size
         weights.project(self.model)
         weights.set_loss_divisor(self.model, 1 if self.strategy.per_example else batch_size)
-        declared = isolation.used(self.model, self.model.loss, getattr(self.strategy, "augmentation", None))
+        declared = isolation.used(
+            self.model, *losses.parts(self.model.loss), getattr(self.strategy, "augmentation", None)
+        )
         traced = (
             (type(self.strategy), request.strategy_text()),
             self.calibration,

@@ -37,6 +37,11 @@ class ImportanceDriver(Driver):
     `sampling.Proposal` allows. Not covered: how many examples are proposed, which shows in the time taken.
     """
 
+    @property
+    def _examples(self) -> int:
+        """The true number of examples, which may be private."""
+        return len(tree.flatten(self.y)[0])
+
     def make_plan(self) -> Plan:
         run, request, strategy = self.run, self.request, self.strategy
         if len(run.ledgers) > 1:
@@ -136,7 +141,7 @@ class ImportanceDriver(Driver):
         return present
 
     def announcement(self) -> str:
-        return statement.importance_announcement(self.plan, self.updates)
+        return statement.importance_announcement(self.plan, self.updates, self.strategy.name)
 
     def repeats_from_here(self) -> bool:
         return self.request.seed is None or self.budget.updates_left == 0
@@ -152,7 +157,7 @@ class ImportanceDriver(Driver):
         """Releases the number of examples, if that is private, and notes where the plan stands."""
         budget = self.budget
         if budget.count_noise is not None and not budget.count_charged:
-            noisy = self._released("count", budget.charge_count, len(self.y), budget.count_noise, 1.0)
+            noisy = self._released("count", budget.charge_count, self._examples, budget.count_noise, 1.0)
             scheme = self.plan.sampling.bind(budget.declare_count(noisy), self.plan.sampling.batch_size)
             self.plan = dataclasses.replace(self.plan, sampling=scheme)
             self.run.adopt(self.plan, self.request)
@@ -263,10 +268,10 @@ class ImportanceDriver(Driver):
 
     def _all_norms(self, step) -> np.ndarray:
         """Returns the gradient norms of all examples at the present weights."""
-        norms, line = np.empty(len(self.y), "float64"), Line(self.in_terminal)
-        for rows, part in self._parts(len(self.y)):
-            line.show(f"Gradient norms: {part.start} of {len(self.y)} examples")
-            index = np.arange(part.start, min(part.stop, len(self.y)))
+        norms, line = np.empty(self._examples, "float64"), Line(self.in_terminal)
+        for rows, part in self._parts(self._examples):
+            line.show(f"Gradient norms: {part.start} of {self._examples} examples")
+            index = np.arange(part.start, min(part.stop, self._examples))
             norms[index] = step.norms(self._padded(index, rows))[: len(index)]
         line.wipe()
         return norms

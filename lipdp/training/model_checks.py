@@ -10,7 +10,8 @@ import keras
 import numpy as np
 from keras import tree
 
-from lipdp import _keras, backend, checks
+from lipdp import _keras, backend, checks, losses
+from lipdp.bounds.registry import lipschitz_by_construction
 from lipdp.optimizer import PrivateOptimizer
 
 
@@ -32,14 +33,14 @@ def refuse_unsupported(fit: Callable, unknown: dict, *, shuffle: Any, class_weig
         )
 
 
-def check_compile(metrics: list, others: dict) -> None:
+def check_compile(metrics: Any, others: dict) -> None:
     """Refuses what `compile` was given and Keras would refuse late or without a cure."""
     known = [name for name in inspect.signature(keras.Model.compile).parameters if name not in ("self", "loss_weights")]
     for name in others:
         if name not in known:
             raise checks.unexpected("compile", name, known)
     short = ("acc", "accuracy", "ce", "crossentropy")
-    for metric in metrics:
+    for metric in tree.flatten(metrics):
         refused = not (metric is None or callable(metric) or isinstance(metric, (str, dict, list, tuple)))
         if isinstance(metric, str) and metric not in short:
             try:
@@ -103,6 +104,35 @@ def check_inputs(inputs: Any, outputs: Any, kind: str) -> None:
         )
 
 
+def default_strategy(model: keras.Model) -> str:
+    """Returns the strategy of `fit(strategy="auto")`: clipless where layers have bounds by construction."""
+    return "clipless" if lipschitz_by_construction(model) else "dpsgd"
+
+
+def graph_of(model: Any, private: Any) -> Any:
+    """Returns the graph of a Keras model for `from_keras`; refuses a model without one, or of the class `private`."""
+    if not isinstance(model, keras.Model):
+        raise ValueError(
+            f"`from_keras` takes a Keras model. Received: {type(model).__name__}. Read a "
+            "file with keras.saving.load_model first."
+        )
+    if isinstance(model, private):
+        raise ValueError(
+            f"Model '{model.name}' is private already, and its ledger must not be lost. Train it directly."
+        )
+    if isinstance(model, keras.Sequential) and not model.built:
+        raise ValueError(
+            f"Sequential model '{model.name}' does not know its input shape. Start it with keras.Input(shape)."
+        )
+    graph = _keras.graph(model)
+    if graph is None or _keras.has_own_call(model):
+        raise ValueError(
+            f"`from_keras` needs a graph of layers. Received: the subclassed model '{model.name}'. Build it as "
+            "keras.Model(inputs, outputs)."
+        )
+    return graph
+
+
 def check_layers(layers: Any) -> None:
     """Refuses what a Sequential model cannot be made of."""
     if layers is not None and not isinstance(layers, (list, tuple)):
@@ -135,7 +165,6 @@ def check_model(model: keras.Model) -> None:
             "The optimizer adds the noise, so it must be the one that `compile` made private. Received: a "
             f"{type(model.optimizer).__name__} put in its place. Call `compile` with it; the ledger is kept."
         )
-    output_shape(model)
     model.optimizer.check()
     if backend.replicas(model) > 1:
         raise ValueError(
@@ -144,15 +173,31 @@ def check_model(model: keras.Model) -> None:
         )
 
 
-def output_shape(model: keras.Model) -> tuple:
-    """Returns the shape of a model's one output; ValueError when it has several."""
-    shape = model.output_shape
-    if not isinstance(shape, tuple) or len(model.outputs) != 1:
+def refuse_several_outputs(model: keras.Model) -> None:
+    """Refuses a model with several outputs where a strategy needs the bounds of one."""
+    if len(model.outputs) != 1:
         raise ValueError(
-            f"The model must have one output, for now. Received: model '{model.name}' with {len(model.outputs)}. Train "
-            "one model for each output, or join the outputs (keras.layers.Concatenate) and read them apart in the loss."
+            f"Training without clipping needs a model with one output. Received: model '{model.name}' with "
+            f"{len(model.outputs)}. Train it as it is with fit(strategy='dpsgd'); or join the outputs "
+            "(keras.layers.Concatenate) and read them apart in a loss of lipdp.losses."
         )
-    return shape
+
+
+def output_shapes(model: keras.Model) -> Any:
+    """Returns the shape of a model's output, or a list of the shapes of all."""
+    shapes = [tuple(tensor.shape) for tensor in model.outputs]
+    return shapes if isinstance(model.loss, losses.OutputLosses) else shapes[0]
+
+
+def example_labels(model: keras.Model) -> Callable[[Any], Any] | None:
+    """Returns what brings labels into the nest of a model's outputs, as pipelines and metrics of Keras take them.
+
+    None for a model with one output.
+    """
+    loss = model.loss
+    if not isinstance(loss, losses.OutputLosses):
+        return None
+    return lambda y: _keras.packed_as_outputs(model, [np.asarray(labels) for labels in loss.labels(y)])
 
 
 def check_shapes(model: keras.Model, x: Any) -> None:

@@ -45,7 +45,10 @@ def prepare(
     """
     model_checks.check_model(model)
     strategy = request.strategy
-    x, y = sampling.as_arrays(x, y, len(tree.flatten(model.inputs)[0].shape))
+    if not strategy.per_example:
+        model_checks.refuse_several_outputs(model)
+    rank = len(tree.flatten(model.inputs)[0].shape)
+    x, y = sampling.as_arrays(x, y, rank, model_checks.example_labels(model))
     model_checks.check_shapes(model, x)
     if validation_split and validation_data is None:
         (x, y), validation_data = sampling.split(x, y, validation_split)
@@ -54,9 +57,9 @@ def prepare(
     if not strategy.per_example:
         with naming_both_ways(model):
             losses.get(model.loss)  # the others have no Lipschitz constant; this says what to use instead
-    losses.check_per_example(model.loss, y, model_checks.output_shape(model))
+    losses.check_per_example(model.loss, y, model_checks.output_shapes(model))
     strategy.check_fit(request, model.steps_per_execution)
-    request = request.bind(strategy.declared_examples(len(y)))
+    request = request.bind(strategy.declared_examples(len(tree.flatten(y)[0])))
     request, finished = resumed(model, request, x, y, checkpoint)
     if finished:
         return Finished(model)

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 from keras import tree
 
-from lipdp import checks, losses, sampling
+from lipdp import _keras, checks, losses, sampling
 from lipdp.training import model_checks
 from lipdp.training.callbacks import as_list
 
@@ -54,11 +54,13 @@ def check_data(model: keras.Model, validation_data: Any) -> None:
             raise ValueError(
                 f"It must be (inputs, labels), or (inputs, labels, sample weights). Received: {received}. Pass that."
             )
-        x, y = sampling.as_arrays(batch[0], batch[1], len(tree.flatten(model.inputs)[0].shape))
+        rank = len(tree.flatten(model.inputs)[0].shape)
+        x, y = sampling.as_arrays(batch[0], batch[1], rank, model_checks.example_labels(model))
+        rows = len(tree.flatten(y)[0])
         model_checks.check_shapes(model, x)
-        if len(batch) == 3 and np.shape(batch[2])[:1] != (len(y),):
-            raise ValueError(f"It needs one weight per example. Received: {np.shape(batch[2])} for {len(y)} examples.")
-        losses.check_per_example(model.loss, y, model_checks.output_shape(model))
+        if len(batch) == 3 and np.shape(batch[2])[:1] != (rows,):
+            raise ValueError(f"It needs one weight per example. Received: {np.shape(batch[2])} for {rows} examples.")
+        losses.check_per_example(model.loss, y, model_checks.output_shapes(model))
     except ValueError as error:
         raise ValueError(f"`validation_data` does not fit. {error}") from error
 
@@ -68,8 +70,8 @@ def rehearse(model: keras.Model, validation_data: Any) -> None:
 
     The metrics are built: they have been tried on the shapes of the training data.
     """
-    batch, outputs = _arrays(validation_data), model_checks.output_shape(model)
-    if batch is None or None in outputs[1:]:
+    batch, outputs = _arrays(validation_data), [tensor.shape for tensor in model.outputs]
+    if batch is None or any(None in shape[1:] for shape in outputs):
         return
 
     def zeros(rows):
@@ -77,7 +79,10 @@ def rehearse(model: keras.Model, validation_data: Any) -> None:
         return keras.ops.zeros((2, *rows.shape[1:]), "int32" if rows.dtype.kind in "biu" else "float32")
 
     x, y = tree.map_structure(zeros, tuple(batch[:2]))
-    arguments = {"x": x, "y": y, "y_pred": keras.ops.zeros((2, *outputs[1:])), "sample_weight": keras.ops.ones(2)}
+    y_pred = tree.pack_sequence_as(
+        _keras.structures(_keras.graph(model))[1], [keras.ops.zeros((2, *shape[1:])) for shape in outputs]
+    )
+    arguments = {"x": x, "y": y, "y_pred": y_pred, "sample_weight": keras.ops.ones(2)}
     try:
         model.compute_loss(**arguments, training=False)
         model.compute_metrics(**arguments)

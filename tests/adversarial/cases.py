@@ -122,6 +122,18 @@ def _attention(seed, strategy):
     return lipdp.DP_Model.from_keras(keras.Model(inputs, stock.Dense(CLASSES)(x)))
 
 
+def _two_outputs(seed, strategy):
+    inputs = keras.Input((6,))
+    inside = stock.Dense(8, activation="relu")(inputs)
+    outputs = {"first": stock.Dense(CLASSES)(inside), "second": stock.Dense(CLASSES)(inside)}
+    return lipdp.DP_Model.from_keras(keras.Model(inputs, outputs))
+
+
+def _two_labels(rng):
+    x, y = _floats(6)(rng)
+    return x, {"first": y, "second": y[::-1].copy()}
+
+
 def _random(shape):
     """A random graph of Lipschitz layers, some of them shared, that takes rows of one shape."""
 
@@ -206,6 +218,7 @@ CLIPPED = {
     ),
     "shared": (_shared, _floats(6)),
     "attention": (_attention, _floats(4, 6)),
+    "two_outputs": (_two_outputs, _two_labels),
 }  # fmt: skip
 LIPSCHITZ = {
     "lipschitz": (_lipschitz, _floats(6, 6, 1)),

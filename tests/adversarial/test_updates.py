@@ -14,6 +14,7 @@ FEW = [
     Case("logistic", strategies.DPSGD(quantile=0.5, augmentation_multiplicity=2), warm=3),
     Case("logistic", strategies.DPSGD(clipping="automatic"), "Nadam", steps=2, warm=1),
     Case("dropout", strategies.DPSGD(augmentation_multiplicity=2), microbatch=8, warm=1),
+    Case("two_outputs", strategies.DPSGD(augmentation_multiplicity=2), microbatch=8, warm=1),
     Case("mlp", strategies.AdaCliP(granularity="layer"), "RMSprop", warm=2),
     Case("graph", strategies.Clipless("per_layer", quantile=0.5), execution="eager", warm=2),
     Case("lipschitz", strategies.Clipless(), "Adam", microbatch=6),

@@ -6,6 +6,7 @@ import pytest
 from keras import layers as L
 from keras import ops
 
+import lipdp
 from lipdp import backend, gradients
 
 
@@ -35,6 +36,11 @@ class Noisy(L.Layer):
         return x * self.scale + keras.random.normal(ops.shape(x), seed=self.seed)
 
 
+@lipdp.row_wise
+class DeclaredNoisy(Noisy):
+    pass
+
+
 class WideWeight(L.Layer):
     def build(self, shape):
         self.scale = self.add_weight(shape=(shape[-1],), dtype="float64")
@@ -56,7 +62,7 @@ class WideWeight(L.Layer):
         (L.Dense(3, dtype="mixed_float16"), ("float16", "float32")),
         (L.Dense(3, dtype="float64"), ("'dense", "float64", "Use float32")),
         (WideWeight(), ("wide_weight", "float64", "Use float32")),
-        (Noisy(), ("draws random numbers", "Dropout")),
+        (DeclaredNoisy(), ("draws random numbers", "Dropout")),
         (Centre(), ("depends on the other examples", "each row alone")),
     ],
     ids=lambda value: getattr(value, "name", None),

@@ -449,12 +449,55 @@ def test_probabilities_into_a_loss_on_logits():
         model.fit(*rows(100), noise_multiplier=1.0, strategy="dpsgd", **FIT)
 
 
-def test_two_outputs():
+@pytest.mark.parametrize(
+    ("name", "outputs", "activation"),
+    [
+        ("sparse_categorical_crossentropy", 3, "softmax"),
+        ("categorical_crossentropy", 3, "softmax"),
+        ("binary_crossentropy", 1, "sigmoid"),
+        ("SparseCategoricalCrossentropy", 3, "softmax"),
+    ],
+)
+def test_probabilities_and_the_name_of_a_loss_train_as_in_keras(name, outputs, activation):
+    x, y = rows(100, classes=max(2, outputs))
+    y = np.eye(3, dtype="float32")[y] if name.startswith("cat") else y
     inputs = keras.Input((6,))
-    model = lipdp.DP_Model(inputs, [keras.layers.Dense(3)(inputs), keras.layers.Dense(2)(inputs)])
-    model.compile("sgd", loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    with pytest.raises(ValueError, match="one output"):
-        model.fit(*rows(100), noise_multiplier=1.0, strategy="dpsgd", **FIT)
+    graph = keras.Model(inputs, keras.layers.Dense(outputs, activation)(inputs))
+    model = lipdp.DP_Model.from_keras(graph)
+    model.compile("sgd", loss=name, metrics=["accuracy"])
+    graph.compile("sgd", loss=name, metrics=["accuracy"])
+    found = model.evaluate(x, y, verbose=0, return_dict=True)
+    assert found == pytest.approx(graph.evaluate(x, y, verbose=0, return_dict=True), rel=1e-4)
+    model.fit(x, y, noise_multiplier=1.0, **FIT)
+    assert model.run.ledger.updates == 5 and model.run.ledger.entries[0].strategy == "dpsgd"
+
+
+def test_ordinary_networks_take_dpsgd_by_themselves_and_lipschitz_ones_clipless(capsys):
+    ordinary = plain()
+    ordinary.fit(*rows(100), noise_multiplier=1.0, **FIT | {"verbose": 2})
+    assert "Private training with strategy 'dpsgd': noise multiplier 1;" in capsys.readouterr().out
+    bounded = lipdp.DP_Sequential([lipdp.layers.BoundedInput((6,)), lipdp.layers.SpectralDense(3)])
+    bounded.compile("sgd", loss=losses.SparseCategoricalCrossentropy())
+    bounded.fit(*rows(100), noise_multiplier=1.0, **FIT | {"verbose": 2})
+    assert "Private training with strategy 'clipless': noise multiplier 1;" in capsys.readouterr().out
+    spectral = (lipdp.layers.SpectralDense(4), lipdp.layers.SpectralDense(3))
+    mixed = lipdp.DP_Sequential([lipdp.layers.BoundedInput((6,)), spectral[0], keras.layers.Dense(4), spectral[1]])
+    mixed.compile("sgd", loss=losses.SparseCategoricalCrossentropy())
+    with pytest.raises(ValueError, match="SpectralDense.*strategy='dpsgd'"):
+        mixed.fit(*rows(100), noise_multiplier=1.0, **FIT)
+
+
+def test_sequential_from_keras_shares_layers_and_trains():
+    graph = keras.Sequential([keras.Input((6,), name="start"), keras.layers.Dense(3)], name="stack")
+    model = lipdp.DP_Sequential.from_keras(graph)
+    model.compile("sgd", loss="sparse_categorical_crossentropy")
+    before = graph.get_weights()
+    model.fit(*rows(100), noise_multiplier=1.0, **FIT)
+    assert model.name == "stack" and model.layers[0] is graph.layers[0]
+    assert not np.allclose(before[0], graph.get_weights()[0])
+    assert lipdp.DP_Model.from_keras(graph).privacy.epsilon() == model.privacy.epsilon() > 0
+    graph.add(keras.layers.Dense(2))
+    assert model.output_shape == (None, 3)
 
 
 def test_a_wrong_number_of_norms():

@@ -9,36 +9,53 @@ from lipdp.gradients.factors import Whole
 
 def fallback(layer, call, tape, *args, **kwargs):
     """Records what goes in and out; the gradients are computed at full size, `(batch, *shape)`."""
+    # A layer that may not see two rows gets a gradient for each row, not for all rows of an example together.
+    alone = isolation.is_alone(call)
+    seeds = isolation.seeds_of(layer) if alone else []
+    states = [ops.copy(s.state.value) for s in seeds]  # as they are before the call draws from them
     tape.closed = True
     try:
         outputs = call(*args, **kwargs)
     finally:
         tape.closed = False
-    # A layer that may not see two rows gets a gradient for each row, not for all rows of an example together.
-    alone = isolation.is_alone(call)
     number = None if alone else tree.flatten(outputs)[0].shape[0] or -1
     arguments = isolation.Arguments(args, kwargs, number=number)
     variables = layer.trainable_variables
     floats = [_is_float(t) for t in tree.flatten(outputs)]
 
-    def gradients(rows, g, inputs, constants, trainable, non_trainable):
+    places = [[v is s.state for v in layer.non_trainable_variables].index(True) for s in seeds]
+
+    # What draws inside of a layer hears of the training from the layers around it, which are left by then.
+    training = _keras.told_training() if seeds else True
+
+    def run(values, other, *args, **kwargs):
+        if not seeds:
+            return layer.stateless_call(values, other, *args, **kwargs)
+        return _keras.telling_training(lambda: layer.stateless_call(values, other, *args, **kwargs), training)
+
+    def gradients(rows, g, inputs, constants, trainable, non_trainable, states):
         g = [t for t, keep in zip(tree.flatten(g), floats, strict=True) if keep]
         split = (lambda t: ops.expand_dims(t, 1)) if alone else rows.examples
         examples = [split(t) for t in inputs]
         cotangents = [split(t) for t in g]
+        # Each row draws again what it has drawn.
+        drawn = [isolation.row_states(state, ops.shape(examples[0])[0]) for state in states]
 
         def product(values, *row):
             inner_args, inner_kwargs = arguments.packed(row[: len(examples)], constants)
-            if _keras.takes(layer, "training"):
+            if _keras.takes(layer, "training") and not seeds:
                 inner_kwargs["training"] = True
+            other = list(non_trainable)
+            for place, state in zip(places, row[len(examples) + len(cotangents) :], strict=True):
+                other[place] = state
             with isolation.together(layer):
-                result, _ = layer.stateless_call(values, non_trainable, *inner_args, **inner_kwargs)
+                result, _ = run(values, other, *inner_args, **inner_kwargs)
             result = [t for t, keep in zip(tree.flatten(result), floats, strict=True) if keep]
-            return sum(ops.sum(r * c) for r, c in zip(result, row[len(examples) :], strict=True))
+            return sum(ops.sum(r * c) for r, c in zip(result, row[len(examples) :], strict=False))
 
         # A layer made of layers may hold operations that TensorFlow cannot vectorize: it loops instead.
         vectorized = alone or not _keras.walk(layer)
-        whole = backend.local_gradients(product, trainable, (*examples, *cotangents), vectorized)
+        whole = backend.local_gradients(product, trainable, (*examples, *cotangents, *drawn), vectorized)
         if alone and rows.views != 1:
             whole = [ops.sum(rows.examples(t), axis=1) for t in whole]
         return [(variable, Whole(t)) for variable, t in zip(variables, whole, strict=True)]
@@ -48,6 +65,7 @@ def fallback(layer, call, tape, *args, **kwargs):
         arguments.constants,
         [ops.convert_to_tensor(v) for v in variables],
         [ops.convert_to_tensor(v) for v in layer.non_trainable_variables],
+        states,
     )
     return tape.tap(outputs, saved, gradients)
 

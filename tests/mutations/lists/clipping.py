@@ -268,6 +268,12 @@ FAULTS = [
         "strategies/clipless.py",
         "strategies/test_clipless.py::test_sensitivity_of_the_averaged_gradient",
         (
+            "layers of one's own draw by position",
+            "_refuse_drawing(model)\n        isolation",
+            "isolation",
+            "isolation/test_random.py::test_clipless_has_no_bound_for_them",
+        ),
+        (
             "the Lipschitz constant of the loss is left out",
             "propagated = bounds.propagate(model, first)",
             "propagated = bounds.propagate(model, 1.0)",

@@ -123,6 +123,20 @@ FAULTS = [
         ),
     ),
     *faults(
+        "gradients/rules/fallback.py",
+        "isolation/test_random.py::test_gradients_are_those_of_the_numbers_that_were_drawn",
+        (
+            "other numbers are drawn for the gradients",
+            "other[place] = state\n",
+            "pass\n",
+        ),
+        (
+            "nothing is drawn for the gradients",
+            "training = _keras.told_training() if seeds else True",
+            "training = False",
+        ),
+    ),
+    *faults(
         "gradients/leaves.py",
         "gradients/test_capture.py gradients/test_supported.py isolation/test_mixing.py",
         (

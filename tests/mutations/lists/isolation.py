@@ -109,8 +109,20 @@ FAULTS = [
         ("layers stay replaced", "_restore(operation, before)\n\n\n@contextlib", "pass\n\n\n@contextlib"),
         (
             "changed variables are lost",
-            "if len(after) != len(before) or any(after[key] is not before[key] for key in before):",
+            "if len(after) != len(before) or any(after[key] is not before[key] for key in set(before) - random):",
             "if False:",
+        ),
+        (
+            "all rows draw the same numbers",
+            'rows = ops.cast(ops.arange(number, dtype="int32"), "uint32")',
+            'rows = ops.cast(ops.zeros(number, dtype="int32"), "uint32")',
+            "isolation/test_random.py::test_rows_draw_their_own_numbers_and_no_row_moves_another",
+        ),
+        (
+            "each call draws the same numbers",
+            "generator.next()\n",
+            "pass\n",
+            "isolation/test_random.py::test_rows_draw_their_own_numbers_and_no_row_moves_another",
         ),
         ("outputs of several rows", "if not len(tensor.shape) or tensor.shape[0] not in (1, None):", "if False:"),
         (

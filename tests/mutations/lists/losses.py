@@ -146,6 +146,28 @@ FAULTS = [
         ("one row in doubt is enough", "if not np.any(bad):", "if not np.all(bad):"),
     ),
     *faults(
+        "losses/per_output.py",
+        "training/test_outputs.py",
+        (
+            "the weights are left out",
+            "return sum(weight * value for",
+            "return sum(value for",
+            "training/test_outputs.py::test_gradients_are_those_of_the_weighted_sum",
+        ),
+        (
+            "losses see all rows",
+            "return [per_example.example_values(loss, y, outputs) for loss, y, outputs in parts]",
+            "return [per_example._values(loss, y, outputs) for loss, y, outputs in parts]",
+            "training/test_outputs.py::test_a_loss_of_ones_own_runs_one_row_at_a_time",
+        ),
+        (
+            "only the first output is checked",
+            "zip(loss.names, loss.losses, loss.labels(y), output_shape, strict=True):\n        try:",
+            "list(zip(loss.names, loss.losses, loss.labels(y), output_shape, strict=True))[:1]:\n        try:",
+            "training/test_outputs.py::test_a_loss_that_mixes_rows_is_refused_for_its_output",
+        ),
+    ),
+    *faults(
         "losses/per_example.py",
         "losses/test_per_example.py isolation/test_mixing.py",
         (

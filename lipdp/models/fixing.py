@@ -1,0 +1,214 @@
+"""Copies of Keras models in which what cannot be trained privately is replaced."""
+
+import sys
+from typing import Any
+
+import keras
+
+from lipdp import _keras
+from lipdp.exporting import GraphCopy
+from lipdp.model import DP_Model, DP_Sequential
+from lipdp.privacy import provenance
+
+# With fewer channels in a group, normalization leaves little of what they hold.
+_LEAST_CHANNELS = 4
+_MOST_GROUPS = 32
+_OTHER_FLOATS = ("float16", "bfloat16", "float64", "mixed_float16", "mixed_bfloat16")
+
+
+def fix(model: keras.Model, verbose: bool = True) -> keras.Model:
+    """Returns a copy of a Keras model in which what cannot be trained privately is replaced.
+
+    | refused | in its place |
+    |---|---|
+    | `BatchNormalization` that is trained | `GroupNormalization` on the same axis, with its gamma and beta |
+    | `SpectralNormalization` | the layer inside it |
+    | `ActivityRegularization`, regularizers | nothing; use `weight_decay` of the optimizer |
+    | `stateful=True` | `stateful=False` |
+    | low or double precision | float32 |
+    | layers of a `RematScope` | the same outside of it |
+
+    Args:
+        model: A functional or built Sequential model; nested ones and `TimeDistributed` are followed.
+        verbose: Whether to write a line for each replacement to standard output.
+
+    Returns:
+        A model of the same kind, not compiled. All other layers are copied with their weights, and what these have cost
+        (`privacy`) follows them. Groups have at least 4 channels, and there are at most 32 of them; there is one group
+        where the input has no positions beside its channels. Moving averages are dropped, so a trained model has to be
+        trained on.
+
+    Raises:
+        ValueError: a subclassed or unbuilt model, or a layer of your own that cannot be copied or looked into.
+
+    Example:
+        >>> import keras
+        >>> import lipdp
+        >>> parts = [keras.layers.Conv2D(8, 3), keras.layers.BatchNormalization(name="norm"), keras.layers.Flatten()]
+        >>> plain = keras.Sequential([keras.Input((8, 8, 1)), *parts, keras.layers.Dense(3)])
+        >>> fixed = lipdp.fix(plain)
+        Layer 'norm': BatchNormalization became GroupNormalization(groups=2).
+        >>> model = lipdp.DP_Sequential.from_keras(fixed)
+    """
+    if not isinstance(model, keras.Model):
+        raise ValueError(
+            f"`fix` takes a Keras model. Received: {type(model).__name__}. Read a file with keras.saving.load_model "
+            "first."
+        )
+    fixer = _Fixer()
+    fixed = fixer.model(model)
+    provenance.attribute(fixed.weights, provenance.ledgers_of(model.weights))
+    if verbose:
+        lines = fixer.changes or [f"Model '{model.name}': nothing had to be replaced."]
+        sys.stdout.write("\n".join(lines) + "\n")
+    return fixed
+
+
+class _Fixer(GraphCopy):
+    def __init__(self):
+        super().__init__()
+        self.changes: list[str] = []
+
+    def model(self, model):
+        private = isinstance(model, (DP_Model, DP_Sequential))
+        graph = _keras.graph(model)
+        if graph is None or _keras.has_own_call(model) or (private and type(model) not in (DP_Model, DP_Sequential)):
+            raise ValueError(
+                f"`fix` needs a graph of layers. Received: model '{model.name}' of {type(model).__name__}, "
+                f"{'which is not built' if graph is None else 'a subclass'}. Give a Sequential model a "
+                "keras.Input(shape); build others as keras.Model(inputs, outputs)."
+            )
+        if not isinstance(model, keras.Sequential):
+            copy = super().model(model)
+            if private:
+                copy = DP_Model(*_keras.structures(copy), name=model.name)
+            return copy
+        copies = [self.copied(layer) for layer in model.layers]
+        kind = DP_Sequential if private else keras.Sequential
+        (start,) = graph.inputs
+        start = keras.Input(batch_shape=start.shape, dtype=_precision(start.dtype), name=start.name)
+        fixed = kind([start, *(copy for copy, _ in copies)], name=model.name)
+        for copy, weights in copies:
+            if weights:
+                copy.set_weights(weights)
+        return fixed
+
+    def copy(self, operation):
+        if isinstance(operation, keras.Model):
+            return self.model(operation), []
+        if not isinstance(operation, keras.Layer):
+            return _again(operation, operation.get_config()), []
+        kind = type(operation)
+        if isinstance(operation, keras.layers.BatchNormalization) and operation.trainable:
+            return self._group_normalization(operation)
+        if isinstance(operation, keras.layers.SpectralNormalization):
+            self._note(operation, f"gave its place to '{operation.layer.name}', the layer inside it")
+            return self.copy(operation.layer)
+        if isinstance(operation, keras.layers.ActivityRegularization):
+            self._note(operation, "became Identity, without the penalty")
+            return keras.layers.Identity(name=operation.name), []
+        if kind is keras.layers.TimeDistributed:
+            inner, weights = self.copy(operation.layer)
+            return keras.layers.TimeDistributed(inner, name=operation.name), weights or inner.get_weights()
+        hidden = [
+            inner
+            for inner in _keras.walk(operation)
+            if isinstance(inner, keras.layers.SpectralNormalization)
+            or (isinstance(inner, keras.layers.BatchNormalization) and inner.trainable)
+        ]
+        if hidden:
+            raise ValueError(
+                f"`fix` cannot replace what a layer makes itself. Received: layer '{operation.name}' ({kind.__name__}) "
+                f"with '{hidden[0].name}' ({type(hidden[0]).__name__}) inside. Write it with GroupNormalization, or as "
+                "a functional keras.Model."
+            )
+        config, changed = _trainable_privately(operation.get_config()) if _configured(operation) else (None, [])
+        if _keras.rematerialized(operation):
+            changed.append("left its RematScope")
+        if changed:
+            self._note(operation, ", ".join(changed))
+        return _again(operation, config), operation.get_weights()
+
+    def outputs(self, operation, copy, args, kwargs):
+        if isinstance(copy, keras.Layer) and type(copy) is not type(operation):
+            # Flags such as `training=False` are those of the layer that was replaced.
+            args, kwargs = args[:1], {key: value for key, value in kwargs.items() if _keras.takes(copy, key)}
+        return super().outputs(operation, copy, args, kwargs)
+
+    def _group_normalization(self, layer):
+        axis = layer.axis[0] if isinstance(layer.axis, (list, tuple)) else layer.axis
+        channels = layer.moving_mean.shape[0]
+        # Without positions a group of one channel would be normalized to zero.
+        groups = _groups(channels) if layer.input_spec.ndim > 2 else 1
+        copy = keras.layers.GroupNormalization(
+            groups,
+            axis=axis,
+            epsilon=layer.epsilon,
+            center=layer.center,
+            scale=layer.scale,
+            gamma_initializer=layer.gamma_initializer,
+            beta_initializer=layer.beta_initializer,
+            gamma_constraint=layer.gamma_constraint,
+            beta_constraint=layer.beta_constraint,
+            name=layer.name,
+        )
+        self._note(layer, f"became GroupNormalization(groups={groups})")
+        return copy, [keras.ops.convert_to_numpy(v) for v in (layer.gamma, layer.beta) if v is not None]
+
+    def _note(self, layer, change: str) -> None:
+        self.changes.append(f"Layer '{layer.name}': {type(layer).__name__} {change}.")
+
+
+def _groups(channels: int) -> int:
+    """Returns the largest number of equal groups that are large enough."""
+    fitting = [g for g in range(1, _MOST_GROUPS + 1) if channels % g == 0 and channels // g >= _LEAST_CHANNELS]
+    return max(fitting, default=1)
+
+
+def _configured(layer) -> bool:
+    try:
+        layer.get_config()
+    except NotImplementedError:
+        return False
+    return True
+
+
+def _trainable_privately(config: Any) -> tuple[Any, list[str]]:
+    """Returns a configuration without what is refused, and what was changed, each once."""
+    changed: dict[str, None] = {}
+
+    def visit(value, key=None):
+        if key is not None and key.endswith("regularizer") and value is not None:
+            changed[f"lost its {key}"] = None
+            return None
+        if key == "stateful" and value is True:
+            changed["became stateless"] = None
+            return False
+        name = value.get("config", {}).get("name") if key == "dtype" and isinstance(value, dict) else value
+        if key == "dtype" and isinstance(name, str) and _precision(name) != name:
+            changed[f"left {name} for float32"] = None
+            return "float32"
+        if isinstance(value, dict):
+            return {k: visit(v, k) for k, v in value.items()}
+        if isinstance(value, list):
+            return [visit(v) for v in value]
+        return value
+
+    return visit(config), list(changed)
+
+
+def _precision(dtype: str) -> str:
+    return "float32" if dtype in _OTHER_FLOATS else dtype
+
+
+def _again(operation, config):
+    """Returns another operation of a configuration; the same one where it has none and nothing to train."""
+    try:
+        return type(operation).from_config(config)
+    except Exception as error:  # each class has its own
+        if not getattr(operation, "variables", ()):
+            return operation
+        raise ValueError(
+            f"Layer '{operation.name}' ({type(operation).__name__}) cannot be copied. Received: {error!r}. Give it a "
+            "`get_config` that holds the arguments of its constructor."
+        ) from error

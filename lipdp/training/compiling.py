@@ -1,0 +1,135 @@
+"""What `compile` makes of losses and metrics, for one output and for several."""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from lipdp import _keras, losses
+from lipdp.training.callbacks import as_list
+
+_PROBABILITIES = ("softmax", "sigmoid")
+
+
+def compiled_loss(model: keras.Model, loss: Any, loss_weights: Any) -> Any:
+    """Returns the loss that a model trains with: one, or `losses.OutputLosses` where it has several outputs.
+
+    Args:
+        model: The model.
+        loss: As in Keras: one loss for all outputs, or a list, tuple or dictionary of one for each.
+        loss_weights: Their factors, in the same form; None for 1.
+
+    Raises:
+        ValueError: an unknown loss, an output without one, weights for one output.
+    """
+    if loss is None:
+        return None
+    names, activations = output_names(model), _keras.output_activations(model)
+    ready = isinstance(loss, losses.OutputLosses)  # from a file
+    if len(names) == 1 and not ready:
+        if loss_weights is not None:
+            raise ValueError(
+                "`loss_weights` are for models with several outputs, and this model has one. Received: "
+                f"loss_weights={loss_weights!r}. Leave it out; what scales one loss is its temperature, or the "
+                "learning rate."
+            )
+        given = [loss[0]] if isinstance(loss, (list, tuple)) and len(loss) == 1 else [loss]
+    elif ready and loss.names == names and loss_weights is None:
+        return loss
+    else:
+        given = _per_output("loss", loss.losses if ready else loss, names)
+    found = [
+        losses.resolve(one, probabilities=bool(activations) and activations[i] in _PROBABILITIES)
+        for i, one in enumerate(given)
+    ]
+    if len(names) == 1 and not ready:
+        return found[0]
+    weights = None if loss_weights is None else _per_output("loss_weights", loss_weights, names)
+    return losses.OutputLosses(found, weights, names)
+
+
+def compiled_metrics(model: keras.Model, metrics: Any, weighted_metrics: Any) -> Any:
+    """Returns both kinds of metrics as one list, or for several outputs one for each, in a form that Keras takes."""
+    names = output_names(model)
+    if len(names) == 1:
+        return [*as_list(metrics), *as_list(weighted_metrics)]
+    merged: dict[str, list] = {name: [] for name in names}
+    for argument, given in (("metrics", metrics), ("weighted_metrics", weighted_metrics)):
+        if not given:
+            continue
+        found = _per_output(argument, given, names, optional=True)
+        for name, some in zip(names, found, strict=True):
+            merged[name] += as_list(some)
+    if not any(merged.values()):
+        return []
+    outputs = _keras.structures(_keras.graph(model))[1]
+    return merged if isinstance(outputs, dict) else list(merged.values())
+
+
+def loss_trackers(loss: Any) -> tuple[keras.metrics.Mean, ...]:
+    """Returns what keeps the mean loss of each output, named as Keras names it; nothing for one output."""
+    names = loss.names if isinstance(loss, losses.OutputLosses) else ()
+    return tuple(keras.metrics.Mean(name=f"{name}_loss") for name in names)
+
+
+def track(trackers: tuple[keras.metrics.Mean, ...], loss: Any, y: Any, y_pred: Any, sample_weight: Any) -> None:
+    """Adds the losses of a batch to their means, as in Keras without `loss_weights`."""
+    if trackers:
+        for tracker, values, weight in zip(trackers, *_values(loss, y, y_pred, sample_weight), strict=True):
+            tracker.update_state(values, weight)
+
+
+def weighted_mean(loss: Any, y: Any, y_pred: Any, sample_weight: Any) -> Any:
+    """Returns the loss of a batch outside of training; Keras has weights of examples for each output."""
+    factors = loss.weights if isinstance(loss, losses.OutputLosses) else [1.0]
+    total = 0.0
+    for factor, values, weight in zip(factors, *_values(loss, y, y_pred, sample_weight), strict=True):
+        weight = ops.cast(ops.reshape(weight, ops.shape(values)), values.dtype)
+        total = total + factor * ops.sum(values * weight) / ops.maximum(ops.sum(weight), 1e-12)
+    return total
+
+
+def _values(loss, y, y_pred, sample_weight) -> tuple[list, list]:
+    """Returns the losses of the examples, and their weights, for each output."""
+    if not isinstance(loss, losses.OutputLosses):
+        return [losses.example_values(loss, y, y_pred)], [sample_weight]
+    several = isinstance(sample_weight, (dict, list, tuple))
+    weights = loss.labels(sample_weight) if several else [sample_weight] * len(loss.names)
+    return loss.values(y, y_pred), weights
+
+
+def output_names(model: keras.Model) -> list[str]:
+    """Returns the names of a model's outputs; one that is not built yet has one."""
+    return [model.name] if _keras.graph(model) is None else _keras.output_names(model)
+
+
+def _per_output(argument: str, given: Any, names: list[str], optional: bool = False) -> list:
+    """Returns what was given for each output, from one for all, a list in their order or a dictionary by name."""
+    if isinstance(given, dict) and not {"class_name", "config"} <= set(given):
+        unknown, missing = set(given) - set(names), set(names) - set(given)
+        if unknown or (missing and not optional):
+            raise ValueError(_wrong(argument, given, names))
+        found = [given.get(name) for name in names]
+    elif isinstance(given, (list, tuple)):
+        if len(given) != len(names):
+            raise ValueError(_wrong(argument, given, names))
+        found = list(given)
+    elif argument == "loss":
+        found = [given] * len(names)
+    else:
+        raise ValueError(_wrong(argument, given, names))
+    if not optional and any(one is None for one in found):
+        raise ValueError(_wrong(argument, given, names))
+    return found
+
+
+def _wrong(argument: str, given: Any, names: list[str]) -> str:
+    received = f"a {type(given).__name__}"
+    if isinstance(given, dict):
+        received = f"a dict of {sorted(map(str, given))}"
+    elif isinstance(given, (list, tuple)):
+        received += f" of {len(given)}"
+    todo = "Pass a list in this order, or a dictionary with these keys"
+    if argument == "loss":
+        todo += "; without an output that is not to be trained, keras.Model(inputs, outputs) shares the layers"
+    return f"`{argument}` must have one for each output: {', '.join(map(repr, names))}. Received: {received}. {todo}."

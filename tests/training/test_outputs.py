@@ -1,0 +1,265 @@
+"""Models with several outputs: their losses are one weighted sum for each example, which is what is clipped."""
+
+import keras
+import numpy as np
+import pytest
+from keras import layers as L
+from keras import ops
+
+import lipdp
+from lipdp import backend, gradients, losses, strategies
+from tests.helpers.clipping import SECRET, flat
+
+FIT = {"batch_size": 20, "delta": 1e-3, "verbose": 0}
+NOISE = {"noise_multiplier": 1.0}
+WEIGHTS = {"kind": 1.0, "size": 0.25}
+
+
+def losses_of():
+    return {"kind": keras.losses.SparseCategoricalCrossentropy(from_logits=True), "size": "mse"}
+
+
+def network(form=list, dropout=0.0):
+    keras.utils.set_random_seed(0)
+    inputs = keras.Input((6,))
+    inside = L.Dropout(dropout)(L.Dense(8, activation="tanh")(inputs))
+    outputs = {"kind": L.Dense(3, name="kind")(inside), "size": L.Dense(2, name="size")(inside)}
+    return keras.Model(inputs, outputs if form is dict else form(outputs.values()))
+
+
+def model_of(form=list, loss=None, loss_weights=WEIGHTS, dropout=0.0, **arguments):
+    model = lipdp.DP_Model.from_keras(network(form, dropout))
+    arguments = {"metrics": {"kind": ["accuracy"]}, "weighted_metrics": {"size": ["mae"]}} | arguments
+    model.compile(keras.optimizers.SGD(0.1), loss=loss or losses_of(), loss_weights=loss_weights, **arguments)
+    return model
+
+
+def data(rows=100):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(rows, 6)).astype("float32")
+    return x, {"kind": rng.integers(0, 3, rows), "size": rng.normal(size=(rows, 2)).astype("float32")}
+
+
+def form_of(y, form):
+    return y if form is dict else form(y.values())
+
+
+def by_hand(model, x, y):
+    """The gradient of each example alone: of the cross-entropy plus a quarter of the squared error."""
+
+    def total(outputs, _):
+        outputs = outputs if isinstance(outputs, dict) else dict(zip(y, outputs, strict=True))
+        logits = ops.log_softmax(outputs["kind"])
+        value = -ops.sum(ops.one_hot(row["kind"], 3) * logits)
+        return value + 0.25 * ops.mean(ops.square(outputs["size"] - row["size"])), ()
+
+    found = []
+    for i in range(len(x)):
+        row = {name: ops.convert_to_tensor(labels[i : i + 1]) for name, labels in y.items()}
+        one, *_ = backend.Forward(model).gradient(ops.convert_to_tensor(x[i : i + 1]), total)
+        found.append(flat([ops.convert_to_numpy(g).astype("float64") for g in one]))
+    return np.stack(found)
+
+
+@pytest.mark.parametrize("form", [list, dict])
+def test_gradients_are_those_of_the_weighted_sum(form):
+    model, (x, y) = model_of(form), data(12)
+    labels = {k: ops.convert_to_tensor(v) for k, v in y.items()}
+    record = gradients.capture(
+        backend.Forward(model), ops.convert_to_tensor(x), labels, ops.ones(12), loss_values=model.loss.call
+    )
+    expected = by_hand(model, x, y)
+    norms = np.sqrt(sum(ops.convert_to_numpy(n) for n in record.squared_norms()))
+    np.testing.assert_allclose(norms, np.linalg.norm(expected, axis=1), rtol=1e-4)
+    coefficients = np.random.default_rng(1).uniform(size=12).astype("float32")
+    total = flat([ops.convert_to_numpy(g) for g in record.weighted_sum(coefficients)])
+    np.testing.assert_allclose(total, coefficients @ expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("copies", [1, 3])
+def test_an_update_clips_all_outputs_of_an_example_together(copies):
+    model, (x, y) = model_of(), data(12)
+    strategy = strategies.DPSGD(0.3, augmentation_multiplicity=copies)
+    calibration = strategy.calibrate(model, model.loss, 12)
+    rows = [ops.convert_to_tensor(a) for a in (x, np.append(np.ones(11), 0.0).astype("float32"))]
+    labels = tuple(ops.convert_to_tensor(v) for v in y.values())
+    batch = (rows[0], labels, rows[1])
+    (sums, _, loss), _, _ = strategy.microbatch(calibration, backend.Forward(model), [], 0, SECRET, batch, 12)
+    expected = by_hand(model, x, y)[:11]
+    clipped = expected * np.minimum(1.0, 0.3 / np.linalg.norm(expected, axis=1))[:, None]
+    found = flat([ops.convert_to_numpy(s) for s in sums])
+    np.testing.assert_allclose(found, clipped.sum(0), rtol=1e-3, atol=1e-4)
+    values = ops.convert_to_numpy(losses.example_values(model.loss, y, model(x)))
+    assert float(loss) == pytest.approx(values[:11].sum() / 12, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("form", "given", "strategy"),
+    [
+        (list, list, "dpsgd"),
+        (dict, dict, "adaclip"),
+        (list, dict, "dpis"),
+        (tuple, tuple, strategies.DPSGD(augmentation_multiplicity=2)),
+    ],
+    ids=["list", "dict", "by name", "tuple"],
+)
+def test_fit_evaluate_predict_save_and_load(form, given, strategy, tmp_path):
+    model, (x, labels) = model_of(form, dropout=0.2), data()
+    y = form_of(labels, given)
+    noise = {"epsilon": 4.0} if strategy == "dpis" else NOISE
+    history = model.fit(x, y, strategy=strategy, validation_data=(x, y), microbatch_size=8, **noise, **FIT).history
+    names = {"loss", "kind_loss", "size_loss", "kind_accuracy", "size_mae"}
+    assert set(history) == names | {f"val_{name}" for name in names} | {"epsilon"}
+    assert model.run.ledger.updates == 5
+    model.save(tmp_path / "m.keras")
+    loaded = keras.saving.load_model(tmp_path / "m.keras")
+    assert loaded.loss.weights == [1.0, 0.25] and loaded.privacy.epsilon() == model.privacy.epsilon()
+    plain = network(form)
+    plain.set_weights(model.get_weights())
+    plain.compile(loss=losses_of(), loss_weights=WEIGHTS, metrics={"kind": ["accuracy"], "size": ["mae"]})
+    expected = plain.evaluate(x, y, verbose=0, return_dict=True, batch_size=100)
+    for each in (model, loaded):
+        found = each.evaluate(x, y, verbose=0, return_dict=True, batch_size=30)
+        assert found == pytest.approx(expected, rel=1e-4)
+        found = each.evaluate(x, y, sample_weight=np.ones(100), verbose=0, return_dict=True)
+        assert found == pytest.approx(expected, rel=1e-4)
+    if strategy == "dpsgd":
+        loaded.fit(x, y, strategy=strategy, microbatch_size=8, **NOISE, **FIT)
+        assert loaded.run.ledger.updates == 10
+    predicted = model.predict(x, verbose=0)
+    assert isinstance(predicted, dict if form is dict else (list, tuple))
+    held = {"validation_split": 0.3, "training_metrics": False}
+    history = model_of(form).fit(x, y, strategy="dpsgd", **held, **NOISE, **FIT).history
+    assert {"val_kind_loss", "val_loss"} < set(history) and "kind_loss" not in history
+
+
+def test_logs_of_training_are_means_over_the_drawn_examples():
+    """An update of weight 0 on all rows: what is logged is what `evaluate` finds."""
+    model, (x, y) = model_of(), data()
+    model.optimizer.learning_rate = 0.0
+    options = {"sampling": "fixed_order", "strategy": "dpsgd", "microbatch_size": 8, "epochs": 2}
+    history = model.fit(x, y, **options, **NOISE, **FIT).history
+    expected = model.evaluate(x, y, verbose=0, return_dict=True)
+    for name, value in expected.items():
+        assert history[name] == pytest.approx([value, value], rel=1e-4), name
+
+
+def test_one_loss_for_all_and_losses_of_lipdp():
+    inputs = keras.Input((6,))
+    model = lipdp.DP_Model(inputs, [L.Dense(2, name="a")(inputs), L.Dense(2, name="b")(inputs)])
+    model.compile("sgd", loss="huber", loss_weights=[1.0, 2.0])
+    assert [type(loss) for loss in model.loss.losses] == [losses.Huber] * 2
+    x, y = data()
+    model.fit(x, [y["size"]] * 2, strategy="dpsgd", **NOISE, **FIT)
+    assert model.run.ledger.updates == 5
+
+
+def test_a_data_set_brings_the_labels_of_all_outputs():
+    class Batches(keras.utils.PyDataset):
+        def __len__(self):
+            return 4
+
+        def __getitem__(self, i):
+            x, y = data()
+            return x[25 * i : 25 * i + 25], {name: labels[25 * i : 25 * i + 25] for name, labels in y.items()}
+
+    model = model_of()
+    model.fit(Batches(), strategy="dpsgd", **NOISE, **FIT)
+    assert model.run.ledger.updates == 5
+
+
+def test_a_layer_that_makes_both_outputs_and_nested_models():
+    inputs, inner = keras.Input((6,)), keras.Input((6,))
+    shared = L.Dense(2, name="shared")
+    inside = keras.Model(inner, [shared(inner), shared(L.Dense(6)(inner))], name="inside")
+    model = lipdp.DP_Model.from_keras(keras.Model(inputs, inside(inputs)))
+    model.compile("sgd", loss=["mse", "mae"])
+    assert model.loss.names == ["inside", "inside_1"]
+    x, y = data()
+    history = model.fit(x, [y["size"]] * 2, strategy="dpsgd", **NOISE, **FIT).history
+    assert {"inside_loss", "inside_1_loss"} < set(history)
+
+
+def mixing(y_true, y_pred):
+    return ops.mean(ops.square(y_true - y_pred), axis=1) * ops.mean(y_pred)
+
+
+def test_a_loss_that_mixes_rows_is_refused_for_its_output():
+    model, (x, y) = model_of(loss=losses_of() | {"size": mixing}), data()
+    with pytest.raises(ValueError, match="Output 'size'.*mixes examples"):
+        model.fit(x, y, strategy="dpsgd", **NOISE, **FIT)
+    assert model.run.ledger.updates == 0
+
+
+def test_a_loss_of_ones_own_runs_one_row_at_a_time():
+    """What the check did not find cannot mix rows all the same."""
+    loss = losses.OutputLosses([mixing, "mse"])
+    y_pred = np.random.default_rng(0).normal(size=(4, 2)).astype("float32")
+    y = np.zeros((4, 2), "float32")
+    found = ops.convert_to_numpy(losses.example_values(loss, [y, y], [y_pred, y_pred]))
+    square = np.square(y_pred).mean(1)
+    np.testing.assert_allclose(found, square * y_pred.mean(1) + square, rtol=1e-5)
+
+
+def test_masks_come_from_the_secret_with_several_outputs():
+    weights = []
+    for seed in (3, 3, 4):
+        model, (x, y) = model_of(dropout=0.5), data()
+        model.fit(x, y, strategy="dpsgd", seed=seed, **NOISE, **FIT)
+        weights.append(flat(model.get_weights()))
+    np.testing.assert_array_equal(weights[0], weights[1])
+    assert not np.allclose(weights[0], weights[2], atol=1e-4)
+
+
+def test_clipless_names_the_way_out():
+    model, (x, y) = model_of(), data()
+    with pytest.raises(ValueError, match="one output.*with 2.*strategy='dpsgd'"):
+        model.fit(x, y, strategy="clipless", **NOISE, **FIT)
+    assert model.run.ledger.updates == 0
+
+
+Y = data()[1]
+SCE, MSE = losses_of().values()
+REFUSED = {
+    "one array": (lambda: fit(Y["size"]), "one array for each output: 'kind', 'size'"),
+    "too many": (lambda: fit([*Y.values(), Y["size"]]), "a list of 3"),
+    "another name": (lambda: fit({"kind": Y["kind"], "sise": Y["size"]}), r"\['kind', 'sise'\]"),
+    "unequal lengths": (lambda: fit([Y["kind"][:-1], Y["size"]]), "same length"),
+    "no such class": (lambda: fit([Y["kind"] + 1, Y["size"]]), "Output 'kind': Labels must be class ids"),
+    "shape": (lambda: fit([Y["kind"], Y["size"][:, :1]]), "Output 'size': .*do not fit each other"),
+    "NaN": (lambda: fit([Y["kind"], np.nan * Y["size"]]), "NaN"),
+    "validation": (lambda: fit(Y, validation_data=(data()[0], [Y["kind"], Y["size"][:, :1]])), "`validation_data`"),
+    "validation of one": (lambda: fit(Y, validation_data=(data()[0], Y["kind"])), "`validation_data`.*each output"),
+    "probabilities": (
+        lambda: fit(Y, loss={"kind": keras.losses.SparseCategoricalCrossentropy(), "size": "mse"}),
+        "from_logits=True",
+    ),
+    "one loss": (lambda: model_of(loss=[SCE]), "`loss` must have one for each output: 'kind', 'size'.*list of 1"),
+    "three losses": (lambda: model_of(loss=[SCE, MSE, MSE]), "`loss` must have one for each output.*list of 3"),
+    "no loss": (lambda: model_of(loss=[SCE, None]), "`loss` must have one for each output.*shares the layers"),
+    "a name": (lambda: model_of(loss={"kind": SCE, "b": MSE}), r"`loss` must have.*\['b', 'kind'\]"),
+    "a name left out": (lambda: model_of(loss={"kind": SCE}), r"`loss` must have.*\['kind'\]"),
+    "a misspelt loss": (lambda: model_of(loss=[SCE, "hubr"]), "Did you mean lipdp.losses.Huber"),
+    "one weight": (lambda: model_of(loss_weights=[1.0]), "`loss_weights` must have one for each output"),
+    "a number": (lambda: model_of(loss_weights=1.0), "`loss_weights` must have one for each output"),
+    "infinite": (lambda: model_of(loss_weights=[1.0, np.inf]), "finite"),
+    "a metric": (lambda: model_of(metrics={"kind": ["acc2"]}), "Did you mean 'acc'"),
+    "metrics of others": (lambda: model_of(metrics={"b": ["mae"]}), "`metrics` must have one for each output"),
+    "metrics for one": (lambda: model_of(metrics=["mae"]), "`metrics` must have one for each output"),
+}
+
+
+def fit(y, loss=None, **arguments):
+    model = model_of(loss=loss)
+    try:
+        model.fit(data()[0], y, strategy="dpsgd", **NOISE, **FIT, **arguments)
+    finally:
+        assert model.run.ledger.updates == 0
+
+
+@pytest.mark.backend_free
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused(name):
+    call, message = REFUSED[name]
+    with pytest.raises(ValueError, match=message):
+        call()
