@@ -3,7 +3,7 @@
 import time
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from lipdp import accounting
@@ -55,6 +55,8 @@ def test_takes_seconds():
     accountant=st.sampled_from(["pld", "rdp"]),
 )
 def test_conservative_and_tight(budget, q, updates, delta, accountant):
+    # RDP's largest order has a smallest epsilon.
+    assume(accountant == "pld" or budget > 0.2)
     z = accounting.calibrate(
         epsilon=budget, delta=delta, sampling_probability=q, updates=updates, accountant=accountant
     )

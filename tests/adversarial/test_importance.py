@@ -74,6 +74,8 @@ def _run(model, x, y, options, microbatch, sets):
 
     with (
         fixed(None),
+        # Random layers draw the same in each update, as they would in two runs that are compared.
+        mock.patch.object(keras.random.SeedGenerator, "next", lambda seeds, ordered=True: seeds.state.value * 1),
         mock.patch.object(Proposal, "draw", draw),
         mock.patch.object(Proposal, "thresholds", lambda p, rng, index: np.full(len(index), 1e-30, "float32")),
         mock.patch.object(

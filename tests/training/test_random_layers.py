@@ -78,6 +78,8 @@ def test_ordinary_models_train(strategy):
 @pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in IMAGES])
 @pytest.mark.filterwarnings("ignore:Explicitly requested dtype")
 def test_random_images_train_and_keep_rows_apart(name):
+    if keras.backend.backend() == "jax" and name in ("RandomCrop", "RandomElasticTransform"):
+        pytest.skip("Keras' own cannot be compiled with JAX")
     layer, (x, y) = IMAGES[name](), data(8, 8, 3)
     generators = [seeds for inner in layer._flatten_layers() for seeds in inner._seed_generators]
     start = [ops.convert_to_numpy(seeds.state.value) for seeds in generators]
