@@ -148,7 +148,7 @@ def test_command_lines_are_understood():
     from lipdp.cli import parser
 
     lines = re.findall(r"^lipdp .*$", (ROOT / "README.md").read_text(), flags=re.MULTILINE)
-    assert len(lines) == 9
+    assert len(lines) == 12
     for line in lines:
         parser.parse(shlex.split(line, comments=True)[1:])
 
