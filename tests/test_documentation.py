@@ -172,8 +172,8 @@ def test_all_pages_with_code_are_run():
 def test_command_lines_are_understood():
     from lipdp.cli import parser
 
-    lines = re.findall(r"^lipdp .*$", (ROOT / "docs" / "command-line.md").read_text(), flags=re.MULTILINE)
-    assert len(lines) == 9
+    lines = re.findall(r"^lipdp .*$", (ROOT / "docs" / "howto" / "command-line.md").read_text(), flags=re.MULTILINE)
+    assert len(lines) == 17
     for line in lines:
         parser.parse(shlex.split(line, comments=True)[1:])
 

@@ -323,10 +323,8 @@ class Privacy:
         return lines
 
     def _read_off(self) -> list[str]:
-        return [
-            f"READ OFF THE PRIVATE ROWS, without noise and without a charge: {what}. It counts as public here."
-            for what in self._uncharged
-        ]
+        text = "READ OFF THE PRIVATE ROWS, without noise and without a charge: {}. It counts as public here."
+        return [text.format(what) for what in self._uncharged]
 
     def _declared(self) -> list[str]:
         if not self._row_wise:

@@ -1,7 +1,7 @@
 """Who is in a batch."""
 
 from lipdp.accounting.schemes import Sampling
-from lipdp.sampling.arrays import as_arrays, batch_size_of, split
+from lipdp.sampling.arrays import as_arrays, split
 from lipdp.sampling.batches import Batches, PaddedSize, take_rows
 from lipdp.sampling.epochs import EpochSampler
 from lipdp.sampling.fixed_size import FixedSizeSampler
@@ -9,6 +9,6 @@ from lipdp.sampling.poisson import PoissonSampler
 from lipdp.sampling.proposal import Proposal, kept
 from lipdp.sampling.schemes import get, make_sampler, register
 
-__all__ = ["Batches", "PaddedSize", "as_arrays", "batch_size_of", "split", "take_rows"]
+__all__ = ["Batches", "PaddedSize", "as_arrays", "split", "take_rows"]
 __all__ += ["EpochSampler", "FixedSizeSampler", "PoissonSampler", "get", "make_sampler", "register"]
 __all__ += ["Proposal", "Sampling", "kept"]

@@ -9,6 +9,7 @@ from keras import tree
 
 from lipdp import losses, sampling, strategies
 from lipdp.callbacks import Checkpoint
+from lipdp.sampling.arrays import batch_size_of
 from lipdp.strategies.clipless import naming_both_ways
 from lipdp.training import model_checks, validation
 from lipdp.training.driver import Driver
@@ -23,7 +24,7 @@ def expected_batch_size(model: keras.Model, x: Any) -> int:
     """Returns the expected batch size where the user gives none: that of the batches of a dataset, else 256."""
     if not getattr(model, "inputs", None):
         return _BATCH_SIZE
-    return sampling.batch_size_of(x, len(tree.flatten(model.inputs)[0].shape)) or _BATCH_SIZE
+    return batch_size_of(x, len(tree.flatten(model.inputs)[0].shape)) or _BATCH_SIZE
 
 
 def prepare(

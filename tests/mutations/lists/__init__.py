@@ -13,6 +13,7 @@ from tests.mutations.lists import (
     noise,
     norms,
     sampling,
+    tables,
     training,
 )
 
@@ -32,6 +33,7 @@ FAULTS = [
         norms,
         certificates,
         accounting,
+        tables,
     )
     for fault in area.FAULTS
 ]

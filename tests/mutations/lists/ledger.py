@@ -67,6 +67,18 @@ FAULTS = [
             "privacy/test_ledger.py::test_a_joined_ledger_holds_what_each_one_does",
         ),
         (
+            "a joined ledger has read nothing off the rows",
+            "total.uncharged = tuple(dict.fromkeys([*total.uncharged, *ledger.uncharged]))",
+            "pass",
+            "privacy/test_ledger.py::test_a_joined_ledger_holds_what_each_one_does",
+        ),
+        (
+            "a ledger ahead is charged",
+            "other = self.copy()",
+            "other = self",
+            "training/test_progress.py::test_a_run_ahead_is_charged_like_its_last_release",
+        ),
+        (
             "a joined ledger has no metrics",
             "total.logged = tuple(dict.fromkeys([*total.logged, *ledger.logged]))",
             "pass",

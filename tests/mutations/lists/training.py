@@ -468,6 +468,18 @@ FAULTS = [
             "training/test_shared_weights.py::test_an_accepted_monitor_is_stated",
         ),
         (
+            "what was read off the rows is forgotten in a file",
+            '"uncharged": list(ledger.uncharged),',
+            '"uncharged": [],',
+            "cli/test_tables.py::test_what_is_read_off_the_rows_is_said_everywhere",
+        ),
+        (
+            "the statement forgets what was read off the rows",
+            "uncharged=total.uncharged,",
+            "uncharged=(),",
+            "cli/test_tables.py::test_what_is_read_off_the_rows_is_said_everywhere",
+        ),
+        (
             "declarations are forgotten in a file",
             '"row_wise": list(ledger.row_wise),',
             '"row_wise": [],',
