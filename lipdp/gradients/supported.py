@@ -56,7 +56,7 @@ def supported(model, probe: bool = True) -> None:
                 "size and let `Embedding(mask_zero=True)` or `Masking` hide the padding."
             )
     # These run one row at a time, and a row can draw again what it has drawn.
-    foreign = {id(operation) for operation, _ in isolation.foreign(model)}
+    foreign = {id(operation) for operation, _ in isolation.foreign(model) if isolation.seeds_of(operation)}
     for layer, rule in leaves(model):
         if rule is rules.fallback and id(layer) not in foreign:
             _refuse_random(layer)

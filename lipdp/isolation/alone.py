@@ -11,7 +11,7 @@ from keras import ops, tree
 
 from lipdp import _keras, backend
 from lipdp.backend import threefry
-from lipdp.isolation.known import _defined_by_user, foreign
+from lipdp.isolation.known import _defined_by_user, foreign, root
 
 _WAYS = (
     "It is neither Keras' nor lipdp's, so while a model trains it sees one row at a time, as a batch of one. Write it "
@@ -66,8 +66,12 @@ def _kind(leaf, constants, number) -> str:
 
 
 def seeds_of(operation: keras.Operation) -> list[keras.random.SeedGenerator]:
-    """Returns what a layer, and the layers inside of it, draw random numbers from."""
-    inside = _keras.walk(operation, include_self=True) if isinstance(operation, keras.Layer) else []
+    """Returns what a layer of the user's, and the layers inside of it, draw random numbers from.
+
+    Keras' own that are not known to keep rows apart, such as `MixUp`, mean to mix them: alone they would do nothing.
+    """
+    own = isinstance(operation, keras.Layer) and root(type(operation)) != "keras"
+    inside = _keras.walk(operation, include_self=True) if own else []
     found = [seeds for layer in inside for seeds in _keras.seed_generators(layer)]
     return [seeds for seeds in found if type(seeds) is keras.random.SeedGenerator]
 

@@ -240,7 +240,7 @@ FAULTS = [
         "training/test_refusals.py::test_fit_refuses training/test_refusals.py::test_losses_that_a_layer_adds_are_refused losses/test_per_example.py::test_labels_are_checked training/test_validation.py::test_validation_data_that_do_not_fit_cost_nothing",
         (
             "losses and labels are not checked",
-            "losses.check_per_example(model.loss, y, model_checks.output_shape(model))",
+            "losses.check_per_example(model.loss, y, model_checks.output_shapes(model))",
             "pass",
         ),
         (
@@ -269,8 +269,8 @@ FAULTS = [
         ),
         (
             "N is that of the data though it is private",
-            "request = request.bind(strategy.declared_examples(len(y)))",
-            "request = request.bind(len(y))",
+            "request = request.bind(strategy.declared_examples(len(tree.flatten(y)[0])))",
+            "request = request.bind(len(tree.flatten(y)[0]))",
             "strategies/test_dpis.py::test_a_public_number_of_examples_is_not_stated_as_private strategies/test_dpis.py::test_no_released_sum_exceeds_the_budget strategies/test_dpis.py::test_the_file_holds_no_number_of_the_data",
         ),
     ),
@@ -574,8 +574,8 @@ FAULTS = [
         ),
         (
             "the number of examples is released as it is",
-            'noisy = self._released("count", budget.charge_count, len(self.y), budget.count_noise, 1.0)',
-            'noisy = self._released("count", budget.charge_count, len(self.y), budget.count_noise, 1.0) * 0 + len(self.y)',
+            'noisy = self._released("count", budget.charge_count, self._examples, budget.count_noise, 1.0)',
+            'noisy = self._released("count", budget.charge_count, self._examples, budget.count_noise, 1.0) * 0 + self._examples',
             "training/test_seeding.py::test_what_dpis_releases_beside_its_gradients_has_the_noise_that_is_charged",
         ),
         (
@@ -677,12 +677,6 @@ FAULTS = [
         "model.py",
         "training/test_saving.py::test_a_foreign_weight_file_is_refused",
         (
-            "loss weights are taken",
-            'if kwargs.pop("loss_weights", None) is not None:',
-            'if kwargs.pop("loss_weights", None) is None and False:',
-            "training/test_refusals.py::test_loss_weights_are_refused",
-        ),
-        (
             "the loss is divided by the batch that was drawn",
             "return ops.sum(values * weights) / self.run.driver.plan.sampling.batch_size",
             "return ops.sum(values * weights) / ops.maximum(ops.sum(weights), 1.0)",
@@ -728,6 +722,22 @@ FAULTS = [
             "if False:\n            raise",
             "training/test_fit.py::test_nothing_trains_outside_of_fit",
             "without a driver there is nothing that could make a step: an AttributeError is raised instead",
+        ),
+    ),
+    *faults(
+        "training/compiling.py",
+        "training/test_outputs.py",
+        (
+            "weights of one output are passed over",
+            "if loss_weights is not None:\n            raise",
+            "if False:\n            raise",
+            "training/test_refusals.py::test_loss_weights_are_refused",
+        ),
+        (
+            "the weights of the outputs get lost",
+            "return losses.OutputLosses(found, weights, names)",
+            "return losses.OutputLosses(found, None, names)",
+            "training/test_outputs.py::test_gradients_are_those_of_the_weighted_sum",
         ),
     ),
     *faults(
