@@ -46,7 +46,7 @@ FAULTS = [
         ("rounding is free", "part = (terms + 8) * _UNIT\n", "part = 0.0 * terms\n"),
         (
             "positions do not meet",
-            "product = _pair_sums(backend.gram(self.a) * backend.gram(self.g))",
+            "product = _pair_sums(_gram(self.a) * _gram(self.g))",
             "product = _squared_length(self.a) * _squared_length(self.g)",
         ),
         (
