@@ -244,9 +244,8 @@ class Privacy:
             sections.append(section("Releases charged", statement.releases(facts)))
             sections.append(section("Accounting", self._method(facts)))
         sections.append(section("Covered", facts["covered"]))
-        own = [*self._read_off(), *self._metrics()]
-        not_covered = [*own, *facts["not_covered"], *self._declared(), *self._randomness()]
-        sections.append(section("Not covered", not_covered))
+        not_covered = [*self._metrics(), *facts["not_covered"], *self._declared(), *self._randomness()]
+        sections.append(section("Not covered", [*self._read_off(), *not_covered]))
         return "\n\n".join(sections) + "\n"
 
     @property

@@ -236,6 +236,12 @@ FAULTS = [
             'not_covered = [*self._metrics(), *facts["not_covered"], *self._declared(), *self._randomness()]',
             'not_covered = [*facts["not_covered"], *self._declared(), *self._randomness()]',
         ),
+        (
+            "what was read off the rows is left out",
+            "[*self._read_off(), *not_covered]",
+            "not_covered",
+            "cli/test_tables.py::test_what_is_read_off_the_rows_is_said_everywhere",
+        ),
         ("what was steered is left out", "if self._steered:", "if False:", "training/test_shared_weights.py"),
         ("a large delta is not said", 'if facts["delta_is_large"]:', "if False:"),
         ("several plans are not said", 'elif facts["plans"] > 1:', "elif False:"),

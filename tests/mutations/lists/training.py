@@ -417,8 +417,8 @@ FAULTS = [
         ),
         (
             "what others spent is not stated",
-            "return self.ledger if len(ledgers) == 1 else Ledger.joined(ledgers)",
-            "return self.ledger",
+            "return Ledger.joined([own, *others]) if others else own",
+            "return own",
             "training/test_shared_weights.py::test_each_model_made_of_one_plain_model_starts_with_what_the_others_spent",
         ),
         (
