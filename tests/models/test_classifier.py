@@ -68,3 +68,25 @@ def test_bad_arguments_are_named(name, value):
 def test_an_unknown_style_is_refused():
     with pytest.raises(ValueError, match="style='fast'"):
         classifier.classifier_recipe((8, 8, 1), 10, 1437, 4.0, style="fast")
+
+
+@pytest.mark.backend_free
+@pytest.mark.parametrize("front_end", ["accurate", "robust"])
+def test_a_front_end_is_a_first_layer_with_bounds(front_end):
+    recipe = classifier.classifier_recipe((16, 16, 1), 10, 1000, 2.0, front_end=front_end)
+    model = recipe.build(1000)
+    assert model.layers[0].name == "scattering" and model.output_shape == (None, 10)
+    propagated = bounds.propagate(model, model.loss.lipschitz(10))
+    assert all(np.isfinite(propagated.gradient(v)) for v in model.trainable_variables)
+
+
+@pytest.mark.backend_free
+def test_methods_and_row_norms():
+    clipless = classifier.classifier_recipe((6,), 2, 300, 2.0, row_norm=1.5)
+    assert clipless.input_norm == 1.5 and clipless.strategy().name == "clipless"
+    for method in classifier.METHODS[1:]:
+        recipe = classifier.classifier_recipe((6,), 2, 300, 2.0, method=method)
+        assert recipe.strategy().name == method and recipe.strategy().clip_norm == recipe.clip_norm
+    for wrong in ({"method": "sgd"}, {"front_end": "robust"}, {"row_norm": 0.0}, {"front_end": "wide"}):
+        with pytest.raises(ValueError, match="Received"):
+            classifier.classifier_recipe((6,), 2, 300, 2.0, **wrong)
