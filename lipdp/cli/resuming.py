@@ -47,7 +47,8 @@ def recall(work: pathlib.Path, options: argparse.Namespace) -> tuple[argparse.Na
     for name in ("dataset", "feature_ranges", "table"):  # paths hold from where the run began
         if kept.get(name) is not None and (there := pathlib.Path(content["directory"], kept[name])).is_file():
             kept[name] = os.path.relpath(there) if os.getcwd() == content["directory"] else str(there)
-    return argparse.Namespace(**kept | {name: getattr(options, name) for name in _FREE}), argv, started
+    # Runs begun by an earlier version lack some options.
+    return argparse.Namespace(**vars(usual) | kept | {name: getattr(options, name) for name in _FREE}), argv, started
 
 
 def released(work: pathlib.Path) -> bool:
