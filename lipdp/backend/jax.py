@@ -11,7 +11,7 @@ from lipdp import _keras
 from lipdp.backend import noise
 
 MIXED_PRODUCTS = True
-_MANY_PARTS = 16_000
+_MANY_PARTS, _TOO_MANY_PARTS = 16_000, 30_000
 
 
 @partial(jax.jit, static_argnums=(0, 2))
@@ -135,16 +135,23 @@ def compiles(model) -> bool:
 def release_programs():
     """Gives back the programs of models that are gone, before they are too many.
 
-    They stay in memory until Python looks for cycles, which has nothing to do with how many there are. Linux allows a
-    process 65530 parts of memory, a program takes dozens of them, and where no more can be had XLA ends the process.
+    They stay in memory until Python looks for cycles, which has nothing to do with how many there are; those of single
+    operations, which eager code makes, stay for good. Linux allows a process 65530 parts of memory, a program takes
+    dozens of them, and where no more can be had XLA ends the process.
     """
+    if _parts() > _MANY_PARTS:
+        gc.collect()
+        if _parts() > _TOO_MANY_PARTS:
+            jax.clear_caches()  # what is still needed is compiled again
+
+
+def _parts() -> int:
+    """Returns how many parts the memory of this process has."""
     try:
         with open("/proc/self/maps", "rb") as maps:
-            parts = sum(chunk.count(b"\n") for chunk in iter(lambda: maps.read(2**16), b""))
+            return sum(chunk.count(b"\n") for chunk in iter(lambda: maps.read(2**16), b""))
     except OSError:  # not Linux
-        return
-    if parts > _MANY_PARTS:
-        gc.collect()
+        return 0
 
 
 def microbatch_bytes(model) -> int | None:

@@ -30,6 +30,7 @@ def trained():
 def test_many_programs_are_given_back(monkeypatch, most, gone):
     monkeypatch.setattr(backend._steps, "_MANY_PARTS", most)
     gc.collect()
+    monkeypatch.setattr(backend._steps, "_TOO_MANY_PARTS", 10**9)
     gc.disable()  # what Python does by itself depends on all else in the process
     try:
         first = weakref.ref(trained())
@@ -38,3 +39,19 @@ def test_many_programs_are_given_back(monkeypatch, most, gone):
         assert (first() is None) is gone
     finally:
         gc.enable()
+
+
+@pytest.mark.skipif(not MAPS.exists(), reason="Linux only")
+def test_programs_of_single_operations_are_given_back_when_they_are_too_many(monkeypatch):
+    monkeypatch.setattr(backend._steps, "_MANY_PARTS", 0)
+    monkeypatch.setattr(backend._steps, "_TOO_MANY_PARTS", 0)
+    model = trained()
+    for size in range(60):
+        keras.ops.sum(keras.ops.square(keras.ops.ones((size + 1,))) + size)
+    before = backend._steps._parts()
+    backend.release_programs()
+    assert backend._steps._parts() < before
+    # Models that are still there go on.
+    x, y = np.zeros((40, 4), "float32"), np.arange(40) % 3
+    model.fit(x, y, batch_size=20, noise_multiplier=1.0, delta=DELTA, strategy="dpsgd", verbose=0)
+    assert model.privacy.updates == 4
