@@ -8,7 +8,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 # Neighbors stay in one process, where they share what was compiled.
 PYTEST := $(BIN)/python -m pytest -q -n 2 --dist worksteal
 
-.PHONY: demo test test-all test-crash mutants lint docs bench-gpu clean
+.PHONY: demo test test-all test-crash mutants lint docs dist bench-gpu clean
 
 demo: $(STAMP)
 	$(BIN)/lipdp train --dataset digits --epsilon 4 --output runs/demo --overwrite
@@ -36,6 +36,11 @@ lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+dist: $(STAMP)
+	rm -rf dist
+	$(BIN)/python -m build
+	$(BIN)/python -m twine check --strict dist/*
 
 docs: $(DOCS_STAMP)
 	$(BIN)/mkdocs build --strict

@@ -32,8 +32,9 @@ if TYPE_CHECKING:
 __all__ = ["DP_Model", "DP_Sequential", "__version__", "export", "fix", "recipe", "row_wise"]
 __all__ += ["accounting", "bounds", "callbacks", "certify", "data", "diffusion", "layers", "losses", "models", "norms"]
 __all__ += ["privacy", "report", "sampling", "strategies"]
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
+_BACKENDS = ("tensorflow", "jax")
 _HOMES = {
     "DP_Model": "lipdp.model",
     "DP_Sequential": "lipdp.model",
@@ -46,11 +47,25 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     """Imports a public name when it is first used: accounting answers sooner than Keras loads."""
-    if name in _HOMES:
-        return getattr(importlib.import_module(_HOMES[name]), name)
-    if name in __all__ or f"lipdp.{name}" in _deprecated.MOVED:
-        return importlib.import_module(f"lipdp.{name}")
+    try:
+        if name in _HOMES:
+            return getattr(importlib.import_module(_HOMES[name]), name)
+        if name in __all__ or f"lipdp.{name}" in _deprecated.MOVED:
+            return importlib.import_module(f"lipdp.{name}")
+    except ModuleNotFoundError as error:
+        if error.name in _BACKENDS:
+            raise _without_backend(error.name) from error
+        raise
     raise AttributeError(f"module 'lipdp' has no attribute {name!r}")
+
+
+def _without_backend(name: str) -> ImportError:
+    """Returns the error for a backend of Keras that is not installed."""
+    other = next(backend for backend in _BACKENDS if backend != name)
+    return ImportError(
+        f"Keras runs on {name}, which is not installed. Install it with pip install 'lipdp[{name}]', or set the "
+        f"environment variable KERAS_BACKEND={other} before the first import of keras, with 'lipdp[{other}]'."
+    )
 
 
 def __dir__() -> list[str]:

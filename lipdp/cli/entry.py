@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from lipdp.cli import parser
 
 # Bad input; everything else that goes wrong outside of the program is 1.
-_BAD_INPUT = (ValueError, FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError)
+_BAD_INPUT = (ValueError, ImportError, FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -6,6 +6,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 
+import lipdp
 from lipdp import _register
 
 
@@ -38,5 +39,10 @@ def stderr() -> Iterator[None]:
 def load_keras() -> None:
     """Imports Keras, its backend and the classes that lipdp's model files name."""
     if "lipdp.model" not in sys.modules:
-        with stderr():
-            _register.register()
+        try:
+            with stderr():
+                _register.register()
+        except ModuleNotFoundError as error:
+            if error.name in lipdp._BACKENDS:
+                raise lipdp._without_backend(error.name) from error
+            raise
