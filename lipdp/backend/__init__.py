@@ -24,6 +24,7 @@ feed = _steps.feed
 full_precision = _steps.full_precision
 gradient_norms = _steps.gradient_norms
 microbatch_bytes = _steps.microbatch_bytes
+mixed_products = _steps.mixed_products
 normal = _steps.normal
 private_train_step = _steps.private_train_step
 pullback = _steps.pullback
@@ -39,7 +40,5 @@ local_gradients = _capture.local_gradients
 probe = _capture.probe
 row_by_row = _capture.row_by_row
 ImportanceStep = _importance.ImportanceStep
-# Whether products of one step may differ in precision.
-MIXED_PRODUCTS: bool = _steps.MIXED_PRODUCTS
 
 __all__ = sorted(name for name, value in globals().items() if callable(value))

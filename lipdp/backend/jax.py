@@ -10,8 +10,8 @@ import keras
 from lipdp import _keras
 from lipdp.backend import noise
 
-MIXED_PRODUCTS = True
-_MANY_PARTS, _TOO_MANY_PARTS = 16_000, 30_000
+_MANY_PARTS = 16_000
+_TOO_MANY_PARTS = 30_000
 
 
 @partial(jax.jit, static_argnums=(0, 2))
@@ -162,6 +162,11 @@ def microbatch_bytes(model) -> int | None:
 def feed(batches, example):
     """Returns endless batches in the form in which `fit` takes them; `example` is one of them."""
     return batches
+
+
+def mixed_products() -> bool:
+    """Returns whether products of one step may differ in precision."""
+    return True
 
 
 def full_precision():

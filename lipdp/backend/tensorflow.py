@@ -10,8 +10,6 @@ import tensorflow as tf
 from lipdp import _keras
 from lipdp.backend import noise
 
-MIXED_PRODUCTS = False
-
 # Compiled on its own, whatever surrounds it: fused by XLA the noise costs half of what graph operations do,
 # and eager, graph and XLA training add the same values.
 _normal = tf.function(noise.normal, jit_compile=True, autograph=False)
@@ -159,6 +157,11 @@ def feed(batches, example):
 def _collect_at_exit():
     """Keras leaves the iterator of a `fit` in a cycle, and TensorFlow warns when it outlives Python."""
     atexit.register(gc.collect)
+
+
+def mixed_products() -> bool:
+    """Returns whether products of one step may differ in precision: TensorFlow has one switch for all."""
+    return False
 
 
 @contextlib.contextmanager

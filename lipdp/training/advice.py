@@ -39,13 +39,13 @@ def advise(
     if updates < _LEAST_UPDATES:
         return
     longest = sensitivity * batch_size
-    way = _way(model.optimizer, updates, longest)
-    if way is not None and way < _LEAST_WAY:
-        rate = _rate(model.optimizer, 0)
+    rate = _mean_rate(model.optimizer, updates)
+    most = _steps(model.optimizer, updates) * longest if rate else 0.0
+    if rate and (way := rate * most) < _LEAST_WAY:  # who sets 0 wants no step
         warnings.warn(
             f"The learning rate is too small to learn with. Received: a rate of {rate:.3g} where the gradient of a "
             f"batch has norm {longest:.3g} at most, so that {updates} updates move the weights by {way:.2g} at most. "
-            f"Try a rate of {_round(rate * _USUAL_WAY / way):g}; docs/howto/learning-rate.md says how to choose one.",
+            f"Try a rate of {_round(_USUAL_WAY / most):g}; docs/howto/learning-rate.md says how to choose one.",
             stacklevel=3,
         )
     if noise_multiplier is None:
@@ -63,12 +63,17 @@ def advise(
         )
 
 
-def _way(optimizer: Any, updates: int, longest: float) -> float | None:
-    """How far SGD can move the weights; None for optimizers that scale gradients themselves."""
+def _mean_rate(optimizer: Any, updates: int) -> float | None:
+    """Returns the mean learning rate of SGD; None for optimizers that scale gradients themselves."""
     if not isinstance(optimizer, keras.optimizers.SGD):
         return None
-    steps = np.linspace(0, updates - 1, min(updates, _LOOKS)).astype(int)
-    return updates * float(np.mean([_rate(optimizer, step) for step in steps])) / (1.0 - optimizer.momentum) * longest
+    looks = np.linspace(0, updates - 1, min(updates, _LOOKS)).astype(int)
+    return float(np.mean([_rate(optimizer, step) for step in looks]))
+
+
+def _steps(optimizer: Any, updates: int) -> float:
+    """Returns how often, at most, SGD adds a gradient times its rate to the weights."""
+    return updates / (1.0 - optimizer.momentum)
 
 
 def _rate(optimizer: Any, step: int) -> float:

@@ -158,7 +158,7 @@ class Driver:
     def _precision(self) -> contextlib.AbstractContextManager:
         """Returns the context in which the steps are traced and run."""
         # TensorFlow has one switch for all products.
-        if self.strategy.full_precision or not backend.MIXED_PRODUCTS:
+        if self.strategy.full_precision or not backend.mixed_products():
             return backend.full_precision()
         return contextlib.nullcontext()
 

@@ -44,6 +44,7 @@ def test_a_schedule_counts_with_its_mean():
         {"optimizer": "adam"},
         {"optimizer": keras.optimizers.SGD(0.05, momentum=0.95), "strategy": strategies.DPSGD(5.0)},
         {"optimizer": "sgd", "epochs": 5},  # a trial
+        {"optimizer": keras.optimizers.SGD(0.0)},  # meant to stand still
     ],
 )
 def test_what_can_learn_is_left_alone(arguments):

@@ -244,6 +244,7 @@ def test_models_that_were_built_alike_have_one_description(tmp_path):
     assert json.dumps(seeding.described(other)) != texts[0]
 
 
+@pytest.mark.filterwarnings("ignore:The learning rate is too small")
 def test_noise_of_the_private_count():
     """Over silent updates the log of the threshold moves by rate * noise / B, and nothing else is random."""
     batch, noise, rate, updates = 10, 3.0, 0.1, 400
