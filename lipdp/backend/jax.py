@@ -12,6 +12,7 @@ from lipdp.backend import noise
 
 _MANY_PARTS = 16_000
 _TOO_MANY_PARTS = 30_000
+_needed = {"parts": 0}  # what was left the last time
 
 
 @partial(jax.jit, static_argnums=(0, 2))
@@ -139,10 +140,12 @@ def release_programs():
     operations, which eager code makes, stay for good. Linux allows a process 65530 parts of memory, a program takes
     dozens of them, and where no more can be had XLA ends the process.
     """
-    if _parts() > _MANY_PARTS:
-        gc.collect()
-        if _parts() > _TOO_MANY_PARTS:
-            jax.clear_caches()  # what is still needed is compiled again
+    if _parts() <= max(_MANY_PARTS, _needed["parts"] + _MANY_PARTS // 2):
+        return  # looking for garbage at each `fit` would cost more than a short one
+    gc.collect()
+    if _parts() > _TOO_MANY_PARTS:
+        jax.clear_caches()  # what is still needed is compiled again
+    _needed["parts"] = _parts()
 
 
 def _parts() -> int:

@@ -31,6 +31,7 @@ def test_many_programs_are_given_back(monkeypatch, most, gone):
     monkeypatch.setattr(backend._steps, "_MANY_PARTS", most)
     gc.collect()
     monkeypatch.setattr(backend._steps, "_TOO_MANY_PARTS", 10**9)
+    monkeypatch.setitem(backend._steps._needed, "parts", 0)
     gc.disable()  # what Python does by itself depends on all else in the process
     try:
         first = weakref.ref(trained())
@@ -48,9 +49,13 @@ def test_programs_of_single_operations_are_given_back_when_they_are_too_many(mon
     model = trained()
     for size in range(60):
         keras.ops.sum(keras.ops.square(keras.ops.ones((size + 1,))) + size)
+    monkeypatch.setitem(backend._steps._needed, "parts", 0)
     before = backend._steps._parts()
     backend.release_programs()
-    assert backend._steps._parts() < before
+    after = backend._steps._parts()
+    assert after < before
+    # Not again before there are many more.
+    assert backend._steps._needed["parts"] == pytest.approx(after, abs=50)
     # Models that are still there go on.
     x, y = np.zeros((40, 4), "float32"), np.arange(40) % 3
     model.fit(x, y, batch_size=20, noise_multiplier=1.0, delta=DELTA, strategy="dpsgd", verbose=0)

@@ -69,9 +69,10 @@ def data(rows=60):
 
 
 MAKE = {"block": lambda: Block(4), "flag": lambda: WithFlag(4), "noise": OwnNoise, "scaled": Scaled}
+SOME = ["block", *(pytest.param(name, marks=pytest.mark.slow) for name in list(MAKE)[1:])]
 
 
-@pytest.mark.parametrize("name", ["block", *(pytest.param(n, marks=pytest.mark.slow) for n in list(MAKE)[1:])])
+@pytest.mark.parametrize("name", SOME)
 @pytest.mark.parametrize("strategy", ["dpsgd", pytest.param("dpis", marks=pytest.mark.slow)])
 def test_they_train(name, strategy):
     model = model_of(L.Dense(5), MAKE[name]())
@@ -93,7 +94,7 @@ def drawn(model, x, state=7):
     return ops.convert_to_numpy(outputs)
 
 
-@pytest.mark.parametrize("name", MAKE)
+@pytest.mark.parametrize("name", SOME)
 def test_rows_draw_their_own_numbers_and_no_row_moves_another(name):
     model, (x, _) = model_of(MAKE[name]()), data(8)
     same = np.repeat(x[:1], 8, axis=0)
@@ -111,8 +112,8 @@ def test_rows_draw_their_own_numbers_and_no_row_moves_another(name):
     np.testing.assert_allclose(drawn(model, x[:5]), usual[:5], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", MAKE)
-@pytest.mark.parametrize("copies", [1, 2])
+@pytest.mark.parametrize("name", SOME)
+@pytest.mark.parametrize("copies", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_gradients_are_those_of_the_numbers_that_were_drawn(name, copies):
     """The sum of the gradients of all examples is the ordinary gradient under the same draws."""
     model, (x, y) = model_of(MAKE[name]()), data(8)

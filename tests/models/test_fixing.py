@@ -8,6 +8,8 @@ from keras import layers as L
 import lipdp
 from lipdp import gradients
 
+pytestmark = pytest.mark.backend_free
+
 FIT = {"batch_size": 20, "noise_multiplier": 1.0, "delta": 1e-3, "verbose": 0}
 
 
@@ -61,7 +63,6 @@ def test_batch_normalization_gives_its_gamma_and_beta_to_groups(capsys):
     np.testing.assert_array_equal(model.get_layer("norm").get_weights()[0], norm.get_weights()[0])
 
 
-@pytest.mark.backend_free
 @pytest.mark.parametrize(
     ("channels", "groups"), [(1, 1), (3, 1), (6, 1), (8, 2), (10, 2), (16, 4), (64, 16), (128, 32), (256, 32), (7, 1)]
 )
@@ -232,7 +233,6 @@ class Subclassed(keras.Model):
         return x
 
 
-@pytest.mark.backend_free
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -249,7 +249,6 @@ def test_refused(make, message):
         lipdp.fix(make())
 
 
-@pytest.mark.backend_free
 def test_the_refusal_names_it():
     with pytest.raises(ValueError, match=r"lipdp\.fix\(model\)"):
         gradients.supported(stack(L.BatchNormalization()))

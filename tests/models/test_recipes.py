@@ -8,6 +8,8 @@ import pytest
 import lipdp
 from lipdp import data, diffusion, models
 
+pytestmark = pytest.mark.backend_free
+
 
 def test_a_classifier_that_learns():
     digits = data.load("digits")

@@ -9,7 +9,7 @@ import pytest
 import lipdp
 from lipdp import layers, losses, strategies
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+pytestmark = [pytest.mark.backend_free, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 RNG = np.random.default_rng(0)
 X, Y = RNG.normal(size=(200, 8)).astype("float32"), np.arange(200) % 3
 

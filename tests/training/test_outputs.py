@@ -97,9 +97,9 @@ def test_an_update_clips_all_outputs_of_an_example_together(copies):
     ("form", "given", "strategy"),
     [
         (list, list, "dpsgd"),
-        (dict, dict, "adaclip"),
+        pytest.param(dict, dict, "adaclip", marks=pytest.mark.slow),
         (list, dict, "dpis"),
-        (tuple, tuple, strategies.DPSGD(augmentation_multiplicity=2)),
+        pytest.param(tuple, tuple, strategies.DPSGD(augmentation_multiplicity=2), marks=pytest.mark.slow),
     ],
     ids=["list", "dict", "by name", "tuple"],
 )
