@@ -36,6 +36,7 @@ contract = _capture.contract
 cotangents = _capture.cotangents
 gram = _capture.gram
 in_turn = _capture.in_turn
+made_once = _capture.made_once
 local_gradients = _capture.local_gradients
 probe = _capture.probe
 row_by_row = _capture.row_by_row

@@ -63,6 +63,14 @@ def contract(a, b):
     return jnp.matmul(jnp.swapaxes(a, -1, -2), b)
 
 
+def made_once(tensors):
+    """Returns tensors, or a nest of them, that the compiler may not make again, in another way, for another use.
+
+    In low precision what two kernels make of one product differs by more than clipping leaves room for.
+    """
+    return jax.lax.optimization_barrier(tensors)
+
+
 def in_turn(function, items) -> list:
     """`[function(item) for item in items]`; XLA orders its work itself."""
     return [function(item) for item in items]

@@ -116,6 +116,11 @@ def contract(a, b):
     return tf.matmul(a, b, transpose_a=True)
 
 
+def made_once(tensors):
+    """Returns tensors, or a nest of them, that are not made again for another use: no graph does so."""
+    return tensors
+
+
 def in_turn(function, items) -> list:
     """`[function(item) for item in items]`, where an item is not made before the result of the last one is there.
 

@@ -90,6 +90,8 @@ def capture(forward, x, y, weight, *, loss_values, copies: int = 1, isolated: bo
         return total, (tape.saved, values, y_pred, updated)
 
     cotangents, (saved, values, y_pred, updated) = backend.cotangents(run)
+    # Norms and sums are taken of the same numbers.
+    cotangents, saved = backend.made_once((cotangents, saved))
     cotangents = iter(cotangents)
     pieces = {}
     for (structure, gradients, rows), kept in zip(uses, saved, strict=True):

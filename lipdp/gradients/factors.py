@@ -52,7 +52,7 @@ class Whole:
     """Per-example gradients as they are, `(batch, *shape)`."""
 
     def __init__(self, gradients):
-        self._gradients = gradients
+        self._gradients = backend.made_once(gradients)
 
     def whole(self):
         return self._gradients
@@ -147,7 +147,7 @@ class Outer:
 
     def _gradients(self):
         if self._matrix is None:
-            self._matrix = backend.contract(self.a, self.g)
+            self._matrix = backend.made_once(backend.contract(self.a, self.g))
         return self._matrix
 
     def whole(self):
@@ -201,7 +201,10 @@ class Outer:
         return ops.einsum("bspi,bspo->sio", self.a, g)
 
     def masked(self, keep):
-        return Outer(zeroed(self.a, keep), zeroed(self.g, keep), self.layout)
+        kept = Outer(zeroed(self.a, keep), zeroed(self.g, keep), self.layout)
+        # The gradients that were measured, not the same product again.
+        kept._matrix = None if self._matrix is None else zeroed(self._matrix, keep)
+        return kept
 
     def merged(self, other):
         """Returns the sum with another of the same layout, as more positions; None where that is not possible."""

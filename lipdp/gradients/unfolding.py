@@ -100,7 +100,7 @@ class Taps:
 
     def _matrices(self):
         if self._list is None:
-            self._list = self._make()
+            self._list = backend.made_once(self._make())
         return self._list
 
     def whole(self):

@@ -107,6 +107,42 @@ def test_without_it_they_would_differ(coarse, monkeypatch):
     assert max(found) > 1.0 + 1e-4
 
 
+def test_what_is_measured_is_what_is_added(monkeypatch):
+    """Also where a row that overflows is left out, which is another branch of the program."""
+    made, ordinary = [], backend.contract
+
+    def contract(a, b):
+        made.append(a.shape)
+        return ordinary(a, b)
+
+    monkeypatch.setattr(backend, "contract", contract)
+    a, g = (np.random.default_rng(i).normal(size=(ROWS, 40, 4)).astype("float32") for i in range(2))
+    a[2, 0] = np.inf
+    factor = factors.Outer(ops.convert_to_tensor(a), ops.convert_to_tensor(g), factors.MatrixLayout((4, 4)))
+    finite = ops.isfinite(factor.squared_norm())
+    total = np.asarray(factor.masked(finite).weighted_sum(ops.ones((ROWS,))))
+    expected = np.einsum("bpi,bpo->io", np.delete(a, 2, 0), np.delete(g, 2, 0))
+    np.testing.assert_allclose(total, expected, rtol=1e-4, atol=1e-4)
+    assert len(made) == 1
+
+
+def test_the_compiler_makes_nothing_again():
+    import jax
+
+    model = built(long_sequence)
+    x, y = data(model)
+    values = [[v.value for v in variables] for variables in (model.trainable_variables, model.non_trainable_variables)]
+
+    def step(x):
+        record = gradients.capture(
+            backend.Forward(model, *values), x, y, ops.ones((ROWS,)), loss_values=lambda y, y_pred: y_pred[:, 0]
+        )
+        return record.squared_norms(), record.weighted_sum(ops.ones((ROWS,)))
+
+    # What the passes leave, and the gradients made of it.
+    assert jax.jit(step).lower(x).as_text().count("optimization_barrier") >= 2
+
+
 @pytest.mark.parametrize(
     ("strategy", "exact"), [(strategies.Clipless(), True), (strategies.DPIS(), True), (strategies.DPSGD(), False)]
 )
