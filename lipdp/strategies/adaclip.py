@@ -63,6 +63,7 @@ class AdaCliP(PerExample):
     """
 
     name: ClassVar[str] = "adaclip"
+    full_precision: ClassVar[bool] = False
     clip_norm: float = 1.0
     granularity: str = "coordinate"
     mean_momentum: float = 0.99

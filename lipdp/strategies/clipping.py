@@ -30,7 +30,6 @@ class PerExample(Strategy):
     """
 
     per_example = True
-    full_precision = False
     if TYPE_CHECKING:
         clip_norm: Any
         augmentation: Any

@@ -68,6 +68,7 @@ class DPSGD(FollowsQuantile, PerExample):
     """
 
     name: ClassVar[str] = "dpsgd"
+    full_precision: ClassVar[bool] = False
     clip_norm: float | Sequence[float] = 1.0
     clipping: str = "flat"
     quantile: float | None = None

@@ -270,7 +270,8 @@ class ImportanceDriver(Driver):
         """Returns the gradient norms of all examples at the present weights."""
         norms, line = np.empty(self._examples, "float64"), Line(self.in_terminal)
         for rows, part in self._parts(self._examples):
-            line.show(f"Gradient norms: {part.start} of {self._examples} examples")
+            # A share: the number of examples may be private.
+            line.show(f"Gradient norms: {part.start / self._examples:.0%} of the examples")
             index = np.arange(part.start, min(part.stop, self._examples))
             norms[index] = step.norms(self._padded(index, rows))[: len(index)]
         line.wipe()

@@ -1,5 +1,7 @@
 """Passes of low precision: norms and sums still agree, so that what is clipped keeps its norm (JAX)."""
 
+import dataclasses
+
 import keras
 import numpy as np
 import pytest
@@ -29,6 +31,17 @@ def coarse(monkeypatch):
         return exact(a, b, dimension_numbers, precision=precision, **more)
 
     monkeypatch.setattr(lax, "dot_general", rounded)
+
+
+@dataclasses.dataclass(frozen=True)
+class OwnClipping(strategies.PerExample):
+    """Who writes one makes sums of their own, perhaps."""
+
+    clip_norm: float = 1.0
+    augmentation: object = None
+
+    def contributions(self, calibration, record, weight, state):
+        return record.weighted_sum(0.0 * weight), []
 
 
 def dense():
@@ -144,7 +157,8 @@ def test_the_compiler_makes_nothing_again():
 
 
 @pytest.mark.parametrize(
-    ("strategy", "exact"), [(strategies.Clipless(), True), (strategies.DPIS(), True), (strategies.DPSGD(), False)]
+    ("strategy", "exact"),
+    [(strategies.Clipless(), True), (strategies.DPIS(), True), (strategies.DPSGD(), False), (OwnClipping(), True)],
 )
 def test_fit_asks_for_float32_where_the_bounds_need_it(strategy, exact):
     import jax
