@@ -37,6 +37,7 @@ def coarse(monkeypatch):
 class OwnClipping(strategies.PerExample):
     """Who writes one makes sums of their own, perhaps."""
 
+    name = "own"
     clip_norm: float = 1.0
     augmentation: object = None
 
