@@ -697,6 +697,7 @@ def test_a_command_is_refused_with_a_cure(name, files, capsys):
     assert not [word for word in words if word not in captured.err], captured.err
 
 
+@pytest.mark.filterwarnings("ignore::lipdp.data.UnchargedWarning")
 def test_a_table_of_numbers_that_count_has_a_header(tmp_path):
     (tmp_path / "t.csv").write_text("0,1,label\n7,8,a\n9,10,b\n")
     assert lipdp.data.load(tmp_path / "t.csv").x_train.shape == (2, 2)

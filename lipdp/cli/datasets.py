@@ -3,6 +3,7 @@
 import argparse
 import pathlib
 import sys
+import warnings
 from typing import Any
 
 from lipdp import data
@@ -28,7 +29,9 @@ def read(options: argparse.Namespace, run: pathlib.Path | None = None) -> data.D
     if table is None:
         path = description(options)
         table = None if path is None else data.Table.from_json(path)
-    dataset = data.load(options.dataset, options.label, table, not options.no_header)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", data.UnchargedWarning)  # `tell` says it
+        dataset = data.load(options.dataset, options.label, table, not options.no_header)
     if options.feature_ranges is not None:
         return data.scale(dataset, data.read_ranges(options.feature_ranges))
     return dataset

@@ -2,6 +2,7 @@
 
 import difflib
 import pathlib
+import warnings
 from collections.abc import Callable
 
 import numpy as np
@@ -33,6 +34,7 @@ def load(source: str, label: str | None = None, table: Table | None = None, head
     Raises:
         ValueError: when the name is unknown or the content cannot be used; says what and where.
         FileNotFoundError: when there is no such file.
+        UnchargedWarning: when something was read off the rows, see `Dataset.uncharged`.
 
     Example:
         >>> load("digits").x_train.shape
@@ -49,10 +51,23 @@ def load(source: str, label: str | None = None, table: Table | None = None, head
         raise ValueError(f"The data set is not known. Received: {source!r}. {hint}")
     if not path.is_file():
         raise FileNotFoundError(f"There is no such file. Received: {source!r}. Pass the path of an existing file.")
-    if path.suffix == ".csv":
-        return _undescribed(path, label, header) if table is None else _described(path, label, table, header)
-    _refuse_options(source, label, table, header)
-    return files.read_npz(path)
+    if path.suffix != ".csv":
+        _refuse_options(source, label, table, header)
+        dataset = files.read_npz(path)
+    else:
+        dataset = _undescribed(path, label, header) if table is None else _described(path, label, table, header)
+    for what in dataset.uncharged:
+        warnings.warn(
+            f"Read off the private rows, not covered by epsilon: {what}. Describe a .csv file by a lipdp.data.Table, "
+            "or say so beside epsilon.",
+            UnchargedWarning,
+            stacklevel=2,
+        )
+    return dataset
+
+
+class UnchargedWarning(UserWarning):
+    """Something counts as public although it was read off the private rows."""
 
 
 def _described(path: pathlib.Path, label: str | None, table: Table, header: bool) -> Dataset:

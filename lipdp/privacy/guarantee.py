@@ -238,7 +238,8 @@ class Privacy:
         if format == "json":
             return json.dumps(facts, indent=2, allow_nan=False) + "\n"
         section = _section if format == "text" else _markdown
-        sections = [section("Privacy statement", [self._headline(facts)])]
+        plain = statement.in_plain_words(facts)
+        sections = [section("Privacy statement", [self._headline(facts), *([plain] if plain else [])])]
         if facts["releases"]:
             sections.append(section("Meaning", statement.meaning(facts)))
             sections.append(section("Releases charged", statement.releases(facts)))

@@ -1,5 +1,6 @@
 """The sentences of the privacy statement, and what `fit` announces."""
 
+import math
 from typing import Any
 
 from lipdp.accounting import SCHEMES, round_up
@@ -28,6 +29,52 @@ KINDS = {
     "clip_sum": "sum of clipped gradient norms that sets the clip norm",
     "count": "number of examples",
 }
+
+
+# Who is attacked, and what the attacker wants to know.
+_ATTACKED = {
+    ("example", False): ("but for one example", "whether that example was used"),
+    ("person", False): ("but for the examples of one person", "whether these were used"),
+    ("example", True): ("but not which of two examples one of them was", "which it was"),
+    ("person", True): ("but not which of two persons some of them came from", "who it was"),
+}
+
+
+def in_plain_words(facts: dict) -> str | None:
+    """Returns epsilon and delta as what an attacker can do; None where there is nothing or no end to tell.
+
+    Args:
+        facts: what `Privacy.to_dict` returned; of older versions too.
+
+    **Guarantee.**
+    Conditions: those of epsilon and delta; both cases are equally likely to the attacker.
+    Bound: the probability of a right guess is at most (e^epsilon + delta) / (1 + e^epsilon), rounded up.
+    Not covered: an attacker who knows beforehand that one case is likelier is right more often.
+    Source: Kairouz, Oh & Viswanath 2015, theorem 2.1: half of 1 plus the largest total variation.
+
+    Example:
+        >>> "in at most 88.1 of 100 cases" in in_plain_words({"epsilon": 2.0, "delta": 1e-5})
+        True
+    """
+    if not facts["epsilon"]:
+        return None
+    relation = facts.get("neighboring_relation") or facts.get("neighbouring_relation", "add_or_remove_one")
+    unit = "person" if facts.get("examples_per_person", 1) > 1 else "example"
+    known, question = _ATTACKED[unit, relation == "replace_one"]
+    right = 100.0 * right_guesses(facts["epsilon"], facts["delta"])
+    shown_right = math.ceil(right * 10.0 - 1e-9) / 10.0 if right < 99.0 else math.ceil(right * 100.0 - 1e-9) / 100.0
+    who = f"somebody who knows all training data {known}, and who sees the weights after every update,"
+    if shown_right >= 100.0:
+        return f"In plain words: epsilon alone does not keep {who} from telling {question}."
+    return (
+        f"In plain words: {who} can tell {question} in at most {shown_right:g} of 100 cases, if both answers are "
+        "equally likely. Tossing a coin is right in 50."
+    )
+
+
+def right_guesses(epsilon: float, delta: float) -> float:
+    """Returns the largest probability of a right guess between two equally likely neighboring data sets."""
+    return min(1.0, (1.0 + delta * math.exp(-epsilon)) / (1.0 + math.exp(-epsilon)))
 
 
 def meaning(facts: dict) -> list[str]:

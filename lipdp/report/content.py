@@ -1,5 +1,6 @@
 """The content of a report, whatever its format: headline numbers, notes, settings, bounds of the layers."""
 
+from lipdp.privacy import statement
 from lipdp.report import numbers
 from lipdp.report.folder import RunFolder
 
@@ -21,6 +22,41 @@ SEED_NOTE = (
     "A fixed seed was used, and this report names it. The guarantee holds only against people who can neither know "
     "nor guess it."
 )
+
+
+# What the headline numbers mean.
+_TERMS = {
+    "epsilon": "bounds how much the weights can say about one {unit}. At 0 they say nothing; the smaller, the stronger "
+    "the protection.",
+    "delta": "is roughly the chance that this bound fails. It has to be far below 1 / N.",
+    "accuracy": "is the share of the held-out examples whose class the model names.",
+    "certified": "accuracy is the share of the held-out examples that are classified correctly and stay so under any "
+    "change of the input of at most that L2 norm. It is proven for each of them.",
+}
+
+
+def lead(run: RunFolder) -> str:
+    """Returns the first sentences: what an attacker can do, or that nothing bounds it."""
+    if run.privacy["epsilon"] is None:
+        return "There is no finite guarantee: the noise was too small, or more was released than the budget allows."
+    return statement.in_plain_words(run.privacy) or "Nothing has been released."
+
+
+def facts(run: RunFolder) -> str:
+    """Returns how many updates were made, when, and how long they took."""
+    text = f"{run.privacy['updates']} noisy updates"
+    started, seconds = run.run.get("started"), run.run.get("seconds")
+    if started:
+        text += f", started {started}"
+    if seconds is not None:
+        text += f", {seconds:.0f} s"
+    return text + "."
+
+
+def terms(run: RunFolder) -> list[tuple[str, str]]:
+    """Returns `(name, meaning)` of the headline numbers."""
+    unit = "person" if run.privacy.get("examples_per_person", 1) > 1 else "example"
+    return [(name, _TERMS[name].format(unit=unit)) for name in dict.fromkeys(name for _, name, _ in tiles(run))]
 
 
 def tiles(run: RunFolder) -> list[tuple[str, str, str]]:

@@ -3,10 +3,10 @@
 import base64
 import html
 
-from lipdp.report.content import bounds_table, notes, settings, tiles
+from lipdp.report.content import bounds_table, facts, lead, notes, settings, terms, tiles
 from lipdp.report.folder import RunFolder
 from lipdp.report.plots import plots
-from lipdp.report.style import CSS
+from lipdp.report.style import CSS, dark
 
 
 def to_html(run: RunFolder) -> str:
@@ -20,8 +20,10 @@ def to_html(run: RunFolder) -> str:
     """
     name = html.escape(str(run.run["settings"].get("dataset", "")))
     sections = [
-        f"<header><h1>Private training on {name}</h1><p class=lead>{_lead(run)}</p></header>",
+        f"<header><h1>Private training on {name}</h1><p class=muted>{html.escape(facts(run))}</p>"
+        f"<p class=lead>{html.escape(lead(run))}</p></header>",
         f"<ul class=tiles>{''.join(_tile(*tile) for tile in tiles(run))}</ul>",
+        f"<dl class=terms>{''.join(_term(*term) for term in terms(run))}</dl>",
         *(f"<p class=note>{html.escape(note)}</p>" for note in notes(run)),
         _section("How it went", f"<div class=plots>{''.join(_figure(*plot) for plot in plots(run))}</div>"),
         *([_section("Samples", _samples(run))] if run.samples else []),
@@ -38,19 +40,13 @@ def to_html(run: RunFolder) -> str:
     )
 
 
-def _lead(run) -> str:
-    text = f"{run.privacy['updates']} noisy updates"
-    started, seconds = run.run.get("started"), run.run.get("seconds")
-    if started:
-        text += f", started {started}"
-    if seconds is not None:
-        text += f", {seconds:.0f} s"
-    return html.escape(text + ".")
-
-
 def _tile(value, name, remark) -> str:
     value, name, remark = map(html.escape, (value, name, remark))
     return f"<li><strong>{value}</strong><span>{name}</span><small>{remark}</small></li>"
+
+
+def _term(name, meaning) -> str:
+    return f"<div><dt>{html.escape(name)}</dt><dd>{html.escape(meaning)}</dd></div>"
 
 
 def _section(title: str, body: str) -> str:
@@ -59,7 +55,7 @@ def _section(title: str, body: str) -> str:
 
 def _figure(title, description, svg) -> str:
     # As a picture of its own: the ids inside one SVG cannot meet those of another.
-    data = base64.b64encode(svg.encode()).decode()
+    data = base64.b64encode(dark(svg).encode()).decode()
     return (
         f'<figure><figcaption>{html.escape(title)}</figcaption><img alt="{html.escape(description)}" '
         f'src="data:image/svg+xml;base64,{data}"></figure>'

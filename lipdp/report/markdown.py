@@ -1,6 +1,6 @@
 """The report as Markdown: the same numbers without the plots."""
 
-from lipdp.report.content import bounds_table, notes, settings, tiles
+from lipdp.report.content import bounds_table, facts, lead, notes, settings, terms, tiles
 from lipdp.report.folder import SAMPLES, RunFolder
 
 
@@ -9,7 +9,10 @@ def to_markdown(run: RunFolder) -> str:
     name = _cell(run.run["settings"].get("dataset", ""))
     blocks = [
         f"# Private training on {name}",
+        lead(run),
+        facts(run),
         _table(("", "", ""), [(f"**{value}**", label, remark) for value, label, remark in tiles(run)]),
+        "\n".join(f"- **{name}** {meaning}" for name, meaning in terms(run)),
         "\n".join(f"> {note}\n" for note in notes(run)).rstrip(),
         *([f"## Samples\n\n![images drawn from the model]({SAMPLES})"] if run.samples else []),
         *(["## Bounds of the layers", _table(*bounds_table(run))] if run.results["bounds"] else []),

@@ -5,8 +5,8 @@ import math
 from lipdp.accounting import round_up
 
 
-def epsilon(value: float | None) -> str:
-    """Returns an epsilon in four significant digits, rounded up; None and infinity are "infinite".
+def epsilon(value: float | None, digits: int = 4) -> str:
+    """Returns an epsilon in four significant digits, or so many, rounded up; None and infinity are "infinite".
 
     Example:
         >>> epsilon(0.92021), epsilon(2.0), epsilon(None)
@@ -14,7 +14,7 @@ def epsilon(value: float | None) -> str:
     """
     if value is None or math.isinf(value):
         return "infinite"
-    return f"{round_up(value):.4g}"
+    return f"{round_up(value, digits):.{digits}g}"
 
 
 def percent(fraction: float | None) -> str:

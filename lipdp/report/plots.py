@@ -7,7 +7,7 @@ from typing import Any
 from lipdp.report import numbers
 from lipdp.report.folder import NOT_PRIVATE, RunFolder
 
-INK, _MUTED, _GRID = "#1f2933", "#616e7c", "#e4e7eb"
+INK, MUTED, GRID = "#1f2933", "#616e7c", "#e4e7eb"
 BLUE, ORANGE, GREEN = "#2563a8", "#c2571a", "#2f855a"
 # Text stays text, and ids are the same each time.
 STYLE = {
@@ -15,17 +15,17 @@ STYLE = {
     "svg.hashsalt": "lipdp",
     "font.family": "sans-serif",
     "font.size": 10.5,
-    "axes.edgecolor": _GRID,
-    "axes.labelcolor": _MUTED,
+    "axes.edgecolor": GRID,
+    "axes.labelcolor": MUTED,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.axisbelow": True,
     "axes.grid": True,
-    "grid.color": _GRID,
+    "grid.color": GRID,
     "grid.linewidth": 0.8,
     "text.color": INK,
-    "xtick.color": _MUTED,
-    "ytick.color": _MUTED,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
     "xtick.major.size": 0,
     "ytick.major.size": 0,
     "legend.frameon": False,
@@ -122,18 +122,17 @@ def _noise(run):
 
     def draw(axes):
         places = range(len(rows))
-        axes.barh([p - 0.19 for p in places], effect, 0.36, color=BLUE, label="one example, at most")
-        axes.barh([p + 0.19 for p in places], noise, 0.36, color=ORANGE, label="noise, each coordinate")
+        axes.hlines(places, effect, noise, color=GRID, linewidth=3, zorder=1)
+        axes.plot(effect, places, "o", color=BLUE, label="one example, at most (L2 norm)")
+        axes.plot(noise, places, "D", color=ORANGE, label="noise, each coordinate (std)")
         axes.set_yticks(list(places), names)
-        axes.invert_yaxis()
+        axes.set_ylim(len(rows) - 0.5, -0.5)
         axes.grid(axis="y", visible=False)
-        axes.set_xlabel("in the averaged gradient")
+        axes.set(xlabel="size in the averaged gradient", xlim=(0, None))
         axes.locator_params(axis="x", nbins=5)
-        axes.ticklabel_format(axis="x", style="sci", scilimits=(-2, 4))
-        # Room above the bars, so that the legend never covers one.
-        axes.legend(
-            loc="lower left", bbox_to_anchor=(0, 1), ncols=2, columnspacing=1.2, borderaxespad=0.2, handlelength=1
-        )
+        axes.xaxis.set_major_formatter("{x:g}")
+        # Above the dots, so that the legend never covers one.
+        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=1, borderaxespad=0.2, handlelength=1)
 
     text = "For each trainable layer, the largest effect of one example and the noise: " + "; ".join(
         f"{n} {e:.3g} and {s:.3g}" for n, e, s in zip(names, effect, noise, strict=True)
@@ -163,7 +162,13 @@ def _percent_axis(axis) -> None:
     axis.set_major_formatter(PercentFormatter(xmax=1.0))
 
 
-def svg(draw: Callable[[Any], Any]) -> str:
+def svg(draw: Callable[[Any], Any], background: str | None = None) -> str:
+    """Returns a drawing as SVG text; transparent where no background is given.
+
+    Args:
+        draw: is called with the axes.
+        background: a color, for drawings that stand alone in a file.
+    """
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -172,5 +177,6 @@ def svg(draw: Callable[[Any], Any]) -> str:
         figure = Figure(figsize=(5.0, 3.1), layout="constrained")
         draw(figure.add_subplot())
         text = io.StringIO()
-        figure.savefig(text, format="svg", transparent=True, metadata={"Date": None})
+        colors = {"transparent": True} if background is None else {"facecolor": background}
+        figure.savefig(text, format="svg", metadata={"Date": None}, **colors)
     return text.getvalue()

@@ -9,12 +9,15 @@ import numpy as np
 from keras import ops
 
 from lipdp import _keras
+from lipdp.losses.base import Loss
 
 # Shorter runs are trials.
 _LEAST_UPDATES = 50
 # Weights of a layer have norms of one to ten: a run that cannot move them that far ends near where it began.
 _LEAST_WAY = 10.0
 _USUAL_WAY = 500.0
+# Of the recipes: this share of the longest gradient of the loss.
+_USUAL_CLIP = 0.2
 # A schedule is looked at this often.
 _LOOKS = 20
 # Noise that is this much longer than the sum of all gradients leaves nothing of it.
@@ -38,6 +41,7 @@ def advise(
     """
     if updates < _LEAST_UPDATES:
         return
+    _advise_clip(model)
     longest = sensitivity * batch_size
     rate = _mean_rate(model.optimizer, updates)
     most = _steps(model.optimizer, updates) * longest if rate else 0.0
@@ -60,6 +64,21 @@ def advise(
             f"{noise / (longest * updates):.2g} times as long as the sum of all gradients can be. Try a batch size of "
             f"{_round(enough):g}, or as near to it as the data allow, a larger epsilon, or fewer weights.",
             stacklevel=3,
+        )
+
+
+def _advise_clip(model: keras.Model) -> None:
+    """Warns when the clip of the loss is above all gradients."""
+    clip = model.loss.clip if isinstance(model.loss, Loss) else None
+    if clip is None:
+        return
+    exact = model.loss.exact_lipschitz(model.output_shape[-1])
+    if clip > exact:
+        warnings.warn(
+            f"The clip of the loss does nothing. Received: clip={clip:g}, and no gradient of "
+            f"{type(model.loss).__name__} with {model.output_shape[-1]} outputs is longer than {exact:.3g}. Leave it "
+            f"out, or try {_round(_USUAL_CLIP * exact):g}: the noise falls with it.",
+            stacklevel=4,
         )
 
 

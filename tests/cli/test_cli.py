@@ -374,6 +374,8 @@ def test_plan(capsys, tmp_path, run):
     assert {path.suffix for path in (tmp_path / "plan").iterdir()} == {".svg", ".json"}
     for path in (tmp_path / "plan").glob("*.svg"):
         assert path.read_text().lstrip().startswith("<?xml") and "</svg>" in path.read_text()
+        # What is drawn, for which data, and where the plan stands in it.
+        assert "N = 6000, delta = 0.0001" in path.read_text() and "this plan" in path.read_text()
     noise = str(found["noise_multiplier"])
     assert main(["plan", *words, "--epsilon", "2", "--noise-multiplier", noise, "--batch-size", "256"]) == 0
     assert "found: epochs" in capsys.readouterr().out

@@ -146,7 +146,8 @@ def test_load_reads_a_described_file(file):
 def test_without_a_description_what_is_read_off_the_rows_is_said(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text("a,b,ill\n1,2,yes\n3,4,no\n")
-    found = data.load(str(path))
+    with pytest.warns(data.UnchargedWarning, match="not covered by epsilon: the list of classes"):
+        found = data.load(str(path))
     assert found.uncharged == ("the list of classes: those that occur in column 'ill'",)
     assert found.table.encode(path).tolist() == found.x_train.tolist()
     assert found.table.labels(path).tolist() == found.y_train.tolist()
@@ -154,7 +155,8 @@ def test_without_a_description_what_is_read_off_the_rows_is_said(tmp_path):
     assert scaled.table.encode(path).tolist() == scaled.x_train.tolist() == [[-0.5, 2.0], [0.5, 4.0]]
     assert data.load("digits").uncharged == ()
     np.savez(tmp_path / "t.npz", x=np.zeros((2, 3)), y=[0, 1])
-    assert data.load(str(tmp_path / "t.npz")).uncharged
+    with pytest.warns(data.UnchargedWarning, match="among the labels"):
+        assert data.load(str(tmp_path / "t.npz")).uncharged
 
 
 def test_files_without_a_header(tmp_path):
@@ -162,7 +164,8 @@ def test_files_without_a_header(tmp_path):
     path.write_text("1.5,2,yes\n3,4,no\n")
     with pytest.raises(ValueError, match="would be lost. Add a header, or pass --no-header"):
         data.load(str(path))
-    found = data.load(str(path), header=False)
+    with pytest.warns(data.UnchargedWarning):
+        found = data.load(str(path), header=False)
     assert found.x_train.tolist() == [[1.5, 2], [3, 4]] and found.columns == ("0", "1")
     assert found.table.header is False and found.table.label == "2"
     assert found.table.encode(path).tolist() == [[1.5, 2], [3, 4]]

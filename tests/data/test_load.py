@@ -5,7 +5,7 @@ import pytest
 
 from lipdp import data
 
-pytestmark = pytest.mark.backend_free
+pytestmark = [pytest.mark.backend_free, pytest.mark.filterwarnings("ignore::lipdp.data.UnchargedWarning")]
 
 
 def test_digits_need_no_network_and_split_the_same_way_each_time():

@@ -5,7 +5,7 @@ import pytest
 
 from lipdp import data
 
-pytestmark = pytest.mark.backend_free
+pytestmark = [pytest.mark.backend_free, pytest.mark.filterwarnings("ignore::lipdp.data.UnchargedWarning")]
 
 
 def _load(tmp_path, text, label=None, encoding="utf-8"):

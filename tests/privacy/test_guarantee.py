@@ -8,10 +8,10 @@ import re
 import jsonschema
 import pytest
 
-from lipdp.accounting import Sampling
+from lipdp.accounting import Sampling, gaussian
 from lipdp.privacy.guarantee import Privacy, schema
 from lipdp.privacy.ledger import Ledger, Release
-from lipdp.privacy.statement import releases, shown
+from lipdp.privacy.statement import in_plain_words, releases, right_guesses, shown
 
 pytestmark = pytest.mark.backend_free
 
@@ -228,3 +228,44 @@ def test_releases_of_one_kind_that_followed_from_others_are_one_line():
         ledger.charge(release, count)
     lines = releases(Privacy(ledger, 1e-5, "rdp_order:8.0").to_dict())
     assert sorted(line.split(" (")[0] for line in lines) == ["12 x gradient", "2 x norm_sum"]
+
+
+def test_nobody_guesses_better_than_the_plain_words_say():
+    """The best test between two Gaussians, the hardest pair of all, and what its total variation allows."""
+    for mu in (0.01, 0.3, 1.0, 3.0):
+        best = 0.5 * (1.0 + math.erf(mu / math.sqrt(8.0)))
+        for delta in (1e-9, 1e-5, 0.01, 0.3):
+            assert best <= right_guesses(gaussian.gaussian_epsilon(mu, delta), delta) + 1e-12
+    for epsilon in (0.0, 0.1, 1.0, 8.0, 800.0):
+        for delta in (1e-9, 1e-5, 0.3):
+            # With delta the answer is given away, else it is right e^epsilon times as often as wrong.
+            hardest = delta + (1.0 - delta) / (1.0 + math.exp(-epsilon))
+            assert right_guesses(epsilon, delta) == pytest.approx(hardest, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({}, "all training data but for one example, and who sees the weights after every update, can tell whether "
+         "that example was used in at most 88.1 of 100 cases"),
+        ({"examples_per_person": 3}, "but for the examples of one person,"),
+        ({"neighboring_relation": "replace_one"}, "not which of two examples one of them was,"),
+        ({"neighboring_relation": "replace_one", "examples_per_person": 3}, "can tell who it was in at most"),
+        ({"neighboring_relation": "zero_out_one"}, "whether that example was used in at most"),
+        ({"epsilon": 8.0}, "in at most 99.97 of 100 cases"),
+        ({"epsilon": 1e-3}, "in at most 50.1 of 100 cases"),
+        ({"epsilon": 20.0}, "epsilon alone does not keep somebody who knows"),
+        ({"epsilon": 2000.0}, "from telling whether that example was used."),
+    ],
+)  # fmt: skip
+def test_plain_words(changes, words):
+    facts = {"epsilon": 2.0, "delta": 1e-5, "neighboring_relation": "add_or_remove_one", "examples_per_person": 1}
+    assert words in in_plain_words(facts | changes)
+
+
+def test_plain_words_stand_in_the_statement_where_there_is_a_guarantee(ledger):
+    privacy = Privacy(ledger, 1e-5)
+    assert flat(in_plain_words(privacy.to_dict())) in flat(privacy.statement())
+    for nothing in ({"epsilon": None}, {"epsilon": 0.0}):
+        assert in_plain_words(privacy.to_dict() | nothing) is None
+    assert "In plain words" not in Privacy(Ledger(), 1e-5).statement()

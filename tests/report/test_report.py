@@ -8,7 +8,7 @@ import pytest
 
 from lipdp import report
 from lipdp.report import folder as folders
-from lipdp.report import numbers
+from lipdp.report import numbers, style
 from lipdp.report.plots import plots
 
 pytestmark = pytest.mark.backend_free
@@ -81,6 +81,35 @@ def test_the_report_is_one_sound_file_without_anything_from_elsewhere():
     assert len(alts) == reader.tags.count("img") == 4 and all(alts)
     assert ("html", "lang", "en") in reader.attributes
     assert reader.tags.count("h1") == reader.tags.count("title") == 1
+
+
+def test_it_begins_with_what_epsilon_means_and_explains_each_number():
+    for text in (report.to_html(made_up()), report.to_markdown(made_up())):
+        assert text.index("can tell whether that example was used in at most 88.1 of 100 cases") < text.index(
+            "of a budget"
+        )
+        for words in (
+            "bounds how much the weights can say about one example",
+            "far below 1 / N",
+            "whose class",
+            "proven",
+        ):
+            assert words in text
+    person = made_up(privacy={**made_up().privacy, "examples_per_person": 2})
+    assert "say about one person" in report.to_html(person) and "the examples of one person" in report.to_html(person)
+    endless = report.to_html(made_up(privacy={**made_up().privacy, "epsilon": None}))
+    assert "There is no finite guarantee" in endless and "of 100 cases" not in endless
+
+
+def test_dark_pages_have_plots_in_colors_of_their_own():
+    text = report.to_html(made_up())
+    assert "color-scheme: light dark" in text and "@media screen and (prefers-color-scheme: dark)" in text
+    for _, _, svg in plots(made_up()):
+        shown = style.dark(svg)
+        assert ElementTree.fromstring(shown).tag.endswith("svg")
+        # Every color that is drawn has one for dark pages.
+        drawn = set(re.findall(r'style="[^"]*?(?:fill|stroke): (#[0-9a-f]{6})', svg)) - {"#ffffff", "#000000"}
+        assert drawn and all(f"fill: {color}" in shown.split("<defs>")[0] for color in drawn), drawn
 
 
 def test_strings_of_the_user_are_escaped():

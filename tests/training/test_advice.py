@@ -14,9 +14,9 @@ RNG = np.random.default_rng(0)
 X, Y = RNG.normal(size=(200, 8)).astype("float32"), np.arange(200) % 3
 
 
-def fit(optimizer, strategy="clipless", epochs=60, **arguments):
+def fit(optimizer, strategy="clipless", epochs=60, clip=0.5, **arguments):
     model = lipdp.DP_Sequential([layers.BoundedInput((8,)), layers.SpectralDense(3)])
-    model.compile(optimizer, losses.SparseCategoricalCrossentropy(clip=0.5))
+    model.compile(optimizer, losses.SparseCategoricalCrossentropy(clip=clip))
     arguments = {"noise_multiplier": 1.0, "batch_size": 200, "delta": 1e-4, "training_metrics": False, **arguments}
     model.fit(X, Y, epochs=epochs, strategy=strategy, verbose=0, **arguments)
     return model
@@ -68,3 +68,11 @@ def test_the_suggested_rate_is_not_warned_of_again():
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
         fit(keras.optimizers.SGD(rate))
+
+
+def test_a_clip_above_all_gradients_does_nothing():
+    with pytest.warns(UserWarning, match="clip of the loss does nothing") as caught:
+        fit(keras.optimizers.SGD(1.0), clip=1.5)
+    text = next(str(w.message) for w in caught if w.category is UserWarning)
+    for part in ("clip=1.5", "3 outputs", "longer than 1.41", "try 0.3"):
+        assert part in text
