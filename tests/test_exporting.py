@@ -134,6 +134,7 @@ def _environment():
     return {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
 
 
+@pytest.mark.backend_free
 def test_nothing_of_the_training_is_in_the_file(tmp_path):
     model = mlp()
     x, y = blobs()

@@ -81,7 +81,7 @@ def file(tmp_path_factory):
     "imports",
     [
         "import lipdp; import keras",
-        "import keras; import lipdp",
+        pytest.param("import keras; import lipdp", marks=pytest.mark.slow),
         pytest.param("from lipdp.layers import SpectralDense; import keras", marks=pytest.mark.slow),
         pytest.param("import lipdp.accounting; import keras.layers", marks=pytest.mark.slow),
         pytest.param("from lipdp.norms import exact; import keras", marks=pytest.mark.slow),
@@ -113,6 +113,7 @@ def _ours(found) -> bool:
     return found.__module__.startswith("lipdp.") and vars(sys.modules[found.__module__]).get(found.__name__) is found
 
 
+@pytest.mark.backend_free
 def test_a_backend_without_support_is_refused_by_lipdp_and_not_by_keras():
     code = (
         "import os; os.environ['KERAS_BACKEND'] = 'numpy'; import lipdp.accounting, keras; print('both'); lipdp.layers"

@@ -89,7 +89,7 @@ def test_a_weight_file_holds_what_the_model_file_does(name):
     check(model.privacy.to_dict(), expected["privacy"])
 
 
-CONTINUED_FAST = {"clipless_stopped", "dpsgd_views", "dpis", "shuffle", "filter", "diffusion"}
+CONTINUED_FAST = {"clipless_stopped", "dpsgd_views", "dpis", "shuffle", "filter"}
 
 
 @pytest.mark.backend_free

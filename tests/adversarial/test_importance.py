@@ -15,7 +15,7 @@ from tests.adversarial.cases import CLIPPED, EXECUTIONS
 
 OPTIONS = [
     ("logistic", {}, "default", None),
-    ("mlp", {"clip_scale": 2.0, "count_noise": 8.0}, "default", 7),
+    pytest.param("mlp", {"clip_scale": 2.0, "count_noise": 8.0}, "default", 7, marks=pytest.mark.slow),
     pytest.param("dropout", {}, "default", 7, marks=pytest.mark.slow),
     pytest.param("shared", {"growth": 1.0, "floor": 1.0}, "eager", 7, marks=pytest.mark.slow),
     pytest.param("convolution", {"clip_norm": 0.01}, "default", None, marks=pytest.mark.slow),

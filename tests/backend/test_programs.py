@@ -42,6 +42,7 @@ def test_many_programs_are_given_back(monkeypatch, most, gone):
         gc.enable()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not MAPS.exists(), reason="Linux only")
 def test_programs_of_single_operations_are_given_back_when_they_are_too_many(monkeypatch):
     monkeypatch.setattr(backend._steps, "_MANY_PARTS", 0)

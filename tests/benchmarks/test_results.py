@@ -12,7 +12,10 @@ FOLDER = pathlib.Path(__file__).parents[2] / "benchmarks"
 @pytest.mark.backend_free
 @pytest.mark.parametrize(
     ("module", "network", "steps"),
-    [("step_cost", "mlp", ("clipless", "plain", "ordinary")), ("per_example", "cnn", ("private", "plain"))],
+    [
+        ("step_cost", "mlp", ("clipless", "plain", "ordinary")),
+        pytest.param("per_example", "cnn", ("private", "plain"), marks=pytest.mark.slow),
+    ],
 )
 def test_steps_can_be_timed(monkeypatch, module, network, steps):
     monkeypatch.syspath_prepend(FOLDER)

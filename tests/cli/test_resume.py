@@ -105,7 +105,9 @@ def test_a_killed_run_without_a_seed_pays_for_what_was_lost(file, tmp_path, at, 
 
 
 @pytest.mark.backend_free
-@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("sent", "code"), [pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow), (signal.SIGTERM, 143)]
+)
 def test_signals_keep_what_was_done(file, tmp_path, at, monkeypatch, capsys, sent, code):
     folder, before = tmp_path / "run", signal.getsignal(signal.SIGTERM)
     at(5, lambda: os.kill(os.getpid(), sent))

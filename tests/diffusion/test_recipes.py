@@ -28,6 +28,7 @@ def test_images_are_scaled_and_halved_one_by_one():
         recipe.images(x[:, :20])
 
 
+@pytest.mark.backend_free
 def test_the_model_is_compiled_and_of_the_images_shape():
     model = diffusion.recipe((4, 6, 3), 2, 100, updates=1).build()
     assert model.compiled and model.network.output_shape == (None, 4, 6, 3)

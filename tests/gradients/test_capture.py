@@ -48,6 +48,7 @@ def test_convolutional_network(mode):
     compare(convolutional(), normal(3, 8, 8, 1), mode=mode)
 
 
+@pytest.mark.backend_free  # test_precision has attention on JAX
 @pytest.mark.parametrize("mode", MODES)
 def test_attention(mode):
     # Several variables have gradients that vanish (the bias of the keys), so norms are compared to the largest.
@@ -209,6 +210,7 @@ def test_masked_attention_and_initial_states():
     compare(model, np.array([[0, 0, 1, 2, 3], [1, 2, 0, 0, 0], [4, 0, 5, 1, 0]], "int32"), tolerance=2e-5)
 
 
+@pytest.mark.backend_free
 def test_several_inputs_outputs_and_a_subclassed_model():
     first, second = keras.Input((4,), name="a"), keras.Input((3, 2), name="b")
     h = L.Dense(3, "tanh")(first)

@@ -134,8 +134,13 @@ FALLBACK = {
 SLOW = {"convolutional lstm", "stacked cells", "bidirectional", "conv3d valid", "transposed2d extra", "gru, no bias"}
 
 
+# The same, less long: on one backend.
+LONG = {"gru", "bidirectional, summed", "time distributed, model", "long", "lstm, unrolled"}
+
+
 def _ids(cases):
-    marks = {name: [pytest.mark.slow] if name in SLOW else [] for name in cases}
+    slow, one = pytest.mark.slow, pytest.mark.backend_free
+    marks = {name: [slow] if name in SLOW else [one] if name in LONG else [] for name in cases}
     return {"argvalues": [pytest.param(case, marks=marks[name], id=name) for name, case in cases.items()]}
 
 

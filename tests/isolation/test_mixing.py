@@ -175,9 +175,15 @@ def effect(model, strategy, y=None):
 
 
 QUICK = ("largest", "number", "statistics", "lambda", "flip", "nested", "mask")
+# JAX compiles these for long.
+LONG = ("largest", "mask")
 
 
-@pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in MODELS])
+def marks(name):
+    return [pytest.mark.backend_free] if name in LONG else [] if name in QUICK else [pytest.mark.slow]
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=marks(n)) for n in MODELS])
 def test_one_row_moves_the_sum_by_the_clip_norm_at_most(name, unprobed):
     keras.utils.set_random_seed(0)
     assert effect(private(MODELS[name]()), strategies.DPSGD(C)) <= C * 1.001

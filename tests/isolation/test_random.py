@@ -72,8 +72,9 @@ MAKE = {"block": lambda: Block(4), "flag": lambda: WithFlag(4), "noise": OwnNois
 SOME = ["block", *(pytest.param(name, marks=pytest.mark.slow) for name in list(MAKE)[1:])]
 
 
-@pytest.mark.parametrize("name", SOME)
-@pytest.mark.parametrize("strategy", ["dpsgd", pytest.param("dpis", marks=pytest.mark.slow)])
+@pytest.mark.slow  # `test_random_layers` trains ordinary models
+@pytest.mark.parametrize("name", MAKE)
+@pytest.mark.parametrize("strategy", ["dpsgd", "dpis"])
 def test_they_train(name, strategy):
     model = model_of(L.Dense(5), MAKE[name]())
     ((_, seeds),) = seeding.generators(model)

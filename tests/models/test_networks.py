@@ -28,11 +28,11 @@ def halves(examples=600, seed=0):
     return 0.3 * x[..., None].astype("float32"), y.astype("int32")
 
 
-SOME_ON_JAX = [pytest.param(n, marks=pytest.mark.backend_free if n in ("vgg", "resnet") else []) for n in NETWORKS]
+SOME = [pytest.param(n, marks=pytest.mark.slow if n in ("vgg", "mlp_mixer") else []) for n in NETWORKS]
 
 
 @pytest.mark.backend_free
-@pytest.mark.parametrize("name", SOME_ON_JAX)
+@pytest.mark.parametrize("name", SOME)
 def test_each_network_trains_saves_and_certifies(name, tmp_path):
     x, y = halves()
     model = NETWORKS[name]()
@@ -73,7 +73,7 @@ def test_the_old_spelling_warns_and_works():
 
 
 @pytest.mark.backend_free
-@pytest.mark.parametrize("name", SOME_ON_JAX)
+@pytest.mark.parametrize("name", SOME)
 def test_options_keep_the_network_lipschitz_and_its_gradients_bounded(name):
     model = NETWORKS[name](inner_norm=1.0, bias=True, centered=False)
     propagated = bounds.propagate(model, 0.5)

@@ -19,6 +19,7 @@ def test_a_classifier_that_learns():
     assert model.evaluate(digits.x_test, digits.y_test, verbose=0, return_dict=True)["accuracy"] > 0.9
 
 
+@pytest.mark.slow  # `tests/cli/test_diffusion.py` trains one
 def test_a_diffusion_model():
     digits = data.load("digits")
     recipe = lipdp.recipe((8, 8, 1), 10, 64, task="diffusion", updates=2, batch_size=16)

@@ -10,6 +10,7 @@ from lipdp.strategies import Clipless
 from tests.helpers.models import blobs, mlp
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize("noise", ["global", "per_layer", "optimal"])
 def test_agrees_with_what_fit_adds(noise):
     model = mlp()

@@ -70,7 +70,10 @@ def path(tmp_path, request):
     return tmp_path / request.param
 
 
-@pytest.mark.parametrize(("every", "stop"), [("epoch", 6), (1, 6), (3, 2)])
+@pytest.mark.parametrize(
+    ("every", "stop"),
+    [("epoch", 6), pytest.param(1, 6, marks=pytest.mark.slow), pytest.param(3, 2, marks=pytest.mark.slow)],
+)
 def test_a_seeded_run_that_was_killed_repeats_an_uninterrupted_one(path, every, stop):
     whole = mlp()
     whole.fit(*blobs(), seed=5, **FIT)
@@ -149,7 +152,7 @@ def test_the_model_in_memory_goes_on_by_itself(path):
     assert other.privacy.updates == 24
 
 
-@pytest.mark.parametrize("stop", [1, 6])
+@pytest.mark.parametrize("stop", [pytest.param(1, marks=pytest.mark.slow), 6])
 def test_an_error_between_two_updates_loses_nothing(path, stop):
     def fail():
         raise RuntimeError("a callback")
@@ -299,7 +302,7 @@ def test_strategies_that_clip_go_on(tmp_path, strategy):
 DPIS = {"strategy": strategies.DPIS(clip_norm=1.0), "epsilon": 4.0, "noise_multiplier": None}
 
 
-@pytest.mark.parametrize("every", ["epoch", 1])
+@pytest.mark.parametrize("every", ["epoch", pytest.param(1, marks=pytest.mark.slow)])
 def test_seeded_importance_sampling_repeats_from_the_end_of_an_epoch(tmp_path, every):
     path = tmp_path / "c.weights.h5"
     whole = plain()

@@ -61,7 +61,7 @@ def by_hand(model, x, y):
     return np.stack(found)
 
 
-@pytest.mark.parametrize("form", [list, dict])
+@pytest.mark.parametrize("form", [pytest.param(list, marks=pytest.mark.backend_free), dict])
 def test_gradients_are_those_of_the_weighted_sum(form):
     model, (x, y) = model_of(form), data(12)
     labels = {k: ops.convert_to_tensor(v) for k, v in y.items()}
@@ -76,7 +76,7 @@ def test_gradients_are_those_of_the_weighted_sum(form):
     np.testing.assert_allclose(total, coefficients @ expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("copies", [1, 3])
+@pytest.mark.parametrize("copies", [pytest.param(1, marks=pytest.mark.backend_free), 3])
 def test_an_update_clips_all_outputs_of_an_example_together(copies):
     model, (x, y) = model_of(), data(12)
     strategy = strategies.DPSGD(0.3, augmentation_multiplicity=copies)
@@ -96,7 +96,7 @@ def test_an_update_clips_all_outputs_of_an_example_together(copies):
 @pytest.mark.parametrize(
     ("form", "given", "strategy"),
     [
-        (list, list, "dpsgd"),
+        pytest.param(list, list, "dpsgd", marks=pytest.mark.backend_free),
         pytest.param(dict, dict, "adaclip", marks=pytest.mark.slow),
         (list, dict, "dpis"),
         pytest.param(tuple, tuple, strategies.DPSGD(augmentation_multiplicity=2), marks=pytest.mark.slow),
