@@ -13,7 +13,7 @@ from lipdp.data import rows
 KINDS = ("number", "category", "ignore")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class Column:
     """What is publicly known of one column.
 
@@ -30,11 +30,12 @@ class Column:
         ValueError: a kind, a range or a vocabulary is none; or it is not that of this kind.
 
     Example:
-        >>> Column(name="smoker", kind="category", vocabulary=("yes", "no")).features
+        >>> Column("smoker", kind="category", vocabulary=("yes", "no")).features
         ('smoker=yes', 'smoker=no', 'smoker: other', 'smoker: missing')
     """
 
     name: str
+    _: dataclasses.KW_ONLY
     kind: str
     range: tuple[float, float] | None = None
     vocabulary: tuple[str | int | float, ...] = ()
