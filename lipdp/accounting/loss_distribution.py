@@ -62,16 +62,25 @@ class LossDistribution:
         masses[1:] += np.bincount(cell, upper, len(knots))[:-1]
         return np.maximum(masses, 0.0)
 
+    @property
+    def deltas(self) -> np.ndarray:
+        """Returns delta(epsilon) at each grid point, `(n,)`."""
+        return self._curve()[0][::-1]
+
+    def _curve(self) -> tuple[np.ndarray, np.ndarray]:
+        """Returns, from the largest loss down, delta there and the sum of mass e^(here - loss) over those above."""
+        mass = np.maximum(self.masses, 0.0)[::-1]
+        lower = signal.lfilter([1.0], [1.0, -math.exp(-self.step)], mass)
+        rise = -math.expm1(-self.step) * np.concatenate(([0.0], lower[:-1]))
+        return self.infinite + np.cumsum(rise), lower
+
     def epsilon(self, delta: float) -> float:
         """Returns the smallest epsilon >= 0 with delta(epsilon) <= `delta`, without overflow at any epsilon."""
         if self.infinite > delta:
             return math.inf
         step = self.step
-        mass = np.maximum(self.masses, 0.0)[::-1]  # from the largest loss down
-        # lower[k] = sum over losses above of mass * e^(loss_k - loss); curve[k] = delta(loss_k).
-        lower = signal.lfilter([1.0], [1.0, -math.exp(-step)], mass)
-        rise = -math.expm1(-step) * np.concatenate(([0.0], lower[:-1]))
-        curve = self.infinite + np.cumsum(rise)
+        curve, lower = self._curve()
+        mass = self.masses
         k = int(np.searchsorted(curve, delta, side="right")) - 1  # delta(loss_k) <= delta < delta(loss_{k+1})
         loss = (self.lowest + len(mass) - 1 - k) * step
         # Below loss_k down to the next grid point: delta(e) = delta(loss_k) + (1 - e^(e - loss_k)) * lower[k].

@@ -17,6 +17,7 @@ from lipdp.accounting.rdp import LARGEST_NOISE, SMALLEST_NOISE, RdpAccountant, s
 SMALLEST_DELTA = 1e-11
 _STEP_FRACTION = 30.0  # grid steps per standard deviation of one loss: epsilon within 0.02 % of its limit
 _ROUGH = 8.0
+_CURVE_DELTA = 1e-9  # decides the grid of a whole curve
 _LARGEST_STEP = 1e-3  # enough for epsilon up to 10; above, epsilon / 1e4
 _PAID = 1e-3  # share of delta that rounding may cost before a larger tilt is tried
 _MOST_SINGLE, _MOST_COMPOSED = 1e6, 4e6  # grid points; a coarser grid is still an upper bound
@@ -117,6 +118,24 @@ class PldAccountant(accountant.Accountant):
         """Returns epsilon where the first data set has the example (or group) and the second has not, and back."""
         return self._both(mechanisms, delta)
 
+    def curve(self, mechanisms: tuple[Mechanism, ...], points: int) -> tuple[np.ndarray, np.ndarray]:
+        """Returns some epsilons from 0 on, and a delta for each of them that holds in both directions."""
+        if any(m.noise_multiplier < SMALLEST_NOISE for m in mechanisms):
+            return np.zeros(1), np.ones(1)
+        step = self.discretization(mechanisms, _CURVE_DELTA)
+        if step > fft_composition.LARGEST_STEP:
+            return np.zeros(1), np.ones(1)
+        dropped, tail = _tail_cut(mechanisms, _CURVE_DELTA), _reach(mechanisms, _CURVE_DELTA, step)
+        parts = [_directions(m, step, dropped, tail) for m in mechanisms]
+        lost = -sum(m.count * math.log1p(-part[2]) for m, part in zip(mechanisms, parts, strict=True))
+        (remove, counts), (add, _) = (tuple(zip(*side, strict=True)) for side in list(zip(*parts, strict=True))[:2])
+        sides = [fft_composition.compose(pmfs, counts)[0] for pmfs in (remove, add)]
+        highest = max(float(side.losses[-1]) for side in sides)
+        epsilons = np.linspace(0.0, max(highest, 0.0), points)
+        # The mass that was dropped is paid: as delta in one direction, as epsilon in the other.
+        first = _at(sides[0], epsilons) + lost
+        return epsilons, np.minimum(np.maximum(first, _at(sides[1], epsilons - lost)), 1.0)
+
     def _both(self, mechanisms, delta: float, rough: bool = False, lazy: bool = False) -> tuple[float, float]:
         if not mechanisms:
             return 0.0, 0.0
@@ -177,6 +196,13 @@ class PldAccountant(accountant.Accountant):
             step = self.discretization(mechanisms, delta)
             settings = f"discretization {step:g}, connect-the-dots, pessimistic"
         return {"name": self.name, "library": "dp_accounting", "version": version, "settings": settings}
+
+
+def _at(pmf: LossDistribution, epsilons: np.ndarray) -> np.ndarray:
+    """Returns delta at each epsilon, or at the next smaller grid point, where it is larger."""
+    place = np.floor(epsilons / pmf.step - 1e-9).astype(int) - pmf.lowest
+    deltas = np.concatenate([[1.0], pmf.deltas])
+    return deltas[np.clip(place + 1, 0, len(pmf.masses))]
 
 
 def _too_small(mechanisms, delta: float) -> bool:

@@ -18,14 +18,22 @@ def run(options: argparse.Namespace, argv: list[str]) -> None:
     tables = {"epochs": planning.epochs_table(plan, shared), "batch_sizes": planning.batch_table(plan, shared, budget)}
     signal = None if options.model is None else _signal(options.model, plan)
     written = None if options.output is None else _write(pathlib.Path(options.output), plan, shared, budget)
-    content = {**shared, **plan, "tables": tables, "signal_to_noise": signal, "written": written}
+    risk = planning.risk(plan, shared)
+    content = {
+        **shared,
+        **plan,
+        "risk": risk.to_dict(),
+        "tables": tables,
+        "signal_to_noise": signal,
+        "written": written,
+    }
     if options.json:
         output.write_json(content)
         return
-    output.write(*_lines(plan, shared, tables, budget, signal, written))
+    output.write(*_lines(plan, shared, risk, tables, budget, signal, written))
 
 
-def _lines(plan, shared, tables, budget, signal, written):
+def _lines(plan, shared, risk, tables, budget, signal, written):
     person = shared["examples_per_person"]
     whom = "" if person == 1 else f" for a person with at most {person} examples"
     yield (
@@ -33,6 +41,7 @@ def _lines(plan, shared, tables, budget, signal, written):
         f"{plan['noise_multiplier']:g}, {plan['epochs']} epochs ({plan['updates']} updates), expected batch size "
         f"{plan['batch_size']} of {shared['num_examples']} ({shared['sampler']}, {shared['accountant']})"
     )
+    yield f"risk: {risk}"
     yield f"found: {plan['found'].replace('_', ' ')}"
     yield ""
     yield f"{'epochs':>10}  {'epsilon':>10}"

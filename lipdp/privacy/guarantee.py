@@ -14,30 +14,6 @@ from lipdp.privacy.ledger import Ledger
 _WIDTH = 90
 _MEANINGLESS = 100.0
 
-COVERED = (
-    "the weights after every update, hence every checkpoint and the final model;",
-    "the state of the optimizer;",
-    "averages of the weights;",
-    "whatever is computed from these without looking at the training data again.",
-)
-
-NOT_COVERED = (
-    "Hyper-parameter search: each run on the same data spends its own budget.",
-    "Early stopping, learning-rate control and model selection that look at private data, such as training metrics "
-    "or a private validation set.",
-    "Weights that came in by value: initial weights from another training on the same data (set_weights, assign, files "
-    "of plain Keras models) bring their cost along, and it is not counted here. Layers that models share are followed.",
-    "Preprocessing fitted to the data: means, vocabularies, class weights, removed outliers.",
-    "Floating-point arithmetic: the Gaussian noise is a float32 approximation. Rounding of matrix products is covered "
-    "as independent errors (1e-5 per layer).",
-    "Seeds, the state of the random generators (in model files of runs with a fixed seed) and who was in which "
-    "batch: keep them secret. Who knows a generator's state can subtract the noise.",
-    "Going on from an older file: what was released after it was written, on a branch that was lost, is in the ledger "
-    "only where `lipdp.callbacks.Checkpoint` loads the file together with its journal.",
-    "Side channels: running time, memory, and the realized size of each batch.",
-)
-
-
 # What `fit(noise_generator=)` and files call them.
 GENERATORS = {
     "threefry64": "Threefry 2x32-20 with a key of 64 bits, which is not cryptographic (version 0.1.0)",
@@ -67,9 +43,9 @@ class Privacy:
 
     **Guarantee.**
     Conditions: the ledger is complete; every plan was fixed before the first release.
-    Bound: `(epsilon(), delta)`-differential privacy for what `COVERED` lists, under the relation that
+    Bound: `(epsilon(), delta)`-differential privacy for what `statement.COVERED` lists, under the relation that
     `to_dict()["neighboring_relation"]` names: that of the sampler, or what several samplers have in common.
-    Not covered: what `NOT_COVERED` lists.
+    Not covered: what `statement.NOT_COVERED` lists.
     Source: `accounting.compose`.
 
     Example:
@@ -143,17 +119,34 @@ class Privacy:
             ValueError: when an argument is out of range, no cost is known for groups under this sampler or accountant,
                 or the accountant does not cover adaptive releases.
         """
+        delta = self._delta if delta is None else delta
+        return accounting.guarantee(self._charged(group_size), delta, self._accountant)
+
+    def risk(self, group_size: int | None = None) -> accounting.Risk:
+        """Returns what an attacker can do at most with everything released: rates of attacks, not an epsilon.
+
+        Args:
+            group_size: how many examples change together; default: all those of one person, usually 1.
+
+        Returns:
+            An `accounting.Risk`.
+
+        Raises:
+            ValueError: as `epsilon`.
+        """
+        return accounting.risk_of(self._charged(group_size), self._accountant)
+
+    def _charged(self, group_size: int | None) -> tuple[accounting.Mechanism, ...]:
         size = self._persons if group_size is None else checks.integer("group_size", group_size)
         if size == 0:
-            return 0.0
+            return ()
         if self._filtered and size != self._persons:
             raise ValueError(
                 "No cost is known for groups under a filter: it kept its budget for one unit, and other groups may "
                 f"have cost more on other paths. Received: group_size={size}. Ask for group_size={self._persons}."
             )
-        delta = self._delta if delta is None else delta
         self._ledger.check_accountant(self._accountant)
-        return accounting.guarantee(self._ledger.mechanisms(size), delta, self._accountant)
+        return tuple(self._ledger.mechanisms(size))
 
     def spent(self, delta: float | None = None) -> float:
         """Returns the part of the budget that is used up: `epsilon()`, unless a filter or DPIS keeps the budget."""
@@ -183,6 +176,7 @@ class Privacy:
             "epsilon_spent": _finite(self.spent()),
             "delta": self._delta,
             "epsilon_without_amplification": _finite(accounting.compose(unamplified, self._delta, self._accountant)),
+            "risk": self.risk().to_dict(),
             "groups": self._groups(groups),
             "delta_is_large": any(self._delta >= 1.0 / release["num_examples"] for release in releases),
             "updates": self.updates,
@@ -191,8 +185,8 @@ class Privacy:
             "releases": releases,
             "plans": len(set(self._descriptions())),
             "plans_fixed_in_advance": "not needed" if self._filtered else "assumed",
-            "covered": list(COVERED),
-            "not_covered": list(NOT_COVERED),
+            "covered": list(statement.COVERED),
+            "not_covered": list(statement.NOT_COVERED),
             "training_metrics_outside_the_guarantee": list(self._training_metrics),
             "steered_by_training_metrics": list(self._steered),
             "seed_fixed_by_user": self._seeded,

@@ -5,6 +5,29 @@ from typing import Any
 
 from lipdp.accounting import SCHEMES, round_up
 
+COVERED = (
+    "the weights after every update, hence every checkpoint and the final model;",
+    "the state of the optimizer;",
+    "averages of the weights;",
+    "whatever is computed from these without looking at the training data again.",
+)
+
+NOT_COVERED = (
+    "Hyper-parameter search: each run on the same data spends its own budget.",
+    "Early stopping, learning-rate control and model selection that look at private data, such as training metrics "
+    "or a private validation set.",
+    "Weights that came in by value: initial weights from another training on the same data (set_weights, assign, files "
+    "of plain Keras models) bring their cost along, and it is not counted here. Layers that models share are followed.",
+    "Preprocessing fitted to the data: means, vocabularies, class weights, removed outliers.",
+    "Floating-point arithmetic: the Gaussian noise is a float32 approximation. Rounding of matrix products is covered "
+    "as independent errors (1e-5 per layer).",
+    "Seeds, the state of the random generators (in model files of runs with a fixed seed) and who was in which "
+    "batch: keep them secret. Who knows a generator's state can subtract the noise.",
+    "Going on from an older file: what was released after it was written, on a branch that was lost, is in the ledger "
+    "only where `lipdp.callbacks.Checkpoint` loads the file together with its journal.",
+    "Side channels: running time, memory, and the realized size of each batch.",
+)
+
 ONE = {
     "add_or_remove_one": "add or remove one example.",
     "zero_out_one": "zero out one example: its place in the batches stays, but it contributes nothing to any release.",
@@ -48,7 +71,8 @@ def in_plain_words(facts: dict) -> str | None:
 
     **Guarantee.**
     Conditions: those of epsilon and delta; both cases are equally likely to the attacker.
-    Bound: the probability of a right guess is at most (e^epsilon + delta) / (1 + e^epsilon), rounded up.
+    Bound: the least that is known on the probability of a right guess, rounded up: (e^epsilon + delta) /
+    (1 + e^epsilon), or what `accounting.risk` has from all pairs of epsilon and delta that hold.
     Not covered: an attacker who knows beforehand that one case is likelier is right more often.
     Source: Kairouz, Oh & Viswanath 2015, theorem 2.1: half of 1 plus the largest total variation.
 
@@ -61,11 +85,14 @@ def in_plain_words(facts: dict) -> str | None:
     relation = facts.get("neighboring_relation") or facts.get("neighbouring_relation", "add_or_remove_one")
     unit = "person" if facts.get("examples_per_person", 1) > 1 else "example"
     known, question = _ATTACKED[unit, relation == "replace_one"]
-    right = 100.0 * right_guesses(facts["epsilon"], facts["delta"])
+    right = right_guesses(facts["epsilon"], facts["delta"])
+    if "risk" in facts:
+        right = min(right, facts["risk"]["right_guesses"])
+    right *= 100.0
     shown_right = math.ceil(right * 10.0 - 1e-9) / 10.0 if right < 99.0 else math.ceil(right * 100.0 - 1e-9) / 100.0
     who = f"somebody who knows all training data {known}, and who sees the weights after every update,"
     if shown_right >= 100.0:
-        return f"In plain words: epsilon alone does not keep {who} from telling {question}."
+        return f"In plain words: this guarantee alone does not keep {who} from telling {question}."
     return (
         f"In plain words: {who} can tell {question} in at most {shown_right:g} of 100 cases, if both answers are "
         "equally likely. Tossing a coin is right in 50."

@@ -26,6 +26,18 @@ def batch_table(plan: dict, shared: dict, epsilon: float) -> list[tuple[int, flo
     return table
 
 
+def risk(plan: dict, shared: dict) -> accounting.Risk:
+    """Returns what an attacker can do at most with all updates of a plan."""
+    sampling = accounting.Sampling(shared["sampler"])
+    sampling = sampling.bind(shared["num_examples"], plan["batch_size"], shared["examples_per_person"])
+    return accounting.risk(
+        noise_multiplier=plan["noise_multiplier"],
+        updates=plan["updates"],
+        sampler=sampling,
+        accountant=shared["accountant"],
+    )
+
+
 def plots(plan: dict, shared: dict, epsilon: float) -> dict[str, str]:
     """Returns the plots of a plan as SVG text, by file name.
 

@@ -50,7 +50,7 @@ NEW_LINES = re.compile(
     r".*?(cryptographic hash|epsilon says|noise of its own|share are followed|with its journal|right in 50|"
     r"was used|were used|which it was|who it was)\. ?"
 )
-NEW_FACTS = {"noise_generators", "steered_by_training_metrics", "updates_of_other_models"}
+NEW_FACTS = {"risk", "noise_generators", "steered_by_training_metrics", "updates_of_other_models"}
 
 
 def call(function, *args, **kwargs):

@@ -254,7 +254,7 @@ def test_nobody_guesses_better_than_the_plain_words_say():
         ({"neighboring_relation": "zero_out_one"}, "whether that example was used in at most"),
         ({"epsilon": 8.0}, "in at most 99.97 of 100 cases"),
         ({"epsilon": 1e-3}, "in at most 50.1 of 100 cases"),
-        ({"epsilon": 20.0}, "epsilon alone does not keep somebody who knows"),
+        ({"epsilon": 20.0}, "this guarantee alone does not keep somebody who knows"),
         ({"epsilon": 2000.0}, "from telling whether that example was used."),
     ],
 )  # fmt: skip

@@ -61,8 +61,8 @@ FAULTS = [
         ("what cannot be bounded is free", "if self.infinite > delta:", "if False:"),
         (
             "infinite losses are left out of delta",
-            "curve = self.infinite + np.cumsum(rise)",
-            "curve = np.cumsum(rise)",
+            "return self.infinite + np.cumsum(rise), lower",
+            "return np.cumsum(rise), lower",
             "accounting/test_tails.py",
         ),
         (
@@ -411,6 +411,29 @@ FAULTS = [
             "math.ceil(self.batch_size + 6.0 * math.sqrt(self.batch_size))",
             "self.batch_size",
         ),
+    ),
+    *faults(
+        "accounting/risk.py",
+        "accounting/test_risk.py",
+        ("a chord between epsilons", "math.exp(epsilon - right) *", "1.0 *"),
+        ("delta between two pairs is the smaller one", "(1.0 - share) * self.deltas[i] + share * d[0]", "d[0]"),
+        ("the delta of a pair is left out", "rate * np.exp(capped) + self.deltas", "rate * np.exp(capped)"),
+        ("the other direction forgets delta", "1.0 - rate - self.deltas, 0.0", "1.0 - rate + self.deltas, 0.0"),
+        ("a rare example is a likely one", "rare = min(prior, 1.0 - prior)", "rare = max(prior, 1.0 - prior)"),
+        ("sampled releases are Gaussian", "if any(m.shift is None or m.noise_multiplier", "if any(m.noise_multiplier"),
+        (
+            "a filter states what was spent",
+            "accountant.guarantee(mechanisms, delta)",
+            "accountant.epsilon(mechanisms, delta)",
+        ),
+        ("words are rounded down", "math.ceil(percent * 10.0 - 1e-9)", "math.floor(percent * 10.0)"),
+    ),
+    *faults(
+        "accounting/pld.py",
+        "accounting/test_risk.py",
+        ("delta at the next larger grid point", "place = np.floor(epsilons", "place = np.ceil(epsilons"),
+        ("one direction of a curve", "np.maximum(first, _at(sides[1], epsilons - lost))", "first"),
+        ("lost mass of a curve is free", "first = _at(sides[0], epsilons) + lost", "first = _at(sides[0], epsilons)"),
     ),
     *faults(
         "accounting/group.py",

@@ -200,7 +200,7 @@ FAULTS = [
         ),
         (
             "a filter states what one path used up",
-            "return accounting.guarantee(self._ledger.mechanisms(size), delta, self._accountant)",
+            "return accounting.guarantee(self._charged(group_size), delta, self._accountant)",
             "return self._ledger.epsilon(delta, self._accountant, size)",
         ),
         ("other groups under a filter", "if self._filtered and size != self._persons:", "if False:"),
