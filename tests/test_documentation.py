@@ -61,13 +61,18 @@ def test_layers_and_losses_state_their_guarantee():
 
 
 @pytest.mark.backend_free
-@pytest.mark.parametrize(("page", "count"), [("docs/accounting.md", 3)])
+@pytest.mark.parametrize(("page", "count"), [("docs/accounting.md", 9)])
 def test_numbers_in_comments(page, count):
-    found = re.findall(r"^(accounting\.\w+\(.*\))\s+# ([\d.]+)$", (ROOT / page).read_text(), flags=re.MULTILINE)
+    found = re.findall(
+        r"^((?:accounting|risk)\.\w+.*?)\s+# ([\d.]+)(?:: .*)?$", (ROOT / page).read_text(), flags=re.MULTILINE
+    )
     assert len(found) == count
+    q = 256 / 60000
+    names = {"accounting": lipdp.accounting, "q": q}
+    names["risk"] = lipdp.accounting.risk(noise_multiplier=1.1, sampling_probability=q, updates=2350)
     for call, expected in found:
         ast.parse(call, mode="eval")
-        value = eval(call, {"accounting": lipdp.accounting, "q": 256 / 60000})
+        value = eval(call, names)
         assert value == pytest.approx(float(expected), abs=6e-4), call
 
 
