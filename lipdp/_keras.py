@@ -276,3 +276,8 @@ def may_replace(path: Any) -> bool:
 def recurrent_loop(step: Callable, inputs: Any, states: Any, **options: Any) -> Any:
     """Runs Keras' loop over time for all recurrent layers: `last, outputs, states`. It is in no public module."""
     return keras.src.backend.rnn(step, inputs, states, **options)
+
+
+def dataset_sources(dataset: Any) -> tuple:
+    """Returns the `tf.data` data sets that one is made of; there is no public way to see a `repeat`."""
+    return tuple(getattr(dataset, "_inputs", tuple)())

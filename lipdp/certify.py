@@ -154,6 +154,11 @@ def _labels(y, outputs: int) -> np.ndarray:
 
 
 def _logits(model, x, batch_size: int) -> np.ndarray:
+    if len(model.outputs) != 1:
+        raise ValueError(
+            f"Certificates are for one output. Received: model '{model.name}' with {len(model.outputs)}. Pass "
+            "keras.Model(model.inputs, the output of the classes), which shares the layers."
+        )
     if len(model.output_shape) != 2:
         raise ValueError(
             f"Certificates need one vector of logits per example. Received: model '{model.name}' with outputs of shape "

@@ -66,7 +66,7 @@ class _PrivateTraining(training.Saving):
             )
         kwargs["auto_scale_loss"] = False
         loss = compiling.compiled_loss(self, loss, loss_weights)
-        metrics = compiling.compiled_metrics(self, metrics, weighted_metrics)
+        metrics = compiling.compiled_metrics(self, metrics, weighted_metrics, loss)
         model_checks.check_compile(metrics, kwargs)
         model_checks.warn_of_reduction(self, loss)
         # Past Keras' attribute tracking, so that no file holds them.
@@ -291,11 +291,11 @@ class DP_Model(_PrivateTraining, keras.Model):
 
     Args:
         inputs: Keras inputs.
-        outputs: One output tensor of shape `(batch, num_outputs)`.
+        outputs: One output tensor of shape `(batch, num_outputs)`, or for strategies that clip several ones.
 
     Guarantee:
-        See `fit`. Every layer between the first trainable one and the output must have bounds; `compile`
-        and `fit` refuse what has none.
+        See `fit`. For clipless training every layer between the first trainable one and the output must have bounds;
+        `fit` refuses what has none.
 
     Example:
         >>> import keras
@@ -321,7 +321,7 @@ class DP_Model(_PrivateTraining, keras.Model):
 
         Returns:
             A `DP_Model` with the same layers: training it trains those of `model`. Compile it; certificates
-            and `summary_bounds` need Lipschitz layers. What cannot be trained privately `lipdp.fix` replaces.
+            and `summary_bounds` need layers with bounds. What cannot be trained privately `lipdp.fix` replaces.
 
         Raises:
             ValueError: a subclassed or unbuilt model, whose graph of layers is not known.

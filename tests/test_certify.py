@@ -9,6 +9,13 @@ from lipdp import certify, layers
 from tests.helpers.adversary import Probe, norm, projected, scaled, starts, top
 
 
+def test_two_outputs_have_no_radius():
+    inputs = keras.Input((4,))
+    model = keras.Model(inputs, {"a": layers.SpectralDense(2)(inputs), "b": layers.SpectralDense(1)(inputs)})
+    with pytest.raises(ValueError, match="for one output.*with 2.*shares the layers"):
+        certify.radii(model, np.zeros((3, 4), "float32"))
+
+
 def mlp(classes=4, size=6, norm=4.0):
     return lipdp.DP_Sequential(
         [

@@ -25,6 +25,7 @@ NAMES = {
     "_functional",
     "_get_variable_index",
     "_inbound_nodes",
+    "_inputs",
     "_inputs_struct",
     "_kernel",
     "_layers",
@@ -244,3 +245,10 @@ def test_keras_is_within_the_tested_versions():
     declared = re.search(r"keras>=(\d+)\.(\d+),<(\d+)\.(\d+)", (ROOT / "pyproject.toml").read_text())
     low, high = tuple(map(int, declared.groups()[:2])), tuple(map(int, declared.groups()[2:]))
     assert low <= tuple(map(int, keras.__version__.split(".")[:2])) < high, declared.group()
+
+
+def test_dataset_sources():
+    tf = pytest.importorskip("tensorflow")
+    rows = tf.data.Dataset.from_tensor_slices([1, 2])
+    assert _keras.dataset_sources(rows.repeat(2).batch(2))[0].__class__.__name__ == "_RepeatDataset"
+    assert _keras.dataset_sources(rows) == () == _keras.dataset_sources(object())

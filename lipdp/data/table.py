@@ -33,7 +33,8 @@ class Table:
         classes: of the label, at least two texts or numbers: class id i is the i-th.
         interval: (-1, 1) or (0, 1).
         header: whether the first line of its files holds column names; without one they are "0", "1", ...
-        missing: texts that stand for a missing value beside the empty one, "NA", "NaN", "null", "None" and "?".
+        missing: texts that stand for a missing value beside the empty one, "NA", "N/A", "NaN", "null", "None" and "?",
+            in upper or lower case.
 
     Raises:
         ValueError: an argument is out of range.
@@ -258,7 +259,7 @@ def _arguments(content: Any) -> dict:
     if not isinstance(columns, dict):
         raise ValueError(f'"columns" must map names to descriptions. Received: {columns!r}.')
     arguments = {name: content[name] for name in ("header", "interval", "missing") if name in content}
-    arguments["columns"] = [_column(name, values) for name, values in columns.items()]
+    arguments["columns"] = _columns(columns)
     if content.get("label") is not None:
         label = content["label"]
         _check_keys(label, ("column", "classes"), "the label")
@@ -266,6 +267,21 @@ def _arguments(content: Any) -> dict:
         if not isinstance(arguments["label"], str):
             raise ValueError(f'The "column" of the label must be a name. Received: {arguments["label"]!r}.')
     return arguments
+
+
+def _columns(described: dict) -> list[Column]:
+    """Returns all columns, or says which of them are not described yet."""
+    columns, wrong = [], {}
+    for name, values in described.items():
+        try:
+            columns.append(_column(name, values))
+        except (TypeError, ValueError) as error:
+            wrong[name] = str(error)
+    if wrong:
+        (_, *others), (text, *_) = wrong, wrong.values()
+        rest = f" To fill in as well: {', '.join(map(repr, others))}." if others else ""
+        raise ValueError(f'{text}{rest} A column that no model may see has {{"kind": "ignore"}}.')
+    return columns
 
 
 def _column(name: str, values: Any) -> Column:

@@ -18,7 +18,9 @@ NOT_COVERED = (
     "or a private validation set.",
     "Weights that came in by value: initial weights from another training on the same data (set_weights, assign, files "
     "of plain Keras models) bring their cost along, and it is not counted here. Layers that models share are followed.",
-    "Preprocessing fitted to the data: means, vocabularies, class weights, removed outliers.",
+    "Preprocessing fitted to the data, or done on many rows at once: means, vocabularies, adapted layers, class "
+    "weights, removed outliers, maps over the batches of a data pipeline. Rows that were copied into the data several "
+    "times.",
     "Floating-point arithmetic: the Gaussian noise is a float32 approximation. Rounding of matrix products is covered "
     "as independent errors (1e-5 per layer).",
     "Seeds, the state of the random generators (in model files of runs with a fixed seed) and who was in which "

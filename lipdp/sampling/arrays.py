@@ -9,6 +9,7 @@ import numpy as np
 from keras import tree
 from numpy.typing import ArrayLike
 
+from lipdp import _keras
 from lipdp.accounting.held_out import held_out
 
 _PAD = (
@@ -150,10 +151,21 @@ def _read_tf_data(dataset, example_rank):
             f"{int(dataset.cardinality())}. Remove `.repeat()`, or declare the size with "
             "tf.data.experimental.assert_cardinality."
         )
+    if _repeats(dataset):
+        raise ValueError(
+            "Rows that stand in the data several times are protected less than epsilon says. Received: a "
+            "tf.data.Dataset with `.repeat()`. Remove it, and pass epochs=; copies to augment are those of "
+            "DPSGD(augmentation_multiplicity=...). If they are meant, pass arrays and examples_per_person=."
+        )
     items = list(dataset.as_numpy_iterator())
     if items and np.ndim(tree.flatten(items[0])[0]) < example_rank:
         items = [tree.map_structure(lambda leaf: np.asarray(leaf)[None], item) for item in items]
     return _read(dataset, items)
+
+
+def _repeats(dataset) -> bool:
+    """Returns whether a dataset, or what it is made of, repeats its elements; the bodies of its maps are not seen."""
+    return "Repeat" in type(dataset).__name__ or any(map(_repeats, _keras.dataset_sources(dataset)))
 
 
 def _read(dataset, items):

@@ -42,7 +42,8 @@ class AdaCliP(PerExample):
             variance, weights are then treated alike, as in DP-SGD.
         floor: Least deviation of a weight, relative to the root mean square of its variable, and of a
             variable relative to all weights, in (0, 1].
-        augmentation_multiplicity: Copies of each example, averaged before clipping.
+        augmentation_multiplicity: Copies of each example, averaged before clipping. They differ by `augmentation`, and
+            by random layers of the model, from which each copy has a draw of its own.
         augmentation: What makes the copies differ, such as `RandomShift(4)`.
 
     Guarantee:

@@ -46,7 +46,8 @@ class DPSGD(FollowsQuantile, PerExample):
         quantile_noise: Standard deviation of the noise on the count of unclipped examples; default B / 20.
         quantile_rate: Learning rate of log C.
         stability: Added to the norm in automatic clipping.
-        augmentation_multiplicity: Copies of each example, averaged before clipping.
+        augmentation_multiplicity: Copies of each example, averaged before clipping. They differ by `augmentation`, and
+            by random layers of the model, from which each copy has a draw of its own.
         augmentation: What makes the copies differ, such as `RandomShift(4)`.
 
     Guarantee:

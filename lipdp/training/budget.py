@@ -94,7 +94,8 @@ def _accountant(run: Run, request: FitRequest) -> Accountant:
         raise ValueError(
             "The filter's budget was fixed before the first release and cannot grow. Received: "
             f"epsilon={request.epsilon!r}, delta={request.delta!r}; fixed: epsilon={accountant.budget!r}, "
-            f"delta={accountant.delta!r}. Pass no larger epsilon and this delta."
+            f"delta={accountant.delta!r}. Pass no larger epsilon and this delta. To keep a part for "
+            "later, give the whole budget to the first fit, and a noise_multiplier of its own."
         )
     return accountant
 

@@ -48,11 +48,11 @@ def compiled_loss(model: keras.Model, loss: Any, loss_weights: Any) -> Any:
     return losses.OutputLosses(found, weights, names)
 
 
-def compiled_metrics(model: keras.Model, metrics: Any, weighted_metrics: Any) -> Any:
+def compiled_metrics(model: keras.Model, metrics: Any, weighted_metrics: Any, loss: Any) -> Any:
     """Returns both kinds of metrics as one list, or for several outputs one for each, in a form that Keras takes."""
     names = output_names(model)
     if len(names) == 1:
-        return [*as_list(metrics), *as_list(weighted_metrics)]
+        return _for_logits([*as_list(metrics), *as_list(weighted_metrics)], loss, model, 0)
     merged: dict[str, list] = {name: [] for name in names}
     for argument, given in (("metrics", metrics), ("weighted_metrics", weighted_metrics)):
         if not given:
@@ -60,10 +60,22 @@ def compiled_metrics(model: keras.Model, metrics: Any, weighted_metrics: Any) ->
         found = _per_output(argument, given, names, optional=True)
         for name, some in zip(names, found, strict=True):
             merged[name] += as_list(some)
+    if isinstance(loss, losses.OutputLosses):
+        for i, (name, one) in enumerate(zip(names, loss.losses, strict=True)):
+            merged[name] = _for_logits(merged[name], one, model, i)
     if not any(merged.values()):
         return []
     outputs = _keras.structures(_keras.graph(model))[1]
     return merged if isinstance(outputs, dict) else list(merged.values())
+
+
+def _for_logits(metrics: list, loss: Any, model: keras.Model, output: int) -> list:
+    """Returns metrics where the accuracy of one logit, by name, splits the classes at 0; Keras' splits them at 0.5."""
+    logits = isinstance(loss, losses.BinaryCrossentropy) or getattr(loss, "from_logits", False)
+    if _keras.graph(model) is None or not logits or model.outputs[output].shape[-1] != 1:
+        return metrics
+    names = ("acc", "accuracy", "binary_accuracy")
+    return [keras.metrics.BinaryAccuracy(name=m, threshold=0.0) if m in names else m for m in metrics]
 
 
 def loss_trackers(loss: Any) -> tuple[keras.metrics.Mean, ...]:

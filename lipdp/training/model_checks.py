@@ -104,6 +104,23 @@ def check_inputs(inputs: Any, outputs: Any, kind: str) -> None:
         )
 
 
+def warn_of_adapted(model: keras.Model) -> None:
+    """Says that a layer holds numbers that `adapt` has read off data."""
+    names = [
+        layer.name
+        for layer in _keras.walk(model)
+        if (isinstance(layer, keras.layers.Normalization) and layer.input_mean is None)
+        or (isinstance(layer, keras.layers.Discretization) and layer.input_bin_boundaries is None)
+    ]
+    if names:
+        warnings.warn(
+            f"What `adapt` reads off private rows is a release that epsilon does not cover. Received: "
+            f"{', '.join(names)}. Pass public constants (mean= and variance=, bin_boundaries=), or adapt to public "
+            "data.",
+            stacklevel=4,
+        )
+
+
 def default_strategy(model: keras.Model) -> str:
     """Returns the strategy of `fit(strategy="auto")`: clipless where layers have bounds by construction."""
     return "clipless" if lipschitz_by_construction(model) else "dpsgd"
@@ -150,7 +167,10 @@ def check_layers(layers: Any) -> None:
 def check_model(model: keras.Model) -> None:
     """Refuses a model that is not compiled, trains by steps of its own, or would draw its noise several times."""
     if not model.compiled or model.loss is None:
-        raise ValueError("Call `compile(optimizer, loss=...)` with a lipdp loss before `fit`.")
+        raise ValueError(
+            "A model needs a loss. Received: one that is not compiled, as `from_keras` returns it. Call "
+            "`compile(optimizer, loss=...)` before `fit`."
+        )
     # Noise and charge are those of these methods, and of no others.
     for name in _keras.STEP_METHODS:
         source = next((c for c in type(model).__mro__ if name in vars(c)), keras.Model)

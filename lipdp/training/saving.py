@@ -90,7 +90,7 @@ class Saving:
         if self.run.armed:
             raise ValueError(
                 "A file brings its own noise, which the present plan does not charge. Received: load_weights while "
-                "`fit` runs, by a callback such as BackupAndRestore. Load it before `fit`, which goes on from there."
+                "`fit` runs, by a callback. Load it before `fit`, which goes on from there."
             )
         if self.compiled:
             self.optimizer.build(self.trainable_variables)

@@ -45,6 +45,7 @@ def prepare(
         checkpoint: What the call goes on from, if it does; what was lost after it is charged.
     """
     model_checks.check_model(model)
+    model_checks.warn_of_adapted(model)
     strategy = request.strategy
     if not strategy.per_example:
         model_checks.refuse_several_outputs(model)

@@ -26,6 +26,12 @@ def check_callbacks(callbacks: Any) -> list:
                 "ledger: whoever reads the file could take the noise away. Received: "
                 f"{type(callback).__name__}. Use lipdp.callbacks.Checkpoint or keras.callbacks.ModelCheckpoint."
             )
+        if isinstance(callback, keras.callbacks.BackupAndRestore):
+            raise ValueError(
+                "BackupAndRestore loads weights while `fit` runs, and these would bring noise that the plan does not "
+                f"charge. Received: {type(callback).__name__}. Use lipdp.callbacks.Checkpoint(path), which goes on "
+                "after a crash and keeps the ledger."
+            )
     return given
 
 

@@ -130,6 +130,14 @@ def test_a_template_holds_names_and_kinds_only_and_has_to_be_filled_in(file, tmp
         Table.template(file, path, label="il")
 
 
+def test_all_columns_that_are_not_filled_in_are_named(tmp_path):
+    file, path = tmp_path / "t.csv", tmp_path / "t.json"
+    file.write_text("id,age,kind,ill\nx1,30,a,yes\nx2,40,b,no\n")
+    Table.template(file, path, label="ill")
+    with pytest.raises(ValueError, match="column 'id'.* To fill in as well: 'age', 'kind'.*\"kind\": \"ignore\""):
+        Table.from_json(path)
+
+
 def test_load_reads_a_described_file(file):
     found = data.load(str(file), table=TABLE)
     assert found.x_train.tolist() == ENCODED and found.y_train.tolist() == [1, 0, 0, 1]

@@ -39,6 +39,13 @@ NEW_WORDS = (
         "its gradient becomes zero, its place in the batches stays.",
         "its place in the batches stays, but it contributes nothing to any release.",
     ),
+    # What a pipeline can do.
+    (
+        "Preprocessing fitted to the data: means, vocabularies, class weights, removed outliers.",
+        "Preprocessing fitted to the data, or done on many rows at once: means, vocabularies, adapted layers, class "
+        "weights, removed outliers, maps over the batches of a data pipeline. Rows that were copied into the data "
+        "several times.",
+    ),
     # Better keys.
     ("people who do not know it", "people who can neither know nor guess it"),
     ("approximation, and its generator is not cryptographic.", "approximation."),

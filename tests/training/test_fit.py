@@ -1,6 +1,7 @@
 """`fit` with a budget: what is planned, executed, charged and logged."""
 
 import gc
+import warnings
 import weakref
 
 import keras
@@ -284,6 +285,58 @@ def test_datasets_give_the_same_run_as_arrays():
         results.append(weights(model)[0])
     for other in results[1:]:
         np.testing.assert_array_equal(results[0], other)
+
+
+@pytest.mark.backend_free
+def test_a_dataset_that_repeats_its_rows_is_refused():
+    """A row that stands in the data twice would cost twice what is stated."""
+    tf = pytest.importorskip("tensorflow")
+    rows = tf.data.Dataset.from_tensor_slices(blobs())
+    for data in (
+        rows.repeat(2),
+        rows.batch(64).repeat(2).prefetch(1),
+        rows.repeat(3).map(lambda x, y: (x, y)).batch(9),
+    ):
+        model = mlp()
+        with pytest.raises(ValueError, match="several times.*repeat.*pass epochs="):
+            model.fit(data, epochs=1, noise_multiplier=1.0, **FIT)
+        assert model.privacy.updates == 0
+
+
+def test_the_accuracy_of_one_logit_splits_the_classes_at_zero():
+    x, y = blobs()
+    y = (y > 0).astype("int32")
+    cases = [
+        (losses.BinaryCrossentropy(), layers.SpectralDense(1), "accuracy"),
+        (keras.losses.BinaryCrossentropy(from_logits=True), keras.layers.Dense(1), "acc"),
+        ("binary_crossentropy", keras.layers.Dense(1), "binary_accuracy"),
+        (keras.losses.BinaryCrossentropy(), keras.layers.Dense(1, activation="sigmoid"), "accuracy"),
+    ]
+    for loss, layer, name in cases:
+        model = lipdp.DP_Sequential([layers.BoundedInput((x.shape[1],), norm=0.1), layer])
+        model.compile("sgd", loss=loss, metrics=[name])
+        y_pred = model.predict(x, verbose=0)[:, 0]
+        threshold = 0.5 if getattr(layer, "activation", None) is keras.activations.sigmoid else 0.0
+        right = np.mean((y_pred > threshold) == y)
+        assert model.evaluate(x, y, verbose=0, return_dict=True)[name] == pytest.approx(right, abs=1e-6)
+        again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(model))
+        again.build((None, x.shape[1]))
+        assert again.compiled
+
+
+@pytest.mark.backend_free
+def test_an_adapted_layer_is_warned_of():
+    x, y = blobs()
+    adapted = keras.layers.Normalization()
+    adapted.adapt(x)
+    for layer, warned in ((adapted, True), (keras.layers.Normalization(mean=0.0, variance=1.0), False)):
+        plain = keras.Sequential([keras.Input((x.shape[1],)), layer, keras.layers.Dense(3)])
+        model = lipdp.DP_Model.from_keras(plain)
+        model.compile("adam", loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            model.fit(x, y, epochs=1, noise_multiplier=1.0, **FIT)
+        assert any("reads off private rows" in str(w.message) for w in caught) == warned
 
 
 def test_several_updates_per_execution():

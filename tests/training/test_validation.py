@@ -60,6 +60,7 @@ OPTIONS = {
     "callback class": ({"callbacks": [keras.callbacks.History]}, "followed by"),
     "callback function": ({"callbacks": lambda epoch, logs: None}, "keras.callbacks.Callback objects"),
     "callback None": ({"callbacks": [None]}, "keras.callbacks.Callback objects"),
+    "backup": ({"callbacks": [keras.callbacks.BackupAndRestore("never")]}, "BackupAndRestore.*callbacks.Checkpoint"),
     "steps": ({"validation_steps": 0}, "validation_steps"),
     "batch": ({"validation_batch_size": -1}, "validation_batch_size"),
     "frequency": ({"validation_freq": 0}, "validation_freq"),
