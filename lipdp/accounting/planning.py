@@ -65,7 +65,8 @@ def solve(
     if len(missing) != 1:
         raise ValueError(
             f"A plan needs three of {', '.join(UNKNOWNS)}, and finds the fourth. Received: "
-            f"{', '.join(f'{name}={value!r}' for name, value in known.items())}. Leave out exactly one."
+            f"{', '.join(f'{name}={value!r}' for name, value in known.items())}. Leave out exactly one; "
+            "of several unknown ones guess all but one, and compare plans."
         )
     for name, value in known.items():
         if value is not None and name in ("epsilon", "noise_multiplier"):

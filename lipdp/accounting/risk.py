@@ -153,8 +153,8 @@ class Risk:
     def __str__(self) -> str:
         guesses, found = (_up(100.0 * value) for value in (self.right_guesses(), self.true_positive_rate(0.01)))
         return (
-            f"whoever knows all other data is right in at most {guesses} of 100 guesses on one example (a coin: 50), "
-            f"and finds at most {found} % of those used at 1 % false alarms"
+            f"who knows all other data is right in at most {guesses} of 100 guesses on who is in it (a coin: 50), "
+            f"and finds at most {found} % of them at 1 % false alarms"
         )
 
     def __repr__(self) -> str:

@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         >>> main(["epsilon", "--noise-multiplier", "1.1", "--batch-size", "256", "--num-examples", "60000",
         ...       "--updates", "2350"])
         epsilon 0.9203 at delta 1e-05 after 2350 updates (pld)
-        risk: whoever knows all other data is right in at most 54.7 of 100 guesses on one example (a coin: 50), ...
+        risk: who knows all other data is right in at most 54.7 of 100 guesses on who is in it (a coin: 50), ...
         0
     """
     argv = list(sys.argv[1:] if argv is None else argv)

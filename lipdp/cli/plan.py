@@ -15,7 +15,11 @@ def run(options: argparse.Namespace, argv: list[str]) -> None:
     shared = chosen(options, "num_examples", "delta", "accountant", "sampler", "examples_per_person")
     plan = accounting.solve(**shared, **chosen(options, *accounting.planning.UNKNOWNS))
     budget = options.epsilon or plan["epsilon"]
-    tables = {"epochs": planning.epochs_table(plan, shared), "batch_sizes": planning.batch_table(plan, shared, budget)}
+    tables = {
+        "epochs": planning.epochs_table(plan, shared),
+        "noise_by_epochs": planning.noise_table(plan, shared, budget),
+        "batch_sizes": planning.batch_table(plan, shared, budget),
+    }
     signal = None if options.model is None else _signal(options.model, plan)
     written = None if options.output is None else _write(pathlib.Path(options.output), plan, shared, budget)
     risk = planning.risk(plan, shared)
@@ -44,8 +48,11 @@ def _lines(plan, shared, risk, tables, budget, signal, written):
     yield f"risk: {risk}"
     yield f"found: {plan['found'].replace('_', ' ')}"
     yield ""
-    yield f"{'epochs':>10}  {'epsilon':>10}"
+    yield f"{'epochs':>10}  {'epsilon':>10}  at this noise"
     yield from (f"{epochs:>10}  {numbers.epsilon(epsilon):>10}" for epochs, epsilon in tables["epochs"])
+    yield ""
+    yield f"{'epochs':>10}  {'noise':>10}  for epsilon {budget:g} at batch size {plan['batch_size']}"
+    yield from (f"{epochs:>10}  {noise:>10.5g}" for epochs, noise in tables["noise_by_epochs"])
     yield ""
     yield f"{'batch size':>10}  {'noise':>10}  for epsilon {budget:g} after {plan['epochs']} epochs"
     yield from (f"{size:>10}  {noise:>10.5g}" for size, noise in tables["batch_sizes"])

@@ -13,6 +13,18 @@ def epochs_table(plan: dict, shared: dict) -> list[tuple[int, float]]:
     return [(n, _solve(plan, shared, "epsilon", epochs=n)["epsilon"]) for n in counts]
 
 
+def noise_table(plan: dict, shared: dict, epsilon: float) -> list[tuple[int, float]]:
+    """Returns `(epochs, noise multiplier)` around a plan, at its batch size and for the budget `epsilon`."""
+    table = []
+    for epochs in sorted({max(1, round(plan["epochs"] * share)) for share in (0.25, 0.5, 1, 2, 4)}):
+        try:
+            noise = _solve(plan, shared, "noise_multiplier", epochs=epochs, epsilon=epsilon)["noise_multiplier"]
+        except ValueError:  # no noise is needed
+            continue
+        table.append((epochs, noise))
+    return table
+
+
 def batch_table(plan: dict, shared: dict, epsilon: float) -> list[tuple[int, float]]:
     """Returns `(batch size, noise multiplier)` around a plan, at its epochs and for the budget `epsilon`."""
     sizes = {max(1, min(shared["num_examples"], round(plan["batch_size"] * s))) for s in (0.25, 0.5, 1, 2, 4, 8)}

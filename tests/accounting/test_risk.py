@@ -169,7 +169,7 @@ def test_ends():
 
 def test_words_and_numbers():
     found = risk(**RUNS[1])
-    assert "right in at most 59.1 of 100 guesses" in str(found) and "at most 3.3 % of those used at 1 %" in str(found)
+    assert "right in at most 59.1 of 100 guesses" in str(found) and "at most 3.3 % of them at 1 %" in str(found)
     assert repr(found).startswith("Risk(advantage=0.18")
     facts = json.loads(json.dumps(found.to_dict(), allow_nan=False))
     assert facts["right_guesses"] == pytest.approx(0.5 + facts["advantage"] / 2)

@@ -371,6 +371,10 @@ def test_plan(capsys, tmp_path, run):
                    str(tmp_path / "plan"), "--model", str(run / folders.MODEL))  # fmt: skip
     assert found["found"] == "noise_multiplier" and 1.98 <= found["epsilon"] <= 2.0
     assert [5, found["epsilon"]] in found["tables"]["epochs"]
+    assert [5, found["noise_multiplier"]] in found["tables"]["noise_by_epochs"]
+    noises = [noise for _, noise in found["tables"]["noise_by_epochs"]]
+    assert noises == sorted(noises) and len(noises) > 3
+    assert 0.5 < found["risk"]["right_guesses"] < 0.7
     assert found["signal_to_noise"]["aligned"] > found["signal_to_noise"]["independent"] > 0.0
     assert {path.suffix for path in (tmp_path / "plan").iterdir()} == {".svg", ".json"}
     for path in (tmp_path / "plan").glob("*.svg"):
