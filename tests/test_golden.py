@@ -261,6 +261,7 @@ def test_a_run_folder_is_reported(folder, capsys):
     assert (folder / "report.html").is_file()
 
 
+@pytest.mark.backend_free
 def test_the_model_of_a_run_folder_is_certified(folder, capsys):
     found, expected = answer(capsys, "certify", folder), read("run_0_1_0/results.json")["held_out"]
     # One example of 360 may be on the other side on another processor.

@@ -73,6 +73,7 @@ def test_samples_are_a_data_set(run, tmp_path, capsys):
     np.testing.assert_allclose(2 * again.x_train - 1, np.clip(expected, -1, 1), atol=1.01 / 255)
 
 
+@pytest.mark.slow
 def test_samples_are_a_picture(run, tmp_path, capsys):
     target = tmp_path / "drawn.png"
     model = str(run / folders.MODEL)

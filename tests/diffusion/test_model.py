@@ -198,6 +198,7 @@ def test_saving_keeps_weights_average_and_ledger(tmp_path):
     assert again.privacy.epsilon() > model.privacy.epsilon()
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_a_resumed_run_repeats_an_uninterrupted_one(tmp_path):
     class Save(keras.callbacks.Callback):
@@ -221,6 +222,7 @@ def test_a_resumed_run_repeats_an_uninterrupted_one(tmp_path):
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.backend_free
 def test_without_a_seed_the_noise_begins_anew_with_each_fit():
     model = points()
     model.compile("sgd")

@@ -43,6 +43,7 @@ def attention():
     return shaken(keras.Model(inputs, L.Dense(3)(L.Dense(16, "gelu")(L.RMSNormalization()(h)))))
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize("mode", MODES)
 def test_convolutional_network(mode):
     compare(convolutional(), normal(3, 8, 8, 1), mode=mode)

@@ -135,7 +135,15 @@ SLOW = {"convolutional lstm", "stacked cells", "bidirectional", "conv3d valid", 
 
 
 # The same, less long: on one backend.
-LONG = {"gru", "bidirectional, summed", "time distributed, model", "long", "lstm, unrolled"}
+LONG = {
+    "gru",
+    "bidirectional, summed",
+    "time distributed, model",
+    "long",
+    "lstm, unrolled",
+    "time distributed",
+    "cell in a loop",
+}
 
 
 def _ids(cases):

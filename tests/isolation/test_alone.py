@@ -71,6 +71,7 @@ class Same(L.Layer):
         return shape
 
 
+@pytest.mark.backend_free
 def test_a_row_is_what_it_is_in_a_batch():
     inputs = keras.Input((5,), dtype="int32")
     outputs = Own()(L.Embedding(7, 4, mask_zero=True)(inputs))

@@ -104,6 +104,7 @@ def test_each_microbatch_has_copies_of_its_own(monkeypatch):
     assert sorted(set(seen)) == [0, 1, 2]
 
 
+@pytest.mark.backend_free
 def test_augmentation_in_fit_repeats_with_a_seed():
     found = []
     for _ in range(2):

@@ -119,6 +119,7 @@ def test_a_finished_run_returns_at_once(path):
     assert all(np.array_equal(a, b) for a, b in zip(weights(model), weights(again), strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_more_epochs_than_a_finished_run_had_are_a_second_plan(path):
     fit(mlp(), path)
@@ -127,6 +128,7 @@ def test_more_epochs_than_a_finished_run_had_are_a_second_plan(path):
     assert model.privacy.updates == 12 + 16
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_a_seeded_run_that_has_paid_once_pays_again(path):
     """Its noise is no longer that of a run without a stop, so a second kill is not repeated from the file."""

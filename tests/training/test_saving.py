@@ -44,6 +44,7 @@ def test_keras_file_keeps_everything_bit_for_bit(saved):
     assert model.loss.get_config() == loaded.loss.get_config()
 
 
+@pytest.mark.backend_free
 def test_the_state_of_a_strategy_goes_on_from_a_file(tmp_path):
     # The augmentation of the file is another object, and says the same.
     strategy = strategies.DPSGD(clip_norm=1.0, quantile=0.9, quantile_noise=30.0, augmentation=Same())

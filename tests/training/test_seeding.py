@@ -53,6 +53,7 @@ def correlation(a, b):
     return abs(np.corrcoef(a, b)[0, 1])
 
 
+@pytest.mark.backend_free
 def test_unseeded_fits_have_noise_of_their_own():
     """Zero gradients and all rows in each batch: only the noise can differ."""
     (first,), (second,) = (moves(silent(), seed=None, sampling="fixed_order", batch_size=ROWS) for _ in range(2))
