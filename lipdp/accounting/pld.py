@@ -17,6 +17,7 @@ from lipdp.accounting.rdp import LARGEST_NOISE, SMALLEST_NOISE, RdpAccountant, s
 SMALLEST_DELTA = 1e-11
 _STEP_FRACTION = 30.0  # grid steps per standard deviation of one loss: epsilon within 0.02 % of its limit
 _ROUGH = 8.0
+_NEAR = 1e-8  # of a grid step: rounding of an epsilon on the grid
 _CURVE_DELTA = 1e-9  # decides the grid of a whole curve
 _LARGEST_STEP = 1e-3  # enough for epsilon up to 10; above, epsilon / 1e4
 _PAID = 1e-3  # share of delta that rounding may cost before a larger tilt is tried
@@ -119,7 +120,10 @@ class PldAccountant(accountant.Accountant):
         return self._both(mechanisms, delta)
 
     def curve(self, mechanisms: tuple[Mechanism, ...], points: int) -> tuple[np.ndarray, np.ndarray]:
-        """Returns some epsilons from 0 on, and a delta for each of them that holds in both directions."""
+        """Returns epsilons from about 0 on, and a delta for each of them that holds in both directions.
+
+        From one epsilon to the next delta falls by at most 1 / `points`, or that of one step of the grid.
+        """
         if any(m.noise_multiplier < SMALLEST_NOISE for m in mechanisms):
             return np.zeros(1), np.ones(1)
         step = self.discretization(mechanisms, _CURVE_DELTA)
@@ -130,11 +134,11 @@ class PldAccountant(accountant.Accountant):
         lost = -sum(m.count * math.log1p(-part[2]) for m, part in zip(mechanisms, parts, strict=True))
         (remove, counts), (add, _) = (tuple(zip(*side, strict=True)) for side in list(zip(*parts, strict=True))[:2])
         sides = [fft_composition.compose(pmfs, counts)[0] for pmfs in (remove, add)]
-        highest = max(float(side.losses[-1]) for side in sides)
-        epsilons = np.linspace(0.0, max(highest, 0.0), points)
+        epsilons = np.unique(np.concatenate([np.zeros(1), *(_knots(side, points) for side in sides)]))
         # The mass that was dropped is paid: as delta in one direction, as epsilon in the other.
         first = _at(sides[0], epsilons) + lost
-        return epsilons, np.minimum(np.maximum(first, _at(sides[1], epsilons - lost)), 1.0)
+        deltas = np.minimum(np.maximum(first, _at(sides[1], epsilons - lost)), 1.0)
+        return epsilons + 2.0 * _NEAR * max(side.step for side in sides), deltas
 
     def _both(self, mechanisms, delta: float, rough: bool = False, lazy: bool = False) -> tuple[float, float]:
         if not mechanisms:
@@ -198,9 +202,22 @@ class PldAccountant(accountant.Accountant):
         return {"name": self.name, "library": "dp_accounting", "version": version, "settings": settings}
 
 
+def _knots(pmf: LossDistribution, points: int) -> np.ndarray:
+    """Returns grid points of at least 0 between which delta falls by little, and by a small factor."""
+    start = max(0, -pmf.lowest)
+    deltas = np.minimum(pmf.deltas[start:], 1.0)
+    if not len(deltas):
+        return np.zeros(1)
+    high, low = float(deltas[0]), float(deltas[-1])
+    levels = np.linspace(high, low, points), np.geomspace(max(high, 1e-15), max(low, 1e-15), points)
+    places = np.searchsorted(-deltas, -np.concatenate(levels))
+    places = np.clip(np.concatenate([places, places - 1]), 0, len(deltas) - 1)
+    return (pmf.lowest + start + np.unique(places)) * pmf.step
+
+
 def _at(pmf: LossDistribution, epsilons: np.ndarray) -> np.ndarray:
-    """Returns delta at each epsilon, or at the next smaller grid point, where it is larger."""
-    place = np.floor(epsilons / pmf.step - 1e-9).astype(int) - pmf.lowest
+    """Returns delta at the grid points at or below the epsilons, give or take `_NEAR` of a step; there it is larger."""
+    place = np.floor(epsilons / pmf.step + _NEAR).astype(int) - pmf.lowest
     deltas = np.concatenate([[1.0], pmf.deltas])
     return deltas[np.clip(place + 1, 0, len(pmf.masses))]
 

@@ -5,6 +5,8 @@ import math
 
 import numpy as np
 import pytest
+from dp_accounting.pld import privacy_loss_distribution
+from riskcal import analysis
 from scipy import stats
 
 from lipdp import accounting
@@ -43,9 +45,6 @@ def test_without_sampling_it_is_that_of_a_gaussian(mu):
 
 @pytest.mark.parametrize("run", RUNS)
 def test_it_is_that_of_riskcal(run):
-    analysis = pytest.importorskip("riskcal.analysis")
-    from dp_accounting.pld import privacy_loss_distribution
-
     pld = privacy_loss_distribution.from_gaussian_mechanism(
         run["noise_multiplier"], sampling_prob=run["sampling_probability"], value_discretization_interval=1e-4
     ).self_compose(run["updates"])
@@ -124,6 +123,22 @@ def test_the_curve_of_a_distribution_is_never_below_it():
         assert pld._at(pmf, np.array([epsilon]))[0] >= exact - 1e-12
 
 
+@pytest.mark.parametrize(
+    "run",
+    [
+        {"noise_multiplier": 0.1, "sampling_probability": 0.01, "updates": 10},  # rare losses of some hundreds
+        {"noise_multiplier": 0.3, "sampling_probability": 0.01, "updates": 1000},
+        {"noise_multiplier": 1.1, "sampling_probability": 256 / 60000, "updates": 2350, "group_size": 8},
+    ],
+)
+def test_few_points_of_the_curve_say_as_much_as_all(run):
+    few, mechanism = risk(**run), Mechanism.of_updates(**run)
+    many = Risk(*accounting.get_accountant("pld").curve((mechanism,), 200_000))
+    assert 0.0 <= few.advantage - many.advantage < 1e-3
+    assert np.all(np.abs(few.true_positive_rate(RATES) - many.true_positive_rate(RATES)) < 1e-3)
+    assert few.advantage > 0.05
+
+
 def test_both_directions_count(monkeypatch):
     run = RUNS[2] | {"group_size": 2}
     found, directions = risk(**run), dominating_pairs.directions
@@ -183,6 +198,8 @@ def test_words_and_numbers():
         (lambda r: r.precision(0.0), "`false_positive_rate` must be a number in"),
         (lambda r: r.right_guesses(1.0), "`prior` must be a number in"),
         (lambda r: r.reconstruction(-0.1), "`baseline` must be a number in"),
+        (lambda r: Risk(np.array([1.0, 0.5]), np.array([0.1, 0.2])), "in increasing order"),
+        (lambda r: Risk(np.array([1.0]), np.array([1.2])), "deltas in"),
         (lambda r: r.delta(-1.0), "`epsilon` must be a finite number"),
         (lambda r: risk(noise_multiplier=1.0, sampling_probability=0.1, updates=3, accountant="x"), "one of"),
     ],

@@ -417,7 +417,7 @@ FAULTS = [
         "accounting/test_risk.py",
         ("a chord between epsilons", "math.exp(epsilon - right) *", "1.0 *"),
         ("delta between two pairs is the smaller one", "(1.0 - share) * self.deltas[i] + share * d[0]", "d[0]"),
-        ("the delta of a pair is left out", "rate * np.exp(capped) + self.deltas", "rate * np.exp(capped)"),
+        ("the delta of a pair is left out", "np.log(rate)) + self.deltas", "np.log(rate))"),
         ("the other direction forgets delta", "1.0 - rate - self.deltas, 0.0", "1.0 - rate + self.deltas, 0.0"),
         ("a rare example is a likely one", "rare = min(prior, 1.0 - prior)", "rare = max(prior, 1.0 - prior)"),
         ("sampled releases are Gaussian", "if any(m.shift is None or m.noise_multiplier", "if any(m.noise_multiplier"),
