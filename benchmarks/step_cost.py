@@ -2,6 +2,7 @@
 
     python benchmarks/step_cost.py                 # both backends, all sizes, memory
     python benchmarks/step_cost.py --backend tensorflow --batch 1024 --rounds 15
+    python benchmarks/step_cost.py --chacha --name step_cost_chacha    # noise of ChaCha20 beside that of Threefry
 
 Three steps are compared, each the compiled training step that `fit` runs:
 
@@ -22,6 +23,7 @@ from stepping import Stepper, interleaved, peak_memory
 
 NETWORKS = ("mlp", "cnn")
 STEPS = ("clipless", "plain", "ordinary")
+CHACHA = "clipless, ChaCha20"
 
 
 def build(network: str, step: str):
@@ -56,7 +58,7 @@ def build(network: str, step: str):
                 stack += [layers.SpectralConv2D(filters, 3), layers.Abs(), layers.MaxPooling2D(2)]
             stack += [layers.Flatten(), layers.SpectralDense(128), layers.Abs()]
         stack.append(layers.SpectralDense(10))
-        model = (lipdp.DP_Sequential if step == "clipless" else keras.Sequential)([image, *stack])
+        model = (lipdp.DP_Sequential if step in ("clipless", CHACHA) else keras.Sequential)([image, *stack])
         loss = losses.SparseCategoricalCrossentropy(temperature=6.0, clip=0.2)
     if step == "plain":
         for variable in model.trainable_variables:
@@ -73,12 +75,18 @@ def stepper(network: str, step: str, batch: int) -> Stepper:
     examples = 60000
     x = rng.random((examples, 28, 28, 1), dtype="float32")
     y = rng.integers(0, 10, examples).astype("int32")
-    return Stepper(build(network, step), x, y, batch, "clipless" if step == "clipless" else None)
+    options = {"noise_generator": "chacha20"} if step == CHACHA else {}
+    return Stepper(build(network, step), x, y, batch, "clipless" if "clipless" in step else None, **options)
 
 
-def measure(network: str, batch: int, rounds: int) -> dict:
+def measure(network: str, batch: int, rounds: int, chacha: bool) -> dict:
     from common import spread
 
+    if chacha:
+        times = interleaved({step: stepper(network, step, batch) for step in ("clipless", CHACHA)}, rounds)
+        ratios = [a / b for a, b in zip(times[CHACHA], times["clipless"], strict=True)]
+        milliseconds = {step: spread([1e3 * t for t in values]) for step, values in times.items()}
+        return {"milliseconds": milliseconds, "ratio_to_threefry": spread(ratios), "rounds": rounds}
     times = interleaved({step: stepper(network, step, batch) for step in STEPS}, rounds)
     return {
         "milliseconds": {step: spread([1e3 * t for t in values]) for step, values in times.items()},
@@ -95,8 +103,8 @@ def worker(arguments) -> None:
         for batch in arguments.batch:
             # Long steps vary less.
             rounds = arguments.rounds if batch < 4096 else max(7, arguments.rounds // 2)
-            row = {"network": network, "batch": batch, **measure(network, batch, rounds)}
-            if arguments.memory:
+            row = {"network": network, "batch": batch, **measure(network, batch, rounds, arguments.chacha)}
+            if arguments.memory and not arguments.chacha:
                 row["peak_mib"] = {
                     step: peak_memory(f"step_cost.stepper({network!r}, {step!r}, {batch})") for step in STEPS
                 }
@@ -112,6 +120,7 @@ def main() -> None:
     parser.add_argument("--batch", nargs="+", type=int, default=[256, 1024, 4096])
     parser.add_argument("--rounds", type=int, default=21)
     parser.add_argument("--memory", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument("--chacha", action="store_true", help="only the clipless step, with either generator")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--name", default="step_cost", help="name of the result file")
     arguments = parser.parse_args()
@@ -125,11 +134,13 @@ def main() -> None:
         command = [sys.executable, os.path.abspath(__file__), "--worker", "--rounds", str(arguments.rounds)]
         command += ["--network", *arguments.network, "--batch", *map(str, arguments.batch)]
         command.append("--memory" if arguments.memory else "--no-memory")
+        command += ["--chacha"] * arguments.chacha
         environment = {**os.environ, "KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"}
         out = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout
         results[backend] = json.loads(out.rsplit("ROWS ", 1)[1])
     path = write(arguments.name, {"results": results})
-    print(table(results))
+    if not arguments.chacha:
+        print(table(results))
     print(f"written to {path}")
     return None
 

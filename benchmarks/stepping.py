@@ -16,9 +16,10 @@ class Stepper:
         batch: expected rows of a batch with a strategy, which draws Poisson samples and pads them; exact rows without.
         strategy: a strategy or its name; None: the plain step of Keras.
         microbatch: `microbatch_size` of the private step.
+        options: further arguments of `fit` for the private step.
     """
 
-    def __init__(self, model, x, y, batch: int, strategy=None, microbatch: int | None = None):
+    def __init__(self, model, x, y, batch: int, strategy=None, microbatch: int | None = None, **options):
         import keras
 
         # Held as `fit` holds it, with and without privacy.
@@ -29,7 +30,7 @@ class Stepper:
             source = ((x[i * batch : (i + 1) * batch], y[i * batch : (i + 1) * batch]) for i in range(4))
             model.optimizer.build(model.trainable_variables)
         else:
-            source = self._private(strategy, batch, microbatch)
+            source = self._private(strategy, batch, microbatch, options)
         self._batches = [keras.tree.map_structure(keras.ops.convert_to_tensor, next(source)) for _ in range(4)]
         self._feed = self._iterator()
         model._symbolic_build(data_batch=self._batches[0])
@@ -38,7 +39,7 @@ class Stepper:
             names = ("trainable", "non_trainable", "optimizer", "metrics")
             self._state = model._get_jax_state(**{f"{name}_variables": True for name in names})
 
-    def _private(self, strategy, batch, microbatch):
+    def _private(self, strategy, batch, microbatch, options):
         from lipdp import training
 
         request = training.FitRequest.of(
@@ -49,6 +50,7 @@ class Stepper:
             noise_multiplier=1.0,
             epochs=1000,
             microbatch_size=microbatch,
+            **options,
         )
         driver = training.prepare(self.model, *self._data, 0.0, None, request)
         # Both stay open as long as the stepper lives.
