@@ -229,13 +229,28 @@ class ImportanceFilter:
         """Returns what changes during the run, as JSON-serializable values: `num_examples`, `order` and the rest."""
         return {name.lstrip("_"): getattr(self, name) for name in _STATE}
 
-    def resume(self, state: dict, charged: Sequence[Mechanism]) -> None:
-        """Goes on from `state`, after everything in `charged`, the mechanisms of the ledger."""
+    def resume(self, state: dict, charged: Sequence[Mechanism], lost: int = 0) -> None:
+        """Goes on from `state`, after everything in `charged`, the mechanisms of the ledger.
+
+        Args:
+            state: what `state` returned.
+            charged: all releases, also those made after that.
+            lost: how many updates among them were made after that. They count as updates of the epoch, if one is open.
+        """
         for name in _STATE:
             setattr(self, name, state[name.lstrip("_")])
         if self.norm_sum is not None:
             self._update = self._mechanism(self.noise_multiplier, self._share)
+        self._updates = min(self.updates_per_epoch, self._updates + lost)
         self._costs = _rdp(tuple(charged), self.order)
+
+    def affords_epoch(self, most_noise: float) -> bool:
+        """Returns whether the budget pays for the sums and updates of all epochs to come at no more than this noise.
+
+        It does, unless releases were lost after a crash: they stay charged, and are made again.
+        """
+        updates = (self.epochs - self._epoch) * self.updates_per_epoch
+        return updates * _rdp((self._mechanism(most_noise, 1.0),), self.order) <= self._left
 
     @property
     def _share(self) -> float:

