@@ -15,6 +15,7 @@ if _NAME not in ("tensorflow", "jax"):
     )
 _steps = importlib.import_module(f"lipdp.backend.{_NAME}")
 _capture = importlib.import_module(f"lipdp.backend.capture_{_NAME}")
+_devices = importlib.import_module(f"lipdp.backend.devices_{_NAME}")
 _importance = importlib.import_module(f"lipdp.backend.importance_{_NAME}")
 
 Forward = _steps.Forward
@@ -31,7 +32,10 @@ pullback = _steps.pullback
 ratchet = _steps.ratchet
 release_programs = _steps.release_programs
 subkey = _steps.subkey
-replicas = _steps.replicas
+idle_devices = _devices.idle_devices
+misplaced = _devices.misplaced
+replicas = _devices.replicas
+row_shards = _devices.row_shards
 contract = _capture.contract
 cotangents = _capture.cotangents
 gram = _capture.gram

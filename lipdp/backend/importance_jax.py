@@ -6,6 +6,7 @@ import keras
 import numpy as np
 
 from lipdp import _keras
+from lipdp.backend.devices_jax import shared_out
 from lipdp.backend.jax import Forward
 
 
@@ -79,13 +80,13 @@ class ImportanceStep:
 
     def norms(self, data) -> np.ndarray:
         """Returns the gradient norms of a microbatch `(x, y, weight)`."""
-        norms, self._non_trainable = self._norms(self._trainable, self._non_trainable, data)
+        norms, self._non_trainable = self._norms(self._trainable, self._non_trainable, shared_out(data))
         return np.asarray(norms)
 
     def add(self, data) -> np.ndarray:
         """Adds what a microbatch of proposed examples contributes to the update; returns its gradient norms."""
         self._totals, norms, self._non_trainable, self._metrics = self._part(
-            self._trainable, self._non_trainable, self._metrics, data, self._totals
+            self._trainable, self._non_trainable, self._metrics, shared_out(data), self._totals
         )
         return np.asarray(norms)
 

@@ -9,6 +9,7 @@ import keras
 
 from lipdp import _keras
 from lipdp.backend import noise
+from lipdp.backend.devices_jax import row_shards
 
 _MANY_PARTS = 16_000
 _TOO_MANY_PARTS = 30_000
@@ -91,7 +92,7 @@ def private_train_step(model, state, data, *, strategy, calibration, batch_size:
 
         def body(i, carry):
             totals, non_trainable, metrics = carry
-            rows = jax.tree.map(lambda t: jax.lax.dynamic_slice_in_dim(t, i * microbatch, microbatch), data)
+            rows = jax.tree.map(partial(_rows_of, i, microbatch), data)
             new, non_trainable, metrics = part(i, non_trainable, metrics, rows)
             return jax.tree.map(jnp.add, totals, new), non_trainable, metrics
 
@@ -104,6 +105,15 @@ def private_train_step(model, state, data, *, strategy, calibration, batch_size:
     with keras.StatelessScope(state_mapping=zip(model.metrics_variables, metrics, strict=True)):
         logs = model.get_metrics_result()
     return logs, (trainable, non_trainable, optimizer_variables, metrics)
+
+
+def _rows_of(number, microbatch, leaf):
+    """Returns the rows of a microbatch: the next ones of each device, so that none is moved to another."""
+    shards, _ = row_shards()
+    shared = leaf.reshape(shards, leaf.shape[0] // shards, *leaf.shape[1:])
+    each = microbatch // shards
+    rows = jax.lax.dynamic_slice_in_dim(shared, number * each, each, axis=1)
+    return rows.reshape(microbatch, *leaf.shape[1:])
 
 
 def gradient_norms(model):
@@ -120,12 +130,6 @@ def gradient_norms(model):
         return jnp.stack([jnp.linalg.norm(g.reshape(-1)) for g in jax.grad(loss)(trainable)])
 
     return norms
-
-
-def replicas(model) -> int:
-    """Returns on how many devices a step of the model runs side by side."""
-    distribution = keras.distribution.distribution()
-    return 1 if distribution is None else distribution.device_mesh.devices.size
 
 
 def compiles(model) -> bool:

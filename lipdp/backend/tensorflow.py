@@ -107,11 +107,6 @@ def gradient_norms(model):
     return norms
 
 
-def replicas(model) -> int:
-    """Returns on how many devices a step of the model runs side by side."""
-    return model.distribute_strategy.num_replicas_in_sync
-
-
 def compiles(model) -> bool:
     """Returns whether a new batch shape costs a compilation."""
     return bool(model.jit_compile)

@@ -24,15 +24,18 @@ class PaddedSize:
             the last of them when there are microbatches, of which the empty ones are skipped. Otherwise only to
             the next small multiple.
         largest: Largest batch that can occur, to which static shapes are padded; None for Poisson sampling.
+        shards: Devices among which the rows are shared: each gets as many. Divides `microbatch`.
 
     A draw above the last level gets more rows, in rare cases at the price of a compilation: nothing is
     ever dropped.
     """
 
-    def __init__(self, expected: int, microbatch: int | None, static: bool, largest: int | None = None):
-        self.microbatch = microbatch
+    def __init__(
+        self, expected: int, microbatch: int | None, static: bool, largest: int | None = None, shards: int = 1
+    ):
+        self.microbatch, self.shards = microbatch, shards
         # Compiled microbatches all have the same shape.
-        self._step = microbatch if microbatch and static else _STEP
+        self._step = microbatch if microbatch and static else math.lcm(_STEP, shards)
         levels = [expected + level * math.sqrt(expected) for level in (_LEVELS[-1:] if microbatch else _LEVELS)]
         levels = levels if largest is None else [largest]
         self._levels = [self._round(level) for level in levels] if static else []
@@ -86,13 +89,16 @@ class Batches:
         y: Array of shape `(N, ...)`.
         size: How many rows to pad to.
         start: Number of the first update.
+        held: The shares of the rows that this process feeds; None: all.
 
     Iterating yields `(x, y, weight)`. The weight of a drawn row is 1, of a padding row 0; padding rows are zero.
+    The rows of one share lie together, drawn ones first; the shares are equal, and so are, up to one, their drawn rows.
     Frameworks may keep the iterator for as long as the process lives: `close` lets go of the arrays.
     """
 
-    def __init__(self, sampler: Any, x: np.ndarray, y: np.ndarray | None, size: PaddedSize, start: int):
+    def __init__(self, sampler: Any, x: Any, y: Any, size: PaddedSize, start: int, held: tuple[int, ...] | None = None):
         self.sampler, self.size, self.start = sampler, size, start
+        self.held = tuple(range(size.shards)) if held is None else held
         self._held = ((x, y), [_Buffers() for _ in tree.flatten((x, y))], _Buffers())
 
     def __iter__(self):
@@ -108,11 +114,17 @@ class Batches:
 
     def _fill(self, update: int, data, pools, weights):
         drawn = self.sampler.draw(update)
-        rows, k = self.size.rows(len(drawn)), len(drawn)
-        filled = []
+        # Dealt out like cards: microbatches that hold a drawn row of any share come before all that hold none.
+        shares = [drawn[share :: self.size.shards] for share in self.held]
+        each = self.size.rows(len(drawn)) // self.size.shards
+        rows, filled = each * len(shares), []
         for leaf, pool in zip(tree.flatten(data), pools, strict=True):
-            filled.append(take_rows(leaf, drawn, pool.take((rows, *leaf.shape[1:]), leaf.dtype)))
+            buffer = pool.take((rows, *leaf.shape[1:]), leaf.dtype)
+            for i, share in enumerate(shares):
+                take_rows(leaf, share, buffer[i * each : (i + 1) * each])
+            filled.append(buffer)
         weight = weights.take((rows,), np.dtype("float32"))
-        weight[:k] = 1.0
-        weight[k:] = 0.0
+        for i, share in enumerate(shares):
+            weight[i * each : i * each + len(share)] = 1.0
+            weight[i * each + len(share) : (i + 1) * each] = 0.0
         return (*tree.pack_sequence_as(data, filled), weight)

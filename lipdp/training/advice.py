@@ -106,3 +106,14 @@ def _rate(optimizer: Any, step: int) -> float:
 def _round(value: float) -> float:
     """One significant digit."""
     return float(f"{value:.1g}")
+
+
+def of_idle_devices(count: int) -> str:
+    """Returns what `fit` says where it leaves devices unused."""
+    if keras.backend.backend() == "jax":
+        way = (
+            "keras.distribution.set_distribution(keras.distribution.DataParallel()) before the model is built uses all."
+        )
+    else:
+        way = "The JAX backend trains on several: see keras.distribution."
+    return f"{count} more visible device{'s stay' if count > 1 else ' stays'} unused. {way}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -20,6 +21,12 @@ from lipdp.training import validation as validations
 from lipdp.training.callbacks import Charge, private_monitors
 from lipdp.training.progress import in_terminal
 from lipdp.training.request import FitRequest
+
+
+def whole_shares(rows: int) -> int:
+    """Returns a number of rows rounded up, so that each device has as many of them."""
+    shards, _ = backend.row_shards()
+    return math.ceil(rows / shards) * shards
 
 
 class Driver:
@@ -76,8 +83,9 @@ class Driver:
         scheme, run = self.plan.sampling, self.run
         start = run.ledger.position(self._release()) if scheme.by_epoch else run.ledger.updates
         compiles = backend.compiles(self.model)
-        size = sampling.PaddedSize(scheme.batch_size, self.microbatch, compiles, scheme.largest_batch)
-        with contextlib.closing(sampling.Batches(self.sampler, self.x, self.y, size, start)) as batches:
+        shards, held = backend.row_shards()
+        size = sampling.PaddedSize(scheme.batch_size, self.microbatch, compiles, scheme.largest_batch, shards)
+        with contextlib.closing(sampling.Batches(self.sampler, self.x, self.y, size, start, held)) as batches:
             yield backend.feed(iter(batches), (self.x, self.y, np.zeros(1, "float32")))
 
     def charge(self) -> Callable[[int], None] | None:
@@ -111,7 +119,7 @@ class Driver:
     def _microbatch(self) -> int | None:
         size = self.plan.sampling.batch_size
         rows = self.request.microbatch_size or self.default_microbatch(size)
-        return rows if rows and rows < size else None
+        return whole_shares(rows) if rows and rows < size else None
 
     def details(self) -> dict:
         """Returns what fixes the releases beside the plan, as JSON-serializable values."""
@@ -135,7 +143,8 @@ class Driver:
         validations.check_options(**validation)
         steered = private_monitors(callbacks) if self.request.training_metrics else ()
         ledger, sensitivity = self.run.ledger, self.calibration.sensitivity
-        size = self.plan.sampling.batch_size
+        size, (shards, _) = self.plan.sampling.batch_size, backend.row_shards()
+        validation["validation_batch_size"] = whole_shares(validation["validation_batch_size"])
         backend.release_programs()
         advice.advise(self.model, sensitivity, self.plan.noise_multiplier, self.updates, size)
         with self.armed(verbose), self.batches() as batches, self._precision():
@@ -151,7 +160,7 @@ class Driver:
                 callbacks=[charge, *callbacks],
                 verbose=verbose,
                 shuffle=False,
-                validation_data=self.validation_data,
+                validation_data=validations.whole_shares(self.validation_data, shards),
                 **validation,
             )
 
@@ -184,6 +193,7 @@ class Driver:
             self.microbatch,
             request.training_metrics,
             request.noise_generator,
+            backend.row_shards(),
             weights.traced(self.model),
             declared,
         )
@@ -208,6 +218,8 @@ class Driver:
             self.begin()
             if verbose:
                 notice = [statement.TRAINING_METRICS] if request.training_metrics else []
+                if idle := backend.idle_devices():
+                    notice.append(advice.of_idle_devices(idle))
                 if self.in_terminal and self.model.train_function is None and not self.model.run_eagerly:
                     notice.append("The first update waits until it is compiled.")
                 sys.stdout.write("\n".join([self.announcement(), *notice]) + "\n")

@@ -18,7 +18,7 @@ from lipdp.accounting import Filter
 from lipdp.accounting.dpis import ImportanceFilter
 from lipdp.privacy import Plan, Release, statement
 from lipdp.sampling import Proposal, randomness
-from lipdp.training.driver import Driver
+from lipdp.training.driver import Driver, whole_shares
 from lipdp.training.progress import Line
 
 # Rows of a microbatch are a multiple of this, so that few shapes occur.
@@ -132,7 +132,8 @@ class ImportanceDriver(Driver):
     def batches(self) -> Iterator[Any]:
         """Endless numbers of updates."""
         first = self.run.ledger.updates
-        yield backend.feed(((np.array([i]),) for i in itertools.count(first)), (np.zeros(1, int),))
+        shards, _ = backend.row_shards()  # Keras shares these out as well
+        yield backend.feed(((np.full(shards, i),) for i in itertools.count(first)), (np.zeros(shards, int),))
 
     def charge(self) -> None:
         """Returns None: each update charges itself."""
@@ -157,7 +158,8 @@ class ImportanceDriver(Driver):
 
     def _microbatch(self) -> int:
         size = self.plan.sampling.batch_size
-        return self.request.microbatch_size or self.default_microbatch(2 * size) or min(size, _LARGEST_MICROBATCH)
+        rows = self.request.microbatch_size or self.default_microbatch(2 * size) or min(size, _LARGEST_MICROBATCH)
+        return whole_shares(rows)
 
     def begin(self) -> None:
         """Releases the number of examples, if that is private, and notes where the plan stands."""

@@ -189,7 +189,16 @@ def check_model(model: keras.Model) -> None:
     if backend.replicas(model) > 1:
         raise ValueError(
             "Noise would be drawn once per replica instead of once per update. Received: a distribution over "
-            f"{backend.replicas(model)} devices. Build and train the model without a distribution strategy."
+            f"{backend.replicas(model)} devices on TensorFlow. Build and train the model without a distribution "
+            "strategy, or on several devices with JAX: set KERAS_BACKEND=jax, and "
+            "keras.distribution.set_distribution(keras.distribution.DataParallel()) before the model is built."
+        )
+    misplaced = backend.misplaced(model)
+    if misplaced is not None:
+        raise ValueError(
+            "Weights lie on the devices of the distribution that was set when they were made. Received: weight "
+            f"'{misplaced}' on other devices than those of the present distribution. Set the distribution before the "
+            "model is built, keep it until `fit` has ended, and bring weights from elsewhere in a file."
         )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from lipdp import _keras
+from lipdp import _keras, backend
 from lipdp.sampling import randomness
 from lipdp.training import weights
 
@@ -114,10 +114,11 @@ def stand_of(model: keras.Model, secrets: bool = True) -> str | None:
 def _basis(driver: Any) -> str:
     """Returns a digest of what a stream of noise may be used for."""
     request, model = driver.request, driver.model
-    # Rows whose random numbers come by microbatch are other rows in other microbatches.
+    # Rows whose random numbers come by their place are other rows in other microbatches, and on other devices.
     by_row = bool(generators(model)) or getattr(request.strategy, "augmentation", None) is not None
     asked = _plain(request.to_dict(), {})
-    parts = [asked, request.noise_generator, driver.microbatch if by_row else None, described(model)]
+    places = [driver.microbatch, backend.row_shards()[0]] if by_row else None
+    parts = [asked, request.noise_generator, places, described(model)]
     data = randomness.digest((driver.x, driver.y))
     return randomness.from_seed(request.seed, "basis", json.dumps(parts, sort_keys=True), data).hex()
 

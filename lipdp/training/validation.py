@@ -102,6 +102,24 @@ def rehearse(model: keras.Model, validation_data: Any) -> None:
         model.reset_metrics()
 
 
+def whole_shares(data: Any, shards: int) -> Any:
+    """Returns validation arrays with rows of weight 0 behind them, so that each device has as many rows.
+
+    Datasets are Keras' own to share out: their batches have to be multiples of the number of devices.
+    """
+    if shards == 1 or not isinstance(data, (tuple, list)):
+        return data
+    x, y, *weight = data
+    rows = len(tree.flatten(y)[0])
+    missing = -rows % shards
+
+    def padded(leaf):
+        return np.concatenate([leaf, np.zeros((missing, *np.shape(leaf)[1:]), np.asarray(leaf).dtype)])
+
+    weight = np.ones(rows, "float32") if not weight else np.asarray(weight[0], "float32")
+    return (*tree.map_structure(padded, (x, y)), padded(weight))
+
+
 def _arrays(data):
     """Returns validation data, or their first batch, as a tuple; None where there are none, or none to spare."""
     if isinstance(data, list):

@@ -64,6 +64,33 @@ def test_batches_hold_the_drawn_rows():
         assert not bx[k:].any() and not by[k:].any()
 
 
+@pytest.mark.parametrize("devices", [2, 3, 8])
+@pytest.mark.parametrize("microbatch", [None, 24])
+def test_devices_share_the_rows_and_each_row_lies_on_one(devices, microbatch):
+    x = np.random.default_rng(0).normal(size=(400, 5)).astype("float32")
+    y = np.arange(400, dtype="int32")
+    size = PaddedSize(80, microbatch, True, shards=devices)
+    sampler = PoissonSampler(400, 0.2, seed=1)
+    whole = iter(Batches(sampler, x, y, size, start=0))
+    feeds = [iter(Batches(sampler, x, y, size, start=0, held=(share,))) for share in range(devices)]
+    for t in range(20):
+        drawn, (bx, by, w) = sampler.draw(t), next(whole)
+        assert len(w) % devices == 0 and (microbatch is None or len(w) % microbatch == 0)
+        assert sorted(by[w == 1.0]) == sorted(drawn)
+        np.testing.assert_array_equal(bx[w == 1.0], x[by[w == 1.0]])
+        assert not bx[w == 0.0].any() and not by[w == 0.0].any()
+        # Each process feeds its own devices, with what they have when one process feeds all.
+        parts = [next(feed) for feed in feeds]
+        for i, values in enumerate((bx, by, w)):
+            np.testing.assert_array_equal(np.concatenate([part[i] for part in parts]), values)
+        counts = [int(part[2].sum()) for part in parts]
+        assert max(counts) - min(counts) <= 1
+        # Microbatches take the next rows of each device: after the last drawn row nothing but padding is left.
+        if microbatch:
+            each = microbatch // devices
+            assert max(-(-count // each) for count in counts) == -(-len(drawn) // microbatch)
+
+
 def test_buffers_in_use_are_never_overwritten():
     """Keras' own iterators keep several batches in flight, and frameworks may alias numpy memory."""
     x = np.random.default_rng(0).normal(size=(400, 50)).astype("float32")

@@ -7,7 +7,7 @@ from keras import layers as L
 from keras import ops
 
 import lipdp
-from lipdp import callbacks, strategies
+from lipdp import backend, callbacks, strategies
 from lipdp.training import seeding
 
 FIT = {"batch_size": 20, "noise_multiplier": 1.0, "delta": 1e-3, "verbose": 0}
@@ -98,6 +98,19 @@ def test_random_images_train_and_keep_rows_apart(name):
     model = model_of(layer, L.GlobalAveragePooling2D(), shape=(8, 8, 3))
     model.fit(x, y, strategy="dpsgd", **FIT)
     assert model.run.ledger.updates == 5 and np.isfinite(final(model)).all()
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.5])
+def test_rows_of_several_devices_have_other_masks_and_so_other_noise(rate, monkeypatch):
+    """A seed gives a mask to a place in the batch: with the same noise, two runs would give their difference away."""
+    keys = []
+    for shards in (1, 2, 1):
+        monkeypatch.setattr(backend, "row_shards", lambda shards=shards: (shards, tuple(range(shards))))
+        keras.utils.set_random_seed(0)
+        model = model_of(*([L.Dropout(rate)] if rate else []), L.Dense(4))
+        model.fit(*data(6), strategy="dpsgd", seed=3, **FIT)
+        keys.append(ops.convert_to_numpy(model.optimizer.noise_key))
+    assert np.array_equal(keys[0], keys[2]) and np.array_equal(keys[0], keys[1]) == (not rate)
 
 
 def attention(layer):

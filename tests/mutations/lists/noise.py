@@ -274,6 +274,12 @@ FAULTS = [
             "root = randomness.from_seed(request.seed, basis, plan, run.ledger.to_json(), str(start))",
             "root = randomness.from_seed(request.seed, plan, run.ledger.to_json(), str(start))",
         ),
+        (
+            "the devices play no part",
+            "places = [driver.microbatch, backend.row_shards()[0]] if by_row else None",
+            "places = driver.microbatch if by_row else None",
+            "training/test_random_layers.py::test_rows_of_several_devices_have_other_masks_and_so_other_noise",
+        ),
         ("the data play no part", "data = randomness.digest((driver.x, driver.y))", "data = b''"),
         (
             "the labels play no part",

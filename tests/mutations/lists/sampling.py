@@ -71,9 +71,22 @@ FAULTS = [
     *faults(
         "sampling/batches.py",
         "sampling/test_batches.py",
-        ("padding has weight one", "weight[k:] = 0.0", "weight[k:] = 1.0"),
+        (
+            "padding has weight one",
+            "weight[i * each + len(share) : (i + 1) * each] = 0.0",
+            "weight[i * each + len(share) : (i + 1) * each] = 1.0",
+        ),
+        (
+            "rows lie on two devices",
+            "shares = [drawn[share :: self.size.shards] for share in self.held]",
+            "shares = [drawn[max(share - 1, 0) :: self.size.shards] for share in self.held]",
+        ),
         ("padding holds old rows", "out[count:] = 0\n", "pass\n"),
-        ("the weight of the last row is lost", "weight[:k] = 1.0", "weight[: max(k - 1, 0)] = 1.0"),
+        (
+            "the weight of the last row is lost",
+            "i * each + len(share)] = 1.0",
+            "i * each + max(len(share) - 1, 0)] = 1.0",
+        ),
         (
             "rows beyond the last padded size are lost",
             "return next((level for level in self._levels if level >= drawn), self._round(drawn))",
@@ -81,8 +94,8 @@ FAULTS = [
         ),
         (
             "rows beyond the largest shape are lost",
-            "rows, k = self.size.rows(len(drawn)), len(drawn)",
-            "drawn = drawn[: self.size._levels[-1]] if self.size._levels else drawn\n        rows, k = self.size.rows(len(drawn)), len(drawn)",
+            "shares = [drawn[share",
+            "drawn = drawn[: self.size._levels[-1]] if self.size._levels else drawn\n        shares = [drawn[share",
             "sampling/test_batches.py::test_a_draw_above_the_largest_shape_loses_no_row",
         ),
         (

@@ -610,7 +610,7 @@ FAULTS = [
         ),
         (
             "a resumed budget is a new one",
-            'self.budget.resume(run.importance["state"], run.ledger.mechanisms())',
+            'self.budget.resume(state, run.ledger.mechanisms(), lost if 0 < state["updates"] < steps else 0)',
             "pass",
             "strategies/test_dpis.py::test_a_run_goes_on_within_an_epoch",
         ),

@@ -1,0 +1,53 @@
+"""Over which devices the rows of a step are shared, for JAX."""
+
+import jax
+import keras
+import numpy as np
+
+
+def replicas(model) -> int:
+    """Returns how many copies of a step run, each of which would draw noise of its own: one, on any number of devices.
+
+    A step is one program for all devices. The key of the noise is one value in all of them.
+    """
+    return 1
+
+
+def row_shards() -> tuple[int, tuple[int, ...]]:
+    """Returns among how many groups of devices the rows of a batch are shared, and which of them this process feeds."""
+    distribution = keras.distribution.distribution()
+    if distribution is None:
+        return 1, (0,)
+    mesh = distribution.device_mesh.backend_mesh
+    axis = mesh.axis_names.index(distribution.batch_dim_name)
+    groups = np.moveaxis(mesh.devices, axis, 0).reshape(mesh.devices.shape[axis], -1)
+    here = jax.process_index()
+    return len(groups), tuple(i for i, group in enumerate(groups) if any(d.process_index == here for d in group))
+
+
+def shared_out(data):
+    """Returns a tree of arrays with their rows on the devices of the present distribution."""
+    distribution = keras.distribution.distribution()
+    if distribution is None:
+        return data
+    return jax.tree.map(lambda t: jax.device_put(t, distribution.get_data_layout(t.shape).backend_layout), data)
+
+
+def idle_devices() -> int:
+    """Returns how many visible devices `fit` leaves unused."""
+    return jax.device_count() - len(_devices())
+
+
+def misplaced(model) -> str | None:
+    """Returns the path of a weight that does not lie on the devices of the present distribution, or None."""
+    devices = _devices() if keras.distribution.distribution() is not None else None
+    for variable in model.variables:
+        found = variable.value.sharding.device_set
+        if len(found) > 1 if devices is None else found != devices:
+            return variable.path
+    return None
+
+
+def _devices():
+    distribution = keras.distribution.distribution()
+    return set(jax.devices()[:1] if distribution is None else distribution.device_mesh.backend_mesh.devices.flat)

@@ -1,0 +1,72 @@
+"""`fit` on several devices: the same weights and the same ledger as on one, and no rows that are moved about."""
+
+import itertools
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import keras
+import pytest
+
+from tests.devices.worker import STRATEGIES
+
+pytestmark = pytest.mark.skipif(keras.backend.backend() != "jax", reason="TensorFlow trains on one device")
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+def run(devices, cases):
+    """Returns what a process with so many virtual devices found, case by case."""
+    command = [sys.executable, "-m", "tests.devices.worker", str(devices), json.dumps(cases)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT)
+    found = [json.loads(line[5:]) for line in done.stdout.splitlines() if line.startswith("CASE ")]
+    assert len(found) == len(cases), done.stderr[-3000:]
+    for case in found:
+        assert "error" not in case, case
+    return found
+
+
+def check(devices, cases):
+    for case in run(devices, cases):
+        assert case["devices"] == devices, case
+        assert case["weights"] < 1e-6 and case["logs"] < 1e-5, case
+        assert case["ledger"] and case["key"], case
+
+
+def test_eight_devices_train_as_one():
+    # 18 is rounded up to 24 rows, which changes nothing but their order.
+    check(8, [{"strategy": strategy, "microbatch": 18 if i % 2 else None} for i, strategy in enumerate(STRATEGIES)])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("devices", [3, 8, 16])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_every_way_to_train_on_several_devices(strategy, devices):
+    samplings = (
+        ["poisson"] if strategy == "dpis" else ["poisson", "truncated_poisson", "fixed_size", "shuffle", "fixed_order"]
+    )
+    ways = itertools.product(samplings, (None, 16, 25), ("threefry", "chacha20"))
+    check(devices, [{"strategy": strategy, "sampling": s, "microbatch": m, "generator": g} for s, m, g in ways])
+
+
+@pytest.mark.slow
+def test_rows_with_random_numbers_have_noise_of_their_own():
+    """On several devices an example gets another noising than on one: the same noise would give the difference away."""
+    (case,) = run(8, [{"strategy": "diffusion"}])
+    assert case["ledger"] and not case["key"] and case["devices"] == 8
+
+
+@pytest.mark.parametrize("strategy", [pytest.param("clipless", marks=pytest.mark.slow), "dpsgd"])
+def test_only_the_sum_of_the_gradients_is_exchanged(strategy):
+    for case in run(8, [{"strategy": strategy, "program": True, "microbatch": m} for m in (None, 16)]):
+        # The branch for gradients that are not finite adds them up anew.
+        times = 1 if strategy == "clipless" else 2
+        assert case["programs"]
+        for program in case["programs"]:
+            assert {kind for kind, _ in program} == {"all-reduce"}, program  # no rows are gathered
+            large = [size for _, size in program if size >= case["parameters"]]
+            # Beside the gradients only a few scalars, for loss and metrics.
+            assert len(large) == times and max(large) <= case["parameters"] + 8, program
+            assert all(size <= 8 for _, size in program if size < case["parameters"]), program

@@ -1,0 +1,122 @@
+"""Trains on virtual devices, in a process of its own: `python -m tests.devices.worker 8 '[{"strategy": "dpsgd"}]'`.
+
+For each case it prints one line of JSON: how far the weights are from those of one device, what was charged, the
+collective operations of the compiled step.
+"""
+
+import json
+import math
+import os
+import pathlib
+import re
+import shutil
+import sys
+import tempfile
+import warnings
+
+_COLLECTIVE = re.compile(r"= (.*?) (all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)(?:-start)?\(")
+STRATEGIES = ("clipless", "dpsgd", "quantile", "adaclip", "dpis")
+
+
+def trained(case):
+    """Returns a model after a short `fit`, on the devices of the present distribution."""
+    import keras
+    import numpy as np
+
+    import lipdp
+    from lipdp import diffusion, layers, losses, strategies
+    from lipdp.diffusion import toy
+
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(300, 12)).astype("float32"), rng.integers(0, 3, 300)
+    kind, more = case["strategy"], {}
+    keras.utils.set_random_seed(0)
+    if kind == "diffusion":
+        model = diffusion.DiffusionModel(toy.point_network(width=8, depth=1), noise_multiplicity=2)
+        model.compile(keras.optimizers.Adam(0.01))
+        data = (x[:, :2],)
+    else:
+        if kind == "clipless":
+            stack = [
+                layers.BoundedInput((12,), norm=2.0),
+                layers.SpectralDense(16),
+                layers.Abs(),
+                layers.SpectralDense(3),
+            ]
+            loss = losses.SparseCategoricalCrossentropy(temperature=4.0)
+        else:
+            stack = [keras.Input((12,)), keras.layers.Dense(16, activation="relu"), keras.layers.Dense(3)]
+            loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model = lipdp.DP_Sequential(stack)
+        model.compile(keras.optimizers.SGD(0.5, momentum=0.9), loss=loss, metrics=["accuracy"])
+        chosen = {"quantile": strategies.DPSGD(quantile=0.5), "dpis": strategies.DPIS(clip_norm=1.0)}
+        data = x, y
+        more = {"strategy": chosen.get(kind, kind), "validation_data": (x[:101], y[:101])}
+    history = model.fit(
+        *data, batch_size=48, epochs=2, steps_per_epoch=3, epsilon=3.0, delta=1e-3, seed=7, verbose=0,
+        sampling=case.get("sampling", "poisson"), microbatch_size=case.get("microbatch"),
+        noise_generator=case.get("generator", "threefry"), **more,
+    )  # fmt: skip
+    return model, history.history
+
+
+def compared(case) -> dict:
+    """Trains on one device and on all, and returns what differs."""
+    import keras
+    import numpy as np
+
+    one, before = trained(case)
+    with keras.distribution.DataParallel().scope():
+        all_of_them, after = trained(case)
+    names = [name for name in before if not name.startswith("loss")]
+    return {
+        "weights": max(
+            float(np.abs(a - b).max()) for a, b in zip(one.get_weights(), all_of_them.get_weights(), strict=True)
+        ),
+        "logs": max(abs(a - b) for name in names for a, b in zip(before[name], after[name], strict=True)),
+        "ledger": one.run.ledger.to_json() == all_of_them.run.ledger.to_json(),
+        "key": bool(np.array_equal(one.optimizer.noise_key, all_of_them.optimizer.noise_key)),
+        "devices": len(all_of_them.trainable_variables[0].value.sharding.device_set),
+    }
+
+
+def collectives(case, folder: pathlib.Path) -> dict:
+    """Returns the collective operations of each compiled step, with the number of values that they exchange."""
+    import keras
+
+    shutil.rmtree(folder, ignore_errors=True)
+    with keras.distribution.DataParallel().scope():
+        model, _ = trained(case)
+    programs = []
+    for path in folder.glob("*train_step*after_optimizations.txt"):
+        program = []
+        for line in path.read_text().splitlines():
+            if found := _COLLECTIVE.search(line):
+                shapes = re.findall(r"\w+\[([\d,]*)\]", found[1])
+                program.append([found[2], sum(math.prod(int(n) for n in shape.split(",") if n) for shape in shapes)])
+        programs.append(program)
+    return {"parameters": sum(math.prod(v.shape) for v in model.trainable_variables), "programs": programs}
+
+
+def main() -> None:
+    count, cases = int(sys.argv[1]), json.loads(sys.argv[2])
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="programs-"))
+    os.environ["KERAS_BACKEND"] = "jax"
+    os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={count}"
+    if any(case.get("program") for case in cases):
+        os.environ["XLA_FLAGS"] += (
+            f" --xla_dump_to={folder} --xla_dump_hlo_as_text --xla_dump_hlo_module_re=.*train_step.*"
+        )
+        os.environ.pop("JAX_COMPILATION_CACHE_DIR", None)  # what is found there leaves no text
+    warnings.simplefilter("ignore")
+    for case in cases:
+        try:
+            found = collectives(case, folder) if case.get("program") else compared(case)
+        except Exception as error:
+            found = {"error": f"{type(error).__name__}: {error}"}
+        sys.stdout.write("CASE " + json.dumps(case | found) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
