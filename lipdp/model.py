@@ -198,7 +198,7 @@ class _PrivateTraining(training.Saving):
             training.refuse_private_monitors(callbacks)
         model_checks.build(self, x)
         model_checks.check_ledger(self)
-        with training.checkpointed(self, callbacks) as checkpoint, training.exclusive(self):
+        with training.together(), training.checkpointed(self, callbacks) as checkpoint, training.exclusive(self):
             driver = training.prepare(self, x, y, validation_split, validation_data, request, checkpoint)
             return driver.fit(
                 super().fit,

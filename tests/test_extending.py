@@ -54,7 +54,9 @@ def test_the_page_lists_what_a_backend_defines():
 @pytest.mark.backend_free
 def test_both_backends_define_the_same_names():
     for name in ("tensorflow", "jax"):
-        files = [ROOT / "lipdp" / "backend" / f"{part}{name}.py" for part in ("", "capture_", "importance_")]
+        files = [
+            ROOT / "lipdp" / "backend" / f"{part}{name}.py" for part in ("", "capture_", "devices_", "importance_")
+        ]
         assert set(backend.__all__) <= set().union(*map(top_level, files)), name
 
 

@@ -1,8 +1,11 @@
-"""Over which devices the rows of a step are shared, for JAX."""
+"""Over which devices and processes a step runs, for JAX."""
+
+import contextlib
 
 import jax
 import keras
 import numpy as np
+from jax.experimental import multihost_utils
 
 
 def replicas(model) -> int:
@@ -46,6 +49,59 @@ def misplaced(model) -> str | None:
         if len(found) > 1 if devices is None else found != devices:
             return variable.path
     return None
+
+
+def processes() -> tuple[int, int]:
+    """Returns the number of this process, and how many there are that train together."""
+    return jax.process_index(), jax.process_count()
+
+
+def left_out() -> bool:
+    """Returns whether some process has no device among those that train: it would train a model of its own."""
+    return {device.process_index for device in _devices()} != set(range(jax.process_count()))
+
+
+def of_first(secret: bytes) -> bytes:
+    """Returns the bytes that the first process has passed; all processes call this."""
+    if jax.process_count() == 1:
+        return secret
+    return bytes(multihost_utils.broadcast_one_to_all(np.frombuffer(secret, "uint8")))
+
+
+def of_each(digest: bytes) -> list[bytes]:
+    """Returns the bytes that each process has passed, as many from each; all processes call this."""
+    if jax.process_count() == 1:
+        return [digest]
+    return [bytes(row) for row in multihost_utils.process_allgather(np.frombuffer(digest, "uint8"))]
+
+
+@contextlib.contextmanager
+def own_rows():
+    """A context in which Keras takes the batches of a process as its share of the rows, and does not cut them again."""
+    distribution = keras.distribution.distribution()
+    if distribution is None or jax.process_count() == 1:
+        yield
+        return
+    before = distribution.auto_shard_dataset
+    distribution.auto_shard_dataset = False
+    try:
+        yield
+    finally:
+        distribution.auto_shard_dataset = before
+
+
+@contextlib.contextmanager
+def apart():
+    """A context in which a process does what the others do not: variables made there are its own."""
+    distribution = keras.distribution.distribution()
+    if distribution is None or jax.process_count() == 1:
+        yield
+        return
+    keras.distribution.set_distribution(None)
+    try:
+        yield
+    finally:
+        keras.distribution.set_distribution(distribution)
 
 
 def _devices():

@@ -1,4 +1,6 @@
-"""Over which devices the rows of a step are shared, for TensorFlow: one device only."""
+"""Over which devices and processes a step runs, for TensorFlow: one device of one process."""
+
+import contextlib
 
 import keras
 import tensorflow as tf
@@ -23,3 +25,33 @@ def idle_devices() -> int:
 
 def misplaced(model) -> None:
     """Returns the path of a weight that lies on other devices than it should: there are no others."""
+
+
+def processes() -> tuple[int, int]:
+    """Returns the number of this process, and how many there are that train together."""
+    return 0, 1
+
+
+def left_out() -> bool:
+    """Returns whether some process has no device among those that train."""
+    return False
+
+
+def of_first(secret: bytes) -> bytes:
+    """Returns the bytes that the first process has passed."""
+    return secret
+
+
+def of_each(digest: bytes) -> list[bytes]:
+    """Returns the bytes that each process has passed."""
+    return [digest]
+
+
+def own_rows():
+    """A context in which Keras takes the batches of a process as its share of the rows."""
+    return contextlib.nullcontext()
+
+
+def apart():
+    """A context in which a process does what the others do not."""
+    return contextlib.nullcontext()

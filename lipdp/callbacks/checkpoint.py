@@ -9,7 +9,7 @@ from typing import Any
 
 import keras
 
-from lipdp import checks
+from lipdp import backend, checks
 from lipdp.privacy import files, journal
 
 
@@ -23,7 +23,8 @@ class Checkpoint(keras.callbacks.Callback):
         path: file that ends in `.weights.h5` or `.keras`. Beside it come `<path>.journal`, which belongs to it, and
             `<path>.lock`.
         every: `"epoch"`, or a number of updates. The file is also written when training begins, ends, or is stopped by
-            an error between two updates.
+            an error between two updates. Of several processes that train together the first one writes; all of them
+            read it when training goes on.
 
     Raises:
         ValueError: an argument is wrong. By `fit`: the file is corrupt, its journal is missing, or both are of another
@@ -78,14 +79,8 @@ class Checkpoint(keras.callbacks.Callback):
             raise FileNotFoundError(
                 f"The folder of the checkpoint does not exist. Received: path={str(self.path)!r}. Create it first."
             )
-        try:
-            self._stack.enter_context(files.locked(self.path.with_name(self.path.name + ".lock"), run.ledger.seeded))
-        except BlockingIOError as error:
-            raise BlockingIOError(
-                f"Another `fit` trains with the checkpoint {self.path}. Wait for it, or pass another path."
-            ) from error
-        for path in (self.path, self.journal_path):
-            files.sweep(path.parent, path.name)
+        if self._writes:
+            self._lock(run.ledger.seeded)
         self.reserved, self._offset, self._saved = None, None, 0
         if not self.journal_path.exists() and not self.path.exists():
             return
@@ -103,6 +98,21 @@ class Checkpoint(keras.callbacks.Callback):
                 f"journal with {reserved.ledger!r}. Keep the two files together, and train a new model."
             )
         self.reserved = reserved
+
+    @property
+    def _writes(self) -> bool:
+        """Whether this process writes: of those that train together the first, for all of them."""
+        return backend.processes()[0] == 0
+
+    def _lock(self, private: bool) -> None:
+        try:
+            self._stack.enter_context(files.locked(self.path.with_name(self.path.name + ".lock"), private))
+        except BlockingIOError as error:
+            raise BlockingIOError(
+                f"Another `fit` trains with the checkpoint {self.path}. Wait for it, or pass another path."
+            ) from error
+        for path in (self.path, self.journal_path):
+            files.sweep(path.parent, path.name)
 
     def _check_journal(self) -> None:
         if not self.journal_path.exists():
@@ -134,7 +144,7 @@ class Checkpoint(keras.callbacks.Callback):
         elif reserved is not None:
             run.ledger.hold(reserved.ledger)
             run.ledger.origins = reserved.ledger.origins
-        run.journal = journal.Journal(self.journal_path, replay, private, least)
+        run.journal = journal.Journal(self.journal_path, replay, private, least, self._writes)
 
     def close(self, model: Any, whole: bool) -> None:
         """Saves what an error has interrupted, if it did so between two updates, and ends the reservations."""
@@ -156,7 +166,8 @@ class Checkpoint(keras.callbacks.Callback):
         if model.optimizer.not_finite() is not None:
             return  # the file keeps the last weights from which training can go on
         save = model.save if self.path.suffix == ".keras" else model.save_weights
-        save(self.path, overwrite=True)
+        if self._writes:
+            save(self.path, overwrite=True)
         self._saved = model.run.ledger.updates
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:

@@ -37,6 +37,7 @@ class Journal:
         replay: see `Reserved`.
         private: whether its owner alone may read it.
         least: what the file lists already and this run repeats; it stays listed.
+        writes: whether this process writes the file, or another one that makes the same releases.
 
     **Guarantee.**
     Conditions: `cover` is called before each release, and the disk keeps what it has confirmed.
@@ -56,9 +57,15 @@ class Journal:
     """
 
     def __init__(
-        self, path: str | os.PathLike, replay: str | None = None, private: bool = False, least: Ledger | None = None
+        self,
+        path: str | os.PathLike,
+        replay: str | None = None,
+        private: bool = False,
+        least: Ledger | None = None,
+        writes: bool = True,
     ):
         self._path, self._replay, self._private, self._least = pathlib.Path(path), replay, private, least
+        self._writes = writes
         self._release: Release | None = None
         self._left, self._ahead, self._written = 0, 0, -_LASTING
 
@@ -114,7 +121,8 @@ class Journal:
             "history": origins,
             "replay": self._replay,
         }
-        files.write_text(self._path, json.dumps(files.stamped(content)) + "\n", self._private)
+        if self._writes:
+            files.write_text(self._path, json.dumps(files.stamped(content)) + "\n", self._private)
         self._written = time.monotonic()
 
 

@@ -4,6 +4,7 @@ from lipdp.training.callbacks import as_list as as_list
 from lipdp.training.callbacks import refuse_private_monitors as refuse_private_monitors
 from lipdp.training.driver import Driver as Driver
 from lipdp.training.exclusive import exclusive as exclusive
+from lipdp.training.processes import together as together
 from lipdp.training.request import FitRequest as FitRequest
 from lipdp.training.resuming import checkpointed as checkpointed
 from lipdp.training.saving import Saving as Saving

@@ -16,7 +16,7 @@ from lipdp import _keras, backend, gradients, isolation, losses, sampling
 from lipdp.privacy import Ledger, Plan, Release, statement
 from lipdp.sampling import randomness
 from lipdp.strategies import Calibration
-from lipdp.training import advice, budget, seeding, weights
+from lipdp.training import advice, budget, processes, seeding, weights
 from lipdp.training import validation as validations
 from lipdp.training.callbacks import Charge, private_monitors
 from lipdp.training.progress import in_terminal
@@ -72,6 +72,7 @@ class Driver:
         self.microbatch = self._microbatch()
         self.sampler: Any = None
         self.in_terminal = False
+        processes.agree(self)
 
     def make_plan(self) -> Plan:
         """Returns the plan under which the updates may run; changes nothing."""
@@ -143,10 +144,14 @@ class Driver:
         validations.check_options(**validation)
         steered = private_monitors(callbacks) if self.request.training_metrics else ()
         ledger, sensitivity = self.run.ledger, self.calibration.sensitivity
-        size, (shards, _) = self.plan.sampling.batch_size, backend.row_shards()
-        validation["validation_batch_size"] = whole_shares(validation["validation_batch_size"])
+        size, (shards, held) = self.plan.sampling.batch_size, backend.row_shards()
+        # Of one process.
+        validation["validation_batch_size"] = whole_shares(validation["validation_batch_size"]) * len(held) // shards
         backend.release_programs()
         advice.advise(self.model, sensitivity, self.plan.noise_multiplier, self.updates, size)
+        index, count = backend.processes()
+        if index:
+            verbose = 0
         with self.armed(verbose), self.batches() as batches, self._precision():
             ledger.steered = tuple(dict.fromkeys([*ledger.steered, *steered]))
             bar = verbose in ("auto", 1)
@@ -157,10 +162,10 @@ class Driver:
                 initial_epoch=self.request.initial_epoch,
                 steps_per_epoch=self.request.updates_per_epoch,
                 # The user's callbacks behind the one that charges, so that they find epsilon in their logs.
-                callbacks=[charge, *callbacks],
+                callbacks=[charge, *callbacks, *([processes.Agreement(self.run)] if count > 1 else [])],
                 verbose=verbose,
                 shuffle=False,
-                validation_data=validations.whole_shares(self.validation_data, shards),
+                validation_data=validations.shared_out(self.validation_data, shards),
                 **validation,
             )
 

@@ -47,6 +47,11 @@ class ImportanceDriver(Driver):
 
     def make_plan(self) -> Plan:
         run, request, strategy = self.run, self.request, self.strategy
+        if backend.processes()[1] > 1:
+            raise ValueError(
+                "DPIS keeps the norms of all examples in one process, which puts each update together. Received: "
+                f"{backend.processes()[1]} processes. Train on the devices of one, or with strategy='dpsgd'."
+            )
         if len(run.ledgers) > 1:
             raise ValueError(
                 "DPIS keeps a budget for everything released about the weights, and does not see what other models "

@@ -193,6 +193,13 @@ def check_model(model: keras.Model) -> None:
             "strategy, or on several devices with JAX: set KERAS_BACKEND=jax, and "
             "keras.distribution.set_distribution(keras.distribution.DataParallel()) before the model is built."
         )
+    if backend.left_out():
+        raise ValueError(
+            "Processes that train together share one draw of batches and of noise. Received: "
+            f"{backend.processes()[1]} processes, of which some have no device in the distribution. Set "
+            "keras.distribution.set_distribution(keras.distribution.DataParallel()) in all of them before the model is "
+            "built."
+        )
     misplaced = backend.misplaced(model)
     if misplaced is not None:
         raise ValueError(

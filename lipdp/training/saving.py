@@ -11,7 +11,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from lipdp import _keras
+from lipdp import _keras, backend
 from lipdp.privacy import files
 from lipdp.training import model_checks, seeding
 
@@ -50,7 +50,7 @@ class Saving:
         if not _is_local(filepath) or (zipped is not False and not str(filepath).endswith(".keras")):
             super().save(filepath, overwrite=overwrite, zipped=zipped, **kwargs)
         elif overwrite or _keras.may_replace(filepath):
-            with files.replacing(filepath, private=self.run.ledger.seeded) as path:
+            with backend.apart(), files.replacing(filepath, private=self.run.ledger.seeded) as path:
                 super().save(path, overwrite=True, zipped=zipped, **kwargs)
 
     def save_weights(self, filepath: Any, overwrite: bool = True, **kwargs: Any) -> None:
@@ -72,7 +72,7 @@ class Saving:
         if sharded or not _is_local(filepath) or not str(filepath).endswith(".weights.h5"):
             super().save_weights(filepath, overwrite=overwrite, **kwargs)
         elif overwrite or _keras.may_replace(filepath):
-            with files.replacing(filepath, private=self.run.ledger.seeded) as path:
+            with backend.apart(), files.replacing(filepath, private=self.run.ledger.seeded) as path:
                 super().save_weights(path, overwrite=True, **kwargs)
                 with h5py.File(path, "r+") as file:
                     file.attrs[_SEAL] = _content(file)

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 from keras import tree
 
-from lipdp import _keras, checks, losses, sampling
+from lipdp import _keras, backend, checks, losses, sampling
 from lipdp.training import model_checks
 from lipdp.training.callbacks import as_list
 
@@ -102,22 +102,24 @@ def rehearse(model: keras.Model, validation_data: Any) -> None:
         model.reset_metrics()
 
 
-def whole_shares(data: Any, shards: int) -> Any:
-    """Returns validation arrays with rows of weight 0 behind them, so that each device has as many rows.
+def shared_out(data: Any, shards: int) -> Any:
+    """Returns the share of validation arrays that this process feeds to its devices.
 
-    Datasets are Keras' own to share out: their batches have to be multiples of the number of devices.
+    Rows of weight 0 stand behind them, so that each device has as many. Datasets are Keras' own to share out: their
+    batches have to be multiples of the number of devices.
     """
     if shards == 1 or not isinstance(data, (tuple, list)):
         return data
     x, y, *weight = data
     rows = len(tree.flatten(y)[0])
-    missing = -rows % shards
+    index, count = backend.processes()
 
-    def padded(leaf):
-        return np.concatenate([leaf, np.zeros((missing, *np.shape(leaf)[1:]), np.asarray(leaf).dtype)])
+    def share(leaf):
+        leaf = np.asarray(leaf)
+        return np.concatenate([leaf, np.zeros((-rows % shards, *leaf.shape[1:]), leaf.dtype)])[index::count]
 
     weight = np.ones(rows, "float32") if not weight else np.asarray(weight[0], "float32")
-    return (*tree.map_structure(padded, (x, y)), padded(weight))
+    return (*tree.map_structure(share, (x, y)), share(weight))
 
 
 def _arrays(data):

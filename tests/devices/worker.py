@@ -18,8 +18,8 @@ _COLLECTIVE = re.compile(r"= (.*?) (all-reduce|all-gather|reduce-scatter|all-to-
 STRATEGIES = ("clipless", "dpsgd", "quantile", "adaclip", "dpis")
 
 
-def trained(case):
-    """Returns a model after a short `fit`, on the devices of the present distribution."""
+def trained(case, callbacks=()):
+    """Returns a model after a short `fit`, on the devices of the present distribution, and its history."""
     import keras
     import numpy as np
 
@@ -29,6 +29,7 @@ def trained(case):
 
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(300, 12)).astype("float32"), rng.integers(0, 3, 300)
+    x, y = x[: case.get("rows", 300)] + case.get("shift", 0.0), y[: case.get("rows", 300)]
     kind, more = case["strategy"], {}
     keras.utils.set_random_seed(0)
     if kind == "diffusion":
@@ -53,7 +54,8 @@ def trained(case):
         data = x, y
         more = {"strategy": chosen.get(kind, kind), "validation_data": (x[:101], y[:101])}
     history = model.fit(
-        *data, batch_size=48, epochs=2, steps_per_epoch=3, epsilon=3.0, delta=1e-3, seed=7, verbose=0,
+        *data, batch_size=48, epochs=2, steps_per_epoch=3, epsilon=case.get("epsilon", 3.0), delta=1e-3,
+        seed=case.get("seed", 7), verbose=0, callbacks=list(callbacks),
         sampling=case.get("sampling", "poisson"), microbatch_size=case.get("microbatch"),
         noise_generator=case.get("generator", "threefry"), **more,
     )  # fmt: skip
@@ -65,6 +67,10 @@ def compared(case) -> dict:
     import keras
     import numpy as np
 
+    if case.get("values"):
+        with keras.distribution.DataParallel().scope():
+            model, history = trained(case)
+        return {"values": [w.tolist() for w in model.get_weights()], "history": history}
     one, before = trained(case)
     with keras.distribution.DataParallel().scope():
         all_of_them, after = trained(case)

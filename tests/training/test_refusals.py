@@ -231,8 +231,24 @@ def test_several_replicas_are_refused(monkeypatch):
     from lipdp import backend
 
     monkeypatch.setattr(backend, "replicas", lambda model: 2)
-    with pytest.raises(ValueError, match="once per replica"):
+    with pytest.raises(ValueError, match="once per replica.*KERAS_BACKEND=jax.*DataParallel"):
         mlp().fit(X, Y, epsilon=1.0, batch_size=40, verbose=0)
+
+
+def test_weights_on_other_devices_are_refused(monkeypatch):
+    from lipdp import backend
+
+    monkeypatch.setattr(backend, "misplaced", lambda model: "dense/kernel")
+    with pytest.raises(ValueError, match="'dense/kernel' on other devices.*before the model is built"):
+        mlp().fit(X, Y, epsilon=1.0, batch_size=40, verbose=0)
+
+
+def test_devices_that_stay_idle_are_mentioned(monkeypatch, capsys):
+    from lipdp import backend
+
+    monkeypatch.setattr(backend, "idle_devices", lambda: 3)
+    mlp().fit(X, Y, noise_multiplier=1.0, delta=1e-3, batch_size=40, steps_per_epoch=1, verbose=2)
+    assert "3 more visible devices stay unused" in capsys.readouterr().out
 
 
 def test_unfreezing_without_compiling_again():

@@ -1,0 +1,82 @@
+"""What processes that train together have to agree on, before and while they release anything."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+from keras import tree
+
+from lipdp import backend
+from lipdp.sampling import randomness
+
+# Rows that are compared, evenly spread over the data.
+_ROWS = 64
+
+
+def agree(driver: Any) -> None:
+    """Refuses to train when another process has another plan, ledger, model or other data.
+
+    **Guarantee.** Conditions: every process calls `fit`. Bound: plan, settings, ledger, names and shapes of weights,
+    number and shapes of the examples are the same in all of them, and so are up to 64 rows. Not covered: other rows.
+    Each of them is read by one process only, so other rows in another process stand in for those of the same number.
+    """
+    if backend.processes()[1] == 1:
+        return
+    model, request = driver.model, driver.request
+    leaves = tree.flatten((driver.x, driver.y))
+    rows = np.unique(np.linspace(0, len(leaves[0]) - 1, _ROWS).astype(int)) if leaves else []
+    parts = {
+        "the plan": json.dumps([driver.plan.to_dict(), driver.details(), driver.updates], sort_keys=True),
+        "what `fit` was asked for": json.dumps(request.to_dict(), sort_keys=True, default=repr),
+        "the seed": repr(request.seed),
+        "the ledger": driver.run.ledger.to_json(),
+        "the model": repr([(v.path, v.shape) for v in model.variables]),
+        "the size of the data": repr([(leaf.shape, str(leaf.dtype)) for leaf in leaves]),
+        "the data": randomness.digest([leaf[rows] for leaf in leaves]).hex(),
+    }
+    _compare(parts)
+
+
+def _compare(parts: dict[str, str]) -> None:
+    digests = b"".join(randomness.derive(b"", "agree", part) for part in parts.values())
+    found = backend.of_each(digests)
+    other = [i for i, digest in enumerate(found) if digest != found[0]]
+    names = [name for k, name in enumerate(parts) if len({digest[32 * k : 32 * (k + 1)] for digest in found}) > 1]
+    if other:
+        raise ValueError(
+            f"Processes that train together must agree. Received: {' and '.join(names)} differ between process 0 and "
+            f"process {', '.join(map(str, other))}. Call the same `fit` on the same model in all of them, each with "
+            "all of the data and, where it goes on from a file, with the same file."
+        )
+
+
+class Agreement(keras.callbacks.Callback):
+    """Compares the ledgers of all processes at the end of each epoch."""
+
+    def __init__(self, run: Any):
+        super().__init__()
+        self._run = run
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        _compare({"the ledger": self._run.ledger.to_json()})
+
+
+@contextlib.contextmanager
+def together() -> Iterator[None]:
+    """Says in an error that another process has stopped, where that is what stopped this one."""
+    try:
+        with backend.own_rows():
+            yield
+    except Exception as error:
+        if backend.processes()[1] > 1 and type(error).__name__ in ("JaxRuntimeError", "XlaRuntimeError"):
+            raise RuntimeError(
+                "A process that trains together with this one has stopped, or cannot be reached; nothing more is "
+                "released. What was charged stays in the ledger. Start all processes again; with a "
+                f"lipdp.callbacks.Checkpoint they go on. The devices said: {error}"
+            ) from error
+        raise

@@ -1,0 +1,91 @@
+"""What processes that train together compare; `tests/devices` starts real ones."""
+
+import numpy as np
+import pytest
+
+from lipdp import backend
+from lipdp.sampling import randomness
+from lipdp.training import validation
+from tests.helpers.models import blobs, mlp, same, state
+
+FIT = {"batch_size": 40, "steps_per_epoch": 2, "noise_multiplier": 1.0, "delta": 1e-3, "verbose": 0}
+
+
+@pytest.fixture
+def two(monkeypatch):
+    """This process is the first of two; the other one has the digests that a function returns."""
+
+    def other(digests):
+        monkeypatch.setattr(backend, "processes", lambda: (0, 2))
+        monkeypatch.setattr(backend, "of_each", lambda digest: [digest, digests(digest)])
+
+    return other
+
+
+PARTS = ["the plan", "what `fit`", "the seed", "the ledger", "the model", "the size", "the data"]
+
+
+@pytest.mark.parametrize(("place", "name"), list(enumerate(PARTS)))
+def test_what_differs_is_named_and_nothing_is_charged(two, place, name):
+    two(lambda digest: digest[: 32 * place] + bytes(32) + digest[32 * place + 32 :])
+    model = mlp()
+    before = state(model)
+    with pytest.raises(ValueError, match=f"must agree. Received: {name}.*differ between process 0 and process 1"):
+        model.fit(*blobs(), **FIT)
+    assert same(before, state(model))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"noise_multiplier": 1.1},
+        {"epochs": 2},
+        {"seed": 3},
+        {"data": lambda x, y: (x[:-1], y[:-1])},
+        {"data": lambda x, y: (x + np.float32(1e-3), y)},
+        {"data": lambda x, y: (x, y[::-1])},
+        {"model": lambda: mlp(optimizer="adam")},
+        {"sampling": "fixed_size"},
+    ],
+)
+def test_each_change_shows_in_the_digests(two, change):
+    seen = []
+    two(lambda digest: seen.append(digest) or digest)
+    for given in ({}, change):
+        given = dict(given)
+        model, data = given.pop("model", mlp)(), given.pop("data", lambda x, y: (x, y))(*blobs())
+        model.fit(*data, **FIT | given)
+    first, second = {digest for digest in seen if len(digest) > 32}
+    assert first != second
+
+
+def test_ledgers_are_compared_at_the_end_of_each_epoch(two):
+    calls = []
+    two(lambda digest: calls.append(digest) or (digest if len(calls) < 3 else bytes(len(digest))))
+    model = mlp()
+    with pytest.raises(ValueError, match="the ledger differ"):
+        model.fit(*blobs(), epochs=3, **FIT)
+    assert model.privacy.updates == 4
+
+
+def test_the_secret_is_that_of_the_first_process(monkeypatch):
+    monkeypatch.setattr(backend, "of_first", lambda secret: bytes(32))
+    assert randomness.fresh() == bytes(32)
+    models = [mlp(), mlp()]
+    for model in models:
+        model.fit(*blobs(), **FIT)
+    assert np.array_equal(models[0].optimizer.noise_key, models[1].optimizer.noise_key)
+
+
+@pytest.mark.parametrize("weights", [(), (np.linspace(0.5, 1.0, 30).astype("float32"),)])
+def test_validation_rows_are_shared_out(monkeypatch, weights):
+    x, y = np.arange(60.0).reshape(30, 2), np.arange(30)
+    parts = []
+    for index in range(2):
+        monkeypatch.setattr(backend, "processes", lambda index=index: (index, 2))
+        parts.append(validation.shared_out((x, y, *weights), 8))
+    assert {len(leaf) for part in parts for leaf in part} == {16}
+    rows = {
+        int(row): (tuple(values), weight) for part in parts for values, row, weight in zip(*part, strict=True) if weight
+    }
+    assert rows == {i: (tuple(x[i]), weights[0][i] if weights else 1.0) for i in range(30)}
