@@ -2,6 +2,7 @@
 
     python benchmarks/dpsgd.py                             # epsilon 1 2 3, 5 seeds, test set
     python benchmarks/dpsgd.py --held-out                  # the split that settings were chosen on
+    python benchmarks/dpsgd.py --policy mixed_bfloat16 --epsilon 1 --name dpsgd_bfloat16
     python benchmarks/dpsgd.py --held-out --seeds 0 --epsilon 1 --set learning_rate=4 epochs=20
 
 The learning rate was chosen at epsilon 1 on the held-out split (fit on 50,000 training images, scored on the other
@@ -106,14 +107,18 @@ def main() -> None:
     parser.add_argument("--held-out", action="store_true")
     parser.add_argument("--again", action="store_true", help="repeat runs that the result file already holds")
     parser.add_argument("--set", nargs="+", default=[], help="name=value of a setting, to try on the held-out split")
+    parser.add_argument("--policy", default="float32", choices=["float32", "mixed_bfloat16"])
     parser.add_argument("--name", default="dpsgd", help="name of the result file")
     arguments = parser.parse_args()
     changes = {key: float(value) for key, value in (pair.split("=") for pair in arguments.set)}
     if changes and not arguments.held_out:
         parser.error("settings are chosen with --held-out, not on the test set")
 
+    import keras
+
     from lipdp.data import load
 
+    keras.config.set_dtype_policy(arguments.policy)
     data = load("mnist")
     parts = (data.x_train, data.y_train), (data.x_test, data.y_test)
     if arguments.held_out:
@@ -121,7 +126,13 @@ def main() -> None:
     series = Series(None if arguments.held_out else arguments.name, ("epsilon", "seed"), arguments.again)
     for epsilon, seed in itertools.product(arguments.epsilon, arguments.seeds):
         if series.missing(epsilon, seed):
-            content = {"evaluated_on": "test set", "delta": 1e-5, "settings": SETTINGS, "table": summary}
+            content = {
+                "evaluated_on": "test set",
+                "delta": 1e-5,
+                "policy": arguments.policy,
+                "settings": SETTINGS,
+                "table": summary,
+            }
             found = run(parts, epsilon, seed, changes)
             series.add(found, **content)
             print(found, flush=True)

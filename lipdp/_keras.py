@@ -5,10 +5,11 @@ Beside them, how lipdp's classes enter Keras' files: `configured` and `serializa
 `tests/test_keras_private.py` checks each of them on the installed Keras; `pyproject.toml` says what was tested.
 """
 
+import contextlib
 import inspect
 import itertools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, TypeVar
 
 import keras
@@ -81,6 +82,21 @@ def walk(layer: keras.layers.Layer, include_self: bool = False, deep: bool = Tru
 def seed_generators(layer: keras.layers.Layer) -> list[keras.random.SeedGenerator]:
     """Returns the random states of a layer itself: no public attribute tells that a layer draws random numbers."""
     return [s for s in getattr(layer, "_seed_generators", ()) if isinstance(s, keras.random.SeedGenerator)]
+
+
+@contextlib.contextmanager
+def computing_in_float32(model: keras.Model) -> Iterator[None]:
+    """A context in which all layers of a model compute in float32: the setter of a policy would lose a map of them."""
+    found = walk(model, include_self=True)
+    before = [layer._dtype_policy for layer in found]
+    try:
+        for layer in found:
+            if layer.compute_dtype == "bfloat16":
+                layer._dtype_policy = keras.dtype_policies.get("float32")
+        yield
+    finally:
+        for layer, policy in zip(found, before, strict=True):
+            layer._dtype_policy = policy
 
 
 def own_variables(layer: keras.layers.Layer) -> list:

@@ -59,10 +59,11 @@ class _PrivateTraining(training.Saving):
             ValueError: an unknown loss, not one for each output, an optimizer that would change the noise, or
                 float16.
         """
-        if self.dtype_policy.compute_dtype != "float32":
+        if self.dtype_policy.name not in ("float32", "mixed_bfloat16"):
             raise ValueError(
-                "Rounding in low precision breaks the norm bounds. Received: dtype policy "
-                f"{self.dtype_policy.name!r}. Use keras.config.set_dtype_policy('float32')."
+                "Gradients, norms and noise are float32. Received: dtype policy "
+                f"{self.dtype_policy.name!r}. Use keras.config.set_dtype_policy('float32'), or 'mixed_bfloat16' with a "
+                "strategy that clips."
             )
         kwargs["auto_scale_loss"] = False
         loss = compiling.compiled_loss(self, loss, loss_weights)

@@ -19,6 +19,7 @@ NAMES = {
     "_compile_loss",
     "_compile_metrics",
     "_compute_loss",
+    "_dtype_policy",
     "_embeddings",
     "_flatten_layers",
     "_fn_kwargs",
@@ -65,6 +66,14 @@ def nested():
     model = keras.Model(inputs, {"out": x})
     model.compile("sgd", {"out": "mse"}, weighted_metrics={"out": ["mae"]})
     return model
+
+
+def test_computing_in_float32():
+    model = keras.Sequential([keras.Input((2,)), layers.Dense(2, dtype="mixed_bfloat16"), layers.Dense(1)])
+    with pytest.raises(KeyError), _keras.computing_in_float32(model):
+        assert {layer.compute_dtype for layer in model.layers} == {"float32"}
+        raise KeyError
+    assert [layer.dtype_policy.name for layer in model.layers] == ["mixed_bfloat16", "float32"]
 
 
 def test_walk(nested):

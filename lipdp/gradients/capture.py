@@ -2,6 +2,7 @@
 
 import contextlib
 
+import keras
 from keras import ops, tree
 
 from lipdp import backend, isolation, losses
@@ -59,7 +60,9 @@ def capture(forward, x, y, weight, *, loss_values, copies: int = 1, isolated: bo
 
     **Guarantee.** The gradients of the record are those of `weight_i * mean(loss of the rows of i)`: example i enters
     no other gradient, as layers that could mix examples run one row at a time (`isolation.isolated`). A weight of 0
-    gives gradients of exactly zero as long as the loss of the padding is finite. Norms are computed in float32; where
+    gives gradients of exactly zero as long as the loss of the padding is finite. Under a policy of `mixed_bfloat16` the
+    passes run in bfloat16, and the gradients are those that float32 makes of what the passes leave: norms and sums are
+    of these. Norms are computed in float32; where
     terms cancel a margin of twice the unit in the last place is added. Where the gradient of an example is not finite,
     neither is its norm, and `weighted_sum` leaves it out on request. Not covered: what was declared
     (`lipdp.row_wise`), and layers that mix with `isolated=False`.
@@ -84,14 +87,14 @@ def capture(forward, x, y, weight, *, loss_values, copies: int = 1, isolated: bo
         with _alone(forward.model, isolated), _overridden(recorded, tape):
             y_pred, added, updated = forward(x)
         losses.refuse_additional(added)
-        values = loss_values(y, y_pred)
+        values = _float32(loss_values(y, y_pred))
         total = ops.sum(weight * ops.mean(ops.reshape(values, (-1, copies)), axis=1))
         uses[:] = tape.uses
         return total, (tape.saved, values, y_pred, updated)
 
     cotangents, (saved, values, y_pred, updated) = backend.cotangents(run)
-    # Norms and sums are taken of the same numbers.
-    cotangents, saved = backend.made_once((cotangents, saved))
+    # Norms and sums are taken of the same numbers, in float32 whatever the passes computed in.
+    cotangents, saved = backend.made_once(tree.map_structure(_float32, (cotangents, saved)))
     cotangents = iter(cotangents)
     pieces = {}
     for (structure, gradients, rows), kept in zip(uses, saved, strict=True):
@@ -103,6 +106,12 @@ def capture(forward, x, y, weight, *, loss_values, copies: int = 1, isolated: bo
         for v in forward.model.trainable_variables
     ]
     return Record(factors, values, y_pred, updated)
+
+
+def _float32(tensor):
+    if tensor is None or keras.backend.standardize_dtype(tensor.dtype) != "bfloat16":
+        return tensor
+    return ops.cast(tensor, "float32")
 
 
 def _alone(model, isolated: bool):

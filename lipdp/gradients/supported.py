@@ -49,6 +49,13 @@ def supported(model, probe: bool = True) -> None:
     refuse_untrainable(model)
     for layer in _keras.walk(model, include_self=True):
         _refuse(layer)
+    low = any(layer.compute_dtype == "bfloat16" for layer in _keras.walk(model, include_self=True))
+    if low and keras.backend.backend() == "tensorflow" and getattr(model, "jit_compile", False):
+        raise ValueError(
+            "XLA may leave out roundings to bfloat16 in one use of a value and not in another: a norm would not be "
+            f"that of what is added. Received: model '{model.name}' under mixed_bfloat16, with jit_compile=True on "
+            "TensorFlow. Call compile(..., jit_compile=False), or use the JAX backend."
+        )
     for tensor in tree.flatten(getattr(model, "inputs", None) or []):
         if getattr(tensor, "ragged", False) or getattr(tensor, "sparse", False):
             raise ValueError(
@@ -61,7 +68,8 @@ def supported(model, probe: bool = True) -> None:
         if rule is rules.fallback and id(layer) not in foreign:
             _refuse_random(layer)
     if probe:
-        with backend.full_precision():
+        # What is looked for does not depend on the precision; in a low one it is lost in the rounding.
+        with backend.full_precision(), _keras.computing_in_float32(model):
             _probe(model)
         isolation.refuse_mixing(model)
 
@@ -107,11 +115,13 @@ def _refuse(layer) -> None:
                 f"{variable.regularizer!r}. Use `weight_decay` of the optimizer."
             )
     own = [v.dtype for v in _keras.own_variables(layer)]
-    for dtype in [layer.compute_dtype, layer.variable_dtype, *own]:
+    held = [layer.variable_dtype, *own]
+    for dtype in held if layer.compute_dtype == "bfloat16" else [layer.compute_dtype, *held]:
         if keras.backend.is_float_dtype(dtype) and dtype != "float32":
             raise ValueError(
                 f"{name} has values in {dtype}. Gradients, their norms and the noise are float32, where other types "
-                "do not fit or understate a norm. Use float32: keras.config.set_dtype_policy('float32')."
+                "do not fit or understate a norm. Use float32: keras.config.set_dtype_policy('float32'), or "
+                "'mixed_bfloat16' to compute activations in bfloat16."
             )
     if getattr(layer, "quantization_mode", None) is not None and layer.trainable_variables:
         raise ValueError(

@@ -28,19 +28,26 @@ class Case:
     microbatch: int | None = None
     warm: int = 0
     seed: int = 0
+    policy: str = "float32"
 
     def __str__(self):
         options = {k: v for k, v in self.strategy.get_config().items() if v != getattr(type(self.strategy), k, None)}
         options = {k: type(v).__name__ if isinstance(v, dict) else v for k, v in options.items()}
         written = ",".join(f"{k}={v}" for k, v in options.items() if v is not None)
         parts = [self.model, f"{self.strategy.name}({written})", self.optimizer, self.execution]
+        parts += [self.policy] if self.policy != "float32" else []
         return f"{'-'.join(parts)}-steps{self.steps}-mb{self.microbatch}-warm{self.warm}-{self.seed}".replace(" ", "")
 
     def target(self) -> Target:
         keras.utils.set_random_seed(self.seed)
         make, data = MODELS[self.model]
         x, y = data(np.random.default_rng(self.seed))
-        model = make(self.seed, self.strategy)
+        before = keras.config.dtype_policy()
+        keras.config.set_dtype_policy(self.policy)
+        try:
+            model = make(self.seed, self.strategy)
+        finally:
+            keras.config.set_dtype_policy(before)
         optimizer = watched(getattr(keras.optimizers, self.optimizer))(0.05)
         options = EXECUTIONS[self.execution] | {"steps_per_execution": self.steps}
         if isinstance(model, diffusion.DiffusionModel):

@@ -1,11 +1,13 @@
 """No hostile row moves an update of `fit` by more than is charged, however it is trained."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 from lipdp import strategies
 from tests.adversarial.attack import ROWS, TOLERANCE
-from tests.adversarial.cases import Case, chosen
+from tests.adversarial.cases import CLIPPED, DIFFUSION, Case, chosen
 
 # Of each kind a few in the default suite: a step that clips, one that does not, loops, copies, a count, a state.
 FEW = [
@@ -19,9 +21,12 @@ FEW = [
     Case("graph", strategies.Clipless("per_layer", quantile=0.5), execution="eager", warm=2),
     Case("lipschitz", strategies.Clipless(), "Adam", microbatch=6),
     Case("diffusion", strategies.DPSGD(0.5, augmentation_multiplicity=3), microbatch=8),
+    Case("mlp", strategies.DPSGD(), "Adam", policy="mixed_bfloat16"),
+    Case("convolution", strategies.DPSGD(), policy="mixed_bfloat16", warm=1),
+    Case("shared", strategies.AdaCliP(), policy="mixed_bfloat16"),
 ]
 # JAX compiles these for long; there `make test-all` runs them.
-LONG = {"graph", "diffusion", "shared", "dropout", "two_outputs"}
+LONG = {"convolution", "graph", "diffusion", "shared", "dropout", "two_outputs"}
 # Where every row is cut to the same length the largest ratio is 1, but for the margin for rounding.
 REACHED = {"dpsgd": 0.99, "adaclip": 0.99, "clipless": 0.05}
 KINDS = {"clipless": 40, "dpsgd": 50, "adaclip": 30, "diffusion": 20}
@@ -45,6 +50,19 @@ def test_all_ways_to_train(kind, capsys):
         print(f"\n{kind}: {len(found)} ways to train, largest ratio {found[worst]:.6f}: {worst}")  # noqa: T201
     assert found[worst] <= 1.0 + TOLERANCE
     assert max(found.values()) >= REACHED.get(kind, 0.99)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["dpsgd", "adaclip", "diffusion"])
+def test_all_ways_to_train_in_low_precision(kind, capsys):
+    """Norms are taken of what is added: the margin is that of float32."""
+    cases = [dataclasses.replace(chosen(kind, number), policy="mixed_bfloat16") for number in range(KINDS[kind])]
+    cases = [case for case in cases if case.model in CLIPPED | DIFFUSION]
+    found = {str(case): case.target().ratios().max() for case in cases}
+    worst = max(found, key=found.get)
+    with capsys.disabled():
+        print(f"\n{kind}, bfloat16: {len(found)} ways, largest ratio {found[worst]:.6f}: {worst}")  # noqa: T201
+    assert 0.99 <= found[worst] <= 1.0 + TOLERANCE
 
 
 def test_the_attack_sees_a_clip_norm_that_is_not_kept(monkeypatch):

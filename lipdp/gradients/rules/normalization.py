@@ -16,9 +16,9 @@ def _affine(tape, normalized, scale, shift, shape):
     """`normalized * scale + shift`, both broadcast in `shape`, recorded."""
     outputs = normalized
     if scale is not None:
-        outputs = outputs * ops.reshape(scale, shape)
+        outputs = outputs * ops.cast(ops.reshape(scale, shape), outputs.dtype)
     if shift is not None:
-        outputs = outputs + ops.reshape(shift, shape)
+        outputs = outputs + ops.cast(ops.reshape(shift, shape), outputs.dtype)
 
     def gradients(rows, g, normalized):
         for variable, product in ((scale, lambda: normalized * g), (shift, lambda: g)):

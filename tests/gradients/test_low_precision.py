@@ -1,0 +1,112 @@
+"""`mixed_bfloat16`: activations in bfloat16; norms, coefficients, sums and noise in float32."""
+
+import keras
+import numpy as np
+import pytest
+from keras import layers as L
+from keras import ops
+
+import lipdp
+from lipdp import backend, gradients, layers, losses, strategies
+
+X = np.random.default_rng(0).normal(size=(60, 12)).astype("float32")
+Y = np.arange(60) % 3
+FIT = {"batch_size": 20, "noise_multiplier": 1.0, "delta": 1e-3, "verbose": 0}
+LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+
+@pytest.fixture
+def low():
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    yield
+    keras.config.set_dtype_policy(before)
+
+
+def private(*stack, **compiled):
+    model = lipdp.DP_Model.from_keras(keras.Sequential([keras.Input((12,)), *stack]))
+    model.compile(keras.optimizers.SGD(0.5), LOSS, metrics=["accuracy"], **compiled)
+    return model
+
+
+def test_norms_and_sums_are_float32_and_of_the_same_numbers(low):
+    model = private(L.Dense(16, "relu"), L.LayerNormalization(), L.Dense(3))
+    record = gradients.capture(
+        backend.Forward(model), ops.convert_to_tensor(X), ops.convert_to_tensor(Y), ops.ones((60,)),
+        loss_values=lambda y, y_pred: keras.losses.sparse_categorical_crossentropy(y, y_pred, from_logits=True),
+    )  # fmt: skip
+    norms = record.squared_norms()
+    assert {keras.backend.standardize_dtype(t.dtype) for t in [*norms, *record.weighted_sum(ops.ones((60,)))]} == {
+        "float32"
+    }
+    for i in range(0, 60, 7):
+        alone = record.weighted_sum(ops.one_hot(i, 60))
+        for norm, gradient in zip(norms, alone, strict=True):
+            exact = np.square(np.asarray(ops.convert_to_numpy(gradient), "float64")).sum()
+            np.testing.assert_allclose(ops.convert_to_numpy(norm)[i], exact, rtol=1e-4)
+
+
+@pytest.mark.parametrize("strategy", ["dpsgd", "adaclip", pytest.param("dpis", marks=pytest.mark.slow)])
+def test_models_train_save_and_go_on(low, strategy, tmp_path):
+    noise = {"epsilon": 4.0, "noise_multiplier": None} if strategy == "dpis" else {}
+    model = private(L.Dense(16, "gelu"), L.Dense(3))
+    model.fit(X, Y, strategy=strategy, validation_data=(X, Y), **FIT | noise)
+    assert {v.dtype for v in [*model.trainable_variables, model.optimizer.noise_std]} == {"float32"}
+    assert keras.backend.standardize_dtype(model(X[:2]).dtype) == "bfloat16"
+    model.save(tmp_path / "m.keras")
+    again = keras.saving.load_model(tmp_path / "m.keras")
+    np.testing.assert_array_equal(*(ops.convert_to_numpy(ops.cast(m(X[:5]), "float32")) for m in (model, again)))
+    assert again.privacy.spent() == model.privacy.spent() > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("shape", "stack"),
+    [
+        ((7, 4), lambda: [L.Bidirectional(L.LSTM(8)), L.Dense(3)]),
+        ((7, 4), lambda: [L.GRU(8, return_sequences=True), L.SimpleRNN(4), L.Dense(3)]),
+        ((9, 9, 2), lambda: [L.Conv2D(8, 3), L.GroupNormalization(2), L.Conv2DTranspose(4, 3), L.Flatten()]),
+        ((12, 12, 3), lambda: [L.SeparableConv2D(6, 3), L.PReLU(), L.GlobalAveragePooling2D(), L.Dense(3)]),
+        ((12,), lambda: [L.EinsumDense("ab,bc->ac", 8), L.Dropout(0.3), L.RMSNormalization(), L.Dense(3)]),
+    ],
+)  # fmt: skip
+def test_the_rules_take_low_precision(low, shape, stack):
+    x = np.random.default_rng(0).normal(size=(60, *shape)).astype("float32")
+    model = lipdp.DP_Model.from_keras(keras.Sequential([keras.Input(shape), *stack(), L.Dense(3)]))
+    model.compile("sgd", LOSS)
+    model.fit(x, Y, strategy="dpsgd", **FIT)
+    assert all(np.isfinite(w).all() for w in model.get_weights())
+
+
+def test_layers_that_mix_examples_are_still_found(low):
+    class Centered(L.Layer):
+        def call(self, inputs):
+            return inputs - ops.mean(inputs, axis=0, keepdims=True)
+
+    with pytest.raises(ValueError, match="depends on the other examples"):
+        gradients.supported(keras.Sequential([keras.Input((12,)), L.Dense(4), Centered(), L.Dense(3)]))
+
+
+def test_what_is_refused(low):
+    with pytest.raises(ValueError, match="computes in bfloat16, where rounding breaks the norm bounds"):
+        layers.SpectralDense(3)
+    model = lipdp.DP_Model.from_keras(keras.Sequential([keras.Input((12,)), L.Dense(3)]))
+    model.compile("sgd", losses.SparseCategoricalCrossentropy())
+    with pytest.raises(ValueError, match="computes in bfloat16"):
+        model.fit(X, Y, strategy=strategies.Clipless(), **FIT)
+    assert not model.run.ledger.releases
+    if keras.backend.backend() == "tensorflow":
+        with pytest.raises(ValueError, match="XLA may leave out roundings.*jit_compile=False"):
+            private(L.Dense(3), jit_compile=True).fit(X, Y, strategy="dpsgd", **FIT)
+
+
+@pytest.mark.parametrize("policy", ["bfloat16", "float16", "mixed_float16"])
+def test_other_policies_are_refused(policy):
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(policy)
+    try:
+        model = lipdp.DP_Model.from_keras(keras.Sequential([keras.Input((12,)), L.Dense(3)]))
+        with pytest.raises(ValueError, match="'mixed_bfloat16' with a strategy that clips"):
+            model.compile("sgd", LOSS)
+    finally:
+        keras.config.set_dtype_policy(before)
