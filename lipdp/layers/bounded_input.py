@@ -1,5 +1,6 @@
 """Where a network's norm bounds begin."""
 
+import math
 from typing import Any
 
 from keras import ops
@@ -48,7 +49,10 @@ class BoundedInput(ShapePreserving):
     would wrap around. `"clip"` is the projection on a convex ball, hence 1-Lipschitz, so that certificates hold in the
     space of its input. `"normalize"` has no Lipschitz constant (it grows as `1 / ||x||`): a gradient or a certificate
     that has to pass through it is refused. An example with NaN or infinity, or whose squares overflow, becomes zero:
-    `fit` refuses such data, but layers upstream can produce it from large numbers.
+    `fit` refuses such data, but layers upstream can produce it from large numbers; a finite cotangent gives it the
+    gradient zero. The gradient is written by hand: for `"clip"` it is `g` inside the ball, and outside of it `g`
+    without its part along the output, times `norm / ||x||`. Second derivatives are those of this expression; JAX
+    refuses `jvp` (`jax.hessian` is fine).
     """
 
     def __init__(self, shape: tuple[int, ...] | None = None, norm: float = 1.0, mode: str = "clip", **kwargs: Any):
@@ -69,14 +73,17 @@ class BoundedInput(ShapePreserving):
         inputs = ops.cast(inputs, self.compute_dtype)
         # Of these inputs, not of those it was built on: a shared layer may read several shapes.
         radius = self._radius(inputs.shape)
-        # The floor is inside the root, whose derivative at zero is infinite; in the second mode it also
-        # covers squares that underflow, as their true norm is far below it.
-        floor = radius if self.mode == "clip" else 1e-12
+        return _bounded(inputs, radius, self._floor(radius))
+
+    def export_call(self, stock: Any, inputs: Any) -> Any:
+        inputs = ops.cast(inputs, self.compute_dtype)
+        radius = self._radius(inputs.shape)
         squares = sums.sum_of_squares(inputs)
-        # Not by a product: infinity times zero is NaN. Layers upstream may overflow where the data do not.
-        finite = ops.isfinite(squares)
-        inputs, squares = ops.where(finite, inputs, 0.0), ops.where(finite, squares, 0.0)
-        return inputs * (radius / ops.sqrt(ops.maximum(squares, floor * floor)))
+        return ops.divide_no_nan(inputs, _divisors(squares, radius, self._floor(radius)))
+
+    def _floor(self, radius: float) -> float:
+        # In the second mode it also covers squares that underflow, as their true norm is far below it.
+        return radius if self.mode == "clip" else 1e-12
 
     def _radius(self, shape) -> float:
         return self.norm * sums.margin(entries(shape, self), name=f"The input of layer '{self.name}'")
@@ -91,3 +98,38 @@ class BoundedInput(ShapePreserving):
     def from_config(cls, config: dict[str, Any]) -> Any:
         mode = config.get("mode", "clip")
         return cls(**{**config, "mode": _OLD_MODES.get(mode, mode)})
+
+
+def _bounded(inputs, radius, floor):
+    """Scales each row down to norm `radius` at most, or up to it from norm `floor` on.
+
+    What autodiff makes of it reads the inputs twice as often, and sends NaN back from rows that are not finite.
+    """
+    shape = (-1, *inputs.shape[1:])
+
+    @ops.custom_gradient
+    def scaled(inputs):
+        # Rows of a matrix: TensorFlow scales those in half the time.
+        rows = ops.reshape(inputs, (-1, math.prod(shape[1:])))
+        squares = ops.reshape(sums.sum_of_squares(inputs), (-1, 1))
+        divisors = _divisors(squares, radius, floor)
+        outputs = ops.divide_no_nan(rows, divisors)
+        # The part of a cotangent along an output of the full length leads out of the sphere.
+        along = ops.where(squares > floor * floor, 1.0 / radius**2, 0.0)
+
+        def backward(*args, upstream=None):
+            # JAX passes the cotangent by position, TensorFlow also by keyword.
+            cotangent = ops.reshape(upstream if upstream is not None else args[0], ops.shape(rows))
+            part = along * ops.sum(cotangent * outputs, axis=1, keepdims=True)
+            return ops.reshape(ops.divide_no_nan(cotangent - outputs * part, divisors), shape)
+
+        return ops.reshape(outputs, shape), backward
+
+    return scaled(inputs)
+
+
+def _divisors(squares, radius, floor):
+    """Returns what rows of these squared norms are divided by, zero where they are not finite."""
+    # The floor is inside the root, whose derivative at zero is infinite.
+    divisors = ops.sqrt(ops.maximum(squares, floor * floor)) * (1.0 / radius)
+    return ops.where(ops.isfinite(squares), divisors, 0.0)

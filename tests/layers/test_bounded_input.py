@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lipdp import layers
+from lipdp import backend, layers
 from tests.helpers.adversary import norm, starts
+
+XLA = [False, True] if keras.backend.backend() == "tensorflow" else [False]
 
 
 def output(x, **arguments):
@@ -94,6 +96,80 @@ def test_what_overflowed_before_it_leaves_as_zero(mode):
     x = np.array([[np.inf, 1.0], [np.nan, 0.0], [-np.inf, np.inf], [3.0, 4.0]], "float32")
     y = output(x, norm=1.0, mode=mode)
     assert (y[:3] == 0.0).all() and norm(y[3:]) > 0.99
+
+
+@pytest.mark.parametrize("xla", XLA)
+@pytest.mark.parametrize("mode", ["clip", "normalize"])
+def test_rows_that_are_not_finite_send_back_zero(mode, xla):
+    """It was NaN, and with it the whole update."""
+    inputs = keras.Input((3,))
+    pull = backend.pullback(keras.Model(inputs, layers.BoundedInput(norm=1.0, mode=mode)(inputs)), xla)
+    x = np.array([[np.inf, 1.0, 2.0], [np.nan, 0.0, 1.0], [-np.inf, np.inf, 0.0], [3e38, 3e38, 0.0], [3.0, 4.0, 0.0]])
+    cotangent = np.random.default_rng(0).standard_normal(x.shape).astype("float32")
+    gradient = keras.ops.convert_to_numpy(pull([x.astype("float32")], cotangent)[1][0])
+    assert (gradient[:4] == 0.0).all()
+    alone = keras.ops.convert_to_numpy(pull([x[4:].astype("float32")], cotangent[4:])[1][0])
+    np.testing.assert_array_equal(gradient[4:], alone)
+
+
+@pytest.mark.parametrize("xla", XLA)
+@pytest.mark.parametrize("mode", ["clip", "normalize"])
+@pytest.mark.parametrize("shape", [(5,), (3, 4, 2)])
+def test_gradient_is_that_of_the_map(mode, shape, xla):
+    radius, rng = 2.0, np.random.default_rng(0)
+    inputs = keras.Input(shape)
+    pull = backend.pullback(keras.Model(inputs, layers.BoundedInput(norm=radius, mode=mode)(inputs)), xla)
+    x, g = (rng.standard_normal((6, *shape)).astype("float32") for _ in range(2))
+    x *= np.reshape([0.01, 0.1, 0.3, 3.0, 30.0, 1e6], (6, *[1] * len(shape)))
+    found = keras.ops.convert_to_numpy(pull([x], g)[1][0]).reshape(6, -1)
+    x, g = (v.reshape(6, -1).astype("float64") for v in (x, g))
+    norms = np.linalg.norm(x, axis=1, keepdims=True)
+    along = x / norms
+    scaled = (g - along * np.sum(along * g, axis=1, keepdims=True)) * (radius / norms)
+    expected = scaled if mode == "normalize" else np.where(norms > radius, scaled, g)
+    np.testing.assert_allclose(found, expected, atol=1e-5 * np.abs(expected).max())
+    if mode == "clip":
+        assert (np.linalg.norm(found, axis=1) <= np.linalg.norm(g, axis=1) * (1 + 1e-5)).all()
+
+
+@pytest.mark.parametrize("mode", ["clip", "normalize"])
+def test_second_derivatives(mode):
+    """Those of the written gradient, which autodiff takes, against differences."""
+    layer = layers.BoundedInput(norm=1.0, mode=mode)
+    direction = np.array([[0.5, -2.0, 1.0]], "float32")
+
+    def loss(x):
+        return keras.ops.sum(layer(x) * direction)
+
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        def gradient(x):
+            x = tf.constant(x)
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                y = loss(x)
+            return tape.gradient(y, x)
+
+        def hessian(x):
+            x = tf.constant(x)
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                inner = gradient(x)
+            return tape.jacobian(inner, x)
+    else:
+        import jax
+
+        gradient, hessian = jax.grad(loss), jax.hessian(loss)
+    for x in (np.array([[1.0, 2.0, -0.5]], "float32"), np.array([[0.1, 0.2, 0.3]], "float32")):
+        found = keras.ops.convert_to_numpy(hessian(x))[0, :, 0]
+        step = 1e-3
+        for k in range(3):
+            moved = [
+                keras.ops.convert_to_numpy(gradient(x + s * step * np.eye(3, dtype="float32")[k])) for s in (1, -1)
+            ]
+            np.testing.assert_allclose(found[:, k], (moved[0] - moved[1])[0] / (2 * step), atol=2e-2)
+        assert mode == "normalize" or x[0, 0] == 1.0 or not found.any()
 
 
 @pytest.mark.parametrize("mode", ["clip", "normalize"])

@@ -78,18 +78,33 @@ FAULTS = [
         "layers/test_bounded_input.py",
         (
             "inputs a thousandth too long",
-            "return inputs * (radius / ops.sqrt(ops.maximum(squares, floor * floor)))",
-            "return inputs * (1.001 * radius / ops.sqrt(ops.maximum(squares, floor * floor)))",
+            "divisors = ops.sqrt(ops.maximum(squares, floor * floor)) * (1.0 / radius)",
+            "divisors = ops.sqrt(ops.maximum(squares, floor * floor)) * (0.999 / radius)",
         ),
         (
             "what overflows passes",
-            "inputs, squares = ops.where(finite, inputs, 0.0), ops.where(finite, squares, 0.0)",
-            "squares = ops.where(finite, squares, 0.0)",
+            "return ops.where(ops.isfinite(squares), divisors, 0.0)",
+            "return divisors",
         ),
         (
-            "the norm is that of the last axis",
-            "squares = sums.sum_of_squares(inputs)\n",
-            "squares = ops.sum(ops.square(inputs), axis=-1, keepdims=True)\n",
+            "the norm is that of the last entry",
+            "squares = ops.reshape(sums.sum_of_squares(inputs), (-1, 1))",
+            "squares = ops.square(rows[:, -1:])",
+        ),
+        (
+            "the gradient leads out of the sphere",
+            "ops.divide_no_nan(cotangent - outputs * part, divisors)",
+            "ops.divide_no_nan(cotangent + outputs * part, divisors)",
+        ),
+        (
+            "the gradient is not scaled",
+            "ops.divide_no_nan(cotangent - outputs * part, divisors)",
+            "cotangent - outputs * part",
+        ),
+        (
+            "the gradient of the whole batch",
+            "part = along * ops.sum(cotangent * outputs, axis=1, keepdims=True)",
+            "part = along * ops.sum(cotangent * outputs, keepdims=True)",
         ),
         (
             "no room for rounding",
