@@ -1,5 +1,6 @@
 """Certified, stateless projections onto norm balls, run by the optimizer after each update."""
 
+import itertools
 import math
 from typing import Any
 
@@ -20,9 +21,8 @@ _SCALED = 1.4
 # Singular values end at 1 - 2^-20, not at 1, so that rounding in the last product stays below 1.
 _TARGET = 1.0 - 2.0**-20
 _OVERFLOW = 2.0**60  # squared norms above this are computed again, from a matrix divided by its largest entry
-_SMALL = 64  # up to this size the second bound costs less than the branch around it
 _HUGE, _SMALLEST = 1e15, 1e-12  # range of the radius of an L2 ball
-_BLOCKED = 256  # from this size on, leaving out a quarter of the Gram matrix pays for the copies
+_BLOCKED, _BLOCKS = 256, 4  # from this size on, leaving out 3/8 of the Gram matrix pays for the copies
 
 
 def squared_norm_bounds(gram: Any, inner: Any) -> Any:
@@ -66,7 +66,8 @@ def project(weights: Any) -> Any:
     """Maps a matrix into the unit ball of the spectral norm, close to the nearest orthogonal matrix.
 
     One Bjorck step W <- W (1.5 I - 0.5 W'W), after scaling the certified norm of W down to 1.4 if it is above
-    1.6. Two matrix products; a third one, of the small side, only when the cheap bound does not suffice.
+    1.6. Two matrix products; a third one, of the small side, only when the cheap bound does not suffice (for any
+    matrix of a batch).
 
     Args:
         weights: Float32 matrix, or a batch of them of shape (count, rows, columns), each projected on its own;
@@ -96,16 +97,22 @@ def project(weights: Any) -> Any:
         True
     """
     gram = _gram(weights)
-    # False for NaN as well, hence the other branch; there NaN divides into every entry.
-    usable = ops.all(ops.trace(gram, axis1=-2, axis2=-1) < _OVERFLOW)
+    cheap, tight = squared_norm_bounds(gram, max(weights.shape[-2:]))
 
     def rescaled():
         # Shrunk first: XLA multiplies by the reciprocal of the divisor, which has to be a normal number.
         shrunk = weights * 2.0**-64
         unit = shrunk / ops.max(ops.abs(shrunk), axis=(-2, -1), keepdims=True)
-        return _step(unit, _gram(unit))
+        gram = _gram(unit)
+        return _scaled_step(unit, gram, squared_norm_bounds(gram, max(unit.shape[-2:]))[1]())
 
-    return ops.cond(usable, lambda: _step(weights, gram), rescaled)
+    def otherwise():
+        # False for NaN as well, hence the other branch; there NaN divides into every entry.
+        usable = ops.all(ops.trace(gram, axis1=-2, axis2=-1) < _OVERFLOW)
+        return ops.cond(usable, lambda: _scaled_step(weights, gram, tight()), rescaled)
+
+    # Nearly every update ends in the first branch, which is to be as bare as can be; NaN goes to the second.
+    return ops.cond(ops.all(cheap <= _LIMIT**2), lambda: _step(weights, gram), otherwise)
 
 
 def _wide(matrix):
@@ -118,27 +125,32 @@ def _gram(matrix):
     if n < _BLOCKED or len(matrix.shape) > 2:
         transposed = ops.swapaxes(matrix, -1, -2)
         return ops.matmul(matrix, transposed) if wide else ops.matmul(transposed, matrix)
-    # The Gram matrix is symmetric: a quarter of it need not be computed.
-    half = n // 2
-    if wide:
-        left = ops.matmul(matrix, ops.transpose(matrix[:half]))
-        corner = ops.matmul(matrix[half:], ops.transpose(matrix[half:]))
-        return ops.concatenate([left, ops.concatenate([ops.transpose(left[half:]), corner], 0)], 1)
-    top = ops.matmul(ops.transpose(matrix[:, :half]), matrix)
-    corner = ops.matmul(ops.transpose(matrix[:, half:]), matrix[:, half:])
-    return ops.concatenate([top, ops.concatenate([ops.transpose(top[:, half:]), corner], 1)], 0)
+    # The Gram matrix is symmetric: what is left of the diagonal blocks need not be computed.
+    edges = [round(i * n / _BLOCKS) for i in range(_BLOCKS + 1)]
+    strips, rows = [], []
+    for begin, end in itertools.pairwise(edges):
+        if wide:
+            strips.append(ops.matmul(matrix[begin:end], ops.transpose(matrix[begin:])))
+        else:
+            strips.append(ops.matmul(ops.transpose(matrix[:, begin:end]), matrix[:, begin:]))
+        left = [
+            ops.transpose(strip[:, begin - first : end - first])
+            for strip, first in zip(strips[:-1], edges, strict=False)
+        ]
+        rows.append(ops.concatenate([*left, strips[-1]], 1) if left else strips[-1])
+    return ops.concatenate(rows, 0)
 
 
-def _step(matrix, gram):
-    n = gram.shape[-1]
-    cheap, tight = squared_norm_bounds(gram, max(matrix.shape[-2:]))
-    limit = _LIMIT**2
-    bound = tight() if n <= _SMALL else ops.cond(ops.all(cheap <= limit), lambda: cheap, tight)
+def _scaled_step(matrix, gram, bound):
     # Not maximum: a NaN bound has to reach the result.
-    scale = ops.where(bound <= limit, ops.ones_like(bound), _SCALED / ops.sqrt(bound))[..., None, None]
+    scale = ops.where(bound <= _LIMIT**2, ops.ones_like(bound), _SCALED / ops.sqrt(bound))[..., None, None]
+    return _step(matrix, gram, scale)
+
+
+def _step(matrix, gram, scale=1.0):
     # The scaling is inside the small factor: the large matrix is read by the products only.
     linear, cubic = 1.5 * _TARGET * scale, -0.5 * _TARGET * scale * scale * scale
-    factor = cubic * gram + linear * ops.eye(n, dtype="float32")
+    factor = cubic * gram + linear * ops.eye(gram.shape[-1], dtype="float32")
     return ops.matmul(factor, matrix) if _wide(matrix) else ops.matmul(matrix, factor)
 
 

@@ -62,6 +62,19 @@ def test_hard_spectra(shape):
         assert top <= 1 + 1e-6, name
 
 
+@pytest.mark.parametrize("scale", [1.5999, 1.6, 1.7, 2.5, 1e3, 1e20])
+@pytest.mark.parametrize("shape", [(8, 8), (70, 65), (65, 130)])
+def test_one_large_matrix_of_a_batch(shape, scale):
+    """The cheap branch is for all or none."""
+    batch = np.stack([with_spectrum(shape, np.ones(min(shape)), seed) for seed in range(3)])
+    batch[1] *= scale
+    results = run(PROJECT, batch)
+    for result in results:
+        assert 1e-3 < singular_values(result)[0] <= 1 + 1e-6
+    for k in (0, 2) if scale < 1e10 else ():  # where one overflows, all are scaled by their largest entries
+        np.testing.assert_allclose(results[k], run(PROJECT, batch[k]), atol=3e-6)
+
+
 @given(
     shape=st.sampled_from(SHAPES),
     exponent=st.floats(-30, 38),

@@ -55,7 +55,7 @@ FAULTS = [
         ("scaled beyond the step", "_LIMIT = 1.6\n", "_LIMIT = 2.5\n"),
         (
             "matrices that need it are not scaled",
-            "scale = ops.where(bound <= limit, ops.ones_like(bound), _SCALED / ops.sqrt(bound))[..., None, None]",
+            "scale = ops.where(bound <= _LIMIT**2, ops.ones_like(bound), _SCALED / ops.sqrt(bound))[..., None, None]",
             "scale = ops.ones_like(bound)[..., None, None]",
         ),
         (
@@ -65,13 +65,23 @@ FAULTS = [
         ),
         (
             "overflow is not looked at",
-            "return ops.cond(usable, lambda: _step(weights, gram), rescaled)",
+            "return ops.cond(usable, lambda: _scaled_step(weights, gram, tight()), rescaled)",
+            "return _scaled_step(weights, gram, tight())",
+        ),
+        (
+            "one small matrix of a batch suffices",
+            "return ops.cond(ops.all(cheap <= _LIMIT**2), lambda: _step(weights, gram), otherwise)",
+            "return ops.cond(ops.any(cheap <= _LIMIT**2), lambda: _step(weights, gram), otherwise)",
+        ),
+        (
+            "the bound is not looked at",
+            "return ops.cond(ops.all(cheap <= _LIMIT**2), lambda: _step(weights, gram), otherwise)",
             "return _step(weights, gram)",
         ),
         (
             "the corner of the Gram matrix",
-            "corner = ops.matmul(matrix[half:], ops.transpose(matrix[half:]))",
-            "corner = ops.matmul(matrix[:half], ops.transpose(matrix[:half]))",
+            "strips.append(ops.matmul(matrix[begin:end], ops.transpose(matrix[begin:])))",
+            "strips.append(ops.matmul(matrix[:end - begin], ops.transpose(matrix[begin:])))",
         ),
         (
             "the cubic term is too small",
