@@ -77,6 +77,16 @@ def test_layers_that_may_mix_examples_are_refused_even_when_frozen(make):
         bounds.propagate(keras.Model(inputs, layers.SpectralDense(2)(x)), 1.0)
 
 
+@pytest.mark.parametrize("make", [stock.LayerNormalization, stock.PReLU, lambda: stock.Embedding(5, 3)])
+def test_layers_without_a_bound_are_refused_as_soon_as_they_train(make):
+    layer = make()
+    layer.build((None, 4))
+    with pytest.raises(ValueError, match="has no sensitivity bound"):
+        bounds.rules(layer)
+    layer.trainable = False
+    assert bounds.rules(layer).output_bound((1.0,)) == float("inf")
+
+
 PLAIN = {
     "dense": (lambda: stock.Dense(3), (4,)),
     "dense_tokens": (lambda: stock.Dense(3, activation="tanh"), (5, 4)),

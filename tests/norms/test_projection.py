@@ -145,6 +145,31 @@ def test_both_bounds_are_upper_bounds_and_ordered(shape):
         assert tight <= cheap, name
 
 
+@pytest.mark.parametrize(("n", "inner"), [(1, 2**20), (8, 50000), (64, 2**15)])
+def test_bounds_hold_for_a_gram_matrix_that_was_rounded_down(n, inner):
+    """As far down as sums over `inner` terms in float32 can come out, along the direction that counts."""
+    top = np.zeros((n, n))
+    top[0, 0] = 1.0
+    for exact in (np.eye(n), top, top + 0.5 * np.eye(n)):
+        computed = exact - inner * 2.0**-24 * np.trace(exact) * top
+        cheap, tight = squared_norm_bounds(ops.convert_to_tensor(computed.astype("float32")), inner)
+        assert float(cheap) >= np.linalg.norm(exact, 2)
+        assert float(tight()) >= np.linalg.norm(exact, 2)
+
+
+@pytest.mark.parametrize("groups", [2, 3])
+def test_the_parts_of_a_grouped_kernel_are_projected_each_on_its_own(groups):
+    kernel = 3.0 * np.random.default_rng(0).normal(size=(3, 3, 4, 6)).astype("float32")
+    ball = SpectralBall(groups=groups)
+    found = ops.convert_to_numpy(ball(kernel))
+    for part, expected in zip(np.split(found, groups, -1), np.split(kernel, groups, -1), strict=True):
+        whole = ops.convert_to_numpy(SpectralBall()(expected))
+        np.testing.assert_allclose(part, whole, atol=1e-6)
+        assert np.linalg.norm(part.reshape(36, -1), 2) <= 1.0 + 1e-5
+    assert np.linalg.norm(found.reshape(36, 6), 2) > 1.0  # all of it is no part
+    assert ball.holds(found) and not SpectralBall().holds(found)
+
+
 @pytest.mark.parametrize("shape, noise, lowest", [((144, 32), 0.1, 0.9), ((160, 128), 0.1, 0.9), ((144, 32), 1.0, 0.3)])
 def test_noisy_training(shape, noise, lowest):
     """200 updates by Gaussian noise of the given spectral norm and a drift."""
