@@ -9,6 +9,7 @@ import contextlib
 import inspect
 import itertools
 import os
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, TypeVar
 
@@ -22,6 +23,7 @@ from keras.src.ops.numpy import Absolute as Absolute
 from keras.src.ops.numpy import Add as Add
 from keras.src.ops.numpy import Negative as Negative
 from keras.src.ops.numpy import Subtract as Subtract
+from keras.src.utils.module_utils import tensorflow
 
 # What a training step is made of. Not every backend has all of them.
 STEP_METHODS = (
@@ -97,6 +99,21 @@ def computing_in_float32(model: keras.Model) -> Iterator[None]:
     finally:
         for layer, policy in zip(found, before, strict=True):
             layer._dtype_policy = policy
+
+
+@contextlib.contextmanager
+def not_importing_tensorflow() -> Iterator[None]:
+    """A context in which configs are written as if TensorFlow were not installed, unless it is imported already.
+
+    Keras asks of each value whether it is one of TensorFlow's, and would import it for that: two seconds and 470 MB.
+    """
+    before = tensorflow._available
+    if before is None and "tensorflow" not in sys.modules:
+        tensorflow._available = False
+    try:
+        yield
+    finally:
+        tensorflow._available = before
 
 
 def own_variables(layer: keras.layers.Layer) -> list:

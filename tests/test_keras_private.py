@@ -2,6 +2,8 @@
 
 import ast
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import keras
@@ -14,6 +16,7 @@ from lipdp import _keras
 ROOT = Path(__file__).resolve().parents[1]
 # Private names of Keras, and public ones that lipdp reaches through `_keras` only.
 NAMES = {
+    "_available",
     "_call_has_mask_arg",
     "_call_has_training_arg",
     "_compile_loss",
@@ -74,6 +77,25 @@ def test_computing_in_float32():
         assert {layer.compute_dtype for layer in model.layers} == {"float32"}
         raise KeyError
     assert [layer.dtype_policy.name for layer in model.layers] == ["mixed_bfloat16", "float32"]
+
+
+@pytest.mark.skipif(keras.backend.backend() != "jax", reason="TensorFlow is there anyway")
+def test_fit_on_jax_does_not_import_tensorflow():
+    code = """
+import sys
+import keras
+import numpy as np
+import lipdp
+from lipdp import layers, losses
+x, y = np.random.default_rng(0).normal(size=(60, 4)).astype("float32"), np.arange(60) % 3
+for seed in (None, 3):
+    model = lipdp.DP_Sequential([layers.BoundedInput((4,)), layers.SpectralDense(3)])
+    model.compile("sgd", losses.SparseCategoricalCrossentropy(), metrics=["accuracy"])
+    model.fit(x, y, batch_size=20, noise_multiplier=1.0, delta=1e-3, verbose=0, seed=seed, validation_data=(x, y))
+assert model.privacy.updates == 3 and "tensorflow" not in sys.modules
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
 
 
 def test_walk(nested):

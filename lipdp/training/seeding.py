@@ -130,11 +130,12 @@ def described(model: keras.Model) -> Any:
     # Keras numbers the names that it gives, all through a process.
     for named in (model, *_keras.walk(model), loss, optimizer):
         names.setdefault(str(getattr(named, "name", named)), f"#{len(names)}")
-    rates = optimizer.get_config()
-    if isinstance(rates.get("learning_rate"), numbers.Number):
-        del rates["learning_rate"]  # a variable of the optimizer, which callbacks may set
-    parts = [_config(model), _config(loss), type(optimizer).__name__, rates]
-    return _plain(parts, names)
+    with _keras.not_importing_tensorflow():
+        rates = optimizer.get_config()
+        if isinstance(rates.get("learning_rate"), numbers.Number):
+            del rates["learning_rate"]  # a variable of the optimizer, which callbacks may set
+        parts = [_config(model), _config(loss), type(optimizer).__name__, rates]
+        return _plain(parts, names)
 
 
 def _config(described: Any) -> list:

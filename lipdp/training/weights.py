@@ -14,15 +14,16 @@ from lipdp.layers import ClipGradient
 def traced(model: keras.Model) -> str:
     """Returns a digest of what a compiled step keeps from when it was traced, and what may change without `compile`."""
     parts = [model.loss, model.steps_per_execution]
-    for layer in _keras.walk(model):
+    with _keras.not_importing_tensorflow():
+        for layer in _keras.walk(model):
+            try:
+                parts.append(layer.get_config())
+            except NotImplementedError:  # a layer of the user's without one
+                parts.append(id(layer))
         try:
-            parts.append(layer.get_config())
-        except NotImplementedError:  # a layer of the user's without one
-            parts.append(id(layer))
-    try:
-        parts[0] = keras.saving.serialize_keras_object(model.loss)
-    except Exception:  # a function that cannot be written
-        parts[0] = id(model.loss)
+            parts[0] = keras.saving.serialize_keras_object(model.loss)
+        except Exception:  # a function that cannot be written
+            parts[0] = id(model.loss)
     return hashlib.sha256(json.dumps(parts, default=repr).encode()).hexdigest()
 
 
