@@ -100,6 +100,7 @@ SNIPPETS = [
     "README.md",
     "docs/accounting.md",
     "docs/training.md",
+    "docs/howto/large-data.md",
     "docs/howto/statement.md",
     "docs/howto/temperature.md",
 ]

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+_BLOCK = 1024
+
 
 def held_out(arrays: Sequence[np.ndarray], fraction: float) -> np.ndarray:
     """Says for each row whether it is held out, from nothing but the row itself.
@@ -28,12 +30,14 @@ def held_out(arrays: Sequence[np.ndarray], fraction: float) -> np.ndarray:
         True
     """
     # One type for all: that of a list of numbers depends on all of them.
-    leaves = [np.ascontiguousarray(leaf, "<f4") for leaf in arrays]
-    rows = [leaf.reshape(len(leaf), -1).view(np.uint8) for leaf in leaves]
-    limit, out = int(fraction * 2.0**64), np.empty(len(rows[0]), bool)
-    for i in range(len(out)):
-        digest = hashlib.blake2b(digest_size=8, person=b"lipdp held out")
-        for leaf in rows:
-            digest.update(leaf[i])
-        out[i] = int.from_bytes(digest.digest(), "little") < limit
+    limit, out = int(fraction * 2.0**64), np.empty(len(arrays[0]), bool)
+    # In blocks: all of a leaf of bytes would be four times as large.
+    for start in range(0, len(out), _BLOCK):
+        leaves = [np.ascontiguousarray(leaf[start : start + _BLOCK], "<f4") for leaf in arrays]
+        rows = [leaf.reshape(len(leaf), -1).view(np.uint8) for leaf in leaves]
+        for i in range(len(rows[0])):
+            digest = hashlib.blake2b(digest_size=8, person=b"lipdp held out")
+            for leaf in rows:
+                digest.update(leaf[i])
+            out[start + i] = int.from_bytes(digest.digest(), "little") < limit
     return out

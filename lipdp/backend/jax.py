@@ -74,8 +74,7 @@ def private_train_step(model, state, data, *, strategy, calibration, batch_size:
     with keras.StatelessScope(state_mapping=zip(optimizer.variables, optimizer_variables, strict=True)):
         strategy_state = [jnp.asarray(v.value) for v in optimizer.strategy_state]
         secret = jnp.asarray(optimizer.noise_key.value)
-    # Drawn rows come first: microbatches of nothing but padding are skipped.
-    number = jnp.maximum(1, jnp.ceil(jnp.sum(data[2]) / microbatch).astype("int32")) if microbatch else 1
+    number = _to_compute(data[2], microbatch) if microbatch else 1
 
     def part(i, non_trainable, metrics, data):
         forward = Forward(model, trainable, non_trainable)
@@ -105,6 +104,17 @@ def private_train_step(model, state, data, *, strategy, calibration, batch_size:
     with keras.StatelessScope(state_mapping=zip(model.metrics_variables, metrics, strict=True)):
         logs = model.get_metrics_result()
     return logs, (trainable, non_trainable, optimizer_variables, metrics)
+
+
+def _to_compute(weight, microbatch):
+    """Returns the number of microbatches up to the last row that counts: drawn rows come first.
+
+    A sum of the weights would be too few where some drawn rows do not count.
+    """
+    shards, _ = row_shards()
+    shared = weight.reshape(shards, -1)
+    filled = jnp.max(jnp.where(shared > 0, jnp.arange(1, shared.shape[1] + 1), 0))
+    return jnp.maximum(1, -(-filled // (microbatch // shards)))
 
 
 def _rows_of(number, microbatch, leaf):

@@ -12,6 +12,7 @@ from lipdp.diffusion import denoisers, samplers
 from lipdp.diffusion.noising import DenoisingLoss, Noising
 from lipdp.model import DP_Model
 from lipdp.privacy import provenance
+from lipdp.sampling.source import is_source
 
 
 @keras.saving.register_keras_serializable(package="lipdp")
@@ -99,7 +100,7 @@ class DiffusionModel(DP_Model):
         """Trains with differential privacy; see `DP_Model.fit` for the other arguments.
 
         Args:
-            x: clean examples `(N, ...)`, entries of order one.
+            x: clean examples `(N, ...)`, entries of order one; or a source of such rows, see `DP_Model.fit`.
             y: class ids `(N,)` of a model with classes.
             strategy: `"dpsgd"`, `"adaclip"` or an object of `lipdp.strategies` that clips; its `views` become
                 `noise_multiplicity`.
@@ -220,7 +221,7 @@ class DiffusionModel(DP_Model):
 
     def _data(self, x, y=None):
         """Returns what the model takes: `x` or `(x, labels)`, and targets that the loss ignores."""
-        x = np.asarray(x, "float32")
+        x = x if is_source(x) else np.asarray(x, "float32")
         nothing = np.zeros((len(x), 1), "float32")
         if self.num_classes is None:
             if y is not None:

@@ -9,12 +9,12 @@ from lipdp.losses.mean_absolute_error import MeanAbsoluteError
 from lipdp.losses.multiclass_hinge import MulticlassHinge
 from lipdp.losses.multiclass_hkr import MulticlassHKR
 from lipdp.losses.multiclass_kr import MulticlassKR
-from lipdp.losses.per_example import limited_values, refuse_additional, resolve
+from lipdp.losses.per_example import label_check, limited_values, refuse_additional, resolve
 from lipdp.losses.per_output import OutputLosses, check_per_example, example_values, parts
 from lipdp.losses.registry import get
 from lipdp.losses.sparse_categorical_crossentropy import SparseCategoricalCrossentropy
 
 __all__ = ["BinaryCrossentropy", "CategoricalCrossentropy", "CosineSimilarity", "Huber", "Loss", "MeanAbsoluteError"]
 __all__ += ["MulticlassHKR", "MulticlassHinge", "MulticlassKR", "SparseCategoricalCrossentropy"]
-__all__ += ["OutputLosses", "check_per_example", "example_values", "get", "limited_values", "parts"]
+__all__ += ["OutputLosses", "check_per_example", "example_values", "get", "label_check", "limited_values", "parts"]
 __all__ += ["refuse_additional", "resolve"]

@@ -1,6 +1,7 @@
 """Losses of Keras, as one value per example."""
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -193,6 +194,22 @@ def check_per_example(loss: keras.losses.Loss, y: np.ndarray, output_shape: tupl
                 f"The loss cannot be computed for labels of shape {('batch', *y.shape[1:])} and outputs of shape "
                 f"{('batch', *output_shape[1:])}. Received: loss={_name(loss)}, {failure}"
             ) from failure
+    return None
+
+
+def label_check(loss: Any, output_shape: Any) -> Callable[[Any], Any] | None:
+    """Returns what raises ValueError for labels that a loss does not allow; None for losses that allow all.
+
+    Args:
+        loss, output_shape: As in `check_per_example`.
+
+    **Guarantee.** Where a bound of lipdp's losses depends on labels, it holds for all that are let through; whether a
+    label is depends on no other.
+    """
+    if isinstance(loss, Loss):
+        return lambda y: loss.check_labels(y, output_shape[-1])
+    if isinstance(loss, keras.losses.SparseCategoricalCrossentropy):
+        return lambda y: _check_classes(loss, y, output_shape[-1])
     return None
 
 

@@ -30,6 +30,7 @@ class Privacy:
         delta: in (0, 1).
         accountant: an `Accountant` or its name; for adaptive releases (DPIS) one that covers them.
         seeded: True when the user fixed a random seed.
+        seeded_by_sample: whether the key of such a run followed from some rows of the data only.
         generators: names of what has made the noise, of `GENERATORS`.
         training_metrics: names of metrics computed on the training data that were shown or logged.
         steered: what followed from such metrics.
@@ -63,6 +64,7 @@ class Privacy:
         accountant: str | Accountant = "pld",
         *,
         seeded: bool = False,
+        seeded_by_sample: bool = False,
         generators: Iterable[str] = ("threefry",),
         training_metrics: Iterable[str] = (),
         steered: Iterable[str] = (),
@@ -81,7 +83,7 @@ class Privacy:
         self._delta = checks.delta(delta)
         self._accountant = accounting.get_accountant(accountant)
         self._persons = checks.integer("examples_per_person", examples_per_person, minimum=1)
-        self._seeded = bool(seeded)
+        self._seeded, self._by_sample = bool(seeded), bool(seeded_by_sample)
         self._generators = tuple(checks.choice("generators", name, GENERATORS) for name in generators)
         self._training_metrics = tuple(str(name) for name in training_metrics)
         self._steered = tuple(steered)
@@ -190,6 +192,7 @@ class Privacy:
             "training_metrics_outside_the_guarantee": list(self._training_metrics),
             "steered_by_training_metrics": list(self._steered),
             "seed_fixed_by_user": self._seeded,
+            **({"key_from_a_sample_of_rows": True} if self._by_sample else {}),
             **({"declared_row_wise": list(self._row_wise)} if self._row_wise else {}),
             **({"read_off_the_data": list(self._uncharged)} if self._uncharged else {}),
             "noise_generators": list(self._generators),
@@ -353,6 +356,8 @@ class Privacy:
                 "the beginning, and the data, all rows of it: only the same call repeats, and another model "
                 "trained with this seed has noise of its own."
             )
+        if self._by_sample:
+            lines.append(statement.KEY_FROM_A_SAMPLE)
         return lines
 
     def __repr__(self) -> str:

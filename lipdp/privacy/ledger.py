@@ -116,6 +116,7 @@ class Ledger:
         origins: Where the releases come from: pairs of the random name of a `Run` that charged them, and how many
             releases there were before. Copies of one model share it until one of them goes on.
         seeded: Whether any of the releases used a fixed seed.
+        seeded_by_sample: Whether the key of one of these follows from some rows of the data only.
         logged: Names of training metrics that were logged, which the guarantee does not cover.
         steered: What followed from such metrics while the releases were made.
         generators: Names of what has made the noise, see `privacy.GENERATORS`.
@@ -139,7 +140,7 @@ class Ledger:
         self._counts: list[int] = []
         self.plan: Plan | None = None
         self.origins: list[list] = []
-        self.seeded = False
+        self.seeded = self.seeded_by_sample = False
         self.logged: tuple[str, ...] = ()
         self.steered: tuple[str, ...] = ()
         self.row_wise: tuple[str, ...] = ()
@@ -168,6 +169,7 @@ class Ledger:
             total._counts += ledger._counts
             total.plan = total.plan or ledger.plan
             total.seeded = total.seeded or ledger.seeded
+            total.seeded_by_sample = total.seeded_by_sample or ledger.seeded_by_sample
             total.logged = tuple(dict.fromkeys([*total.logged, *ledger.logged]))
             total.steered = tuple(dict.fromkeys([*total.steered, *ledger.steered]))
             total.generators = tuple(dict.fromkeys([*total.generators, *ledger.generators]))

@@ -198,6 +198,13 @@ TRAINING_METRICS = (
 )
 
 
+KEY_FROM_A_SAMPLE = (
+    "Of data that were read row by row from a source, the key came from length, types, shapes and at most 64 rows, "
+    "evenly spread from the first to the last, not from all rows. Two runs with this seed on sources that differ in "
+    "other rows alone share noise, and together they reveal more than epsilon says."
+)
+
+
 def announcement(plan: Any, updates: int, strategy: str) -> str:
     """Returns what `fit` says before `updates` updates of a plan: strategy, noise, budget and batches."""
     sampling = plan.sampling

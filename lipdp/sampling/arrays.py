@@ -19,7 +19,11 @@ _PAD = (
 
 
 def as_arrays(
-    x: ArrayLike, y: ArrayLike | None, example_rank: int, arrange: Callable[[Any], Any] | None = None
+    x: ArrayLike,
+    y: ArrayLike | None,
+    example_rank: int,
+    arrange: Callable[[Any], Any] | None = None,
+    keep_bytes: bool = False,
 ) -> tuple[Any, Any]:
     """Reads training data into memory and checks it.
 
@@ -30,9 +34,10 @@ def as_arrays(
         example_rank: Rank of one batch of inputs, to tell a batched `tf.data.Dataset` from one of single
             examples.
         arrange: For models with several outputs: returns the labels of each in a nest of them.
+        keep_bytes: Whether inputs in uint8 stay as they are: in float32 they are four times as large.
 
     Returns:
-        `(x, y)`: x in float32, labels in int32 or float32.
+        `(x, y)`: x in float32, or uint8 where that is kept; labels in int32 or float32.
 
     Raises:
         ValueError: unequal lengths, no examples, NaN or infinity, weights in a dataset, unknown size.
@@ -44,14 +49,14 @@ def as_arrays(
     if y is None:
         _refuse_stream(x)
         raise ValueError("`fit` needs labels. Received: y=None. Pass them as y, one row per example.")
-    x = tree.map_structure(lambda leaf: _finite(np.asarray(leaf), "x", "float32"), x)
+    x = tree.map_structure(lambda leaf: input_array(leaf, keep_bytes), x)
     # TensorFlow's data pipeline knows tuples, not lists.
     x = tuple(x) if isinstance(x, list) else x
     if arrange is None:
         _refuse_several(y, len(tree.flatten(x)[0]))
-        y = _labels(y)
+        y = label_array(y)
     else:
-        y = tree.map_structure(_labels, arrange(y))
+        y = tree.map_structure(label_array, arrange(y))
     lengths = {len(leaf) for leaf in tree.flatten((x, y))}
     if len(lengths) != 1:
         raise ValueError(f"Inputs and labels must have the same length. Received lengths: {sorted(lengths)}.")
@@ -82,6 +87,12 @@ def split(x: Any, y: Any, fraction: float) -> tuple:
     """Holds out a part of the data for validation, row by row, see `accounting.held_out`."""
     if not 0.0 < fraction < 1.0:
         raise ValueError(f"`validation_split` must be in (0, 1). Received: validation_split={fraction!r}.")
+    if any(not isinstance(leaf, np.ndarray) for leaf in tree.flatten((x, y))):
+        raise ValueError(
+            "`validation_split` holds rows out by a hash of their contents, for which all of a source would have to be "
+            f"read. Received: validation_split={fraction!r} and a source. Hold rows out when the source is written, by "
+            "whatever each row alone says, and pass them as validation_data."
+        )
     out = held_out(tree.flatten((x, y)), fraction)
     if out.all() or not out.any():
         raise ValueError(
@@ -126,7 +137,14 @@ def _refuse_several(y, rows: int) -> None:
         )
 
 
-def _labels(y) -> np.ndarray:
+def input_array(leaf: ArrayLike, keep_bytes: bool = False) -> np.ndarray:
+    """Returns inputs as an array of float32, or of uint8 where that is kept, all of which is finite."""
+    leaf = np.asarray(leaf)
+    return _finite(leaf, "x", "uint8" if keep_bytes and leaf.dtype == np.uint8 else "float32")
+
+
+def label_array(y: ArrayLike) -> np.ndarray:
+    """Returns labels as an array of float32 or int32, all of which is finite."""
     y = np.asarray(y)
     return _finite(y, "y", "float32" if np.issubdtype(y.dtype, np.floating) else "int32")
 
@@ -184,7 +202,8 @@ def _read(dataset, items):
         raise ValueError(f"The {type(dataset).__name__} yields examples of several shapes: {_PAD}") from error
 
 
-def _finite(array: np.ndarray, name: str, dtype: str) -> np.ndarray:
+def refuse_kind(array: np.ndarray, name: str) -> None:
+    """Refuses text, complex numbers, objects and times."""
     if array.dtype.kind in "US" or (array.dtype == object and any(isinstance(value, str) for value in array.flat)):
         todo = (
             "Encode classes as the integers from 0, by a public list of them: [classes.index(label) for label in y], "
@@ -203,6 +222,10 @@ def _finite(array: np.ndarray, name: str, dtype: str) -> np.ndarray:
         raise ValueError(
             f"`{name}` must be a dense array of numbers. Received: dtype {array.dtype}. Ragged or sparse data: {_PAD}"
         )
+
+
+def _finite(array: np.ndarray, name: str, dtype: str) -> np.ndarray:
+    refuse_kind(array, name)
     if array.ndim == 0:
         raise ValueError(
             f"`{name}` must be an array with one row per example. Received: a scalar. A list is taken for several "

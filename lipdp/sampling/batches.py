@@ -1,17 +1,25 @@
 """From drawn indices to padded batches with 0/1 weights."""
 
+import collections
+import concurrent.futures
 import math
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from keras import tree
+
+from lipdp.sampling.columns import Column
+from lipdp.sampling.reading import Reader, take_rows
 
 # Sizes are rounded up to this, so that few shapes occur.
 _STEP = 8
 # Where each shape costs a compilation only three occur: B plus so many standard deviations of a draw. A draw
 # fits into the first with 84 % chance, into the second with 99.4 %, and almost never exceeds the last.
 _LEVELS = (1.0, 2.5, 6.0)
+# So many updates are being read while one is made.
+_AHEAD = 2
 
 
 class PaddedSize:
@@ -48,15 +56,6 @@ class PaddedSize:
         return next((level for level in self._levels if level >= drawn), self._round(drawn))
 
 
-def take_rows(leaf: np.ndarray, index: np.ndarray, out: np.ndarray) -> np.ndarray:
-    """Returns `out`, with rows `index` of an array and zeros behind them; each example is copied once."""
-    count = len(index)
-    # The clip mode writes straight into the array; all indices are in range.
-    np.take(leaf, index, axis=0, out=out[:count], mode="clip")
-    out[count:] = 0
-    return out
-
-
 class _Buffers:
     """Arrays that are written again once nobody else holds them.
 
@@ -85,34 +84,66 @@ class Batches:
 
     Args:
         sampler: Object with `draw(update) -> indices`.
-        x: Tree of arrays of shape `(N, ...)`.
-        y: Array of shape `(N, ...)`.
+        x: Tree of arrays, or `Column`s of sources, of shape `(N, ...)`.
+        y: Array or column of shape `(N, ...)`.
         size: How many rows to pad to.
         start: Number of the first update.
         held: The shares of the rows that this process feeds; None: all.
+        allowed: Which labels of a source count, see `Reader`.
 
-    Iterating yields `(x, y, weight)`. The weight of a drawn row is 1, of a padding row 0; padding rows are zero.
-    The rows of one share lie together, drawn ones first; the shares are equal, and so are, up to one, their drawn rows.
+    Iterating yields `(x, y, weight)`. The weight of a drawn row is 1, of a padding row 0; padding rows are zero, and so
+    are drawn rows of a source that do not count. The rows of one share lie together, drawn ones first; the shares are
+    equal, and so are, up to one, their drawn rows. Of sources drawn rows are read, ahead of the update that uses them.
     Frameworks may keep the iterator for as long as the process lives: `close` lets go of the arrays.
     """
 
-    def __init__(self, sampler: Any, x: Any, y: Any, size: PaddedSize, start: int, held: tuple[int, ...] | None = None):
+    def __init__(
+        self,
+        sampler: Any,
+        x: Any,
+        y: Any,
+        size: PaddedSize,
+        start: int,
+        held: tuple[int, ...] | None = None,
+        allowed: Callable[[np.ndarray], Any] | None = None,
+    ):
         self.sampler, self.size, self.start = sampler, size, start
         self.held = tuple(range(size.shards)) if held is None else held
-        self._held = ((x, y), [_Buffers() for _ in tree.flatten((x, y))], _Buffers())
+        self.reader = Reader((x, y), allowed)
+        self._held: tuple | None = ((x, y), [_Buffers() for _ in tree.flatten((x, y))], _Buffers())
 
     def __iter__(self):
-        update = self.start
+        update, ahead = self.start, collections.deque()
         while self._held is not None:
             # No reference to what is yielded or held stays in this frame: the buffers can be found free.
-            yield self._fill(update, *self._held)
+            try:
+                yield self._next(update, ahead)
+            except _Closed:
+                return
             update += 1
 
     def close(self) -> None:
-        """Ends the iteration and frees the memory."""
+        """Ends the iteration and the threads, and frees the memory."""
         self._held = None
+        self.reader.close()
 
-    def _fill(self, update: int, data, pools, weights):
+    def _next(self, update: int, ahead: collections.deque) -> tuple:
+        try:
+            while len(ahead) <= (_AHEAD if self.reader else 0):
+                ahead.append(self._begin(update + len(ahead)))
+            jobs, filled, weight = ahead.popleft()
+            self.reader.end(jobs, filled, weight)
+        except concurrent.futures.CancelledError as error:
+            raise _Closed from error
+        if self._held is None:
+            raise _Closed
+        return (*tree.pack_sequence_as(self._held[0], filled), weight)
+
+    def _begin(self, update: int) -> tuple[list, list[np.ndarray], np.ndarray]:
+        """Returns a batch and what is still being read into it."""
+        if self._held is None:
+            raise _Closed
+        data, pools, weights = self._held
         drawn = self.sampler.draw(update)
         # Dealt out like cards: microbatches that hold a drawn row of any share come before all that hold none.
         shares = [drawn[share :: self.size.shards] for share in self.held]
@@ -121,10 +152,22 @@ class Batches:
         for leaf, pool in zip(tree.flatten(data), pools, strict=True):
             buffer = pool.take((rows, *leaf.shape[1:]), leaf.dtype)
             for i, share in enumerate(shares):
-                take_rows(leaf, share, buffer[i * each : (i + 1) * each])
+                part = buffer[i * each : (i + 1) * each]
+                if isinstance(leaf, Column):
+                    part[len(share) :] = 0
+                else:
+                    take_rows(leaf, share, part)
             filled.append(buffer)
         weight = weights.take((rows,), np.dtype("float32"))
         for i, share in enumerate(shares):
             weight[i * each : i * each + len(share)] = 1.0
             weight[i * each + len(share) : (i + 1) * each] = 0.0
-        return (*tree.pack_sequence_as(data, filled), weight)
+        jobs = []
+        if self.reader:
+            places = [i * each + np.arange(len(share)) for i, share in enumerate(shares)]
+            jobs = self.reader.begin(np.concatenate(shares), np.concatenate(places), filled)
+        return jobs, filled, weight
+
+
+class _Closed(Exception):
+    """The batches were closed while the next one was made, in another thread."""

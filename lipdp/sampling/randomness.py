@@ -11,6 +11,7 @@ from lipdp import backend
 
 # Separates these hashes from all others.
 _PERSON = b"lipdp"
+_BLOCK = 1024
 
 
 def fresh() -> bytes:
@@ -65,10 +66,18 @@ def generator(secret: bytes, label: str, *parts: bytes | str | int) -> np.random
 
 
 def digest(data: Any) -> bytes:
-    """Returns a digest of a tree of arrays: their number, order, types, shapes and all their bytes."""
+    """Returns a digest of a tree of arrays: their number, order, types, shapes and all their bytes.
+
+    Arrays of uint8 are taken for the float32 values that training makes of them.
+    """
     leaves = tree.flatten(data)
     found = hashlib.blake2b(str(len(leaves)).encode(), digest_size=32, person=_PERSON)
-    for leaf in map(np.ascontiguousarray, leaves):
-        found.update(f"|{leaf.dtype.str}{leaf.shape}|".encode())
-        found.update(leaf.reshape(-1).view("uint8").data)
+    for leaf in map(np.asarray, leaves):
+        kind = np.dtype("float32") if leaf.dtype == np.uint8 else leaf.dtype
+        found.update(f"|{kind.str}{leaf.shape}|".encode())
+        # In blocks, so that bytes need not all be there as float32.
+        step = _BLOCK if leaf.dtype == np.uint8 else max(len(leaf), 1)
+        for start in range(0, len(leaf), step):
+            block = np.ascontiguousarray(leaf[start : start + step], kind)
+            found.update(block.reshape(-1).view("uint8").data)
     return found.digest()

@@ -14,9 +14,9 @@ from keras import tree
 
 from lipdp import _keras, backend, gradients, isolation, losses, sampling
 from lipdp.privacy import Ledger, Plan, Release, statement
-from lipdp.sampling import randomness
+from lipdp.sampling import columns, randomness
 from lipdp.strategies import Calibration
-from lipdp.training import advice, budget, processes, seeding, weights
+from lipdp.training import advice, budget, model_checks, processes, seeding, weights
 from lipdp.training import validation as validations
 from lipdp.training.callbacks import Charge, private_monitors
 from lipdp.training.progress import in_terminal
@@ -39,7 +39,7 @@ class Driver:
         model: The model to train.
         request: What was asked for, bound to the data.
         calibration: What the strategy returned for the model.
-        x, y: Training data as arrays.
+        x, y: Training data as arrays or columns of a source.
         validation_data: As given, or the part that was split off.
 
     Attributes:
@@ -86,8 +86,13 @@ class Driver:
         compiles = backend.compiles(self.model)
         shards, held = backend.row_shards()
         size = sampling.PaddedSize(scheme.batch_size, self.microbatch, compiles, scheme.largest_batch, shards)
-        with contextlib.closing(sampling.Batches(self.sampler, self.x, self.y, size, start, held)) as batches:
+        batches = sampling.Batches(self.sampler, self.x, self.y, size, start, held, self.allowed_labels())
+        with contextlib.closing(batches), batches.reader.telling():
             yield backend.feed(iter(batches), (self.x, self.y, np.zeros(1, "float32")))
+
+    def allowed_labels(self) -> Callable[[Any], Any] | None:
+        """Returns what refuses labels for which the bounds of the loss do not hold; None where all are allowed."""
+        return losses.label_check(self.model.loss, model_checks.output_shapes(self.model))
 
     def charge(self) -> Callable[[int], None] | None:
         """Returns the function that charges a number of updates before they are executed."""
@@ -165,7 +170,9 @@ class Driver:
                 callbacks=[charge, *callbacks, *([processes.Agreement(self.run)] if count > 1 else [])],
                 verbose=verbose,
                 shuffle=False,
-                validation_data=validations.shared_out(self.validation_data, shards),
+                validation_data=validations.shared_out(
+                    self.validation_data, shards, validation["validation_batch_size"]
+                ),
                 **validation,
             )
 
@@ -181,7 +188,7 @@ class Driver:
         """Makes the optimizer ready for exactly the planned updates, and no more afterwards."""
         run, optimizer, request = self.run, self.model.optimizer, self.request
         before = run.ledger.to_json()
-        example = tree.map_structure(lambda rows: rows[:1], (self.x, self.y))
+        example = columns.first_row((self.x, self.y))
         _keras.build_metrics(self.model, (*example, np.ones(1, "float32")))
         validations.rehearse(self.model, self.validation_data)
         optimizer.build(self.model.trainable_variables)
@@ -215,6 +222,8 @@ class Driver:
         run.epoch_key = getattr(self.sampler, "key", None)
         run.attribute(self.model.trainable_variables)
         run.noise_std, run.ledger.seeded = self.noise_std, run.ledger.seeded or request.seed is not None
+        by_sample = request.seed is not None and bool(columns.columns_of((self.x, self.y)))
+        run.ledger.seeded_by_sample = run.ledger.seeded_by_sample or by_sample
         run.ledger.generators = tuple(dict.fromkeys((*run.ledger.generators, request.noise_generator)))
         run.ledger.row_wise = tuple(sorted({*run.ledger.row_wise, *declared}))
         untouched, self.in_terminal = None, in_terminal(verbose)
@@ -247,6 +256,10 @@ class Driver:
 
     def step(self, state_and_data: tuple, keras_step: Callable) -> Any:
         """Traces one training step: Keras' own, or that of the strategy."""
+        *state, (x, y, weight) = state_and_data
+        # Bytes go to the device as they are.
+        x = tree.map_structure(lambda leaf: keras.ops.cast(leaf, "float32"), x)
+        state_and_data = (*state, (x, y, weight))
         with isolation.isolated(self.model):
             if self.microbatch is None and not self.strategy.uses_own_step:
                 return keras_step(*state_and_data)

@@ -24,6 +24,7 @@ from lipdp.training.progress import Line
 # Rows of a microbatch are a multiple of this, so that few shapes occur.
 _STEP = 64
 _LARGEST_MICROBATCH = 256
+_MOST_EXAMPLES = 10**8
 # With more noise than so many times that of the plan, updates would only spoil the weights.
 _MOST_NOISE = 10.0
 
@@ -51,6 +52,11 @@ class ImportanceDriver(Driver):
             raise ValueError(
                 "DPIS keeps the norms of all examples in one process, which puts each update together. Received: "
                 f"{backend.processes()[1]} processes. Train on the devices of one, or with strategy='dpsgd'."
+            )
+        if self._examples > _MOST_EXAMPLES:
+            raise ValueError(
+                "DPIS reads all rows in each epoch and keeps numbers for each of them, so it is meant for up to 1e8 "
+                "examples. Received: more. Use strategy='dpsgd', whose cost does not depend on them."
             )
         if len(run.ledgers) > 1:
             raise ValueError(
@@ -138,7 +144,9 @@ class ImportanceDriver(Driver):
         """Endless numbers of updates."""
         first = self.run.ledger.updates
         shards, _ = backend.row_shards()  # Keras shares these out as well
-        yield backend.feed(((np.full(shards, i),) for i in itertools.count(first)), (np.zeros(shards, int),))
+        self._reader = sampling.Reader((self.x, self.y), self.allowed_labels())
+        with contextlib.closing(self._reader), self._reader.telling():
+            yield backend.feed(((np.full(shards, i),) for i in itertools.count(first)), (np.zeros(shards, int),))
 
     def charge(self) -> None:
         """Returns None: each update charges itself."""
@@ -311,10 +319,8 @@ class ImportanceDriver(Driver):
             yield rows, slice(start, start + size)
 
     def _padded(self, index: np.ndarray, rows: int) -> tuple:
-        def take(leaf):
-            return sampling.take_rows(leaf, index, np.empty((rows, *leaf.shape[1:]), leaf.dtype))
-
-        return (*tree.map_structure(take, (self.x, self.y)), _filled(np.ones(len(index), "float32"), rows, 0.0))
+        weight = _filled(np.ones(len(index), "float32"), rows, 0.0)
+        return (*self._reader.rows((self.x, self.y), index, weight), weight)
 
 
 def _filled(values: np.ndarray, rows: int, fill: float) -> np.ndarray:

@@ -13,6 +13,7 @@ from keras import tree
 from lipdp import _keras, backend, checks, losses
 from lipdp.bounds.registry import lipschitz_by_construction
 from lipdp.optimizer import PrivateOptimizer
+from lipdp.sampling.columns import Column
 
 
 def refuse_unsupported(fit: Callable, unknown: dict, *, shuffle: Any, class_weight: Any, sample_weight: Any) -> None:
@@ -233,7 +234,18 @@ def example_labels(model: keras.Model) -> Callable[[Any], Any] | None:
     loss = model.loss
     if not isinstance(loss, losses.OutputLosses):
         return None
-    return lambda y: _keras.packed_as_outputs(model, [np.asarray(labels) for labels in loss.labels(y)])
+
+    def arrange(y):
+        parts = [labels if isinstance(labels, Column) else np.asarray(labels) for labels in loss.labels(y)]
+        return _keras.packed_as_outputs(model, parts)
+
+    return arrange
+
+
+def input_names(model: keras.Model) -> tuple[str, ...]:
+    """Returns the keys of a model's inputs, where they are a dictionary."""
+    inputs, _ = _keras.structures(_keras.graph(model))
+    return tuple(inputs) if isinstance(inputs, dict) else ()
 
 
 def check_shapes(model: keras.Model, x: Any) -> None:

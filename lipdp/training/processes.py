@@ -13,6 +13,7 @@ from keras import tree
 
 from lipdp import backend
 from lipdp.sampling import randomness
+from lipdp.sampling.columns import Column
 
 # Rows that are compared, evenly spread over the data.
 _ROWS = 64
@@ -37,7 +38,9 @@ def agree(driver: Any) -> None:
         "the ledger": driver.run.ledger.to_json(),
         "the model": repr([(v.path, v.shape) for v in model.variables]),
         "the size of the data": repr([(leaf.shape, str(leaf.dtype)) for leaf in leaves]),
-        "the data": randomness.digest([leaf[rows] for leaf in leaves]).hex(),
+        "the data": randomness.digest(
+            [leaf.sample if isinstance(leaf, Column) else leaf[rows] for leaf in leaves]
+        ).hex(),
     }
     _compare(parts)
 

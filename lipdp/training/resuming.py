@@ -11,7 +11,7 @@ from typing import Any
 import keras
 
 from lipdp.callbacks import Checkpoint
-from lipdp.sampling import randomness
+from lipdp.sampling import columns, randomness
 from lipdp.training import seeding
 from lipdp.training.request import FitRequest
 
@@ -75,6 +75,8 @@ def _replay(model, request: FitRequest, x: Any, y: Any) -> str | None:
     importance = model.run.importance
     if importance is not None and _within_epoch(importance):
         return None
+    if columns.columns_of((x, y)):
+        return None  # that a source still has the same rows is not known, and other ones under the same noise cost more
     facts = [
         request.to_dict(),
         request.updates_per_epoch,

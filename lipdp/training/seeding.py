@@ -11,7 +11,7 @@ import keras
 import numpy as np
 
 from lipdp import _keras, backend
-from lipdp.sampling import randomness
+from lipdp.sampling import columns, randomness
 from lipdp.training import weights
 
 
@@ -56,8 +56,10 @@ def begin(driver: Any) -> np.ndarray | None:
     **Guarantee.**
     Without a seed the secret is 32 bytes from the operating system, new for each `fit`. With a seed it is a
     cryptographic hash (BLAKE2b) of: the seed; the plan; what `fit` was asked for, strategy included; configuration of
-    model, loss and optimizer; the ledger; all weights and the state of the optimizer; all bytes of the data. Two fits
-    that differ in one of these have independent noise, batches and noisings. A `fit` goes on with the stream of the one
+    model, loss and optimizer; the ledger; all weights and the state of the optimizer; all bytes of the data, but of a
+    source its length, types and shapes, and a fixed sample of its rows. Two fits that differ in one of these have
+    independent noise, batches and noisings; two whose sources differ in other rows alone share noise, which the
+    statement says. A `fit` goes on with the stream of the one
     before it only if it goes on with its plan, under the same seed, model, strategy and data, from exactly the weights
     and the state that the stream has led to. Masks of dropout and random changes of images come from the same secret;
     the generators of Keras' layers take 64 bits of it, and files hold their state only after a `fit` with a seed.
@@ -119,7 +121,7 @@ def _basis(driver: Any) -> str:
     asked = _plain(request.to_dict(), {})
     places = [driver.microbatch, backend.row_shards()[0]] if by_row else None
     parts = [asked, request.noise_generator, places, described(model)]
-    data = randomness.digest((driver.x, driver.y))
+    data = columns.digest((driver.x, driver.y))
     return randomness.from_seed(request.seed, "basis", json.dumps(parts, sort_keys=True), data).hex()
 
 

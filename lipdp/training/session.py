@@ -10,6 +10,7 @@ from keras import tree
 from lipdp import losses, sampling, strategies
 from lipdp.callbacks import Checkpoint
 from lipdp.sampling.arrays import batch_size_of
+from lipdp.sampling.columns import sampled
 from lipdp.strategies.clipless import naming_both_ways
 from lipdp.training import model_checks, validation
 from lipdp.training.driver import Driver
@@ -50,16 +51,16 @@ def prepare(
     if not strategy.per_example:
         model_checks.refuse_several_outputs(model)
     rank = len(tree.flatten(model.inputs)[0].shape)
-    x, y = sampling.as_arrays(x, y, rank, model_checks.example_labels(model))
+    x, y = sampling.as_rows(x, y, rank, model_checks.example_labels(model), model_checks.input_names(model))
     model_checks.check_shapes(model, x)
     if validation_split and validation_data is None:
         (x, y), validation_data = sampling.split(x, y, validation_split)
     else:
-        validation.check_data(model, validation_data)
+        validation_data = validation.check_data(model, validation_data)
     if not strategy.per_example:
         with naming_both_ways(model):
             losses.get(model.loss)  # the others have no Lipschitz constant; this says what to use instead
-    losses.check_per_example(model.loss, y, model_checks.output_shapes(model))
+    losses.check_per_example(model.loss, sampled(y), model_checks.output_shapes(model))
     strategy.check_fit(request, model.steps_per_execution)
     request = request.bind(strategy.declared_examples(len(tree.flatten(y)[0])))
     request, finished = resumed(model, request, x, y, checkpoint)

@@ -115,6 +115,7 @@ class Run:
             delta=plan.delta if plan else 1e-5,
             accountant=accountant,
             seeded=total.seeded,
+            seeded_by_sample=total.seeded_by_sample,
             training_metrics=total.logged,
             steered=total.steered,
             row_wise=total.row_wise,
@@ -210,6 +211,7 @@ def _ledger_state(ledger: Ledger) -> dict:
         "history": ledger.origins,
         "plan": ledger.plan.to_dict() if ledger.plan else None,
         "seeded": ledger.seeded,
+        "seeded_by_sample": ledger.seeded_by_sample,
         "logged": list(ledger.logged),
         "steered": list(ledger.steered),
         "row_wise": list(ledger.row_wise),
@@ -227,6 +229,7 @@ def _ledger_from(state: dict) -> Ledger:
     ledger.plan = Plan.from_dict(state["plan"]) if state["plan"] else None
     ledger.seeded, ledger.logged = bool(state["seeded"]), tuple(map(str, state["logged"]))
     # Files of earlier versions lack these.
+    ledger.seeded_by_sample = bool(state.get("seeded_by_sample", False))
     ledger.generators = tuple(map(str, state.get("generators", ["threefry64"] if ledger.releases else [])))
     for name in ("steered", "row_wise", "uncharged"):
         setattr(ledger, name, tuple(map(str, state.get(name, ()))))

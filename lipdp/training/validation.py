@@ -8,6 +8,8 @@ import numpy as np
 from keras import tree
 
 from lipdp import _keras, backend, checks, losses, sampling
+from lipdp.sampling.columns import columns_of, read, sampled
+from lipdp.sampling.source import is_source
 from lipdp.training import model_checks
 from lipdp.training.callbacks import as_list
 
@@ -43,17 +45,19 @@ def check_options(validation_steps: Any, validation_batch_size: Any, validation_
         checks.integer("validation_freq", validation_freq, minimum=1)
 
 
-def check_data(model: keras.Model, validation_data: Any) -> None:
-    """Refuses validation data that the model, its loss or its labels do not allow.
+def check_data(model: keras.Model, validation_data: Any) -> Any:
+    """Returns validation data, and refuses what the model, its loss or its labels do not allow.
 
-    Arrays are checked in full, a `tf.data.Dataset` or `keras.utils.PyDataset` on its first batch. What can be read only
-    once, as a generator, is not looked at.
+    Of a source columns are returned, which are checked on a sample. Arrays are checked in full, a `tf.data.Dataset` or
+    `keras.utils.PyDataset` on its first batch. What can be read only once, as a generator, is not looked at.
     """
+    if is_source(validation_data):
+        validation_data = (validation_data, None)
     batch: Any = _arrays(validation_data)
     if batch is None and (hasattr(validation_data, "shape") or isinstance(validation_data, (str, dict, float, int))):
         batch = validation_data
     if batch is None:
-        return
+        return validation_data
     try:
         if not isinstance(batch, tuple) or len(batch) not in (2, 3):
             received = f"a tuple of {len(batch)}" if isinstance(batch, tuple) else f"a {type(batch).__name__}"
@@ -61,12 +65,14 @@ def check_data(model: keras.Model, validation_data: Any) -> None:
                 f"It must be (inputs, labels), or (inputs, labels, sample weights). Received: {received}. Pass that."
             )
         rank = len(tree.flatten(model.inputs)[0].shape)
-        x, y = sampling.as_arrays(batch[0], batch[1], rank, model_checks.example_labels(model))
+        names = model_checks.input_names(model)
+        x, y = sampling.as_rows(batch[0], batch[1], rank, model_checks.example_labels(model), names)
         rows = len(tree.flatten(y)[0])
         model_checks.check_shapes(model, x)
         if len(batch) == 3 and np.shape(batch[2])[:1] != (rows,):
             raise ValueError(f"It needs one weight per example. Received: {np.shape(batch[2])} for {rows} examples.")
-        losses.check_per_example(model.loss, y, model_checks.output_shapes(model))
+        losses.check_per_example(model.loss, sampled(y), model_checks.output_shapes(model))
+        return (x, y, *batch[2:]) if columns_of((x, y)) else validation_data
     except ValueError as error:
         raise ValueError(f"`validation_data` does not fit. {error}") from error
 
@@ -81,7 +87,7 @@ def rehearse(model: keras.Model, validation_data: Any) -> None:
         return
 
     def zeros(rows):
-        rows = np.asarray(rows)
+        rows = rows if hasattr(rows, "dtype") else np.asarray(rows)
         return keras.ops.zeros((2, *rows.shape[1:]), "int32" if rows.dtype.kind in "biu" else "float32")
 
     x, y = tree.map_structure(zeros, tuple(batch[:2]))
@@ -102,12 +108,30 @@ def rehearse(model: keras.Model, validation_data: Any) -> None:
         model.reset_metrics()
 
 
-def shared_out(data: Any, shards: int) -> Any:
+class _Batches(keras.utils.PyDataset):
+    """Validation data of a source, in the order of their rows."""
+
+    def __init__(self, data: tuple, rows: int, shards: int):
+        super().__init__()
+        self._data, self._rows, self._shards = data, rows, shards
+
+    def __len__(self) -> int:
+        return -(-len(tree.flatten(self._data)[0]) // self._rows)
+
+    def __getitem__(self, number: int) -> tuple:
+        length = len(tree.flatten(self._data)[0])
+        index = np.arange(number * self._rows, min((number + 1) * self._rows, length))
+        return shared_out(tuple(read(self._data, index)), self._shards, self._rows)
+
+
+def shared_out(data: Any, shards: int, batch_size: int) -> Any:
     """Returns the share of validation arrays that this process feeds to its devices.
 
-    Rows of weight 0 stand behind them, so that each device has as many. Datasets are Keras' own to share out: their
-    batches have to be multiples of the number of devices.
+    Rows of weight 0 stand behind them, so that each device has as many. Columns of a source become batches. Datasets are
+    Keras' own to share out: their batches have to be multiples of the number of devices.
     """
+    if columns_of(data):
+        return _Batches(data, batch_size, shards)
     if shards == 1 or not isinstance(data, (tuple, list)):
         return data
     x, y, *weight = data

@@ -224,6 +224,12 @@ FAULTS = [
         "training/importance.py",
         "training/test_seeding.py::test_what_dpis_releases_beside_its_gradients_has_the_noise_that_is_charged",
         (
+            "any number of examples",
+            "if self._examples > _MOST_EXAMPLES:",
+            "if False:",
+            "training/test_fit_source.py::test_importance_sampling_says_up_to_how_many_examples_it_is_meant",
+        ),
+        (
             "sums without noise",
             "return float(value + noise_multiplier * sensitivity * rng.normal())",
             "return float(value)",
@@ -280,11 +286,11 @@ FAULTS = [
             "places = driver.microbatch if by_row else None",
             "training/test_random_layers.py::test_rows_of_several_devices_have_other_masks_and_so_other_noise",
         ),
-        ("the data play no part", "data = randomness.digest((driver.x, driver.y))", "data = b''"),
+        ("the data play no part", "data = columns.digest((driver.x, driver.y))", "data = b''"),
         (
             "the labels play no part",
-            "data = randomness.digest((driver.x, driver.y))",
-            "data = randomness.digest(driver.x)",
+            "data = columns.digest((driver.x, driver.y))",
+            "data = columns.digest(driver.x)",
         ),
         (
             "any stream is gone on with",
@@ -340,7 +346,7 @@ FAULTS = [
         ),
         ("parts run into each other", 'found.update(len(part).to_bytes(8, "little") + part)', "found.update(part)"),
         ("labels play no part", "for part in (label, *parts):", "for part in parts:"),
-        ("shapes play no part", 'found.update(f"|{leaf.dtype.str}{leaf.shape}|".encode())', "pass"),
+        ("shapes play no part", 'found.update(f"|{kind.str}{leaf.shape}|".encode())', "pass"),
     ),
     *faults(
         "backend/noise.py",

@@ -4,6 +4,86 @@ from tests.mutations.fault import faults
 
 FAULTS = [
     *faults(
+        "sampling/source.py",
+        "sampling/test_source.py",
+        (
+            "several rows are read at once although they are others",
+            "same = _same(found, one_by_one)",
+            "same = True",
+            "sampling/test_source.py::test_several_are_read_at_once_only_where_that_gives_the_same_rows",
+        ),
+        (
+            "rows come back in the order of the file",
+            "return found if same else [leaf[back] for leaf in found]",
+            "return found",
+            "sampling/test_source.py::test_every_kind_returns_the_rows_that_are_asked_for",
+        ),
+        (
+            "a source may grow while a model trains",
+            "if now != self._length:",
+            "if False:",
+            "sampling/test_reading.py::test_a_source_that_grows_while_a_model_trains_is_told",
+        ),
+        (
+            "what was written into a private mapping is lost",
+            'private = getattr(self.rows, "mode", None) == "c" and name == "MADV_DONTNEED"',
+            "private = False",
+            "sampling/test_source.py::test_pages_of_a_file_are_given_back_and_what_was_written_into_a_private_mapping_stays",
+        ),
+    ),
+    *faults(
+        "sampling/columns.py",
+        "sampling/test_source.py::test_the_digest_of_a_source_sees_its_length_types_shapes_and_sample_and_no_other_row",
+        (
+            "the key of a seed does not depend on length and shape",
+            'return randomness.derive(b"", "sampled", found, *known) if columns else found',
+            'return randomness.derive(b"", "sampled", found) if columns else found',
+        ),
+        (
+            "the key of a seed does not depend on the sample",
+            "seen = tree.map_structure(lambda leaf: leaf.sample if isinstance(leaf, Column) else leaf, data)",
+            "seen = tree.map_structure(lambda leaf: leaf.sample[:0] if isinstance(leaf, Column) else leaf, data)",
+        ),
+        (
+            "rows of other shapes are broadcast",
+            "if rows.shape[1:] != self.shape[1:]:",
+            "if False:",
+            "sampling/test_source.py::test_rows_of_another_shape_or_type_are_not_made_to_fit",
+        ),
+    ),
+    *faults(
+        "sampling/reading.py",
+        "sampling/test_reading.py::test_a_row_that_is_not_finite_or_has_no_allowed_label_counts_as_zero_and_no_other_row_changes",
+        ("padding holds old rows", "out[count:] = 0\n", "pass\n", "sampling/test_batches.py"),
+        (
+            "padding of a source holds old rows",
+            "rows[len(index) :] = 0",
+            "pass",
+            "sampling/test_reading.py::test_numbers_beyond_float32_are_not_finite",
+        ),
+        ("rows that are not finite count", "bad |= ~finite_rows(rows)", "pass"),
+        ("labels that are not allowed count", "bad |= self._refused(rows, ~bad)", "pass"),
+        (
+            "one label that is not allowed takes the others with it",
+            "refused[i] = not self._allows(labels[i : i + 1])",
+            "refused[i] = True",
+        ),
+        ("weights of rows that do not count stay", "for leaf in (*out, weight):", "for leaf in out:"),
+        (
+            "more rows are read than were drawn",
+            "found, bad = source.read(index), np.zeros(len(index), bool)",
+            "found, bad = source.read(np.append(index, 0)), np.zeros(len(index), bool)\n"
+            "        found = [leaf[:-1] for leaf in found]",
+            "sampling/test_reading.py::test_only_drawn_rows_are_read_and_two_updates_ahead",
+        ),
+        (
+            "rows come to lie in other places",
+            "out[number][places] = rows",
+            "out[number][places[::-1]] = rows",
+            "sampling/test_reading.py::test_batches_of_a_source_are_those_of_arrays",
+        ),
+    ),
+    *faults(
         "sampling/poisson.py",
         "sampling/test_poisson.py sampling/test_samplers.py",
         (
@@ -77,11 +157,16 @@ FAULTS = [
             "weight[i * each + len(share) : (i + 1) * each] = 1.0",
         ),
         (
+            "padding of a source's batch holds old rows",
+            "part[len(share) :] = 0",
+            "pass",
+            "sampling/test_reading.py::test_batches_of_a_source_are_those_of_arrays",
+        ),
+        (
             "rows lie on two devices",
             "shares = [drawn[share :: self.size.shards] for share in self.held]",
             "shares = [drawn[max(share - 1, 0) :: self.size.shards] for share in self.held]",
         ),
-        ("padding holds old rows", "out[count:] = 0\n", "pass\n"),
         (
             "the weight of the last row is lost",
             "i * each + len(share)] = 1.0",

@@ -65,6 +65,18 @@ FAULTS = [
             "training/test_fit.py::test_noise_differs_by_default_and_repeats_with_a_seed test_golden.py::test_seeded_results training/test_saving.py::test_a_resumed_run_repeats_an_uninterrupted_one",
         ),
         (
+            "a key from a sample is not stated",
+            "run.ledger.seeded_by_sample = run.ledger.seeded_by_sample or by_sample",
+            "pass",
+            "training/test_fit_source.py::test_the_statement_says_that_a_key_came_from_a_sample_and_files_keep_it",
+        ),
+        (
+            "labels of a source are not checked when they are drawn",
+            "return losses.label_check(self.model.loss, model_checks.output_shapes(self.model))",
+            "return None",
+            "training/test_fit_source.py::test_a_row_that_is_not_finite_counts_as_one_that_is_not_allowed_and_changes_no_other",
+        ),
+        (
             "declared layers are not stated",
             "run.ledger.row_wise = tuple(sorted({*run.ledger.row_wise, *declared}))",
             "pass",
@@ -240,7 +252,7 @@ FAULTS = [
         "training/test_refusals.py::test_fit_refuses training/test_refusals.py::test_losses_that_a_layer_adds_are_refused losses/test_per_example.py::test_labels_are_checked training/test_validation.py::test_validation_data_that_do_not_fit_cost_nothing",
         (
             "losses and labels are not checked",
-            "losses.check_per_example(model.loss, y, model_checks.output_shapes(model))",
+            "losses.check_per_example(model.loss, sampled(y), model_checks.output_shapes(model))",
             "pass",
         ),
         (
@@ -754,6 +766,20 @@ FAULTS = [
             "errors of the ledger are swallowed",
             "if run.load_error is not None:\n                raise run.load_error\n",
             "pass\n",
+        ),
+    ),
+    *faults(
+        "training/resuming.py",
+        "training/test_fit_source.py::test_updates_lost_after_a_crash_are_charged_again_as_the_source_may_have_changed",
+        ("lost updates on a source are made again without a charge", "if columns.columns_of((x, y)):", "if False:"),
+    ),
+    *faults(
+        "backend/jax.py",
+        "training/test_fit_source.py::test_a_row_that_is_not_finite_counts_as_one_that_is_not_allowed_and_changes_no_other",
+        (
+            "microbatches are counted by the rows that count",
+            "filled = jnp.max(jnp.where(shared > 0, jnp.arange(1, shared.shape[1] + 1), 0))",
+            "filled = jnp.ceil(jnp.sum(weight) / shards).astype('int32')",
         ),
     ),
 ]

@@ -1,0 +1,197 @@
+"""Training data of which some is read when it is drawn: what is known of it without reading it."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from keras import tree
+
+from lipdp.sampling import randomness
+from lipdp.sampling.arrays import as_arrays, input_array, label_array, refuse_kind
+from lipdp.sampling.source import Source, Unlike, is_source
+
+
+class Column:
+    """One of the arrays that the rows of a source consist of, as far as it is known without reading them.
+
+    Args:
+        source: Where the rows are.
+        number: Place of this one in what `Source.read` returns.
+
+    Attributes:
+        dtype: Type that its rows are cast to.
+        sample: Rows at fixed places, in that type.
+    """
+
+    def __init__(self, source: Source, number: int):
+        self.source, self.number, self.name = source, number, "x"
+        self.dtype = np.dtype("float32")
+        self.sample = source.sample[number]
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (len(self), *self.sample.shape[1:])
+
+    def typed(self, name: str) -> "Column":
+        """Sets the type by what it is: "x", inputs, or "y", labels."""
+        array, self.name = self.sample, name
+        if array.dtype.kind in "SV" and array.dtype.names is None:
+            raise ValueError(
+                f"`{name}` must hold numbers. Received: rows of bytes, as dtype {array.dtype}. Decode a record in "
+                "`__getitem__` of a class around the source."
+            )
+        refuse_kind(array, name)
+        if name == "x":
+            self.dtype = np.dtype("uint8" if array.dtype == np.uint8 else "float32")
+        else:
+            self.dtype = np.dtype("float32" if np.issubdtype(array.dtype, np.floating) else "int32")
+        self.sample = self.cast(array)
+        return self
+
+    def cast(self, rows: np.ndarray) -> np.ndarray:
+        """Returns rows in the type of this column; refuses other shapes than those of the sample."""
+        if rows.shape[1:] != self.shape[1:]:
+            raise Unlike(
+                f"The rows of a source must have one shape. Received: {rows.shape[1:]} and {self.shape[1:]}. Cut or "
+                "pad them in `__getitem__`."
+            )
+        numbers = {"f": "biufV", "i": "biu"}.get(self.dtype.kind)
+        if rows.dtype.kind not in numbers if numbers else rows.dtype != self.dtype:
+            raise Unlike(
+                f"The rows of a source must have one type. Received: `{self.name}` in {rows.dtype} and "
+                f"in {self.dtype}. Cast them in `__getitem__`."
+            )
+        with np.errstate(over="ignore", invalid="ignore"):
+            return rows.astype(self.dtype, copy=False)
+
+
+def as_rows(
+    x: Any, y: Any, example_rank: int, arrange: Callable[[Any], Any] | None = None, names: tuple[str, ...] = ()
+) -> tuple[Any, Any]:
+    """Returns training data whose rows `Batches` can take: arrays, and `Column`s of what is read when it is drawn.
+
+    Args:
+        x: As in `as_arrays`, or a source, or a nest with sources in it.
+        y: As in `as_arrays`, a source, or the name of the labels in the rows of x; None where x yields `(x, y)`.
+        example_rank, arrange: As in `as_arrays`.
+        names: What the inputs of the model are called, where rows are dictionaries.
+
+    Raises:
+        ValueError: as `as_arrays`; labels that are missing, a source whose rows are not alike.
+
+    **Guarantee.** Of a source only `SAMPLE` rows at fixed places are read.
+    """
+    if not any(map(is_source, tree.flatten((x, y)))):
+        return as_arrays(x, y, example_rank, arrange, keep_bytes=True)
+    whole = is_source(x)
+    x, y = tree.map_structure(lambda leaf: _opened(leaf) if is_source(leaf) else leaf, (x, y))
+    if isinstance(y, str):
+        x, y = _without(x, y)
+    elif y is None:
+        x, y = _pair(x if whole else None)
+    if isinstance(x, Mapping) and names and set(names) < set(x):
+        x = {name: x[name] for name in names}
+    x = _single(tree.map_structure(_input, x))
+    y = tree.map_structure(_label, arrange(y)) if arrange else y if isinstance(y, tuple | dict) else _label(y)
+    if not arrange and isinstance(y, tuple | dict):
+        raise ValueError(
+            f"`y` must be one array or column of labels, as the model has one output. Received: a {type(y).__name__}. "
+            "Pass that one."
+        )
+    lengths = {len(leaf) for leaf in tree.flatten((x, y))}
+    if len(lengths) != 1:
+        raise ValueError(f"Inputs and labels must have the same length. Received lengths: {sorted(lengths)}.")
+    for column in columns_of((x, y)):
+        if column.sample.dtype.kind == "f" and not finite_rows(column.sample).any():
+            raise ValueError(
+                f"`{column.name}` holds NaN or infinity in each of {len(column.sample)} rows that were looked at. Rows "
+                "that are not finite count as zero, so nothing would be learned. Replace them in `__getitem__`."
+            )
+    return tuple(x) if isinstance(x, list) else x, y
+
+
+def columns_of(data: Any) -> list[Column]:
+    """Returns the columns among the leaves of training data."""
+    return [leaf for leaf in tree.flatten(data) if isinstance(leaf, Column)]
+
+
+def sampled(data: Any) -> Any:
+    """Returns training data with the sample of a column in its place, without rows that are not finite."""
+
+    def sample(leaf):
+        return leaf.sample[finite_rows(leaf.sample)] if isinstance(leaf, Column) else leaf
+
+    return tree.map_structure(sample, data)
+
+
+def first_row(data: Any) -> Any:
+    """Returns one row of training data, in the types in which a step is traced."""
+
+    def first(leaf):
+        row = leaf.sample[:1] if isinstance(leaf, Column) else leaf[:1]
+        return row.astype("float32") if row.dtype == np.uint8 else row
+
+    return tree.map_structure(first, data)
+
+
+def read(data: Any, index: np.ndarray) -> Any:
+    """Returns rows of training data, read here and now."""
+    found = {column.source: column.source.read(index) for column in columns_of(data)}
+
+    def rows(leaf):
+        return leaf.cast(found[leaf.source][leaf.number]) if isinstance(leaf, Column) else np.asarray(leaf)[index]
+
+    return tree.map_structure(rows, data)
+
+
+def digest(data: Any) -> bytes:
+    """Returns what `randomness.digest` does of arrays; of a column its length, type and sample stand for all rows."""
+    columns = columns_of(data)
+    known = [f"{column.name}{column.dtype}{column.shape}" for column in columns]
+    seen = tree.map_structure(lambda leaf: leaf.sample if isinstance(leaf, Column) else leaf, data)
+    found = randomness.digest(seen)
+    return randomness.derive(b"", "sampled", found, *known) if columns else found
+
+
+def finite_rows(rows: np.ndarray) -> np.ndarray:
+    """Returns for each row whether all of it is finite."""
+    return np.isfinite(rows).reshape(len(rows), -1).all(axis=1)
+
+
+def _opened(data):
+    source = data if isinstance(data, Source) else Source(data)
+    return tree.map_structure(lambda place: Column(source, place), source.places)
+
+
+def _input(leaf):
+    return leaf.typed("x") if isinstance(leaf, Column) else input_array(leaf, keep_bytes=True)
+
+
+def _label(leaf):
+    return leaf.typed("y") if isinstance(leaf, Column) else label_array(leaf)
+
+
+def _without(columns, name):
+    if not isinstance(columns, Mapping) or name not in columns:
+        found = f"columns {', '.join(columns)}" if isinstance(columns, Mapping) else "rows without names"
+        raise ValueError(
+            f"`y` names the column of labels in the rows of x. Received: y={name!r}, and {found}. Pass one of the "
+            "columns, or the labels themselves."
+        )
+    return {key: column for key, column in columns.items() if key != name}, columns[name]
+
+
+def _pair(columns):
+    if not isinstance(columns, tuple) or len(columns) != 2:
+        what = "inputs only; pass the labels as y, or return (inputs, labels) from `__getitem__`"
+        if isinstance(columns, Mapping):
+            what = f"a dictionary of {', '.join(columns)}; pass the name of the labels as y"
+        raise ValueError(f"`fit` needs labels. Received: y=None, and a source whose rows are {what}.")
+    return columns
+
+
+def _single(x):
+    return next(iter(x.values())) if isinstance(x, dict) and len(x) == 1 else x
