@@ -124,11 +124,11 @@ class _Batches(keras.utils.PyDataset):
         return shared_out(tuple(read(self._data, index)), self._shards, self._rows)
 
 
-def shared_out(data: Any, shards: int, batch_size: int) -> Any:
+def shared_out(data: Any, shards: int, batch_size: int = 1024) -> Any:
     """Returns the share of validation arrays that this process feeds to its devices.
 
-    Rows of weight 0 stand behind them, so that each device has as many. Columns of a source become batches. Datasets are
-    Keras' own to share out: their batches have to be multiples of the number of devices.
+    Rows of weight 0 stand behind them, so that each device has as many. Columns of a source become batches. Datasets
+    are Keras' own to share out: their batches have to be multiples of the number of devices.
     """
     if columns_of(data):
         return _Batches(data, batch_size, shards)
