@@ -12,6 +12,8 @@ from lipdp import _keras, backend
 
 # Float32 must not round the noise down.
 _ROUND_UP = 1.0 + 1e-6
+# Numbers of entries are uint32 where devices make the noise of their own parts.
+_PLACES = 2**32
 
 
 class PrivateOptimizer:
@@ -174,7 +176,8 @@ class PrivateOptimizer:
 
         def release():
             stddevs = [*noise_stddevs, *(count_noise * _ROUND_UP for _ in counts)]
-            noisy = _add_noise([*gradients, *counts], stddevs, noise_key, self.generator)
+            parts = [*(variables[i] for i in present), *(None for _ in counts)]
+            noisy = _add_noise([*gradients, *counts], stddevs, noise_key, self.generator, parts)
             released, count = noisy[: len(gradients)], noisy[-1] if counts else None
             if not state:
                 return released
@@ -225,14 +228,23 @@ def _renewed(key):
     return np.zeros(8, "uint32")
 
 
-def _add_noise(gradients, noise_stddevs, key, generator):
-    """Adds one draw of noise, cut into pieces: the pieces of one draw cannot share bits."""
+def _add_noise(gradients, noise_stddevs, key, generator, variables):
+    """Adds one draw of noise, cut into pieces: the pieces of one draw cannot share bits.
+
+    A variable that is parted among devices gets the same values, each of them made where it is needed.
+    """
     sizes = [int(np.prod(gradient.shape)) for gradient in gradients]
-    noise, start, noisy = backend.normal(sum(sizes), key, generator), 0, []
-    for gradient, stddev, size in zip(gradients, noise_stddevs, sizes, strict=True):
-        noisy.append(gradient + stddev * ops.reshape(noise[start : start + size], gradient.shape))
-        start += size
-    return noisy
+    starts = [sum(sizes[:i]) for i in range(len(sizes))]
+    if generator == "threefry" and sum(sizes) <= _PLACES and any(map(backend.parted, variables)):
+        places = map(backend.places, variables, [gradient.shape for gradient in gradients], starts)
+        pieces = [backend.normal_at(place, key) for place in places]
+    else:
+        noise = backend.normal(sum(sizes), key, generator)
+        pieces = [
+            ops.reshape(noise[start : start + size], gradient.shape)
+            for gradient, start, size in zip(gradients, starts, sizes, strict=True)
+        ]
+    return [gradient + stddev * piece for gradient, stddev, piece in zip(gradients, noise_stddevs, pieces, strict=True)]
 
 
 _REFUSED = {

@@ -3,6 +3,7 @@
 import contextlib
 
 import jax
+import jax.numpy as jnp
 import keras
 import numpy as np
 from jax.experimental import multihost_utils
@@ -49,6 +50,29 @@ def misplaced(model) -> str | None:
         if len(found) > 1 if devices is None else found != devices:
             return variable.path
     return None
+
+
+def parted(variable) -> bool:
+    """Returns whether a variable is parted among devices by the present distribution."""
+    return variable is not None and any(axis is not None for axis in _axes(variable))
+
+
+def places(variable, shape, start: int):
+    """Returns the numbers from `start` on, as uint32 in a shape, on the devices that hold this part of a variable."""
+    found, stride = jnp.full(shape, start, "uint32"), 1
+    for axis in reversed(range(len(shape))):
+        found = found + jnp.uint32(stride) * jax.lax.broadcasted_iota("uint32", tuple(shape), axis)
+        stride *= shape[axis]
+    if not parted(variable):
+        return found
+    layout = keras.distribution.distribution().get_variable_layout(variable)
+    return jax.lax.with_sharding_constraint(found, layout.backend_layout)
+
+
+def _axes(variable) -> tuple:
+    distribution = keras.distribution.distribution()
+    layout = None if distribution is None else distribution.get_variable_layout(variable)
+    return () if layout is None else tuple(layout.axes)
 
 
 def processes() -> tuple[int, int]:

@@ -27,6 +27,16 @@ def misplaced(model) -> None:
     """Returns the path of a weight that lies on other devices than it should: there are no others."""
 
 
+def parted(variable) -> bool:
+    """Returns whether a variable is parted among devices: none is."""
+    return False
+
+
+def places(variable, shape, start: int):
+    """Returns the numbers of the entries of a variable that is parted among devices: none is."""
+    raise NotImplementedError("TensorFlow trains on one device.")
+
+
 def processes() -> tuple[int, int]:
     """Returns the number of this process, and how many there are that train together."""
     return 0, 1

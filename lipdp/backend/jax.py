@@ -22,6 +22,7 @@ def normal(size, key, generator="chacha20"):
     return noise.normal(size, key, generator)
 
 
+normal_at = noise.normal_at
 ratchet = jax.jit(noise.ratchet)
 subkey = jax.jit(noise.subkey)
 

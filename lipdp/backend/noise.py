@@ -80,6 +80,14 @@ def normal(size: int, key, generator: str = "chacha20"):
     return quantile(GENERATORS[generator](size, key))[:size]
 
 
+def normal_at(places, key):
+    """Returns the values of `normal(size, key, "threefry")` at uint32 `places`, in the shape of these.
+
+    Each device of a model that is parted among several draws the noise of its own part.
+    """
+    return quantile(threefry.words_at(places, key))
+
+
 def ratchet(key):
     """Derives the key of the next draw and the key that replaces this one in the stored state.
 

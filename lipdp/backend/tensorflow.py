@@ -22,6 +22,9 @@ def normal(size, key, generator="chacha20"):
     return _normal(int(size), key, generator)
 
 
+normal_at = noise.normal_at
+
+
 def ratchet(key):
     """Derives `noise_key` and `next_key`: see `noise.ratchet`."""
     return _ratchet(key)

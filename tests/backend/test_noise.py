@@ -191,6 +191,17 @@ def test_refuses_an_unknown_generator():
         noise.normal(3, full(), "mersenne")
 
 
+def test_values_at_places_are_those_of_the_whole():
+    whole = draw(9000, 3, 1, 4, generator="threefry")
+    places = np.random.default_rng(0).integers(0, 9000, (7, 300)).astype("uint32")
+    for function in (backend.normal_at, *compiled(backend.normal_at)):
+        found = np.asarray(function(ops.convert_to_tensor(places), full(3, 1, 4)))
+        np.testing.assert_allclose(found, whole[places], rtol=1e-6)
+    # Far beyond the first rows: counters do not wrap.
+    last = np.array([2**31 + 5, 2**32 - 1], "uint32")
+    assert len(set(np.asarray(backend.normal_at(ops.convert_to_tensor(last), full(3, 1, 4))).tolist())) == 2
+
+
 def test_ratchet_is_the_same_everywhere():
     reference = [np.asarray(k) for k in backend.ratchet(full(5, 6))]
     assert all(k.dtype == np.uint32 and k.shape == (8,) for k in reference)

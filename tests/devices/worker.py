@@ -40,13 +40,14 @@ def trained(case, callbacks=()):
         if kind == "clipless":
             stack = [
                 layers.BoundedInput((12,), norm=2.0),
-                layers.SpectralDense(16),
+                layers.SpectralDense(16, name="first"),
                 layers.Abs(),
-                layers.SpectralDense(3),
+                layers.SpectralDense(3, name="last"),
             ]
             loss = losses.SparseCategoricalCrossentropy(temperature=4.0)
         else:
-            stack = [keras.Input((12,)), keras.layers.Dense(16, activation="relu"), keras.layers.Dense(3)]
+            first = keras.layers.Dense(16, activation="relu", name="first")
+            stack = [keras.Input((12,)), first, keras.layers.Dense(3, name="last")]
             loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         model = lipdp.DP_Sequential(stack)
         model.compile(keras.optimizers.SGD(0.5, momentum=0.9), loss=loss, metrics=["accuracy"])
@@ -62,6 +63,56 @@ def trained(case, callbacks=()):
     return model, history.history
 
 
+def distribution(case):
+    """Returns how the rows, or for a case of several columns the kernels as well, are parted among the devices."""
+    import keras
+
+    columns = case.get("columns", 1)
+    if columns == 1:
+        return keras.distribution.DataParallel()
+    devices = keras.distribution.list_devices()
+    mesh = keras.distribution.DeviceMesh((len(devices) // columns, columns), ["batch", "model"], devices)
+    layout = keras.distribution.LayoutMap(mesh)
+    layout[".*first/kernel"], layout[".*last/kernel"] = (None, "model"), ("model", None)
+    return keras.distribution.ModelParallel(layout_map=layout, batch_dim_name="batch")
+
+
+def memory(case) -> dict:
+    """Returns the bytes that a step of DP-SGD on a wide network holds on one device, beside and for its arguments."""
+    import jax
+    import keras
+    import numpy as np
+
+    import lipdp
+    from lipdp import training
+
+    def measured(shared):
+        width = case["width"]
+        first = keras.layers.Dense(width, name="first")
+        model = lipdp.DP_Sequential([keras.Input((width,)), first, keras.layers.Dense(3)])
+        model.compile(keras.optimizers.Adam(), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        x, y = np.zeros((64, width), "float32"), np.zeros(64, int)
+        request = training.FitRequest.of(
+            strategy="dpsgd", sampling="poisson", batch_size=16, examples_per_person=1, noise_multiplier=1.0, epochs=1
+        )
+        driver = training.prepare(model, x, y, 0.0, None, request)
+        with driver.armed(0), driver.batches() as batches:
+            data = next(iter(batches))
+            model._symbolic_build(data_batch=data)
+            names = ("trainable", "non_trainable", "optimizer", "metrics")
+            state = model._get_jax_state(**{f"{name}_variables": True for name in names})
+            more = {} if shared is None else {"out_shardings": (None, model._get_state_sharding_spec())}
+            if shared is not None:
+                data = jax.tree.map(lambda t: jax.device_put(t, shared.get_data_layout(t.shape).backend_layout), data)
+            step = jax.jit(model.train_step, donate_argnums=0, **more)
+            found = step.lower(state, data).compile().memory_analysis()
+        return [found.argument_size_in_bytes, found.temp_size_in_bytes]
+
+    alone, shared = measured(None), distribution(case)
+    with shared.scope():
+        return {"alone": alone, "parted": measured(shared)}
+
+
 def compared(case) -> dict:
     """Trains on one device and on all, and returns what differs."""
     import keras
@@ -72,7 +123,7 @@ def compared(case) -> dict:
             model, history = trained(case)
         return {"values": [w.tolist() for w in model.get_weights()], "history": history}
     one, before = trained(case)
-    with keras.distribution.DataParallel().scope():
+    with distribution(case).scope():
         all_of_them, after = trained(case)
     names = [name for name in before if not name.startswith("loss")]
     return {
@@ -82,6 +133,7 @@ def compared(case) -> dict:
         "logs": max(abs(a - b) for name in names for a, b in zip(before[name], after[name], strict=True)),
         "ledger": one.run.ledger.to_json() == all_of_them.run.ledger.to_json(),
         "key": bool(np.array_equal(one.optimizer.noise_key, all_of_them.optimizer.noise_key)),
+        "parts": [list(v.value.sharding.spec) for v in all_of_them.trainable_variables],
         "devices": len(all_of_them.trainable_variables[0].value.sharding.device_set),
     }
 
@@ -117,7 +169,8 @@ def main() -> None:
     warnings.simplefilter("ignore")
     for case in cases:
         try:
-            found = collectives(case, folder) if case.get("program") else compared(case)
+            work = memory if "width" in case else compared
+            found = collectives(case, folder) if case.get("program") else work(case)
         except Exception as error:
             found = {"error": f"{type(error).__name__}: {error}"}
         sys.stdout.write("CASE " + json.dumps(case | found) + "\n")
