@@ -32,7 +32,9 @@ def check(devices, cases):
     for case in run(devices, cases):
         assert case["devices"] == devices, case
         assert case["weights"] < 1e-6 and case["logs"] < 1e-5, case
-        assert case["ledger"] and case["key"], case
+        # The noise of DPIS follows from sums of norms, which are rounded in another order.
+        assert case["key"] and (case["ledger"] or case["strategy"] == "dpis"), case
+        assert case["spent"][0] == pytest.approx(case["spent"][1], rel=1e-6)
 
 
 def test_eight_devices_train_as_one():

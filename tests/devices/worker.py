@@ -132,6 +132,7 @@ def compared(case) -> dict:
         ),
         "logs": max(abs(a - b) for name in names for a, b in zip(before[name], after[name], strict=True)),
         "ledger": one.run.ledger.to_json() == all_of_them.run.ledger.to_json(),
+        "spent": [model.privacy.spent() for model in (one, all_of_them)],
         "key": bool(np.array_equal(one.optimizer.noise_key, all_of_them.optimizer.noise_key)),
         "parts": [list(v.value.sharding.spec) for v in all_of_them.trainable_variables],
         "devices": len(all_of_them.trainable_variables[0].value.sharding.device_set),
