@@ -45,6 +45,7 @@ places = _devices.places
 processes = _devices.processes
 replicas = _devices.replicas
 row_shards = _devices.row_shards
+scattered = _devices.scattered
 contract = _capture.contract
 cotangents = _capture.cotangents
 gram = _capture.gram

@@ -86,8 +86,8 @@ def left_out() -> bool:
 
 
 def of_first(secret: bytes) -> bytes:
-    """Returns the bytes that the first process has passed; all processes call this."""
-    if jax.process_count() == 1:
+    """Returns the bytes that the first process has passed; all processes of a distribution call this."""
+    if jax.process_count() == 1 or keras.distribution.distribution() is None:
         return secret
     return bytes(multihost_utils.broadcast_one_to_all(np.frombuffer(secret, "uint8")))
 
@@ -126,6 +126,14 @@ def apart():
         yield
     finally:
         keras.distribution.set_distribution(distribution)
+
+
+def scattered(model) -> str | None:
+    """Returns the path of a weight of which no process has all parts, or None."""
+    for variable in model.variables:
+        if not variable.value.is_fully_addressable and not variable.value.is_fully_replicated:
+            return variable.path
+    return None
 
 
 def _devices():

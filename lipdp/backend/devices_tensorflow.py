@@ -65,3 +65,7 @@ def own_rows():
 def apart():
     """A context in which a process does what the others do not."""
     return contextlib.nullcontext()
+
+
+def scattered(model) -> None:
+    """Returns the path of a weight of which no process has all parts: there is none."""

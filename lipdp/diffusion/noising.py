@@ -21,7 +21,7 @@ class _Ratchet(keras.random.SeedGenerator):
 
     @staticmethod
     def _fresh() -> np.ndarray:
-        return randomness.words(randomness.fresh(), "noising")
+        return randomness.words(backend.of_first(randomness.fresh()), "noising")
 
     def reseed(self, words: np.ndarray | None) -> None:
         """Begins anew from eight secret words, by default from the operating system's."""

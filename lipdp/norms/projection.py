@@ -102,7 +102,9 @@ def project(weights: Any) -> Any:
     def rescaled():
         # Shrunk first: XLA multiplies by the reciprocal of the divisor, which has to be a normal number.
         shrunk = weights * 2.0**-64
-        unit = shrunk / ops.max(ops.abs(shrunk), axis=(-2, -1), keepdims=True)
+        largest = ops.max(ops.abs(shrunk), axis=(-2, -1), keepdims=True)
+        # A matrix of a batch may be zero, or become so; NaN stays NaN.
+        unit = shrunk / ops.where(ops.equal(largest, 0.0), 1.0, largest)
         gram = _gram(unit)
         return _scaled_step(unit, gram, squared_norm_bounds(gram, max(unit.shape[-2:]))[1]())
 

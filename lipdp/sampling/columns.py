@@ -158,7 +158,7 @@ def digest(data: Any) -> bytes:
 
 def finite_rows(rows: np.ndarray) -> np.ndarray:
     """Returns for each row whether all of it is finite."""
-    return np.isfinite(rows).reshape(len(rows), -1).all(axis=1)
+    return np.isfinite(rows).all(axis=tuple(range(1, rows.ndim)))
 
 
 def _opened(data):

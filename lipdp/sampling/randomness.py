@@ -7,16 +7,14 @@ from typing import Any
 import numpy as np
 from keras import tree
 
-from lipdp import backend
-
 # Separates these hashes from all others.
 _PERSON = b"lipdp"
 _BLOCK = 1024
 
 
 def fresh() -> bytes:
-    """Returns 32 bytes from the operating system: in all processes that train together, those of the first."""
-    return backend.of_first(os.urandom(32))
+    """Returns 32 bytes from the operating system."""
+    return os.urandom(32)
 
 
 def derive(secret: bytes, label: str, *parts: bytes | str | int) -> bytes:

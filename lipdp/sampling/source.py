@@ -42,10 +42,10 @@ class Source:
         ValueError: no rows, rows that are not alike, or that hold no numbers.
 
     **Guarantee.**
-    Conditions: the row that `rows` returns for an index depends on that index and on one example alone, and stays the
-    same while a model trains. Nothing can check that.
-    Bound: an update depends on the drawn rows and on no other. A row that is not finite, or whose label the loss does
-    not allow, counts as zero: that depends on this row alone, and so does every other cast.
+    Conditions: the row that `rows` returns for an index depends on that index and on one example alone, stays the same
+    while a model trains, and is not written to by another thread that reads. Nothing can check that.
+    Bound: an update depends on the drawn rows and on no other. A row that is not finite, or in a model with one output
+    whose label the loss does not allow, counts as zero: that depends on this row alone, and so does every other cast.
     Not covered: that reading fails, which ends training; how long it takes.
 
     Example:
@@ -73,7 +73,7 @@ class Source:
         self._map, self._mapped, self._lock = _mapping(rows), 0, threading.Lock()
         places = np.unique(np.linspace(0, self._length - 1, SAMPLE).round().astype("int64"))
         self._read, self._structure = self._way(places[:: max(1, len(places) // _COMPARED)][:_COMPARED])
-        self.sample = self.read(places)
+        self.sample = [leaf.copy() for leaf in self.read(places)]
         self.check_length()
         self.release()
 
@@ -148,7 +148,7 @@ class Source:
             failure = error
         for way in (_orthogonal, _from_array, _from_list, _from_items):
             try:
-                found = _parts(way(self.rows, places))
+                found = tree.map_structure(np.array, _parts(way(self.rows, places)))
                 if one_by_one is None:
                     # As many rows as indices, and for one of them alone the same.
                     alone = _parts(way(self.rows, places[:1]))
@@ -233,7 +233,8 @@ def _from_items(rows, index):
 
 
 def _one_by_one(rows, index):
-    return _together([rows[i] for i in index.tolist()])
+    # Copied before the next is read: a source may write all rows into one array.
+    return _together([tree.map_structure(np.array, _parts(rows[i])) for i in index.tolist()])
 
 
 def _together(found: list) -> Any:

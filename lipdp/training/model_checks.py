@@ -208,6 +208,13 @@ def check_model(model: keras.Model) -> None:
             f"'{misplaced}' on other devices than those of the present distribution. Set the distribution before the "
             "model is built, keep it until `fit` has ended, and bring weights from elsewhere in a file."
         )
+    scattered = backend.scattered(model)
+    if scattered is not None:
+        raise ValueError(
+            "Weights may be parted among the devices of one process, not among processes: checks and files read them "
+            f"whole. Received: weight '{scattered}', of which no process has all parts. Let each row of the mesh lie "
+            "within one process."
+        )
 
 
 def refuse_several_outputs(model: keras.Model) -> None:

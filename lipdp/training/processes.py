@@ -23,8 +23,9 @@ def agree(driver: Any) -> None:
     """Refuses to train when another process has another plan, ledger, model or other data.
 
     **Guarantee.** Conditions: every process calls `fit`. Bound: plan, settings, ledger, names and shapes of weights,
-    number and shapes of the examples are the same in all of them, and so are up to 64 rows. Not covered: other rows.
-    Each of them is read by one process only, so other rows in another process stand in for those of the same number.
+    number and shapes of the examples are the same in all of them, and so are up to 64 rows; with a seed all rows of
+    arrays (`compare` in `seeding`). Not covered: other rows without a seed. A process reads the rows of its own devices
+    only, so those in another process stand in for those of the same number.
     """
     if backend.processes()[1] == 1:
         return
@@ -42,10 +43,13 @@ def agree(driver: Any) -> None:
             [leaf.sample if isinstance(leaf, Column) else leaf[rows] for leaf in leaves]
         ).hex(),
     }
-    _compare(parts)
+    compare(parts)
 
 
-def _compare(parts: dict[str, str]) -> None:
+def compare(parts: dict[str, str]) -> None:
+    """Refuses to go on when another process has other texts; all processes call this."""
+    if backend.processes()[1] == 1:
+        return
     digests = b"".join(randomness.derive(b"", "agree", part) for part in parts.values())
     found = backend.of_each(digests)
     other = [i for i, digest in enumerate(found) if digest != found[0]]
@@ -66,7 +70,7 @@ class Agreement(keras.callbacks.Callback):
         self._run = run
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        _compare({"the ledger": self._run.ledger.to_json()})
+        compare({"the ledger": self._run.ledger.to_json()})
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ import numpy as np
 
 from lipdp import _keras, backend
 from lipdp.sampling import columns, randomness
-from lipdp.training import weights
+from lipdp.training import processes, weights
 
 
 @dataclasses.dataclass
@@ -70,15 +70,18 @@ def begin(driver: Any) -> np.ndarray | None:
     run, model, request = driver.run, driver.model, driver.request
     optimizer = model.optimizer
     if request.seed is None:
-        root, basis = randomness.fresh(), None
+        root, basis = backend.of_first(randomness.fresh()), None
     else:
         before, basis, stand = run.secret, _basis(driver), stand_of(model)
+        start = stand_of(model, secrets=False)
+        # Processes with other rows would have other keys, and errors of JAX show both.
+        seen = None if before is None else before.to_list()
+        processes.compare({"the data": basis, "the weights": str([stand, start]), "the earlier `fit`s": str(seen)})
         known = before is not None and driver.continued and stand is not None
         known = known and (before.basis, before.stand) == (basis, stand)
         if known and run.ledger.updates == int(optimizer.iterations.numpy()) and optimizer.noise_key.numpy().any():
             return None
         plan = json.dumps([driver.plan.to_dict(), driver.details()], sort_keys=True)
-        start = stand_of(model, secrets=False)
         root = randomness.from_seed(request.seed, basis, plan, run.ledger.to_json(), str(start))
     run.secret = Secret(randomness.derive(root, "draws"), basis)
     for place, seeds in generators(model):

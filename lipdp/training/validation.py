@@ -136,11 +136,12 @@ def shared_out(data: Any, shards: int, batch_size: int = 1024) -> Any:
         return data
     x, y, *weight = data
     rows = len(tree.flatten(y)[0])
-    index, count = backend.processes()
+    _, held = backend.row_shards()
 
     def share(leaf):
         leaf = np.asarray(leaf)
-        return np.concatenate([leaf, np.zeros((-rows % shards, *leaf.shape[1:]), leaf.dtype)])[index::count]
+        leaf = np.concatenate([leaf, np.zeros((-rows % shards, *leaf.shape[1:]), leaf.dtype)])
+        return leaf if len(held) == shards else np.concatenate([leaf[number::shards] for number in held])
 
     weight = np.ones(rows, "float32") if not weight else np.asarray(weight[0], "float32")
     return (*tree.map_structure(share, (x, y)), share(weight))

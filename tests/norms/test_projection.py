@@ -157,6 +157,15 @@ def test_bounds_hold_for_a_gram_matrix_that_was_rounded_down(n, inner):
         assert float(tight()) >= np.linalg.norm(exact, 2)
 
 
+@pytest.mark.parametrize("small", [0.0, 1e-22, 1e-40, 1.0])
+def test_a_huge_matrix_leaves_the_others_of_a_batch_finite(small):
+    matrix = np.random.default_rng(0).normal(size=(8, 5)).astype("float32")
+    found = ops.convert_to_numpy(project(np.stack([small * matrix, 1e12 * matrix]).astype("float32")))
+    assert np.isfinite(found).all()
+    assert all(np.linalg.norm(part, 2) <= 1.0 + 1e-6 for part in found)
+    assert np.linalg.norm(found[1], 2) > 0.5
+
+
 @pytest.mark.parametrize("groups", [2, 3])
 def test_the_parts_of_a_grouped_kernel_are_projected_each_on_its_own(groups):
     kernel = 3.0 * np.random.default_rng(0).normal(size=(3, 3, 4, 6)).astype("float32")

@@ -2,6 +2,7 @@
 
 import collections
 import itertools
+import operator
 
 import h5py
 import keras
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 from lipdp import sampling
-from lipdp.sampling import Source, as_rows
+from lipdp.sampling import Source, as_rows, columns
 from lipdp.sampling.columns import Column, digest
 from lipdp.sampling.source import SAMPLE, is_source
 
@@ -311,3 +312,35 @@ def test_bytes_in_memory_stay_bytes_and_other_numbers_become_float32():
     for part, other in zip((first, second), sampling.split(x.astype("float32"), y, 0.3), strict=True):
         assert part[0].dtype == np.uint8
         np.testing.assert_array_equal(part[0], other[0])
+
+
+class Reuse:
+    """Fills one array again and again, as decoders do."""
+
+    def __init__(self, named=False, several=False):
+        self.row, self.named = np.zeros(3, "float32"), named
+        if several:
+            self.__getitems__ = lambda index: [self[i] for i in index]
+
+    def __len__(self):
+        return 100
+
+    def __getitem__(self, index):
+        self.row[:] = operator.index(index)
+        return {"x": self.row, "y": np.int32(index)} if self.named else self.row
+
+
+@pytest.mark.parametrize("named", [False, True])
+@pytest.mark.parametrize("several", [False, True])
+def test_rows_that_are_written_into_one_array_are_copied(named, several):
+    source = Source(Reuse(named, several), readers=1)
+    found = source.read(np.array([9, 2, 3]))
+    np.testing.assert_array_equal(found[0], np.repeat([[9.0], [2.0], [3.0]], 3, axis=1))
+    assert len(np.unique(source.sample[0][:, 0])) == len(source.sample[0])
+
+
+def test_no_row_is_a_batch_too():
+    (rows,) = Source(np.lib.stride_tricks.as_strided(np.zeros(3, "float32"), (50, 3), (0, 4))).read(np.zeros(0, int))
+    assert rows.shape == (0, 3)
+    assert columns.finite_rows(rows).shape == (0,) and columns.finite_rows(np.zeros((0, 2, 3, 4))).shape == (0,)
+    np.testing.assert_array_equal(columns.finite_rows(np.array([1.0, np.nan])), [True, False])

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from lipdp import backend
-from lipdp.sampling import randomness
 from lipdp.training import validation
 from tests.helpers.models import blobs, mlp, same, state
 
+pytestmark = pytest.mark.backend_free
 FIT = {"batch_size": 40, "steps_per_epoch": 2, "noise_multiplier": 1.0, "delta": 1e-3, "verbose": 0}
 
 
@@ -55,7 +55,7 @@ def test_each_change_shows_in_the_digests(two, change):
         given = dict(given)
         model, data = given.pop("model", mlp)(), given.pop("data", lambda x, y: (x, y))(*blobs())
         model.fit(*data, **FIT | given)
-    first, second = {digest for digest in seen if len(digest) > 32}
+    first, second = {digest for digest in seen if len(digest) == 7 * 32}
     assert first != second
 
 
@@ -70,22 +70,47 @@ def test_ledgers_are_compared_at_the_end_of_each_epoch(two):
 
 def test_the_secret_is_that_of_the_first_process(monkeypatch):
     monkeypatch.setattr(backend, "of_first", lambda secret: bytes(32))
-    assert randomness.fresh() == bytes(32)
     models = [mlp(), mlp()]
     for model in models:
         model.fit(*blobs(), **FIT)
     assert np.array_equal(models[0].optimizer.noise_key, models[1].optimizer.noise_key)
 
 
+@pytest.mark.parametrize(("place", "name"), list(enumerate(["the data", "the weights", "the earlier `fit`s"])))
+def test_with_a_seed_all_rows_and_weights_are_compared_before_there_is_a_key(two, place, name):
+    """Keys that differ would be shown by an error of JAX, and one of them is that of the run that follows."""
+
+    def other(digest):
+        if len(digest) != 3 * 32:
+            return digest
+        return digest[: 32 * place] + bytes(32) + digest[32 * place + 32 :]
+
+    two(other)
+    model = mlp()
+    with pytest.raises(ValueError, match=f"must agree. Received: {name} differ"):
+        model.fit(*blobs(), seed=3, **FIT)
+    assert not model.run.ledger.releases and not np.asarray(model.optimizer.noise_key).any()
+
+
 @pytest.mark.parametrize("weights", [(), (np.linspace(0.5, 1.0, 30).astype("float32"),)])
-def test_validation_rows_are_shared_out(monkeypatch, weights):
+@pytest.mark.parametrize("held", [[(0, 1, 2, 3), (4, 5, 6, 7)], [(0,), (1, 2, 3, 4, 5, 6, 7)]])
+def test_validation_rows_are_shared_out(monkeypatch, weights, held):
     x, y = np.arange(60.0).reshape(30, 2), np.arange(30)
+    parts = []
+    for shares in held:
+        monkeypatch.setattr(backend, "row_shards", lambda shares=shares: (8, shares))
+        parts.append(validation.shared_out((x, y, *weights), 8))
+        assert {len(leaf) for leaf in parts[-1]} == {4 * len(shares)}
+    rows = {int(n): (tuple(v), w) for part in parts for v, n, w in zip(*part, strict=True) if w}
+    assert rows == {i: (tuple(x[i]), weights[0][i] if weights else 1.0) for i in range(30)}
+
+
+def test_processes_that_share_a_group_of_devices_feed_it_the_same(monkeypatch):
+    x, y = np.arange(60.0).reshape(30, 2), np.arange(30)
+    monkeypatch.setattr(backend, "row_shards", lambda: (8, tuple(range(8))))
     parts = []
     for index in range(2):
         monkeypatch.setattr(backend, "processes", lambda index=index: (index, 2))
-        parts.append(validation.shared_out((x, y, *weights), 8))
-    assert {len(leaf) for part in parts for leaf in part} == {16}
-    rows = {
-        int(row): (tuple(values), weight) for part in parts for values, row, weight in zip(*part, strict=True) if weight
-    }
-    assert rows == {i: (tuple(x[i]), weights[0][i] if weights else 1.0) for i in range(30)}
+        parts.append(validation.shared_out((x, y), 8))
+    for one, other in zip(*parts, strict=True):
+        np.testing.assert_array_equal(one, other)

@@ -243,6 +243,14 @@ def test_weights_on_other_devices_are_refused(monkeypatch):
         mlp().fit(X, Y, epsilon=1.0, batch_size=40, verbose=0)
 
 
+def test_weights_that_no_process_has_whole_are_refused(monkeypatch):
+    from lipdp import backend
+
+    monkeypatch.setattr(backend, "scattered", lambda model: "dense/kernel")
+    with pytest.raises(ValueError, match="'dense/kernel', of which no process has all parts"):
+        mlp().fit(X, Y, epsilon=1.0, batch_size=40, verbose=0)
+
+
 def test_devices_that_stay_idle_are_mentioned(monkeypatch, capsys):
     from lipdp import backend
 
