@@ -14,15 +14,15 @@ FAULTS = [
         ),
         (
             "no noise",
-            "noisy.append(gradient + stddev * ops.reshape(noise[start : start + size], gradient.shape))",
-            "noisy.append(gradient)",
+            "return [gradient + stddev * piece for gradient, stddev, piece",
+            "return [gradient for gradient, stddev, piece",
         ),
         (
             "half of the noise",
-            "noisy.append(gradient + stddev * ops.reshape(noise[start : start + size], gradient.shape))",
-            "noisy.append(gradient + 0.5 * stddev * ops.reshape(noise[start : start + size], gradient.shape))",
+            "return [gradient + stddev * piece for gradient, stddev, piece",
+            "return [gradient + 0.5 * stddev * piece for gradient, stddev, piece",
         ),
-        ("the pieces of the noise overlap", "start += size", "start += 0"),
+        ("the pieces of the noise overlap", "starts = [sum(sizes[:i])", "starts = [0"),
         ("the key stays as it is", "self.noise_key.assign(next_key)", "pass"),
         (
             "one update more than allowed",
@@ -256,9 +256,21 @@ FAULTS = [
         "training/test_seeding.py::test_releases_under_one_seed_share_noise_only_if_they_are_the_same",
         (
             "an unseeded run has the secret of seed 0",
-            "root, basis = randomness.fresh(), None",
+            "root, basis = backend.of_first(randomness.fresh()), None",
             "root, basis = randomness.from_seed(0), None",
             "training/test_seeding.py::test_unseeded_fits_have_noise_of_their_own",
+        ),
+        (
+            "processes with other rows are not seen before there is a key",
+            'processes.compare({"the data": basis,',
+            'dict({"the data": basis,',
+            "training/test_processes.py::test_with_a_seed_all_rows_and_weights_are_compared_before_there_is_a_key",
+        ),
+        (
+            "each process has a secret of its own",
+            "root, basis = backend.of_first(randomness.fresh()), None",
+            "root, basis = randomness.fresh(), None",
+            "training/test_processes.py::test_the_secret_is_that_of_the_first_process",
         ),
         (
             "releases of one seed share noise",

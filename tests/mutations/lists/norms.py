@@ -64,6 +64,12 @@ FAULTS = [
             "rounding = 0.0 * mean",
         ),
         (
+            "a matrix of zeros beside a huge one",
+            "unit = shrunk / ops.where(ops.equal(largest, 0.0), 1.0, largest)",
+            "unit = shrunk / largest",
+            "norms/test_projection.py::test_a_huge_matrix_leaves_the_others_of_a_batch_finite",
+        ),
+        (
             "overflow is not looked at",
             "return ops.cond(usable, lambda: _scaled_step(weights, gram, tight()), rescaled)",
             "return _scaled_step(weights, gram, tight())",

@@ -7,6 +7,12 @@ FAULTS = [
         "sampling/source.py",
         "sampling/test_source.py",
         (
+            "rows that are written into one array are not copied",
+            "tree.map_structure(np.array, _parts(rows[i]))",
+            "_parts(rows[i])",
+            "sampling/test_source.py::test_rows_that_are_written_into_one_array_are_copied",
+        ),
+        (
             "several rows are read at once although they are others",
             "same = _same(found, one_by_one)",
             "same = True",
