@@ -12,9 +12,10 @@ FAULTS = [
             "squared = top * (1 - 1e-6)",
         ),
         (
-            "the frobenius norm of the largest column",
-            "largest = np.max(np.abs(matrix), initial=0.0)\n    if largest == 0.0:\n        return 0.0\n    exponent = math.frexp(largest)[1]\n    matrix = np.ldexp(matrix, -exponent)  # exact, and no product overflows\n    if matrix",
-            "largest = np.max(np.abs(matrix), initial=0.0)\n    if largest == 0.0:\n        return 0.0\n    exponent = 0\n    if matrix",
+            "the scale is not put back",
+            "return math.nextafter(math.ldexp(math.sqrt(squared) * (1 + 8 * _UNIT), exponent), math.inf)",
+            "return math.nextafter(math.sqrt(squared) * (1 + 8 * _UNIT), math.inf)",
+            "norms/test_exact.py::test_spectral_norm_at_any_scale",
         ),
         (
             "the multiplicity is rounded down",
