@@ -105,7 +105,8 @@ def computing_in_float32(model: keras.Model) -> Iterator[None]:
 def not_importing_tensorflow() -> Iterator[None]:
     """A context in which configs are written as if TensorFlow were not installed, unless it is imported already.
 
-    Keras asks of each value whether it is one of TensorFlow's, and would import it for that: two seconds and 470 MB.
+    Keras asks of each value whether it is one of TensorFlow's, and would import it for that, which takes seconds and
+    half a gigabyte.
     """
     before = tensorflow._available
     if before is None and "tensorflow" not in sys.modules:

@@ -51,8 +51,9 @@ class BoundedInput(ShapePreserving):
     that has to pass through it is refused. An example with NaN or infinity, or whose squares overflow, becomes zero:
     `fit` refuses such data, but layers upstream can produce it from large numbers; a finite cotangent gives it the
     gradient zero. The gradient is written by hand: for `"clip"` it is `g` inside the ball, and outside of it `g`
-    without its part along the output, times `norm / ||x||`. Second derivatives are those of this expression; JAX
-    refuses `jvp` (`jax.hessian` is fine).
+    without its part along the output, times `norm / ||x||`. Its norm is at most that of `g`, times `1 + (c u)^2 / 2`
+    and a few roundings: what is left along the output is at most `c u ||g||`, and orthogonal to all else. Second
+    derivatives are those of this expression; JAX refuses `jvp` (`jax.hessian` is fine).
     """
 
     def __init__(self, shape: tuple[int, ...] | None = None, norm: float = 1.0, mode: str = "clip", **kwargs: Any):
@@ -120,7 +121,7 @@ def _bounded(inputs, radius, floor):
         def backward(*args, upstream=None):
             # JAX passes the cotangent by position, TensorFlow also by keyword.
             cotangent = ops.reshape(upstream if upstream is not None else args[0], ops.shape(rows))
-            part = along * ops.sum(cotangent * outputs, axis=1, keepdims=True)
+            part = along * sums.dot(cotangent, outputs)
             return ops.reshape(ops.divide_no_nan(cotangent - outputs * part, divisors), shape)
 
         return ops.reshape(outputs, shape), backward

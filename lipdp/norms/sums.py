@@ -80,6 +80,19 @@ def sum_of_squares(values: Any, per_row: bool = True, at_once: int = AT_ONCE) ->
     return ops.reshape(total, (-1, *(1 for _ in shape[1:])))
 
 
+def dot(one: Any, other: Any, at_once: int = AT_ONCE) -> Any:
+    """Returns the inner products `(batch, 1)` of the rows of two tensors `(batch, terms)`.
+
+    **Guarantee.** The error is at most `(1 + u)^c - 1` times the product of the two norms, c = `chain(terms, at_once)`,
+    as for `sum_over_positions`.
+    """
+    products = one * other
+    if products.shape[1] <= at_once:
+        return ops.sum(products, axis=1, keepdims=True)
+    parts = _block_sums(products[..., None])
+    return ops.sum(ops.clip(parts, -_LARGEST, _LARGEST), axis=1)
+
+
 def sum_over_positions(values: Any, at_once: int) -> Any:
     """Returns the sums `(features,)` of `(batch, ..., features)` with known inner sizes.
 

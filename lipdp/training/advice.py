@@ -110,10 +110,10 @@ def _round(value: float) -> float:
 
 def of_idle_devices(count: int) -> str:
     """Returns what `fit` says where it leaves devices unused."""
+    way = "The JAX backend trains on several: see keras.distribution."
     if keras.backend.backend() == "jax":
         way = (
-            "keras.distribution.set_distribution(keras.distribution.DataParallel()) before the model is built uses all."
+            "To train on all of them, call keras.distribution.set_distribution(keras.distribution.DataParallel()) "
+            "before the model is built."
         )
-    else:
-        way = "The JAX backend trains on several: see keras.distribution."
     return f"{count} more visible device{'s stay' if count > 1 else ' stays'} unused. {way}"

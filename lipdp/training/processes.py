@@ -23,9 +23,10 @@ def agree(driver: Any) -> None:
     """Refuses to train when another process has another plan, ledger, model or other data.
 
     **Guarantee.** Conditions: every process calls `fit`. Bound: plan, settings, ledger, names and shapes of weights,
-    number and shapes of the examples are the same in all of them, and so are up to 64 rows; with a seed all rows of
-    arrays (`compare` in `seeding`). Not covered: other rows without a seed. A process reads the rows of its own devices
-    only, so those in another process stand in for those of the same number.
+    number and shapes of the examples are the same in all of them, and so are up to 64 rows. What `seeding.begin`
+    compares besides: configuration and weights, with a seed all rows of arrays. Not covered: other rows without a seed,
+    and what configurations do not tell. A process reads the rows of its own devices only, so those in another process
+    stand in for those of the same number.
     """
     if backend.processes()[1] == 1:
         return
@@ -36,8 +37,17 @@ def agree(driver: Any) -> None:
         "the plan": json.dumps([driver.plan.to_dict(), driver.details(), driver.updates], sort_keys=True),
         "what `fit` was asked for": json.dumps(request.to_dict(), sort_keys=True, default=repr),
         "the seed": repr(request.seed),
+        "the settings": repr(
+            [
+                request.noise_generator,
+                driver.microbatch,
+                request.training_metrics,
+                driver.noise_std,
+                backend.row_shards()[0],
+            ]
+        ),
         "the ledger": driver.run.ledger.to_json(),
-        "the model": repr([(v.path, v.shape) for v in model.variables]),
+        "the model": repr([(v.name, v.shape) for v in model.variables]),
         "the size of the data": repr([(leaf.shape, str(leaf.dtype)) for leaf in leaves]),
         "the data": randomness.digest(
             [leaf.sample if isinstance(leaf, Column) else leaf[rows] for leaf in leaves]

@@ -59,29 +59,33 @@ def begin(driver: Any) -> np.ndarray | None:
     model, loss and optimizer; the ledger; all weights and the state of the optimizer; all bytes of the data, but of a
     source its length, types and shapes, and a fixed sample of its rows. Two fits that differ in one of these have
     independent noise, batches and noisings; two whose sources differ in other rows alone share noise, which the
-    statement says. A `fit` goes on with the stream of the one
-    before it only if it goes on with its plan, under the same seed, model, strategy and data, from exactly the weights
-    and the state that the stream has led to. Masks of dropout and random changes of images come from the same secret;
-    the generators of Keras' layers take 64 bits of it, and files hold their state only after a `fit` with a seed.
+    statement says. A `fit` goes on with the stream of the one before it only if it goes on with its plan, under the
+    same seed, model, strategy and data, from exactly the weights and the state that the stream has led to. Masks of
+    dropout and random changes of images come from the same secret; the generators of Keras' layers take 64 bits of it,
+    and files hold their state only after a `fit` with a seed.
     Not covered: what configurations do not tell, such as the body of a function of the user's or of a callback; a seed
     that can be guessed, by people who know all of the above. The same call on other hardware, another backend or in
     other microbatches has the same noise, and may differ by rounding.
     """
     run, model, request = driver.run, driver.model, driver.request
     optimizer = model.optimizer
+    if backend.processes()[1] > 1:
+        # Other noise or other layers in one of them would go unseen: each takes its own part of one program.
+        network = json.dumps(described(model), sort_keys=True)
+        processes.compare({"the network": network, "the weights": str(stand_of(model, secrets=False))})
     if request.seed is None:
         root, basis = backend.of_first(randomness.fresh()), None
     else:
         before, basis, stand = run.secret, _basis(driver), stand_of(model)
-        start = stand_of(model, secrets=False)
         # Processes with other rows would have other keys, and errors of JAX show both.
         seen = None if before is None else before.to_list()
-        processes.compare({"the data": basis, "the weights": str([stand, start]), "the earlier `fit`s": str(seen)})
+        processes.compare({"the data": basis, "the earlier `fit`s": str([seen, stand])})
         known = before is not None and driver.continued and stand is not None
         known = known and (before.basis, before.stand) == (basis, stand)
         if known and run.ledger.updates == int(optimizer.iterations.numpy()) and optimizer.noise_key.numpy().any():
             return None
         plan = json.dumps([driver.plan.to_dict(), driver.details()], sort_keys=True)
+        start = stand_of(model, secrets=False)
         root = randomness.from_seed(request.seed, basis, plan, run.ledger.to_json(), str(start))
     run.secret = Secret(randomness.derive(root, "draws"), basis)
     for place, seeds in generators(model):

@@ -43,6 +43,18 @@ def test_sums_over_positions_are_within_the_bound(features):
             assert (error <= np.expm1(sums.chain(211 * 307, at_once) * UNIT) * total).all()
 
 
+@pytest.mark.parametrize("size", [100, 2**16 + 3, LARGE])
+def test_inner_products_are_within_the_bound(size):
+    rng = np.random.default_rng(0)
+    for one, other in ((np.full((1, size), 0.7), np.full((1, size), 0.7)), rng.normal(1.0, 1.0, (2, 1, size))):
+        one, other = one.astype("float32"), other.astype("float32")
+        exact = (one.astype("float64") * other).sum()
+        limit = np.expm1(sums.chain(size) * UNIT) * np.linalg.norm(one.astype("float64")) * np.linalg.norm(other)
+        for way in ways(lambda pair: sums.dot(pair[0], pair[1])):
+            found = number(way(ops.convert_to_tensor(np.stack([one, other]))))
+            assert found.shape == (1, 1) and abs(found[0, 0] - exact) <= limit
+
+
 def test_compilers_leave_the_two_stages_apart():
     """XLA turns a plain sum of sums into one sum, whose rounding grows with the number of all terms."""
 
@@ -64,6 +76,7 @@ def test_compilers_leave_the_two_stages_apart():
     assert reductions(merged) == 1  # the danger is real
     assert reductions(lambda x: sums.sum_of_squares(x)) == 2
     assert reductions(lambda x: sums.sum_over_positions(ops.reshape(x, (-1, 2**20, 1)), 4096)) == 2
+    assert reductions(lambda x: sums.dot(x, x + 1.0)) == 2
 
 
 def test_the_chain_of_roundings_grows_with_the_root():

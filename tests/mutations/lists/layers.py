@@ -103,7 +103,7 @@ FAULTS = [
         ),
         (
             "the gradient of the whole batch",
-            "part = along * ops.sum(cotangent * outputs, axis=1, keepdims=True)",
+            "part = along * sums.dot(cotangent, outputs)",
             "part = along * ops.sum(cotangent * outputs, keepdims=True)",
         ),
         (

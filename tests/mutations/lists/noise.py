@@ -264,7 +264,13 @@ FAULTS = [
             "processes with other rows are not seen before there is a key",
             'processes.compare({"the data": basis,',
             'dict({"the data": basis,',
-            "training/test_processes.py::test_with_a_seed_all_rows_and_weights_are_compared_before_there_is_a_key",
+            "training/test_processes.py::test_with_a_seed_all_rows_are_compared_before_there_is_a_key",
+        ),
+        (
+            "processes may have other networks",
+            'processes.compare({"the network": network,',
+            'dict({"the network": network,',
+            "training/test_processes.py",
         ),
         (
             "each process has a secret of its own",
