@@ -66,7 +66,7 @@ def compare(parts: dict[str, str]) -> None:
     names = [name for k, name in enumerate(parts) if len({digest[32 * k : 32 * (k + 1)] for digest in found}) > 1]
     if other:
         raise ValueError(
-            f"Processes that train together must agree. Received: {' and '.join(names)} differ between process 0 and "
+            f"Processes that train together must agree. Received: {', '.join(names)}, not the same in process 0 and "
             f"process {', '.join(map(str, other))}. Call the same `fit` on the same model in all of them, each with "
             "all of the data and, where it goes on from a file, with the same file."
         )

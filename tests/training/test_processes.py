@@ -31,7 +31,7 @@ def test_what_differs_is_named_and_nothing_is_charged(two, place, name):
     two(lambda digest: digest[: 32 * place] + bytes(32) + digest[32 * place + 32 :])
     model = mlp()
     before = state(model)
-    with pytest.raises(ValueError, match=f"must agree. Received: {name}.*differ between process 0 and process 1"):
+    with pytest.raises(ValueError, match=f"must agree. Received: {name}.*, not the same in process 0 and process 1"):
         model.fit(*blobs(), **FIT)
     assert same(before, state(model))
 
@@ -69,7 +69,7 @@ def test_each_change_shows_in_the_digests(two, change):
 @pytest.mark.parametrize(("place", "name"), list(enumerate(["the network", "the weights"])))
 def test_another_network_is_named(two, place, name):
     two(lambda d: d[: 32 * place] + bytes(32) + d[32 * place + 32 :] if len(d) == 2 * 32 else d)
-    with pytest.raises(ValueError, match=f"must agree. Received: {name} differ"):
+    with pytest.raises(ValueError, match=f"must agree. Received: {name}, not the same"):
         mlp().fit(*blobs(), **FIT)
 
 
@@ -77,7 +77,7 @@ def test_ledgers_are_compared_at_the_end_of_each_epoch(two):
     calls = []
     two(lambda digest: calls.append(digest) or (digest if len(calls) < 4 else bytes(len(digest))))
     model = mlp()
-    with pytest.raises(ValueError, match="the ledger differ"):
+    with pytest.raises(ValueError, match="the ledger, not the same"):
         model.fit(*blobs(), epochs=3, **FIT)
     assert model.privacy.updates == 4
 
@@ -104,7 +104,7 @@ def test_with_a_seed_all_rows_are_compared_before_there_is_a_key(two, place, nam
 
     two(other)
     model = mlp()
-    with pytest.raises(ValueError, match=f"must agree. Received: {name}.*differ"):
+    with pytest.raises(ValueError, match=f"must agree. Received: {name}.*, not the same"):
         model.fit(*blobs(), seed=3, **FIT)
     assert not model.run.ledger.releases and not np.asarray(model.optimizer.noise_key).any()
 
