@@ -142,6 +142,22 @@ def line(run: dict) -> str:
     return "  ".join(cells)
 
 
+def table(runs: list) -> str:
+    """The ratios of all runs, for the documents."""
+    lines = ["| backend | network | B | ordinary, ms | clipless, CPU | clipless, wall | DP-SGD, CPU | DP-SGD, wall |"]
+    lines.append("|---|---|---|---|---|---|---|---|")
+    places = {"tensorflow": 0, "jax": 1, "readme": 0, "mlp": 1}
+    for run in sorted(runs, key=lambda run: (places[run["backend"]], places[run["network"]], run["batch"])):
+        cells = [run["backend"], run["network"], str(run["batch"])]
+        cells.append(f"{run['milliseconds_per_update']['cpu']['ordinary']['median']:.1f}")
+        for kind in KINDS[1:]:
+            for name in ("cpu", "wall"):
+                ratio = run["ratio"][name][kind]
+                cells.append(f"{ratio['median']:.2f} [{ratio['low']:.2f}-{ratio['high']:.2f}]")
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--backend", nargs="+", default=list(BACKENDS), choices=BACKENDS)

@@ -118,6 +118,22 @@ def child(*arguments, backend: str = "jax") -> dict:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+def table(found: dict) -> str:
+    """The memory of each case and the time of draws, for the documents."""
+    mapped, sparse = (next(iter(found["runs"].values()))[case]["gigabytes"] for case in ("mapped", "sparse"))
+    lines = [
+        f"| backend | no data | {mapped:g} GB, mapped | {sparse:g} GB, mapped (with holes) "
+        f"| {mapped:g} GB, array in memory |",
+        "|---|---|---|---|---|",
+    ]
+    names = {"jax": "JAX", "tensorflow": "TensorFlow"}
+    for backend, cases in found["runs"].items():
+        lines.append(f"| {names[backend]} | " + " | ".join(str(cases[case]["megabytes_peak"]) for case in CASES) + " |")
+    times = ", ".join(f"{flat['milliseconds']['draw']['median']:.2f}" for flat in found["draws"])
+    rows = ", ".join(f"1e{len(str(flat['rows'])) - 1}" for flat in found["draws"])
+    return "\n".join(lines) + f"\n\nDrawing 4096 out of N = {rows} rows takes {times} ms."
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--backend", choices=("jax", "tensorflow"), action="append")
