@@ -1,5 +1,6 @@
 """One of the processes that train together: `python -m tests.devices.process RANK COUNT PORT '{"strategy": ...}'`."""
 
+import contextlib
 import hashlib
 import json
 import os
@@ -17,6 +18,7 @@ def main() -> None:
     import jax
     import keras
     import numpy as np
+    from jax._src.distributed import global_state
 
     # `keras.distribution.initialize` waits longer for a process that is silent.
     jax.distributed.initialize(f"127.0.0.1:{port}", count, rank, heartbeat_timeout_seconds=10)
@@ -55,6 +57,10 @@ def main() -> None:
     sys.stdout.flush()
     if "error" not in found:
         jax.distributed.shutdown()
+    elif "killed" not in case:
+        # Who ends first takes the others down, perhaps before they have said what they found.
+        with contextlib.suppress(Exception):
+            global_state.client.wait_at_barrier("said", 20_000)
     os._exit(0)  # not JAX's own barrier, which waits for a process that was killed
 
 
