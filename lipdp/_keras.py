@@ -15,6 +15,9 @@ from typing import Any, NamedTuple, TypeVar
 
 import keras
 from keras import tree
+
+# A layer of ConvNeXt in keras.applications, which is not exported.
+from keras.src.applications.convnext import LayerScale as LayerScale
 from keras.src.backend.common.masking import get_keras_mask, set_keras_mask
 from keras.src.models.functional import Functional
 
@@ -120,6 +123,11 @@ def not_importing_tensorflow() -> Iterator[None]:
 def own_variables(layer: keras.layers.Layer) -> list:
     """Returns the trainable variables that a layer holds itself, those of layers inside it excluded."""
     return layer._trainable_variables
+
+
+def own_matrix(layer: keras.layers.Layer, kind: str) -> keras.Variable:
+    """Returns the variable behind `layer.kernel` or `layer.embeddings`, without low-rank additions (`enable_lora`)."""
+    return layer._kernel if kind == "kernel" else layer._embeddings
 
 
 def takes(layer: keras.layers.Layer, argument: str) -> bool:

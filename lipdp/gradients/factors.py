@@ -58,10 +58,10 @@ class Whole:
         return self._gradients
 
     def squared_norm(self):
-        return _sum_of_squares(self._gradients)
+        return sum_of_squares(self._gradients)
 
     def scaled_squared_norm(self, center, inverse_scale):
-        return _sum_of_squares(inverse_scale * (self._gradients - center))
+        return sum_of_squares(inverse_scale * (self._gradients - center))
 
     def weighted_sum(self, coefficients):
         return weighted(coefficients, self._gradients)
@@ -155,28 +155,28 @@ class Outer:
 
     def squared_norm(self):
         if self._positions == 1:
-            return _total(_squared_length(self.a) * _squared_length(self.g))
+            return row_sums(_squared_length(self.a) * _squared_length(self.g))
         if not self._pairs:
-            return _sum_of_squares(self._gradients())
-        product = _pair_sums(_gram(self.a) * _gram(self.g))
+            return sum_of_squares(self._gradients())
+        product = pair_sums(_gram(self.a) * _gram(self.g))
         a, g = ops.sqrt(_squared_length(self.a)), ops.sqrt(_squared_length(self.g))
         groups = math.prod(self.a.shape[1:-2])
         terms = self.a.shape[-1] + self.g.shape[-1] + (1 + groups) * self._positions
         margin = rounding(terms) * ops.square(ops.sum(a * g, axis=-1))
         for lengths, other in ((a, self.g), (g, self.a)):
             margin = margin + other.shape[-1] * TINY * ops.square(ops.sum(lengths, axis=-1))
-        return ops.maximum(_total(product) + _total(margin), 0.0)
+        return ops.maximum(row_sums(product) + row_sums(margin), 0.0)
 
     def scaled_squared_norm(self, center, inverse_scale):
         center = self.layout.to_matrix(ops.broadcast_to(center, self.layout.shape))
         scale = self.layout.to_matrix(ops.broadcast_to(inverse_scale, self.layout.shape))
         if self._positions != 1 or len(self.a.shape) != 3:
-            return _sum_of_squares(scale * (self._gradients() - center))
+            return sum_of_squares(scale * (self._gradients() - center))
         # |s (a g^T - c)|^2 = sum s^2 a^2 g^2 - 2 sum s^2 c a g + |s c|^2, without the matrix of each example.
         a, g, square = self.a[:, 0], self.g[:, 0], ops.square(scale)
-        rows = _product(ops.square(a), square) + TINY * ops.sum(square, axis=0)
+        rows = matmul(ops.square(a), square) + TINY * ops.sum(square, axis=0)
         first = ops.sum(rows * (ops.square(g) + TINY), axis=-1)
-        cross = ops.sum(_product(a, square * center) * g, axis=-1)
+        cross = ops.sum(matmul(a, square * center) * g, axis=-1)
         last = ops.sum(square * ops.square(center))
         margin = 2.0 * rounding(self.a.shape[-1] + self.g.shape[-1]) * (first + last)
         return ops.maximum(first - 2.0 * cross + last + margin, 0.0)
@@ -213,79 +213,6 @@ class Outer:
         return Outer(ops.concatenate([self.a, other.a], -2), ops.concatenate([self.g, other.g], -2), self.layout)
 
 
-class Lookup:
-    """Cotangents `(batch, positions, o)` that go to the rows `indices (batch, positions)` of a table."""
-
-    def __init__(self, indices, g, shape):
-        # A row that does not exist counts for none, least of all for one of another example.
-        known = ops.logical_and(indices >= 0, indices < shape[0])
-        self.indices = ops.where(known, ops.cast(indices, "int32"), 0)
-        self.g, self._shape = ops.where(known[..., None], g, ops.zeros_like(g)), tuple(shape)
-
-    @property
-    def _positions(self):
-        return self.indices.shape[1]
-
-    def _rounding(self):
-        known = self._positions is not None
-        positions = self._positions if known else ops.cast(ops.shape(self.indices)[1], "float32")
-        return rounding(self._shape[1] + 2 * positions)
-
-    def whole(self):
-        rows, width = self._shape
-        batch = ops.shape(self.indices)[0]
-        places = self.indices + rows * ops.arange(batch, dtype="int32")[:, None]
-        flat = ops.reshape(self.g, (-1, width))
-        sums = ops.segment_sum(flat, ops.reshape(places, (-1,)), num_segments=batch * rows)
-        return ops.reshape(sums, (batch, rows, width))
-
-    def squared_norm(self):
-        if self._positions == 1:
-            return _sum_of_squares(self.g)
-        rows, width = self._shape
-        if self._positions is None or rows * width <= self._positions * (self._positions + width):
-            total = _sum_of_squares(self.whole())
-        else:
-            total = self._pairs(self.g, self.g) + self._positions**2 * width * TINY
-        # For `weighted_sum` too, which adds the parts up in another order.
-        return ops.maximum(total + self._margin(), 0.0)
-
-    def _pairs(self, g, h):
-        """`sum_{p,q} [same row] g_p h_q`."""
-        same = ops.cast(ops.equal(self.indices[:, :, None], self.indices[:, None, :]), self.g.dtype)
-        return _total(_pair_sums(same * _product(g, ops.transpose(h, (0, 2, 1)))))
-
-    def _margin(self):
-        lengths = ops.sum(ops.sqrt(ops.sum(ops.square(self.g), axis=-1)), axis=-1)
-        return self._rounding() * ops.square(lengths)
-
-    def scaled_squared_norm(self, center, inverse_scale):
-        # Rows that an example does not touch hold -center: |s c|^2, corrected where it does.
-        center, scale = (ops.broadcast_to(t, self._shape) for t in (center, inverse_scale))
-        square = ops.square(scale)
-        scaled = ops.take(square, self.indices, axis=0) * self.g
-        first = self._pairs(scaled, self.g)
-        cross = _total(scaled * ops.take(center, self.indices, axis=0))
-        last = ops.sum(square * ops.square(center))
-        # |cross| <= sum_p |s g_p| |s c|, and |s c|^2 is `last`.
-        lengths = ops.sum(ops.sqrt(ops.sum(ops.abs(scaled * self.g), axis=-1)), axis=-1)
-        margin = 2.0 * self._rounding() * (ops.square(lengths) + lengths * ops.sqrt(last) + last)
-        return ops.maximum(first - 2.0 * cross + last + margin, 0.0)
-
-    def weighted_sum(self, coefficients):
-        rows = ops.reshape(self.g * coefficients[:, None, None], (-1, self._shape[1]))
-        return ops.segment_sum(rows, ops.reshape(self.indices, (-1,)), num_segments=self._shape[0])
-
-    def masked(self, keep):
-        return Lookup(self.indices, zeroed(self.g, keep), self._shape)
-
-    def merged(self, other):
-        if not isinstance(other, Lookup):
-            return None
-        indices = ops.concatenate([self.indices, other.indices], 1)
-        return Lookup(indices, ops.concatenate([self.g, other.g], 1), self._shape)
-
-
 class Blocks:
     """Parts of one variable, side by side on its last axis, each a factor of its own."""
 
@@ -320,15 +247,19 @@ def merge(factors):
     """Returns the per-example sum of several factors of one variable: a layer that is used more than once."""
     total = factors[0]
     for factor in factors[1:]:
-        merged = total.merged(factor) if hasattr(total, "merged") else None
+        merged = next((m for one, other in ((total, factor), (factor, total)) if (m := _merged(one, other))), None)
         total = Whole(total.whole() + factor.whole()) if merged is None else merged
     return total
+
+
+def _merged(one, other):
+    return one.merged(other) if hasattr(one, "merged") else None
 
 
 def weighted(coefficients, gradients):
     """Returns `sum_i c_i G_i` for `(batch, ...)`."""
     shape = tuple(gradients.shape[1:])
-    flat = _product(coefficients[None, :], ops.reshape(gradients, (-1, math.prod(shape))))
+    flat = matmul(coefficients[None, :], ops.reshape(gradients, (-1, math.prod(shape))))
     return ops.reshape(flat, shape)
 
 
@@ -337,17 +268,17 @@ def zeroed(values, keep):
     return ops.where(ops.reshape(keep, (-1, *(1 for _ in values.shape[1:]))), values, ops.zeros_like(values))
 
 
-def _total(values):
+def row_sums(values):
     axes = tuple(range(1, len(values.shape)))
     return ops.sum(values, axis=axes) if axes else values
 
 
-def _pair_sums(products):
+def pair_sums(products):
     """Sums `(..., positions, positions)` over the last axis, by a product: short sums round less than long ones."""
-    return _product(products, ops.ones((ops.shape(products)[-1], 1), products.dtype))
+    return matmul(products, ops.ones((ops.shape(products)[-1], 1), products.dtype))
 
 
-_product, _gram = exactly(ops.matmul), exactly(backend.gram)
+matmul, _gram = exactly(ops.matmul), exactly(backend.gram)
 
 
 def _squared_length(vectors):
@@ -359,7 +290,7 @@ def _squared_length(vectors):
     return ops.reshape(squares, ops.shape(vectors)[:-1]) + width * TINY
 
 
-def _sum_of_squares(values):
+def sum_of_squares(values):
     """At least the squared norm of each example, but for the rounding of the sum, whatever underflows."""
     terms = math.prod(values.shape[1:])
     return ops.reshape(sums.sum_of_squares(values, at_once=_AT_ONCE), (-1,)) + terms * TINY

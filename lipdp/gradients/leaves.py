@@ -16,7 +16,7 @@ def rule(*types, applies=lambda layer: True, owns=lambda layer: ()):
     or computes the same, and hands to `tape.tap` what the gradients of the layer's variables are made of.
 
     Args:
-        types: Layer classes.
+        types: Layer classes; a class of a package that need not be installed by its full name.
         applies: Whether the rule covers this configuration; where not, the layer's own vjp is used.
         owns: Sublayers whose variables the rule covers.
     """
@@ -29,6 +29,15 @@ def rule(*types, applies=lambda layer: True, owns=lambda layer: ()):
     return register
 
 
+def rule_of(layer) -> tuple | None:
+    """Returns the rule that covers a layer, and what it owns; None where none does."""
+    type_ = type(layer)
+    found = _RULES.get(type_) or _RULES.get(f"{type_.__module__}.{type_.__qualname__}")
+    if found is None or not found[1](layer):
+        return None
+    return found[0], found[2](layer)
+
+
 def leaves(model) -> list:
     """Returns pairs of a layer and its rule, for all layers that hold trainable variables."""
     from lipdp.gradients import rules
@@ -38,16 +47,18 @@ def leaves(model) -> list:
     foreign = {id(operation) for operation, _ in isolation.foreign(model)}
 
     def visit(layer):
-        if id(layer) in seen or not layer.trainable_variables:
+        # A frozen layer may hold trainable ones: `trainable_variables` would be empty.
+        if id(layer) in seen or not any(v.trainable for v in layer.variables):
             return
         seen.add(id(layer))
-        function, applies, owns = _RULES.get(type(layer), (None, None, None))
         if id(layer) in foreign:
             pairs.append((layer, rules.fallback))
             return
-        if function is not None and applies(layer):
+        found = rule_of(layer)
+        if found is not None:
+            function, owned = found
             pairs.append((layer, function))
-            seen.update(id(inner) for inner in owns(layer))
+            seen.update(id(inner) for inner in owned)
         elif isinstance(layer, _LOOPS) or any(v.trainable for v in _keras.own_variables(layer)):
             pairs.append((layer, rules.fallback))
             return

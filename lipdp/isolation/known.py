@@ -1,5 +1,6 @@
 """Which operations are known to keep the rows of a batch apart; all others run one row at a time."""
 
+import inspect
 import math
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -7,21 +8,28 @@ from typing import Any
 import keras
 import numpy as np
 from keras import layers as L
-from keras import tree
+from keras import ops, tree
 
 from lipdp import _keras
 from lipdp.isolation.declared import declared, is_declared
 
 # Where users put functions into layers of Keras.
 FUNCTIONS = ("activation", "recurrent_activation")
+# Methods that Keras wraps, once for each layer.
+_WRAPPED = ("build", "quantize")
 # Activations along the last axis, which is the batch where there is no other.
 _ALONG_LAST = ("softmax", "log_softmax", "glu", "sparsemax")
+# Operations that users take for activations.
+_OPS = ("elu", "gelu", "leaky_relu", "relu", "sigmoid", "silu", "softplus", "tanh")
 # Packages that are known by name, so that they need not be imported.
 _FAMILIES: dict[str, frozenset] = {}
 
 
 def trust_family(package: str, names: Iterable[str]) -> None:
-    """Declares that the classes of these names in a package, its submodules included, keep the rows apart."""
+    """Declares that the classes and functions of these names in a package, submodules included, keep the rows apart.
+
+    As long as the layers inside of them do, and the functions that they hold are activations of Keras.
+    """
     _FAMILIES[package] = frozenset(names)
 
 
@@ -95,10 +103,11 @@ def _keeps_apart(operation, node=None) -> bool:
         return node is not None and _operation(name, operation, node)
     if is_declared(kind):
         return all(map(_keeps_apart, _keras.walk(operation, deep=False)))
-    if root(kind) == "lipdp" or any(
-        kind.__module__.startswith(p + ".") and kind.__name__ in n for p, n in _FAMILIES.items()
-    ):
+    if root(kind) == "lipdp":
         return True
+    if _of_family(kind):
+        held = [value for name, value in vars(operation).items() if inspect.isroutine(value) and name not in _WRAPPED]
+        return all(map(_entrywise, held)) and all(map(_keeps_apart, _keras.walk(operation, deep=False)))
     rule = _LAYERS.get(kind)
     if rule is None or not rule(operation) or not all(_function(operation, name) for name in FUNCTIONS):
         return False
@@ -110,10 +119,22 @@ def _function(layer, attribute: str) -> bool:
     function = getattr(layer, attribute, None)
     if isinstance(function, keras.Operation):
         return _keeps_apart(function)
-    if is_declared(function):
+    if is_declared(function) or _entrywise(function):
         return True
-    last = getattr(function, "__name__", None) in _ALONG_LAST
-    return stock_activation(function) and not (last and 1 in [len(u.outputs[0]) for u in _keras.uses(layer)])
+    return stock_activation(function) and 1 not in [len(u.outputs[0]) for u in _keras.uses(layer)]
+
+
+def _entrywise(function) -> bool:
+    """Whether a function is known to work on each entry alone."""
+    name = getattr(function, "__name__", None)
+    if name in _ALONG_LAST:
+        return False
+    return stock_activation(function) or _of_family(function) or name in _OPS and getattr(ops, name) is function
+
+
+def _of_family(thing) -> bool:
+    module, name = str(getattr(thing, "__module__", None)), getattr(thing, "__name__", None)
+    return any(module.startswith(package + ".") and name in names for package, names in _FAMILIES.items())
 
 
 def _always(layer) -> bool:
@@ -171,7 +192,7 @@ _LAYERS: dict[type, Callable[[Any], bool]] = {
             *(L.GlobalAveragePooling1D, L.GlobalAveragePooling2D, L.GlobalAveragePooling3D),
             *(L.ZeroPadding1D, L.ZeroPadding2D, L.ZeroPadding3D, L.Cropping1D, L.Cropping2D, L.Cropping3D),
             *(L.UpSampling1D, L.UpSampling2D, L.UpSampling3D),
-            *(L.ReLU, L.LeakyReLU, L.ELU, L.PReLU),
+            *(L.ReLU, L.LeakyReLU, L.ELU, L.PReLU, _keras.LayerScale),
             # Masks of their own making depend on the place of a row, not on what is in the others.
             *(L.Dropout, L.SpatialDropout1D, L.SpatialDropout2D, L.SpatialDropout3D),
             *(L.AlphaDropout, L.GaussianDropout, L.GaussianNoise),

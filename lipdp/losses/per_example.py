@@ -172,7 +172,9 @@ def check_per_example(loss: keras.losses.Loss, y: np.ndarray, output_shape: tupl
     if along_last and None not in output_shape[1:] and not _fits(loss, y.shape[1:], output_shape[1:]):
         raise ValueError(_wrong_shape(loss, y.shape[1:], output_shape[1:]))
     rng = np.random.default_rng(0)
-    shape = (_ROWS, *(3 if size is None else size for size in output_shape[1:]))
+    # An unknown size, such as the length of a sequence, is that of the labels.
+    known = dict(enumerate(y.shape)) if len(y.shape) >= len(output_shape) - 1 else {}
+    shape = (_ROWS, *(known.get(k, 3) if n is None else n for k, n in enumerate(output_shape[1:], 1)))
     failure = None
     for least, largest in _OUTPUTS:
         predictions = rng.uniform(least, largest, shape).astype("float32")

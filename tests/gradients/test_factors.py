@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from keras import ops
 
 from lipdp import backend
-from lipdp.gradients.factors import Lookup, MatrixLayout, Outer, Whole, Zero, merge, rounding
+from lipdp.gradients.factors import MatrixLayout, Outer, Whole, Zero, merge, rounding
 from lipdp.gradients.rows import Rows
+from lipdp.gradients.tables import Lookup
 
 
 def array(tensor):

@@ -2,15 +2,22 @@
 
 import contextlib
 
+from keras import ops
+
 from lipdp.gradients.factors import Whole
 
 
-@contextlib.contextmanager
 def without(layer, *names):
     """Hides attributes of a layer: `call` then stops before its activation, or leaves out a scale."""
-    before = {name: layer.__dict__[name] for name in names}
+    return replaced(layer, **dict.fromkeys(names))
+
+
+@contextlib.contextmanager
+def replaced(layer, **values):
+    """Puts other values in the place of attributes of a layer."""
+    before = {name: layer.__dict__[name] for name in values}
     try:
-        layer.__dict__.update(dict.fromkeys(names))
+        layer.__dict__.update(values)
         yield
     finally:
         layer.__dict__.update(before)
@@ -31,4 +38,21 @@ def bias(rows, g, variable):
 
 def plain(layer) -> bool:
     """Whether the weights of a layer are used as they are: neither quantized nor with low-rank additions."""
-    return not getattr(layer, "lora_enabled", False) and getattr(layer, "quantization_mode", None) is None
+    return not adapted(layer) and not_quantized(layer)
+
+
+def adapted(layer) -> bool:
+    """Whether a layer has low-rank additions (`enable_lora`)."""
+    return getattr(layer, "lora_enabled", False)
+
+
+def additions(layer, kind: str = "kernel"):
+    """Returns the factor of a layer's low-rank addition and its two matrices, or None for them."""
+    if not adapted(layer):
+        return 1.0, None
+    a, b = (ops.convert_to_tensor(getattr(layer, f"lora_{kind}_{part}")) for part in "ab")
+    return layer.lora_alpha / layer.lora_rank, (a, b)
+
+
+def not_quantized(layer) -> bool:
+    return getattr(layer, "quantization_mode", None) is None

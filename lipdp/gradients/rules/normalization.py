@@ -12,11 +12,12 @@ from lipdp.gradients.rules.common import bias, without
 from lipdp.layers.base import positions
 
 
-def _affine(tape, normalized, scale, shift, shape):
-    """`normalized * scale + shift`, both broadcast in `shape`, recorded."""
+def affine(tape, normalized, scale, shift, shape, offset: float = 0.0):
+    """`normalized * (offset + scale) + shift`, both broadcast in `shape`, recorded."""
     outputs = normalized
     if scale is not None:
-        outputs = outputs * ops.cast(ops.reshape(scale, shape), outputs.dtype)
+        factor = ops.reshape(scale, shape)
+        outputs = outputs * ops.cast(offset + factor if offset else factor, outputs.dtype)
     if shift is not None:
         outputs = outputs + ops.cast(ops.reshape(shift, shape), outputs.dtype)
 
@@ -35,7 +36,7 @@ def layer_normalization(layer, call, tape, inputs):
     shape = tuple(inputs.shape[k] if k in axes else 1 for k in range(1, len(inputs.shape)))
     with without(layer, "gamma", "beta"):
         normalized = call(inputs)
-    return _affine(tape, normalized, layer.gamma, layer.beta, shape)
+    return affine(tape, normalized, layer.gamma, layer.beta, shape)
 
 
 @rule(keras.layers.RMSNormalization)
@@ -45,7 +46,7 @@ def rms_normalization(layer, call, tape, inputs):
     shape = tuple(inputs.shape[k] if k in axes else 1 for k in range(1, len(inputs.shape)))
     with without(layer, "scale"):
         normalized = call(inputs)
-    return _affine(tape, normalized, layer.scale, None, shape)
+    return affine(tape, normalized, layer.scale, None, shape)
 
 
 @rule(keras.layers.GroupNormalization)
@@ -54,7 +55,7 @@ def group_normalization(layer, call, tape, inputs):
     shape = tuple(inputs.shape[k] if k == axis else 1 for k in range(1, len(inputs.shape)))
     with without(layer, "scale", "center"):
         normalized = call(inputs)
-    return _affine(tape, normalized, layer.gamma, layer.beta, shape)
+    return affine(tape, normalized, layer.gamma, layer.beta, shape)
 
 
 @rule(keras.layers.PReLU)

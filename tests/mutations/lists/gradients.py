@@ -52,7 +52,7 @@ FAULTS = [
         ("rounding is free", "part = (terms + 8) * _UNIT\n", "part = 0.0 * terms\n"),
         (
             "positions do not meet",
-            "product = _pair_sums(_gram(self.a) * _gram(self.g))",
+            "product = pair_sums(_gram(self.a) * _gram(self.g))",
             "product = _squared_length(self.a) * _squared_length(self.g)",
         ),
         (
@@ -79,8 +79,8 @@ FAULTS = [
         ("long sums in one", "_AT_ONCE = 2**10", "_AT_ONCE = 2**30"),
         (
             "the center is left out",
-            "return _sum_of_squares(inverse_scale * (self._gradients - center))",
-            "return _sum_of_squares(inverse_scale * self._gradients)",
+            "return sum_of_squares(inverse_scale * (self._gradients - center))",
+            "return sum_of_squares(inverse_scale * self._gradients)",
             "strategies/test_adaclip.py gradients/test_factors.py gradients/test_capture.py gradients/test_rules.py",
         ),
         (

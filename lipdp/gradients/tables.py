@@ -1,0 +1,171 @@
+"""Forms in which the gradients of a table of vectors are held, of which an example touches a few rows."""
+
+from keras import ops
+
+from lipdp.gradients.factors import (
+    TINY,
+    MatrixLayout,
+    Outer,
+    Whole,
+    matmul,
+    pair_sums,
+    rounding,
+    row_sums,
+    sum_of_squares,
+    zeroed,
+)
+
+
+class Lookup:
+    """Cotangents `(batch, positions, o)` that go to the rows `indices (batch, positions)` of a table."""
+
+    def __init__(self, indices, g, shape):
+        # A row that does not exist counts for none, least of all for one of another example.
+        known = ops.logical_and(indices >= 0, indices < shape[0])
+        self.indices = ops.where(known, ops.cast(indices, "int32"), 0)
+        self.g, self._shape = ops.where(known[..., None], g, ops.zeros_like(g)), tuple(shape)
+
+    @property
+    def _positions(self):
+        return self.indices.shape[1]
+
+    def _rounding(self):
+        known = self._positions is not None
+        positions = self._positions if known else ops.cast(ops.shape(self.indices)[1], "float32")
+        return rounding(self._shape[1] + 2 * positions)
+
+    def whole(self):
+        rows, width = self._shape
+        batch = ops.shape(self.indices)[0]
+        places = self.indices + rows * ops.arange(batch, dtype="int32")[:, None]
+        flat = ops.reshape(self.g, (-1, width))
+        sums = ops.segment_sum(flat, ops.reshape(places, (-1,)), num_segments=batch * rows)
+        return ops.reshape(sums, (batch, rows, width))
+
+    def squared_norm(self):
+        if self._positions == 1:
+            return sum_of_squares(self.g)
+        rows, width = self._shape
+        if self._positions is None or rows * width <= self._positions * (self._positions + width):
+            total = sum_of_squares(self.whole())
+        else:
+            total = self._pairs(self.g, self.g) + self._positions**2 * width * TINY
+        # For `weighted_sum` too, which adds the parts up in another order.
+        return ops.maximum(total + self._margin(), 0.0)
+
+    def _pairs(self, g, h):
+        """`sum_{p,q} [same row] g_p h_q`."""
+        same = ops.cast(ops.equal(self.indices[:, :, None], self.indices[:, None, :]), self.g.dtype)
+        return row_sums(pair_sums(same * matmul(g, ops.transpose(h, (0, 2, 1)))))
+
+    def _margin(self):
+        lengths = ops.sum(ops.sqrt(ops.sum(ops.square(self.g), axis=-1)), axis=-1)
+        return self._rounding() * ops.square(lengths)
+
+    def scaled_squared_norm(self, center, inverse_scale):
+        # Rows that an example does not touch hold -center: |s c|^2, corrected where it does.
+        center, scale = (ops.broadcast_to(t, self._shape) for t in (center, inverse_scale))
+        square = ops.square(scale)
+        scaled = ops.take(square, self.indices, axis=0) * self.g
+        first = self._pairs(scaled, self.g)
+        cross = row_sums(scaled * ops.take(center, self.indices, axis=0))
+        last = ops.sum(square * ops.square(center))
+        # |cross| <= sum_p |s g_p| |s c|, and |s c|^2 is `last`.
+        lengths = ops.sum(ops.sqrt(ops.sum(ops.abs(scaled * self.g), axis=-1)), axis=-1)
+        margin = 2.0 * self._rounding() * (ops.square(lengths) + lengths * ops.sqrt(last) + last)
+        return ops.maximum(first - 2.0 * cross + last + margin, 0.0)
+
+    def weighted_sum(self, coefficients):
+        rows = ops.reshape(self.g * coefficients[:, None, None], (-1, self._shape[1]))
+        return ops.segment_sum(rows, ops.reshape(self.indices, (-1,)), num_segments=self._shape[0])
+
+    def masked(self, keep):
+        return Lookup(self.indices, zeroed(self.g, keep), self._shape)
+
+    def merged(self, other):
+        if isinstance(other, Outer) and other.layout == MatrixLayout(self._shape) and len(other.a.shape) == 3:
+            return Tied(self, other)
+        if not isinstance(other, Lookup):
+            return None
+        indices = ops.concatenate([self.indices, other.indices], 1)
+        return Lookup(indices, ops.concatenate([self.g, other.g], 1), self._shape)
+
+
+class Tied:
+    """The sum of rows that were looked up and of products with the same table, as a language model has that reads and
+    writes by one table: no gradient of the size of the table is built.
+
+    Args:
+        lookup: A `Lookup`.
+        outer: An `Outer` with inputs `(batch, positions, rows of the table)`.
+    """
+
+    def __init__(self, lookup, outer):
+        self._lookup, self._outer = lookup, outer
+
+    def whole(self):
+        return self._lookup.whole() + self._outer.whole()
+
+    def squared_norm(self):
+        g, a = self._lookup.g, self._outer.a
+        # Entry (q, p): what position q of the product has in the row that position p looked up.
+        shared = ops.take_along_axis(a, self._lookup.indices[:, None, :], axis=2)
+        cross = row_sums(pair_sums(shared * matmul(self._outer.g, ops.transpose(g, (0, 2, 1)))))
+        # Both norms hold margins of their own. Where the two cancel, the sum that is added rounds by its parts.
+        parts = self._lookup.squared_norm() + self._outer.squared_norm()
+        one, other = (ops.sqrt(ops.sum(ops.square(t), axis=-1)) for t in (self._outer.g, g))
+        lengths = row_sums(ops.abs(shared) * one[:, :, None] * other[:, None, :])
+        width, pairs = g.shape[-1], self._pairs()
+        margin = 2.0 * rounding(width + pairs) * lengths + 4.0 * rounding(0) * parts
+        tiny = TINY * (2.0 * width * row_sums(ops.abs(shared)) + 2.0 * pairs)
+        return ops.maximum(parts + 2.0 * cross + margin + tiny, 0.0)
+
+    def _pairs(self):
+        sizes = [(t.shape[1], ops.shape(t)[1]) for t in (self._lookup.g, self._outer.a)]
+        if None not in (sizes[0][0], sizes[1][0]):
+            return sizes[0][0] + sizes[1][0]
+        return ops.cast(sizes[0][1] + sizes[1][1], "float32")
+
+    def scaled_squared_norm(self, center, inverse_scale):
+        return Whole(self.whole()).scaled_squared_norm(center, inverse_scale)
+
+    def weighted_sum(self, coefficients):
+        return self._lookup.weighted_sum(coefficients) + self._outer.weighted_sum(coefficients)
+
+    def masked(self, keep):
+        return Tied(self._lookup.masked(keep), self._outer.masked(keep))
+
+    def merged(self, other):
+        if isinstance(other, Lookup):
+            return Tied(self._lookup.merged(other), self._outer)
+        outer = self._outer.merged(other)
+        return None if outer is None else Tied(self._lookup, outer)
+
+
+class Slice:
+    """Gradients `(batch, length, o)` of the rows `start`, `start + 1`, ... of a table."""
+
+    def __init__(self, gradients, start: int, shape):
+        self._part = Whole(gradients)
+        self._start, self._shape = start, tuple(shape)
+
+    def _padded(self, rows):
+        """Returns `(..., length, o)` with zeros for the other rows."""
+        after = self._shape[0] - self._start - rows.shape[-2]
+        return ops.pad(rows, [(0, 0)] * (len(rows.shape) - 2) + [(self._start, after), (0, 0)])
+
+    def whole(self):
+        return self._padded(self._part.whole())
+
+    def squared_norm(self):
+        return self._part.squared_norm()
+
+    def scaled_squared_norm(self, center, inverse_scale):
+        return Whole(self.whole()).scaled_squared_norm(center, inverse_scale)
+
+    def weighted_sum(self, coefficients):
+        return self._padded(self._part.weighted_sum(coefficients))
+
+    def masked(self, keep):
+        part = self._part.masked(keep)
+        return Slice(part.whole(), self._start, self._shape)

@@ -1,0 +1,75 @@
+"""Families of keras_hub and keras.applications: no layer without a rule, and plain per-example gradients."""
+
+import keras
+import pytest
+from keras import ops
+
+from lipdp import isolation
+from lipdp.gradients import rules, supported
+from lipdp.gradients.leaves import leaves
+
+pytest.importorskip("keras_hub")
+from tests.gradients.test_lora import moved
+from tests.helpers import hub
+from tests.helpers.reference import compare
+
+TEXT = [pytest.param(make, id=name) for name, make in hub.TEXT.items()]
+IMAGES = [pytest.param(make, id=name) for name, make in hub.IMAGES.items()]
+
+
+def whole(make):
+    keras.utils.set_random_seed(0)
+    return moved(hub.frozen_batch_normalization(make()))
+
+
+def check(model, **options):
+    assert not isolation.foreign(model)
+    assert rules.fallback not in [rule for _, rule in leaves(model)]
+    compare(model, hub.rows_for(model), **options)
+
+
+def vector(model):
+    """The sequence that a text model returns, cut to few numbers: the loss of the reference is of all of them."""
+    return keras.Model(model.input, keras.tree.flatten(model.output)[0])
+
+
+@pytest.mark.parametrize("make", TEXT)
+def test_all_weights_of_a_text_model(make):
+    check(whole(make), scaled=False, tolerance=3e-5)
+
+
+@pytest.mark.parametrize("make", IMAGES)
+def test_all_weights_of_an_image_model(make):
+    check(whole(make), scaled=False, tolerance=3e-5)
+
+
+@pytest.mark.parametrize("make", [case for case in TEXT if case.id not in ("roberta", "distil_bert", "opt")])
+def test_low_rank_additions_of_a_text_model(make):
+    model = make()
+    model.enable_lora(2)
+    names = {v.path.rsplit("/", 1)[-1] for v in model.trainable_variables}
+    assert {"lora_kernel_a", "lora_kernel_b"} <= names and "embeddings" not in names
+    check(moved(model), tolerance=3e-5)
+
+
+def test_a_model_with_low_rank_additions_is_supported():
+    model = hub.TEXT["gemma"]()
+    model.enable_lora(2)
+    supported(model)
+
+
+def test_a_block_in_which_something_was_replaced_sees_one_row_at_a_time():
+    model = hub.TEXT["bert"]()
+    assert not isolation.foreign(model)
+    block = next(layer for layer in model.layers if type(layer).__name__ == "TransformerEncoder")
+    block._feedforward_layer_norm.call = lambda x: x - ops.mean(x, axis=0)
+    assert [operation for operation, _ in isolation.foreign(model)] == [block]
+
+
+def test_a_block_with_a_function_of_the_users_sees_one_row_at_a_time():
+    import keras_hub
+
+    inputs = keras.Input((4, 6))
+    block = keras_hub.layers.TransformerEncoder(8, 2, activation=lambda x: x - ops.mean(x, axis=0))
+    model = keras.Model(inputs, block(inputs))
+    assert [operation for operation, _ in isolation.foreign(model)] == [block]
