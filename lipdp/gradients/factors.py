@@ -155,11 +155,11 @@ class Outer:
 
     def squared_norm(self):
         if self._positions == 1:
-            return row_sums(_squared_length(self.a) * _squared_length(self.g))
+            return row_sums(squared_length(self.a) * squared_length(self.g))
         if not self._pairs:
             return sum_of_squares(self._gradients())
         product = pair_sums(_gram(self.a) * _gram(self.g))
-        a, g = ops.sqrt(_squared_length(self.a)), ops.sqrt(_squared_length(self.g))
+        a, g = ops.sqrt(squared_length(self.a)), ops.sqrt(squared_length(self.g))
         groups = math.prod(self.a.shape[1:-2])
         terms = self.a.shape[-1] + self.g.shape[-1] + (1 + groups) * self._positions
         margin = rounding(terms) * ops.square(ops.sum(a * g, axis=-1))
@@ -281,7 +281,7 @@ def pair_sums(products):
 matmul, _gram = exactly(ops.matmul), exactly(backend.gram)
 
 
-def _squared_length(vectors):
+def squared_length(vectors):
     """At least the squared norm along the last axis, whatever underflows."""
     width = vectors.shape[-1]
     if width <= _AT_ONCE:

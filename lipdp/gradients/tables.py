@@ -11,6 +11,7 @@ from lipdp.gradients.factors import (
     pair_sums,
     rounding,
     row_sums,
+    squared_length,
     sum_of_squares,
     zeroed,
 )
@@ -113,7 +114,7 @@ class Tied:
         cross = row_sums(pair_sums(shared * matmul(self._outer.g, ops.transpose(g, (0, 2, 1)))))
         # Both norms hold margins of their own. Where the two cancel, the sum that is added rounds by its parts.
         parts = self._lookup.squared_norm() + self._outer.squared_norm()
-        one, other = (ops.sqrt(ops.sum(ops.square(t), axis=-1)) for t in (self._outer.g, g))
+        one, other = (ops.sqrt(squared_length(t)) for t in (self._outer.g, g))
         lengths = row_sums(ops.abs(shared) * one[:, :, None] * other[:, None, :])
         width, pairs = g.shape[-1], self._pairs()
         margin = 2.0 * rounding(width + pairs) * lengths + 4.0 * rounding(0) * parts

@@ -10,7 +10,7 @@ from keras import ops
 from lipdp import backend
 from lipdp.gradients.factors import MatrixLayout, Outer, Whole, Zero, merge, rounding
 from lipdp.gradients.rows import Rows
-from lipdp.gradients.tables import Lookup
+from lipdp.gradients.tables import Lookup, Slice, Tied
 
 
 def array(tensor):
@@ -165,6 +165,68 @@ def test_parts_that_cancel_in_one_order_only():
     for i in range(64):
         alone = np.where(np.arange(64) == i, coefficients, 0.0).astype("float32")
         assert np.linalg.norm(array(factor.weighted_sum(ops.convert_to_tensor(alone)))) <= 1.0 + 1e-4
+
+
+def tied(indices, g, a, h):
+    """Rows that were looked up and products with the same table, and the sum of both at full size, in float64."""
+    size = a.shape[-1]
+    whole = np.einsum("bqv,bqd->bvd", a.astype("float64"), h.astype("float64"))
+    for b, row in enumerate(indices):
+        np.add.at(whole[b], row, g[b].astype("float64"))
+    indices, g, a, h = map(ops.convert_to_tensor, (indices, g, a, h))
+    return merge([Lookup(indices, g, whole.shape[1:]), Outer(a, h, MatrixLayout((size, g.shape[-1])))]), whole
+
+
+def test_one_table_that_reads_and_writes_needs_no_gradient_of_its_size():
+    rng = np.random.default_rng(0)
+    indices = rng.integers(0, 6, (3, 5)).astype("int32")
+    g, a, h = (rng.normal(size=(3, *shape)).astype("float32") for shape in ((5, 4), (7, 6), (7, 4)))
+    factor, whole = tied(indices, g, a, h)
+    assert isinstance(factor, Tied) and isinstance(merge([factor, factor]), Whole)
+    again = merge([factor, Lookup(ops.convert_to_tensor(indices), ops.convert_to_tensor(g), (6, 4))])
+    assert isinstance(again, Tied)
+    np.testing.assert_allclose(array(factor.whole()), whole, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(array(factor.squared_norm()), np.square(whole).sum((1, 2)), rtol=1e-4)
+    coefficients = np.array([1.0, 0.5, -2.0], "float32")
+    expected = np.tensordot(coefficients, whole, 1)
+    np.testing.assert_allclose(array(factor.weighted_sum(ops.convert_to_tensor(coefficients))), expected, atol=1e-4)
+    kept = factor.masked(ops.convert_to_tensor(np.array([True, False, True])))
+    assert not array(kept.whole())[1].any() and array(kept.squared_norm())[1] < 1e-30
+    center = rng.normal(size=(6, 4)).astype("float32")
+    scaled = array(factor.scaled_squared_norm(ops.convert_to_tensor(center), 2.0 * ops.ones((6, 4))))
+    np.testing.assert_allclose(scaled, 4.0 * np.square(whole - center).sum((1, 2)), rtol=1e-4)
+
+
+@pytest.mark.parametrize("width", [8, 256, 1024])
+def test_reading_and_writing_that_nearly_cancel_are_not_understated(width):
+    rng = np.random.default_rng(0)
+    g = rng.uniform(1.0, 4.0, (128, 1, width)).astype("float32")
+    h = (g * (1.0 + 10.0 ** rng.uniform(-6.5, -2.7, (128, 1, 1)))).astype("float32")
+    a = np.zeros((128, 1, 9), "float32")
+    a[:, 0, 4] = -1.0
+    factor, whole = tied(np.full((128, 1), 4, "int32"), g, a, h)
+    norms, true = np.sqrt(array(factor.squared_norm())), np.sqrt(np.square(whole).sum((1, 2)))
+    assert (norms >= true * (1.0 - 1e-6)).all()
+    coefficients = 1.0 / norms
+    for i in range(0, 128, 8):
+        alone = np.where(np.arange(128) == i, coefficients, 0.0).astype("float32")
+        assert np.linalg.norm(array(factor.weighted_sum(ops.convert_to_tensor(alone)))) <= 1.0 + 1e-4
+
+
+@pytest.mark.parametrize("start", [0, 2])
+def test_a_slice_of_a_table_is_its_rows(start):
+    rng = np.random.default_rng(0)
+    part = rng.normal(size=(3, 4, 5)).astype("float32")
+    whole = np.zeros((3, 7, 5))
+    whole[:, start : start + 4] = part
+    factor = Slice(ops.convert_to_tensor(part), start, (7, 5))
+    np.testing.assert_allclose(array(factor.whole()), whole)
+    np.testing.assert_allclose(array(factor.squared_norm()), np.square(whole).sum((1, 2)), rtol=1e-6)
+    np.testing.assert_allclose(array(factor.weighted_sum(ops.ones(3))), whole.sum(0), atol=1e-5)
+    center = rng.normal(size=(7, 5)).astype("float32")
+    scaled = array(factor.scaled_squared_norm(ops.convert_to_tensor(center), ops.ones((7, 5))))
+    np.testing.assert_allclose(scaled, np.square(whole - center).sum((1, 2)), rtol=1e-5)
+    np.testing.assert_allclose(array(factor.masked(ops.zeros(3, "bool")).whole()), 0.0 * whole)
 
 
 @pytest.mark.parametrize("size", [3, 1600, 5000])

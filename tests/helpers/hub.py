@@ -37,7 +37,7 @@ IMAGES = {
         stackwise_num_blocks=[1, 1],
         stackwise_num_strides=[1, 2],
         block_type="basic_block",
-        image_shape=(16, 16, 3),
+        image_shape=(8, 8, 3),
     ),
     "mobile_net": lambda: keras.applications.MobileNetV2(
         weights=None, input_shape=(32, 32, 3), include_top=False, alpha=0.05

@@ -53,22 +53,7 @@ FAULTS = [
         (
             "positions do not meet",
             "product = pair_sums(_gram(self.a) * _gram(self.g))",
-            "product = _squared_length(self.a) * _squared_length(self.g)",
-        ),
-        (
-            "uses of a table that meet in a row",
-            "same = ops.cast(ops.equal(self.indices[:, :, None], self.indices[:, None, :]), self.g.dtype)",
-            "same = ops.eye(self.indices.shape[1], dtype=self.g.dtype)[None] + 0.0 * ops.cast(self.indices[:, :, None], self.g.dtype)",
-        ),
-        (
-            "rows of other examples",
-            'places = self.indices + rows * ops.arange(batch, dtype="int32")[:, None]',
-            'places = self.indices + 0 * ops.arange(batch, dtype="int32")[:, None]',
-        ),
-        (
-            "rows that do not exist are the first",
-            "known = ops.logical_and(indices >= 0, indices < shape[0])",
-            "known = ops.logical_and(indices >= 0, indices >= 0)",
+            "product = squared_length(self.a) * squared_length(self.g)",
         ),
         (
             "two forms of one variable are not added",
@@ -103,6 +88,40 @@ FAULTS = [
             "parts of a kernel are the first",
             "return sum(part.squared_norm() for part in self._parts)",
             "return self._parts[0].squared_norm()",
+        ),
+    ),
+    *faults(
+        "gradients/tables.py",
+        "gradients/test_factors.py gradients/test_rules.py gradients/test_capture.py",
+        (
+            "uses of a table that meet in a row",
+            "same = ops.cast(ops.equal(self.indices[:, :, None], self.indices[:, None, :]), self.g.dtype)",
+            "same = ops.eye(self.indices.shape[1], dtype=self.g.dtype)[None] + 0.0 * ops.cast(self.indices[:, :, None], self.g.dtype)",
+        ),
+        (
+            "rows of other examples",
+            'places = self.indices + rows * ops.arange(batch, dtype="int32")[:, None]',
+            'places = self.indices + 0 * ops.arange(batch, dtype="int32")[:, None]',
+        ),
+        (
+            "rows that do not exist are the first",
+            "known = ops.logical_and(indices >= 0, indices < shape[0])",
+            "known = ops.logical_and(indices >= 0, indices >= 0)",
+        ),
+        (
+            "a table that reads and writes has no cross term",
+            "return ops.maximum(parts + 2.0 * cross + margin + tiny, 0.0)",
+            "return ops.maximum(parts + margin + tiny, 0.0)",
+        ),
+        (
+            "reading and writing cancel without a margin",
+            "margin = 2.0 * rounding(width + pairs) * lengths + 4.0 * rounding(0) * parts",
+            "margin = 0.0 * lengths",
+        ),
+        (
+            "a slice of a table is its first rows",
+            "[(self._start, after), (0, 0)]",
+            "[(0, after + self._start), (0, 0)]",
         ),
     ),
     *faults(
@@ -152,13 +171,19 @@ FAULTS = [
         ),
         (
             "rules of a parent class serve",
-            "function, applies, owns = _RULES.get(type(layer), (None, None, None))",
-            "function, applies, owns = next((_RULES[c] for c in type(layer).__mro__ if c in _RULES), (None, None, None))",
+            "found = _RULES.get(type_) or",
+            "found = next((_RULES[c] for c in type_.__mro__ if c in _RULES), None) or",
+        ),
+        (
+            "a frozen layer hides what trains inside of it",
+            "not any(v.trainable for v in layer.variables):",
+            "not layer.trainable_variables:",
+            "gradients/test_lora.py",
         ),
         (
             "rules apply whatever the settings",
-            "if function is not None and applies(layer):",
-            "if function is not None:",
+            "if found is None or not found[1](layer):",
+            "if found is None:",
             "gradients/test_rules.py gradients/test_supported.py gradients/test_capture.py",
         ),
     ),
@@ -191,10 +216,22 @@ FAULTS = [
         "gradients/test_rules.py gradients/test_capture.py",
         (
             "a dense layer has no bias",
-            "if layer.bias is not None:\n            yield bias(rows, g, layer.bias)\n\n    return activation(tape.tap(outputs, (inputs,), gradients))\n\n\n@rule(layers.SpectralDense)",
-            "if False:\n            yield bias(rows, g, layer.bias)\n\n    return activation(tape.tap(outputs, (inputs,), gradients))\n\n\n@rule(layers.SpectralDense)",
+            "if layer.bias is not None:\n            yield bias(rows, g, layer.bias)\n\n    return activation(tape.tap(outputs, (inputs, low_rank), gradients))\n\n\n@rule(layers.SpectralDense)",
+            "if False:\n            yield bias(rows, g, layer.bias)\n\n    return activation(tape.tap(outputs, (inputs, low_rank), gradients))\n\n\n@rule(layers.SpectralDense)",
         ),
         ("a letter that is summed on its own", "return None  # a letter that is summed on its own", "pass"),
+        (
+            "the scale of low-rank additions",
+            "yield layer.lora_kernel_b, product(rows, down, scale * g, b)",
+            "yield layer.lora_kernel_b, product(rows, down, g, b)",
+            "gradients/test_lora.py",
+        ),
+        (
+            "low-rank additions split any letter off",
+            "(not adapted(layer) or letters[1][-1] in letters[-1])",
+            "True",
+            "gradients/test_lora.py",
+        ),
     ),
     *faults(
         "gradients/rules/convolution.py",
@@ -212,6 +249,16 @@ FAULTS = [
         ("unknown sizes with padding", "if not known(layer, inputs):", "if False:", "gradients/test_supported.py"),
     ),
     *faults(
+        "gradients/rules/hub.py",
+        "gradients/test_hub.py",
+        ("a scale that starts at zero", "offset=1.0)", "offset=0.0)"),
+        (
+            "positions after the first token",
+            "yield variable, Whole(rows.summed(g[:, place : place + 1], (1, variable.shape[-1]))[:, None])",
+            "yield variable, Whole(rows.summed(g[:, 1 : 2], (1, variable.shape[-1]))[:, None])",
+        ),
+    ),
+    *faults(
         "gradients/rules/normalization.py",
         "gradients/test_rules.py gradients/test_capture.py",
         ("the scale of a bias", "yield bias(rows, g * scale, layer.bias)", "yield bias(rows, g, layer.bias)"),
@@ -226,8 +273,8 @@ FAULTS = [
         "gradients/test_rules.py gradients/test_capture.py",
         (
             "tied tables are used once",
-            "if layer.tie_weights:\n            yield layer.embeddings, Outer(g, a, MatrixLayout(layer.embeddings.shape))",
-            "if layer.tie_weights:\n            pass",
+            "yield table, Outer(g, a, MatrixLayout(table.shape))",
+            "pass",
         ),
     ),
     *faults(

@@ -28,8 +28,20 @@ FAULTS = [
             "rule(operation):",
         ),
         (
+            "what is inside of a block of a family is not looked at",
+            "return all(map(_entrywise, held)) and all(map(_keeps_apart, _keras.walk(operation, deep=False)))",
+            "return all(map(_entrywise, held))",
+            "gradients/test_hub.py",
+        ),
+        (
+            "functions in a block of a family are not looked at",
+            "return all(map(_entrywise, held)) and",
+            "return",
+            "gradients/test_hub.py",
+        ),
+        (
             "softmax over the batch",
-            "return stock_activation(function) and not (last and 1 in [len(u.outputs[0]) for u in _keras.uses(layer)])",
+            "return stock_activation(function) and 1 not in [len(u.outputs[0]) for u in _keras.uses(layer)]",
             "return stock_activation(function)",
         ),
         (
