@@ -13,8 +13,16 @@ from tests.gradients.test_lora import moved
 from tests.helpers import hub
 from tests.helpers.reference import compare
 
-TEXT = [pytest.param(make, id=name) for name, make in hub.TEXT.items()]
-IMAGES = [pytest.param(make, id=name) for name, make in hub.IMAGES.items()]
+# On JAX the others are run by make test-all.
+_BOTH = ("bert", "gemma", "vit")
+
+
+def _cases(makers):
+    marks = {name: () if name in _BOTH else pytest.mark.backend_free for name in makers}
+    return [pytest.param(make, id=name, marks=marks[name]) for name, make in makers.items()]
+
+
+TEXT, IMAGES = _cases(hub.TEXT), _cases(hub.IMAGES)
 
 
 def whole(make):

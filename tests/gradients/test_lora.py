@@ -33,6 +33,7 @@ def recorded(model) -> dict:
     return {layer.name: rule for layer, rule in leaves(model)}
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize("shape", [(5,), (3, 9), (20, 3), (3, 4, 2)])
 @pytest.mark.parametrize("options", [{"activation": "tanh"}, {"use_bias": False}])
 def test_dense(shape, options):
@@ -41,6 +42,7 @@ def test_dense(shape, options):
     compare(model, images(*shape))
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize("equation", EINSUM)
 def test_einsum_dense(equation):
     shape, arguments = EINSUM[equation]
@@ -89,6 +91,7 @@ def test_a_trainable_layer_inside_a_frozen_one_is_found():
     compare(model, images(5, 6))
 
 
+@pytest.mark.backend_free
 def test_a_layer_used_twice():
     layer = L.Dense(5, "tanh")
     inputs = keras.Input((3, 5))
@@ -102,6 +105,7 @@ def test_several_rows_of_one_example():
     compare(model, images(3, 5, rows=6), views=2)
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize("mode", ["graph", "compiled"])
 def test_in_a_graph(mode):
     compare(adapted((3, 5), L.Dense(4, "tanh")), images(3, 5), mode=mode)
