@@ -130,6 +130,11 @@ def own_matrix(layer: keras.layers.Layer, kind: str) -> keras.Variable:
     return layer._kernel if kind == "kernel" else layer._embeddings
 
 
+def inside_fit(arguments: dict) -> bool:
+    """Whether these are the keyword arguments with which Keras' `fit` calls `evaluate`."""
+    return arguments.get("_use_cached_eval_dataset", False)
+
+
 def takes(layer: keras.layers.Layer, argument: str) -> bool:
     """Whether `call` declares `argument`. Public, but undocumented: `call` is replaced while a model is captured."""
     return argument in layer.call_signature_parameters

@@ -14,7 +14,7 @@ from lipdp.privacy import Privacy
 from lipdp.training import compiling, model_checks
 
 
-class _PrivateTraining(training.Saving):
+class _PrivateTraining(training.FromTask, training.Saving):
     """What `DP_Model` and `DP_Sequential` share: everything that training with privacy changes."""
 
     # The mean loss of each output, where there are several.
@@ -319,11 +319,12 @@ class DP_Model(_PrivateTraining, keras.Model):
         """A private model that shares the layers of a Keras model; `fit` trains ordinary networks with DP-SGD.
 
         Args:
-            model: A functional model, or a Sequential one whose input shape is known.
+            model: A functional model, a Sequential one whose input shape is known, or a task of keras_hub:
+                its preprocessor takes the rows given to `fit`, `evaluate` and `predict`.
 
         Returns:
-            A `DP_Model` with the same layers: training it trains those of `model`. Compile it; certificates
-            and `summary_bounds` need layers with bounds. What cannot be trained privately `lipdp.fix` replaces.
+            A `DP_Model` with the same layers: training it trains those of `model`. Compile it. Certificates need
+            layers with bounds. What cannot be trained privately `lipdp.fix` replaces.
 
         Raises:
             ValueError: a subclassed or unbuilt model, whose graph of layers is not known.
@@ -337,9 +338,8 @@ class DP_Model(_PrivateTraining, keras.Model):
             >>> model.output_shape
             (None, 3)
         """
-        graph = model_checks.graph_of(model, _PrivateTraining)
-        inputs, outputs = _keras.structures(graph)
-        return cls(inputs, graph.outputs[0] if len(graph.outputs) == 1 else outputs, name=model.name)
+        tensors = model_checks.tensors_of(model_checks.graph_of(model, _PrivateTraining))
+        return training.of_task(cls(*tensors, name=model.name), model)
 
 
 @keras.saving.register_keras_serializable(package="lipdp")

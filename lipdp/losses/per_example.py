@@ -260,9 +260,12 @@ def _check_classes(loss, y, classes) -> None:
     if ignored is not None:
         wrong &= y != ignored
     if wrong.any():
+        todo = ""
+        if ignored is None and (y[wrong] == -1).all():
+            todo = " To leave these out, as positions without a label, pass ignore_class=-1 to the loss."
         raise ValueError(
             f"Labels must be class ids from 0 to {classes - 1}. Received: {few(y[wrong])}, in "
-            f"{int(wrong.sum())} of {wrong.size} labels."
+            f"{int(wrong.sum())} of {wrong.size} labels.{todo}"
         )
 
 

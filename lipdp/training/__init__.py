@@ -4,6 +4,8 @@ from lipdp.training.callbacks import as_list as as_list
 from lipdp.training.callbacks import refuse_private_monitors as refuse_private_monitors
 from lipdp.training.driver import Driver as Driver
 from lipdp.training.exclusive import exclusive as exclusive
+from lipdp.training.preprocessing import FromTask as FromTask
+from lipdp.training.preprocessing import of_task as of_task
 from lipdp.training.processes import together as together
 from lipdp.training.request import FitRequest as FitRequest
 from lipdp.training.resuming import checkpointed as checkpointed

@@ -151,6 +151,12 @@ def graph_of(model: Any, private: Any) -> Any:
     return graph
 
 
+def tensors_of(graph: Any) -> tuple[Any, Any]:
+    """Returns the nests of inputs and outputs of a graph; one output alone."""
+    inputs, outputs = _keras.structures(graph)
+    return inputs, graph.outputs[0] if len(graph.outputs) == 1 else outputs
+
+
 def check_layers(layers: Any) -> None:
     """Refuses what a Sequential model cannot be made of."""
     if layers is not None and not isinstance(layers, (list, tuple)):

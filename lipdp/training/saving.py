@@ -13,7 +13,7 @@ import numpy as np
 
 from lipdp import _keras, backend
 from lipdp.privacy import files
-from lipdp.training import model_checks, seeding
+from lipdp.training import low_rank, model_checks, seeding
 
 # The attribute of a weight file that holds a digest of all the rest. `.keras` files have the checksums of a zip.
 _SEAL = "lipdp_sha256"
@@ -119,6 +119,8 @@ class Saving:
         store["lipdp"] = self.run.to_array()
         for name, state in self._random_states().items() if self.run.repeatable else ():
             store[name] = np.asarray(state.numpy(), "int64")
+        for name, value in low_rank.values(self).items():
+            store[name] = value
 
     def load_own_variables(self, store: dict[str, Any]) -> None:
         try:
@@ -135,8 +137,9 @@ class Saving:
         states = self._random_states()
         for name in set(states) & set(store.keys()):
             states[name].assign(store[name][...].astype(states[name].dtype))
-        known = ("lipdp", *states)
-        super().load_own_variables({key: store[key] for key in store.keys() if key not in known})
+        low_rank.restore(self, store)
+        rest = {key: store[key] for key in store.keys() if key not in ("lipdp", *states)}
+        super().load_own_variables({key: value for key, value in rest.items() if not key.startswith(low_rank.PREFIX)})
 
     def _random_states(self) -> dict[str, Any]:
         """Returns the states of Keras' random layers by name; a file holds them after a `fit` with a seed only."""

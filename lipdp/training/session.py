@@ -15,6 +15,7 @@ from lipdp.strategies.clipless import naming_both_ways
 from lipdp.training import model_checks, validation
 from lipdp.training.driver import Driver
 from lipdp.training.importance import ImportanceDriver
+from lipdp.training.preprocessing import preprocessed
 from lipdp.training.request import FitRequest
 from lipdp.training.resuming import Finished, resumed
 
@@ -50,6 +51,9 @@ def prepare(
     strategy = request.strategy
     if not strategy.per_example:
         model_checks.refuse_several_outputs(model)
+    x, y = preprocessed(model, x, y)
+    if isinstance(validation_data, tuple):
+        validation_data = (*preprocessed(model, *validation_data[:2]), *validation_data[2:])
     rank = len(tree.flatten(model.inputs)[0].shape)
     x, y = sampling.as_rows(x, y, rank, model_checks.example_labels(model), model_checks.input_names(model))
     model_checks.check_shapes(model, x)

@@ -18,7 +18,7 @@ def traced(model: keras.Model) -> str:
         for layer in _keras.walk(model):
             try:
                 parts.append(layer.get_config())
-            except NotImplementedError:  # a layer of the user's without one
+            except Exception:  # a layer without one, or with one that fails
                 parts.append(id(layer))
         try:
             parts[0] = keras.saving.serialize_keras_object(model.loss)

@@ -1,0 +1,135 @@
+"""Tasks of keras_hub: raw rows go through their preprocessor before anything else looks at them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+from keras import tree
+
+from lipdp import _keras
+
+# What labels say where the preprocessor gives a position no weight, such as padding.
+IGNORED = -1
+_AT_ONCE = 4096
+
+
+class _Held:
+    """Hides a model from what Keras tracks and saves."""
+
+    def __init__(self, model: keras.Model):
+        self.model = model
+
+
+class FromTask:
+    """What a private model made of a task of keras_hub does beside training."""
+
+    _task: _Held | None = None
+
+    @property
+    def preprocessor(self) -> Any:
+        """What `fit`, `evaluate` and `predict` send raw rows through: that of the task, or None."""
+        return None if self._task is None else getattr(self._task.model, "preprocessor", None)
+
+    def get_config(self) -> dict[str, Any]:
+        if self._task is None:
+            return super().get_config()  # type: ignore[misc]
+        task = keras.saving.serialize_keras_object(self._task.model)
+        return {"task": {key: value for key, value in task.items() if key != "compile_config"}}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
+        if "task" not in config:
+            return super().from_config(config, custom_objects)  # type: ignore[misc]
+        task = keras.saving.deserialize_keras_object(config["task"], custom_objects=custom_objects)
+        return cls.from_keras(task)  # type: ignore[attr-defined]
+
+    def evaluate(self, x: Any = None, y: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if not _keras.inside_fit(kwargs):  # where they went through it before the first epoch
+            x, y = preprocessed(self, x, y)
+        return super().evaluate(x, y, *args, **kwargs)  # type: ignore[misc]
+
+    def predict(self, x: Any, *args: Any, **kwargs: Any) -> Any:
+        return super().predict(preprocessed(self, x)[0], *args, **kwargs)  # type: ignore[misc]
+
+
+def of_task(model: Any, task: keras.Model) -> Any:
+    """Returns a private model, which keeps the task that it was made of, if it is one."""
+    if hasattr(task, "preprocess_samples") and hasattr(task, "backbone"):
+        object.__setattr__(model, "_task", _Held(task))
+    return model
+
+
+def preprocessed(model: Any, x: Any, y: Any = None) -> tuple[Any, Any]:
+    """Returns rows and labels as the network takes them.
+
+    Args:
+        model: A private model; without a preprocessor everything is returned as it is.
+        x: Rows as the preprocessor takes them: texts or images, as lists, arrays, or tuples and dictionaries of them.
+        y: Labels, or None where the preprocessor makes them (language models).
+
+    Returns:
+        x and y, with `IGNORED` for labels of positions that the preprocessor gives the weight 0.
+
+    Raises:
+        ValueError: rows in another form, another number of them, or weights other than 0 and 1.
+    """
+    if model.preprocessor is None or x is None:
+        return x, y
+    x, y = _leaves(x), None if y is None else np.asarray(y)
+    counts = {len(leaf) for leaf in tree.flatten(x)}
+    if len(counts) != 1 or 0 in counts:
+        raise ValueError(f"All inputs must have the same number of rows, at least one. Received: {sorted(counts)}.")
+    (count,) = counts
+    parts = []
+    for start in range(0, count, _AT_ONCE):
+        rows = slice(start, start + _AT_ONCE)
+        taken = tree.map_structure(lambda leaf, rows=rows: _texts(leaf[rows]), x)
+        made = model._task.model.preprocess_samples(taken, None if y is None else y[rows])
+        found, labels, weight = (*made, None, None)[:3] if isinstance(made, tuple) else (made, None, None)
+        found, labels, weight = tree.map_structure(_array, (found, labels, weight))
+        parts.append((found, _ignoring(labels, weight)))
+    x, y = tree.map_structure(lambda *leaves: None if leaves[0] is None else np.concatenate(leaves), *parts)
+    if any(len(leaf) != count for leaf in tree.flatten((x, y)) if leaf is not None):
+        raise ValueError(
+            "A preprocessor returns one row for each row it gets. Received: another number of rows. Preprocess the "
+            "rows yourself, and pass a task whose `preprocessor` is None."
+        )
+    return x, y
+
+
+def _leaves(x):
+    if isinstance(x, tuple):
+        return tuple(map(_leaves, x))
+    if isinstance(x, dict):
+        return {name: _leaves(value) for name, value in x.items()}
+    if isinstance(x, (list, np.ndarray)):
+        return np.asarray(x)
+    raise ValueError(
+        "Rows for a preprocessor must be lists or arrays, or tuples and dictionaries of them. Received: "
+        f"{type(x).__name__}. Read a dataset into arrays; or set the task's `preprocessor` to None before "
+        "`from_keras`, and pass rows as the network takes them."
+    )
+
+
+def _texts(rows):
+    """Tokenizers take lists of texts."""
+    return rows.tolist() if rows.dtype.kind in "UO" else rows
+
+
+def _array(tensor):
+    return None if tensor is None else np.asarray(tensor)
+
+
+def _ignoring(labels, weight):
+    """Labels in which positions without weight are `IGNORED`."""
+    if labels is None or weight is None:
+        return labels
+    if not np.isin(weight, (0, 1)).all():
+        raise ValueError(
+            "A preprocessor may give positions the weight 0 or 1. Received: others. Leave `sample_weight` out."
+        )
+    if weight.ndim == 1:
+        weight = weight.reshape(-1, *(1,) * (labels.ndim - 1))
+    return np.where(weight != 0, labels, IGNORED)

@@ -1,0 +1,81 @@
+"""Low-rank additions in files: training goes on with them, to the bit."""
+
+import keras
+import numpy as np
+import pytest
+
+import lipdp
+from lipdp.callbacks import Checkpoint
+
+X = np.random.default_rng(0).normal(size=(48, 6)).astype("float32")
+Y = np.arange(48) % 3
+LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+
+def compiled(layer=None, adapted=True):
+    keras.utils.set_random_seed(1)
+    layer = keras.layers.Dense(5, "tanh") if layer is None else layer
+    model = lipdp.DP_Sequential([keras.Input((6,)), layer, keras.layers.Dense(3)])
+    if adapted:
+        model.layers[0].enable_lora(2)
+    model.compile(keras.optimizers.Adam(0.05), loss=LOSS)
+    return model
+
+
+def train(model, epochs, **options):
+    model.fit(X, Y, batch_size=12, epochs=epochs, noise_multiplier=1.0, seed=7, verbose=0, **options)
+
+
+def values(model):
+    return [np.asarray(v.numpy()) for v in model.weights]
+
+
+@pytest.mark.parametrize("name", ["m.weights.h5", "m.keras"])
+def test_a_file_brings_the_additions_and_what_they_are_added_to(tmp_path, name):
+    model = compiled()
+    train(model, 1)
+    path = tmp_path / name
+    if name.endswith(".keras"):
+        model.save(path)
+        other = keras.saving.load_model(path)
+    else:
+        model.save_weights(path)
+        other = compiled()
+        other.load_weights(path)
+    for a, b in zip(values(model), values(other), strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert other.layers[0].lora_kernel_b.numpy().any()
+    before = other.layers[0].lora_kernel_a.numpy()
+    train(other, 1)
+    assert (other.layers[0].lora_kernel_a.numpy() != before).any()
+
+
+def test_a_checkpoint_goes_on_as_if_nothing_had_happened(tmp_path):
+    whole, first = compiled(), compiled()
+    train(whole, 3, callbacks=[Checkpoint(tmp_path / "whole.weights.h5")])
+
+    class Stop(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            if epoch == 1:
+                raise KeyboardInterrupt
+
+    path = tmp_path / "part.weights.h5"
+    with pytest.raises(KeyboardInterrupt):
+        train(first, 3, callbacks=[Checkpoint(path), Stop()])
+    second = compiled()
+    train(second, 3, callbacks=[Checkpoint(path)])
+    for a, b in zip(values(whole), values(second), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_a_model_without_additions_is_told_that_a_file_has_them(tmp_path):
+    model = compiled()
+    train(model, 1)
+    model.save_weights(tmp_path / "m.weights.h5")
+    other = compiled(adapted=False)
+    other.optimizer.build(other.trainable_variables)
+    with pytest.warns(UserWarning) as told:
+        other.load_weights(tmp_path / "m.weights.h5")
+    assert any("holds low-rank additions" in str(warning.message) for warning in told)
+    np.testing.assert_allclose(other.predict(X, verbose=0), model.predict(X, verbose=0), atol=1e-6)
+    assert other.privacy.epsilon() == model.privacy.epsilon()

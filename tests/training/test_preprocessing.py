@@ -1,0 +1,91 @@
+"""Tasks of keras_hub: raw rows in, the same network, and the task works with what was trained."""
+
+import keras
+import numpy as np
+import pytest
+
+import lipdp
+
+keras_hub = pytest.importorskip("keras_hub")
+models = keras_hub.models
+
+WORDS = ["[UNK]", "[PAD]", "[CLS]", "[SEP]", "[MASK]", *"the quick brown fox jumped over lazy dog good bad".split()]
+TEXTS = ["the quick fox", "bad dog good", "brown", "lazy dog jumped over the fox"] * 6
+LABELS = np.array([0, 1, 0, 1] * 6)
+PAIRS = {"<|endoftext|>": 0, "a": 1, "b": 2, "ab": 3, "Ġa": 4, "Ġb": 5, "Ġ": 6}
+SIZES = {"num_layers": 1, "num_heads": 2, "hidden_dim": 4, "intermediate_dim": 6, "max_sequence_length": 10}
+
+
+def classifier():
+    tokenizer = models.BertTokenizer(vocabulary=WORDS)
+    return models.BertTextClassifier(
+        backbone=models.BertBackbone(vocabulary_size=len(WORDS), **SIZES),
+        preprocessor=models.BertTextClassifierPreprocessor(tokenizer, sequence_length=10),
+        num_classes=2,
+    )
+
+
+def language_model(**options):
+    tokenizer = models.GPT2Tokenizer(vocabulary=PAIRS, merges=["a b", "Ġ a", "Ġ b"])
+    return models.GPT2CausalLM(
+        backbone=models.GPT2Backbone(vocabulary_size=len(PAIRS), **SIZES),
+        preprocessor=models.GPT2CausalLMPreprocessor(tokenizer, sequence_length=8, **options),
+    )
+
+
+def compiled(task, **options):
+    model = lipdp.DP_Model.from_keras(task)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, **options)
+    model.compile(keras.optimizers.SGD(0.1), loss=loss)
+    return model
+
+
+def test_texts_train_and_are_judged_as_by_the_task(tmp_path):
+    task = classifier()
+    model = compiled(task)
+    history = model.fit(
+        TEXTS, LABELS, batch_size=8, noise_multiplier=1.0, verbose=0, validation_data=(TEXTS[:5], LABELS[:5])
+    )
+    assert np.isfinite(history.history["val_loss"]).all() and model.privacy.epsilon() > 0
+    np.testing.assert_array_equal(model.predict(TEXTS[:3], verbose=0), task.predict(TEXTS[:3], verbose=0))
+    assert np.isfinite(model.evaluate(np.array(TEXTS[:5]), LABELS[:5], verbose=0))
+    model.save(tmp_path / "m.keras")
+    again = keras.saving.load_model(tmp_path / "m.keras")
+    assert again.privacy.epsilon() == model.privacy.epsilon()
+    np.testing.assert_array_equal(again.predict(TEXTS[:3], verbose=0), model.predict(TEXTS[:3], verbose=0))
+
+
+def test_rows_that_went_through_it_already():
+    task = classifier()
+    ready = task.preprocessor(TEXTS)
+    task.preprocessor = None
+    model = compiled(task)
+    assert model.preprocessor is None
+    model.fit({k: np.asarray(v) for k, v in ready.items()}, LABELS, batch_size=8, noise_multiplier=1.0, verbose=0)
+
+
+def test_a_language_model_with_low_rank_additions_trains_on_texts_and_generates():
+    task = language_model()
+    task.backbone.enable_lora(2)
+    low_rank = [v for v in task.trainable_variables if "lora" in v.path]
+    before, frozen = [v.numpy() for v in low_rank], task.backbone.token_embedding.get_weights()[0]
+    model = compiled(task, ignore_class=-1)
+    model.fit(["a b ab", "b a"] * 12, batch_size=8, epochs=2, noise_multiplier=1.0, verbose=0)
+    assert all((v.numpy() != old).any() for v, old in zip(low_rank, before, strict=True))
+    np.testing.assert_array_equal(task.backbone.token_embedding.get_weights()[0], frozen)
+    assert isinstance(task.generate("a b", max_length=6), str)
+
+
+def test_a_loss_that_counts_the_padding_is_refused():
+    model = compiled(language_model())
+    with pytest.raises(ValueError, match="pass ignore_class=-1 to the loss"):
+        model.fit(["a b ab", "b a"] * 12, batch_size=8, noise_multiplier=1.0, verbose=0)
+    assert model.privacy.epsilon() == 0
+
+
+@pytest.mark.parametrize(
+    ("x", "message"), [((TEXTS, TEXTS[:3]), "same number of rows"), (7, "must be lists or arrays"), ([], "at least one")]
+)
+def test_rows_that_a_preprocessor_cannot_take(x, message):
+    with pytest.raises(ValueError, match=message):
+        compiled(classifier()).fit(x, LABELS, batch_size=8, noise_multiplier=1.0, verbose=0)
