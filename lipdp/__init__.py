@@ -26,10 +26,11 @@ if TYPE_CHECKING:
     from lipdp.exporting import export
     from lipdp.isolation import row_wise
     from lipdp.model import DP_Model, DP_Sequential
+    from lipdp.models.checking import check
     from lipdp.models.fixing import fix
     from lipdp.models.recipes import recipe
 
-__all__ = ["DP_Model", "DP_Sequential", "__version__", "export", "fix", "recipe", "row_wise"]
+__all__ = ["DP_Model", "DP_Sequential", "__version__", "check", "export", "fix", "recipe", "row_wise"]
 __all__ += ["accounting", "bounds", "callbacks", "certify", "data", "diffusion", "layers", "losses", "models", "norms"]
 __all__ += ["privacy", "report", "sampling", "strategies"]
 __version__ = "0.2.0"
@@ -38,6 +39,7 @@ _BACKENDS = ("tensorflow", "jax")
 _HOMES = {
     "DP_Model": "lipdp.model",
     "DP_Sequential": "lipdp.model",
+    "check": "lipdp.models.checking",
     "export": "lipdp.exporting",
     "fix": "lipdp.models.fixing",
     "recipe": "lipdp.models.recipes",

@@ -125,6 +125,12 @@ def own_variables(layer: keras.layers.Layer) -> list:
     return layer._trainable_variables
 
 
+def all_own_variables(layer: keras.layers.Layer) -> list:
+    """Returns the variables that a layer holds itself, frozen ones too, but no states of random numbers."""
+    held = [*layer._trainable_variables, *layer._non_trainable_variables]
+    return [v for v in held if not isinstance(v, keras.Variable) or v.dtype != "uint32"]
+
+
 def own_matrix(layer: keras.layers.Layer, kind: str) -> keras.Variable:
     """Returns the variable behind `layer.kernel` or `layer.embeddings`, without low-rank additions (`enable_lora`)."""
     return layer._kernel if kind == "kernel" else layer._embeddings

@@ -2,7 +2,8 @@
 
 Each form answers the same questions: `squared_norm()`, `scaled_squared_norm(center, inverse_scale)` and
 `weighted_sum(coefficients)`; `masked(keep)` is the same form with zeros in place of examples that are not kept;
-`whole()` is the way out, all gradients at full size.
+`whole()` is the way out, all gradients at full size; `cost()` is what the norm of one example takes: the name of the
+way, the numbers that are held for it beside what the passes leave, and the multiplications.
 """
 
 import functools
@@ -69,6 +70,10 @@ class Whole:
     def masked(self, keep):
         return Whole(zeroed(self._gradients, keep))
 
+    def cost(self):
+        size = math.prod(self._gradients.shape[1:])
+        return "whole gradients", size, size
+
 
 class Zero:
     """A variable that the loss does not depend on."""
@@ -90,6 +95,9 @@ class Zero:
 
     def masked(self, keep):
         return self
+
+    def cost(self):
+        return "not used", 0, 0
 
 
 class MatrixLayout:
@@ -206,6 +214,15 @@ class Outer:
         kept._matrix = None if self._matrix is None else zeroed(self._matrix, keep)
         return kept
 
+    def cost(self):
+        positions, inputs, outputs = self._positions, self.a.shape[-1], self.g.shape[-1]
+        groups = math.prod(self.a.shape[1:-2])
+        if positions == 1:
+            return "product of two norms", 0, groups * (inputs + outputs)
+        if self._pairs:
+            return "pairs of positions", 2 * groups * positions**2, groups * positions**2 * (inputs + outputs)
+        return "whole gradients", groups * inputs * outputs, groups * positions * inputs * outputs
+
     def merged(self, other):
         """Returns the sum with another of the same layout, as more positions; None where that is not possible."""
         if not isinstance(other, Outer) or self.layout != other.layout or len(self.a.shape) != len(other.a.shape):
@@ -242,6 +259,9 @@ class Blocks:
     def masked(self, keep):
         return Blocks([part.masked(keep) for part in self._parts], self._widths)
 
+    def cost(self):
+        return together([part.cost() for part in self._parts])
+
 
 def merge(factors):
     """Returns the per-example sum of several factors of one variable: a layer that is used more than once."""
@@ -254,6 +274,12 @@ def merge(factors):
 
 def _merged(one, other):
     return one.merged(other) if hasattr(one, "merged") else None
+
+
+def together(costs):
+    """Returns the cost of several norms."""
+    names, held, products = zip(*costs, strict=True)
+    return " + ".join(dict.fromkeys(names)), sum(held), sum(products)
 
 
 def weighted(coefficients, gradients):

@@ -30,6 +30,10 @@ class Record:
             factor.scaled_squared_norm(a, s) for factor, a, s in zip(self._factors, center, inverse_scale, strict=True)
         ]
 
+    def costs(self) -> list:
+        """Returns what the norm of one example takes, per trainable variable: way, numbers held, multiplications."""
+        return [factor.cost() for factor in self._factors]
+
     def weighted_sum(self, coefficients, finite=None) -> list:
         """Returns `sum_i c_i g_i`, one tensor per trainable variable.
 

@@ -74,6 +74,15 @@ def supported(model, probe: bool = True) -> None:
         isolation.refuse_mixing(model)
 
 
+def refusal(layer) -> str:
+    """Returns why a layer cannot be trained privately, and what to do about it; "" where it can."""
+    try:
+        _refuse(layer)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
 def refuse_untrainable(model) -> None:
     """Refuses a model without trainable weights."""
     if not model.trainable_variables:

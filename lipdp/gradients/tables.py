@@ -13,6 +13,7 @@ from lipdp.gradients.factors import (
     row_sums,
     squared_length,
     sum_of_squares,
+    together,
     zeroed,
 )
 
@@ -53,6 +54,14 @@ class Lookup:
             total = self._pairs(self.g, self.g) + self._positions**2 * width * TINY
         # For `weighted_sum` too, which adds the parts up in another order.
         return ops.maximum(total + self._margin(), 0.0)
+
+    def cost(self):
+        positions, (rows, width) = self._positions, self._shape
+        if positions == 1:
+            return "product of two norms", 0, width
+        if rows * width <= positions * (positions + width):
+            return "whole gradients", rows * width, rows * width
+        return "pairs of positions", 2 * positions**2, positions**2 * width
 
     def _pairs(self, g, h):
         """`sum_{p,q} [same row] g_p h_q`."""
@@ -121,6 +130,13 @@ class Tied:
         tiny = TINY * (2.0 * width * row_sums(ops.abs(shared)) + 2.0 * pairs)
         return ops.maximum(parts + 2.0 * cross + margin + tiny, 0.0)
 
+    def cost(self):
+        a, g = self._outer.a, self._lookup.g
+        pairs = a.shape[1] * g.shape[1]
+        return together(
+            [self._lookup.cost(), self._outer.cost(), ("pairs of positions", 2 * pairs, pairs * g.shape[2])]
+        )
+
     def _pairs(self):
         sizes = [(t.shape[1], ops.shape(t)[1]) for t in (self._lookup.g, self._outer.a)]
         if None not in (sizes[0][0], sizes[1][0]):
@@ -166,6 +182,9 @@ class Slice:
 
     def weighted_sum(self, coefficients):
         return self._padded(self._part.weighted_sum(coefficients))
+
+    def cost(self):
+        return self._part.cost()
 
     def masked(self, keep):
         part = self._part.masked(keep)

@@ -89,12 +89,13 @@ class Taps:
     Args:
         make: Function that returns the list.
         shape: Shape of the kernel.
+        positions: Number of places of the output, or None.
         arrange: Turns `(*groups, inputs, outputs)` into the last two axes of the kernel.
         restore: The inverse, for a kernel `(taps, a, b)`.
     """
 
-    def __init__(self, make, shape, arrange=None, restore=None):
-        self._make, self._shape, self._list = make, tuple(shape), None
+    def __init__(self, make, shape, positions, arrange=None, restore=None):
+        self._make, self._shape, self._list, self._positions = make, tuple(shape), None, positions
         self._arrange = (lambda t, leading: t) if arrange is None else arrange
         self._restore = (lambda t: t) if restore is None else restore
 
@@ -130,14 +131,24 @@ class Taps:
 
     def masked(self, keep):
         parts = self._matrices()
-        return Taps(lambda: [zeroed(t, keep) for t in parts], self._shape, self._arrange, self._restore)
+        return Taps(
+            lambda: [zeroed(t, keep) for t in parts], self._shape, self._positions, self._arrange, self._restore
+        )
+
+    def cost(self):
+        size = math.prod(self._shape)
+        return "whole gradients", size, size * (self._positions or 1)
 
     def merged(self, other):
         if not isinstance(other, Taps) or self._shape != other._shape:
             return None
         mine, theirs = self._matrices, other._matrices
         return Taps(
-            lambda: [a + b for a, b in zip(mine(), theirs(), strict=True)], self._shape, self._arrange, self._restore
+            lambda: [a + b for a, b in zip(mine(), theirs(), strict=True)],
+            self._shape,
+            self._positions,
+            self._arrange,
+            self._restore,
         )
 
 
@@ -176,7 +187,11 @@ def kernel_factor(rows, image, g, geometry: Geometry, shape):
             lambda s: backend.contract(rows.positions(s), cotangents), geometry.slices(image, places)
         )
 
-    return Taps(all_at_once if few else each, shape)
+    return Taps(all_at_once if few else each, shape, _places(g))
+
+
+def _places(g):
+    return None if None in g.shape[1:-1] else math.prod(g.shape[1:-1])
 
 
 def _padded(image, first: int, pads):
@@ -209,7 +224,7 @@ def grouped_factor(rows, image, g, geometry: Geometry, shape, groups: int):
     def restore(kernel):
         return ops.transpose(ops.reshape(kernel, (inputs, groups, outputs)), (1, 0, 2))
 
-    return Taps(each, shape, arrange, restore)
+    return Taps(each, shape, _places(g), arrange, restore)
 
 
 def depthwise_factor(rows, image, g, geometry: Geometry, shape):
@@ -223,4 +238,4 @@ def depthwise_factor(rows, image, g, geometry: Geometry, shape):
             lambda s: ops.sum(rows.positions(s)[..., None] * cotangents, axis=1), geometry.slices(image, places)
         )
 
-    return Taps(each, shape)
+    return Taps(each, shape, _places(g))

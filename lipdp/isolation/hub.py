@@ -15,7 +15,16 @@ _NAMES = (
     *("Qwen3TransformerDecoder", "Qwen3Attention", "Qwen3LayerNorm"),
     *("Phi3Decoder", "Phi3Attention", "Phi3LayerNorm", "Phi3SuScaledRotaryEmbedding"),
     *("ViTPatchingAndEmbedding", "ViTEncoder", "ViTEncoderBlock", "MLP"),
-    *("DeiTEmbeddings", "DeiTEncoder", "DeiTEncoderBlock", "DeiTLayer", "DeiTMLP", "DeiTIntermediate", "DeiTOutput", "DeiTAttention"),
+    *(
+        "DeiTEmbeddings",
+        "DeiTEncoder",
+        "DeiTEncoderBlock",
+        "DeiTLayer",
+        "DeiTMLP",
+        "DeiTIntermediate",
+        "DeiTOutput",
+        "DeiTAttention",
+    ),
     *("DepthwiseConvBlock", "InvertedResidualBlock", "ConvBnActBlock", "SqueezeAndExcite2D"),
 )
 

@@ -84,7 +84,8 @@ def test_a_loss_that_counts_the_padding_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("x", "message"), [((TEXTS, TEXTS[:3]), "same number of rows"), (7, "must be lists or arrays"), ([], "at least one")]
+    ("x", "message"),
+    [((TEXTS, TEXTS[:3]), "same number of rows"), (7, "must be lists or arrays"), ([], "at least one")],
 )
 def test_rows_that_a_preprocessor_cannot_take(x, message):
     with pytest.raises(ValueError, match=message):
