@@ -27,10 +27,11 @@ if TYPE_CHECKING:
     from lipdp.isolation import row_wise
     from lipdp.model import DP_Model, DP_Sequential
     from lipdp.models.checking import check
+    from lipdp.models.features import features
     from lipdp.models.fixing import fix
     from lipdp.models.recipes import recipe
 
-__all__ = ["DP_Model", "DP_Sequential", "__version__", "check", "export", "fix", "recipe", "row_wise"]
+__all__ = ["DP_Model", "DP_Sequential", "__version__", "check", "export", "features", "fix", "recipe", "row_wise"]
 __all__ += ["accounting", "bounds", "callbacks", "certify", "data", "diffusion", "layers", "losses", "models", "norms"]
 __all__ += ["privacy", "report", "sampling", "strategies"]
 __version__ = "0.2.0"
@@ -41,6 +42,7 @@ _HOMES = {
     "DP_Sequential": "lipdp.model",
     "check": "lipdp.models.checking",
     "export": "lipdp.exporting",
+    "features": "lipdp.models.features",
     "fix": "lipdp.models.fixing",
     "recipe": "lipdp.models.recipes",
     "row_wise": "lipdp.isolation",

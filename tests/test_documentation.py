@@ -112,6 +112,7 @@ SLOW_SNIPPETS = [
     *(f"docs/howto/{name}.md" for name in ("batch-size", "certificates", "clip-norm", "epsilon-delta", "images")),
     *(f"docs/howto/{name}.md" for name in ("learning-rate", "regression", "save", "strategy", "tables")),
     "docs/howto/devices.md",
+    "docs/howto/finetune.md",
     "docs/howto/text.md",
     *(f"docs/migrate/{name}.md" for name in ("deel-lip", "jax-privacy", "opacus", "tensorflow-privacy")),
 ]

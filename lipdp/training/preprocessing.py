@@ -65,7 +65,7 @@ def preprocessed(model: Any, x: Any, y: Any = None) -> tuple[Any, Any]:
     """Returns rows and labels as the network takes them.
 
     Args:
-        model: A private model; without a preprocessor everything is returned as it is.
+        model: A private model, or a task; without a preprocessor everything is returned as it is.
         x: Rows as the preprocessor takes them: texts or images, as lists, arrays, or tuples and dictionaries of them.
         y: Labels, or None where the preprocessor makes them (language models).
 
@@ -75,7 +75,8 @@ def preprocessed(model: Any, x: Any, y: Any = None) -> tuple[Any, Any]:
     Raises:
         ValueError: rows in another form, another number of them, or weights other than 0 and 1.
     """
-    if model.preprocessor is None or x is None:
+    task = model._task.model if isinstance(model, FromTask) and model._task is not None else model
+    if getattr(task, "preprocessor", None) is None or not hasattr(task, "preprocess_samples") or x is None:
         return x, y
     x, y = _leaves(x), None if y is None else np.asarray(y)
     counts = {len(leaf) for leaf in tree.flatten(x)}
@@ -86,7 +87,7 @@ def preprocessed(model: Any, x: Any, y: Any = None) -> tuple[Any, Any]:
     for start in range(0, count, _AT_ONCE):
         rows = slice(start, start + _AT_ONCE)
         taken = tree.map_structure(lambda leaf, rows=rows: _texts(leaf[rows]), x)
-        made = model._task.model.preprocess_samples(taken, None if y is None else y[rows])
+        made = task.preprocess_samples(taken, None if y is None else y[rows])
         found, labels, weight = (*made, None, None)[:3] if isinstance(made, tuple) else (made, None, None)
         found, labels, weight = tree.map_structure(_array, (found, labels, weight))
         parts.append((found, _ignoring(labels, weight)))

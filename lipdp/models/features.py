@@ -1,0 +1,115 @@
+"""What a frozen network makes of private rows, computed once."""
+
+import os
+from typing import Any
+
+import keras
+import numpy as np
+from keras import tree
+
+from lipdp import _keras, checks, isolation, sampling
+from lipdp.privacy import provenance
+from lipdp.sampling.columns import read
+from lipdp.sampling.source import is_source
+from lipdp.training.preprocessing import preprocessed
+
+_AT_ONCE = 16
+
+
+def features(
+    model: keras.Model,
+    x: Any,
+    path: str | os.PathLike | None = None,
+    batch_size: int = 256,
+    dtype: str = "float32",
+) -> np.ndarray:
+    """Returns the outputs of a network for all rows, so that heads train on them without running it again.
+
+    Args:
+        model: A built model with one output, trained on other data than `x`: public weights, or none at all. A task of
+            keras_hub takes its raw rows.
+        x: Rows as `fit` takes them: arrays, or a source, of which a few batches are in memory at a time.
+        path: A `.npy` file to write them to, replaced if it is there; None keeps them in memory. Needed where they are
+            larger than memory.
+        batch_size: Rows that the network sees at once, at least 1; the largest that fits is the fastest.
+        dtype: `"float32"`, or `"float16"` for files of half the size; values above 65504 are then cut off.
+
+    Returns:
+        An array `(N, ...)`; with a path a `numpy.memmap` of it, which `fit` reads row by row.
+
+    Raises:
+        ValueError: a layer that may mix rows, or a network that was trained privately: its ledger would not reach the
+            head. Put it into one model with the head and freeze it there.
+
+    Example:
+        >>> import keras
+        >>> import numpy as np
+        >>> import lipdp
+        >>> backbone = keras.Sequential([keras.Input((4,)), keras.layers.Dense(8, "relu")])
+        >>> lipdp.features(backbone, np.zeros((10, 4))).shape
+        (10, 8)
+
+    **Guarantee.** Row i of the result is a function of row i of `x` and of the network's weights alone. A change of one
+    row of `x` changes one row of the result, so training on the result costs what training on `x` costs, and computing
+    it costs nothing. Not covered: a network whose weights come from the same rows by another way than this library,
+    and the file itself, which is as private as `x`.
+    """
+    if not isinstance(model, keras.Model) or _keras.graph(model) is None:
+        raise ValueError(
+            f"`features` takes a built Sequential or functional model. Received: {type(model).__name__}. Give a "
+            "Sequential model an `Input`."
+        )
+    raw, model = model, model if isinstance(model, keras.Sequential) else _network(model)
+    checks.integer("batch_size", batch_size, minimum=1)
+    if dtype not in ("float32", "float16"):
+        raise ValueError(f'`dtype` must be "float32" or "float16". Received: dtype={dtype!r}.')
+    if len(model.outputs) != 1:
+        raise ValueError(
+            f"`features` takes a model with one output. Received: model '{model.name}' with {len(model.outputs)}. "
+            "Build keras.Model(model.input, output) of the one you need."
+        )
+    mixing = [operation.name for operation, _ in isolation.foreign(model)]
+    if mixing:
+        raise ValueError(
+            "The features of a row must depend on that row alone. Received: layers that are not known to keep rows "
+            f"apart: {', '.join(mixing)}. Freeze what is stock Keras (`model.trainable = False`), and declare your own "
+            "layers with lipdp.row_wise if they treat each row alone."
+        )
+    if provenance.ledgers_of(model.weights):
+        raise ValueError(
+            f"Model '{model.name}' was trained privately, and what that cost would not reach a head that trains on "
+            "its features alone. Put it into one model with the head, freeze it there (`trainable = False`), and "
+            "train that."
+        )
+    x, _ = preprocessed(raw, x)
+    count = len(x) if is_source(x) else len(tree.flatten(x)[0])
+    rank = len(tree.flatten(model.inputs)[0].shape)
+    x, _ = sampling.as_rows(x, np.zeros(count, "int8"), rank)
+    shape = (count, *model.outputs[0].shape[1:])
+    if None in shape:
+        raise ValueError(
+            f"The features of all rows must have one size. Received: model '{model.name}' with output shape {shape}. "
+            "Give its inputs their full shape, or add pooling."
+        )
+    out = np.empty(shape, dtype) if path is None else np.lib.format.open_memmap(path, "w+", dtype, shape)
+    limit = np.finfo(dtype).max
+    for start in range(0, count, _AT_ONCE * batch_size):
+        rows = np.arange(start, min(start + _AT_ONCE * batch_size, count))
+        taken = tree.map_structure(_floats, read(x, rows))
+        made = keras.Model.predict(model, taken, batch_size=batch_size, verbose=0)
+        out[start : start + len(rows)] = np.clip(made, -limit, limit)
+    if path is None:
+        return out
+    out.flush()
+    return np.load(path, mmap_mode="r")
+
+
+def _network(model):
+    """The graph of a model alone: tasks have methods of their own around it."""
+    if _keras.has_own_call(model):
+        return model
+    return keras.Model(*_keras.structures(_keras.graph(model)), name=model.name)
+
+
+def _floats(rows):
+    return rows.astype("float32") if rows.dtype == np.uint8 else rows

@@ -1,0 +1,131 @@
+"""Features of private rows by a frozen network: each row alone, in memory or on disk."""
+
+import keras
+import numpy as np
+import pytest
+from keras import layers as L
+
+import lipdp
+
+X = np.random.default_rng(0).normal(size=(50, 6)).astype("float32")
+
+
+def backbone():
+    return keras.Sequential([keras.Input((6,)), L.Dense(5, "relu"), L.BatchNormalization(trainable=False)])
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 256])
+def test_they_are_the_outputs_of_the_network(batch_size):
+    model = backbone()
+    found = lipdp.features(model, X, batch_size=batch_size)
+    assert found.shape == (50, 5) and found.dtype == np.float32
+    np.testing.assert_allclose(found, model.predict(X, verbose=0), atol=1e-6)
+
+
+def test_a_row_changes_its_own_features_only():
+    model, other = backbone(), X.copy()
+    other[7] = 1e6
+    a, b = lipdp.features(model, X, batch_size=16), lipdp.features(model, other, batch_size=16)
+    np.testing.assert_array_equal(np.delete(a, 7, 0), np.delete(b, 7, 0))
+
+
+def test_a_file_of_half_the_size_that_fit_reads_row_by_row(tmp_path):
+    model = backbone()
+    whole = lipdp.features(model, X)
+    found = lipdp.features(model, X, tmp_path / "f.npy", dtype="float16")
+    assert isinstance(found, np.memmap) and found.dtype == np.float16
+    np.testing.assert_allclose(found, whole, rtol=1e-3, atol=1e-3)
+    head = lipdp.DP_Sequential([lipdp.layers.BoundedInput((5,), norm=1.0), lipdp.layers.SpectralDense(3)])
+    head.compile("sgd", loss="sparse_categorical_crossentropy")
+    head.fit(found, np.arange(50) % 3, batch_size=10, noise_multiplier=1.0, verbose=0)
+    assert head.privacy.epsilon() > 0
+
+
+def test_large_values_are_cut_off(tmp_path):
+    model = keras.Sequential([keras.Input((6,)), L.Rescaling(1e6)])
+    found = lipdp.features(model, X, dtype="float16")
+    assert np.isfinite(found).all() and np.abs(found).max() == 65504
+
+
+def test_rows_of_a_source_are_read_a_few_at_a_time():
+    most = []
+
+    class Rows:
+        def __len__(self):
+            return 2000
+
+        def __getitem__(self, index):
+            index = np.asarray(index)
+            most.append(index.size)
+            return np.broadcast_to((index % 7)[..., None], (*index.shape, 6)).astype("float32")
+
+    model = backbone()
+    found = lipdp.features(model, Rows(), batch_size=10)
+    expected = model.predict(np.repeat(np.arange(7.0)[:, None], 6, 1), verbose=0)
+    np.testing.assert_allclose(found, expected[np.arange(2000) % 7], atol=1e-6)
+    assert max(most) <= 1024
+
+
+def test_images_of_bytes():
+    model = keras.Sequential([keras.Input((4, 4, 1)), L.Rescaling(1 / 255.0), L.Flatten()])
+    images = np.random.default_rng(0).integers(0, 256, (9, 4, 4, 1)).astype("uint8")
+    np.testing.assert_allclose(lipdp.features(model, images), images.reshape(9, 16) / 255.0, rtol=1e-6)
+
+
+def test_several_inputs():
+    a, b = keras.Input((3,), name="a"), keras.Input((2,), name="b")
+    model = keras.Model({"a": a, "b": b}, L.Concatenate()([a, b]))
+    found = lipdp.features(model, {"a": X[:, :3], "b": X[:, :2]})
+    np.testing.assert_array_equal(found, np.concatenate([X[:, :3], X[:, :2]], 1))
+
+
+def test_a_task_takes_raw_rows():
+    pytest.importorskip("keras_hub")
+    from tests.training.test_preprocessing import TEXTS, classifier
+
+    task = classifier()
+    np.testing.assert_allclose(lipdp.features(task, TEXTS), task.predict(TEXTS, verbose=0), atol=1e-6)
+
+
+class Centered(L.Layer):
+    def call(self, x):
+        return x - keras.ops.mean(x, axis=0)
+
+
+@pytest.mark.parametrize("layer", [Centered(), L.BatchNormalization()])
+def test_layers_that_may_mix_rows_are_refused(layer):
+    model = keras.Sequential([keras.Input((6,)), layer])
+    with pytest.raises(ValueError, match="depend on that row alone"):
+        lipdp.features(model, X)
+
+
+def test_a_network_that_was_trained_privately_is_refused():
+    plain = keras.Sequential([keras.Input((6,)), L.Dense(3)])
+    model = lipdp.DP_Model.from_keras(plain)
+    model.compile("sgd", loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    model.fit(X, np.arange(50) % 3, batch_size=10, noise_multiplier=1.0, verbose=0)
+    with pytest.raises(ValueError, match="into one model with the head"):
+        lipdp.features(keras.Model(plain.inputs, plain.outputs), X)
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "message"),
+    [
+        ("model", {}, "built Sequential or functional"),
+        (keras.Sequential([L.Dense(3)]), {}, "built Sequential or functional"),
+        (None, {"batch_size": 0}, "`batch_size`"),
+        (None, {"dtype": "int8"}, "`dtype`"),
+    ],
+)
+def test_what_is_refused(model, options, message):
+    with pytest.raises(ValueError, match=message):
+        lipdp.features(backbone() if model is None else model, X, **options)
+
+
+def test_sizes_and_outputs_that_are_not_one():
+    tokens = keras.Input((None, 2))
+    with pytest.raises(ValueError, match="one size"):
+        lipdp.features(keras.Model(tokens, L.Dense(2)(tokens)), np.zeros((3, 4, 2)))
+    inputs = keras.Input((6,))
+    with pytest.raises(ValueError, match="one output"):
+        lipdp.features(keras.Model(inputs, [inputs, L.ReLU()(inputs)]), X)
