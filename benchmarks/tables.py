@@ -204,7 +204,8 @@ Keras' ordinary network with biases and ReLU, trained in turn in one process; me
 {found["runs"][0]["rounds"]} rounds on one core with one thread. "readme" is the convolutional network of the README,
 "mlp" two dense layers of 512: clipless trains them with layers of this library, DP-SGD trains the ordinary ones.
 CPU time is that of all threads. On TensorFlow the clock on the wall says less: there the ordinary `fit` takes time that
-is no CPU time of its process, so the columns of CPU time are the ones to compare. `OMP_NUM_THREADS=1 taskset -c 0 {found["command"]}`
+is no CPU time of its process, so the columns of CPU time are the ones to compare.
+`OMP_NUM_THREADS=1 taskset -c 0 {found["command"]}`
 
 {fit_cost.table(found["runs"])}
 """

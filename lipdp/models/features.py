@@ -98,10 +98,9 @@ def features(
         taken = tree.map_structure(_floats, read(x, rows))
         made = keras.Model.predict(model, taken, batch_size=batch_size, verbose=0)
         out[start : start + len(rows)] = np.clip(made, -limit, limit)
-    if path is None:
-        return out
-    out.flush()
-    return np.load(path, mmap_mode="r")
+    if isinstance(out, np.memmap):
+        out.flush()
+    return out if path is None else np.load(path, mmap_mode="r")
 
 
 def _network(model):
