@@ -1,4 +1,7 @@
-"""Layers of keras_hub that keep the rows of a batch apart, read in 0.32. The package is never imported here."""
+"""Layers of keras_hub that keep the rows of a batch apart, read in 0.32: in other versions no layer is known.
+
+The package is never imported here.
+"""
 
 from lipdp.isolation.known import trust_family
 
@@ -28,4 +31,4 @@ _NAMES = (
     *("DepthwiseConvBlock", "InvertedResidualBlock", "ConvBnActBlock", "SqueezeAndExcite2D"),
 )
 
-trust_family("keras_hub", _NAMES)
+trust_family("keras_hub", _NAMES, release="0.32.")

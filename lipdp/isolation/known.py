@@ -2,6 +2,7 @@
 
 import inspect
 import math
+import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -22,15 +23,16 @@ _ALONG_LAST = ("softmax", "log_softmax", "glu", "sparsemax")
 # Operations that users take for activations.
 _OPS = ("elu", "gelu", "leaky_relu", "relu", "sigmoid", "silu", "softplus", "tanh")
 # Packages that are known by name, so that they need not be imported.
-_FAMILIES: dict[str, frozenset] = {}
+_FAMILIES: dict[str, tuple[frozenset, str]] = {}
 
 
-def trust_family(package: str, names: Iterable[str]) -> None:
+def trust_family(package: str, names: Iterable[str], release: str = "") -> None:
     """Declares that the classes and functions of these names in a package, submodules included, keep the rows apart.
 
-    As long as the layers inside of them do, and the functions that they hold are activations of Keras.
+    As long as the layers inside of them do, and the functions that they hold are activations of Keras; and, with
+    `release`, in versions of the package that begin with it.
     """
-    _FAMILIES[package] = frozenset(names)
+    _FAMILIES[package] = frozenset(names), release
 
 
 def root(thing: Any) -> str:
@@ -134,7 +136,10 @@ def _entrywise(function) -> bool:
 
 def _of_family(thing) -> bool:
     module, name = str(getattr(thing, "__module__", None)), getattr(thing, "__name__", None)
-    return any(module.startswith(package + ".") and name in names for package, names in _FAMILIES.items())
+    for package, (names, release) in _FAMILIES.items():
+        if module.startswith(package + ".") and name in names:
+            return str(getattr(sys.modules.get(package), "__version__", "")).startswith(release)
+    return False
 
 
 def _always(layer) -> bool:

@@ -81,3 +81,12 @@ def test_a_block_with_a_function_of_the_users_sees_one_row_at_a_time():
     block = keras_hub.layers.TransformerEncoder(8, 2, activation=lambda x: x - ops.mean(x, axis=0))
     model = keras.Model(inputs, block(inputs))
     assert [operation for operation, _ in isolation.foreign(model)] == [block]
+
+
+def test_other_versions_were_not_read(monkeypatch):
+    import keras_hub
+
+    model = hub.TEXT["bert"]()
+    assert not isolation.foreign(model)
+    monkeypatch.setattr(keras_hub, "__version__", "0.33.0")
+    assert len(isolation.foreign(model)) == 3

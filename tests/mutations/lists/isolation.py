@@ -40,6 +40,12 @@ FAULTS = [
             "gradients/test_hub.py",
         ),
         (
+            "versions that were not read are trusted",
+            'return str(getattr(sys.modules.get(package), "__version__", "")).startswith(release)',
+            "return True",
+            "gradients/test_hub.py",
+        ),
+        (
             "softmax over the batch",
             "return stock_activation(function) and 1 not in [len(u.outputs[0]) for u in _keras.uses(layer)]",
             "return stock_activation(function)",
