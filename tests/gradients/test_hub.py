@@ -83,6 +83,13 @@ def test_a_block_with_a_function_of_the_users_sees_one_row_at_a_time():
     assert [operation for operation, _ in isolation.foreign(model)] == [block]
 
 
+def test_a_function_that_a_block_calls_itself_counts_too():
+    model = hub.TEXT["llama"]()
+    block = next(layer for layer in model.layers if type(layer).__name__ == "LlamaTransformerDecoder")
+    block.activation = lambda x: x - ops.mean(x, axis=0)
+    assert [operation for operation, _ in isolation.foreign(model)] == [block]
+
+
 def test_other_versions_were_not_read(monkeypatch):
     import keras_hub
 
