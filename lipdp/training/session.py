@@ -52,7 +52,7 @@ def prepare(
     if not strategy.per_example:
         model_checks.refuse_several_outputs(model)
     x, y = preprocessed(model, x, y)
-    if isinstance(validation_data, tuple):
+    if isinstance(validation_data, tuple) and model.preprocessor is not None:
         validation_data = (*preprocessed(model, *validation_data[:2]), *validation_data[2:])
     rank = len(tree.flatten(model.inputs)[0].shape)
     x, y = sampling.as_rows(x, y, rank, model_checks.example_labels(model), model_checks.input_names(model))
