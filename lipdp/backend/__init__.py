@@ -24,6 +24,7 @@ compiles = _steps.compiles
 feed = _steps.feed
 full_precision = _steps.full_precision
 gradient_norms = _steps.gradient_norms
+loss_gradient = _steps.loss_gradient
 microbatch_bytes = _steps.microbatch_bytes
 mixed_products = _steps.mixed_products
 normal = _steps.normal

@@ -127,20 +127,29 @@ def _rows_of(number, microbatch, leaf):
     return rows.reshape(microbatch, *leaf.shape[1:])
 
 
-def gradient_norms(model):
-    """Returns a function of a batch `(x, y)` of one example: the gradient norm for each trainable variable."""
-    trainable = [v.value for v in model.trainable_variables]
-    other = [v.value for v in model.non_trainable_variables]
+def loss_gradient(model):
+    """Returns a function of a batch `(x, y)` of one example: its gradient for each trainable variable."""
 
     @jax.jit
-    def norms(x, y):
+    def gradient(trainable, other, x, y):
         def loss(trainable):
             y_pred, _ = model.stateless_call(trainable, other, x, training=True)
             return jnp.sum(model.loss.call(y, y_pred))
 
-        return jnp.stack([jnp.linalg.norm(g.reshape(-1)) for g in jax.grad(loss)(trainable)])
+        return jax.grad(loss)(trainable)
 
-    return norms
+    def present(x, y):
+        trainable, other = ([v.value for v in vs] for vs in (model.trainable_variables, model.non_trainable_variables))
+        return gradient(trainable, other, x, y)
+
+    return present
+
+
+def gradient_norms(model):
+    """Returns a function of a batch `(x, y)` of one example: the gradient norm for each trainable variable."""
+    gradient = loss_gradient(model)
+    lengths = jax.jit(lambda gradients: jnp.stack([jnp.linalg.norm(g.reshape(-1)) for g in gradients]))
+    return lambda x, y: lengths(gradient(x, y))
 
 
 def compiles(model) -> bool:

@@ -96,16 +96,27 @@ def private_train_step(model, data, *, strategy, calibration, batch_size: int, m
     return model.get_metrics_result()
 
 
-def gradient_norms(model):
-    """Returns a function of a batch `(x, y)` of one example: the gradient norm for each trainable variable."""
+def loss_gradient(model):
+    """Returns a function of a batch `(x, y)` of one example: its gradient for each trainable variable."""
     variables = model.trainable_weights
 
     @tf.function(reduce_retracing=True)
-    def norms(x, y):
+    def gradient(x, y):
         with tf.GradientTape() as tape:
             loss = tf.reduce_sum(model.loss.call(y, model(x, training=True)))
         gradients = tape.gradient(loss, variables, unconnected_gradients="zero")
-        return tf.stack([tf.norm(tf.reshape(g, [-1])) for g in gradients])
+        return [tf.convert_to_tensor(g) for g in gradients]
+
+    return gradient
+
+
+def gradient_norms(model):
+    """Returns a function of a batch `(x, y)` of one example: the gradient norm for each trainable variable."""
+    gradient = loss_gradient(model)
+
+    @tf.function(reduce_retracing=True)
+    def norms(x, y):
+        return tf.stack([tf.norm(tf.reshape(g, [-1])) for g in gradient(x, y)])
 
     return norms
 

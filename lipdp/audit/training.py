@@ -1,0 +1,158 @@
+"""What audits of a network of the user's share: canaries, data with and without them, one `fit`, losses of rows."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops, tree
+
+from lipdp import accounting, checks, losses, strategies
+from lipdp.accounting.schemes import ADD_OR_REMOVE, REPLACE, SCHEMES
+from lipdp.audit.family import Family
+from lipdp.sampling import get as get_sampling
+
+# Rows of one pass that computes losses.
+_ROWS = 1024
+_TRIES = 100
+
+
+@dataclasses.dataclass(frozen=True)
+class Rows:
+    """Examples: x a tree of arrays `(n, ...)`, y an array or a tree of them."""
+
+    x: Any
+    y: Any
+
+    def __len__(self) -> int:
+        return len(tree.flatten(self.x)[0])
+
+    def __getitem__(self, index: Any) -> "Rows":
+        return Rows(*tree.map_structure(lambda leaf: leaf[index], (self.x, self.y)))
+
+    def __add__(self, other: "Rows") -> "Rows":
+        return Rows(*tree.map_structure(lambda a, b: np.concatenate([a, b]), (self.x, self.y), (other.x, other.y)))
+
+    @classmethod
+    def of(cls, x: Any, y: Any) -> "Rows":
+        return cls(tree.map_structure(np.asarray, x), tree.map_structure(np.asarray, y))
+
+
+@dataclasses.dataclass(frozen=True)
+class Worlds:
+    """Where the sampler is charged for adding or removing a row, one that is not there is missing. Where it is not,
+    another one stands in its place, and epsilon is that of replacing one row."""
+
+    relation: str
+
+    def data(self, rows: Rows, canaries: Rows, others: Rows, members: np.ndarray) -> Rows:
+        """Returns the rows with the canaries that are there, and for each of the others nothing, or its substitute."""
+        if self.relation == ADD_OR_REMOVE:
+            return rows + canaries[members]
+
+        def chosen(one, other):
+            return np.where(members.reshape((-1,) + (1,) * (one.ndim - 1)), one, other)
+
+        mixed = tree.map_structure(chosen, (canaries.x, canaries.y), (others.x, others.y))
+        return rows + Rows(*mixed)
+
+    def family(self, model: keras.Model, delta: float) -> tuple[Family, float]:
+        """Returns the curves of what a model has released, and the stated epsilon."""
+        mechanisms = model.run.ledger.mechanisms()
+        if self.relation == ADD_OR_REMOVE:
+            return Family.of(mechanisms, delta), model.privacy.epsilon(delta)
+        replaced = [
+            dataclasses.replace(m, sampling=dataclasses.replace(m.sampling, relation=REPLACE)) for m in mechanisms
+        ]
+        return Family.of(replaced, delta), accounting.compose(replaced, delta, model.run.plan.accountant)
+
+
+class Fit:
+    """How models are made and trained.
+
+    Args:
+        make_model: Returns a new compiled private model.
+        arguments: Of its `fit`, without data.
+    """
+
+    def __init__(self, make_model: Callable[[], keras.Model], arguments: Mapping[str, Any]):
+        if not callable(make_model):
+            raise ValueError(
+                f"`make_model` must be a function that returns a new compiled model. Received: {make_model!r}."
+            )
+        refused = {"x", "y", "callbacks", "validation_split"} & set(arguments)
+        if refused or not {"epsilon", "noise_multiplier"} & set(arguments):
+            raise ValueError(
+                "`fit` must hold the arguments of the model's fit, with `epsilon` or `noise_multiplier`, and without "
+                f"data and callbacks. Received: fit={dict(arguments)!r}."
+            )
+        self._make, self._arguments = make_model, {"verbose": 0, "training_metrics": False, **arguments}
+        self.delta = checks.delta(self._arguments.setdefault("delta", 1e-5))
+        sampler = get_sampling(self._arguments.get("sampling", "poisson")).name
+        first = SCHEMES[sampler].relations[0]
+        self.sampler, self.worlds = sampler, Worlds(ADD_OR_REMOVE if first == ADD_OR_REMOVE else REPLACE)
+
+    def model(self) -> keras.Model:
+        """Returns a new model."""
+        model = self._make()
+        if not hasattr(model, "run") or not getattr(model, "compiled", False):
+            raise ValueError(
+                f"`make_model` must return a compiled DP_Model or DP_Sequential. Received: {type(model).__name__}."
+            )
+        return model
+
+    def train(self, model: keras.Model, rows: Rows, callbacks: tuple = (), seed: int | None = None) -> None:
+        """Trains a model."""
+        arguments = self._arguments if seed is None else {**self._arguments, "seed": seed}
+        model.fit(rows.x, rows.y, callbacks=list(callbacks), **arguments)
+
+    def strategy_name(self, model: keras.Model) -> str:
+        """Returns the name of the strategy that trained a model."""
+        return strategies.get(model.run.request.strategy).name
+
+
+def made_up(rows: Rows, count: int, rng: np.random.Generator) -> tuple[Rows, Rows]:
+    """Returns canaries, and what stands for one that is not there: rows of the data with a wrong label, and as they are.
+
+    A row that is learned although it contradicts the others is remembered best.
+    """
+    if count > len(rows):
+        raise ValueError(
+            f"Canaries are made of rows of the data, of which there are too few. Received: canaries={count}, "
+            f"{len(rows)} rows. Pass fewer, or rows of your own."
+        )
+    chosen, labels = rng.choice(len(rows), count, replace=False), tree.flatten(rows.y)
+    wrong = rng.integers(len(rows), size=count)
+    for _ in range(_TRIES):
+        same = [i for i in range(count) if all(np.array_equal(y[chosen[i]], y[wrong[i]]) for y in labels)]
+        if not same:
+            break
+        wrong[same] = rng.integers(len(rows), size=len(same))
+    return Rows(rows[chosen].x, rows[wrong].y), rows[chosen]
+
+
+def canaries_of(given: Any, rows: Rows, rng: np.random.Generator, others: Any = None) -> tuple[Rows, Rows]:
+    """Returns the canaries that `given` asks for: a number, or `(x, y)`; and their substitutes."""
+    if not isinstance(given, (tuple, list)):
+        return made_up(rows, checks.integer("canaries", given, minimum=1), rng)
+    canaries = Rows.of(*given)
+    if others is None:
+        return canaries, rows[rng.integers(len(rows), size=len(canaries))]
+    return canaries, Rows.of(*others)
+
+
+def row_losses(model: keras.Model, rows: Rows) -> np.ndarray:
+    """Returns the loss of each row at the present weights, float64 `(n,)`."""
+    found = []
+    for start in range(0, len(rows), _ROWS):
+        part = rows[slice(start, start + _ROWS)]
+        x = tree.map_structure(lambda leaf: ops.convert_to_tensor(leaf, "float32"), part.x)
+        values = losses.example_values(model.loss, part.y, model(x, training=False))
+        found.append(np.asarray(ops.convert_to_numpy(values), "float64"))
+    return np.concatenate(found)
+
+
+def name_of(score: str | Callable) -> str:
+    """Returns how a result calls a score."""
+    return score if isinstance(score, str) else getattr(score, "__name__", "function")
