@@ -15,7 +15,7 @@ from lipdp import accounting
 _PAIRS = 512
 # Noise at which the search ends: nothing below has a bound, and above a lower bound is 0 for all practical purposes.
 _LEAST_NOISE, _MOST_FACTOR = 0.05, 256.0
-_HALVINGS = 9
+_HALVINGS = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Family:
         """Returns the trade-off curve of the run with its noise multiplied."""
         return _curve(self.scaled(factor))
 
-    def lower_bound(self, rejects: Callable[["Curve"], bool]) -> float:
+    def lower_bound(self, rejects: Callable[["Curve"], bool], halvings: int = _HALVINGS) -> float:
         """Returns epsilon of the least noise whose curve is rejected; 0 when none is, infinity when all are."""
         least = _LEAST_NOISE / min(m.noise_multiplier for m in self.mechanisms)
         kept, rejected, factor = None, None, 1.0
@@ -66,7 +66,7 @@ class Family:
                 factor *= 2.0
             if kept is not None and rejected is not None:
                 break
-        for _ in range(_HALVINGS):
+        for _ in range(halvings):
             middle = math.sqrt(kept * rejected)
             if rejects(self.curve(middle)):
                 rejected = middle
@@ -88,14 +88,16 @@ class Curve:
         self._epsilons, self._deltas = risk.epsilons[places], risk.deltas[places]
         self._small, self._large = np.exp(-self._epsilons), np.exp(np.minimum(self._epsilons, 700.0))
 
-    def false_positives(self, true_positives: float) -> float:
-        """Returns the least false positive rate of a test with this true positive rate."""
-        rate = min(max(true_positives, 0.0), 1.0)
+    def false_positives(self, true_positives: Any) -> Any:
+        """Returns the least false positive rate of a test with this true positive rate, or for an array of them."""
+        rate = np.clip(np.asarray(true_positives, "float64"), 0.0, 1.0)
         if self.risk.mu is not None:
-            return rate if self.risk.mu == 0.0 else float(special.ndtr(special.ndtri(rate) - self.risk.mu))
-        above = self._small * (rate - self._deltas)
-        below = 1.0 - self._deltas - self._large * (1.0 - rate)
-        return max(0.0, float(above.max()), float(below.max()))
+            found = rate if self.risk.mu == 0.0 else special.ndtr(special.ndtri(rate) - self.risk.mu)
+        else:
+            above = (self._small * (rate[..., None] - self._deltas)).max(axis=-1)
+            below = (1.0 - self._deltas - self._large * (1.0 - rate[..., None])).max(axis=-1)
+            found = np.maximum(0.0, np.maximum(above, below))
+        return float(found) if rate.ndim == 0 else found
 
 
 @functools.lru_cache(maxsize=64)

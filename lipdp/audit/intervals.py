@@ -1,11 +1,12 @@
 """From counts of an attack to lower bounds on epsilon."""
 
 import math
+from collections.abc import Mapping
 
 import numpy as np
 from scipy import special, stats
 
-from lipdp.audit.family import Curve
+from lipdp.audit.family import Curve, Family
 
 # Thresholds that are tried where one is chosen.
 _MOST_THRESHOLDS = 400
@@ -58,33 +59,58 @@ def rejects_rates(curve: Curve, true_positives: float, false_positives: float) -
     return false_positives < curve.false_positives(true_positives)
 
 
-def threshold(inside: np.ndarray, outside: np.ndarray, error: float) -> tuple[float, float]:
-    """Chooses from which score on a trial is said to be a member.
+def best_threshold(
+    scores: Mapping[str, tuple[np.ndarray, np.ndarray]], family: Family, error: float
+) -> tuple[str, float]:
+    """Chooses by which score, and from which value on, a trial is said to be a member.
 
     Args:
-        inside, outside: Scores of trials with and without, of which NONE is counted later.
-        error: Of the bound that the threshold is for.
+        scores: By name, those of trials with and without, of which NONE is counted later.
+        family: Curves of the bound that this is for.
+        error: Of that bound.
 
     Returns:
-        The threshold, and how far apart both rates are shown to be by these trials alone, in standard deviations of a
-        Gaussian. Few trials above a threshold show little, which keeps the choice away from chance finds in the tails.
+        The name and the value that give the largest bound on these trials alone. Few trials above a threshold show
+        little, which keeps the choice away from chance finds in the tails.
     """
+    tried = [(name, cut) for name, (inside, outside) in scores.items() for cut in _between(inside, outside)]
+    if not tried:
+        return next(iter(scores)), math.inf
+    low, high = (np.concatenate(side) for side in zip(*(_rates(*both, error) for both in scores.values()), strict=True))
+    # Where no curve is forbidden, the rates that are farthest apart.
+    best = int(np.argmax(special.ndtri(np.clip(low, 1e-300, 1.0)) - special.ndtri(np.clip(high, 1e-300, 1.0 - 1e-16))))
+
+    def rejects(curve):
+        nonlocal best
+        margin = curve.false_positives(low) - high
+        found = int(np.argmax(margin))
+        if margin[found] > 0.0:
+            best = found
+        return margin[found] > 0.0
+
+    family.lower_bound(rejects, halvings=4)
+    return tried[best]
+
+
+def _between(inside, outside) -> np.ndarray:
+    """Returns values between the scores, most of them in the middle and some in the tails."""
     pooled = np.unique(np.concatenate([inside, outside]))
-    if len(pooled) < 2:
-        return math.inf, -math.inf
     between = 0.5 * (pooled[1:] + pooled[:-1])
-    if len(between) > _MOST_THRESHOLDS:
-        middle = between[np.linspace(0, len(between) - 1, _MOST_THRESHOLDS).astype(int)]
-        between = np.unique(np.concatenate([between[:20], middle, between[-20:]]))
-    trials_in, trials_out = len(inside), len(outside)
-    hits = trials_in - np.searchsorted(np.sort(inside), between)
-    alarms = trials_out - np.searchsorted(np.sort(outside), between)
+    if len(between) <= _MOST_THRESHOLDS:
+        return between
+    middle = between[np.linspace(0, len(between) - 1, _MOST_THRESHOLDS).astype(int)]
+    return np.unique(np.concatenate([between[:20], middle, between[-20:]]))
+
+
+def _rates(inside, outside, error) -> tuple[np.ndarray, np.ndarray]:
+    """Returns bounds on the rates at all values of `_between`."""
+    cuts, trials_in, trials_out = _between(inside, outside), len(inside), len(outside)
+    hits = trials_in - np.searchsorted(np.sort(inside), cuts)
+    alarms = trials_out - np.searchsorted(np.sort(outside), cuts)
     with np.errstate(invalid="ignore"):
         low = np.where(hits > 0, stats.beta.ppf(error / 2.0, hits, trials_in - hits + 1), 0.0)
         high = np.where(alarms < trials_out, stats.beta.isf(error / 2.0, alarms + 1, trials_out - alarms), 1.0)
-    gap = special.ndtri(np.clip(low, 1e-300, 1.0)) - special.ndtri(np.clip(high, 1e-300, 1.0 - 1e-16))
-    best = int(np.argmax(gap))
-    return float(between[best]), float(gap[best])
+    return low, high
 
 
 def one_run_epsilon(correct: int, guesses: int, canaries: int, delta: float, error: float) -> float:

@@ -79,7 +79,8 @@ def final_model(
     family, stated = known
     error = 1.0 - confidence
     chosen = choice((runs, 1))[:, 0]
-    cut, _ = intervals.threshold(scores[chosen & present], scores[chosen & ~present], error)
+    tried = {"": (scores[chosen & present], scores[chosen & ~present])}
+    _, cut = intervals.best_threshold(tried, family, error)
     inside, outside = scores[~chosen & present], scores[~chosen & ~present]
     bounds, details = rate_bounds(inside, outside, cut, family, error)
     details |= {"score": training.name_of(score), "runs": runs, "assumes": _ASSUMES}

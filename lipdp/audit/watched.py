@@ -78,8 +78,12 @@ def coins(setting: Setting, runs: int, budget: float | None, rng: np.random.Gene
     plan, network, count = setting.plan, setting.network, len(setting.network.x)
     rows, replaced = plan.sampling.num_examples, plan.sampling.relation == REPLACE
     found, members, families = [], [], []
-    for _ in range(1 if budget is None else runs):
-        there, places = rng.random(count) < 0.5, rng.permutation(rows)[:count]
+    # Few canaries would fall on one side only: they are all there in one half of the runs, and in the other none.
+    sides = [None] if count >= 8 else [True, False]
+    for fit in range(len(sides) if budget is None else runs):
+        side = sides[fit % len(sides)]
+        there = rng.random(count) < 0.5 if side is None else np.full(count, side)
+        places = rng.permutation(rows)[:count]
         x, y = np.repeat(network.null, rows, axis=0), np.repeat(network.null_y, rows, axis=0)
         if replaced:
             x[places], y[places] = network.x, np.where(there[:, None], network.y, network.opposite())
@@ -94,7 +98,8 @@ def coins(setting: Setting, runs: int, budget: float | None, rng: np.random.Gene
         members.append(np.broadcast_to(there, seen[NAMES[0]].shape))
         charged = [plan.mechanism()] if budget is None else model.run.ledger.mechanisms()
         families.append((Family.of(charged, plan.delta), plan.cost() if budget is None else model.privacy.epsilon()))
-    trials = Trials({name: np.concatenate([one[name] for one in found]) for name in NAMES}, np.concatenate(members))
+    # In turn, so that the first quarter of the trials holds both sides.
+    trials = Trials({name: _in_turn([one[name] for one in found]) for name in NAMES}, _in_turn(members))
     # DPIS draws by what it has seen: of its runs the one that was charged most has the curve that allows most.
     family = max((family for family, _ in families), key=lambda one: one.epsilon() if len(families) > 1 else 0.0)
     return trials, family, families[0][1]
@@ -119,12 +124,13 @@ def crowded(setting: Setting, runs: int, rng: np.random.Generator) -> tuple[Tria
         seen, _ = setting.fit(x, y, present, runs, lambda: Crowded(len(places)))
         found.append(seen)
         members.append(np.full((runs, 1), there))
-    # In turn, so that the first quarter of the trials holds both.
-    trials = Trials(
-        {name: np.stack([one[name] for one in found], axis=1).reshape(-1, 1) for name in NAMES},
-        np.stack(members, axis=1).reshape(-1, 1),
-    )
+    trials = Trials({name: _in_turn([one[name] for one in found]) for name in NAMES}, _in_turn(members))
     return trials, Family.of([plan.mechanism()], plan.delta), plan.cost()
+
+
+def _in_turn(parts: list) -> np.ndarray:
+    """Returns the first rows of all parts, then the second ones, and so on."""
+    return np.stack(parts, axis=1).reshape(-1, parts[0].shape[1])
 
 
 class _Watched:

@@ -175,13 +175,8 @@ def _check_crowd(plan, crowd, importance) -> None:
 
 def _bounds(trials: watched.Trials, family: Family, error: float) -> tuple[dict, dict, np.ndarray]:
     members, chosen = trials.members, choice(trials.members.shape)
-    best: tuple[float, str, float] = (-math.inf, NAMES[0], math.inf)
-    for name in NAMES:
-        scores = trials.scores[name]
-        cut, gap = intervals.threshold(scores[chosen & members], scores[chosen & ~members], error)
-        if gap > best[0]:
-            best = gap, name, cut
-    _, name, cut = best
+    tried = {name: (s[chosen & members], s[chosen & ~members]) for name, s in trials.scores.items()}
+    name, cut = intervals.best_threshold(tried, family, error)
     scores = trials.scores[name]
     inside, outside = scores[~chosen & members], scores[~chosen & ~members]
     bounds, details = rate_bounds(inside, outside, cut, family, error)
