@@ -22,13 +22,13 @@ def draw(audit: Any) -> Any:
 
 
 def _rates(axes, audit) -> None:
+    rates = np.concatenate([np.geomspace(1e-4, 0.01, 60), np.linspace(0.011, 1.0, 140)])
     if audit.risk is not None:
-        rates = np.concatenate([np.geomspace(1e-4, 0.01, 60), np.linspace(0.011, 1.0, 140)])
         allowed = audit.risk.true_positive_rate(rates)
         axes.plot(rates, allowed, color=ORANGE, label=f"at most, for epsilon {audit.epsilon:.3g}")
     if audit.points is not None:
         axes.plot(*audit.points, color=BLUE, label="attack")
-    axes.plot([1e-4, 1.0], [1e-4, 1.0], "--", color=MUTED, linewidth=1.0, label="guessing")
+    axes.plot(rates, rates, "--", color=MUTED, linewidth=1.0, label="guessing")
     axes.set(xscale="log", xlim=(1e-4, 1.0), ylim=(0.0, 1.0))
     axes.set(xlabel="false positive rate", ylabel="true positive rate", title="Attack")
     axes.legend(loc="upper left")
@@ -41,8 +41,9 @@ def _bounds(axes, audit) -> None:
         value = audit.bounds[name]
         color = ORANGE if value > audit.epsilon else GREEN if name == audit.headline else BLUE
         axes.barh(place, min(value, 1.2 * most), 0.55, color=color)
-        text = f" {value:.3g}" if math.isfinite(value) else " infinite"
-        axes.text(min(value, 1.2 * most), place, text, va="center", color=INK, fontsize=9)
+        text, length = f" {value:.3g} " if math.isfinite(value) else " infinite ", min(value, 1.2 * most)
+        side, ink = ("right", "white") if length > 0.3 * most else ("left", INK)
+        axes.text(length, place, text, va="center", ha=side, color=ink, fontsize=9)
     axes.axvline(audit.epsilon, color=ORANGE, label=f"stated: {audit.epsilon:.3g}")
     axes.set_yticks(range(len(names)), [name.replace("_", " ") for name in names])
     axes.invert_yaxis()

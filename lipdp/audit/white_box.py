@@ -135,7 +135,7 @@ def white_box(
 
 def _sizes(canaries: int, rate: float) -> tuple[int, int]:
     """Returns rows and batch size, of which as many rows as needed are no canaries."""
-    batch_size = max(1, round(rate * canaries))
+    batch_size = max(1, math.ceil(rate * canaries * (1.0 - 1e-9)))
     return max(canaries, round(batch_size / rate)), batch_size
 
 

@@ -23,7 +23,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: arguments after `lipdp`; default: those of this process.
 
     Returns:
-        0 when it did what was asked; 2 for bad input, 1 for other failures, 130 when interrupted, 143 when terminated:
+        0 when it did what was asked; 2 for bad input, 1 for other failures and for an audit that found something wrong, 130 when interrupted, 143 when terminated:
         each with one line on standard error. Errors in lipdp itself keep their traceback; with LIPDP_TRACEBACK set, all
         do.
 
@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     command = importlib.import_module(f"lipdp.cli.{options.command}")
     try:
         with _warnings_as_lines(options.command), _terminated_as_interrupted():
-            command.run(options, argv)
+            code = command.run(options, argv) or 0
     except _BAD_INPUT as error:
         return _fail(options.command, error, 2)
     except (OSError, FloatingPointError) as error:  # a disk, or training that has diverged
@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt as error:
         text = str(error) or "interrupted; nothing was written."
         return _fail(options.command, text, 143 if isinstance(error, Terminated) else 130)
-    return 0
+    return code
 
 
 class Terminated(KeyboardInterrupt):

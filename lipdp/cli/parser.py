@@ -102,6 +102,7 @@ def _parsers(argv: list[str]) -> tuple[_Parser, dict[str, _Parser]]:
         "group": (_group, "epsilon for groups of examples, such as all those of one person"),
         "plan": (_planning, "any one of epsilon, noise, epochs and batch size from the other three"),
         "table": (_table, "write the description of a .csv file, to be filled in"),
+        "audit": (_audit, "a lower bound on epsilon by experiment, beside the stated one"),
         "certify": (_certify, "certified accuracy of a trained model"),
         "predict": (_predict, "classes of new examples, as a .csv file"),
         "export": (_export, "a trained model in stock layers, which loads without lipdp"),
@@ -272,6 +273,30 @@ def _certify(parser):
     add("--dataset", metavar="NAME|FILE", help=f"default: that of the run folder; {_DATASET}")
     _described(add)
     add("--radii", type=float, nargs="+", default=[0.1, 0.5, 1.0], metavar="R", help="default: 0.1 0.5 1.0")
+
+
+def _audit(parser):
+    from lipdp import accounting
+
+    add = parser.add_argument
+    add(
+        "target",
+        metavar="RUN_OR_RECIPE",
+        help="a run folder or a .keras file: its strategy, sampler and noise; clipless, dpsgd, adaclip or dpis: one "
+        "that is yet to run, both on a network of the audit's own; accurate or robust: this recipe, on --dataset",
+    )
+    add("--epsilon", type=float, help="budget, where no run says it")
+    add("--delta", type=float, help="default: 1e-5, or the power of ten below 1 / N if that is less")
+    add("--sampling", choices=accounting.SAMPLERS, help="default: poisson")
+    add("--sampling-probability", type=float, help="expected batch size / number of rows; default: 0.5")
+    add("--updates", type=int, help="updates of one run of the audit; default: 4, or those of the run, at most 2000")
+    add("--runs", type=int, help="how many runs to observe; default: 300, or as many as take 2000 updates")
+    add("--canaries", type=int, help="how many; default: 256, of a run 512, in a data set 200")
+    add("--dataset", metavar="NAME|FILE", help=f"of a recipe; {_DATASET}")
+    add("--strategy", choices=("clipless", "dpsgd", "adaclip", "dpis"), help="of a recipe; default: clipless")
+    add("--confidence", type=float, default=0.95, help="of the lower bound; default: 0.95")
+    add("--seed", type=int, help="repeatable")
+    add("--output", metavar="FILE", help="write a plot, .svg, .png or .pdf")
 
 
 def _table(parser):

@@ -121,7 +121,7 @@ FAULTS = (
     AuditedFault(
         "batches shuffled, accounted as Poisson",
         _shuffled,
-        {"strategy": "dpsgd", "noise_multiplier": 0.4, "sampling_probability": 0.25, "updates": 4},
+        {"strategy": "dpsgd", "noise_multiplier": 0.45, "sampling_probability": 0.25, "updates": 4},
         _FEW,
     ),
     AuditedFault("divisor that follows the number of rows", _realized_divisor, _CROWD, {"runs": 1500}),

@@ -1,0 +1,133 @@
+"""Canaries among the data of one training: what is learned shows, and no more than epsilon allows."""
+
+import keras
+import numpy as np
+import pytest
+
+import lipdp
+from lipdp import audit, layers, losses
+from lipdp.audit import training
+from lipdp.audit.one_run import Agreement
+from lipdp.audit.training import Fit, Rows, Worlds
+
+SIZE = 64
+
+
+def wide():
+    """A linear model on one input for each canary: it can learn each by itself."""
+    inputs = keras.Input((SIZE,))
+    model = lipdp.DP_Model(inputs, keras.layers.Dense(2, use_bias=False, kernel_initializer="zeros")(inputs))
+    model.compile(keras.optimizers.SGD(4.0), loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    return model
+
+
+def lipschitz():
+    model = lipdp.DP_Sequential([layers.BoundedInput((SIZE,), norm=1.0), layers.SpectralDense(2)])
+    model.compile(keras.optimizers.SGD(1.0, momentum=0.5), loss=losses.SparseCategoricalCrossentropy())
+    return model
+
+
+RNG = np.random.default_rng(0)
+X, Y = np.zeros((40, SIZE), "float32"), np.arange(40) % 2
+CANARIES = 20.0 * np.eye(SIZE, dtype="float32"), np.zeros(SIZE, int)
+OTHERS = 20.0 * np.eye(SIZE, dtype="float32"), np.ones(SIZE, int)
+STRONG = {"noise_multiplier": 0.4, "batch_size": 20, "epochs": 4, "strategy": "dpsgd", "delta": 1e-3}
+
+
+@pytest.mark.parametrize("score", ["loss", "gradient"])
+def test_what_is_learned_shows(score):
+    found = audit.one_run(wide, X, Y, fit=STRONG, canaries=CANARIES, score=score, seed=1)
+    assert 0.5 < found.epsilon_lower <= found.epsilon
+    assert found.headline == "one_run_curve" and found.bounds["one_run"] <= found.epsilon_lower
+    assert found.details["canaries"] == SIZE and found.details["num_examples"] == 40 + found.details["members"]
+
+
+@pytest.mark.parametrize("sampling", ["fixed_size", "shuffle"])
+def test_where_rows_are_replaced_epsilon_is_that_of_replacing_one(sampling):
+    settings = {**STRONG, "sampling": sampling, "batch_size": 26}
+    found = audit.one_run(wide, X, Y, fit=settings, canaries=CANARIES, others=OTHERS, seed=1)
+    assert found.relation == "replace_one"
+    assert 0.5 < found.epsilon_lower <= found.epsilon
+    assert found.details["num_examples"] == 40 + SIZE
+
+
+def test_a_score_of_ones_own():
+    def confidence_in_the_label(model, x, y):
+        return -np.asarray(keras.ops.convert_to_numpy(model(x)))[np.arange(len(y)), y]
+
+    found = audit.one_run(wide, X, Y, fit=STRONG, canaries=CANARIES, score=confidence_in_the_label, seed=1)
+    assert found.epsilon_lower > 0.2 and found.details["score"] == "confidence_in_the_label"
+
+
+def test_a_strong_guarantee_hides_all():
+    settings = {**STRONG, "noise_multiplier": 50.0}
+    assert audit.one_run(wide, X, Y, fit=settings, canaries=CANARIES, seed=1).epsilon_lower < 0.2
+
+
+@pytest.mark.parametrize("strategy", ["clipless", "adaclip"])
+def test_other_strategies(strategy):
+    make = lipschitz if strategy == "clipless" else wide
+    settings = {"epsilon": 20.0, "batch_size": 20, "epochs": 4, "strategy": strategy, "delta": 1e-3}
+    found = audit.one_run(make, X, Y, fit=settings, canaries=CANARIES, score="gradient", seed=1)
+    assert 0.0 <= found.epsilon_lower <= found.epsilon <= 20.0 and found.strategy == strategy
+
+
+def test_the_agreement_of_a_released_canary_is_its_own():
+    """One full batch, hardly any noise: each gradient agrees with its own canary, and with no other."""
+    model = wide()
+    audit.observe.observe(model)
+    watched = Agreement(model, Rows.of(*CANARIES), None)
+    there = np.arange(SIZE) < SIZE // 2
+    rows = Rows.of(*CANARIES)[there]
+    model.fit(
+        rows.x,
+        rows.y,
+        batch_size=len(rows),
+        epochs=1,
+        noise_multiplier=1e-3,
+        strategy="dpsgd",
+        verbose=0,
+        delta=1e-3,
+        callbacks=[watched],
+        training_metrics=False,
+    )
+    assert watched.total[there].min() > 100.0 * np.abs(watched.total[~there]).max() / 500.0
+    assert watched.total[there].min() > 0.0 > watched.total[~there].max()
+
+
+def test_made_up_canaries_have_wrong_labels():
+    y = np.arange(40) % 3
+    canaries, others = training.made_up(Rows.of(RNG.standard_normal((40, 5)), y), 30, np.random.default_rng(0))
+    assert np.all(canaries.y != others.y) and np.array_equal(canaries.x, others.x)
+    with pytest.raises(ValueError, match="too few"):
+        training.made_up(Rows.of(np.zeros((5, 1)), np.zeros(5)), 6, np.random.default_rng(0))
+
+
+def test_worlds_leave_out_or_replace():
+    rows, canaries, others = Rows.of([[9.0]], [9]), Rows.of([[1.0], [2.0]], [1, 2]), Rows.of([[3.0], [4.0]], [3, 4])
+    there = np.array([True, False])
+    assert Worlds("add_or_remove_one").data(rows, canaries, others, there).y.tolist() == [9, 1]
+    assert Worlds("replace_one").data(rows, canaries, others, there).y.tolist() == [9, 1, 4]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"fit": {"batch_size": 10}}, "epsilon"),
+        ({"fit": {"epsilon": 1.0, "callbacks": []}}, "without data and callbacks"),
+        ({"score": "norm"}, "score"),
+        ({"confidence": 0.0}, "confidence"),
+        ({"canaries": 0}, "canaries"),
+        ({"make_model": 3}, "must be a function"),
+        ({"make_model": lambda: keras.Sequential([keras.layers.Dense(1)])}, "compiled DP_Model"),
+    ],
+)
+def test_bad_input(change, message):
+    arguments = {"make_model": wide, "x": X, "y": Y, "fit": STRONG, "canaries": 10} | change
+    with pytest.raises(ValueError, match=message):
+        audit.one_run(**arguments)
+
+
+def test_fit_takes_the_relation_of_the_sampler():
+    assert Fit(wide, {"epsilon": 1.0}).worlds.relation == "add_or_remove_one"
+    assert Fit(wide, {"epsilon": 1.0, "sampling": "fixed_order"}).worlds.relation == "replace_one"
