@@ -4,6 +4,7 @@
     KERAS_BACKEND=jax python benchmarks/audits.py                      # the other 48, into the same file
     python benchmarks/audits.py --part faults                          # results/audit_faults.json
     python benchmarks/audits.py --part tightness                       # results/audit_tightness.json
+    python benchmarks/audits.py --part render                          # only the tables of docs/howto/audit.md
 
 Each run is kept when it is done; a series that was cut short goes on. Every audit is at 95 % by itself. With sound
 training and an attack that reaches epsilon, up to one of 20 might exceed it by chance; the rates of both sides are
@@ -11,14 +12,17 @@ bounded apart, so that the chance is near 0.3 % each (a normal error of 2 * 1.96
 """
 
 import argparse
+import json
 import math
 import pathlib
+import re
 import sys
 import time
 
-from common import Series
+from common import RESULTS, Series
 
 ROOT = pathlib.Path(__file__).parent.parent
+DOCUMENT = ROOT / "docs" / "howto" / "audit.md"
 sys.path.insert(0, str(ROOT))
 
 EPSILONS = (1.0, 4.0, 10.0)
@@ -29,8 +33,9 @@ def places():
     """Returns what to audit: strategy, sampler, epsilon."""
     from lipdp.accounting import SAMPLERS
 
-    kinds = [(strategy, sampler) for strategy in STRATEGIES for sampler in SAMPLERS]
-    return [(*kind, epsilon) for kind in [*kinds, ("dpis", "poisson")] for epsilon in EPSILONS]
+    # Those with one plan, whose curves are computed once, follow each other.
+    kinds = [(strategy, sampler, epsilon) for sampler in SAMPLERS for epsilon in EPSILONS for strategy in STRATEGIES]
+    return [*kinds, *(("dpis", "poisson", epsilon) for epsilon in EPSILONS)]
 
 
 def audits(runs: int | None) -> None:
@@ -200,15 +205,25 @@ def tightness_table(runs: list) -> str:
     return "\n".join(lines)
 
 
+def update(text: str) -> str:
+    """Returns a page with the tables between its markers renewed."""
+    for name, render in (("faults", fault_table), ("tightness", tightness_table)):
+        runs = json.loads((RESULTS / f"audit_{name}.json").read_text())["runs"]
+        pattern = re.compile(rf"(<!-- {name}:begin -->\n).*?(<!-- {name}:end -->)", re.DOTALL)
+        text = pattern.sub(lambda match, table=render(runs): match[1] + table + "\n" + match[2], text)
+    return text
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--part", choices=("audits", "faults", "tightness"), default="audits")
+    parser.add_argument("--part", choices=("audits", "faults", "tightness", "render"), default="audits")
     parser.add_argument("--runs", type=int, default=None, help="runs that each audit observes; default: 300")
     options = parser.parse_args()
     if options.part == "audits":
         audits(options.runs)
-    else:
+    elif options.part != "render":
         {"faults": faults, "tightness": tightness}[options.part]()
+    DOCUMENT.write_text(update(DOCUMENT.read_text()))
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from lipdp import _deprecated, _register
 if TYPE_CHECKING:
     from lipdp import (
         accounting,
+        audit,
         bounds,
         callbacks,
         certify,
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
     from lipdp.models.recipes import recipe
 
 __all__ = ["DP_Model", "DP_Sequential", "__version__", "check", "export", "features", "fix", "recipe", "row_wise"]
-__all__ += ["accounting", "bounds", "callbacks", "certify", "data", "diffusion", "layers", "losses", "models", "norms"]
-__all__ += ["privacy", "report", "sampling", "strategies"]
+__all__ += ["accounting", "audit", "bounds", "callbacks", "certify", "data", "diffusion", "layers", "losses", "models"]
+__all__ += ["norms", "privacy", "report", "sampling", "strategies"]
 __version__ = "0.2.0"
 
 _BACKENDS = ("tensorflow", "jax")

@@ -79,6 +79,8 @@ def test_numbers_in_comments(page, count):
 # Data of the size that the pages print would take minutes.
 SHORTER = {
     r"\b(epochs|steps_per_epoch)=\d+": r"\1=1",
+    r"\b(runs|shadow_models)=\d+": r"\1=16",
+    r"\bcanaries=\d{3,}": "canaries=40",
     r"\bbatch_size=\d{3,}": "batch_size=64",
     "num_examples=60000, eps": "num_examples=256, eps",
 }
@@ -114,6 +116,7 @@ SLOW_SNIPPETS = [
     "docs/howto/devices.md",
     "docs/howto/finetune.md",
     "docs/howto/text.md",
+    "docs/howto/audit.md",
     *(f"docs/migrate/{name}.md" for name in ("deel-lip", "jax-privacy", "opacus", "tensorflow-privacy")),
 ]
 
@@ -182,7 +185,7 @@ def test_command_lines_are_understood():
     from lipdp.cli import parser
 
     lines = re.findall(r"^lipdp .*$", (ROOT / "docs" / "howto" / "command-line.md").read_text(), flags=re.MULTILINE)
-    assert len(lines) == 17
+    assert len(lines) == 19
     for line in lines:
         parser.parse(shlex.split(line, comments=True)[1:])
 
@@ -358,6 +361,15 @@ def test_layer_table_comes_from_the_results(monkeypatch):
     tightness = importlib.import_module("tightness")
     text = (ROOT / "docs" / "layers.md").read_text()
     assert tightness.update(text) == text
+
+
+@pytest.mark.backend_free
+def test_tables_of_audits_come_from_the_results(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    audits = importlib.import_module("audits")
+    page = (ROOT / "docs" / "howto" / "audit.md").read_text()
+    assert "faults:begin -->" in page and "tightness:begin -->" in page
+    assert audits.update(page) == page
 
 
 @pytest.mark.backend_free

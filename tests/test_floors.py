@@ -19,7 +19,7 @@ FLOORS = (
     ("privacy",),
     ("strategies", "optimizer"),
     ("training", "callbacks", "model", "models", "diffusion", "certify", "exporting", "_register"),
-    ("data", "report", "cli"),
+    ("audit", "data", "report", "cli"),
 )
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 

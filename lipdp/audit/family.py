@@ -100,6 +100,6 @@ class Curve:
         return float(found) if rate.ndim == 0 else found
 
 
-@functools.lru_cache(maxsize=64)
+@functools.lru_cache(maxsize=256)
 def _curve(mechanisms: tuple[Any, ...]) -> Curve:
     return Curve(accounting.risk_of(mechanisms))

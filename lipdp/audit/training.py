@@ -36,7 +36,14 @@ class Rows:
 
     @classmethod
     def of(cls, x: Any, y: Any) -> "Rows":
-        return cls(tree.map_structure(np.asarray, x), tree.map_structure(np.asarray, y))
+        return cls(_arrays(x), _arrays(y))
+
+
+def _arrays(values: Any) -> Any:
+    """Returns a tree of arrays; a list of plain numbers is one array."""
+    if not any(hasattr(leaf, "shape") for leaf in tree.flatten(values)):
+        return np.asarray(values)
+    return tree.map_structure(np.asarray, values)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -119,7 +119,7 @@ def worst_case(
             step = 0.3
             for _ in range(steps):
                 # One part at a time: the example, or one of the weights.
-                moved = rng.choice(variables) if move_weights and rng.random() < 0.5 else None
+                moved = variables[rng.integers(len(variables))] if move_weights and rng.random() < 0.5 else None
                 nearby = x if moved is not None else adversary.scaled(x + step * size * _direction(shape, rng), size)
                 if moved is not None:
                     before = np.asarray(ops.convert_to_numpy(moved.value), "float64")
