@@ -1,4 +1,4 @@
-"""Audits of every strategy, sampler and backend, audits of known faults, and how tight the joint bounds of networks are.
+"""Audits of every strategy, sampler and backend, audits of known faults, and how tight joint bounds of networks are.
 
     KERAS_BACKEND=tensorflow python benchmarks/audits.py               # 48 white-box audits, results/audits.json
     KERAS_BACKEND=jax python benchmarks/audits.py                      # the other 48, into the same file
@@ -104,9 +104,7 @@ def networks() -> dict:
     def dense(outputs, loss):
         def make(optimizer):
             hidden = [layer for _ in range(2) for layer in (layers.SpectralDense(32), layers.Abs())]
-            model = lipdp.DP_Sequential(
-                [layers.BoundedInput((16,), norm=4.0), *hidden, layers.SpectralDense(outputs)]
-            )
+            model = lipdp.DP_Sequential([layers.BoundedInput((16,), norm=4.0), *hidden, layers.SpectralDense(outputs)])
             model.compile(optimizer, loss=loss())
             return model
 
@@ -114,9 +112,7 @@ def networks() -> dict:
 
     def convolutional(optimizer):
         blocks = [
-            layer
-            for _ in range(2)
-            for layer in (layers.SpectralConv2D(8, 3), layers.Abs(), layers.L2NormPooling2D(2))
+            layer for _ in range(2) for layer in (layers.SpectralConv2D(8, 3), layers.Abs(), layers.L2NormPooling2D(2))
         ]
         model = lipdp.DP_Sequential(
             [layers.BoundedInput((12, 12, 1), norm=4.0), *blocks, keras.layers.Flatten(), layers.SpectralDense(10)]
@@ -151,7 +147,9 @@ def tightness() -> None:
         weights = make("sgd")
         present = audit.worst_case(weights, labels, tries=60, steps=1500, move_weights=False)
         measured = audit.white_box("clipless", epsilon=4.0, network=found.canaries(make), runs=800)
-        layers = [{key: _plain(row[key]) for key in ("variable", "bound", "at_worst", "largest")} for row in found.layers]
+        layers = [
+            {key: _plain(row[key]) for key in ("variable", "bound", "at_worst", "largest")} for row in found.layers
+        ]
         row = {"network": name, "joint": round(found.joint, 4), "joint_initial": round(present.joint, 4)}
         series.add({**row, "layers": layers, "audit": _measured(measured)})
         keras.backend.clear_session()
@@ -199,9 +197,7 @@ def tightness_table(runs: list) -> str:
     for run in sorted(runs, key=lambda run: -run["joint"]):
         layers = ", ".join(f"{row['largest']:.2f}" for row in run["layers"])
         lower = run["audit"]["lower"]
-        lines.append(
-            f"| {run['network']} | {run['joint']:.2f} | {run['joint_initial']:.2f} | {layers} | {lower:.2f} |"
-        )
+        lines.append(f"| {run['network']} | {run['joint']:.2f} | {run['joint_initial']:.2f} | {layers} | {lower:.2f} |")
     return "\n".join(lines)
 
 
@@ -210,7 +206,8 @@ def update(text: str) -> str:
     for name, render in (("faults", fault_table), ("tightness", tightness_table)):
         runs = json.loads((RESULTS / f"audit_{name}.json").read_text())["runs"]
         pattern = re.compile(rf"(<!-- {name}:begin -->\n).*?(<!-- {name}:end -->)", re.DOTALL)
-        text = pattern.sub(lambda match, table=render(runs): match[1] + table + "\n" + match[2], text)
+        table = render(runs)
+        text = pattern.sub(lambda match, table=table: match[1] + table + "\n" + match[2], text)
     return text
 
 

@@ -40,7 +40,10 @@ class Canaries:
     def opposite(self) -> np.ndarray:
         """Returns the labels with which gradients point the other way."""
         if self.opposite_y is None:
-            raise ValueError("The canaries have no opposite, which this audit needs. Pass `opposite_y`.")
+            raise ValueError(
+                "The canaries have no opposite, which this audit needs. Received: opposite_y=None. Pass labels with "
+                "which each gradient points the other way."
+            )
         return self.opposite_y
 
 

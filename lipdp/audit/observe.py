@@ -15,7 +15,7 @@ class _Observed:
     """Keeps the last gradient that reached the optimizer's rule: after the noise, so all of it is released."""
 
     def build(self, variables: list) -> None:
-        if self.built:  # type: ignore[has-type]
+        if self.built:  # type: ignore[attr-defined]
             return
         super().build(variables)  # type: ignore[misc]
         self.observed = [

@@ -110,9 +110,7 @@ def one_run(
     }
     points = roc(scores[members], scores[~members]) if 0 < members.sum() < len(members) else None
     common = training_run.strategy_name(model), training_run.sampler, worlds.relation, stated, training_run.delta
-    return Audit(
-        "one_run", *common, confidence, bounds, "one_run_curve", details, points, family.curve().risk
-    )
+    return Audit("one_run", *common, confidence, bounds, "one_run_curve", details, points, family.curve().risk)
 
 
 class Agreement(Watcher):

@@ -1,5 +1,6 @@
 """Many trainings: the final model only, and membership inference with shadow models."""
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -13,9 +14,7 @@ from lipdp.audit.result import Audit, roc
 from lipdp.audit.training import Fit, Rows
 from lipdp.audit.white_box import choice, one_run_bounds, rate_bounds
 
-_ASSUMES = (
-    "trainings are independent; the threshold was chosen on the first quarter of them, none of which is counted"
-)
+_ASSUMES = "trainings are independent; the threshold was chosen on the first quarter of them, none of which is counted"
 _RATES = (0.001, 0.01, 0.1)
 # Losses are compared on the scale of logits, where members and others are closest to normal; this far at most.
 _FARTHEST = 30.0
@@ -84,9 +83,10 @@ def final_model(
     inside, outside = scores[~chosen & present], scores[~chosen & ~present]
     bounds, details = rate_bounds(inside, outside, cut, family, error)
     details |= {"score": training.name_of(score), "runs": runs, "assumes": _ASSUMES}
-    common = training_run.strategy_name(model), training_run.sampler, training_run.worlds.relation, stated
-    rest = training_run.delta, confidence, bounds, "curve", details, roc(inside, outside), family.curve().risk
-    return Audit("final_model", *common, *rest)
+    names = training_run.strategy_name(model), training_run.sampler, training_run.worlds.relation
+    numbers = stated, training_run.delta, confidence
+    points = roc(inside, outside)
+    return Audit("final_model", *names, *numbers, bounds, "curve", details, points, family.curve().risk)
 
 
 def lira(
@@ -136,7 +136,9 @@ def lira(
     for _ in range(shadow_models + 1):  # the last one is audited
         members = rng.random(len(rows)) < 0.5
         model = training_run.model()
-        training_run.train(model, rows[np.flatnonzero(members)], seed=None if seed is None else int(rng.integers(2**31)))
+        training_run.train(
+            model, rows[np.flatnonzero(members)], seed=None if seed is None else int(rng.integers(2**31))
+        )
         there.append(members)
         logits.append(_logits(training.row_losses(model, rows)))
     scores = likelihood_ratios(np.array(logits[:-1]), np.array(there[:-1]), logits[-1])
@@ -161,7 +163,7 @@ def _logits(losses: np.ndarray) -> np.ndarray:
     """Returns log(p / (1 - p)) for losses -log p; the losses with the other sign where they are no such."""
     if losses.min(initial=0.0) < 0.0:
         return -losses
-    return np.clip(-np.log(np.expm1(np.maximum(losses, 1e-12))), -_FARTHEST, _FARTHEST)
+    return -np.log(np.expm1(np.clip(losses, math.exp(-_FARTHEST), _FARTHEST)))
 
 
 def likelihood_ratios(shadows: np.ndarray, there: np.ndarray, audited: np.ndarray) -> np.ndarray:

@@ -120,7 +120,7 @@ class Fit:
 
 
 def made_up(rows: Rows, count: int, rng: np.random.Generator) -> tuple[Rows, Rows]:
-    """Returns canaries, and what stands for one that is not there: rows of the data with a wrong label, and as they are.
+    """Returns canaries, which are rows of the data with a wrong label, and those rows as they are.
 
     A row that is learned although it contradicts the others is remembered best.
     """

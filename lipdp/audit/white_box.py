@@ -142,8 +142,8 @@ def _sizes(canaries: int, rate: float) -> tuple[int, int]:
 def _plan(scheme, updates, epsilon, noise_multiplier, delta, importance) -> Plan:
     if scheme.by_epoch and updates % scheme.updates_per_epoch:
         raise ValueError(
-            "`updates` must be a multiple of the updates of an epoch: such samplers are charged by the epoch. Received: "
-            f"updates={updates}, {scheme.updates_per_epoch} in an epoch."
+            "`updates` must be a multiple of the updates of an epoch: such samplers are charged by the epoch. "
+            f"Received: updates={updates}, {scheme.updates_per_epoch} in an epoch."
         )
     if (epsilon is None) == (noise_multiplier is None) or (importance and epsilon is None):
         raise ValueError(
@@ -198,7 +198,7 @@ def choice(shape: tuple[int, int]) -> np.ndarray:
 
 
 def rate_bounds(inside: np.ndarray, outside: np.ndarray, cut: float, family: Family, error: float) -> tuple[dict, dict]:
-    """Returns the bounds that follow from trials with and without, above and below a threshold, and what was counted."""
+    """Returns the bounds that follow from trials with and without at a threshold, and what was counted."""
     hits, alarms = int(np.sum(inside >= cut)), int(np.sum(outside >= cut))
     rates = intervals.rates(hits, len(inside), alarms, len(outside), error)
     bounds = {

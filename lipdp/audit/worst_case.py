@@ -82,7 +82,9 @@ def worst_case(
     """
     tries, steps = checks.integer("tries", tries, minimum=1), checks.integer("steps", steps)
     if getattr(model, "loss", None) is None or len(model.inputs) != 1:
-        raise ValueError("`worst_case` takes a compiled model with one input. Call `compile(optimizer, loss=...)` first.")
+        raise ValueError(
+            "`worst_case` takes a compiled model with one input. Call `compile(optimizer, loss=...)` first."
+        )
     propagated = bounds.propagate(model, model.loss.lipschitz(model.output_shape[-1]))
     variables, labels = list(model.trainable_variables), np.asarray(labels)
     limits = np.array([propagated.gradient(v) for v in variables])

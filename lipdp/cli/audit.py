@@ -36,7 +36,9 @@ def _strategy(options) -> Any:
     """White box, on a network of the audit's own."""
     _refuse(options, "dataset", "strategy")
     if options.epsilon is None:
-        raise ValueError("`--epsilon` is required for the audit of a strategy. Pass --epsilon 4, for example.")
+        raise ValueError(
+            "`--epsilon` is required for the audit of a strategy. Received: none. Pass --epsilon 4, for example."
+        )
     quiet.load_keras()
     from lipdp import audit
 
@@ -85,8 +87,8 @@ def _recipe(options) -> Any:
     _refuse(options, "updates", "runs", "sampling_probability")
     if options.dataset is None or options.epsilon is None:
         raise ValueError(
-            "`--dataset` and `--epsilon` are required for the audit of a recipe. Pass --dataset digits --epsilon 4, for "
-            "example."
+            "`--dataset` and `--epsilon` are required for the audit of a recipe. Received: "
+            f"--dataset {options.dataset}, --epsilon {options.epsilon}. Pass --dataset digits --epsilon 4, for example."
         )
     dataset = datasets.read(argparse.Namespace(**_NOTHING | vars(options)))
     quiet.load_keras()

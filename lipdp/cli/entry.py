@@ -23,8 +23,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: arguments after `lipdp`; default: those of this process.
 
     Returns:
-        0 when it did what was asked; 2 for bad input, 1 for other failures and for an audit that found something wrong, 130 when interrupted, 143 when terminated:
-        each with one line on standard error. Errors in lipdp itself keep their traceback; with LIPDP_TRACEBACK set, all
+        0 when it did what was asked; 2 for bad input, 1 for other failures, 130 when interrupted, 143 when terminated:
+        each with one line on standard error. 1 also for an audit that finds more than the stated epsilon. Errors in lipdp itself keep their traceback; with LIPDP_TRACEBACK set, all
         do.
 
     Example:

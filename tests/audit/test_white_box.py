@@ -6,7 +6,7 @@ import pytest
 from lipdp import audit
 from lipdp.accounting import SAMPLERS
 from lipdp.audit import Canaries, networks
-from lipdp.strategies import AdaCliP, Clipless, DPSGD
+from lipdp.strategies import DPSGD, AdaCliP, Clipless
 
 QUICK = {"epsilon": 4.0, "canaries": 128, "runs": 100, "seed": 1}
 

@@ -9,7 +9,13 @@ from lipdp import audit, layers, losses
 
 
 def deep(optimizer="sgd", outputs=1, loss=losses.MeanAbsoluteError):
-    stack = [layers.SpectralDense(8), layers.Abs(), layers.SpectralDense(8), layers.Abs(), layers.SpectralDense(outputs)]
+    stack = [
+        layers.SpectralDense(8),
+        layers.Abs(),
+        layers.SpectralDense(8),
+        layers.Abs(),
+        layers.SpectralDense(outputs),
+    ]
     model = lipdp.DP_Sequential([layers.BoundedInput((6,), norm=2.0), *stack])
     model.compile(optimizer, loss=loss())
     return model

@@ -126,7 +126,10 @@ FAULTS = (
     ),
     AuditedFault("divisor that follows the number of rows", _realized_divisor, _CROWD, {"runs": 1500}),
     AuditedFault(
-        "noise drawn for each microbatch, and averaged", _noise_per_microbatch, {"strategy": "dpsgd", "epsilon": 4.0}, _FEW
+        "noise drawn for each microbatch, and averaged",
+        _noise_per_microbatch,
+        {"strategy": "dpsgd", "epsilon": 4.0},
+        _FEW,
     ),
     AuditedFault("noise key used again", _reused_key, {"strategy": "dpsgd", "epsilon": 4.0}, _FEW),
     AuditedFault(
@@ -136,4 +139,3 @@ FAULTS = (
         {"runs": 800},
     ),
 )
-
