@@ -259,7 +259,8 @@ Lower bounds on epsilon by white-box audits (`lipdp.audit.white_box`: 256 canari
 delta = 1e-5, 300 runs; DPIS 12), each at 95 % by itself, TensorFlow / JAX. {known["audits"]} audits, of which
 {known["flagged"]} above the stated epsilon; by chance up to one in 20 might be, and near 0.3 % would be by how the
 bounds are made. What keeps some lower is the accounting: shuffled batches are charged without amplification, and those
-of constant size by a bound that is not tight. DPIS has fewer trials. Faults and tightness: [audit a run](howto/audit.md#it-catches-faults). `{found["command"]}` with each backend
+of constant size by a bound that is not tight. DPIS has fewer trials. Faults and tightness are on the page
+[audit a run](howto/audit.md#it-catches-faults). `{found["command"]}` with each backend
 
 {audits.table(found["runs"])}
 """

@@ -39,8 +39,8 @@ def final_model(
         make_model, x, y, fit: As in `one_run`; the smaller the model and the data, the more runs.
         canary: 1, for a row of the data with a wrong label; or one row `(x, y)` of your own, as arrays of length 1.
         other: What stands in its place where it is not there; see `others` of `one_run`.
-        runs: How many trainings, half of them with the canary; at least 16. With r of them no lower bound can exceed
-            about log(r / 12).
+        runs: How many trainings, half of them with the canary; at least 16. With r of them no bound without a
+            curve can exceed about log(r / 10).
         score: `"loss"`, or a function of `(model, x, y)`; see `one_run`.
         confidence: Of each lower bound, in (0, 1).
         seed: As in `one_run`; each training has one of its own.

@@ -24,8 +24,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Returns:
         0 when it did what was asked; 2 for bad input, 1 for other failures, 130 when interrupted, 143 when terminated:
-        each with one line on standard error. 1 also for an audit that finds more than the stated epsilon. Errors in lipdp itself keep their traceback; with LIPDP_TRACEBACK set, all
-        do.
+        each with one line on standard error. 1 also for an audit that finds more than the stated epsilon. Errors in
+        lipdp itself keep their traceback; with LIPDP_TRACEBACK set, all do.
 
     Example:
         >>> main(["epsilon", "--noise-multiplier", "1.1", "--batch-size", "256", "--num-examples", "60000",

@@ -131,3 +131,24 @@ def test_bad_input(change, message):
 def test_fit_takes_the_relation_of_the_sampler():
     assert Fit(wide, {"epsilon": 1.0}).worlds.relation == "add_or_remove_one"
     assert Fit(wide, {"epsilon": 1.0, "sampling": "fixed_order"}).worlds.relation == "replace_one"
+
+
+@pytest.mark.slow
+def test_a_diffusion_model_with_its_own_score():
+    from lipdp import diffusion
+
+    def make():
+        network = diffusion.unet((8, 8, 1), num_classes=2, channels=8, multipliers=(1,), blocks=1, slim=True)
+        model = diffusion.DiffusionModel(network, num_classes=2)
+        model.compile("adam")
+        return model
+
+    def error(model, x, y):
+        inputs = [keras.ops.convert_to_tensor(x), keras.ops.convert_to_tensor(y, "float32")]
+        return keras.ops.convert_to_numpy(keras.ops.mean(keras.ops.square(model(inputs, training=True)), axis=(1, 2, 3)))
+
+    images = RNG.standard_normal((32, 8, 8, 1)).astype("float32")
+    settings = {"epsilon": 20.0, "batch_size": 16, "epochs": 1, "delta": 1e-3}
+    found = audit.one_run(make, images, np.arange(32) % 2, fit=settings, canaries=16, score=error, seed=0)
+    assert 0.0 <= found.epsilon_lower <= found.epsilon <= 20.0
+    assert (found.strategy, found.details["updates"]) == ("dpsgd", 3)
