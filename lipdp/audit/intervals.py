@@ -130,7 +130,7 @@ def one_run_epsilon(correct: int, guesses: int, canaries: int, delta: float, err
 
     Example:
         >>> round(one_run_epsilon(100, 100, 1000, 1e-5, 0.05), 2)
-        3.21
+        3.47
     """
     return _largest(lambda epsilon: _chance(correct, guesses, canaries, epsilon, delta) < error)
 

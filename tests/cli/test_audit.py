@@ -1,0 +1,76 @@
+"""`lipdp audit`."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+
+import lipdp
+from lipdp import layers, losses
+from lipdp.cli import main
+from tests.helpers.audit_faults import FAULTS
+
+SHORT = ["--runs", "30", "--canaries", "64", "--seed", "0"]
+
+
+def test_a_strategy(capsys, tmp_path):
+    plot = tmp_path / "audit.svg"
+    assert main(["audit", "dpsgd", "--epsilon", "4", *SHORT, "--output", str(plot), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert 1.0 < found["epsilon_lower"] < found["epsilon"] <= 4.0 and found["confidence"] == 0.95
+    assert found["written"] == str(plot) and plot.read_text().startswith("<?xml")
+
+
+def test_a_fault_ends_with_1(capsys):
+    with FAULTS[0].inject():
+        assert main(["audit", "dpsgd", "--epsilon", "4", "--runs", "100", "--canaries", "128", "--seed", "1"]) == 1
+    assert "ABOVE THE STATED EPSILON" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("sampling", "updates"), [("poisson", 4), ("shuffle", 4)])
+def test_a_run_is_audited_with_its_own_settings(capsys, tmp_path, sampling, updates):
+    model = lipdp.DP_Sequential([layers.BoundedInput((4,), norm=1.0), layers.SpectralDense(2)])
+    model.compile("sgd", loss=losses.SparseCategoricalCrossentropy())
+    x, y = np.random.default_rng(0).standard_normal((40, 4)), np.arange(40) % 2
+    model.fit(x, y, batch_size=20, epochs=2, noise_multiplier=1.5, delta=1e-3, sampling=sampling, verbose=0)
+    model.save(tmp_path / "model.keras")
+    assert main(["audit", str(tmp_path / "model.keras"), "--runs", "40", "--seed", "0", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["strategy"], found["sampler"], found["updates"]) == ("clipless", sampling, updates)
+    assert (found["noise_multiplier"], found["sampling_probability"]) == (1.5, 0.5)
+    assert found["epsilon"] == pytest.approx(model.privacy.epsilon(1e-3), rel=1e-6) and found["delta"] == 1e-3
+
+
+def test_a_recipe_on_a_data_set(capsys, tmp_path):
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "mine.npz", x=rng.uniform(size=(80, 6)).astype("float32"), y=np.arange(80) % 2)
+    command = ["audit", "accurate", "--dataset", str(tmp_path / "mine.npz"), "--epsilon", "8", "--canaries", "30"]
+    assert main([*command, "--seed", "0", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["kind"], found["canaries"]) == ("one_run", 30)
+    assert found["epsilon_lower"] <= found["epsilon"] <= 8.0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nowhere"], "no such run"),
+        (["dpsgd"], "`--epsilon` is required"),
+        (["accurate", "--epsilon", "1"], "`--dataset` and `--epsilon` are required"),
+        (["dpsgd", "--epsilon", "1", "--dataset", "digits"], "another kind of audit"),
+        (["accurate", "--runs", "3"], "another kind of audit"),
+        (["dpsgd", "--epsilon", "1", "--confidence", "2"], "confidence"),
+    ],
+)
+def test_bad_input(capsys, arguments, message):
+    assert main(["audit", *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_model_that_has_released_nothing(capsys, tmp_path):
+    model = lipdp.DP_Sequential([keras.Input((2,)), layers.BoundedInput(norm=1.0), layers.SpectralDense(1)])
+    model.compile("sgd", loss=losses.MeanAbsoluteError())
+    model.save(tmp_path / "new.keras")
+    assert main(["audit", str(tmp_path / "new.keras")]) == 2
+    assert "released nothing" in capsys.readouterr().err
