@@ -6,7 +6,6 @@ import keras
 from keras import ops
 
 from lipdp import _keras, losses, training
-from lipdp._deprecated import renamed_arguments
 from lipdp.bounds import summary
 from lipdp.layers import BoundedInput
 from lipdp.optimizer import as_private
@@ -14,7 +13,7 @@ from lipdp.privacy import Privacy
 from lipdp.training import compiling, model_checks
 
 
-class _PrivateTraining(training.FromTask, training.Saving):
+class _PrivateTraining(training.FromTask, training.Fitting, training.Saving):
     """What `DP_Model` and `DP_Sequential` share: everything that training with privacy changes."""
 
     # The mean loss of each output, where there are several.
@@ -84,132 +83,6 @@ class _PrivateTraining(training.FromTask, training.Saving):
         if self.built:
             # The file holds the optimizer's variables as well.
             self.optimizer.build(self.trainable_variables)
-
-    @renamed_arguments(physical_batch_size="microbatch_size")
-    def fit(
-        self,
-        x: Any = None,
-        y: Any = None,
-        batch_size: int | None = None,
-        epochs: int = 1,
-        verbose: str | int = "auto",
-        callbacks: list | None = None,
-        validation_split: float = 0.0,
-        validation_data: Any = None,
-        shuffle: Any = None,
-        class_weight: Any = None,
-        sample_weight: Any = None,
-        initial_epoch: int = 0,
-        steps_per_epoch: int | None = None,
-        validation_steps: int | None = None,
-        validation_batch_size: int | None = None,
-        validation_freq: Any = 1,
-        *,
-        epsilon: float | None = None,
-        noise_multiplier: float | None = None,
-        delta: float = 1e-5,
-        strategy: Any = "auto",
-        accountant: str = "pld",
-        microbatch_size: int | None = None,
-        training_metrics: bool = True,
-        seed: int | None = None,
-        sampling: Any = "poisson",
-        examples_per_person: int = 1,
-        allow_private_monitor: bool = False,
-        noise_generator: str = "threefry",
-        **unknown: Any,
-    ) -> keras.callbacks.History:
-        """Trains with differential privacy, until the epochs or the budget end, whichever is first.
-
-        Args:
-            x: Arrays `(N, ...)`; or a source, of which only drawn rows are read (`numpy.memmap`, h5py, zarr, what has
-                `__len__` and `__getitem__`, see `lipdp.sampling.Source`); or a `tf.data.Dataset` of known size or a
-                `keras.utils.PyDataset`, which are read into memory.
-            y: Labels, where x does not bring them: arrays, a source, or the name of a column of x.
-            batch_size: EXPECTED batch size B, a public constant and the divisor of the gradient. Under
-                Poisson sampling every example joins each update with probability B / N; the realised
-                size varies. Default: 256, or that of the batches of a dataset.
-            epochs, verbose, callbacks, validation_data, initial_epoch, validation_steps,
-                validation_batch_size, validation_freq: As in Keras, but tried before anything is charged.
-            validation_split: Expected fraction of the rows that are held out and not counted in N, a public number.
-                A fixed hash of a row's contents decides about it, not its place as in Keras: a row more or less
-                then changes no other row's part.
-            steps_per_epoch: Updates per epoch; default: N / B, rounded up.
-            epsilon: Budget for everything this model ever releases about its data. The noise is
-                calibrated so that the planned updates spend it.
-            noise_multiplier: Noise standard deviation over the sensitivity, instead of `epsilon`; with
-                both, training stops when the budget is spent.
-            delta: Probability parameter of the guarantee; a warning says when it is not below 1 / N.
-            strategy: `"clipless"`, `"dpsgd"`, `"adaclip"`, `"dpis"` or an object of `lipdp.strategies`. `"auto"`
-                is clipless for models of Lipschitz layers, and DP-SGD for ordinary Keras networks.
-            accountant: `"pld"`, `"rdp"`, `"autodp"` or `"filter"`, which also covers noise and length of
-                later fits chosen while looking at earlier ones. Its budget, delta, `examples_per_person` and
-                neighboring relation are those of the first fit.
-            microbatch_size: Examples processed at once; a larger update is computed in several microbatches,
-                with one draw of noise. Default: the whole update at once, or, for strategies that clip on a
-                CPU with TensorFlow, as many rows as are fastest.
-            training_metrics: Whether to compute and log the loss and metrics on the private training
-                data. They are outside the guarantee.
-            seed: Integer from 0 with which this call repeats, and no other; as secret as the data, not for a release.
-            sampling: `"poisson"`, `"truncated_poisson"`, `"fixed_size"`, `"shuffle"` or `"fixed_order"`, or
-                a `lipdp.sampling.Sampling`. Each is charged as what it is, under its own neighboring
-                relation; the last two are not amplified. A fit that goes on within a pass needs its rows
-                in the order they had.
-            examples_per_person: The most rows that one person has. Budget and epsilon are then those of a
-                person, and the noise is calibrated for groups of that size.
-            allow_private_monitor: Whether callbacks such as `EarlyStopping(monitor="loss")` may follow metrics on the
-                training data. What they do is outside the guarantee, which the statement then says.
-            noise_generator: `"threefry"`, or `"chacha20"`, which is cryptographic and slower.
-
-        Returns:
-            A `History`; `epsilon` is among its columns.
-
-        Raises:
-            ValueError: anything that would void the guarantee; nothing is then changed or charged.
-            TypeError: a misspelt argument.
-
-        Guarantee:
-            All weights, optimizer states and averages after t updates are `(epsilon, delta)`-DP with the
-            epsilon of `privacy.epsilon()`, for adding or removing one row of the data, or what else the
-            sampler and `examples_per_person` say: the t updates are Gaussian mechanisms of the plan's
-            noise multiplier on the drawn batches. Each is charged before it is executed. Not covered: see
-            `privacy.statement()`.
-        """
-        model_checks.refuse_unsupported(
-            _PrivateTraining.fit, unknown, shuffle=shuffle, class_weight=class_weight, sample_weight=sample_weight
-        )
-        request = training.FitRequest.of(
-            strategy=model_checks.default_strategy(self) if strategy == "auto" else strategy,
-            sampling=sampling,
-            batch_size=training.expected_batch_size(self, x) if batch_size is None else batch_size,
-            examples_per_person=examples_per_person,
-            epsilon=epsilon,
-            noise_multiplier=noise_multiplier,
-            delta=delta,
-            accountant=accountant,
-            epochs=epochs,
-            initial_epoch=initial_epoch,
-            steps_per_epoch=steps_per_epoch,
-            microbatch_size=microbatch_size,
-            training_metrics=training_metrics,
-            seed=seed,
-            noise_generator=noise_generator,
-        )
-        callbacks = training.check_callbacks(callbacks)
-        if training_metrics and not allow_private_monitor:
-            training.refuse_private_monitors(callbacks)
-        model_checks.build(self, x)
-        model_checks.check_ledger(self)
-        with training.together(), training.checkpointed(self, callbacks) as checkpoint, training.exclusive(self):
-            driver = training.prepare(self, x, y, validation_split, validation_data, request, checkpoint)
-            return driver.fit(
-                super().fit,
-                callbacks,
-                verbose,
-                validation_steps=validation_steps,
-                validation_batch_size=validation_batch_size or 1024,
-                validation_freq=validation_freq,
-            )
 
     def train_on_batch(self, *args: Any, **kwargs: Any) -> Any:
         raise ValueError(

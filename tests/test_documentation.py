@@ -101,6 +101,7 @@ TUTORIAL = " ".join(f"docs/tutorial/{name}.md" for name in ("first-model", "epsi
 SNIPPETS = [
     "README.md",
     "docs/accounting.md",
+    "docs/one-person.md",
     "docs/training.md",
     "docs/howto/large-data.md",
     "docs/howto/statement.md",

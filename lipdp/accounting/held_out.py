@@ -41,3 +41,29 @@ def held_out(arrays: Sequence[np.ndarray], fraction: float) -> np.ndarray:
                 digest.update(leaf[i])
             out[start + i] = int.from_bytes(digest.digest(), "little") < limit
     return out
+
+
+def held_out_persons(person_ids: np.ndarray, fraction: float) -> np.ndarray:
+    """Says for each row whether it is held out, from nothing but the id of its person.
+
+    Args:
+        person_ids: `(N,)`, integers or texts.
+        fraction: Expected fraction of the persons that are held out, in (0, 1).
+
+    Returns:
+        One boolean per row: whether a fixed hash of the id is below `fraction`.
+
+    **Guarantee.** All rows of a person are on one side, which depends on no other person.
+
+    Example:
+        >>> import numpy as np
+        >>> from lipdp.accounting.held_out import held_out_persons
+        >>> out = held_out_persons(np.repeat(np.arange(100), 2), 0.3)
+        >>> bool((out[::2] == out[1::2]).all())
+        True
+    """
+    limit = int(fraction * 2.0**64)
+    unique, owner = np.unique(person_ids, return_inverse=True)
+    digests = (hashlib.blake2b(str(one).encode(), digest_size=8, person=b"lipdp persons") for one in unique.tolist())
+    out = [int.from_bytes(digest.digest(), "little") < limit for digest in digests]
+    return np.array(out, bool)[owner]

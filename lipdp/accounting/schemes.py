@@ -83,6 +83,7 @@ KEYS = {
     "neighboring_relation": "relation",
     "capacity": "capacity",
     "examples_per_person": "group_size",
+    "rows_per_person": "rows_per_person",
 }
 
 
@@ -102,6 +103,8 @@ class Sampling:
         group_size: how many examples change together, at least 1: those of one person.
         sampling_probability: chance q, in (0, 1], that one example enters one batch; default: B / N. Only importance
             sampling has another one, which is never below.
+        rows_per_person: None where examples are drawn. Otherwise persons are: N and B count persons, wherever "example"
+            stands here a person is meant, and one that is drawn contributes the average of at most so many rows.
 
     Raises:
         ValueError: an unknown name, a sampler without a sound accountant, an argument that is out of range or has no
@@ -122,11 +125,12 @@ class Sampling:
     relation: str | None = None
     group_size: int = 1
     sampling_probability: float | None = None
+    rows_per_person: int | None = None
 
     def __post_init__(self):
         check_sampler(self.name)
         self._set("group_size", checks.integer("group_size", self.group_size, minimum=1))
-        for name in ("capacity", "num_examples", "batch_size"):
+        for name in ("capacity", "num_examples", "batch_size", "rows_per_person"):
             self._set(name, checks.integer(name, getattr(self, name), minimum=1, optional=True))
         if self.relation is not None:
             checks.choice("relation", self.relation, RELATIONS)
@@ -239,18 +243,23 @@ class Sampling:
 
     def charged(self) -> "Sampling":
         """Returns the sampling without what the cost of one release does not depend on: equal costs compare equal."""
-        if self.batch_size is None and not self.by_epoch and (self.num_examples is None or self._costs_by_size):
+        plain = self.batch_size is None and self.rows_per_person is None and not self.by_epoch
+        if plain and (self.num_examples is None or self._costs_by_size):
             return self
         return dataclasses.replace(
             self,
             num_examples=self.num_examples if self._costs_by_size else None,
             batch_size=None,
+            rows_per_person=None,
             sampling_probability=1.0 if self.by_epoch else self.sampling_probability,
         )
 
     def to_dict(self) -> dict:
         """Returns the fields by the names that plans, ledgers and statements give them."""
-        return {key: getattr(self, name) for key, name in KEYS.items()}
+        values = {key: getattr(self, name) for key, name in KEYS.items()}
+        if self.rows_per_person is None:  # files where no persons are drawn stay as they were
+            del values["rows_per_person"]
+        return values
 
     @classmethod
     def from_dict(cls, values: dict) -> "Sampling":
@@ -264,6 +273,11 @@ class Sampling:
     def scheme(self) -> Scheme:
         """Returns what the library knows about this way to draw."""
         return SCHEMES[self.name]
+
+    @property
+    def unit(self) -> str:
+        """Returns what is drawn and protected: "example" or "person"."""
+        return "example" if self.rows_per_person is None else "person"
 
     @property
     def by_epoch(self) -> bool:

@@ -38,7 +38,7 @@ class Tape:
         return tree.map_structure(self._mark, outputs)
 
 
-def capture(forward, x, y, weight, *, loss_values, copies: int = 1, isolated: bool = True) -> Record:
+def capture(forward, x, y, weight, *, loss_values, copies: int = 1, shares=None, isolated: bool = True) -> Record:
     """Runs a model forward and backward once and keeps what per-example gradients are made of.
 
     Call it while the training step is traced, or eagerly. The layers' `call` is replaced for the time of the call,
@@ -50,6 +50,8 @@ def capture(forward, x, y, weight, *, loss_values, copies: int = 1, isolated: bo
         weight: `(batch,)`, 1 for examples and 0 for padding. Multiplies the losses.
         loss_values: Function of `y` and the model's output that returns `(batch * copies,)` per-example losses.
         copies: Rows per example. The loss of an example is the mean over its rows.
+        shares: `(batch * copies,)` or None: what each row counts in the loss of its example, in place of weights and
+            mean; 0 for padding.
         isolated: Whether layers that are not known to keep rows apart run one row at a time.
 
     Returns:
@@ -58,7 +60,8 @@ def capture(forward, x, y, weight, *, loss_values, copies: int = 1, isolated: bo
     Raises:
         ValueError: a layer adds a loss of its own.
 
-    **Guarantee.** The gradients of the record are those of `weight_i * mean(loss of the rows of i)`: example i enters
+    **Guarantee.** The gradients of the record are those of `weight_i * mean(loss of the rows of i)`, or with shares
+    those of the sum of `share * loss` over the rows of i: example i enters
     no other gradient, as layers that could mix examples run one row at a time (`isolation.isolated`). A weight of 0
     gives gradients of exactly zero as long as the loss of the padding is finite. Under a policy of `mixed_bfloat16` the
     passes run in bfloat16, and the gradients are those that float32 makes of what the passes leave: norms and sums are
@@ -88,7 +91,10 @@ def capture(forward, x, y, weight, *, loss_values, copies: int = 1, isolated: bo
             y_pred, added, updated = forward(x)
         losses.refuse_additional(added)
         values = _float32(loss_values(y, y_pred))
-        total = ops.sum(weight * ops.mean(ops.reshape(values, (-1, copies)), axis=1))
+        if shares is None:
+            total = ops.sum(weight * ops.mean(ops.reshape(values, (-1, copies)), axis=1))
+        else:
+            total = ops.sum(shares * values)
         uses[:] = tape.uses
         return total, (tape.saved, values, y_pred, updated)
 

@@ -166,9 +166,11 @@ class Privacy:
         mechanisms = self._ledger.mechanisms(self._persons)
         unamplified = [mechanism.without_amplification() for mechanism in mechanisms]
         releases = [_facts(release) for release in self._ledger.entries]
+        drawn = [release["rows_per_person"] for release in releases if "rows_per_person" in release]
         return {
-            "unit": "example" if self._persons == 1 else "person",
+            "unit": "person" if self._persons > 1 else self._ledger.unit or "example",
             "examples_per_person": self._persons,
+            **({"rows_per_person": max(drawn)} if drawn else {}),
             "neighboring_relation": accounting.common_relation(mechanisms),
             "sampler": sorted({release["sampler"] for release in releases}),
             "amplification_by_sampling": any(m.sampling.amplified for m in mechanisms),
@@ -206,6 +208,7 @@ class Privacy:
                 mechanisms = self._ledger.mechanisms(checks.integer("groups", size, minimum=1))
                 plain = [mechanism.without_amplification() for mechanism in mechanisms]
                 values = {
+                    **({"unit": "person"} if self._ledger.unit == "person" else {}),
                     "neighboring_relation": accounting.common_relation(mechanisms),
                     "epsilon": _finite(self.epsilon(group_size=size)),
                     "epsilon_without_amplification": _finite(accounting.compose(plain, self._delta, self._accountant)),
@@ -303,7 +306,7 @@ class Privacy:
         else:
             lines.append("The stated epsilon assumes that the plan, its length included, was fixed in advance.")
         if facts["delta_is_large"]:
-            lines.append("WARNING: delta is not below 1 / N, so it permits publishing a whole example.")
+            lines.append(f"WARNING: delta is not below 1 / N, so it permits publishing a whole {self._ledger.unit}.")
         return lines
 
     def _metrics(self) -> list[str]:

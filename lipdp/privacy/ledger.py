@@ -7,99 +7,13 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from lipdp import accounting, checks
-from lipdp.accounting import Accountant, Sampling, schemes
+from lipdp.accounting import Accountant, Sampling
+from lipdp.privacy.release import Release, current_keys
 
 if TYPE_CHECKING:
     from lipdp.privacy.plan import Plan
 
-KINDS = ("gradient", "norm_sum", "clip_sum", "count")
 _FORMAT, _VERSION = "lipdp.ledger", 1
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Release:
-    """One kind of release: its cost, and the public facts that the privacy statement needs.
-
-    Args:
-        sampling: who is in a batch, bound to the data. The ledger is read for groups of any size, so it is kept as the
-            sampling of single examples.
-        noise_multiplier: standard deviation of the noise over the sensitivity, at least 0.
-        sensitivity: L2 norm, above 0, by which one example can move what is released.
-        strategy: name of what computed the gradient, "clipless" say.
-        noise_allocation: how the noise is spread over the layers, "global" say.
-        kind: "gradient": a noisy averaged gradient. "norm_sum", "clip_sum" and "count": noisy sums from which noise,
-            sampling and clip norm of later updates follow.
-        stream: which sequence of epochs, for the samplers that go through the data. A stream begins with a whole
-            epoch, and its updates go on where the last one of the same stream stopped.
-        count: how many were made; 0 for a description that is not charged yet.
-
-    Raises:
-        ValueError: when an argument is out of range.
-
-    Example:
-        >>> update = Release(sampling=Sampling().bind(1000, 10), noise_multiplier=1.0, sensitivity=0.1,
-        ...                  strategy="clipless", noise_allocation="global")
-        >>> update.count
-        0
-    """
-
-    sampling: Sampling
-    noise_multiplier: float
-    sensitivity: float
-    strategy: str
-    noise_allocation: str
-    kind: str = "gradient"
-    stream: int = 0
-    count: int = 0
-
-    def __post_init__(self):
-        values = {
-            "sampling": schemes.check_bound(self.sampling).for_group(1),
-            "kind": checks.choice("kind", self.kind, KINDS),
-            "noise_multiplier": checks.not_negative("noise_multiplier", self.noise_multiplier),
-            "sensitivity": checks.positive("sensitivity", self.sensitivity),
-            "stream": checks.integer("stream", self.stream),
-            "count": checks.integer("count", self.count),
-        }
-        for name, value in values.items():
-            object.__setattr__(self, name, value)
-        for name in ("strategy", "noise_allocation"):
-            value = getattr(self, name)
-            if not isinstance(value, str) or not value:
-                raise ValueError(f"`{name}` must be a non-empty string. Received: {name}={value!r}.")
-
-    def mechanism(self, group_size: int = 1, epochs: int | None = None) -> accounting.Mechanism:
-        """Returns the cost of all `count` releases, for groups of `group_size` examples.
-
-        Args:
-            group_size: at least 1.
-            epochs: to how many epochs they belong, for the samplers that are charged by the epoch; default: those of
-                `count` updates from the start of an epoch.
-        """
-        sampling = self.sampling.for_group(group_size)
-        one = accounting.Mechanism.of_updates(None, self.noise_multiplier, self.count, sampling)
-        return one if epochs is None else dataclasses.replace(one, count=epochs)
-
-    @property
-    def stream_key(self) -> tuple:
-        """Returns what the releases of one sequence of epochs have in common."""
-        return self.stream, self.sampling.name, self.sampling.num_examples, self.sampling.batch_size
-
-    def to_dict(self) -> dict:
-        """Returns the release as JSON-serializable values, flat."""
-        values = self.sampling.to_dict() | vars(self)
-        del values["sampling"], values["examples_per_person"]
-        return values
-
-    @classmethod
-    def from_dict(cls, values: dict) -> "Release":
-        """Returns the release that `to_dict` wrote; ValueError for missing or unknown fields, or out of range."""
-        keys = {*schemes.KEYS, *cls.__dataclass_fields__} - {"sampling", "examples_per_person"}
-        values = {"capacity": None, "stream": 0} | current_keys(values)  # files of earlier versions lack these
-        if set(values) != keys:
-            raise ValueError(f"it does not hold exactly the fields of a release: {values!r}")
-        own = {name: value for name, value in values.items() if name not in schemes.KEYS}
-        return cls(sampling=Sampling.from_dict(values), **own)
 
 
 class Ledger:
@@ -253,6 +167,37 @@ class Ledger:
         """Returns whether releases followed from earlier ones, which only a filter at a fixed order covers."""
         return any(release.kind != "gradient" for release in self._descriptions)
 
+    @property
+    def unit(self) -> str | None:
+        """Returns what the releases protect, "example" or "person"; None where there are none.
+
+        Raises:
+            ValueError: some drew examples and others persons, and nothing is known of their sum.
+        """
+        units = {release.sampling.unit for release in self._descriptions}
+        if len(units) > 1:
+            raise ValueError(
+                "Releases on drawn examples and on drawn persons (`person_ids`) cannot be added up: the ones say "
+                "nothing about a person, the others nothing about an example. Received: both in one ledger. Train "
+                "weights of their own."
+            )
+        return units.pop() if units else None
+
+    def check_unit(self, sampling: Sampling) -> None:
+        """Refuses to go on with releases for another unit.
+
+        Raises:
+            ValueError: the ledger holds releases on drawn examples and `sampling` draws persons, or the reverse.
+        """
+        before = self.unit
+        if before not in (None, sampling.unit):
+            received = "..." if sampling.unit == "person" else "None"
+            raise ValueError(
+                f"What is drawn and protected cannot change: epsilon so far is for one {before}, and nothing is known "
+                f"about the sum for one {sampling.unit}. Received: person_ids={received} after {self.updates} updates "
+                f"on drawn {before}s. Go on as before, or build a new model (its cost adds up outside of this ledger)."
+            )
+
     def check_accountant(self, accountant: str | Accountant) -> None:
         """Refuses an accountant that does not cover what was charged.
 
@@ -278,6 +223,8 @@ class Ledger:
                 f"Received: group_size={group_size}. Ask for group_size=1."
             )
         mechanisms, streams = [], {}
+        if self.unit is None:
+            return ()
         for release in self.entries:
             if release.sampling.by_epoch:
                 streams.setdefault(release.stream_key, []).append(release)
@@ -361,13 +308,6 @@ class Ledger:
 
     def __repr__(self) -> str:
         return f"Ledger(updates={self.updates}, entries={len(self)})"
-
-
-def current_keys(values: dict) -> dict:
-    """Returns the content of a file by the names of today: version 0.1.0 spelled one of them differently."""
-    if not isinstance(values, dict):
-        raise ValueError(f"it is not a dictionary: {values!r}")
-    return {"neighboring_relation" if name == "neighbouring_relation" else name: v for name, v in values.items()}
 
 
 def _epochs(releases: list[Release], group_size: int) -> list[accounting.Mechanism]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from lipdp import accounting, checks
 from lipdp.accounting import Accountant, Sampling, schemes
-from lipdp.privacy.ledger import Release, current_keys
+from lipdp.privacy.release import Release, current_keys
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -129,7 +129,7 @@ class Plan:
         """Returns the plan that `to_dict` wrote; ValueError for missing or unknown fields."""
         keys = {*schemes.KEYS, *cls.__dataclass_fields__} - {"sampling", "sampling_probability"}
         if isinstance(values, dict):  # files of earlier versions lack these
-            values = {"examples_per_person": 1, "capacity": None} | current_keys(values)
+            values = {"examples_per_person": 1, "capacity": None, "rows_per_person": None} | current_keys(values)
         if not isinstance(values, dict) or set(values) != keys:
             raise ValueError(
                 f"This is not a plan. Received: values={values!r}. Pass what Plan.to_dict wrote, a dict with "

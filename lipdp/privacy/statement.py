@@ -30,6 +30,11 @@ NOT_COVERED = (
     "Side channels: running time, memory, and the realized size of each batch.",
 )
 
+PERSON = {
+    "add_or_remove_one": "add or remove one person, with all their rows.",
+    "zero_out_one": "zero out one person: their place stays, but they contribute nothing to any release.",
+    "replace_one": "replace one person, with all their rows, by any other one.",
+}
 ONE = {
     "add_or_remove_one": "add or remove one example.",
     "zero_out_one": "zero out one example: its place in the batches stays, but it contributes nothing to any release.",
@@ -85,7 +90,7 @@ def in_plain_words(facts: dict) -> str | None:
     if not facts["epsilon"]:
         return None
     relation = facts.get("neighboring_relation") or facts.get("neighbouring_relation", "add_or_remove_one")
-    unit = "person" if facts.get("examples_per_person", 1) > 1 else "example"
+    unit = "person" if facts.get("examples_per_person", 1) > 1 else facts.get("unit", "example")
     known, question = _ATTACKED[unit, relation == "replace_one"]
     right = right_guesses(facts["epsilon"], facts["delta"])
     if "risk" in facts:
@@ -111,25 +116,41 @@ def meaning(facts: dict) -> list[str]:
     gradients = [release for release in facts["releases"] if release["kind"] == "gradient"] or facts["releases"]
     public, released = sizes(facts["releases"])
     listed = ", ".join(map(str, public or released))
-    most, relation = facts["examples_per_person"], facts["neighboring_relation"]
-    if most == 1:
+    most, relation, drawn = facts["examples_per_person"], facts["neighboring_relation"], facts.get("rows_per_person")
+    if drawn:
+        unit = (
+            "Unit: one person, with any number of rows, as the ids said that `fit` was given. That all rows of a "
+            "person have one id was not checked."
+        )
+    elif most == 1:
         unit = "Unit: one example (one row of the training data). A person with several rows is protected less."
     else:
         unit = f"Unit: one person with at most {most} examples. That nobody has more was not checked."
-    number = f"N = {listed} training examples. N is treated as public, so is the expected batch size B."
+    counted = "persons with training examples" if drawn else "training examples"
+    number = f"N = {listed} {counted}. N is treated as public, so is the expected batch size B."
     if not public:
-        number = f"N = {listed} training examples, a noisy count that was released. B is public."
+        number = f"N = {listed} {counted}, a noisy count that was released. B is public."
     elif released:
         number += f" Other plans took N = {', '.join(map(str, released))}, a noisy count that was released."
     adaptive = _adaptive(facts)
     samplers = sorted({release["sampler"] for release in gradients if release["strategy"] not in adaptive})
+    change = PERSON[relation] if drawn else ONE[relation] if most == 1 else MANY[relation].format(most)
+    how = [*(SCHEMES[sampler].statement for sampler in samplers), *([IMPORTANCE] if adaptive else [])]
     return [
         unit,
-        f"Neighboring relation: {ONE[relation] if most == 1 else MANY[relation].format(most)}",
-        *(f"Sampler: {SCHEMES[sampler].statement}" for sampler in samplers),
-        *([f"Sampler: {IMPORTANCE}"] if adaptive else []),
+        f"Neighboring relation: {change}",
+        *(f"Sampler: {text.replace('example', 'person') if drawn else text}" for text in how),
+        *([_contribution(drawn)] if drawn else []),
         number,
     ]
+
+
+def _contribution(most: int) -> str:
+    rows = "one row, chosen" if most == 1 else f"at most {most} rows, chosen"
+    return (
+        f"Contribution of a person: {rows} uniformly at random for each update, whose gradients are averaged. This was "
+        "enforced: the sensitivity is that of the average, whatever number of rows a person has."
+    )
 
 
 def sizes(releases: list[dict]) -> tuple[list[int], list[int]]:
@@ -186,8 +207,9 @@ def _range(group: list[dict], name: str) -> str:
 def group(facts: dict) -> str:
     """Returns epsilon of one group size."""
     change = facts["neighboring_relation"].removesuffix("_one").replace("_", " ")
+    who = f"{facts['group_size']} {facts.get('unit', 'example')}s"
     return (
-        f"Groups of up to {facts['group_size']} examples ({change}): epsilon = {shown(facts['epsilon'])}; without "
+        f"Groups of up to {who} ({change}): epsilon = {shown(facts['epsilon'])}; without "
         f"amplification {shown(facts['epsilon_without_amplification'])}."
     )
 
@@ -212,7 +234,7 @@ def announcement(plan: Any, updates: int, strategy: str) -> str:
     persons = "" if most == 1 else f" Epsilon is for a person with at most {most} examples."
     return (
         f"Private training with strategy '{strategy}': noise multiplier {plan.noise_multiplier:.5g}{_budget(plan)}; "
-        f"{updates} updates of {sampling.batch_size} expected examples out of {sampling.num_examples} "
+        f"{updates} updates of {sampling.batch_size} expected {_drawn(sampling)} out of {sampling.num_examples} "
         f"({sampling.scheme.announcement}).{persons}"
     )
 
@@ -221,9 +243,15 @@ def importance_announcement(plan: Any, updates: int, strategy: str) -> str:
     """Returns the same for importance sampling, whose noise follows from what is released on the way."""
     return (
         f"Private training with strategy '{strategy}' (importance sampling): noise multiplier at most about "
-        f"{plan.noise_multiplier:.5g}{_budget(plan)}; {updates} updates of about {plan.sampling.batch_size} examples "
-        f"out of {plan.sampling.num_examples}."
+        f"{plan.noise_multiplier:.5g}{_budget(plan)}; {updates} updates of about {plan.sampling.batch_size} "
+        f"{_drawn(plan.sampling)} out of {plan.sampling.num_examples}."
     )
+
+
+def _drawn(sampling) -> str:
+    if sampling.rows_per_person is None:
+        return "examples"
+    return f"persons (at most {sampling.rows_per_person} rows of each)"
 
 
 def _budget(plan) -> str:

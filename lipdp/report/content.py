@@ -55,7 +55,7 @@ def facts(run: RunFolder) -> str:
 
 def terms(run: RunFolder) -> list[tuple[str, str]]:
     """Returns `(name, meaning)` of the headline numbers."""
-    unit = "person" if run.privacy.get("examples_per_person", 1) > 1 else "example"
+    unit = run.privacy.get("unit", "example")
     return [(name, _TERMS[name].format(unit=unit)) for name in dict.fromkeys(name for _, name, _ in tiles(run))]
 
 
@@ -78,7 +78,11 @@ def _relation(privacy: dict) -> str:
     relation = privacy.get("neighboring_relation") or privacy.get("neighbouring_relation", "add_or_remove_one")
     change = relation.removesuffix("_one").replace("_", " ")
     most = privacy.get("examples_per_person", 1)
-    return f"{change} one example" if most == 1 else f"{change} one person, at most {most} examples"
+    return (
+        f"{change} one {privacy.get('unit', 'example')}"
+        if most == 1
+        else f"{change} one person, at most {most} examples"
+    )
 
 
 def notes(run: RunFolder) -> list[str]:

@@ -6,6 +6,7 @@ from lipdp.sampling.batches import Batches, PaddedSize
 from lipdp.sampling.columns import as_rows
 from lipdp.sampling.epochs import EpochSampler
 from lipdp.sampling.fixed_size import FixedSizeSampler
+from lipdp.sampling.persons import Chooser, Persons
 from lipdp.sampling.poisson import PoissonSampler
 from lipdp.sampling.proposal import Proposal, kept
 from lipdp.sampling.reading import Reader, take_rows
@@ -14,4 +15,4 @@ from lipdp.sampling.source import Source
 
 __all__ = ["Batches", "PaddedSize", "Reader", "Source", "as_arrays", "as_rows", "split", "take_rows"]
 __all__ += ["EpochSampler", "FixedSizeSampler", "PoissonSampler", "get", "make_sampler", "register"]
-__all__ += ["Proposal", "Sampling", "kept"]
+__all__ += ["Chooser", "Persons", "Proposal", "Sampling", "kept"]

@@ -83,8 +83,14 @@ def batch_size_of(x: Any, example_rank: int) -> int | None:
     return len(leaves[0]) or None
 
 
-def split(x: Any, y: Any, fraction: float) -> tuple:
-    """Holds out a part of the data for validation, row by row, see `accounting.held_out`."""
+def split(x: Any, y: Any, fraction: float, choose: Callable[[list], np.ndarray] | None = None) -> tuple:
+    """Holds out a part of the data for validation, row by row, see `accounting.held_out`.
+
+    Args:
+        x, y: Trees of arrays.
+        fraction: Expected fraction of the rows, in (0, 1).
+        choose: Returns one boolean for each row of a list of arrays; default: by the contents of the row.
+    """
     if not 0.0 < fraction < 1.0:
         raise ValueError(f"`validation_split` must be in (0, 1). Received: validation_split={fraction!r}.")
     if any(not isinstance(leaf, np.ndarray) for leaf in tree.flatten((x, y))):
@@ -93,11 +99,13 @@ def split(x: Any, y: Any, fraction: float) -> tuple:
             f"read. Received: validation_split={fraction!r} and a source. Hold rows out when the source is written, by "
             "whatever each row alone says, and pass them as validation_data."
         )
-    out = held_out(tree.flatten((x, y)), fraction)
+    leaves = tree.flatten((x, y))
+    out = held_out(leaves, fraction) if choose is None else choose(leaves)
     if out.all() or not out.any():
         raise ValueError(
             f"`validation_split` leaves one part empty. Received: validation_split={fraction!r} of {len(out)} "
-            "examples. Rows are held out by a hash of their contents; rows that are all alike are on one side."
+            "examples. Rows are held out by a hash of their contents, or of the ids of their persons; what is alike is "
+            "on one side."
         )
     first = tree.map_structure(lambda leaf: leaf[~out], (x, y))
     second = tree.map_structure(lambda leaf: leaf[out], (x, y))

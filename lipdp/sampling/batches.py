@@ -11,6 +11,7 @@ import numpy as np
 from keras import tree
 
 from lipdp.sampling.columns import Column
+from lipdp.sampling.persons import Chooser
 from lipdp.sampling.reading import Reader, take_rows
 
 # Sizes are rounded up to this, so that few shapes occur.
@@ -33,18 +34,26 @@ class PaddedSize:
             the next small multiple.
         largest: Largest batch that can occur, to which static shapes are padded; None for Poisson sampling.
         shards: Devices among which the rows are shared: each gets as many. Divides `microbatch`.
+        deviation: Standard deviation of a draw; default: sqrt(B), that of Poisson sampling.
 
     A draw above the last level gets more rows, in rare cases at the price of a compilation: nothing is
     ever dropped.
     """
 
     def __init__(
-        self, expected: int, microbatch: int | None, static: bool, largest: int | None = None, shards: int = 1
+        self,
+        expected: float,
+        microbatch: int | None,
+        static: bool,
+        largest: int | None = None,
+        shards: int = 1,
+        deviation: float | None = None,
     ):
         self.microbatch, self.shards = microbatch, shards
         # Compiled microbatches all have the same shape.
         self._step = microbatch if microbatch and static else math.lcm(_STEP, shards)
-        levels = [expected + level * math.sqrt(expected) for level in (_LEVELS[-1:] if microbatch else _LEVELS)]
+        deviation = math.sqrt(expected) if deviation is None else deviation
+        levels = [expected + level * deviation for level in (_LEVELS[-1:] if microbatch else _LEVELS)]
         levels = levels if largest is None else [largest]
         self._levels = [self._round(level) for level in levels] if static else []
 
@@ -90,11 +99,13 @@ class Batches:
         start: Number of the first update.
         held: The shares of the rows that this process feeds; None: all.
         allowed: Which labels of a source count, see `Reader`.
+        choose: Where persons are drawn, which rows are theirs, see `persons.Chooser`; None: what is drawn are rows.
 
-    Iterating yields `(x, y, weight)`. The weight of a drawn row is 1, of a padding row 0; padding rows are zero, and so
-    are drawn rows of a source that do not count. The rows of one share lie together, drawn ones first; the shares are
-    equal, and so are, up to one, their drawn rows. Of sources drawn rows are read, ahead of the update that uses them.
-    Frameworks may keep the iterator for as long as the process lives: `close` lets go of the arrays.
+    Iterating yields `(x, y, weight)`. The weight of a drawn row is 1, or its share in the average of its person, and 0
+    of a padding row; padding rows are zero, and so are drawn rows of a source that do not count. The rows of one share
+    lie together, drawn ones first; the shares are equal, and so are, up to one, their drawn rows. Of sources drawn rows
+    are read, ahead of the update that uses them. Frameworks may keep the iterator for as long as the process lives:
+    `close` lets go of the arrays.
     """
 
     def __init__(
@@ -106,8 +117,10 @@ class Batches:
         start: int,
         held: tuple[int, ...] | None = None,
         allowed: Callable[[np.ndarray], Any] | None = None,
+        choose: Chooser | None = None,
     ):
         self.sampler, self.size, self.start = sampler, size, start
+        self._choose, self._width = choose or _all_rows, 1 if choose is None else choose.width
         self.held = tuple(range(size.shards)) if held is None else held
         self.reader = Reader((x, y), allowed)
         self._held: tuple | None = ((x, y), [_Buffers() for _ in tree.flatten((x, y))], _Buffers())
@@ -144,10 +157,11 @@ class Batches:
         if self._held is None:
             raise _Closed
         data, pools, weights = self._held
-        drawn = self.sampler.draw(update)
+        index, counts = self._choose(update, self.sampler.draw(update))
         # Dealt out like cards: microbatches that hold a drawn row of any share come before all that hold none.
-        shares = [drawn[share :: self.size.shards] for share in self.held]
-        each = self.size.rows(len(drawn)) // self.size.shards
+        dealt = [slice(share, None, self.size.shards) for share in self.held]
+        shares, counts = ([part[cards].reshape(-1) for cards in dealt] for part in (index, counts))
+        each = self.size.rows(len(index)) // self.size.shards * self._width
         rows, filled = each * len(shares), []
         for leaf, pool in zip(tree.flatten(data), pools, strict=True):
             buffer = pool.take((rows, *leaf.shape[1:]), leaf.dtype)
@@ -157,16 +171,24 @@ class Batches:
                     part[len(share) :] = 0
                 else:
                     take_rows(leaf, share, part)
+                if not counts[i].all():
+                    part[: len(share)][counts[i] == 0.0] = 0
             filled.append(buffer)
         weight = weights.take((rows,), np.dtype("float32"))
         for i, share in enumerate(shares):
-            weight[i * each : i * each + len(share)] = 1.0
+            weight[i * each : i * each + len(share)] = counts[i]
             weight[i * each + len(share) : (i + 1) * each] = 0.0
         jobs = []
         if self.reader:
-            places = [i * each + np.arange(len(share)) for i, share in enumerate(shares)]
-            jobs = self.reader.begin(np.concatenate(shares), np.concatenate(places), filled)
+            places = [i * each + np.flatnonzero(count) for i, count in enumerate(counts)]
+            used = [share[count > 0.0] for share, count in zip(shares, counts, strict=True)]
+            jobs = self.reader.begin(np.concatenate(used), np.concatenate(places), filled)
         return jobs, filled, weight
+
+
+def _all_rows(update: int, drawn: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns what is drawn, rows, each counting in full."""
+    return drawn[:, None], np.ones((len(drawn), 1), "float32")
 
 
 class _Closed(Exception):

@@ -23,6 +23,7 @@ class Calibration:
             gradient, or None. One example moves the centered count by 1/2.
         groups: Indices of the variables that are clipped together, for clipping by layer.
         limits: Threshold at the logits that a quantile starts from, and the factors that it stays between.
+        rows: How many rows of one person lie together, for strategies that average before they clip.
     """
 
     noise_std: tuple[float, ...]
@@ -31,6 +32,7 @@ class Calibration:
     count_noise_std: float | None = None
     groups: tuple[tuple[int, ...], ...] = ()
     limits: tuple[float, float, float] | None = None
+    rows: int = 1
 
     def noise_stddevs(self, noise_multiplier: float) -> list[float]:
         """Returns the standard deviation per variable of one update of `noise_multiplier`, its count included.
@@ -63,11 +65,15 @@ class Strategy:
         full_precision: Whether the passes need float32 products. Bounds do; where per-example gradients are clipped,
             norms and sums alone do, and the passes take the precision of the backend: TF32 on a GPU, with JAX.
         augmentation_multiplicity: Copies of each example in an update.
+        averages_persons: Whether `fit(person_ids=)` may use it: a person's rows then have weights that add up to 1. A
+            strategy that clips must average the `Calibration.rows` rows of a person before, one that does not clip
+            multiplies by the weights.
     """
 
     name: ClassVar[str] = ""
     per_example: ClassVar[bool] = False
     full_precision: ClassVar[bool] = True
+    averages_persons: ClassVar[bool] = False
     augmentation_multiplicity = 1
 
     def __setattr__(self, name: str, value: Any) -> None:

@@ -54,6 +54,7 @@ class Clipless(FollowsQuantile, Strategy):
     """
 
     name: ClassVar[str] = "clipless"
+    averages_persons: ClassVar[bool] = True
     noise: str = "global"
     quantile: float | None = None
     quantile_noise: float | None = None

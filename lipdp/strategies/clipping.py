@@ -24,12 +24,13 @@ class PerExample(Strategy):
     Its fields are those of `DPSGD` of the same name: `clip_norm`, `augmentation_multiplicity`, `augmentation`.
 
     **Guarantee.** One example's rows see nothing of other examples: layers, losses and augmentations that mix
-    examples are refused. The K copies are averaged before the gradient is clipped, so they cost compute and no
-    privacy (De et al. 2022). Padding rows count for nothing. Contributions are summed over all microbatches and
-    divided by the constant B.
+    examples are refused. The K copies, and all rows of a person (`fit(person_ids=)`), are averaged before the gradient
+    is clipped, so they cost compute and no privacy (De et al. 2022). Padding rows count for nothing. Contributions are
+    summed over all microbatches and divided by the constant B.
     """
 
     per_example = True
+    averages_persons = True
     if TYPE_CHECKING:
         clip_norm: Any
         augmentation: Any
@@ -63,13 +64,15 @@ class PerExample(Strategy):
     def microbatch(
         self, calibration: Any, forward: Any, state: Any, index: Any, secret: Any, data: Any, batch_size: Any
     ) -> Any:
-        x, y, weight = data
-        shares, copies = weight, self.augmentation_multiplicity
+        x, y, shares = data
+        rows, copies = calibration.rows, self.augmentation_multiplicity
+        weight = shares if rows == 1 else present(ops.reshape(shares, (-1, rows)))
         if copies > 1 or self.augmentation is not None:
-            x, y, shares = augmentations.repeat((x, y, weight / copies), copies)
+            x, y, shares = augmentations.repeat((x, y, shares / copies), copies)
             if self.augmentation is not None:
                 x = augmentations.apply(self.augmentation, x, augmentations.key(secret, index))
-        record = gradients.capture(forward, x, y, weight, loss_values=example_losses(forward.model), copies=copies)
+        together = {"copies": copies} if rows == 1 else {"copies": rows * copies, "shares": shares}
+        record = gradients.capture(forward, x, y, weight, loss_values=example_losses(forward.model), **together)
         sums, counts = self.contributions(calibration, record, weight, state)
         values = ops.where(shares > 0, ops.stop_gradient(record.values) * shares, 0.0)
         return (sums, counts, ops.sum(values) / batch_size), (x, y, record.y_pred, shares), record.non_trainable
@@ -88,6 +91,11 @@ class PerExample(Strategy):
             ),
             augmentation=augmentations.get(self.augmentation),
         )
+
+
+def present(shares: Any) -> Any:
+    """Returns 1 for each person with a row that counts, and 0 for the others, from shares `(persons, rows)`."""
+    return ops.cast(ops.any(shares > 0, axis=1), shares.dtype)
 
 
 def example_losses(model: keras.Model) -> Any:

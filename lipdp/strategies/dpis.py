@@ -10,7 +10,15 @@ from lipdp import checks, gradients
 from lipdp.accounting.dpis import ImportanceFilter
 from lipdp.sampling.proposal import kept
 from lipdp.strategies.base import Calibration, Strategy
-from lipdp.strategies.clipping import LEAST_CLIP, MARGIN, check_clipping, checked_clip_norm, example_losses, total_norm
+from lipdp.strategies.clipping import (
+    LEAST_CLIP,
+    MARGIN,
+    check_clipping,
+    checked_clip_norm,
+    example_losses,
+    present,
+    total_norm,
+)
 
 
 @keras.saving.register_keras_serializable(package="lipdp")
@@ -62,6 +70,7 @@ class DPIS(Strategy):
 
     name: ClassVar[str] = "dpis"
     per_example: ClassVar[bool] = True
+    averages_persons: ClassVar[bool] = True
     clip_norm: float = 1.0
     growth: float = 5.0
     floor: float = 0.1
@@ -98,7 +107,8 @@ class DPIS(Strategy):
             raise ValueError(
                 f"{type(self).__name__} draws by the norms of gradients, independently for each example, and "
                 f"no cost is known for persons with several. Received: sampling={sampling!r}, "
-                f"examples_per_person={persons!r}. Leave both out, or use another strategy."
+                f"examples_per_person={persons!r}. Leave both out, draw persons with person_ids=, or use another "
+                "strategy."
             )
         if self.count_noise is not None and request.steps_per_epoch is None:
             raise ValueError(
@@ -139,7 +149,9 @@ class DPIS(Strategy):
     def norms(self, forward: Any, data: tuple) -> Any:
         """Returns the gradient norms `(rows,)` of a microbatch `(x, y, weight)`; 0 where a gradient is not finite.
 
-        Beside them the model's new non-trainable values (JAX): random layers draw anew for the next microbatch.
+        Where persons are drawn, weights are `(persons, rows)`, the shares of the rows of each, and there is one norm
+        for each person. Beside them the model's new non-trainable values (JAX): random layers draw anew for the next
+        microbatch.
         """
         record = _record(forward, data)
         return _finite_norms(record)[0], record.non_trainable
@@ -158,6 +170,9 @@ class DPIS(Strategy):
         """
         x, y, weight, limits, thresholds, shares = data
         record = _record(forward, (x, y, weight))
+        if len(weight.shape) == 2:
+            shares = ops.reshape(shares[:, None] * weight, (-1,))
+            weight = present(weight)
         norms, finite = _finite_norms(record)
         chosen = ops.logical_and(weight > 0, kept(ops.minimum(norms, limits), thresholds))
         coefficients = ops.where(chosen, MARGIN / ops.maximum(norms, 1e-30), 0.0)
@@ -167,7 +182,12 @@ class DPIS(Strategy):
 
 
 def _record(forward, data: tuple) -> gradients.Record:
-    return gradients.capture(forward, *data, loss_values=example_losses(forward.model))
+    x, y, weight = data
+    together: dict[str, Any] = {"loss_values": example_losses(forward.model)}
+    if len(weight.shape) == 2:
+        together |= {"copies": weight.shape[1], "shares": ops.reshape(weight, (-1,))}
+        weight = present(weight)
+    return gradients.capture(forward, x, y, weight, **together)
 
 
 def _finite_norms(record):

@@ -21,6 +21,7 @@ def plan_for(run: Run, request: FitRequest) -> Plan:
     if continued is not None:
         return continued
     total = run.total
+    total.check_unit(request.sampling)
     if total.adaptive:
         raise ValueError(
             "These weights were trained with an adaptive strategy (DPIS), whose releases are accounted at one order. "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 import sys
 from collections.abc import Callable, Iterator
@@ -41,6 +42,7 @@ class Driver:
         calibration: What the strategy returned for the model.
         x, y: Training data as arrays or columns of a source.
         validation_data: As given, or the part that was split off.
+        persons: Who is drawn, where that is not rows; else None.
 
     Attributes:
         plan: What fixes the privacy of the run.
@@ -52,8 +54,19 @@ class Driver:
     """
 
     def __init__(
-        self, model: keras.Model, request: FitRequest, calibration: Calibration, x: Any, y: Any, validation_data: Any
+        self,
+        model: keras.Model,
+        request: FitRequest,
+        calibration: Calibration,
+        x: Any,
+        y: Any,
+        validation_data: Any,
+        persons: sampling.Persons | None = None,
     ):
+        self.persons, self._together = persons, 1  # rows of a person that are averaged before they are clipped
+        if persons is not None and request.strategy.per_example:
+            self._together = persons.width
+            calibration = dataclasses.replace(calibration, rows=persons.width)
         self.model, self.request, self.calibration = model, request, calibration
         self.x, self.y, self.validation_data = x, y, validation_data
         self.strategy: Any = request.strategy
@@ -85,8 +98,13 @@ class Driver:
         start = run.ledger.position(self._release()) if scheme.by_epoch else run.ledger.updates
         compiles = backend.compiles(self.model)
         shards, held = backend.row_shards()
-        size = sampling.PaddedSize(scheme.batch_size, self.microbatch, compiles, scheme.largest_batch, shards)
-        batches = sampling.Batches(self.sampler, self.x, self.y, size, start, held, self.allowed_labels())
+        expected, deviation = self._drawn()
+        largest = scheme.largest_batch if deviation is None else None
+        microbatch = self.microbatch and self.microbatch // self._together
+        size = sampling.PaddedSize(expected, microbatch, compiles, largest, shards, deviation)
+        batches = sampling.Batches(
+            self.sampler, self.x, self.y, size, start, held, self.allowed_labels(), self._chooser()
+        )
         with contextlib.closing(batches), batches.reader.telling():
             yield backend.feed(iter(batches), (self.x, self.y, np.zeros(1, "float32")))
 
@@ -123,9 +141,25 @@ class Driver:
         return rows and min(rows, largest)
 
     def _microbatch(self) -> int | None:
-        size = self.plan.sampling.batch_size
+        size = math.ceil(self._drawn()[0]) * self._together
         rows = self.request.microbatch_size or self.default_microbatch(size)
-        return whole_shares(rows) if rows and rows < size else None
+        if not rows or rows >= size:
+            return None
+        return whole_shares(max(1, rows // self._together)) * self._together
+
+    def _drawn(self) -> tuple[float, float | None]:
+        """Returns how many rows, or persons whose rows lie together, an update is expected to have, and how far off."""
+        scheme = self.plan.sampling
+        if self.persons is None or self.strategy.per_example:
+            return scheme.batch_size, None
+        return self.persons.expected_rows(scheme.sampling_probability)
+
+    def _chooser(self) -> sampling.Chooser | None:
+        """Returns what chooses the rows of persons."""
+        if self.persons is None:
+            return None
+        secret = randomness.derive(self.run.secret.draws, "rows of persons")
+        return sampling.Chooser(self.persons, secret, together=self.strategy.per_example)
 
     def details(self) -> dict:
         """Returns what fixes the releases beside the plan, as JSON-serializable values."""

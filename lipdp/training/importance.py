@@ -43,11 +43,12 @@ class ImportanceDriver(Driver):
 
     @property
     def _examples(self) -> int:
-        """The true number of examples, which may be private."""
-        return len(tree.flatten(self.y)[0])
+        """The true number of examples, or of persons where they are drawn; it may be private."""
+        return len(tree.flatten(self.y)[0]) if self.persons is None else self.persons.count
 
     def make_plan(self) -> Plan:
         run, request, strategy = self.run, self.request, self.strategy
+        run.total.check_unit(request.sampling)
         if backend.processes()[1] > 1:
             raise ValueError(
                 "DPIS keeps the norms of all examples in one process, which puts each update together. Received: "
@@ -170,9 +171,10 @@ class ImportanceDriver(Driver):
         """Leaves the ledger as it is: numbers are released on the host, and leave no trace in weights."""
 
     def _microbatch(self) -> int:
-        size = self.plan.sampling.batch_size
+        width = 1 if self.persons is None else self.persons.width
+        size = self.plan.sampling.batch_size * width
         rows = self.request.microbatch_size or self.default_microbatch(2 * size) or min(size, _LARGEST_MICROBATCH)
-        return whole_shares(rows)
+        return whole_shares(max(1, rows // width))
 
     def begin(self) -> None:
         """Releases the number of examples, if that is private, and notes where the plan stands."""
@@ -320,7 +322,23 @@ class ImportanceDriver(Driver):
 
     def _padded(self, index: np.ndarray, rows: int) -> tuple:
         weight = _filled(np.ones(len(index), "float32"), rows, 0.0)
-        return (*self._reader.rows((self.x, self.y), index, weight), weight)
+        if self.persons is None:
+            return (*self._reader.rows((self.x, self.y), index, weight), weight)
+        # Rows are chosen afresh, by coins of this person's own: what was proposed by other rows stays sound.
+        chosen, shares = self.persons.rows(index, self._generator("rows"))
+        used = np.flatnonzero(shares)
+        weight = np.ones(len(used), "float32")
+        found = self._reader.rows((self.x, self.y), chosen.reshape(-1)[used], weight)
+        flat = np.zeros(rows * self.persons.width, "float32")
+        flat[used] = shares.reshape(-1)[used] * weight
+        return (*tree.map_structure(lambda leaf: _spread(leaf, used, len(flat)), found), flat.reshape(rows, -1))
+
+
+def _spread(rows: np.ndarray, places: np.ndarray, size: int) -> np.ndarray:
+    """Returns an array of `size` rows that holds `rows` at their places, and zeros elsewhere."""
+    full = np.zeros((size, *rows.shape[1:]), rows.dtype)
+    full[places] = rows
+    return full
 
 
 def _filled(values: np.ndarray, rows: int, fill: float) -> np.ndarray:

@@ -28,6 +28,8 @@ class FitRequest:
         training_metrics: Whether to compute loss and metrics on the training data.
         seed: The user's seed, or None.
         noise_generator: What makes the noise, a name of `privacy.GENERATORS`.
+        persons: Digest of the ids of the persons, where they are drawn, or None where it is not known: a file holds it
+            after a `fit` with a seed only, as it says who is in the data.
 
     Raises:
         ValueError: an argument is out of range.
@@ -46,6 +48,7 @@ class FitRequest:
     training_metrics: bool = True
     seed: int | None = None
     noise_generator: str = "threefry"
+    persons: str | None = None
 
     def __post_init__(self):
         values = {
@@ -70,8 +73,16 @@ class FitRequest:
             )
 
     @classmethod
-    def of(cls, *, sampling: Any, batch_size: int, examples_per_person: int, **arguments: Any) -> FitRequest:
-        """Returns the request that the arguments of `fit` make."""
+    def of(
+        cls,
+        *,
+        sampling: Any,
+        batch_size: int,
+        examples_per_person: int = 1,
+        rows_per_person: int | None = None,
+        **arguments: Any,
+    ) -> FitRequest:
+        """Returns the request that the arguments of `fit` make; without persons `rows_per_person` is None."""
         scheme = samplers.get(sampling)
         if scheme != samplers.Sampling(scheme.name, scheme.capacity):
             raise ValueError(
@@ -82,13 +93,21 @@ class FitRequest:
             scheme,
             batch_size=checks.integer("batch_size", batch_size, minimum=1),
             group_size=checks.integer("examples_per_person", examples_per_person, minimum=1),
+            rows_per_person=checks.integer("rows_per_person", rows_per_person, minimum=1, optional=True),
         )
+        if rows_per_person is not None and scheme.group_size > 1:
+            raise ValueError(
+                "With `person_ids` persons are drawn, and epsilon is that of a person whatever number of rows they "
+                f"have. Received: examples_per_person={examples_per_person!r} as well, which is for rows whose persons "
+                "are not known. Leave it out; `rows_per_person` bounds what a person brings into an update."
+            )
         return cls(sampling=scheme, **arguments)
 
-    def bind(self, num_examples: int) -> FitRequest:
-        """Returns the request for data of `num_examples` examples."""
+    def bind(self, num_examples: int, persons: str | None = None) -> FitRequest:
+        """Returns the request for data of `num_examples` examples, or persons of that digest."""
         here = self.sampling
-        return dataclasses.replace(self, sampling=here.bind(num_examples, here.batch_size, here.group_size))
+        bound = here.bind(num_examples, here.batch_size, here.group_size)
+        return dataclasses.replace(self, sampling=bound, persons=persons)
 
     @property
     def updates_per_epoch(self) -> int:
@@ -101,7 +120,10 @@ class FitRequest:
 
     def continues(self, other: FitRequest | None) -> bool:
         """Returns whether this request goes on with the plan that `other` made."""
-        return other is not None and self._text() == other._text()
+        if other is None:
+            return False
+        known = None not in (self.persons, other.persons)
+        return self._text(persons=known) == other._text(persons=known)
 
     def strategy_text(self) -> str:
         """Returns the strategy as text, for comparison."""
@@ -111,12 +133,17 @@ class FitRequest:
         """Returns whether `other` asked for the same strategy, so that its state goes on."""
         return other is not None and self._text("strategy") == other._text("strategy")
 
-    def _text(self, key: str | None = None) -> str:
-        values = self.to_dict()
+    def _text(self, key: str | None = None, persons: bool = True) -> str:
+        values = self.to_dict(persons)
         return json.dumps(values if key is None else values[key], sort_keys=True)
 
-    def to_dict(self) -> dict:
-        """Returns what a plan follows from, but for its length, as JSON-serializable values."""
+    def to_dict(self, persons: bool = True) -> dict:
+        """Returns what a plan follows from, but for its length, as JSON-serializable values.
+
+        Args:
+            persons: Whether the digest of the persons is among them, which is as private as the data.
+        """
+        drawn = {"rows_per_person": self.sampling.rows_per_person, "persons": self.persons if persons else None}
         return {
             "num_examples": self.sampling.num_examples,
             "batch_size": self.sampling.batch_size,
@@ -128,6 +155,7 @@ class FitRequest:
             "sampler": self.sampling.name,
             "capacity": self.sampling.capacity,
             "examples_per_person": self.sampling.group_size,
+            **{key: value for key, value in drawn.items() if value is not None},
         }
 
     @classmethod
@@ -138,10 +166,13 @@ class FitRequest:
             strategy = strategies.get(name).from_config(config)
         except Exception:  # a class that this process does not know must not cost the weights
             strategy = _Unknown(name, config)
-        unbound = samplers.Sampling(values["sampler"], values["capacity"])
+        unbound = samplers.Sampling(
+            values["sampler"], values["capacity"], rows_per_person=values.get("rows_per_person")
+        )
         return cls(
             strategy=strategy,
             sampling=unbound.bind(values["num_examples"], values["batch_size"], values["examples_per_person"]),
+            persons=values.get("persons"),
             **{key: values[key] for key in ("epsilon", "noise_multiplier", "delta", "accountant")},
         )
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import keras
+import numpy as np
 from keras import tree
 
 from lipdp import losses, sampling, strategies
 from lipdp.callbacks import Checkpoint
+from lipdp.sampling import persons
 from lipdp.sampling.arrays import batch_size_of
 from lipdp.sampling.columns import sampled
 from lipdp.strategies.clipless import naming_both_ways
@@ -22,9 +24,9 @@ from lipdp.training.resuming import Finished, resumed
 _BATCH_SIZE = 256
 
 
-def expected_batch_size(model: keras.Model, x: Any) -> int:
+def expected_batch_size(model: keras.Model, x: Any, person_ids: Any = None) -> int:
     """Returns the expected batch size where the user gives none: that of the batches of a dataset, else 256."""
-    if not getattr(model, "inputs", None):
+    if person_ids is not None or not getattr(model, "inputs", None):
         return _BATCH_SIZE
     return batch_size_of(x, len(tree.flatten(model.inputs)[0].shape)) or _BATCH_SIZE
 
@@ -37,6 +39,7 @@ def prepare(
     validation_data: Any,
     request: FitRequest,
     checkpoint: Checkpoint | None = None,
+    person_ids: Any = None,
 ) -> Driver | Finished:
     """Returns what carries out a call of `fit`: everything is checked and planned, nothing is changed.
 
@@ -45,6 +48,7 @@ def prepare(
         x, y, validation_split, validation_data: As in `DP_Model.fit`.
         request: The other arguments.
         checkpoint: What the call goes on from, if it does; what was lost after it is charged.
+        person_ids: As in `DP_Model.fit`.
     """
     model_checks.check_model(model)
     model_checks.warn_of_adapted(model)
@@ -57,7 +61,11 @@ def prepare(
     rank = len(tree.flatten(model.inputs)[0].shape)
     x, y = sampling.as_rows(x, y, rank, model_checks.example_labels(model), model_checks.input_names(model))
     model_checks.check_shapes(model, x)
-    if validation_split and validation_data is None:
+    num_rows = len(tree.flatten(y)[0])
+    ids = None if person_ids is None else persons.checked_ids(person_ids, num_rows)
+    if validation_split and validation_data is None and ids is not None:
+        (x, y), validation_data, ids = persons.split(x, y, ids, validation_split)
+    elif validation_split and validation_data is None:
         (x, y), validation_data = sampling.split(x, y, validation_split)
     else:
         validation_data = validation.check_data(model, validation_data)
@@ -66,11 +74,31 @@ def prepare(
             losses.get(model.loss)  # the others have no Lipschitz constant; this says what to use instead
     losses.check_per_example(model.loss, sampled(y), model_checks.output_shapes(model))
     strategy.check_fit(request, model.steps_per_execution)
-    request = request.bind(strategy.declared_examples(len(tree.flatten(y)[0])))
+    drawn = None if ids is None else _persons(ids, request)
+    count = len(tree.flatten(y)[0]) if drawn is None else drawn.count
+    request = request.bind(strategy.declared_examples(count), None if ids is None else persons.digest(ids))
     request, finished = resumed(model, request, x, y, checkpoint)
     if finished:
         return Finished(model)
     model_checks.check_weights(model)
     calibration = strategy.calibrate(model, model.loss, request.sampling.batch_size)
     driver = ImportanceDriver if isinstance(strategy, strategies.DPIS) else Driver
-    return driver(model, request, calibration, x, y, validation_data)
+    return driver(model, request, calibration, x, y, validation_data, drawn)
+
+
+def _persons(ids: np.ndarray, request: FitRequest) -> persons.Persons:
+    """Returns the persons of a request, and refuses what cannot draw them."""
+    strategy, found = request.strategy, persons.Persons(ids, request.sampling.rows_per_person or 1)
+    if not strategy.averages_persons:
+        raise ValueError(
+            f"The strategy {strategy.name!r} does not say that it averages the rows of a person before it clips. "
+            "Received: person_ids. Use 'clipless', 'dpsgd', 'adaclip' or 'dpis', or set `averages_persons` where it "
+            "does."
+        )
+    if request.sampling.batch_size > found.count:
+        raise ValueError(
+            "With `person_ids`, `batch_size` is the expected number of PERSONS in an update, so it must not be larger "
+            f"than their number. Received: batch_size={request.sampling.batch_size}, {found.count} persons. Pass a "
+            "smaller batch_size."
+        )
+    return found

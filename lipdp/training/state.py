@@ -152,7 +152,7 @@ class Run:
         """Returns the state as JSON bytes, to stand beside the weights in every Keras file format."""
         own, *others = self.ledgers
         state = _ledger_state(own) | {
-            "request": self.request.to_dict() if self.request else None,
+            "request": self.request.to_dict(persons=self.repeatable) if self.request else None,
             "plan_start": self.plan_start,
             "pass_key": self.epoch_key,
             "noise_std": list(self.noise_std),

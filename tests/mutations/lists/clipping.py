@@ -48,9 +48,21 @@ FAULTS = [
         ),
         (
             "copies count one by one",
-            "x, y, shares = augmentations.repeat((x, y, weight / copies), copies)",
-            "x, y, shares = augmentations.repeat((x, y, weight / copies), copies)\n            copies, weight = 1, ops.repeat(weight, copies)",
+            "x, y, shares = augmentations.repeat((x, y, shares / copies), copies)",
+            "x, y, shares = augmentations.repeat((x, y, shares / copies), copies)\n            copies, weight = 1, ops.repeat(weight, copies)",
             "strategies/test_dpsgd.py::test_copies_are_averaged_before_they_are_clipped",
+        ),
+        (
+            "rows of a person are added up, not averaged",
+            '{"copies": rows * copies, "shares": shares}',
+            '{"copies": rows * copies, "shares": ops.cast(shares > 0, shares.dtype)}',
+            "training/test_persons.py::test_a_person_is_clipped_once_after_the_rows_are_averaged",
+        ),
+        (
+            "rows of a person are clipped one by one",
+            "rows, copies = calibration.rows, self",
+            "rows, copies = 1, self",
+            "training/test_persons.py::test_a_person_is_clipped_once_after_the_rows_are_averaged",
         ),
         (
             "all copies of a microbatch get one key",

@@ -4,8 +4,41 @@ from tests.mutations.fault import faults
 
 FAULTS = [
     *faults(
+        "privacy/release.py",
+        "privacy/test_ledger.py::test_epochs_are_charged_when_they_begin",
+        (
+            "groups cost what one costs",
+            "sampling = self.sampling.for_group(group_size)",
+            "sampling = self.sampling",
+            "privacy/test_ledger.py::test_groups_and_samplers_mix_only_where_that_is_sound",
+        ),
+        (
+            "streams of different data are one",
+            "return self.stream, self.sampling.name, self.sampling.num_examples, self.sampling.batch_size",
+            "return (self.sampling.name,)",
+        ),
+        (
+            "unknown fields of a file are dropped",
+            "if set(values) != keys:",
+            "if not set(values) >= keys:",
+            "privacy/test_ledger.py::test_refuses_foreign_text",
+        ),
+    ),
+    *faults(
         "privacy/ledger.py",
         "privacy/test_ledger.py::test_epochs_are_charged_when_they_begin",
+        (
+            "rows and persons add up",
+            "if len(units) > 1:",
+            "if False:",
+            "training/test_persons.py::test_rows_and_persons_do_not_add_up",
+        ),
+        (
+            "a run goes on for another unit",
+            "if before not in (None, sampling.unit):",
+            "if False:",
+            "training/test_persons.py::test_rows_and_persons_do_not_add_up",
+        ),
         (
             "a charge counts once",
             "self._counts[-1] += updates\n            return\n        if not isinstance",
@@ -121,12 +154,6 @@ FAULTS = [
             "privacy/test_ledger.py::test_sums_that_later_noise_follows_from_make_a_ledger_adaptive",
         ),
         (
-            "groups cost what one costs",
-            "sampling = self.sampling.for_group(group_size)",
-            "sampling = self.sampling",
-            "privacy/test_ledger.py::test_groups_and_samplers_mix_only_where_that_is_sound",
-        ),
-        (
             "a begun epoch costs nothing",
             "counts = [min(r.count, -(-(r.count - 1) // in_epoch) + 1) for r in releases]",
             "counts = [r.count // in_epoch for r in releases]",
@@ -140,17 +167,6 @@ FAULTS = [
             "epochs of different noise are charged as the first",
             "if len({dataclasses.replace(release, count=0) for release in releases}) == 1:",
             "if True:",
-        ),
-        (
-            "streams of different data are one",
-            "return self.stream, self.sampling.name, self.sampling.num_examples, self.sampling.batch_size",
-            "return (self.sampling.name,)",
-        ),
-        (
-            "unknown fields of a file are dropped",
-            "if set(values) != keys:",
-            "if not set(values) >= keys:",
-            "privacy/test_ledger.py::test_refuses_foreign_text",
         ),
         (
             "any version is read",

@@ -155,6 +155,35 @@ FAULTS = [
         ("an epoch that goes on has a new permutation", "epoch_key(seed) if key is None else key)", "epoch_key(seed))"),
     ),
     *faults(
+        "sampling/persons.py",
+        "sampling/test_persons.py",
+        (
+            "shares add up to more than 1",
+            "shares = np.where(shares > 1.0 / brought, np.nextafter(shares, np.float32(0.0)), shares)",
+            "shares = np.nextafter(shares, np.float32(2.0))",
+        ),
+        (
+            "a person brings all rows",
+            "self.width = int(min(most, self._sizes.max()))",
+            "self.width = int(self._sizes.max())",
+        ),
+        (
+            "the first rows of a person are always the ones",
+            "places[many] = _subsets(sizes[many], self.width, rng)",
+            "pass",
+        ),
+        (
+            "some rows are likelier than others",
+            "one = rng.integers(0, last + 1)",
+            "one = rng.integers(0, last)",
+        ),
+        (
+            "the rows of a person are the same in all updates",
+            'randomness.generator(self._secret, "rows", update)',
+            'randomness.generator(self._secret, "rows")',
+        ),
+    ),
+    *faults(
         "sampling/batches.py",
         "sampling/test_batches.py",
         (
@@ -170,13 +199,13 @@ FAULTS = [
         ),
         (
             "rows lie on two devices",
-            "shares = [drawn[share :: self.size.shards] for share in self.held]",
-            "shares = [drawn[max(share - 1, 0) :: self.size.shards] for share in self.held]",
+            "dealt = [slice(share, None, self.size.shards) for share in self.held]",
+            "dealt = [slice(max(share - 1, 0), None, self.size.shards) for share in self.held]",
         ),
         (
             "the weight of the last row is lost",
-            "i * each + len(share)] = 1.0",
-            "i * each + max(len(share) - 1, 0)] = 1.0",
+            "weight[i * each : i * each + len(share)] = counts[i]",
+            "weight[i * each : i * each + max(len(share) - 1, 0)] = counts[i][:-1]",
         ),
         (
             "rows beyond the last padded size are lost",
@@ -185,8 +214,8 @@ FAULTS = [
         ),
         (
             "rows beyond the largest shape are lost",
-            "shares = [drawn[share",
-            "drawn = drawn[: self.size._levels[-1]] if self.size._levels else drawn\n        shares = [drawn[share",
+            "# Dealt out like cards",
+            "most = self.size._levels[-1] if self.size._levels else None\n        index, counts = index[:most], counts[:most]\n        # Dealt out like cards",
             "sampling/test_batches.py::test_a_draw_above_the_largest_shape_loses_no_row",
         ),
         (

@@ -281,8 +281,8 @@ FAULTS = [
         ),
         (
             "N is that of the data though it is private",
-            "request = request.bind(strategy.declared_examples(len(tree.flatten(y)[0])))",
-            "request = request.bind(len(tree.flatten(y)[0]))",
+            "request = request.bind(strategy.declared_examples(count),",
+            "request = request.bind(count,",
             "strategies/test_dpis.py::test_a_public_number_of_examples_is_not_stated_as_private strategies/test_dpis.py::test_no_released_sum_exceeds_the_budget strategies/test_dpis.py::test_the_file_holds_no_number_of_the_data",
         ),
     ),
@@ -381,8 +381,8 @@ FAULTS = [
         "training/test_budget.py::test_a_plan_goes_on_only_for_the_same_request",
         (
             "any plan is gone on with",
-            "return other is not None and self._text() == other._text()",
-            "return other is not None",
+            "return self._text(persons=known) == other._text(persons=known)",
+            "return True",
         ),
         (
             "a plan of another noise is gone on with",
@@ -396,8 +396,20 @@ FAULTS = [
         ),
         (
             "a plan of other persons is gone on with",
-            '"examples_per_person": self.sampling.group_size,\n        }',
-            '"examples_per_person": 1,\n        }',
+            '"examples_per_person": self.sampling.group_size,\n            **',
+            '"examples_per_person": 1,\n            **',
+        ),
+        (
+            "a file tells the ids of persons",
+            '"persons": self.persons if persons else None}',
+            '"persons": self.persons}',
+            "training/test_persons.py::test_files_of_a_run_without_a_seed_do_not_tell_the_ids",
+        ),
+        (
+            "a plan of other ids is gone on with",
+            "known = None not in (self.persons, other.persons)",
+            "known = False",
+            "training/test_persons.py::test_a_run_goes_on_with_the_same_persons_only",
         ),
         (
             "a sampling brings sizes that are dropped",
@@ -686,6 +698,15 @@ FAULTS = [
         ),
     ),
     *faults(
+        "training/fitting.py",
+        "training/test_shared_weights.py::test_callbacks_that_follow_private_metrics_are_refused",
+        (
+            "monitors of training metrics are taken",
+            "            refuse_private_monitors(callbacks)",
+            "            pass",
+        ),
+    ),
+    *faults(
         "model.py",
         "training/test_saving.py::test_a_foreign_weight_file_is_refused",
         (
@@ -707,12 +728,6 @@ FAULTS = [
             "if False:\n            # Keras",
             "training/test_fit.py::test_training_metrics_can_be_left_out",
             "get_metrics_result leaves them out as well",
-        ),
-        (
-            "monitors of training metrics are taken",
-            "training.refuse_private_monitors(callbacks)",
-            "pass",
-            "training/test_shared_weights.py::test_callbacks_that_follow_private_metrics_are_refused",
         ),
         (
             "Keras scales the loss",
