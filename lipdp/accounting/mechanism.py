@@ -18,11 +18,11 @@ class Mechanism:
 
     Args:
         sampling_probability: chance, in (0, 1], that one example enters one release; 1 for "shuffle" and
-            "fixed_order", which are not amplified.
+            "fixed_order", which are not amplified, and 1 over the updates of an epoch for "random_allocation".
         noise_multiplier: standard deviation of the noise over the norm that one example can contribute, at least
             0. Replacing an example moves the sum by twice that norm, which is taken care of here.
-        count: number of releases, an int of at least 0; for "shuffle" and "fixed_order" the number of epochs,
-            begun ones included.
+        count: number of releases, an int of at least 0; for "shuffle", "fixed_order" and "random_allocation" the number
+            of epochs, begun ones included.
         sampler: a name in `SAMPLERS`; see `Sampling`.
         relation, group_size, capacity: as in `Sampling`.
         num_examples: needed where the cost depends on it: by "fixed_size" under "add_or_remove_one", where it is that
@@ -67,7 +67,8 @@ class Mechanism:
         flat: dict[str, Any] = {"relation": relation, "num_examples": num_examples, "capacity": capacity}
         drawn = sampler if sampling is None else sampling
         sampling = schemes.get(sampling_probability, drawn, group_size=group_size, **flat)
-        if sampling.by_epoch and sampling.batch_size is None and sampling.sampling_probability != 1.0:
+        charged = sampling.scheme.allocates or not sampling.by_epoch or sampling.batch_size is not None
+        if not charged and sampling.sampling_probability != 1.0:
             raise ValueError(
                 "Epochs are not amplified by sampling. Received: "
                 f"sampler={sampling.name!r}, sampling_probability={sampling.sampling_probability!r}. Pass "
@@ -184,8 +185,9 @@ def common_relation(mechanisms: Iterable[Mechanism]) -> str:
     if len(relations) <= 1:
         return relations.pop() if relations else ADD_OR_REMOVE
     for mechanism in mechanisms:
-        # A zeroed example is a special replacement, and for Poisson sampling the same as a removed one.
-        if mechanism.relation == ADD_OR_REMOVE and mechanism.sampler != "poisson":
+        # A zeroed example is a special replacement, and where all are drawn by themselves the same as a removed one.
+        by_itself = mechanism.sampler == "poisson" or mechanism.sampling.scheme.allocates
+        if mechanism.relation == ADD_OR_REMOVE and not by_itself:
             raise ValueError(
                 "These releases have no neighboring relation in common. Received: "
                 f"{', '.join(sorted({f'{m.sampler} ({m.relation})' for m in mechanisms}))}. Train with one sampler, or "

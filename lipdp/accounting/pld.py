@@ -239,8 +239,8 @@ def _no_digits(delta: float, mechanism: Mechanism) -> ValueError:
 
 
 def _tail_cut(mechanisms, delta: float) -> float:
-    """Returns how much mass each release of a group may lose: at most a millionth of delta in all."""
-    if all(m.group_size == 1 for m in mechanisms):
+    """Returns how much mass each release of a group, or epoch, may lose: at most a millionth of delta in all."""
+    if all(m.group_size == 1 and not m.sampling.scheme.allocates for m in mechanisms):
         return 0.0
     return _negligible(mechanisms, delta)
 

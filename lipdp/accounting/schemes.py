@@ -1,78 +1,17 @@
-"""Who is in a batch: the one value that mechanism, plan and release hold, and the table of what can be drawn."""
+"""Who is in a batch: the one value that mechanism, plan and release hold."""
 
 import dataclasses
 import math
 
 from lipdp import checks
-
-ADD_OR_REMOVE, ZERO_OUT, REPLACE = "add_or_remove_one", "zero_out_one", "replace_one"
-RELATIONS = (ADD_OR_REMOVE, ZERO_OUT, REPLACE)
-
-
-@dataclasses.dataclass(frozen=True)
-class Scheme:
-    """What the library knows about one way to draw batches.
-
-    Args:
-        relations: neighboring relations with a known cost, the one that `fit` states first.
-        group_relations: the same for groups of examples; empty where no sound cost of groups is known.
-        announcement: how `fit` calls it.
-        statement: how the privacy statement calls it.
-        by_epoch: each example once per epoch: charged by the epoch, without amplification.
-        has_capacity: larger draws are cut to a capacity, on which the cost depends.
-    """
-
-    relations: tuple[str, ...]
-    group_relations: tuple[str, ...]
-    announcement: str
-    statement: str
-    by_epoch: bool = False
-    has_capacity: bool = False
-
-
-SCHEMES = {
-    "poisson": Scheme(
-        (ADD_OR_REMOVE, ZERO_OUT, REPLACE),
-        (ADD_OR_REMOVE, ZERO_OUT),
-        "Poisson sampling",
-        "Poisson, as executed: each example enters each batch independently, with probability q.",
-    ),
-    "truncated_poisson": Scheme(
-        (ZERO_OUT, REPLACE),
-        (),
-        "truncated Poisson sampling",
-        "truncated Poisson, as executed: each example enters each batch independently, with "
-        "probability q; from a batch that is too large a uniformly random part is dropped.",
-        has_capacity=True,
-    ),
-    "fixed_size": Scheme(
-        (REPLACE, ZERO_OUT, ADD_OR_REMOVE),
-        (ADD_OR_REMOVE,),
-        "batches of constant size",
-        "fixed size, as executed: each batch is a uniformly random set of B examples.",
-    ),
-    "shuffle": Scheme(
-        (ZERO_OUT, REPLACE),
-        (ZERO_OUT, REPLACE),
-        "shuffled epochs, NOT amplified",
-        "shuffled epochs, as executed: each example once per epoch, in a new random order each time.",
-        by_epoch=True,
-    ),
-    "fixed_order": Scheme(
-        (ZERO_OUT, REPLACE),
-        (ZERO_OUT, REPLACE),
-        "epochs in fixed order, NOT amplified",
-        "epochs in a fixed order, as executed: each example once per epoch.",
-        by_epoch=True,
-    ),
-}
-SAMPLERS = tuple(SCHEMES)
-# Refused by name, with the reason.
-WITHOUT_ACCOUNTANT = {
-    "balls_in_bins": "for bins that are kept from epoch to epoch only Monte Carlo estimates are known to us, which "
-    "certify nothing; for fresh bins in each epoch (random allocation) there are bounds, as in arXiv 2502.08202 and "
-    "2602.17284, which lipdp does not implement"
-}
+from lipdp.accounting.scheme import ADD_OR_REMOVE as ADD_OR_REMOVE
+from lipdp.accounting.scheme import RELATIONS as RELATIONS
+from lipdp.accounting.scheme import REPLACE as REPLACE
+from lipdp.accounting.scheme import SAMPLERS as SAMPLERS
+from lipdp.accounting.scheme import SCHEMES as SCHEMES
+from lipdp.accounting.scheme import WITHOUT_ACCOUNTANT as WITHOUT_ACCOUNTANT
+from lipdp.accounting.scheme import ZERO_OUT as ZERO_OUT
+from lipdp.accounting.scheme import Scheme as Scheme
 
 # Fields of a `Sampling` by their names in files.
 KEYS = {
@@ -94,7 +33,8 @@ class Sampling:
     Args:
         name: a name in `SAMPLERS`. "poisson": every example enters every batch independently of all else.
             "truncated_poisson": the same, and from a draw above `capacity` uniformly random examples are dropped.
-            "fixed_size": a uniform subset of constant size. "shuffle", "fixed_order": each example once per epoch.
+            "fixed_size": a uniform subset of constant size. "random_allocation": each example in one update of each
+            epoch, drawn uniformly. "shuffle", "fixed_order": each example once per epoch, without amplification.
         capacity: largest batch, for "truncated_poisson"; default: B + 6 sqrt(B), which costs nothing.
         num_examples: number of examples N, at least 1, public.
         batch_size: EXPECTED batch size B, from 1 to N, public: the divisor of the gradient.
@@ -244,6 +184,11 @@ class Sampling:
     def charged(self) -> "Sampling":
         """Returns the sampling without what the cost of one release does not depend on: equal costs compare equal."""
         plain = self.batch_size is None and self.rows_per_person is None and not self.by_epoch
+        probability = self.sampling_probability
+        if self.scheme.allocates:
+            probability = 1.0 / self.updates_per_epoch
+        elif self.by_epoch:
+            probability = 1.0
         if plain and (self.num_examples is None or self._costs_by_size):
             return self
         return dataclasses.replace(
@@ -251,7 +196,7 @@ class Sampling:
             num_examples=self.num_examples if self._costs_by_size else None,
             batch_size=None,
             rows_per_person=None,
-            sampling_probability=1.0 if self.by_epoch else self.sampling_probability,
+            sampling_probability=probability,
         )
 
     def to_dict(self) -> dict:
@@ -281,13 +226,13 @@ class Sampling:
 
     @property
     def by_epoch(self) -> bool:
-        """Returns whether each example comes once per epoch, which is charged without amplification."""
+        """Returns whether each example comes once per epoch, and is charged by the epoch."""
         return self.scheme.by_epoch
 
     @property
     def amplified(self) -> bool:
         """Returns whether sampling makes a release cheaper."""
-        return not self.by_epoch and self.sampling_probability < 1.0
+        return (self.scheme.allocates or not self.by_epoch) and self.sampling_probability < 1.0
 
     @property
     def _costs_by_size(self) -> bool:
@@ -296,8 +241,10 @@ class Sampling:
 
     @property
     def largest_batch(self) -> int | None:
-        """Returns the largest batch that can occur; None for Poisson sampling."""
-        return self.capacity if self.scheme.has_capacity else None if self.name == "poisson" else self.batch_size
+        """Returns the largest batch that can occur; None where there is no other than N."""
+        if self.scheme.has_capacity:
+            return self.capacity
+        return None if self.name == "poisson" or self.scheme.allocates else self.batch_size
 
     @property
     def draw_size(self) -> int:
@@ -326,7 +273,7 @@ def check_sampler(name: str) -> str:
     if isinstance(name, str) and name in WITHOUT_ACCOUNTANT:
         raise ValueError(
             f"The sampler has no sound accountant: {WITHOUT_ACCOUNTANT[name]}. Received: sampler={name!r}. "
-            "Use 'poisson', or 'shuffle' without amplification."
+            "Use 'poisson' or 'random_allocation', or 'shuffle' without amplification."
         )
     return checks.choice("sampler", name, tuple(SCHEMES))
 

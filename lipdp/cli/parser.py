@@ -35,7 +35,7 @@ _RANGES = """instead of a description, JSON file of PUBLIC ranges of a table's c
 [-1, 1]; never computed from the private rows"""
 
 _SAMPLING = """how batches are drawn, and accounted for; default: poisson. shuffle and fixed_order are not
-amplified"""
+amplified; random_allocation has each row once per epoch and is"""
 _PERSON = "state epsilon for a person with at most K rows; default: 1"
 
 

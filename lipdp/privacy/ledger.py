@@ -315,6 +315,11 @@ def _epochs(releases: list[Release], group_size: int) -> list[accounting.Mechani
     if len({dataclasses.replace(release, count=0) for release in releases}) == 1:
         whole = dataclasses.replace(releases[0], count=sum(release.count for release in releases))
         return [whole.mechanism(group_size)]
+    if releases[0].sampling.scheme.allocates:
+        # An epoch with several noises is one with the least of them, and noise added to it: it says no more.
+        least = min(releases, key=lambda release: release.noise_multiplier)
+        whole = dataclasses.replace(least, count=sum(release.count for release in releases))
+        return [whole.mechanism(group_size)]
     # The noise changed somewhere: each part may begin and end within an epoch.
     in_epoch = releases[0].sampling.updates_per_epoch
     counts = [min(r.count, -(-(r.count - 1) // in_epoch) + 1) for r in releases]

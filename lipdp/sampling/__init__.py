@@ -1,6 +1,7 @@
 """Who is in a batch."""
 
 from lipdp.accounting.schemes import Sampling
+from lipdp.sampling.allocation import AllocationSampler
 from lipdp.sampling.arrays import as_arrays, split
 from lipdp.sampling.batches import Batches, PaddedSize
 from lipdp.sampling.columns import as_rows
@@ -14,5 +15,13 @@ from lipdp.sampling.schemes import get, make_sampler, register
 from lipdp.sampling.source import Source
 
 __all__ = ["Batches", "PaddedSize", "Reader", "Source", "as_arrays", "as_rows", "split", "take_rows"]
-__all__ += ["EpochSampler", "FixedSizeSampler", "PoissonSampler", "get", "make_sampler", "register"]
+__all__ += [
+    "AllocationSampler",
+    "EpochSampler",
+    "FixedSizeSampler",
+    "PoissonSampler",
+    "get",
+    "make_sampler",
+    "register",
+]
 __all__ += ["Chooser", "Persons", "Proposal", "Sampling", "kept"]

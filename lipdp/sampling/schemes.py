@@ -7,6 +7,7 @@ import numpy as np
 
 from lipdp.accounting.schemes import SCHEMES, Sampling, Scheme
 from lipdp.sampling import randomness
+from lipdp.sampling.allocation import AllocationSampler
 from lipdp.sampling.epochs import EpochSampler
 from lipdp.sampling.fixed_size import FixedSizeSampler
 from lipdp.sampling.poisson import PoissonSampler
@@ -19,7 +20,7 @@ def make_sampler(sampling: Sampling, seed: int | None = None, key: tuple[int, in
         sampling: a bound `Sampling`.
         seed: of repeatable draws, from `fit` an integer of 256 bits that derives from the secret of the run; default:
             the operating system's entropy.
-        key: of a stream of epochs that goes on, for "shuffle".
+        key: of a stream of epochs that goes on, for "shuffle" and "random_allocation".
 
     Example:
         >>> make_sampler(Sampling("fixed_order").bind(num_examples=5, batch_size=2)).draw(2).tolist()
@@ -48,6 +49,11 @@ def epoch_key(seed: int | None) -> tuple[int, int]:
     return int(first), int(second)
 
 
+def secret_key(seed: int | None) -> tuple[int, ...]:
+    """Returns the key of an allocation, on whose secrecy its amplification rests."""
+    return tuple(np.frombuffer(randomness.derive(randomness.from_seed(seed), "allocation"), "<u8").tolist())
+
+
 def get(identifier: str | Sampling) -> Sampling:
     """Returns a `Sampling` from its name or itself."""
     return identifier if isinstance(identifier, Sampling) else Sampling(identifier)
@@ -55,6 +61,12 @@ def get(identifier: str | Sampling) -> Sampling:
 
 def _epochs(sampling: Sampling, seed: int | None, key: tuple[int, int] | None) -> EpochSampler:
     return EpochSampler(sampling.num_examples, sampling.batch_size, epoch_key(seed) if key is None else key)
+
+
+def _allocation(sampling: Sampling, seed: int | None, key: tuple[int, ...] | None) -> AllocationSampler:
+    return AllocationSampler(
+        sampling.num_examples, sampling.updates_per_epoch, secret_key(seed) if key is None else key
+    )
 
 
 def _poisson(sampling: Sampling, seed: int | None, key: Any) -> PoissonSampler:
@@ -65,6 +77,7 @@ _MAKERS: dict[str, Callable[..., Any]] = {
     "poisson": _poisson,
     "truncated_poisson": _poisson,
     "fixed_size": lambda sampling, seed, key: FixedSizeSampler(sampling.num_examples, sampling.batch_size, seed),
+    "random_allocation": _allocation,
     "shuffle": _epochs,
     "fixed_order": lambda sampling, seed, key: EpochSampler(sampling.num_examples, sampling.batch_size),
 }

@@ -74,7 +74,9 @@ class Driver:
         self.plan = self.make_plan()
         self.noise_std = tuple(calibration.noise_stddevs(self.plan.noise_multiplier))
         self.continued = self.plan is self.run.plan
-        self.updates = min(request.updates, self.run.updates_left if self.continued else self.plan.updates)
+        left = self.run.updates_left if self.continued else self.plan.updates
+        self.forgone = self._forgone(left)
+        self.updates = min(request.updates, left - self.forgone)
         steps = model.steps_per_execution
         if self.updates % steps or request.updates_per_epoch % steps:
             raise ValueError(
@@ -165,6 +167,23 @@ class Driver:
         """Returns what fixes the releases beside the plan, as JSON-serializable values."""
         return {}
 
+    def _forgone(self, left: int) -> int:
+        """Returns how many updates of a begun epoch cannot be made, as nobody knows any more who is left for them.
+
+        Their epoch is charged in full already, so counting them as made costs nothing.
+        """
+        scheme = self.plan.sampling
+        if not (self.continued and scheme.scheme.allocates and self.run.epoch_key is None):
+            return 0
+        rest = min(-self.run.ledger.position(self._release()) % scheme.updates_per_epoch, left)
+        if rest == left and left:
+            raise ValueError(
+                "Who is left for the rest of the last epoch is a secret that no file of a run without a seed holds, "
+                f"and no epoch comes after it. Received: a plan of which {left} updates are left. Training is at its "
+                "end; to make them all, save at the end of an epoch, or pass a seed."
+            )
+        return rest
+
     def _sampler(self) -> Any:
         seed = int.from_bytes(randomness.derive(self.run.secret.draws, "sampler"), "little")
         # An epoch that goes on has the same permutation.
@@ -253,6 +272,8 @@ class Driver:
         self.sampler = self._sampler()
         run.driver, run.traced, run.executing = self, traced, False
         run.adopt(self.plan, request)
+        if self.forgone:
+            run.charge(self._release(), self.forgone)
         run.epoch_key = getattr(self.sampler, "key", None)
         run.attribute(self.model.trainable_variables)
         run.noise_std, run.ledger.seeded = self.noise_std, run.ledger.seeded or request.seed is not None

@@ -86,10 +86,10 @@ class Fitting:
             training_metrics: Whether to compute and log the loss and metrics on the private training
                 data. They are outside the guarantee.
             seed: Integer from 0 with which this call repeats, and no other; as secret as the data, not for a release.
-            sampling: `"poisson"`, `"truncated_poisson"`, `"fixed_size"`, `"shuffle"` or `"fixed_order"`, or
-                a `lipdp.sampling.Sampling`. Each is charged as what it is, under its own neighboring
-                relation; the last two are not amplified. A fit that goes on within a pass needs its rows
-                in the order they had.
+            sampling: `"poisson"`, `"truncated_poisson"`, `"fixed_size"`, `"random_allocation"` (each example in one
+                update of each pass), `"shuffle"` or `"fixed_order"`, or a `lipdp.sampling.Sampling`. Each is charged
+                as what it is, under its own neighboring relation; the last two are not amplified. A fit that goes on
+                within a pass needs its rows in the order they had.
             examples_per_person: The most rows that one person has, where it is not known who has which. Budget and
                 epsilon are then those of a person, and the noise is calibrated for groups of that size.
             person_ids: `(N,)`, integers or texts: whose each row is. Persons are then drawn in the place of rows, and

@@ -25,7 +25,7 @@ class Run:
         ledger: Everything that this model has released so far.
         request: What asked for the plan: a `fit` that asks for the same continues it.
         plan_start: Number of updates in the ledger when the plan began.
-        epoch_key: Key of the permutations of the plan's epochs, if it shuffles.
+        epoch_key: Key of the permutations of the plan's epochs, if it shuffles, or of their allocation, a secret.
         importance: Where a plan of importance sampling stands: arguments and state of its budget, all public; or None.
         noise_std: Noise standard deviation per trainable variable in the last `fit`.
         secret: What the batches of the last `fit` are drawn from. A file holds it after a `fit` with a seed only.
@@ -45,7 +45,7 @@ class Run:
         self.request: FitRequest | None = None
         self.plan_start = 0
         self._releases_of_others = 0
-        self.epoch_key: tuple[int, int] | None = None
+        self.epoch_key: tuple[int, ...] | None = None
         self.importance: dict | None = None
         self.noise_std: tuple[float, ...] = ()
         self.secret: seeding.Secret | None = None
@@ -154,7 +154,7 @@ class Run:
         state = _ledger_state(own) | {
             "request": self.request.to_dict(persons=self.repeatable) if self.request else None,
             "plan_start": self.plan_start,
-            "pass_key": self.epoch_key,
+            "pass_key": self._kept_key(),
             "noise_std": list(self.noise_std),
             "secret": self._kept_secret(),
             "adaptive": self.importance,
@@ -162,6 +162,11 @@ class Run:
             "releases_of_others": self._releases_of_others,
         }
         return np.frombuffer(json.dumps(files.stamped(state)).encode(), np.uint8)
+
+    def _kept_key(self) -> tuple[int, ...] | None:
+        """Returns what a file holds of the key of the epochs: nothing where it is secret and there was no seed."""
+        secret = self.plan is not None and self.plan.sampling.scheme.allocates
+        return None if secret and not self.repeatable else self.epoch_key
 
     def _kept_secret(self) -> list | None:
         """Returns what a file holds of the secret, so that a `fit` with a seed can go on; None without a seed."""

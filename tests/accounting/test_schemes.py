@@ -18,8 +18,8 @@ def test_binding_fills_in_what_has_a_meaning(name):
     assert (bound.num_examples, bound.batch_size, bound.sampling_probability) == (1000, 64, 0.064)
     assert bound.relation == SCHEMES[name].relations[0]
     assert bound.capacity == (112 if name == "truncated_poisson" else None)  # 64 + 6 sqrt(64)
-    assert bound.updates_per_epoch == 16 and bound.by_epoch == (name in ("shuffle", "fixed_order"))
-    assert bound.amplified != bound.by_epoch
+    assert bound.updates_per_epoch == 16 and bound.by_epoch == (name in ("shuffle", "fixed_order", "random_allocation"))
+    assert bound.amplified == (name not in ("shuffle", "fixed_order"))
     assert Sampling.from_dict(bound.to_dict()) == bound
     assert bound.bind(2000, 64).sampling_probability == 0.032  # nothing stale
 

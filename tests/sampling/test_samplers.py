@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lipdp.sampling import EpochSampler, FixedSizeSampler, PoissonSampler, Sampling, make_sampler
+from lipdp.sampling import AllocationSampler, EpochSampler, FixedSizeSampler, PoissonSampler, Sampling, make_sampler
 
 pytestmark = pytest.mark.backend_free
 
@@ -51,7 +51,27 @@ def test_shuffled_epochs():
     assert abs(follows - 1 / n) < 0.03  # an epoch knows nothing of the one before
 
 
-@pytest.mark.parametrize("name", ["poisson", "truncated_poisson", "fixed_size", "shuffle", "fixed_order"])
+def test_allocation_is_uniform_and_independent():
+    n, updates, epochs = 12, 5, 4000
+    sampler = AllocationSampler(n, updates, key=(1, 2, 3, 4))
+    where = np.empty((epochs, n), int)
+    for epoch in range(epochs):
+        drawn = [sampler.draw(epoch * updates + i) for i in range(updates)]
+        assert sorted(np.concatenate(drawn)) == list(range(n))
+        for i, part in enumerate(drawn):
+            where[epoch, part] = i
+    for example in range(n):
+        assert stats.chisquare(np.bincount(where[:, example], minlength=updates)).pvalue > 1e-4
+    # Two examples, and two epochs, know nothing of each other.
+    for a, b in ((where[:, 0], where[:, 7]), (where[:-1, 3], where[1:, 3])):
+        assert stats.chi2_contingency(np.histogram2d(a, b, bins=updates)[0]).pvalue > 1e-4
+    assert not np.array_equal(where[0], AllocationSampler(n, updates, key=(1, 2, 3, 5)).draw(0))
+
+
+SAMPLERS = ["poisson", "truncated_poisson", "fixed_size", "random_allocation", "shuffle", "fixed_order"]
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
 def test_an_update_depends_on_key_and_number_alone(name):
     def make(seed=5, key=None):
         return make_sampler(Sampling(name).bind(50, 8), seed, key)

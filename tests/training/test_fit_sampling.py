@@ -1,11 +1,13 @@
 """`fit(sampling=...)`: each sampler is drawn for real, charged as what it is, and goes on where it stopped."""
 
+import json
+
 import keras
 import numpy as np
 import pytest
 
-from lipdp import accounting, sampling
-from lipdp.sampling import EpochSampler, FixedSizeSampler, PoissonSampler, Sampling
+from lipdp import accounting, privacy, sampling
+from lipdp.sampling import AllocationSampler, EpochSampler, FixedSizeSampler, PoissonSampler, Sampling
 from tests.helpers.models import DELTA, blobs, mlp, same, state
 
 FIT = {"batch_size": 60, "delta": DELTA, "verbose": 0}
@@ -102,6 +104,90 @@ def test_a_resumed_pass_goes_on_with_the_same_permutation(tmp_path, draws):
     assert loaded.run.ledger.updates == 4 * PER_PASS
     assert sum(m.count for m in loaded.run.ledger.mechanisms()) == 4
     assert loaded.privacy.epsilon() <= 3.0
+
+
+def allocated(monkeypatch):
+    """Every batch of a random allocation: (number of the update, indices)."""
+    seen, original = [], AllocationSampler.draw
+
+    def draw(self, update):
+        found = original(self, update)
+        seen.append((update, found))
+        return found
+
+    monkeypatch.setattr(AllocationSampler, "draw", draw)
+    return seen
+
+
+def test_random_allocation_is_drawn_charged_and_stated(monkeypatch):
+    seen, model = allocated(monkeypatch), mlp()
+    model.fit(*blobs(), epochs=2, epsilon=3.0, sampling="random_allocation", **FIT)
+    used = dict(seen)
+    sizes = {len(used[i]) for i in range(2 * PER_PASS)}
+    for start in (0, PER_PASS):
+        assert sorted(np.concatenate([used[start + i] for i in range(PER_PASS)])) == list(range(400))
+    assert len(sizes) > 2
+    mechanism = accounting.Mechanism(1 / PER_PASS, model.run.plan.noise_multiplier, 2, "random_allocation")
+    assert model.privacy.epsilon() == accounting.compose([mechanism], DELTA)
+    facts, text = model.privacy.to_dict(), " ".join(model.privacy.statement().split())
+    assert facts["amplification_by_sampling"] and facts["neighboring_relation"] == "add_or_remove_one"
+    assert "each example enters exactly one, drawn uniformly" in text
+    assert 0.99 * 3.0 <= model.privacy.epsilon() <= 3.0 < facts["epsilon_without_amplification"]
+
+
+@pytest.mark.parametrize("seed", [None, 6])
+def test_a_begun_epoch_goes_on_only_where_its_secret_is_known(seed, tmp_path, monkeypatch):
+    seen = allocated(monkeypatch)
+    arguments = dict(epochs=3, epsilon=3.0, sampling="random_allocation", seed=seed, **FIT)
+    model = mlp()
+
+    class Stop(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            model.stop_training = model.stop_training or model.run.ledger.updates == 10
+
+    model.fit(*blobs(), callbacks=[Stop()], **arguments)
+    first = dict(pair for pair in seen if pair[0] < 10)
+    model.save(tmp_path / "m.keras")
+    assert (json.loads(model.run.to_array().tobytes())["pass_key"] is None) == (seed is None)
+    seen.clear()
+    loaded = keras.saving.load_model(tmp_path / "m.keras")
+    loaded.fit(*blobs(), **arguments)
+    second = dict(seen)
+    assert loaded.run.ledger.updates == 3 * PER_PASS and loaded.privacy.epsilon() <= 3.0
+    if seed is None:  # what is left of the begun epoch counts as made
+        assert min(second) == 2 * PER_PASS and int(loaded.optimizer.iterations.numpy()) == 10 + PER_PASS
+    else:
+        together = [first.get(i, second.get(i)) for i in range(PER_PASS, 2 * PER_PASS)]
+        assert sorted(np.concatenate(together)) == list(range(400))
+
+
+def test_the_end_of_a_begun_last_epoch_is_refused(tmp_path):
+    model = mlp()
+    arguments = dict(epochs=1, epsilon=3.0, sampling="random_allocation", **FIT)
+
+    class Stop(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            model.stop_training = model.stop_training or model.run.ledger.updates == 3
+
+    model.fit(*blobs(), callbacks=[Stop()], **arguments)
+    model.save(tmp_path / "m.keras")
+    loaded = keras.saving.load_model(tmp_path / "m.keras")
+    before = state(loaded)
+    with pytest.raises(ValueError, match="Training is at its end"):
+        loaded.fit(*blobs(), **arguments)
+    assert same(state(loaded), before)
+
+
+def test_an_epoch_with_several_noises_costs_that_of_the_least():
+    bound = Sampling("random_allocation").bind(400, 60)
+    ledger = privacy.Ledger()
+    for noise, count in ((2.0, 3), (1.0, 2), (3.0, 4)):
+        one = privacy.Release(
+            sampling=bound, noise_multiplier=noise, sensitivity=0.1, strategy="dpsgd", noise_allocation="global"
+        )
+        ledger.charge(one, count)
+    (mechanism,) = ledger.mechanisms()
+    assert (mechanism.noise_multiplier, mechanism.count) == (1.0, 2)
 
 
 def test_a_new_plan_within_an_epoch_pays_for_a_new_epoch():
