@@ -21,6 +21,7 @@ import mnist
 import peers
 import per_example
 import sources
+import persons
 import step_cost
 import tabular
 from common import RESULTS
@@ -142,6 +143,20 @@ from synthetic images only; settings chosen on held-out training images with 300
         text += f"`{run['command']}`\n"
     text += f"\n{diffusion.table(found)}\n" if "runs" in found else ""
     return text + (f"\n`{found['cost']['command']}`\n\n{diffusion.cost_table(found)}\n" if "cost" in found else "")
+
+
+def _persons(found: dict) -> str:
+    return f"""
+## Persons with several rows
+
+Fashion-MNIST, its training images given to {found["persons"]} synthetic persons with 1 to 50 rows each (median
+{found["median_rows"]:g}), classes skewed; the budget is for a person with all rows, delta = 1e-5: `fit(person_ids=)` with 8
+rows of each drawn person, `fit(examples_per_person=50)` on drawn rows, and one row of each person alone. Test set, mean
+over seeds; learning rates chosen on held-out training images for each way (`benchmarks/persons.py --held-out`).
+`python benchmarks/persons.py`
+
+{persons.table(found["table"])}
+"""
 
 
 def _step_cost(found: dict) -> str:
@@ -275,6 +290,7 @@ SECTIONS = {
     "dpsgd": _dpsgd,
     "adaclip": _adaclip,
     "dpis": _dpis,
+    "persons": _persons,
     "diffusion": _diffusion,
     "step_cost": _step_cost,
     "per_example": _per_example,

@@ -104,7 +104,7 @@ class _Law:
         window = _window(_masses(z, base, rough, _ROUGH), base, rough, updates, cut)
         wide = window[1] - window[0]
         parts = math.ceil(rough / max(body / _FINE, min(wide / _POINTS, body / _COARSE), wide / _MOST))
-        self.missing = float(_call(z, largest))
+        self.missing = float(_call(z, np.array(largest)))
         self._sum(_masses(z, base, rough / parts, _ROUGH * parts), rough / parts, window, cut)
 
     def _sum(self, masses: np.ndarray, step: float, window: tuple, cut: float) -> None:

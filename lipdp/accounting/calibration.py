@@ -13,6 +13,7 @@ from lipdp.accounting.accountant import Accountant
 from lipdp.accounting.composition import compose, rough
 from lipdp.accounting.mechanism import Mechanism, canonical
 from lipdp.accounting.rdp import LARGEST_NOISE, SMALLEST_NOISE
+from lipdp.accounting.risk_budget import check_risk, noise_for
 from lipdp.accounting.rounding import round_up
 from lipdp.accounting.schemes import Sampling
 
@@ -23,20 +24,27 @@ _MOST_UPDATES = 10**9
 @checks.known_arguments("relation", "group_size", "num_examples", "capacity")
 def calibrate(
     *,
-    epsilon: float,
-    delta: float,
+    epsilon: float | None = None,
+    delta: float | None = None,
     sampling_probability: float | None = None,
     updates: int,
     accountant: str | Accountant = "pld",
     spent: Iterable[Mechanism] = (),
     sampler: str | Sampling = "poisson",
+    advantage: float | None = None,
+    tpr: float | None = None,
+    fpr: float | None = None,
     **settings: Any,
 ) -> float:
-    """Returns the noise multiplier that spends a budget.
+    """Returns the noise multiplier that spends a budget, or that keeps attacks below a bound.
 
     Args:
         epsilon: the budget, above 0.
         delta: in (0, 1); below 1e-11 the bound of "pld" is that of "rdp", unless nothing is sampled.
+        advantage: instead of epsilon and delta, in (0, 1): the most that the true positive rate of any attack may be
+            above its false positive rate.
+        tpr, fpr: instead of epsilon and delta: the largest true positive rate at this false positive rate, both in
+            (0, 1) and the first one larger.
         sampling_probability: expected batch size / number of examples, in (0, 1]; left out with a `Sampling`.
         updates: number of updates to come, an int of at least 1.
         accountant: "pld" (tight, default), "rdp", "autodp", or an `Accountant`.
@@ -62,11 +70,29 @@ def calibrate(
         >>> z = calibrate(epsilon=1.0, delta=1e-5, sampling_probability=256 / 60000, updates=2344)
         >>> 1.04 < z < 1.06
         True
+        >>> z = calibrate(advantage=0.1, sampling_probability=256 / 60000, updates=2344)
+        >>> 0.99 < z < 1.06
+        True
     """
+    bounds = {"advantage": advantage, "tpr": tpr, "fpr": fpr}
+    wanted = {name: value for name, value in bounds.items() if value is not None}
+    sampling = schemes.get(sampling_probability, sampler, **settings)
+    if wanted:
+        if epsilon is not None or delta is not None:
+            raise ValueError(
+                "Noise follows from a budget or from a bound on risk, not from both. Received: "
+                f"epsilon={epsilon!r}, delta={delta!r}, {', '.join(f'{k}={v!r}' for k, v in wanted.items())}. Pass one."
+            )
+        found: dict[str, Any] = {"updates": updates, "sampling": sampling, "accountant": accountant, "spent": spent}
+        return noise_for(check_risk(wanted), **found)
+    if epsilon is None or delta is None:
+        raise ValueError(
+            "Noise follows from a budget or from a bound on risk. Received: "
+            f"epsilon={epsilon!r}, delta={delta!r}. Pass both of these, `advantage`, or `tpr` and `fpr`."
+        )
     budget = checks.budget(epsilon)
     delta = checks.delta(delta)
     updates = checks.integer("updates", updates, minimum=1)
-    sampling = schemes.get(sampling_probability, sampler, **settings)
     spent = _spent(spent, delta, accountant, budget)
 
     def releases(noise):

@@ -17,6 +17,9 @@ from lipdp.accounting.schemes import Sampling
 # Where an accountant is asked for one delta after the other.
 _DELTAS = (*(10.0 ** (-k / 2.0) for k in range(2, 21)), *(0.05 * k for k in range(3, 20)))
 _POINTS = 2001
+# Of the curves that reports draw.
+_SHOWN_RATES = (0.0, *(float(f"{10.0 ** (k / 4.0):.3g}") for k in range(-16, -3)), *(k / 20.0 for k in range(3, 21)))
+_SHOWN_DELTAS = (0.1, 0.01, *(10.0**-k for k in range(3, 10)))
 # Rounding of the closed form, relative to the larger of its two terms: of these, and of an exponent near epsilon.
 _ROUNDING, _OF_EXPONENT = 1e-12, 1e-14
 
@@ -94,6 +97,20 @@ class Risk:
                 share = math.exp(epsilon - right) * math.expm1(left - epsilon) / math.expm1(left - right)
                 bounds.append((1.0 - share) * self.deltas[i] + share * d[0])
         return float(min(bounds))
+
+    def epsilon(self, delta: float) -> float:
+        """Returns the least epsilon of the pairs with at most this delta; infinity where there is none.
+
+        Example:
+            >>> round(risk(noise_multiplier=1.0, sampling_probability=1.0, updates=1).epsilon(1e-5), 2)
+            4.38
+        """
+        fits = np.flatnonzero(self.deltas <= checks.delta(delta))
+        return float(self.epsilons[fits[0]]) if len(fits) else math.inf
+
+    def trade_off(self, false_positive_rate: Any) -> Any:
+        """Returns f, the least false negative rate of a test with this false positive rate, or for an array of them."""
+        return 1.0 - self.true_positive_rate(false_positive_rate)
 
     def true_positive_rate(self, false_positive_rate: Any) -> Any:
         """Returns the largest true positive rate of a test with this false positive rate, or for an array of them.
@@ -175,10 +192,13 @@ class Risk:
     def to_dict(self) -> dict[str, Any]:
         """Returns the headline numbers as JSON-serializable values."""
         rates = (0.001, 0.01, 0.1)
+        found = {delta: self.epsilon(delta) for delta in _SHOWN_DELTAS}
         return {
             "advantage": self.advantage,
             "right_guesses": self.right_guesses(),
             "true_positive_rates": [[rate, self.true_positive_rate(rate)] for rate in rates],
+            "trade_off": [[rate, self.trade_off(rate)] for rate in _SHOWN_RATES],
+            "deltas": [[e, delta] for delta, e in found.items() if math.isfinite(e)],
             "mu": self.mu,
             "rho": self.rho,
         }

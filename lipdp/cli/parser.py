@@ -263,7 +263,11 @@ def _epsilon(parser):
 
 
 def _calibrate(parser):
-    parser.add_argument("--epsilon", type=float, required=True, help="the budget")
+    add = parser.add_argument
+    add("--epsilon", type=float, help="the budget; or one of the next two")
+    add("--advantage", type=float, help="instead, how far the true positive rate of attacks may be above the false one")
+    add("--tpr", type=float, help="instead, the largest true positive rate at --fpr")
+    add("--fpr", type=float, help="false positive rate of --tpr")
     _plan(parser)
 
 

@@ -92,11 +92,7 @@ def in_plain_words(facts: dict) -> str | None:
     relation = facts.get("neighboring_relation") or facts.get("neighbouring_relation", "add_or_remove_one")
     unit = "person" if facts.get("examples_per_person", 1) > 1 else facts.get("unit", "example")
     known, question = _ATTACKED[unit, relation == "replace_one"]
-    right = right_guesses(facts["epsilon"], facts["delta"])
-    if "risk" in facts:
-        right = min(right, facts["risk"]["right_guesses"])
-    right *= 100.0
-    shown_right = math.ceil(right * 10.0 - 1e-9) / 10.0 if right < 99.0 else math.ceil(right * 100.0 - 1e-9) / 100.0
+    shown_right = float(guesses(facts))
     who = f"somebody who knows all training data {known}, and who sees the weights after every update,"
     if shown_right >= 100.0:
         return f"In plain words: this guarantee alone does not keep {who} from telling {question}."
@@ -104,6 +100,15 @@ def in_plain_words(facts: dict) -> str | None:
         f"In plain words: {who} can tell {question} in at most {shown_right:g} of 100 cases, if both answers are "
         "equally likely. Tossing a coin is right in 50."
     )
+
+
+def guesses(facts: dict) -> str:
+    """Returns how many of 100 guesses can be right, rounded up, as text."""
+    right = right_guesses(facts["epsilon"], facts["delta"])
+    if "risk" in facts:
+        right = min(right, facts["risk"]["right_guesses"])
+    digits = 10.0 if right < 0.99 else 100.0
+    return f"{math.ceil(100.0 * right * digits - 1e-9) / digits:g}"
 
 
 def right_guesses(epsilon: float, delta: float) -> float:
@@ -227,13 +232,14 @@ KEY_FROM_A_SAMPLE = (
 )
 
 
-def announcement(plan: Any, updates: int, strategy: str) -> str:
-    """Returns what `fit` says before `updates` updates of a plan: strategy, noise, budget and batches."""
+def announcement(plan: Any, updates: int, strategy: str, goal: str | None = None) -> str:
+    """Returns what `fit` says before `updates` updates of a plan: strategy, noise, budget (or goal) and batches."""
     sampling = plan.sampling
     most = sampling.group_size
     persons = "" if most == 1 else f" Epsilon is for a person with at most {most} examples."
+    goal = _budget(plan) if goal is None else f" for {goal}"
     return (
-        f"Private training with strategy '{strategy}': noise multiplier {plan.noise_multiplier:.5g}{_budget(plan)}; "
+        f"Private training with strategy '{strategy}': noise multiplier {plan.noise_multiplier:.5g}{goal}; "
         f"{updates} updates of {sampling.batch_size} expected {_drawn(sampling)} out of {sampling.num_examples} "
         f"({sampling.scheme.announcement}).{persons}"
     )

@@ -26,6 +26,8 @@ SEED_NOTE = (
 
 # What the headline numbers mean.
 _TERMS = {
+    "right guesses": "is how often somebody who knows all other data, and who sees the weights after every update, can "
+    "tell at most whether one {unit} was used, if both answers are equally likely. Tossing a coin is right in 50.",
     "epsilon": "bounds how much the weights can say about one {unit}. At 0 they say nothing; the smaller, the stronger "
     "the protection.",
     "delta": "is roughly the chance that this bound fails. It has to be far below 1 / N.",
@@ -64,6 +66,7 @@ def tiles(run: RunFolder) -> list[tuple[str, str, str]]:
     privacy, held_out = run.privacy, run.results["held_out"]
     budget = run.run["settings"].get("epsilon")
     rows = [
+        *_guesses(privacy),
         (numbers.epsilon(privacy["epsilon"]), "epsilon", f"of a budget of {budget:g}" if budget else "spent"),
         (f"{privacy['delta']:g}", "delta", _relation(privacy)),
     ]
@@ -72,6 +75,13 @@ def tiles(run: RunFolder) -> list[tuple[str, str, str]]:
     for mark in held_out["certified"] if held_out else ():
         rows.append((numbers.percent(mark["accuracy"]), "certified", f"within L2 radius {mark['radius']:g}"))
     return rows
+
+
+def _guesses(privacy: dict) -> list[tuple[str, str, str]]:
+    """Returns the risk in plain words, where the run has it and there is one."""
+    if "risk" not in privacy or privacy["epsilon"] is None:
+        return []
+    return [(f"{statement.guesses(privacy)} of 100", "right guesses", "at most; a coin has 50")]
 
 
 def _relation(privacy: dict) -> str:

@@ -42,7 +42,7 @@ def plots(run: RunFolder) -> list[tuple[str, str, str]]:
     Returns:
         A list; the description is the alternative text.
     """
-    drawn = [_accuracy(run), _epsilon(run), _certified(run), _noise(run)]
+    drawn = [_accuracy(run), _epsilon(run), _certified(run), _noise(run), _trade_off(run), _deltas(run)]
     return [plot for plot in drawn if plot]
 
 
@@ -138,6 +138,34 @@ def _noise(run):
         f"{n} {e:.3g} and {s:.3g}" for n, e, s in zip(names, effect, noise, strict=True)
     )
     return "One example against the noise", text + ".", svg(draw)
+
+
+def _trade_off(run):
+    points = run.privacy.get("risk", {}).get("trade_off")
+    if not points:
+        return None
+
+    def draw(axes):
+        axes.plot([0, 1], [1, 0], color=MUTED, linestyle="--", linewidth=1.2, label="a coin")
+        axes.plot(*zip(*points, strict=True), color=BLUE, label="no attack is below")
+        axes.set(xlabel="false positive rate", ylabel="false negative rate", xlim=(0, 1), ylim=(0, 1))
+        axes.legend(loc="upper right")
+
+    shown = ", ".join(f"{numbers.percent(y)} at {numbers.percent(x)}" for x, y in points if x in (0.01, 0.1, 0.5))
+    return "What attacks can do", f"Least false negative rate by false positive rate: {shown}.", svg(draw)
+
+
+def _deltas(run):
+    points = run.privacy.get("risk", {}).get("deltas")
+    if not points or len(points) < 2:
+        return None
+
+    def draw(axes):
+        axes.plot(*zip(*points, strict=True), color=GREEN, marker="o", markersize=4)
+        axes.set(xlabel="epsilon", ylabel="delta", yscale="log", xlim=(0, None))
+
+    shown = ", ".join(f"epsilon {numbers.epsilon(e)} at delta {d:g}" for e, d in points if d <= 1e-3)
+    return "Epsilon by delta", f"All of these hold at once: {shown}.", svg(draw)
 
 
 def _series(run, column) -> list[tuple[float, float]]:

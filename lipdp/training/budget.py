@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from lipdp import accounting
-from lipdp.accounting import Accountant, Filter
+from lipdp.accounting import Accountant, Filter, risk_budget
 from lipdp.privacy import Plan
 from lipdp.training.request import FitRequest
 from lipdp.training.state import Run
@@ -32,10 +32,14 @@ def plan_for(run: Run, request: FitRequest) -> Plan:
     # Nothing may pass a filter's budget.
     epsilon = accountant.budget if request.epsilon is None else request.epsilon
     noise, delta, scheme = request.noise_multiplier, request.delta, request.sampling
+    if request.risk is not None:
+        used: dict[str, Any] = {"accountant": accountant, "spent": total.mechanisms(scheme.group_size)}
+        noise = risk_budget.noise_for(request.risk, updates=request.updates, sampling=scheme, **used)
     if epsilon is None and noise is None:
         raise ValueError(
             "No privacy budget given. Received: epsilon=None, noise_multiplier=None. Pass `fit(epsilon=1.0, "
-            "delta=1e-5)` for a budget, or `fit(noise_multiplier=1.1)`."
+            "delta=1e-5)` for a budget, `fit(risk={'advantage': 0.1})` for a bound on what attacks can do, or "
+            "`fit(noise_multiplier=1.1)`."
         )
     terms: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "accountant": accountant}
     if epsilon is None:

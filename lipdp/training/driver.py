@@ -14,6 +14,7 @@ import numpy as np
 from keras import tree
 
 from lipdp import _keras, backend, gradients, isolation, losses, sampling
+from lipdp.accounting import risk_budget
 from lipdp.privacy import Ledger, Plan, Release, statement
 from lipdp.sampling import columns, randomness
 from lipdp.strategies import Calibration
@@ -125,7 +126,8 @@ class Driver:
 
     def announcement(self) -> str:
         """Returns what `fit` says before it trains."""
-        return statement.announcement(self.plan, self.updates, self.strategy.name)
+        goal = None if self.request.risk is None else risk_budget.words(self.request.risk)
+        return statement.announcement(self.plan, self.updates, self.strategy.name, goal)
 
     def repeats_from_here(self) -> bool:
         """Whether a run with a fixed seed goes on from a file of this moment as if it had not stopped."""

@@ -42,6 +42,7 @@ class Fitting:
         noise_multiplier: float | None = None,
         delta: float = 1e-5,
         strategy: Any = "auto",
+        risk: dict[str, float] | None = None,
         accountant: str = "pld",
         microbatch_size: int | None = None,
         training_metrics: bool = True,
@@ -74,6 +75,9 @@ class Fitting:
                 calibrated so that the planned updates spend it.
             noise_multiplier: Noise standard deviation over the sensitivity, instead of `epsilon`; with
                 both, training stops when the budget is spent.
+            risk: Instead of `epsilon`, what an attack on one example may reach at most with everything this model ever
+                releases: `{"advantage": 0.1}`, the true positive rate less the false positive rate, or
+                `{"tpr": 0.02, "fpr": 0.01}`, the true positive rate at this false positive rate.
             delta: Probability parameter of the guarantee; a warning says when it is not below 1 / N.
             strategy: `"clipless"`, `"dpsgd"`, `"adaclip"`, `"dpis"` or an object of `lipdp.strategies`. `"auto"`
                 is clipless for models of Lipschitz layers, and DP-SGD for ordinary Keras networks.
@@ -126,6 +130,7 @@ class Fitting:
             rows_per_person=None if person_ids is None else rows_per_person,
             epsilon=epsilon,
             noise_multiplier=noise_multiplier,
+            risk=risk,
             delta=delta,
             accountant=accountant,
             epochs=epochs,

@@ -9,6 +9,7 @@ from typing import Any
 
 from lipdp import accounting, checks, strategies
 from lipdp import sampling as samplers
+from lipdp.accounting import risk_budget
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -28,6 +29,7 @@ class FitRequest:
         training_metrics: Whether to compute loss and metrics on the training data.
         seed: The user's seed, or None.
         noise_generator: What makes the noise, a name of `privacy.GENERATORS`.
+        risk: Bound on what attacks can do, from which the noise follows, see `accounting.risk_budget`; or None.
         persons: Digest of the ids of the persons, where they are drawn, or None where it is not known: a file holds it
             after a `fit` with a seed only, as it says who is in the data.
 
@@ -48,6 +50,7 @@ class FitRequest:
     training_metrics: bool = True
     seed: int | None = None
     noise_generator: str = "threefry"
+    risk: dict | None = None
     persons: str | None = None
 
     def __post_init__(self):
@@ -63,9 +66,15 @@ class FitRequest:
             "epsilon": checks.budget(self.epsilon, optional=True),
             "noise_multiplier": checks.positive("noise_multiplier", self.noise_multiplier, optional=True),
             "delta": checks.delta(self.delta),
+            "risk": None if self.risk is None else risk_budget.check_risk(self.risk),
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)
+        if self.risk is not None and (self.epsilon, self.noise_multiplier) != (None, None):
+            raise ValueError(
+                "Noise follows from a bound on risk, a budget or a noise multiplier. Received: "
+                f"risk={self.risk!r}, epsilon={self.epsilon!r}, noise_multiplier={self.noise_multiplier!r}. Pass one."
+            )
         if self.initial_epoch >= self.epochs:
             raise ValueError(
                 "`initial_epoch` must lie before the last epoch. Received: "
@@ -143,7 +152,11 @@ class FitRequest:
         Args:
             persons: Whether the digest of the persons is among them, which is as private as the data.
         """
-        drawn = {"rows_per_person": self.sampling.rows_per_person, "persons": self.persons if persons else None}
+        drawn = {
+            "rows_per_person": self.sampling.rows_per_person,
+            "persons": self.persons if persons else None,
+            "risk": self.risk,
+        }
         return {
             "num_examples": self.sampling.num_examples,
             "batch_size": self.sampling.batch_size,
@@ -173,6 +186,7 @@ class FitRequest:
             strategy=strategy,
             sampling=unbound.bind(values["num_examples"], values["batch_size"], values["examples_per_person"]),
             persons=values.get("persons"),
+            risk=values.get("risk"),
             **{key: values[key] for key in ("epsilon", "noise_multiplier", "delta", "accountant")},
         )
 

@@ -114,6 +114,24 @@ def test_golden_epsilons():
         assert found <= accounting.epsilon(**run)  # Poisson's, for these
 
 
+@pytest.mark.parametrize("delta", [0.1, 0.01, 1e-3])
+def test_composed_epochs_are_those_that_are_drawn(delta):
+    """The privacy losses of ten epochs added up, from draws."""
+    updates, z, draws = 20, 1.0, 60_000
+    rng, losses = np.random.default_rng(0), np.zeros((2, draws))
+    for _ in range(10):
+        for row, sign in ((0, 1.0), (1, -1.0)):
+            x = rng.normal(size=(draws, updates)) / z
+            x[:, 0] += (row == 0) / (z * z)
+            losses[row] += sign * np.log(np.exp(x - 0.5 / (z * z)).mean(axis=1))
+    run = {"noise_multiplier": z, "sampling_probability": 1 / updates, "updates": 10 * updates}
+    found = accounting.epsilon(**run, delta=delta, sampler="random_allocation")
+    gains = np.maximum(-np.expm1(np.minimum(found - losses, 0.0)), 0.0)
+    error = 5.0 * gains.std(axis=1) / math.sqrt(draws)
+    assert (gains.mean(axis=1) <= delta + error).all()
+    assert gains.mean(axis=1).max() >= 0.98 * delta - error.max()
+
+
 def test_begun_epochs_are_charged_whole():
     cost = [accounting.epsilon(**{**RUN, "updates": u}, delta=1e-5, sampler="random_allocation") for u in (1, 235, 236)]
     assert cost[0] == cost[1] < cost[2]

@@ -207,3 +207,81 @@ def test_words_and_numbers():
 def test_bad_input(call, message):
     with pytest.raises(ValueError, match=message):
         call(risk(**RUNS[2]))
+
+
+@pytest.mark.parametrize("sampler", ["poisson", "shuffle", "random_allocation"])
+@pytest.mark.parametrize("wanted", [{"advantage": 0.1}, {"tpr": 0.02, "fpr": 0.01}])
+def test_noise_is_calibrated_to_risk(sampler, wanted):
+    run = {"sampling_probability": 256 / 60000, "updates": 2350, "sampler": sampler}
+    noise = accounting.calibrate(**wanted, **run)
+    found = risk(noise_multiplier=noise, **run)
+    reached = found.advantage if "advantage" in wanted else found.true_positive_rate(wanted["fpr"])
+    bound = wanted.get("advantage", wanted.get("tpr"))
+    assert 0.99 * bound <= reached <= bound
+    less = risk(noise_multiplier=0.97 * noise, **run)
+    assert (less.advantage if "advantage" in wanted else less.true_positive_rate(wanted["fpr"])) > bound
+
+
+def test_calibrated_noise_is_that_of_riskcal():
+    q, updates = 256 / 60000, 2350
+    found = accounting.calibrate(advantage=0.1, sampling_probability=q, updates=updates)
+    curve = privacy_loss_distribution.from_gaussian_mechanism(
+        found, sampling_prob=q, value_discretization_interval=1e-4
+    ).self_compose(updates)
+    assert analysis.get_advantage_from_pld(curve) == pytest.approx(0.1, abs=1e-3)
+    rate = accounting.calibrate(tpr=0.02, fpr=0.01, sampling_probability=q, updates=updates)
+    curve = privacy_loss_distribution.from_gaussian_mechanism(
+        rate, sampling_prob=q, value_discretization_interval=1e-4
+    ).self_compose(updates)
+    assert 1 - analysis.get_beta_from_pld(curve, np.array([0.01]))[0] == pytest.approx(0.02, abs=1e-3)
+
+
+def test_without_sampling_the_noise_is_a_closed_form():
+    noise = accounting.calibrate(advantage=0.2, sampling_probability=1.0, updates=9)
+    mu = 2.0 * stats.norm.ppf(0.6)
+    assert noise == pytest.approx(3.0 / mu, rel=1e-4) and noise >= 3.0 / mu * (1.0 - 1e-9)
+
+
+def test_what_was_spent_counts():
+    run = {"sampling_probability": 0.01, "updates": 100}
+    before = [Mechanism(0.01, 1.0, 100)]
+    alone, beside = accounting.calibrate(advantage=0.2, **run), accounting.calibrate(advantage=0.2, spent=before, **run)
+    assert beside > alone
+    together = risk_of([*before, Mechanism(0.01, beside, 100)])
+    assert 0.99 * 0.2 <= together.advantage <= 0.2
+    used = risk_of(before).advantage
+    with pytest.raises(ValueError, match="used up"):
+        accounting.calibrate(advantage=used, spent=before, **run)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"advantage": 0.1, "epsilon": 1.0, "delta": 1e-5}, "not from both"),
+        ({"advantage": 0.1, "tpr": 0.1, "fpr": 0.01}, "A bound on risk is"),
+        ({"tpr": 0.1}, "A bound on risk is"),
+        ({"tpr": 0.01, "fpr": 0.1}, "`tpr` must be above `fpr`"),
+        ({"advantage": 1.5}, "`advantage`"),
+        ({}, "Pass both of these, `advantage`, or"),
+        ({"epsilon": 1.0}, "delta=None"),
+        ({"advantage": 0.999999}, "needs no noise"),
+    ],
+)
+def test_bounds_that_make_no_sense_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        accounting.calibrate(sampling_probability=0.01, updates=1, **arguments)
+
+
+def test_curves_of_the_report_hold_at_once():
+    found = risk(noise_multiplier=1.0, sampling_probability=1.0, updates=1)
+    facts = found.to_dict()
+    rates, misses = np.array(facts["trade_off"]).T
+    exact = stats.norm.cdf(stats.norm.ppf(1 - rates) - 1.0)
+    assert (misses <= exact + 1e-9).all() and misses == pytest.approx(exact, abs=1e-3)
+    assert (np.diff(misses) <= 0).all() and found.trade_off(0.0) == pytest.approx(1.0, abs=1e-6)
+    for epsilon, delta in facts["deltas"]:
+        assert epsilon == pytest.approx(
+            accounting.epsilon(noise_multiplier=1.0, sampling_probability=1.0, updates=1, delta=delta), abs=0.01
+        )
+        assert found.delta(epsilon) <= delta
+    assert Risk(np.array([1.0]), np.array([0.1])).epsilon(1e-3) == math.inf
