@@ -20,8 +20,8 @@ import images
 import mnist
 import peers
 import per_example
-import sources
 import persons
+import sources
 import step_cost
 import tabular
 from common import RESULTS
@@ -150,9 +150,10 @@ def _persons(found: dict) -> str:
 ## Persons with several rows
 
 Fashion-MNIST, its training images given to {found["persons"]} synthetic persons with 1 to 50 rows each (median
-{found["median_rows"]:g}), classes skewed; the budget is for a person with all rows, delta = 1e-5: `fit(person_ids=)` with 8
-rows of each drawn person, `fit(examples_per_person=50)` on drawn rows, and one row of each person alone. Test set, mean
-over seeds; learning rates chosen on held-out training images for each way (`benchmarks/persons.py --held-out`).
+{found["median_rows"]:g}), classes skewed; the budget is for a person with all rows, delta = 1e-5:
+`fit(person_ids=)` with 8 rows of each drawn person, `fit(examples_per_person=50)` on drawn rows, and one row of each
+person alone. Test set, mean over seeds; learning rates chosen on held-out training images for each way
+(`benchmarks/persons.py --held-out`).
 `python benchmarks/persons.py`
 
 {persons.table(found["table"])}

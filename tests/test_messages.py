@@ -231,7 +231,7 @@ UNKNOWN = {
     "calibrate target": (lambda: calibrated("epsilon", target_epsilon=1.0), "target_epsilon", "Did you mean `epsilon`"),
     "calibrate target delta": (lambda: calibrated("delta", target_delta=1e-5), "target_delta", "Did you mean `delta`"),
     "no delta": (lambda: epsilon("delta"), "needs `delta`", "Received: noise_multiplier", "delta=..."),
-    "calibrate without delta": (lambda: calibrated("delta"), "needs `delta`", "Received: epsilon", "delta=..."),
+    "calibrate without delta": (lambda: calibrated("delta"), "a budget or from a bound", "delta=None", "Pass both"),
     "updates without noise": (
         lambda: accounting.max_updates(epsilon=1.0, delta=1e-5, sampling_probability=0.1),
         "needs `noise_multiplier`",

@@ -73,6 +73,11 @@ class RandomAllocation:
             return ratio * law.put(1.0 / ratio), ratio * (law.call(1.0 / ratio) + law.missing)
         return law.call(ratio) + law.single(ratio), law.put(ratio)
 
+    @property
+    def resolved(self) -> bool:
+        """Returns whether the grid is fine enough for losses as large as they may be."""
+        return float(self.curve(np.array([self.losses()[1]]))[0]) <= 1e3 * self.cut
+
     def losses(self, tail: float = gaussian.TAIL) -> tuple[float, float]:
         """Returns the smallest and the largest loss that are told apart from those beyond."""
         law = _law(self.updates, self.z, self.cut)

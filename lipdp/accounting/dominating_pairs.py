@@ -139,8 +139,8 @@ def directions(mechanism: Mechanism, dropped: float = 0.0) -> tuple:
       size. A replacement pair at distance 2 dominates that curve (its second distribution is further away).
       Which case it is does not depend on the example, so it may be revealed.
     - Random allocation: a whole epoch is one release, see `allocation.RandomAllocation`; `dropped` is what it may pay.
-      With less noise than the grid serves, and where an epoch is one update, it is taken for what it is at most: one
-      Gaussian release, as a mixture costs no more than its parts (joint convexity).
+      With less noise than the grid serves (above all where epochs are short), and where an epoch is one update, it is
+      taken for what it is at most: one Gaussian release, as a mixture costs no more than its parts (joint convexity).
     - Shuffled and fixed order are not sampled: `Mechanism.shift`.
 
     Cutting the tail (P[X > m] = r, renormalized): the mixture moves by at most r in total variation, and it is at
@@ -156,7 +156,8 @@ def directions(mechanism: Mechanism, dropped: float = 0.0) -> tuple:
             return pair, pair, 0.0
         cut = max(100.0 * dropped, 1e-18) if dropped else 1e-14
         updates = mechanism.sampling.updates_per_epoch
-        return *(allocation.RandomAllocation(updates, z, add, cut) for add in (False, True)), 0.0
+        found = (allocation.RandomAllocation(updates, z, add, cut) for add in (False, True))
+        return *(pair if pair.resolved else SampledGaussian(1.0, z, False) for pair in found), 0.0
     if mechanism.capacity is not None:
         return *_truncated(mechanism), 0.0
     if mechanism.sampler == "fixed_size" and mechanism.relation != ADD_OR_REMOVE:

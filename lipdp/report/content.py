@@ -57,7 +57,7 @@ def facts(run: RunFolder) -> str:
 
 def terms(run: RunFolder) -> list[tuple[str, str]]:
     """Returns `(name, meaning)` of the headline numbers."""
-    unit = run.privacy.get("unit", "example")
+    unit = "person" if run.privacy.get("examples_per_person", 1) > 1 else run.privacy.get("unit", "example")
     return [(name, _TERMS[name].format(unit=unit)) for name in dict.fromkeys(name for _, name, _ in tiles(run))]
 
 

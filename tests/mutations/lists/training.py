@@ -401,8 +401,8 @@ FAULTS = [
         ),
         (
             "a file tells the ids of persons",
-            '"persons": self.persons if persons else None}',
-            '"persons": self.persons}',
+            '"persons": self.persons if persons else None,',
+            '"persons": self.persons,',
             "training/test_persons.py::test_files_of_a_run_without_a_seed_do_not_tell_the_ids",
         ),
         (
