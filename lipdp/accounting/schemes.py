@@ -32,10 +32,10 @@ class Sampling:
 
     Args:
         name: a name in `SAMPLERS`. "poisson": every example enters every batch independently of all else.
-            "truncated_poisson": the same, and from a draw above `capacity` uniformly random examples are dropped.
+            Truncated: the same, and from a draw above `capacity` uniformly random examples are dropped.
             "fixed_size": a uniform subset of constant size. "random_allocation": each example in one update of each
             epoch, drawn uniformly. "shuffle", "fixed_order": each example once per epoch, without amplification.
-        capacity: largest batch, for "truncated_poisson"; default: B + 6 sqrt(B), which costs nothing.
+        capacity: largest batch, of truncated Poisson samples; default: B + 6 sqrt(B), which costs nothing.
         num_examples: number of examples N, at least 1, public.
         batch_size: EXPECTED batch size B, from 1 to N, public: the divisor of the gradient.
         relation: "add_or_remove_one", "zero_out_one" (one example keeps its place in the batches, but contributes
@@ -51,8 +51,8 @@ class Sampling:
             meaning, or no sound cost is known for the combination.
 
     Example:
-        >>> Sampling("truncated_poisson", capacity=320)
-        Sampling('truncated_poisson', capacity=320)
+        >>> Sampling("fixed_size", relation="zero_out_one")
+        Sampling('fixed_size', relation='zero_out_one')
         >>> bound = Sampling().bind(num_examples=60000, batch_size=256)
         >>> round(bound.sampling_probability, 6), bound.relation
         (0.004267, 'add_or_remove_one')

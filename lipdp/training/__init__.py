@@ -7,4 +7,5 @@ from lipdp.training.preprocessing import FromTask as FromTask
 from lipdp.training.preprocessing import of_task as of_task
 from lipdp.training.request import FitRequest as FitRequest
 from lipdp.training.saving import Saving as Saving
+from lipdp.training.session import prepare as prepare
 from lipdp.training.state import Run as Run

@@ -220,8 +220,9 @@ class ImportanceDriver(Driver):
         run.charge(self._release_of_updates, most=budget.updates_left + 1)
         self._note()
         norms = np.empty(len(proposed), "float32")
+        chosen = self._chosen(proposed)
         for rows, part in self._parts(len(proposed)):
-            x, y, weight = self._padded(proposed[part], rows)
+            x, y, weight = self._padded(proposed[part], rows, chosen and tuple(values[part] for values in chosen))
             size = len(proposed[part])
             extra = [_filled(a[part], rows, fill) for a, fill in ((limits, 1.0), (thresholds, np.inf), (shares, 0.0))]
             norms[part] = step.add((x, y, weight, *extra))[:size]
@@ -304,11 +305,13 @@ class ImportanceDriver(Driver):
     def _all_norms(self, step) -> np.ndarray:
         """Returns the gradient norms of all examples at the present weights."""
         norms, line = np.empty(self._examples, "float64"), Line(self.in_terminal)
+        chosen = self._chosen(np.arange(self._examples))
         for rows, part in self._parts(self._examples):
             # A share: the number of examples may be private.
             line.show(f"Gradient norms: {part.start / self._examples:.0%} of the examples")
             index = np.arange(part.start, min(part.stop, self._examples))
-            norms[index] = step.norms(self._padded(index, rows))[: len(index)]
+            some = chosen and tuple(values[part] for values in chosen)
+            norms[index] = step.norms(self._padded(index, rows, some))[: len(index)]
         line.wipe()
         return norms
 
@@ -320,12 +323,18 @@ class ImportanceDriver(Driver):
             rows = self.microbatch if static else math.ceil(size / _STEP) * _STEP
             yield rows, slice(start, start + size)
 
-    def _padded(self, index: np.ndarray, rows: int) -> tuple:
+    def _chosen(self, drawn: np.ndarray) -> Any:
+        """Returns which rows of persons take part, and their shares; None where rows are drawn.
+
+        Afresh each time, by coins of each person's own: what was proposed by other rows stays sound.
+        """
+        return None if self.persons is None else self.persons.rows(drawn, self._generator("rows"))
+
+    def _padded(self, index: np.ndarray, rows: int, chosen: Any) -> tuple:
         weight = _filled(np.ones(len(index), "float32"), rows, 0.0)
         if self.persons is None:
             return (*self._reader.rows((self.x, self.y), index, weight), weight)
-        # Rows are chosen afresh, by coins of this person's own: what was proposed by other rows stays sound.
-        chosen, shares = self.persons.rows(index, self._generator("rows"))
+        chosen, shares = chosen
         used = np.flatnonzero(shares)
         weight = np.ones(len(used), "float32")
         found = self._reader.rows((self.x, self.y), chosen.reshape(-1)[used], weight)

@@ -114,7 +114,16 @@ def test_clipless_sums_the_averages_of_persons(microbatch, monkeypatch):
         np.testing.assert_allclose(a, b, atol=1e-6)
 
 
-@pytest.mark.parametrize("strategy", ["dpsgd", strategies.AdaCliP(), strategies.DPSGD(clipping="automatic")])
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        "dpsgd",
+        strategies.AdaCliP(),
+        strategies.DPSGD(clipping="automatic"),
+        strategies.DPSGD(clipping="per_layer", augmentation_multiplicity=2),
+    ],
+    ids=lambda s: getattr(s, "name", s),
+)
 def test_no_person_moves_an_update_by_more_than_is_charged(strategy, monkeypatch):
     """A person of 5 hostile rows against one without them, over the noise that is really there."""
     x, y = rows()
