@@ -9,6 +9,7 @@ import re
 
 import accounting
 import adaclip
+import allocation
 import audits
 import diffusion
 import dpis
@@ -253,6 +254,18 @@ DP-SGD on MNIST at epsilon {low["epsilon"]:g} (delta {found["delta"]:g}), networ
 """
 
 
+def _allocation(found: dict) -> str:
+    return f"""
+## Random allocation
+
+Epsilon at noise multiplier {found["noise_multiplier"]:g}, {found["updates"]} updates an epoch, {found["epochs"]} epochs,
+delta {found["delta"]:g}: a bound by the accountant, an estimate by simulation ({found["samples"]:,} draws, seed
+{found["seed"]}). `{found["command"]}`
+
+{allocation.table(found)}
+"""
+
+
 def _accounting(found: dict) -> str:
     return f"""
 ## Accounting
@@ -301,6 +314,7 @@ SECTIONS = {
     "sources": _sources,
     "dpsgd_low_mixed_bfloat16": _low_precision,
     "accounting": _accounting,
+    "allocation": _allocation,
     "audits": _audits,
 }
 
