@@ -22,6 +22,7 @@ def wide():
 X, Y = 20.0 * np.eye(SIZE, dtype="float32"), np.arange(SIZE) % 2
 
 
+@pytest.mark.slow
 @pytest.mark.skipif("keras.backend.backend() != 'tensorflow'", reason="eager training is TensorFlow's")
 def test_the_final_model_tells_of_a_canary_that_it_has_learned():
     rows, canary = (X[:4], Y[:4]), (X[-1:], Y[-1:])

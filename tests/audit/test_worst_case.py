@@ -47,6 +47,7 @@ def test_weights_that_stay_are_not_searched():
     assert 0.0 < found.joint < 1.0
 
 
+@pytest.mark.slow
 def test_the_worst_example_is_a_canary():
     found = audit.worst_case(deep(), FAR, tries=20, steps=50)
     audited = audit.white_box("clipless", epsilon=8.0, network=found.canaries(deep), runs=150, seed=0)

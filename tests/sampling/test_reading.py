@@ -143,10 +143,10 @@ def test_as_many_threads_read_as_the_source_allows(count):
 
 
 class Failing(Rows):
-    gone = frozenset()
+    gone, after = frozenset(), None
 
     def __getitem__(self, index):
-        if index in self.gone:
+        if index in self.gone or (self.after is not None and len(self.seen) >= self.after):
             raise OSError("the disk is gone")
         return super().__getitem__(index)
 

@@ -118,8 +118,8 @@ def test_clipless_sums_the_averages_of_persons(microbatch, monkeypatch):
     "strategy",
     [
         "dpsgd",
-        strategies.AdaCliP(),
-        strategies.DPSGD(clipping="automatic"),
+        pytest.param(strategies.AdaCliP(), marks=pytest.mark.slow),
+        pytest.param(strategies.DPSGD(clipping="automatic"), marks=pytest.mark.slow),
         strategies.DPSGD(clipping="per_layer", augmentation_multiplicity=2),
     ],
     ids=lambda s: getattr(s, "name", s),
@@ -148,7 +148,7 @@ def test_no_person_moves_an_update_by_more_than_is_charged(strategy, monkeypatch
     assert 0.9 < largest <= 1.0 + TOLERANCE
 
 
-@pytest.mark.parametrize("quantile", [None, 0.5])
+@pytest.mark.parametrize("quantile", [None, pytest.param(0.5, marks=pytest.mark.slow)])
 def test_no_person_moves_a_clipless_update_by_more_than_is_charged(quantile, monkeypatch):
     x, y = rows()
     strategy = strategies.Clipless(quantile=quantile, quantile_noise=quantile and 5.0)
