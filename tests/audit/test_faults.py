@@ -8,6 +8,7 @@ from tests.helpers.audit_faults import FAULTS
 _QUICK = ("noise of 0.7 times its size", "bias of a feature map without its sqrt(HW)", "noise key used again")
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize(
     "fault", [pytest.param(f, id=f.name, marks=[] if f.name in _QUICK else pytest.mark.slow) for f in FAULTS]
 )
@@ -17,12 +18,14 @@ def test_a_fault_is_flagged(fault):
     assert "ABOVE THE STATED EPSILON" in found.statement()
 
 
+@pytest.mark.backend_free
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_the_same_audit_without_the_fault_is_not_flagged(fault):
     assert not fault.audit(faulty=False, quick=True, seed=0).flagged
 
 
+@pytest.mark.backend_free
 def test_faults_do_not_stay():
     from lipdp import optimizer
 

@@ -42,6 +42,7 @@ def test_what_is_learned_shows(score):
     assert found.details["canaries"] == SIZE and found.details["num_examples"] == 40 + found.details["members"]
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize("sampling", ["fixed_size", "shuffle"])
 def test_where_rows_are_replaced_epsilon_is_that_of_replacing_one(sampling):
     settings = {**STRONG, "sampling": sampling, "batch_size": 26}
@@ -51,6 +52,7 @@ def test_where_rows_are_replaced_epsilon_is_that_of_replacing_one(sampling):
     assert found.details["num_examples"] == 40 + SIZE
 
 
+@pytest.mark.backend_free
 def test_a_score_of_ones_own():
     def confidence_in_the_label(model, x, y):
         return -np.asarray(keras.ops.convert_to_numpy(model(x)))[np.arange(len(y)), y]
@@ -59,11 +61,13 @@ def test_a_score_of_ones_own():
     assert found.epsilon_lower > 0.2 and found.details["score"] == "confidence_in_the_label"
 
 
+@pytest.mark.backend_free
 def test_a_strong_guarantee_hides_all():
     settings = {**STRONG, "noise_multiplier": 50.0}
     assert audit.one_run(wide, X, Y, fit=settings, canaries=CANARIES, seed=1).epsilon_lower < 0.2
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize("strategy", ["clipless", "adaclip"])
 def test_other_strategies(strategy):
     make = lipschitz if strategy == "clipless" else wide
@@ -72,6 +76,7 @@ def test_other_strategies(strategy):
     assert 0.0 <= found.epsilon_lower <= found.epsilon <= 20.0 and found.strategy == strategy
 
 
+@pytest.mark.backend_free
 def test_the_agreement_of_a_released_canary_is_its_own():
     """One full batch, hardly any noise: each gradient agrees with its own canary, and with no other."""
     model = wide()
@@ -95,6 +100,7 @@ def test_the_agreement_of_a_released_canary_is_its_own():
     assert watched.total[there].min() > 0.0 > watched.total[~there].max()
 
 
+@pytest.mark.backend_free
 def test_made_up_canaries_have_wrong_labels():
     y = np.arange(40) % 3
     canaries, others = training.made_up(Rows.of(RNG.standard_normal((40, 5)), y), 30, np.random.default_rng(0))
@@ -103,6 +109,7 @@ def test_made_up_canaries_have_wrong_labels():
         training.made_up(Rows.of(np.zeros((5, 1)), np.zeros(5)), 6, np.random.default_rng(0))
 
 
+@pytest.mark.backend_free
 def test_worlds_leave_out_or_replace():
     rows, canaries, others = Rows.of([[9.0]], [9]), Rows.of([[1.0], [2.0]], [1, 2]), Rows.of([[3.0], [4.0]], [3, 4])
     there = np.array([True, False])
@@ -110,6 +117,7 @@ def test_worlds_leave_out_or_replace():
     assert Worlds("replace_one").data(rows, canaries, others, there).y.tolist() == [9, 1, 4]
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -128,11 +136,13 @@ def test_bad_input(change, message):
         audit.one_run(**arguments)
 
 
+@pytest.mark.backend_free
 def test_fit_takes_the_relation_of_the_sampler():
     assert Fit(wide, {"epsilon": 1.0}).worlds.relation == "add_or_remove_one"
     assert Fit(wide, {"epsilon": 1.0, "sampling": "fixed_order"}).worlds.relation == "replace_one"
 
 
+@pytest.mark.backend_free
 @pytest.mark.slow
 def test_a_diffusion_model_with_its_own_score():
     from lipdp import diffusion

@@ -22,6 +22,7 @@ def wide():
 X, Y = 20.0 * np.eye(SIZE, dtype="float32"), np.arange(SIZE) % 2
 
 
+@pytest.mark.backend_free
 @pytest.mark.slow
 @pytest.mark.skipif("keras.backend.backend() != 'tensorflow'", reason="eager training is TensorFlow's")
 def test_the_final_model_tells_of_a_canary_that_it_has_learned():
@@ -33,6 +34,7 @@ def test_the_final_model_tells_of_a_canary_that_it_has_learned():
     assert found.details["hits"] > found.details["false_alarms"]
 
 
+@pytest.mark.backend_free
 @pytest.mark.skipif("keras.backend.backend() != 'tensorflow'", reason="eager training is TensorFlow's")
 def test_lira_finds_members_of_a_model_without_much_noise():
     settings = {"noise_multiplier": 0.1, "batch_size": 8, "epochs": 2, "strategy": "dpsgd", "delta": 1e-3}
@@ -42,6 +44,7 @@ def test_lira_finds_members_of_a_model_without_much_noise():
     assert [rate for rate, _ in found.details["attack"]] == [0.001, 0.01, 0.1]
 
 
+@pytest.mark.backend_free
 def test_likelihood_ratios_of_normal_logits():
     rng = np.random.default_rng(0)
     there = rng.random((2000, 3)) < 0.5
@@ -51,12 +54,14 @@ def test_likelihood_ratios_of_normal_logits():
     assert found == pytest.approx([2.0 * 0.5, 0.0, 0.0], abs=0.2)
 
 
+@pytest.mark.backend_free
 def test_rows_that_are_in_all_shadow_models_get_a_finite_score():
     there = np.array([[True, False], [True, True]])
     found = retrained.likelihood_ratios(np.array([[1.0, 2.0], [3.0, 4.0]]), there, np.array([0.0, 0.0]))
     assert np.isfinite(found).all()
 
 
+@pytest.mark.backend_free
 def test_logits_of_losses():
     losses = -np.log([0.5, 0.9, 0.1])
     assert retrained._logits(losses) == pytest.approx([0.0, np.log(9.0), -np.log(9.0)])
@@ -64,6 +69,7 @@ def test_logits_of_losses():
     assert retrained._logits(np.array([-2.0, 1.0])).tolist() == [2.0, -1.0]
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize(
     ("function", "change", "message"),
     [

@@ -25,6 +25,7 @@ def test_the_bound_comes_near_to_epsilon(strategy, least):
     assert found.details["hits"] > found.details["false_alarms"]
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize(
     "sampler",
     [
@@ -40,6 +41,7 @@ def test_every_sampler_is_scored_as_it_draws(sampler):
     assert found.relation == relations.get(sampler, "zero_out_one")
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize(
     "strategy",
     [
@@ -62,18 +64,21 @@ def test_dpis_is_fitted_again_for_each_run():
     assert sum(found.details["trials"]) == pytest.approx(0.75 * 3 * 128, abs=4)
 
 
+@pytest.mark.backend_free
 def test_one_run_has_the_bounds_for_one_run():
     found = audit.white_box("dpsgd", epsilon=10.0, canaries=256, runs=1, updates=2, seed=0)
     assert set(found.bounds) == {"curve", "rates", "one_run", "one_run_curve"}
     assert 0.0 < found.bounds["one_run"] <= found.bounds["one_run_curve"] <= 10.0
 
 
+@pytest.mark.backend_free
 def test_an_audit_with_a_seed_repeats():
     settings = {"noise_multiplier": 1.0, "canaries": 16, "runs": 8}
     one, same, other = (audit.white_box("dpsgd", **settings, seed=seed).points for seed in (3, 3, 4))
     assert np.array_equal(one, same) and not np.array_equal(one, other)
 
 
+@pytest.mark.backend_free
 @_SLOW
 def test_a_crowd_sees_no_more_than_is_charged():
     full = audit.white_box("dpsgd", epsilon=4.0, crowd=16, sampling_probability=1.0, updates=1, runs=500, seed=0)
@@ -82,18 +87,21 @@ def test_a_crowd_sees_no_more_than_is_charged():
     assert part.epsilon_lower < 0.5 * part.epsilon
 
 
+@pytest.mark.backend_free
 @_SLOW
 def test_microbatches_and_the_other_generator():
     found = audit.white_box("dpsgd", **QUICK, microbatch_size=16, noise_generator="chacha20")
     assert 0.5 <= found.ratio <= 1.0
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize("network", ["convolution", "feature_map_bias"])
 def test_networks_reach_the_bound_of_their_layer(network):
     found = audit.white_box("clipless", epsilon=8.0, network=network, canaries=16, runs=150, seed=0)
     assert 0.25 <= found.ratio <= 1.0
 
 
+@pytest.mark.backend_free
 @_SLOW
 def test_few_canaries_are_all_there_or_none():
     found = audit.white_box("clipless", epsilon=8.0, network="convolution", canaries=8, runs=40, seed=0)
@@ -103,6 +111,7 @@ def test_few_canaries_are_all_there_or_none():
     assert found.details["canaries"] == 8
 
 
+@pytest.mark.backend_free
 def test_canaries_with_a_common_direction_are_refused():
     made = networks.dense(DPSGD(), 8)
     twice = Canaries(made.make, made.x[[0, 0, *range(2, 8)]], made.y, made.null, made.null_y, made.opposite_y)
@@ -113,6 +122,7 @@ def test_canaries_with_a_common_direction_are_refused():
         audit.white_box("dpsgd", epsilon=1.0, network=silent)
 
 
+@pytest.mark.backend_free
 def test_replacing_needs_an_opposite():
     made = networks.dense(DPSGD(), 8)
     bare = Canaries(made.make, made.x, made.y, made.null, made.null_y)
@@ -120,6 +130,7 @@ def test_replacing_needs_an_opposite():
         audit.white_box("dpsgd", epsilon=1.0, network=bare, relation="replace_one")
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -33,6 +33,7 @@ def test_the_joint_bound_of_a_whole_network_is_reached():
     assert found.joint**2 * sum(row["bound"] ** 2 for row in found.layers) == pytest.approx(squares, rel=1e-3)
 
 
+@pytest.mark.backend_free
 def test_the_model_stays_as_it_was():
     model = deep()
     before = model.get_weights()
@@ -40,6 +41,7 @@ def test_the_model_stays_as_it_was():
     assert all(np.array_equal(a, b) for a, b in zip(before, model.get_weights(), strict=True))
 
 
+@pytest.mark.backend_free
 def test_weights_that_stay_are_not_searched():
     model = deep(outputs=3, loss=losses.SparseCategoricalCrossentropy)
     found = audit.worst_case(model, np.arange(3), tries=20, steps=20, move_weights=False)
@@ -47,6 +49,7 @@ def test_weights_that_stay_are_not_searched():
     assert 0.0 < found.joint < 1.0
 
 
+@pytest.mark.backend_free
 @pytest.mark.slow
 def test_the_worst_example_is_a_canary():
     found = audit.worst_case(deep(), FAR, tries=20, steps=50)
@@ -55,6 +58,7 @@ def test_the_worst_example_is_a_canary():
     assert audited.details["canaries"] == 1
 
 
+@pytest.mark.backend_free
 def test_a_bound_that_is_too_small_is_found(monkeypatch):
     right = layers.SpectralDense.parameter_bounds
     monkeypatch.setattr(layers.SpectralDense, "parameter_bounds", lambda *args: tuple(b / 2.0 for b in right(*args)))
@@ -62,6 +66,7 @@ def test_a_bound_that_is_too_small_is_found(monkeypatch):
         audit.worst_case(deep(), FAR, tries=40, steps=200)
 
 
+@pytest.mark.backend_free
 def test_a_model_that_is_not_compiled_is_refused():
     with pytest.raises(ValueError, match="compiled model"):
         audit.worst_case(keras.Sequential([keras.Input((2,)), layers.SpectralDense(1)]), FAR)

@@ -44,18 +44,21 @@ def test_ways_and_costs_of_norms():
     assert 'trains it by "dpsgd"' in text and "1 frozen layers are left out" in text
 
 
+@pytest.mark.backend_free
 def test_pairs_of_positions_where_they_are_cheaper():
     model = keras.Sequential([keras.Input((6, 50)), L.Dense(40, use_bias=False)])
     (row,), _ = rows_of(model)
     assert (row["rule"], row["memory"], row["products"]) == ("pairs of positions", 72, 36 * 90)
 
 
+@pytest.mark.backend_free
 def test_unknown_sizes_are_given():
     model = keras.Sequential([keras.Input((None,), dtype="int32"), L.Embedding(10_000, 8), L.GlobalAveragePooling1D()])
     (short,), (long,) = rows_of(model, length=4)[0], rows_of(model, length=16)[0]
     assert (short["memory"], long["memory"]) == (2 * 16, 2 * 256)
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize(
     "stack",
     [
@@ -76,11 +79,13 @@ def test_refusals_are_those_of_fit(stack):
     assert all(row["memory"] is None for row in rows)
 
 
+@pytest.mark.backend_free
 def test_all_that_has_to_change_is_told_at_once():
     model = keras.Sequential([keras.Input((4,)), L.Dense(3, kernel_regularizer="l2"), L.BatchNormalization()])
     assert sum(bool(row["todo"]) for row in rows_of(model)[0]) == 2
 
 
+@pytest.mark.backend_free
 def test_a_layer_of_the_users_is_told_apart():
     model = keras.Sequential([keras.Input((4,)), Scaled(), L.Dense(3)])
     rows, text = rows_of(model)
@@ -88,6 +93,7 @@ def test_a_layer_of_the_users_is_told_apart():
     assert "lipdp.row_wise" in text
 
 
+@pytest.mark.backend_free
 def test_a_layer_of_keras_without_a_rule():
     model = keras.Sequential([keras.Input((4, 4, 2)), L.Conv2D(3, 2)])
     model.layers[0].enable_lora(1)
@@ -95,24 +101,28 @@ def test_a_layer_of_keras_without_a_rule():
     assert any(row["rule"] == "whole gradients" and "no rule of its own" in row["todo"] for row in rows)
 
 
+@pytest.mark.backend_free
 def test_what_is_wrong_with_the_model_as_a_whole():
     model = keras.Sequential([keras.Input((4,)), L.Dense(3, trainable=False)])
     rows, _ = rows_of(model)
     assert rows[-1]["layer"] == model.name and "no trainable weights" in rows[-1]["todo"]
 
 
+@pytest.mark.backend_free
 def test_a_lipschitz_model_trains_without_clipping():
     layers = lipdp.layers
     model = lipdp.DP_Sequential([layers.BoundedInput((4,), norm=1.0), layers.SpectralDense(3)])
     assert 'trains it by "clipless"' in rows_of(model)[1]
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize("model", [keras.Sequential([L.Dense(3)]), "model", L.Dense(3)])
 def test_what_is_no_built_model(model):
     with pytest.raises(ValueError, match="built Keras model"):
         lipdp.check(model)
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize("length", [0, 1.5, None])
 def test_a_length_is_a_number_of_places(length):
     with pytest.raises(ValueError, match="`length` must be an integer"):

@@ -14,6 +14,7 @@ def backbone():
     return keras.Sequential([keras.Input((6,)), L.Dense(5, "relu"), L.BatchNormalization(trainable=False)])
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize("batch_size", [1, 3, 256])
 def test_they_are_the_outputs_of_the_network(batch_size):
     model = backbone()
@@ -22,6 +23,7 @@ def test_they_are_the_outputs_of_the_network(batch_size):
     np.testing.assert_allclose(found, model.predict(X, verbose=0), atol=1e-6)
 
 
+@pytest.mark.backend_free
 def test_a_row_changes_its_own_features_only():
     model, other = backbone(), X.copy()
     other[7] = 1e6
@@ -41,12 +43,14 @@ def test_a_file_of_half_the_size_that_fit_reads_row_by_row(tmp_path):
     assert head.privacy.epsilon() > 0
 
 
+@pytest.mark.backend_free
 def test_large_values_are_cut_off(tmp_path):
     model = keras.Sequential([keras.Input((6,)), L.Rescaling(1e6)])
     found = lipdp.features(model, X, dtype="float16")
     assert np.isfinite(found).all() and np.abs(found).max() == 65504
 
 
+@pytest.mark.backend_free
 def test_rows_of_a_source_are_read_a_few_at_a_time():
     most = []
 
@@ -66,12 +70,14 @@ def test_rows_of_a_source_are_read_a_few_at_a_time():
     assert max(most) <= 1024
 
 
+@pytest.mark.backend_free
 def test_images_of_bytes():
     model = keras.Sequential([keras.Input((4, 4, 1)), L.Rescaling(1 / 255.0), L.Flatten()])
     images = np.random.default_rng(0).integers(0, 256, (9, 4, 4, 1)).astype("uint8")
     np.testing.assert_allclose(lipdp.features(model, images), images.reshape(9, 16) / 255.0, rtol=1e-6)
 
 
+@pytest.mark.backend_free
 def test_several_inputs():
     a, b = keras.Input((3,), name="a"), keras.Input((2,), name="b")
     model = keras.Model({"a": a, "b": b}, L.Concatenate()([a, b]))
@@ -79,6 +85,7 @@ def test_several_inputs():
     np.testing.assert_array_equal(found, np.concatenate([X[:, :3], X[:, :2]], 1))
 
 
+@pytest.mark.backend_free
 def test_a_task_takes_raw_rows():
     pytest.importorskip("keras_hub")
     from tests.training.test_preprocessing import TEXTS, classifier
@@ -92,6 +99,7 @@ class Centered(L.Layer):
         return x - keras.ops.mean(x, axis=0)
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize("layer", [Centered(), L.BatchNormalization()])
 def test_layers_that_may_mix_rows_are_refused(layer):
     model = keras.Sequential([keras.Input((6,)), layer])
@@ -99,6 +107,7 @@ def test_layers_that_may_mix_rows_are_refused(layer):
         lipdp.features(model, X)
 
 
+@pytest.mark.backend_free
 def test_a_network_that_was_trained_privately_is_refused():
     plain = keras.Sequential([keras.Input((6,)), L.Dense(3)])
     model = lipdp.DP_Model.from_keras(plain)
@@ -108,6 +117,7 @@ def test_a_network_that_was_trained_privately_is_refused():
         lipdp.features(keras.Model(plain.inputs, plain.outputs), X)
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize(
     ("model", "options", "message"),
     [
@@ -122,6 +132,7 @@ def test_what_is_refused(model, options, message):
         lipdp.features(backbone() if model is None else model, X, **options)
 
 
+@pytest.mark.backend_free
 def test_sizes_and_outputs_that_are_not_one():
     tokens = keras.Input((None, 2))
     with pytest.raises(ValueError, match="one size"):

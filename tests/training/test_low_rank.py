@@ -32,6 +32,7 @@ def values(model):
     return [np.asarray(v.numpy()) for v in model.weights]
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize("name", ["m.weights.h5", "m.keras"])
 def test_a_file_brings_the_additions_and_what_they_are_added_to(tmp_path, name):
     model = compiled()
@@ -70,6 +71,7 @@ def test_a_checkpoint_goes_on_as_if_nothing_had_happened(tmp_path):
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.backend_free
 def test_a_model_without_additions_is_told_that_a_file_has_them(tmp_path):
     model = compiled()
     train(model, 1)

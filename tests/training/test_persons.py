@@ -101,6 +101,7 @@ def test_a_person_is_clipped_once_after_the_rows_are_averaged(microbatch, monkey
     assert min(norms) < clip_norm < max(norms)
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize("microbatch", [None, 4])
 def test_clipless_sums_the_averages_of_persons(microbatch, monkeypatch):
     x, y = rows()
@@ -165,6 +166,7 @@ def test_no_person_moves_a_clipless_update_by_more_than_is_charged(quantile, mon
     assert 0.05 < largest <= 1.0 + TOLERANCE
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize("name", ["poisson", "fixed_size", "shuffle"])
 def test_persons_are_drawn_and_charged(name, monkeypatch):
     x, y = blobs(400)
@@ -195,6 +197,7 @@ def test_persons_are_drawn_and_charged(name, monkeypatch):
         assert len(set(sizes)) > 1
 
 
+@pytest.mark.backend_free
 def test_the_statement_is_about_a_person():
     x, y = blobs(400)
     model = mlp()
@@ -217,6 +220,7 @@ def test_the_statement_is_about_a_person():
     assert "one example" not in text.split("Covered")[0]
 
 
+@pytest.mark.backend_free
 def test_rows_and_persons_do_not_add_up():
     x, y = blobs(400)
     ids = np.arange(400) % 57
@@ -234,6 +238,7 @@ def test_rows_and_persons_do_not_add_up():
         privacy.Ledger.joined([ledger, other.run.ledger]).mechanisms()
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -253,12 +258,14 @@ def test_what_makes_no_sense_is_refused(arguments, message):
     assert same(before, state(model))
 
 
+@pytest.mark.backend_free
 def test_a_strategy_that_does_not_know_of_persons_is_refused(monkeypatch):
     monkeypatch.setattr(strategies.PerExample, "averages_persons", False)
     with pytest.raises(ValueError, match="averages_persons"):
         dense().fit(*rows(), person_ids=IDS, strategy="dpsgd", **FIT)
 
 
+@pytest.mark.backend_free
 def test_a_run_goes_on_with_the_same_persons_only(tmp_path):
     x, y = blobs(400)
     ids, other = np.arange(400) % 57, (np.arange(400) + 1) // 2 % 57
@@ -283,6 +290,7 @@ def test_a_run_goes_on_with_the_same_persons_only(tmp_path):
     assert wrong.run.secret.basis != key and wrong.run.ledger.updates > whole.run.ledger.updates  # a plan of its own
 
 
+@pytest.mark.backend_free
 def test_files_of_a_run_without_a_seed_do_not_tell_the_ids(tmp_path):
     x, y = blobs(400)
     ids = np.arange(400) % 57
@@ -307,6 +315,7 @@ def test_a_checkpoint_goes_on_with_persons(tmp_path):
     assert again.run.ledger == model.run.ledger
 
 
+@pytest.mark.backend_free
 def test_rows_of_a_source_are_read_for_persons():
     x, y = blobs(400)
 

@@ -40,6 +40,7 @@ def compiled(task, **options):
     return model
 
 
+@pytest.mark.backend_free
 def test_texts_train_and_are_judged_as_by_the_task(tmp_path):
     task = classifier()
     model = compiled(task)
@@ -55,6 +56,7 @@ def test_texts_train_and_are_judged_as_by_the_task(tmp_path):
     np.testing.assert_array_equal(again.predict(TEXTS[:3], verbose=0), model.predict(TEXTS[:3], verbose=0))
 
 
+@pytest.mark.backend_free
 def test_rows_that_went_through_it_already():
     task = classifier()
     ready = task.preprocessor(TEXTS)
@@ -76,6 +78,7 @@ def test_a_language_model_with_low_rank_additions_trains_on_texts_and_generates(
     assert isinstance(task.generate("a b", max_length=6), str)
 
 
+@pytest.mark.backend_free
 def test_a_loss_that_counts_the_padding_is_refused():
     model = compiled(language_model())
     with pytest.raises(ValueError, match="pass ignore_class=-1 to the loss"):
@@ -83,6 +86,7 @@ def test_a_loss_that_counts_the_padding_is_refused():
     assert model.privacy.epsilon() == 0
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize(
     ("x", "message"),
     [((TEXTS, TEXTS[:3]), "same number of rows"), (7, "must be lists or arrays"), ([], "at least one")],

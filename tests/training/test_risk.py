@@ -24,6 +24,7 @@ def test_the_noise_follows_from_the_risk(wanted, capsys):
     assert ("at most 0.3" if "advantage" in wanted else "at most 5 % of the examples found at 1 %") in said
 
 
+@pytest.mark.backend_free
 def test_the_bound_covers_everything_the_model_releases(tmp_path):
     x, y = blobs()
     model = mlp()
@@ -36,6 +37,7 @@ def test_the_bound_covers_everything_the_model_releases(tmp_path):
     assert 0.99 * 0.3 <= model.privacy.risk().advantage <= 0.3
 
 
+@pytest.mark.backend_free
 def test_an_interrupted_plan_goes_on(tmp_path):
     x, y = blobs()
     model, arguments = mlp(), {"epochs": 2, "risk": {"advantage": 0.3}, **FIT}
@@ -51,6 +53,7 @@ def test_an_interrupted_plan_goes_on(tmp_path):
     assert loaded.run.ledger.updates == 20 and loaded.privacy.risk().advantage <= 0.3
 
 
+@pytest.mark.backend_free
 def test_the_risk_of_a_person_is_that_of_all_their_rows():
     model = mlp()
     model.fit(*blobs(), examples_per_person=3, risk={"advantage": 0.3}, **FIT)
@@ -62,6 +65,7 @@ def test_the_risk_of_a_person_is_that_of_all_their_rows():
     assert 0.99 * 0.3 <= persons.privacy.risk().advantage <= 0.3
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
