@@ -14,7 +14,7 @@ from lipdp.sampling.columns import Column
 from lipdp.sampling.persons import Chooser
 from lipdp.sampling.reading import Reader, take_rows
 
-# Sizes are rounded up to an eighth of B, and to this at most, so that few shapes occur and few rows are added.
+# Sizes are rounded up to this, so that few shapes occur.
 _STEP = 8
 # Where each shape costs a compilation only three occur: B plus so many standard deviations of a draw. A draw
 # fits into the first with 84 % chance, into the second with 99.4 %, and almost never exceeds the last.
@@ -51,15 +51,11 @@ class PaddedSize:
     ):
         self.microbatch, self.shards = microbatch, shards
         # Compiled microbatches all have the same shape.
-        self._step = microbatch if microbatch and static else math.lcm(self._small(expected), shards)
+        self._step = microbatch if microbatch and static else math.lcm(_STEP, shards)
         deviation = math.sqrt(expected) if deviation is None else deviation
         levels = [expected + level * deviation for level in (_LEVELS[-1:] if microbatch else _LEVELS)]
         levels = levels if largest is None else [largest]
         self._levels = [self._round(level) for level in levels] if static else []
-
-    @staticmethod
-    def _small(expected: float) -> int:
-        return min(_STEP, max(1, int(expected) // _STEP))
 
     def _round(self, rows: float) -> int:
         return max(1, math.ceil(rows / self._step)) * self._step

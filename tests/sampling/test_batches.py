@@ -22,13 +22,7 @@ from lipdp.sampling import Batches, PaddedSize, PoissonSampler
 def test_every_draw_fits(expected, drawn, chunk, static):
     rows = PaddedSize(expected, chunk, static).rows(drawn)
     assert rows >= max(drawn, 1)
-    assert rows % (chunk if chunk and static else min(8, max(1, expected // 8))) == 0
-
-
-def test_small_batches_get_few_rows_more():
-    for static, most in ((False, 1.07), (True, 1.45)):
-        draws = np.random.default_rng(0).binomial(2000, 16 / 2000, 2000)
-        assert np.mean([PaddedSize(16, None, static).rows(k) for k in draws]) < most * 16
+    assert rows % (chunk if chunk and static else 8) == 0
 
 
 def test_static_layout_has_few_shapes_and_little_padding():
@@ -48,11 +42,11 @@ def test_chunks_have_one_shape():
 def test_a_draw_above_the_largest_shape_loses_no_row():
     class All:
         def draw(self, update):
-            return np.arange(117)
+            return np.arange(100)
 
-    x, y = np.ones((117, 2), "float32"), np.arange(117, dtype="int32")
-    _, labels, weight = next(iter(Batches(All(), x, y, PaddedSize(64, None, static=True), start=0)))
-    assert len(weight) == 120
+    x, y = np.ones((100, 2), "float32"), np.arange(100, dtype="int32")
+    _, labels, weight = next(iter(Batches(All(), x, y, PaddedSize(4, None, static=True), start=0)))
+    assert len(weight) == 104
     np.testing.assert_array_equal(labels[weight > 0], y)
 
 
