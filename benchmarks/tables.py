@@ -258,8 +258,8 @@ def _allocation(found: dict) -> str:
     return f"""
 ## Random allocation
 
-Epsilon at noise multiplier {found["noise_multiplier"]:g}, {found["updates"]} updates an epoch, {found["epochs"]} epochs,
-delta {found["delta"]:g}: a bound by the accountant, an estimate by simulation ({found["samples"]:,} draws, seed
+Epsilon at noise multiplier {found["noise_multiplier"]:g}, {found["updates"]} updates an epoch, {found["epochs"]}
+epochs, delta {found["delta"]:g}: a bound by the accountant, an estimate by simulation ({found["samples"]:,} draws, seed
 {found["seed"]}). `{found["command"]}`
 
 {allocation.table(found)}
