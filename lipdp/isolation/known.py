@@ -27,10 +27,14 @@ _FAMILIES: dict[str, tuple[frozenset, str]] = {}
 
 
 def trust_family(package: str, names: Iterable[str], release: str = "") -> None:
-    """Declares that the classes and functions of these names in a package, submodules included, keep the rows apart.
+    """Declares that some classes and functions of a package keep the rows apart.
 
-    As long as the layers inside of them do, and the functions that they hold are activations of Keras; and, with
-    `release`, in versions of the package that begin with it.
+    They do as long as the layers inside of them do, and the functions that they hold are activations of Keras.
+
+    Args:
+        package: Its name.
+        names: Their names within the package, as "src.layers.Block", or the last part alone, "Block".
+        release: How the versions of the package begin in which this is known.
     """
     _FAMILIES[package] = frozenset(names), release
 
@@ -137,7 +141,7 @@ def _entrywise(function) -> bool:
 def _of_family(thing) -> bool:
     module, name = str(getattr(thing, "__module__", None)), getattr(thing, "__name__", None)
     for package, (names, release) in _FAMILIES.items():
-        if module.startswith(package + ".") and name in names:
+        if module.startswith(package + ".") and {name, f"{module}.{name}"[len(package) + 1 :]} & names:
             return str(getattr(sys.modules.get(package), "__version__", "")).startswith(release)
     return False
 

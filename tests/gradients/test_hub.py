@@ -1,5 +1,7 @@
 """Families of keras_hub and keras.applications: no layer without a rule, and plain per-example gradients."""
 
+import importlib
+
 import keras
 import pytest
 from keras import ops
@@ -7,6 +9,7 @@ from keras import ops
 from lipdp import isolation
 from lipdp.gradients import rules, supported
 from lipdp.gradients.leaves import leaves
+from lipdp.isolation import hub as listed
 
 pytest.importorskip("keras_hub")
 from tests.gradients.test_lora import moved
@@ -88,6 +91,12 @@ def test_a_function_that_a_block_calls_itself_counts_too():
     block = next(layer for layer in model.layers if type(layer).__name__ == "LlamaTransformerDecoder")
     block.activation = lambda x: x - ops.mean(x, axis=0)
     assert [operation for operation, _ in isolation.foreign(model)] == [block]
+
+
+def test_each_layer_that_is_listed_is_there():
+    for module, names in listed._BY_MODULE.items():
+        found = importlib.import_module(f"keras_hub.src.{module}")
+        assert all(getattr(found, name).__module__ == found.__name__ for name in names), module
 
 
 def test_other_versions_were_not_read(monkeypatch):
