@@ -7,8 +7,9 @@ Each step is the compiled one that `fit` runs, on batches that are in the memory
 pass, clipping, noise and the update of SGD. Products of all steps run in the precision that the backend takes by
 default, TF32 on recent GPUs; what the norms and the sums of clipped gradients need is computed in float32, and all of
 a clipless step. The steps of a network are taken in turn, one process for each network; memory is the peak of a
-process that takes one kind of step, as the allocator of the device reports it. Written to `results/gpu_steps.json`
-network by network. Without a GPU it runs too, and says so.
+process that takes one kind of step, as the allocator of the device reports it. With `--dtype-policy mixed_bfloat16`
+all steps but the clipless ones run in that policy. Rows are written to `results/gpu_steps.json` one by one, in place of
+earlier ones of the same kind. Without a GPU it runs too, and says so.
 """
 
 import argparse
@@ -22,7 +23,7 @@ import sys
 import tempfile
 import time
 
-from common import spread, write
+from common import Series, spread
 
 # Network, batch size, `microbatch_size` of lipdp and of jax_privacy.
 ROWS = (
@@ -36,6 +37,7 @@ ROWS = (
 )
 STEPS = ("ordinary", "clipless", "dpsgd", "jax_privacy")
 LIPSCHITZ = ("cnn", "mlp")
+POLICIES = ("float32", "mixed_bfloat16")
 
 
 def build(network: str):
@@ -67,9 +69,9 @@ def build(network: str):
     return model, rng.random((examples, 28, 28, 1), dtype="float32"), y, loss
 
 
-def has(step: str, network: str) -> bool:
+def has(step: str, network: str, policy: str) -> bool:
     """Whether the network has this kind of step."""
-    return step != "clipless" or network in LIPSCHITZ
+    return step != "clipless" or (network in LIPSCHITZ and policy == "float32")
 
 
 def large_unet():
@@ -160,7 +162,9 @@ def device_peak() -> float | None:
 def worker(options) -> dict:
     """What one process finds: the memory of one kind of step, or the times of all."""
     import jax
+    import keras
 
+    keras.config.set_dtype_policy(options.dtype_policy)
     network, batch, microbatch, theirs = options.row
     sizes = {"jax_privacy": theirs and min(theirs, batch)}
     device = jax.devices()[0].device_kind
@@ -187,6 +191,7 @@ def worker(options) -> dict:
 def child(row, options, **more) -> dict:
     """What a process of its own reports, or a note that says why it reports nothing."""
     task = {"row": row, "rounds": options.rounds, "step": None, "steps": [], **more}
+    task["dtype_policy"] = options.dtype_policy
     command = [sys.executable, str(pathlib.Path(__file__).resolve()), "--worker", json.dumps(task)]
     # Compiled programs are shared between the processes of a row.
     cache = os.path.join(tempfile.gettempdir(), "lipdp_gpu_programs")
@@ -211,7 +216,8 @@ def measure(row, alone: dict, options) -> dict:
     """One row of the table, with what processes of one kind of step found."""
     network, batch, microbatch, theirs = row
     runs = [step for step in alone if "note" not in alone[step]]
-    found = {"network": network, "batch": batch, "microbatch_size": {"lipdp": microbatch, "jax_privacy": theirs}}
+    found = {"network": network, "batch": batch, "dtype_policy": options.dtype_policy}
+    found["microbatch_size"] = {"lipdp": microbatch, "jax_privacy": theirs}
     found |= child(row, options, steps=runs) if "ordinary" in runs else {}
     found["peak_mib"] = {step: one.get("peak_mib") for step, one in alone.items()}
     notes = {step: one["note"] for step, one in alone.items() if "note" in one}
@@ -222,16 +228,17 @@ def table(rows: list[dict]) -> str:
     """The results as a Markdown table."""
     lines = ["| network | B | step | ms | over ordinary | examples per second | MiB |", "|" + "---|" * 7]
     for row in rows:
+        name = row["network"] + (", bfloat16" if row["dtype_policy"] == "mixed_bfloat16" else "")
         for step, ms in row.get("milliseconds", {}).items():
             ratio = row["over_ordinary"].get(step)
             ratio = f"{ratio['median']:.2f} [{ratio['low']:.2f}-{ratio['high']:.2f}]" if ratio else "1"
             memory = row["peak_mib"].get(step)
             lines.append(
-                f"| {row['network']} | {row['batch']} | {step} | {ms['median']:.2f} | {ratio} | "
+                f"| {name} | {row['batch']} | {step} | {ms['median']:.2f} | {ratio} | "
                 f"{row['examples_per_second'][step]} | {'-' if memory is None else f'{memory:.0f}'} |"
             )
         for step, note in row.get("notes", {}).items():
-            lines.append(f"| {row['network']} | {row['batch']} | {step} | - | - | - | {note} |")
+            lines.append(f"| {name} | {row['batch']} | {step} | - | - | - | {note} |")
     return "\n".join(lines)
 
 
@@ -241,6 +248,7 @@ def main() -> None:
     parser.add_argument("--network", nargs="+", default=names, choices=names)
     parser.add_argument("--step", nargs="+", default=list(STEPS), choices=STEPS)
     parser.add_argument("--batch", type=int, help="one batch size in place of the usual ones")
+    parser.add_argument("--dtype-policy", default="float32", choices=POLICIES)
     parser.add_argument("--rounds", type=int, default=21)
     parser.add_argument("--jobs", type=int, default=1, help="processes at once, where memory is measured")
     parser.add_argument("--patience", type=float, default=300.0, help="seconds that one process may take")
@@ -256,16 +264,20 @@ def main() -> None:
         chosen = [(row[0], options.batch, *row[2:]) for row in chosen]
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
         alone = [
-            {step: pool.submit(child, row, options, step=step) for step in options.step if has(step, row[0])}
+            {
+                step: pool.submit(child, row, options, step=step)
+                for step in options.step
+                if has(step, row[0], options.dtype_policy)
+            }
             for row in chosen
         ]
         alone = [{step: future.result() for step, future in one.items()} for one in alone]
-    rows = []
+    series = Series(options.name, ("network", "batch", "dtype_policy"), again=True)
     for row, one in zip(chosen, alone, strict=True):
-        rows.append(measure(row, one, options))
-        path = write(options.name, {"results": rows})
-        print(table(rows[-1:]), flush=True)
-    print(f"{table(rows)}\nwritten to {path}")
+        found = measure(row, one, options)
+        series.add({**found, "command": f"python benchmarks/gpu.py {' '.join(sys.argv[1:])}"})
+        print(table([found]), flush=True)
+    print(table(series.runs))
 
 
 if __name__ == "__main__":

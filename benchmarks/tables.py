@@ -200,7 +200,7 @@ in turn; *beside lipdp* is the library's median over lipdp's just before. `{foun
 
 
 def _gpu(found: dict) -> str:
-    device = found["results"][0]["device"]
+    device = found["runs"][0]["device"]
     return f"""
 ## Steps on a GPU
 
@@ -209,7 +209,7 @@ in one process; jax_privacy on the same Keras network; memory is the peak of a p
 Networks, microbatches and spread are in `benchmarks/results/gpu_steps.json`. Not measured yet: the transformer, the
 U-Net and the wide residual network that `make bench-gpu` runs as well. `{found["command"]}`
 
-{gpu.table(found["results"])}
+{gpu.table(found["runs"])}
 """
 
 

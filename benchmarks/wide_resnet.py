@@ -78,6 +78,7 @@ def run(options) -> dict:
 
     (x, y), (x_test, y_test) = images(options.held_out)
     keras.utils.set_random_seed(options.seed)
+    keras.config.set_dtype_policy(options.dtype_policy)
     model = lipdp.DP_Model.from_keras(network(width=options.width))
     rate = options.learning_rate
     if options.decay:
@@ -141,7 +142,7 @@ def run(options) -> dict:
         "parameters": model.count_params(),
         "seconds": round(seconds, 1),
         "device": jax.devices()[0].device_kind,
-        "precision": "TF32 passes" if jax.default_backend() == "gpu" else "float32",
+        "dtype_policy": options.dtype_policy,
     }
 
 
@@ -157,6 +158,7 @@ def main() -> None:
     parser.add_argument("--learning-rate", type=float, default=4.0)
     parser.add_argument("--momentum", type=float, default=0.0)
     parser.add_argument("--decay", action="store_true", help="let the rate fall linearly to a tenth")
+    parser.add_argument("--dtype-policy", default="float32", choices=["float32", "mixed_bfloat16"])
     parser.add_argument("--average", type=float, default=0.999, help="momentum of the average of the weights")
     parser.add_argument("--held-out", action="store_true")
     parser.add_argument("--name", default="wide_resnet", help="name of the result file")

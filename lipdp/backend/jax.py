@@ -201,6 +201,20 @@ def full_precision():
     return jax.default_matmul_precision("highest")
 
 
+def summed_products(a, b):
+    """`a^T b` of two float32 matrices, to about the precision of float32, as fast as the device has it.
+
+    On GPUs with TF32 each factor is two TF32 numbers, and three products are added: what is left out is below `2^-20`
+    of the product of the lengths, where plain TF32 leaves out `2^-10`.
+    """
+    device = jax.devices()[0]
+    if device.platform == "gpu" and float(device.compute_capability) >= 8.0:
+        three = jax.lax.DotAlgorithmPreset.TF32_TF32_F32_X3
+        return jnp.matmul(a.T, b, precision=three, preferred_element_type=jnp.float32)
+    with full_precision():
+        return jnp.matmul(a.T, b)
+
+
 def pullback(model, xla: bool = False):
     """Returns the function from inputs and a cotangent to outputs and the gradients of inputs and trainable variables.
 

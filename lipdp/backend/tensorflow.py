@@ -184,6 +184,12 @@ def full_precision():
         tf.config.experimental.enable_tensor_float_32_execution(before)
 
 
+def summed_products(a, b):
+    """`a^T b` of two float32 matrices, in float32."""
+    with full_precision():
+        return tf.matmul(a, b, transpose_a=True)
+
+
 def pullback(model, xla: bool = False):
     """Returns the function from inputs and a cotangent to outputs and the gradients of inputs and trainable variables.
 
