@@ -206,8 +206,9 @@ def _gpu(found: dict) -> str:
 
 JAX {found["versions"]["jax"]} on one {device}: median [10 % - 90 %] of ratios to stock Keras' ordinary network, paired
 in one process; jax_privacy on the same Keras network; memory is the peak of a process that takes only that step.
-Networks, microbatches and spread are in `benchmarks/results/gpu_steps.json`. Not measured yet: the transformer, the
-U-Net and the wide residual network that `make bench-gpu` runs as well. `{found["command"]}`
+Networks, microbatches and spread are in `benchmarks/results/gpu_steps.json`; each row names its command. While the row
+of the wide residual network was taken, another process used the device now and then: the lower end is that of a step
+alone. The U-Net is missing: XLA tries ways of computing its private step for more than five minutes.
 
 {gpu.table(found["runs"])}
 """

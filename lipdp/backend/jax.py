@@ -201,18 +201,12 @@ def full_precision():
     return jax.default_matmul_precision("highest")
 
 
-def summed_products(a, b):
-    """`a^T b` of two float32 matrices, to about the precision of float32, as fast as the device has it.
+def large_products() -> bool:
+    """Returns whether one large product beats many small ones, though its factor has to be put together first.
 
-    On GPUs with TF32 each factor is two TF32 numbers, and three products are added: what is left out is below `2^-20`
-    of the product of the lengths, where plain TF32 leaves out `2^-10`.
+    A GPU starts each one anew, and its compiler tries tens of ways for each.
     """
-    device = jax.devices()[0]
-    if device.platform == "gpu" and float(device.compute_capability) >= 8.0:
-        three = jax.lax.DotAlgorithmPreset.TF32_TF32_F32_X3
-        return jnp.matmul(a.T, b, precision=three, preferred_element_type=jnp.float32)
-    with full_precision():
-        return jnp.matmul(a.T, b)
+    return jax.devices()[0].platform == "gpu"
 
 
 def pullback(model, xla: bool = False):

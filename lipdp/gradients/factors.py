@@ -198,10 +198,10 @@ class Outer:
             matrix = self._summed_groups(coefficients)
         return self.layout.to_variable(matrix)
 
+    @exactly
     def _summed(self, coefficients):
         g = self.g * ops.reshape(coefficients, (-1, 1, 1))
-        # With positions that cancel the margin of the norm covers its rounding many times.
-        return backend.summed_products(*(ops.reshape(t, (-1, t.shape[-1])) for t in (self.a, g)))
+        return backend.contract(*(ops.reshape(t, (-1, t.shape[-1])) for t in (self.a, g)))
 
     @exactly
     def _summed_groups(self, coefficients):

@@ -187,6 +187,12 @@ def kernel_factor(rows, image, g, geometry: Geometry, shape):
             lambda s: backend.contract(rows.positions(s), cotangents), geometry.slices(image, places)
         )
 
+    def patches_at_once():
+        patches = ops.concatenate(list(geometry.slices(image, places)), axis=-1)
+        return [backend.contract(rows.positions(patches), rows.positions(g))]
+
+    if backend.large_products() and not few:
+        return Taps(patches_at_once, shape, _places(g))
     return Taps(all_at_once if few else each, shape, _places(g))
 
 

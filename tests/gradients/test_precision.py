@@ -1,7 +1,6 @@
 """Passes of low precision: norms and sums still agree, so that what is clipped keeps its norm (JAX)."""
 
 import dataclasses
-import types
 
 import keras
 import numpy as np
@@ -116,25 +115,10 @@ def test_what_is_added_keeps_the_norm_that_was_measured(coarse, make):
 
 def test_without_it_they_would_differ(coarse, monkeypatch):
     """A test of the test: were the sum as coarse as the passes, it would be longer than what was measured."""
-    monkeypatch.setattr(backend, "summed_products", backend.contract)
+    monkeypatch.setattr(factors.Outer, "_summed", factors.Outer._summed.__wrapped__)
     model = built(sequence)
     found = [contributions(model, *data(model, seed)).max() for seed in range(3)]
     assert max(found) > 1.0 + 1e-4
-
-
-@pytest.mark.parametrize(
-    ("platform", "capability", "three"), [("gpu", "9.0", True), ("gpu", "7.5", False), ("cpu", None, False)]
-)
-def test_sums_take_three_products_where_the_device_has_tf32(monkeypatch, platform, capability, three):
-    import jax
-
-    device = types.SimpleNamespace(platform=platform, compute_capability=capability)
-    a = np.ones((4, 2), "float32")
-    with monkeypatch.context() as patch:
-        patch.setattr(jax, "devices", lambda: [device])
-        text = str(jax.make_jaxpr(lambda a, b: backend.summed_products(a, b))(a, a))
-    assert ("TF32_TF32_F32_X3" in text) is three
-    assert ("HIGHEST" in text) is not three
 
 
 def test_what_is_measured_is_what_is_added(monkeypatch):

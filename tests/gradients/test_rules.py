@@ -6,6 +6,7 @@ import pytest
 from keras import layers as L
 
 import lipdp
+from lipdp import backend
 from tests.helpers.reference import compare
 
 
@@ -168,6 +169,15 @@ def test_einsum_dense(equation):
 @pytest.mark.backend_free
 @pytest.mark.parametrize("case", **_ids(CONVOLUTIONS))
 def test_convolutions(case):
+    shape, layer = case
+    compare(network(shape, layer), images(*shape))
+
+
+@pytest.mark.backend_free
+@pytest.mark.parametrize("case", **_ids(CONVOLUTIONS))
+def test_convolutions_in_large_products(case, monkeypatch):
+    """As on a GPU."""
+    monkeypatch.setattr(backend, "large_products", lambda: True)
     shape, layer = case
     compare(network(shape, layer), images(*shape))
 
