@@ -141,8 +141,10 @@ class _Law:
         t, top = self._t, self._t * self.high
         levels = t + deviation * np.concatenate((np.arange(0.0, 4.0, 0.5), np.geomspace(4.0, 1e6, 20)))
         levels = np.append(levels[levels < top], top)
-        gaps = deviation * np.geomspace(0.2, 5.0, 5)[:, None]
-        beyond = np.minimum(t * self.call(np.maximum((levels - gaps) / t, self.low)) / gaps, 1.0).min(axis=0)
+        strikes = np.maximum((levels - deviation * np.geomspace(0.2, 5.0, 5)[:, None]) / t, self.low)
+        gaps = levels - t * strikes  # of what is below the smallest sum no call is known
+        beyond = np.divide(t * self.call(strikes), gaps, out=np.ones_like(gaps), where=gaps > 0.0)
+        beyond = np.minimum(beyond, 1.0).min(axis=0)
         beyond = np.append(np.minimum.accumulate(beyond)[:-1], 0.0)
         return list(zip(levels.tolist(), (-np.diff(beyond, prepend=1.0)).tolist(), strict=True))
 

@@ -119,6 +119,18 @@ def propagate(
     return Bounds(uses, output_bound, sum(input_cotangents), (1.0 + SLACK) ** (2 * len(uses)))
 
 
+def disproportionate(model: keras.Model, cotangent: float, share: float) -> keras.Variable | None:
+    """Returns a variable whose bound does not shrink to `share` with the cotangent of the loss; None where all do.
+
+    A layer that clips what passes it lets so much through for a small cotangent as for a large one.
+    """
+    whole, part = propagate(model, cotangent), propagate(model, cotangent * share)
+    for variable in model.trainable_variables:
+        if part.gradient(variable) > whole.gradient(variable) * share * (1.0 + 1e-9):
+            return variable
+    return None
+
+
 class _Graph:
     """One functional graph; a nested model is a node that holds a graph of its own."""
 

@@ -194,6 +194,21 @@ def _repeats(dataset) -> bool:
     return "Repeat" in type(dataset).__name__ or any(map(_repeats, _keras.dataset_sources(dataset)))
 
 
+def refuse_shuffled(x: Any) -> None:
+    """Refuses a `tf.data.Dataset` that is shuffled where it matters which row stands where."""
+    if hasattr(x, "as_numpy_iterator") and _shuffles(x):
+        raise ValueError(
+            "Ids of persons, and epochs in which each example takes part once, go by the places of the rows, which "
+            "must be the same each time the data are read. Received: a tf.data.Dataset with `.shuffle()`. Remove it: "
+            "`fit` draws at random by itself."
+        )
+
+
+def _shuffles(dataset) -> bool:
+    """Returns whether a dataset, or what it is made of, is shuffled; the bodies of its maps are not seen."""
+    return "Shuffle" in type(dataset).__name__ or any(map(_shuffles, _keras.dataset_sources(dataset)))
+
+
 def _read(dataset, items):
     if not items:
         raise ValueError(f"The {type(dataset).__name__} is empty.")

@@ -32,7 +32,8 @@ class Persons:
     Bound: `rows` returns at most k rows of each person that is drawn, a uniformly random subset of them, with equal
     shares that add up to 1. Given who is drawn, the rows of one person are independent of those of all others: whatever
     is at most 1 for each row is at most 1 for their average, and nobody else's average depends on it.
-    Not covered: ids that say less than the truth, such as two ids of one person.
+    Not covered: ids that do not say the truth: two ids of one person, and one id of several persons, such as a code for
+    everyone who is not known.
 
     Example:
         >>> import numpy as np
@@ -112,21 +113,39 @@ def checked_ids(person_ids: ArrayLike, rows: int | None = None) -> np.ndarray:
     Raises:
         ValueError: other values, or another number of them.
     """
-    ids: Any = np.asarray(person_ids)
-    if ids.dtype == object:
-        texts = all(isinstance(one, str) for one in ids.flat)
-        numbers = all(isinstance(one, int | np.integer) and not isinstance(one, bool) for one in ids.flat)
-        ids = ids.astype(str) if texts else ids.astype("int64") if numbers else ids
+    # A list as it is: NumPy would make the text "nan" of what is missing among texts.
+    ids: Any = np.array(person_ids, object) if isinstance(person_ids, list | tuple) else np.asarray(person_ids)
+    if np.ma.is_masked(person_ids):
+        raise ValueError(
+            "`person_ids` must say whose each row is. Received: a masked array, whose masked ids would all be one "
+            "person. Give each row whose person is not known an id of its own."
+        )
+    if ids.dtype == object and ids.ndim == 1:
+        ids = _of_one_kind(ids)
     if ids.ndim != 1 or ids.dtype.kind not in "iuU":
+        seen = sorted({type(one).__name__ for one in ids}) if ids.ndim == 1 else ()
         raise ValueError(
             "`person_ids` must be one integer or text for each row. Received: an array of shape "
-            f"{ids.shape} and dtype {ids.dtype}. Turn ids into texts with astype(str), and give each row whose person "
-            "is not known an id of its own."
+            f"{ids.shape} and dtype {ids.dtype}{' of ' * bool(seen)}{', '.join(seen)}. Pass integers or texts alone, "
+            "and give each row whose person is not known an id of its own."
         )
     if rows is not None and len(ids) != rows:
         raise ValueError(f"`person_ids` must have one id for each row. Received: {len(ids)} ids for {rows} rows.")
     if not len(ids):
         raise ValueError("`person_ids` must hold at least one id. Received: none.")
+    return ids
+
+
+def _of_one_kind(ids: np.ndarray) -> np.ndarray:
+    """Returns objects as texts or as integers, where all are one of the two, and none would become another's id."""
+    if all(isinstance(one, str) for one in ids):
+        # NumPy drops zeros at the end of a text.
+        return ids if any(one.endswith("\0") for one in ids) else ids.astype(str)
+    if all(isinstance(one, int | np.integer) and not isinstance(one, bool) for one in ids):
+        try:
+            return ids.astype("int64" if min(ids, default=0) < 0 else "uint64")
+        except OverflowError:
+            return ids
     return ids
 
 

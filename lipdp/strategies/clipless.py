@@ -10,6 +10,7 @@ import keras
 from keras import ops
 
 from lipdp import bounds, checks, gradients, isolation, losses
+from lipdp.bounds.propagate import disproportionate
 from lipdp.strategies.base import Calibration, Strategy
 from lipdp.strategies.quantile import FOLLOWING, FollowsQuantile
 
@@ -87,7 +88,7 @@ class Clipless(FollowsQuantile, Strategy):
         calibration = Calibration(noise_std, math.sqrt(sum(s * s for s in sensitivities)), propagated)
         if self.quantile is None:
             return calibration
-        _refuse_disproportion(model, propagated, first)
+        _refuse_disproportion(model, first)
         # Above its Lipschitz constant a loss has nothing to clip.
         limits = (first, _LEAST, loss.exact_lipschitz(outputs) / first)
         return dataclasses.replace(calibration, count_noise_std=self.count_noise_std(batch_size), limits=limits)
@@ -146,15 +147,14 @@ def _refuse_drawing(model: keras.Model) -> None:
             )
 
 
-def _refuse_disproportion(model: keras.Model, propagated: bounds.Bounds, first: float) -> None:
+def _refuse_disproportion(model: keras.Model, first: float) -> None:
     """A smaller limit must shrink every bound by as much, or noise scaled with it would be too small."""
-    small = bounds.propagate(model, first * _LEAST)
-    for variable in model.trainable_variables:
-        if small.gradient(variable) > propagated.gradient(variable) * _LEAST * (1.0 + 1e-9):
-            raise ValueError(
-                f"The gradient bound of '{variable.path}' is not in proportion to the gradient at the logits, so "
-                "noise cannot follow a quantile of it. Remove ClipGradient, or leave `quantile` out."
-            )
+    variable = disproportionate(model, first, _LEAST)
+    if variable is not None:
+        raise ValueError(
+            f"The gradient bound of '{variable.path}' is not in proportion to the gradient at the logits, so "
+            "noise cannot follow a quantile of it. Remove ClipGradient, or leave `quantile` out."
+        )
 
 
 def allocate(sensitivities: Sequence[float], sizes: Sequence[int], noise: str) -> tuple[float, ...]:

@@ -121,8 +121,8 @@ def _planned_filter(request: FitRequest) -> Filter:
     """Returns the filter whose order suits the planned run."""
     if request.epsilon is None:
         raise ValueError(
-            "A filter needs a budget that is fixed in advance. Received: accountant='filter', epsilon=None. "
-            "Pass the largest epsilon you may ever want to spend."
+            "A filter needs a budget that is fixed in advance. Received: accountant='filter', epsilon=None, "
+            f"risk={request.risk!r}. Pass the largest epsilon you may ever want to spend, in place of a risk."
         )
     terms: dict[str, Any] = {"epsilon": request.epsilon, "delta": request.delta}
     run: dict[str, Any] = {"sampler": request.sampling, "updates": request.updates}

@@ -75,6 +75,7 @@ class Driver:
         self.plan = self.make_plan()
         self.noise_std = tuple(calibration.noise_stddevs(self.plan.noise_multiplier))
         self.continued = self.plan is self.run.plan
+        self.order = self._order()
         left = self.run.updates_left if self.continued else self.plan.updates
         self.forgone = self._forgone(left)
         self.updates = min(request.updates, left - self.forgone)
@@ -168,6 +169,21 @@ class Driver:
     def details(self) -> dict:
         """Returns what fixes the releases beside the plan, as JSON-serializable values."""
         return {}
+
+    def _order(self) -> bytes | None:
+        """Returns a digest of the rows in their order, where an epoch goes by it; None where nobody reads them all."""
+        scheme, run = self.plan.sampling, self.run
+        if not scheme.by_epoch or columns.columns_of((self.x, self.y)):
+            return None
+        order = randomness.digest((self.x, self.y))
+        begun = self.continued and run.ledger.position(self._release()) % scheme.updates_per_epoch
+        if begun and run.order not in (None, order):
+            raise ValueError(
+                "An epoch was begun, and who is left for the rest of it goes by the places of the rows. Received: "
+                "other rows, or the same in another order. Pass the data as before; another `batch_size` begins a new "
+                "epoch, which costs as much as a whole one."
+            )
+        return order
 
     def _forgone(self, left: int) -> int:
         """Returns how many updates of a begun epoch cannot be made, as nobody knows any more who is left for them.
@@ -276,7 +292,8 @@ class Driver:
         run.adopt(self.plan, request)
         if self.forgone:
             run.charge(self._release(), self.forgone)
-        run.epoch_key = getattr(self.sampler, "key", None)
+            before = run.ledger.to_json()  # even if no update is made: who is left was never found out
+        run.epoch_key, run.order = getattr(self.sampler, "key", None), self.order
         run.attribute(self.model.trainable_variables)
         run.noise_std, run.ledger.seeded = self.noise_std, run.ledger.seeded or request.seed is not None
         by_sample = request.seed is not None and bool(columns.columns_of((self.x, self.y)))

@@ -14,6 +14,8 @@ from lipdp.training.resuming import checkpointed
 from lipdp.training.session import expected_batch_size, prepare
 from lipdp.training.validation import check_callbacks
 
+_ROWS_PER_PERSON = 8
+
 
 class Fitting:
     """What every private model does when `fit` is called."""
@@ -50,7 +52,7 @@ class Fitting:
         sampling: Any = "poisson",
         examples_per_person: int = 1,
         person_ids: Any = None,
-        rows_per_person: int = 8,
+        rows_per_person: int | None = None,
         allow_private_monitor: bool = False,
         noise_generator: str = "threefry",
         **unknown: Any,
@@ -99,8 +101,8 @@ class Fitting:
             person_ids: `(N,)`, integers or texts: whose each row is. Persons are then drawn in the place of rows, and
                 the gradients of a person's rows averaged: N, `batch_size` and epsilon are about persons. The ids are
                 private; a file of a run without a seed does not tell them, nor whether they have changed.
-            rows_per_person: The most rows k, at least 1, that a person brings into an update, with `person_ids`; of
-                more rows k are chosen at random, afresh for each update. More cost time, not privacy.
+            rows_per_person: The most rows k, at least 1, that a person brings into an update, with `person_ids`, by
+                default 8; of more rows k are chosen at random, afresh for each update. More cost time, not privacy.
             allow_private_monitor: Whether callbacks such as `EarlyStopping(monitor="loss")` may follow metrics on the
                 training data. What they do is outside the guarantee, which the statement then says.
             noise_generator: `"threefry"`, or `"chacha20"`, which is cryptographic and slower.
@@ -122,12 +124,17 @@ class Fitting:
         model_checks.refuse_unsupported(
             Fitting.fit, unknown, shuffle=shuffle, class_weight=class_weight, sample_weight=sample_weight
         )
+        if rows_per_person is not None and person_ids is None:
+            raise ValueError(
+                f"Whose rows are counted is not known. Received: rows_per_person={rows_per_person!r} without "
+                "`person_ids`. Pass the ids as well."
+            )
         request = FitRequest.of(
             strategy=model_checks.default_strategy(self) if strategy == "auto" else strategy,
             sampling=sampling,
             batch_size=expected_batch_size(self, x, person_ids) if batch_size is None else batch_size,
             examples_per_person=examples_per_person,
-            rows_per_person=None if person_ids is None else rows_per_person,
+            rows_per_person=_ROWS_PER_PERSON if person_ids is not None and rows_per_person is None else rows_per_person,
             epsilon=epsilon,
             noise_multiplier=noise_multiplier,
             risk=risk,

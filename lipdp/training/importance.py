@@ -81,8 +81,8 @@ class ImportanceDriver(Driver):
         if request.epsilon is None or request.noise_multiplier is not None:
             raise ValueError(
                 "DPIS chooses its noise anew in each epoch, from what is left of a budget. Received: "
-                f"epsilon={request.epsilon!r}, noise_multiplier={request.noise_multiplier!r}. Pass "
-                "fit(epsilon=1.0, delta=1e-5) and no noise_multiplier."
+                f"epsilon={request.epsilon!r}, noise_multiplier={request.noise_multiplier!r}, risk={request.risk!r}. "
+                "Pass fit(epsilon=1.0, delta=1e-5) and neither noise_multiplier nor risk."
             )
         # The order of a ledger that goes on must not change.
         present = run.plan.accountant if run.ledger.adaptive else None

@@ -9,6 +9,7 @@ import numpy as np
 from keras import tree
 
 from lipdp import losses, sampling, strategies
+from lipdp.bounds.propagate import disproportionate
 from lipdp.callbacks import Checkpoint
 from lipdp.sampling import persons
 from lipdp.sampling.arrays import batch_size_of
@@ -55,6 +56,8 @@ def prepare(
     strategy = request.strategy
     if not strategy.per_example:
         model_checks.refuse_several_outputs(model)
+    if person_ids is not None or request.sampling.by_epoch:
+        sampling.refuse_shuffled(x)
     x, y = preprocessed(model, x, y)
     if isinstance(validation_data, tuple) and model.preprocessor is not None:
         validation_data = (*preprocessed(model, *validation_data[:2]), *validation_data[2:])
@@ -74,7 +77,7 @@ def prepare(
             losses.get(model.loss)  # the others have no Lipschitz constant; this says what to use instead
     losses.check_per_example(model.loss, sampled(y), model_checks.output_shapes(model))
     strategy.check_fit(request, model.steps_per_execution)
-    drawn = None if ids is None else _persons(ids, request)
+    drawn = None if ids is None else _persons(model, ids, request)
     count = len(tree.flatten(y)[0]) if drawn is None else drawn.count
     request = request.bind(strategy.declared_examples(count), None if ids is None else persons.digest(ids))
     request, finished = resumed(model, request, x, y, checkpoint)
@@ -86,7 +89,7 @@ def prepare(
     return driver(model, request, calibration, x, y, validation_data, drawn)
 
 
-def _persons(ids: np.ndarray, request: FitRequest) -> persons.Persons:
+def _persons(model: keras.Model, ids: np.ndarray, request: FitRequest) -> persons.Persons:
     """Returns the persons of a request, and refuses what cannot draw them."""
     strategy, found = request.strategy, persons.Persons(ids, request.sampling.rows_per_person or 1)
     if not strategy.averages_persons:
@@ -101,4 +104,18 @@ def _persons(ids: np.ndarray, request: FitRequest) -> persons.Persons:
             f"than their number. Received: batch_size={request.sampling.batch_size}, {found.count} persons. Pass a "
             "smaller batch_size."
         )
+    if not strategy.per_example and found.width > 1:
+        _refuse_shares(model, found.width)
     return found
+
+
+def _refuse_shares(model: keras.Model, rows: int) -> None:
+    """Each row of a person counts a share, and what each may do must shrink by as much, or together they do more."""
+    with naming_both_ways(model):
+        variable = disproportionate(model, model.loss.lipschitz(model.output_shape[-1]), 1.0 / rows)
+        if variable is not None:
+            raise ValueError(
+                f"The gradient bound of '{variable.path}' is not in proportion to the gradient at the logits, so the "
+                "rows of a person, which count a share each, could move it further than one row. Received: person_ids "
+                f"with up to {rows} rows a person. Remove ClipGradient, or pass rows_per_person=1."
+            )

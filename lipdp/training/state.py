@@ -26,6 +26,7 @@ class Run:
         request: What asked for the plan: a `fit` that asks for the same continues it.
         plan_start: Number of updates in the ledger when the plan began.
         epoch_key: Key of the permutations of the plan's epochs, if it shuffles, or of their allocation, a secret.
+        order: Digest of the rows, in their order, that the epochs go by; None where it is not known, as after loading.
         importance: Where a plan of importance sampling stands: arguments and state of its budget, all public; or None.
         noise_std: Noise standard deviation per trainable variable in the last `fit`.
         secret: What the batches of the last `fit` are drawn from. A file holds it after a `fit` with a seed only.
@@ -46,6 +47,7 @@ class Run:
         self.plan_start = 0
         self._releases_of_others = 0
         self.epoch_key: tuple[int, ...] | None = None
+        self.order: bytes | None = None
         self.importance: dict | None = None
         self.noise_std: tuple[float, ...] = ()
         self.secret: seeding.Secret | None = None

@@ -192,3 +192,11 @@ def test_one_term_above_the_grid_is_charged():
     assert (coarse >= 0.9999 * fine).all() and (coarse <= 1.2 * fine + 1e-6).all()
     # Without it, it would be lower: the share of such terms in the last of them.
     assert (allocation._law(20, 0.6, 1e-7).single(np.exp(epsilon)) > 0.01 * fine)[2]
+
+
+@pytest.mark.parametrize("z", [0.42, 0.5, 0.8, 2.0])
+def test_how_often_the_others_exceed_a_level_is_bounded(z):
+    """With two terms the other one's law is known."""
+    levels, shares = np.array(allocation._law(2, z, 1e-14)._levels).T
+    true = special.ndtr(-(z * np.log(levels) + 0.5 / z))
+    assert np.all(1.0 - np.cumsum(shares) >= true - 1e-12)

@@ -106,6 +106,7 @@ def test_ids_are_integers_or_texts():
     for bad in ([0.5, 1.0], [[1], [2]], [None, "a"], np.array([1, "a"], dtype=object), [], 3):
         with pytest.raises(ValueError, match="person_ids"):
             checked_ids(bad)
+    assert checked_ids([2**63, 1]).tolist() == [2**63, 1]
     with pytest.raises(ValueError, match="3 ids for 2 rows"):
         checked_ids([1, 2, 3], 2)
     with pytest.raises(ValueError, match="rows_per_person"):
@@ -123,3 +124,12 @@ def test_whole_persons_are_held_out_whoever_else_is_there():
     some = ids != ids[held_y[0]]
     (fewer, _), _, remaining = split(x[some], y[some], ids[some], 0.3)
     assert set(remaining) == set(left) and len(fewer) == len(kept)
+
+
+def test_two_persons_do_not_become_one():
+    """What NumPy would make equal: missing ids among texts, masked ones, zeros at the end of a text, large numbers."""
+    masked = np.ma.array([1, 2, 3], mask=[True, True, False])
+    for bad in ([float("nan"), "a"], ["a", 1], ["a\0", "a"], [2**70, 1], [2**63, -1], [True, 1], masked):
+        with pytest.raises(ValueError, match="person_ids"):
+            checked_ids(bad)
+    assert Persons(np.ma.array([1, 2, 3]), 1).count == 3

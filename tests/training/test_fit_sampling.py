@@ -161,6 +161,64 @@ def test_a_begun_epoch_goes_on_only_where_its_secret_is_known(seed, tmp_path, mo
         assert sorted(np.concatenate(together)) == list(range(400))
 
 
+def test_a_fit_that_fails_before_its_first_update_knows_no_more_of_a_begun_epoch(tmp_path, monkeypatch):
+    """It has drawn a new secret: with it, who was in the first part of the epoch could be in the rest as well."""
+    seen, count = allocated(monkeypatch), np.zeros(400, int)
+    arguments = dict(epochs=6, noise_multiplier=1.0, sampling="random_allocation", **FIT)
+
+    class Stop(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            self.model.stop_training = True
+
+    class Fail(keras.callbacks.Callback):
+        def on_train_batch_begin(self, batch, logs=None):
+            raise KeyboardInterrupt
+
+    model = mlp()
+    for _ in range(3):
+        seen.clear()
+        before = int(model.optimizer.iterations.numpy())
+        model.fit(*blobs(), callbacks=[Stop()], **arguments)
+        made = dict(seen)
+        for update in sorted(made)[: int(model.optimizer.iterations.numpy()) - before]:
+            count[made[update]] += 1
+        charged = sum(mechanism.count for mechanism in model.run.total.mechanisms())
+        assert count.max() <= charged
+        model.save(tmp_path / "m.keras")
+        model = keras.saving.load_model(tmp_path / "m.keras")
+        with pytest.raises(KeyboardInterrupt):
+            model.fit(*blobs(), callbacks=[Fail()], **arguments)
+
+
+@pytest.mark.parametrize("name", ["shuffle", pytest.param("random_allocation", marks=pytest.mark.slow)])
+def test_a_begun_epoch_needs_its_rows_in_their_order(name):
+    x, y = blobs()
+    arguments = dict(epochs=2, noise_multiplier=1.0, sampling=name, **FIT)
+
+    class Stop(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            self.model.stop_training = self.model.run.ledger.updates == 3
+
+    model = mlp()
+    model.fit(x, y, callbacks=[Stop()], **arguments)
+    before = state(model)
+    with pytest.raises(ValueError, match="in another order"):
+        model.fit(x[::-1], y[::-1], **arguments)
+    assert same(state(model), before)
+    model.fit(x.copy(), y.copy(), **arguments)
+    assert model.run.ledger.updates == 2 * PER_PASS
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="needs tf.data")
+def test_a_shuffled_dataset_has_no_order():
+    import tensorflow as tf
+
+    data = tf.data.Dataset.from_tensor_slices(blobs()).shuffle(400).batch(60)
+    with pytest.raises(ValueError, match=r"`\.shuffle\(\)`. Remove it"):
+        mlp().fit(data, epochs=1, noise_multiplier=1.0, sampling="random_allocation", **FIT)
+    mlp().fit(data, epochs=1, noise_multiplier=1.0, **FIT)
+
+
 def test_the_end_of_a_begun_last_epoch_is_refused(tmp_path):
     model = mlp()
     arguments = dict(epochs=1, epsilon=3.0, sampling="random_allocation", **FIT)

@@ -166,6 +166,42 @@ def test_no_person_moves_a_clipless_update_by_more_than_is_charged(quantile, mon
     assert 0.05 < largest <= 1.0 + TOLERANCE
 
 
+def clipping():
+    keras.utils.set_random_seed(1)
+    parts = [layers.BoundedInput((4,), norm=1.0), layers.SpectralDense(3), layers.ClipGradient(0.01)]
+    model = lipdp.DP_Sequential(parts)
+    model.compile(private(watched(keras.optimizers.SGD))(0.5), loss=losses.SparseCategoricalCrossentropy())
+    return model
+
+
+def test_a_layer_that_clips_each_row_bounds_no_person_of_several(monkeypatch):
+    """Eight shares of an eighth pass a clip that one whole row does not."""
+    x, y = rows()
+    with pytest.raises(ValueError, match="not in proportion.*Remove ClipGradient, or pass rows_per_person=1"):
+        clipping().fit(x, y, person_ids=IDS, strategy="clipless", **FIT)
+    hostile = np.where((IDS == 3)[:, None], 100.0, x).astype("float32")
+    more = {"strategy": "clipless", "rows_per_person": 1}
+    one = released(clipping(), hostile, y, [0, 3], monkeypatch, **more)
+    other = released(model := clipping(), hostile, y, [0], monkeypatch, **more)
+    (std,) = [float(s) for s in ops.convert_to_numpy(model.optimizer.noise_std)][: len(one)]
+    assert 0.5 < np.sqrt(sum(((a - b) ** 2).sum() for a, b in zip(one, other, strict=True))) / std <= 1.0 + TOLERANCE
+
+
+def test_rows_of_nobody_are_not_counted():
+    with pytest.raises(ValueError, match="rows_per_person=2 without `person_ids`"):
+        dense().fit(*rows(), rows_per_person=2, **FIT)
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="needs tf.data")
+def test_ids_do_not_go_with_rows_in_random_order():
+    import tensorflow as tf
+
+    shuffled = tf.data.Dataset.from_tensor_slices(rows()).shuffle(20, seed=1, reshuffle_each_iteration=False)
+    for data in (shuffled, shuffled.batch(4), shuffled.map(lambda x, y: (x, y)).batch(4)):
+        with pytest.raises(ValueError, match=r"Ids of persons.*`\.shuffle\(\)`"):
+            dense().fit(data, person_ids=IDS, **FIT)
+
+
 @pytest.mark.backend_free
 @pytest.mark.parametrize("name", ["poisson", "fixed_size", "shuffle"])
 def test_persons_are_drawn_and_charged(name, monkeypatch):

@@ -12,6 +12,11 @@ FAULTS = [
             "at = z * np.log(edges) + 0.75 / z  #",
         ),
         (
+            "what exceeds a level is divided by too much",
+            "gaps = levels - t * strikes ",
+            "gaps = deviation * np.geomspace(0.2, 5.0, 5)[:, None] ",
+        ),
+        (
             "mass goes down only",
             "found[1:] += upper\n",
             "found[:-1] += upper\n",

@@ -332,8 +332,8 @@ FAULTS = [
         ),
         (
             "bounds out of proportion are taken",
-            "if small.gradient(variable) > propagated.gradient(variable) * _LEAST * (1.0 + 1e-9):",
-            "if False:",
+            "variable = disproportionate(model, first, _LEAST)",
+            "variable = None",
             "strategies/test_clipless_quantile.py::test_bounds_out_of_proportion_are_refused",
         ),
         (

@@ -163,6 +163,16 @@ FAULTS = [
             "shares = np.nextafter(shares, np.float32(2.0))",
         ),
         (
+            "masked ids are one person",
+            "if np.ma.is_masked(person_ids):",
+            "if False:",
+        ),
+        (
+            "missing ids are texts",
+            "np.array(person_ids, object) if isinstance(person_ids, list | tuple) else np.asarray(person_ids)",
+            "np.asarray(person_ids)",
+        ),
+        (
             "a person brings all rows",
             "self.width = int(min(most, self._sizes.max()))",
             "self.width = int(self._sizes.max())",

@@ -30,6 +30,18 @@ FAULTS = [
             "return lambda count: self.run.charge(release, 1)",
         ),
         (
+            "forgone updates are taken back",
+            "            before = run.ledger.to_json()  # even if",
+            "            # even if",
+            "training/test_fit_sampling.py::test_a_fit_that_fails_before_its_first_update_knows_no_more_of_a_begun_epoch",
+        ),
+        (
+            "a begun epoch takes rows in any order",
+            "if begun and run.order not in (None, order):",
+            "if False:",
+            "training/test_fit_sampling.py::test_a_begun_epoch_needs_its_rows_in_their_order",
+        ),
+        (
             "weights are not projected before training",
             "weights.project(self.model)",
             "pass",
@@ -260,6 +272,18 @@ FAULTS = [
             "model_checks.check_weights(model)",
             "pass",
             "training/test_refusals.py::test_weights_that_are_not_finite_are_refused",
+        ),
+        (
+            "rows of persons in random order",
+            "sampling.refuse_shuffled(x)",
+            "pass",
+            "training/test_persons.py::test_ids_do_not_go_with_rows_in_random_order",
+        ),
+        (
+            "persons of several rows pass layers that clip each",
+            "_refuse_shares(model, found.width)",
+            "pass",
+            "training/test_persons.py::test_a_layer_that_clips_each_row_bounds_no_person_of_several",
         ),
         (
             "the model is not checked",
