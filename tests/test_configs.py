@@ -28,6 +28,7 @@ MADE = {
     "InvertibleUpSampling2D": lambda: layers.InvertibleUpSampling2D((2, 3)),
     "L2NormPooling2D": lambda: layers.L2NormPooling2D(3, 2),
     "LayerCentering": lambda: layers.LayerCentering([1, -2]),
+    "LowFrequencies2D": lambda: layers.LowFrequencies2D((4, 3)),
     "OrthogonalPatchConv2D": lambda: layers.OrthogonalPatchConv2D(4, (2, 3)),
     "ResidualAverage": lambda: layers.ResidualAverage(0.25),
     "ScaledAveragePooling2D": lambda: layers.ScaledAveragePooling2D((2, 3)),

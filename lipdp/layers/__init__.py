@@ -27,6 +27,7 @@ from lipdp.layers.convolution import SpectralConv1D, SpectralConv2D, SpectralCon
 from lipdp.layers.dense import SpectralDense
 from lipdp.layers.depthwise import SpectralDepthwiseConv1D, SpectralDepthwiseConv2D
 from lipdp.layers.embedding import BoundedEmbedding
+from lipdp.layers.frequencies import LowFrequencies2D
 from lipdp.layers.householder import Householder
 from lipdp.layers.mixing import TokenMixing
 from lipdp.layers.patches import OrthogonalPatchConv2D
@@ -41,6 +42,14 @@ __all__ += ["GlobalMaxPooling2D", "LeakyReLU", "MaxPooling2D", "Permute", "ReLU"
 __all__ += ["Abs", "Bias", "BoundedEmbedding", "BoundedInput", "ClipGradient", "GroupSort", "LayerCentering"]
 __all__ += ["GlobalL2NormPooling2D", "InvertibleDownSampling2D", "InvertibleUpSampling2D", "L2NormPooling2D"]
 __all__ += ["OrthogonalPatchConv2D", "ResidualAverage", "ScaledAveragePooling2D", "Scattering2D", "TokenMixing"]
-__all__ += ["Householder", "LipschitzLayer", "SpectralConv1D", "SpectralConv2D", "SpectralConv3D", "SpectralDense"]
+__all__ += [
+    "Householder",
+    "LipschitzLayer",
+    "LowFrequencies2D",
+    "SpectralConv1D",
+    "SpectralConv2D",
+    "SpectralConv3D",
+    "SpectralDense",
+]
 __all__ += ["SpectralConv1DTranspose", "SpectralConv2DTranspose", "SpectralConv3DTranspose"]
 __all__ += ["SpectralDepthwiseConv1D", "SpectralDepthwiseConv2D"]
