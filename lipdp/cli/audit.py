@@ -97,7 +97,7 @@ def _recipe(options) -> Any:
 
     recipe = classifier.classifier_recipe(
         *(dataset.input_shape, dataset.num_classes, dataset.num_examples, options.epsilon, options.target),
-        method=options.strategy or "clipless",
+        method=options.strategy,
         row_norm=None if dataset.table is None else dataset.table.norm,
     )
     batch_size = min(recipe.batch_size, dataset.num_examples)

@@ -163,7 +163,8 @@ def _train(parser):
     group(
         "--strategy",
         choices=("clipless", "dpsgd", "adaclip", "dpis"),
-        help="default: clipless, which needs no gradients of single examples; the network is the same for all",
+        help="default: clipless, which needs no gradients of single examples, or what the recipe does best with; the "
+        "network is the same for all",
     )
     group(
         "--recipe",
@@ -177,6 +178,7 @@ def _train(parser):
         "is trained; default: none",
     )
     group("--input-norm", type=float, help="public L2 norm that each example is clipped to; default: by its size")
+    group("--radius", type=float, metavar="R", help="that the robust recipe aims at, from 0 to 1; default: 0.5")
     group("--radii", type=float, nargs="+", metavar="R", help="to certify; default: 0.1 0.5 1.0")
 
     group = _group_of(parser, "diffusion models")

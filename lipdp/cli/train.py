@@ -25,7 +25,7 @@ from lipdp.report.folder import MODEL, SAMPLES
 
 _LARGEST_SEED = 2**32 - 1
 _ONLY = {
-    "classifier": ("strategy", "recipe", "front_end", "input_norm", "table", "feature_ranges", "radii"),
+    "classifier": ("strategy", "recipe", "front_end", "input_norm", "table", "feature_ranges", "radii", "radius"),
     "diffusion": ("preset", "multiplicity"),
 }
 
@@ -145,11 +145,14 @@ def _check_task(options) -> None:
                 f"{options.task}. It is for --task {other}; leave it out."
             )
     if options.task == "classifier":
-        options.strategy, options.recipe = options.strategy or "clipless", options.recipe or "accurate"
-        if options.strategy == "clipless" and options.clip_norm is not None:
+        options.recipe = options.recipe or "accurate"
+        if options.recipe == "accurate":
+            options.strategy = options.strategy or "clipless"
+        _check_clip_norm(options)
+        if options.radius is not None and options.recipe != "robust":
             raise ValueError(
-                "Nothing is clipped per example. Received: --clip-norm with --strategy clipless. It is for --strategy "
-                "dpsgd, adaclip and dpis and for --task diffusion; leave it out."
+                "What certificates should reach is a setting of the robust recipe. Received: --radius "
+                f"{options.radius} with --recipe {options.recipe}. Pass --recipe robust; --radii are those reported."
             )
         if options.strategy == "dpis" and (options.epsilon is None or options.noise_multiplier is not None):
             raise ValueError(
@@ -158,6 +161,14 @@ def _check_task(options) -> None:
             )
         options.radii = options.radii or [0.1, 0.5, 1.0]
         evaluation.check_radii(options.radii)
+
+
+def _check_clip_norm(options) -> None:
+    if options.strategy == "clipless" and options.clip_norm is not None:
+        raise ValueError(
+            "Nothing is clipped per example. Received: --clip-norm with --strategy clipless. It is for --strategy "
+            "dpsgd, adaclip and dpis and for --task diffusion; leave it out."
+        )
 
 
 def _dataset(options) -> data.Dataset:
@@ -178,7 +189,10 @@ def _recipe(options, dataset):
         method=options.strategy,
         front_end=options.front_end,
         row_norm=None if dataset.table is None else dataset.table.norm,
+        radius=options.radius,
     )
+    options.strategy = recipe.method
+    _check_clip_norm(options)
     overrides = chosen(options, "epochs", "batch_size", "learning_rate", "input_norm", "clip_norm")
     return dataclasses.replace(recipe, **{name: value for name, value in overrides.items() if value is not None})
 

@@ -22,6 +22,8 @@ _SMALL_NORM_PER_PIXEL = 0.375
 _SMALL = 16384
 # Images with a side below this one have nothing to pool.
 _SMALLEST_SIDE = 16
+# Part of the frequencies that the robust style keeps: 12 of 28.
+_FREQUENCIES, _RADIUS = 0.43, 0.5
 
 
 __getattr__ = renamed_attributes(__name__, Recipe="ClassifierRecipe", recipe="classifier_recipe")
@@ -39,18 +41,22 @@ class ClassifierRecipe:
         epochs: expected passes over the data.
         input_norm: radius of the ball that examples are clipped to.
         centered: whether the mean of each example (of each channel of an image) is removed from it first.
+        frequencies: low frequencies that are kept of an image, (along height, along width), see
+            `layers.LowFrequencies2D`; None for all pixels.
         filters: 5 x 5 filters of a first, strided convolution; 0 for none.
         inner_norm: radius of the ball that the pooled feature maps are clipped to; smaller means less noise
             in the layers after it, and smaller certified radii. Only with `filters`.
         hidden: width of the hidden layer; 0 for none.
+        centered_hidden: whether the mean of the hidden layer is removed as well, example by example.
         biased: whether biases are trained. Centered images do without; tables do not.
         temperature: of the cross-entropy.
-        clip: largest norm of one example's gradient at the logits.
+        clip: largest norm of one example's gradient at the logits; None for that of the loss itself.
         learning_rate: of stochastic gradient descent, at the start; it falls linearly to zero.
         momentum: of stochastic gradient descent.
         noise: how the noise is shared between layers, see `strategies.Clipless`.
         method: name of the strategy, of `METHODS`. The network is the same for all, and so are its certificates.
         clip_norm: of the strategies that clip.
+        stability: of the automatic clipping of `"dpsgd"`: gradients well below it count less.
         front_end: weights of a first `layers.Scattering2D`, "accurate" or "robust"; None for none.
 
     Example:
@@ -64,17 +70,20 @@ class ClassifierRecipe:
     epochs: int
     input_norm: float
     centered: bool = True
+    frequencies: tuple[int, int] | None = None
     filters: int = 0
     inner_norm: float | None = None
     hidden: int = 128
+    centered_hidden: bool = False
     biased: bool = False
     temperature: float
-    clip: float = 0.2
+    clip: float | None = 0.2
     learning_rate: float = 0.7
     momentum: float = 0.9
     noise: str = "global"
     method: str = "clipless"
     clip_norm: float = 1.0
+    stability: float = 0.01
     front_end: str | None = None
 
     centred = renamed_property("centred", "centered")
@@ -88,7 +97,7 @@ class ClassifierRecipe:
         if self.method == "clipless":
             return strategies.Clipless(noise=self.noise)
         if self.method == "dpsgd":  # automatic: its learning rate does not hang on the norm
-            return strategies.DPSGD(clip_norm=self.clip_norm, clipping="automatic")
+            return strategies.DPSGD(clip_norm=self.clip_norm, clipping="automatic", stability=self.stability)
         return {"adaclip": strategies.AdaCliP, "dpis": strategies.DPIS}[self.method](clip_norm=self.clip_norm)
 
     def build(self, num_examples: int) -> DP_Sequential:
@@ -155,6 +164,8 @@ class ClassifierRecipe:
             stack.append(layers.Scattering2D(self.front_end, name="scattering"))
         if self.centered:
             stack.append(layers.LayerCentering(name="centering"))
+        if self.frequencies is not None:
+            stack.append(layers.LowFrequencies2D(self.frequencies, name="low_frequencies"))
         stack.append(layers.BoundedInput(norm=self.input_norm, name="bounded_input"))
         if self.filters:
             stack += [
@@ -171,6 +182,8 @@ class ClassifierRecipe:
             if self.biased:
                 stack.append(layers.Bias(name="hidden_bias"))
             stack.append(layers.Abs(name="hidden_abs"))
+            if self.centered_hidden:
+                stack.append(layers.LayerCentering(name="hidden_centering"))
         # Nothing in front of it is trained: the kernel may grow.
         free = not self.hidden and self.front_end == "accurate"
         start: dict[str, Any] = {"kernel_initializer": "zeros", "projected": False} if free else {}
@@ -187,9 +200,10 @@ def classifier_recipe(
     epsilon: float | None = None,
     style: str = "accurate",
     *,
-    method: str = "clipless",
+    method: str | None = None,
     front_end: str | None = None,
     row_norm: float | None = None,
+    radius: float | None = None,
 ) -> ClassifierRecipe:
     """Returns the default settings for data of one shape and size.
 
@@ -201,10 +215,13 @@ def classifier_recipe(
         num_examples: number of training examples.
         epsilon: the budget; None when the noise is given instead.
         style: "accurate", or "robust": larger certified radii for some accuracy.
-        method: name of the strategy, of `METHODS`.
+        method: name of the strategy, of `METHODS`. Default: "clipless"; for the robust style of larger sets of images
+            "dpsgd", whose automatic clipping asks every example for a margin.
         front_end: for images, weights of a first `layers.Scattering2D`: "accurate" or "robust"; None for none.
         row_norm: for tables, a public bound on the L2 norm of a row, such as `data.Table.norm`; None when there is
             none.
+        radius: of the robust style for images: the L2 radius that certificates should reach, in pixels of [0, 1]; from
+            0 (accuracy) to 1. Default: 0.5.
 
     Returns:
         A `ClassifierRecipe`; change it with `dataclasses.replace`.
@@ -217,13 +234,23 @@ def classifier_recipe(
         718
     """
     checks.choice("style", style, STYLES)
-    checks.choice("method", method, METHODS)
+    if method is not None:
+        checks.choice("method", method, METHODS)
+    if radius is not None and (style != "robust" or front_end is not None or len(input_shape) == 1):
+        raise ValueError(
+            f"A radius is for the robust style of images. Received: radius={radius!r} with style={style!r}, "
+            f"input_shape={tuple(input_shape)}, front_end={front_end!r}. Pass style='robust' and no front end."
+        )
+    radius = _RADIUS if radius is None else checks.between("radius", radius, 0.0, 1.0)
     row_norm = checks.positive("row_norm", row_norm, optional=True)
     if front_end is not None:
         checks.choice("front_end", front_end, tuple(layers.scattering.PRESETS))
     num_classes = checks.integer("num_classes", num_classes, 1)
     num_examples = checks.integer("num_examples", num_examples, 1)
     epsilon = checks.positive("epsilon", epsilon, optional=True)
+    if style == "robust" and front_end is None and num_examples >= _SMALL and _is_large(input_shape):
+        return _robust(tuple(input_shape), num_classes, num_examples, epsilon, method or "dpsgd", radius)
+    method = method or "clipless"
     batch_size = max(1, num_examples // 2 if num_examples < _SMALL else min(4096, num_examples // 8))
     length = (150.0 if num_examples >= _SMALL else 60.0) * math.sqrt(min(max(epsilon or 1.0, 0.25), 8.0))
     shared: dict[str, Any] = {
@@ -246,6 +273,38 @@ def classifier_recipe(
         return found
     # Chosen on held-out training images of MNIST (`benchmarks/recipes.py`); smaller rates were worse.
     return dataclasses.replace(found, clip_norm=1.0 if method == "dpsgd" else 0.5)
+
+
+def _is_large(input_shape: tuple[int, ...]) -> bool:
+    return len(input_shape) == 3 and min(input_shape[:2]) >= _SMALLEST_SIDE
+
+
+def _robust(
+    input_shape: tuple[int, ...], num_classes: int, num_examples: int, epsilon: float | None, method: str, radius: float
+) -> ClassifierRecipe:
+    """Returns what certified most in `benchmarks/certified.py`: few weights behind a low-pass, and large margins."""
+    scale = math.sqrt(math.prod(input_shape) / _REFERENCE_SIZE)
+    batch_size = min(8192, num_examples // 6)
+    # More noise asks for smaller steps; larger ones than these did not help.
+    rate = min(2.5 * (min(epsilon or 1.0, 8.0) / 2.0) ** 0.3, 3.0)
+    temperature = (6.0 - 2.0 * radius) / scale
+    own: dict[str, Any]
+    if method == "clipless":
+        own = {"input_norm": 7.0 * scale, "temperature": 0.8 * temperature, "learning_rate": 0.8 * rate, "clip": 0.05}
+    else:
+        own = {"input_norm": 10.0 * scale, "temperature": temperature, "learning_rate": rate, "clip": None}
+    return ClassifierRecipe(
+        input_shape=input_shape,
+        num_classes=num_classes,
+        batch_size=batch_size,
+        epochs=max(1, round(400.0 / math.ceil(num_examples / batch_size))),
+        frequencies=(round(_FREQUENCIES * input_shape[0]), round(_FREQUENCIES * input_shape[1])),
+        centered_hidden=True,
+        method=method,
+        clip_norm=1.0 if method in ("clipless", "dpsgd") else 0.5,
+        stability=0.002,
+        **own,
+    )
 
 
 def _images(shared: dict, style: str, many: bool) -> ClassifierRecipe:

@@ -109,6 +109,10 @@ def test_train_refuses_in_one_line(images, tmp_path, capsys, words, message):
 def test_options_of_the_other_task_and_tables_are_refused(images, tmp_path, capsys):
     train = ["train", "--epsilon", "1", "--output", str(tmp_path / "new")]
     assert "It is for --task diffusion" in refusal(capsys, *train, "--dataset", images, "--multiplicity", "4")
+    assert "Pass --recipe robust" in refusal(capsys, *train, "--dataset", images, "--radius", "0.5")
+    robust = [*train, "--dataset", images, "--recipe", "robust"]
+    assert "--clip-norm with --strategy clipless" in refusal(capsys, *robust, "--clip-norm", "1")  # few images
+    assert "`radius`" in refusal(capsys, *robust, "--radius", "3")
     table = tmp_path / "t.csv"
     table.write_text("a,b,ill\n" + "".join(f"{i},{-i},{i % 2}\n" for i in range(40)))
     assert "draw images" in refusal(capsys, *train, "--task", "diffusion", "--dataset", str(table))

@@ -32,8 +32,28 @@ def test_every_recipe_builds_a_model_with_bounds(shape, classes, examples, style
     assert certify.lipschitz(model) <= 1.0 + 1e-3
     propagated = bounds.propagate(model, model.loss.lipschitz(classes))
     assert all(np.isfinite(propagated.gradient(v)) for v in model.trainable_variables)
-    assert recipe.strategy().noise == recipe.noise
+    assert recipe.method != "clipless" or recipe.strategy().noise == recipe.noise
     assert float(model.optimizer.learning_rate) == pytest.approx(recipe.learning_rate)
+
+
+@pytest.mark.backend_free
+def test_the_robust_recipe_aims_at_a_radius():
+    shape = (28, 28, 1), 10, 60000, 2.0, "robust"
+    near, far = (classifier.classifier_recipe(*shape, radius=r) for r in (0.1, 1.0))
+    assert near.temperature > far.temperature > 0.0
+    assert classifier.classifier_recipe(*shape) == classifier.classifier_recipe(*shape, radius=0.5)
+    recipe = classifier.classifier_recipe(*shape)
+    assert (recipe.method, recipe.strategy().clipping, recipe.updates(60000)) == ("dpsgd", "automatic", 400)
+    assert classifier.classifier_recipe(*shape, method="clipless").strategy().name == "clipless"
+    model = recipe.build(60000)
+    assert [layer.name for layer in model.layers][1:4] == ["low_frequencies", "bounded_input", "flatten"]
+    assert model.get_layer("hidden").kernel.shape == (144, 128)
+    # Few or small images, and tables: as before, clipless.
+    assert classifier.classifier_recipe((8, 8, 1), 10, 1437, 2.0, "robust").method == "clipless"
+    for wrong in ({"style": "accurate"}, {"input_shape": (5,)}, {"front_end": "robust"}, {"radius": 2.0}):
+        arguments = {"input_shape": (28, 28, 1), "style": "robust", "radius": 0.5, **wrong}
+        with pytest.raises(ValueError, match="radius"):
+            classifier.classifier_recipe(num_classes=10, num_examples=60000, **arguments)
 
 
 def test_a_recipe_is_changed_by_replacing():
