@@ -105,6 +105,8 @@ def _values(loss, y_true, y_pred):
     function, reduction = loss, None
     if isinstance(loss, keras.losses.Loss):
         function, reduction = loss.call, loss.reduction
+    if _is_stock(loss):
+        y_true, y_pred = _of_one_rank(loss, y_true, y_pred)
     values = ops.cast(function(y_true, y_pred), "float32")
     if len(values.shape) < 1:
         raise _Mixing(_mixes(loss, "it returns one number for the whole batch"))
@@ -112,6 +114,33 @@ def _values(loss, y_true, y_pred):
         return values
     axes = tuple(range(1, len(values.shape)))
     return ops.sum(values, axis=axes) if reduction == "sum" else ops.mean(values, axis=axes)
+
+
+def _of_one_rank(loss, y_true, y_pred):
+    """Fits labels `(batch,)` to outputs `(batch, 1)` and the like, as the loss objects of Keras do.
+
+    Not all of its functions do: theirs would be broadcast to `(batch, batch)`, each row with all others.
+    """
+    more = len(y_pred.shape) - len(y_true.shape)
+    if _takes_ids(loss):
+        column = more == 0 and y_true.shape[-1] == 1
+        return ops.squeeze(y_true, -1) if column else y_true, y_pred
+    if more == 1 and y_pred.shape[-1] == 1:
+        alone = len(y_true.shape) == 1
+        return (ops.expand_dims(y_true, -1), y_pred) if alone else (y_true, ops.squeeze(y_pred, -1))
+    if more == -1 and y_true.shape[-1] == 1:
+        alone = len(y_pred.shape) == 1
+        return (y_true, ops.expand_dims(y_pred, -1)) if alone else (ops.squeeze(y_true, -1), y_pred)
+    return y_true, y_pred
+
+
+def _takes_ids(loss) -> bool:
+    """Whether a loss of Keras takes the number of a class in place of a row of labels."""
+    return _name(loss).lower().startswith("sparse") or _generalized(loss)
+
+
+def _generalized(loss) -> bool:
+    return _name(loss).lower().replace("_", "") == "categoricalgeneralizedcrossentropy"
 
 
 def _keeps_apart(loss, y_true, y_pred) -> bool:
@@ -125,7 +154,7 @@ def _keeps_apart(loss, y_true, y_pred) -> bool:
     axis = _keras.loss_arguments(loss).get("axis", -1)
     if axis is None or not isinstance(axis, int) or not axis % (len(outputs) + 1):
         return False
-    known = None not in outputs or _name(loss).lower().startswith("sparse")
+    known = None not in outputs or _takes_ids(loss)
     return known and _fits(loss, labels, outputs)
 
 
@@ -135,14 +164,16 @@ def _is_stock(loss) -> bool:
     name = getattr(kind, "__name__", "")
     if name not in _KNOWN or getattr(keras.losses, name, None) is not kind or "call" in vars(loss):
         return False
-    if isolation.root(getattr(loss, "fn", loss)) != "keras":
-        return False
-    return True
+    # By identity: what is named like a function of Keras may wrap another one.
+    function = getattr(loss, "fn", loss)
+    return function is loss or getattr(keras.losses, getattr(function, "__name__", ""), None) is function
 
 
 def _fits(loss, labels: tuple, outputs: tuple) -> bool:
     """Whether labels of one row have the shape that a loss of Keras takes for outputs of one row."""
-    if _name(loss).lower().startswith("sparse"):
+    if _takes_ids(loss):
+        if not outputs or _generalized(loss) and outputs[-1] == 1:
+            return False  # there, even the object of Keras broadcasts
         return labels in (outputs[:-1], (*outputs[:-1], 1))
     # Labels of another shape would be broadcast, perhaps along the batch.
     return labels == outputs or (*labels, 1) == outputs or labels == (*outputs, 1)
@@ -164,13 +195,11 @@ def check_per_example(loss: keras.losses.Loss, y: np.ndarray, output_shape: tupl
     """
     if isinstance(loss, Loss):
         return loss.check_labels(y, output_shape[-1])
-    if isinstance(loss, keras.losses.SparseCategoricalCrossentropy) or loss in (
-        keras.losses.sparse_categorical_crossentropy,
-    ):
-        _check_classes(loss, y, output_shape[-1])
     along_last = _is_stock(loss) and _keras.loss_arguments(loss).get("axis", -1) == -1
     if along_last and None not in output_shape[1:] and not _fits(loss, y.shape[1:], output_shape[1:]):
         raise ValueError(_wrong_shape(loss, y.shape[1:], output_shape[1:]))
+    if _ids_are_checked(loss):
+        _check_classes(loss, y, output_shape[-1])
     rng = np.random.default_rng(0)
     # An unknown size, such as the length of a sequence, is that of the labels.
     known = dict(enumerate(y.shape)) if len(y.shape) >= len(output_shape) - 1 else {}
@@ -210,7 +239,7 @@ def label_check(loss: Any, output_shape: Any) -> Callable[[Any], Any] | None:
     """
     if isinstance(loss, Loss):
         return lambda y: loss.check_labels(y, output_shape[-1])
-    if isinstance(loss, keras.losses.SparseCategoricalCrossentropy):
+    if _ids_are_checked(loss):
         return lambda y: _check_classes(loss, y, output_shape[-1])
     return None
 
@@ -230,15 +259,14 @@ def _compare(loss, labels, predictions) -> bool:
     """Refuses values of all rows together that are not those of each row alone; returns whether they are finite."""
     rows = (0, _ROWS // 2, _ROWS - 1)
     large = np.concatenate([predictions[:-1], _OUTLIER * predictions[-1:]])
-    known = _keeps_apart(loss, labels, predictions)
     finite = True
-    for outputs in (predictions,) if known else (predictions, large):
+    for outputs in (predictions, large):
         y_true, y_pred = ops.convert_to_tensor(labels), ops.convert_to_tensor(outputs)
         together = ops.convert_to_numpy(_values(loss, y_true, y_pred))
         if together.shape != (_ROWS,):
             raise _Mixing(_mixes(loss, f"for {_ROWS} examples it returns values of shape {together.shape}"))
         finite = finite and bool(np.isfinite(together[:-1]).all())
-        for i in () if known else rows:
+        for i in rows:
             alone = ops.convert_to_numpy(_values(loss, y_true[i : i + 1], y_pred[i : i + 1]))
             if alone.shape != (1,) or not np.allclose(together[i], alone[0], rtol=1e-4, atol=1e-5, equal_nan=True):
                 raise _Mixing(_mixes(loss, "the value of an example changes with the others in its batch"))
@@ -252,6 +280,11 @@ def refuse_additional(added: list) -> None:
             "Additional losses (regularizers, `add_loss`) have no sensitivity bound. Remove them from layer "
             f"configurations. Received: {len(added)} of them."
         )
+
+
+def _ids_are_checked(loss) -> bool:
+    # Those of a subclass too, which runs one row at a time.
+    return isinstance(loss, keras.losses.SparseCategoricalCrossentropy) or _is_stock(loss) and _takes_ids(loss)
 
 
 def _check_classes(loss, y, classes) -> None:
@@ -271,7 +304,7 @@ def _check_classes(loss, y, classes) -> None:
 
 def _wrong_shape(loss, labels: tuple, outputs: tuple) -> str:
     kind = "keras.losses.CategoricalCrossentropy"
-    if _name(loss).lower().startswith("sparse"):
+    if _takes_ids(loss):
         todo = f"For one-hot labels use {kind}." if labels == outputs else "Pass one class id per example."
     elif labels in ((), (1,)) and "categorical" in _name(loss).lower():
         todo = (

@@ -169,7 +169,7 @@ FAULTS = [
     ),
     *faults(
         "losses/per_example.py",
-        "losses/test_per_example.py isolation/test_mixing.py",
+        "losses/test_per_example.py losses/test_known.py isolation/test_mixing.py",
         (
             "every loss keeps rows apart",
             'if isolation.is_declared(kind) or isolation.root(kind) == "lipdp":\n        return True',
@@ -187,8 +187,20 @@ FAULTS = [
         ),
         (
             "a function of one's own in a loss of Keras",
-            'if isolation.root(getattr(loss, "fn", loss)) != "keras":',
-            "if False:",
+            'return function is loss or getattr(keras.losses, getattr(function, "__name__", ""), None) is function',
+            "return True",
+        ),
+        (
+            "labels without an axis meet all outputs",
+            "if _is_stock(loss):\n        y_true, y_pred = _of_one_rank",
+            "if False:\n        y_true, y_pred = _of_one_rank",
+            "losses/test_known.py",
+        ),
+        (
+            "class ids in a column meet all outputs",
+            "return ops.squeeze(y_true, -1) if column else y_true, y_pred",
+            "return y_true, y_pred",
+            "losses/test_known.py::test_generalized_cross_entropy_takes_class_ids",
         ),
         (
             "labels that broadcast along the batch",
