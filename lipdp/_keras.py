@@ -19,6 +19,9 @@ from keras import tree
 # A layer of ConvNeXt in keras.applications, which is not exported.
 from keras.src.applications.convnext import LayerScale as LayerScale
 from keras.src.backend.common.masking import get_keras_mask, set_keras_mask
+
+# What recurrent layers of convolutions hold, which is not exported either.
+from keras.src.layers.rnn.conv_lstm import ConvLSTMCell as ConvLSTMCell
 from keras.src.models.functional import Functional
 
 # The operations behind `x + y`, `x - y`, `abs(x)` and `-x` on symbolic tensors, which have no public name.

@@ -68,7 +68,7 @@ def foreign(model: keras.Model) -> list:
             operation = node.operation
             if isinstance(operation, keras.Model):
                 visit(operation)
-            elif not _keeps_apart(operation, node):
+            elif not _keeps_apart(operation, node, frozenset(len(u.inputs[0]) for u in _keras.uses(operation))):
                 found.setdefault(id(operation), (operation, []))[1].append(node)
 
     visit(model)
@@ -97,8 +97,11 @@ def _defined_by_user(operation, name: str) -> bool:
     return source is not object and root(source) not in ("keras", "lipdp")
 
 
-def _keeps_apart(operation, node=None) -> bool:
-    """Whether row i of what an operation returns is known to depend on row i of its inputs only."""
+def _keeps_apart(operation, node=None, ranks=frozenset()) -> bool:
+    """Whether row i of what an operation returns is known to depend on row i of its inputs only.
+
+    `ranks` are those of its first input, in all of its calls. Inside of another layer they are rarely known: none.
+    """
     if isinstance(operation, keras.Model):
         return not foreign(operation)
     kind = type(operation)
@@ -107,17 +110,52 @@ def _keeps_apart(operation, node=None) -> bool:
         return False
     if name is not None:
         return node is not None and _operation(name, operation, node)
-    if is_declared(kind):
-        return all(map(_keeps_apart, _keras.walk(operation, deep=False)))
-    if root(kind) == "lipdp":
-        return True
-    if _of_family(kind):
-        held = [value for name, value in vars(operation).items() if inspect.isroutine(value) and name not in _WRAPPED]
-        return all(map(_entrywise, held)) and all(map(_keeps_apart, _keras.walk(operation, deep=False)))
-    rule = _LAYERS.get(kind)
-    if rule is None or not rule(operation) or not all(_function(operation, name) for name in FUNCTIONS):
+    inner = _keras.walk(operation, deep=False)
+    within = frozenset(rank - 1 for rank in ranks) if kind is L.TimeDistributed else frozenset()
+    if not all(_keeps_apart(layer, None, within) for layer in inner):
         return False
-    return kind in _OF_KERAS_ONLY or all(map(_keeps_apart, _keras.walk(operation, deep=False)))
+    if is_declared(kind):
+        return True
+    if root(kind) != "lipdp" and not _rule(operation, kind, ranks):
+        return False
+    return not _shadows(operation) and all(_is_harmless(part, inner) for part in _held(operation))
+
+
+def _rule(layer, kind, ranks) -> bool:
+    """Whether the type of a layer is known, and its configuration keeps rows apart."""
+    if _of_family(kind):
+        axes = [getattr(layer, name, 1) for name in ("axis", "feature_axis", "sequence_axis")]
+        above = [_LAYERS[c] for c in kind.__mro__ if c in _LAYERS]
+        return _elsewhere(axes, ranks) and all(rule(layer, ranks) for rule in above)
+    return kind in _LAYERS and _LAYERS[kind](layer, ranks) and all(_function(layer, name) for name in FUNCTIONS)
+
+
+def _shadows(layer) -> bool:
+    """Whether a method was replaced on the object alone."""
+    names = set(vars(layer)) - set(_WRAPPED)
+    return any(inspect.isroutine(getattr(type(layer), name, None)) for name in names)
+
+
+def _held(layer) -> list:
+    """Returns what a layer holds, out of lists and dictionaries, but for the functions that its rule looks at."""
+    seen = (*_WRAPPED, *(() if _of_family(type(layer)) else (*FUNCTIONS, "function", "mask")))
+    left, found = [value for name, value in vars(layer).items() if name not in seen], []
+    while left:
+        value = left.pop()
+        if isinstance(value, (list, tuple, set, dict)):
+            left.extend(value.values() if isinstance(value, dict) else value)
+        else:
+            found.append(value)
+    return found
+
+
+def _is_harmless(part, inner) -> bool:
+    """Whether what a layer holds is no code, or known code: it may be called on the rows of a batch."""
+    if isinstance(part, keras.Layer):
+        return any(part is layer for layer in inner)
+    if isinstance(part, keras.Operation):
+        return False
+    return not callable(part) or isinstance(part, _OF_WEIGHTS) or _entrywise(part)
 
 
 def _function(layer, attribute: str) -> bool:
@@ -139,52 +177,74 @@ def _entrywise(function) -> bool:
 
 
 def _of_family(thing) -> bool:
+    """Whether a class or function is a listed one of a family: the very one of its module, whatever it is called."""
     module, name = str(getattr(thing, "__module__", None)), getattr(thing, "__name__", None)
+    if name is None or getattr(sys.modules.get(module), name, None) is not thing:
+        return False
     for package, (names, release) in _FAMILIES.items():
         if module.startswith(package + ".") and {name, f"{module}.{name}"[len(package) + 1 :]} & names:
             return str(getattr(sys.modules.get(package), "__version__", "")).startswith(release)
     return False
 
 
-def _always(layer) -> bool:
+def _always(layer, ranks) -> bool:
     return True
 
 
-def _along_others(layer) -> bool:
+def _elsewhere(axes, ranks) -> bool:
+    """No axis is that of the batch; where ranks are not known, none that counts from the end but the last one."""
+    known = [isinstance(axis, int) and (axis > 0 or axis == -1 or bool(ranks)) for axis in axes]
+    return all(known) and all(axis % rank for axis in axes for rank in ranks)
+
+
+def _along_others(layer, ranks) -> bool:
     """No axis that is worked along is that of the batch."""
-    axes = layer.axis if isinstance(layer.axis, (list, tuple)) else [layer.axis]
-    # A layer inside another one has no calls of its own; its inputs have two axes at least.
-    ranks = {len(use.inputs[0]) for use in _keras.uses(layer)} or {max(2, 1 + max(axes))}
-    return all(isinstance(axis, int) and axis % rank for axis in axes for rank in ranks)
+    return _elsewhere(layer.axis if isinstance(layer.axis, (list, tuple)) else [layer.axis], ranks)
 
 
-def _several_axes(layer) -> bool:
-    return all(len(use.inputs[0]) > 1 for use in _keras.uses(layer))
+def _several_axes(layer, ranks) -> bool:
+    # Inside of layers of Keras there are two at least.
+    return all(rank > 1 for rank in ranks)
 
 
-def _scalar(layer) -> bool:
+def _sequences(layer, ranks) -> bool:
+    """Every input has positions beside the batch, which would be attended along otherwise."""
+    return bool(ranks) and all(len(shape) > 2 for use in _keras.uses(layer) for shape in use.inputs)
+
+
+def _images(layer, ranks) -> bool:
+    """With three axes the whole batch is one image."""
+    return bool(ranks) and all(rank > 3 for rank in ranks)
+
+
+def _scalar(layer, ranks) -> bool:
     return all(np.ndim(value) == 0 for value in (layer.scale, layer.offset)) or (
-        all(np.ndim(value) <= 1 for value in (layer.scale, layer.offset)) and _several_axes(layer)
+        all(np.ndim(value) <= 1 for value in (layer.scale, layer.offset)) and _several_axes(layer, ranks)
     )
 
 
-def _attends_within(layer) -> bool:
+def _attends_within(layer, ranks) -> bool:
     axes = layer.get_config().get("attention_axes")
     axes = [] if axes is None else axes if isinstance(axes, (list, tuple)) else [axes]
-    ranks = {len(shape) for use in _keras.uses(layer) for shape in use.inputs[:2]}
-    return all(rank >= 3 and all(axis % rank for axis in axes) for rank in ranks) and 0 not in axes
+    if not ranks:
+        # What was not given is filled in when the layer is built, with nothing where there are no positions.
+        return (bool(axes) or isinstance(layer, L.GroupQueryAttention)) and all(axis > 0 for axis in axes)
+    ranks = ranks | {len(shape) for use in _keras.uses(layer) for shape in use.inputs[1:2]}
+    return all(rank >= 3 for rank in ranks) and _elsewhere(axes, ranks)
 
 
-def _product(layer) -> bool:
+def _product(layer, ranks) -> bool:
     """The letter of the batch comes first, before and after, and the kernel has none of its name."""
     operands, _, result = layer.equation.replace(" ", "").partition("->")
     inputs, _, kernel = operands.partition(",")
     if "..." in layer.equation:
-        return inputs.startswith("...") and result.startswith("...")
+        # The dots stand for one axis at least.
+        several = all(len(inputs) - 3 < rank for rank in ranks or {2})
+        return inputs.startswith("...") and result.startswith("...") and several
     return bool(result) and inputs[0] == result[0] and inputs[0] not in kernel + inputs[1:]
 
 
-def _lambda(layer) -> bool:
+def _lambda(layer, ranks) -> bool:
     return is_declared(layer.function) and (not callable(layer.mask) or is_declared(layer.mask))
 
 
@@ -192,7 +252,7 @@ _LAYERS: dict[type, Callable[[Any], bool]] = {
     **dict.fromkeys(
         (
             *(L.InputLayer, L.Identity, L.Flatten, L.Reshape, L.Permute, L.RepeatVector, L.Activation),
-            *(L.Dense, L.Embedding, L.ReversibleEmbedding, L.Normalization, L.Resizing, L.CenterCrop),
+            *(L.Dense, L.Embedding, L.ReversibleEmbedding, L.Normalization),
             *(L.Conv1D, L.Conv2D, L.Conv3D, L.Conv1DTranspose, L.Conv2DTranspose, L.Conv3DTranspose),
             *(L.DepthwiseConv1D, L.DepthwiseConv2D, L.SeparableConv1D, L.SeparableConv2D),
             *(L.MaxPooling1D, L.MaxPooling2D, L.MaxPooling3D),
@@ -205,38 +265,42 @@ _LAYERS: dict[type, Callable[[Any], bool]] = {
             # Masks of their own making depend on the place of a row, not on what is in the others.
             *(L.Dropout, L.SpatialDropout1D, L.SpatialDropout2D, L.SpatialDropout3D),
             *(L.AlphaDropout, L.GaussianDropout, L.GaussianNoise),
-            # So do the random changes of images, one draw for each row or one for all.
+            *(L.Add, L.Subtract, L.Multiply, L.Average, L.Maximum, L.Minimum, L.Dot),
+            *(L.TimeDistributed, L.Bidirectional),
+            *(L.LSTMCell, L.GRUCell, L.SimpleRNNCell, L.StackedRNNCells, _keras.ConvLSTMCell),
+        ),
+        _always,
+    ),
+    # Random changes of images take one draw for each row or one for all.
+    **dict.fromkeys(
+        (
+            *(L.Resizing, L.CenterCrop),
             *(L.RandomFlip, L.RandomTranslation, L.RandomRotation, L.RandomZoom, L.RandomShear, L.RandomCrop),
             *(L.RandomBrightness, L.RandomContrast, L.RandomHue, L.RandomSaturation, L.RandomGrayscale),
             *(L.RandomColorJitter, L.RandomColorDegeneration, L.RandomInvert, L.RandomPosterization),
             *(L.RandomSharpness, L.RandomGaussianBlur, L.RandomErasing, L.RandomPerspective),
             L.RandomElasticTransform,
-            *(L.Add, L.Subtract, L.Multiply, L.Average, L.Maximum, L.Minimum, L.Dot),
-            *(L.Attention, L.AdditiveAttention, L.TimeDistributed, L.Bidirectional),
-            *(L.LSTMCell, L.GRUCell, L.SimpleRNNCell, L.StackedRNNCells),
         ),
-        _always,
+        _images,
     ),
+    **dict.fromkeys((L.Attention, L.AdditiveAttention), _sequences),
     **dict.fromkeys(
         (L.RNN, L.LSTM, L.GRU, L.SimpleRNN, L.ConvLSTM1D, L.ConvLSTM2D, L.ConvLSTM3D),
-        lambda layer: not layer.stateful,
+        lambda layer, ranks: not layer.stateful,
     ),
     **dict.fromkeys(
         (L.LayerNormalization, L.GroupNormalization, L.RMSNormalization, L.UnitNormalization), _along_others
     ),
     **dict.fromkeys((L.Softmax, L.Concatenate), _along_others),
     **dict.fromkeys((L.MultiHeadAttention, L.GroupQueryAttention), _attends_within),
-    L.BatchNormalization: lambda layer: not layer.trainable,
+    L.BatchNormalization: lambda layer, ranks: not layer.trainable,
     L.EinsumDense: _product,
     L.Lambda: _lambda,
     L.Masking: _several_axes,
     L.Rescaling: _scalar,
 }
-# They make the layers inside of them themselves.
-_OF_KERAS_ONLY = {
-    *(L.MultiHeadAttention, L.GroupQueryAttention, L.Attention, L.AdditiveAttention),
-    *(L.ConvLSTM1D, L.ConvLSTM2D, L.ConvLSTM3D),
-}
+# What works on weights, and sees no row.
+_OF_WEIGHTS = (keras.Initializer, keras.Regularizer, keras.constraints.Constraint)
 
 _ENTRYWISE = {
     *("Absolute", "Abs", "Add", "Subtract", "Multiply", "Divide", "TrueDivide", "DivideNoNan", "Negative", "Power"),
@@ -266,7 +330,8 @@ def _operation(name: str, operation, node) -> bool:
         axes = operation.axis if isinstance(operation.axis, (list, tuple)) else [operation.axis]
         return all(isinstance(axis, int) and axis % rank for axis in axes)
     if name == "GetItem":
-        key = leaves[1:] if len(leaves) > 1 else [None]
+        # A second tensor holds indices, which would take from each row what all rows ask for.
+        key = leaves[1:] if len(leaves) > 1 and len(tensors) == 1 else [None]
         return isinstance(key[0], slice) and key[0] == slice(None)
     if name == "Reshape" and len(tensors) == 1:
         before, after = tensors[0].shape[1:], node.output_tensors[0].shape[1:]
