@@ -62,6 +62,9 @@ def supported(model, probe: bool = True) -> None:
                 f"Input '{tensor.name}' is ragged or sparse. Received: shape {tuple(tensor.shape)}. Pad it to a fixed "
                 "size and let `Embedding(mask_zero=True)` or `Masking` hide the padding."
             )
+    for operation, _ in isolation.foreign(model):
+        if isolation.advice(operation):
+            raise ValueError(isolation.advice(operation))
     # These run one row at a time, and a row can draw again what it has drawn.
     foreign = {id(operation) for operation, _ in isolation.foreign(model) if isolation.seeds_of(operation)}
     for layer, rule in leaves(model):

@@ -1,9 +1,30 @@
 """Layers, functions and losses that are neither Keras' nor lipdp's run one row at a time: no row can see another."""
 
 from lipdp.isolation import hub
-from lipdp.isolation.alone import Arguments, alone, is_alone, isolated, refuse_mixing, row_states, seeds_of, together
+from lipdp.isolation.alone import (
+    Arguments,
+    alone,
+    is_alone,
+    isolated,
+    refuse_mixing,
+    row_states,
+    seeds_of,
+    synthetic,
+    together,
+)
 from lipdp.isolation.declared import is_declared, row_wise
-from lipdp.isolation.known import foreign, root, stock_activation, trust_family, used
+from lipdp.isolation.known import advice, foreign, root, stock_activation, trust_family, used
 
-__all__ = ["Arguments", "alone", "foreign", "hub", "is_alone", "is_declared", "isolated", "refuse_mixing", "root"]
-__all__ += ["row_states", "row_wise", "seeds_of", "stock_activation", "together", "trust_family", "used"]
+__all__ = [
+    "Arguments",
+    "advice",
+    "alone",
+    "foreign",
+    "hub",
+    "is_alone",
+    "is_declared",
+    "isolated",
+    "refuse_mixing",
+    "root",
+]
+__all__ += ["row_states", "row_wise", "seeds_of", "stock_activation", "synthetic", "together", "trust_family", "used"]

@@ -11,7 +11,7 @@ from keras import ops, tree
 
 from lipdp import _keras, backend
 from lipdp.backend import threefry
-from lipdp.isolation.known import _defined_by_user, foreign, root
+from lipdp.isolation.known import _defined_by_user, advice, foreign, root
 
 _WAYS = (
     "It is neither Keras' nor lipdp's, so while a model trains it sees one row at a time, as a batch of one. Write it "
@@ -227,6 +227,22 @@ def is_alone(function: Any) -> bool:
     return getattr(function, "alone", False)
 
 
+def synthetic(graph: keras.Function) -> tuple:
+    """Returns the nest of a graph's inputs and as one of 11 rows, the last of which is an outlier."""
+    rng = np.random.default_rng(0)
+    structure, _ = _keras.structures(graph)
+
+    def made_up(tensor):
+        shape = (11, *(8 if size is None else size for size in tensor.shape[1:]))
+        if not keras.backend.is_float_dtype(tensor.dtype):
+            return ops.convert_to_tensor(rng.integers(0, 2, shape).astype(tensor.dtype))
+        rows = rng.uniform(0.1, 1.9, shape)
+        rows[-1] *= 1e6
+        return ops.convert_to_tensor(rows.astype(tensor.dtype))
+
+    return structure, tree.map_structure(made_up, structure)
+
+
 def refuse_mixing(model: keras.Model) -> None:
     """Tries a model on synthetic rows, an outlier among them, and refuses it if rows of one batch see each other.
 
@@ -239,18 +255,7 @@ def refuse_mixing(model: keras.Model) -> None:
     if graph is None or not foreign(model):
         return
     names = ", ".join(f"'{operation.name}' ({type(operation).__name__})" for operation, _ in foreign(model))
-    rng = np.random.default_rng(0)
-    structure, _ = _keras.structures(graph)
-
-    def made_up(tensor):
-        shape = (11, *(8 if size is None else size for size in tensor.shape[1:]))
-        if not keras.backend.is_float_dtype(tensor.dtype):
-            return ops.convert_to_tensor(rng.integers(0, 2, shape).astype(tensor.dtype))
-        rows = rng.uniform(0.1, 1.9, shape)
-        rows[-1] *= 1e6
-        return ops.convert_to_tensor(rows.astype(tensor.dtype))
-
-    x = tree.map_structure(made_up, structure)
+    structure, x = synthetic(graph)
     before = [ops.copy(v.value) for v in model.non_trainable_variables]
 
     def outputs(context):
@@ -283,6 +288,8 @@ def refuse_mixing(model: keras.Model) -> None:
 
 def _replacements(operation, nodes) -> dict:
     name = f"Layer '{operation.name}' ({type(operation).__name__})"
+    if advice(operation):
+        raise _Refusal(advice(operation))
     if _defined_by_user(operation, "__call__") or getattr(operation, "quantization_mode", None) is not None:
         raise _Refusal(
             f"{name} has a `__call__` of its own or is quantized, so that it cannot be run one row at a time. Put what "

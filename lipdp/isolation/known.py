@@ -75,6 +75,19 @@ def foreign(model: keras.Model) -> list:
     return list(found.values())
 
 
+def advice(operation: Any) -> str:
+    """Returns what to do about a layer for images whose inputs have no channels, and "" for all else."""
+    shapes = [use.inputs[0] for use in _keras.uses(operation)] if _LAYERS.get(type(operation)) is _images else []
+    found = next((shape[1:] for shape in shapes if len(shape) == 3), None)
+    if found is None:
+        return ""
+    return (
+        f"Layer '{operation.name}' ({type(operation).__name__}) takes images with channels; without, it takes a whole "
+        f"batch for one image. Received: rows of shape {found}. Add an axis: keras.layers.Reshape({(*found, 1)}) in "
+        f"front of it, or keras.Input({(*found, 1)})."
+    )
+
+
 def used(model: keras.Model, *others: Any) -> tuple[str, ...]:
     """Returns the names of all that a model, and objects or functions beside it, use and that was declared."""
     operations = _keras.walk(model, include_self=True)
@@ -161,11 +174,10 @@ def _is_harmless(part, inner) -> bool:
 def _function(layer, attribute: str) -> bool:
     """Whether a function that a layer of Keras calls keeps rows apart."""
     function = getattr(layer, attribute, None)
-    if isinstance(function, keras.Operation):
-        return _keeps_apart(function)
     if is_declared(function) or _entrywise(function):
         return True
-    return stock_activation(function) and 1 not in [len(u.outputs[0]) for u in _keras.uses(layer)]
+    several = 1 not in [len(u.outputs[0]) for u in _keras.uses(layer)]
+    return several and (_keeps_apart(function) if isinstance(function, keras.Operation) else stock_activation(function))
 
 
 def _entrywise(function) -> bool:
@@ -330,8 +342,7 @@ def _operation(name: str, operation, node) -> bool:
         axes = operation.axis if isinstance(operation.axis, (list, tuple)) else [operation.axis]
         return all(isinstance(axis, int) and axis % rank for axis in axes)
     if name == "GetItem":
-        # A second tensor holds indices, which would take from each row what all rows ask for.
-        key = leaves[1:] if len(leaves) > 1 and len(tensors) == 1 else [None]
+        key = leaves[1:] if len(leaves) > 1 else [None]
         return isinstance(key[0], slice) and key[0] == slice(None)
     if name == "Reshape" and len(tensors) == 1:
         before, after = tensors[0].shape[1:], node.output_tensors[0].shape[1:]

@@ -5,9 +5,9 @@ from typing import Any
 
 import keras
 import numpy as np
-from keras import tree
+from keras import ops, tree
 
-from lipdp import _keras, checks, isolation, sampling
+from lipdp import _keras, backend, checks, isolation, sampling
 from lipdp.privacy import provenance
 from lipdp.sampling.columns import read
 from lipdp.sampling.source import is_source
@@ -68,8 +68,11 @@ def features(
             f"`features` takes a model with one output. Received: model '{model.name}' with {len(model.outputs)}. "
             "Build keras.Model(model.input, output) of the one you need."
         )
-    mixing = [operation.name for operation, _ in isolation.foreign(model)]
-    if mixing:
+    foreign = [operation for operation, _ in isolation.foreign(model)]
+    mixing = [operation.name for operation in foreign]
+    if foreign:
+        if found := next(filter(None, map(isolation.advice, foreign)), None):
+            raise ValueError(found)
         raise ValueError(
             "The features of a row must depend on that row alone. Received: layers that are not known to keep rows "
             f"apart: {', '.join(mixing)}. Freeze what is stock Keras (`model.trainable = False`), and declare your own "
@@ -81,6 +84,7 @@ def features(
             "its features alone. Put it into one model with the head, freeze it there (`trainable = False`), and "
             "train that."
         )
+    _refuse_mixing(model)
     x, _ = preprocessed(raw, x)
     count = len(x) if is_source(x) else len(tree.flatten(x)[0])
     rank = len(tree.flatten(model.inputs)[0].shape)
@@ -101,6 +105,28 @@ def features(
     if isinstance(out, np.memmap):
         out.flush()
     return out if path is None else np.load(path, mmap_mode="r")
+
+
+def _refuse_mixing(model) -> None:
+    """Tries a network on synthetic rows, alone and together: a help only, as all of its layers are known."""
+    _, x = isolation.synthetic(_keras.graph(model))
+    with backend.full_precision(), _keras.computing_in_float32(model):
+        try:
+            together, *alone = (
+                ops.convert_to_numpy(model(tree.map_structure(lambda t, r=rows: t[r], x), training=False))
+                for rows in (slice(None), slice(0, 1), slice(7, 8))
+            )
+        except Exception:  # it takes other inputs than random ones
+            return
+    for row, one in zip((0, 7), alone, strict=True):
+        size = np.max(np.abs(one), initial=0.0, where=np.isfinite(one))
+        same = len(together) == 11 and one.shape == (1, *together.shape[1:])
+        if not same or not np.allclose(together[row], one[0], rtol=1e-3, atol=1e-3 * size + 1e-6, equal_nan=True):
+            raise ValueError(
+                "The features of a row must depend on that row alone. Received: model "
+                f"'{model.name}', where they change with the other rows of the batch. Use layers that treat each row "
+                "alone, and declare with lipdp.row_wise only those that do."
+            )
 
 
 def _network(model):

@@ -1,5 +1,6 @@
 """Families of keras_hub and keras.applications: no layer without a rule, and plain per-example gradients."""
 
+import functools
 import importlib
 
 import keras
@@ -91,6 +92,66 @@ def test_a_function_that_a_block_calls_itself_counts_too():
     block = next(layer for layer in model.layers if type(layer).__name__ == "LlamaTransformerDecoder")
     block.activation = lambda x: x - ops.mean(x, axis=0)
     assert [operation for operation, _ in isolation.foreign(model)] == [block]
+
+
+class Centers:
+    def __call__(self, x, scale=1.0):
+        return scale * (x - ops.mean(x, axis=0))
+
+
+class CentersTensors(keras.Operation):
+    def call(self, x):
+        return Centers()(x)
+
+    def compute_output_spec(self, x):
+        return keras.KerasTensor(x.shape, x.dtype)
+
+
+def named_as_of_keras_hub():
+    from keras_hub.src.utils.keras_utils import gelu_approximate
+
+    return functools.wraps(gelu_approximate)(lambda x: Centers()(x))
+
+
+FUNCTIONS = {
+    "object": Centers,
+    "partial": lambda: functools.partial(Centers().__call__, scale=2.0),
+    "method": lambda: Centers().__call__,
+    "operation": CentersTensors,
+    "wrapped": named_as_of_keras_hub,
+}
+
+
+@pytest.mark.backend_free
+@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("block", ["llama.llama_decoder.Llama", "qwen.qwen_decoder.Qwen"])
+def test_whatever_can_be_called_in_a_block_is_looked_at(name, block):
+    module, _, name_of_block = f"keras_hub.src.models.{block}TransformerDecoder".rpartition(".")
+    inputs = keras.Input((4, 6))
+    decoder = getattr(importlib.import_module(module), name_of_block)(8, 2, 1, activation=FUNCTIONS[name]())
+    model = keras.Model(inputs, decoder(inputs))
+    assert [operation for operation, _ in isolation.foreign(model)] == [decoder]
+
+
+@pytest.mark.backend_free
+@pytest.mark.parametrize("axis", [0, -3, (0,)])
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_attention_along_the_batch_is_not_known(axis, dropout):
+    import keras_hub
+
+    inputs = keras.Input((5, 4))
+    layer = keras_hub.layers.CachedMultiHeadAttention(2, 4, dropout=dropout, attention_axes=axis)
+    assert isolation.foreign(keras.Model(inputs, layer(inputs, inputs)))
+
+
+@pytest.mark.backend_free
+@pytest.mark.parametrize("axis", [0, -3])
+def test_rotations_of_the_batch_are_not_known(axis):
+    import keras_hub
+
+    inputs = keras.Input((5, 4))
+    assert isolation.foreign(keras.Model(inputs, keras_hub.layers.RotaryEmbedding(feature_axis=axis)(inputs)))
+    assert not isolation.foreign(keras.Model(inputs, keras_hub.layers.RotaryEmbedding()(inputs)))
 
 
 def test_each_layer_that_is_listed_is_there():

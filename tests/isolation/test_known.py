@@ -71,6 +71,33 @@ def total(x):
     return x + ops.sum(x)
 
 
+class Total:
+    def __call__(self, x, training=None):
+        return total(x)
+
+
+def changed(change, layer=None, shape=(4, 6)):
+    """A model with a layer of Keras that something was done to."""
+
+    def make():
+        held = layer() if layer else L.MultiHeadAttention(2, 3)
+        inputs = keras.Input(shape)
+        model = keras.Model(inputs, held(inputs) if layer else held(inputs, inputs))
+        change(held)
+        return model
+
+    return make
+
+
+def set_to(name, value, inner=None):
+    return lambda layer: setattr(getattr(layer, inner) if inner else layer, name, value)
+
+
+class Summing(L.EinsumDense):
+    def call(self, inputs, training=None):
+        return total(super().call(inputs))
+
+
 MIXING = {
     "batch normalization": sequence(L.BatchNormalization),
     "stateful": graph(L.LSTM(3, stateful=True), batch_shape=(4, 5, 3)),
@@ -107,6 +134,21 @@ MIXING = {
     "reshaped": graph(lambda x: ops.reshape(x, (-1, 3))),
     "transposed": graph(lambda x: ops.transpose(x)),
     "product of all": graph(lambda x: ops.matmul(ops.transpose(x), x)),
+    "activation of a part": changed(set_to("activation", total, "_output_dense")),
+    "type of a part": changed(set_to("__class__", Summing, "_output_dense")),
+    "method of an object": changed(set_to("_compute_attention", total)),
+    "object in the place of a part": changed(set_to("_softmax", Total())),
+    "mask of an object": changed(set_to("compute_mask", total), lambda: L.Dense(3)),
+    "functions in a list": changed(set_to("parts", [{"first": Total()}]), lambda: L.Dense(3)),
+    "method of a cell": changed(lambda layer: setattr(layer.cell, "call", total), lambda: L.LSTM(3)),
+    "softmax of vectors in a layer": graph(lambda x: L.Activation(L.Activation("softmax"))(x), ()),
+    "axis of a layer inside": graph(lambda x: L.TimeDistributed(L.Softmax(axis=-3))(x), (2, 3, 4)),
+    "axis of a layer as activation": graph(lambda x: L.Activation(L.Softmax(axis=-3))(x), (3, 4)),
+    "attention on vectors": graph(lambda x: L.Attention()([x, x])),
+    "values without positions": graph(lambda x: L.Attention()([x, L.Flatten()(x)]), (4, 4)),
+    "product of vectors": graph(lambda x: L.EinsumDense("...a,ab->...b", 3)(x), batch_shape=(6,)),
+    "image without channels": graph(lambda x: L.RandomFlip("vertical")(x), (4, 6)),
+    "images in time without channels": graph(lambda x: L.TimeDistributed(L.Resizing(4, 3))(x), (2, 4, 6)),
     "rows of a constant": graph(lambda x: x * np.ones((4, 6), "float32"), batch_shape=(4, 6)),
 }
 APART = {
@@ -119,6 +161,11 @@ APART = {
     "normalization": sequence(lambda: L.UnitNormalization(axis=-1), L.LayerNormalization),
     "masking": sequence(L.Masking, shape=(4, 6)),
     "rescaling": sequence(lambda: L.Rescaling(np.ones(6)), lambda: L.Rescaling(0.5)),
+    "axes of layers inside": graph(lambda x: L.TimeDistributed(L.Softmax(axis=-2))(x), (2, 3, 4)),
+    "last axis of a layer inside": graph(lambda x: L.Activation(L.Softmax(axis=-1))(x)),
+    "attention on sequences": graph(lambda x: L.Attention()([x, x]), (4, 6)),
+    "images": graph(lambda x: L.TimeDistributed(L.Resizing(3, 3))(L.RandomFlip()(x)[:, None]), (4, 4, 1)),
+    "convolutions in time": graph(lambda x: L.ConvLSTM1D(2, 3)(x), (2, 5, 3)),
     "declared": sequence(lambda: Holds(L.Dense(3))),
     "lipdp": sequence(lambda: lipdp.layers.SpectralDense(3), lipdp.layers.Abs),
     "operations": graph(lambda x: ops.sum(ops.exp(x[:, 1:3]) * 2.0 - ops.reshape(x[:, :2], (-1, 2)), axis=-1)),
@@ -133,6 +180,15 @@ def test_what_may_mix_rows_is_not_trusted(name):
     found = [operation for operation, _ in known.foreign(model)]
     # A model that cannot be looked into is foreign as a whole.
     assert found and (model in found) == (name == "own call of a model")
+
+
+@pytest.mark.backend_free
+def test_images_without_channels_are_refused_with_the_way_out():
+    plain = sequence(lambda: L.RandomFlip("vertical"), L.Flatten, lambda: L.Dense(2), shape=(4, 6))()
+    model = lipdp.DP_Model.from_keras(plain)
+    model.compile("sgd", loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    with pytest.raises(ValueError, match=r"Reshape\(\(4, 6, 1\)\)"):
+        model.fit(np.zeros((20, 4, 6)), np.arange(20) % 2, batch_size=5, noise_multiplier=1.0, strategy="dpsgd")
 
 
 @pytest.mark.backend_free

@@ -132,6 +132,36 @@ def test_what_is_refused(model, options, message):
         lipdp.features(backbone() if model is None else model, X, **options)
 
 
+@lipdp.row_wise
+class Centered(L.Layer):
+    """Said to keep rows apart."""
+
+    def call(self, inputs):
+        return inputs - keras.ops.mean(inputs, axis=0)
+
+    def compute_output_shape(self, input_shape):
+        return input_shape
+
+
+MIXING = {
+    "attention on vectors": ((3,), lambda x: L.Attention()([x, x]), "not known to keep rows"),
+    "additive attention": ((3,), lambda x: L.AdditiveAttention()([x, x]), "not known to keep rows"),
+    "softmax in time": ((2, 3, 4), lambda x: L.TimeDistributed(L.Softmax(axis=-3))(x), "not known to keep rows"),
+    "norms in time": ((2, 3, 4), lambda x: L.TimeDistributed(L.UnitNormalization(axis=-3))(x), "not known"),
+    "images without channels": ((4, 3), lambda x: L.Resizing(4, 3)(x), r"Reshape\(\(4, 3, 1\)\)"),
+    "a wrong declaration": ((3,), lambda x: Centered()(x), "change with the other rows"),
+}
+
+
+@pytest.mark.backend_free
+@pytest.mark.parametrize("name", MIXING)
+def test_networks_that_mix_rows_are_refused(name):
+    shape, function, message = MIXING[name]
+    inputs = keras.Input(shape)
+    with pytest.raises(ValueError, match=message):
+        lipdp.features(keras.Model(inputs, function(inputs)), np.zeros((5, *shape), "float32"))
+
+
 @pytest.mark.backend_free
 def test_sizes_and_outputs_that_are_not_one():
     tokens = keras.Input((None, 2))
