@@ -138,6 +138,8 @@ def _rule(layer, kind, ranks) -> bool:
     """Whether the type of a layer is known, and its configuration keeps rows apart."""
     if _of_family(kind):
         axes = [getattr(layer, name, 1) for name in ("axis", "feature_axis", "sequence_axis")]
+        if kind.__name__ == "DeiTEncoder" and any(len(use.inputs) > 1 for use in _keras.uses(layer)):
+            return False  # it takes the masks of block i from place i, where rows are
         above = [_LAYERS[c] for c in kind.__mro__ if c in _LAYERS]
         return _elsewhere(axes, ranks) and all(rule(layer, ranks) for rule in above)
     return kind in _LAYERS and _LAYERS[kind](layer, ranks) and all(_function(layer, name) for name in FUNCTIONS)

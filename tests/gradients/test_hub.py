@@ -154,6 +154,15 @@ def test_rotations_of_the_batch_are_not_known(axis):
     assert not isolation.foreign(keras.Model(inputs, keras_hub.layers.RotaryEmbedding()(inputs)))
 
 
+@pytest.mark.backend_free
+def test_masks_that_are_read_by_block_are_not_known():
+    from keras_hub.src.models.deit.deit_layers import DeiTEncoder
+
+    inputs, masks = keras.Input((5, 4)), keras.Input((5, 5))
+    assert not isolation.foreign(keras.Model(inputs, DeiTEncoder(1, 2, 4, 8)(inputs)[0]))
+    assert isolation.foreign(keras.Model([inputs, masks], DeiTEncoder(1, 2, 4, 8)(inputs, attention_masks=masks)[0]))
+
+
 def test_each_layer_that_is_listed_is_there():
     for module, names in listed._BY_MODULE.items():
         found = importlib.import_module(f"keras_hub.src.{module}")

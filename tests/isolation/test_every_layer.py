@@ -36,7 +36,7 @@ VALUES = {
     "output_mode": ("int", "one_hot", "multi_hot", "count"),
     "score_mode": ("dot", "concat"),
     **dict.fromkeys(("crop_to_aspect_ratio", "pad_to_aspect_ratio", "antialias", "normalize"), (False, True)),
-    **dict.fromkeys(("keepdims", "return_sequences", "stateful", "unroll", "go_backwards"), (False, True)),
+    **dict.fromkeys(("keepdims", "return_sequences", "stateful"), (False, True)),
     **dict.fromkeys(("units", "filters", "key_dim", "head_dim", "output_dim"), (3,)),
     **dict.fromkeys(("num_heads", "num_query_heads", "kernel_size", "pool_size", "size", "n", "height", "width"), (2,)),
     **dict.fromkeys(("rate", "stddev", "factor", "contrast_factor", "brightness_factor"), (0.5,)),
@@ -45,11 +45,13 @@ VALUES = {
     **{"bin_boundaries": ((0.0, 1.0),), "sigma": (1.0,), "value_range": ((0, 1),), "max_boxes": (3,)},
 }
 SET = {
-    "Normalization": {"mean": 0.0, "variance": 1.0},
-    "RandomGaussianBlur": {"factor": 1.0},
-    # Long to build: one of each is enough.
-    **{f"ConvLSTM{n}D": {"filters": 2, "kernel_size": 1} for n in (1, 2, 3)},
+    "Normalization": {"mean": [0.0], "variance": [1.0], "axis": [None, 0, -1, 1]},
+    "RandomGaussianBlur": {"factor": [1.0]},
+    # Long to build: few of each are enough.
+    **{f"ConvLSTM{n}D": {"filters": [2], "kernel_size": [1]} for n in (1, 2, 3)},
+    **{name: {"units": [3], "stateful": [False, True]} for name in ("GRU", "LSTM", "SimpleRNN")},
 }
+LONG = [name for name, options in SET.items() if "units" in options or "filters" in options]
 SCALED = ("Rescaling",)
 INTEGERS = ("Embedding", "ReversibleEmbedding", "CategoryEncoding", "Hashing", "IntegerLookup")
 OTHERS = {
@@ -59,22 +61,23 @@ OTHERS = {
     "Lambda": lambda: L.Lambda(lambda x: x[::-1]),
     "Pipeline": lambda: L.Pipeline([L.RandomFlip("vertical", seed=1), L.Rescaling(2.0)]),
 }
+# Cells take no sequences, and are tried in what takes them.
 NAMES = sorted({c.__name__ for c in vars(L).values() if inspect.isclass(c) and issubclass(c, L.Layer)})
-QUICK = ("AdditiveAttention", "Attention", "CenterCrop", "EinsumDense", "RandomFlip", "Resizing", "Softmax")
+NAMES = [name for name in NAMES if hasattr(L, name) and not name.endswith("Cell")]
+QUICK = ("AdditiveAttention", "Attention", "CenterCrop", "EinsumDense", "RandomFlip", "Resizing")
 
 
 def configurations(name):
     """Returns arguments for one type: all combinations, or, where these are many, one changed at a time."""
-    if name in SET and name.startswith("ConvLSTM"):
-        return [SET[name]]
     options = {}
-    for argument, parameter in list(inspect.signature(getattr(L, name).__init__).parameters.items())[1:]:
+    parameters = list(inspect.signature(getattr(L, name).__init__).parameters.items())[1:]
+    for argument, parameter in [] if name in LONG else parameters:
         required = parameter.default is parameter.empty
         if argument in VALUES and (argument != "scale" or name in SCALED):
             options[argument] = list(VALUES[argument])
             if not required and parameter.default not in options[argument]:
                 options[argument].insert(0, parameter.default)
-    options |= {argument: [value] for argument, value in SET.get(name, {}).items()}
+    options |= SET.get(name, {})
     found = [dict(zip(options, values, strict=True)) for values in itertools.product(*options.values())]
     if len(found) <= 24:
         return found
