@@ -262,7 +262,7 @@ def _lambda(layer, ranks) -> bool:
     return is_declared(layer.function) and (not callable(layer.mask) or is_declared(layer.mask))
 
 
-_LAYERS: dict[type, Callable[[Any], bool]] = {
+_LAYERS: dict[type, Callable[[Any, Any], bool]] = {
     **dict.fromkeys(
         (
             *(L.InputLayer, L.Identity, L.Flatten, L.Reshape, L.Permute, L.RepeatVector, L.Activation),

@@ -138,6 +138,7 @@ MIXING = {
     "type of a part": changed(set_to("__class__", Summing, "_output_dense")),
     "method of an object": changed(set_to("_compute_attention", total)),
     "object in the place of a part": changed(set_to("_softmax", Total())),
+    "layer that nothing tracks": changed(lambda layer: vars(layer).update(_softmax=Adds())),
     "mask of an object": changed(set_to("compute_mask", total), lambda: L.Dense(3)),
     "functions in a list": changed(set_to("parts", [{"first": Total()}]), lambda: L.Dense(3)),
     "method of a cell": changed(lambda layer: setattr(layer.cell, "call", total), lambda: L.LSTM(3)),
