@@ -15,16 +15,6 @@ from lipdp.isolation.alone import (
 from lipdp.isolation.declared import is_declared, row_wise
 from lipdp.isolation.known import advice, foreign, root, stock_activation, trust_family, used
 
-__all__ = [
-    "Arguments",
-    "advice",
-    "alone",
-    "foreign",
-    "hub",
-    "is_alone",
-    "is_declared",
-    "isolated",
-    "refuse_mixing",
-    "root",
-]
-__all__ += ["row_states", "row_wise", "seeds_of", "stock_activation", "synthetic", "together", "trust_family", "used"]
+__all__ = ["Arguments", "advice", "alone", "foreign", "hub", "is_alone", "is_declared", "isolated", "refuse_mixing"]
+__all__ += ["root", "row_states", "row_wise", "seeds_of", "stock_activation", "synthetic", "together", "trust_family"]
+__all__ += ["used"]

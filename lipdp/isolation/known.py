@@ -68,7 +68,9 @@ def foreign(model: keras.Model) -> list:
             operation = node.operation
             if isinstance(operation, keras.Model):
                 visit(operation)
-            elif not _keeps_apart(operation, node, frozenset(len(u.inputs[0]) for u in _keras.uses(operation))):
+                continue
+            ranks = frozenset(len(use.inputs[0]) for use in _keras.uses(operation) if use.inputs)
+            if not _keeps_apart(operation, node, ranks):
                 found.setdefault(id(operation), (operation, []))[1].append(node)
 
     visit(model)
