@@ -47,7 +47,7 @@ def export(model: keras.Model) -> keras.Model:
     exported = _Exporter().model(model)
     _compare(model, exported)
     # A private model that is made of the export again starts with what its weights have cost.
-    provenance.attribute(exported.weights, provenance.ledgers_of(model.weights))
+    provenance.attribute(exported, provenance.ledgers_of(model))
     return exported
 
 

@@ -24,7 +24,7 @@ class _PrivateTraining(training.FromTask, training.Fitting, training.Saving):
         """The plan, the ledger and the settings of the last `fit`."""
         if "_run" not in self.__dict__:
             # Past Keras' attribute tracking: this is neither a layer nor a variable.
-            object.__setattr__(self, "_run", training.Run(lambda: self.weights))
+            object.__setattr__(self, "_run", training.Run(self))
         return self.__dict__["_run"]
 
     @property

@@ -160,7 +160,7 @@ class DiffusionModel(DP_Model):
         network.set_weights(self.network.get_weights())
         for variable, value in zip(network.trainable_variables, self._averaged, strict=True):
             variable.assign(value)
-        provenance.attribute(network.weights, self.run.ledgers)
+        provenance.attribute(network, self.run.ledgers)
         return network
 
     def save_own_variables(self, store: dict[str, Any]) -> None:

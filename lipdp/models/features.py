@@ -78,7 +78,7 @@ def features(
             f"apart: {', '.join(mixing)}. Freeze what is stock Keras (`model.trainable = False`), and declare your own "
             "layers with lipdp.row_wise if they treat each row alone."
         )
-    if provenance.ledgers_of(model.weights):
+    if provenance.ledgers_of(raw):
         raise ValueError(
             f"Model '{model.name}' was trained privately, and what that cost would not reach a head that trains on "
             "its features alone. Put it into one model with the head, freeze it there (`trainable = False`), and "

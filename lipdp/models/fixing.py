@@ -57,7 +57,7 @@ def fix(model: keras.Model, verbose: bool = True) -> keras.Model:
         )
     fixer = _Fixer()
     fixed = fixer.model(model)
-    provenance.attribute(fixed.weights, provenance.ledgers_of(model.weights))
+    provenance.attribute(fixed, provenance.ledgers_of(model))
     if verbose:
         lines = fixer.changes or [f"Model '{model.name}': nothing had to be replaced."]
         sys.stdout.write("\n".join(lines) + "\n")

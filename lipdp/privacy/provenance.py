@@ -1,38 +1,45 @@
-"""Which ledgers the values of variables were charged to.
+"""Which ledgers the weights of a model were charged to.
 
-A ledger belongs to the variables that its releases changed, not to the model that made them: layers are shared by
-models that know nothing of each other. What comes in by value (arrays, files of plain Keras models) cannot be followed.
+A ledger belongs to the variables that its releases changed and to the layers that hold them, not only to the model that
+made them: layers are shared by models that know nothing of each other, and `quantize` gives a layer other variables. What comes in by value (arrays, files of plain Keras models) cannot be followed.
 """
 
 from collections.abc import Iterable
 from typing import Any
 
+import keras
+
+from lipdp import _keras
 from lipdp.privacy.ledger import Ledger
 
 _ATTRIBUTE = "_lipdp_ledgers"
 
 
-def ledgers_of(variables: Iterable[Any]) -> tuple[Ledger, ...]:
-    """Returns the ledgers that hold releases behind the values of variables, each once.
+def ledgers_of(model: keras.Model) -> tuple[Ledger, ...]:
+    """Returns the ledgers that hold releases behind the weights of a model, each once.
 
     Example:
         >>> import keras
-        >>> variable, ledger = keras.Variable([1.0]), Ledger()
-        >>> attribute([variable], [ledger])
-        >>> ledgers_of([variable])  # nothing was released yet
+        >>> model, ledger = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]), Ledger()
+        >>> attribute(model, [ledger])
+        >>> ledgers_of(model)  # nothing was released yet
         ()
     """
-    found = {id(ledger): ledger for variable in variables for ledger in getattr(variable, _ATTRIBUTE, ())}
+    holders = [*_keras.walk(model, include_self=True), *model.weights]
+    found = {id(ledger): ledger for holder in holders for ledger in getattr(holder, _ATTRIBUTE, ())}
     return tuple(ledger for ledger in found.values() if ledger.releases)
 
 
-def attribute(variables: Iterable[Any], ledgers: Iterable[Ledger]) -> None:
-    """Adds `ledgers` to those that the values of `variables` were charged to."""
-    ledgers = tuple(ledgers)
-    for variable in variables:
-        before = getattr(variable, _ATTRIBUTE, ())
+def attribute(model: keras.Model, ledgers: Iterable[Ledger], variables: Iterable[Any] | None = None) -> None:
+    """Adds `ledgers` to those that a model, some of its variables, or all, and the layers that hold them stand for."""
+    variables, ledgers = list(model.weights if variables is None else variables), tuple(ledgers)
+    changed = {id(variable) for variable in variables}
+    layers = [layer for layer in _keras.walk(model) if changed & set(map(id, _keras.all_own_variables(layer)))]
+    for holder in (model, *layers, *variables):
+        before = getattr(holder, _ATTRIBUTE, ())
         known = set(map(id, before))
-        setattr(variable, _ATTRIBUTE, (*before, *(ledger for ledger in ledgers if id(ledger) not in known)))
+        # Past Keras' attribute tracking, which is closed once a layer is built.
+        object.__setattr__(holder, _ATTRIBUTE, (*before, *(ledger for ledger in ledgers if id(ledger) not in known)))
 
 
 def distinct(own: Ledger, others: Iterable[Ledger]) -> tuple[Ledger, ...]:

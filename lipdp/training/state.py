@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
+import keras
 import numpy as np
 
 from lipdp.privacy import Ledger, Plan, Privacy, Release, files, provenance
@@ -19,7 +20,7 @@ class Run:
     """The privacy state of one model. It is saved in the model file.
 
     Args:
-        variables: Function that returns the variables of the model.
+        model: The model; None: one without weights.
 
     Attributes:
         ledger: Everything that this model has released so far.
@@ -39,8 +40,8 @@ class Run:
         journal: Where releases are reserved before they are made, while `fit` keeps a checkpoint; else None.
     """
 
-    def __init__(self, variables: Callable[[], Iterable[Any]] = tuple):
-        self._variables = variables
+    def __init__(self, model: keras.Model | None = None):
+        self._model = model
         self.ledger = Ledger()
         self._name = uuid.uuid4().hex
         self.request: FitRequest | None = None
@@ -65,7 +66,8 @@ class Run:
     @property
     def ledgers(self) -> tuple[Ledger, ...]:
         """Returns the model's own ledger, then those of other models that have trained some of its variables."""
-        return provenance.distinct(self.ledger, provenance.ledgers_of(self._variables()))
+        others = () if self._model is None else provenance.ledgers_of(self._model)
+        return provenance.distinct(self.ledger, others)
 
     @property
     def total(self) -> Ledger:
@@ -148,7 +150,7 @@ class Run:
 
     def attribute(self, variables: Iterable[Any]) -> None:
         """Notes that `variables` are about to be trained: whoever holds them holds what is charged from now on."""
-        provenance.attribute(variables, self.ledgers)
+        provenance.attribute(self._model, self.ledgers, variables)
 
     def to_array(self) -> np.ndarray:
         """Returns the state as JSON bytes, to stand beside the weights in every Keras file format."""
@@ -209,7 +211,7 @@ class Run:
             self.ledger.become(ledger)
             vars(self).update(values)
         # Which of them are trained the file does not say.
-        provenance.attribute(self._variables(), provenance.distinct(self.ledger, others))
+        provenance.attribute(self._model, provenance.distinct(self.ledger, others))
 
 
 def _ledger_state(ledger: Ledger) -> dict:

@@ -136,6 +136,45 @@ def test_an_export_brings_its_cost():
     assert again.privacy.epsilon() == model.privacy.epsilon() > 0.0
 
 
+def quantized(model):
+    model.quantize("int8")
+
+
+def one_layer_quantized(model):
+    model.layers[0].quantize("int8")
+
+
+def adapted_and_quantized(model):
+    model.layers[0].enable_lora(2)
+    model.quantize("int8")
+
+
+def added_to(model):
+    model.add(keras.layers.Dense(2))
+    model.quantize("int8")
+
+
+@pytest.mark.filterwarnings("ignore:Layer InputLayer")
+@pytest.mark.backend_free
+@pytest.mark.parametrize(
+    "change", [quantized, one_layer_quantized, adapted_and_quantized, added_to], ids=lambda f: f.__name__
+)
+def test_layers_whose_variables_keras_replaces_keep_what_they_cost(change):
+    plain = keras.Sequential([keras.Input((6,)), keras.layers.Dense(5, use_bias=False)])
+    plain.add(keras.layers.Dense(3, use_bias=False))
+    model = trained(lipdp.DP_Sequential.from_keras(plain), strategy="dpsgd")
+    spent, before = model.privacy.epsilon(), model.layers[0].variables
+    change(model)
+    assert [id(v) for v in model.layers[0].variables] != [id(v) for v in before]
+    assert model.privacy.epsilon() == spent > 0.0
+    trunk = model.layers[0].output
+    again = lipdp.DP_Model.from_keras(keras.Model(plain.inputs, keras.layers.Dense(2)(trunk)))
+    assert again.privacy.epsilon() == spent
+    for network in (model, keras.Model(plain.inputs, trunk)):
+        with pytest.raises(ValueError, match="into one model with the head"):
+            lipdp.features(network, X)
+
+
 def test_ledgers_that_cannot_be_joined_are_refused():
     plain = keras.Sequential([keras.Input((6,)), keras.layers.Dense(3)])
     arguments = {"epsilon": 8.0, **FIT}
