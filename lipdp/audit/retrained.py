@@ -107,7 +107,8 @@ def lira(
 
     Args:
         make_model, fit: As in `one_run`, with a sampler that is charged for adding or removing a row.
-        x, y: Rows; half of them train each model.
+        x, y: Rows; half of them train each model. The others keep their place, but contribute nothing: batch size and
+            epochs are those of all rows.
         shadow_models: How many, at least 2; 16 are few, 64 are many.
         confidence: Of each lower bound, in (0, 1).
         seed: As in `one_run`.
@@ -136,9 +137,7 @@ def lira(
     for _ in range(shadow_models + 1):  # the last one is audited
         members = rng.random(len(rows)) < 0.5
         model = training_run.model()
-        training_run.train(
-            model, rows[np.flatnonzero(members)], seed=None if seed is None else int(rng.integers(2**31))
-        )
+        training_run.train(model, rows.only(members), seed=None if seed is None else int(rng.integers(2**31)))
         there.append(members)
         logits.append(_logits(training.row_losses(model, rows)))
     scores = likelihood_ratios(np.array(logits[:-1]), np.array(there[:-1]), logits[-1])

@@ -11,6 +11,7 @@ from keras import ops, tree
 from lipdp import accounting, checks, losses, strategies
 from lipdp.accounting.schemes import ADD_OR_REMOVE, REPLACE, SCHEMES
 from lipdp.audit.family import Family
+from lipdp.sampling import Source
 from lipdp.sampling import get as get_sampling
 
 # Rows of one pass that computes losses.
@@ -34,9 +35,21 @@ class Rows:
     def __add__(self, other: "Rows") -> "Rows":
         return Rows(*tree.map_structure(lambda a, b: np.concatenate([a, b]), (self.x, self.y), (other.x, other.y)))
 
+    def only(self, members: np.ndarray) -> "Rows":
+        """Returns as many rows, with NaN for the inputs of those that are not members."""
+
+        def kept(leaf):
+            return np.where(_beside(members, leaf), leaf, np.nan).astype("float32")
+
+        return Rows(tree.map_structure(kept, self.x), self.y)
+
     @classmethod
     def of(cls, x: Any, y: Any) -> "Rows":
         return cls(_arrays(x), _arrays(y))
+
+
+def _beside(members: np.ndarray, leaf: np.ndarray) -> np.ndarray:
+    return members.reshape((-1,) + (1,) * (leaf.ndim - 1))
 
 
 def _arrays(values: Any) -> Any:
@@ -48,18 +61,19 @@ def _arrays(values: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Worlds:
-    """Where the sampler is charged for adding or removing a row, one that is not there is missing. Where it is not,
-    another one stands in its place, and epsilon is that of replacing one row."""
+    """Where the sampler is charged for adding or removing a row, one that is not there keeps its place, but contributes
+    nothing: with it left out N, which is public, would tell. Where it is not, another one stands in its place, and
+    epsilon is that of replacing one row."""
 
     relation: str
 
     def data(self, rows: Rows, canaries: Rows, others: Rows, members: np.ndarray) -> Rows:
-        """Returns the rows with the canaries that are there, and for each of the others nothing, or its substitute."""
+        """Returns the rows with the canaries that are there, and for each of the others NaN, or its substitute."""
         if self.relation == ADD_OR_REMOVE:
-            return rows + canaries[members]
+            return rows + canaries.only(members)
 
         def chosen(one, other):
-            return np.where(members.reshape((-1,) + (1,) * (one.ndim - 1)), one, other)
+            return np.where(_beside(members, one), one, other)
 
         mixed = tree.map_structure(chosen, (canaries.x, canaries.y), (others.x, others.y))
         return rows + Rows(*mixed)
@@ -98,6 +112,7 @@ class Fit:
         self.delta = checks.delta(self._arguments.setdefault("delta", 1e-5))
         sampler = get_sampling(self._arguments.get("sampling", "poisson")).name
         first = SCHEMES[sampler].relations[0]
+        self._made: tuple | None = None
         self.sampler, self.worlds = sampler, Worlds(ADD_OR_REMOVE if first == ADD_OR_REMOVE else REPLACE)
 
     def model(self) -> keras.Model:
@@ -110,9 +125,20 @@ class Fit:
         return model
 
     def train(self, model: keras.Model, rows: Rows, callbacks: tuple = (), seed: int | None = None) -> None:
-        """Trains a model."""
+        """Trains a model; refuses another plan than that of the models before."""
         arguments = self._arguments if seed is None else {**self._arguments, "seed": seed}
-        model.fit(rows.x, rows.y, callbacks=list(callbacks), **arguments)
+        x = rows.x
+        if self.worlds.relation == ADD_OR_REMOVE:
+            # Of a source rows that are not finite count as zero.
+            x = tree.map_structure(lambda leaf: Source(leaf.astype("float32"), readers=1), x)
+        model.fit(x, rows.y, callbacks=list(callbacks), **arguments)
+        made = model.run.plan.sampling, model.run.ledger.updates
+        if self._made not in (None, made):
+            raise ValueError(
+                "All models of an audit must be trained by one plan, or the plan tells who was there. Received: "
+                f"{self._made} and {made}. Return models alike from `make_model`."
+            )
+        self._made = made
 
     def strategy_name(self, model: keras.Model) -> str:
         """Returns the name of the strategy that trained a model."""

@@ -39,7 +39,7 @@ def test_what_is_learned_shows(score):
     found = audit.one_run(wide, X, Y, fit=STRONG, canaries=CANARIES, score=score, seed=1)
     assert 0.5 < found.epsilon_lower <= found.epsilon
     assert found.headline == "one_run_curve" and found.bounds["one_run"] <= found.epsilon_lower
-    assert found.details["canaries"] == SIZE and found.details["num_examples"] == 40 + found.details["members"]
+    assert found.details["canaries"] == SIZE and found.details["num_examples"] == 40 + SIZE
 
 
 @pytest.mark.backend_free
@@ -113,7 +113,8 @@ def test_made_up_canaries_have_wrong_labels():
 def test_worlds_leave_out_or_replace():
     rows, canaries, others = Rows.of([[9.0]], [9]), Rows.of([[1.0], [2.0]], [1, 2]), Rows.of([[3.0], [4.0]], [3, 4])
     there = np.array([True, False])
-    assert Worlds("add_or_remove_one").data(rows, canaries, others, there).y.tolist() == [9, 1]
+    found = Worlds("add_or_remove_one").data(rows, canaries, others, there)
+    assert found.y.tolist() == [9, 1, 2] and np.isnan(found.x[:, 0]).tolist() == [False, False, True]
     assert Worlds("replace_one").data(rows, canaries, others, there).y.tolist() == [9, 1, 4]
 
 
@@ -134,6 +135,14 @@ def test_bad_input(change, message):
     arguments = {"make_model": wide, "x": X, "y": Y, "fit": STRONG, "canaries": 10} | change
     with pytest.raises(ValueError, match=message):
         audit.one_run(**arguments)
+
+
+@pytest.mark.backend_free
+def test_a_plan_that_tells_who_was_there_is_refused():
+    fit = Fit(wide, {"noise_multiplier": 1.0, "batch_size": 40, "delta": 1e-3, "strategy": "dpsgd"})
+    fit.train(fit.model(), Rows.of(X, Y))
+    with pytest.raises(ValueError, match="one plan"):
+        fit.train(fit.model(), Rows.of(X, Y) + Rows.of(X[:1], Y[:1]))
 
 
 @pytest.mark.backend_free

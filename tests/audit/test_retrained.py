@@ -36,6 +36,31 @@ def test_the_final_model_tells_of_a_canary_that_it_has_learned():
 
 @pytest.mark.backend_free
 @pytest.mark.skipif("keras.backend.backend() != 'tensorflow'", reason="eager training is TensorFlow's")
+@pytest.mark.parametrize("function", [audit.final_model, audit.lira])
+def test_the_plan_does_not_tell_whether_a_row_was_there(function):
+    """One row more would be one update more here."""
+    plans = []
+
+    class Model(lipdp.DP_Model):
+        def fit(self, *args, **kwargs):
+            super().fit(*args, **kwargs)
+            plans.append((self.run.ledger.updates, self.run.plan.sampling))
+
+    def make():
+        inputs = keras.Input((SIZE,))
+        model = Model(inputs, keras.layers.Dense(2, use_bias=False, kernel_initializer="zeros")(inputs))
+        model.compile("sgd", loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True), run_eagerly=True)
+        return model
+
+    settings = {"noise_multiplier": 1.0, "batch_size": 8, "epochs": 1, "strategy": "dpsgd", "delta": 1e-3}
+    options = {"runs": 16} if function is audit.final_model else {"shadow_models": 3}
+    found = function(make, X[:8], Y[:8], fit=settings, seed=0, **options)
+    assert len(plans) == options.get("runs", 4) and len(set(plans)) == 1
+    assert found.epsilon_lower <= found.epsilon
+
+
+@pytest.mark.backend_free
+@pytest.mark.skipif("keras.backend.backend() != 'tensorflow'", reason="eager training is TensorFlow's")
 def test_lira_finds_members_of_a_model_without_much_noise():
     settings = {"noise_multiplier": 0.1, "batch_size": 8, "epochs": 2, "strategy": "dpsgd", "delta": 1e-3}
     found = audit.lira(wide, X, Y, fit=settings, shadow_models=6, seed=0)
