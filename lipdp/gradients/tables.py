@@ -18,13 +18,23 @@ from lipdp.gradients.factors import (
 )
 
 
+def known_rows(indices, rows: int):
+    """Returns the rows of a table that indices stand for, and which of them exist.
+
+    Keras counts negative ones from the end. One that does not exist counts for none, least of all for one of another
+    example.
+    """
+    indices = ops.cast(indices, "int32")
+    indices = ops.where(indices < 0, indices + rows, indices)
+    known = ops.logical_and(indices >= 0, indices < rows)
+    return ops.where(known, indices, 0), known
+
+
 class Lookup:
     """Cotangents `(batch, positions, o)` that go to the rows `indices (batch, positions)` of a table."""
 
     def __init__(self, indices, g, shape):
-        # A row that does not exist counts for none, least of all for one of another example.
-        known = ops.logical_and(indices >= 0, indices < shape[0])
-        self.indices = ops.where(known, ops.cast(indices, "int32"), 0)
+        self.indices, known = known_rows(indices, shape[0])
         self.g, self._shape = ops.where(known[..., None], g, ops.zeros_like(g)), tuple(shape)
 
     @property

@@ -168,6 +168,19 @@ def test_a_table_used_twice_and_tied():
     compare(model, np.array([[1, 1, 2, 0], [3, 3, 3, 3], [6, 5, 4, 1]], "int32"))
 
 
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("low_rank", [False, True])
+def test_negative_indices_count_from_the_end_as_in_the_forward_pass(tied, low_rank):
+    inputs = keras.Input((4,), dtype="int32")
+    table = L.ReversibleEmbedding(7, 5) if tied else L.Embedding(7, 5)
+    rows = table(inputs)
+    if low_rank:
+        table.enable_lora(2)
+    outputs = table(rows, reverse=True) if tied else rows
+    model = shaken(keras.Model(inputs, L.GlobalAveragePooling1D()(outputs)))
+    compare(model, np.array([[-1, -1, 2, -2], [-7, 6, -1, 0], [6, 5, 4, 1]], "int32"))
+
+
 @pytest.mark.backend_free
 def test_repeated_and_many_indices():
     x = np.random.default_rng(0).integers(0, 50, (3, 12)).astype("int32")

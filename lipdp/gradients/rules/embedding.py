@@ -7,7 +7,7 @@ from lipdp import _keras, backend
 from lipdp.gradients.factors import MatrixLayout, Outer
 from lipdp.gradients.leaves import rule
 from lipdp.gradients.rules.common import additions, not_quantized, without
-from lipdp.gradients.tables import Lookup
+from lipdp.gradients.tables import Lookup, known_rows
 
 _HUB = "keras_hub.src.layers.modeling."
 
@@ -24,9 +24,8 @@ def _looked_up(layer, tape, outputs, inputs):
             a, b = low_rank
             back = backend.made_once(scale * ops.matmul(g, ops.transpose(b)))
             yield layer.lora_embeddings_a, Lookup(indices, back, a.shape)
-            # A row that does not exist has no part in it.
-            known = ops.logical_and(indices >= 0, indices < table.shape[0])
-            down = ops.take(a, ops.where(known, indices, 0), axis=0)
+            indices, known = known_rows(indices, table.shape[0])
+            down = ops.take(a, indices, axis=0)
             g = scale * ops.where(known[..., None], g, ops.zeros_like(g))
             yield layer.lora_embeddings_b, Outer(down, g, MatrixLayout(b.shape))
 

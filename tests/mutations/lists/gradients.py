@@ -105,7 +105,7 @@ FAULTS = [
         ),
         (
             "rows that do not exist are the first",
-            "known = ops.logical_and(indices >= 0, indices < shape[0])",
+            "known = ops.logical_and(indices >= 0, indices < rows)",
             "known = ops.logical_and(indices >= 0, indices >= 0)",
         ),
         (
