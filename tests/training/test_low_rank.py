@@ -8,6 +8,7 @@ import pytest
 
 import lipdp
 from lipdp.callbacks import Checkpoint
+from lipdp.training import low_rank
 
 X = np.random.default_rng(0).normal(size=(48, 6)).astype("float32")
 Y = np.arange(48) % 3
@@ -84,3 +85,67 @@ def test_a_model_without_additions_is_told_that_a_file_has_them(tmp_path):
     assert any("holds low-rank additions" in str(warning.message) for warning in told)
     np.testing.assert_allclose(other.predict(X, verbose=0), model.predict(X, verbose=0), atol=1e-6)
     assert other.privacy.epsilon() == model.privacy.epsilon()
+
+
+def three(adapted="a", rank=2, alpha=None):
+    keras.utils.set_random_seed(3)
+    inputs = outputs = keras.Input((6,))
+    for name in "ab":
+        outputs = keras.layers.Dense(6, "tanh", name=name)(outputs)
+    model = lipdp.DP_Model(inputs, keras.layers.Dense(3, name="c")(outputs))
+    for name in adapted:
+        model.get_layer(name).enable_lora(rank, lora_alpha=alpha)
+    model.compile(keras.optimizers.Adam(0.05), loss=LOSS)
+    return model
+
+
+def loaded(path, other):
+    """Has a model read a file, and returns what it was told of low-rank additions."""
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        # The optimizer is another one.
+        other.load_weights(path, skip_mismatch=True)
+    return [str(w.message) for w in told if "holds low-rank" in str(w.message) or "no low-rank" in str(w.message)]
+
+
+@pytest.fixture(scope="module")
+def adapted_at_a(tmp_path_factory):
+    model = three()
+    train(model, 1)
+    model.compile("sgd", loss=LOSS)
+    path = tmp_path_factory.mktemp("files") / "m.weights.h5"
+    model.save_weights(path)
+    return model, path
+
+
+@pytest.mark.backend_free
+@pytest.mark.parametrize("options", [("b", 2, None), ("a", 3, None), ("a", 2, 8.0), ("", 2, None)], ids=str)
+def test_additions_of_another_layer_rank_or_factor_stay_in_the_kernel(adapted_at_a, options):
+    model, path = adapted_at_a
+    other = three(*options)
+    other.compile("sgd", loss=LOSS)
+    told = loaded(path, other)
+    assert told
+    np.testing.assert_allclose(other.predict(X, verbose=0), model.predict(X, verbose=0), atol=1e-6)
+    for name in options[0]:  # they can be trained
+        layer = other.get_layer(name)
+        assert layer.lora_kernel_a.numpy().any() and not layer.lora_kernel_b.numpy().any()
+
+
+@pytest.mark.backend_free
+@pytest.mark.parametrize("earlier", [False, True])
+def test_each_layer_takes_its_own_additions(tmp_path, monkeypatch, earlier):
+    model = three("ab")
+    train(model, 1)
+    if earlier:  # files of earlier versions have no factor
+        values = low_rank.values
+        without = lambda model: {k: v for k, v in values(model).items() if not k.endswith("_scale")}  # noqa: E731
+        monkeypatch.setattr(low_rank, "values", without)
+    model.save_weights(tmp_path / "m.weights.h5")
+    for adapted, told in (("b", True), ("ab", False), ("a", True)):
+        other = three(adapted)
+        other.compile("sgd", loss=LOSS)
+        assert bool(loaded(tmp_path / "m.weights.h5", other)) is told, "of the other layer"
+        for name in adapted:
+            np.testing.assert_array_equal(other.get_layer(name).lora_kernel_a, model.get_layer(name).lora_kernel_a)
+        np.testing.assert_allclose(other.predict(X, verbose=0), model.predict(X, verbose=0), atol=1e-6)
