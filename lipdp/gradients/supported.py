@@ -15,8 +15,8 @@ from lipdp.gradients.leaves import leaves
 _ROWS = (5, 11)
 # One version of the last row is this many times as large: what follows the largest row of a batch shows.
 _OUTLIER = 1e6
-# Tried in turn where an inner size of the input is not known.
-_SIZES = (8, 32, 128)
+# Tried in turn where an inner size of the input is not known: some models need some length, others allow few positions.
+_SIZES = (8, 32, 128, 4, 2, 1)
 
 
 def supported(model, probe: bool = True) -> None:
@@ -25,7 +25,7 @@ def supported(model, probe: bool = True) -> None:
     Args:
         model: A built Keras model.
         probe: Whether to run the model on a few random rows as well (see Guarantee). Where an inner size of the
-            input is not known 8, 32 and 128 are tried, and a model that runs on none of them is refused.
+            input is not known 8, 32, 128, 4, 2 and 1 are tried, and a model that runs on none of them is refused.
 
     Raises:
         ValueError: names the layer and what to use in its place.
@@ -140,6 +140,11 @@ def _refuse(layer) -> None:
             f"{name} is quantized. Received: quantization_mode={layer.quantization_mode!r}. Train the layer before it "
             "is quantized, or freeze it."
         )
+    if getattr(layer, "quantization_mode", None) == "float8":
+        raise ValueError(
+            f"{name} keeps a history of its inputs, which the forward pass changes in training. Received: "
+            "quantization_mode='float8'. Quantize it after training, or to 'int8' while it is frozen."
+        )
     if _keras.rematerialized(layer):
         raise ValueError(
             f"{name} was built in a RematScope, where nothing can be recorded. Build the model outside of it and use "
@@ -180,6 +185,13 @@ def _probe(model) -> None:
                 _judge(model, results)
             if finite and len(results) == len(_ROWS):
                 return
+    other = _other_floats(model, graph)
+    if failure is not None and other:
+        raise ValueError(
+            f"Model '{model.name}' computes in {', '.join(other)}, where the norms of its gradients cannot be had. "
+            "Leave out casts, `reverse_dtype` and `autocast=False`, so that layers compute in float32. Received: "
+            f"{failure}"
+        ) from failure
     if failure is not None and not unknown:
         raise failure
     raise ValueError(
@@ -188,6 +200,14 @@ def _probe(model) -> None:
         + ", or its gradients there are not finite. Give the `Input` its full shape, and keep the model finite for "
         f"inputs of order one. Received: {failure or 'NaN or infinite gradients'}"
     ) from failure
+
+
+def _other_floats(model, graph) -> list[str]:
+    """Returns the types of floats in a graph that hold neither gradients nor activations of `mixed_bfloat16`."""
+    dtypes = {keras.backend.standardize_dtype(t.dtype) for node in _keras.nodes(graph) for t in node.output_tensors}
+    # In which a table is read is not the type of the symbolic tensor.
+    dtypes |= {dtype for layer in _keras.walk(model) if (dtype := getattr(layer, "reverse_dtype", None))}
+    return sorted(d for d in dtypes - {"float32", "bfloat16"} if keras.backend.is_float_dtype(d))
 
 
 def _run(model, structure, size, rows, draw):

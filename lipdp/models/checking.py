@@ -45,7 +45,7 @@ def check(model: keras.Model, length: int = 128, print_fn: Callable[[str], Any] 
         slowly. Clipless training computes no norms, and needs layers with bounds: see `summary_bounds`.
 
     Raises:
-        ValueError: a model that is not built, or a length below 1.
+        ValueError: a model that is subclassed or not built, or a length below 1.
 
     Example:
         >>> import keras
@@ -58,6 +58,11 @@ def check(model: keras.Model, length: int = 128, print_fn: Callable[[str], Any] 
     if not isinstance(model, keras.Model) or not model.built:
         raise ValueError(
             f"`check` takes a built Keras model. Received: {type(model).__name__}. Give it an `Input`, or call `build`."
+        )
+    if _keras.graph(model) is None:
+        raise ValueError(
+            f"`check` needs a graph of layers. Received: the subclassed model '{model.name}'. Build it as "
+            "keras.Model(inputs, outputs)."
         )
     if not isinstance(length, int) or length < 1:
         raise ValueError(f"`length` must be an integer of at least 1. Received: length={length!r}.")

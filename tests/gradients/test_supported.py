@@ -73,6 +73,35 @@ def test_layers_that_are_refused(layer, words):
     assert all(word in str(caught.value) for word in words)
 
 
+def test_frozen_layers_in_float8_are_refused():
+    layer = L.Dense(4)
+    model = around(layer, L.Dense(3))
+    layer.quantize("float8")
+    layer.trainable = False
+    with pytest.raises(ValueError, match="history of its inputs.*float8"):
+        gradients.supported(model)
+
+
+def cast():
+    inputs = keras.Input((5,))
+    return keras.Model(inputs, L.Dense(2, autocast=False)(ops.cast(inputs, "float16")))
+
+
+def read_in_float16():
+    inputs, table = keras.Input((5,), dtype="int32"), L.ReversibleEmbedding(7, 4, reverse_dtype="float16")
+    return keras.Model(inputs, table(table(inputs), reverse=True))
+
+
+@pytest.mark.parametrize("make", [cast, read_in_float16])
+def test_a_graph_in_float16_runs_or_is_named(make):
+    try:
+        gradients.supported(make())
+    except ValueError as error:
+        assert "computes in float16" in str(error) and "autocast" in str(error)
+    else:
+        assert keras.backend.backend() == "jax"  # which computes with both types
+
+
 def test_nested_layers_are_found():
     inner = keras.Sequential([keras.Input((4,)), L.Dense(3), L.BatchNormalization()])
     with pytest.raises(ValueError, match="mixes the examples"):

@@ -123,6 +123,22 @@ def test_what_is_no_built_model(model):
 
 
 @pytest.mark.backend_free
+def test_a_subclassed_model_has_no_graph():
+    class Called(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.head = L.Dense(2)
+
+        def call(self, x):
+            return self.head(x)
+
+    model = Called()
+    model(np.zeros((1, 4), "float32"))
+    with pytest.raises(ValueError, match="graph of layers"):
+        lipdp.check(model)
+
+
+@pytest.mark.backend_free
 @pytest.mark.parametrize("length", [0, 1.5, None])
 def test_a_length_is_a_number_of_places(length):
     with pytest.raises(ValueError, match="`length` must be an integer"):
