@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -13,6 +14,8 @@ from lipdp import _keras
 # What labels say where the preprocessor gives a position no weight, such as padding.
 IGNORED = -1
 _AT_ONCE = 4096
+# Rows that are made alone and together; and so many times more where they differ.
+_COMPARED = 4
 
 
 class _Held:
@@ -36,22 +39,26 @@ class FromTask:
         if self._task is None:
             return super().get_config()  # type: ignore[misc]
         task = keras.saving.serialize_keras_object(self._task.model)
-        return {"task": {key: value for key, value in task.items() if key != "compile_config"}}
+        # A backbone writes what it was made with, and neither what is frozen in it nor what was added.
+        inner = [_state(layer) for layer in _keras.walk(self)]
+        return {"task": {key: value for key, value in task.items() if key != "compile_config"}, "layers": inner}
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
         if "task" not in config:
             return super().from_config(config, custom_objects)  # type: ignore[misc]
         task = keras.saving.deserialize_keras_object(config["task"], custom_objects=custom_objects)
-        return cls.from_keras(task)  # type: ignore[attr-defined]
+        model = cls.from_keras(task)  # type: ignore[attr-defined]
+        _set_states(model, config.get("layers", ()))  # files of earlier versions lack them
+        return model
 
     def evaluate(self, x: Any = None, y: Any = None, *args: Any, **kwargs: Any) -> Any:
         if not _keras.inside_fit(kwargs):  # where they went through it before the first epoch
-            x, y = preprocessed(self, x, y)
+            x, y = preprocessed(self, x, y, private=False)
         return super().evaluate(x, y, *args, **kwargs)  # type: ignore[misc]
 
     def predict(self, x: Any, *args: Any, **kwargs: Any) -> Any:
-        return super().predict(preprocessed(self, x)[0], *args, **kwargs)  # type: ignore[misc]
+        return super().predict(preprocessed(self, x, private=False)[0], *args, **kwargs)  # type: ignore[misc]
 
 
 def of_task(model: Any, task: keras.Model) -> Any:
@@ -61,19 +68,43 @@ def of_task(model: Any, task: keras.Model) -> Any:
     return model
 
 
-def preprocessed(model: Any, x: Any, y: Any = None) -> tuple[Any, Any]:
+def _state(layer: keras.layers.Layer) -> list:
+    adapted = getattr(layer, "lora_enabled", False)
+    return [layer.trainable, *((layer.lora_rank, layer.lora_alpha) if adapted else ())]
+
+
+def _set_states(model: keras.Model, states: Sequence[list]) -> None:
+    """Freezes layers and adds low-rank matrices as they were when the states were taken."""
+    layers = _keras.walk(model)
+    if len(layers) != len(states):
+        return
+    for layer, (trainable, *_) in zip(layers, states, strict=True):
+        layer.trainable = trainable
+    for layer, (_, *low_rank) in zip(layers, states, strict=True):
+        if low_rank and not layer.lora_enabled:
+            layer.enable_lora(low_rank[0], lora_alpha=low_rank[1])
+
+
+def preprocessed(model: Any, x: Any, y: Any = None, private: bool = True) -> tuple[Any, Any]:
     """Returns rows and labels as the network takes them.
 
     Args:
         model: A private model, or a task; without a preprocessor everything is returned as it is.
         x: Rows as the preprocessor takes them: texts or images, as lists, arrays, or tuples and dictionaries of them.
         y: Labels, or None where the preprocessor makes them (language models).
+        private: Whether to compare a few rows alone and together, see Guarantee.
 
     Returns:
         x and y, with `IGNORED` for labels of positions that the preprocessor gives the weight 0.
 
     Raises:
-        ValueError: rows in another form, another number of them, or weights other than 0 and 1.
+        ValueError: rows in another form, another number of them, weights other than 0 and 1, or a preprocessor that
+            mixes rows.
+
+    **Guarantee.** Private training needs each row to follow from one row of `x` and `y` alone. That is compared on a
+    few rows, alone and in one batch, which finds a preprocessor of your own that moves or mixes rows, or pads to the
+    longest. Not found: what other rows or numbers of rows show only, and a preprocessor that draws at random, which is
+    not compared.
     """
     task = model._task.model if isinstance(model, FromTask) and model._task is not None else model
     if getattr(task, "preprocessor", None) is None or not hasattr(task, "preprocess_samples") or x is None:
@@ -83,14 +114,11 @@ def preprocessed(model: Any, x: Any, y: Any = None) -> tuple[Any, Any]:
     if len(counts) != 1 or 0 in counts:
         raise ValueError(f"All inputs must have the same number of rows, at least one. Received: {sorted(counts)}.")
     (count,) = counts
-    parts = []
-    for start in range(0, count, _AT_ONCE):
-        rows = slice(start, start + _AT_ONCE)
-        taken = tree.map_structure(lambda leaf, rows=rows: _texts(leaf[rows]), x)
-        made = task.preprocess_samples(taken, None if y is None else y[rows])
-        found, labels, weight = (*made, None, None)[:3] if isinstance(made, tuple) else (made, None, None)
-        found, labels, weight = tree.map_structure(_array, (found, labels, weight))
-        parts.append((found, _ignoring(labels, weight)))
+    if y is not None and len(y) != count:
+        raise ValueError(f"Inputs and labels must have the same length. Received lengths: {count} and {len(y)}.")
+    if private:
+        _refuse_mixing(task, x, y, count)
+    parts = [_made(task, x, y, slice(start, start + _AT_ONCE)) for start in range(0, count, _AT_ONCE)]
     x, y = tree.map_structure(lambda *leaves: None if leaves[0] is None else np.concatenate(leaves), *parts)
     if any(len(leaf) != count for leaf in tree.flatten((x, y)) if leaf is not None):
         raise ValueError(
@@ -98,6 +126,46 @@ def preprocessed(model: Any, x: Any, y: Any = None) -> tuple[Any, Any]:
             "rows yourself, and pass a task whose `preprocessor` is None."
         )
     return x, y
+
+
+def _made(task, x, y, rows):
+    """Returns some rows as the network takes them, with their labels."""
+    taken = tree.map_structure(lambda leaf: _texts(leaf[rows]), x)
+    made = task.preprocess_samples(taken, None if y is None else y[rows])
+    found, labels, weight = (*made, None, None)[:3] if isinstance(made, tuple) else (made, None, None)
+    found, labels, weight = tree.map_structure(_array, (found, labels, weight))
+    return found, _ignoring(labels, weight)
+
+
+def _refuse_mixing(task, x, y, count):
+    """Refuses a preprocessor that makes other rows of a few rows together than of each alone."""
+    rows = np.unique(np.linspace(0, count - 1, _COMPARED).round().astype(int))
+
+    def together():
+        made = [leaf for leaf in tree.flatten(_made(task, x, y, rows)) if leaf is not None]
+        return [[leaf[i] for leaf in made] for i in range(len(rows))] if _lengths(made) == {len(rows)} else []
+
+    def alone():
+        each = (tree.flatten(_made(task, x, y, rows[i : i + 1])) for i in range(len(rows)))
+        return [[leaf[0] for leaf in made if leaf is not None] for made in each]
+
+    def same(one, other):
+        return all(np.array_equal(a, b) for a, b in zip(tree.flatten(one), tree.flatten(other), strict=False))
+
+    first, second = together(), alone()
+    if not first or same(first, second):
+        return
+    # What draws at random is not the same twice.
+    if all(same(first, together()) and same(second, alone()) for _ in range(_COMPARED)):
+        raise ValueError(
+            f"A preprocessor must make each row of one row alone. Received: {type(task.preprocessor).__name__}, whose "
+            "rows in a batch are others than alone: it moves or mixes them, or pads to the longest. Set its "
+            "`sequence_length`, or correct its `call`."
+        )
+
+
+def _lengths(leaves):
+    return {len(leaf) for leaf in leaves}
 
 
 def _leaves(x):

@@ -5,6 +5,8 @@ import numpy as np
 import pytest
 
 import lipdp
+from lipdp import gradients
+from lipdp.training.preprocessing import preprocessed
 
 keras_hub = pytest.importorskip("keras_hub")
 models = keras_hub.models
@@ -94,3 +96,66 @@ def test_a_loss_that_counts_the_padding_is_refused():
 def test_rows_that_a_preprocessor_cannot_take(x, message):
     with pytest.raises(ValueError, match=message):
         compiled(classifier()).fit(x, LABELS, batch_size=8, noise_multiplier=1.0, verbose=0)
+
+
+class Own(models.BertTextClassifierPreprocessor):
+    """A preprocessor of the user's, which changes the tokens of a batch."""
+
+    change = staticmethod(lambda tokens: tokens)
+
+    def call(self, x, y=None, sample_weight=None):
+        made = super().call(x, y=y, sample_weight=sample_weight)
+        found, *rest = made if isinstance(made, tuple) else (made,)
+        tokens = np.asarray(found["token_ids"])
+        found = {**found, "token_ids": type(self).change(tokens) if tokens.ndim == 2 else tokens}
+        return (found, *rest) if rest else found
+
+
+def own(change):
+    task = classifier()
+    kind = type("Changing", (Own,), {"change": staticmethod(change)})
+    task.preprocessor = kind(task.preprocessor.tokenizer, sequence_length=10)
+    return task
+
+
+@pytest.mark.backend_free
+@pytest.mark.parametrize(
+    "change", [lambda t: np.roll(t, 1, 0), lambda t: t * (t.sum() > 40), lambda t: t[:, : (t != 1).sum(1).max()]]
+)
+def test_a_preprocessor_that_mixes_rows_is_refused(change):
+    with pytest.raises(ValueError, match="of one row alone"):
+        preprocessed(own(change), TEXTS, LABELS)
+
+
+@pytest.mark.backend_free
+def test_a_preprocessor_that_draws_at_random_is_not_compared():
+    rng = np.random.default_rng(0)
+    found, _ = preprocessed(own(lambda t: np.where(rng.random(t.shape) < 0.5, t, 0)), TEXTS, LABELS)
+    assert len(found["token_ids"]) == len(TEXTS)
+
+
+@pytest.mark.backend_free
+def test_other_numbers_of_texts_and_labels():
+    with pytest.raises(ValueError, match="same length. Received lengths: 23 and 24"):
+        preprocessed(classifier(), TEXTS[:-1], LABELS)
+
+
+@pytest.mark.backend_free
+def test_a_file_of_a_task_knows_what_is_frozen_and_what_was_added(tmp_path):
+    task = classifier()
+    task.backbone.enable_lora(2)
+    model = compiled(task)
+    model.fit(TEXTS, LABELS, batch_size=8, noise_multiplier=1.0, verbose=0)
+    model.save(tmp_path / "m.keras")
+    again = keras.saving.load_model(tmp_path / "m.keras")
+    assert [v.path for v in again.trainable_variables] == [v.path for v in model.trainable_variables]
+    for a, b in zip(model.trainable_variables, again.trainable_variables, strict=True):
+        np.testing.assert_array_equal(a, b)
+    np.testing.assert_array_equal(again.predict(TEXTS[:3], verbose=0), model.predict(TEXTS[:3], verbose=0))
+    again.fit(TEXTS, LABELS, batch_size=8, noise_multiplier=1.0, verbose=0)
+
+
+@pytest.mark.backend_free
+def test_a_task_that_takes_short_texts_only():
+    model = models.BertBackbone(vocabulary_size=7, **{**SIZES, "max_sequence_length": 6})
+    gradients.supported(model)
