@@ -1,7 +1,8 @@
 """Which ledgers the weights of a model were charged to.
 
 A ledger belongs to the variables that its releases changed and to the layers that hold them, not only to the model that
-made them: layers are shared by models that know nothing of each other, and `quantize` gives a layer other variables. What comes in by value (arrays, files of plain Keras models) cannot be followed.
+made them: layers are shared by models that know nothing of each other, and `quantize` gives a layer other variables.
+What comes in by value (arrays, files of plain Keras models) cannot be followed.
 """
 
 from collections.abc import Iterable
