@@ -13,17 +13,17 @@ def run(options: argparse.Namespace, argv: list[str]) -> None:
     """Writes the certified accuracy of a model on held-out examples."""
     evaluation.check_radii(options.radii)
     path, recorded = find(options.run)
-    x, y, dataset, remark = _examples(options, recorded)
+    x, y, ids, dataset, remark = _examples(options, recorded)
     model = load(path)
     _check_fit(model, dataset)
-    measured = evaluation.measure(model, x, y, options.radii)
+    measured = evaluation.measure(model, x, y, options.radii, ids)
     if options.json:
         name = str(pathlib.Path(options.run))
         output.write_json({"model": name, "dataset": dataset.name, "remark": remark, **measured})
         return
     output.write(
-        f"accuracy {numbers.percent(measured['accuracy'])} on {measured['examples']} examples of {dataset.name} "
-        f"({remark})",
+        f"accuracy {numbers.percent(measured['accuracy'])} on {measured['examples']} examples"
+        f"{evaluation.of_persons(measured)} of {dataset.name} ({remark})",
         f"Lipschitz constant {measured['lipschitz']:.4g}, median certified radius {measured['median_radius']:.4g}",
         *(
             f"certified accuracy within L2 radius {entry['radius']:g}: {numbers.percent(entry['accuracy'])}"
@@ -71,7 +71,7 @@ def load(path: pathlib.Path) -> Any:
 
 
 def _examples(options, recorded):
-    """Returns examples, their classes, the data set they are of, and which part of it they are."""
+    """Returns examples, their classes, whose they are, the data set they are of, and which part of it they are."""
     if options.dataset is None:
         if recorded is None:
             raise ValueError("No data set given. Received: a model file. Pass --dataset as well.")
@@ -88,7 +88,7 @@ def _examples(options, recorded):
                 f"The run held out no examples of {recorded['dataset']!r}, and numbers on its training examples would "
                 "not be private. Pass --dataset with other examples."
             )
-        return dataset.x_test, dataset.y_test, dataset, "held-out part"
+        return dataset.x_test, dataset.y_test, dataset.person_ids_test, dataset, "held-out part"
     dataset = datasets.read(_as_recorded(options, recorded), None if recorded is None else pathlib.Path(options.run))
     if recorded is not None and list(dataset.classes) != recorded["classes"]:
         raise ValueError(
@@ -96,8 +96,9 @@ def _examples(options, recorded):
             f"on {recorded['classes']}. Pass data with the same classes."
         )
     if dataset.x_test is not None:
-        return dataset.x_test, dataset.y_test, dataset, "test part"
-    return dataset.x_train, dataset.y_train, dataset, "all rows; if the model was trained on them, NOT private"
+        return dataset.x_test, dataset.y_test, None, dataset, "test part"
+    remark = "all rows; if the model was trained on them, NOT private"
+    return dataset.x_train, dataset.y_train, dataset.person_ids, dataset, remark
 
 
 def _as_recorded(options, recorded: dict | None) -> argparse.Namespace:
@@ -105,6 +106,8 @@ def _as_recorded(options, recorded: dict | None) -> argparse.Namespace:
     run = pathlib.Path(options.run)
     source = options.dataset or (recorded or {})["dataset"]
     found = argparse.Namespace(**vars(options) | {"dataset": source})
+    if options.dataset is None and options.person_column is None:
+        found.person_column = recorded.get("person_column")  # who was held out went by it
     if recorded is None or datasets.own_options(options) or datasets.described_by(run) is not None:
         return found
     # A run of an earlier version, or arrays.

@@ -11,7 +11,8 @@ from lipdp.report import folder as folders
 
 
 def read(options: argparse.Namespace, run: pathlib.Path | None = None) -> data.Dataset:
-    """Returns the data set of the options `dataset`, `label`, `table`, `no_header` and `feature_ranges`.
+    """Returns the data set of the options `dataset`, `label`, `table`, `no_header`, `feature_ranges` and
+    `person_column`.
 
     Args:
         options: of the command.
@@ -31,7 +32,7 @@ def read(options: argparse.Namespace, run: pathlib.Path | None = None) -> data.D
         table = None if path is None else data.Table.from_json(path)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", data.UnchargedWarning)  # `tell` says it
-        dataset = data.load(options.dataset, options.label, table, not options.no_header)
+        dataset = data.load(options.dataset, options.label, table, not options.no_header, options.person_column)
     if options.feature_ranges is not None:
         return data.scale(dataset, data.read_ranges(options.feature_ranges))
     return dataset

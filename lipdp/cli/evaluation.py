@@ -17,7 +17,9 @@ def check_radii(radii: Sequence[float]) -> None:
         checks.not_negative("radii", radius)
 
 
-def measure(model: Any, x: np.ndarray, y: np.ndarray, radii: Sequence[float]) -> dict:
+def measure(
+    model: Any, x: np.ndarray, y: np.ndarray, radii: Sequence[float], person_ids: np.ndarray | None = None
+) -> dict:
     """Returns accuracy and certified accuracy of a model on examples.
 
     Args:
@@ -25,10 +27,12 @@ def measure(model: Any, x: np.ndarray, y: np.ndarray, radii: Sequence[float]) ->
         x: examples.
         y: class ids.
         radii: radii to certify at.
+        person_ids: whose the examples are, if that is known.
 
     Returns:
-        A dictionary, ready for JSON: `examples`, `accuracy`, `lipschitz` of the model, `median_radius`,
-        `certified` (one entry per radius) and `curve` (pairs of radius and certified accuracy).
+        A dictionary, ready for JSON: `examples` and, if known, `persons`, how many there are, `accuracy`, `lipschitz`
+        of the model, `median_radius`, `certified` (one entry per radius) and `curve` (pairs of radius and certified
+        accuracy).
     """
     from lipdp import certify
 
@@ -38,6 +42,7 @@ def measure(model: Any, x: np.ndarray, y: np.ndarray, radii: Sequence[float]) ->
     share = certify.certified_accuracy(model, x, y, at=[0.0, *radii, *grid])
     return {
         "examples": len(y),
+        **({} if person_ids is None else {"persons": len(np.unique(person_ids))}),
         "accuracy": share[0.0],
         "lipschitz": certify.lipschitz(model),
         "median_radius": float(np.median(certified)),
@@ -46,10 +51,16 @@ def measure(model: Any, x: np.ndarray, y: np.ndarray, radii: Sequence[float]) ->
     }
 
 
+def of_persons(held_out: dict) -> str:
+    """Returns whose the examples of a result are, as the end of a phrase; empty where that is not known."""
+    return f" of {held_out['persons']} persons" if "persons" in held_out else ""
+
+
 def lines(held_out: dict) -> list[str]:
     """Returns the result of `measure` as lines of text."""
     certified = ", ".join(f"{numbers.percent(c['accuracy'])} within {c['radius']:g}" for c in held_out["certified"])
     return [
-        f"accuracy {numbers.percent(held_out['accuracy'])} on {held_out['examples']} held-out examples",
+        f"accuracy {numbers.percent(held_out['accuracy'])} on {held_out['examples']} held-out examples"
+        f"{of_persons(held_out)}",
         f"certified accuracy {certified} (L2 distance in the model's input)",
     ]

@@ -37,6 +37,8 @@ _RANGES = """instead of a description, JSON file of PUBLIC ranges of a table's c
 _SAMPLING = """how batches are drawn, and accounted for; default: poisson. shuffle and fixed_order are not
 amplified; random_allocation has each row once per epoch and is"""
 _PERSON = "state epsilon for a person with at most K rows; default: 1"
+_PERSON_COLUMN = """column of a .csv file that says whose each row is: persons are drawn and protected, and whole
+persons held out; no model sees it"""
 
 
 class Finished(Exception):
@@ -130,11 +132,12 @@ def _train(parser):
     group = _group_of(parser, "data")
     group("--dataset", metavar="NAME|FILE", help=f"required; {_DATASET}")
     _described(group)
+    group("--person-column", metavar="COLUMN", help=_PERSON_COLUMN)
     group(
         "--validation-split",
         type=float,
         metavar="FRACTION",
-        help="hold out this part of the training rows to measure accuracy on; they are not in N, get no "
+        help="hold out this part of the training rows, or persons, to measure accuracy on; they are not in N, get no "
         "protection from epsilon, and take the place of the test part of the data set",
     )
 
@@ -143,6 +146,8 @@ def _train(parser):
     group("--delta", type=float, help="default: 1e-5, or the power of ten below 1 / N if that is less")
     group("--noise-multiplier", type=float, help="noise instead of a budget, or, with a budget, until it is spent")
     _sampled(group, "--sampling")
+    help = "the most rows of a person in an update, with --person-column; default: 8"
+    group("--rows-per-person", type=int, metavar="K", help=help)
     group(
         "--seed", type=int, help="repeatable; epsilon then holds only against people who can neither know nor guess it"
     )
@@ -278,6 +283,7 @@ def _certify(parser):
     add("run", metavar="RUN_OR_MODEL", help="a run folder or a .keras file")
     add("--dataset", metavar="NAME|FILE", help=f"default: that of the run folder; {_DATASET}")
     _described(add)
+    add("--person-column", metavar="COLUMN", help="column of a .csv file that says whose each row is; no model sees it")
     add("--radii", type=float, nargs="+", default=[0.1, 0.5, 1.0], metavar="R", help="default: 0.1 0.5 1.0")
 
 
@@ -297,7 +303,7 @@ def _audit(parser):
     add("--sampling-probability", type=float, help="expected batch size / number of rows; default: 0.5")
     add("--updates", type=int, help="updates of one run of the audit; default: 4, or those of the run, at most 2000")
     add("--runs", type=int, help="how many runs to observe; default: 300, or as many as take 2000 updates")
-    add("--canaries", type=int, help="how many; default: 256, of a run 512, in a data set 200")
+    add("--canaries", type=int, help="how many; default: 256, of dpis 2048, of a run 512, in a data set 200")
     add("--dataset", metavar="NAME|FILE", help=f"of a recipe; {_DATASET}")
     add("--strategy", choices=("clipless", "dpsgd", "adaclip", "dpis"), help="of a recipe; default: clipless")
     add("--confidence", type=float, default=0.95, help="of the lower bound; default: 0.95")
@@ -310,6 +316,7 @@ def _table(parser):
     add("file", metavar="FILE", help="a .csv file")
     add("--label", metavar="COLUMN", help="column of classes; default: the last one")
     add("--no-header", action="store_true", help='the file has no column names; they are then "0", "1", ...')
+    add("--person-column", metavar="COLUMN", help="column that says whose each row is: no model will see it")
     add("--output", metavar="FILE", help="default: the .json of the same name beside it")
     add("--overwrite", action="store_true", help="replace --output")
 

@@ -2,6 +2,7 @@
 
 import argparse
 import pathlib
+import shlex
 
 from lipdp import data
 from lipdp.cli import output
@@ -14,7 +15,7 @@ def run(options: argparse.Namespace, argv: list[str]) -> None:
         raise FileExistsError(
             f"The description already exists. Received: {str(target)!r}. Pass another --output, or --overwrite."
         )
-    data.Table.template(options.file, target, options.label, not options.no_header)
+    data.Table.template(options.file, target, options.label, not options.no_header, options.person_column)
     if options.json:
         output.write_json({"output": str(target)})
         return
@@ -22,5 +23,6 @@ def run(options: argparse.Namespace, argv: list[str]) -> None:
         f"Written to {target}: column names and kinds. Fill in ranges, vocabularies and classes from what is publicly "
         "known; what you take from the rows, epsilon does not cover.",
         f"Then: lipdp train --dataset {options.file} --epsilon 2"
+        + ("" if options.person_column is None else f" --person-column {shlex.quote(options.person_column)}")
         + ("" if target == pathlib.Path(options.file).with_suffix(".json") else f" --table {target}"),
     )

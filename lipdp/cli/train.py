@@ -25,7 +25,10 @@ from lipdp.report.folder import MODEL, SAMPLES
 
 _LARGEST_SEED = 2**32 - 1
 _ONLY = {
-    "classifier": ("strategy", "recipe", "front_end", "input_norm", "table", "feature_ranges", "radii", "radius"),
+    "classifier": (
+        *("strategy", "recipe", "front_end", "input_norm", "table", "feature_ranges", "radii", "radius"),
+        *("person_column", "rows_per_person"),
+    ),
     "diffusion": ("preset", "multiplicity"),
 }
 
@@ -52,9 +55,10 @@ def _train(options, argv: list[str], started: str, clock: float, work: pathlib.P
     dataset = _dataset(options)
     generative = options.task == "diffusion"
     recipe: Any = diffusion.recipe(options, dataset) if generative else _recipe(options, dataset)
-    updates = recipe.updates if generative else recipe.updates(dataset.num_examples)
-    delta = _default_delta(dataset.num_examples) if options.delta is None else options.delta
-    plan = _plan(options, recipe.batch_size, updates, dataset.num_examples, delta)
+    count = dataset.num_persons or dataset.num_examples
+    updates = recipe.updates if generative else recipe.updates(count)
+    delta = _default_delta(count) if options.delta is None else options.delta
+    plan = _plan(options, recipe.batch_size, updates, count, delta)
     datasets.tell(options, dataset)
     with contextlib.ExitStack() as stack:
         if work is None:
@@ -91,7 +95,9 @@ def _made(options, argv, work, recipe, dataset, plan, started, clock) -> report.
     if not generative:
         results["bounds"] = output.finite(model.summary_bounds(print_fn=lambda text: None))
         if dataset.x_test is not None:
-            results["held_out"] = evaluation.measure(model, dataset.x_test, dataset.y_test, options.radii)
+            results["held_out"] = evaluation.measure(
+                model, dataset.x_test, dataset.y_test, options.radii, dataset.person_ids_test
+            )
     facts = {
         "command": shlex.join(["lipdp", *argv]),
         "argv": argv,
@@ -127,12 +133,27 @@ def _check(options) -> None:
     for name, value in given.items():
         if name in ("epsilon", "noise_multiplier", "learning_rate", "input_norm", "clip_norm"):
             checks.positive(name, value)
-        if name in ("epochs", "batch_size", "microbatch_size", "multiplicity"):
+        if name in ("epochs", "batch_size", "microbatch_size", "multiplicity", "rows_per_person"):
             checks.integer(name, value, minimum=1)
     if options.delta is not None:
         checks.delta(options.delta)
+    _check_persons(options)
     if options.seed is not None and not 0 <= options.seed <= _LARGEST_SEED:
         raise ValueError(f"`seed` must be an integer from 0 to {_LARGEST_SEED}. Received: seed={options.seed}.")
+
+
+def _check_persons(options) -> None:
+    if options.person_column is None and options.rows_per_person is not None:
+        raise ValueError(
+            "Whose rows are counted is not known. Received: --rows-per-person without --person-column. Pass the column "
+            "as well."
+        )
+    if options.person_column is not None and options.examples_per_person != 1:
+        raise ValueError(
+            "Epsilon is that of a person whatever number of rows they have. Received: --person-column and "
+            "--examples-per-person, which is for rows whose persons are not known. Leave the second one out; "
+            "--rows-per-person bounds what a person brings into an update."
+        )
 
 
 def _check_task(options) -> None:
@@ -183,7 +204,7 @@ def _recipe(options, dataset):
     recipe = classifier.classifier_recipe(
         dataset.input_shape,
         dataset.num_classes,
-        dataset.num_examples,
+        dataset.num_persons or dataset.num_examples,
         options.epsilon,
         options.recipe,
         method=options.strategy,
@@ -228,7 +249,7 @@ def _fit(options, recipe, dataset, plan, work):
         model, epochs = recipe.build(), diffusion.epochs(recipe, dataset.num_examples)
         prepare, microbatch = recipe.images, options.microbatch_size or recipe.microbatch_size
     else:
-        model, epochs = recipe.build(dataset.num_examples), recipe.epochs
+        model, epochs = recipe.build(plan.sampling.num_examples), recipe.epochs
         prepare, microbatch = (lambda x: x), options.microbatch_size
     datasets.without_charge(model, dataset)
     held_out = None if dataset.x_test is None else (prepare(dataset.x_test), dataset.y_test)
@@ -247,6 +268,8 @@ def _fit(options, recipe, dataset, plan, work):
             delta=plan.delta,
             strategy=recipe.strategy(),
             microbatch_size=microbatch,
+            person_ids=dataset.person_ids,
+            rows_per_person=options.rows_per_person,
             **chosen(options, "epsilon", "noise_multiplier", "accountant", "sampling", "examples_per_person"),
             **chosen(options, "training_metrics", "seed", "noise_generator"),
         )
@@ -257,16 +280,18 @@ def _settings(options, recipe, dataset, plan) -> dict:
     own = ("input_shape", "image_shape", "num_classes", "microbatch_size", "updates")
     layers = {k: v for k, v in dataclasses.asdict(recipe).items() if k not in own}
     return {
-        **chosen(options, "task", "strategy", "dataset", "label", "no_header", "feature_ranges", "validation_split"),
+        **chosen(options, "task", "strategy", "dataset", "label", "no_header", "feature_ranges"),
+        **chosen(options, "person_column", "validation_split"),
         "table": datasets.description(options),
         "held_out_by": "content",  # earlier versions went by the place of a row
         "input_shape": list(dataset.input_shape),
         "classes": list(dataset.classes),
-        "num_examples": dataset.num_examples,
+        # How many rows persons have is private.
+        "num_examples" if dataset.person_ids is None else "num_persons": plan.sampling.num_examples,
         "epsilon": options.epsilon,
         "delta": plan.delta,
         "updates": plan.updates,
-        **chosen(options, "accountant", "sampling", "examples_per_person"),
+        **chosen(options, "accountant", "sampling", "examples_per_person", "rows_per_person"),
         **layers,
         "microbatch_size": options.microbatch_size or getattr(recipe, "microbatch_size", None),
         **chosen(options, "training_metrics", "seed", "noise_generator"),
@@ -281,7 +306,7 @@ def _tell(options, written, folder) -> None:
     privacy = written.privacy
     lines = [
         f"epsilon {numbers.epsilon(privacy['epsilon'])} at delta {privacy['delta']:g} after {privacy['updates']} "
-        f"updates on {written.run['settings']['num_examples']} examples "
+        f"updates on {_counted(written.run['settings'])} "
         f"({privacy['neighboring_relation'].replace('_', ' ')}{_whom(privacy)}, "
         f"{_sampling(options)} sampling, {_accountant(options)})",
         *(f"NOT covered: read off the private rows: {what}" for what in privacy.get("read_off_the_data", ())),
@@ -308,8 +333,15 @@ def _accountant(options) -> str:
     return "privacy filter" if options.strategy == "dpis" else options.accountant
 
 
+def _counted(settings) -> str:
+    persons = settings.get("num_persons")
+    return f"{settings['num_examples']} examples" if persons is None else f"{persons} persons"
+
+
 def _whom(privacy) -> str:
     most = privacy["examples_per_person"]
+    if privacy["unit"] == "person" and most == 1:
+        return " person, whatever number of rows they have"
     return "" if most == 1 else f" person with at most {most}"
 
 

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 
 from lipdp import checks
-from lipdp.accounting.held_out import held_out
+from lipdp.accounting.held_out import held_out, held_out_persons
 from lipdp.data.table import Table
 
 
@@ -23,6 +23,8 @@ class Dataset:
         columns: names of a table's columns; None for images.
         table: description by which the rows of a file were encoded, and others can be; or None.
         uncharged: what was read off the rows although it is treated as public; no epsilon covers it.
+        person_ids: whose each row of `x_train` is, texts `(N,)`; None where that is not known.
+        person_ids_test: the same of `x_test`.
 
     **Guarantee.**
     Conditions: none.
@@ -47,6 +49,8 @@ class Dataset:
     columns: tuple[str, ...] | None = None
     table: Table | None = None
     uncharged: tuple[str, ...] = ()
+    person_ids: np.ndarray | None = None
+    person_ids_test: np.ndarray | None = None
 
     @property
     def num_classes(self) -> int:
@@ -57,6 +61,11 @@ class Dataset:
     def num_examples(self) -> int:
         """Returns the number of training examples."""
         return len(self.y_train)
+
+    @property
+    def num_persons(self) -> int | None:
+        """Returns the number of persons with training examples, where it is known whose each row is."""
+        return None if self.person_ids is None else len(np.unique(self.person_ids))
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -73,10 +82,11 @@ class Dataset:
 
         A row is held out or not by a fixed hash of its own contents, whatever the other rows are: a row more or
         less in the file is then a row more or less in one part, and epsilon keeps its meaning. A random
-        permutation, or a cut at a fixed share, would move other rows as well.
+        permutation, or a cut at a fixed share, would move other rows as well. With `person_ids` the hash is that of
+        a person's id, so that whole persons are held out.
 
         Args:
-            fraction: expected fraction of the rows to hold out, in (0, 1).
+            fraction: expected fraction of the rows, or persons, to hold out, in (0, 1).
 
         Returns:
             A `Dataset`; the held-out rows are in no training batch and not in `num_examples`.
@@ -85,14 +95,16 @@ class Dataset:
             ValueError: when the fraction is out of range or leaves one part empty.
         """
         fraction = checks.fraction("fraction", fraction)
-        out = held_out([self.x_train, self.y_train], fraction)
+        ids = self.person_ids
+        out = held_out([self.x_train, self.y_train], fraction) if ids is None else held_out_persons(ids, fraction)
         if out.all() or not out.any():
             raise ValueError(
                 f"The held-out fraction leaves one part empty. Received: {fraction!r} of {self.num_examples} rows. "
                 "Pass another fraction or more data."
             )
         x, y = self.x_train, self.y_train
-        return dataclasses.replace(self, x_train=x[~out], y_train=y[~out], x_test=x[out], y_test=y[out])
+        whose = {} if ids is None else {"person_ids": ids[~out], "person_ids_test": ids[out]}
+        return dataclasses.replace(self, x_train=x[~out], y_train=y[~out], x_test=x[out], y_test=y[out], **whose)
 
 
 def class_ids(labels: np.ndarray, source: str) -> tuple[np.ndarray, tuple]:

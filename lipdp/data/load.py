@@ -10,13 +10,19 @@ import numpy as np
 from lipdp.data import adbench, files, rows, standard
 from lipdp.data.column import Column
 from lipdp.data.dataset import Dataset, class_ids
-from lipdp.data.table import Table, label_of
+from lipdp.data.table import Table, label_of, person_ids
 
 _LOADERS: dict[str, Callable[[], Dataset]] = {**standard.LOADERS, **adbench.LOADERS}
 NAMES = tuple(_LOADERS)
 
 
-def load(source: str, label: str | None = None, table: Table | None = None, header: bool = True) -> Dataset:
+def load(
+    source: str,
+    label: str | None = None,
+    table: Table | None = None,
+    header: bool = True,
+    person: str | None = None,
+) -> Dataset:
     """Returns a data set by name, or from the user's own file.
 
     Args:
@@ -26,6 +32,8 @@ def load(source: str, label: str | None = None, table: Table | None = None, head
         table: public description of a `.csv` file, which then knows label and header. Without one all features must be
             numbers and are taken as they are, and the classes are those that occur, see `Dataset.uncharged`.
         header: whether the first line of a `.csv` file holds column names; without one they are "0", "1", ...
+        person: name of the column of a `.csv` file that says whose each row is, see `Dataset.person_ids`: no model sees
+            it, whatever the description says of it.
 
     Returns:
         A `Dataset`. The named image sets and `.npz` files with `x_test` have a test part; others have none
@@ -42,7 +50,7 @@ def load(source: str, label: str | None = None, table: Table | None = None, head
     """
     source = str(source)
     if source in _LOADERS:
-        _refuse_options(source, label, table, header)
+        _refuse_options(source, label, table, header, person)
         return _LOADERS[source]()
     path = pathlib.Path(source)
     if path.suffix not in (".npz", ".csv"):
@@ -52,10 +60,12 @@ def load(source: str, label: str | None = None, table: Table | None = None, head
     if not path.is_file():
         raise FileNotFoundError(f"There is no such file. Received: {source!r}. Pass the path of an existing file.")
     if path.suffix != ".csv":
-        _refuse_options(source, label, table, header)
+        _refuse_options(source, label, table, header, person)
         dataset = files.read_npz(path)
+    elif table is None:
+        dataset = _undescribed(path, label, header, person)
     else:
-        dataset = _undescribed(path, label, header) if table is None else _described(path, label, table, header)
+        dataset = _described(path, label, table, header, person)
     for what in dataset.uncharged:
         warnings.warn(
             f"Read off the private rows, not covered by epsilon: {what}. Describe a .csv file by a lipdp.data.Table, "
@@ -70,7 +80,7 @@ class UnchargedWarning(UserWarning):
     """Something counts as public although it was read off the private rows."""
 
 
-def _described(path: pathlib.Path, label: str | None, table: Table, header: bool) -> Dataset:
+def _described(path: pathlib.Path, label: str | None, table: Table, header: bool, person: str | None) -> Dataset:
     """Returns the data set in a `.csv` file: nothing is read off it but its rows."""
     if label not in (None, table.label) or not (header or not table.header):
         raise ValueError(
@@ -78,19 +88,24 @@ def _described(path: pathlib.Path, label: str | None, table: Table, header: bool
             f"header={header!r}, described as {table.label!r} and {table.header!r}. Leave them out."
         )
     found = rows.read(path, table.header)
+    ids = None if person is None else person_ids(found, person, table.label, table.missing)
+    table = table if person is None else table.without(person)
     x, y = table.encode(found), table.labels(found)
-    return Dataset(x, y, None, None, table.classes, path.stem, table.features, table)
+    return Dataset(x, y, None, None, table.classes, path.stem, table.features, table, person_ids=ids)
 
 
-def _undescribed(path: pathlib.Path, label: str | None, header: bool) -> Dataset:
+def _undescribed(path: pathlib.Path, label: str | None, header: bool, person: str | None) -> Dataset:
     """Returns the data set in a `.csv` file of numbers and one column of classes."""
     found = rows.read(path, header)
     label = label_of(found, label)
+    ids = None if person is None else person_ids(found, person, label)
     y, classes = class_ids(_labels(found.columns[label], label, path), f"column {label!r} of {path}")
-    columns = (Column(name=name, kind="number", missing=False) for name in found.columns if name != label)
+    names = [name for name in found.columns if name not in (label, person)]
+    columns = [Column(name=name, kind="number", missing=False) for name in names]
+    columns += [] if person is None else [Column(name=person, kind="ignore")]
     table = Table(columns=tuple(columns), label=label, classes=classes, header=header)
     uncharged = (f"the list of classes: those that occur in column {label!r}",)
-    return Dataset(table.encode(found), y, None, None, classes, path.stem, table.features, table, uncharged)
+    return Dataset(table.encode(found), y, None, None, classes, path.stem, table.features, table, uncharged, ids)
 
 
 def _labels(values, name: str, path) -> np.ndarray:
@@ -104,10 +119,15 @@ def _labels(values, name: str, path) -> np.ndarray:
     return np.asarray(stripped, "float64") if all(map(rows.is_number, stripped)) else np.asarray(stripped)
 
 
-def _refuse_options(source: str, label: str | None, table: Table | None, header: bool) -> None:
-    if label is not None or table is not None or not header:
-        given = f"label {label!r}" if label is not None else "a description" if table is not None else "no header"
+def _refuse_options(source: str, label: str | None, table: Table | None, header: bool, person: str | None) -> None:
+    given = {
+        f"label {label!r}": label is not None,
+        "a description": table is not None,
+        "no header": not header,
+        f"the column {person!r} of persons": person is not None,
+    }
+    if any(given.values()):
         raise ValueError(
-            f"Only a .csv file has a label column to name, a description and a header. Received: {given} for "
-            f"{source!r}. Leave it out."
+            "Only a .csv file has a label column or one of persons to name, a description and a header. Received: "
+            f"{next(what for what, there in given.items() if there)} for {source!r}. Leave it out."
         )

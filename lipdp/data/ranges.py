@@ -61,7 +61,7 @@ def scale(data: Dataset, ranges: dict[str, tuple[float, float]]) -> Dataset:
     """
     if not data.is_table:
         raise ValueError(f"Ranges are for the columns of a table. Received: images in {data.name!r}. Leave them out.")
-    if data.table is not None and any(c.kind != "number" or c.range is not None for c in data.table.columns):
+    if data.table is not None and any(c.kind == "category" or c.range is not None for c in data.table.columns):
         raise ValueError(
             f"{data.name!r} is scaled already, by its description. Received: ranges of {', '.join(ranges)}. Change the "
             "description."
@@ -78,5 +78,6 @@ def scale(data: Dataset, ranges: dict[str, tuple[float, float]]) -> Dataset:
     def apply(x):
         return None if x is None else ranged.encode(dict(zip(data.columns, x.T, strict=True)))
 
-    table = None if data.table is None else dataclasses.replace(data.table, columns=columns)
+    ignored = () if data.table is None else tuple(c for c in data.table.columns if not c.features)
+    table = None if data.table is None else dataclasses.replace(data.table, columns=(*columns, *ignored))
     return dataclasses.replace(data, x_train=apply(data.x_train), x_test=apply(data.x_test), table=table)

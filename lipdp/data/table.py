@@ -168,6 +168,11 @@ class Table:
             )
         return ids
 
+    def without(self, column: str) -> "Table":
+        """Returns the table with a column that no model sees, such as whose a row is, described or not."""
+        columns = [one for one in self.columns if one.name != column]
+        return dataclasses.replace(self, columns=(*columns, Column(name=column, kind="ignore")))
+
     @classmethod
     def from_json(cls, path: str | os.PathLike) -> "Table":
         """Returns the table that a JSON file describes, see `template`.
@@ -200,7 +205,13 @@ class Table:
         _write(path, header=self.header, interval=self.interval, missing=self.missing, columns=columns, label=label)
 
     @staticmethod
-    def template(source: Any, path: str | os.PathLike, label: str | None = None, header: bool = True) -> None:
+    def template(
+        source: Any,
+        path: str | os.PathLike,
+        label: str | None = None,
+        header: bool = True,
+        person: str | None = None,
+    ) -> None:
         """Writes a description to be filled in: column names, and whether they hold numbers; nothing else of the rows.
 
         Ranges, vocabularies and classes are left empty: fill them in from what is publicly known, not from the rows.
@@ -210,13 +221,17 @@ class Table:
             path: of the JSON file.
             label: name of the column of classes; default: the last one.
             header: whether the first line of a file holds column names.
+            person: name of the column that says whose each row is, which no model may see.
 
         Raises:
             ValueError: when there is no such column, or the table cannot be read.
         """
         found = rows.read(source, header)
         label = label_of(found, label)
+        if person is not None:
+            person_ids(found, person, label)
         columns = {name: _blank(values) for name, values in found.columns.items() if name != label}
+        columns |= {} if person is None else {person: {"kind": "ignore"}}
         empty: dict = {"column": label, "classes": []}
         _write(path, header=header, interval=_INTERVALS[0], missing=[], columns=columns, label=empty)
 
@@ -228,6 +243,37 @@ def label_of(found: rows.Rows, label: str | None) -> str:
     if label not in found.columns:
         raise _no_column("label column", label, found)
     return label
+
+
+def person_ids(found: rows.Rows, name: str, label: str | None, words: tuple[str, ...] = ()) -> np.ndarray:
+    """Returns whose each row is, as texts.
+
+    Args:
+        found: the rows.
+        name: of the column that says it.
+        label: name of the column of classes.
+        words: texts that stand for a missing value, beside the usual ones.
+
+    Raises:
+        ValueError: there is no such column, it is the label, or an id is missing; says where.
+    """
+    if name not in found.columns:
+        raise _no_column("column of persons", name, found)
+    if name == label:
+        raise ValueError(
+            f"The column of persons must not be the label. Received: {name!r} for both. Name the column of ids, or "
+            "another label."
+        )
+    values = found.columns[name]
+    missing = [i for i, value in enumerate(values) if rows.is_missing(value, frozenset(words))]
+    if missing:
+        raise ValueError(
+            f"Column {name!r} of {found.source} must say whose each row is, but has no id in {len(missing)} of "
+            f"{len(values)} rows, first in row {missing[0] + 1}. Received: {as_shown(values[missing[0]])}. Remove "
+            "these rows, or give each an id of its own: rows of one id count as one person."
+        )
+    # Objects: NumPy's own texts lose zeros at their end, and two ids may become one.
+    return np.array([rows.as_text(value) for value in values], object)
 
 
 def _no_column(what: str, name: str, found: rows.Rows) -> ValueError:

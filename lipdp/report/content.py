@@ -5,7 +5,7 @@ from lipdp.report import numbers
 from lipdp.report.folder import RunFolder
 
 HELD_OUT_NOTE = (
-    "Accuracies are measured on {examples} held-out examples. These are not among the N training examples and "
+    "Accuracies are measured on {examples} held-out examples. These are not among the N training {counted} and "
     "epsilon does not cover them: if they are private too, do not publish these numbers."
 )
 NO_HELD_OUT_NOTE = "No examples were held out, so no accuracy was measured: see lipdp train --validation-split."
@@ -98,7 +98,7 @@ def _relation(privacy: dict) -> str:
 def notes(run: RunFolder) -> list[str]:
     """Returns what the reader must know about the numbers."""
     held_out = run.results["held_out"]
-    lines = [HELD_OUT_NOTE.format(examples=held_out["examples"]) if held_out else NO_HELD_OUT_NOTE]
+    lines = [_held_out_note(held_out) if held_out else NO_HELD_OUT_NOTE]
     if run.samples:
         lines = [SAMPLES_NOTE]
     lines += [READ_OFF_NOTE.format(what) for what in run.privacy.get("read_off_the_data", ())]
@@ -107,6 +107,12 @@ def notes(run: RunFolder) -> list[str]:
     if run.privacy.get("seed_fixed_by_user"):
         lines.append(SEED_NOTE)
     return lines
+
+
+def _held_out_note(held_out: dict) -> str:
+    persons = held_out.get("persons")
+    note = HELD_OUT_NOTE.format(examples=held_out["examples"], counted="examples" if persons is None else "persons")
+    return note if persons is None else note.replace("examples.", f"examples of {persons} persons.", 1)
 
 
 def settings(run: RunFolder) -> list[tuple[str, str]]:
