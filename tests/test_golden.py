@@ -11,7 +11,7 @@ import pytest
 import lipdp
 from lipdp import certify
 from lipdp.cli import main
-from tests.golden import cases, keys, ledgers, stored
+from tests.golden import cases, keys, later, ledgers, stored
 
 BACKEND = keras.backend.backend()
 RUN = cases.HERE / "run_0_1_0"
@@ -234,6 +234,14 @@ def test_the_text_of_a_ledger_is_read(name):
     mine = ledgers.privacy(name, STATEMENTS[name]["ledger"]).ledger
     assert mine.updates == STATEMENTS[name]["facts"]["updates"]
     assert type(mine).from_json(mine.to_json()) == mine
+
+
+@pytest.mark.backend_free
+@pytest.mark.parametrize("name", later.CASES)
+def test_statements_of_what_came_later(name):
+    found, expected = later.described(name), read("later.json")[name]
+    for form in ("text", "repr", "facts", "plan"):
+        check(found[form], expected[form])
 
 
 # ---- run folder -----------------------------------------------------------------------------------------------

@@ -11,7 +11,8 @@ In a checkout of 0.1.0, with the folder above `tests` of this file in NEW:
     lipdp train --dataset digits --epsilon 4 --epochs 3 --batch-size 256 --seed 7 --verbose 0 --output run_0_1_0
 
 (`files_of_jax` before `held`.) `other/dpsgd_split` was written anew when rows began to be held out by their contents.
-Do not run it on a later version: what changed since would become what is expected.
+`later_statements` was run on the versions that brought what it asks for.
+Do not run the others on a later version: what changed since would become what is expected.
 """
 
 import json
@@ -19,7 +20,7 @@ import sys
 
 import keras
 
-from tests.golden import cases, ledgers, stored
+from tests.golden import cases, later, ledgers, stored
 
 OF_JAX = ("clipless_jax", "dpsgd_jax")
 
@@ -49,6 +50,10 @@ def accounting() -> None:
     write("statements.json", {n: ledgers.described(n, ledgers.charged(n)) for n in ledgers.LEDGERS})
 
 
+def later_statements() -> None:
+    write("later.json", {name: later.described(name) for name in later.CASES})
+
+
 def write(name: str, values) -> None:
     # A line each, so that a difference shows.
     lines = ",\n".join(f"{json.dumps(k)}: {json.dumps(v, sort_keys=True)}" for k, v in sorted(values.items()))
@@ -56,4 +61,6 @@ def write(name: str, values) -> None:
 
 
 if __name__ == "__main__":
-    {part.__name__: part for part in (files, files_of_jax, held, continued, seeded, accounting)}[sys.argv[1]]()
+    {part.__name__: part for part in (files, files_of_jax, held, continued, seeded, accounting, later_statements)}[
+        sys.argv[1]
+    ]()
