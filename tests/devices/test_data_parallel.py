@@ -45,6 +45,11 @@ def test_eight_devices_train_as_one(strategies):
     check(8, [{"strategy": strategy, "microbatch": 18 if i % 2 else None} for i, strategy in enumerate(strategies)])
 
 
+def test_persons_on_three_devices_train_as_on_one():
+    """The rows of a person stay on one device, also where their number is none that three devices share."""
+    check(3, [{"strategy": s, "rows_per_person": 4, "microbatch": m} for s, m in (("clipless", None), ("dpsgd", 25))])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("devices", [3, 8, 16])
 @pytest.mark.parametrize("strategy", STRATEGIES)

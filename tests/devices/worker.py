@@ -54,6 +54,9 @@ def trained(case, callbacks=()):
         chosen = {"quantile": strategies.DPSGD(quantile=0.5), "dpis": strategies.DPIS(clip_norm=1.0)}
         data = x, y
         more = {"strategy": chosen.get(kind, kind), "validation_data": (x[:101], y[:101])}
+    if most := case.get("rows_per_person"):
+        # Some persons have more rows than take part, some fewer.
+        more |= {"person_ids": np.random.default_rng(1).integers(0, 80, len(x)), "rows_per_person": most}
     history = model.fit(
         *data, batch_size=48, epochs=2, steps_per_epoch=3, epsilon=case.get("epsilon", 3.0), delta=1e-3,
         seed=case.get("seed", 7), verbose=0, callbacks=list(callbacks),
