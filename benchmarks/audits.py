@@ -1,7 +1,7 @@
 """Audits of every strategy, sampler and backend, audits of known faults, and how tight joint bounds of networks are.
 
-    KERAS_BACKEND=tensorflow python benchmarks/audits.py               # 48 white-box audits, results/audits.json
-    KERAS_BACKEND=jax python benchmarks/audits.py                      # the other 48, into the same file
+    KERAS_BACKEND=tensorflow python benchmarks/audits.py               # 63 white-box audits, results/audits.json
+    KERAS_BACKEND=jax python benchmarks/audits.py                      # the other 63, into the same file
     python benchmarks/audits.py --part faults                          # results/audit_faults.json
     python benchmarks/audits.py --part tightness                       # results/audit_tightness.json
     python benchmarks/audits.py --part render                          # only the tables of docs/howto/audit.md
@@ -27,6 +27,8 @@ sys.path.insert(0, str(ROOT))
 
 EPSILONS = (1.0, 4.0, 10.0)
 STRATEGIES = ("clipless", "dpsgd", "adaclip")
+# Where persons are drawn, each has twice as many rows as are in an update.
+PERSONS, ROWS_PER_PERSON = "poisson of persons", 2
 
 
 def places():
@@ -34,8 +36,9 @@ def places():
     from lipdp.accounting import SAMPLERS
 
     # Those with one plan, whose curves are computed once, follow each other.
-    kinds = [(strategy, sampler, epsilon) for sampler in SAMPLERS for epsilon in EPSILONS for strategy in STRATEGIES]
-    return [*kinds, *(("dpis", "poisson", epsilon) for epsilon in EPSILONS)]
+    drawn = (*SAMPLERS, PERSONS)
+    kinds = [(strategy, sampler, epsilon) for sampler in drawn for epsilon in EPSILONS for strategy in STRATEGIES]
+    return [*kinds, *(("dpis", sampler, epsilon) for sampler in ("poisson", PERSONS) for epsilon in EPSILONS)]
 
 
 def audits(runs: int | None) -> None:
@@ -50,7 +53,8 @@ def audits(runs: int | None) -> None:
         # Another process may have added to the file.
         series = Series("audits", ("strategy", "sampler", "backend", "epsilon"))
         start = time.perf_counter()
-        found = audit.white_box(strategy, epsilon=epsilon, sampling=sampler, runs=runs)
+        drawn = {"rows_per_person": ROWS_PER_PERSON} if sampler == PERSONS else {"sampling": sampler}
+        found = audit.white_box(strategy, epsilon=epsilon, runs=runs, **drawn)
         keras.backend.clear_session()
         row = {"strategy": strategy, "sampler": sampler, "backend": backend, "epsilon": epsilon}
         series.add({**row, **_measured(found), "seconds": round(time.perf_counter() - start, 1)}, summary=summary)

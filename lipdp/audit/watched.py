@@ -30,7 +30,10 @@ class Trials:
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """How to train: network, strategy, plan of one run, other arguments of `fit`, and what seeds it, if anything."""
+    """How to train: network, strategy, plan of one run, other arguments of `fit`, and what seeds it, if anything.
+
+    Where the plan draws persons, each row stands for a person with twice as many rows as an update takes.
+    """
 
     network: Canaries
     strategy: Any
@@ -50,7 +53,10 @@ class Setting:
         """
         model = self.network.make(observed_class(keras.optimizers.SGD)(0.0))
         watched = _Watched(model, gradients(model, self.network), plan.updates, scores)
-        steps = plan.updates * runs
+        steps, options = plan.updates * runs, dict(self.options)
+        if (most := plan.sampling.rows_per_person) is not None:
+            options |= {"person_ids": np.repeat(np.arange(len(x)), 2 * most), "rows_per_person": most}
+            x, y = np.repeat(x, 2 * most, axis=0), np.repeat(y, 2 * most, axis=0)
         budgeted = {"noise_multiplier": plan.noise_multiplier} if budget is None else {"epsilon": budget}
         model.fit(
             x,
@@ -65,7 +71,7 @@ class Setting:
             callbacks=[Watcher(watched.add, restart=plan.updates)],
             seed=None if self.seeds is None else int(self.seeds.integers(2**31)),
             **budgeted,
-            **self.options,
+            **options,
         )
         return {name: np.array(values) for name, values in watched.found.items()}, model
 

@@ -21,6 +21,7 @@ CHOICE = 0.25
 # Guesses in one run, as parts of the canaries.
 GUESSES = (0.05, 0.2, 1.0)
 _RUNS, _FITS = 300, 12
+_CANARIES, _OF_DPIS = 256, 2048
 _ASSUMES = (
     "updates have noise and draws of their own, and orthogonal canaries do not disturb each other, as a sound run has "
     "it; score and threshold were chosen on a quarter of the trials, none of which is counted"
@@ -37,7 +38,8 @@ def white_box(
     sampling: str | Sampling = "poisson",
     sampling_probability: float = 0.5,
     relation: str | None = None,
-    canaries: int = 256,
+    rows_per_person: int | None = None,
+    canaries: int | None = None,
     runs: int | None = None,
     network: str | Canaries = "dense",
     crowd: int = 0,
@@ -62,9 +64,11 @@ def white_box(
         sampling_probability: Batch size over number of rows, in (0, 1]; the nearest fraction that whole rows allow.
         relation: Neighboring relation; default: the first one of the sampler. Where it replaces one row, a canary that
             is not there stands in the data with the opposite gradient; else a row without gradient takes its place.
-        canaries: How many, at least 8, or as many as `network` has.
+        rows_per_person: None, or as in `fit(person_ids=...)`: each canary is then a person with twice as many rows.
+        canaries: How many, at least 8, or as many as `network` has; default: 256, for DPIS 2048.
         runs: How many runs to observe; default: 300. For DPIS each is a `fit` of its own, as each of its epochs
-            follows from the one before; default: 12.
+            follows from the one before; default: 12. Hence more canaries, which also leave the sum of norms, whose
+            noise grows with the data and which the attacker does not look at, a small part of the budget.
         network: `"dense"`; for clipless also `"convolution"` and `"feature_map_bias"`; or `Canaries` of your own.
         crowd: 0, or the number of other rows, all of which have the opposite gradient. There is then one canary, and
             it is truly left out of a second data set: this sees what depends on how many rows there are or are drawn.
@@ -99,13 +103,15 @@ def white_box(
     importance = isinstance(strategy, strategies.DPIS)
     runs = checks.integer("runs", _FITS if importance else _RUNS) if runs is None else runs
     runs, crowd = checks.integer("runs", runs, minimum=1), checks.integer("crowd", crowd)
+    canaries = (_OF_DPIS if importance else _CANARIES) if canaries is None else canaries
     if isinstance(network, str):
         canaries = 8 if crowd else checks.integer("canaries", canaries, minimum=8)
         network = NETWORKS[checks.choice("network", network, NETWORKS)](strategy, canaries)
     rate = checks.probability("sampling_probability", sampling_probability)
     rows, batch_size = _sizes(crowd or len(network.x), rate)
     named = samplers.get(sampling)
-    scheme = dataclasses.replace(Sampling(named.name, named.capacity), relation=relation).bind(rows, batch_size)
+    scheme = Sampling(named.name, named.capacity, relation=relation, rows_per_person=rows_per_person)
+    scheme = scheme.bind(rows, batch_size)
     plan = _plan(scheme, updates, epsilon, noise_multiplier, delta, importance)
     if crowd:
         _check_crowd(plan, crowd, importance)
@@ -125,6 +131,7 @@ def white_box(
         "sampling_probability": scheme.sampling_probability,
         "batch_size": batch_size,
         "num_examples": rows,
+        "rows_per_person": rows_per_person,
         "canaries": len(network.x),
         "runs": runs,
         "crowd": crowd,

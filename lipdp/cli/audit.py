@@ -75,6 +75,7 @@ def _run(options) -> Any:
         updates=wanted,
         sampling=scheme.name,
         sampling_probability=min(1.0, scheme.batch_size / scheme.num_examples),
+        rows_per_person=scheme.rows_per_person,
         canaries=canaries,
         runs=1 if importance else runs,
         confidence=options.confidence,
@@ -120,7 +121,7 @@ def _recipe(options) -> Any:
     )
 
 
-_NOTHING = {"table": None, "feature_ranges": None, "label": None, "no_header": False}
+_NOTHING = {"table": None, "feature_ranges": None, "label": None, "no_header": False, "person_column": None}
 
 
 def _delta(options, num_examples: int = 1) -> float:

@@ -6,7 +6,9 @@ import pytest
 from lipdp import audit
 from lipdp.accounting import SAMPLERS
 from lipdp.audit import Canaries, networks
+from lipdp.model import DP_Model
 from lipdp.strategies import DPSGD, AdaCliP, Clipless
+from lipdp.training.fitting import Fitting
 
 QUICK = {"epsilon": 4.0, "canaries": 128, "runs": 100, "seed": 1}
 
@@ -56,6 +58,21 @@ def test_every_sampler_is_scored_as_it_draws(sampler):
 def test_ways_to_clip(strategy):
     found = audit.white_box(strategy, epsilon=8.0, canaries=64, runs=60, seed=0)
     assert 0.05 <= found.ratio <= 1.0
+
+
+@pytest.mark.parametrize("strategy", ["clipless", pytest.param("dpsgd", marks=_SLOW)])
+def test_canaries_that_are_persons(strategy, monkeypatch):
+    seen, fit = [], DP_Model.fit
+
+    def noted(self, x, y, **arguments):
+        seen.append((len(x), np.unique(arguments["person_ids"], return_counts=True)[1], arguments["rows_per_person"]))
+        return fit(self, x, y, **arguments)
+
+    monkeypatch.setattr(Fitting, "fit", noted)
+    found = audit.white_box(strategy, rows_per_person=2, **QUICK)
+    assert 0.4 <= found.ratio <= 1.0 and found.details["rows_per_person"] == 2
+    # Each has twice as many rows as an update takes.
+    assert [(count, sizes.tolist(), most) for count, sizes, most in seen] == [(512, [4] * 128, 2)]
 
 
 def test_dpis_is_fitted_again_for_each_run():
