@@ -32,7 +32,8 @@ class Trials:
 class Setting:
     """How to train: network, strategy, plan of one run, other arguments of `fit`, and what seeds it, if anything.
 
-    Where the plan draws persons, each row stands for a person with twice as many rows as an update takes.
+    Where the plan draws persons, each row stands for a person with twice as many rows as an update takes. `kept` holds
+    gradients of the canaries and the weights that they are of: with many canaries they take longer than a fit.
     """
 
     network: Canaries
@@ -40,6 +41,7 @@ class Setting:
     plan: Plan
     options: dict[str, Any]
     seeds: np.random.Generator | None = None
+    kept: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def sampling(self) -> Sampling:
@@ -52,7 +54,7 @@ class Setting:
             Scores `(runs, canaries)` by name, and the model.
         """
         model = self.network.make(observed_class(keras.optimizers.SGD)(0.0))
-        watched = _Watched(model, gradients(model, self.network), plan.updates, scores)
+        watched = _Watched(model, self._gradients(model), plan.updates, scores)
         steps, options = plan.updates * runs, dict(self.options)
         if (most := plan.sampling.rows_per_person) is not None:
             options |= {"person_ids": np.repeat(np.arange(len(x)), 2 * most), "rows_per_person": most}
@@ -74,6 +76,12 @@ class Setting:
             **options,
         )
         return {name: np.array(values) for name, values in watched.found.items()}, model
+
+    def _gradients(self, model: keras.Model) -> np.ndarray:
+        weights = [w.tobytes() for w in model.get_weights()]
+        if self.kept.get("weights") != weights:
+            self.kept.update(weights=weights, gradients=gradients(model, self.network))
+        return self.kept["gradients"]
 
 
 def coins(setting: Setting, runs: int, budget: float | None, rng: np.random.Generator) -> tuple[Trials, Family, float]:
