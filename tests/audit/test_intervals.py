@@ -90,6 +90,25 @@ def test_one_run_refutes_the_true_curve_rarely(share):
     assert wrong <= stats.binom.isf(1e-6, 400, ERROR)
 
 
+@pytest.mark.parametrize(("guesses", "canaries", "error"), [(100, 200, 0.5), (20, 20, 0.2), (200, 200, 0.2)])
+def test_one_run_refutes_as_its_recursion_does(guesses, canaries, error):
+    """Theorem 3.2 of Mahloujifar et al., step by step, with a curve of one pair (epsilon, delta)."""
+    curve = Curve(accounting.Risk(np.array([1.0]), np.array([0.01])))
+
+    def refuted(correct):
+        found, missed = error * correct / canaries, error * (guesses - correct) / canaries
+        for i in reversed(range(correct)):
+            forced = max(0.0, math.exp(-1.0) * (found - 0.01), 1.0 - 0.01 - math.exp(1.0) * (1.0 - found))
+            if forced > missed:
+                found, missed = found + (forced - missed) * i / (guesses - i), forced
+        return found + missed > guesses / canaries
+
+    counts = range(guesses // 2, guesses + 1)
+    expected = [refuted(correct) for correct in counts]
+    assert [intervals.rejects_one_run(curve, correct, guesses, canaries, error) for correct in counts] == expected
+    assert 0 < sum(expected) < len(expected)
+
+
 def test_one_run_refutes_a_curve_that_is_far_too_small():
     rng, count = np.random.default_rng(0), 1000
     members = rng.random(count) < 0.5

@@ -2,6 +2,7 @@
 
 from tests.mutations.lists import (
     accounting,
+    audits,
     bounds,
     certificates,
     clipping,
@@ -34,6 +35,7 @@ FAULTS = [
         certificates,
         accounting,
         tables,
+        audits,
     )
     for fault in area.FAULTS
 ]
