@@ -1,7 +1,7 @@
 """Audits of every strategy, sampler and backend, audits of known faults, and how tight joint bounds of networks are.
 
-    KERAS_BACKEND=tensorflow python benchmarks/audits.py               # 63 white-box audits, results/audits.json
-    KERAS_BACKEND=jax python benchmarks/audits.py                      # the other 63, into the same file
+    KERAS_BACKEND=tensorflow python benchmarks/audits.py               # 69 white-box audits, results/audits.json
+    KERAS_BACKEND=jax python benchmarks/audits.py                      # the other 69, into the same file
     python benchmarks/audits.py --part faults                          # results/audit_faults.json
     python benchmarks/audits.py --part tightness                       # results/audit_tightness.json
     python benchmarks/audits.py --part render                          # only the tables of docs/howto/audit.md

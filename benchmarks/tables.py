@@ -304,8 +304,8 @@ delta = 1e-5, 300 runs; DPIS 2048 and 12), each at 95 % by itself, TensorFlow / 
 {known["flagged"]} above the stated epsilon; by chance up to one in 20 might be, and near 0.3 % would be by how the
 bounds are made. Persons have four rows each, of which two are in an update. What keeps some lower is the accounting:
 shuffled batches are charged without amplification, those of constant size, and random allocation at epsilon 10, by
-bounds that are not tight. [DPIS](howto/audit.md#samplers-persons-dpis) has fewer trials. Faults and tightness are on the
-page [audit a run](howto/audit.md#it-catches-faults). `{found["command"]}` with each backend
+bounds that are not tight. [DPIS](howto/audit.md#samplers-persons-dpis) has fewer trials. Faults and tightness are on
+the page [audit a run](howto/audit.md#it-catches-faults). `{found["command"]}` with each backend
 
 {audits.table(found["runs"])}
 """
