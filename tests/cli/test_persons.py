@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from lipdp import data
+from lipdp import callbacks, data
 from lipdp.accounting.held_out import held_out_persons
 from lipdp.cli import main
 from lipdp.report import folder as folders
@@ -104,6 +104,21 @@ def test_what_persons_are_told_at_the_end(tmp_path, capsys):
     words = ["train", "--dataset", str(file), "--person-column", "patient", "--strategy", "dpsgd"]
     assert main([*words, *SHORT, "--output", str(tmp_path / "run")]) == 0
     assert "updates on 60 persons (add or remove one person, whatever number of rows" in capsys.readouterr().out
+
+
+def test_a_run_of_persons_goes_on(tmp_path, capsys, monkeypatch):
+    def stop(self, batch, logs=None):
+        if self._model.run.ledger.updates == 2:
+            raise KeyboardInterrupt
+
+    words = ["--dataset", str(write(tmp_path / "t.csv")), "--person-column", "patient", *SHORT[:-2]]
+    with monkeypatch.context() as patched:
+        patched.setattr(callbacks.Checkpoint, "on_train_batch_end", stop)
+        assert main(["train", *words, "--validation-split", "0.25", "--output", str(tmp_path / "run")]) == 130
+    assert main(["train", "--resume", str(tmp_path / "run"), "--verbose", "0"]) == 0
+    content = folders.read(tmp_path / "run")
+    assert content.privacy["unit"] == "person" and content.run["settings"]["person_column"] == "patient"
+    assert content.privacy["updates"] == content.run["settings"]["updates"] > 2
 
 
 @pytest.mark.parametrize(
