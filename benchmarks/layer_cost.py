@@ -61,7 +61,7 @@ def pairs() -> dict:
         "BoundedEmbedding": (layers.BoundedEmbedding(1000, 64), None, (64,), "int32"),
         "BoundedInput": (layers.BoundedInput(), stock.UnitNormalization(axis=(1, 2, 3)), image),
         "ClipGradient": (layers.ClipGradient(1.0), stock.UnitNormalization(axis=(1, 2, 3)), map_),
-        "LowFrequencies2D": (layers.LowFrequencies2D(12), stock.AveragePooling2D(), (28, 28, 1)),
+        "LowFrequencies2D": (layers.LowFrequencies2D(12), stock.AveragePooling2D(2), (28, 28, 1)),
         "LayerCentering": (layers.LayerCentering(), stock.LayerNormalization(), map_),
         "L2NormPooling2D": (layers.L2NormPooling2D(), stock.MaxPooling2D(), map_),
         "GlobalL2NormPooling2D": (layers.GlobalL2NormPooling2D(), stock.GlobalMaxPooling2D(), map_),

@@ -2,7 +2,7 @@
 
 from lipdp.accounting.schemes import Sampling
 from lipdp.sampling.allocation import AllocationSampler
-from lipdp.sampling.arrays import as_arrays, refuse_shuffled, split
+from lipdp.sampling.arrays import as_arrays, split
 from lipdp.sampling.batches import Batches, PaddedSize
 from lipdp.sampling.columns import as_rows
 from lipdp.sampling.epochs import EpochSampler
@@ -14,7 +14,7 @@ from lipdp.sampling.reading import Reader, take_rows
 from lipdp.sampling.schemes import get, make_sampler, register
 from lipdp.sampling.source import Source
 
-__all__ = ["Batches", "PaddedSize", "Reader", "Source", "as_arrays", "as_rows", "refuse_shuffled", "split", "take_rows"]
+__all__ = ["Batches", "PaddedSize", "Reader", "Source", "as_arrays", "as_rows", "split", "take_rows"]
 __all__ += [
     "AllocationSampler",
     "EpochSampler",

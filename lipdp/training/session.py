@@ -12,7 +12,7 @@ from lipdp import losses, sampling, strategies
 from lipdp.bounds.propagate import disproportionate
 from lipdp.callbacks import Checkpoint
 from lipdp.sampling import persons
-from lipdp.sampling.arrays import batch_size_of
+from lipdp.sampling.arrays import batch_size_of, refuse_shuffled
 from lipdp.sampling.columns import sampled
 from lipdp.strategies.clipless import naming_both_ways
 from lipdp.training import model_checks, validation
@@ -57,7 +57,7 @@ def prepare(
     if not strategy.per_example:
         model_checks.refuse_several_outputs(model)
     if person_ids is not None or request.sampling.by_epoch:
-        sampling.refuse_shuffled(x)
+        refuse_shuffled(x)
     x, y = preprocessed(model, x, y)
     if isinstance(validation_data, tuple) and model.preprocessor is not None:
         validation_data = (*preprocessed(model, *validation_data[:2]), *validation_data[2:])
