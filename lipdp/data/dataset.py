@@ -1,6 +1,7 @@
 """What a loader returns, and the two things that may be done to it before training."""
 
 import dataclasses
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -8,13 +9,17 @@ from lipdp import checks
 from lipdp.accounting.held_out import held_out, held_out_persons
 from lipdp.data.table import Table
 
+if TYPE_CHECKING:
+    from lipdp.data.text_columns import TextColumns
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Dataset:
     """Arrays for training and for measuring.
 
     Args:
-        x_train: float32, `(N, height, width, channels)` in [0, 1] for images, `(N, columns)` for tables.
+        x_train: float32, `(N, height, width, channels)` in [0, 1] for images, `(N, columns)` for tables; int32
+            `(N, length)` for texts.
         y_train: int32 class ids `(N,)`, from 0 to `num_classes - 1`.
         x_test: like `x_train`, or None when nothing is held out.
         y_test: like `y_train`, or None.
@@ -22,6 +27,7 @@ class Dataset:
         name: short name.
         columns: names of a table's columns; None for images.
         table: description by which the rows of a file were encoded, and others can be; or None.
+        texts: columns and tokenizer that the rows were made by, and others can be; or None.
         uncharged: what was read off the rows although it is treated as public; no epsilon covers it.
         person_ids: whose each row of `x_train` is, texts `(N,)`; None where that is not known.
         person_ids_test: the same of `x_test`.
@@ -29,7 +35,7 @@ class Dataset:
     **Guarantee.**
     Conditions: none.
     Bound: no example of `x_train` was changed in view of another one: images are divided by the constant 255,
-    tables are as they were in the file, or encoded by a public description.
+    tables are as they were in the file, or encoded by a public description, texts by a tokenizer that is one.
     Not covered: what `uncharged` names; the list of classes, the column names and the number of rows, which are taken
     to be public.
 
@@ -51,6 +57,7 @@ class Dataset:
     uncharged: tuple[str, ...] = ()
     person_ids: np.ndarray | None = None
     person_ids_test: np.ndarray | None = None
+    texts: "TextColumns | None" = None
 
     @property
     def num_classes(self) -> int:
@@ -75,7 +82,7 @@ class Dataset:
     @property
     def is_table(self) -> bool:
         """Returns whether one example is a row of a table."""
-        return self.x_train.ndim == 2
+        return self.x_train.ndim == 2 and self.texts is None
 
     def held_out(self, fraction: float) -> "Dataset":
         """Returns the data set with a part of the training rows as its test part, in place of any other.

@@ -18,12 +18,13 @@ class Rows(NamedTuple):
     source: str
 
 
-def read(source: Any, header: bool = True) -> Rows:
+def read(source: Any, header: bool = True, least: int = 2) -> Rows:
     """Returns the columns of a table.
 
     Args:
         source: path of a `.csv` file, a DataFrame, or a dictionary from column name to values.
         header: whether the first line of a file holds column names; without one they are "0", "1", ...
+        least: columns that a file needs.
 
     Raises:
         ValueError: when it is none of these, or a file is not such a file; says where.
@@ -35,7 +36,7 @@ def read(source: Any, header: bool = True) -> Rows:
         path = pathlib.Path(source)
         if not path.is_file():
             raise FileNotFoundError(f"There is no such file. Received: {str(source)!r}. Pass an existing .csv file.")
-        names, rows = _read_csv(path, header)
+        names, rows = _read_csv(path, header, least)
         return Rows(dict(zip(names, zip(*rows, strict=True), strict=True)), str(path))
     if not isinstance(source, Mapping) and not (hasattr(source, "columns") and hasattr(source, "__getitem__")):
         raise ValueError(
@@ -84,7 +85,7 @@ def as_text(value: Any) -> str:
     return str(value).strip()
 
 
-def _read_csv(path: pathlib.Path, header: bool) -> tuple[list[str], list[list[str]]]:
+def _read_csv(path: pathlib.Path, header: bool, least: int) -> tuple[list[str], list[list[str]]]:
     names: list[str] | None = None
     rows = []
     try:
@@ -110,14 +111,14 @@ def _read_csv(path: pathlib.Path, header: bool) -> tuple[list[str], list[list[st
     except csv.Error as error:
         raise ValueError(f"{path} is not a comma-separated file: {error}. Save it as such.") from error
     names = names or []
-    _check_names(names, path, header)
+    _check_names(names, path, header, least)
     if not rows:
         raise ValueError(f"{path} has a header and no rows. Pass a file with data.")
     return names, rows
 
 
-def _check_names(names: list[str], path, header: bool) -> None:
-    if len(names) < 2:
+def _check_names(names: list[str], path, header: bool, least: int) -> None:
+    if len(names) < least:
         raise ValueError(
             f"{path} needs {'a header with ' if header else ''}at least one feature and the label, separated by "
             f"commas. Received: {', '.join(names) or 'an empty file'}."

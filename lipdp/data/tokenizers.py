@@ -1,0 +1,190 @@
+"""Texts as rows of numbers, by rules that were fixed before any text was read."""
+
+import os
+import pathlib
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from lipdp import checks
+
+_PADDING, _UNKNOWN, _FIRST = 0, 1, 2
+_WORD = re.compile(r"\w+|[^\w\s]")
+_CONTINUED = "##"
+
+
+class Tokenizer(Protocol):
+    """What turns each text into `length` numbers below `vocabulary_size`, of that text alone."""
+
+    length: int
+    unit: str
+
+    @property
+    def vocabulary_size(self) -> int:
+        """Returns how many numbers there are, padding included."""
+
+    def tokens(self, text: str) -> Sequence[int]:
+        """Returns the numbers of all of a text."""
+
+    def __call__(self, texts: Iterable[str]) -> np.ndarray:
+        """Returns int32 numbers `(N, length)`."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns what `from_dict` reads."""
+
+
+class ByteTokenizer:
+    """The bytes of a text, from 1 to 256; 0 is padding behind it. There is no vocabulary to choose.
+
+    Args:
+        length: Bytes that are kept of a text, at least 1; what is behind them is left out.
+
+    Raises:
+        ValueError: the length is out of range.
+
+    Example:
+        >>> ByteTokenizer(4)(["AB", "abcdef"]).tolist()
+        [[98, 99, 0, 0], [98, 99, 100, 101]]
+
+    **Guarantee.**
+    Conditions: none.
+    Bound: each row of the result is a function of its own text alone: UTF-8, in lower case. It costs no epsilon.
+    Not covered: a length that was chosen by looking at the private texts.
+    """
+
+    unit = "bytes"
+
+    def __init__(self, length: int = 256):
+        self.length = checks.integer("length", length, minimum=1)
+
+    @property
+    def vocabulary_size(self) -> int:
+        """Returns 257: the bytes and padding."""
+        return 257
+
+    def tokens(self, text: str) -> list[int]:
+        """Returns the numbers of all of a text."""
+        return [byte + 1 for byte in text.lower().encode("utf-8", "replace")]
+
+    def __call__(self, texts: Iterable[str]) -> np.ndarray:
+        """Returns int32 numbers `(N, length)`."""
+        return _padded([self.tokens(text) for text in texts], self.length)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns what `from_dict` reads."""
+        return {"kind": "bytes", "length": self.length}
+
+
+class WordTokenizer:
+    """Words of a public list by their place in it; 0 is padding, 1 any word that is not in the list.
+
+    A text is split into runs of letters and digits, and single other signs. A word that is not in the list, in lower
+    case neither, is the longest entries that it is made of, from its beginning on, where those behind the first stand
+    as "##ing": lists of BERT work, and plain words do.
+
+    Args:
+        vocabulary: Distinct words, in any order; never those that occur in the private texts.
+        length: Words or parts of words that are kept of a text, at least 1; what is behind them is left out.
+
+    Raises:
+        ValueError: the length is out of range, or the vocabulary is empty or holds an entry twice.
+
+    Example:
+        >>> tokenizer = WordTokenizer(["good", "bad", "play", "##ing"], length=5)
+        >>> tokenizer(["Good playing!", "a bad film"]).tolist()
+        [[2, 4, 5, 1, 0], [1, 3, 1, 0, 0]]
+
+    **Guarantee.**
+    Conditions: the vocabulary was made without looking at the private texts.
+    Bound: each row of the result is a function of its own text and the vocabulary alone. It costs no epsilon.
+    Not covered: a vocabulary of the words that occur in the private texts: it tells them.
+    """
+
+    unit = "words"
+
+    def __init__(self, vocabulary: Sequence[str], length: int = 64):
+        self.length = checks.integer("length", length, minimum=1)
+        self.vocabulary = tuple(vocabulary)
+        self._places = {word: _FIRST + i for i, word in enumerate(self.vocabulary)}
+        if not self.vocabulary or len(self._places) < len(self.vocabulary) or not all(self.vocabulary):
+            raise ValueError(
+                "A vocabulary holds distinct words, at least one. Received: "
+                f"{len(self.vocabulary)} entries, {len(self._places)} of them distinct, {self.vocabulary.count('')} "
+                "empty."
+            )
+
+    @classmethod
+    def from_file(cls, path: str | os.PathLike, length: int = 64) -> "WordTokenizer":
+        """Returns the tokenizer of a file with one entry in each line, as BERT's `vocab.txt`.
+
+        Args:
+            path: of the file, in UTF-8. Empty lines and repeated entries are left out.
+            length: see `WordTokenizer`.
+
+        Raises:
+            ValueError: the file holds no entry, or is no text.
+            FileNotFoundError: when there is no such file.
+        """
+        file = pathlib.Path(path)
+        if not file.is_file():
+            raise FileNotFoundError(f"There is no such vocabulary. Received: {str(path)!r}. Pass a file of words.")
+        try:
+            lines = file.read_text(encoding="utf-8-sig").splitlines()
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path} is not a text file in UTF-8: {error}. Save it as such.") from error
+        words = tuple(dict.fromkeys(line.strip() for line in lines if line.strip()))
+        if not words:
+            raise ValueError(f"{path} holds no word. Write one in each line.")
+        return cls(words, length)
+
+    @property
+    def vocabulary_size(self) -> int:
+        """Returns how many numbers there are, padding and unknown words included."""
+        return _FIRST + len(self.vocabulary)
+
+    def tokens(self, text: str) -> list[int]:
+        """Returns the numbers of all of a text."""
+        return [place for word in _WORD.findall(text) for place in self._word(word)]
+
+    def __call__(self, texts: Iterable[str]) -> np.ndarray:
+        """Returns int32 numbers `(N, length)`."""
+        return _padded([self.tokens(text) for text in texts], self.length)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns what `from_dict` reads."""
+        return {"kind": "words", "length": self.length, "vocabulary": list(self.vocabulary)}
+
+    def _word(self, word: str) -> list[int]:
+        return self._pieces(word) or self._pieces(word.lower()) or [_UNKNOWN]
+
+    def _pieces(self, word: str) -> list[int]:
+        """Returns the longest entries that a word is made of; none when it is not."""
+        pieces, start = [], 0
+        while start < len(word):
+            ends = range(len(word), start, -1)
+            begun = _CONTINUED if start else ""
+            end = next((end for end in ends if begun + word[start:end] in self._places), None)
+            if end is None:
+                return []
+            pieces.append(self._places[begun + word[start:end]])
+            start = end
+        return pieces
+
+
+def from_dict(described: Any) -> Tokenizer:
+    """Returns the tokenizer that `to_dict` describes; ValueError when it describes none."""
+    try:
+        settings = dict(described)
+        return {"bytes": ByteTokenizer, "words": WordTokenizer}[settings.pop("kind")](**settings)
+    except (TypeError, KeyError, ValueError) as error:
+        raise ValueError(f"A tokenizer has a kind, bytes or words, and a length. Received: {described!r}.") from error
+
+
+def _padded(rows: list[list[int]], length: int) -> np.ndarray:
+    x = np.full((len(rows), length), _PADDING, "int32")
+    for row, tokens in zip(x, rows, strict=True):
+        kept = tokens[:length]
+        row[: len(kept)] = kept
+    return x
