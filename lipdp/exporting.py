@@ -133,7 +133,7 @@ def _compare(model, exported) -> None:
     examples = [
         rng.standard_normal([3, *(size or 4 for size in t.shape[1:])]).astype("float32")
         if "float" in t.dtype
-        else np.zeros([3, *(size or 4 for size in t.shape[1:])], t.dtype)
+        else rng.integers(2, size=[3, *(size or 4 for size in t.shape[1:])]).astype(t.dtype)
         for t in tree.flatten(model.inputs)
     ]
     examples = tree.pack_sequence_as(_keras.structures(functional(model))[0], examples)

@@ -4,7 +4,7 @@ import argparse
 import pathlib
 from typing import Any
 
-from lipdp.cli import datasets, evaluation, output, quiet
+from lipdp.cli import datasets, evaluation, output, quiet, text
 from lipdp.report import folder as folders
 from lipdp.report import numbers
 
@@ -13,6 +13,8 @@ def run(options: argparse.Namespace, argv: list[str]) -> None:
     """Writes the certified accuracy of a model on held-out examples."""
     evaluation.check_radii(options.radii)
     path, recorded = find(options.run)
+    if (recorded or {}).get("task") == "text":
+        raise ValueError(f"{text.NO_CERTIFICATES} Their accuracy on held-out texts is in the report of the run.")
     x, y, ids, dataset, remark = _examples(options, recorded)
     model = load(path)
     _check_fit(model, dataset)

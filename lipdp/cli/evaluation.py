@@ -58,9 +58,14 @@ def of_persons(held_out: dict) -> str:
 
 def lines(held_out: dict) -> list[str]:
     """Returns the result of `measure` as lines of text."""
+    accuracy = (
+        f"accuracy {numbers.percent(held_out['accuracy'])} on {held_out['examples']} held-out examples"
+        f"{of_persons(held_out)}"
+    )
+    if not held_out["certified"]:  # of a model without certificates
+        return [accuracy]
     certified = ", ".join(f"{numbers.percent(c['accuracy'])} within {c['radius']:g}" for c in held_out["certified"])
     return [
-        f"accuracy {numbers.percent(held_out['accuracy'])} on {held_out['examples']} held-out examples"
-        f"{of_persons(held_out)}",
+        accuracy,
         f"certified accuracy {certified} (L2 distance in the model's input)",
     ]

@@ -30,7 +30,7 @@ def run(options: argparse.Namespace, argv: list[str]) -> None:
     if recorded is not None:
         source = path.parent
         private = folders.is_private(report.read(source))
-        for name in (folders.PRIVACY, folders.STATEMENT, folders.TABLE):
+        for name in (folders.PRIVACY, folders.STATEMENT, folders.TABLE, folders.TEXTS):
             if (source / name).is_file():
                 files.write_text(target / name, (source / name).read_text(encoding="utf-8"), private)
     written = sorted(entry.name for entry in target.iterdir())

@@ -26,6 +26,7 @@ _EXAMPLES = """examples:
   lipdp train --dataset mnist --epsilon 2 --strategy dpsgd --output runs/mnist
   lipdp table people.csv --label ill                       # fill in people.json, then
   lipdp train --dataset people.csv --epsilon 2 --validation-split 0.2
+  lipdp train --task text --dataset said.csv --text said --label mood --epsilon 4 --validation-split 0.2
   lipdp train --task diffusion --dataset digits --epsilon 10 --output runs/images"""
 
 _DESCRIPTION = """JSON description of a .csv file: ranges, vocabularies and classes that are PUBLIC; default: the .json
@@ -155,7 +156,7 @@ def _train(parser):
     group("--training-metrics", action="store_true", help="also log loss and accuracy on the private data: NOT private")
 
     group = _group_of(parser, "model and training")
-    group("--task", default="classifier", choices=("classifier", "diffusion"), help="default: classifier")
+    group("--task", default="classifier", choices=("classifier", "diffusion", "text"), help="default: classifier")
     group("--epochs", type=int, help="default: by the budget")
     group("--batch-size", type=int, help="EXPECTED batch size; default: by the number of examples")
     # The second name is that of earlier versions.
@@ -185,6 +186,14 @@ def _train(parser):
     group("--input-norm", type=float, help="public L2 norm that each example is clipped to; default: by its size")
     group("--radius", type=float, metavar="R", help="that the robust recipe aims at, from 0 to 1; default: 0.5")
     group("--radii", type=float, nargs="+", metavar="R", help="to certify; default: 0.1 0.5 1.0")
+
+    group = _group_of(parser, "texts")
+    group("--text", metavar="COLUMN", help="required; column of texts of a .csv or .jsonl file; --label as well")
+    group("--vocabulary", metavar="FILE", help="PUBLIC words or parts of words, one a line; default: runs of 4 bytes")
+    group("--length", type=int, help="bytes, or words, that are kept of a text; default: 512 bytes, 128 words")
+    group(
+        "--classes", nargs="+", metavar="CLASS", help="PUBLIC; default: those that occur, which epsilon does not cover"
+    )
 
     group = _group_of(parser, "diffusion models")
     group(

@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 
 from lipdp import checks, data
-from lipdp.cli import certify, datasets, output
+from lipdp.cli import certify, datasets, output, text
 from lipdp.data.files import read_examples
 from lipdp.privacy import files
+
+_RADIUS = "the L2 radius of the model's input in which it cannot change, "
 
 
 def run(options: argparse.Namespace, argv: list[str]) -> None:
@@ -23,7 +25,8 @@ def run(options: argparse.Namespace, argv: list[str]) -> None:
     if not target.parent.is_dir():
         raise FileNotFoundError(f"The folder of the output does not exist. Received: --output {target}. Create it.")
     path, recorded = certify.find(options.run)
-    x = _examples(options, recorded)
+    texts = text.described_by(pathlib.Path(options.run)) if recorded else None
+    x = _examples(options, recorded) if texts is None else texts.encode(options.data)
     model = certify.load(path)
     shapes = [tuple(tensor.shape[1:]) for tensor in getattr(model, "inputs", None) or ()]
     if shapes != [x.shape[1:]] or len(model.output_shape) != 2 or model.output_shape[-1] < 2:
@@ -34,14 +37,14 @@ def run(options: argparse.Namespace, argv: list[str]) -> None:
     from lipdp import certify as certificates
 
     logits = model.predict(x, batch_size=options.batch_size, verbose=0)
-    radii = certificates.radii(model, x, batch_size=options.batch_size)
+    radii = None if texts is not None else certificates.radii(model, x, batch_size=options.batch_size)
     classes = recorded["classes"] if recorded else list(range(logits.shape[-1]))
     files.write_text(target, _text(logits, radii, classes))
     if options.json:
         output.write_json({"output": str(target), "examples": len(x), "classes": classes})
         return
     output.write(
-        f"{len(x)} examples: class, the L2 radius of the model's input in which it cannot change, and logits. They "
+        f"{len(x)} examples: class, {'' if radii is None else _RADIUS}and logits. They "
         "cost the training data no more privacy; what they say about the examples themselves is not protected.",
         f"Written to {target}",
     )
@@ -68,10 +71,11 @@ def _examples(options, recorded: dict | None) -> np.ndarray:
     return table.encode(options.data)
 
 
-def _text(logits: np.ndarray, radii: np.ndarray, classes: list) -> str:
+def _text(logits: np.ndarray, radii: np.ndarray | None, classes: list) -> str:
     text = io.StringIO(newline="")
     writer = csv.writer(text)
-    writer.writerow(["class", "radius", *(f"logit {name}" for name in classes)])
-    for row, radius in zip(logits, radii, strict=True):
-        writer.writerow([classes[int(row.argmax())], f"{radius:.6g}", *(f"{value:.6g}" for value in row)])
+    certified = [[]] * len(logits) if radii is None else [[f"{radius:.6g}"] for radius in radii]
+    writer.writerow(["class", *(["radius"] if radii is not None else []), *(f"logit {name}" for name in classes)])
+    for row, radius in zip(logits, certified, strict=True):
+        writer.writerow([classes[int(row.argmax())], *radius, *(f"{value:.6g}" for value in row)])
     return text.getvalue()

@@ -14,7 +14,7 @@ from typing import Any
 
 from lipdp import checks, data, report
 from lipdp.accounting import Sampling
-from lipdp.cli import datasets, diffusion, evaluation, output, quiet, resuming
+from lipdp.cli import datasets, diffusion, evaluation, output, quiet, resuming, text
 from lipdp.cli.parser import chosen
 from lipdp.cli.versions import versions
 from lipdp.privacy import files
@@ -26,10 +26,11 @@ from lipdp.report.folder import MODEL, SAMPLES
 _LARGEST_SEED = 2**32 - 1
 _ONLY = {
     "classifier": (
-        *("strategy", "recipe", "front_end", "input_norm", "table", "feature_ranges", "radii", "radius"),
+        *("recipe", "front_end", "input_norm", "table", "feature_ranges", "radii", "radius"),
         *("person_column", "rows_per_person"),
     ),
     "diffusion": ("preset", "multiplicity"),
+    "text": ("text", "vocabulary", "length", "classes"),
 }
 
 
@@ -59,7 +60,7 @@ def _train(options, argv: list[str], started: str, clock: float, work: pathlib.P
     updates = recipe.updates if generative else recipe.updates(count)
     delta = _default_delta(count) if options.delta is None else options.delta
     plan = _plan(options, recipe.batch_size, updates, count, delta)
-    datasets.tell(options, dataset)
+    (datasets if dataset.texts is None else text).tell(options, dataset)
     with contextlib.ExitStack() as stack:
         if work is None:
             work = report.claim(options.output, dataset.name, options.overwrite)
@@ -92,7 +93,13 @@ def _made(options, argv, work, recipe, dataset, plan, started, clock) -> report.
     generative = options.task == "diffusion"
     model, history = _fit(options, recipe, dataset, plan, work)
     results: dict[str, Any] = {"held_out": None, "bounds": []}
-    if not generative:
+    statement = model.privacy.statement()
+    if dataset.texts is not None:
+        statement += text.unit(dataset.texts)
+        dataset.texts.to_json(work / folders.TEXTS)
+        if dataset.x_test is not None:
+            results["held_out"] = text.measure(model, dataset.x_test, dataset.y_test)
+    elif not generative:
         results["bounds"] = output.finite(model.summary_bounds(print_fn=lambda text: None))
         if dataset.x_test is not None:
             results["held_out"] = evaluation.measure(
@@ -107,7 +114,7 @@ def _made(options, argv, work, recipe, dataset, plan, started, clock) -> report.
         "seconds": round(time.monotonic() - clock, 1),
     }
     privacy = output.finite(model.privacy.to_dict())
-    written = report.RunFolder(facts, results, privacy, model.privacy.statement(), history)
+    written = report.RunFolder(facts, results, privacy, statement, history)
     model.save(work / MODEL)
     if dataset.table is not None:
         dataset.table.to_json(work / folders.TABLE)
@@ -158,13 +165,19 @@ def _check_persons(options) -> None:
 
 def _check_task(options) -> None:
     """Refuses options of the other task, and sets the defaults of this one."""
-    other = "classifier" if options.task == "diffusion" else "diffusion"
-    for name in _ONLY[other]:
-        if getattr(options, name) is not None:
-            raise ValueError(
-                f"An option of the other task. Received: --{name.replace('_', '-')} with --task "
-                f"{options.task}. It is for --task {other}; leave it out."
-            )
+    if options.task == "diffusion" and options.strategy is not None:
+        raise _of_another("strategy", options.task, "classifier or text")
+    for other in _ONLY:
+        for name in _ONLY[other] if other != options.task else ():
+            if getattr(options, name) is not None:
+                raise _of_another(name, options.task, other)
+    if options.task == "text":
+        text.check(options)
+    if options.strategy == "dpis" and (options.epsilon is None or options.noise_multiplier is not None):
+        raise ValueError(
+            "DPIS chooses its noise anew in each epoch, from what is left of a budget. Received: --strategy dpis "
+            "without --epsilon, or with --noise-multiplier. Pass --epsilon alone."
+        )
     if options.task == "classifier":
         options.recipe = options.recipe or "accurate"
         if options.recipe == "accurate":
@@ -175,13 +188,15 @@ def _check_task(options) -> None:
                 "What certificates should reach is a setting of the robust recipe. Received: --radius "
                 f"{options.radius} with --recipe {options.recipe}. Pass --recipe robust; --radii are those reported."
             )
-        if options.strategy == "dpis" and (options.epsilon is None or options.noise_multiplier is not None):
-            raise ValueError(
-                "DPIS chooses its noise anew in each epoch, from what is left of a budget. Received: --strategy dpis "
-                "without --epsilon, or with --noise-multiplier. Pass --epsilon alone."
-            )
         options.radii = options.radii or [0.1, 0.5, 1.0]
         evaluation.check_radii(options.radii)
+
+
+def _of_another(name: str, task: str, other: str) -> ValueError:
+    return ValueError(
+        f"An option of another task. Received: --{name.replace('_', '-')} with --task {task}. It is for --task "
+        f"{other}; leave it out."
+    )
 
 
 def _check_clip_norm(options) -> None:
@@ -193,11 +208,13 @@ def _check_clip_norm(options) -> None:
 
 
 def _dataset(options) -> data.Dataset:
-    dataset = datasets.read(options)
+    dataset = text.read(options) if options.task == "text" else datasets.read(options)
     return dataset if options.validation_split is None else dataset.held_out(options.validation_split)
 
 
 def _recipe(options, dataset):
+    if options.task == "text":
+        return text.recipe(options, dataset)
     quiet.load_keras()
     from lipdp.models import classifier
 
@@ -227,7 +244,7 @@ def _plan(options, batch_size: int, updates: int, num_examples: int, delta: floa
     """Returns the plan that `fit` will make, so that a wrong one ends before Keras is loaded."""
     sampling = Sampling(options.sampling).bind(num_examples, batch_size, options.examples_per_person)
     public = {"sampling": sampling, "updates": updates, "delta": delta, "accountant": options.accountant}
-    if options.task == "classifier" and options.strategy == "dpis":
+    if options.strategy == "dpis":
         # Its filter plans by itself; this checks the other numbers.
         return Plan(**public, noise_multiplier=1.0, epsilon=options.epsilon)
     if options.noise_multiplier is not None:
@@ -282,7 +299,8 @@ def _settings(options, recipe, dataset, plan) -> dict:
     return {
         **chosen(options, "task", "strategy", "dataset", "label", "no_header", "feature_ranges"),
         **chosen(options, "person_column", "validation_split"),
-        "table": datasets.description(options),
+        **{name: value for name, value in chosen(options, "text", "vocabulary").items() if value is not None},
+        "table": None if dataset.texts is not None else datasets.description(options),
         "held_out_by": "content",  # earlier versions went by the place of a row
         "input_shape": list(dataset.input_shape),
         "classes": list(dataset.classes),

@@ -32,9 +32,11 @@ class TextColumns:
         ValueError: the classes are not distinct texts or numbers.
 
     Example:
-        >>> columns = TextColumns(text="said", tokenizer=tokenizers.ByteTokenizer(3), label="of", classes=("a", "b"))
-        >>> columns.encode({"said": ["Hi", "hello"], "of": ["b", "a"]}).tolist()
-        [[105, 106, 0], [105, 102, 109]]
+        >>> tokenizer = tokenizers.WordTokenizer(["good", "bad"], length=3)
+        >>> columns = TextColumns(text="said", tokenizer=tokenizer, label="mood", classes=("sad", "glad"))
+        >>> said = {"said": ["Good.", "not bad, good"], "mood": ["glad", "sad"]}
+        >>> columns.encode(said).tolist(), columns.labels(said).tolist()
+        ([[1, 0, 0], [2, 1, 0]], [1, 0])
 
     **Guarantee.**
     Conditions: the classes, and what the tokenizer knows, were written without looking at the private texts.

@@ -4,8 +4,9 @@ from typing import Any
 
 from lipdp import checks, diffusion
 from lipdp.models.classifier import ClassifierRecipe, classifier_recipe
+from lipdp.models.text import TextRecipe, text_recipe
 
-TASKS = ("classifier", "diffusion")
+TASKS = ("classifier", "diffusion", "text")
 
 
 def recipe(
@@ -16,20 +17,22 @@ def recipe(
     *,
     task: str = "classifier",
     **settings: Any,
-) -> "ClassifierRecipe | diffusion.Recipe":
+) -> "ClassifierRecipe | diffusion.Recipe | TextRecipe":
     """Returns settings that learn, for data of one shape and size: network, loss, rate, norms, batch size, epochs.
 
     They depend on public facts only: shapes, the number of examples, the budget; not on any value. They are those of
     `lipdp train`.
 
     Args:
-        input_shape: Shape of one example: `(height, width, channels)` of an image, or `(columns,)` of a table.
+        input_shape: Shape of one example: `(height, width, channels)` of an image, `(columns,)` of a table, or
+            `(length,)` of a text as a tokenizer makes it.
         num_classes: Number of classes.
         num_examples: Number of training examples.
         epsilon: The budget; None when the noise is given instead. Larger budgets train for longer.
         task: `"classifier"`: a clipless network with certificates. `"diffusion"`: a model that draws images of each
-            class, trained by DP-SGD.
-        **settings: For a classifier `style`, see `models.classifier_recipe`; for diffusion see `diffusion.recipe`.
+            class, trained by DP-SGD. `"text"`: a linear classifier of the words of texts, trained by DP-SGD.
+        **settings: For a classifier `style`, see `models.classifier_recipe`; for diffusion see `diffusion.recipe`; for
+            texts `vocabulary_size`, see `models.text_recipe`.
 
     Returns:
         A recipe. `recipe.fit(x, y, epsilon=..., delta=...)` trains and returns the model; `dataclasses.replace`
@@ -47,4 +50,6 @@ def recipe(
     if checks.choice("task", task, TASKS) == "diffusion":
         shape: Any = input_shape
         return diffusion.recipe(shape, num_classes, num_examples, **settings)
+    if task == "text":
+        return text_recipe(input_shape, num_classes, num_examples, epsilon, **settings)
     return classifier_recipe(input_shape, num_classes, num_examples, epsilon, **settings)

@@ -12,9 +12,9 @@ MODEL, PRIVACY, STATEMENT = "model.keras", "privacy.json", "privacy.txt"
 HISTORY, RUN, RESULTS = "history.csv", "run.json", "results.json"
 HTML, MARKDOWN = "report.html", "report.md"
 FILES = (MODEL, PRIVACY, STATEMENT, HISTORY, RUN, RESULTS, HTML, MARKDOWN)
-# The folder of a diffusion model holds the first of these, that of a table the second.
-SAMPLES, TABLE = "samples.png", "table.json"
-OPTIONAL = (SAMPLES, TABLE)
+# The folder of a diffusion model holds the first of these, that of a table the second, that of texts the third.
+SAMPLES, TABLE, TEXTS = "samples.png", "table.json", "texts.json"
+OPTIONAL = (SAMPLES, TABLE, TEXTS)
 # The reports are made from the other files, at any time.
 _DERIVED = (RUN, HTML, MARKDOWN)
 # Where `run.json` keeps the digests of all the others.

@@ -44,3 +44,17 @@ def test_what_the_recipe_sets_is_not_passed_again():
         lipdp.recipe((8, 8, 1), 3, 500, task="diffusion").fit(np.zeros((9, 8, 8, 1)), np.zeros(9), epsilon=1, epochs=3)
     with pytest.raises(ValueError, match="task.*classifier.*diffusion"):
         lipdp.recipe((8,), 3, 500, task="regression")
+
+
+def test_texts_that_learn():
+    rng = np.random.default_rng(0)
+    words, y = np.array("good bad of the and it day film".split()), rng.integers(0, 2, 1000)
+    texts = [" ".join([*rng.choice(words[2:], 12), words[1 - kind]]) for kind in y]
+    x = data.ByteTokenizer(64)(texts)
+    recipe = lipdp.recipe((64,), 2, 800, epsilon=8.0, task="text")
+    assert recipe == models.text_recipe((64,), 2, 800, 8.0)
+    model = recipe.fit(x[:800], y[:800], epsilon=8.0, delta=1e-4, verbose=0, seed=0)
+    assert model.evaluate(x[800:], y[800:], verbose=0, return_dict=True)["accuracy"] > 0.9
+    assert lipdp.recipe((64,), 2, 10**6, 1.0, task="text").batch_size == 8192
+    with pytest.raises(ValueError, match="row of tokens"):
+        lipdp.recipe((8, 8, 1), 2, 500, task="text")

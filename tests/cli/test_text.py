@@ -1,0 +1,123 @@
+"""`lipdp train --task text`: from raw texts to a run folder and predictions of raw texts."""
+
+import csv
+import json
+
+import keras
+import numpy as np
+import pytest
+
+from lipdp.cli import main
+from lipdp.report import folder as folders
+
+GOOD, BAD = ("fine", "lovely", "great", "joy"), ("poor", "dull", "awful", "tedious")
+OTHER = "the a film it was and with story of on this day they very".split()
+
+
+def write(path, rows=1000, seed=0):
+    """Texts of common words, of which one in four says what they are."""
+    rng = np.random.default_rng(seed)
+    lines = ["said,mood"]
+    for kind in rng.integers(0, 2, rows):
+        own = (GOOD if kind else BAD) if rng.random() < 0.95 else (BAD if kind else GOOD)
+        words = [rng.choice(own if rng.random() < 0.25 else OTHER) for _ in range(rng.integers(8, 20))]
+        lines.append(f"{' '.join(words)},{'glad' if kind else 'sad'}")
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def train(file, folder, *words):
+    own = ["--task", "text", "--dataset", str(file), "--text", "said", "--label", "mood", "--output", str(folder)]
+    return main(["train", *own, "--verbose", "0", *words])
+
+
+def refusal(capsys, *words) -> str:
+    capsys.readouterr()
+    assert main(list(map(str, words))) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and captured.err.count("\n") == 1
+    return captured.err
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("texts")
+    file = write(folder / "said.csv")
+    words = ["--epsilon", "4", "--validation-split", "0.2", "--length", "64", "--classes", "sad", "glad"]
+    assert train(file, folder / "run", *words, "--seed", "3") == 0
+    return folder / "run"
+
+
+def test_a_run_learns_and_says_what_it_protects(run):
+    content = folders.read(run)
+    assert content.results["held_out"]["accuracy"] > 0.8 and content.results["held_out"]["certified"] == []
+    assert 3.9 < content.privacy["epsilon"] <= 4.0 and "read_off_the_data" not in content.privacy
+    assert "One example is one text" in content.statement and "'said'" in content.statement
+    assert (run / folders.STATEMENT).read_text() == content.statement
+    assert content.run["settings"]["classes"] == ["sad", "glad"] and content.run["settings"]["text"] == "said"
+    assert "certified" not in (run / folders.MARKDOWN).read_text()
+
+
+@pytest.mark.backend_free
+def test_raw_texts_are_predicted(run, tmp_path, capsys):
+    for name, content in (
+        ("new.csv", "said\na lovely great joy\nIt was DULL and awful\n"),
+        ("new.jsonl", '{"said": "a lovely great joy"}\n{"said": "It was DULL and awful"}\n'),
+    ):
+        (tmp_path / name).write_text(content)
+        words = ["predict", str(run), "--data", str(tmp_path / name), "--output", str(tmp_path / f"{name}.out")]
+        assert main(words) == 0
+        assert "no more privacy" in capsys.readouterr().out
+        rows = list(csv.DictReader((tmp_path / f"{name}.out").read_text().splitlines()))
+        assert [row["class"] for row in rows] == ["glad", "sad"] and set(rows[0]) == {
+            "class",
+            "logit sad",
+            "logit glad",
+        }
+    (tmp_path / "new.csv").write_text("siad,x\na,b\n")
+    line = refusal(capsys, "predict", run, "--data", tmp_path / "new.csv", "--output", tmp_path / "out.csv")
+    assert "Did you mean 'siad'" in line
+
+
+@pytest.mark.backend_free
+def test_the_other_commands(run, tmp_path, capsys):
+    assert "no certificates" in refusal(capsys, "certify", run)
+    assert main(["report", str(run)]) == 0 and "One example is one text" in capsys.readouterr().out
+    assert main(["export", str(run), "--output", str(tmp_path / "out")]) == 0
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        *(folders.MODEL, folders.PRIVACY, folders.STATEMENT, folders.TEXTS)
+    }
+    plain, model = (keras.saving.load_model(path / folders.MODEL) for path in (tmp_path / "out", run))
+    assert type(plain).__module__.startswith("keras.")
+    x = np.random.default_rng(0).integers(0, 100, (5, 64))
+    assert np.allclose(plain.predict(x, verbose=0), model.predict(x, verbose=0), atol=1e-4)
+
+
+@pytest.mark.backend_free
+def test_what_is_read_and_cut_is_said(tmp_path, capsys):
+    (tmp_path / "words.txt").write_text("\n".join([*GOOD, *BAD]))
+    file = write(tmp_path / "said.csv", 60)
+    words = ["--noise-multiplier", "2", "--epochs", "1", "--vocabulary", str(tmp_path / "words.txt"), "--length", "3"]
+    assert train(file, tmp_path / "run", *words, "--json") == 0
+    captured = capsys.readouterr()
+    assert "left out of " in captured.err and "do not publish it" in captured.err
+    assert "words.txt must be public" in captured.err and "NOT covered by epsilon: the list of classes" in captured.err
+    assert "read_off_the_data" in json.loads(captured.out)["privacy"]
+    assert folders.read(tmp_path / "run").run["settings"]["vocabulary_size"] == 9
+
+
+@pytest.mark.backend_free
+def test_refusals(tmp_path, capsys):
+    file = write(tmp_path / "said.csv", 20)
+    own = ["train", "--dataset", file, "--epsilon", "2"]
+    task = [*own, "--task", "text", "--text", "said", "--label", "mood"]
+    assert "Pass --text review" in refusal(capsys, *own, "--task", "text", "--label", "mood")
+    assert "Pass --label opinion" in refusal(capsys, *own, "--task", "text", "--text", "said")
+    assert "no useful Lipschitz constant" in refusal(capsys, *task, "--strategy", "clipless")
+    assert "It is for --task text" in refusal(capsys, *own, "--text", "said")
+    assert "It is for --task classifier" in refusal(capsys, *task, "--radii", "0.1")
+    assert "--strategy with --task diffusion" in refusal(capsys, *own, "--task", "diffusion", "--strategy", "dpsgd")
+    assert "without --epsilon" in refusal(capsys, *task, "--strategy", "dpis", "--noise-multiplier", "1")
+    assert "header" in refusal(capsys, *task, "--no-header")
+    assert "length" in refusal(capsys, *task, "--length", "0")
+    assert not (tmp_path / "runs").exists()

@@ -1,0 +1,122 @@
+"""Texts in files: what becomes of each of them alone, and what is refused."""
+
+import json
+
+import numpy as np
+import pytest
+
+from lipdp import data
+from lipdp.data import tokenizers
+
+pytestmark = pytest.mark.backend_free
+
+SAID = ["Good film!", "bad", "ein überaus langer Satz, der nicht endet"]
+
+
+def words(length=6):
+    return data.WordTokenizer(["good", "bad", "play", "##ing", "##ed", "Film"], length)
+
+
+@pytest.mark.parametrize("tokenizer", [data.ByteTokenizer(16), data.ByteTokenizer(16, 1, 256), words()])
+def test_a_row_is_a_function_of_its_own_text(tokenizer):
+    together = tokenizer(SAID)
+    assert together.dtype == np.int32 and together.shape == (3, tokenizer.length)
+    assert 0 <= together.min() and together.max() < tokenizer.vocabulary_size
+    for text, row in zip(SAID, together, strict=True):
+        assert np.array_equal(tokenizer([text])[0], row)
+    assert np.array_equal(tokenizers.from_dict(json.loads(json.dumps(tokenizer.to_dict())))(SAID), together)
+
+
+def test_bytes():
+    tokenizer = data.ByteTokenizer(8)
+    assert np.array_equal(*tokenizer(["ABCDE", "abcde"])) and np.count_nonzero(tokenizer(["abcde"])) == 2
+    assert np.count_nonzero(tokenizer(["a"])) == 1  # shorter than a run
+    assert tokenizer(["abcdX"])[0, 0] == tokenizer(["abcdY"])[0, 0]
+    for wrong in ({"length": 0}, {"run": 0}, {"numbers": 1}):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            data.ByteTokenizer(**wrong)
+
+
+def test_words_and_their_parts(tmp_path):
+    assert words()(["played bad, PLAYING", "Film film"]).tolist() == [[3, 5, 2, 3, 4, 0], [6, 0, 0, 0, 0, 0]]
+    file = tmp_path / "vocabulary.txt"
+    file.write_text("good\n\nbad\ngood\n")
+    assert data.WordTokenizer.from_file(file, 3)(["bad day good"]).tolist() == [[2, 1, 0]]
+    file.write_text("\n")
+    with pytest.raises(ValueError, match="no word"):
+        data.WordTokenizer.from_file(file)
+    with pytest.raises(FileNotFoundError, match="no such vocabulary"):
+        data.WordTokenizer.from_file(tmp_path / "none.txt")
+    for wrong in ([], ["a", "a"], ["a", ""]):
+        with pytest.raises(ValueError, match="distinct words"):
+            data.WordTokenizer(wrong)
+    with pytest.raises(ValueError, match="kind"):
+        tokenizers.from_dict({"kind": "sounds"})
+
+
+def write(path, rows):
+    if path.suffix == ".csv":
+        path.write_text("id,said,mood\n" + "".join(f'{i},"{said}",{mood}\n' for i, (said, mood) in enumerate(rows)))
+    else:
+        path.write_text("\n".join(json.dumps({"said": said, "mood": mood}) for said, mood in rows) + "\n\n")
+    return path
+
+
+ROWS = [("so good", "glad"), ("so bad, so bad", "sad"), ("well", "glad")]
+
+
+@pytest.mark.parametrize("name", ["said.csv", "said.jsonl"])
+def test_both_kinds_of_files_hold_the_same(name, tmp_path):
+    file = write(tmp_path / name, ROWS)
+    found = data.load_text(file, "said", "mood", words(), classes=("sad", "glad"))
+    assert found.x_train.tolist() == words()([said for said, _ in ROWS]).tolist()
+    assert found.y_train.tolist() == [1, 0, 1] and found.classes == ("sad", "glad") and found.uncharged == ()
+    assert not found.is_table and found.name == "said" and found.texts.cut(file) == 0
+    found.texts.to_json(tmp_path / "texts.json")
+    again = data.TextColumns.from_json(tmp_path / "texts.json")
+    assert np.array_equal(again.encode(file), found.x_train) and np.array_equal(again.labels(file), found.y_train)
+    assert data.load_text(file, "said", "mood", data.ByteTokenizer(3)).texts.cut(file) == 2
+
+
+def test_classes_that_are_read_off_the_rows_are_named(tmp_path):
+    found = data.load_text(write(tmp_path / "a.csv", ROWS), "said", "mood")
+    assert found.classes == ("glad", "sad") and "those that occur in column 'mood'" in found.uncharged[0]
+    numbers = data.load_text(write(tmp_path / "a.jsonl", [("a", 3), ("b", 1), ("c", "3")]), "said", "mood")
+    assert numbers.classes == (1, 3) and numbers.y_train.tolist() == [1, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("content", "text", "label", "words"),
+    [
+        ("said,mood\na,b\nc,d\n", "siad", "mood", "no text column of that name. Received: 'siad'. Did you mean 'said'"),
+        ("said,mood\na,b\nc,d\n", "said", "x", "no label column of that name. Received: 'x'. Its columns: said, mood"),
+        ("said,mood\na,b\n ,d\n", "said", "mood", "no text in 1 of 2 rows, first in row 2"),
+        ("said,mood\na,b\nc,\n", "said", "mood", "empty in 1 of 2 rows, first in row 2"),
+        ("said,mood\na,b\nc,b\n", "said", "mood", "at least two classes"),
+        ('{"said": "a", "mood": 1}\n[1]\n', "said", "mood", "Line 2 of .* not a JSON object"),
+        ('{"said": "a", "mood": 1}\n{"mood": 0}\n', "said", "mood", "no text in 1 of 2 rows, first in row 2"),
+        ('{"said": 3, "mood": 1}\n{"said": "a", "mood": 0}\n', "said", "mood", "Received: 3"),
+        ("\n", "said", "mood", "no line"),
+    ],
+)
+def test_refusals(tmp_path, content, text, label, words):
+    file = tmp_path / ("a.csv" if content.startswith("said") else "a.jsonl")
+    file.write_text(content)
+    with pytest.raises(ValueError, match=words):
+        data.load_text(file, text, label)
+
+
+def test_other_refusals(tmp_path):
+    file = write(tmp_path / "a.csv", ROWS)
+    with pytest.raises(ValueError, match="no class in 2 of 3 rows.*'glad'"):
+        data.load_text(file, "said", "mood", classes=("sad", "merry"))
+    with pytest.raises(ValueError, match="from .csv and .jsonl"):
+        data.load_text("digits", "said", "mood")
+    for name in ("none.csv", "none.jsonl"):
+        with pytest.raises(FileNotFoundError, match="no such file"):
+            data.load_text(tmp_path / name, "said", "mood")
+    with pytest.raises(ValueError, match="no label"):
+        data.TextColumns(text="said", tokenizer=words()).labels(file)
+    (tmp_path / "texts.json").write_text("{}")
+    with pytest.raises(ValueError, match="does not describe texts"):
+        data.TextColumns.from_json(tmp_path / "texts.json")
