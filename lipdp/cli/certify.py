@@ -4,7 +4,7 @@ import argparse
 import pathlib
 from typing import Any
 
-from lipdp.cli import datasets, evaluation, output, quiet, text
+from lipdp.cli import backbone, datasets, evaluation, output, quiet, text
 from lipdp.report import folder as folders
 from lipdp.report import numbers
 
@@ -16,8 +16,11 @@ def run(options: argparse.Namespace, argv: list[str]) -> None:
     if (recorded or {}).get("task") == "text":
         raise ValueError(f"{text.NO_CERTIFICATES} Their accuracy on held-out texts is in the report of the run.")
     x, y, ids, dataset, remark = _examples(options, recorded)
+    frozen = backbone.of_run(options, recorded)
+    if frozen is not None:
+        x, remark = frozen.rows(x), f"{remark}; radii are in features of {frozen.name}"
     model = load(path)
-    _check_fit(model, dataset)
+    _check_fit(model, x.shape[1:], dataset.num_classes)
     measured = evaluation.measure(model, x, y, options.radii, ids)
     if options.json:
         name = str(pathlib.Path(options.run))
@@ -118,11 +121,11 @@ def _as_recorded(options, recorded: dict | None) -> argparse.Namespace:
     return found
 
 
-def _check_fit(model, dataset) -> None:
+def _check_fit(model, shape: tuple, num_classes: int) -> None:
     shapes = [tuple(tensor.shape[1:]) for tensor in getattr(model, "inputs", None) or ()]
     classes = max(2, model.output_shape[-1]) if shapes else None
-    if shapes != [tuple(dataset.input_shape)] or classes != dataset.num_classes:
+    if shapes != [tuple(shape)] or classes != num_classes:
         raise ValueError(
             f"The model does not fit the data. Received: a model for inputs of shape {shapes} and {classes} classes, "
-            f"data of shape {tuple(dataset.input_shape)} and {dataset.num_classes} classes."
+            f"data of shape {tuple(shape)} and {num_classes} classes."
         )

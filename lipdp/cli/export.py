@@ -37,8 +37,11 @@ def run(options: argparse.Namespace, argv: list[str]) -> None:
     if options.json:
         output.write_json({"output": str(target), "files": written})
         return
+    frozen = (recorded or {}).get("backbone")
+    behind = [] if frozen is None else [f"Its inputs are features of {frozen['name']}, each row standardized."]
     output.write(
         f"Written to {target}: {', '.join(written)}",
+        *behind,
         "The model is made of Keras' own layers and loads without lipdp; training it further has no noise.",
     )
 

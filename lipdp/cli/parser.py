@@ -41,6 +41,11 @@ _PERSON = "state epsilon for a person with at most K rows; default: 1"
 _PERSON_COLUMN = """column of a .csv file that says whose each row is: persons are drawn and protected, and whole
 persons held out; no model sees it"""
 
+_BACKBONE = (
+    """a network trained on PUBLIC data: a .keras file, or a preset of keras_hub by name (downloaded) or folder"""
+)
+_MOVED = "where the backbone of the run is now; default: where it was"
+
 
 class Finished(Exception):
     """Parsing ended the command: help was shown, or the arguments were wrong."""
@@ -104,6 +109,7 @@ def _parsers(argv: list[str]) -> tuple[_Parser, dict[str, _Parser]]:
         "calibrate": (_calibrate, "noise multiplier for a budget"),
         "group": (_group, "epsilon for groups of examples, such as all those of one person"),
         "plan": (_planning, "any one of epsilon, noise, epochs and batch size from the other three"),
+        "features": (_features, "what a frozen network makes of a data set, once, as a .npz file"),
         "table": (_table, "write the description of a .csv file, to be filled in"),
         "audit": (_audit, "a lower bound on epsilon by experiment, beside the stated one"),
         "certify": (_certify, "certified accuracy of a trained model"),
@@ -183,6 +189,7 @@ def _train(parser):
         help="of images: fixed wavelets (layers.Scattering2D) with these weights, then a linear layer, all that "
         "is trained; default: none",
     )
+    group("--backbone", metavar="FILE|PRESET", help=f"train a head on the features of {_BACKBONE}")
     group("--input-norm", type=float, help="public L2 norm that each example is clipped to; default: by its size")
     group("--radius", type=float, metavar="R", help="that the robust recipe aims at, from 0 to 1; default: 0.5")
     group("--radii", type=float, nargs="+", metavar="R", help="to certify; default: 0.1 0.5 1.0")
@@ -287,12 +294,22 @@ def _calibrate(parser):
     _plan(parser)
 
 
+def _features(parser):
+    add = parser.add_argument
+    add("--backbone", metavar="FILE|PRESET", required=True, help=_BACKBONE)
+    add("--dataset", metavar="NAME|FILE", required=True, help=_DATASET)
+    _described(add)
+    add("--output", metavar="FILE", required=True, help="a .npz file, which lipdp train --dataset reads")
+    add("--overwrite", action="store_true", help="replace --output")
+
+
 def _certify(parser):
     add = parser.add_argument
     add("run", metavar="RUN_OR_MODEL", help="a run folder or a .keras file")
     add("--dataset", metavar="NAME|FILE", help=f"default: that of the run folder; {_DATASET}")
     _described(add)
     add("--person-column", metavar="COLUMN", help="column of a .csv file that says whose each row is; no model sees it")
+    add("--backbone", metavar="FILE|PRESET", help=_MOVED)
     add("--radii", type=float, nargs="+", default=[0.1, 0.5, 1.0], metavar="R", help="default: 0.1 0.5 1.0")
 
 
@@ -335,6 +352,7 @@ def _predict(parser):
     add("run", metavar="RUN_OR_MODEL", help="a run folder or a .keras file")
     add("--data", required=True, metavar="FILE", help="a .csv file with the columns of the run, or a .npz file with x")
     add("--table", metavar="FILE", help="description of the .csv file; default: that of the run")
+    add("--backbone", metavar="FILE|PRESET", help=_MOVED)
     add("--batch-size", type=int, default=256, help="examples at once; default: 256")
     add("--output", required=True, metavar="FILE", help="a .csv file: class, certified radius, logits")
     add("--overwrite", action="store_true", help="replace --output")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from lipdp import checks, data
-from lipdp.cli import certify, datasets, output, text
+from lipdp.cli import backbone, certify, datasets, output, text
 from lipdp.data.files import read_examples
 from lipdp.privacy import files
 
@@ -27,6 +27,8 @@ def run(options: argparse.Namespace, argv: list[str]) -> None:
     path, recorded = certify.find(options.run)
     texts = text.described_by(pathlib.Path(options.run)) if recorded else None
     x = _examples(options, recorded) if texts is None else texts.encode(options.data)
+    frozen = backbone.of_run(options, recorded)
+    x = x if frozen is None else frozen.rows(x)
     model = certify.load(path)
     shapes = [tuple(tensor.shape[1:]) for tensor in getattr(model, "inputs", None) or ()]
     if shapes != [x.shape[1:]] or len(model.output_shape) != 2 or model.output_shape[-1] < 2:

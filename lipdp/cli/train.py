@@ -14,7 +14,7 @@ from typing import Any
 
 from lipdp import checks, data, report
 from lipdp.accounting import Sampling
-from lipdp.cli import datasets, diffusion, evaluation, output, quiet, resuming, text
+from lipdp.cli import backbone, datasets, diffusion, evaluation, output, quiet, resuming, text
 from lipdp.cli.parser import chosen
 from lipdp.cli.versions import versions
 from lipdp.privacy import files
@@ -27,7 +27,7 @@ _LARGEST_SEED = 2**32 - 1
 _ONLY = {
     "classifier": (
         *("recipe", "front_end", "input_norm", "table", "feature_ranges", "radii", "radius"),
-        *("person_column", "rows_per_person"),
+        *("person_column", "rows_per_person", "backbone"),
     ),
     "diffusion": ("preset", "multiplicity"),
     "text": ("text", "vocabulary", "length", "classes"),
@@ -53,14 +53,17 @@ def run(options: argparse.Namespace, argv: list[str]) -> None:
 def _train(options, argv: list[str], started: str, clock: float, work: pathlib.Path | None = None) -> None:
     """Trains in `work`, where an earlier process has begun, or in a new folder."""
     _check(options)
-    dataset = _dataset(options)
+    raw = dataset = _dataset(options)
+    frozen = None if options.backbone is None else backbone.load(options.backbone)
+    if frozen is not None:
+        dataset = frozen.apply(raw)
     generative = options.task == "diffusion"
     recipe: Any = diffusion.recipe(options, dataset) if generative else _recipe(options, dataset)
     count = dataset.num_persons or dataset.num_examples
     updates = recipe.updates if generative else recipe.updates(count)
     delta = _default_delta(count) if options.delta is None else options.delta
     plan = _plan(options, recipe.batch_size, updates, count, delta)
-    (datasets if dataset.texts is None else text).tell(options, dataset)
+    (datasets if dataset.texts is None else text).tell(options, raw)
     with contextlib.ExitStack() as stack:
         if work is None:
             work = report.claim(options.output, dataset.name, options.overwrite)
@@ -68,7 +71,7 @@ def _train(options, argv: list[str], started: str, clock: float, work: pathlib.P
         try:
             if not (work / place.SETTINGS).exists():
                 resuming.note(work, options, argv, started)
-            written = _made(options, argv, work, recipe, dataset, plan, started, clock)
+            written = _made(options, argv, work, recipe, dataset, plan, started, clock, frozen)
         except BaseException as error:
             _stopped(work, error)
             raise
@@ -88,7 +91,7 @@ def _stopped(work: pathlib.Path, error: BaseException) -> None:
         sys.stderr.write(f"lipdp train: the run is not finished; {words}\n")
 
 
-def _made(options, argv, work, recipe, dataset, plan, started, clock) -> report.RunFolder:
+def _made(options, argv, work, recipe, dataset, plan, started, clock, frozen) -> report.RunFolder:
     """Trains, measures and writes the files of a run."""
     generative = options.task == "diffusion"
     model, history = _fit(options, recipe, dataset, plan, work)
@@ -108,7 +111,7 @@ def _made(options, argv, work, recipe, dataset, plan, started, clock) -> report.
     facts = {
         "command": shlex.join(["lipdp", *argv]),
         "argv": argv,
-        "settings": _settings(options, recipe, dataset, plan),
+        "settings": _settings(options, recipe, dataset, plan, frozen),
         "versions": versions(),
         "started": started,
         "seconds": round(time.monotonic() - clock, 1),
@@ -226,7 +229,7 @@ def _recipe(options, dataset):
         options.recipe,
         method=options.strategy,
         front_end=options.front_end,
-        row_norm=None if dataset.table is None else dataset.table.norm,
+        row_norm=None if dataset.table is None or options.backbone else dataset.table.norm,
         radius=options.radius,
     )
     options.strategy = recipe.method
@@ -293,7 +296,7 @@ def _fit(options, recipe, dataset, plan, work):
     return model, tuple(rows.kept)
 
 
-def _settings(options, recipe, dataset, plan) -> dict:
+def _settings(options, recipe, dataset, plan, frozen) -> dict:
     own = ("input_shape", "image_shape", "num_classes", "microbatch_size", "updates")
     layers = {k: v for k, v in dataclasses.asdict(recipe).items() if k not in own}
     return {
@@ -301,6 +304,7 @@ def _settings(options, recipe, dataset, plan) -> dict:
         **chosen(options, "person_column", "validation_split"),
         **{name: value for name, value in chosen(options, "text", "vocabulary").items() if value is not None},
         "table": None if dataset.texts is not None else datasets.description(options),
+        **({} if frozen is None else {"backbone": {"name": frozen.name, "sha256": frozen.digest}}),
         "held_out_by": "content",  # earlier versions went by the place of a row
         "input_shape": list(dataset.input_shape),
         "classes": list(dataset.classes),

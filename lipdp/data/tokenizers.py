@@ -51,7 +51,7 @@ class ByteTokenizer:
 
     Example:
         >>> ByteTokenizer(length=6, run=2)(["Good!", "good"]).tolist()
-        [[23346, 8412, 13911, 14446, 0, 0], [23346, 8412, 13911, 0, 0, 0]]
+        [[4951, 6495, 16599, 11267, 0, 0], [4951, 6495, 16599, 0, 0, 0]]
 
     **Guarantee.**
     Conditions: none.
