@@ -32,7 +32,8 @@ def read(options: argparse.Namespace, run: pathlib.Path | None = None) -> data.D
         table = None if path is None else data.Table.from_json(path)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", data.UnchargedWarning)  # `tell` says it
-        dataset = data.load(options.dataset, options.label, table, not options.no_header, options.person_column)
+        person = getattr(options, "person_column", None)  # of commands that ask for it
+        dataset = data.load(options.dataset, options.label, table, not options.no_header, person)
     if options.feature_ranges is not None:
         return data.scale(dataset, data.read_ranges(options.feature_ranges))
     return dataset
