@@ -172,6 +172,8 @@ def _is_harmless(part, inner) -> bool:
         return any(part is layer for layer in inner)
     if isinstance(part, keras.Operation):
         return False
+    if type(part) is keras.quantizers.AbsMaxQuantizer:
+        return part.axis is None  # the layer says along which axes, and gives each row a scale of its own
     return not callable(part) or isinstance(part, _OF_WEIGHTS) or _entrywise(part)
 
 

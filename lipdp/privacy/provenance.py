@@ -5,13 +5,15 @@ made them: layers are shared by models that know nothing of each other, and `qua
 What comes in by value (arrays, files of plain Keras models) cannot be followed.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import keras
-
-from lipdp import _keras
 from lipdp.privacy.ledger import Ledger
+
+if TYPE_CHECKING:
+    import keras
 
 _ATTRIBUTE = "_lipdp_ledgers"
 
@@ -26,6 +28,8 @@ def ledgers_of(model: keras.Model) -> tuple[Ledger, ...]:
         >>> ledgers_of(model)  # nothing was released yet
         ()
     """
+    from lipdp import _keras  # only here: the rest of this package needs no Keras
+
     holders = [*_keras.walk(model, include_self=True), *model.weights]
     found = {id(ledger): ledger for holder in holders for ledger in getattr(holder, _ATTRIBUTE, ())}
     return tuple(ledger for ledger in found.values() if ledger.releases)
@@ -33,6 +37,8 @@ def ledgers_of(model: keras.Model) -> tuple[Ledger, ...]:
 
 def attribute(model: keras.Model, ledgers: Iterable[Ledger], variables: Iterable[Any] | None = None) -> None:
     """Adds `ledgers` to those that a model, some of its variables, or all, and the layers that hold them stand for."""
+    from lipdp import _keras
+
     variables, ledgers = list(model.weights if variables is None else variables), tuple(ledgers)
     changed = {id(variable) for variable in variables}
     layers = [layer for layer in _keras.walk(model) if changed & set(map(id, _keras.all_own_variables(layer)))]

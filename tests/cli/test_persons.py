@@ -134,7 +134,7 @@ def test_a_run_of_persons_goes_on(tmp_path, capsys, monkeypatch):
         (["--person-column", "patient", "--examples-per-person", "3"], "whatever number of rows"),
         (["--person-column", "patient", "--batch-size", "61"], "batch_size"),
         (["--person-column", "patient", "--dataset", "digits"], "has a label column or one of persons"),
-        (["--person-column", "patient", "--task", "diffusion"], "of the other task"),
+        (["--person-column", "patient", "--task", "diffusion"], "of another task"),
     ],
 )
 def test_what_is_refused(tmp_path, capsys, more, message):

@@ -121,13 +121,13 @@ def test_squares_that_underflow_are_not_lost(positions, inputs, outputs, large, 
 
 @pytest.mark.parametrize("positions,size", [(7, 5), (4, 50)])
 def test_rows_that_do_not_exist_are_nobodys(positions, size):
-    """A lookup beside the table counts for no row, least of all for one of the next example."""
+    """A lookup beside the table counts for no row, least of all for one of the next example; -1 is the last row."""
     rng = np.random.default_rng(0)
-    indices = rng.integers(-2, size + 2, (3, positions)).astype("int32")
+    indices = rng.integers(-size - 2, size + 2, (3, positions)).astype("int32")
     g = rng.normal(size=(3, positions, 3)).astype("float32")
     table = np.zeros((3, size, 3))
     for b in range(3):
-        inside = (indices[b] >= 0) & (indices[b] < size)
+        inside = (indices[b] >= -size) & (indices[b] < size)
         np.add.at(table[b], indices[b][inside], g[b][inside].astype("float64"))
     factor = Lookup(ops.convert_to_tensor(indices), ops.convert_to_tensor(g), (size, 3))
     np.testing.assert_allclose(array(factor.whole()), table, atol=1e-6)

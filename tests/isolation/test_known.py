@@ -196,3 +196,19 @@ def test_images_without_channels_are_refused_with_the_way_out():
 @pytest.mark.parametrize("name", APART)
 def test_what_keeps_rows_apart_runs_as_it_is(name):
     assert not known.foreign(APART[name]())
+
+
+@pytest.mark.backend_free
+@pytest.mark.parametrize("mode", ["int8", "int4"])
+def test_quantized_layers_give_each_row_a_scale_of_its_own(mode):
+    model = keras.Sequential([keras.Input((3, 8)), L.Dense(4), L.EinsumDense("abc,cd->abd", (None, 2))])
+    for layer in model.layers:
+        layer.quantize(mode)
+    assert not known.foreign(model)
+    x = np.random.default_rng(0).normal(size=(3, 3, 8)).astype("float32")
+    first = ops.convert_to_numpy(model(x))
+    x[2] *= 1e4
+    np.testing.assert_array_equal(ops.convert_to_numpy(model(x))[:2], first[:2])
+    if mode == "int8":
+        model.layers[0].inputs_quantizer = keras.quantizers.AbsMaxQuantizer(axis=0)
+        assert known.foreign(model)
