@@ -54,7 +54,7 @@ def _independent(noise, stddev):
 
 
 @pytest.mark.parametrize("kind", ["m.keras", pytest.param("m.weights.h5", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("seed", [None, 3])
+@pytest.mark.parametrize("seed", [None, pytest.param(3, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("strategy", ["dpsgd", strategies.DPSGD(quantile=0.5, quantile_rate=1e-9)])
 def test_noise_after_a_file_is_whole_and_new(tmp_path, kind, seed, strategy):
     model, x, y = _silent()

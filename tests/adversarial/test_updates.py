@@ -27,14 +27,19 @@ FEW = [
 ]
 # JAX compiles these for long; there `make test-all` runs them.
 LONG = {"convolution", "graph", "diffusion", "shared", "dropout", "two_outputs"}
+SLOW = {"shared", "two_outputs", "convolution"}
+
+
+def _marks(case: Case) -> list:
+    return [pytest.mark.slow] if case.model in SLOW else [pytest.mark.backend_free] if case.model in LONG else []
+
+
 # Where every row is cut to the same length the largest ratio is 1, but for the margin for rounding.
 REACHED = {"dpsgd": 0.99, "adaclip": 0.99, "clipless": 0.05}
 KINDS = {"clipless": 40, "dpsgd": 50, "adaclip": 30, "diffusion": 20}
 
 
-@pytest.mark.parametrize(
-    "case", [pytest.param(c, marks=[pytest.mark.backend_free] if c.model in LONG else [], id=str(c)) for c in FEW]
-)
+@pytest.mark.parametrize("case", [pytest.param(c, marks=_marks(c), id=str(c)) for c in FEW])
 def test_a_hostile_row_moves_no_more_than_is_charged(case):
     largest = case.target().ratios().max()
     assert REACHED[case.strategy.name] <= largest <= 1.0 + TOLERANCE

@@ -31,7 +31,7 @@ def test_the_bound_comes_near_to_epsilon(strategy, least):
 @pytest.mark.parametrize(
     "sampler",
     [
-        pytest.param(sampler, marks=() if sampler in ("shuffle", "random_allocation") else _SLOW)
+        pytest.param(sampler, marks=() if sampler == "random_allocation" else _SLOW)
         for sampler in SAMPLERS
         if sampler != "poisson"
     ],
@@ -50,8 +50,8 @@ def test_every_sampler_is_scored_as_it_draws(sampler):
         DPSGD(clip_norm=0.3, clipping="automatic"),
         DPSGD(clip_norm=5.0, clipping="per_layer"),
         DPSGD(quantile=0.5),
-        AdaCliP(clip_norm=0.5, granularity="layer"),
-        Clipless(noise="optimal"),
+        pytest.param(AdaCliP(clip_norm=0.5, granularity="layer"), marks=_SLOW),
+        pytest.param(Clipless(noise="optimal"), marks=_SLOW),
     ],
     ids=["automatic", "per layer", "quantile", "adaclip by layer", "clipless optimal"],
 )
@@ -112,7 +112,7 @@ def test_microbatches_and_the_other_generator():
 
 
 @pytest.mark.backend_free
-@pytest.mark.parametrize("network", ["convolution", "feature_map_bias"])
+@pytest.mark.parametrize("network", ["convolution", pytest.param("feature_map_bias", marks=_SLOW)])
 def test_networks_reach_the_bound_of_their_layer(network):
     found = audit.white_box("clipless", epsilon=8.0, network=network, canaries=16, runs=150, seed=0)
     assert 0.25 <= found.ratio <= 1.0

@@ -105,7 +105,14 @@ def test_a_function_that_only_has_the_name_of_one_of_keras_is_not_known():
 ENDS = {"poisson": "softplus", "categorical_hinge": "sigmoid", "kl_divergence": "sigmoid", "hinge": None}
 
 
-@pytest.mark.parametrize(("name", "labels"), [*((name, ()) for name in ENDS), ("poisson", (1,))])
+@pytest.mark.parametrize(
+    ("name", "labels"),
+    [
+        ("poisson", ()),
+        *(pytest.param(name, (), marks=pytest.mark.slow) for name in [*ENDS][1:]),
+        pytest.param("poisson", (1,), marks=pytest.mark.slow),
+    ],
+)
 def test_one_row_moves_an_update_by_the_clip_norm_at_most(name, labels):
     rng = np.random.default_rng(0)
     model = lipdp.DP_Model.from_keras(keras.Sequential([keras.Input((4,)), L.Dense(1, ENDS[name])]))

@@ -176,7 +176,7 @@ def test_a_layer_outside_of_its_scope(capsys):
     gradients.supported(fixed)
 
 
-@pytest.mark.parametrize("kind", [lipdp.DP_Model, lipdp.DP_Sequential])
+@pytest.mark.parametrize("kind", [lipdp.DP_Model, pytest.param(lipdp.DP_Sequential, marks=pytest.mark.slow)])
 def test_the_ledger_follows_the_weights(kind):
     model = stack(L.Conv2D(4, 3), L.GroupNormalization(2))
     private = kind.from_keras(model)

@@ -200,7 +200,7 @@ def test_a_seed_repeats_a_run_and_no_seed_does_not():
         (3, {}),
         pytest.param(10, {"clip_scale": 2.0}, marks=pytest.mark.slow),
         (14, {"clip_scale": 2.0, "count_noise": 8.0}),
-        (20, {}),
+        pytest.param(20, {}, marks=pytest.mark.slow),
     ],
 )
 def test_a_run_goes_on_within_an_epoch(tmp_path, update, arguments):

@@ -36,8 +36,13 @@ STRATEGIES = {
 }
 
 
+def some(names, *kept):
+    """The default suite holds a few; `make test-all` holds all."""
+    return [name if name in kept else pytest.param(name, marks=pytest.mark.slow) for name in names]
+
+
 @pytest.mark.backend_free
-@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize("name", some(STRATEGIES, "flat", "norms per layer", "quantile"))
 def test_one_example_moves_the_gradient_by_at_most_the_clip_norm(name):
     """Examples of any size, alone against the others; dropout draws by position, so the others keep their masks."""
     strategy = STRATEGIES[name]
@@ -199,7 +204,7 @@ def masked_words(*layers, shortest=0):
     ],
     ids=["several layers", "masked lstm", "masked attention"],
 )
-@pytest.mark.parametrize("norms", [0.3, pytest.param("one for each", marks=pytest.mark.backend_free)])
+@pytest.mark.parametrize("norms", [0.3, pytest.param("one for each", marks=pytest.mark.slow)])
 def test_per_layer_clipping_equals_that_of_explicit_gradients(make, norms):
     graph, x = make()
     model = lipdp.DP_Model.from_keras(graph)

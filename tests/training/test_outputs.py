@@ -98,7 +98,7 @@ def test_an_update_clips_all_outputs_of_an_example_together(copies):
     [
         pytest.param(list, list, "dpsgd", marks=pytest.mark.backend_free),
         pytest.param(dict, dict, "adaclip", marks=pytest.mark.slow),
-        (list, dict, "dpis"),
+        pytest.param(list, dict, "dpis", marks=pytest.mark.slow),
         pytest.param(tuple, tuple, strategies.DPSGD(augmentation_multiplicity=2), marks=pytest.mark.slow),
     ],
     ids=["list", "dict", "by name", "tuple"],
