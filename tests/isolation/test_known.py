@@ -61,6 +61,12 @@ def replaced():
     return model
 
 
+def replaced_in_declared():
+    model = sequence(lambda: Holds(L.Dense(3)))()
+    model.layers[0].call = lambda x: x * ops.sum(x)
+    return model
+
+
 def frozen():
     model = sequence(L.BatchNormalization)()
     model.layers[0].trainable = False
@@ -116,6 +122,7 @@ MIXING = {
     "own activation": sequence(lambda: L.Activation(total)),
     "own layer": sequence(Adds),
     "in a layer of Keras": sequence(lambda: L.TimeDistributed(Adds()), shape=(4, 6)),
+    "own call of a declared layer": replaced_in_declared,
     "in a declared layer": sequence(lambda: Holds(Adds())),
     "own call of a model": own_call,
     "call on an object": replaced,

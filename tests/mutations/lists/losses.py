@@ -213,8 +213,6 @@ FAULTS = [
             "Dice is known",
             '*("Poisson", "SparseCategoricalCrossentropy", "SquaredHinge"),',
             '*("Poisson", "SparseCategoricalCrossentropy", "SquaredHinge", "Dice", "Tversky"),',
-            "",
-            "the axis of both is None, which is not known to keep rows apart, or one of a row's own",
         ),
         (
             "losses that layers add are taken",
