@@ -60,9 +60,10 @@ def test_a_run_learns_and_says_what_it_protects(run):
 
 @pytest.mark.backend_free
 def test_raw_texts_are_predicted(run, tmp_path, capsys):
+    good, bad = "fine lovely great joy and lovely great joy", "Poor DULL and awful: tedious dull awful"
     for name, content in (
-        ("new.csv", "said\nfine lovely great joy and lovely great joy\nPoor DULL and awful: tedious dull awful\n"),
-        ("new.jsonl", '{"said": "fine lovely great joy and lovely great joy"}\n{"said": "Poor DULL and awful: tedious dull awful"}\n'),
+        ("new.csv", f"said\n{good}\n{bad}\n"),
+        ("new.jsonl", "".join(json.dumps({"said": text}) + "\n" for text in (good, bad))),
     ):
         (tmp_path / name).write_text(content)
         words = ["predict", str(run), "--data", str(tmp_path / name), "--output", str(tmp_path / f"{name}.out")]
