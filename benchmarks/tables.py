@@ -287,7 +287,7 @@ def _certified(found: dict) -> str:
 
 Share of the test set that is classified correctly whatever changes the pixels by up to a radius (L2, pixels in [0, 1]),
 proved, with the recipe of `lipdp train --recipe robust`, see [the page](howto/certified.md). Mean over seeds; delta =
-1e-5. Settings were chosen on held-out training images of MNIST. Seconds are beside other work, alone about 25. Rows with
+1e-5. Settings were chosen on held-out training images of MNIST. Seconds are beside other work. Rows with
 fewer seeds, and CIFAR-10, are still to be run.
 `python benchmarks/certified.py`
 
