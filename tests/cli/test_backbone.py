@@ -12,6 +12,7 @@ from lipdp import data
 from lipdp.cli import main
 from lipdp.privacy import files
 from lipdp.report import folder as folders
+from tests.helpers.commands import refusal
 
 pytestmark = pytest.mark.backend_free
 
@@ -21,14 +22,6 @@ def network(path, seed=0, shape=(8, 8, 1)):
     layers = [keras.Input(shape), keras.layers.Conv2D(16, 3, activation="relu"), keras.layers.MaxPooling2D(2)]
     keras.Sequential(layers).save(path)
     return path
-
-
-def refusal(capsys, *words) -> str:
-    capsys.readouterr()
-    assert main(list(map(str, words))) == 2
-    captured = capsys.readouterr()
-    assert captured.out == "" and captured.err.count("\n") == 1
-    return captured.err
 
 
 @pytest.fixture(scope="module")

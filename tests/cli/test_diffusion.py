@@ -9,6 +9,7 @@ import pytest
 from lipdp import data, diffusion
 from lipdp.cli import main
 from lipdp.report import folder as folders
+from tests.helpers.commands import refusal
 
 pytestmark = pytest.mark.backend_free
 
@@ -28,14 +29,6 @@ def run(images, tmp_path_factory):
     words += ["--epochs", "2", "--batch-size", "40", "--delta", "1e-3", "--multiplicity", "2"]
     assert main([*words, "--validation-split", "0.2", "--verbose", "0"]) == 0
     return folder
-
-
-def refusal(capsys, *words) -> str:
-    capsys.readouterr()
-    assert main(list(words)) == 2
-    captured = capsys.readouterr()
-    assert captured.out == "" and captured.err.count("\n") == 1
-    return captured.err
 
 
 def test_a_run_folder_holds_a_model_its_statement_and_samples(run, capsys):

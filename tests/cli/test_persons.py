@@ -10,6 +10,7 @@ from lipdp import callbacks, data
 from lipdp.accounting.held_out import held_out_persons
 from lipdp.cli import main
 from lipdp.report import folder as folders
+from tests.helpers.commands import refusal
 
 pytestmark = pytest.mark.backend_free
 
@@ -31,14 +32,6 @@ def describe(path):
         content["columns"][name]["range"] = [0, 6]
     content["label"]["classes"] = [0, 1]
     path.write_text(json.dumps(content))
-
-
-def refusal(capsys, *words) -> str:
-    capsys.readouterr()
-    assert main(list(map(str, words))) == 2
-    captured = capsys.readouterr()
-    assert captured.out == "" and captured.err.count("\n") == 1
-    return captured.err
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ import pytest
 from lipdp import data
 from lipdp.cli import main
 from lipdp.report import folder as folders
+from tests.helpers.commands import refusal
 
 pytestmark = pytest.mark.backend_free
 
@@ -29,14 +30,6 @@ def described(path):
     content["columns"]["smoker"]["vocabulary"] = ["no", "yes"]
     content["label"]["classes"] = ["well", "sick"]
     path.write_text(json.dumps(content))
-
-
-def refusal(capsys, *words) -> str:
-    capsys.readouterr()
-    assert main(list(map(str, words))) == 2
-    captured = capsys.readouterr()
-    assert captured.out == "" and captured.err.count("\n") == 1
-    return captured.err
 
 
 @pytest.fixture(scope="module")

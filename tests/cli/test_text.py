@@ -9,6 +9,7 @@ import pytest
 
 from lipdp.cli import main
 from lipdp.report import folder as folders
+from tests.helpers.commands import refusal
 
 GOOD, BAD = ("fine", "lovely", "great", "joy"), ("poor", "dull", "awful", "tedious")
 OTHER = "the a film it was and with story of on this day they very".split()
@@ -29,14 +30,6 @@ def write(path, rows=1000, seed=0):
 def train(file, folder, *words):
     own = ["--task", "text", "--dataset", str(file), "--text", "said", "--label", "mood", "--output", str(folder)]
     return main(["train", *own, "--verbose", "0", *words])
-
-
-def refusal(capsys, *words) -> str:
-    capsys.readouterr()
-    assert main(list(map(str, words))) == 2
-    captured = capsys.readouterr()
-    assert captured.out == "" and captured.err.count("\n") == 1
-    return captured.err
 
 
 @pytest.fixture(scope="module")
