@@ -30,6 +30,7 @@ MADE = {
     "LayerCentering": lambda: layers.LayerCentering([1, -2]),
     "LowFrequencies2D": lambda: layers.LowFrequencies2D((4, 3)),
     "OrthogonalPatchConv2D": lambda: layers.OrthogonalPatchConv2D(4, (2, 3)),
+    "PrivateNormalization": lambda: layers.PrivateNormalization(2.0, 5.0, (1, 2)),
     "ResidualAverage": lambda: layers.ResidualAverage(0.25),
     "ScaledAveragePooling2D": lambda: layers.ScaledAveragePooling2D((2, 3)),
     "Scattering2D": lambda: layers.Scattering2D((1.0, 0.5, 0.25), scales=1, angles=3),

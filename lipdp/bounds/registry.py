@@ -156,6 +156,7 @@ def rules(layer: keras.layers.Layer) -> BoundRules:
             layer.trained_lipschitz,
             layer.cotangent_bounds,
             gradient_terms=layer.gradient_terms,
+            trained_output_bound=getattr(layer, "trained_output_bound", None),
         )
     from lipdp.bounds.frozen import frozen
 

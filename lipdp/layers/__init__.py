@@ -30,6 +30,7 @@ from lipdp.layers.embedding import BoundedEmbedding
 from lipdp.layers.frequencies import LowFrequencies2D
 from lipdp.layers.householder import Householder
 from lipdp.layers.mixing import TokenMixing
+from lipdp.layers.normalization import PrivateNormalization
 from lipdp.layers.patches import OrthogonalPatchConv2D
 from lipdp.layers.pooling import GlobalL2NormPooling2D, L2NormPooling2D, ScaledAveragePooling2D
 from lipdp.layers.resampling import InvertibleDownSampling2D, InvertibleUpSampling2D
@@ -46,6 +47,7 @@ __all__ += [
     "Householder",
     "LipschitzLayer",
     "LowFrequencies2D",
+    "PrivateNormalization",
     "SpectralConv1D",
     "SpectralConv2D",
     "SpectralConv3D",

@@ -255,7 +255,7 @@ class Privacy:
         return self._accountant.budget is not None and not self._accountant.covers_adaptive
 
     def _descriptions(self):
-        entries = self._ledger.entries
+        entries = (entry for entry in self._ledger.entries if entry.kind != "moments")  # they belong to the plan
         return ((r.sampling.sampling_probability, r.noise_multiplier, r.sampling.name, r.stream) for r in entries)
 
     def _headline(self, facts) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from lipdp import accounting, checks
 from lipdp.accounting import Accountant, Sampling
-from lipdp.privacy.release import Release, current_keys
+from lipdp.privacy.release import ADAPTIVE, Release, current_keys
 
 if TYPE_CHECKING:
     from lipdp.privacy.plan import Plan
@@ -165,7 +165,7 @@ class Ledger:
     @property
     def adaptive(self) -> bool:
         """Returns whether releases followed from earlier ones, which only a filter at a fixed order covers."""
-        return any(release.kind != "gradient" for release in self._descriptions)
+        return any(release.kind in ADAPTIVE for release in self._descriptions)
 
     @property
     def unit(self) -> str | None:

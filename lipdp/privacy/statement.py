@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 from lipdp.accounting import SCHEMES, round_up
+from lipdp.privacy.release import ADAPTIVE
 
 COVERED = (
     "the weights after every update, hence every checkpoint and the final model;",
@@ -58,6 +59,7 @@ KINDS = {
     "norm_sum": "sum of clipped gradient norms",
     "clip_sum": "sum of clipped gradient norms that sets the clip norm",
     "count": "number of examples",
+    "moments": "average of clipped inputs or of their squares",
 }
 
 
@@ -181,7 +183,7 @@ def sizes(releases: list[dict]) -> tuple[list[int], list[int]]:
 
 def _adaptive(facts: dict) -> set[str]:
     """Names of the strategies whose noise and sampling followed from earlier releases."""
-    return {release["strategy"] for release in facts["releases"] if release["kind"] != "gradient"}
+    return {release["strategy"] for release in facts["releases"] if release["kind"] in ADAPTIVE}
 
 
 def releases(facts: dict) -> list[str]:

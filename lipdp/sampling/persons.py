@@ -75,6 +75,12 @@ class Persons:
         shares = np.where(shares > 1.0 / brought, np.nextafter(shares, np.float32(0.0)), shares)
         return np.where(used, index, 0), np.where(used, shares[:, None], np.float32(0.0))
 
+    def shares(self) -> np.ndarray:
+        """Returns what each row counts where all rows of all persons take part, `(N,)`: those of a person 1 in all."""
+        shares = np.empty(len(self._order))
+        shares[self._order] = np.repeat(1.0 / self._sizes, self._sizes)
+        return shares
+
     def expected_rows(self, sampling_probability: float) -> tuple[float, float]:
         """Returns mean and standard deviation of the number of rows in an update; they depend on private sizes."""
         square = np.sum(self._brought.astype("float64") ** 2)

@@ -21,6 +21,7 @@ from lipdp.strategies import Calibration
 from lipdp.training import advice, budget, model_checks, processes, seeding, weights
 from lipdp.training import validation as validations
 from lipdp.training.callbacks import Charge, private_monitors
+from lipdp.training.moments import Moments
 from lipdp.training.progress import in_terminal
 from lipdp.training.request import FitRequest
 
@@ -44,6 +45,7 @@ class Driver:
         x, y: Training data as arrays or columns of a source.
         validation_data: As given, or the part that was split off.
         persons: Who is drawn, where that is not rows; else None.
+        moments: What layers need to know of the data before the first update.
 
     Attributes:
         plan: What fixes the privacy of the run.
@@ -63,7 +65,9 @@ class Driver:
         y: Any,
         validation_data: Any,
         persons: sampling.Persons | None = None,
+        moments: Moments | None = None,
     ):
+        self.moments = moments or Moments(model, (), ())
         self.persons, self._together = persons, 1  # rows of a person that are averaged before they are clipped
         if persons is not None and request.strategy.per_example:
             self._together = persons.width
@@ -294,7 +298,7 @@ class Driver:
             run.charge(self._release(), self.forgone)
             before = run.ledger.to_json()  # even if no update is made: who is left was never found out
         run.epoch_key, run.order = getattr(self.sampler, "key", None), self.order
-        run.attribute(self.model.trainable_variables)
+        run.attribute([*self.model.trainable_variables, *self.moments.variables()])
         run.noise_std, run.ledger.seeded = self.noise_std, run.ledger.seeded or request.seed is not None
         by_sample = request.seed is not None and bool(columns.columns_of((self.x, self.y)))
         run.ledger.seeded_by_sample = run.ledger.seeded_by_sample or by_sample
@@ -303,6 +307,9 @@ class Driver:
         untouched, self.in_terminal = None, in_terminal(verbose)
         try:
             optimizer.arm(self.noise_std, self.updates, key, run.repeatable, request.noise_generator)
+            if self.moments.layers:
+                self.moments.release(self.x, run.charge, run.secret.draws)
+                before = run.ledger.to_json()
             self.begin()
             if verbose:
                 notice = [statement.TRAINING_METRICS] if request.training_metrics else []
@@ -310,7 +317,7 @@ class Driver:
                     notice.append(advice.of_idle_devices(idle))
                 if self.in_terminal and self.model.train_function is None and not self.model.run_eagerly:
                     notice.append("The first update waits until it is compiled.")
-                sys.stdout.write("\n".join([self.announcement(), *notice]) + "\n")
+                sys.stdout.write("\n".join([self.announcement(), *self.moments.announcement(), *notice]) + "\n")
             untouched = weights.fingerprint(self.model)
             yield
         except BaseException:

@@ -86,7 +86,7 @@ class ImportanceDriver(Driver):
             )
         # The order of a ledger that goes on must not change.
         present = run.plan.accountant if run.ledger.adaptive else None
-        if run.ledger.releases and present is None:
+        if run.ledger.updates and present is None:
             self._check_history()
         run.refuse_spent(request.epsilon, request.delta, present or "rdp", 1)
         if present is not None:

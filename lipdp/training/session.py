@@ -15,7 +15,7 @@ from lipdp.sampling import persons
 from lipdp.sampling.arrays import batch_size_of, refuse_shuffled
 from lipdp.sampling.columns import sampled
 from lipdp.strategies.clipless import naming_both_ways
-from lipdp.training import model_checks, validation
+from lipdp.training import model_checks, moments, validation
 from lipdp.training.driver import Driver
 from lipdp.training.importance import ImportanceDriver
 from lipdp.training.preprocessing import preprocessed
@@ -86,7 +86,9 @@ def prepare(
     model_checks.check_weights(model)
     calibration = strategy.calibrate(model, model.loss, request.sampling.batch_size)
     driver = ImportanceDriver if isinstance(strategy, strategies.DPIS) else Driver
-    return driver(model, request, calibration, x, y, validation_data, drawn)
+    first = moments.pending(model, request, drawn)
+    with first.planned(model.run.ledger):
+        return driver(model, request, calibration, x, y, validation_data, drawn, first)
 
 
 def _persons(model: keras.Model, ids: np.ndarray, request: FitRequest) -> persons.Persons:

@@ -52,6 +52,7 @@ OWN = [
     Case("bias_tokens", lambda: layers.Bias(2.0), (7, 3), tight=_ALL, reach={"gradient": 0.999}),
     Case("scattering", lambda: layers.Scattering2D("robust"), (8, 8, 1), tight=("jacobian",), reach={"jacobian": 0.8}),
     Case("scattering_rgb", lambda: layers.Scattering2D((0.5, 1.0, 2.0), scales=1, angles=4), (5, 6, 2)),
+    Case("scattering_mirrored", lambda: layers.Scattering2D("robust", mirrored=True), (8, 8, 1)),
     Case("low_frequencies", lambda: layers.LowFrequencies2D((2, 3)), (4, 5, 2), tight=("output", "jacobian")),
     Case("all_frequencies", lambda: layers.LowFrequencies2D(3), (3, 3, 1), tight=("output", "jacobian")),
     Case("abs", layers.Abs, (6,), tight=("output", "jacobian")),

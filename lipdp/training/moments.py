@@ -1,0 +1,184 @@
+"""Moments that layers need of the data: planned with the updates, charged, then released with noise."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+from keras import tree
+
+from lipdp import _keras, accounting, backend, isolation, sampling
+from lipdp.layers import PrivateNormalization
+from lipdp.privacy import Ledger, Release
+from lipdp.sampling import randomness
+from lipdp.sampling.columns import read
+from lipdp.training.request import FitRequest
+
+_AT_ONCE = 2**24  # entries of the inputs and of what the layer reads
+
+
+@dataclasses.dataclass(frozen=True)
+class Moments:
+    """The layers whose moments a `fit` still has to release, in the order of the graph, and what that costs.
+
+    Args:
+        model: The model.
+        layers: The layers.
+        releases: Two for each of them: mean and squares.
+        shares: `(N,)`, what each row counts, such that the rows of one person count at most 1 together; None: 1 each.
+
+    **Guarantee.** Conditions: `charge` writes to the ledger of the model. Bound: each release is charged before it is
+    drawn, and moves by at most its sensitivity with one example, or person: rows are clipped one by one, and count at
+    most 1 in all. Rows that are not finite count as zero.
+    """
+
+    model: keras.Model
+    layers: tuple[PrivateNormalization, ...]
+    releases: tuple[Release, ...]
+    shares: np.ndarray | None = None
+
+    @contextlib.contextmanager
+    def planned(self, ledger: Ledger) -> Iterator[None]:
+        """A context in which the ledger is as it will be, so that the updates are planned for what is left."""
+        before = ledger.copy()
+        try:
+            for release in self.releases:
+                ledger.charge(release)
+            yield
+        finally:
+            ledger.become(before)
+
+    def variables(self) -> list:
+        """Returns what is about to hold private moments."""
+        return [variable for layer in self.layers for variable in layer.variables]
+
+    def release(self, x: Any, charge: Any, secret: bytes) -> None:
+        """Charges and releases all of them, and gives them to their layers."""
+        pairs = iter(self.releases)
+        for number, layer in enumerate(self.layers):
+            rows = _Rows(self.model, layer, x, self.shares)
+            mean = _noisy(rows.sum(layer.clipped), next(pairs), charge, secret, f"mean {number}")
+            layer.set_mean(mean)
+            release = next(pairs)
+            squares = _noisy(
+                rows.sum(lambda batch: layer.squares(layer.clipped(batch))), release, charge, secret, f"squares {number}"
+            )
+            deviation = release.noise_multiplier * release.sensitivity
+            layer.set_variance(squares, deviation, release.sampling.num_examples or 1)
+
+    def announcement(self) -> list[str]:
+        """Returns what `fit` says about them."""
+        return [
+            f"Mean and variance of what layer '{layer.name}' reads are released first, with noise multiplier "
+            f"{layer.noise_multiplier:.5g} each. They are charged."
+            for layer in self.layers
+        ]
+
+
+def pending(model: keras.Model, request: FitRequest, persons: sampling.Persons | None) -> Moments:
+    """Returns what is still to be released before the model trains.
+
+    Raises:
+        ValueError: a layer that stands where its moments would not be those of single examples or would change while
+            the model trains, or a request under which their cost is not known.
+    """
+    layers = [layer for layer in _keras.walk(model) if isinstance(layer, PrivateNormalization)]
+    layers = [layer for layer in layers if not layer.adapted]
+    if not layers:
+        return Moments(model, (), ())
+    graph = _keras.graph(model)
+    order = [node.operation for node in _keras.nodes(graph)]
+    for layer in layers:
+        _check(layer, order, model)
+    layers.sort(key=order.index)
+    scheme = request.sampling
+    if backend.processes()[1] > 1:
+        raise ValueError(
+            f"Moments are released by one process, which reads all rows. Received: {backend.processes()[1]} processes. "
+            "Fit the model in one process first, for one update, and save it."
+        )
+    if getattr(request.strategy, "count_noise", None) is not None:
+        raise ValueError(
+            "Moments are averages over a public number of examples. Received: a strategy with `count_noise`. Leave out "
+            "`count_noise`, or the layer PrivateNormalization."
+        )
+    count = int(scheme.num_examples or 1)
+    # All of them at once: who else is in a batch says nothing here, whatever draws the batches of the updates.
+    whole = accounting.Sampling("poisson", relation=scheme.relation, rows_per_person=scheme.rows_per_person)
+    whole = whole.bind(count, count)
+    releases = [
+        Release(
+            sampling=whole,
+            noise_multiplier=layer.noise_multiplier,
+            sensitivity=norm / count,
+            strategy="private_normalization",
+            noise_allocation="global",
+            kind="moments",
+        )
+        for layer in layers
+        for norm in (layer.norm, layer.square_norm)
+    ]
+    return Moments(model, tuple(layers), tuple(releases), None if persons is None else persons.shares())
+
+
+def _check(layer: PrivateNormalization, order: list, model: keras.Model) -> None:
+    if order.count(layer) != 1:
+        raise ValueError(
+            f"Layer '{layer.name}' needs a place of its own in the graph of the model that is fitted, so that it has "
+            f"one input. Received: {order.count(layer)} places (0: inside of another layer). Use it once, on the top "
+            "level of the model."
+        )
+    front = keras.Model(_keras.structures(_keras.graph(model))[0], layer.input)
+    trained = [inner.name for inner in _keras.walk(front) if inner.trainable_variables]
+    if trained:
+        raise ValueError(
+            f"The moments that layer '{layer.name}' needs would change while the layers in front of it train. Received: "
+            f"{', '.join(trained)} in front of it. Move it in front of them, or freeze them (trainable = False)."
+        )
+    mixing = [operation.name for operation, _ in isolation.foreign(front)]
+    if mixing:
+        raise ValueError(
+            f"The moments that layer '{layer.name}' releases must be those of single rows. Received: layers in front of "
+            f"it that are not known to keep rows apart: {', '.join(mixing)}. Move it in front of them, or declare your "
+            "own layers with lipdp.row_wise if they treat each row alone."
+        )
+
+
+class _Rows:
+    """What reaches a layer, a part of the rows at a time."""
+
+    def __init__(self, model: keras.Model, layer: PrivateNormalization, x: Any, shares: np.ndarray | None):
+        inputs = _keras.structures(_keras.graph(model))[0]
+        # Nothing to compute where the layer comes first.
+        first = len(tree.flatten(inputs)) == 1 and tree.flatten(inputs)[0] is layer.input
+        self._front = None if first else keras.Model(inputs, layer.input)
+        self._x, self._shares, self._count = x, shares, len(tree.flatten(x)[0])
+        sizes = [math.prod(tensor.shape[1:]) for tensor in (*tree.flatten(inputs), layer.input)]
+        self._step = max(1, _AT_ONCE // max(sizes))
+
+    def sum(self, function: Any) -> np.ndarray:
+        """Returns the sum of a function of the rows, each times its share."""
+        total: Any = 0.0
+        for start in range(0, self._count, self._step):
+            index = np.arange(start, min(start + self._step, self._count))
+            rows = tree.map_structure(lambda leaf: np.asarray(leaf, "float32"), read(self._x, index))
+            if self._front is not None:
+                with backend.full_precision():
+                    rows = self._front.predict(rows, batch_size=min(256, self._step), verbose=0)
+            values = function(np.asarray(tree.flatten(rows)[0]))
+            if self._shares is not None:
+                values = values * self._shares[index].reshape(-1, *[1] * (values.ndim - 1))
+            total = total + values.sum(axis=0)
+        return total
+
+
+def _noisy(total: np.ndarray, release: Release, charge: Any, secret: bytes, label: str) -> np.ndarray:
+    """Charges an average, then returns it with noise."""
+    charge(release)
+    noise = randomness.generator(secret, "moments", label).normal(size=total.shape)
+    return total / (release.sampling.num_examples or 1) + release.noise_multiplier * release.sensitivity * noise

@@ -1,0 +1,336 @@
+"""Private moments: released once, charged first, planned for, and never forgotten."""
+
+import json
+
+import jsonschema
+import keras
+import numpy as np
+import pytest
+
+import lipdp
+from lipdp import accounting, callbacks, layers, losses, privacy, strategies
+from lipdp.training import moments
+
+SHAPE, COUNT = (4, 3), 600
+
+
+def data(count=COUNT, seed=0):
+    rng = np.random.default_rng(seed)
+    x = (rng.normal(size=(count, *SHAPE)) * [0.1, 1.0, 0.5] + [1.0, 2.0, -1.0]).astype("float32")
+    return x, (x[:, 0, 1] > 2.0).astype("int32")
+
+
+def network(front=(), norm=6.0, **settings):
+    model = lipdp.DP_Sequential(
+        [
+            keras.Input(SHAPE),
+            *front,
+            layers.PrivateNormalization(norm, name="moments", **settings),
+            layers.BoundedInput(norm=5.0),
+            layers.Flatten(),
+            layers.SpectralDense(2),
+        ]
+    )
+    model.compile("sgd", loss=losses.SparseCategoricalCrossentropy())
+    return model
+
+
+def fit(model, x=None, y=None, **settings):
+    own = {"batch_size": 100, "epochs": 1, "epsilon": 4.0, "strategy": "dpsgd", "verbose": 0}
+    if x is None:
+        x, y = data()
+    return model.fit(x, y, **own | settings)
+
+
+def kinds(model):
+    return [(entry.kind, entry.count) for entry in model.run.ledger.entries]
+
+
+FIRST = [("moments", 1), ("moments", 1)]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"strategy": "clipless"},
+        {"strategy": "adaclip"},
+        {"strategy": "dpis"},
+        {"sampling": "fixed_size"},
+        {"sampling": "random_allocation"},
+        {"sampling": "shuffle"},
+        {"sampling": "truncated_poisson"},
+        {"accountant": "filter"},
+        {"accountant": "rdp"},
+        {"epsilon": None, "risk": {"advantage": 0.3}},
+        {"examples_per_person": 2},
+        {"person_ids": np.arange(COUNT) // 3, "batch_size": 50},
+    ],
+    ids=lambda settings: "-".join(map(str, settings)) or "default",
+)
+def test_moments_and_updates_share_one_budget(settings):
+    model = network()
+    fit(model, **settings)
+    assert kinds(model)[:2] == FIRST
+    entries = model.run.ledger.entries
+    count = COUNT // 3 if "person_ids" in settings else COUNT
+    assert [entry.sensitivity for entry in entries[:2]] == pytest.approx([6.0 / count, 36.0 / (4 * 3**0.5) / count])
+    assert all(entry.noise_multiplier == 8.0 and entry.sampling.sampling_probability == 1.0 for entry in entries[:2])
+    if settings.get("epsilon", 4.0):
+        assert 3.9 < model.privacy.epsilon() <= 4.0 * (1 + 1e-9)
+    assert model.layers[0].adapted and float(model.layers[0].num_examples.numpy()) == count
+
+
+def test_the_cost_is_that_of_two_gaussians_beside_the_updates():
+    model = network(noise_multiplier=2.0)
+    fit(model, epsilon=None, noise_multiplier=1.0)
+    parts = [accounting.Mechanism(1.0, 2.0, 2), accounting.Mechanism(1 / 6, 1.0, 6)]
+    assert model.privacy.epsilon() == pytest.approx(accounting.compose(parts, 1e-5), rel=1e-6)
+
+
+@pytest.mark.parametrize("relation, distance", [("add_or_remove_one", 1.0), ("replace_one", 2.0)])
+def test_replacing_an_example_costs_twice_the_distance(relation, distance):
+    whole = accounting.Sampling("poisson", relation=relation).bind(COUNT, COUNT)
+    cost = accounting.compose([accounting.Mechanism.of_updates(None, 8.0, 1, whole)], 1e-5)
+    gaussian = accounting.compose([accounting.Mechanism(1.0, 8.0 / distance, 1)], 1e-5)
+    assert cost == pytest.approx(gaussian, rel=1e-3)
+
+
+def test_what_is_released_is_near_the_moments_and_noisy():
+    x, y = data(20000)
+    model = network(norm=12.0)
+    fit(model, x, y, batch_size=2000)
+    layer = model.layers[0]
+    np.testing.assert_allclose(layer.mean.numpy(), x.mean(axis=0), atol=0.02)
+    np.testing.assert_allclose(layer.variance.numpy().ravel(), x.var(axis=0).mean(axis=0), rtol=0.1, atol=0.05)
+    assert np.abs(layer.mean.numpy() - x.mean(axis=0)).min() > 0.0
+
+
+def test_the_noise_has_the_size_that_is_charged():
+    # Rows of zeros: what is left is the noise.
+    x, y = np.zeros((COUNT, 400), "float32"), np.arange(COUNT) % 2
+    model = lipdp.DP_Sequential(
+        [keras.Input((400,)), layers.PrivateNormalization(3.0, noise_multiplier=5.0, axis=None), keras.layers.Dense(2)]
+    )
+    model.compile("sgd", loss=losses.SparseCategoricalCrossentropy())
+    fit(model, x, y)
+    mean = model.layers[0].mean.numpy()
+    expected = 5.0 * 3.0 / COUNT
+    assert 0.87 * expected < mean.std() < 1.13 * expected
+    assert abs(mean.mean()) < 4.0 * expected / 20.0
+
+
+@pytest.mark.parametrize("row", [1e9, -1e9, np.nan, np.inf, 0.3])
+def test_one_row_moves_the_sums_by_its_sensitivity_at_most(row):
+    model = network(front=[layers.LayerCentering(name="front")])
+    layer = model.layers[1]
+    x, _ = data(50)
+    x = x.copy()
+    x[7] = np.linspace(-1.0, 1.0, 12).reshape(SHAPE).astype("float32") * row
+    without = np.delete(x, 7, axis=0)
+    layer.set_mean(np.full(SHAPE, 0.1))
+    for function, limit in ((layer.clipped, 6.0), (lambda rows: layer.squares(layer.clipped(rows)), layer.square_norm)):
+        sums = [moments._Rows(model, layer, rows, None).sum(function) for rows in (x, without)]
+        assert np.linalg.norm(sums[0] - sums[1]) <= limit * (1.0 + 1e-6)
+
+
+def test_all_rows_of_a_person_count_as_one():
+    ids = np.array([0] * 40 + [1] * 5 + list(range(2, 7)))
+    shares = lipdp.sampling.Persons(ids, 8).shares()
+    np.testing.assert_allclose(np.bincount(ids, shares), np.ones(7), rtol=1e-12)
+    model = network()
+    layer = model.layers[0]
+    x = np.full((50, *SHAPE), 1e5, "float32")
+    whole = moments._Rows(model, layer, x, shares).sum(layer.clipped)
+    others = moments._Rows(model, layer, x[40:], shares[40:]).sum(layer.clipped)
+    assert np.linalg.norm(whole - others) == pytest.approx(6.0)
+
+
+def test_a_source_is_read_a_part_at_a_time(tmp_path, monkeypatch):
+    x, y = data()
+    file = tmp_path / "x.npy"
+    np.save(file, x)
+    monkeypatch.setattr(moments, "_AT_ONCE", 12 * 70)
+    found = []
+    for rows in (x, np.load(file, mmap_mode="r")):
+        model = network()
+        found.append(moments._Rows(model, model.layers[0], *_prepared(rows), None).sum(model.layers[0].clipped))
+    np.testing.assert_allclose(found[0], found[1], rtol=1e-12)
+    model = network()
+    fit(model, np.load(file, mmap_mode="r"), y)
+    assert kinds(model)[:2] == FIRST
+
+
+def _prepared(rows):
+    return lipdp.sampling.as_rows(rows, np.zeros(len(rows), "int32"), 3)[:1]
+
+
+def test_a_second_fit_keeps_them():
+    model = network()
+    fit(model, epochs=1)
+    mean = model.layers[0].mean.numpy().copy()
+    fit(model, epsilon=8.0)
+    assert [kind for kind, _ in kinds(model)].count("moments") == 2
+    np.testing.assert_array_equal(model.layers[0].mean.numpy(), mean)
+
+
+def test_a_seed_repeats_them_and_other_data_do_not():
+    x, y = data()
+    other = x.copy()
+    other[3] += 0.01
+    means = []
+    for rows in (x, x, other):
+        keras.utils.set_random_seed(0)
+        model = network()
+        fit(model, rows, y, seed=7)
+        means.append(model.layers[0].mean.numpy())
+    np.testing.assert_array_equal(means[0], means[1])
+    # By the noise, not by the hundredth of one row.
+    assert np.abs(means[2] - means[0]).max() > 0.01
+
+
+def test_files_hold_moments_and_charges(tmp_path):
+    model = network()
+    fit(model)
+    path = tmp_path / "model.keras"
+    model.save(path)
+    loaded = keras.saving.load_model(path)
+    assert kinds(loaded) == kinds(model) and loaded.layers[0].adapted
+    fit(loaded, epsilon=8.0)
+    assert [kind for kind, _ in kinds(loaded)].count("moments") == 2
+    model.save_weights(tmp_path / "model.weights.h5")
+    fresh = network()
+    fresh.load_weights(tmp_path / "model.weights.h5")
+    assert kinds(fresh) == kinds(model) and fresh.layers[0].adapted
+
+
+def test_a_model_that_shares_the_layer_holds_the_charges():
+    model = network()
+    fit(model)
+    shared = model.layers[0]
+    other = lipdp.DP_Sequential([keras.Input(SHAPE), shared, layers.Flatten(), keras.layers.Dense(2)])
+    other.compile("sgd", loss=losses.SparseCategoricalCrossentropy())
+    assert other.privacy.epsilon() == pytest.approx(model.privacy.epsilon())
+    fit(other, epsilon=8.0)
+    assert [kind for kind, _ in kinds(other)] == ["gradient"]
+    assert sum(entry.kind == "moments" for entry in other.run.total.entries) == 2
+
+
+class _Stop(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        if batch == 3:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("seed", [None, 5])
+def test_an_interrupted_fit_goes_on_with_the_same_moments(tmp_path, seed):
+    path = tmp_path / "run.weights.h5"
+    model = network()
+    with pytest.raises(KeyboardInterrupt):
+        fit(model, epochs=3, seed=seed, callbacks=[callbacks.Checkpoint(path, 1), _Stop()])
+    mean = model.layers[0].mean.numpy()
+    again = network()
+    fit(again, epochs=3, seed=seed, callbacks=[callbacks.Checkpoint(path, 1)])
+    np.testing.assert_array_equal(again.layers[0].mean.numpy(), mean)
+    assert [kind for kind, _ in kinds(again)].count("moments") == 2
+    assert again.privacy.epsilon() <= 4.0
+
+
+def test_a_refused_fit_releases_and_charges_nothing():
+    model = network(noise_multiplier=0.1)
+    with pytest.raises(ValueError, match="budget"):
+        fit(model, epsilon=0.5)
+    assert kinds(model) == [] and not model.layers[0].adapted
+
+
+def test_a_charge_comes_before_its_release(monkeypatch):
+    def fails(*_):
+        raise RuntimeError("the machine stops")
+
+    model = network()
+    monkeypatch.setattr(layers.PrivateNormalization, "set_mean", fails)
+    with pytest.raises(RuntimeError, match="the machine stops"):
+        fit(model)
+    assert kinds(model) == [("moments", 1)]
+
+
+def test_an_update_that_was_never_made_does_not_take_the_moments_back():
+    class Fails(keras.callbacks.Callback):
+        def on_train_begin(self, logs=None):
+            raise RuntimeError("a callback")
+
+    model = network()
+    with pytest.raises(RuntimeError, match="a callback"):
+        fit(model, callbacks=[Fails()])
+    assert kinds(model) == FIRST and model.layers[0].adapted
+
+
+def test_two_layers_in_a_row():
+    model = lipdp.DP_Sequential(
+        [
+            keras.Input(SHAPE),
+            layers.PrivateNormalization(6.0, name="one"),
+            layers.LayerCentering(),
+            layers.PrivateNormalization(6.0, noise_multiplier=9.0, name="two"),
+            layers.Flatten(),
+            keras.layers.Dense(2),
+        ]
+    )
+    model.compile("sgd", loss=losses.SparseCategoricalCrossentropy())
+    fit(model)
+    assert [e.noise_multiplier for e in model.run.ledger.entries[:4]] == [8.0, 8.0, 9.0, 9.0][: len(kinds(model)) - 1]
+    # The second one saw what the first one made of the rows.
+    assert 0.5 < float(model.layers[2].variance.numpy().mean()) < 4.0
+
+
+@pytest.mark.parametrize(
+    "make, match",
+    [
+        (lambda: network(front=[layers.SpectralDense(3, name="trained")]), "trained in front of it"),
+        (lambda: network(front=[keras.layers.Lambda(lambda x: 2.0 * x, name="mix")]), "rows apart"),
+        (lambda: _twice(), "2 places"),
+        (lambda: _inside(), "0: inside of another layer"),
+    ],
+)
+def test_refuses_places_without_moments_of_single_rows(make, match):
+    model = make()
+    with pytest.raises(ValueError, match=match):
+        fit(model)
+    assert kinds(model) == []
+
+
+def _twice():
+    inputs = keras.Input(SHAPE)
+    layer = layers.PrivateNormalization(6.0)
+    model = lipdp.DP_Model(inputs, keras.layers.Dense(2)(keras.layers.Flatten()(layer(layer(inputs)))))
+    model.compile("sgd", loss=losses.SparseCategoricalCrossentropy())
+    return model
+
+
+def _inside():
+    inner = keras.Sequential([keras.Input(SHAPE), layers.PrivateNormalization(6.0)])
+    model = lipdp.DP_Sequential([keras.Input(SHAPE), inner, keras.layers.Flatten(), keras.layers.Dense(2)])
+    model.compile("sgd", loss=losses.SparseCategoricalCrossentropy())
+    return model
+
+
+def test_a_private_number_of_examples_is_refused():
+    with pytest.raises(ValueError, match="count_noise"):
+        fit(network(), strategy=strategies.DPIS(count_noise=10.0))
+
+
+def test_the_statement_lists_them():
+    model = network()
+    fit(model, epsilon=None, noise_multiplier=1.0)
+    text = model.privacy.statement()
+    assert text.count("x moments (private_normalization, poisson)") == 2
+    assert "6 noisy updates were released" in text and "plans were run" not in text
+    facts = json.loads(model.privacy.statement("json"))
+    jsonschema.validate(facts, privacy.schema())
+    assert not facts["adaptive"] and facts["plans"] == 1
+    assert facts["groups"]
+
+
+def test_fit_says_what_it_releases(capsys):
+    fit(network(), verbose=2)
+    assert "what layer 'moments' reads are released first, with noise multiplier 8 each" in capsys.readouterr().out
