@@ -93,8 +93,8 @@ class PrivateNormalization(ShapePreserving):
             )
         if None in shape[1:]:
             raise ValueError(
-                f"Layer '{self.name}' needs a known size on every axis but the batch: each entry has a mean of its own. "
-                f"Received: input shape {shape}. Give the input a full shape."
+                f"Layer '{self.name}' needs a known size on every axis but the batch: each entry has a mean of its "
+                f"own. Received: input shape {shape}. Give the input a full shape."
             )
         self._shape: tuple[int, ...] = tuple(int(n or 0) for n in shape[1:])
         # Of one example.
@@ -134,8 +134,8 @@ class PrivateNormalization(ShapePreserving):
         return _clipped(rows.astype("float64"), self.norm)
 
     def squares(self, rows: np.ndarray) -> np.ndarray:
-        """Returns the average squares of `clipped` rows less the present mean, clipped to `square_norm`."""
-        left = np.square(rows - np.asarray(ops.convert_to_numpy(self.mean), "float64"))
+        """Returns the average squares of clipped rows less the present mean, clipped to `square_norm`."""
+        left = np.square(self.clipped(rows) - np.asarray(ops.convert_to_numpy(self.mean), "float64"))
         averages = left.mean(axis=tuple(a + 1 for a in self._over), keepdims=True) if self._over else left
         return _clipped(averages, self.square_norm)
 

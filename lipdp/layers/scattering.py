@@ -72,8 +72,8 @@ class Scattering2D(LipschitzLayer):
     products, in any order, errs by at most `k u / (1 - k u)` of the sum of their moduli, and convolution with
     `|kernel|` has norm at most its l1 norm (Young). Carried through the stages this is below 1e-3 of the constant (for
     3 scales 1e-2), far above what is measured. With `mirrored`, an average of two such maps, one of them behind an
-    isometry, and fewer places: by the triangle inequality no larger. Not covered: TF32 where `predict` is called outside of lipdp; privacy
-    does not rest on it with a `BoundedInput` after it, as in the example.
+    isometry, and fewer places: by the triangle inequality no larger. Not covered: TF32 where `predict` is called
+    outside of lipdp; privacy does not rest on it with a `BoundedInput` after it, as in the example.
     """
 
     def __init__(

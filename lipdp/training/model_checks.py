@@ -116,8 +116,8 @@ def warn_of_adapted(model: keras.Model) -> None:
     if names:
         warnings.warn(
             f"What `adapt` reads off private rows is a release that epsilon does not cover. Received: "
-            f"{', '.join(names)}. Pass public constants (mean= and variance=, bin_boundaries=), or adapt to public "
-            "data.",
+            f"{', '.join(names)}. Pass public constants (mean= and variance=, bin_boundaries=), adapt to public data, "
+            "or use lipdp.layers.PrivateNormalization, whose moments are charged.",
             stacklevel=4,
         )
 

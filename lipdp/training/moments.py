@@ -59,17 +59,13 @@ class Moments:
 
     def release(self, x: Any, charge: Any, secret: bytes) -> None:
         """Charges and releases all of them, and gives them to their layers."""
-        pairs = iter(self.releases)
         for number, layer in enumerate(self.layers):
             rows = _Rows(self.model, layer, x, self.shares)
-            mean = _noisy(rows.sum(layer.clipped), next(pairs), charge, secret, f"mean {number}")
-            layer.set_mean(mean)
-            release = next(pairs)
-            squares = _noisy(
-                rows.sum(lambda batch: layer.squares(layer.clipped(batch))), release, charge, secret, f"squares {number}"
-            )
-            deviation = release.noise_multiplier * release.sensitivity
-            layer.set_variance(squares, deviation, release.sampling.num_examples or 1)
+            mean, squares = self.releases[2 * number : 2 * number + 2]
+            layer.set_mean(_noisy(rows.sum(layer.clipped), mean, charge, secret, f"mean {number}"))
+            variance = _noisy(rows.sum(layer.squares), squares, charge, secret, f"squares {number}")
+            deviation = squares.noise_multiplier * squares.sensitivity
+            layer.set_variance(variance, deviation, squares.sampling.num_examples or 1)
 
     def announcement(self) -> list[str]:
         """Returns what `fit` says about them."""
@@ -137,15 +133,15 @@ def _check(layer: PrivateNormalization, order: list, model: keras.Model) -> None
     trained = [inner.name for inner in _keras.walk(front) if inner.trainable_variables]
     if trained:
         raise ValueError(
-            f"The moments that layer '{layer.name}' needs would change while the layers in front of it train. Received: "
-            f"{', '.join(trained)} in front of it. Move it in front of them, or freeze them (trainable = False)."
+            f"The moments that layer '{layer.name}' needs would change while the layers in front of it train. "
+            f"Received: {', '.join(trained)}. Move it in front of them, or freeze them (trainable = False)."
         )
     mixing = [operation.name for operation, _ in isolation.foreign(front)]
     if mixing:
         raise ValueError(
-            f"The moments that layer '{layer.name}' releases must be those of single rows. Received: layers in front of "
-            f"it that are not known to keep rows apart: {', '.join(mixing)}. Move it in front of them, or declare your "
-            "own layers with lipdp.row_wise if they treat each row alone."
+            f"The moments that layer '{layer.name}' releases must be those of single rows. Received: layers in front "
+            f"of it that are not known to keep rows apart: {', '.join(mixing)}. Move it in front of them, or declare "
+            "your own layers with lipdp.row_wise if they treat each row alone."
         )
 
 
