@@ -30,9 +30,9 @@ def run(dataset: str, method: str, factor: float, clip_norm: float, seed: int) -
     data, epsilon = load(dataset), DATASETS[dataset]
     x, y, cut = data.x_train, data.y_train, data.num_examples - data.num_examples // 6
     shape = data.input_shape, data.num_classes, cut, epsilon
-    recipe = lipdp.recipe(*shape, method=method)
-    rate = factor * lipdp.recipe(*shape).learning_rate
-    recipe = dataclasses.replace(recipe, learning_rate=rate, clip_norm=clip_norm)
+    recipe = lipdp.recipe(*shape, method="clipless")
+    rate = factor * recipe.learning_rate
+    recipe = dataclasses.replace(recipe, method=method, learning_rate=rate, clip_norm=clip_norm)
     keras.utils.set_random_seed(seed)
     begin = time.perf_counter()
     model = recipe.fit(x[:cut], y[:cut], epsilon=epsilon, delta=1e-5, training_metrics=False, seed=seed, verbose=0)

@@ -175,8 +175,8 @@ def _train(parser):
     group(
         "--strategy",
         choices=("clipless", "dpsgd", "adaclip", "dpis"),
-        help="default: clipless, which needs no gradients of single examples, or what the recipe does best with; the "
-        "network is the same for all",
+        help="default: dpsgd for larger sets of images, else clipless, which needs no gradients of single examples and "
+        "has a network of its own there",
     )
     group(
         "--recipe",

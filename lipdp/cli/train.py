@@ -103,7 +103,8 @@ def _made(options, argv, work, recipe, dataset, plan, started, clock, frozen) ->
         if dataset.x_test is not None:
             results["held_out"] = text.measure(model, dataset.x_test, dataset.y_test)
     elif not generative:
-        results["bounds"] = output.finite(model.summary_bounds(print_fn=lambda text: None))
+        if recipe.bounded:
+            results["bounds"] = output.finite(model.summary_bounds(print_fn=lambda text: None))
         if dataset.x_test is not None:
             results["held_out"] = evaluation.measure(
                 model, dataset.x_test, dataset.y_test, options.radii, dataset.person_ids_test
@@ -183,8 +184,6 @@ def _check_task(options) -> None:
         )
     if options.task == "classifier":
         options.recipe = options.recipe or "accurate"
-        if options.recipe == "accurate":
-            options.strategy = options.strategy or "clipless"
         _check_clip_norm(options)
         if options.radius is not None and options.recipe != "robust":
             raise ValueError(
@@ -235,6 +234,11 @@ def _recipe(options, dataset):
     options.strategy = recipe.method
     _check_clip_norm(options)
     overrides = chosen(options, "epochs", "batch_size", "learning_rate", "input_norm", "clip_norm")
+    if options.input_norm is not None and not recipe.bounded:
+        raise ValueError(
+            "The recipe for these images bounds no norm of an image. Received: --input-norm. Leave it out, or pass "
+            "--strategy clipless or --recipe robust."
+        )
     return dataclasses.replace(recipe, **{name: value for name, value in overrides.items() if value is not None})
 
 
@@ -265,12 +269,13 @@ def _fit(options, recipe, dataset, plan, work):
         import keras
 
         keras.utils.set_random_seed(options.seed)
-    if options.task == "diffusion":
+    generative = options.task == "diffusion"
+    if generative:
         model, epochs = recipe.build(), diffusion.epochs(recipe, dataset.num_examples)
         prepare, microbatch = recipe.images, options.microbatch_size or recipe.microbatch_size
     else:
-        model, epochs = recipe.build(plan.sampling.num_examples), recipe.epochs
-        prepare, microbatch = (lambda x: x), options.microbatch_size
+        model, epochs = recipe.trained(plan.sampling.num_examples), recipe.epochs
+        prepare, microbatch = recipe.prepare, options.microbatch_size
     datasets.without_charge(model, dataset)
     held_out = None if dataset.x_test is None else (prepare(dataset.x_test), dataset.y_test)
     with warnings.catch_warnings():
@@ -293,7 +298,7 @@ def _fit(options, recipe, dataset, plan, work):
             **chosen(options, "epsilon", "noise_multiplier", "accountant", "sampling", "examples_per_person"),
             **chosen(options, "training_metrics", "seed", "noise_generator"),
         )
-    return model, tuple(rows.kept)
+    return (model if generative else recipe.whole(model)), tuple(rows.kept)
 
 
 def _settings(options, recipe, dataset, plan, frozen) -> dict:

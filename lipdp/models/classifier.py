@@ -9,6 +9,8 @@ import keras
 from lipdp import checks, layers, losses, strategies
 from lipdp._deprecated import renamed_arguments, renamed_attributes, renamed_property
 from lipdp.model import DP_Sequential
+from lipdp.models.base import TrainingRecipe
+from lipdp.models.scattered import ScatteredRecipe, scattered_recipe
 
 STYLES = ("accurate", "robust")
 METHODS = ("clipless", "dpsgd", "adaclip", "dpis")
@@ -31,7 +33,7 @@ __getattr__ = renamed_attributes(__name__, Recipe="ClassifierRecipe", recipe="cl
 
 @renamed_arguments(centred="centered")
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ClassifierRecipe:
+class ClassifierRecipe(TrainingRecipe):
     """The settings of one training run; every one is a public constant.
 
     Args:
@@ -60,8 +62,15 @@ class ClassifierRecipe:
         front_end: weights of a first `layers.Scattering2D`, "accurate" or "robust"; None for none.
 
     Example:
-        >>> classifier_recipe((28, 28, 1), num_classes=10, num_examples=60000, epsilon=1.0).updates(60000)
+        >>> shape = (28, 28, 1)
+        >>> classifier_recipe(shape, num_classes=10, num_examples=60000, epsilon=1.0, method="clipless").updates(60000)
         150
+        >>> import numpy as np
+        >>> rng = np.random.default_rng(0)
+        >>> x, y = rng.uniform(size=(200, 8, 8, 1)), np.arange(200) % 10
+        >>> model = classifier_recipe((8, 8, 1), 10, 200, epsilon=8.0).fit(x, y, epsilon=8.0, delta=1e-4, verbose=0)
+        >>> model.privacy.epsilon() <= 8.0
+        True
     """
 
     input_shape: tuple[int, ...]
@@ -88,17 +97,13 @@ class ClassifierRecipe:
 
     centred = renamed_property("centred", "centered")
 
-    def updates(self, num_examples: int) -> int:
-        """Returns the number of updates on `num_examples` examples, as `fit` counts them."""
-        return self.epochs * math.ceil(num_examples / self.batch_size)
-
     def strategy(self) -> strategies.Strategy:
         """Returns the strategy for `fit`."""
         if self.method == "clipless":
             return strategies.Clipless(noise=self.noise)
         if self.method == "dpsgd":  # automatic: its learning rate does not hang on the norm
             return strategies.DPSGD(clip_norm=self.clip_norm, clipping="automatic", stability=self.stability)
-        return {"adaclip": strategies.AdaCliP, "dpis": strategies.DPIS}[self.method](clip_norm=self.clip_norm)
+        return super().strategy()
 
     def build(self, num_examples: int) -> DP_Sequential:
         """Returns the compiled model.
@@ -109,52 +114,12 @@ class ClassifierRecipe:
         Returns:
             A `DP_Sequential`, compiled, with the metric "accuracy".
         """
-        rate = keras.optimizers.schedules.PolynomialDecay(
-            self.learning_rate, self.updates(num_examples), end_learning_rate=0.0
-        )
         model = DP_Sequential(self._layers(), name="lipdp")
         model.compile(
-            keras.optimizers.SGD(rate, momentum=self.momentum),
+            keras.optimizers.SGD(self.rate(num_examples), momentum=self.momentum),
             loss=losses.SparseCategoricalCrossentropy(temperature=self.temperature, clip=self.clip),
             metrics=["accuracy"],
         )
-        return model
-
-    def fit(
-        self,
-        x: Any,
-        y: Any,
-        *,
-        epsilon: float | None = None,
-        **kwargs: Any,
-    ) -> DP_Sequential:
-        """Builds a model and trains it with the settings of this recipe.
-
-        Args:
-            x: training examples, `(N, *input_shape)`; images in [0, 1].
-            y: their class ids, `(N,)`.
-            epsilon: the privacy budget.
-            **kwargs: everything else that `DP_Model.fit` takes, such as `delta` and `validation_data`.
-
-        Returns:
-            The trained `DP_Sequential`; its history is `model.history`.
-
-        Raises:
-            TypeError: an argument that the recipe sets.
-            ValueError: see `DP_Model.fit`.
-
-        Example:
-            >>> import numpy as np
-            >>> rng = np.random.default_rng(0)
-            >>> x, y = rng.uniform(size=(200, 8, 8, 1)), np.arange(200) % 10
-            >>> model = classifier_recipe((8, 8, 1), 10, 200, epsilon=8.0).fit(x, y, epsilon=8.0, delta=1e-4, verbose=0)
-            >>> model.privacy.epsilon() <= 8.0
-            True
-        """
-        own = {"batch_size": self.batch_size, "epochs": self.epochs, "strategy": self.strategy()}
-        checks.not_twice(own, kwargs)
-        model = self.build(len(x))
-        model.fit(x, y, epsilon=epsilon, **own, **kwargs)
         return model
 
     def _layers(self) -> list:
@@ -204,7 +169,7 @@ def classifier_recipe(
     front_end: str | None = None,
     row_norm: float | None = None,
     radius: float | None = None,
-) -> ClassifierRecipe:
+) -> ClassifierRecipe | ScatteredRecipe:
     """Returns the default settings for data of one shape and size.
 
     They depend on public facts only: shapes, the number of examples, the budget; not on any value.
@@ -214,9 +179,10 @@ def classifier_recipe(
         num_classes: number of classes.
         num_examples: number of training examples.
         epsilon: the budget; None when the noise is given instead.
-        style: "accurate", or "robust": larger certified radii for some accuracy.
-        method: name of the strategy, of `METHODS`. Default: "clipless"; for the robust style of larger sets of images
-            "dpsgd", whose automatic clipping asks every example for a margin.
+        style: "accurate", or "robust": larger certified radii for some accuracy. On larger sets of images the accurate
+            style is `models.scattered_recipe`, without certificates, unless `method="clipless"` is asked for.
+        method: name of the strategy, of `METHODS`. Default: "clipless"; for larger sets of images "dpsgd", whose
+            automatic clipping in the robust style asks every example for a margin.
         front_end: for images, weights of a first `layers.Scattering2D`: "accurate" or "robust"; None for none.
         row_norm: for tables, a public bound on the L2 norm of a row, such as `data.Table.norm`; None when there is
             none.
@@ -224,7 +190,7 @@ def classifier_recipe(
             0 (accuracy) to 1. Default: 0.5.
 
     Returns:
-        A `ClassifierRecipe`; change it with `dataclasses.replace`.
+        A `ClassifierRecipe` or `ScatteredRecipe`; change it with `dataclasses.replace`.
 
     Raises:
         ValueError: an argument is out of range.
@@ -250,6 +216,9 @@ def classifier_recipe(
     epsilon = checks.positive("epsilon", epsilon, optional=True)
     if style == "robust" and front_end is None and num_examples >= _SMALL and _is_large(input_shape):
         return _robust(tuple(input_shape), num_classes, num_examples, epsilon, method or "dpsgd", radius)
+    if style == "accurate" and front_end is None and method != "clipless":
+        if num_examples >= _SMALL and _is_large(input_shape):
+            return scattered_recipe(input_shape, num_classes, num_examples, epsilon, method=method or "dpsgd")
     method = method or "clipless"
     batch_size = max(1, num_examples // 2 if num_examples < _SMALL else min(4096, num_examples // 8))
     length = (150.0 if num_examples >= _SMALL else 60.0) * math.sqrt(min(max(epsilon or 1.0, 0.25), 8.0))

@@ -4,6 +4,7 @@ from typing import Any
 
 from lipdp import checks, diffusion
 from lipdp.models.classifier import ClassifierRecipe, classifier_recipe
+from lipdp.models.scattered import ScatteredRecipe
 from lipdp.models.text import TextRecipe, text_recipe
 
 TASKS = ("classifier", "diffusion", "text")
@@ -17,7 +18,7 @@ def recipe(
     *,
     task: str = "classifier",
     **settings: Any,
-) -> "ClassifierRecipe | diffusion.Recipe | TextRecipe":
+) -> "ClassifierRecipe | ScatteredRecipe | diffusion.Recipe | TextRecipe":
     """Returns settings that learn, for data of one shape and size: network, loss, rate, norms, batch size, epochs.
 
     They depend on public facts only: shapes, the number of examples, the budget; not on any value. They are those of
@@ -29,7 +30,8 @@ def recipe(
         num_classes: Number of classes.
         num_examples: Number of training examples.
         epsilon: The budget; None when the noise is given instead. Larger budgets train for longer.
-        task: `"classifier"`: a clipless network with certificates. `"diffusion"`: a model that draws images of each
+        task: `"classifier"`: for larger sets of images the most accurate network by DP-SGD, else, and with
+            `method="clipless"`, a clipless network with certificates. `"diffusion"`: a model that draws images of each
             class, trained by DP-SGD. `"text"`: a linear classifier of the words of texts, trained by DP-SGD.
         **settings: For a classifier `style`, see `models.classifier_recipe`; for diffusion see `diffusion.recipe`; for
             texts `vocabulary_size`, see `models.text_recipe`.
@@ -43,7 +45,7 @@ def recipe(
 
     Example:
         >>> recipe((28, 28, 1), num_classes=10, num_examples=60000, epsilon=1.0).batch_size
-        4096
+        8192
         >>> recipe((28, 28, 1), 10, 60000, 10.0, task="diffusion").network
         'cpu-14'
     """

@@ -2,13 +2,13 @@
 
 import dataclasses
 import math
-from typing import Any
 
 import keras
 from keras import ops
 
 from lipdp import checks, layers, strategies
 from lipdp.model import DP_Model
+from lipdp.models.base import TrainingRecipe
 
 METHODS = ("dpsgd", "adaclip", "dpis")
 
@@ -45,7 +45,7 @@ def bag_of_tokens(length: int, vocabulary_size: int, num_classes: int) -> keras.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TextRecipe:
+class TextRecipe(TrainingRecipe):
     """The settings of one training run on texts; every one is a public constant.
 
     Args:
@@ -62,6 +62,11 @@ class TextRecipe:
     Example:
         >>> text_recipe((256,), num_classes=2, num_examples=8000, epsilon=2.0).updates(8000)
         60
+        >>> from lipdp.data import ByteTokenizer
+        >>> x = ByteTokenizer(length=20)(["what a good film", "what a bad film"] * 100)
+        >>> model = text_recipe((20,), 2, 200, epsilon=8.0).fit(x, [1, 0] * 100, epsilon=8.0, delta=1e-4, verbose=0)
+        >>> model.privacy.epsilon() <= 8.0
+        True
     """
 
     input_shape: tuple[int, ...]
@@ -74,15 +79,11 @@ class TextRecipe:
     method: str = "dpsgd"
     clip_norm: float = 1.0
 
-    def updates(self, num_examples: int) -> int:
-        """Returns the number of updates on `num_examples` examples, as `fit` counts them."""
-        return self.epochs * math.ceil(num_examples / self.batch_size)
-
     def strategy(self) -> strategies.Strategy:
         """Returns the strategy for `fit`."""
         if self.method == "dpsgd":  # automatic: its learning rate does not hang on the norm
             return strategies.DPSGD(clip_norm=self.clip_norm, clipping="automatic")
-        return {"adaclip": strategies.AdaCliP, "dpis": strategies.DPIS}[self.method](clip_norm=self.clip_norm)
+        return super().strategy()
 
     def build(self, num_examples: int) -> DP_Model:
         """Returns the compiled model.
@@ -93,45 +94,13 @@ class TextRecipe:
         Returns:
             A `DP_Model`, compiled, with the metric "accuracy".
         """
-        rate = keras.optimizers.schedules.PolynomialDecay(
-            self.learning_rate, self.updates(num_examples), end_learning_rate=0.0
-        )
         (length,) = self.input_shape
         model = DP_Model.from_keras(bag_of_tokens(length, self.vocabulary_size, self.num_classes))
         model.compile(
-            keras.optimizers.SGD(rate, momentum=self.momentum),
+            keras.optimizers.SGD(self.rate(num_examples), momentum=self.momentum),
             loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
             metrics=["accuracy"],
         )
-        return model
-
-    def fit(self, x: Any, y: Any, *, epsilon: float | None = None, **kwargs: Any) -> DP_Model:
-        """Builds a model and trains it with the settings of this recipe.
-
-        Args:
-            x: training texts as a tokenizer makes them, int32 `(N, length)`.
-            y: their class ids, `(N,)`.
-            epsilon: the privacy budget.
-            **kwargs: everything else that `DP_Model.fit` takes, such as `delta` and `validation_data`.
-
-        Returns:
-            The trained `DP_Model`; its history is `model.history`.
-
-        Raises:
-            TypeError: an argument that the recipe sets.
-            ValueError: see `DP_Model.fit`.
-
-        Example:
-            >>> from lipdp.data import ByteTokenizer
-            >>> x = ByteTokenizer(length=20)(["what a good film", "what a bad film"] * 100)
-            >>> model = text_recipe((20,), 2, 200, epsilon=8.0).fit(x, [1, 0] * 100, epsilon=8.0, delta=1e-4, verbose=0)
-            >>> model.privacy.epsilon() <= 8.0
-            True
-        """
-        own = {"batch_size": self.batch_size, "epochs": self.epochs, "strategy": self.strategy()}
-        checks.not_twice(own, kwargs)
-        model = self.build(len(x))
-        model.fit(x, y, epsilon=epsilon, **own, **kwargs)
         return model
 
 

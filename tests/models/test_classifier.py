@@ -12,7 +12,7 @@ from lipdp.models import classifier
 @pytest.mark.backend_free
 @pytest.mark.parametrize(("epsilon", "updates"), [(0.5, 105), (1.0, 150), (2.0, 210), (4.0, 300)])
 def test_the_recipe_for_mnist(epsilon, updates):
-    recipe = classifier.classifier_recipe((28, 28, 1), num_classes=10, num_examples=60000, epsilon=epsilon)
+    recipe = classifier.classifier_recipe((28, 28, 1), num_classes=10, num_examples=60000, epsilon=epsilon, method="clipless")
     assert (recipe.batch_size, recipe.updates(60000)) == (4096, updates)
     assert (recipe.input_norm, recipe.inner_norm, recipe.temperature) == pytest.approx((7.0, 2.3, 17.0))
     assert (recipe.learning_rate, recipe.clip, recipe.noise) == (2.0, 0.2, "per_layer")
@@ -25,7 +25,7 @@ def test_the_recipe_for_mnist(epsilon, updates):
     [((28, 28, 1), 10, 60000), ((32, 32, 3), 10, 50000), ((8, 8, 1), 10, 1437), ((5,), 2, 300), ((1,), 3, 2)],
 )
 def test_every_recipe_builds_a_model_with_bounds(shape, classes, examples, style):
-    recipe = classifier.classifier_recipe(shape, classes, examples, epsilon=2.0, style=style)
+    recipe = classifier.classifier_recipe(shape, classes, examples, epsilon=2.0, style=style, method="clipless")
     assert 1 <= recipe.batch_size <= examples
     model = recipe.build(examples)
     assert model.output_shape == (None, classes)

@@ -1,0 +1,88 @@
+"""What the recipes of classifiers share: how a run is made of settings."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import keras
+
+from lipdp import checks, strategies
+
+if TYPE_CHECKING:
+    from lipdp.model import DP_Model, DP_Sequential
+
+
+class TrainingRecipe:
+    """Base of the recipes of classifiers, frozen dataclasses with at least these fields.
+
+    A recipe whose first layers are fixed trains the rest on their outputs, which `prepare` computes once: `trained`
+    builds that part, and `whole` puts the fixed layers in front of it again.
+    """
+
+    # Whether each layer that trains bounds its gradient, as clipless training needs it.
+    bounded = True
+
+    batch_size: int
+    epochs: int
+    learning_rate: float
+    method: str
+    clip_norm: float
+
+    def updates(self, num_examples: int) -> int:
+        """Returns the number of updates on `num_examples` examples, as `fit` counts them."""
+        return self.epochs * math.ceil(num_examples / self.batch_size)
+
+    def strategy(self) -> strategies.Strategy:
+        """Returns the strategy for `fit`."""
+        named: dict[str, Any] = {"dpsgd": strategies.DPSGD, "adaclip": strategies.AdaCliP, "dpis": strategies.DPIS}
+        return named[self.method](clip_norm=self.clip_norm)
+
+    def build(self, num_examples: int) -> DP_Model | DP_Sequential:
+        """Returns the compiled model."""
+        raise NotImplementedError
+
+    def trained(self, num_examples: int) -> DP_Model | DP_Sequential:
+        """Returns the compiled model that `fit` trains: all of it, or what comes behind the fixed layers."""
+        return self.build(num_examples)
+
+    def prepare(self, x: Any) -> Any:
+        """Returns what `trained` takes in place of rows."""
+        return x
+
+    def whole(self, model: Any) -> DP_Model | DP_Sequential:
+        """Returns the model that takes rows, with the weights and the ledger of what was trained."""
+        return model
+
+    def rate(self, num_examples: int) -> keras.optimizers.schedules.LearningRateSchedule:
+        """Returns the schedule of the learning rate, which falls linearly to zero."""
+        return keras.optimizers.schedules.PolynomialDecay(
+            self.learning_rate, self.updates(num_examples), end_learning_rate=0.0
+        )
+
+    def fit(self, x: Any, y: Any, *, epsilon: float | None = None, **kwargs: Any) -> DP_Model | DP_Sequential:
+        """Builds a model and trains it with the settings of this recipe.
+
+        Args:
+            x: training examples, `(N, *input_shape)`: images in [0, 1], rows of a table, or tokens of texts.
+            y: their class ids, `(N,)`.
+            epsilon: the privacy budget.
+            **kwargs: everything else that `DP_Model.fit` takes, such as `delta` and `validation_data`.
+
+        Returns:
+            The trained model, which takes examples like `x`; its history is `model.history`.
+
+        Raises:
+            TypeError: an argument that the recipe sets.
+            ValueError: see `DP_Model.fit`.
+        """
+        own = {"batch_size": self.batch_size, "epochs": self.epochs, "strategy": self.strategy()}
+        checks.not_twice(own, kwargs)
+        held_out = kwargs.pop("validation_data", None)
+        if held_out is not None:
+            kwargs["validation_data"] = (self.prepare(held_out[0]), *held_out[1:])
+        model = self.trained(len(x))
+        history = model.fit(self.prepare(x), y, epsilon=epsilon, **own, **kwargs)
+        whole = self.whole(model)
+        whole.history = history
+        return whole

@@ -1,0 +1,47 @@
+"""The default recipe of larger sets of images on the command line."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+
+from lipdp.cli import main
+from lipdp.models import classifier
+from lipdp.report import folder as folders
+from tests.helpers.commands import refusal
+
+pytestmark = pytest.mark.backend_free
+
+
+@pytest.fixture
+def file(tmp_path, monkeypatch):
+    """A set of images that counts as large."""
+    monkeypatch.setattr(classifier, "_SMALL", 100)
+    rng = np.random.default_rng(0)
+    x, y = rng.integers(0, 90, (300, 16, 16, 1)).astype("uint8"), np.arange(300) % 2
+    x[y == 0, :8] += 150
+    path = tmp_path / "images.npz"
+    np.savez(path, x_train=x[:240], y_train=y[:240], x_test=x[240:], y_test=y[240:])
+    return path
+
+
+def test_images_are_trained_on_features_and_used_as_images(file, tmp_path, capsys):
+    run = tmp_path / "run"
+    words = ["train", "--dataset", str(file), "--epsilon", "8", "--epochs", "3", "--verbose", "0", "--json"]
+    assert main([*words, "--output", str(run)]) == 0
+    found = json.loads(capsys.readouterr().out)
+    kinds = [release["kind"] for release in found["privacy"]["releases"]]
+    assert kinds == ["moments", "moments", "gradient"] and 7.9 < found["privacy"]["epsilon"] <= 8.0
+    assert found["held_out"]["accuracy"] > 0.8
+    settings = folders.read(run).run["settings"]
+    assert settings["strategy"] == settings["method"] == "dpsgd" and settings["hidden"] == 128
+    assert keras.saving.load_model(run / folders.MODEL).input_shape == (None, 16, 16, 1)
+    assert "private_normalization" in (run / "privacy.txt").read_text()
+    assert main(["predict", str(run), "--data", str(file), "--output", str(tmp_path / "classes.csv")]) == 0
+    assert main(["report", str(run)]) == 0
+
+
+def test_an_input_norm_is_for_other_recipes(file, capsys):
+    words = ("train", "--dataset", file, "--epsilon", "1")
+    assert "--strategy clipless" in refusal(capsys, *words, "--input-norm", "3")

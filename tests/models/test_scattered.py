@@ -1,0 +1,107 @@
+"""The recipe for the accuracy of images: fixed features once, private moments, a small network behind them."""
+
+import dataclasses
+
+import keras
+import numpy as np
+import pytest
+
+import lipdp
+from lipdp import certify, models
+
+SHAPE = (16, 16, 1)
+
+
+def images(count=240, seed=0):
+    """Bright halves: the class is which one."""
+    rng = np.random.default_rng(seed)
+    x = 0.3 * rng.random((count, *SHAPE)).astype("float32")
+    y = np.arange(count) % 2
+    x[y == 0, :8] += 0.5
+    x[y == 1, 8:] += 0.5
+    return x, y
+
+
+def small(**changes):
+    settings = {"batch_size": 120, "epochs": 8, "hidden": 8, **changes}
+    return dataclasses.replace(models.scattered_recipe(SHAPE, 2, 240, 8.0), **settings)
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    keras.utils.set_random_seed(0)
+    x, y = images()
+    return small().fit(x, y, epsilon=8.0, verbose=0, validation_data=images(60, 1))
+
+
+def test_it_learns_and_takes_images(fitted):
+    assert fitted.input_shape == (None, *SHAPE)
+    assert fitted.evaluate(*images(100, 2), verbose=0, return_dict=True)["accuracy"] > 0.9
+    assert fitted.history.history["val_accuracy"][-1] > 0.9
+    assert 7.9 < fitted.privacy.epsilon() <= 8.0
+
+
+def test_the_whole_has_the_ledger_of_the_part_that_was_trained(fitted):
+    kinds = [(entry.kind, entry.count) for entry in fitted.run.ledger.entries]
+    assert kinds == [("moments", 1), ("moments", 1), ("gradient", 16)]
+    assert len(fitted.run.ledgers) == 1
+    facts = fitted.privacy.to_dict()
+    assert facts["updates"] == 16 and facts["updates_of_other_models"] == 0
+    assert np.isfinite(certify.radii(fitted, images(4)[0])).all()
+
+
+def test_the_whole_computes_what_its_parts_do():
+    recipe = small(mirrored=True)
+    x, _ = images(20)
+    part = recipe.trained(240)
+    assert part.input_shape == (None, *recipe.prepare(x).shape[1:])
+    part.layers[0].set_mean(0.1 * np.random.default_rng(0).normal(size=part.input_shape[1:]))
+    whole = recipe.whole(part)
+    np.testing.assert_allclose(
+        whole.predict(x, verbose=0), part.predict(recipe.prepare(x), verbose=0), rtol=1e-4, atol=1e-5
+    )
+    assert [layer.name for layer in recipe.build(240).layers] == [layer.name for layer in whole.layers]
+
+
+def test_the_whole_goes_on_and_is_saved(fitted, tmp_path):
+    fitted.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    x, y = images()
+    loaded.fit(x[:64], y[:64], batch_size=32, epsilon=20.0, strategy="dpsgd", verbose=0)
+    assert loaded.privacy.epsilon() > 8.0
+    assert [entry.kind for entry in loaded.run.ledger.entries].count("moments") == 2
+
+
+@pytest.mark.parametrize("method", [pytest.param("adaclip", marks=pytest.mark.slow), "dpis"])
+def test_other_strategies(method):
+    x, y = images()
+    model = small(method=method, epochs=1).fit(x, y, epsilon=8.0, verbose=0)
+    assert {entry.strategy for entry in model.run.ledger.entries} == {"private_normalization", method}
+
+
+@pytest.mark.backend_free
+def test_settings_follow_from_public_facts():
+    recipe = models.scattered_recipe((32, 32, 3), 10, 50000, 2.0)
+    assert recipe.mirrored and recipe.batch_size == 8192 and recipe.feature_norm == pytest.approx(2.8)
+    gray = models.scattered_recipe((28, 28, 1), 10, 60000, 2.0)
+    assert not gray.mirrored and gray.feature_norm < recipe.feature_norm
+    assert models.scattered_recipe((28, 28, 1), 10, 60000, 2.0, mirrored=True).mirrored
+    less, more = (models.scattered_recipe((32, 32, 3), 10, 50000, epsilon) for epsilon in (0.5, 8.0))
+    assert less.updates(50000) < more.updates(50000) and less.learning_rate < more.learning_rate
+    # A recipe asked for without certificates, on data that are large enough.
+    assert lipdp.recipe((32, 32, 3), 10, 50000, 2.0) == recipe
+    for other in ({"method": "clipless"}, {"style": "robust"}, {"front_end": "accurate"}):
+        assert isinstance(lipdp.recipe((32, 32, 3), 10, 50000, 2.0, **other), models.ClassifierRecipe)
+    assert isinstance(lipdp.recipe((32, 32, 3), 10, 5000, 2.0), models.ClassifierRecipe)
+
+
+@pytest.mark.backend_free
+@pytest.mark.parametrize(
+    "wrong",
+    [{"method": "clipless"}, {"input_shape": (5,)}, {"num_classes": 1}, {"num_examples": 0}, {"mirrored": "yes"}],
+    ids=lambda wrong: next(iter(wrong)),
+)
+def test_bad_arguments_are_named(wrong):
+    arguments = {"input_shape": SHAPE, "num_classes": 2, "num_examples": 240, "epsilon": 1.0, **wrong}
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        models.scattered_recipe(**arguments)
