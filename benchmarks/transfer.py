@@ -3,10 +3,10 @@
     python benchmarks/transfer.py                                     # epsilon 1 2 4 8, 5 seeds, test set
     python benchmarks/transfer.py --held-out --epsilon 2 --seeds 0 --rate 0.25 0.5 1
 
-A small convolutional network learns MNIST without privacy: its images stand for public data. Then it learns
-Fashion-MNIST by DP-SGD, with a new head: "head" trains that alone, on features that are computed once, "lora" also
-additions of rank 8 to the hidden layer, "full" all weights, "scratch" all weights from a random start. Rates were chosen
-on held-out training images (the last 10,000) at epsilon 2, once for each way; delta = 1e-5. Runs are added to
+A small convolutional network learns MNIST without privacy: its images stand for public data. Then it learns Fashion-
+MNIST by DP-SGD, with a new head: "head" trains that alone, on features that are computed once, "lora" also additions of
+rank 8 to the hidden layer, "full" all weights, "scratch" all weights from a random start. Rates were chosen on held-out
+training images (the last 10,000) at epsilon 2, once for each way; delta = 1e-5. Runs are added to
 `results/transfer.json` one by one, and one that is there is not repeated.
 """
 

@@ -22,8 +22,8 @@ from it."""
 
 _EXAMPLES = """examples:
   lipdp train --dataset digits --epsilon 4
-  lipdp train --dataset mnist --epsilon 2 --front-end accurate
-  lipdp train --dataset mnist --epsilon 2 --strategy dpsgd --output runs/mnist
+  lipdp train --dataset mnist --epsilon 2 --output runs/mnist
+  lipdp train --dataset mnist --epsilon 2 --strategy clipless        # with certificates
   lipdp table people.csv --label ill                       # fill in people.json, then
   lipdp train --dataset people.csv --epsilon 2 --validation-split 0.2
   lipdp train --task text --dataset said.csv --text said --label mood --epsilon 4 --validation-split 0.2

@@ -64,6 +64,7 @@ def _train(options, argv: list[str], started: str, clock: float, work: pathlib.P
     delta = _default_delta(count) if options.delta is None else options.delta
     plan = _plan(options, recipe.batch_size, updates, count, delta)
     (datasets if dataset.texts is None else text).tell(options, raw)
+    evaluation.tell_reached(options, recipe)
     with contextlib.ExitStack() as stack:
         if work is None:
             work = report.claim(options.output, dataset.name, options.overwrite)

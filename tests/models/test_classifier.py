@@ -12,7 +12,9 @@ from lipdp.models import classifier
 @pytest.mark.backend_free
 @pytest.mark.parametrize(("epsilon", "updates"), [(0.5, 105), (1.0, 150), (2.0, 210), (4.0, 300)])
 def test_the_recipe_for_mnist(epsilon, updates):
-    recipe = classifier.classifier_recipe((28, 28, 1), num_classes=10, num_examples=60000, epsilon=epsilon, method="clipless")
+    recipe = classifier.classifier_recipe(
+        (28, 28, 1), num_classes=10, num_examples=60000, epsilon=epsilon, method="clipless"
+    )
     assert (recipe.batch_size, recipe.updates(60000)) == (4096, updates)
     assert (recipe.input_norm, recipe.inner_norm, recipe.temperature) == pytest.approx((7.0, 2.3, 17.0))
     assert (recipe.learning_rate, recipe.clip, recipe.noise) == (2.0, 0.2, "per_layer")

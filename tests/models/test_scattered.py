@@ -1,6 +1,8 @@
 """The recipe for the accuracy of images: fixed features once, private moments, a small network behind them."""
 
 import dataclasses
+import json
+import pathlib
 
 import keras
 import numpy as np
@@ -8,6 +10,7 @@ import pytest
 
 import lipdp
 from lipdp import certify, models
+from lipdp.models import reached
 
 SHAPE = (16, 16, 1)
 
@@ -93,6 +96,37 @@ def test_settings_follow_from_public_facts():
     for other in ({"method": "clipless"}, {"style": "robust"}, {"front_end": "accurate"}):
         assert isinstance(lipdp.recipe((32, 32, 3), 10, 50000, 2.0, **other), models.ClassifierRecipe)
     assert isinstance(lipdp.recipe((32, 32, 3), 10, 5000, 2.0), models.ClassifierRecipe)
+
+
+@pytest.mark.backend_free
+def test_what_was_reached_is_what_the_benchmark_found():
+    root = pathlib.Path(__file__).parents[2]
+    runs = json.loads((root / "benchmarks" / "results" / "scattered.json").read_text())["runs"]
+    rows = json.loads((root / "lipdp" / "models" / "reached.json").read_text())
+    for row in rows:
+        same = [
+            100.0 * run["accuracy"]
+            for run in runs
+            if (run["dataset"], run["epsilon"], run["method"]) == (row["dataset"], row["epsilon"], "dpsgd")
+            and run["evaluated_on"] == "test set"
+            and not run["changes"]
+        ]
+        assert len(same) == row["seeds"] and np.mean(same) == pytest.approx(row["accuracy"], abs=0.006)
+    assert {row["dataset"] for row in rows} == {"mnist", "fashion_mnist", "cifar10"}
+    found = reached.reached("cifar10", 2.5)
+    assert found["epsilon"] == 2.0 and reached.reached("cifar10", None) is None
+
+
+@pytest.mark.backend_free
+@pytest.mark.parametrize("dataset", ["mnist", "fashion_mnist", "cifar10"])
+def test_what_was_reached_was_reached_with_these_settings(dataset):
+    root = pathlib.Path(__file__).parents[2]
+    runs = json.loads((root / "benchmarks" / "results" / "scattered.json").read_text())["runs"]
+    shape, count = ((32, 32, 3), 50000) if dataset == "cifar10" else ((28, 28, 1), 60000)
+    for run in runs:
+        if (run["dataset"], run["method"], run["evaluated_on"]) == (dataset, "dpsgd", "test set"):
+            recipe = models.scattered_recipe(shape, 10, count, run["epsilon"])
+            assert json.loads(json.dumps(dataclasses.asdict(recipe))) == run["settings"]
 
 
 @pytest.mark.backend_free
