@@ -29,6 +29,7 @@ def test_normalizes_as_keras_does_for_the_same_moments(axis, shape, sizes):
     np.testing.assert_allclose(keras.ops.convert_to_numpy(layer(x)), expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.backend_free
 def test_before_a_fit_inputs_pass_as_they_are():
     layer = layers.PrivateNormalization()
     x = np.arange(6.0, dtype="float32").reshape(2, 3)
@@ -48,6 +49,7 @@ def test_the_certificate_is_that_of_the_affine_map():
     assert 0.5 * layer.trained_output_bound((1.0,)) < reached <= layer.trained_output_bound((1.0,))
 
 
+@pytest.mark.backend_free
 def test_variances_stay_above_their_noise():
     layer = layers.PrivateNormalization(2.0)
     layer.build((None, 3))
@@ -56,6 +58,7 @@ def test_variances_stay_above_their_noise():
 
 
 @pytest.mark.parametrize("shape, axis", [((7,), -1), ((3, 4, 2), -1), ((5,), None), ((3, 2), (1, 2))])
+@pytest.mark.backend_free
 def test_no_row_moves_the_sums_further_than_its_share(shape, axis):
     layer = adapted(layers.PrivateNormalization(1.5, axis=axis), shape)
     rng = np.random.default_rng(2)
@@ -72,6 +75,7 @@ def test_no_row_moves_the_sums_further_than_its_share(shape, axis):
     assert not clipped[8].any() and not clipped[9].any()
 
 
+@pytest.mark.backend_free
 def test_squares_of_an_even_example_are_not_clipped():
     layer = layers.PrivateNormalization(3.0)
     layer.build((None, 4, 4, 9))
@@ -80,6 +84,7 @@ def test_squares_of_an_even_example_are_not_clipped():
     np.testing.assert_allclose(layer.squares(even), np.full((1, 1, 1, 9), 1.0 / 16.0), rtol=1e-12)
 
 
+@pytest.mark.backend_free
 def test_an_export_is_stock_keras():
     layer = adapted(layers.PrivateNormalization(2.0), (4, 3))
     model = lipdp.DP_Sequential([keras.Input((4, 3)), layer, layers.BoundedInput(norm=9.0)])
@@ -98,17 +103,20 @@ def test_an_export_is_stock_keras():
         ({}, (None, 3), "known size"),
     ],
 )
+@pytest.mark.backend_free
 def test_refuses_shapes_without_moments(arguments, shape, match):
     with pytest.raises(ValueError, match=match):
         layers.PrivateNormalization(1.0, **arguments).build((None, *shape))
 
 
 @pytest.mark.parametrize("arguments", [{"norm": 0.0}, {"norm": -1.0}, {"noise_multiplier": 0.0}, {"axis": "last"}])
+@pytest.mark.backend_free
 def test_refuses_arguments(arguments):
     with pytest.raises(ValueError, match=next(iter(arguments))):
         layers.PrivateNormalization(**arguments)
 
 
+@pytest.mark.backend_free
 def test_adapt_names_fit():
     with pytest.raises(ValueError, match="`fit` reads them"):
         layers.PrivateNormalization().adapt(np.zeros((3, 2)))

@@ -53,6 +53,7 @@ def test_the_whole_has_the_ledger_of_the_part_that_was_trained(fitted):
     assert np.isfinite(certify.radii(fitted, images(4)[0])).all()
 
 
+@pytest.mark.backend_free
 def test_the_whole_computes_what_its_parts_do():
     recipe = small(mirrored=True)
     x, _ = images(20)
@@ -66,6 +67,7 @@ def test_the_whole_computes_what_its_parts_do():
     assert [layer.name for layer in recipe.build(240).layers] == [layer.name for layer in whole.layers]
 
 
+@pytest.mark.backend_free
 def test_the_whole_goes_on_and_is_saved(fitted, tmp_path):
     fitted.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
@@ -75,6 +77,7 @@ def test_the_whole_goes_on_and_is_saved(fitted, tmp_path):
     assert [entry.kind for entry in loaded.run.ledger.entries].count("moments") == 2
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize("method", [pytest.param("adaclip", marks=pytest.mark.slow), "dpis"])
 def test_other_strategies(method):
     x, y = images()

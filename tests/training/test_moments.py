@@ -54,16 +54,16 @@ FIRST = [("moments", 1), ("moments", 1)]
     [
         {},
         {"strategy": "clipless"},
-        {"strategy": "adaclip"},
+        pytest.param({"strategy": "adaclip"}, marks=pytest.mark.slow),
         {"strategy": "dpis"},
-        {"sampling": "fixed_size"},
-        {"sampling": "random_allocation"},
-        {"sampling": "shuffle"},
-        {"sampling": "truncated_poisson"},
-        {"accountant": "filter"},
-        {"accountant": "rdp"},
-        {"epsilon": None, "risk": {"advantage": 0.3}},
-        {"examples_per_person": 2},
+        pytest.param({"sampling": "fixed_size"}, marks=pytest.mark.backend_free),
+        pytest.param({"sampling": "random_allocation"}, marks=pytest.mark.backend_free),
+        pytest.param({"sampling": "shuffle"}, marks=pytest.mark.slow),
+        pytest.param({"sampling": "truncated_poisson"}, marks=pytest.mark.slow),
+        pytest.param({"accountant": "filter"}, marks=pytest.mark.backend_free),
+        pytest.param({"accountant": "rdp"}, marks=pytest.mark.slow),
+        pytest.param({"epsilon": None, "risk": {"advantage": 0.3}}, marks=pytest.mark.backend_free),
+        pytest.param({"examples_per_person": 2}, marks=pytest.mark.slow),
         {"person_ids": np.arange(COUNT) // 3, "batch_size": 50},
     ],
     ids=lambda settings: "-".join(map(str, settings)) or "default",
@@ -81,6 +81,7 @@ def test_moments_and_updates_share_one_budget(settings):
     assert model.layers[0].adapted and float(model.layers[0].num_examples.numpy()) == count
 
 
+@pytest.mark.backend_free
 def test_the_cost_is_that_of_two_gaussians_beside_the_updates():
     model = network(noise_multiplier=2.0)
     fit(model, epsilon=None, noise_multiplier=1.0)
@@ -89,6 +90,7 @@ def test_the_cost_is_that_of_two_gaussians_beside_the_updates():
 
 
 @pytest.mark.parametrize("relation, distance", [("add_or_remove_one", 1.0), ("replace_one", 2.0)])
+@pytest.mark.backend_free
 def test_replacing_an_example_costs_twice_the_distance(relation, distance):
     whole = accounting.Sampling("poisson", relation=relation).bind(COUNT, COUNT)
     cost = accounting.compose([accounting.Mechanism.of_updates(None, 8.0, 1, whole)], 1e-5)
@@ -106,6 +108,7 @@ def test_what_is_released_is_near_the_moments_and_noisy():
     assert np.abs(layer.mean.numpy() - x.mean(axis=0)).min() > 0.0
 
 
+@pytest.mark.backend_free
 def test_the_noise_has_the_size_that_is_charged():
     # Rows of zeros: what is left is the noise.
     x, y = np.zeros((COUNT, 400), "float32"), np.arange(COUNT) % 2
@@ -121,6 +124,7 @@ def test_the_noise_has_the_size_that_is_charged():
 
 
 @pytest.mark.parametrize("row", [1e9, -1e9, np.nan, np.inf, 0.3])
+@pytest.mark.backend_free
 def test_one_row_moves_the_sums_by_its_sensitivity_at_most(row):
     model = network(front=[layers.LayerCentering(name="front")])
     layer = model.layers[1]
@@ -134,6 +138,7 @@ def test_one_row_moves_the_sums_by_its_sensitivity_at_most(row):
         assert np.linalg.norm(sums[0] - sums[1]) <= limit * (1.0 + 1e-6)
 
 
+@pytest.mark.backend_free
 def test_all_rows_of_a_person_count_as_one():
     ids = np.array([0] * 40 + [1] * 5 + list(range(2, 7)))
     shares = lipdp.sampling.Persons(ids, 8).shares()
@@ -146,6 +151,7 @@ def test_all_rows_of_a_person_count_as_one():
     assert np.linalg.norm(whole - others) == pytest.approx(6.0)
 
 
+@pytest.mark.backend_free
 def test_a_source_is_read_a_part_at_a_time(tmp_path, monkeypatch):
     x, y = data()
     file = tmp_path / "x.npy"
@@ -165,6 +171,7 @@ def _prepared(rows):
     return lipdp.sampling.as_rows(rows, np.zeros(len(rows), "int32"), 3)[:1]
 
 
+@pytest.mark.backend_free
 def test_a_second_fit_keeps_them():
     model = network()
     fit(model, epochs=1)
@@ -204,6 +211,7 @@ def test_files_hold_moments_and_charges(tmp_path):
     assert kinds(fresh) == kinds(model) and fresh.layers[0].adapted
 
 
+@pytest.mark.backend_free
 def test_a_model_that_shares_the_layer_holds_the_charges():
     model = network()
     fit(model)
@@ -223,6 +231,7 @@ class _Stop(keras.callbacks.Callback):
 
 
 @pytest.mark.parametrize("seed", [None, 5])
+@pytest.mark.backend_free
 def test_an_interrupted_fit_goes_on_with_the_same_moments(tmp_path, seed):
     path = tmp_path / "run.weights.h5"
     model = network()
@@ -236,6 +245,7 @@ def test_an_interrupted_fit_goes_on_with_the_same_moments(tmp_path, seed):
     assert again.privacy.epsilon() <= 4.0
 
 
+@pytest.mark.backend_free
 def test_a_refused_fit_releases_and_charges_nothing():
     model = network(noise_multiplier=0.1)
     with pytest.raises(ValueError, match="budget"):
@@ -243,6 +253,7 @@ def test_a_refused_fit_releases_and_charges_nothing():
     assert kinds(model) == [] and not model.layers[0].adapted
 
 
+@pytest.mark.backend_free
 def test_a_charge_comes_before_its_release(monkeypatch):
     def fails(*_):
         raise RuntimeError("the machine stops")
@@ -254,6 +265,7 @@ def test_a_charge_comes_before_its_release(monkeypatch):
     assert kinds(model) == [("moments", 1)]
 
 
+@pytest.mark.backend_free
 def test_an_update_that_was_never_made_does_not_take_the_moments_back():
     class Fails(keras.callbacks.Callback):
         def on_train_begin(self, logs=None):
@@ -265,6 +277,7 @@ def test_an_update_that_was_never_made_does_not_take_the_moments_back():
     assert kinds(model) == FIRST and model.layers[0].adapted
 
 
+@pytest.mark.backend_free
 def test_two_layers_in_a_row():
     model = lipdp.DP_Sequential(
         [
@@ -292,6 +305,7 @@ def test_two_layers_in_a_row():
         (lambda: _inside(), "0: inside of another layer"),
     ],
 )
+@pytest.mark.backend_free
 def test_refuses_places_without_moments_of_single_rows(make, match):
     model = make()
     with pytest.raises(ValueError, match=match):
@@ -314,11 +328,13 @@ def _inside():
     return model
 
 
+@pytest.mark.backend_free
 def test_a_private_number_of_examples_is_refused():
     with pytest.raises(ValueError, match="count_noise"):
         fit(network(), strategy=strategies.DPIS(count_noise=10.0))
 
 
+@pytest.mark.backend_free
 def test_the_statement_lists_them():
     model = network()
     fit(model, epsilon=None, noise_multiplier=1.0)
@@ -331,6 +347,7 @@ def test_the_statement_lists_them():
     assert facts["groups"]
 
 
+@pytest.mark.backend_free
 def test_fit_says_what_it_releases(capsys):
     fit(network(), verbose=2)
     assert "what layer 'moments' reads are released first, with noise multiplier 8 each" in capsys.readouterr().out
