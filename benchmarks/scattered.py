@@ -129,6 +129,22 @@ def table(runs: list[dict]) -> str:
     return "\n".join(lines)
 
 
+def reached(runs: list[dict]) -> list[dict]:
+    """What `lipdp train` says about its default recipe: means on the test sets."""
+    chosen = [run for run in runs if run["evaluated_on"] == "test set" and run["method"] == "dpsgd"]
+
+    def place(run):
+        return DATASETS.index(run["dataset"]), run["epsilon"]
+
+    rows = []
+    for _, same in itertools.groupby(sorted((run for run in chosen if not run["changes"]), key=place), place):
+        same = list(same)
+        accuracy = round(100.0 * float(np.mean([run["accuracy"] for run in same])), 2)
+        one = {"dataset": same[0]["dataset"], "epsilon": same[0]["epsilon"]}
+        rows.append({**one, "accuracy": accuracy, "seeds": len(same)})
+    return rows
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dataset", nargs="+", default=list(DATASETS), choices=DATASETS)
