@@ -175,15 +175,15 @@ class Checkpoint(keras.callbacks.Callback):
         model = self.model
         if getattr(getattr(model, "run", None), "journal", None) is None:
             raise ValueError("A `Checkpoint` works in the `fit` of a private model. Received: another model.")
+        self.begin(model)
+
+    def begin(self, model: Any) -> None:
+        """Writes the file and its journal as the model is now; `fit` calls this before the first release."""
         # A journal without a file is taken back when it is empty; a file without a journal is not.
-        steps = [self._settle, lambda: self._save(model, always=True)]
+        steps = [lambda: model.run.journal.settle(model.run.ledger), lambda: self._save(model, always=True)]
         for step in reversed(steps) if self.path.exists() else steps:
             step()
         self._offset = model.run.ledger.updates - _iterations(model)
-
-    def _settle(self) -> None:
-        run = self._model.run
-        run.journal.settle(run.ledger)
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         # Not `self.model`, which on JAX copies the whole state.

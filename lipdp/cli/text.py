@@ -7,8 +7,6 @@ import sys
 import textwrap
 from typing import Any
 
-import numpy as np
-
 from lipdp import data
 from lipdp.cli import quiet
 from lipdp.cli.parser import chosen
@@ -81,12 +79,6 @@ def unit(texts: data.TextColumns) -> str:
         f"{texts.label!r}. A person who wrote several texts is several examples."
     )
     return "\n" + textwrap.fill("- " + line, 88, subsequent_indent="  ") + "\n"
-
-
-def measure(model: Any, x: np.ndarray, y: np.ndarray) -> dict:
-    """Returns the accuracy on held-out texts, in the form of `evaluation.measure`, without certificates."""
-    accuracy = float((model.predict(x, verbose=0).argmax(axis=1) == y).mean())
-    return {"examples": len(y), "accuracy": accuracy, "certified": [], "curve": []}
 
 
 def described_by(run: pathlib.Path) -> data.TextColumns | None:

@@ -62,7 +62,7 @@ def _train(options, argv: list[str], started: str, clock: float, work: pathlib.P
     count = dataset.num_persons or dataset.num_examples
     updates = recipe.updates if generative else recipe.updates(count)
     delta = _default_delta(count) if options.delta is None else options.delta
-    plan = _plan(options, recipe.batch_size, updates, count, delta)
+    plan = _plan(options, recipe, updates, count, delta)
     (datasets if dataset.texts is None else text).tell(options, raw)
     evaluation.tell_reached(options, recipe)
     with contextlib.ExitStack() as stack:
@@ -102,14 +102,15 @@ def _made(options, argv, work, recipe, dataset, plan, started, clock, frozen) ->
         statement += text.unit(dataset.texts)
         dataset.texts.to_json(work / folders.TEXTS)
         if dataset.x_test is not None:
-            results["held_out"] = text.measure(model, dataset.x_test, dataset.y_test)
+            results["held_out"] = evaluation.accuracy(model, dataset.x_test, dataset.y_test)
     elif not generative:
+        held_out = dataset.x_test, dataset.y_test
         if recipe.bounded:
             results["bounds"] = output.finite(model.summary_bounds(print_fn=lambda text: None))
-        if dataset.x_test is not None:
-            results["held_out"] = evaluation.measure(
-                model, dataset.x_test, dataset.y_test, options.radii, dataset.person_ids_test
-            )
+        if dataset.x_test is not None and recipe.bounded:
+            results["held_out"] = evaluation.measure(model, *held_out, options.radii, dataset.person_ids_test)
+        elif dataset.x_test is not None:
+            results["held_out"] = evaluation.accuracy(model, *held_out, dataset.person_ids_test)
     facts = {
         "command": shlex.join(["lipdp", *argv]),
         "argv": argv,
@@ -248,17 +249,18 @@ def _default_delta(num_examples: int) -> float:
     return min(1e-5, 10.0 ** -(math.floor(math.log10(num_examples)) + 1))
 
 
-def _plan(options, batch_size: int, updates: int, num_examples: int, delta: float) -> Plan:
-    """Returns the plan that `fit` will make, so that a wrong one ends before Keras is loaded."""
-    sampling = Sampling(options.sampling).bind(num_examples, batch_size, options.examples_per_person)
+def _plan(options, recipe, updates: int, num_examples: int, delta: float) -> Plan:
+    """Returns the plan that `fit` will make, so that a wrong one ends before anything slow begins."""
+    sampling = Sampling(options.sampling).bind(num_examples, recipe.batch_size, options.examples_per_person)
     public = {"sampling": sampling, "updates": updates, "delta": delta, "accountant": options.accountant}
     if options.strategy == "dpis":
         # Its filter plans by itself; this checks the other numbers.
         return Plan(**public, noise_multiplier=1.0, epsilon=options.epsilon)
     if options.noise_multiplier is not None:
         return Plan(**public, noise_multiplier=options.noise_multiplier, epsilon=options.epsilon)
+    spent = () if options.task == "diffusion" else recipe.first_releases(sampling)
     with _status(options, "Calibrating the noise ..."):
-        return Plan.calibrated(**public, epsilon=options.epsilon)
+        return Plan.calibrated(**public, epsilon=options.epsilon, spent=spent)
 
 
 def _fit(options, recipe, dataset, plan, work):

@@ -28,8 +28,8 @@ class PrivateNormalization(ShapePreserving):
         norm: Largest L2 norm of an example, over all its entries, in [1e-6, 1e6]; longer ones are clipped to it while
             the moments are computed, and there only. A public constant, near the norm of most examples: never computed
             from private data.
-        noise_multiplier: Noise standard deviation of each of the two releases over its sensitivity, above 0. The
-            default costs little beside 100 updates or more: at epsilon 3 the updates get 3 % more noise.
+        noise_multiplier: Noise standard deviation of each of the two releases over its sensitivity, in [1e-3, 1e6].
+            About `24 / epsilon` for budgets below 3, else 8: the updates then get about 3 % more noise.
         axis: Axis or axes of the input, never the batch axis 0, whose entries each have a variance of their own, as in
             Keras; None: one variance for all. The fewer variances, the less noise in each. Means are those of each
             entry, whatever the axis.
@@ -76,7 +76,7 @@ class PrivateNormalization(ShapePreserving):
     ):
         super().__init__(**kwargs)
         self.norm = checks.between("norm", norm, 1e-6, 1e6)
-        self.noise_multiplier = checks.positive("noise_multiplier", noise_multiplier)
+        self.noise_multiplier = checks.between("noise_multiplier", noise_multiplier, 1e-3, 1e6)
         if isinstance(axis, (tuple, list)):
             self.axis: Any = tuple(checks.integer("axis", a, -64) for a in axis)
         else:

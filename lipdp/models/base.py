@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 
 from lipdp import checks, strategies
+from lipdp.accounting import Mechanism, Sampling
 
 if TYPE_CHECKING:
     from lipdp.model import DP_Model, DP_Sequential
@@ -53,6 +54,10 @@ class TrainingRecipe:
     def whole(self, model: Any) -> DP_Model | DP_Sequential:
         """Returns the model that takes rows, with the weights and the ledger of what was trained."""
         return model
+
+    def first_releases(self, sampling: Sampling) -> tuple[Mechanism, ...]:
+        """Returns the cost of what `fit` releases before the first update, for data that are sampled like this."""
+        return ()
 
     def rate(self, num_examples: int) -> keras.optimizers.schedules.LearningRateSchedule:
         """Returns the schedule of the learning rate, which falls linearly to zero."""

@@ -10,7 +10,7 @@ from lipdp import checks, layers, losses, strategies
 from lipdp._deprecated import renamed_arguments, renamed_attributes, renamed_property
 from lipdp.model import DP_Sequential
 from lipdp.models.base import TrainingRecipe
-from lipdp.models.scattered import ScatteredRecipe, scattered_recipe
+from lipdp.models.scattered import ScatteredRecipe, fits, scattered_recipe
 
 STYLES = ("accurate", "robust")
 METHODS = ("clipless", "dpsgd", "adaclip", "dpis")
@@ -56,7 +56,7 @@ class ClassifierRecipe(TrainingRecipe):
         learning_rate: of stochastic gradient descent, at the start; it falls linearly to zero.
         momentum: of stochastic gradient descent.
         noise: how the noise is shared between layers, see `strategies.Clipless`.
-        method: name of the strategy, of `METHODS`. The network is the same for all, and so are its certificates.
+        method: name of the strategy, of `METHODS`.
         clip_norm: of the strategies that clip.
         stability: of the automatic clipping of `"dpsgd"`: gradients well below it count less.
         front_end: weights of a first `layers.Scattering2D`, "accurate" or "robust"; None for none.
@@ -217,7 +217,7 @@ def classifier_recipe(
     if style == "robust" and front_end is None and num_examples >= _SMALL and _is_large(input_shape):
         return _robust(tuple(input_shape), num_classes, num_examples, epsilon, method or "dpsgd", radius)
     if style == "accurate" and front_end is None and method != "clipless":
-        if num_examples >= _SMALL and _is_large(input_shape):
+        if num_examples >= _SMALL and _is_large(input_shape) and fits(input_shape, num_examples):
             return scattered_recipe(input_shape, num_classes, num_examples, epsilon, method=method or "dpsgd")
     method = method or "clipless"
     batch_size = max(1, num_examples // 2 if num_examples < _SMALL else min(4096, num_examples // 8))

@@ -11,6 +11,7 @@ from lipdp import _keras, backend, checks, isolation, sampling
 from lipdp.privacy import provenance
 from lipdp.sampling.columns import read
 from lipdp.sampling.source import is_source
+from lipdp.training.outputs import outputs
 from lipdp.training.preprocessing import preprocessed
 
 _AT_ONCE = 16
@@ -100,7 +101,7 @@ def features(
     for start in range(0, count, _AT_ONCE * batch_size):
         rows = np.arange(start, min(start + _AT_ONCE * batch_size, count))
         taken = tree.map_structure(_floats, read(x, rows))
-        made = keras.Model.predict(model, taken, batch_size=batch_size, verbose=0)
+        made = outputs(model, taken, batch_size)
         out[start : start + len(rows)] = np.clip(made, -limit, limit)
     if isinstance(out, np.memmap):
         out.flush()

@@ -8,6 +8,7 @@ import keras
 import numpy as np
 
 from lipdp import checks, layers, losses
+from lipdp.accounting import Mechanism, Sampling
 from lipdp.model import DP_Sequential
 from lipdp.models.base import TrainingRecipe
 from lipdp.models.features import features
@@ -16,6 +17,7 @@ METHODS = ("dpsgd", "adaclip", "dpis")
 
 # Chosen on held-out training images of CIFAR-10 and Fashion-MNIST, see `benchmarks/scattered.py`.
 _LARGEST_BATCH = 8192
+_MEMORY = 2**32
 # Norm of most features of an image with as many numbers; those of "accurate" scattering vary slowly with the image.
 _NORM, _ENTRIES = 2.8, 3072
 
@@ -82,9 +84,14 @@ class ScatteredRecipe(TrainingRecipe):
     def whole(self, model: Any) -> DP_Sequential:
         whole = DP_Sequential([*self._front(), *model.layers], name="lipdp")
         whole.compile(model.optimizer.__class__.from_config(model.optimizer.get_config()), model.loss, ["accuracy"])
-        # As if it had been loaded from the file of the part that was trained.
+        # As if it had been loaded from the file of the part that was trained; what either releases later is in both.
         whole.run.restore(model.run.to_array())
+        whole.run.ledger = model.run.ledger
         return whole
+
+    def first_releases(self, sampling: Sampling) -> tuple[Mechanism, ...]:
+        whole = Sampling("poisson", relation=sampling.relation).bind(sampling.num_examples, sampling.num_examples)
+        return (Mechanism.of_updates(None, self.moments_noise, 2, whole.for_group(sampling.group_size)),)
 
     def _compiled(self, stack: list, num_examples: int) -> DP_Sequential:
         model = DP_Sequential(stack, name="lipdp")
@@ -107,6 +114,12 @@ class ScatteredRecipe(TrainingRecipe):
             stack.append(keras.layers.Dense(self.hidden, activation="tanh", name="hidden"))
         last = keras.layers.Dense(self.num_classes, kernel_initializer="zeros", name="logits")
         return [*stack, keras.layers.Flatten(name="flatten"), last]
+
+
+def fits(input_shape: tuple[int, ...], num_examples: int) -> bool:
+    """Returns whether the features of so many images fit into memory, up to 4 GiB."""
+    places = math.prod(-(-side // 4) for side in input_shape[:2])
+    return 4 * num_examples * places * 81 * input_shape[-1] <= _MEMORY
 
 
 def scattered_recipe(
@@ -149,6 +162,7 @@ def scattered_recipe(
         )
     num_classes = checks.integer("num_classes", num_classes, 2)
     num_examples = checks.integer("num_examples", num_examples, 1)
+    # Two releases cost as much of a small budget as of a large one.
     budget = min(max(checks.positive("epsilon", epsilon, optional=True) or 1.0, 0.25), 8.0)
     mirrored = input_shape[-1] == 3 if mirrored is None else checks.boolean("mirrored", mirrored)
     batch_size = min(_LARGEST_BATCH, math.ceil(num_examples / 6))
@@ -158,6 +172,7 @@ def scattered_recipe(
         batch_size=batch_size,
         epochs=max(2, round(150.0 * budget**0.4 / math.ceil(num_examples / batch_size))),
         mirrored=mirrored,
+        moments_noise=max(8.0, 24.0 / budget),
         feature_norm=_NORM * math.sqrt(math.prod(input_shape) / _ENTRIES),
         # More noise asks for smaller steps, and for fewer.
         learning_rate=0.35 * budget**0.85,

@@ -13,6 +13,8 @@ COVERED = (
     "whatever is computed from these without looking at the training data again.",
 )
 
+MOMENTS = "mean and variance that normalization layers hold;"
+
 NOT_COVERED = (
     "Hyper-parameter search: each run on the same data spends its own budget.",
     "Early stopping, learning-rate control and model selection that look at private data, such as training metrics "

@@ -59,7 +59,7 @@ def plan_for(run: Run, request: FitRequest) -> Plan:
 
 def _accountant(run: Run, request: FitRequest) -> Accountant:
     """Returns the accountant; a filter has its order, budget and unit from before the first release."""
-    present: Any = run.plan.accountant if run.plan and run.ledger.updates else None
+    present: Any = run.plan.accountant if run.plan and run.ledger.releases else None
     accountant = request.accountant
     if len(run.ledgers) > 1 and (accountant == "filter" or isinstance(present, Filter)):
         raise ValueError(

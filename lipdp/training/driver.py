@@ -15,6 +15,7 @@ from keras import tree
 
 from lipdp import _keras, backend, gradients, isolation, losses, sampling
 from lipdp.accounting import risk_budget
+from lipdp.callbacks import Checkpoint
 from lipdp.privacy import Ledger, Plan, Release, statement
 from lipdp.sampling import columns, randomness
 from lipdp.strategies import Calibration
@@ -46,6 +47,7 @@ class Driver:
         validation_data: As given, or the part that was split off.
         persons: Who is drawn, where that is not rows; else None.
         moments: What layers need to know of the data before the first update.
+        checkpoint: What keeps a file of the run, if anything does.
 
     Attributes:
         plan: What fixes the privacy of the run.
@@ -66,8 +68,9 @@ class Driver:
         validation_data: Any,
         persons: sampling.Persons | None = None,
         moments: Moments | None = None,
+        checkpoint: Checkpoint | None = None,
     ):
-        self.moments = moments or Moments(model, (), ())
+        self.moments, self.checkpoint = moments or Moments(model, (), ()), checkpoint
         self.persons, self._together = persons, 1  # rows of a person that are averaged before they are clipped
         if persons is not None and request.strategy.per_example:
             self._together = persons.width
@@ -291,13 +294,11 @@ class Driver:
         key = seeding.begin(self)
         if key is not None and run.journal is not None:
             run.journal.refuse_other_noise(run.ledger)
-        self.sampler = self._sampler()
         run.driver, run.traced, run.executing = self, traced, False
         run.adopt(self.plan, request)
         if self.forgone:
             run.charge(self._release(), self.forgone)
             before = run.ledger.to_json()  # even if no update is made: who is left was never found out
-        run.epoch_key, run.order = getattr(self.sampler, "key", None), self.order
         run.attribute([*self.model.trainable_variables, *self.moments.variables()])
         run.noise_std, run.ledger.seeded = self.noise_std, run.ledger.seeded or request.seed is not None
         by_sample = request.seed is not None and bool(columns.columns_of((self.x, self.y)))
@@ -308,8 +309,10 @@ class Driver:
         try:
             optimizer.arm(self.noise_std, self.updates, key, run.repeatable, request.noise_generator)
             if self.moments.layers:
-                self.moments.release(self.x, run.charge, run.secret.draws)
+                self._release_moments(verbose)
                 before = run.ledger.to_json()
+            self.sampler = self._sampler()
+            run.epoch_key, run.order = getattr(self.sampler, "key", None), self.order
             self.begin()
             if verbose:
                 notice = [statement.TRAINING_METRICS] if request.training_metrics else []
@@ -317,7 +320,7 @@ class Driver:
                     notice.append(advice.of_idle_devices(idle))
                 if self.in_terminal and self.model.train_function is None and not self.model.run_eagerly:
                     notice.append("The first update waits until it is compiled.")
-                sys.stdout.write("\n".join([self.announcement(), *self.moments.announcement(), *notice]) + "\n")
+                sys.stdout.write("\n".join([self.announcement(), *notice]) + "\n")
             untouched = weights.fingerprint(self.model)
             yield
         except BaseException:
@@ -330,6 +333,14 @@ class Driver:
             optimizer.disarm()
             run.secret.stand = run.secret.basis and seeding.stand_of(self.model)
             self.x = self.y = self.validation_data = None
+
+    def _release_moments(self, verbose: Any) -> None:
+        if verbose:
+            sys.stdout.write("\n".join(self.moments.announcement()) + "\n")
+            sys.stdout.flush()
+        if self.checkpoint is not None:
+            self.checkpoint.begin(self.model)  # a file from which to go on, should this be stopped
+        self.moments.release(self.x)
 
     def forget(self, ledger: str) -> None:
         """Takes back what was charged for an update that was never made."""

@@ -14,12 +14,15 @@ from keras import tree
 
 from lipdp import _keras, accounting, backend, isolation, sampling
 from lipdp.layers import PrivateNormalization
-from lipdp.privacy import Ledger, Release
+from lipdp.privacy import Release
 from lipdp.sampling import randomness
 from lipdp.sampling.columns import read
+from lipdp.training.outputs import outputs
 from lipdp.training.request import FitRequest
+from lipdp.training.state import Run
 
 _AT_ONCE = 2**24  # entries of the inputs and of what the layer reads
+_KEPT = 2**28  # entries of what the layer reads that are kept from the first pass for the second
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,29 +46,43 @@ class Moments:
     shares: np.ndarray | None = None
 
     @contextlib.contextmanager
-    def planned(self, ledger: Ledger) -> Iterator[None]:
+    def planned(self, run: Run) -> Iterator[None]:
         """A context in which the ledger is as it will be, so that the updates are planned for what is left."""
-        before = ledger.copy()
+        before, request = run.ledger.copy(), run.request
         try:
+            if self.layers:
+                run.request = None  # no plan goes on that did not know of them
             for release in self.releases:
-                ledger.charge(release)
+                run.ledger.charge(release)
             yield
         finally:
-            ledger.become(before)
+            run.ledger.become(before)
+            run.request = request
 
     def variables(self) -> list:
         """Returns what is about to hold private moments."""
         return [variable for layer in self.layers for variable in layer.variables]
 
-    def release(self, x: Any, charge: Any, secret: bytes) -> None:
+    def release(self, x: Any) -> None:
         """Charges and releases all of them, and gives them to their layers."""
         for number, layer in enumerate(self.layers):
             rows = _Rows(self.model, layer, x, self.shares)
             mean, squares = self.releases[2 * number : 2 * number + 2]
-            layer.set_mean(_noisy(rows.sum(layer.clipped), mean, charge, secret, f"mean {number}"))
-            variance = _noisy(rows.sum(layer.squares), squares, charge, secret, f"squares {number}")
+            layer.set_mean(self._noisy(rows.sum(layer.clipped), mean))
+            variance = self._noisy(rows.sum(layer.squares), squares)
             deviation = squares.noise_multiplier * squares.sensitivity
             layer.set_variance(variance, deviation, squares.sampling.num_examples or 1)
+
+    def _noisy(self, total: np.ndarray, release: Release) -> np.ndarray:
+        """Charges an average, then returns it with noise."""
+        run = self.model.run
+        run.charge(release)
+        # By the sum as well: the key of a seed has seen some rows of a source only. What stays in the secret, and in
+        # files, does not give the noise again.
+        rng = randomness.generator(run.secret.draws, "moments", np.asarray(total, "float64").tobytes())
+        run.secret.draws = randomness.derive(run.secret.draws, "next")
+        noise = rng.normal(size=total.shape)
+        return total / (release.sampling.num_examples or 1) + release.noise_multiplier * release.sensitivity * noise
 
     def announcement(self) -> list[str]:
         """Returns what `fit` says about them."""
@@ -129,7 +146,7 @@ def _check(layer: PrivateNormalization, order: list, model: keras.Model) -> None
             f"one input. Received: {order.count(layer)} places (0: inside of another layer). Use it once, on the top "
             "level of the model."
         )
-    front = keras.Model(_keras.structures(_keras.graph(model))[0], layer.input)
+    front = keras.Model(_keras.structures(_keras.graph(model))[0], _read_by(layer, model))
     trained = [inner.name for inner in _keras.walk(front) if inner.trainable_variables]
     if trained:
         raise ValueError(
@@ -145,36 +162,44 @@ def _check(layer: PrivateNormalization, order: list, model: keras.Model) -> None
         )
 
 
+def _read_by(layer: PrivateNormalization, model: keras.Model) -> Any:
+    """Returns the tensor that a layer reads in this model: `input` is that of its first call, maybe in another one."""
+    return next(node for node in _keras.nodes(_keras.graph(model)) if node.operation is layer).input_tensors[0]
+
+
 class _Rows:
     """What reaches a layer, a part of the rows at a time."""
 
     def __init__(self, model: keras.Model, layer: PrivateNormalization, x: Any, shares: np.ndarray | None):
-        inputs = _keras.structures(_keras.graph(model))[0]
+        inputs, read_by = _keras.structures(_keras.graph(model))[0], _read_by(layer, model)
         # Nothing to compute where the layer comes first.
-        first = len(tree.flatten(inputs)) == 1 and tree.flatten(inputs)[0] is layer.input
-        self._front = None if first else keras.Model(inputs, layer.input)
+        first = len(tree.flatten(inputs)) == 1 and tree.flatten(inputs)[0] is read_by
+        self._front = None if first else keras.Model(inputs, read_by)
         self._x, self._shares, self._count = x, shares, len(tree.flatten(x)[0])
-        sizes = [math.prod(tensor.shape[1:]) for tensor in (*tree.flatten(inputs), layer.input)]
+        sizes = [math.prod(tensor.shape[1:]) for tensor in (*tree.flatten(inputs), read_by)]
         self._step = max(1, _AT_ONCE // max(sizes))
+        self._kept: dict[int, np.ndarray] | None = {} if not first and self._count * sizes[-1] <= _KEPT else None
 
     def sum(self, function: Any) -> np.ndarray:
         """Returns the sum of a function of the rows, each times its share."""
         total: Any = 0.0
         for start in range(0, self._count, self._step):
             index = np.arange(start, min(start + self._step, self._count))
-            rows = tree.map_structure(lambda leaf: np.asarray(leaf, "float32"), read(self._x, index))
-            if self._front is not None:
-                with backend.full_precision():
-                    rows = self._front.predict(rows, batch_size=min(256, self._step), verbose=0)
-            values = function(np.asarray(tree.flatten(rows)[0]))
+            values = function(self._part(index))
             if self._shares is not None:
                 values = values * self._shares[index].reshape(-1, *[1] * (values.ndim - 1))
             total = total + values.sum(axis=0)
         return total
 
-
-def _noisy(total: np.ndarray, release: Release, charge: Any, secret: bytes, label: str) -> np.ndarray:
-    """Charges an average, then returns it with noise."""
-    charge(release)
-    noise = randomness.generator(secret, "moments", label).normal(size=total.shape)
-    return total / (release.sampling.num_examples or 1) + release.noise_multiplier * release.sensitivity * noise
+    def _part(self, index: np.ndarray) -> np.ndarray:
+        start = int(index[0])
+        if self._kept is not None and start in self._kept:
+            return self._kept[start]
+        rows = tree.map_structure(lambda leaf: np.asarray(leaf, "float32"), read(self._x, index))
+        if self._front is not None:
+            with backend.full_precision():
+                rows = outputs(self._front, rows, 256)
+        rows = np.asarray(tree.flatten(rows)[0])
+        if self._kept is not None:
+            self._kept[start] = rows
+        return rows

@@ -53,6 +53,7 @@ def prepare(
     """
     model_checks.check_model(model)
     model_checks.warn_of_adapted(model)
+    model_checks.warn_of_uncharged_moments(model)
     strategy = request.strategy
     if not strategy.per_example:
         model_checks.refuse_several_outputs(model)
@@ -87,8 +88,8 @@ def prepare(
     calibration = strategy.calibrate(model, model.loss, request.sampling.batch_size)
     driver = ImportanceDriver if isinstance(strategy, strategies.DPIS) else Driver
     first = moments.pending(model, request, drawn)
-    with first.planned(model.run.ledger):
-        return driver(model, request, calibration, x, y, validation_data, drawn, first)
+    with first.planned(model.run):
+        return driver(model, request, calibration, x, y, validation_data, drawn, first, checkpoint)
 
 
 def _persons(model: keras.Model, ids: np.ndarray, request: FitRequest) -> persons.Persons:

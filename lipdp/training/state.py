@@ -134,6 +134,12 @@ class Run:
         total = self.total
         used = total.epsilon(delta, accountant, group_size)
         # Calibration leaves up to one per cent of a budget unused; that is not a budget to train on.
+        if used >= 0.99 * epsilon and {entry.kind for entry in total.entries} == {"moments"}:
+            raise ValueError(
+                f"The budget: mean and variance of normalization layers alone cost epsilon={used:.4g} at delta="
+                f"{delta:g}. Received: epsilon={epsilon!r}. Give those layers a larger `noise_multiplier`, about 24 / "
+                "epsilon, or a larger budget."
+            )
         if used >= 0.99 * epsilon:
             raise ValueError(
                 f"The budget is spent: this model has released epsilon={used:.4g} at delta={delta:g} in "

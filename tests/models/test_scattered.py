@@ -78,6 +78,34 @@ def test_the_whole_goes_on_and_is_saved(fitted, tmp_path):
 
 
 @pytest.mark.backend_free
+def test_the_whole_and_the_part_share_what_they_release():
+    x, y = images()
+    recipe = small(epochs=1)
+    part = recipe.trained(240)
+    part.fit(recipe.prepare(x), y, batch_size=120, epsilon=4.0, strategy="dpsgd", verbose=0)
+    whole = recipe.whole(part)
+    part.fit(recipe.prepare(x), y, batch_size=120, epsilon=5.0, strategy="dpsgd", verbose=0)
+    assert whole.privacy.epsilon() == pytest.approx(part.privacy.epsilon()) and whole.privacy.epsilon() <= 5.0
+
+
+@pytest.mark.backend_free
+def test_small_budgets_are_not_spent_on_moments():
+    for epsilon in (0.5, 1.0, 2.0, 8.0):
+        recipe = models.scattered_recipe((32, 32, 3), 10, 50000, epsilon)
+        sampling = lipdp.accounting.Sampling().bind(50000, recipe.batch_size)
+        run = {"sampler": sampling, "updates": recipe.updates(50000), "epsilon": epsilon, "delta": 1e-5}
+        spent = recipe.first_releases(sampling)
+        ratio = lipdp.accounting.calibrate(**run, spent=spent) / lipdp.accounting.calibrate(**run)
+        assert 1.0 < ratio < 1.05
+
+
+@pytest.mark.backend_free
+def test_sets_whose_features_do_not_fit_keep_the_other_recipe():
+    assert isinstance(lipdp.recipe((224, 224, 3), 10, 20000, 2.0), models.ClassifierRecipe)
+    assert isinstance(lipdp.recipe((64, 64, 3), 10, 20000, 2.0), models.ScatteredRecipe)
+
+
+@pytest.mark.backend_free
 @pytest.mark.parametrize("method", [pytest.param("adaclip", marks=pytest.mark.slow), "dpis"])
 def test_other_strategies(method):
     x, y = images()

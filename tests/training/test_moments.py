@@ -9,6 +9,7 @@ import pytest
 
 import lipdp
 from lipdp import accounting, callbacks, layers, losses, privacy, strategies
+from lipdp.sampling import randomness
 from lipdp.training import moments
 
 SHAPE, COUNT = (4, 3), 600
@@ -245,6 +246,153 @@ def test_an_interrupted_fit_goes_on_with_the_same_moments(tmp_path, seed):
     assert again.privacy.epsilon() <= 4.0
 
 
+def _double():
+    """A model with two layers that need moments."""
+    model = lipdp.DP_Sequential(
+        [
+            keras.Input(SHAPE),
+            layers.PrivateNormalization(6.0, noise_multiplier=2.0, name="one"),
+            layers.PrivateNormalization(6.0, noise_multiplier=2.0, name="two"),
+            layers.Flatten(),
+            keras.layers.Dense(2),
+        ]
+    )
+    model.compile("sgd", loss=losses.SparseCategoricalCrossentropy())
+    return model
+
+
+def _stopping(monkeypatch, after):
+    """Has the release of moments stop after so many of them, by whichever layer."""
+    count, release = [0], moments.Moments._noisy
+
+    def noisy(*arguments):
+        count[0] += 1
+        if count[0] > after:
+            raise KeyboardInterrupt
+        return release(*arguments)
+
+    monkeypatch.setattr(moments.Moments, "_noisy", noisy)
+
+
+@pytest.mark.backend_free
+@pytest.mark.parametrize("settings", [{}, {"accountant": "filter"}, {"strategy": "dpis"}, {"seed": 5}], ids=str)
+def test_a_fit_that_was_stopped_before_its_first_update_keeps_to_the_budget(monkeypatch, settings):
+    model = _double()
+    for after in (1, 3):
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            _stopping(patch, after)
+            fit(model, **settings)
+    fit(model, **settings)
+    count = sum(entry.count for entry in model.run.ledger.entries if entry.kind == "moments")
+    assert count == 1 + 3 + 2
+    assert 3.9 < model.privacy.epsilon() <= 4.0 * (1.0 + 1e-9)
+    assert all(layer.adapted for layer in model.layers[:2])
+
+
+@pytest.mark.backend_free
+def test_two_releases_never_share_noise(monkeypatch):
+    model, seen, release = _double(), [], moments.Moments._noisy
+
+    def noisy(self, total, entry):
+        found = release(self, total, entry)
+        count = entry.sampling.num_examples
+        seen.append((found - total / count) / (entry.noise_multiplier * entry.sensitivity))
+        return found
+
+    monkeypatch.setattr(moments.Moments, "_noisy", noisy)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(layers.PrivateNormalization, "set_mean", _once())
+        fit(model, seed=5)
+    fit(model, seed=5)
+    first = [np.ravel(part)[:3] for part in seen]
+    assert len(first) >= 5
+    for i, one in enumerate(first):
+        assert all(np.abs(one - other).max() > 1e-3 for other in first[:i])
+
+
+def _once():
+    """`set_mean` that fails when it is called for the second time."""
+    calls, whole = [], layers.PrivateNormalization.set_mean
+
+    def set_mean(layer, mean):
+        calls.append(layer)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        whole(layer, mean)
+
+    return set_mean
+
+
+@pytest.mark.backend_free
+def test_no_file_of_a_seeded_run_gives_the_noise_again(tmp_path):
+    x, y = data()
+    model = network()
+    fit(model, x, y, seed=5)
+    model.save_weights(tmp_path / "model.weights.h5")
+    loaded = network()
+    loaded.load_weights(tmp_path / "model.weights.h5")
+    totals = moments._Rows(loaded, loaded.layers[0], x, None).sum(loaded.layers[0].clipped)
+    again = randomness.generator(loaded.run.secret.draws, "moments", totals.tobytes()).normal(size=SHAPE)
+    exact, released = totals / COUNT, loaded.layers[0].mean.numpy()
+    assert np.abs(released - exact - 8.0 * 6.0 / COUNT * again).max() > 0.01
+
+
+@pytest.mark.backend_free
+@pytest.mark.parametrize("seed", [None, 5])
+def test_a_fit_that_was_stopped_within_the_moments_goes_on_from_its_checkpoint(tmp_path, monkeypatch, seed):
+    keep = callbacks.Checkpoint(tmp_path / "run.weights.h5")
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        _stopping(patch, 3)
+        fit(_double(), seed=seed, callbacks=[keep])
+    again = _double()
+    fit(again, seed=seed, callbacks=[callbacks.Checkpoint(tmp_path / "run.weights.h5")])
+    assert 3.9 < again.privacy.epsilon() <= 4.0 * (1.0 + 1e-9)
+    assert sum(entry.count for entry in again.run.ledger.entries if entry.kind == "moments") == 3 + 2
+
+
+@pytest.mark.backend_free
+def test_the_noise_of_a_source_hangs_on_all_of_its_rows(tmp_path):
+    x, y = data(5000)
+    other = x.copy()
+    other[1234] += 0.01  # a row that the sample of a source leaves out
+    means = []
+    for rows in (x, other):
+        np.save(tmp_path / "x.npy", rows)
+        keras.utils.set_random_seed(0)
+        model = network()
+        fit(model, np.load(tmp_path / "x.npy", mmap_mode="r"), y, batch_size=500, seed=7)
+        means.append(model.layers[0].mean.numpy())
+    assert np.abs(means[0] - means[1]).max() > 1e-3
+
+
+@pytest.mark.backend_free
+def test_a_layer_is_looked_at_where_it_stands_in_this_model():
+    inputs = keras.Input(SHAPE)
+    layer = layers.PrivateNormalization(6.0)
+    layer(inputs)  # elsewhere first
+    trained = layers.SpectralDense(3, name="trained")(inputs)
+    model = lipdp.DP_Model(inputs, keras.layers.Dense(2)(keras.layers.Flatten()(layer(trained))))
+    model.compile("sgd", loss=losses.SparseCategoricalCrossentropy())
+    with pytest.raises(ValueError, match="while the layers in front of it train"):
+        fit(model)
+
+
+@pytest.mark.backend_free
+def test_moments_that_came_in_by_value_are_pointed_out():
+    model = network()
+    fit(model)
+    other = network()
+    other.set_weights(model.get_weights())
+    with pytest.warns(UserWarning, match="came into this model by value"):
+        fit(other)
+
+
+@pytest.mark.backend_free
+def test_moments_alone_that_pass_the_budget_say_so():
+    with pytest.raises(ValueError, match="normalization layers alone cost epsilon=0.6"):
+        fit(network(), epsilon=0.5)
+
+
 @pytest.mark.backend_free
 def test_a_refused_fit_releases_and_charges_nothing():
     model = network(noise_multiplier=0.1)
@@ -340,7 +488,10 @@ def test_the_statement_lists_them():
     fit(model, epsilon=None, noise_multiplier=1.0)
     text = model.privacy.statement()
     assert text.count("x moments (private_normalization, poisson)") == 2
-    assert "6 noisy updates were released" in text and "plans were run" not in text
+    assert "2 noisy moments of the data and 6 noisy updates were released" in text
+    assert "mean and variance that normalization layers hold" in text.replace("\n  ", " ")
+    assert "and of the noise of moments: numpy's Philox" in " ".join(text.split())
+    assert "6 noisy updates" in text and "plans were run" not in text
     facts = json.loads(model.privacy.statement("json"))
     jsonschema.validate(facts, privacy.schema())
     assert not facts["adaptive"] and facts["plans"] == 1
