@@ -118,8 +118,14 @@ class ScatteredRecipe(TrainingRecipe):
 
 def fits(input_shape: tuple[int, ...], num_examples: int) -> bool:
     """Returns whether the features of so many images fit into memory, up to 4 GiB."""
-    places = math.prod(-(-side // 4) for side in input_shape[:2])
-    return 4 * num_examples * places * 81 * input_shape[-1] <= _MEMORY
+    rows, columns = (-(-side // 4) for side in input_shape[:2])
+    if _in_color(input_shape):
+        columns = -(-columns // 2)
+    return 4 * num_examples * rows * columns * 81 * input_shape[-1] <= _MEMORY
+
+
+def _in_color(input_shape: tuple[int, ...]) -> bool:
+    return input_shape[-1] == 3
 
 
 def scattered_recipe(
@@ -164,7 +170,7 @@ def scattered_recipe(
     num_examples = checks.integer("num_examples", num_examples, 1)
     # Two releases cost as much of a small budget as of a large one.
     budget = min(max(checks.positive("epsilon", epsilon, optional=True) or 1.0, 0.25), 8.0)
-    mirrored = input_shape[-1] == 3 if mirrored is None else checks.boolean("mirrored", mirrored)
+    mirrored = _in_color(input_shape) if mirrored is None else checks.boolean("mirrored", mirrored)
     batch_size = min(_LARGEST_BATCH, math.ceil(num_examples / 6))
     return ScatteredRecipe(
         input_shape=tuple(input_shape),

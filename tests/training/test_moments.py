@@ -251,8 +251,8 @@ def _double():
     model = lipdp.DP_Sequential(
         [
             keras.Input(SHAPE),
-            layers.PrivateNormalization(6.0, noise_multiplier=2.0, name="one"),
-            layers.PrivateNormalization(6.0, noise_multiplier=2.0, name="two"),
+            layers.PrivateNormalization(6.0, noise_multiplier=6.0, name="one"),
+            layers.PrivateNormalization(6.0, noise_multiplier=6.0, name="two"),
             layers.Flatten(),
             keras.layers.Dense(2),
         ]
@@ -382,7 +382,8 @@ def test_moments_that_came_in_by_value_are_pointed_out():
     model = network()
     fit(model)
     other = network()
-    other.set_weights(model.get_weights())
+    for ours, theirs in zip(other.weights, model.weights, strict=True):
+        ours.assign(theirs.numpy())
     with pytest.warns(UserWarning, match="came into this model by value"):
         fit(other)
 
