@@ -16,7 +16,7 @@ from lipdp import _keras, accounting, backend, isolation, sampling
 from lipdp.layers import PrivateNormalization
 from lipdp.privacy import Release
 from lipdp.sampling import randomness
-from lipdp.sampling.columns import read
+from lipdp.sampling.columns import columns_of, read
 from lipdp.training.outputs import outputs
 from lipdp.training.request import FitRequest
 from lipdp.training.state import Run
@@ -68,18 +68,19 @@ class Moments:
         for number, layer in enumerate(self.layers):
             rows = _Rows(self.model, layer, x, self.shares)
             mean, squares = self.releases[2 * number : 2 * number + 2]
-            layer.set_mean(self._noisy(rows.sum(layer.clipped), mean))
-            variance = self._noisy(rows.sum(layer.squares), squares)
+            layer.set_mean(self._noisy(rows.sum(layer.clipped), mean, x))
+            variance = self._noisy(rows.sum(layer.squares), squares, x)
             deviation = squares.noise_multiplier * squares.sensitivity
             layer.set_variance(variance, deviation, squares.sampling.num_examples or 1)
 
-    def _noisy(self, total: np.ndarray, release: Release) -> np.ndarray:
+    def _noisy(self, total: np.ndarray, release: Release, x: Any) -> np.ndarray:
         """Charges an average, then returns it with noise."""
         run = self.model.run
         run.charge(release)
-        # By the sum as well: the key of a seed has seen some rows of a source only. What stays in the secret, and in
-        # files, does not give the noise again.
-        rng = randomness.generator(run.secret.draws, "moments", np.asarray(total, "float64").tobytes())
+        # The key of a seed has seen some rows of a source only: there the sum counts as well. What stays in the secret,
+        # and in files, does not give the noise again.
+        seen = [total.tobytes()] if columns_of(x) else []
+        rng = randomness.generator(run.secret.draws, "moments", *seen)
         run.secret.draws = randomness.derive(run.secret.draws, "next")
         noise = rng.normal(size=total.shape)
         return total / (release.sampling.num_examples or 1) + release.noise_multiplier * release.sensitivity * noise

@@ -48,6 +48,8 @@ def trained(case, callbacks=()):
         else:
             first = keras.layers.Dense(16, activation="relu", name="first")
             stack = [keras.Input((12,)), first, keras.layers.Dense(3, name="last")]
+            if case.get("moments"):
+                stack[1:1] = [layers.LayerCentering(), layers.PrivateNormalization(4.0)]
             loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         model = lipdp.DP_Sequential(stack)
         model.compile(keras.optimizers.SGD(0.5, momentum=0.9), loss=loss, metrics=["accuracy"])
