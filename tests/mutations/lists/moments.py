@@ -1,0 +1,143 @@
+"""Moments of the data: what bounds them, what is charged for them, and when."""
+
+from tests.mutations.fault import faults
+
+FAULTS = [
+    *faults(
+        "layers/normalization.py",
+        "layers/test_normalization.py::test_no_row_moves_the_sums_further_than_its_share",
+        (
+            "rows are not clipped",
+            "factors = np.where(finite, norm / np.maximum(np.where(finite, norms, norm), norm), 0.0)",
+            "factors = np.where(finite, 1.0, 0.0)",
+        ),
+        ("squares are those of unclipped rows", "np.square(self.clipped(rows) - np", "np.square(rows - np"),
+        ("squares are not clipped", "return _clipped(averages, self.square_norm)", "return averages"),
+        (
+            "variances may fall below their noise",
+            "least = max(deviation, 1e-12 * self.norm**2)",
+            "least = 1e-12 * self.norm**2",
+            "layers/test_normalization.py::test_variances_stay_above_their_noise",
+        ),
+        (
+            "the certificate is that of the average deviation",
+            "np.min(ops.convert_to_numpy(self.variance))",
+            "np.mean(ops.convert_to_numpy(self.variance))",
+            "layers/test_normalization.py::test_the_certificate_is_that_of_the_affine_map",
+        ),
+        (
+            "the certificate forgets the mean",
+            "return self.trained_lipschitz(input_bounds)[0] * (input_bounds[0] + mean)",
+            "return self.trained_lipschitz(input_bounds)[0] * input_bounds[0]",
+            "layers/test_normalization.py::test_the_certificate_is_that_of_the_affine_map",
+        ),
+    ),
+    *faults(
+        "training/moments.py",
+        "training/test_moments.py::test_moments_and_updates_share_one_budget",
+        ("moments are not planned for", "                run.ledger.charge(release)\n", "                pass\n"),
+        ("moments are not charged", "        run.charge(release)\n", ""),
+        ("the sensitivity is that of a sum over one row", "sensitivity=norm / count,", "sensitivity=norm,"),
+        (
+            "no noise is added",
+            "release.noise_multiplier * release.sensitivity * noise",
+            "0.0 * noise",
+            "training/test_moments.py::test_the_noise_has_the_size_that_is_charged",
+        ),
+        (
+            "half of the noise is added",
+            "release.noise_multiplier * release.sensitivity * noise",
+            "0.5 * release.noise_multiplier * release.sensitivity * noise",
+            "training/test_moments.py::test_the_noise_has_the_size_that_is_charged",
+        ),
+        (
+            "each row of a person counts in full",
+            "values = values * self._shares[index].reshape(-1, *[1] * (values.ndim - 1))",
+            "pass",
+            "training/test_moments.py::test_all_rows_of_a_person_count_as_one",
+        ),
+        (
+            "a plan goes on that did not know of the moments",
+            "run.request = None  # no plan",
+            "pass  # no plan",
+            "training/test_moments.py::test_a_fit_that_was_stopped_before_its_first_update_keeps_to_the_budget",
+        ),
+        (
+            "all releases of a run have one noise",
+            'run.secret.draws = randomness.derive(run.secret.draws, "next")',
+            "pass",
+            "training/test_moments.py::test_two_releases_never_share_noise",
+            "training/test_moments.py::test_no_file_of_a_seeded_run_gives_the_noise_again",
+        ),
+        (
+            "the noise of a source hangs on a sample of its rows",
+            "seen = [total.tobytes()] if columns_of(x) else []",
+            "seen = []",
+            "training/test_moments.py::test_the_noise_of_a_source_hangs_on_all_of_its_rows",
+        ),
+        (
+            "layers in front may train",
+            "    if trained:\n",
+            "    if False:\n",
+            "training/test_moments.py::test_refuses_places_without_moments_of_single_rows",
+        ),
+        (
+            "layers in front may mix rows",
+            "    if mixing:\n",
+            "    if False:\n",
+            "training/test_moments.py::test_refuses_places_without_moments_of_single_rows",
+        ),
+        (
+            "the place of a layer is that of its first call",
+            "return next(node for node in _keras.nodes(_keras.graph(model)) if node.operation is layer).input_tensors[0]",
+            "return layer.input",
+            "training/test_moments.py::test_a_layer_is_looked_at_where_it_stands_in_this_model",
+        ),
+    ),
+    *faults(
+        "training/driver.py",
+        "training/test_moments.py",
+        (
+            "who holds moments does not know of their cost",
+            "run.attribute([*self.model.trainable_variables, *self.moments.variables()])",
+            "run.attribute(self.model.trainable_variables)",
+            "training/test_moments.py::test_a_model_that_shares_the_layer_holds_the_charges",
+        ),
+        (
+            "moments are taken back with a failed update",
+            "                before = run.ledger.to_json()\n            self.sampler",
+            "            self.sampler",
+            "training/test_moments.py::test_an_update_that_was_never_made_does_not_take_the_moments_back",
+        ),
+        (
+            "there is no file yet when moments are released",
+            "            self.checkpoint.begin(self.model)  # a file",
+            "            pass  # a file",
+            "training/test_moments.py::test_a_fit_that_was_stopped_within_the_moments_goes_on_from_its_checkpoint",
+        ),
+    ),
+    *faults(
+        "privacy/ledger.py",
+        "training/test_moments.py::test_moments_and_updates_share_one_budget",
+        (
+            "moments count as adaptive",
+            "return any(release.kind in ADAPTIVE for release in self._descriptions)",
+            'return any(release.kind != "gradient" for release in self._descriptions)',
+        ),
+    ),
+    *faults(
+        "models/scattered.py",
+        "models/test_scattered.py::test_the_whole_has_the_ledger_of_the_part_that_was_trained",
+        (
+            "the whole forgets the ledger",
+            "        whole.run.restore(model.run.to_array())\n        whole.run.ledger = model.run.ledger\n",
+            "",
+        ),
+        (
+            "the whole has a ledger of its own",
+            "        whole.run.ledger = model.run.ledger\n",
+            "",
+            "models/test_scattered.py::test_the_whole_and_the_part_share_what_they_release",
+        ),
+    ),
+]
