@@ -6,7 +6,8 @@
 The network reads sequences of 128 tokens: 4 blocks, 512 wide, 8 heads, of stock Keras layers. What trains is the head
 alone, low-rank additions of rank 8 to all queries and values with the head (LoRA), or all weights. Two steps are
 compared, each the compiled training step that `fit` runs, with the same SGD: DP-SGD on Poisson batches as they are
-drawn and padded, and plain Keras on exactly B rows. Ratios are paired within a round.
+drawn and padded, and plain Keras on exactly B rows. Ratios are paired within a round: of the times of the steps, and of
+the times by row, as so few draws may have more or less than B rows.
 """
 
 import argparse
@@ -14,7 +15,7 @@ import os
 import subprocess
 import sys
 
-from stepping import Stepper, interleaved, peak_memory
+from stepping import WARM, Stepper, interleaved, peak_memory
 
 WHAT = ("head", "lora", "full")
 STEPS = ("private", "plain")
@@ -65,14 +66,17 @@ def stepper(what: str, step: str, batch: int) -> Stepper:
     if private:
         model = lipdp.DP_Model.from_keras(model)
     model.compile(keras.optimizers.SGD(0.1), loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    return Stepper(model, x, y, batch, strategies.DPSGD(clip_norm=1.0) if private else None)
+    return Stepper(model, x, y, batch, strategies.DPSGD(clip_norm=1.0) if private else None, prepared=8)
 
 
 def measure(what: str, batch: int, rounds: int) -> dict:
     from common import paired
 
-    times = interleaved({step: stepper(what, step, batch) for step in STEPS}, rounds)
-    return paired({step: [1e3 * seconds for seconds in values] for step, values in times.items()})
+    steppers = {step: stepper(what, step, batch) for step in STEPS}
+    times = {step: [1e3 * seconds for seconds in values] for step, values in interleaved(steppers, rounds).items()}
+    rows = {step: [one.rows(WARM + i) for i in range(rounds)] for step, one in steppers.items()}
+    by_row = {step: [ms / n for ms, n in zip(times[step], rows[step], strict=True)] for step in STEPS}
+    return {**paired(times), "ratio_by_row": paired(by_row)["ratio"], "drawn": rows["private"]}
 
 
 def worker(arguments) -> None:
@@ -93,12 +97,15 @@ def worker(arguments) -> None:
 
 def table(runs: list) -> str:
     """The runs as a Markdown table."""
-    lines = ["| backend | trains | B | plain, ms | private, ms | ratio | memory |", "|---|---|---|---|---|---|---|"]
+    names = ("backend", "trains", "B", "plain, ms", "private, ms", "ratio", "by drawn row", "drawn", "memory")
+    lines = [f"| {' | '.join(names)} |", "|---" * len(names) + "|"]
     for run in sorted(runs, key=lambda run: (run["backend"], WHAT.index(run["what"]), run["batch"])):
-        ms, ratio, memory = run["milliseconds"], run["ratio"], run["peak_mib"]
+        ms, memory = run["milliseconds"], run["peak_mib"]
+        spreads = run["ratio"], run["ratio_by_row"]
+        ratio, by_row = (f"{r['median']:.2f} [{r['low']:.2f}-{r['high']:.2f}]" for r in spreads)
         lines.append(
             f"| {run['backend']} | {run['what']} | {run['batch']} | {ms['plain']['median']:.0f} | "
-            f"{ms['private']['median']:.0f} | {ratio['median']:.2f} [{ratio['low']:.2f}-{ratio['high']:.2f}] | "
+            f"{ms['private']['median']:.0f} | {ratio} | {by_row} | {sum(run['drawn']) / len(run['drawn']):.1f} | "
             f"{memory['private'] / memory['plain']:.2f} |"
         )
     return "\n".join(lines)
@@ -108,8 +115,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--backend", nargs="+", default=["tensorflow", "jax"], choices=["tensorflow", "jax"])
     parser.add_argument("--what", nargs="+", default=list(WHAT), choices=WHAT)
-    parser.add_argument("--batch", nargs="+", type=int, default=[16])
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--batch", nargs="+", type=int, default=[16, 32])
+    parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--again", action="store_true", help="also what the file holds")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--name", default="finetune", help="name of the result file")

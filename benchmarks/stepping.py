@@ -6,9 +6,12 @@ import subprocess
 import sys
 import time
 
+# Steps before those that are timed: they compile.
+WARM = 3
+
 
 class Stepper:
-    """Calls the compiled training step of a compiled model, on four prepared batches.
+    """Calls the compiled training step of a compiled model, on a few prepared batches in turn.
 
     Args:
         model: a `DP_Model` where a strategy is given, else a plain Keras model.
@@ -16,10 +19,13 @@ class Stepper:
         batch: expected rows of a batch with a strategy, which draws Poisson samples and pads them; exact rows without.
         strategy: a strategy or its name; None: the plain step of Keras.
         microbatch: `microbatch_size` of the private step.
+        prepared: number of batches.
         options: further arguments of `fit` for the private step.
     """
 
-    def __init__(self, model, x, y, batch: int, strategy=None, microbatch: int | None = None, **options):
+    def __init__(
+        self, model, x, y, batch: int, strategy=None, microbatch: int | None = None, prepared: int = 4, **options
+    ):
         import keras
 
         # Held as `fit` holds it, with and without privacy.
@@ -27,11 +33,11 @@ class Stepper:
         self.model = model
         self._jax = keras.backend.backend() == "jax"
         if strategy is None:
-            source = ((x[i * batch : (i + 1) * batch], y[i * batch : (i + 1) * batch]) for i in range(4))
+            source = ((x[i * batch : (i + 1) * batch], y[i * batch : (i + 1) * batch]) for i in range(prepared))
             model.optimizer.build(model.trainable_variables)
         else:
             source = self._private(strategy, batch, microbatch, options)
-        self._batches = [keras.tree.map_structure(keras.ops.convert_to_tensor, next(source)) for _ in range(4)]
+        self._batches = [keras.tree.map_structure(keras.ops.convert_to_tensor, next(source)) for _ in range(prepared)]
         self._feed = self._iterator()
         model._symbolic_build(data_batch=self._batches[0])
         model.make_train_function()
@@ -69,6 +75,13 @@ class Stepper:
         source = tf.data.Dataset.from_generator(lambda: iter(self._batches), output_signature=signature)
         return iter(source.cache().repeat().prefetch(1))
 
+    def rows(self, step: int) -> int:
+        """Rows that count in the batch of a step."""
+        import numpy as np
+
+        batch = self._batches[step % len(self._batches)]
+        return int((np.asarray(batch[2]) > 0).sum() if len(batch) == 3 else len(batch[1]))
+
     def __call__(self) -> float:
         batch = next(self._feed)
         start = time.perf_counter()
@@ -84,7 +97,7 @@ class Stepper:
 
 def interleaved(steppers: dict, rounds: int) -> dict:
     """Seconds of each stepper, in turn."""
-    for _ in range(3):
+    for _ in range(WARM):
         for stepper in steppers.values():
             stepper()
     found = [{name: stepper() for name, stepper in steppers.items()} for _ in range(rounds)]

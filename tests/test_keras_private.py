@@ -92,6 +92,12 @@ for seed in (None, 3):
     model = lipdp.DP_Sequential([layers.BoundedInput((4,)), layers.SpectralDense(3)])
     model.compile("sgd", losses.SparseCategoricalCrossentropy(), metrics=["accuracy"])
     model.fit(x, y, batch_size=20, noise_multiplier=1.0, delta=1e-3, verbose=0, seed=seed, validation_data=(x, y))
+inputs = keras.Input((6, 4))
+attended = keras.layers.MultiHeadAttention(2, 2)(inputs, inputs)
+model = lipdp.DP_Model(inputs, keras.layers.Dense(3)(keras.layers.GlobalAveragePooling1D()(attended)))
+model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+x, options = np.repeat(x[:, None], 6, axis=1), {"strategy": "dpsgd", "noise_multiplier": 1.0, "delta": 1e-3}
+model.fit(x, y, batch_size=20, verbose=0, **options)
 assert model.privacy.updates == 3 and "tensorflow" not in sys.modules
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

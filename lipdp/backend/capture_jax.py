@@ -108,7 +108,12 @@ def probe(model, batches, loss, capture, sums: bool = True):
     # It runs a few times on a few rows: what counts is the time to compile.
     quick = {"xla_backend_optimization_level": "0"}
     compiled = jax.jit(run).lower(trainable, non_trainable, *batches[0]).compile(compiler_options=quick)
-    found = [jax.device_get(compiled(trainable, non_trainable, *batch)) for batch in batches]
-    norms, (first, *_), (ordinary, *_), kept = zip(*found, strict=True)
+    norms, kept, first, ordinary = [], [], (), ()
+    for i, batch in enumerate(batches):
+        found = jax.device_get(compiled(trainable, non_trainable, *batch))
+        norms.append(found[0])
+        kept.append(found[3])
+        if i == 0:  # as large as the model, so those of the other batches are not kept
+            first, ordinary = found[1:3]
     changed = [v for v, *same in zip(model.non_trainable_variables, *kept, strict=True) if not all(same)]
     return norms, first, ordinary, changed

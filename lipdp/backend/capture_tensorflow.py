@@ -176,6 +176,7 @@ def probe(model, batches, loss, capture, sums: bool = True):
             values = [v.value for v in model.trainable_variables]
             ordinary = tape.gradient(total, values, unconnected_gradients="zero")
             restore()
+        del record  # all activations of a batch
         norms = [first, *(run(*batch)[0] for batch in batches[1:])]
     finally:
         restore()

@@ -183,7 +183,7 @@ def _parts() -> int:
 
 def microbatch_bytes(model) -> int | None:
     """Returns the bytes of activations that one microbatch should have, or None for no limit."""
-    return None  # microbatches are padded here, and have not been measured to pay
+    return 20 * 2**20 if jax.devices()[0].platform == "cpu" else None
 
 
 def feed(batches, example):

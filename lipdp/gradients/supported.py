@@ -10,9 +10,13 @@ from lipdp import _keras, backend, isolation
 from lipdp.gradients import rules
 from lipdp.gradients.capture import capture
 from lipdp.gradients.leaves import leaves
+from lipdp.gradients.memory import give_back
+from lipdp.gradients.microbatch import heavy
 
 # Numbers of rows without a common factor: what leaves the rows of one batch in place moves those of the other.
 _ROWS = (5, 11)
+# Where a row is heavy all those at once would take more memory than training does.
+_ROWS_HEAVY = (3, 5)
 # One version of the last row is this many times as large: what follows the largest row of a batch shows.
 _OUTLIER = 1e6
 # Tried in turn where an inner size of the input is not known: some models need some length, others allow few positions.
@@ -32,12 +36,12 @@ def supported(model, probe: bool = True) -> None:
 
     **Guarantee.** Layers of Keras that mix the examples of a batch are refused by type. Layers of your own cannot, as
     they run one row at a time when a model trains. The probe is a help beside that: a layer that mixes would then
-    compute something else than it was written for. It runs the engine on random inputs and targets, 5 rows and 11, and
-    compares: the gradient norms of one row must not move when any other row and its target are replaced, one of them
-    by a row a million times as large, and the sum of all gradients must be the ordinary gradient. This finds layers
-    that mix examples or reorder the rows of a batch, and weights that are used where they cannot be seen. Layers whose
-    `call` changes a weight are refused. Not found: layers that mix for some inputs or numbers of rows only, or below a
-    thousandth of the largest gradient.
+    compute something else than it was written for. It runs the engine on random inputs and targets, 5 rows and 11, or
+    3 and 5 where a row has more than 4 MiB of activations, and compares: the gradient norms of one row must not move
+    when any other row and its target are replaced, one of them by a row a million times as large, and the sum of all
+    gradients must be the ordinary gradient. This finds layers that mix examples or reorder the rows of a batch, and
+    weights that are used where they cannot be seen. Layers whose `call` changes a weight are refused. Not found: layers
+    that mix for some inputs or numbers of rows only, or below a thousandth of the largest gradient.
 
     Example:
         >>> import keras
@@ -74,6 +78,8 @@ def supported(model, probe: bool = True) -> None:
         # What is looked for does not depend on the precision; in a low one it is lost in the rounding.
         with backend.full_precision(), _keras.computing_in_float32(model):
             _probe(model)
+        if heavy(model):
+            give_back()
         isolation.refuse_mixing(model)
 
 
@@ -170,20 +176,21 @@ def _probe(model) -> None:
         return
     structure, _ = _keras.structures(graph)
     unknown = any(None in t.shape[1:] for t in tree.flatten(structure))
-    failure = None
+    failure, numbers = None, _ROWS_HEAVY if heavy(model) else _ROWS
     for size in _SIZES if unknown else _SIZES[:1]:
         for draw in (_normal, _positive):
             results = []
             try:
-                for rows in _ROWS:
-                    results.append(_run(model, structure, size, rows, draw))
+                for rows in numbers:
+                    sums = rows == numbers[0]
+                    results.append(_run(model, structure, size, rows, draw, sums))
             except Exception as error:
                 failure = error
             finite = all(np.isfinite(n).all() for norms, *_ in results for one in norms for n in one)
             if results and finite:
                 # With one number of rows only, what fails with the other may have a clear reason.
                 _judge(model, results)
-            if finite and len(results) == len(_ROWS):
+            if finite and len(results) == len(numbers):
                 return
     other = _other_floats(model, graph)
     if failure is not None and other:
@@ -210,7 +217,7 @@ def _other_floats(model, graph) -> list[str]:
     return sorted(d for d in dtypes - {"float32", "bfloat16"} if keras.backend.is_float_dtype(d))
 
 
-def _run(model, structure, size, rows, draw):
+def _run(model, structure, size, rows, draw, sums):
     """Returns what `backend.probe` finds on a few batches, in which each row and its target are one of two versions.
 
     The binary digits of a row's number say which. So for any two rows there are two batches between which one of them
@@ -241,7 +248,7 @@ def _run(model, structure, size, rows, draw):
             tensor[-1] *= _OUTLIER
     together = functools.partial(capture, isolated=False)
     with isolation.isolated(model, drawing=True):
-        norms, *rest = backend.probe(model, batches, _loss, together, sums=rows == _ROWS[0])
+        norms, *rest = backend.probe(model, batches, _loss, together, sums=sums)
     # What becomes of the outlier itself, which may overflow, says nothing.
     norms = [*norms[:-1], [np.append(n[:-1], first[-1:]) for n, first in zip(norms[-1], norms[0], strict=True)]]
     return norms, *rest

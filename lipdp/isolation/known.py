@@ -242,7 +242,8 @@ def _scalar(layer, ranks) -> bool:
 
 
 def _attends_within(layer, ranks) -> bool:
-    axes = layer.get_config().get("attention_axes")
+    with _keras.not_importing_tensorflow():
+        axes = layer.get_config().get("attention_axes")
     axes = [] if axes is None else axes if isinstance(axes, (list, tuple)) else [axes]
     if not ranks:
         # What was not given is filled in when the layer is built, with nothing where there are no positions.

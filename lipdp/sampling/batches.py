@@ -14,8 +14,8 @@ from lipdp.sampling.columns import Column
 from lipdp.sampling.persons import Chooser
 from lipdp.sampling.reading import Reader, take_rows
 
-# Sizes are rounded up to this, so that few shapes occur.
-_STEP = 8
+# Sizes are rounded up to this, so that few shapes occur; where these cost nothing, to at most a part of the batch.
+_STEP, _PART = 8, 1 / 32
 # Where each shape costs a compilation only three occur: B plus so many standard deviations of a draw. A draw
 # fits into the first with 84 % chance, into the second with 99.4 %, and almost never exceeds the last.
 _LEVELS = (1.0, 2.5, 6.0)
@@ -51,7 +51,8 @@ class PaddedSize:
     ):
         self.microbatch, self.shards = microbatch, shards
         # Compiled microbatches all have the same shape.
-        self._step = microbatch if microbatch and static else math.lcm(_STEP, shards)
+        step = _STEP if static else min(_STEP, max(1, int(_PART * expected)))
+        self._step = microbatch if microbatch and static else math.lcm(step, shards)
         deviation = math.sqrt(expected) if deviation is None else deviation
         levels = [expected + level * deviation for level in (_LEVELS[-1:] if microbatch else _LEVELS)]
         levels = levels if largest is None else [largest]

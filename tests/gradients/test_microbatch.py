@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 import lipdp
-from lipdp import backend, strategies
-from lipdp.gradients import default_microbatch
+from lipdp import backend, gradients, strategies
+from lipdp.gradients import default_microbatch, supported
 
 
 def network():
@@ -15,13 +15,62 @@ def network():
     return lipdp.DP_Model(inputs, keras.layers.Dense(3)(keras.layers.Flatten()(h)))
 
 
+def wide(*more):
+    """A network of which a row has more than 4 MiB of activations."""
+    layers = [keras.layers.Dense(600, "tanh"), *more, keras.layers.GlobalAveragePooling1D(), keras.layers.Dense(3)]
+    return lipdp.DP_Sequential([keras.Input((2048, 2)), *layers])
+
+
 def test_rows_follow_from_activations(monkeypatch):
+    monkeypatch.setattr(backend, "compiles", lambda model: False)
     monkeypatch.setattr(backend, "microbatch_bytes", lambda model: 4 * 1000 * (8 * 8 * (1 + 4 + 4) + 3))
     assert default_microbatch(network()) == 1000
     assert default_microbatch(network(), copies=4) == 250
     assert default_microbatch(network(), copies=4000) == 1
     monkeypatch.setattr(backend, "microbatch_bytes", lambda model: 1)
     assert default_microbatch(network()) == 16 and default_microbatch(network(), copies=3) == 5
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_heavy_rows_come_in_few_unless_there_are_convolutions(compiled, monkeypatch):
+    monkeypatch.setattr(backend, "compiles", lambda model: compiled)
+    monkeypatch.setattr(backend, "microbatch_bytes", lambda model: 20 * 2**20)
+    assert default_microbatch(wide()) == 4 and default_microbatch(wide(), copies=2) == 2
+    convolution = wide(keras.layers.Conv1D(4, 3))
+    assert default_microbatch(convolution) == (None if compiled else 16)
+    # Light rows: shapes that cost a compilation are not worth it.
+    assert default_microbatch(network()) == (None if compiled else 20 * 2**20 // (4 * (8 * 8 * (1 + 4 + 4) + 3)))
+    monkeypatch.setattr(backend, "microbatch_bytes", lambda model: None)
+    assert default_microbatch(wide()) is None
+
+
+def test_heavy_rows_are_probed_a_few_at_a_time(monkeypatch):
+    seen, probe = [], backend.probe
+
+    def counted(model, batches, *arguments, **options):
+        seen.append(len(batches[0][1]))
+        return probe(model, batches, *arguments, **options)
+
+    monkeypatch.setattr(backend, "probe", counted)
+    supported(wide())
+    supported(network())
+    assert seen == [3, 5, 5, 11]
+
+
+def test_by_default_heavy_rows_are_learnt_from_as_others_are():
+    """Microbatches of four, the last with padding, against a whole update."""
+    rng = np.random.default_rng(0)
+    x, y, found = rng.normal(size=(60, 2048, 2)).astype("float32"), rng.integers(0, 3, 60), []
+    for rows in (None, 40):
+        keras.utils.set_random_seed(0)
+        model = wide()
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(keras.optimizers.SGD(0.1), loss=loss)
+        options = {"noise_multiplier": 1.0, "delta": 1e-3, "seed": 1, "microbatch_size": rows}
+        model.fit(x, y, batch_size=10, epochs=1, strategy=strategies.DPSGD(1.0), verbose=0, **options)
+        assert model.run.driver.microbatch == (4 if rows is None else None)
+        found.append(np.concatenate([w.ravel() for w in model.get_weights()]))
+    np.testing.assert_allclose(*found, rtol=1e-4, atol=1e-5)
 
 
 def test_unknown_shapes_have_no_default(monkeypatch):
@@ -48,8 +97,8 @@ def test_default_microbatches_change_nothing_but_the_order_of_sums(strategy, mon
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(200, 8, 8, 1)).astype("float32"), rng.integers(0, 3, 200)
     found = []
-    for size in (None, 1):
-        monkeypatch.setattr(backend, "microbatch_bytes", lambda model, size=size: size)
+    for size in (None, 16):
+        monkeypatch.setattr(gradients, "default_microbatch", lambda model, copies, size=size: size)
         keras.utils.set_random_seed(0)
         model = network()
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -59,7 +108,7 @@ def test_default_microbatches_change_nothing_but_the_order_of_sums(strategy, mon
             x, y, batch_size=50, epochs=2, delta=1e-3, seed=1, strategy=strategy, verbose=0, **budget
         ).history
         if not isinstance(strategy, strategies.DPIS):
-            assert model.run.driver.microbatch == (None if size is None else 16)
+            assert model.run.driver.microbatch == size
         found.append((np.concatenate([w.ravel() for w in model.get_weights()]), history["loss"]))
     (whole, loss), (parts, other) = found
     np.testing.assert_allclose(whole, parts, rtol=1e-4, atol=1e-5)
