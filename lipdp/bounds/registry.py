@@ -8,6 +8,7 @@ import keras
 
 from lipdp import _keras
 from lipdp.layers.base import LipschitzLayer, times
+from lipdp.layers.normalization import PrivateNormalization
 
 Norms = tuple[float, ...]
 
@@ -178,8 +179,13 @@ def rules(layer: keras.layers.Layer) -> BoundRules:
 
 
 def lipschitz_by_construction(model: keras.Model) -> bool:
-    """Whether a model has a layer of lipdp, or a trainable one whose bounds were registered."""
-    return any(isinstance(layer, LipschitzLayer) or _is_registered(layer) for layer in _keras.walk(model))
+    """Whether a model has a layer of lipdp with a constant, or a trainable one whose bounds were registered."""
+    return any(_is_lipschitz(layer) or _is_registered(layer) for layer in _keras.walk(model))
+
+
+def _is_lipschitz(layer) -> bool:
+    # Normalization by the data stands in front of ordinary networks as well.
+    return isinstance(layer, LipschitzLayer) and not isinstance(layer, PrivateNormalization)
 
 
 def _is_registered(layer) -> bool:

@@ -189,7 +189,7 @@ class Privacy:
             "releases": releases,
             "plans": len(set(self._descriptions())),
             "plans_fixed_in_advance": "not needed" if self._filtered else "assumed",
-            "covered": [*statement.COVERED, *([statement.MOMENTS] if self._moments else [])],
+            "covered": statement.covered(releases),
             "not_covered": list(statement.NOT_COVERED),
             "training_metrics_outside_the_guarantee": list(self._training_metrics),
             "steered_by_training_metrics": list(self._steered),
@@ -254,10 +254,6 @@ class Privacy:
         """Whether `fit` has kept to order and budget from the first release on; with DPIS that is only assumed."""
         return self._accountant.budget is not None and not self._accountant.covers_adaptive
 
-    @property
-    def _moments(self) -> bool:
-        return any(entry.kind == "moments" for entry in self._ledger.entries)
-
     def _descriptions(self):
         entries = (entry for entry in self._ledger.entries if entry.kind != "moments")  # they belong to the plan
         return ((r.sampling.sampling_probability, r.noise_multiplier, r.sampling.name, r.stream) for r in entries)
@@ -270,7 +266,7 @@ class Privacy:
         if facts["epsilon"] is None:
             return f"There is NO finite guarantee at delta = {self._delta:g}: the noise is too small."
         return (
-            f"{_released(facts)} were released. Together they are (epsilon, delta)-differentially "
+            f"{statement.released(facts)} were released. Together they are (epsilon, delta)-differentially "
             f"private with epsilon = {statement.shown(facts['epsilon'])} and delta = {self._delta:g}."
             + ("" if facts["epsilon"] <= _MEANINGLESS else " An epsilon of this size is no meaningful guarantee.")
         )
@@ -340,10 +336,11 @@ class Privacy:
 
     def _randomness(self) -> list[str]:
         names = "; ".join(GENERATORS[name] for name in self._generators)
+        covered = statement.covered([_facts(release) for release in self._ledger.entries])
         lines = [
             f"Whoever breaks the random generators. Of the noise: {names}. Of the batches"
-            f"{', and of the noise of moments' if self._moments else ''}: numpy's Philox, which is not cryptographic, "
-            "with a key for each update from a cryptographic hash."
+            f"{', and of the noise of moments' if statement.MOMENTS in covered else ''}: numpy's Philox, which is not "
+            "cryptographic, with a key for each update from a cryptographic hash."
         ]
         lines = lines if names else []
         if not self._seeded:
@@ -370,14 +367,6 @@ class Privacy:
 
     def __repr__(self) -> str:
         return f"Privacy(epsilon={statement.shown(self.epsilon())}, delta={self._delta:g}, updates={self.updates})"
-
-
-def _released(facts: dict) -> str:
-    moments = sum(release["count"] for release in facts["releases"] if release["kind"] == "moments")
-    updates = f"{facts['updates']} noisy updates"
-    if not moments:
-        return updates
-    return f"{moments} noisy moments of the data" + (f" and {updates}" if facts["updates"] else "")
 
 
 def _facts(release) -> dict:

@@ -106,6 +106,20 @@ def in_plain_words(facts: dict) -> str | None:
     )
 
 
+def covered(releases: list[dict]) -> list[str]:
+    """Returns what the guarantee covers."""
+    return [*COVERED, *([MOMENTS] if any(release["kind"] == "moments" for release in releases) else [])]
+
+
+def released(facts: dict) -> str:
+    """Returns what was released, in a few words."""
+    moments = sum(release["count"] for release in facts["releases"] if release["kind"] == "moments")
+    updates = f"{facts['updates']} noisy updates"
+    if not moments:
+        return updates
+    return f"{moments} noisy moments of the data" + (f" and {updates}" if facts["updates"] else "")
+
+
 def guesses(facts: dict) -> str:
     """Returns how many of 100 guesses can be right, rounded up, as text."""
     right = right_guesses(facts["epsilon"], facts["delta"])

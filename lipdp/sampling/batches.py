@@ -14,7 +14,7 @@ from lipdp.sampling.columns import Column
 from lipdp.sampling.persons import Chooser
 from lipdp.sampling.reading import Reader, take_rows
 
-# Sizes are rounded up to this, so that few shapes occur; where these cost nothing, to at most a part of the batch.
+# Sizes are rounded up to this, so that few shapes occur; of microbatches whose shapes cost nothing, to at most a part.
 _STEP, _PART = 8, 1 / 32
 # Where each shape costs a compilation only three occur: B plus so many standard deviations of a draw. A draw
 # fits into the first with 84 % chance, into the second with 99.4 %, and almost never exceeds the last.
@@ -51,7 +51,7 @@ class PaddedSize:
     ):
         self.microbatch, self.shards = microbatch, shards
         # Compiled microbatches all have the same shape.
-        step = _STEP if static else min(_STEP, max(1, int(_PART * expected)))
+        step = _STEP if static or not microbatch else min(_STEP, max(1, int(_PART * expected)))
         self._step = microbatch if microbatch and static else math.lcm(step, shards)
         deviation = math.sqrt(expected) if deviation is None else deviation
         levels = [expected + level * deviation for level in (_LEVELS[-1:] if microbatch else _LEVELS)]

@@ -332,7 +332,7 @@ class Driver:
         finally:
             optimizer.disarm()
             run.secret.stand = run.secret.basis and seeding.stand_of(self.model)
-            self.x = self.y = self.validation_data = None
+            self.x = self.y = self.validation_data = self.checkpoint = None
 
     def _release_moments(self, verbose: Any) -> None:
         if verbose:

@@ -22,13 +22,13 @@ from lipdp.sampling import Batches, PaddedSize, PoissonSampler
 def test_every_draw_fits(expected, drawn, chunk, static):
     rows = PaddedSize(expected, chunk, static).rows(drawn)
     assert rows >= max(drawn, 1)
-    small = 8 if static else min(8, max(1, expected // 32))
+    small = 8 if static or not chunk else min(8, max(1, expected // 32))
     assert rows % (chunk if chunk and static else small) == 0
 
 
-def test_small_batches_are_padded_by_a_small_part_only():
-    assert [PaddedSize(16, None, static=False).rows(k) for k in (0, 13, 21)] == [1, 13, 21]
-    assert [PaddedSize(128, None, static=False).rows(k) for k in (117, 128, 129)] == [120, 128, 132]
+def test_small_batches_in_microbatches_are_padded_by_a_small_part_only():
+    assert [PaddedSize(16, 4, static=False).rows(k) for k in (0, 13, 21)] == [1, 13, 21]
+    assert [PaddedSize(128, 16, static=False).rows(k) for k in (117, 128, 129)] == [120, 128, 132]
     assert {PaddedSize(16, None, static=True).rows(k) for k in range(41)} == {24, 32, 40}
 
 

@@ -443,7 +443,7 @@ def test_two_layers_in_a_row():
     fit(model)
     assert [e.noise_multiplier for e in model.run.ledger.entries[:4]] == [8.0, 8.0, 9.0, 9.0][: len(kinds(model)) - 1]
     # The second one saw what the first one made of the rows.
-    assert 0.5 < float(model.layers[2].variance.numpy().mean()) < 4.0
+    assert 0.2 < float(model.layers[2].variance.numpy().mean()) < 10.0
 
 
 @pytest.mark.parametrize(
