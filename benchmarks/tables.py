@@ -28,7 +28,6 @@ import scattered
 import sources
 import step_cost
 import tabular
-import transfer
 from common import RESULTS
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -317,27 +316,14 @@ seed). *Published*: Tramer & Boneh 2021; R+R: the reproduction of ACSAC 2024; De
 """
 
 
-def _transfer(found: dict) -> str:
-    return f"""
-## Fine-tuning from public weights
-
-A convolutional network that has learned MNIST without privacy learns Fashion-MNIST by DP-SGD: its new head, low-rank
-additions of rank 8 to the hidden layer as well, or all weights, against all weights from scratch; delta = 1e-5. Test
-set, mean over seeds; rates chosen on held-out training images at epsilon 2, once for each way. Digits say little about
-clothes: how much public weights are worth depends on how near they are. `python benchmarks/transfer.py`
-
-{transfer.table(found["runs"])}
-"""
-
-
 def _certified(found: dict) -> str:
     return f"""
 ## Private and certified
 
 Share of the test set that is classified correctly whatever changes the pixels by up to a radius (L2, pixels in [0, 1]),
 proved, with the recipe of `lipdp train --recipe robust`, see [the page](howto/certified.md). Mean over seeds; delta =
-1e-5. Settings were chosen on held-out training images of MNIST. Seconds are beside other work. Rows with
-fewer seeds, and CIFAR-10, are still to be run.
+1e-5. Settings were chosen on held-out training images of MNIST. Seconds are beside other work. CIFAR-10
+is still to be run.
 `python benchmarks/certified.py`
 
 {certified.table(found["runs"])}
@@ -372,7 +358,6 @@ SECTIONS = {
     "dpsgd": _dpsgd,
     "adaclip": _adaclip,
     "dpis": _dpis,
-    "transfer": _transfer,
     "persons": _persons,
     "diffusion": _diffusion,
     "step_cost": _step_cost,
