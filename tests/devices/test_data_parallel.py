@@ -47,6 +47,7 @@ def test_eight_devices_train_as_one(strategies):
     check(8, [*cases, {"strategy": strategies[1], "moments": True, "rows": 299}])
 
 
+@pytest.mark.slow
 def test_persons_on_three_devices_train_as_on_one():
     """The rows of a person stay on one device, also where their number is none that three devices share."""
     check(3, [{"strategy": s, "rows_per_person": 4, "microbatch": m} for s, m in (("clipless", None), ("dpsgd", 25))])

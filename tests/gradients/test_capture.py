@@ -78,6 +78,7 @@ def test_views_of_sequences(stack):
     compare(model, np.random.default_rng(0).integers(0, 4, (4, 5)).astype("int32"), views=2)
 
 
+@pytest.mark.backend_free
 def test_padding_adds_nothing():
     weight = np.array([1, 0, 1, 0, 0], "float32")
     for model, x in ((convolutional(), normal(5, 8, 8, 1)), (attention(), normal(5, 5, 8))):

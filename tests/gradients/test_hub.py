@@ -18,7 +18,7 @@ from tests.helpers import hub
 from tests.helpers.reference import compare
 
 # On JAX the others are run by make test-all.
-_BOTH = ("gemma", "vit")
+_BOTH = ("gemma",)
 
 
 def _cases(makers):
