@@ -17,7 +17,7 @@ import itertools
 import time
 
 import numpy as np
-from common import Series
+from common import Series, settings
 
 DATASETS = ("mnist", "fashion_mnist", "cifar10")
 EPSILONS = (0.5, 1.0, 2.0, 4.0, 8.0)
@@ -103,11 +103,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.set and not options.held_out:
         parser.error("settings are chosen with --held-out, not on a test set")
-    changes = {name: float(value) for name, _, value in (pair.partition("=") for pair in options.set)}
-    # What a schedule counts is a whole number.
-    changes = {
-        name: int(value) if name in ("batch_size", "epochs", "hidden") else value for name, value in changes.items()
-    }
+    changes = settings(options.set)
     series = Series(options.name, PLACE)
     evaluated = "held-out training images" if options.held_out else "test set"
     text = " ".join(f"{name}={value}" for name, value in changes.items())

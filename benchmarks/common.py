@@ -42,6 +42,12 @@ def paired(times: dict) -> dict:
     }
 
 
+def settings(pairs: list[str]) -> dict:
+    """What the command line says as NAME=VALUE; what is written without a point is a whole number."""
+    found = {name: value for name, _, value in (pair.partition("=") for pair in pairs)}
+    return {name: int(value) if value.lstrip("-").isdigit() else float(value) for name, value in found.items()}
+
+
 def write(name: str, content: dict) -> pathlib.Path:
     """Writes `results/<name>.json` with what is needed to repeat the run."""
     RESULTS.mkdir(exist_ok=True)

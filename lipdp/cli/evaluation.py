@@ -82,7 +82,11 @@ def lines(held_out: dict) -> list[str]:
 
 def tell_reached(options: argparse.Namespace, recipe: Any) -> None:
     """Says on standard error what the recipe has reached in the benchmarks, where it is left as it is."""
-    changed = (options.epochs, options.batch_size, options.learning_rate, options.clip_norm, options.validation_split)
+    changed = (
+        *(options.epochs, options.batch_size, options.learning_rate, options.clip_norm, options.validation_split),
+        *(options.noise_multiplier, options.delta, options.person_column),
+        *(options.sampling != "poisson", options.examples_per_person != 1, options.accountant != "pld"),
+    )
     if options.task != "classifier" or recipe.bounded or recipe.method != "dpsgd" or any(changed):
         return
     from lipdp.models.reached import reached
@@ -91,5 +95,5 @@ def tell_reached(options: argparse.Namespace, recipe: Any) -> None:
     if found is not None:
         sys.stderr.write(
             f"lipdp train: note: in the benchmarks this recipe reached {found['accuracy']:.1f} % on the test set of "
-            f"{options.dataset} at epsilon {found['epsilon']:g} (mean of {found['seeds']} runs).\n"
+            f"{options.dataset} at epsilon {found['epsilon']:g} (runs: {found['seeds']}).\n"
         )

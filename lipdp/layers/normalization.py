@@ -29,7 +29,7 @@ class PrivateNormalization(ShapePreserving):
             the moments are computed, and there only. A public constant, near the norm of most examples: never computed
             from private data.
         noise_multiplier: Noise standard deviation of each of the two releases over its sensitivity, in [1e-3, 1e6].
-            About `24 / epsilon` for budgets below 3, else 8: the updates then get about 3 % more noise.
+            About `24 / epsilon` for budgets below 3, else 8: 100 updates or more then get a few percent more noise.
         axis: Axis or axes of the input, never the batch axis 0, whose entries each have a variance of their own, as in
             Keras; None: one variance for all. The fewer variances, the less noise in each. Means are those of each
             entry, whatever the axis.

@@ -68,6 +68,8 @@ class TrainingRecipe:
     def fit(self, x: Any, y: Any, *, epsilon: float | None = None, **kwargs: Any) -> DP_Model | DP_Sequential:
         """Builds a model and trains it with the settings of this recipe.
 
+        Callbacks see the model that `trained` builds, and files that they write hold that one.
+
         Args:
             x: training examples, `(N, *input_shape)`: images in [0, 1], rows of a table, or tokens of texts.
             y: their class ids, `(N,)`.
@@ -83,8 +85,8 @@ class TrainingRecipe:
         """
         own = {"batch_size": self.batch_size, "epochs": self.epochs, "strategy": self.strategy()}
         checks.not_twice(own, kwargs)
-        held_out = kwargs.pop("validation_data", None)
-        if held_out is not None:
+        held_out = kwargs.get("validation_data")
+        if isinstance(held_out, tuple | list):
             kwargs["validation_data"] = (self.prepare(held_out[0]), *held_out[1:])
         model = self.trained(len(x))
         history = model.fit(self.prepare(x), y, epsilon=epsilon, **own, **kwargs)

@@ -35,7 +35,7 @@ class Moments:
         releases: Two for each of them: mean and squares.
         shares: `(N,)`, what each row counts, such that the rows of one person count at most 1 together; None: 1 each.
 
-    **Guarantee.** Conditions: `charge` writes to the ledger of the model. Bound: each release is charged before it is
+    **Guarantee.** Conditions: one `fit` at a time trains the model. Bound: each release is charged before it is
     drawn, and moves by at most its sensitivity with one example, or person: rows are clipped one by one, and count at
     most 1 in all. Rows that are not finite count as zero.
     """

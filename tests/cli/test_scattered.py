@@ -1,12 +1,14 @@
 """The default recipe of larger sets of images on the command line."""
 
+import dataclasses
 import json
 
 import keras
 import numpy as np
 import pytest
 
-from lipdp.cli import main
+from lipdp import models
+from lipdp.cli import evaluation, main, parser
 from lipdp.models import classifier
 from lipdp.report import folder as folders
 from tests.helpers.commands import refusal
@@ -40,6 +42,22 @@ def test_images_are_trained_on_features_and_used_as_images(file, tmp_path, capsy
     assert "private_normalization" in (run / "privacy.txt").read_text()
     assert main(["predict", str(run), "--data", str(file), "--output", str(tmp_path / "classes.csv")]) == 0
     assert main(["report", str(run)]) == 0
+
+
+def test_what_was_reached_is_said_where_nothing_was_changed(capsys):
+    recipe = models.scattered_recipe((32, 32, 3), 10, 50000, 2.0)
+    words = ["train", "--dataset", "cifar10", "--epsilon", "2.5"]
+
+    def said(*more):
+        evaluation.tell_reached(parser.parse([*words, *more]), recipe)
+        return capsys.readouterr().err
+
+    assert "on the test set of cifar10 at epsilon 2 (runs: 5)" in said()
+    for more in (["--epochs", "3"], ["--examples-per-person", "2"], ["--noise-multiplier", "2"], ["--delta", "1e-6"]):
+        assert said(*more) == ""
+    assert said("--sampling", "shuffle") == ""
+    evaluation.tell_reached(parser.parse(words), dataclasses.replace(recipe, method="dpis"))
+    assert capsys.readouterr().err == ""
 
 
 def test_an_input_norm_is_for_other_recipes(file, capsys):
