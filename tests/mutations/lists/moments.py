@@ -66,7 +66,6 @@ FAULTS = [
             "all releases of a run have one noise",
             'run.secret.draws = randomness.derive(run.secret.draws, "next")',
             "pass",
-            "training/test_moments.py::test_two_releases_never_share_noise",
             "training/test_moments.py::test_no_file_of_a_seeded_run_gives_the_noise_again",
         ),
         (
