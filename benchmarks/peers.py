@@ -8,6 +8,12 @@ lipdp, the next peer and so on. A process takes the private and the plain step o
 `peers/protocol.py`); "beside lipdp" is the peer's median over that of the lipdp process just before. lipdp steps on
 Poisson batches as they are drawn and padded, the peers on exactly B rows. What needs too much memory or time is
 recorded with the reason, and not tried again. `--backend` is lipdp's. To choose cores, start it under `taskset`.
+
+    python benchmarks/peers.py --opacus ... --network transformer-lora transformer-full --batch 16 32 \\
+        --name finetune_peers
+
+fine-tunes the transformer of `finetune.py`. So small a draw may have many more or fewer than B rows: ratios by row are
+of milliseconds divided by the rows that were drawn.
 """
 
 import argparse
@@ -28,6 +34,7 @@ METHODS = {
     "jax_privacy": ("microbatch_size=1", "vmap"),
     "tf_privacy": ("registry", "vectorized"),
 }
+NETWORKS = ("cnn", "mlp", "transformer-lora", "transformer-full")
 ONE_THREAD = {
     "OMP_NUM_THREADS": "1",
     "TF_NUM_INTRAOP_THREADS": "1",
@@ -88,7 +95,31 @@ def combined(runs: list, beside: list) -> dict:
     row["processes"] = len(runs)
     row["peak_mib"] = max(run["peak_mib"] for run in runs)
     row["first_call_seconds"] = statistics.median(run["first_call_seconds"]["private"] for run in runs)
-    return row | ({"beside_lipdp": spread(beside)} if beside else {})
+    if "trainable" in runs[0]:
+        row["trainable"] = runs[0]["trainable"]
+    if "drawn" in runs[0]:
+        row["drawn"] = [rows for run in runs for rows in run["drawn"]]
+        row["ratio_by_row"] = spread([ratio for run in runs for ratio in ratios_by_row(run)])
+    if not beside:
+        return row
+    whole, by_row = zip(*beside, strict=True)
+    return row | {"beside_lipdp": spread(whole)} | ({"by_row": spread(by_row)} if None not in by_row else {})
+
+
+def ratios_by_row(run: dict) -> list:
+    """Private over plain milliseconds for each row, of which the plain step has as many as are expected."""
+    times = zip(run["times"]["private"], run["times"]["plain"], run["drawn"], strict=True)
+    return [private / max(rows, 1) / (plain / run["batch"]) for private, plain, rows in times]
+
+
+def beside_of(our: dict, their: dict) -> tuple:
+    """A peer's private milliseconds over lipdp's, and the same by row where lipdp says how many it drew."""
+    theirs = their["milliseconds"]["private"]["median"]
+    if "drawn" not in our:
+        return theirs / our["milliseconds"]["private"]["median"], None
+    ours = [ms / max(rows, 1) for ms, rows in zip(our["times"]["private"], our["drawn"], strict=True)]
+    by_row = theirs / their["batch"] / statistics.median(ours)
+    return theirs / our["milliseconds"]["private"]["median"], by_row
 
 
 def compare(network: str, batch: int, pythons: dict, arguments, versions: dict) -> list:
@@ -107,13 +138,13 @@ def compare(network: str, batch: int, pythons: dict, arguments, versions: dict) 
                 for name, run in zip(("lipdp", library), pair, strict=True):
                     versions |= {name: run["versions"]} if "versions" in run else {}
                 if all("times" in run for run in pair):
-                    our, their = (run["milliseconds"]["private"]["median"] for run in pair)
-                    beside.setdefault((library, method), []).append(their / our)
+                    beside.setdefault((library, method), []).append(beside_of(*pair))
                 if "note" in pair[1]:
                     refused.add((library, method))
     found = [("lipdp", arguments.backend, combined(ours, []))]
     found += [(*key, combined(runs, beside.get(key, []))) for key, runs in theirs.items()]
-    return [{"network": network, "batch": batch, "library": lib, "method": how, **row} for lib, how, row in found]
+    place = {"network": network, "batch": batch, "load": round(os.getloadavg()[0], 2)}
+    return [{**place, "library": lib, "method": how, **row} for lib, how, row in found]
 
 
 def main() -> None:
@@ -122,7 +153,7 @@ def main() -> None:
     parser.add_argument("--jax-privacy", metavar="PYTHON")
     parser.add_argument("--tf-privacy", metavar="PYTHON")
     parser.add_argument("--backend", default="tensorflow", choices=["tensorflow", "jax"])
-    parser.add_argument("--network", nargs="+", default=["cnn", "mlp"], choices=["cnn", "mlp"])
+    parser.add_argument("--network", nargs="+", default=["cnn", "mlp"], choices=NETWORKS)
     parser.add_argument("--batch", nargs="+", type=int, default=[256, 1024, 4096])
     parser.add_argument("--rounds", type=int, default=3, help="processes of each method")
     parser.add_argument("--steps", type=int, default=7, help="steps that are counted in each process")
@@ -158,6 +189,24 @@ def table(rows: list) -> str:
             cells += [f"{beside['median']:.2f}" if beside else "-", f"{row['peak_mib']:.0f}", str(row["steps"])]
         else:
             cells += ["-"] * 6
+        lines.append("| " + " | ".join([*cells, row.get("note", "")]) + " |")
+    return "\n".join(lines)
+
+
+def finetune_table(rows: list) -> str:
+    """The results of fine-tuning as a Markdown table; lipdp's ratio is by drawn row."""
+    names = ("trains", "B", "library", "method", "weights", "plain, ms", "private, ms", "ratio", "beside lipdp")
+    lines = [f"| {' | '.join([*names, 'by row', 'MiB', ''])} |", "|---" * (len(names) + 3) + "|"]
+    for row in rows:
+        cells = [row["network"].removeprefix("transformer-"), str(row["batch"]), row["library"], row["method"]]
+        if "ratio" in row:
+            ms, ratio = row["milliseconds"], row.get("ratio_by_row", row["ratio"])
+            cells += [f"{row['trainable']:,}", f"{ms['plain']['median']:.0f}", f"{ms['private']['median']:.0f}"]
+            cells += [f"{ratio['median']:.2f} [{ratio['low']:.2f}-{ratio['high']:.2f}]"]
+            cells += [f"{row[name]['median']:.2f}" if name in row else "-" for name in ("beside_lipdp", "by_row")]
+            cells += [f"{row['peak_mib']:.0f}"]
+        else:
+            cells += ["-"] * 7
         lines.append("| " + " | ".join([*cells, row.get("note", "")]) + " |")
     return "\n".join(lines)
 

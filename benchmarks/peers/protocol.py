@@ -25,13 +25,20 @@ LEARNING_RATE = 0.1
 # Layers of the two networks: 3x3 convolutions with "same" padding, ReLU and 2x2 pooling, then dense layers.
 FILTERS = {"cnn": (16, 32), "mlp": ()}
 UNITS = {"cnn": (128, 10), "mlp": (512, 512, 10)}
+# What is fine-tuned by "transformer-lora" and "transformer-full": the network of finetune.py.
+TRANSFORMER = {"length": 128, "width": 512, "heads": 8, "blocks": 4, "words": 1000, "classes": 10, "rank": 8}
+NETWORKS = (*UNITS, "transformer-lora", "transformer-full")
 # Calls after the one that compiles which are not counted: with it each of the four batches has been seen.
 WARM = 3
 
 
-def batches(batch: int, count: int = 4) -> list:
-    """Images [batch, 28, 28, 1] in [0, 1] and labels of 10 classes, as arrays of NumPy."""
+def batches(batch: int, network: str = "cnn", count: int = 4) -> list:
+    """Images [batch, 28, 28, 1] in [0, 1], or words for a transformer, and labels of 10 classes, as arrays of NumPy."""
     rng = np.random.default_rng(0)
+    if network not in UNITS:
+        shape, words = (batch, TRANSFORMER["length"]), TRANSFORMER["words"]
+        pairs = ((rng.integers(0, words, shape), rng.integers(0, TRANSFORMER["classes"], batch)) for _ in range(count))
+        return [(x.astype("int32"), y.astype("int32")) for x, y in pairs]
     shape = (batch, 28, 28, 1)
     return [(rng.random(shape, dtype="float32"), rng.integers(0, 10, batch).astype("int32")) for _ in range(count)]
 
@@ -44,11 +51,12 @@ def run(library: str, packages: tuple, methods: tuple, make) -> None:
         packages: distributions whose versions are recorded.
         methods: what `--method` may be.
         make: called with (method, network, batch), gives the steps {"private": step, "plain": step}; a step is called
-            without arguments and returns when the weights are updated.
+            without arguments and returns when the weights are updated. A step may have `rows`, of the number of a call,
+            and `trainable`, the number of weights that train.
     """
     parser = argparse.ArgumentParser(description=f"Time of one private step of {library}.")
     parser.add_argument("--method", required=True, choices=methods)
-    parser.add_argument("--network", required=True, choices=list(UNITS))
+    parser.add_argument("--network", required=True, choices=NETWORKS)
     parser.add_argument("--batch", required=True, type=int)
     parser.add_argument("--steps", type=int, default=7)
     parser.add_argument("--limit", type=float, default=60.0, help="seconds that all private steps may take")
@@ -69,6 +77,11 @@ def timed(steps: dict, count: int, limit: float) -> dict:
     kept = rounds[WARM:] or rounds
     times = {name: [round(1e3 * one[name], 3) for one in kept] for name in steps}
     found = {"first_call_seconds": first, "times": times, **paired(times)}
+    private = steps["private"]
+    if hasattr(private, "rows"):
+        found["drawn"] = [private.rows(1 + len(rounds) - len(kept) + i) for i in range(len(kept))]
+    if hasattr(private, "trainable"):
+        found["trainable"] = private.trainable
     if len(rounds) < 3:
         found["note"] = f"3 steps take more than {limit:g} s"
     return found

@@ -24,6 +24,8 @@ def make(method: str, network: str, batch: int) -> dict:
     from tensorflow_privacy.privacy.fast_gradient_clipping import layer_registry
     from tensorflow_privacy.privacy.keras_models.dp_keras_model import DPSequential
 
+    if network not in protocol.UNITS:
+        raise SystemExit("DPSequential takes a stack of layers, which a transformer is not")
     data = [(tf.constant(x), tf.constant(y)) for x, y in protocol.batches(batch)]
     registry = layer_registry.make_default_layer_registry() if method == "registry" else None
 

@@ -47,6 +47,9 @@ _BY_MODULE = {
     "models.mobilenet.mobilenet_backbone": (
         *("ConvBnActBlock", "DepthwiseConvBlock", "InvertedResidualBlock", "SqueezeAndExcite2D"),
     ),
+    "models.efficientnet.cba": ("CBABlock",),
+    "models.efficientnet.mbconv": ("MBConvBlock",),
+    "models.efficientnet.fusedmbconv": ("FusedMBConvBlock",),
 }
 
 trust_family(

@@ -79,10 +79,39 @@ def run(private, plain, **more):
 
 
 def test_rows_join_the_steps_of_all_processes(peers):
-    row = peers.combined([run([2.0, 4.0], [1.0, 2.0]), run([6.0], [2.0], peak_mib=30.0)], [3.0])
+    row = peers.combined([run([2.0, 4.0], [1.0, 2.0]), run([6.0], [2.0], peak_mib=30.0)], [(3.0, None)])
     assert row["milliseconds"]["private"]["median"] == 4.0
     assert row["ratio"]["median"] == 2.0 and row["steps"] == 3 and row["processes"] == 2
-    assert row["peak_mib"] == 30.0 and row["beside_lipdp"]["median"] == 3.0
+    assert row["peak_mib"] == 30.0 and row["beside_lipdp"]["median"] == 3.0 and "by_row" not in row
+
+
+def test_times_of_draws_are_divided_by_their_rows(peers):
+    ours = run([4.0, 8.0, 6.0], [4.0, 4.0, 4.0], batch=4, drawn=[2, 4, 3], milliseconds={"private": {"median": 6.0}})
+    theirs = {"batch": 4, "milliseconds": {"private": {"median": 12.0}}}
+    assert peers.beside_of(ours, theirs) == (2.0, 1.5)
+    row = peers.combined([ours], [])
+    assert row["ratio_by_row"]["median"] == 2.0 and row["drawn"] == [2, 4, 3]
+
+
+def test_a_table_of_fine_tuning_has_a_line_of_each_kind(peers):
+    place = {"network": "transformer-lora", "batch": 4, "library": "x", "method": "m"}
+    measured = peers.combined([run([2.0], [1.0], trainable=1234)], [(3.0, 2.5)])
+    head, _, *lines = peers.finetune_table([{**place, **measured}, {**place, "note": "too large"}]).splitlines()
+    assert "| lora | 4 | x | m | 1,234 |" in lines[0] and "| 3.00 | 2.50 |" in lines[0] and "too large" in lines[1]
+    assert {line.count("|") for line in lines} == {head.count("|")}
+
+
+def test_words_of_the_transformer_are_in_its_table(protocol):
+    ((words, labels), *_) = protocol.batches(3, "transformer-lora")
+    assert words.shape == (3, protocol.TRANSFORMER["length"]) and words.max() < protocol.TRANSFORMER["words"]
+    assert labels.shape == (3,)
+
+
+def test_the_transformer_is_that_of_the_benchmark_of_fine_tuning(protocol, peers):
+    finetune, t = importlib.import_module("finetune"), protocol.TRANSFORMER
+    ours = (finetune.LENGTH, finetune.WIDTH, finetune.HEADS, finetune.BLOCKS, finetune.WORDS, finetune.RANK)
+    assert ours == tuple(t[name] for name in ("length", "width", "heads", "blocks", "words", "rank"))
+    assert peers.NETWORKS == protocol.NETWORKS
 
 
 def test_a_refused_method_keeps_its_row(peers):

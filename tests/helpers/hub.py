@@ -42,8 +42,61 @@ IMAGES = {
     "mobile_net": lambda: keras.applications.MobileNetV2(
         weights=None, input_shape=(32, 32, 3), include_top=False, alpha=0.05
     ),
+    "efficient_net": lambda: _efficient_net(),
+    "efficient_net_v2": lambda: _efficient_net_v2(),
+    "hub_efficient_net": lambda: _hub_efficient_net(),
     "conv_next": lambda: _conv_next(),
 }
+
+
+def _efficient_net():
+    """Blocks of B0, one where expansion is 1 and one with a shortcut; its dropout of whole blocks is off."""
+    from keras.src.applications import efficientnet
+
+    blocks = efficientnet.DEFAULT_BLOCKS_ARGS
+    return efficientnet.EfficientNet(
+        *(0.1, 1.0, 32),
+        drop_connect_rate=0.0,
+        blocks_args=[{**blocks[0]}, {**blocks[1]}],
+        weights=None,
+        include_top=False,
+        input_shape=(32, 32, 3),
+    )
+
+
+def _efficient_net_v2():
+    """The first blocks of V2-B0, which are fused, and one with squeeze and excitation."""
+    from keras.src.applications import efficientnet_v2
+
+    blocks = efficientnet_v2.DEFAULT_BLOCKS_ARGS["efficientnetv2-b0"]
+    return efficientnet_v2.EfficientNetV2(
+        *(0.1, 0.5, 32),
+        drop_connect_rate=0.0,
+        blocks_args=[{**blocks[i], "num_repeat": 1} for i in (0, 1, 3)],
+        weights=None,
+        include_top=False,
+        input_shape=(32, 32, 3),
+        include_preprocessing=False,
+    )
+
+
+def _hub_efficient_net():
+    """Each kind of block of keras_hub, one of them with a shortcut."""
+    return models.EfficientNetBackbone(
+        stackwise_width_coefficients=[1.0] * 4,
+        stackwise_depth_coefficients=[1.0] * 4,
+        stackwise_kernel_sizes=[3] * 4,
+        stackwise_num_repeats=[1] * 4,
+        stackwise_input_filters=[8] * 4,
+        stackwise_output_filters=[8] * 4,
+        stackwise_expansion_ratios=[1, 1, 4, 1],
+        stackwise_strides=[1, 1, 2, 1],
+        stackwise_squeeze_and_excite_ratios=[0.25, 0.25, 0.25, 0.0],
+        stackwise_block_types=["v1", "fused", "unfused", "cba"],
+        input_shape=(16, 16, 3),
+        num_features=16,
+        dropout=0.0,
+    )
 
 
 def _conv_next():
