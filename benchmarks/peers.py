@@ -13,10 +13,11 @@ recorded with the reason, and not tried again. `--backend` is lipdp's. To choose
         --name finetune_peers
 
 fine-tunes the transformer of `finetune.py`. So small a draw may have many more or fewer than B rows: ratios by row are
-of milliseconds divided by the rows that were drawn.
+of milliseconds of the processor, which other work does not add to, divided by the rows that were drawn.
 """
 
 import argparse
+import itertools
 import json
 import os
 import pathlib
@@ -26,7 +27,7 @@ import sys
 import tempfile
 import time
 
-from common import paired, spread, write
+from common import RESULTS, paired, spread, write
 
 SCRIPTS = pathlib.Path(__file__).parent / "peers"
 METHODS = {
@@ -91,7 +92,9 @@ def combined(runs: list, beside: list) -> dict:
     row = {"note": "; ".join(notes)} if notes else {}
     if not runs:
         return row
-    row |= paired({step: [t for run in runs for t in run["times"][step]] for step in ("private", "plain")})
+    row |= paired(_joined(run["times"] for run in runs))
+    if "cpu" in runs[0]:
+        row["cpu"] = paired(_joined(run["cpu"]["times"] for run in runs))
     row["processes"] = len(runs)
     row["peak_mib"] = max(run["peak_mib"] for run in runs)
     row["first_call_seconds"] = statistics.median(run["first_call_seconds"]["private"] for run in runs)
@@ -106,20 +109,25 @@ def combined(runs: list, beside: list) -> dict:
     return row | {"beside_lipdp": spread(whole)} | ({"by_row": spread(by_row)} if None not in by_row else {})
 
 
+def _joined(times) -> dict:
+    times = list(times)
+    return {step: [t for one in times for t in one[step]] for step in ("private", "plain")}
+
+
 def ratios_by_row(run: dict) -> list:
-    """Private over plain milliseconds for each row, of which the plain step has as many as are expected."""
-    times = zip(run["times"]["private"], run["times"]["plain"], run["drawn"], strict=True)
+    """Private over plain milliseconds of the processor by row, of which the plain step has as many as expected."""
+    cpu = run["cpu"]["times"]
+    times = zip(cpu["private"], cpu["plain"], run["drawn"], strict=True)
     return [private / max(rows, 1) / (plain / run["batch"]) for private, plain, rows in times]
 
 
 def beside_of(our: dict, their: dict) -> tuple:
-    """A peer's private milliseconds over lipdp's, and the same by row where lipdp says how many it drew."""
-    theirs = their["milliseconds"]["private"]["median"]
+    """A peer's private milliseconds over lipdp's; those of the processor by row, where lipdp says how many it drew."""
+    whole = their["milliseconds"]["private"]["median"] / our["milliseconds"]["private"]["median"]
     if "drawn" not in our:
-        return theirs / our["milliseconds"]["private"]["median"], None
-    ours = [ms / max(rows, 1) for ms, rows in zip(our["times"]["private"], our["drawn"], strict=True)]
-    by_row = theirs / their["batch"] / statistics.median(ours)
-    return theirs / our["milliseconds"]["private"]["median"], by_row
+        return whole, None
+    ours = [ms / max(rows, 1) for ms, rows in zip(our["cpu"]["times"]["private"], our["drawn"], strict=True)]
+    return whole, their["cpu"]["milliseconds"]["private"]["median"] / their["batch"] / statistics.median(ours)
 
 
 def compare(network: str, batch: int, pythons: dict, arguments, versions: dict) -> list:
@@ -128,7 +136,7 @@ def compare(network: str, batch: int, pythons: dict, arguments, versions: dict) 
     for _ in range(arguments.rounds):
         for library, python in pythons.items():
             for method in METHODS[library]:
-                if (library, method) in refused:
+                if (library, method) in refused or method in arguments.without:
                     continue
                 ours.append(process(sys.executable, "lipdp", arguments.backend, network, batch, arguments))
                 theirs.setdefault((library, method), []).append(
@@ -147,6 +155,15 @@ def compare(network: str, batch: int, pythons: dict, arguments, versions: dict) 
     return [{**place, "library": lib, "method": how, **row} for lib, how, row in found]
 
 
+def kept(arguments) -> tuple:
+    """Rows of the result file that are not measured again, each with its command, and the versions of libraries."""
+    path = RESULTS / f"{arguments.name}.json"
+    found = json.loads(path.read_text()) if path.exists() else {"results": [], "libraries": {}}
+    again = {*itertools.product(arguments.network, arguments.batch)}
+    rows = [row for row in found["results"] if (row["network"], row["batch"]) not in again]
+    return [{"command": found["command"], **row} for row in rows], found["libraries"]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--opacus", metavar="PYTHON")
@@ -161,12 +178,14 @@ def main() -> None:
         "--limit", type=float, default=60.0, help="seconds that the private steps of a process may take"
     )
     parser.add_argument("--memory", type=float, default=10.0, help="GiB that a process may hold")
+    parser.add_argument("--without", nargs="+", default=[], help="methods that are left out", metavar="METHOD")
+    parser.add_argument("--add", action="store_true", help="keep what the file holds of other networks and sizes")
     parser.add_argument("--name", default="peers", help="name of the result file")
     arguments = parser.parse_args()
     pythons = {library: getattr(arguments, library) for library in METHODS if getattr(arguments, library)}
     if not pythons:
         parser.error("give the Python of at least one library: --opacus, --jax-privacy or --tf-privacy")
-    rows, versions = [], {}
+    rows, versions = kept(arguments) if arguments.add else ([], {})
     for network in arguments.network:
         for batch in arguments.batch:
             rows += compare(network, batch, pythons, arguments, versions)
@@ -194,17 +213,17 @@ def table(rows: list) -> str:
 
 
 def finetune_table(rows: list) -> str:
-    """The results of fine-tuning as a Markdown table; lipdp's ratio is by drawn row."""
-    names = ("trains", "B", "library", "method", "weights", "plain, ms", "private, ms", "ratio", "beside lipdp")
-    lines = [f"| {' | '.join([*names, 'by row', 'MiB', ''])} |", "|---" * (len(names) + 3) + "|"]
+    """The results of fine-tuning as a Markdown table, in milliseconds of the processor; lipdp's are by drawn row."""
+    names = ("trains", "B", "library", "method", "weights", "plain, ms", "private, ms", "ratio", "beside lipdp", "MiB")
+    lines = [f"| {' | '.join([*names, 'steps', ''])} |", "|---" * (len(names) + 2) + "|"]
     for row in rows:
         cells = [row["network"].removeprefix("transformer-"), str(row["batch"]), row["library"], row["method"]]
-        if "ratio" in row:
-            ms, ratio = row["milliseconds"], row.get("ratio_by_row", row["ratio"])
+        if "cpu" in row:
+            ms, ratio = row["cpu"]["milliseconds"], row.get("ratio_by_row", row["cpu"]["ratio"])
             cells += [f"{row['trainable']:,}", f"{ms['plain']['median']:.0f}", f"{ms['private']['median']:.0f}"]
             cells += [f"{ratio['median']:.2f} [{ratio['low']:.2f}-{ratio['high']:.2f}]"]
-            cells += [f"{row[name]['median']:.2f}" if name in row else "-" for name in ("beside_lipdp", "by_row")]
-            cells += [f"{row['peak_mib']:.0f}"]
+            cells += [f"{row['by_row']['median']:.2f}" if "by_row" in row else "-"]
+            cells += [f"{row['peak_mib']:.0f}", str(row["steps"])]
         else:
             cells += ["-"] * 7
         lines.append("| " + " | ".join([*cells, row.get("note", "")]) + " |")

@@ -68,15 +68,18 @@ def run(library: str, packages: tuple, methods: tuple, make) -> None:
 
 
 def timed(steps: dict, count: int, limit: float) -> dict:
-    """Milliseconds of each step, taken in turn until `count` are done or the private ones took `limit` seconds."""
-    first = {name: round(_seconds(step), 3) for name, step in steps.items()}
+    """Milliseconds of each step, and those of the processor.
+
+    They are taken in turn until `count` are done or the private ones took `limit` seconds.
+    """
+    first = {name: round(_seconds(step)[0], 3) for name, step in steps.items()}
     rounds, spent = [], 0.0
     while len(rounds) < WARM + count and spent <= limit:
         rounds.append({name: _seconds(step) for name, step in steps.items()})
-        spent += rounds[-1]["private"]
+        spent += rounds[-1]["private"][0]
     kept = rounds[WARM:] or rounds
-    times = {name: [round(1e3 * one[name], 3) for one in kept] for name in steps}
-    found = {"first_call_seconds": first, "times": times, **paired(times)}
+    times, cpu = ({name: [round(1e3 * one[name][k], 3) for one in kept] for name in steps} for k in (0, 1))
+    found = {"first_call_seconds": first, "times": times, **paired(times), "cpu": {"times": cpu, **paired(cpu)}}
     private = steps["private"]
     if hasattr(private, "rows"):
         found["drawn"] = [private.rows(1 + len(rounds) - len(kept) + i) for i in range(len(kept))]
@@ -93,7 +96,8 @@ def peak_mib() -> float:
     return round(int(status["VmHWM"].split()[0]) / 1024, 1)
 
 
-def _seconds(step) -> float:
-    start = time.perf_counter()
+def _seconds(step) -> tuple:
+    """Seconds on the clock of the wall, and of all threads of this process on a processor."""
+    start, busy = time.perf_counter(), time.process_time()
     step()
-    return time.perf_counter() - start
+    return time.perf_counter() - start, time.process_time() - busy

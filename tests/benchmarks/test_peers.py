@@ -86,19 +86,30 @@ def test_rows_join_the_steps_of_all_processes(peers):
 
 
 def test_times_of_draws_are_divided_by_their_rows(peers):
-    ours = run([4.0, 8.0, 6.0], [4.0, 4.0, 4.0], batch=4, drawn=[2, 4, 3], milliseconds={"private": {"median": 6.0}})
-    theirs = {"batch": 4, "milliseconds": {"private": {"median": 12.0}}}
-    assert peers.beside_of(ours, theirs) == (2.0, 1.5)
+    times = {"times": {"private": [4.0, 8.0, 6.0], "plain": [4.0, 4.0, 4.0]}}
+    ours = run([1.0] * 3, [1.0] * 3, batch=4, drawn=[2, 4, 3], cpu=times, milliseconds={"private": {"median": 6.0}})
+    milliseconds = {"milliseconds": {"private": {"median": 12.0}}}
+    assert peers.beside_of(ours, {"batch": 4, **milliseconds, "cpu": milliseconds}) == (2.0, 1.5)
     row = peers.combined([ours], [])
     assert row["ratio_by_row"]["median"] == 2.0 and row["drawn"] == [2, 4, 3]
+    assert row["cpu"]["milliseconds"]["private"]["median"] == 6.0
 
 
 def test_a_table_of_fine_tuning_has_a_line_of_each_kind(peers):
     place = {"network": "transformer-lora", "batch": 4, "library": "x", "method": "m"}
-    measured = peers.combined([run([2.0], [1.0], trainable=1234)], [(3.0, 2.5)])
+    cpu = {"times": {"private": [2.0], "plain": [1.0]}}
+    measured = peers.combined([run([2.0], [1.0], trainable=1234, cpu=cpu)], [(3.0, 2.5)])
     head, _, *lines = peers.finetune_table([{**place, **measured}, {**place, "note": "too large"}]).splitlines()
-    assert "| lora | 4 | x | m | 1,234 |" in lines[0] and "| 3.00 | 2.50 |" in lines[0] and "too large" in lines[1]
+    assert "| lora | 4 | x | m | 1,234 |" in lines[0] and "| 2.50 |" in lines[0] and "too large" in lines[1]
     assert {line.count("|") for line in lines} == {head.count("|")}
+
+
+def test_rows_of_other_networks_are_kept(peers, monkeypatch, tmp_path):
+    monkeypatch.setattr(peers, "RESULTS", tmp_path)
+    rows = [{"network": "mlp", "batch": batch} for batch in (8, 16)]
+    (tmp_path / "made.json").write_text(json.dumps({"command": "c", "results": rows, "libraries": {"x": {}}}))
+    asked = argparse.Namespace(name="made", network=["mlp", "cnn"], batch=[16])
+    assert peers.kept(asked) == ([{"command": "c", "network": "mlp", "batch": 8}], {"x": {}})
 
 
 def test_words_of_the_transformer_are_in_its_table(protocol):
