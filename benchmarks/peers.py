@@ -52,7 +52,7 @@ def process(python: str, script: str, method: str, network: str, batch: int, arg
     environment = {**os.environ, **ONE_THREAD}
     if python != sys.executable:
         environment.pop("PYTHONPATH", None)  # The packages of this environment are not those of a peer's.
-    patience = 10 * arguments.limit
+    patience = arguments.patience or 10 * arguments.limit
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:
         child = subprocess.Popen(command, env=environment, stdout=out, stderr=errors)
         start, note = time.monotonic(), None
@@ -134,15 +134,18 @@ def compare(network: str, batch: int, pythons: dict, arguments, versions: dict) 
     """Rows of one network and batch size, lipdp's first."""
     ours, theirs, beside, refused = [], {}, {}, set()
     for _ in range(arguments.rounds):
+        our = None
         for library, python in pythons.items():
             for method in METHODS[library]:
                 if (library, method) in refused or method in arguments.without:
                     continue
-                ours.append(process(sys.executable, "lipdp", arguments.backend, network, batch, arguments))
+                if our is None or not arguments.once:
+                    our = process(sys.executable, "lipdp", arguments.backend, network, batch, arguments)
+                    ours.append(our)
                 theirs.setdefault((library, method), []).append(
                     process(python, library, method, network, batch, arguments)
                 )
-                pair = ours[-1], theirs[library, method][-1]
+                pair = our, theirs[library, method][-1]
                 for name, run in zip(("lipdp", library), pair, strict=True):
                     versions |= {name: run["versions"]} if "versions" in run else {}
                 if all("times" in run for run in pair):
@@ -178,6 +181,8 @@ def main() -> None:
         "--limit", type=float, default=60.0, help="seconds that the private steps of a process may take"
     )
     parser.add_argument("--memory", type=float, default=10.0, help="GiB that a process may hold")
+    parser.add_argument("--patience", type=float, help="seconds that a process may take; default: 10 times the limit")
+    parser.add_argument("--once", action="store_true", help="lipdp once a round, not before each peer")
     parser.add_argument("--without", nargs="+", default=[], help="methods that are left out", metavar="METHOD")
     parser.add_argument("--add", action="store_true", help="keep what the file holds of other networks and sizes")
     parser.add_argument("--name", default="peers", help="name of the result file")

@@ -206,6 +206,24 @@ a pair. `{found["command"]}`
 """
 
 
+def _finetune_peers(found: dict) -> str:
+    commands = dict.fromkeys(row.get("command", found["command"]) for row in found["results"])
+    loads = [row["load"] for row in found["results"]]
+    return f"""
+### The same fine-tuning with other libraries
+
+The transformer of the table above, on one core with one thread: lipdp on TensorFlow, Opacus with the additions of peft,
+and jax_privacy, each against its own framework without privacy, in one process by turns. Attention is made of linear
+layers where Opacus has no rule for it. Keras and the network for JAX add matrices for each head, peft for all heads
+together; `weights` is what trains, biases of queries and values with Keras. The machine was busy (load
+{min(loads):.0f} to {max(loads):.0f}), so milliseconds are those of the processor, over all threads; few steps were
+timed. lipdp's ratio is by drawn row, and *beside lipdp* is milliseconds by row over those of the lipdp process just
+before. MiB is the peak of a process that takes both steps. {", ".join(f"`{command}`" for command in commands)}
+
+{peers.finetune_table(found["results"])}
+"""
+
+
 def _peers(found: dict) -> str:
     return f"""
 ## The private step beside those of other libraries
@@ -363,6 +381,7 @@ SECTIONS = {
     "step_cost": _step_cost,
     "per_example": _per_example,
     "finetune": _finetune,
+    "finetune_peers": _finetune_peers,
     "peers": _peers,
     "fit_cost": _fit_cost,
     "gpu_steps": _gpu,

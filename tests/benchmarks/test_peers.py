@@ -29,7 +29,8 @@ def report(peers, monkeypatch, tmp_path, code, limit=60.0, memory=10.0):
     """What is recorded of a script with this code."""
     (tmp_path / "made_step.py").write_text(code)
     monkeypatch.setattr(peers, "SCRIPTS", tmp_path)
-    return peers.process(sys.executable, "made", "m", "mlp", 8, argparse.Namespace(steps=3, limit=limit, memory=memory))
+    asked = argparse.Namespace(steps=3, limit=limit, memory=memory, patience=None)
+    return peers.process(sys.executable, "made", "m", "mlp", 8, asked)
 
 
 def test_a_line_of_json_is_read_whatever_stands_before(peers, monkeypatch, tmp_path):
