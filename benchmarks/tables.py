@@ -207,20 +207,25 @@ a pair. `{found["command"]}`
 
 
 def _finetune_peers(found: dict) -> str:
-    commands = dict.fromkeys(row.get("command", found["command"]) for row in found["results"])
-    loads = [row["load"] for row in found["results"]]
+    rows = found["results"]
+    load = max(row["load"] for row in rows)
+    done = {(row["network"], row["batch"]) for row in rows}
+    left = [f"{what} at B = {batch}" for what in ("lora", "full") for batch in (16, 32)]
+    left = [name for name in left if ("transformer-" + name.split()[0], int(name.split()[-1])) not in done]
+    missing = f"Still to be measured: {', '.join(left)}.\n" if left else ""
     return f"""
-### The same fine-tuning with other libraries
+## The same fine-tuning with other libraries
 
-The transformer of the table above, on one core with one thread: lipdp on TensorFlow, Opacus with the additions of peft,
-and jax_privacy, each against its own framework without privacy, in one process by turns. Attention is made of linear
-layers where Opacus has no rule for it. Keras and the network for JAX add matrices for each head, peft for all heads
-together; `weights` is what trains, biases of queries and values with Keras. The machine was busy (load
-{min(loads):.0f} to {max(loads):.0f}), so milliseconds are those of the processor, over all threads; few steps were
-timed. lipdp's ratio is by drawn row, and *beside lipdp* is milliseconds by row over those of the lipdp process just
-before. MiB is the peak of a process that takes both steps. {", ".join(f"`{command}`" for command in commands)}
+The transformer of the table above on one core, one thread for each library: lipdp on TensorFlow, Opacus with the
+additions of peft, and jax_privacy, each by turns with its own framework's step without privacy in one process. Where
+Opacus has no rule for attention it is made of linear layers. Keras, and the network for JAX as well, add matrices for
+each head, peft for all heads together; `weights` counts what trains, with Keras the biases of queries and values too.
+The machine was busy (load up to {load:.0f} on {found["machine"]["cores"]} cores): milliseconds and ratios are of the
+processor, over all threads; few steps were timed, fewer still where they took long on the clock. lipdp's ratio is by drawn row; *beside lipdp* is milliseconds by row over those
+of lipdp's process in the same round. MiB is the peak of a process that takes both steps.
+{missing}`{rows[0].get("command", found["command"])}`, and the same for other networks and B
 
-{peers.finetune_table(found["results"])}
+{peers.finetune_table(rows)}
 """
 
 
