@@ -221,9 +221,9 @@ additions of peft, and jax_privacy, each by turns with its own framework's step 
 Opacus has no rule for attention it is made of linear layers. Keras, and the network for JAX as well, add matrices for
 each head, peft for all heads together; `weights` counts what trains, with Keras the biases of queries and values too.
 The machine was busy (load up to {load:.0f} on {found["machine"]["cores"]} cores): milliseconds and ratios are of
-the processor, over all threads; few steps were timed, fewer still where they took long on the clock. lipdp's ratio is by
-drawn row; *beside lipdp* is milliseconds by row over those of lipdp's process in the same round. MiB is the peak of a
-process that takes both steps.
+the processor, over all threads; few steps were timed, fewer still where they took long by the clock. lipdp's ratio is
+by drawn row; *beside lipdp* is milliseconds by row over those of lipdp's process in the same round. MiB is the peak of
+a process that takes both steps.
 {missing}`{rows[0].get("command", found["command"])}`, and the same for other networks and B
 
 {peers.finetune_table(rows)}

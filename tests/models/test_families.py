@@ -69,7 +69,8 @@ def test_what_trains_moves_and_what_is_frozen_does_not(name):
     assert len(frozen) > 2 and max(frozen) == 0
 
 
-@pytest.mark.parametrize("name", [_case("efficient_net"), _case("efficient_net_v2")])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["efficient_net", "efficient_net_v2"])
 def test_batch_normalization_of_an_efficient_net_is_replaced(name):
     keras.utils.set_random_seed(0)
     plain = classifier(FAMILIES[name]())
