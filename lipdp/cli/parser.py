@@ -65,7 +65,7 @@ def _parsers(argv: list[str]) -> tuple[_Parser, dict[str, _Parser]]:
     parser.add_argument("--version", action="version", version=_version())
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     builders = {
-        "train": (train_options.add, "train a private classifier or diffusion model and write a run folder"),
+        "train": (train_options.add, "train a private classifier, diffusion or language model and write a run folder"),
         "epsilon": (_epsilon, "epsilon of a training run"),
         "calibrate": (_calibrate, "noise multiplier for a budget"),
         "group": (_group, "epsilon for groups of examples, such as all those of one person"),
@@ -76,7 +76,7 @@ def _parsers(argv: list[str]) -> tuple[_Parser, dict[str, _Parser]]:
         "certify": (_certify, "certified accuracy of a trained model"),
         "predict": (_predict, "classes of new examples, as a .csv file"),
         "export": (_export, "a trained model in stock layers, which loads without lipdp"),
-        "sample": (_sample, "draw images from a private diffusion model"),
+        "sample": (_sample, "draw images from a private diffusion model, or texts from a language model"),
         "report": (_report, "rebuild the report of a run folder"),
     }
     parsers = {}
@@ -231,13 +231,15 @@ def _sample(parser):
     add = parser.add_argument
     add("run", metavar="RUN_OR_MODEL", help="a run folder or a .keras file")
     add("--num", type=int, default=100, help="how many to draw; default: 100")
+    add("--prompt", metavar="TEXT", help="of a language model: what each text begins with")
+    add("--temperature", type=float, help="of a language model: below 1 texts are more alike; default: 1")
     add("--labels", type=int, nargs="+", metavar="ID", help="class ids, taken in turn; default: all classes in turn")
     add("--sampler", choices=("ddim", "stochastic", "churn"), help="default: that of the run, else ddim")
     add("--steps", type=int, help="noise levels of the sampler; default: those of the run, else 50")
     add("--guidance", type=float, help="scale of classifier-free guidance; default: that of the run, else 0")
     add("--batch-size", type=int, default=256, help="images at once; default: 256")
     add("--seed", type=int, help="repeatable; costs no privacy")
-    add("--output", required=True, metavar="FILE", help=".npz with x (8-bit) and y, or a picture: .png")
+    add("--output", required=True, metavar="FILE", help="images: .npz with x (8-bit) and y, or .png; texts: .jsonl")
     add("--overwrite", action="store_true", help="replace --output")
 
 

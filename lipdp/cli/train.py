@@ -14,7 +14,20 @@ from typing import Any
 
 from lipdp import data, report
 from lipdp.accounting import Sampling
-from lipdp.cli import backbone, datasets, diffusion, evaluation, output, quiet, resuming, text, train_check, train_tell
+from lipdp.cli import (
+    backbone,
+    datasets,
+    diffusion,
+    encoder,
+    evaluation,
+    language,
+    output,
+    quiet,
+    resuming,
+    text,
+    train_check,
+    train_tell,
+)
 from lipdp.cli.parser import chosen
 from lipdp.cli.versions import versions
 from lipdp.privacy import files
@@ -22,6 +35,9 @@ from lipdp.privacy.plan import Plan
 from lipdp.report import folder as folders
 from lipdp.report import place
 from lipdp.report.folder import MODEL, SAMPLES
+
+# What the tasks on texts do in ways of their own.
+_OF_TEXTS: dict[str, Any] = {"text": text, "language": language}
 
 
 def run(options: argparse.Namespace, argv: list[str]) -> None:
@@ -43,8 +59,8 @@ def run(options: argparse.Namespace, argv: list[str]) -> None:
 def _train(options, argv: list[str], started: str, clock: float, work: pathlib.Path | None = None) -> None:
     """Trains in `work`, where an earlier process has begun, or in a new folder."""
     train_check.check(options)
-    raw = dataset = _dataset(options)
-    frozen = None if options.backbone is None else backbone.load(options.backbone)
+    frozen = None if options.backbone is None else _frozen(options)
+    raw = dataset = _dataset(options, frozen)
     if frozen is not None:
         dataset = frozen.apply(raw)
     generative = options.task == "diffusion"
@@ -89,10 +105,11 @@ def _made(options, argv, work, recipe, dataset, plan, started, clock, frozen) ->
     results: dict[str, Any] = {"held_out": None, "bounds": []}
     statement = model.privacy.statement()
     if dataset.texts is not None:
-        statement += text.unit(dataset.texts)
-        dataset.texts.to_json(work / folders.TEXTS)
+        statement += text.unit(dataset.texts, options.person_column)
+        if frozen is None:  # whose tokenizer is part of the preset
+            dataset.texts.to_json(work / folders.TEXTS)
         if dataset.x_test is not None:
-            results["held_out"] = evaluation.accuracy(model, dataset.x_test, dataset.y_test)
+            results["held_out"] = _OF_TEXTS[options.task].measure(model, dataset)
     elif not generative:
         held_out = dataset.x_test, dataset.y_test
         if recipe.bounded:
@@ -122,14 +139,22 @@ def _made(options, argv, work, recipe, dataset, plan, started, clock, frozen) ->
     return written
 
 
-def _dataset(options) -> data.Dataset:
-    dataset = text.read(options) if options.task == "text" else datasets.read(options)
+def _frozen(options) -> Any:
+    """Returns the network in front of the one that trains."""
+    if options.task == "text":
+        return encoder.load(options.backbone, options.length)
+    return backbone.load(options.backbone)
+
+
+def _dataset(options, frozen) -> data.Dataset:
+    own = _OF_TEXTS.get(options.task)
+    dataset = datasets.read(options) if own is None else own.read(options, frozen)
     return dataset if options.validation_split is None else dataset.held_out(options.validation_split)
 
 
 def _recipe(options, dataset):
-    if options.task == "text":
-        return text.recipe(options, dataset)
+    if options.task in _OF_TEXTS:
+        return _OF_TEXTS[options.task].recipe(options, dataset)
     quiet.load_keras()
     from lipdp.models import classifier
 
@@ -221,7 +246,7 @@ def _settings(options, recipe, dataset, plan, frozen) -> dict:
     return {
         **chosen(options, "task", "strategy", "dataset", "label", "no_header", "feature_ranges"),
         **chosen(options, "person_column", "validation_split"),
-        **{name: value for name, value in chosen(options, "text", "vocabulary").items() if value is not None},
+        **_of_texts(options, dataset),
         "table": None if dataset.texts is not None else datasets.description(options),
         **({} if frozen is None else {"backbone": {"name": frozen.name, "sha256": frozen.digest}}),
         "held_out_by": "content",  # earlier versions went by the place of a row
@@ -237,6 +262,14 @@ def _settings(options, recipe, dataset, plan, frozen) -> dict:
         "microbatch_size": options.microbatch_size or getattr(recipe, "microbatch_size", None),
         **chosen(options, "training_metrics", "seed", "noise_generator"),
     }
+
+
+def _of_texts(options, dataset) -> dict:
+    """Returns the settings that runs on texts alone have."""
+    if dataset.texts is None:
+        return {}
+    own = {**chosen(options, "text", "vocabulary"), "length": dataset.texts.tokenizer.length}
+    return {name: value for name, value in own.items() if value is not None}
 
 
 def _verbosity(options) -> int:

@@ -3,17 +3,22 @@
 import argparse
 
 from lipdp import checks
-from lipdp.cli import evaluation, text
+from lipdp.cli import evaluation, language, text
 
 _LARGEST_SEED = 2**32 - 1
+# Options that not all tasks have, and those that do.
+_TEXTS = ("text", "language")
 _ONLY = {
-    "classifier": (
-        *("recipe", "front_end", "input_norm", "table", "feature_ranges", "radii", "radius"),
-        *("person_column", "rows_per_person", "backbone"),
-    ),
-    "diffusion": ("preset", "multiplicity"),
-    "text": ("text", "vocabulary", "length", "classes"),
+    **dict.fromkeys(("front_end", "input_norm", "table", "feature_ranges", "radii", "radius"), ("classifier",)),
+    **dict.fromkeys(("preset", "multiplicity"), ("diffusion",)),
+    **dict.fromkeys(("vocabulary", "classes"), ("text",)),
+    **dict.fromkeys(("text", "length"), _TEXTS),
+    "recipe": ("classifier", "text"),
+    **dict.fromkeys(("person_column", "rows_per_person", "strategy"), ("classifier", *_TEXTS)),
+    "backbone": ("classifier", *_TEXTS),  # of which the last one says what to do instead
 }
+# Of `--recipe`.
+_CLASSIFIERS, _TEXT_RECIPES = ("accurate", "robust"), ("linear", "attention")
 
 
 def check(options: argparse.Namespace) -> None:
@@ -54,15 +59,18 @@ def _check_persons(options) -> None:
 
 
 def _check_task(options) -> None:
-    """Refuses options of the other task, and sets the defaults of this one."""
-    if options.task == "diffusion" and options.strategy is not None:
-        raise _of_another("strategy", options.task, "classifier or text")
-    for other in _ONLY:
-        for name in _ONLY[other] if other != options.task else ():
-            if getattr(options, name) is not None:
-                raise _of_another(name, options.task, other)
+    """Refuses options of other tasks, and sets the defaults of this one."""
+    for name, tasks in _ONLY.items():
+        if options.task not in tasks and getattr(options, name) is not None:
+            raise ValueError(
+                f"An option of another task. Received: --{name.replace('_', '-')} with --task {options.task}. It is "
+                f"for --task {' or '.join(tasks)}; leave it out."
+            )
+    _check_recipe(options)
     if options.task == "text":
         text.check(options)
+    if options.task == "language":
+        language.check(options)
     if options.strategy == "dpis" and (options.epsilon is None or options.noise_multiplier is not None):
         raise ValueError(
             "DPIS chooses its noise anew in each epoch, from what is left of a budget. Received: --strategy dpis "
@@ -80,11 +88,16 @@ def _check_task(options) -> None:
         evaluation.check_radii(options.radii)
 
 
-def _of_another(name: str, task: str, other: str) -> ValueError:
-    return ValueError(
-        f"An option of another task. Received: --{name.replace('_', '-')} with --task {task}. It is for --task "
-        f"{other}; leave it out."
-    )
+def _check_recipe(options) -> None:
+    """Refuses the recipe of another task."""
+    own, others = _CLASSIFIERS, _TEXT_RECIPES
+    if options.task == "text":
+        own, others = others, own
+    if options.recipe in others:
+        raise ValueError(
+            f"A recipe of another task. Received: --recipe {options.recipe} with --task {options.task}. Pass --recipe "
+            f"{' or '.join(own)}{'' if options.task == 'text' else ', or --task text'}."
+        )
 
 
 def clip_norm(options: argparse.Namespace) -> None:

@@ -15,7 +15,8 @@ standardized with the private data, since means and standard deviations would co
 treated as public."""
 
 DIFFUSION = """With --task diffusion: a generative model of labeled images, trained with DP-SGD; lipdp sample draws
-from it."""
+from it. With --task text: a classifier of texts. With --task language: a model that writes texts, byte by byte; lipdp
+sample draws from it as well."""
 
 EXAMPLES = """examples:
   lipdp train --dataset digits --epsilon 4
@@ -24,6 +25,7 @@ EXAMPLES = """examples:
   lipdp table people.csv --label ill                       # fill in people.json, then
   lipdp train --dataset people.csv --epsilon 2 --validation-split 0.2
   lipdp train --task text --dataset said.csv --text said --label mood --epsilon 4 --validation-split 0.2
+  lipdp train --task language --dataset said.csv --text said --epsilon 8 --validation-split 0.1
   lipdp train --task diffusion --dataset digits --epsilon 10 --output runs/images"""
 
 
@@ -55,7 +57,12 @@ def add(parser: argparse.ArgumentParser) -> None:
     group("--training-metrics", action="store_true", help="also log loss and accuracy on the private data: NOT private")
 
     group = _group_of(parser, "model and training")
-    group("--task", default="classifier", choices=("classifier", "diffusion", "text"), help="default: classifier")
+    group(
+        "--task",
+        default="classifier",
+        choices=("classifier", "diffusion", "language", "text"),
+        help="default: classifier",
+    )
     group("--epochs", type=int, help="default: by the budget")
     group("--batch-size", type=int, help="EXPECTED batch size; default: by the number of examples")
     # The second name is that of earlier versions.
@@ -73,8 +80,9 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
     group(
         "--recipe",
-        choices=("accurate", "robust"),
-        help="default: accurate; robust trades accuracy for larger certified radii",
+        choices=("accurate", "robust", "linear", "attention"),
+        help="default: accurate; robust trades accuracy for larger certified radii. Of texts: linear, the default, or "
+        "attention, which sees the order of the words",
     )
     group(
         "--front-end",
@@ -87,10 +95,18 @@ def add(parser: argparse.ArgumentParser) -> None:
     group("--radius", type=float, metavar="R", help="that the robust recipe aims at, from 0 to 1; default: 0.5")
     group("--radii", type=float, nargs="+", metavar="R", help="to certify; default: 0.1 0.5 1.0")
 
-    group = _group_of(parser, "texts")
+    group = _group_of(parser, "texts and language models")
     group("--text", metavar="COLUMN", help="required; column of texts of a .csv or .jsonl file; --label as well")
-    group("--vocabulary", metavar="FILE", help="PUBLIC words or parts of words, one a line; default: runs of 4 bytes")
-    group("--length", type=int, help="bytes, or words, that are kept of a text; default: 512 bytes, 128 words")
+    group(
+        "--vocabulary",
+        metavar="FILE",
+        help="PUBLIC words or parts of words, one a line; default: runs of 4 bytes, or words, by a fixed hash",
+    )
+    group(
+        "--length",
+        type=int,
+        help="bytes, or words, that are kept of a text; default: 512 bytes, 128 words, 128 bytes of a language model",
+    )
     group(
         "--classes", nargs="+", metavar="CLASS", help="PUBLIC; default: those that occur, which epsilon does not cover"
     )

@@ -24,6 +24,9 @@ def tell(options: argparse.Namespace, written: report.RunFolder, folder: pathlib
     ]
     if options.task == "diffusion":
         lines.append(f"Draw images: lipdp sample {folder} --num 100 --output samples.png")
+    elif options.task == "language":
+        lines += evaluation.lines(held_out) if held_out else ["bits per byte not measured: no texts were held out"]
+        lines.append(f"Draw texts: lipdp sample {folder} --num 5 --output texts.jsonl")
     elif held_out is None:
         lines.append("accuracy not measured: no examples were held out (try --validation-split 0.2)")
     else:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-from typing import Any
 
 import keras
 import numpy as np
@@ -17,8 +16,6 @@ from lipdp.models.token_crossentropy import TokenCrossentropy
 
 # Chosen on synthetic sentences, 2000 and 8000 of them, at epsilon 8.
 _UPDATES, _RATE, _LARGEST_BATCH = 200, 0.5, 2048
-# Texts in memory at once: logits of each place are many numbers.
-_AT_ONCE = 256
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -36,7 +33,6 @@ class LanguageRecipe(TrainingRecipe):
         momentum: of stochastic gradient descent.
         method: name of the strategy: "dpsgd", "adaclip" or "dpis".
         clip_norm: L2 norm that each text's gradient is clipped to.
-        microbatch_size: texts in memory at once.
 
     Example:
         >>> language_recipe((64,), num_examples=8000, epsilon=8.0).updates(8000)
@@ -53,7 +49,6 @@ class LanguageRecipe(TrainingRecipe):
     momentum: float = 0.9
     method: str = "dpsgd"
     clip_norm: float = 1.0
-    microbatch_size: int = _AT_ONCE
 
     def strategy(self) -> strategies.Strategy:
         """Returns the strategy for `fit`."""
@@ -77,25 +72,6 @@ class LanguageRecipe(TrainingRecipe):
             loss=TokenCrossentropy(),
         )
         return model
-
-    def fit(self, x: Any, y: Any, *, epsilon: float | None = None, **kwargs: Any) -> Any:
-        """Builds a model and trains it with the settings of this recipe.
-
-        Args:
-            x: training texts, `(N, length)`, each one place later than `y`, as `data.load_language` makes them.
-            y: the tokens of the texts, `(N, length)`, 0 behind their ends.
-            epsilon: the privacy budget.
-            **kwargs: everything else that `DP_Model.fit` takes, such as `delta` and `person_ids`.
-
-        Returns:
-            The trained model; its history is `model.history`.
-
-        Raises:
-            TypeError: an argument that the recipe sets.
-            ValueError: see `DP_Model.fit`.
-        """
-        kwargs.setdefault("microbatch_size", self.microbatch_size)
-        return super().fit(x, y, epsilon=epsilon, **kwargs)
 
 
 def language_recipe(

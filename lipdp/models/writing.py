@@ -30,7 +30,8 @@ def write(
         The texts, the prompt included; of bytes, what is no UTF-8 becomes the replacement character.
 
     Raises:
-        ValueError: an argument is out of range, the prompt fills the whole length, or the model does not write what the tokenizer reads.
+        ValueError: an argument is out of range, the prompt fills the whole length, or the model does not write what
+            the tokenizer reads.
 
     Example:
         >>> from lipdp.data import RawByteTokenizer
@@ -55,7 +56,8 @@ def write(
     begun = tokenizer.tokens(prompt)[:-1]
     if len(begun) >= length:
         raise ValueError(
-            f"The prompt fills the whole text. Received: {len(begun)} {tokenizer.unit}, the model writes {length}. Shorten it."
+            f"The prompt fills the whole text. Received: {len(begun)} {tokenizer.unit}, the model writes {length}. "
+            "Shorten it."
         )
     written = np.zeros((num, length + 1), "int32")
     written[:, 0] = tokenizer.end
