@@ -14,8 +14,9 @@ from lipdp.models.base import TrainingRecipe
 from lipdp.models.text import METHODS
 from lipdp.models.token_crossentropy import TokenCrossentropy
 
-# Chosen on synthetic sentences, 2000 and 8000 of them, at epsilon 8.
-_UPDATES, _RATE, _LARGEST_BATCH = 200, 0.5, 2048
+# Chosen on synthetic sentences, 300, 1000 and 4000 of them, at epsilon 2 and 8.
+_UPDATES, _LARGEST_BATCH = 200, 2048
+_LEAST_RATE, _RATE, _SIGNAL = 0.01, 0.5, 30000.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -84,13 +85,13 @@ def language_recipe(
 ) -> LanguageRecipe:
     """Returns the default settings for texts of one length.
 
-    They depend on public facts only: length, sizes, the number of examples; not on any text.
+    They depend on public facts only: length, sizes, the number of examples, the budget; not on any text.
 
     Args:
         input_shape: `(length,)`, the tokens of a text.
         vocabulary_size: of the tokenizer; default: that of `data.RawByteTokenizer`.
         num_examples: number of training texts, or of the persons who wrote them.
-        epsilon: the budget; None when the noise is given instead.
+        epsilon: the budget; None when the noise is given instead. Larger budgets make larger steps.
         method: name of the strategy: "dpsgd", "adaclip" or "dpis".
 
     Returns:
@@ -107,13 +108,16 @@ def language_recipe(
     if len(tuple(input_shape)) != 1:
         raise ValueError(f"A text is a row of tokens. Received: input_shape={input_shape!r}. Pass (length,).")
     num_examples = checks.integer("num_examples", num_examples, 1)
-    checks.positive("epsilon", epsilon, optional=True)
+    epsilon = checks.positive("epsilon", epsilon, optional=True)
+    # More texts and a larger budget drown in less noise, so that larger steps pay.
+    signal = num_examples * min(max(epsilon or 1.0, 0.25), 8.0)
     batch_size = min(_LARGEST_BATCH, math.ceil(num_examples / 8))
     return LanguageRecipe(
         input_shape=(checks.integer("input_shape", input_shape[0], 1),),
         vocabulary_size=checks.integer("vocabulary_size", vocabulary_size, 2),
         batch_size=batch_size,
         epochs=max(2, round(_UPDATES / math.ceil(num_examples / batch_size))),
+        learning_rate=max(_LEAST_RATE, _RATE * min(1.0, signal / _SIGNAL)),
         method=method,
     )
 

@@ -21,7 +21,7 @@ _LARGEST_BATCH = 8192
 # Chosen on synthetic texts whose class is the order of two words, 1000 and 4000 of them, at epsilon 2 and 8.
 _ATTENTION_UPDATES, _ATTENTION_RATE, _ATTENTION_SIGNAL, _ATTENTION_BATCH = 120, 0.5, 8000.0, 2048
 # Of a head: its steps are as long for rows of any number of features.
-_HEAD_RATE = 8.0
+_HEAD_RATE = 16.0
 
 
 def bag_of_tokens(length: int, vocabulary_size: int, num_classes: int) -> keras.Model:
@@ -166,7 +166,7 @@ def text_recipe(
     # More texts and a larger budget drown in less noise, so that larger steps pay.
     signal = num_examples * min(max(epsilon or 1.0, 0.25), 8.0)
     share = math.sqrt(min(max(signal / _SIGNAL, 0.01), 4.0))
-    slower = min(1.0, math.sqrt(signal / _ATTENTION_SIGNAL))
+    slower = min(1.0, signal / _ATTENTION_SIGNAL)
     updates, largest, fraction, rate = {
         "linear": (_UPDATES, _LARGEST_BATCH, 4, _RATE * share),
         "attention": (_ATTENTION_UPDATES, _ATTENTION_BATCH, 8, _ATTENTION_RATE * slower),
