@@ -22,6 +22,7 @@ def run(options: argparse.Namespace, argv: list[str]) -> None:
     if options.seed is not None:
         checks.integer("seed", options.seed)
     target = pathlib.Path(options.output)
+    _check_format(target, (*_FORMATS, *_TEXT_FORMATS))
     path, recorded = certify.find(options.run)
     if (recorded or {}).get("task") == "language":
         _texts(options, target, path)
@@ -81,8 +82,7 @@ def _leave_out(options, what: str, *names: str) -> None:
 
 
 def _check_target(target: pathlib.Path, overwrite: bool, formats: tuple[str, ...] = _FORMATS) -> None:
-    if target.suffix not in formats:
-        raise ValueError(f"Unsupported file extension. Received: --output {target}. Use {' or '.join(formats)}.")
+    _check_format(target, formats)
     if target.exists() and (target.is_dir() or not overwrite):
         raise FileExistsError(
             f"The output already exists. Received: --output {target}. Pass another name, or --overwrite."
@@ -91,6 +91,11 @@ def _check_target(target: pathlib.Path, overwrite: bool, formats: tuple[str, ...
         raise FileNotFoundError(
             f"The folder of the output does not exist. Received: --output {target}. Create it first."
         )
+
+
+def _check_format(target: pathlib.Path, formats: tuple[str, ...]) -> None:
+    if target.suffix not in formats:
+        raise ValueError(f"Unsupported file extension. Received: --output {target}. Use {' or '.join(formats)}.")
 
 
 def _labels(options, num_classes) -> np.ndarray | None:

@@ -74,7 +74,7 @@ def test_a_head_learns_and_predicts_raw_texts(run, tmp_path, capsys):
     assert content.results["held_out"]["accuracy"] > 0.75 and content.privacy["epsilon"] <= 8.0
     assert settings["input_shape"] == [16] and settings["length"] == 12 and settings["style"] == "head"
     assert "first 12 tokens" in " ".join(content.statement.split()) and not (run / folders.TEXTS).exists()
-    (tmp_path / "new.csv").write_text("said\nthis film is good\nthis film is bad\n")
+    (tmp_path / "new.csv").write_text("said\ngood good good\nbad bad bad\n")
     words = ["predict", str(run), "--data", str(tmp_path / "new.csv"), "--output", str(tmp_path / "classes.csv")]
     assert main(words) == 0
     rows = list(csv.DictReader((tmp_path / "classes.csv").read_text().splitlines()))

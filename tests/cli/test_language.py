@@ -13,7 +13,7 @@ from tests.helpers.commands import refusal
 pytestmark = pytest.mark.backend_free
 
 
-def write(path, rows=240):
+def write(path, rows=120):
     rng = np.random.default_rng(0)
     said = [f"{rng.choice(['we', 'you'])} {rng.choice(['run', 'sing', 'eat'])} now" for _ in range(rows)]
     path.write_text("said,author\n" + "".join(f"{text},p{i // 3}\n" for i, text in enumerate(said)))
@@ -28,7 +28,18 @@ def train(file, folder, *words):
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("language")
-    words = ["--epsilon", "50", "--epochs", "4", "--validation-split", "0.2", "--person-column", "author"]
+    words = [
+        "--epsilon",
+        "50",
+        "--epochs",
+        "2",
+        "--learning-rate",
+        "0.1",
+        "--validation-split",
+        "0.2",
+        "--person-column",
+        "author",
+    ]
     assert train(write(folder / "said.csv"), folder / "run", *words) == 0
     return folder / "run"
 

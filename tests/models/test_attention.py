@@ -8,6 +8,7 @@ from lipdp import isolation, models
 from lipdp.gradients import rules
 from lipdp.gradients.leaves import leaves
 from tests.gradients.test_lora import moved
+from tests.helpers.reference import compare
 
 TEXTS = np.array([[3, 5, 2, 0, 0, 0], [5, 3, 2, 0, 0, 0], [4, 4, 1, 6, 2, 5], [0, 0, 0, 0, 0, 0]], "int32")
 
@@ -45,6 +46,12 @@ def test_each_layer_has_a_rule_and_keeps_rows_apart(make):
     model = make()
     assert not isolation.foreign(model)
     assert rules.fallback not in [rule for _, rule in leaves(model)]
+
+
+@pytest.mark.parametrize("make", [models.text_attention, models.causal_attention])
+def test_gradients_per_example_are_those_of_each_text_alone(make):
+    own = (3,) if make is models.text_attention else ()
+    compare(moved(make(6, 8, *own, width=8, blocks=1, heads=2)), TEXTS[:3], tolerance=3e-5)
 
 
 @pytest.mark.backend_free
