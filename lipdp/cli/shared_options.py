@@ -14,8 +14,8 @@ RANGES = """instead of a description, JSON file of PUBLIC ranges of a table's co
 SAMPLING = """how batches are drawn, and accounted for; default: poisson. shuffle and fixed_order are not
 amplified; random_allocation has each row once per epoch and is"""
 PERSON = "state epsilon for a person with at most K rows; default: 1"
-PERSON_COLUMN = """column of a .csv file that says whose each row is: persons are drawn and protected, and whole
-persons held out; no model sees it"""
+PERSON_COLUMN = """column of a .csv or .jsonl file that says whose each row is: persons are drawn and protected, and
+whole persons held out; no model sees it"""
 
 BACKBONE = (
     """a network trained on PUBLIC data: a .keras file, or a preset of keras_hub by name (downloaded) or folder"""

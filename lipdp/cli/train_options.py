@@ -76,7 +76,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--strategy",
         choices=("clipless", "dpsgd", "adaclip", "dpis"),
         help="default: dpsgd for larger sets of images, else clipless, which needs no gradients of single examples and "
-        "has a network of its own there",
+        "has a network of its own there; of texts dpsgd",
     )
     group(
         "--recipe",
@@ -96,7 +96,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     group("--radii", type=float, nargs="+", metavar="R", help="to certify; default: 0.1 0.5 1.0")
 
     group = _group_of(parser, "texts and language models")
-    group("--text", metavar="COLUMN", help="required; column of texts of a .csv or .jsonl file; --label as well")
+    group("--text", metavar="COLUMN", help="required; column of texts of a .csv or .jsonl file; also --label")
     group(
         "--vocabulary",
         metavar="FILE",

@@ -23,6 +23,8 @@ _LEAST_RATE, _RATE, _SIGNAL = 0.01, 0.5, 30000.0
 class LanguageRecipe(TrainingRecipe):
     """The settings of one training run of a language model; every one is a public constant.
 
+    `fit` takes texts as `data.load_language` makes them: `x_train` and `y_train`.
+
     Args:
         input_shape: `(length,)`, the tokens of a text.
         vocabulary_size: of the tokenizer.
