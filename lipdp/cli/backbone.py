@@ -5,6 +5,7 @@ import dataclasses
 import hashlib
 import pathlib
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -70,9 +71,19 @@ def load(name: str) -> Backbone:
         try:
             network = keras.saving.load_model(path, compile=False)
         except Exception as error:  # Keras, zipfile, json and h5py each have their own
-            raise ValueError(f"{name} is not a network that Keras can read: {_first_line(error)}.") from error
+            raise ValueError(f"{name} is not a network that Keras can read: {first_line(error)}.") from error
         network.trainable = False
         return Backbone(name, files.digest(path), network)
+    network, _ = preset(name)
+    return Backbone(name, digest(network), network)
+
+
+def preset(name: str) -> tuple[Any, Any]:
+    """Returns the frozen network of a preset of keras_hub, by its name or folder, and keras_hub.
+
+    Raises:
+        ValueError: the preset, keras_hub or the network is not there.
+    """
     quiet.load_keras()
     try:
         with quiet.stderr():
@@ -85,18 +96,30 @@ def load(name: str) -> Backbone:
         network = keras_hub.models.Backbone.from_preset(name)
     except Exception as error:  # of the network, of kagglehub, of files
         raise ValueError(
-            f"The preset cannot be loaded: {_first_line(error)}. Received: --backbone {name}. Presets by name are "
+            f"The preset cannot be loaded: {first_line(error)}. Received: --backbone {name}. Presets by name are "
             "downloaded, which needs a network; pass the folder of a preset, or a .keras file."
         ) from error
     network.trainable = False
+    return network, keras_hub
+
+
+def digest(network: Any) -> str:
+    """Returns the SHA-256 of the weights of a network."""
     weights = hashlib.sha256()
     for weight in network.weights:
         weights.update(np.ascontiguousarray(weight.numpy() if hasattr(weight, "numpy") else weight).tobytes())
-    return Backbone(name, weights.hexdigest(), network)
+    return weights.hexdigest()
 
 
-def of_run(options: argparse.Namespace, recorded: dict | None) -> Backbone | None:
+def of_run(
+    options: argparse.Namespace, recorded: dict | None, read: Callable[[str], Backbone] = load
+) -> Backbone | None:
     """Returns the backbone that a run was trained behind, from where the options say or the run found it.
+
+    Args:
+        options: of the command.
+        recorded: settings of the run, if they are known.
+        read: returns the backbone of a name.
 
     Raises:
         ValueError, FileNotFoundError: it is another one, or is not there.
@@ -108,7 +131,7 @@ def of_run(options: argparse.Namespace, recorded: dict | None) -> Backbone | Non
         return None
     needed = f"The model was trained on features of {wanted['name']}, SHA-256 {wanted['sha256']}"
     try:
-        found = load(options.backbone or wanted["name"])
+        found = read(options.backbone or wanted["name"])
     except FileNotFoundError as error:
         raise FileNotFoundError(f"{needed}. {error} Pass where it is now as --backbone.") from error
     if found.digest != wanted["sha256"]:
@@ -120,5 +143,6 @@ def _fits(wanted: int | None, size: int) -> bool:
     return wanted is None or wanted == size
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """Returns the first sentence of an error."""
     return str(error).strip().split("\n")[0].split(". ")[0].rstrip(".") or type(error).__name__

@@ -4,7 +4,7 @@ import argparse
 import pathlib
 from typing import Any
 
-from lipdp.cli import backbone, datasets, evaluation, output, quiet, text
+from lipdp.cli import backbone, datasets, evaluation, language, output, quiet, text
 from lipdp.report import folder as folders
 from lipdp.report import numbers
 
@@ -13,6 +13,8 @@ def run(options: argparse.Namespace, argv: list[str]) -> None:
     """Writes the certified accuracy of a model on held-out examples."""
     evaluation.check_radii(options.radii)
     path, recorded = find(options.run)
+    if (recorded or {}).get("task") == "language":
+        raise ValueError(f"{language.NO_CLASSES} Its bits per byte on held-out texts are in the report of the run.")
     if (recorded or {}).get("task") == "text":
         raise ValueError(f"{text.NO_CERTIFICATES} Their accuracy on held-out texts is in the report of the run.")
     x, y, ids, dataset, remark = _examples(options, recorded)

@@ -66,7 +66,12 @@ def of_persons(held_out: dict) -> str:
 
 
 def lines(held_out: dict) -> list[str]:
-    """Returns the result of `measure` as lines of text."""
+    """Returns the result of `measure`, or of its like of another task, as lines of text."""
+    if "bits_per_byte" in held_out:
+        return [
+            f"{held_out['bits_per_byte']:.3f} bits per byte on {held_out['examples']} held-out texts"
+            f"{of_persons(held_out)}; a uniform guess needs {held_out['uniform_bits_per_byte']:g}"
+        ]
     accuracy = (
         f"accuracy {numbers.percent(held_out['accuracy'])} on {held_out['examples']} held-out examples"
         f"{of_persons(held_out)}"

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from lipdp import checks, data
-from lipdp.cli import backbone, certify, datasets, output, text
+from lipdp.cli import backbone, certify, datasets, encoder, language, output, text
 from lipdp.data.files import read_examples
 from lipdp.privacy import files
 
@@ -25,9 +25,12 @@ def run(options: argparse.Namespace, argv: list[str]) -> None:
     if not target.parent.is_dir():
         raise FileNotFoundError(f"The folder of the output does not exist. Received: --output {target}. Create it.")
     path, recorded = certify.find(options.run)
-    texts = text.described_by(pathlib.Path(options.run)) if recorded else None
+    if (recorded or {}).get("task") == "language":
+        raise ValueError(f"{language.NO_CLASSES} Received: {options.run}. lipdp sample draws texts from it.")
+    of_texts = (recorded or {}).get("task") == "text"
+    frozen: Any = (encoder if of_texts else backbone).of_run(options, recorded)
+    texts = text.described_by(pathlib.Path(options.run), recorded, frozen) if of_texts else None
     x = _examples(options, recorded) if texts is None else texts.encode(options.data)
-    frozen = backbone.of_run(options, recorded)
     x = x if frozen is None else frozen.rows(x)
     model = certify.load(path)
     shapes = [tuple(tensor.shape[1:]) for tensor in getattr(model, "inputs", None) or ()]

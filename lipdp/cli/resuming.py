@@ -45,7 +45,7 @@ def recall(work: pathlib.Path, options: argparse.Namespace) -> tuple[argparse.Na
             f"The settings of the unfinished run in {work} cannot be read: {error}. Start it again with --overwrite."
         ) from error
     for name in ("dataset", "feature_ranges", "table", "vocabulary", "backbone"):  # paths hold from where the run began
-        if kept.get(name) is not None and (there := pathlib.Path(content["directory"], kept[name])).is_file():
+        if kept.get(name) is not None and (there := pathlib.Path(content["directory"], kept[name])).exists():
             kept[name] = os.path.relpath(there) if os.getcwd() == content["directory"] else str(there)
     # Runs begun by an earlier version lack some options.
     return argparse.Namespace(**vars(usual) | kept | {name: getattr(options, name) for name in _FREE}), argv, started

@@ -1,34 +1,41 @@
-"""`lipdp sample`: images from a private diffusion model."""
+"""`lipdp sample`: images from a private diffusion model, or texts from a language model."""
 
 import argparse
 import pathlib
 
 import numpy as np
 
-from lipdp import checks
-from lipdp.cli import certify, output
+from lipdp import checks, data
+from lipdp.cli import certify, language, output
 from lipdp.cli.parser import chosen
+from lipdp.report import folder as folders
 from lipdp.report import numbers
 
 _FORMATS = (".npz", ".png")
+_TEXT_FORMATS = (".jsonl",)
 
 
 def run(options: argparse.Namespace, argv: list[str]) -> None:
-    """Draws images and writes them as arrays or as one picture."""
+    """Draws images and writes them as arrays or as one picture; or texts, as JSON lines."""
     for name in ("num", "batch_size"):
         checks.integer(name, getattr(options, name), minimum=1)
     if options.seed is not None:
         checks.integer("seed", options.seed)
     target = pathlib.Path(options.output)
-    _check_target(target, options.overwrite)
+    _check_format(target, (*_FORMATS, *_TEXT_FORMATS))
     path, recorded = certify.find(options.run)
+    if (recorded or {}).get("task") == "language":
+        _texts(options, target, path)
+        return
+    _check_target(target, options.overwrite)
+    _leave_out(options, "a diffusion model", "prompt", "temperature")
     model = certify.load(path)
     from lipdp import diffusion
 
     if not isinstance(model, diffusion.DiffusionModel):
         raise ValueError(
             f"Not a diffusion model. Received: a {type(model).__name__} in {options.run}. Pass one that lipdp train "
-            "--task diffusion wrote."
+            "--task diffusion wrote, or the run folder of --task language."
         )
     labels = _labels(options, model.num_classes)
     name, steps, guidance = (
@@ -51,9 +58,31 @@ def run(options: argparse.Namespace, argv: list[str]) -> None:
     )
 
 
-def _check_target(target: pathlib.Path, overwrite: bool) -> None:
-    if target.suffix not in _FORMATS:
-        raise ValueError(f"Unsupported file extension. Received: --output {target}. Use .npz or .png.")
+def _texts(options, target: pathlib.Path, path: pathlib.Path) -> None:
+    """Draws texts from the model of a run."""
+    _check_target(target, options.overwrite, _TEXT_FORMATS)
+    _leave_out(options, "a language model", "labels", "sampler", "steps", "guidance")
+    model, texts = certify.load(path), data.TextColumns.from_json(path.parent / folders.TEXTS)
+    language.write(model, options, texts, target)
+    epsilon = model.privacy.epsilon()
+    if options.json:
+        output.write_json({"output": str(target), "texts": options.num, "epsilon": epsilon})
+        return
+    output.write(
+        f"{options.num} texts. They cost no privacy beyond the epsilon {numbers.epsilon(epsilon)} of the model.",
+        f"Written to {target}",
+    )
+
+
+def _leave_out(options, what: str, *names: str) -> None:
+    """Refuses options of other models."""
+    for name in names:
+        if getattr(options, name) is not None:
+            raise ValueError(f"An option of other models. Received: --{name} for {what}. Leave it out.")
+
+
+def _check_target(target: pathlib.Path, overwrite: bool, formats: tuple[str, ...] = _FORMATS) -> None:
+    _check_format(target, formats)
     if target.exists() and (target.is_dir() or not overwrite):
         raise FileExistsError(
             f"The output already exists. Received: --output {target}. Pass another name, or --overwrite."
@@ -62,6 +91,11 @@ def _check_target(target: pathlib.Path, overwrite: bool) -> None:
         raise FileNotFoundError(
             f"The folder of the output does not exist. Received: --output {target}. Create it first."
         )
+
+
+def _check_format(target: pathlib.Path, formats: tuple[str, ...]) -> None:
+    if target.suffix not in formats:
+        raise ValueError(f"Unsupported file extension. Received: --output {target}. Use {' or '.join(formats)}.")
 
 
 def _labels(options, num_classes) -> np.ndarray | None:

@@ -8,7 +8,7 @@ import textwrap
 from typing import Any
 
 from lipdp import data
-from lipdp.cli import quiet
+from lipdp.cli import encoder, evaluation, quiet
 from lipdp.cli.parser import chosen
 from lipdp.report import folder as folders
 
@@ -23,32 +23,59 @@ def check(options: argparse.Namespace) -> None:
     for name, example in (("text", "review"), ("label", "opinion")):
         if getattr(options, name) is None:
             raise ValueError(f"--task text needs the column of its {name}s. Received: none. Pass --{name} {example}.")
+    check_file(options)
     if options.strategy == "clipless":
         raise ValueError(f"{NO_CERTIFICATES} Received: --strategy clipless. Pass --strategy dpsgd, adaclip or dpis.")
     options.strategy = options.strategy or "dpsgd"
+    if options.backbone is None:
+        options.recipe = options.recipe or "linear"
+        return
+    for name in ("recipe", "vocabulary"):
+        if getattr(options, name) is not None:
+            raise ValueError(
+                f"A backbone has a network and a vocabulary of its own. Received: --backbone and --{name}. Leave one "
+                "out."
+            )
+
+
+def check_file(options: argparse.Namespace) -> None:
+    """Refuses what no file of texts has."""
     if options.no_header:
         raise ValueError("Texts are named by their column. Received: --no-header. Add a header to the file.")
+    if options.person_column is not None and options.person_column == options.text:
+        raise ValueError(
+            f"The column of persons must not be that of the texts. Received: {options.text!r} for both. Name the "
+            "column of ids."
+        )
 
 
-def read(options: argparse.Namespace) -> data.Dataset:
-    """Returns the texts of a command as a data set."""
+def read(options: argparse.Namespace, frozen: encoder.Encoder | None = None) -> data.Dataset:
+    """Returns the texts of a command as a data set, as tokens of the encoder if there is one."""
     length = {} if options.length is None else {"length": options.length}
-    tokenizer: Any = data.ByteTokenizer(**length)
-    if options.vocabulary is not None:
+    tokenizer: Any
+    if frozen is not None:
+        tokenizer = frozen.tokenizer
+    elif options.vocabulary is not None:
         tokenizer = data.WordTokenizer.from_file(options.vocabulary, **length)
-    return data.load_text(options.dataset, options.text, options.label, tokenizer, tuple(options.classes or ()))
+    elif options.recipe == "attention":
+        tokenizer = data.HashedWordTokenizer(**length)
+    else:
+        tokenizer = data.ByteTokenizer(**length)
+    classes = tuple(options.classes or ())
+    return data.load_text(options.dataset, options.text, options.label, tokenizer, classes, options.person_column)
 
 
 def recipe(options: argparse.Namespace, dataset: data.Dataset) -> Any:
-    """Returns the `models.TextRecipe` for the options."""
+    """Returns the `models.TextRecipe` for the options; behind a backbone that of a head."""
     quiet.load_keras()
     from lipdp.models import text_recipe
 
     found = text_recipe(
         dataset.input_shape,
         dataset.num_classes,
-        dataset.num_examples,
+        dataset.num_persons or dataset.num_examples,
         options.epsilon,
+        style="head" if options.backbone is not None else options.recipe,
         vocabulary_size=dataset.texts.tokenizer.vocabulary_size,
         method=options.strategy,
     )
@@ -58,9 +85,10 @@ def recipe(options: argparse.Namespace, dataset: data.Dataset) -> Any:
 
 def tell(options: argparse.Namespace, dataset: data.Dataset) -> None:
     """Says on standard error what is assumed of the texts."""
-    tokenizer, cut = dataset.texts.tokenizer, dataset.texts.cut(options.dataset)
+    tokenizer = dataset.texts.tokenizer
+    cut = None if options.backbone is not None else dataset.texts.cut(options.dataset)
     lines = [f"each text is its first {tokenizer.length} {tokenizer.unit}, by a rule that reads no other text"]
-    if options.vocabulary is not None:
+    if getattr(options, "vocabulary", None) is not None:
         lines.append(f"{options.vocabulary} must be public: a vocabulary of the private texts tells their words")
     if cut:
         lines.append(
@@ -72,16 +100,31 @@ def tell(options: argparse.Namespace, dataset: data.Dataset) -> None:
         sys.stderr.write(f"lipdp {options.command}: note: {line}.\n")
 
 
-def unit(texts: data.TextColumns) -> str:
-    """Returns what one example is, as a line of the statement."""
-    line = (
-        f"One example is one text: what one row of the data has in column {texts.text!r}, with its class in column "
-        f"{texts.label!r}. A person who wrote several texts is several examples."
-    )
+def unit(texts: data.TextColumns, person: str | None) -> str:
+    """Returns what one example is, and whom epsilon is of, as lines of the statement.
+
+    Args:
+        texts: the columns.
+        person: name of the column that says who wrote each text, where there is one.
+    """
+    kept = f"the first {texts.tokenizer.length} {texts.tokenizer.unit} of what one row of the data has in column"
+    kept += f" {texts.text!r}" + ("" if texts.label is None else f", with its class in column {texts.label!r}")
+    line = f"One example is one text: {kept}. A person who wrote several texts is several examples."
+    if person is not None:
+        line = (
+            f"The unit is one person, whatever number of texts they wrote: column {person!r} says whose each text is. "
+            f"One text is {kept}."
+        )
     return "\n" + textwrap.fill("- " + line, 88, subsequent_indent="  ") + "\n"
 
 
-def described_by(run: pathlib.Path) -> data.TextColumns | None:
-    """Returns columns and tokenizer of the texts that a run was trained on, if it was on texts."""
-    path = run / folders.TEXTS
-    return data.TextColumns.from_json(path) if path.is_file() else None
+def measure(model: Any, dataset: data.Dataset) -> dict:
+    """Returns what the model reaches on held-out texts."""
+    return evaluation.accuracy(model, dataset.x_test, dataset.y_test, dataset.person_ids_test)
+
+
+def described_by(run: pathlib.Path, recorded: dict, frozen: encoder.Encoder | None = None) -> data.TextColumns:
+    """Returns columns and tokenizer of the texts that a run was trained on: those of its encoder if it had one."""
+    if frozen is None:
+        return data.TextColumns.from_json(run / folders.TEXTS)
+    return data.TextColumns(text=recorded["text"], tokenizer=frozen.tokenizer)

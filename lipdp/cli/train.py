@@ -12,26 +12,32 @@ import time
 import warnings
 from typing import Any
 
-from lipdp import checks, data, report
+from lipdp import data, report
 from lipdp.accounting import Sampling
-from lipdp.cli import backbone, datasets, diffusion, evaluation, output, quiet, resuming, text
+from lipdp.cli import (
+    backbone,
+    datasets,
+    diffusion,
+    encoder,
+    evaluation,
+    language,
+    output,
+    quiet,
+    resuming,
+    text,
+    train_check,
+    train_tell,
+)
 from lipdp.cli.parser import chosen
 from lipdp.cli.versions import versions
 from lipdp.privacy import files
 from lipdp.privacy.plan import Plan
 from lipdp.report import folder as folders
-from lipdp.report import numbers, place
+from lipdp.report import place
 from lipdp.report.folder import MODEL, SAMPLES
 
-_LARGEST_SEED = 2**32 - 1
-_ONLY = {
-    "classifier": (
-        *("recipe", "front_end", "input_norm", "table", "feature_ranges", "radii", "radius"),
-        *("person_column", "rows_per_person", "backbone"),
-    ),
-    "diffusion": ("preset", "multiplicity"),
-    "text": ("text", "vocabulary", "length", "classes"),
-}
+# What the tasks on texts do in ways of their own.
+_OF_TEXTS: dict[str, Any] = {"text": text, "language": language}
 
 
 def run(options: argparse.Namespace, argv: list[str]) -> None:
@@ -44,7 +50,7 @@ def run(options: argparse.Namespace, argv: list[str]) -> None:
     with place.working(work):
         if folders.is_whole(work):  # stopped on the last steps
             folder = place.finish(work)
-            _tell(options, folders.read(folder), folder)
+            train_tell.tell(options, folders.read(folder), folder)
             return
         options, argv, started = resuming.recall(work, options)
         _train(options, argv, started, clock, work)
@@ -52,9 +58,9 @@ def run(options: argparse.Namespace, argv: list[str]) -> None:
 
 def _train(options, argv: list[str], started: str, clock: float, work: pathlib.Path | None = None) -> None:
     """Trains in `work`, where an earlier process has begun, or in a new folder."""
-    _check(options)
-    raw = dataset = _dataset(options)
-    frozen = None if options.backbone is None else backbone.load(options.backbone)
+    train_check.check(options)
+    frozen = None if options.backbone is None else _frozen(options)
+    raw = dataset = _dataset(options, frozen)
     if frozen is not None:
         dataset = frozen.apply(raw)
     generative = options.task == "diffusion"
@@ -77,7 +83,7 @@ def _train(options, argv: list[str], started: str, clock: float, work: pathlib.P
             _stopped(work, error)
             raise
         folder = place.finish(work)
-    _tell(options, written, folder)
+    train_tell.tell(options, written, folder)
 
 
 def _stopped(work: pathlib.Path, error: BaseException) -> None:
@@ -99,10 +105,11 @@ def _made(options, argv, work, recipe, dataset, plan, started, clock, frozen) ->
     results: dict[str, Any] = {"held_out": None, "bounds": []}
     statement = model.privacy.statement()
     if dataset.texts is not None:
-        statement += text.unit(dataset.texts)
-        dataset.texts.to_json(work / folders.TEXTS)
+        statement += text.unit(dataset.texts, options.person_column)
+        if frozen is None:  # whose tokenizer is part of the preset
+            dataset.texts.to_json(work / folders.TEXTS)
         if dataset.x_test is not None:
-            results["held_out"] = evaluation.accuracy(model, dataset.x_test, dataset.y_test)
+            results["held_out"] = _OF_TEXTS[options.task].measure(model, dataset)
     elif not generative:
         held_out = dataset.x_test, dataset.y_test
         if recipe.bounded:
@@ -132,93 +139,22 @@ def _made(options, argv, work, recipe, dataset, plan, started, clock, frozen) ->
     return written
 
 
-def _check(options) -> None:
-    """Checks the options by themselves, before anything slow begins."""
-    if options.dataset is None:
-        raise ValueError("These options are required: --dataset, or --resume for a run that was begun. Pass one.")
-    if options.epsilon is None and options.noise_multiplier is None:
-        raise ValueError(
-            "No privacy budget given. Received: neither --epsilon nor --noise-multiplier. Pass --epsilon 2, for "
-            "example."
-        )
-    _check_task(options)
-    given = {name: value for name, value in vars(options).items() if value is not None}
-    for name, value in given.items():
-        if name in ("epsilon", "noise_multiplier", "learning_rate", "input_norm", "clip_norm"):
-            checks.positive(name, value)
-        if name in ("epochs", "batch_size", "microbatch_size", "multiplicity", "rows_per_person"):
-            checks.integer(name, value, minimum=1)
-    if options.delta is not None:
-        checks.delta(options.delta)
-    _check_persons(options)
-    if options.seed is not None and not 0 <= options.seed <= _LARGEST_SEED:
-        raise ValueError(f"`seed` must be an integer from 0 to {_LARGEST_SEED}. Received: seed={options.seed}.")
-
-
-def _check_persons(options) -> None:
-    if options.person_column is None and options.rows_per_person is not None:
-        raise ValueError(
-            "Whose rows are counted is not known. Received: --rows-per-person without --person-column. Pass the column "
-            "as well."
-        )
-    if options.person_column is not None and options.examples_per_person != 1:
-        raise ValueError(
-            "Epsilon is that of a person whatever number of rows they have. Received: --person-column and "
-            "--examples-per-person, which is for rows whose persons are not known. Leave the second one out; "
-            "--rows-per-person bounds what a person brings into an update."
-        )
-
-
-def _check_task(options) -> None:
-    """Refuses options of the other task, and sets the defaults of this one."""
-    if options.task == "diffusion" and options.strategy is not None:
-        raise _of_another("strategy", options.task, "classifier or text")
-    for other in _ONLY:
-        for name in _ONLY[other] if other != options.task else ():
-            if getattr(options, name) is not None:
-                raise _of_another(name, options.task, other)
+def _frozen(options) -> Any:
+    """Returns the network in front of the one that trains."""
     if options.task == "text":
-        text.check(options)
-    if options.strategy == "dpis" and (options.epsilon is None or options.noise_multiplier is not None):
-        raise ValueError(
-            "DPIS chooses its noise anew in each epoch, from what is left of a budget. Received: --strategy dpis "
-            "without --epsilon, or with --noise-multiplier. Pass --epsilon alone."
-        )
-    if options.task == "classifier":
-        options.recipe = options.recipe or "accurate"
-        _check_clip_norm(options)
-        if options.radius is not None and options.recipe != "robust":
-            raise ValueError(
-                "What certificates should reach is a setting of the robust recipe. Received: --radius "
-                f"{options.radius} with --recipe {options.recipe}. Pass --recipe robust; --radii are those reported."
-            )
-        options.radii = options.radii or [0.1, 0.5, 1.0]
-        evaluation.check_radii(options.radii)
+        return encoder.load(options.backbone, options.length)
+    return backbone.load(options.backbone)
 
 
-def _of_another(name: str, task: str, other: str) -> ValueError:
-    return ValueError(
-        f"An option of another task. Received: --{name.replace('_', '-')} with --task {task}. It is for --task "
-        f"{other}; leave it out."
-    )
-
-
-def _check_clip_norm(options) -> None:
-    if options.strategy == "clipless" and options.clip_norm is not None:
-        raise ValueError(
-            "Nothing is clipped per example. Received: --clip-norm with --strategy clipless. It is for --strategy "
-            "dpsgd, adaclip and dpis and for --task diffusion; leave it out."
-        )
-
-
-def _dataset(options) -> data.Dataset:
-    dataset = text.read(options) if options.task == "text" else datasets.read(options)
+def _dataset(options, frozen) -> data.Dataset:
+    own = _OF_TEXTS.get(options.task)
+    dataset = datasets.read(options) if own is None else own.read(options, frozen)
     return dataset if options.validation_split is None else dataset.held_out(options.validation_split)
 
 
 def _recipe(options, dataset):
-    if options.task == "text":
-        return text.recipe(options, dataset)
+    if options.task in _OF_TEXTS:
+        return _OF_TEXTS[options.task].recipe(options, dataset)
     quiet.load_keras()
     from lipdp.models import classifier
 
@@ -234,7 +170,7 @@ def _recipe(options, dataset):
         radius=options.radius,
     )
     options.strategy = recipe.method
-    _check_clip_norm(options)
+    train_check.clip_norm(options)
     overrides = chosen(options, "epochs", "batch_size", "learning_rate", "input_norm", "clip_norm")
     if options.input_norm is not None and not recipe.bounded:
         raise ValueError(
@@ -310,7 +246,7 @@ def _settings(options, recipe, dataset, plan, frozen) -> dict:
     return {
         **chosen(options, "task", "strategy", "dataset", "label", "no_header", "feature_ranges"),
         **chosen(options, "person_column", "validation_split"),
-        **{name: value for name, value in chosen(options, "text", "vocabulary").items() if value is not None},
+        **_of_texts(options, dataset),
         "table": None if dataset.texts is not None else datasets.description(options),
         **({} if frozen is None else {"backbone": {"name": frozen.name, "sha256": frozen.digest}}),
         "held_out_by": "content",  # earlier versions went by the place of a row
@@ -328,51 +264,12 @@ def _settings(options, recipe, dataset, plan, frozen) -> dict:
     }
 
 
-def _tell(options, written, folder) -> None:
-    held_out = written.results["held_out"]
-    if options.json:
-        output.write_json({"folder": str(folder), "held_out": held_out, "privacy": written.privacy})
-        return
-    privacy = written.privacy
-    lines = [
-        f"epsilon {numbers.epsilon(privacy['epsilon'])} at delta {privacy['delta']:g} after {privacy['updates']} "
-        f"updates on {_counted(written.run['settings'])} "
-        f"({privacy['neighboring_relation'].replace('_', ' ')}{_whom(privacy)}, "
-        f"{_sampling(options)} sampling, {_accountant(options)})",
-        *(f"NOT covered: read off the private rows: {what}" for what in privacy.get("read_off_the_data", ())),
-    ]
-    if options.task == "diffusion":
-        lines.append(f"Draw images: lipdp sample {folder} --num 100 --output samples.png")
-    elif held_out is None:
-        lines.append("accuracy not measured: no examples were held out (try --validation-split 0.2)")
-    else:
-        lines += evaluation.lines(held_out)
-    if options.training_metrics:
-        lines.append("Loss and accuracy on the training data were logged: NOT private, do not publish them.")
-    files = ", ".join(sorted(path.name for path in folder.iterdir()))
-    output.write(*lines, f"Written to {folder}: {files}")
-
-
-def _sampling(options) -> str:
-    if options.strategy == "dpis":
-        return "importance"
-    return options.sampling.replace("_", " ").replace("poisson", "Poisson")
-
-
-def _accountant(options) -> str:
-    return "privacy filter" if options.strategy == "dpis" else options.accountant
-
-
-def _counted(settings) -> str:
-    persons = settings.get("num_persons")
-    return f"{settings['num_examples']} examples" if persons is None else f"{persons} persons"
-
-
-def _whom(privacy) -> str:
-    most = privacy["examples_per_person"]
-    if privacy["unit"] == "person" and most == 1:
-        return " person, whatever number of rows they have"
-    return "" if most == 1 else f" person with at most {most}"
+def _of_texts(options, dataset) -> dict:
+    """Returns the settings that runs on texts alone have."""
+    if dataset.texts is None:
+        return {}
+    own = {**chosen(options, "text", "vocabulary"), "length": dataset.texts.tokenizer.length}
+    return {name: value for name, value in own.items() if value is not None}
 
 
 def _verbosity(options) -> int:

@@ -20,7 +20,7 @@ class Dataset:
     Args:
         x_train: float32, `(N, height, width, channels)` in [0, 1] for images, `(N, columns)` for tables; int32
             `(N, length)` for texts.
-        y_train: int32 class ids `(N,)`, from 0 to `num_classes - 1`.
+        y_train: int32 class ids `(N,)`, from 0 to `num_classes - 1`; of `load_language` the next bytes `(N, length)`.
         x_test: like `x_train`, or None when nothing is held out.
         y_test: like `y_train`, or None.
         classes: label of each class id, as it stood in the source. Treated as public.

@@ -13,6 +13,7 @@ import numpy as np
 from lipdp.data import rows, tokenizers
 from lipdp.data.column import Index, as_shown, check_values
 from lipdp.data.dataset import Dataset, class_ids
+from lipdp.data.table import person_ids
 from lipdp.privacy import files
 
 SUFFIXES = (".csv", ".jsonl", ".ndjson")
@@ -121,6 +122,7 @@ def load_text(
     label: str,
     tokenizer: tokenizers.Tokenizer | None = None,
     classes: Sequence[str | int | float] = (),
+    person: str | None = None,
 ) -> Dataset:
     """Returns the texts of a file and their classes as a data set.
 
@@ -131,15 +133,17 @@ def load_text(
         tokenizer: default: `ByteTokenizer()`.
         classes: those that may occur, from what is publicly known. Without them they are those that do occur, which
             epsilon does not cover, see `Dataset.uncharged`.
+        person: name of the column that says who wrote each text, see `Dataset.person_ids`. Other texts need none.
 
     Returns:
         A `Dataset` without a test part; `x_train` is int32 `(N, tokenizer.length)`, and `texts` encodes others.
 
     Raises:
-        ValueError: a column is absent, a text or a label is empty, or a line is none; says where.
+        ValueError: a column is absent, a text, a label or a person is empty, or a line is none; says where.
         FileNotFoundError: when there is no such file.
     """
     found = read(source)
+    ids = _writers(found, person, text, label)
     uncharged = () if classes else (f"the list of classes: those that occur in column {label!r}",)
     if not classes:
         labels = [_plain(value) for value in _column(found, "label", label)]
@@ -155,7 +159,52 @@ def load_text(
     columns = TextColumns(text=text, tokenizer=tokenizer, label=label, classes=tuple(classes))
     x, y = columns.encode(found), columns.labels(found)
     name = pathlib.Path(source).stem
-    return Dataset(x, y, None, None, columns.classes, name, uncharged=uncharged, texts=columns)
+    return Dataset(x, y, None, None, columns.classes, name, uncharged=uncharged, person_ids=ids, texts=columns)
+
+
+def load_language(source: str | os.PathLike, text: str, length: int = 128, person: str | None = None) -> Dataset:
+    """Returns the texts of a file as what a language model learns: each next byte from those before it.
+
+    Args:
+        source: path of a `.csv` file with a header, or of a `.jsonl` file with one JSON object in each line.
+        text: name of the column of texts.
+        length: bytes that are kept of a text, its end included, at least 2.
+        person: name of the column that says who wrote each text, see `Dataset.person_ids`.
+
+    Returns:
+        A `Dataset` without classes and test part. `y_train` is int32 `(N, length)`, as `RawByteTokenizer` makes it, 0
+        behind the end of a text; `x_train` is the same one place later, behind the number of an end.
+
+    Raises:
+        ValueError: a column is absent, a text or a person is empty, or a line is none; says where.
+        FileNotFoundError: when there is no such file.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> path = pathlib.Path(tempfile.mkdtemp(), "said.csv")
+        >>> _ = path.write_text("said\\nhi\\nyes\\n")
+        >>> texts = load_language(path, "said", length=5)
+        >>> texts.x_train.tolist(), texts.y_train.tolist()
+        ([[1, 106, 107, 1, 0], [1, 123, 103, 117, 1]], [[106, 107, 1, 0, 0], [123, 103, 117, 1, 0]])
+    """
+    found = read(source)
+    columns = TextColumns(text=text, tokenizer=tokenizers.RawByteTokenizer(length))
+    ids = _writers(found, person, text, None)
+    y = columns.encode(found)
+    x = np.concatenate([np.full((len(y), 1), tokenizers.RawByteTokenizer.end, "int32"), y[:, :-1]], axis=1)
+    return Dataset(x, y, None, None, (), pathlib.Path(source).stem, person_ids=ids, texts=columns)
+
+
+def _writers(found: rows.Rows, person: str | None, text: str, label: str | None) -> np.ndarray | None:
+    """Returns who wrote each text, where a column says it."""
+    if person is None:
+        return None
+    if person == text:
+        raise ValueError(
+            f"The column of persons must not be that of the texts. Received: {person!r} for both. Name the column of "
+            "ids."
+        )
+    return person_ids(found, person, label)
 
 
 def read(source: Any) -> rows.Rows:

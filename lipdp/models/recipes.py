@@ -4,10 +4,11 @@ from typing import Any
 
 from lipdp import checks, diffusion
 from lipdp.models.classifier import ClassifierRecipe, classifier_recipe
+from lipdp.models.language import LanguageRecipe, language_recipe
 from lipdp.models.scattered import ScatteredRecipe
 from lipdp.models.text import TextRecipe, text_recipe
 
-TASKS = ("classifier", "diffusion", "text")
+TASKS = ("classifier", "diffusion", "language", "text")
 
 
 def recipe(
@@ -18,7 +19,7 @@ def recipe(
     *,
     task: str = "classifier",
     **settings: Any,
-) -> "ClassifierRecipe | ScatteredRecipe | diffusion.Recipe | TextRecipe":
+) -> "ClassifierRecipe | ScatteredRecipe | diffusion.Recipe | LanguageRecipe | TextRecipe":
     """Returns settings that learn, for data of one shape and size: network, loss, rate, norms, batch size, epochs.
 
     They depend on public facts only: shapes, the number of examples, the budget; not on any value. They are those of
@@ -27,14 +28,15 @@ def recipe(
     Args:
         input_shape: Shape of one example: `(height, width, channels)` of an image, `(columns,)` of a table, or
             `(length,)` of a text as a tokenizer makes it.
-        num_classes: Number of classes.
+        num_classes: Number of classes; of a language model, of the numbers that a token may be.
         num_examples: Number of training examples.
         epsilon: The budget; None when the noise is given instead. Larger budgets train for longer.
         task: `"classifier"`: for larger sets of images the most accurate network by DP-SGD, else, and with
             `method="clipless"`, a clipless network with certificates. `"diffusion"`: a model that draws images of each
-            class, trained by DP-SGD. `"text"`: a linear classifier of the words of texts, trained by DP-SGD.
+            class, trained by DP-SGD. `"text"`: a classifier of texts, linear or by attention, trained by DP-SGD.
+            `"language"`: a small transformer that learns each next byte of texts, and writes others.
         **settings: For a classifier `style`, see `models.classifier_recipe`; for diffusion see `diffusion.recipe`; for
-            texts `vocabulary_size`, see `models.text_recipe`.
+            texts `style` and `vocabulary_size`, see `models.text_recipe`; see `models.language_recipe`.
 
     Returns:
         A recipe. `recipe.fit(x, y, epsilon=..., delta=...)` trains and returns the model; `dataclasses.replace`
@@ -52,6 +54,8 @@ def recipe(
     if checks.choice("task", task, TASKS) == "diffusion":
         shape: Any = input_shape
         return diffusion.recipe(shape, num_classes, num_examples, **settings)
+    if task == "language":
+        return language_recipe(input_shape, num_classes, num_examples, epsilon, **settings)
     if task == "text":
         return text_recipe(input_shape, num_classes, num_examples, epsilon, **settings)
     return classifier_recipe(input_shape, num_classes, num_examples, epsilon, **settings)

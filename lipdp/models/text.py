@@ -1,4 +1,4 @@
-"""Default settings of `lipdp train --task text`: a linear model of the words, or runs of bytes, of a text."""
+"""Default settings of `lipdp train --task text`: a linear model of the words of a text, attention, or a head."""
 
 import dataclasses
 import math
@@ -8,14 +8,20 @@ from keras import ops
 
 from lipdp import checks, layers, strategies
 from lipdp.model import DP_Model
+from lipdp.models.attention import text_attention
 from lipdp.models.base import TrainingRecipe
 
 METHODS = ("dpsgd", "adaclip", "dpis")
+STYLES = ("linear", "attention", "head")
 
 # Chosen on sentences of public film reviews, 2000 and 8000 of them, at epsilon 1, 2 and 8.
 _UPDATES = 60
 _RATE, _SIGNAL = 40.0, 16000.0
 _LARGEST_BATCH = 8192
+# Chosen on synthetic texts whose class is the order of two words, 1000 and 4000 of them, at epsilon 2 and 8.
+_ATTENTION_UPDATES, _ATTENTION_RATE, _ATTENTION_SIGNAL, _ATTENTION_BATCH = 120, 0.5, 8000.0, 2048
+# Of a head: its steps are as long for rows of any number of features.
+_HEAD_RATE = 16.0
 
 
 def bag_of_tokens(length: int, vocabulary_size: int, num_classes: int) -> keras.Model:
@@ -49,9 +55,11 @@ class TextRecipe(TrainingRecipe):
     """The settings of one training run on texts; every one is a public constant.
 
     Args:
-        input_shape: `(length,)`, the tokens of a text.
+        input_shape: `(length,)`, the tokens of a text; of a head `(features,)`.
         num_classes: number of classes.
         vocabulary_size: of the tokenizer.
+        style: "linear": `bag_of_tokens`; "attention": `text_attention`; "head": one dense layer on what a frozen
+            network has made of the texts.
         batch_size: expected batch size.
         epochs: expected passes over the data.
         learning_rate: of stochastic gradient descent, at the start; it falls linearly to zero.
@@ -72,6 +80,7 @@ class TextRecipe(TrainingRecipe):
     input_shape: tuple[int, ...]
     num_classes: int
     vocabulary_size: int
+    style: str = "linear"
     batch_size: int
     epochs: int
     learning_rate: float = 40.0
@@ -95,7 +104,13 @@ class TextRecipe(TrainingRecipe):
             A `DP_Model`, compiled, with the metric "accuracy".
         """
         (length,) = self.input_shape
-        model = DP_Model.from_keras(bag_of_tokens(length, self.vocabulary_size, self.num_classes))
+        if self.style == "head":
+            head = keras.layers.Dense(self.num_classes, kernel_initializer="zeros", name="logits")
+            network = keras.Sequential([keras.Input((length,)), head])
+        else:
+            make = {"linear": bag_of_tokens, "attention": text_attention}[self.style]
+            network = make(length, self.vocabulary_size, self.num_classes)
+        model = DP_Model.from_keras(network)
         model.compile(
             keras.optimizers.SGD(self.rate(num_examples), momentum=self.momentum),
             loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
@@ -110,7 +125,8 @@ def text_recipe(
     num_examples: int,
     epsilon: float | None = None,
     *,
-    vocabulary_size: int = 2**15 + 1,
+    style: str = "linear",
+    vocabulary_size: int | None = None,
     method: str = "dpsgd",
 ) -> TextRecipe:
     """Returns the default settings for texts of one length.
@@ -118,11 +134,14 @@ def text_recipe(
     They depend on public facts only: length, sizes, the number of examples, the budget; not on any text.
 
     Args:
-        input_shape: `(length,)`, the tokens of a text.
+        input_shape: `(length,)`, the tokens of a text, or `(features,)` of a head.
         num_classes: number of classes.
-        num_examples: number of training texts.
-        epsilon: the budget; None when the noise is given instead. Larger budgets train for longer.
-        vocabulary_size: of the tokenizer; default: that of `data.ByteTokenizer`.
+        num_examples: number of training texts, or of the persons who wrote them.
+        epsilon: the budget; None when the noise is given instead. Larger budgets make larger steps.
+        style: "linear": a weight for each token, which learns from few texts. "attention": a small transformer, for
+            classes that hang on the order of the words. "head": a dense layer on the features of a frozen network.
+        vocabulary_size: of the tokenizer; default: that of `data.ByteTokenizer`, or, for attention, of
+            `data.HashedWordTokenizer`.
         method: name of the strategy: "dpsgd", "adaclip" or "dpis".
 
     Returns:
@@ -136,20 +155,31 @@ def text_recipe(
         2000
     """
     checks.choice("method", method, METHODS)
+    checks.choice("style", style, STYLES)
     if len(tuple(input_shape)) != 1:
         raise ValueError(f"A text is a row of tokens. Received: input_shape={input_shape!r}. Pass (length,).")
     length = checks.integer("input_shape", input_shape[0], 1)
     num_examples = checks.integer("num_examples", num_examples, 1)
     epsilon = checks.positive("epsilon", epsilon, optional=True)
-    batch_size = min(_LARGEST_BATCH, math.ceil(num_examples / 4))
+    if vocabulary_size is None:
+        vocabulary_size = 2**12 + 1 if style == "attention" else 2**15 + 1
     # More texts and a larger budget drown in less noise, so that larger steps pay.
     signal = num_examples * min(max(epsilon or 1.0, 0.25), 8.0)
+    share = math.sqrt(min(max(signal / _SIGNAL, 0.01), 4.0))
+    slower = min(1.0, signal / _ATTENTION_SIGNAL)
+    updates, largest, fraction, rate = {
+        "linear": (_UPDATES, _LARGEST_BATCH, 4, _RATE * share),
+        "attention": (_ATTENTION_UPDATES, _ATTENTION_BATCH, 8, _ATTENTION_RATE * slower),
+        "head": (_UPDATES, _LARGEST_BATCH, 4, _HEAD_RATE * share / math.sqrt(length)),
+    }[style]
+    batch_size = min(largest, math.ceil(num_examples / fraction))
     return TextRecipe(
         input_shape=(length,),
         num_classes=checks.integer("num_classes", num_classes, 2),
         vocabulary_size=checks.integer("vocabulary_size", vocabulary_size, 2),
+        style=style,
         batch_size=batch_size,
-        epochs=max(2, round(_UPDATES / math.ceil(num_examples / batch_size))),
-        learning_rate=_RATE * math.sqrt(min(max(signal / _SIGNAL, 0.01), 4.0)),
+        epochs=max(2, round(updates / math.ceil(num_examples / batch_size))),
+        learning_rate=rate,
         method=method,
     )

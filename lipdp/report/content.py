@@ -8,6 +8,7 @@ HELD_OUT_NOTE = (
     "Accuracies are measured on {examples} held-out examples. These are not among the N training {counted} and "
     "epsilon does not cover them: if they are private too, do not publish these numbers."
 )
+BITS_NOTE = HELD_OUT_NOTE.replace("Accuracies are", "Bits per byte are", 1)
 NO_HELD_OUT_NOTE = "No examples were held out, so no accuracy was measured: see lipdp train --validation-split."
 SAMPLES_NOTE = (
     "Samples follow from the released weights: any number of them costs no further privacy. A loss on held-out "
@@ -31,6 +32,8 @@ _TERMS = {
     "epsilon": "bounds how much the weights can say about one {unit}. At 0 they say nothing; the smaller, the stronger "
     "the protection.",
     "delta": "is roughly the chance that this bound fails. It has to be far below 1 / N.",
+    "bits per byte": "is how many bits the model needs on average for each next byte of the held-out texts, their ends "
+    "included: the fewer, the better.",
     "accuracy": "is the share of the held-out examples whose class the model names.",
     "certified": "accuracy is the share of the held-out examples that are classified correctly and stay so under any "
     "change of the input of at most that L2 norm. It is proven for each of them.",
@@ -70,7 +73,10 @@ def tiles(run: RunFolder) -> list[tuple[str, str, str]]:
         (numbers.epsilon(privacy["epsilon"]), "epsilon", f"of a budget of {budget:g}" if budget else "spent"),
         (f"{privacy['delta']:g}", "delta", _relation(privacy)),
     ]
-    if not run.samples:
+    if held_out and "bits_per_byte" in held_out:
+        guess = f"held-out texts; a uniform guess needs {held_out['uniform_bits_per_byte']:g}"
+        rows.append((f"{held_out['bits_per_byte']:.2f}", "bits per byte", guess))
+    elif not run.samples and run.run["settings"].get("task") != "language":
         rows.append((numbers.percent(held_out["accuracy"] if held_out else None), "accuracy", "held-out examples"))
     for mark in held_out["certified"] if held_out else ():
         rows.append((numbers.percent(mark["accuracy"]), "certified", f"within L2 radius {mark['radius']:g}"))
@@ -111,7 +117,8 @@ def notes(run: RunFolder) -> list[str]:
 
 def _held_out_note(held_out: dict) -> str:
     persons = held_out.get("persons")
-    note = HELD_OUT_NOTE.format(examples=held_out["examples"], counted="examples" if persons is None else "persons")
+    note = BITS_NOTE if "bits_per_byte" in held_out else HELD_OUT_NOTE
+    note = note.format(examples=held_out["examples"], counted="examples" if persons is None else "persons")
     return note if persons is None else note.replace("examples.", f"examples of {persons} persons.", 1)
 
 

@@ -7,6 +7,8 @@ import keras
 import numpy as np
 import pytest
 
+from lipdp import callbacks
+from lipdp.accounting.held_out import held_out_persons
 from lipdp.cli import main
 from lipdp.report import folder as folders
 from tests.helpers.commands import refusal
@@ -100,6 +102,67 @@ def test_what_is_read_and_cut_is_said(tmp_path, capsys):
     assert folders.read(tmp_path / "run").run["settings"]["vocabulary_size"] == 9
 
 
+def whose(path, rows=240):
+    """The same texts, four of each author."""
+    lines = write(path, rows).read_text().splitlines()
+    path.write_text("\n".join(f"{line},{'author' if not i else f'p{i // 4}'}" for i, line in enumerate(lines)) + "\n")
+    return path
+
+
+@pytest.mark.backend_free
+def test_persons_are_what_is_protected(tmp_path, capsys):
+    file = whose(tmp_path / "said.csv")
+    ids = np.array([line.rsplit(",", 1)[1] for line in file.read_text().splitlines()[1:]], object)
+    out = held_out_persons(ids, 0.25)
+    words = ["--noise-multiplier", "2", "--epochs", "2", "--length", "32", "--classes", "sad", "glad"]
+    words += ["--person-column", "author", "--rows-per-person", "2", "--validation-split", "0.25"]
+    assert train(file, tmp_path / "run", *words) == 0
+    assert "whatever number of rows they have" in capsys.readouterr().out
+    content = folders.read(tmp_path / "run")
+    assert content.privacy["unit"] == "person" and content.privacy["rows_per_person"] == 2
+    assert content.results["held_out"]["examples"] == out.sum()
+    assert content.results["held_out"]["persons"] == len(set(ids[out]))
+    settings = content.run["settings"]
+    assert settings["num_persons"] == len(set(ids[~out])) and "num_examples" not in settings
+    statement = " ".join(content.statement.split())
+    assert "Unit: one person, with any number of rows" in statement
+    assert "The unit is one person, whatever number of texts they wrote: column 'author' says" in statement
+    assert "several examples" not in statement
+    (tmp_path / "new.csv").write_text("said\nfine lovely great joy\n")
+    predict = ["predict", str(tmp_path / "run"), "--data", str(tmp_path / "new.csv")]
+    assert main([*predict, "--output", str(tmp_path / "classes.csv")]) == 0
+
+
+@pytest.mark.backend_free
+def test_a_run_of_persons_goes_on(tmp_path, monkeypatch):
+    def stop(self, batch, logs=None):
+        if self._model.run.ledger.updates == 2:
+            raise KeyboardInterrupt
+
+    words = ["--noise-multiplier", "2", "--epochs", "2", "--length", "32", "--person-column", "author"]
+    with monkeypatch.context() as patched:
+        patched.setattr(callbacks.Checkpoint, "on_train_batch_end", stop)
+        assert train(whose(tmp_path / "said.csv"), tmp_path / "run", *words) == 130
+    assert main(["train", "--resume", str(tmp_path / "run"), "--verbose", "0"]) == 0
+    content = folders.read(tmp_path / "run")
+    assert content.privacy["updates"] == content.run["settings"]["updates"] > 2
+    assert content.run["settings"]["style"] == "linear" and content.privacy["unit"] == "person"
+
+
+@pytest.mark.backend_free
+def test_attention(tmp_path):
+    words = ["--noise-multiplier", "1", "--epochs", "1", "--length", "12", "--recipe", "attention"]
+    assert train(write(tmp_path / "said.csv", 80), tmp_path / "run", *words, "--validation-split", "0.2") == 0
+    content = folders.read(tmp_path / "run")
+    assert content.run["settings"]["vocabulary_size"] == 4097 and "first 12 words" in content.statement
+    (tmp_path / "new.csv").write_text("said\nfine lovely great joy\n")
+    words = ["predict", str(tmp_path / "run"), "--data", str(tmp_path / "new.csv"), "--output", str(tmp_path / "p.csv")]
+    assert main(words) == 0 and main(["export", str(tmp_path / "run"), "--output", str(tmp_path / "out")]) == 0
+    plain, model = (keras.saving.load_model(tmp_path / name / folders.MODEL) for name in ("out", "run"))
+    x = np.array([[5, 6, 7, *[0] * 9]])
+    assert np.allclose(plain.predict(x, verbose=0), model.predict(x, verbose=0), atol=1e-4)
+
+
 @pytest.mark.backend_free
 def test_refusals(tmp_path, capsys):
     file = write(tmp_path / "said.csv", 20)
@@ -114,4 +177,12 @@ def test_refusals(tmp_path, capsys):
     assert "without --epsilon" in refusal(capsys, *task, "--strategy", "dpis", "--noise-multiplier", "1")
     assert "header" in refusal(capsys, *task, "--no-header")
     assert "length" in refusal(capsys, *task, "--length", "0")
+    assert "Pass --recipe linear or attention" in refusal(capsys, *task, "--recipe", "robust")
+    assert "robust, or --task text" in refusal(capsys, *own, "--recipe", "attention")
+    assert "no column of persons" in refusal(capsys, *task, "--person-column", "who")
+    assert "must not be that of the texts" in refusal(capsys, *task, "--person-column", "said")
+    assert "must not be the label" in refusal(capsys, *task, "--person-column", "mood")
+    assert "without --person-column" in refusal(capsys, *task, "--rows-per-person", "2")
+    file.write_text("said,mood,who\na,sad,x\nb,glad,\n")
+    assert "has no id in 1 of 2 rows, first in row 2" in refusal(capsys, *task, "--person-column", "who")
     assert not (tmp_path / "runs").exists()

@@ -13,11 +13,14 @@ pytestmark = pytest.mark.backend_free
 SAID = ["Good film!", "bad", "ein überaus langer Satz, der nicht endet"]
 
 
+NEW = [data.HashedWordTokenizer(5), data.RawByteTokenizer(9)]
+
+
 def words(length=6):
     return data.WordTokenizer(["good", "bad", "play", "##ing", "##ed", "Film"], length)
 
 
-@pytest.mark.parametrize("tokenizer", [data.ByteTokenizer(16), data.ByteTokenizer(16, 1, 256), words()])
+@pytest.mark.parametrize("tokenizer", [data.ByteTokenizer(16), data.ByteTokenizer(16, 1, 256), words(), *NEW])
 def test_a_row_is_a_function_of_its_own_text(tokenizer):
     together = tokenizer(SAID)
     assert together.dtype == np.int32 and together.shape == (3, tokenizer.length)
@@ -52,6 +55,25 @@ def test_words_and_their_parts(tmp_path):
             data.WordTokenizer(wrong)
     with pytest.raises(ValueError, match="kind"):
         tokenizers.from_dict({"kind": "sounds"})
+
+
+def test_hashed_words():
+    tokenizer = data.HashedWordTokenizer(4)
+    assert np.array_equal(*tokenizer(["Good film", "good FILM"])) and np.count_nonzero(tokenizer(["so, so"])) == 3
+    assert tokenizer.tokens("a b")[::-1] == tokenizer.tokens("b a")
+    for wrong in ({"length": 0}, {"numbers": 1}):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            data.HashedWordTokenizer(**wrong)
+
+
+def test_raw_bytes_are_read_back():
+    tokenizer = data.RawByteTokenizer(50)
+    for text in [*SAID, "\x00\n", "日本"]:
+        assert tokenizer.text(tokenizer([text])[0]) == text
+    assert data.RawByteTokenizer(4).text(data.RawByteTokenizer(4)(["日本"])[0]) == "日\ufffd"  # cut within a sign
+    assert tokenizer.vocabulary_size == 258 and max(tokenizer.tokens("ÿ")) < 258
+    with pytest.raises(ValueError, match="length"):
+        data.RawByteTokenizer(1)
 
 
 def write(path, rows):
@@ -120,3 +142,38 @@ def test_other_refusals(tmp_path):
     (tmp_path / "texts.json").write_text("{}")
     with pytest.raises(ValueError, match="does not describe texts"):
         data.TextColumns.from_json(tmp_path / "texts.json")
+
+
+def test_whose_texts_they_are(tmp_path):
+    rows = [
+        {"said": "a", "mood": 1, "who": 7},
+        {"said": "b", "mood": 0, "who": "x"},
+        {"said": "c", "mood": 0, "who": 7},
+    ]
+    file = tmp_path / "a.jsonl"
+    file.write_text("\n".join(map(json.dumps, rows)))
+    found = data.load_text(file, "said", "mood", words(), person="who")
+    assert found.person_ids.tolist() == ["7", "x", "7"] and found.num_persons == 2
+    language = data.load_language(file, "said", 4, person="who")
+    assert language.person_ids.tolist() == ["7", "x", "7"] and language.classes == ()
+    assert found.texts.encode({"said": ["good"]}).shape == (1, 6)  # others need none
+    part = data.load_text(file, "said", "mood", words(), person="who").held_out(0.5)
+    assert not set(part.person_ids) & set(part.person_ids_test)
+    for person, message in (("said", "must not be that of the texts"), ("mood", "must not be the label")):
+        with pytest.raises(ValueError, match=message):
+            data.load_text(file, "said", "mood", words(), person=person)
+    with pytest.raises(ValueError, match="no column of persons of that name. Received: 'whose'. Did you mean 'who'"):
+        data.load_language(file, "said", person="whose")
+    file.write_text(json.dumps(rows[0]) + '\n{"said": "b", "mood": 0}\n')
+    with pytest.raises(ValueError, match="has no id in 1 of 2 rows, first in row 2. Received: None"):
+        data.load_text(file, "said", "mood", words(), person="who")
+
+
+def test_what_a_language_model_learns(tmp_path):
+    file = write(tmp_path / "a.csv", ROWS)
+    found = data.load_language(file, "said", 6)
+    assert np.array_equal(found.x_train[:, 1:], found.y_train[:, :-1]) and (found.x_train[:, 0] == 1).all()
+    assert found.y_train[2].tolist() == [121, 103, 110, 110, 1, 0]  # "well", its end, padding
+    assert 1 not in found.y_train[0] and found.texts.tokenizer.text(found.y_train[0]) == "so goo"
+    again = data.load_language(write(tmp_path / "b.csv", ROWS[2:]), "said", 6)
+    assert np.array_equal(again.y_train[0], found.y_train[2]) and found.y_train.dtype == np.int32

@@ -16,6 +16,7 @@ from tests.mutations.lists import (
     norms,
     sampling,
     tables,
+    texts,
     training,
 )
 
@@ -37,6 +38,7 @@ FAULTS = [
         certificates,
         accounting,
         tables,
+        texts,
         audits,
     )
     for fault in area.FAULTS

@@ -1,0 +1,59 @@
+"""What `lipdp train` writes at the end."""
+
+import argparse
+import pathlib
+
+from lipdp import report
+from lipdp.cli import evaluation, output
+from lipdp.report import numbers
+
+
+def tell(options: argparse.Namespace, written: report.RunFolder, folder: pathlib.Path) -> None:
+    """Writes what a run has come to."""
+    held_out = written.results["held_out"]
+    if options.json:
+        output.write_json({"folder": str(folder), "held_out": held_out, "privacy": written.privacy})
+        return
+    privacy = written.privacy
+    lines = [
+        f"epsilon {numbers.epsilon(privacy['epsilon'])} at delta {privacy['delta']:g} after {privacy['updates']} "
+        f"updates on {_counted(written.run['settings'])} "
+        f"({privacy['neighboring_relation'].replace('_', ' ')}{_whom(privacy)}, "
+        f"{_sampling(options)} sampling, {_accountant(options)})",
+        *(f"NOT covered: read off the private rows: {what}" for what in privacy.get("read_off_the_data", ())),
+    ]
+    if options.task == "diffusion":
+        lines.append(f"Draw images: lipdp sample {folder} --num 100 --output samples.png")
+    elif options.task == "language":
+        lines += evaluation.lines(held_out) if held_out else ["bits per byte not measured: no texts were held out"]
+        lines.append(f"Draw texts: lipdp sample {folder} --num 5 --output texts.jsonl")
+    elif held_out is None:
+        lines.append("accuracy not measured: no examples were held out (try --validation-split 0.2)")
+    else:
+        lines += evaluation.lines(held_out)
+    if options.training_metrics:
+        lines.append("Loss and accuracy on the training data were logged: NOT private, do not publish them.")
+    files = ", ".join(sorted(path.name for path in folder.iterdir()))
+    output.write(*lines, f"Written to {folder}: {files}")
+
+
+def _sampling(options) -> str:
+    if options.strategy == "dpis":
+        return "importance"
+    return options.sampling.replace("_", " ").replace("poisson", "Poisson")
+
+
+def _accountant(options) -> str:
+    return "privacy filter" if options.strategy == "dpis" else options.accountant
+
+
+def _counted(settings) -> str:
+    persons = settings.get("num_persons")
+    return f"{settings['num_examples']} examples" if persons is None else f"{persons} persons"
+
+
+def _whom(privacy) -> str:
+    most = privacy["examples_per_person"]
+    if privacy["unit"] == "person" and most == 1:
+        return " person, whatever number of rows they have"
+    return "" if most == 1 else f" person with at most {most}"
