@@ -12,7 +12,15 @@ NORMS = (1.0, 8.0)
 
 # On JAX, where each case is compiled, one of each type by default.
 FIRST = {case.name.split("-")[0].split("_")[0].rstrip("0123456789"): case.name for case in reversed(ALL)}.values()
-CASES = [pytest.param(c, id=c.name, marks=[] if c.name in FIRST else pytest.mark.backend_free) for c in ALL]
+# Repeats of another case that take longest.
+SLOW = ("scattering_mirrored", "scattering_rgb")
+
+
+def _marks(name: str) -> list:
+    return [] if name in FIRST else [pytest.mark.backend_free] + [pytest.mark.slow] * (name in SLOW)
+
+
+CASES = [pytest.param(c, id=c.name, marks=_marks(c.name)) for c in ALL]
 
 
 @pytest.mark.backend_free

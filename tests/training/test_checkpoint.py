@@ -185,7 +185,10 @@ def test_an_unseeded_run_pays_nothing_after_an_error(path):
 
 
 @pytest.mark.backend_free
-@pytest.mark.parametrize("change", ["seed", "data", "no seed", "momentum"])
+@pytest.mark.parametrize(
+    "change",
+    [pytest.param("seed", marks=pytest.mark.slow), "data", pytest.param("no seed", marks=pytest.mark.slow), "momentum"],
+)
 def test_a_seeded_run_that_is_gone_on_with_in_another_way_pays_for_what_was_lost(path, change):
     fit(mlp(), path, stop=6, seed=5)
     model = mlp(optimizer=keras.optimizers.SGD(0.3, momentum=0.5)) if change == "momentum" else mlp()
@@ -292,7 +295,7 @@ def test_files_of_seeded_runs_are_for_their_owner(tmp_path):
 
 
 @pytest.mark.backend_free
-@pytest.mark.parametrize("strategy", ["dpsgd", "adaclip"])
+@pytest.mark.parametrize("strategy", [pytest.param("dpsgd", marks=pytest.mark.slow), "adaclip"])
 def test_strategies_that_clip_go_on(tmp_path, strategy):
     path = tmp_path / "c.weights.h5"
     whole = plain()
@@ -319,7 +322,7 @@ def test_seeded_importance_sampling_repeats_from_the_end_of_an_epoch(tmp_path, e
 
 
 @pytest.mark.backend_free
-@pytest.mark.parametrize("stop", [1, 4, 6])
+@pytest.mark.parametrize("stop", [pytest.param(1, marks=pytest.mark.slow), 4, pytest.param(6, marks=pytest.mark.slow)])
 def test_what_importance_sampling_has_lost_is_charged(tmp_path, stop):
     """Also the noisy sums of epochs that were begun."""
     path = tmp_path / "c.weights.h5"

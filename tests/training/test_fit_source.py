@@ -53,7 +53,7 @@ def test_weights_are_those_of_arrays_bit_by_bit(way, tmp_path):
             np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.parametrize("way", SOME)
+@pytest.mark.parametrize("way", [way if way == "dpis" else pytest.param(way, marks=pytest.mark.slow) for way in WAYS])
 def test_bytes_train_as_the_numbers_they_are(way, tmp_path):
     x, y = in_bytes()
     expected = weights(trained(x.astype("float32"), y, **WAYS[way]))
@@ -99,7 +99,7 @@ def test_only_the_sample_and_drawn_rows_are_read():
     assert set(rows.seen) <= set(sample.seen) | {i for each in drawn for i in each}
 
 
-@pytest.mark.parametrize("way", ["clipless", "dpsgd in microbatches", "dpis"])
+@pytest.mark.parametrize("way", [pytest.param("clipless", marks=pytest.mark.slow), "dpsgd in microbatches", "dpis"])
 def test_a_row_that_is_not_finite_counts_as_one_that_is_not_allowed_and_changes_no_other(way):
     """With microbatches a count of the rows that count would leave out the last ones that were drawn."""
     x, y = blobs()
@@ -300,7 +300,7 @@ def test_a_diffusion_model_trains_on_a_source():
 
 
 @pytest.mark.backend_free
-@pytest.mark.parametrize("way", ["clipless", "dpsgd in microbatches"])
+@pytest.mark.parametrize("way", ["clipless", pytest.param("dpsgd in microbatches", marks=pytest.mark.slow)])
 def test_updates_that_draw_no_row(way):
     """With two rows expected one update in seven draws none."""
     x, y = blobs()

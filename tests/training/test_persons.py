@@ -129,7 +129,7 @@ def test_no_person_moves_an_update_by_more_than_is_charged(strategy, monkeypatch
     """A person of 5 hostile rows against one without them, over the noise that is really there."""
     x, y = rows()
     largest = 0.0
-    for scale in (1e-3, 1.0, 30.0, 3e3):
+    for scale in (1.0, 3e3):
         hostile = x.copy()
         hostile[IDS == 3] *= scale
         found = {}
@@ -154,7 +154,7 @@ def test_no_person_moves_a_clipless_update_by_more_than_is_charged(quantile, mon
     x, y = rows()
     strategy = strategies.Clipless(quantile=quantile, quantile_noise=quantile and 5.0)
     largest = 0.0
-    for seed in range(6):
+    for seed in range(3):
         hostile = x.copy()
         hostile[IDS == 3] = 100.0 * np.random.default_rng(seed).normal(size=4)  # all rows alike: no average helps
         one = released(spectral(), hostile, y, [0, 1, 3], monkeypatch, strategy=strategy)

@@ -146,7 +146,10 @@ def forks(tmp_path, releases):
     return keras.saving.load_model(tmp_path / "early.keras"), keras.saving.load_model(tmp_path / "early.keras")
 
 
-@pytest.mark.parametrize(("releases", "noise", "steps"), [(0, 0.5, 3), (2, 0.5, 4), (2, 8.0, 3)])
+@pytest.mark.parametrize(
+    ("releases", "noise", "steps"),
+    [pytest.param(0, 0.5, 3, marks=pytest.mark.slow), (2, 0.5, 4), pytest.param(2, 8.0, 3, marks=pytest.mark.slow)],
+)
 def test_copies_that_went_on_by_themselves_do_not_replace_each_other(tmp_path, releases, noise, steps):
     """They share the beginning of their ledgers, or all of them, but not the noise."""
     a, b = forks(tmp_path, releases)
@@ -160,7 +163,7 @@ def test_copies_that_went_on_by_themselves_do_not_replace_each_other(tmp_path, r
         assert same(state(kept), before) and repr(kept.privacy) == privacy
 
 
-@pytest.mark.parametrize("releases", [0, 2])
+@pytest.mark.parametrize("releases", [pytest.param(0, marks=pytest.mark.slow), 2])
 def test_copies_that_follow_each_other_share_their_files(tmp_path, releases):
     a, b = forks(tmp_path, releases)
     for model, other, noise in ((a, b, 4.0), (b, a, 8.0), (a, b, 8.0)):
