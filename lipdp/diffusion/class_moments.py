@@ -16,8 +16,9 @@ from lipdp.layers.frequencies import cosines
 from lipdp.sampling import randomness
 from lipdp.sampling.columns import read
 
-# What an image adds to the count of its class, beside coefficients of norm 1: a part of the budget.
-_COUNT = 0.25
+# Weights of an image in the count of its class, and of its coefficients, beside products of norm 1: those need the
+# least noise.
+_COUNT, _MEAN = 0.25, 0.5
 _AT_ONCE = 4096
 
 
@@ -33,7 +34,7 @@ class Moments:
         center: constant that is subtracted from each entry.
 
     **Guarantee.** Conditions: the arguments are public. Bound: one image changes the sums by at most `sensitivity` in
-    the L2 norm, taken together: it adds to its own class alone `(1/4, f, products of f)`, where the coefficients f,
+    the L2 norm, taken together: it adds to its own class alone `(1/4, f/2, products of f)`, where the coefficients f,
     divided by `norm`, have norm at most 1, and the distinct products of them, those of two different ones times
     `sqrt(2)`, have the norm of f squared. An image that is not finite adds nothing.
     """
@@ -58,7 +59,7 @@ class Moments:
     @property
     def sensitivity(self) -> float:
         """Returns by how much one image can change the sums."""
-        return math.sqrt(_COUNT**2 + 2.0)
+        return math.sqrt(_COUNT**2 + _MEAN**2 + 1.0)
 
     def coefficients(self, x: np.ndarray) -> np.ndarray:
         """Returns the kept coefficients of images, `(n, size)`, of norm at most 1; zeros for one that is not finite."""
@@ -100,7 +101,7 @@ class Moments:
                 mine = labels[index] == one
                 part, count = found[mine], counted[mine]
                 products = (part * count[:, None]).T @ part
-                total[one] += np.concatenate([[_COUNT * count.sum()], count @ part, scale * products[places]])
+                total[one] += np.concatenate([[_COUNT * count.sum()], _MEAN * (count @ part), scale * products[places]])
         return total
 
 
@@ -135,9 +136,9 @@ class Gaussians:
         means, roots = np.zeros((len(sums), size)), np.zeros((len(sums), size, size))
         for one, row in enumerate(sums):
             count = max(row[0] / _COUNT, deviation / _COUNT)
-            mean, noise = row[1 : 1 + size] / count, deviation / count
+            mean, noise = row[1 : 1 + size] / (_MEAN * count), deviation / count
             square = float(mean @ mean)
-            mean = mean * max(0.0, 1.0 - size * noise**2 / square) if square else mean
+            mean = mean * max(0.0, 1.0 - size * (noise / _MEAN) ** 2 / square) if square else mean
             second = np.zeros((size, size))
             second[places] = row[1 + size :] / count / scale
             second = second + np.triu(second, 1).T

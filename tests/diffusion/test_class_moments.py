@@ -126,8 +126,8 @@ def test_the_noise_is_as_large_as_charged_and_new_each_time(monkeypatch):
             small().learn_moments(x, y, noise_multiplier=5.0, seed=seed, verbose=0)
     exact = moments(frequencies=12, norm=0.6 * 8).sums(x, y, None)
     noise = [sums - exact for sums, _ in seen]
-    assert all(deviation == 5.0 * math.sqrt(2.0625) for _, deviation in seen)
-    assert all(abs(part.std() / (5.0 * math.sqrt(2.0625)) - 1.0) < 0.05 for part in noise)
+    assert all(deviation == 5.0 * math.sqrt(1.3125) for _, deviation in seen)
+    assert all(abs(part.std() / (5.0 * math.sqrt(1.3125)) - 1.0) < 0.05 for part in noise)
     assert np.array_equal(noise[2], noise[3])
     for i, j in ((0, 1), (0, 2), (2, 4)):
         assert abs(np.corrcoef(noise[i].ravel(), noise[j].ravel())[0, 1]) < 0.1
