@@ -132,7 +132,9 @@ def train(options, changes: dict) -> dict:
 
     data = load(options.dataset)
     examples = data.num_examples - (HELD_OUT if options.held_out else 0)
-    recipe = diffusion.recipe(data.input_shape, data.num_classes, examples, options.preset, **changes)
+    recipe = diffusion.recipe(
+        data.input_shape, data.num_classes, examples, options.preset, epsilon=options.epsilon, **changes
+    )
     identity = {
         "dataset": options.dataset,
         "preset": options.preset,
@@ -150,6 +152,16 @@ def train(options, changes: dict) -> dict:
     else:
         model = recipe.build()
         print(f"{model.count_params()} parameters, {len(x)} training images", flush=True)
+        start, processor = time.perf_counter(), time.process_time()
+        recipe.learn_moments(model, x, y, seed=options.seed, verbose=2)
+        folder.progress["seconds"] += time.perf_counter() - start
+        folder.progress["processor_seconds"] += time.process_time() - processor
+        if recipe.moments_noise is not None:
+            if options.evaluate_every:
+                found = score(model, recipe, scoring, 5000, 15, ("cnn",), options.seed)
+                folder.progress["scores"].append({"updates": 0, **found})
+                print(folder.progress["scores"][-1], flush=True)
+            folder.save(model)
     if model.privacy.updates < recipe.updates:
         model.fit(
             x,
@@ -342,7 +354,8 @@ def _changes(options, parser) -> dict:
         name, _, value = pair.partition("=")
         if name not in kinds:
             parser.error(f"unknown setting {name!r}; known: {', '.join(kinds)}")
-        given[name] = kinds[name](value)
+        kind = kinds[name]
+        given[name] = kind(value) if isinstance(kind, type) else float(value)  # or None
     return given
 
 

@@ -27,6 +27,7 @@ def recipe(options: argparse.Namespace, dataset: Any) -> Any:
         dataset.num_examples,
         options.preset,
         options.epochs,
+        epsilon=options.epsilon,
         **chosen(options, "batch_size", "learning_rate", "multiplicity", "clip_norm"),
     )
     result.images(dataset.x_train[:1])  # refuses sides that do not fit

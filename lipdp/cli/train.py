@@ -194,7 +194,7 @@ def _plan(options, recipe, updates: int, num_examples: int, delta: float) -> Pla
         return Plan(**public, noise_multiplier=1.0, epsilon=options.epsilon)
     if options.noise_multiplier is not None:
         return Plan(**public, noise_multiplier=options.noise_multiplier, epsilon=options.epsilon)
-    spent = () if options.task == "diffusion" else recipe.first_releases(sampling)
+    spent = recipe.first_releases(sampling)
     with _status(options, "Calibrating the noise ..."):
         return Plan.calibrated(**public, epsilon=options.epsilon, spent=spent)
 
@@ -216,6 +216,9 @@ def _fit(options, recipe, dataset, plan, work):
         model, epochs = recipe.trained(plan.sampling.num_examples), recipe.epochs
         prepare, microbatch = recipe.prepare, options.microbatch_size
     datasets.without_charge(model, dataset)
+    if generative and not (work / place.CHECKPOINT).exists():  # that holds a model which has learned them
+        how = {"verbose": _verbosity(options), **chosen(options, "sampling", "seed")}
+        recipe.learn_moments(model, prepare(dataset.x_train), dataset.y_train, **how)
     held_out = None if dataset.x_test is None else (prepare(dataset.x_test), dataset.y_test)
     with warnings.catch_warnings():
         # The plan above has given this warning already.

@@ -7,11 +7,12 @@ import keras
 import numpy as np
 from numpy.typing import ArrayLike
 
-from lipdp import checks, strategies
-from lipdp.diffusion import denoisers, samplers
+from lipdp import checks, sampling, strategies
+from lipdp.diffusion import class_moments, denoisers, samplers
 from lipdp.diffusion.noising import DenoisingLoss, Noising
 from lipdp.model import DP_Model
-from lipdp.privacy import provenance
+from lipdp.privacy import Release, provenance
+from lipdp.sampling import columns, persons
 from lipdp.sampling.source import is_source
 
 
@@ -127,6 +128,110 @@ class DiffusionModel(DP_Model):
             x, y, strategy=strategy, validation_data=validation_data, callbacks=callbacks, seed=seed, **kwargs
         )
 
+    def learn_moments(
+        self,
+        x: ArrayLike,
+        y: ArrayLike | None = None,
+        *,
+        noise_multiplier: float = 8.0,
+        norm: float | None = None,
+        center: float = -0.6,
+        frequencies: int = 12,
+        num_images: int = 20000,
+        epochs: int = 20,
+        batch_size: int = 128,
+        learning_rate: float = 2e-3,
+        sampling: Any = "poisson",
+        person_ids: Any = None,
+        rows_per_person: int = 8,
+        seed: int | None = None,
+        verbose: Any = "auto",
+    ) -> keras.callbacks.History:
+        """Trains the network, before `fit`, on images that are drawn from noisy moments of each class.
+
+        One Gaussian query releases, for each class, how many images it has, the mean of their low frequencies and how
+        these vary together. What it costs is charged to the model's ledger, and `fit(epsilon=...)` plans its updates
+        for what is left. A normal distribution with these moments then draws images, which the network learns as
+        often as it takes: that costs no more.
+
+        Args:
+            x: Clean images `(N, height, width, channels)`, entries in [-1, 1]; or a source of such rows.
+            y: Class ids `(N,)` of a model with classes.
+            noise_multiplier: Noise standard deviation over sensitivity. With 8 the updates of a budget of 1 get a
+                tenth more noise; `7 * epsilon ** -0.7` is about as cheap for larger ones.
+            norm: L2 norm to which the low frequencies of an image, less `center`, are clipped; a public constant, near
+                that of most images. Default: 0.6 times the root of the number of entries.
+            center: Public constant that is subtracted from each entry, near their mean.
+            frequencies: How many low frequencies are kept along each side. The number of products grows with its fourth
+                power, and with the square of the channels.
+            num_images: How many images are drawn to learn from.
+            epochs, batch_size: Passes over these, and how many of them make a step.
+            learning_rate: Of Adam, at the start; it falls to zero.
+            sampling: What `fit` will be given: it says how neighbors differ.
+            person_ids, rows_per_person: As in `DP_Model.fit`; all rows of a person count 1 together.
+            seed: See `DP_Model.fit`.
+            verbose: As in Keras.
+
+        Returns:
+            The `History` of learning from drawn images.
+
+        Raises:
+            ValueError: an argument is out of range, labels that do not fit, a model that is not of images or trains.
+
+        Example:
+            >>> import numpy as np
+            >>> from lipdp import diffusion
+            >>> network = diffusion.unet((8, 8, 1), num_classes=2, channels=8, multipliers=(1,), blocks=1, slim=True)
+            >>> model = diffusion.DiffusionModel(network, num_classes=2)
+            >>> x, y = np.random.default_rng(0).uniform(-1, 1, (500, 8, 8, 1)), np.arange(500) % 2
+            >>> _ = model.learn_moments(x, y, frequencies=4, num_images=256, epochs=1, verbose=0)
+            >>> [entry.kind for entry in model.run.ledger.entries]
+            ['moments']
+
+        **Guarantee.** Conditions: `norm`, `center`, `frequencies` and the other arguments do not follow from the data.
+        Bound: see `class_moments.Moments`: one image, or the images of one person together, move the query by at most
+        its sensitivity, to which the noise is in proportion; it is charged before it is drawn. All else is computed
+        from it. Not covered: as in `DP_Model.fit`. Source: after the mean images of DP-FETA (Li et al. 2025), with
+        second moments in place of many means.
+        """
+        shape = self.network.inputs[0].shape[1:]
+        if len(shape) != 3:
+            raise ValueError(f"Low frequencies are those of images. Received: a network of rows of shape {shape}.")
+        if self.run.armed:
+            raise ValueError("The model is being trained. Received: learn_moments inside of `fit`. Call it before.")
+        lesson = class_moments.Lesson(
+            num_images=num_images, epochs=epochs, batch_size=batch_size, learning_rate=learning_rate
+        )
+        x, nothing = self._data(x, y)
+        x, labels = (x, np.zeros(len(nothing), "int32")) if self.num_classes is None else x
+        x, _ = columns.as_rows(x, nothing, 4)
+        if tuple(x.shape[1:]) != tuple(shape):
+            raise ValueError(f"The images do not fit the network. Received: {tuple(x.shape[1:])}, not {tuple(shape)}.")
+        norm = checks.positive("norm", norm, optional=True) or 0.6 * float(np.sqrt(np.prod(shape)))
+        moments = class_moments.Moments(
+            image_shape=tuple(shape),
+            num_classes=self.num_classes or 1,
+            frequencies=checks.integer("frequencies", frequencies, minimum=1),
+            norm=norm,
+            center=checks.real("center", center),
+        )
+        owners = None if person_ids is None else persons.Persons(person_ids, rows_per_person)
+        release = self._moments_release(moments, noise_multiplier, sampling, len(labels), owners, rows_per_person)
+        labels = np.asarray(labels, "int32")
+        known = columns.digest((x, labels))
+        run, deviation = self.run, release.noise_multiplier * release.sensitivity
+        secret = class_moments.secret_of(seed, moments, noise_multiplier, known, run.ledger.to_json())
+        run.attribute(self.network.trainable_variables)
+        run.charge(release)
+        run.ledger.seeded = run.ledger.seeded or seed is not None
+        by_sample = seed is not None and bool(columns.columns_of(x))
+        run.ledger.seeded_by_sample = run.ledger.seeded_by_sample or by_sample
+        shares = None if owners is None else owners.shares()
+        found = class_moments.released(moments, x, labels, shares, deviation, secret)
+        history = lesson.learn(self, found, secret, verbose)
+        object.__setattr__(self, "_averaged", None)
+        return history
+
     def sample(
         self,
         num_samples: int,
@@ -198,6 +303,21 @@ class DiffusionModel(DP_Model):
         for key in ("network", "denoiser"):
             config[key] = keras.saving.deserialize_keras_object(config[key], custom_objects)
         return cls(**config)
+
+    def _moments_release(self, moments, noise_multiplier, scheme, count, owners, rows_per_person) -> Release:
+        """Returns what the moments cost."""
+        scheme, count = sampling.get(scheme), count if owners is None else owners.count
+        whole = sampling.Sampling(
+            "poisson", relation=scheme.relation, rows_per_person=None if owners is None else rows_per_person
+        )
+        return Release(
+            sampling=whole.bind(count, count),
+            noise_multiplier=checks.positive("noise_multiplier", noise_multiplier),
+            sensitivity=moments.sensitivity,
+            strategy="class_moments",
+            noise_allocation="global",
+            kind="moments",
+        )
 
     def _strategy(self, strategy):
         strategy = strategies.get(strategy)

@@ -9,10 +9,13 @@ import numpy as np
 
 from lipdp import checks, strategies
 from lipdp._deprecated import renamed_arguments, renamed_property
+from lipdp.accounting import Mechanism, Sampling
 from lipdp.diffusion import denoisers, samplers
 from lipdp.diffusion.model import DiffusionModel
 from lipdp.diffusion.unet import CPU_SIZES, PRESETS, preset, unet
 
+# What `fit` and `DiffusionModel.learn_moments` both take.
+_OF_MOMENTS = ("sampling", "person_ids", "rows_per_person", "seed", "verbose")
 SAMPLERS = ("ddim", "stochastic", "churn")
 
 # Sides from here on are looked at in patches of 2 x 2 pixels.
@@ -44,6 +47,9 @@ class Recipe:
         sampler: "ddim", "stochastic" (DDIM with fresh noise) or "churn".
         steps: noise levels of the sampler.
         guidance: scale of classifier-free guidance.
+        moments_noise: noise multiplier of the moments of each class that the network learns first, see
+            `DiffusionModel.learn_moments`; None: it learns none.
+        moments_epochs: passes over the images that are drawn from them.
 
     Example:
         >>> recipe((28, 28, 1), num_classes=10, num_examples=60000).image_shape
@@ -70,6 +76,8 @@ class Recipe:
     sampler: str = "ddim"
     steps: int = 50
     guidance: float = 0.0
+    moments_noise: float | None = None
+    moments_epochs: int = 20
     physical_batch_size = renamed_property("physical_batch_size", "microbatch_size")
 
     def images(self, x: np.ndarray) -> np.ndarray:
@@ -141,9 +149,30 @@ class Recipe:
         own: dict[str, Any] = {"batch_size": self.batch_size, "strategy": self.strategy(), "epochs": 1}
         own |= {"steps_per_epoch": self.updates, "microbatch_size": self.microbatch_size}
         checks.not_twice(own, kwargs)
-        model = self.build()
-        model.fit(self.images(x), y, epsilon=epsilon, **{"training_metrics": False, **kwargs}, **own)
+        model, x = self.build(), self.images(x)
+        self.learn_moments(model, x, y, **kwargs)
+        model.fit(x, y, epsilon=epsilon, **{"training_metrics": False, **kwargs}, **own)
         return model
+
+    def learn_moments(self, model: DiffusionModel, x: np.ndarray, y: np.ndarray, **kwargs: Any) -> None:
+        """Trains a fresh model on noisy moments, before `fit`, if this recipe does.
+
+        Args:
+            model: What `build` has returned.
+            x: Images as `images` returns them.
+            y: Their class ids.
+            **kwargs: The arguments of `fit`; those that `DiffusionModel.learn_moments` knows are taken.
+        """
+        if self.moments_noise is not None:
+            known = {name: kwargs[name] for name in _OF_MOMENTS if kwargs.get(name) is not None}
+            model.learn_moments(x, y, noise_multiplier=self.moments_noise, epochs=self.moments_epochs, **known)
+
+    def first_releases(self, sampling: Sampling) -> tuple[Mechanism, ...]:
+        """Returns the cost of what is released before the first update, for data that are sampled like this."""
+        if self.moments_noise is None:
+            return ()
+        whole = Sampling("poisson", relation=sampling.relation).bind(sampling.num_examples, sampling.num_examples)
+        return (Mechanism.of_updates(None, self.moments_noise, 1, whole.for_group(sampling.group_size)),)
 
     def strategy(self) -> strategies.Strategy:
         """Returns the strategy for `fit`."""
@@ -160,6 +189,8 @@ def recipe(
     num_examples: int,
     network: str | None = None,
     epochs: int | None = None,
+    *,
+    epsilon: float | None = None,
     **changes: Any,
 ) -> Recipe:
     """Returns the default settings for images of one shape.
@@ -172,6 +203,7 @@ def recipe(
         num_examples: number of training images.
         network: see `Recipe`; default: "cpu-14" for 28 x 28 x 1, of half the side, else "small".
         epochs: expected passes over the data, in place of a number of updates.
+        epsilon: the budget; the smaller it is, the more noise the moments get. None when the noise is given instead.
         **changes: other settings of `Recipe`.
 
     Returns:

@@ -49,7 +49,7 @@ class LowFrequencies2D(LipschitzLayer):
     def build(self, input_shape: tuple[int | None, ...]) -> None:
         self.compute_output_shape(input_shape)
         # The sides are known, see above.
-        self._rows = [_cosines(kept, int(n or 0)) for kept, n in zip(self.size, input_shape[1:3], strict=True)]
+        self._rows = [cosines(kept, int(n or 0)) for kept, n in zip(self.size, input_shape[1:3], strict=True)]
 
     def call(self, inputs: Any) -> Any:
         rows, columns = map(ops.convert_to_tensor, self._rows)
@@ -70,7 +70,7 @@ class LowFrequencies2D(LipschitzLayer):
         return (input_shape[0], *self.size, input_shape[3])
 
 
-def _cosines(kept: int, length: int) -> np.ndarray:
+def cosines(kept: int, length: int) -> np.ndarray:
     """Returns the first rows of the orthonormal cosine transform, `(kept, length)`."""
     places, frequencies = np.arange(length) + 0.5, np.arange(kept)[:, None]
     rows = np.cos(np.pi * places * frequencies / length) * math.sqrt(2.0 / length)

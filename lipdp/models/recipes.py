@@ -53,7 +53,7 @@ def recipe(
     """
     if checks.choice("task", task, TASKS) == "diffusion":
         shape: Any = input_shape
-        return diffusion.recipe(shape, num_classes, num_examples, **settings)
+        return diffusion.recipe(shape, num_classes, num_examples, epsilon=epsilon, **settings)
     if task == "language":
         return language_recipe(input_shape, num_classes, num_examples, epsilon, **settings)
     if task == "text":

@@ -13,7 +13,7 @@ COVERED = (
     "whatever is computed from these without looking at the training data again.",
 )
 
-MOMENTS = "mean and variance that normalization layers hold;"
+MOMENTS = "the moments of the data that were released first, and what layers hold of them;"
 
 NOT_COVERED = (
     "Hyper-parameter search: each run on the same data spends its own budget.",
@@ -61,7 +61,7 @@ KINDS = {
     "norm_sum": "sum of clipped gradient norms",
     "clip_sum": "sum of clipped gradient norms that sets the clip norm",
     "count": "number of examples",
-    "moments": "average of clipped inputs or of their squares",
+    "moments": "averages or sums of clipped inputs, or of their products",
 }
 
 

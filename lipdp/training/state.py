@@ -10,6 +10,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from lipdp import accounting
 from lipdp.privacy import Ledger, Plan, Privacy, Release, files, provenance
 from lipdp.privacy.journal import Journal
 from lipdp.training import seeding
@@ -111,7 +112,7 @@ class Run:
         """Returns what was released so far, and `ahead` more updates like the last one, and what it costs."""
         ledgers, total = self.ledgers, self._total(ahead)
         plan = self.plan or total.plan
-        accountant: Any = plan.accountant if plan else "pld"
+        accountant: Any = plan.accountant if plan else accounting.get_accountant("pld")
         if len(ledgers) > 1 and accountant.budget is not None and not accountant.covers_adaptive:
             accountant = "pld"  # a filter has kept its own budget only
         return Privacy(
@@ -136,9 +137,9 @@ class Run:
         # Calibration leaves up to one per cent of a budget unused; that is not a budget to train on.
         if used >= 0.99 * epsilon and {entry.kind for entry in total.entries} == {"moments"}:
             raise ValueError(
-                f"The budget: mean and variance of normalization layers alone cost epsilon={used:.4g} at delta="
-                f"{delta:g}. Received: epsilon={epsilon!r}. Give those layers a larger `noise_multiplier`, about 24 / "
-                "epsilon, or a larger budget."
+                f"The budget: the moments that were released first alone cost epsilon={used:.4g} at delta={delta:g}. "
+                f"Received: epsilon={epsilon!r}. Give them a larger `noise_multiplier`, about 24 / epsilon for "
+                "normalization layers, or a larger budget."
             )
         if used >= 0.99 * epsilon:
             raise ValueError(

@@ -391,7 +391,7 @@ def test_moments_that_came_in_by_value_are_pointed_out():
 
 @pytest.mark.backend_free
 def test_moments_alone_that_pass_the_budget_say_so():
-    with pytest.raises(ValueError, match="normalization layers alone cost epsilon=0.6"):
+    with pytest.raises(ValueError, match="released first alone cost epsilon=0.6"):
         fit(network(), epsilon=0.5)
 
 
@@ -491,7 +491,7 @@ def test_the_statement_lists_them():
     text = model.privacy.statement()
     assert text.count("x moments (private_normalization, poisson)") == 2
     assert "2 noisy moments of the data and 6 noisy updates were released" in text
-    assert "mean and variance that normalization layers hold" in text.replace("\n  ", " ")
+    assert "the moments of the data that were released first" in text.replace("\n  ", " ")
     assert "and of the noise of moments: numpy's Philox" in " ".join(text.split())
     assert "6 noisy updates" in text and "plans were run" not in text
     facts = json.loads(model.privacy.statement("json"))

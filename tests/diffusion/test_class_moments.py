@@ -1,0 +1,267 @@
+"""Noisy moments of classes: sensitivity, what is drawn from them, and what `fit` makes of their cost."""
+
+import math
+
+import keras
+import numpy as np
+import pytest
+
+from lipdp import accounting, diffusion
+from lipdp.diffusion.class_moments import Gaussians, Moments
+from lipdp.diffusion.recipes import recipe
+
+
+def moments(shape=(8, 8, 1), classes=2, frequencies=4, norm=3.0, center=-0.6):
+    return Moments(image_shape=shape, num_classes=classes, frequencies=frequencies, norm=norm, center=center)
+
+
+def small(num_classes=2):
+    network = diffusion.unet((8, 8, 1), num_classes, channels=8, multipliers=(1,), blocks=1, slim=True)
+    model = diffusion.DiffusionModel(network, num_classes=num_classes)
+    model.compile(keras.optimizers.Adam(1e-3))
+    return model
+
+
+def data(count=200, seed=0):
+    rng = np.random.default_rng(seed)
+    y = np.arange(count) % 2
+    x = np.where(y[:, None, None, None] == 1, 0.7, -0.7) + 0.1 * rng.standard_normal((count, 8, 8, 1))
+    return np.clip(x, -1, 1).astype("float32"), y
+
+
+def test_one_image_moves_the_sums_by_at_most_their_sensitivity():
+    rng, of = np.random.default_rng(0), moments()
+    hostile = [
+        rng.uniform(-1, 1, (8, 8, 1)),
+        np.full((8, 8, 1), 1e30),
+        np.full((8, 8, 1), -0.6),
+        np.full((8, 8, 1), np.nan),
+        np.full((8, 8, 1), np.inf),
+        1e-3 * rng.standard_normal((8, 8, 1)),
+        np.where(np.arange(64).reshape(8, 8, 1) == 3, 3e38, 0.0),
+        *(10.0**k * rng.standard_normal((8, 8, 1)) for k in range(-2, 9)),
+    ]
+    x, y = data(20)
+    before = of.sums(x, y, None)
+    largest = 0.0
+    for row in hostile:
+        for label in (0, 1):
+            after = of.sums(np.concatenate([x, row[None].astype("float32")]), np.append(y, label), None)
+            assert np.isfinite(after).all()
+            largest = max(largest, float(np.linalg.norm(after - before)))
+    assert 0.99 * of.sensitivity < largest <= of.sensitivity * (1 + 1e-9)
+
+
+def test_rows_of_one_person_count_one_together():
+    rng, of = np.random.default_rng(0), moments()
+    model, (x, y) = small(), data(40)
+    ids = np.append(np.arange(40), np.full(30, 99))
+    mine = 1e3 * rng.standard_normal((30, 8, 8, 1)).astype("float32")
+    from lipdp.sampling import Persons
+
+    shares = Persons(ids, 8).shares()
+    with_person = of.sums(np.concatenate([x, mine]), np.append(y, np.arange(30) % 2), shares)
+    assert np.linalg.norm(with_person - of.sums(x, y, None)) <= of.sensitivity * (1 + 1e-9)
+    model.learn_moments(
+        np.concatenate([x, mine]),
+        np.append(y, np.arange(30) % 2),
+        person_ids=ids,
+        frequencies=4,
+        num_images=64,
+        batch_size=32,
+        epochs=1,
+        verbose=0,
+    )
+    assert model.run.ledger.unit == "person"
+    assert model.run.ledger.entries[0].sampling.num_examples == 41
+
+
+def test_a_class_of_its_own_for_each_label_and_rows_that_are_not_finite_add_nothing():
+    of, (x, y) = moments(), data(10)
+    sums = of.sums(x, y, None)
+    alone = of.sums(x[y == 1], np.ones(5, int), None)
+    assert np.allclose(sums[1], alone[1])
+    assert not alone[0].any()
+    x[0] = np.nan
+    assert np.allclose(of.sums(x, y, None), of.sums(x[1:], y[1:], None))
+
+
+def test_coefficients_go_back_to_images():
+    of = moments(shape=(8, 6, 3), frequencies=8, norm=100.0)
+    x = np.random.default_rng(0).uniform(-1, 1, (5, 8, 6, 3)).astype("float32")
+    assert of.sizes == (8, 6, 3)
+    assert np.allclose(of.images(of.coefficients(x)), x, atol=1e-5)
+
+
+def test_drawn_images_have_the_moments_of_their_class():
+    rng, of = np.random.default_rng(0), moments(frequencies=3, norm=6.0, center=0.0)
+    smooth = of.images(rng.standard_normal((20000, 9)) @ np.diag(np.linspace(0.01, 0.05, 9)) + 0.02)
+    found = Gaussians.from_sums(of, of.sums(smooth, np.arange(20000) % 2, None), 1e-6)
+    drawn = found.draw(np.arange(20000) % 2, rng)
+    assert np.allclose(drawn.mean(axis=0), smooth.mean(axis=0), atol=0.01)
+    assert np.allclose(drawn.std(axis=0), smooth.std(axis=0), rtol=0.05)
+
+
+def test_a_class_without_images_and_noise_above_everything_draw_images_all_the_same():
+    of, (x, y) = moments(), data(20)
+    noise = 1e4 * np.random.default_rng(0).normal(size=of.sums(x, y, None).shape)
+    for sums, deviation in ((of.sums(x[:0], y[:0], None), 1.0), (noise, 1e4)):
+        drawn = Gaussians.from_sums(of, sums, deviation).draw(np.arange(6) % 2, np.random.default_rng(0))
+        assert np.isfinite(drawn).all()
+        assert np.abs(drawn).max() <= 1.0
+
+
+def test_the_noise_is_as_large_as_charged_and_new_each_time(monkeypatch):
+    from lipdp.diffusion import class_moments
+
+    seen = []
+    monkeypatch.setattr(
+        class_moments.Gaussians,
+        "from_sums",
+        classmethod(lambda cls, of, sums, deviation: seen.append((sums, deviation)) or (_ for _ in ()).throw(KeyError)),
+    )
+    x, y = data()
+    for seed in (None, None, 3, 3, 4):
+        with pytest.raises(KeyError):
+            small().learn_moments(x, y, noise_multiplier=5.0, seed=seed, verbose=0)
+    exact = moments(frequencies=12, norm=0.6 * 8).sums(x, y, None)
+    noise = [sums - exact for sums, _ in seen]
+    assert all(deviation == 5.0 * math.sqrt(1.3125) for _, deviation in seen)
+    assert all(abs(part.std() / (5.0 * math.sqrt(1.3125)) - 1.0) < 0.05 for part in noise)
+    assert np.array_equal(noise[2], noise[3])
+    for i, j in ((0, 1), (0, 2), (2, 4)):
+        assert abs(np.corrcoef(noise[i].ravel(), noise[j].ravel())[0, 1]) < 0.1
+
+
+def test_other_data_have_other_noise_under_one_seed():
+    from lipdp.diffusion.class_moments import secret_of
+
+    secrets = {
+        secret_of(0, of, noise, known, ledger)
+        for of in (moments(), moments(norm=2.0))
+        for noise in (1.0, 2.0)
+        for known in (b"a", b"b")
+        for ledger in ("", "one")
+    }
+    assert len(secrets) == 16
+    assert secret_of(None, moments(), 1.0, b"", "") != secret_of(None, moments(), 1.0, b"", "")
+
+
+def test_fit_plans_for_what_is_left_and_the_statement_names_the_moments(tmp_path):
+    x, y = data(500)
+    model = small()
+    model.learn_moments(x, y, noise_multiplier=6.0, frequencies=4, num_images=128, epochs=1, verbose=0)
+    (release,) = model.run.ledger.entries
+    assert (release.kind, release.noise_multiplier, release.count) == ("moments", 6.0, 1)
+    assert release.sampling.sampling_probability == 1.0
+    alone = accounting.epsilon(noise_multiplier=6.0, sampling_probability=1.0, updates=1, delta=1e-4)
+    assert model.run.ledger.epsilon(1e-4) == pytest.approx(alone, rel=1e-6)
+    assert model.privacy.updates == 0
+    model.fit(x, y, batch_size=50, epochs=1, epsilon=2.0, delta=1e-4, verbose=0)
+    assert 1.9 < model.privacy.epsilon() <= 2.0
+    fresh = small()
+    fresh.fit(x, y, batch_size=50, epochs=1, epsilon=2.0, delta=1e-4, verbose=0)
+    assert model.run.plan.noise_multiplier > fresh.run.plan.noise_multiplier
+    statement = model.privacy.statement()
+    assert "1 noisy moments of the data and 10 noisy updates" in statement.replace("\n", " ")
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert loaded.run.ledger == model.run.ledger
+
+
+def test_weights_that_learned_moments_carry_their_cost():
+    x, y = data()
+    model = small()
+    model.learn_moments(x, y, frequencies=4, num_images=64, batch_size=32, epochs=1, verbose=0)
+    other = diffusion.DiffusionModel(model.network, num_classes=2)
+    assert other.privacy.epsilon() == pytest.approx(model.privacy.epsilon())
+
+
+def test_the_network_learns_the_classes_from_moments():
+    x, y = data(2000)
+    model = small()
+    model.learn_moments(
+        x,
+        y,
+        noise_multiplier=1.0,
+        frequencies=4,
+        num_images=512,
+        batch_size=64,
+        epochs=12,
+        learning_rate=5e-3,
+        verbose=0,
+    )
+    drawn = model.sample(40, np.arange(40) % 2, diffusion.DDIM(10), seed=0)
+    means = drawn.mean(axis=(1, 2, 3))
+    assert means[1::2].mean() - means[::2].mean() > 0.5
+
+
+def test_a_model_without_classes_has_one_normal_distribution():
+    network = diffusion.unet((8, 8, 1), None, channels=8, multipliers=(1,), blocks=1, slim=True)
+    model = diffusion.DiffusionModel(network)
+    model.compile("adam")
+    model.learn_moments(data()[0], frequencies=4, num_images=64, batch_size=32, epochs=1, verbose=0)
+    assert model.run.ledger.releases == 1
+
+
+def test_a_source_of_rows_has_the_moments_of_its_array():
+    class Rows:
+        def __len__(self):
+            return len(x)
+
+        def __getitem__(self, index):
+            return x[index]
+
+    from lipdp.sampling import as_rows
+
+    x, y = data(60)
+    column, _ = as_rows(Rows(), np.zeros((60, 1), "float32"), 4)
+    assert np.allclose(moments().sums(column, y, None), moments().sums(x, y, None))
+    model = small()
+    model.learn_moments(Rows(), y, frequencies=4, num_images=64, batch_size=32, epochs=1, verbose=0, seed=1)
+    assert model.run.ledger.seeded_by_sample
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"noise_multiplier": 0.0}, "noise_multiplier"),
+        ({"norm": -1.0}, "norm"),
+        ({"frequencies": 0}, "frequencies"),
+        ({"center": math.nan}, "center"),
+        ({"epochs": 0}, "epochs"),
+        ({"num_images": 0}, "num_images"),
+        ({"batch_size": 0}, "batch_size"),
+        ({"num_images": 5, "batch_size": 6}, "batch_size"),
+        ({"learning_rate": -1.0}, "learning_rate"),
+        ({"sampling": "unknown"}, "unknown"),
+    ],
+)
+def test_what_is_out_of_range_is_refused_before_anything_is_released(settings, words):
+    model, (x, y) = small(), data(20)
+    with pytest.raises(ValueError, match=words):
+        model.learn_moments(x, y, **{"verbose": 0, **settings})
+    assert model.run.ledger.releases == 0
+
+
+def test_rows_that_are_no_images_or_others_are_refused():
+    inputs = keras.Input((4,)), keras.Input(())
+    network = keras.Model(inputs, keras.layers.Dense(4)(inputs[0]))
+    model = diffusion.DiffusionModel(network)
+    with pytest.raises(ValueError, match="those of images"):
+        model.learn_moments(np.zeros((10, 4)))
+    with pytest.raises(ValueError, match="do not fit"):
+        small().learn_moments(np.zeros((10, 6, 6, 1)), np.zeros(10, int))
+
+
+def test_a_recipe_charges_what_it_says_beforehand():
+    settings = recipe(
+        (8, 8, 1), 2, 500, moments_noise=6.0, moments_epochs=1, updates=4, batch_size=50, microbatch_size=50
+    )
+    x, y = data(500)
+    model = settings.fit((x + 1) / 2, y, epsilon=2.0, delta=1e-4, verbose=0)
+    first, *_ = model.run.ledger.entries
+    (said,) = settings.first_releases(model.run.plan.sampling)
+    assert said == first.mechanism()
+    assert model.privacy.epsilon() <= 2.0
+    assert recipe((8, 8, 1), 2, 500).first_releases(model.run.plan.sampling) == ()

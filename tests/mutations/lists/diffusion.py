@@ -1,0 +1,69 @@
+"""Moments of classes: what bounds them, what is charged for them, and when."""
+
+from tests.mutations.fault import faults
+
+FAULTS = [
+    *faults(
+        "diffusion/class_moments.py",
+        "diffusion/test_class_moments.py::test_one_image_moves_the_sums_by_at_most_their_sensitivity",
+        ("images are not clipped", "1.0 / np.maximum(lengths, self.norm)", "1.0 / self.norm"),
+        ("the count is free", "math.sqrt(_COUNT**2 + _MEAN**2 + 1.0)", "math.sqrt(_MEAN**2 + 1.0)"),
+        ("products are free", "math.sqrt(_COUNT**2 + _MEAN**2 + 1.0)", "math.sqrt(_COUNT**2 + _MEAN**2)"),
+        (
+            "products off the diagonal weigh twice",
+            "places[1], 1.0, math.sqrt(2.0))\n        total",
+            "places[1], 1.0, 2.0)\n        total",
+        ),
+        ("what is not finite is taken", "x = np.where(finite[:, None, None, None], x, 0.0).astype", "x = x.astype"),
+        (
+            "rows of a person count one each",
+            "finite * (1.0 if shares is None else shares[index])",
+            "finite * 1.0",
+            "diffusion/test_class_moments.py::test_rows_of_one_person_count_one_together",
+        ),
+        (
+            "the noise is smaller than charged",
+            "sums + deviation * noise",
+            "sums + 0.9 * deviation * noise",
+            "diffusion/test_class_moments.py::test_the_noise_is_as_large_as_charged_and_new_each_time",
+        ),
+        (
+            "the noise hangs on the seed alone",
+            'randomness.from_seed(seed, "moments of classes", asked, data, ledger)',
+            'randomness.from_seed(seed, "moments of classes", asked, ledger)',
+            "diffusion/test_class_moments.py::test_other_data_have_other_noise_under_one_seed",
+        ),
+    ),
+    *faults(
+        "diffusion/model.py",
+        "diffusion/test_class_moments.py::test_fit_plans_for_what_is_left_and_the_statement_names_the_moments",
+        ("moments are not charged", "        run.charge(release)\n", ""),
+        (
+            "the sensitivity is that of an image of norm 1",
+            "deviation = self.run, release.noise_multiplier * release.sensitivity",
+            "deviation = self.run, release.noise_multiplier",
+            "diffusion/test_class_moments.py::test_the_noise_is_as_large_as_charged_and_new_each_time",
+        ),
+        (
+            "weights do not carry the cost of the moments",
+            "        run.attribute(self.network.trainable_variables)\n",
+            "",
+            "diffusion/test_class_moments.py::test_weights_that_learned_moments_carry_their_cost",
+        ),
+        (
+            "a person is an example",
+            "rows_per_person=None if owners is None else rows_per_person",
+            "rows_per_person=None",
+            "diffusion/test_class_moments.py::test_rows_of_one_person_count_one_together",
+        ),
+    ),
+    *faults(
+        "diffusion/recipes.py",
+        "diffusion/test_class_moments.py::test_a_recipe_charges_what_it_says_beforehand",
+        (
+            "a recipe forgets the moments beforehand",
+            "Mechanism.of_updates(None, self.moments_noise, 1,",
+            "Mechanism.of_updates(None, self.moments_noise + 1.0, 1,",
+        ),
+    ),
+]
