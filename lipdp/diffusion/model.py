@@ -202,11 +202,11 @@ class DiffusionModel(DP_Model):
         lesson = class_moments.Lesson(
             num_images=num_images, epochs=epochs, batch_size=batch_size, learning_rate=learning_rate
         )
-        x, nothing = self._data(x, y)
-        x, labels = (x, np.zeros(len(nothing), "int32")) if self.num_classes is None else x
-        x, _ = columns.as_rows(x, nothing, 4)
-        if tuple(x.shape[1:]) != tuple(shape):
-            raise ValueError(f"The images do not fit the network. Received: {tuple(x.shape[1:])}, not {tuple(shape)}.")
+        rows, nothing = self._data(x, y)
+        rows, labels = (rows, np.zeros(len(nothing), "int32")) if self.num_classes is None else rows
+        rows, _ = columns.as_rows(rows, nothing, 4)
+        if rows.shape[1:] != tuple(shape):
+            raise ValueError(f"The images do not fit the network. Received: {rows.shape[1:]}, not {tuple(shape)}.")
         norm = checks.positive("norm", norm, optional=True) or 0.6 * float(np.sqrt(np.prod(shape)))
         moments = class_moments.Moments(
             image_shape=tuple(shape),
@@ -218,16 +218,16 @@ class DiffusionModel(DP_Model):
         owners = None if person_ids is None else persons.Persons(person_ids, rows_per_person)
         release = self._moments_release(moments, noise_multiplier, sampling, len(labels), owners, rows_per_person)
         labels = np.asarray(labels, "int32")
-        known = columns.digest((x, labels))
+        known = columns.digest((rows, labels))
         run, deviation = self.run, release.noise_multiplier * release.sensitivity
         secret = class_moments.secret_of(seed, moments, noise_multiplier, known, run.ledger.to_json())
         run.attribute(self.network.trainable_variables)
         run.charge(release)
         run.ledger.seeded = run.ledger.seeded or seed is not None
-        by_sample = seed is not None and bool(columns.columns_of(x))
+        by_sample = seed is not None and bool(columns.columns_of(rows))
         run.ledger.seeded_by_sample = run.ledger.seeded_by_sample or by_sample
         shares = None if owners is None else owners.shares()
-        found = class_moments.released(moments, x, labels, shares, deviation, secret)
+        found = class_moments.released(moments, rows, labels, shares, deviation, secret)
         history = lesson.learn(self, found, secret, verbose)
         object.__setattr__(self, "_averaged", None)
         return history
