@@ -11,12 +11,13 @@ from keras import ops, tree
 from rich.console import Console
 from rich.table import Table
 
-from lipdp import _keras, backend, gradients, isolation
+from lipdp import _keras, backend, checks, gradients, isolation
 from lipdp.gradients import rules
 from lipdp.gradients.leaves import leaves
 from lipdp.gradients.supported import refusal
 from lipdp.training import model_checks
 
+_LENGTH = 128
 _ALONE = (
     "It is neither Keras' nor lipdp's and runs one row at a time, which takes longer. Write it with layers of Keras or "
     "lipdp, or declare it with lipdp.row_wise if it treats each row alone."
@@ -27,12 +28,13 @@ _WHOLE = (
 )
 
 
-def check(model: keras.Model, length: int = 128, print_fn: Callable[[str], Any] | None = None) -> list[dict]:
+def check(model: keras.Model, length: int | None = None, print_fn: Callable[[str], Any] | None = None) -> list[dict]:
     """Prints and returns, per layer: whether it can be trained privately, by which rule, and what its norms cost.
 
     Args:
         model: A built model, private or not; it need not be compiled.
         length: What stands for sizes of the input that are not known, such as the length of sequences, at least 1.
+            Default: the length that the model's preprocessor makes, else 128.
         print_fn: Receives the table as text; default: standard output.
 
     Returns:
@@ -45,7 +47,7 @@ def check(model: keras.Model, length: int = 128, print_fn: Callable[[str], Any] 
         slowly. Clipless training computes no norms, and needs layers with bounds: see `summary_bounds`.
 
     Raises:
-        ValueError: a model that is subclassed or not built, or a length below 1.
+        ValueError: a model that is subclassed or not built, or a length below 1 or that the model does not take.
 
     Example:
         >>> import keras
@@ -64,14 +66,15 @@ def check(model: keras.Model, length: int = 128, print_fn: Callable[[str], Any] 
             f"`check` needs a graph of layers. Received: the subclassed model '{model.name}'. Build it as "
             "keras.Model(inputs, outputs)."
         )
-    if not isinstance(length, int) or length < 1:
-        raise ValueError(f"`length` must be an integer of at least 1. Received: length={length!r}.")
+    given = checks.integer("length", length, minimum=1, optional=True)
+    length = given or getattr(getattr(model, "preprocessor", None), "sequence_length", None) or _LENGTH
+    x = _made_up(model, length)
     found = [_row(layer) for layer in _keras.walk(model)]
     whole, costs = "", {}
     if not any(row["refused"] for row in found):
         try:
             gradients.supported(model)
-            costs = _costs(model, length)
+            costs = _costs(model, x)
         except ValueError as error:
             whole = str(error)
     alone = {id(operation) for operation, _ in isolation.foreign(model)}
@@ -118,8 +121,8 @@ def _row(layer) -> dict:
     }
 
 
-def _costs(model, length: int) -> dict[int, tuple[str, int, int]]:
-    """Returns, by the id of a trainable variable, what the norm of one example takes."""
+def _made_up(model, length: int) -> Any:
+    """Returns one row of inputs, with `length` for each size that is not known."""
     structure, _ = _keras.structures(_keras.graph(model))
 
     def made_up(tensor):
@@ -127,6 +130,19 @@ def _costs(model, length: int) -> dict[int, tuple[str, int, int]]:
         return ops.ones(shape, keras.backend.standardize_dtype(tensor.dtype))
 
     x = tree.map_structure(made_up, structure)
+    if any(None in tensor.shape[1:] for tensor in tree.flatten(structure)):
+        try:
+            model(x)
+        except Exception as error:  # each framework has its own
+            raise ValueError(
+                f"The model does not take inputs whose unknown sizes are {length}. Received: length={length}. Pass one "
+                "that it takes, such as the most tokens of a text."
+            ) from error
+    return x
+
+
+def _costs(model, x: Any) -> dict[int, tuple[str, int, int]]:
+    """Returns, by the id of a trainable variable, what the norm of one example takes."""
 
     def values(y, y_pred):
         return sum(ops.mean(ops.reshape(ops.cast(t, "float32"), (1, -1)), axis=1) for t in tree.flatten(y_pred))

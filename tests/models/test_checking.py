@@ -139,7 +139,25 @@ def test_a_subclassed_model_has_no_graph():
 
 
 @pytest.mark.backend_free
-@pytest.mark.parametrize("length", [0, 1.5, None])
+@pytest.mark.parametrize("length", [0, 1.5, "ten"])
 def test_a_length_is_a_number_of_places(length):
-    with pytest.raises(ValueError, match="`length` must be an integer"):
+    with pytest.raises(ValueError, match="`length` must be a positive integer"):
         lipdp.check(keras.Sequential([keras.Input((4,)), L.Dense(3)]), length=length)
+
+
+class Short(keras.layers.Layer):
+    """Takes five places, and says so as a framework does."""
+
+    preprocessor = None
+
+    def call(self, inputs):
+        return inputs + keras.ops.zeros((5, 2))
+
+
+def test_a_length_that_the_model_does_not_take_is_named():
+    model = keras.Sequential([keras.Input((None, 2)), Short(), L.Dense(3)])
+    with pytest.raises(ValueError, match="unknown sizes are 128.*Pass one that it takes"):
+        lipdp.check(model)
+    assert lipdp.check(model, length=5, print_fn=lambda text: None)
+    model.preprocessor = type("Preprocessor", (), {"sequence_length": 5})()
+    assert lipdp.check(model, print_fn=lambda text: None)
