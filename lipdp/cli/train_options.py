@@ -115,8 +115,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     group(
         "--preset",
         metavar="NAME",
-        help="size of the network: small, cpu-14, cpu-28, dpdm-28 or dpdm-32; default: cpu-14 for images of "
-        "28 x 28 x 1, whose sides it halves, else small",
+        help="size of the network: small, cpu-14, cpu-28, dpdm-28 or dpdm-32; default: cpu-28 for images of "
+        "28 x 28 x 1, else small; cpu-14 halves their sides",
     )
     group("--multiplicity", type=int, metavar="K", help="noises per image and update; default: 1")
 

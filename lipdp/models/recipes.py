@@ -49,7 +49,7 @@ def recipe(
         >>> recipe((28, 28, 1), num_classes=10, num_examples=60000, epsilon=1.0).batch_size
         8192
         >>> recipe((28, 28, 1), 10, 60000, 10.0, task="diffusion").network
-        'cpu-14'
+        'cpu-28'
     """
     if checks.choice("task", task, TASKS) == "diffusion":
         shape: Any = input_shape

@@ -8,7 +8,12 @@ from lipdp import diffusion
 
 def test_defaults_follow_from_shapes_and_numbers():
     found = diffusion.recipe((28, 28, 1), 10, 60000)
-    assert (found.network, found.image_shape, found.batch_size, found.updates) == ("cpu-14", (14, 14, 1), 2048, 3000)
+    assert (found.network, found.image_shape, found.batch_size, found.updates) == ("cpu-28", (28, 28, 1), 2048, 300)
+    much = diffusion.recipe((28, 28, 1), 10, 60000, epsilon=10.0)
+    assert much.moments_noise < found.moments_noise and much.updates > found.updates
+    assert diffusion.recipe((28, 28, 1), 10, 60000, updates=7).updates == 7
+    assert diffusion.recipe((28, 28, 1), 10, 60000, "cpu-14").updates == 3000
+    assert diffusion.recipe((28, 28, 1), 10, 60000, "dpdm-28").updates == 4395
     assert diffusion.recipe((28, 28, 1), 10, 60000, epochs=3).updates == 3 * 30
     small = diffusion.recipe((8, 8, 1), 10, 1000, learning_rate=None, clip_norm=0.5)
     assert (small.network, small.batch_size, small.updates, small.clip_norm) == ("small", 250, 400, 0.5)
@@ -17,7 +22,7 @@ def test_defaults_follow_from_shapes_and_numbers():
 
 
 def test_images_are_scaled_and_halved_one_by_one():
-    recipe = diffusion.recipe((28, 28, 1), 10, 60000)
+    recipe = diffusion.recipe((28, 28, 1), 10, 60000, "cpu-14")
     x = np.random.default_rng(0).random((3, 28, 28, 1), dtype="float32")
     found = recipe.images(x)
     assert found.shape == (3, 14, 14, 1) and found.dtype == np.float32
