@@ -1,7 +1,7 @@
 """Private diffusion models: what classifiers learn from their samples, and what they cost.
 
-    python benchmarks/diffusion.py --train --output DIR                                   # cpu-14, MNIST, epsilon 10
-    python benchmarks/diffusion.py --train --epsilon 1 --seed 0 --output DIR              # goes on when started again
+    python benchmarks/diffusion.py --train --preset cpu-28 --epsilon 1 --output DIR       # MNIST
+    python benchmarks/diffusion.py --train --epsilon 10 --preset cpu-14 --output DIR      # goes on when started again
     python benchmarks/diffusion.py --train --held-out --set learning_rate=2e-3 --output DIR
     KERAS_BACKEND=jax python benchmarks/diffusion.py --train --preset dpdm-28 --output DIR   # the paper's, on a GPU
     python benchmarks/diffusion.py --cost                                                 # K = 1, 8, 32; samplers
@@ -364,7 +364,7 @@ def main() -> None:
     parser.add_argument("--train", action="store_true", help="train, sample and score")
     parser.add_argument("--cost", action="store_true", help="cost of an update and speed of the samplers")
     parser.add_argument("--dataset", default="mnist", choices=["mnist", "fashion_mnist"])
-    parser.add_argument("--preset", default="cpu-14", choices=PRESETS)
+    parser.add_argument("--preset", default="cpu-28", choices=PRESETS)
     parser.add_argument("--epsilon", type=float, default=10.0)
     parser.add_argument("--batch", type=int, help="expected batch size")
     parser.add_argument("--updates", type=int)
