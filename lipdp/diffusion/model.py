@@ -7,7 +7,7 @@ import keras
 import numpy as np
 from numpy.typing import ArrayLike
 
-from lipdp import checks, sampling, strategies
+from lipdp import backend, checks, sampling, strategies
 from lipdp.diffusion import class_moments, denoisers, samplers
 from lipdp.diffusion.noising import DenoisingLoss, Noising
 from lipdp.model import DP_Model
@@ -199,6 +199,11 @@ class DiffusionModel(DP_Model):
             raise ValueError(f"Low frequencies are those of images. Received: a network of rows of shape {shape}.")
         if self.run.armed:
             raise ValueError("The model is being trained. Received: learn_moments inside of `fit`. Call it before.")
+        if backend.processes()[1] > 1:
+            raise ValueError(
+                f"Moments are released by one process, which reads all rows. Received: {backend.processes()[1]} "
+                "processes. Call learn_moments in one process, and save the model."
+            )
         lesson = class_moments.Lesson(
             num_images=num_images, epochs=epochs, batch_size=batch_size, learning_rate=learning_rate
         )

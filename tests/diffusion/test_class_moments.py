@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 
-from lipdp import accounting, diffusion
+from lipdp import accounting, backend, diffusion
 from lipdp.diffusion.class_moments import Gaussians, Moments
 from lipdp.diffusion.recipes import recipe
 
@@ -252,6 +252,14 @@ def test_rows_that_are_no_images_or_others_are_refused():
         model.learn_moments(np.zeros((10, 4)))
     with pytest.raises(ValueError, match="do not fit"):
         small().learn_moments(np.zeros((10, 6, 6, 1)), np.zeros(10, int))
+
+
+def test_one_process_releases_moments(monkeypatch):
+    model, (x, y) = small(), data(20)
+    monkeypatch.setattr(backend, "processes", lambda: (1, 2))
+    with pytest.raises(ValueError, match="by one process.*Received: 2 processes"):
+        model.learn_moments(x, y)
+    assert model.run.ledger.releases == 0
 
 
 def test_a_recipe_charges_what_it_says_beforehand():
