@@ -4,10 +4,12 @@ import argparse
 import dataclasses
 import math
 import pathlib
+import sys
 from typing import Any
 
 from lipdp.cli import quiet
 from lipdp.cli.parser import chosen
+from lipdp.report import place
 
 _PICTURES = 100
 
@@ -38,6 +40,17 @@ def recipe(options: argparse.Namespace, dataset: Any) -> Any:
 def epochs(recipe: Any, num_examples: int) -> int:
     """Returns the number of epochs nearest to the updates of a recipe."""
     return max(1, round(recipe.updates / _updates_per_epoch(recipe, num_examples)))
+
+
+def learn_moments(options: argparse.Namespace, recipe: Any, model: Any, dataset: Any, work: pathlib.Path) -> None:
+    """Lets a fresh model learn moments, if the recipe does, in silence: until `fit` writes a file nobody sees them."""
+    if recipe.moments_noise is None:
+        return
+    # Of a process that was killed before its first update: what it had released went with it.
+    (work / f"{place.CHECKPOINT}.journal").unlink(missing_ok=True)
+    sys.stderr.write("lipdp train: note: moments of each class are released and learned first, which takes minutes.\n")
+    how = chosen(options, "sampling", "examples_per_person", "seed")
+    recipe.learn_moments(model, recipe.images(dataset.x_train), dataset.y_train, verbose=0, **how)
 
 
 def draw_samples(model: Any, recipe: Any, path: pathlib.Path) -> None:

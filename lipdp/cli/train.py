@@ -217,8 +217,7 @@ def _fit(options, recipe, dataset, plan, work):
         prepare, microbatch = recipe.prepare, options.microbatch_size
     datasets.without_charge(model, dataset)
     if generative and not (work / place.CHECKPOINT).exists():  # that holds a model which has learned them
-        how = {"verbose": _verbosity(options), **chosen(options, "sampling", "seed")}
-        recipe.learn_moments(model, prepare(dataset.x_train), dataset.y_train, **how)
+        diffusion.learn_moments(options, recipe, model, dataset, work)
     held_out = None if dataset.x_test is None else (prepare(dataset.x_test), dataset.y_test)
     with warnings.catch_warnings():
         # The plan above has given this warning already.

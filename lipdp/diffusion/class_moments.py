@@ -11,8 +11,10 @@ import keras
 import numpy as np
 
 from lipdp import checks
+from lipdp.accounting import Sampling
 from lipdp.diffusion.noisy import NoisyBatches
 from lipdp.layers.frequencies import cosines
+from lipdp.privacy import Ledger, Release
 from lipdp.sampling import randomness
 from lipdp.sampling.columns import read
 
@@ -20,6 +22,8 @@ from lipdp.sampling.columns import read
 # least noise.
 _COUNT, _MEAN = 0.25, 0.5
 _AT_ONCE = 4096
+# What the ledger calls them.
+STRATEGY = "class_moments"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -164,6 +168,29 @@ def released(
     sums = moments.sums(x, labels, shares)
     noise = randomness.generator(secret, "moments", sums.tobytes()).normal(size=sums.shape)
     return Gaussians.from_sums(moments, sums + deviation * noise, deviation)
+
+
+def release(moments: Moments, noise_multiplier: float, scheme: Sampling, rows_per_person: int | None) -> Release:
+    """Returns what the moments cost under the neighboring relation of a scheme that is bound to the data."""
+    count = int(scheme.num_examples or 1)
+    whole = Sampling("poisson", relation=scheme.relation, rows_per_person=rows_per_person)
+    return Release(
+        sampling=whole.bind(count, count),
+        noise_multiplier=checks.between("noise_multiplier", noise_multiplier, 1e-3, 1e6),
+        sensitivity=moments.sensitivity,
+        strategy=STRATEGY,
+        noise_allocation="global",
+        kind="moments",
+    )
+
+
+def refuse_split(ledger: Ledger, validation_split: float | None) -> None:
+    """Refuses to hold out rows of which the moments know already."""
+    if validation_split and any(entry.strategy == STRATEGY for entry in ledger.entries):
+        raise ValueError(
+            "Moments were learned from all rows, so that figures of held-out ones would not be those of new rows. "
+            f"Received: validation_split={validation_split!r}. Split the rows first, and pass validation_data."
+        )
 
 
 def secret_of(seed: int | None, moments: Moments, noise_multiplier: float, data: bytes, ledger: str) -> bytes:

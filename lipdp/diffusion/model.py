@@ -7,13 +7,15 @@ import keras
 import numpy as np
 from numpy.typing import ArrayLike
 
-from lipdp import backend, checks, sampling, strategies
+from lipdp import backend, checks, strategies
 from lipdp.diffusion import class_moments, denoisers, samplers
 from lipdp.diffusion.noising import DenoisingLoss, Noising
 from lipdp.model import DP_Model
-from lipdp.privacy import Release, provenance
+from lipdp.privacy import provenance
 from lipdp.sampling import columns, persons
+from lipdp.sampling import schemes as sampling_schemes
 from lipdp.sampling.source import is_source
+from lipdp.training.exclusive import exclusive
 
 
 @keras.saving.register_keras_serializable(package="lipdp")
@@ -116,6 +118,7 @@ class DiffusionModel(DP_Model):
         Raises:
             ValueError: see `DP_Model.fit`; labels that do not fit.
         """
+        class_moments.refuse_split(self.run.total, kwargs.get("validation_split"))
         x, y = self._data(x, y)
         if validation_data is not None:
             validation_data = self._data(*validation_data)
@@ -142,6 +145,7 @@ class DiffusionModel(DP_Model):
         batch_size: int = 128,
         learning_rate: float = 2e-3,
         sampling: Any = "poisson",
+        examples_per_person: int = 1,
         person_ids: Any = None,
         rows_per_person: int = 8,
         seed: int | None = None,
@@ -167,8 +171,9 @@ class DiffusionModel(DP_Model):
             num_images: How many images are drawn to learn from.
             epochs, batch_size: Passes over these, and how many of them make a step.
             learning_rate: Of Adam, at the start; it falls to zero.
-            sampling: What `fit` will be given: it says how neighbors differ.
-            person_ids, rows_per_person: As in `DP_Model.fit`; all rows of a person count 1 together.
+            sampling, examples_per_person: What `fit` will be given: they say how neighbors differ.
+            person_ids, rows_per_person: As in `DP_Model.fit`, which must be given the same; all rows of a person count
+                1 together.
             seed: See `DP_Model.fit`.
             verbose: As in Keras.
 
@@ -176,7 +181,8 @@ class DiffusionModel(DP_Model):
             The `History` of learning from drawn images.
 
         Raises:
-            ValueError: an argument is out of range, labels that do not fit, a model that is not of images or trains.
+            ValueError: an argument is out of range, labels that do not fit, a model that is not of images, is being
+                trained, or was trained for another unit.
 
         Example:
             >>> import numpy as np
@@ -197,8 +203,6 @@ class DiffusionModel(DP_Model):
         shape = self.network.inputs[0].shape[1:]
         if len(shape) != 3:
             raise ValueError(f"Low frequencies are those of images. Received: a network of rows of shape {shape}.")
-        if self.run.armed:
-            raise ValueError("The model is being trained. Received: learn_moments inside of `fit`. Call it before.")
         if backend.processes()[1] > 1:
             raise ValueError(
                 f"Moments are released by one process, which reads all rows. Received: {backend.processes()[1]} "
@@ -210,30 +214,38 @@ class DiffusionModel(DP_Model):
         rows, nothing = self._data(x, y)
         rows, labels = (rows, np.zeros(len(nothing), "int32")) if self.num_classes is None else rows
         rows, _ = columns.as_rows(rows, nothing, 4)
-        if rows.shape[1:] != tuple(shape):
-            raise ValueError(f"The images do not fit the network. Received: {rows.shape[1:]}, not {tuple(shape)}.")
-        norm = checks.positive("norm", norm, optional=True) or 0.6 * float(np.sqrt(np.prod(shape)))
+        if getattr(rows, "shape", (0,))[1:] != tuple(shape):
+            what = f"shape {rows.shape[1:]}" if hasattr(rows, "shape") else f"a {type(rows).__name__}"
+            raise ValueError(f"The images do not fit the network. Received: {what}. Pass images of {tuple(shape)}.")
         moments = class_moments.Moments(
             image_shape=tuple(shape),
             num_classes=self.num_classes or 1,
             frequencies=checks.integer("frequencies", frequencies, minimum=1),
-            norm=norm,
-            center=checks.real("center", center),
+            norm=checks.between("norm", norm, 1e-6, 1e6, optional=True) or 0.6 * float(np.sqrt(np.prod(shape))),
+            center=checks.between("center", center, -1e6, 1e6),
         )
-        owners = None if person_ids is None else persons.Persons(person_ids, rows_per_person)
-        release = self._moments_release(moments, noise_multiplier, sampling, len(labels), owners, rows_per_person)
+        owners = None
+        if person_ids is not None:
+            owners = persons.Persons(persons.checked_ids(person_ids, len(labels)), rows_per_person)
+        scheme = sampling_schemes.get(sampling).bind(
+            len(labels) if owners is None else owners.count, 1, examples_per_person
+        )
+        release = class_moments.release(moments, noise_multiplier, scheme, None if owners is None else rows_per_person)
         labels = np.asarray(labels, "int32")
-        known = columns.digest((rows, labels))
         run, deviation = self.run, release.noise_multiplier * release.sensitivity
-        secret = class_moments.secret_of(seed, moments, noise_multiplier, known, run.ledger.to_json())
-        run.attribute(self.network.trainable_variables)
-        run.charge(release)
-        run.ledger.seeded = run.ledger.seeded or seed is not None
-        by_sample = seed is not None and bool(columns.columns_of(rows))
-        run.ledger.seeded_by_sample = run.ledger.seeded_by_sample or by_sample
-        shares = None if owners is None else owners.shares()
-        found = class_moments.released(moments, rows, labels, shares, deviation, secret)
-        history = lesson.learn(self, found, secret, verbose)
+        with exclusive(self):
+            run.total.check_unit(release.sampling)
+            known = columns.digest((rows, labels))
+            secret = class_moments.secret_of(seed, moments, release.noise_multiplier, known, run.ledger.to_json())
+            run.attribute(self.network.trainable_variables)
+            run.request = None  # no plan goes on that did not know of them
+            run.charge(release)
+            run.ledger.seeded = run.ledger.seeded or seed is not None
+            by_sample = seed is not None and bool(columns.columns_of(rows))
+            run.ledger.seeded_by_sample = run.ledger.seeded_by_sample or by_sample
+            shares = None if owners is None else owners.shares()
+            found = class_moments.released(moments, rows, labels, shares, deviation, secret)
+            history = lesson.learn(self, found, secret, verbose)
         object.__setattr__(self, "_averaged", None)
         return history
 
@@ -308,21 +320,6 @@ class DiffusionModel(DP_Model):
         for key in ("network", "denoiser"):
             config[key] = keras.saving.deserialize_keras_object(config[key], custom_objects)
         return cls(**config)
-
-    def _moments_release(self, moments, noise_multiplier, scheme, count, owners, rows_per_person) -> Release:
-        """Returns what the moments cost."""
-        scheme, count = sampling.get(scheme), count if owners is None else owners.count
-        whole = sampling.Sampling(
-            "poisson", relation=scheme.relation, rows_per_person=None if owners is None else rows_per_person
-        )
-        return Release(
-            sampling=whole.bind(count, count),
-            noise_multiplier=checks.positive("noise_multiplier", noise_multiplier),
-            sensitivity=moments.sensitivity,
-            strategy="class_moments",
-            noise_allocation="global",
-            kind="moments",
-        )
 
     def _strategy(self, strategy):
         strategy = strategies.get(strategy)

@@ -15,7 +15,7 @@ from lipdp.diffusion.model import DiffusionModel
 from lipdp.diffusion.unet import CPU_SIZES, PRESETS, preset, unet
 
 # What `fit` and `DiffusionModel.learn_moments` both take.
-_OF_MOMENTS = ("sampling", "person_ids", "rows_per_person", "seed", "verbose")
+_OF_MOMENTS = ("sampling", "examples_per_person", "person_ids", "rows_per_person", "seed", "verbose")
 SAMPLERS = ("ddim", "stochastic", "churn")
 
 # Sides from here on are looked at in patches of 2 x 2 pixels.
@@ -149,6 +149,11 @@ class Recipe:
         own: dict[str, Any] = {"batch_size": self.batch_size, "strategy": self.strategy(), "epochs": 1}
         own |= {"steps_per_epoch": self.updates, "microbatch_size": self.microbatch_size}
         checks.not_twice(own, kwargs)
+        if self.moments_noise is not None and kwargs.get("validation_split"):
+            raise ValueError(
+                "Moments are learned from all rows, held-out ones too. Received: validation_split="
+                f"{kwargs['validation_split']!r}. Split the rows first, and pass validation_data."
+            )
         model, x = self.build(), self.images(x)
         self.learn_moments(model, x, y, **kwargs)
         model.fit(x, y, epsilon=epsilon, **{"training_metrics": False, **kwargs}, **own)

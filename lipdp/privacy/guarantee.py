@@ -166,7 +166,9 @@ class Privacy:
         mechanisms = self._ledger.mechanisms(self._persons)
         unamplified = [mechanism.without_amplification() for mechanism in mechanisms]
         releases = [_facts(release) for release in self._ledger.entries]
-        drawn = [release["rows_per_person"] for release in releases if "rows_per_person" in release]
+        by_person = [release for release in releases if "rows_per_person" in release]
+        drawn = [each["rows_per_person"] for each in by_person if each["kind"] != "moments"]
+        drawn = drawn or [each["rows_per_person"] for each in by_person]
         return {
             "unit": "person" if self._persons > 1 else self._ledger.unit or "example",
             "examples_per_person": self._persons,

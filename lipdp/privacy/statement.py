@@ -163,16 +163,20 @@ def meaning(facts: dict) -> list[str]:
         unit,
         f"Neighboring relation: {change}",
         *(f"Sampler: {text.replace('example', 'person') if drawn else text}" for text in how),
-        *([_contribution(drawn)] if drawn else []),
+        *([_contribution(drawn, {release["kind"] for release in facts["releases"]})] if drawn else []),
         number,
     ]
 
 
-def _contribution(most: int) -> str:
+def _contribution(most: int, kinds: set[str]) -> str:
     rows = "one row, chosen" if most == 1 else f"at most {most} rows, chosen"
+    each = f"{rows} uniformly at random for each update, whose gradients are averaged"
+    together = "all rows, averaged" if kinds == {"moments"} else each
+    if "moments" in kinds and len(kinds) > 1:
+        together += "; in the moments all rows, averaged"
     return (
-        f"Contribution of a person: {rows} uniformly at random for each update, whose gradients are averaged. This was "
-        "enforced: the sensitivity is that of the average, whatever number of rows a person has."
+        f"Contribution of a person: {together}. This was enforced: the sensitivity is that of the average, whatever "
+        "number of rows a person has."
     )
 
 

@@ -101,6 +101,7 @@ def pending(model: keras.Model, request: FitRequest, persons: sampling.Persons |
         ValueError: a layer that stands where its moments would not be those of single examples or would change while
             the model trains, or a request under which their cost is not known.
     """
+    _check_persons(model, persons)
     layers = [layer for layer in _keras.walk(model) if isinstance(layer, PrivateNormalization)]
     layers = [layer for layer in layers if not layer.adapted]
     if not layers:
@@ -138,6 +139,16 @@ def pending(model: keras.Model, request: FitRequest, persons: sampling.Persons |
         for norm in (layer.norm, layer.square_norm)
     ]
     return Moments(model, tuple(layers), tuple(releases), None if persons is None else persons.shares())
+
+
+def _check_persons(model: keras.Model, persons: sampling.Persons | None) -> None:
+    """Refuses persons that the moments which were released before cannot have been those of."""
+    for entry in model.run.total.entries:
+        if entry.kind == "moments" and persons is not None and entry.sampling.num_examples != persons.count:
+            raise ValueError(
+                f"The moments of this model are those of {entry.sampling.num_examples} persons. Received: person_ids "
+                f"of {persons.count}. Pass the same ids, or build a new model."
+            )
 
 
 def _check(layer: PrivateNormalization, order: list, model: keras.Model) -> None:

@@ -136,10 +136,11 @@ class Run:
         used = total.epsilon(delta, accountant, group_size)
         # Calibration leaves up to one per cent of a budget unused; that is not a budget to train on.
         if used >= 0.99 * epsilon and {entry.kind for entry in total.entries} == {"moments"}:
+            of_classes = any(entry.strategy == "class_moments" for entry in total.entries)
             raise ValueError(
                 f"The budget: the moments that were released first alone cost epsilon={used:.4g} at delta={delta:g}. "
-                f"Received: epsilon={epsilon!r}. Give them a larger `noise_multiplier`, about 24 / epsilon for "
-                "normalization layers, or a larger budget."
+                f"Received: epsilon={epsilon!r}. Give them a larger `noise_multiplier`, about "
+                f"{'7 * epsilon ** -0.7' if of_classes else '24 / epsilon'}, or a larger budget."
             )
         if used >= 0.99 * epsilon:
             raise ValueError(
@@ -210,9 +211,9 @@ class Run:
             raise ValueError(f"The privacy ledger in the file is corrupt: {error!r}. Nothing was loaded.") from error
         if not (self.ledger.covers(ledger) or ledger.covers(self.ledger)):
             raise ValueError(
-                f"This model has released {self.ledger.updates} updates of its own, which loading another model's "
+                f"This model has made {self.ledger.releases} releases of its own, which loading another model's "
                 "ledger would forget, be it a copy of this one that went on by itself. Received: a file with "
-                f"{ledger.updates} updates. Load the file into a new model."
+                f"{ledger.releases} releases. Load the file into a new model."
             )
         if ledger.releases >= self.ledger.releases:
             self.ledger.become(ledger)

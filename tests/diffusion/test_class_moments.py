@@ -273,3 +273,116 @@ def test_a_recipe_charges_what_it_says_beforehand():
     assert said == first.mechanism()
     assert model.privacy.epsilon() <= 2.0
     assert recipe((8, 8, 1), 2, 500).first_releases(model.run.plan.sampling) == ()
+
+
+FIT = {"batch_size": 50, "epochs": 4, "delta": 1e-3, "verbose": 0}
+LEARN = {"frequencies": 3, "num_images": 64, "batch_size": 32, "epochs": 1, "verbose": 0}
+
+
+class Stop(keras.callbacks.Callback):
+    """Stops after the first epoch."""
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.model.stop_training = True
+
+
+@pytest.mark.parametrize("accountant", ["pld", "filter"])
+def test_a_plan_that_was_not_finished_does_not_go_on_past_its_budget(accountant):
+    model, (x, y) = small(), data(200)
+    model.fit(x, y, epsilon=1.0, accountant=accountant, callbacks=[Stop()], **FIT)
+    model.learn_moments(x, y, noise_multiplier=6.0, **LEARN)
+    try:
+        model.fit(x, y, epsilon=1.0, accountant=accountant, **FIT)
+    except ValueError as error:
+        assert "budget" in str(error)
+    assert model.privacy.epsilon() <= 1.0
+
+
+def test_no_moments_within_a_fit_of_the_same_weights():
+    first, (x, y) = small(), data(200)
+    other = diffusion.DiffusionModel(first.network, num_classes=2)
+
+    class Meddle(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            other.learn_moments(x, y, **LEARN)
+
+    with pytest.raises(ValueError, match="is running on model"):
+        first.fit(x, y, epsilon=1.0, callbacks=[Meddle()], **FIT)
+    assert other.run.ledger.releases == 0
+    assert not other.run.armed
+
+
+def test_units_of_moments_and_updates_are_one():
+    (x, y), ids = data(200), np.arange(200) // 2
+    by_example = small()
+    by_example.fit(x, y, noise_multiplier=2.0, callbacks=[Stop()], **FIT)
+    with pytest.raises(ValueError, match="cannot change"):
+        by_example.learn_moments(x, y, person_ids=ids, **LEARN)
+    assert {entry.kind for entry in by_example.run.ledger.entries} == {"gradient"}
+    by_person = small()
+    by_person.learn_moments(x, y, person_ids=ids, **LEARN)
+    statement = " ".join(by_person.privacy.statement().split())
+    assert "Contribution of a person: all rows, averaged." in statement
+    with pytest.raises(ValueError, match="those of 100 persons. Received: person_ids of 20"):
+        by_person.fit(x, y, person_ids=np.arange(200) // 10, epsilon=4.0, **{**FIT, "batch_size": 10})
+    by_person.fit(x, y, person_ids=ids, rows_per_person=2, epsilon=4.0, callbacks=[Stop()], **FIT)
+    statement = " ".join(by_person.privacy.statement().split())
+    assert "at most 2 rows, chosen uniformly" in statement
+    assert "in the moments all rows, averaged" in statement
+
+
+@pytest.mark.parametrize("count", [150, 250])
+def test_one_id_for_each_row(count):
+    model, (x, y) = small(), data(200)
+    with pytest.raises(ValueError, match="one id for each row"):
+        model.learn_moments(x, y, person_ids=np.arange(count), **LEARN)
+    assert model.run.ledger.releases == 0
+
+
+@pytest.mark.parametrize("sampling", ["poisson", "fixed_size", "shuffle", "truncated_poisson", "random_allocation"])
+@pytest.mark.parametrize("group", [1, 3])
+def test_the_relation_is_that_of_the_updates(sampling, group):
+    from lipdp.accounting import Sampling
+    from lipdp.accounting.schemes import SCHEMES
+
+    if group > 1 and not SCHEMES[sampling].group_relations:
+        pytest.skip("nothing is known of groups")
+    model, (x, y) = small(), data(200)
+    model.learn_moments(x, y, sampling=sampling, examples_per_person=group, **LEARN)
+    expected = Sampling(sampling).bind(200, 50, group).relation
+    assert model.run.ledger.entries[0].sampling.relation == expected
+    settings = recipe((8, 8, 1), 2, 200, moments_noise=8.0)
+    (said,) = settings.first_releases(Sampling(sampling).bind(200, 50, group))
+    assert said == model.run.ledger.entries[0].mechanism(group)
+
+
+def test_held_out_rows_are_none_that_the_moments_know():
+    model, (x, y) = small(), data(200)
+    model.learn_moments(x, y, **LEARN)
+    with pytest.raises(ValueError, match="Split the rows first"):
+        model.fit(x, y, epsilon=4.0, validation_split=0.2, **FIT)
+    settings = recipe((8, 8, 1), 2, 200, moments_noise=6.0, updates=4)
+    with pytest.raises(ValueError, match="Split the rows first"):
+        settings.fit((x + 1) / 2, y, epsilon=4.0, validation_split=0.2, delta=1e-3, verbose=0)
+
+
+def test_numbers_of_numpy_and_rows_that_are_pairs():
+    model, (x, y) = small(), data(200)
+    model.learn_moments(x, y, noise_multiplier=np.float32(8.0), **LEARN)
+
+    class Pairs:
+        def __len__(self):
+            return 200
+
+        def __getitem__(self, index):
+            return x[index], y[index]
+
+    with pytest.raises(ValueError, match="do not fit the network. Received: a tuple"):
+        small().learn_moments(Pairs(), y, **LEARN)
+
+
+def test_moments_that_cost_the_whole_budget_name_a_noise_that_does_not():
+    model, (x, y) = small(), data(200)
+    model.learn_moments(x, y, noise_multiplier=1.0, **LEARN)
+    with pytest.raises(ValueError, match=r"alone cost.*about 7 \* epsilon \*\* -0.7"):
+        model.fit(x, y, epsilon=1.0, **FIT)
