@@ -49,7 +49,8 @@ class Recipe:
         guidance: scale of classifier-free guidance.
         moments_noise: noise multiplier of the moments of each class that the network learns first, see
             `DiffusionModel.learn_moments`; None: it learns none.
-        moments_epochs: passes over the images that are drawn from them.
+        moments_images: how many images are drawn from them to learn from.
+        moments_epochs: passes over these.
 
     Example:
         >>> recipe((28, 28, 1), num_classes=10, num_examples=60000, network="cpu-14").image_shape
@@ -77,6 +78,7 @@ class Recipe:
     steps: int = 50
     guidance: float = 0.0
     moments_noise: float | None = None
+    moments_images: int = 20000
     moments_epochs: int = 20
     physical_batch_size = renamed_property("physical_batch_size", "microbatch_size")
 
@@ -170,7 +172,9 @@ class Recipe:
         """
         if self.moments_noise is not None:
             known = {name: kwargs[name] for name in _OF_MOMENTS if kwargs.get(name) is not None}
-            model.learn_moments(x, y, noise_multiplier=self.moments_noise, epochs=self.moments_epochs, **known)
+            own = {"num_images": self.moments_images, "epochs": self.moments_epochs}
+            own["batch_size"] = min(128, self.moments_images)
+            model.learn_moments(x, y, noise_multiplier=self.moments_noise, **own, **known)
 
     def first_releases(self, sampling: Sampling) -> tuple[Mechanism, ...]:
         """Returns the cost of what is released before the first update, for data that are sampled like this."""

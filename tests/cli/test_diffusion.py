@@ -1,14 +1,16 @@
 """`lipdp train --task diffusion` and `lipdp sample`: what they write and what they refuse."""
 
+import dataclasses
 import json
 
 import keras
 import numpy as np
 import pytest
 
-from lipdp import data, diffusion
+from lipdp import callbacks, data, diffusion
 from lipdp.cli import main
 from lipdp.report import folder as folders
+from lipdp.report import place
 from tests.helpers.commands import refusal
 
 pytestmark = pytest.mark.backend_free
@@ -135,3 +137,42 @@ def test_only_diffusion_models_draw(tmp_path, capsys):
     output = ["--output", str(tmp_path / "new.npz")]
     assert "Not a diffusion model" in refusal(capsys, "sample", str(path), *output)
     assert "There is no such model" in refusal(capsys, "sample", str(tmp_path / "none"), *output)
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL."""
+
+
+@pytest.mark.parametrize(
+    "when", ["before the first file", pytest.param("after the first epoch", marks=pytest.mark.slow)]
+)
+def test_a_killed_run_that_learns_moments_first_goes_on(images, tmp_path, monkeypatch, when, capsys):
+    usual, folder = diffusion.recipe, tmp_path / "run"
+
+    def with_moments(*args, **kwargs):
+        few = {"moments_noise": 6.0, "moments_images": 64, "moments_epochs": 1}
+        return dataclasses.replace(usual(*args, **kwargs), **few)
+
+    def die(self, model, *_, **__):
+        if when == "after the first epoch" and model.run.ledger.updates == 0:
+            return saved(self, model, *_, **__)
+        if model.run.ledger.updates:
+            saved(self, model, *_, **__)
+        raise Killed
+
+    monkeypatch.setattr(diffusion, "recipe", with_moments)
+    saved = callbacks.Checkpoint._save
+    words = ["train", "--task", "diffusion", "--dataset", images, "--epsilon", "3", "--output", str(folder), "--epochs"]
+    with monkeypatch.context() as patch:
+        patch.setattr(callbacks.Checkpoint, "_save", die)
+        patch.setattr(callbacks.Checkpoint, "close", lambda *_: None)
+        patch.setattr(place, "abandon", lambda *_: None)
+        with pytest.raises(Killed):
+            main([*words, "3", "--batch-size", "40", "--delta", "1e-3", "--json"])
+    assert "moments of each class are released" in capsys.readouterr().err
+    assert main(["train", "--resume", str(folder), "--json"]) == 0
+    content = folders.read(folder)
+    kinds = {release["kind"]: release["count"] for release in content.privacy["releases"]}
+    assert kinds == {"moments": 1, "gradient": 9}
+    assert content.privacy["epsilon"] <= 3.0
+    assert "1 noisy moments of the data and 9 noisy updates" in " ".join(content.statement.split())

@@ -264,7 +264,15 @@ def test_one_process_releases_moments(monkeypatch):
 
 def test_a_recipe_charges_what_it_says_beforehand():
     settings = recipe(
-        (8, 8, 1), 2, 500, moments_noise=6.0, moments_epochs=1, updates=4, batch_size=50, microbatch_size=50
+        (8, 8, 1),
+        2,
+        500,
+        moments_noise=6.0,
+        moments_images=64,
+        moments_epochs=1,
+        updates=4,
+        batch_size=50,
+        microbatch_size=50,
     )
     x, y = data(500)
     model = settings.fit((x + 1) / 2, y, epsilon=2.0, delta=1e-4, verbose=0)
