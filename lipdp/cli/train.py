@@ -61,6 +61,9 @@ def _train(options, argv: list[str], started: str, clock: float, work: pathlib.P
     train_check.check(options)
     frozen = None if options.backbone is None else _frozen(options)
     raw = dataset = _dataset(options, frozen)
+    digests = resuming.digests(options, frozen)
+    if work is not None:
+        resuming.check_same(work, options, digests)
     if frozen is not None:
         dataset = frozen.apply(raw)
     generative = options.task == "diffusion"
@@ -77,7 +80,7 @@ def _train(options, argv: list[str], started: str, clock: float, work: pathlib.P
             stack.enter_context(place.working(work))
         try:
             if not (work / place.SETTINGS).exists():
-                resuming.note(work, options, argv, started)
+                resuming.note(work, options, argv, started, digests)
             written = _made(options, argv, work, recipe, dataset, plan, started, clock, frozen)
         except BaseException as error:
             _stopped(work, error)

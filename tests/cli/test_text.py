@@ -10,7 +10,9 @@ import pytest
 from lipdp import callbacks
 from lipdp.accounting.held_out import held_out_persons
 from lipdp.cli import main
+from lipdp.privacy import files
 from lipdp.report import folder as folders
+from lipdp.report import place
 from tests.helpers.commands import refusal
 
 GOOD, BAD = ("fine", "lovely", "great", "joy"), ("poor", "dull", "awful", "tedious")
@@ -147,6 +149,27 @@ def test_a_run_of_persons_goes_on(tmp_path, monkeypatch):
     content = folders.read(tmp_path / "run")
     assert content.privacy["updates"] == content.run["settings"]["updates"] > 2
     assert content.run["settings"]["style"] == "linear" and content.privacy["unit"] == "person"
+
+
+@pytest.mark.backend_free
+def test_a_run_goes_on_with_the_same_vocabulary(tmp_path, monkeypatch, capsys):
+    def stop(self, batch, logs=None):
+        if self._model.run.ledger.updates == 2:
+            raise KeyboardInterrupt
+
+    vocabulary, run = tmp_path / "words.txt", tmp_path / "run"
+    vocabulary.write_text("\n".join([*GOOD, *BAD]))
+    words = ["--noise-multiplier", "2", "--epochs", "2", "--vocabulary", str(vocabulary)]
+    with monkeypatch.context() as patched:
+        patched.setattr(callbacks.Checkpoint, "on_train_batch_end", stop)
+        assert train(write(tmp_path / "said.csv", 60), run, *words) == 130
+    vocabulary.write_text("\n".join([*BAD, *GOOD]))
+    line = refusal(capsys, "train", "--resume", run)
+    assert "goes on with the vocabulary it began with" in line and line.count("words.txt, SHA-256") == 2
+    content = files.unstamped(json.loads((run / place.SETTINGS).read_text()))
+    assert content.pop("digests")
+    (run / place.SETTINGS).write_text(json.dumps(files.stamped(content)))  # as an earlier version began it
+    assert main(["train", "--resume", str(run), "--verbose", "0"]) == 0
 
 
 @pytest.mark.backend_free
