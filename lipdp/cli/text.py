@@ -23,6 +23,11 @@ def check(options: argparse.Namespace) -> None:
     for name, example in (("text", "review"), ("label", "opinion")):
         if getattr(options, name) is None:
             raise ValueError(f"--task text needs the column of its {name}s. Received: none. Pass --{name} {example}.")
+    if options.text == options.label:
+        raise ValueError(
+            f"The column of classes must not be that of the texts. Received: --text {options.text} and --label "
+            f"{options.label}. Name the column of classes as --label."
+        )
     check_file(options)
     if options.strategy == "clipless":
         raise ValueError(f"{NO_CERTIFICATES} Received: --strategy clipless. Pass --strategy dpsgd, adaclip or dpis.")

@@ -193,6 +193,7 @@ def test_refusals(tmp_path, capsys):
     task = [*own, "--task", "text", "--text", "said", "--label", "mood"]
     assert "Pass --text review" in refusal(capsys, *own, "--task", "text", "--label", "mood")
     assert "Pass --label opinion" in refusal(capsys, *own, "--task", "text", "--text", "said")
+    assert "Received: --text said and --label said" in refusal(capsys, *task[:-1], "said")
     assert "no useful Lipschitz constant" in refusal(capsys, *task, "--strategy", "clipless")
     assert "It is for --task text" in refusal(capsys, *own, "--text", "said")
     assert "It is for --task classifier" in refusal(capsys, *task, "--radii", "0.1")
