@@ -65,7 +65,8 @@ def test_raw_texts_are_predicted(run, tmp_path, capsys):
         (tmp_path / name).write_text(content)
         words = ["predict", str(run), "--data", str(tmp_path / name), "--output", str(tmp_path / f"{name}.out")]
         assert main(words) == 0
-        assert "no more privacy" in capsys.readouterr().out
+        out = " ".join(capsys.readouterr().out.split())
+        assert "2 examples: class and logits. They cost the training data no more privacy" in out
         rows = list(csv.DictReader((tmp_path / f"{name}.out").read_text().splitlines()))
         assert [row["class"] for row in rows] == ["glad", "sad"] and set(rows[0]) == {
             "class",
@@ -75,6 +76,27 @@ def test_raw_texts_are_predicted(run, tmp_path, capsys):
     (tmp_path / "new.csv").write_text("siad,x\na,b\n")
     line = refusal(capsys, "predict", run, "--data", tmp_path / "new.csv", "--output", tmp_path / "out.csv")
     assert "Did you mean 'siad'" in line
+
+
+@pytest.mark.backend_free
+def test_a_model_file_alone_does_not_read_texts(run, tmp_path, capsys):
+    alone = tmp_path / "alone.keras"
+    alone.write_bytes((run / folders.MODEL).read_bytes())
+    for name in ("new.csv", "new.jsonl"):
+        (tmp_path / name).write_text("said\nfine\n" if name == "new.csv" else '{"said": "fine"}\n')
+        for model, words in ((run / folders.MODEL, f", which is likely {run}: it says"), (alone, "run folder.")):
+            words = f"how to encode texts. Received: --data {tmp_path / name} and", words
+            line = refusal(capsys, "predict", model, "--data", tmp_path / name, "--output", tmp_path / "out.csv")
+            assert all(" ".join(part.split()) in line for part in words) and "--table" not in line
+
+
+@pytest.mark.backend_free
+def test_no_text_is_drawn_from_a_classifier(run, tmp_path, capsys):
+    for name in ("t.jsonl", "t.png"):
+        line = refusal(capsys, "sample", run, "--output", tmp_path / name)
+        assert "Not a diffusion model, and no language model" in line and "a run of --task text" in line
+    line = refusal(capsys, "sample", run / folders.MODEL, "--output", tmp_path / "t.jsonl", "--prompt", "we")
+    assert "Not a diffusion model" in line and "Use .npz" not in line
 
 
 @pytest.mark.backend_free
