@@ -1,5 +1,6 @@
 """`lipdp train --task text`: from raw texts to a run folder and predictions of raw texts."""
 
+import argparse
 import csv
 import json
 
@@ -7,9 +8,9 @@ import keras
 import numpy as np
 import pytest
 
-from lipdp import callbacks
+from lipdp import callbacks, data
 from lipdp.accounting.held_out import held_out_persons
-from lipdp.cli import main
+from lipdp.cli import main, text
 from lipdp.privacy import files
 from lipdp.report import folder as folders
 from lipdp.report import place
@@ -51,6 +52,7 @@ def test_a_run_learns_and_says_what_it_protects(run):
     assert 3.9 < content.privacy["epsilon"] <= 4.0 and "read_off_the_data" not in content.privacy
     assert "One example is one text" in content.statement and "'said'" in content.statement
     assert (run / folders.STATEMENT).read_text() == content.statement
+    assert content.run["settings"]["held_out_by"] == "content"
     assert content.run["settings"]["classes"] == ["sad", "glad"] and content.run["settings"]["text"] == "said"
     assert "certified" not in (run / folders.MARKDOWN).read_text()
 
@@ -60,7 +62,7 @@ def test_raw_texts_are_predicted(run, tmp_path, capsys):
     good, bad = "fine lovely great joy and lovely great joy", "Poor DULL and awful: tedious dull awful"
     for name, content in (
         ("new.csv", f"said\n{good}\n{bad}\n"),
-        ("new.jsonl", "".join(json.dumps({"said": text}) + "\n" for text in (good, bad))),
+        ("new.jsonl", "".join(json.dumps({"said": said}) + "\n" for said in (good, bad))),
     ):
         (tmp_path / name).write_text(content)
         words = ["predict", str(run), "--data", str(tmp_path / name), "--output", str(tmp_path / f"{name}.out")]
@@ -126,6 +128,24 @@ def test_what_is_read_and_cut_is_said(tmp_path, capsys):
     assert folders.read(tmp_path / "run").run["settings"]["vocabulary_size"] == 9
 
 
+@pytest.mark.backend_free
+def test_texts_without_a_known_word_are_said(tmp_path, capsys):
+    file = write(tmp_path / "said.csv", 40)
+    options = argparse.Namespace(command="train", dataset=str(file), backbone=None, vocabulary="words.txt")
+    for words, known in ((["rien", "de"], False), ([*GOOD, *BAD, *OTHER], True)):
+        tokenizer = data.WordTokenizer(words)
+        dataset = data.load_text(file, "said", "mood", tokenizer, classes=("sad", "glad"))
+        text.tell(options, dataset)
+        found = capsys.readouterr().err
+        assert ("40 of the texts hold no word of words.txt" in found) is not known
+        assert ("do not publish it" in found) is not known
+    dataset = data.load_text(file, "said", "mood", data.WordTokenizer(["fine"]), classes=("sad", "glad"))
+    part = dataset.held_out(0.4)
+    text.tell(options, part)
+    empty = int((dataset.x_train == 0).all(axis=1).sum())
+    assert f"{empty} of the texts hold no word" in capsys.readouterr().err
+
+
 def whose(path, rows=240):
     """The same texts, four of each author."""
     lines = write(path, rows).read_text().splitlines()
@@ -147,6 +167,7 @@ def test_persons_are_what_is_protected(tmp_path, capsys):
     assert content.results["held_out"]["examples"] == out.sum()
     assert content.results["held_out"]["persons"] == len(set(ids[out]))
     settings = content.run["settings"]
+    assert settings["held_out_by"] == "person"
     assert settings["num_persons"] == len(set(ids[~out])) and "num_examples" not in settings
     statement = " ".join(content.statement.split())
     assert "Unit: one person, with any number of rows" in statement
@@ -221,6 +242,9 @@ def test_refusals(tmp_path, capsys):
     assert "It is for --task classifier" in refusal(capsys, *task, "--radii", "0.1")
     assert "--strategy with --task diffusion" in refusal(capsys, *own, "--task", "diffusion", "--strategy", "dpsgd")
     assert "without --epsilon" in refusal(capsys, *task, "--strategy", "dpis", "--noise-multiplier", "1")
+    for share in ("1.0", "0", "nan"):
+        line = refusal(capsys, *task, "--validation-split", share)
+        assert "--validation-split must be" in line and f"Received: --validation-split {float(share)}" in line
     assert "header" in refusal(capsys, *task, "--no-header")
     assert "length" in refusal(capsys, *task, "--length", "0")
     assert "Pass --recipe linear or attention" in refusal(capsys, *task, "--recipe", "robust")
