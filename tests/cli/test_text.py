@@ -3,6 +3,9 @@
 import argparse
 import csv
 import json
+import pathlib
+import re
+import shlex
 
 import keras
 import numpy as np
@@ -10,7 +13,7 @@ import pytest
 
 from lipdp import callbacks, data
 from lipdp.accounting.held_out import held_out_persons
-from lipdp.cli import main, text
+from lipdp.cli import main, parser, text
 from lipdp.privacy import files
 from lipdp.report import folder as folders
 from lipdp.report import place
@@ -256,3 +259,25 @@ def test_refusals(tmp_path, capsys):
     file.write_text("said,mood,who\na,sad,x\nb,glad,\n")
     assert "has no id in 1 of 2 rows, first in row 2" in refusal(capsys, *task, "--person-column", "who")
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.backend_free
+def test_the_page_on_texts_runs_from_top_to_bottom(tmp_path, monkeypatch):
+    """Less the commands that load a network; what they write is another folder or file each time."""
+    monkeypatch.chdir(tmp_path)
+    page = pathlib.Path(__file__).parents[2] / "docs" / "howto" / "text.md"
+    for kind, block in re.findall(r"```(python|bash)\n(.*?)```", page.read_text(), flags=re.DOTALL):
+        if kind == "python" and "open(" in block:
+            before = set(tmp_path.iterdir())
+            exec(compile(block, "text.md", "exec"), {})
+            assert not before & {tmp_path / name for name in re.findall(r'open\("([^"]+)", "w"\)', block)}
+        for line in block.splitlines() if kind == "bash" else ():
+            words = shlex.split(line, comments=True)[1:]
+            options = parser.parse(words)
+            assert not (tmp_path / options.output).exists()
+            if "--backbone" in words or words[:2] == ["predict", "runs/encoder"]:
+                assert not any(name in line for name in ("runs/said", "classes.csv"))
+                continue
+            short = ["--epochs", "1", "--verbose", "0"] if words[0] == "train" else []
+            assert main([*words, *short]) == 0
