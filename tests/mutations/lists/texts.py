@@ -8,7 +8,7 @@ FAULTS = [
         "data/test_text_columns.py",
         (
             "nobody has written a text",
-            "return person_ids(found, person, label)",
+            '_check_whole(ids, "Column", found, person)\n    return ids',
             "return None",
             "data/test_text_columns.py::test_whose_texts_they_are",
         ),
@@ -18,6 +18,17 @@ FAULTS = [
             "uncharged = () if True else",
             "data/test_text_columns.py::test_classes_that_are_read_off_the_rows_are_named",
         ),
+        (
+            "all texts may be published as classes",
+            "len(classes) > _MOST_CLASSES or len(classes) > max(_MANY_CLASSES, count / 2)",
+            "False",
+            "data/test_text_columns.py::test_values_that_are_hardly_classes_are_refused",
+        ),
+    ),
+    *faults(
+        "cli/resuming.py",
+        "cli/test_text.py::test_a_run_goes_on_with_the_same_vocabulary",
+        ("a run goes on behind another vocabulary", "if found.get(name) != before:", "if False:"),
     ),
     *faults(
         "cli/text.py",
