@@ -122,7 +122,8 @@ def of_run(options: argparse.Namespace, recorded: dict) -> Encoder | None:
 def _digest(network: Any, preprocessor: Any) -> str:
     """Returns the SHA-256 of all that the features of a text hang on, less the length, which a run records."""
     tokenizer = preprocessor.tokenizer
-    settings = {name: value for name, value in preprocessor.get_config().items() if name != "sequence_length"}
+    apart = ("sequence_length", "tokenizer")
+    settings = {name: value for name, value in preprocessor.get_config().items() if name not in apart}
     content = {
         "weights": backbone.digest(network),
         "network": [type(network).__name__, network.get_config()],
