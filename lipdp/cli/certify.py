@@ -52,9 +52,16 @@ def find(run: str) -> tuple[pathlib.Path, dict | None]:
     return (path / folders.MODEL, folders.read(path).run["settings"]) if path.is_dir() else (path, None)
 
 
-def hint(path: pathlib.Path) -> str:
-    """Returns which folder a model file was likely meant to stand for, as the end of a sentence; or nothing."""
-    if path.suffix != ".keras" or not (path.parent / folders.RUN).is_file():
+def hint(path: pathlib.Path, task: str | None = None) -> str:
+    """Returns which folder a model file was likely meant to stand for, as the end of a sentence; or nothing.
+
+    Args:
+        path: of the file.
+        task: that the run of the folder must have had.
+    """
+    if path.suffix != ".keras" or not folders.is_whole(path.parent):
+        return ""
+    if task is not None and folders.read(path.parent).run["settings"].get("task") != task:
         return ""
     return f", which is likely {path.parent}: it says what the model was trained on"
 

@@ -40,7 +40,7 @@ def run(options: argparse.Namespace, argv: list[str]) -> None:
     if not isinstance(model, diffusion.DiffusionModel):
         raise ValueError(
             f"Not a diffusion model. Received: a {type(model).__name__} in {options.run}. Pass one that lipdp train "
-            f"--task diffusion wrote, or the run folder of --task language{certify.hint(path)}."
+            f"--task diffusion wrote, or the run folder of --task language{certify.hint(path, 'language')}."
         )
     _check_format(target, _FORMATS)
     _leave_out(options, "a diffusion model", "prompt", "temperature")
