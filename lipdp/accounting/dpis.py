@@ -302,9 +302,20 @@ class ImportanceFilter:
         if noise > LARGEST_NOISE:
             raise ValueError(
                 f"No noise multiplier up to {LARGEST_NOISE:g} meets the budget. Received: epsilon={self.budget!r}, "
-                f"delta={self.delta!r}, {len(self._spent_before)} releases made before. Pass a larger epsilon."
+                f"delta={self.delta!r}, {len(self._spent_before)} releases made before. {self._way_out()}"
             )
         return order
+
+    def _way_out(self) -> str:
+        """Returns what to do where no noise meets the budget."""
+        noise, _ = best_order(self._left_to_sums, *self._run)
+        if noise > LARGEST_NOISE:
+            return "Pass a larger epsilon."
+        return (
+            f"The noisy sums of its {self.epochs} epochs alone cost more, with noise {self.norm_sum_noise:g}: "
+            f"{self.num_examples} examples (or persons) are too few for it. Pass more of them, a larger epsilon, fewer "
+            "epochs, or another strategy, such as dpsgd."
+        )
 
     @property
     def _run(self) -> tuple[float, int]:
@@ -317,6 +328,10 @@ class ImportanceFilter:
         sums = [(self.epochs, self.norm_sum_noise), (self.epochs, self.clip_sum_noise), (1, self.count_noise)]
         left -= sum(count * at_order(Mechanism(1.0, noise, 0), order) for count, noise in sums if noise is not None)
         return left - _rdp(self._spent_before, order)
+
+    def _left_to_sums(self, order: float) -> float:
+        """Returns what earlier releases leave of the budget at one order."""
+        return self.budget - conversion(order, self.delta) - _rdp(self._spent_before, order)
 
 
 def _rdp(mechanisms: tuple[Mechanism, ...], order: float) -> float:

@@ -52,6 +52,20 @@ def find(run: str) -> tuple[pathlib.Path, dict | None]:
     return (path / folders.MODEL, folders.read(path).run["settings"]) if path.is_dir() else (path, None)
 
 
+def hint(path: pathlib.Path, task: str | None = None) -> str:
+    """Returns which folder a model file was likely meant to stand for, as the end of a sentence; or nothing.
+
+    Args:
+        path: of the file.
+        task: that the run of the folder must have had.
+    """
+    if path.suffix != ".keras" or not folders.is_whole(path.parent):
+        return ""
+    if task is not None and folders.read(path.parent).run["settings"].get("task") != task:
+        return ""
+    return f", which is likely {path.parent}: it says what the model was trained on"
+
+
 def load(path: pathlib.Path) -> Any:
     """Returns the model in a `.keras` file.
 
@@ -84,7 +98,7 @@ def _examples(options, recorded):
             raise ValueError("No data set given. Received: a model file. Pass --dataset as well.")
         dataset = datasets.read(_as_recorded(options, recorded), pathlib.Path(options.run))
         if recorded["validation_split"] is not None:
-            if recorded.get("held_out_by") != "content":
+            if recorded.get("held_out_by") not in ("content", "person"):
                 raise ValueError(
                     "An earlier version chose the rows that this run held out, by a rule that is gone: some of its "
                     "training examples would be measured. Pass --dataset with examples it was not trained on."

@@ -4,7 +4,8 @@ import argparse
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,8 @@ from lipdp.cli import backbone, quiet
 
 _LENGTH, _AT_ONCE = 128, 512
 _INPUTS = {"token_ids", "padding_mask", "segment_ids"}
+# Settings of tokenizers that are sets, whatever their type.
+_UNORDERED = ("special_tokens", "unsplittable_tokens")
 
 
 class PresetTokenizer:
@@ -36,6 +39,8 @@ class PresetTokenizer:
     def __call__(self, texts: Iterable[str]) -> np.ndarray:
         """Returns int32 numbers `(N, length)`."""
         texts = list(texts)
+        if not texts:
+            return np.zeros((0, self.length), "int32")
         rows = [self._rows(texts[start : start + _AT_ONCE]) for start in range(0, len(texts), _AT_ONCE)]
         found = np.concatenate(rows)
         for i in {0, len(texts) - 1}:
@@ -58,7 +63,7 @@ class PresetTokenizer:
 
 @dataclasses.dataclass(frozen=True)
 class Encoder(backbone.Backbone):
-    """A frozen network of texts, and its tokenizer; the SHA-256 is that of weights and vocabulary."""
+    """A frozen network of texts, and its tokenizer; the SHA-256 is that of all that a row of features hangs on."""
 
     tokenizer: PresetTokenizer
 
@@ -105,15 +110,53 @@ def load(name: str, length: int | None) -> Encoder:
             f"The preset has no preprocessor of texts: {backbone.first_line(error)}. Received: --backbone {name}. Pass "
             "a preset of an encoder, such as bert_base_en, with its tokenizer."
         ) from error
-    vocabulary = hashlib.sha256(backbone.digest(network).encode())
-    vocabulary.update(json.dumps(preprocessor.tokenizer.get_vocabulary()).encode())
-    return Encoder(name, vocabulary.hexdigest(), network, PresetTokenizer(preprocessor, length))
+    return Encoder(name, _digest(network, preprocessor), network, PresetTokenizer(preprocessor, length))
 
 
 def of_run(options: argparse.Namespace, recorded: dict) -> Encoder | None:
     """Returns the encoder that a run was trained behind, see `backbone.of_run`."""
     found: Any = backbone.of_run(options, recorded, lambda name: load(name, recorded["length"]))
     return found
+
+
+def _digest(network: Any, preprocessor: Any) -> str:
+    """Returns the SHA-256 of all that the features of a text hang on, less the length, which a run records."""
+    tokenizer = preprocessor.tokenizer
+    apart = ("sequence_length", "tokenizer")
+    settings = {name: value for name, value in preprocessor.get_config().items() if name not in apart}
+    content = {
+        "weights": backbone.digest(network),
+        "network": [type(network).__name__, network.get_config()],
+        "preprocessor": [type(preprocessor).__name__, settings],
+        "tokenizer": [type(tokenizer).__name__, tokenizer.get_config()],
+        "vocabulary": getattr(tokenizer, "vocabulary", None) or list(tokenizer.get_vocabulary()),
+        "merges": getattr(tokenizer, "merges", None),
+        "proto": getattr(tokenizer, "proto", None),
+    }
+    return hashlib.sha256(json.dumps(_plain(content), sort_keys=True).encode()).hexdigest()
+
+
+def _plain(value: Any) -> Any:
+    """Returns a setting as JSON has it, the same in each process: without names of layers and files."""
+    if value is None or isinstance(value, (str, int, float)):
+        return value
+    if isinstance(value, Mapping):
+        # A layer has both; the name of a type of numbers stays.
+        left_out = {"config_file", *(("name", "trainable") if {"name", "trainable"} <= set(value) else ())}
+        return {str(name): _plain(one) for name, one in value.items() if name not in left_out} | (
+            {name: sorted(map(str, value[name])) for name in _UNORDERED if value.get(name)}
+        )
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, (set, frozenset)):
+        return sorted(map(str, value))
+    if isinstance(value, (np.ndarray, np.generic)):
+        return _plain(value.tolist())
+    if isinstance(value, Iterable):
+        return [_plain(one) for one in value]
+    if hasattr(value, "get_config"):
+        return [type(value).__name__, _plain(value.get_config())]
+    return getattr(value, "__qualname__", None) or re.sub(r" at 0x[0-9a-fA-F]+", "", str(value))
 
 
 def _pooled(network: Any, name: str) -> Any:

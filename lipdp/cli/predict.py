@@ -10,10 +10,11 @@ import numpy as np
 
 from lipdp import checks, data
 from lipdp.cli import backbone, certify, datasets, encoder, language, output, text
+from lipdp.data import text_columns
 from lipdp.data.files import read_examples
 from lipdp.privacy import files
 
-_RADIUS = "the L2 radius of the model's input in which it cannot change, "
+_RADIUS = ", the L2 radius of the model's input in which it cannot change, "
 
 
 def run(options: argparse.Namespace, argv: list[str]) -> None:
@@ -30,7 +31,7 @@ def run(options: argparse.Namespace, argv: list[str]) -> None:
     of_texts = (recorded or {}).get("task") == "text"
     frozen: Any = (encoder if of_texts else backbone).of_run(options, recorded)
     texts = text.described_by(pathlib.Path(options.run), recorded, frozen) if of_texts else None
-    x = _examples(options, recorded) if texts is None else texts.encode(options.data)
+    x = _examples(options, recorded, path) if texts is None else texts.encode(options.data)
     x = x if frozen is None else frozen.rows(x)
     model = certify.load(path)
     shapes = [tuple(tensor.shape[1:]) for tensor in getattr(model, "inputs", None) or ()]
@@ -49,15 +50,15 @@ def run(options: argparse.Namespace, argv: list[str]) -> None:
         output.write_json({"output": str(target), "examples": len(x), "classes": classes})
         return
     output.write(
-        f"{len(x)} examples: class, {'' if radii is None else _RADIUS}and logits. They "
+        f"{len(x)} examples: class{' ' if radii is None else _RADIUS}and logits. They "
         "cost the training data no more privacy; what they say about the examples themselves is not protected.",
         f"Written to {target}",
     )
 
 
-def _examples(options, recorded: dict | None) -> np.ndarray:
-    run = pathlib.Path(options.run)
-    if not options.data.endswith(".csv"):
+def _examples(options, recorded: dict | None, path: pathlib.Path) -> np.ndarray:
+    run, unknown = pathlib.Path(options.run), recorded is None and options.table is None
+    if not options.data.endswith((".csv", *(text_columns.SUFFIXES if unknown else ()))):
         x = read_examples(pathlib.Path(options.data))
         ranges = (recorded or {}).get("feature_ranges")
         if ranges is None:
@@ -69,11 +70,19 @@ def _examples(options, recorded: dict | None) -> np.ndarray:
     if options.table is not None:
         table = data.Table.from_json(options.table)
     if table is None:
+        what, todo = "a table", "Pass --table with the description it was trained with, or its run folder"
+        if unknown and _takes_tokens(path):
+            what, todo = "texts", "Pass the run folder"
         raise ValueError(
-            f"Nothing says how to encode a table. Received: --data {options.data} and a model without a description. "
-            "Pass --table with the description it was trained with."
+            f"Nothing says how to encode {what}. Received: --data {options.data} and a model without a description. "
+            f"{todo}{certify.hint(path)}."
         )
     return table.encode(options.data)
+
+
+def _takes_tokens(path: pathlib.Path) -> bool:
+    """Whether the inputs of the model in a file are the numbers of words or bytes."""
+    return any(str(tensor.dtype).startswith("int") for tensor in getattr(certify.load(path), "inputs", None) or ())
 
 
 def _text(logits: np.ndarray, radii: np.ndarray | None, classes: list) -> str:

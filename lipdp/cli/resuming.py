@@ -15,9 +15,9 @@ from lipdp.report import place
 _FREE = ("command", "resume", "json", "verbose")
 
 
-def note(work: pathlib.Path, options: argparse.Namespace, argv: list[str], started: str) -> None:
-    """Writes down the settings of a run that begins."""
-    content = {"options": vars(options), "argv": argv, "started": started, "directory": os.getcwd()}
+def note(work: pathlib.Path, options: argparse.Namespace, argv: list[str], started: str, digests: dict) -> None:
+    """Writes down the settings of a run that begins, and the `digests` of what it needs."""
+    content = {"options": vars(options), "argv": argv, "started": started, "directory": os.getcwd(), "digests": digests}
     private = options.seed is not None
     if private:
         work.chmod(0o700)
@@ -37,18 +37,55 @@ def recall(work: pathlib.Path, options: argparse.Namespace) -> tuple[argparse.Na
             "A run goes on with the settings it began with. Received: --resume with "
             f"{', '.join('--' + name.replace('_', '-') for name in other)}. Leave them out, or start a new run."
         )
-    try:
-        content = files.unstamped(files.parse((work / place.SETTINGS).read_bytes()))
-        kept, argv, started = content["options"], content["argv"], content["started"]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(
-            f"The settings of the unfinished run in {work} cannot be read: {error}. Start it again with --overwrite."
-        ) from error
+    content = _noted(work)
+    kept, argv, started = content["options"], content["argv"], content["started"]
     for name in ("dataset", "feature_ranges", "table", "vocabulary", "backbone"):  # paths hold from where the run began
         if kept.get(name) is not None and (there := pathlib.Path(content["directory"], kept[name])).exists():
             kept[name] = os.path.relpath(there) if os.getcwd() == content["directory"] else str(there)
     # Runs begun by an earlier version lack some options.
     return argparse.Namespace(**vars(usual) | kept | {name: getattr(options, name) for name in _FREE}), argv, started
+
+
+def digests(options: argparse.Namespace, frozen: Any) -> dict[str, str]:
+    """Returns the SHA-256 of public files and networks that a run learns behind, by the name of the option."""
+    found = {} if frozen is None else {"backbone": frozen.digest}
+    if options.vocabulary is not None:
+        found["vocabulary"] = files.digest(options.vocabulary)
+    return found
+
+
+def check_same(work: pathlib.Path, options: argparse.Namespace, found: dict[str, str]) -> None:
+    """Refuses to go on behind another backbone or vocabulary than the run began with.
+
+    Args:
+        work: folder of the run.
+        options: as `recall` returned them.
+        found: what `digests` returns now; runs that an earlier version began have noted none.
+
+    Raises:
+        ValueError: it is another one.
+    """
+    content = _noted(work)
+    for name, before in content.get("digests", {}).items():
+        if found.get(name) != before:
+            raise ValueError(
+                f"A run goes on with the {name} it began with: {content['options'][name]}, SHA-256 {before}. Received: "
+                f"{getattr(options, name)}, SHA-256 {found.get(name)}. Put that one back in its place, or start a new "
+                "run."
+            )
+
+
+def _noted(work: pathlib.Path) -> dict[str, Any]:
+    """Returns what `note` wrote down."""
+    try:
+        content = files.unstamped(files.parse((work / place.SETTINGS).read_bytes()))
+        if missing := {"options", "argv", "started", "directory"} - set(content):
+            raise KeyError(*missing)
+        return content
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"The settings of the unfinished run in {work} cannot be read: {error}. Start it again with --overwrite."
+        ) from error
 
 
 def released(work: pathlib.Path) -> bool:

@@ -24,19 +24,26 @@ def run(options: argparse.Namespace, argv: list[str]) -> None:
     target = pathlib.Path(options.output)
     _check_format(target, (*_FORMATS, *_TEXT_FORMATS))
     path, recorded = certify.find(options.run)
-    if (recorded or {}).get("task") == "language":
+    task = "diffusion" if recorded is None else recorded.get("task", "diffusion")
+    if task not in ("diffusion", "language"):
+        raise ValueError(
+            f"Not a diffusion model, and no language model: nothing can be drawn. Received: a run of --task {task} in "
+            f"{options.run}. Pass the run folder of --task diffusion or language."
+        )
+    _check_free(target, options.overwrite)
+    if task == "language":
         _texts(options, target, path)
         return
-    _check_target(target, options.overwrite)
-    _leave_out(options, "a diffusion model", "prompt", "temperature")
     model = certify.load(path)
     from lipdp import diffusion
 
     if not isinstance(model, diffusion.DiffusionModel):
         raise ValueError(
             f"Not a diffusion model. Received: a {type(model).__name__} in {options.run}. Pass one that lipdp train "
-            "--task diffusion wrote, or the run folder of --task language."
+            f"--task diffusion wrote, or the run folder of --task language{certify.hint(path, 'language')}."
         )
+    _check_format(target, _FORMATS)
+    _leave_out(options, "a diffusion model", "prompt", "temperature")
     labels = _labels(options, model.num_classes)
     name, steps, guidance = (
         (recorded or {}).get(key, default) if getattr(options, key) is None else getattr(options, key)
@@ -60,7 +67,7 @@ def run(options: argparse.Namespace, argv: list[str]) -> None:
 
 def _texts(options, target: pathlib.Path, path: pathlib.Path) -> None:
     """Draws texts from the model of a run."""
-    _check_target(target, options.overwrite, _TEXT_FORMATS)
+    _check_format(target, _TEXT_FORMATS)
     _leave_out(options, "a language model", "labels", "sampler", "steps", "guidance")
     model, texts = certify.load(path), data.TextColumns.from_json(path.parent / folders.TEXTS)
     language.write(model, options, texts, target)
@@ -81,8 +88,7 @@ def _leave_out(options, what: str, *names: str) -> None:
             raise ValueError(f"An option of other models. Received: --{name} for {what}. Leave it out.")
 
 
-def _check_target(target: pathlib.Path, overwrite: bool, formats: tuple[str, ...] = _FORMATS) -> None:
-    _check_format(target, formats)
+def _check_free(target: pathlib.Path, overwrite: bool) -> None:
     if target.exists() and (target.is_dir() or not overwrite):
         raise FileExistsError(
             f"The output already exists. Received: --output {target}. Pass another name, or --overwrite."

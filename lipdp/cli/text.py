@@ -23,6 +23,11 @@ def check(options: argparse.Namespace) -> None:
     for name, example in (("text", "review"), ("label", "opinion")):
         if getattr(options, name) is None:
             raise ValueError(f"--task text needs the column of its {name}s. Received: none. Pass --{name} {example}.")
+    if options.text == options.label:
+        raise ValueError(
+            f"The column of classes must not be that of the texts. Received: --text {options.text} and --label "
+            f"{options.label}. Name the column of classes as --label."
+        )
     check_file(options)
     if options.strategy == "clipless":
         raise ValueError(f"{NO_CERTIFICATES} Received: --strategy clipless. Pass --strategy dpsgd, adaclip or dpis.")
@@ -90,10 +95,13 @@ def tell(options: argparse.Namespace, dataset: data.Dataset) -> None:
     lines = [f"each text is its first {tokenizer.length} {tokenizer.unit}, by a rule that reads no other text"]
     if getattr(options, "vocabulary", None) is not None:
         lines.append(f"{options.vocabulary} must be public: a vocabulary of the private texts tells their words")
+    counted = "This number was counted in the private texts: do not publish it"
     if cut:
+        lines.append(f"what is behind them is left out of {cut} of the texts (--length). {counted}")
+    if empty := sum(int((x == 0).all(axis=1).sum()) for x in (dataset.x_train, dataset.x_test) if x is not None):
         lines.append(
-            f"what is behind them is left out of {cut} of the texts (--length). This number was counted in the private "
-            "texts: do not publish it"
+            f"{empty} of the texts hold no word of {options.vocabulary}, and are all the same to the model: pass a "
+            f"vocabulary that fits the language of the texts. {counted}"
         )
     lines += [f"read off the private rows, NOT covered by epsilon: {what} (or --classes)" for what in dataset.uncharged]
     for line in lines:

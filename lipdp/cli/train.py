@@ -61,6 +61,9 @@ def _train(options, argv: list[str], started: str, clock: float, work: pathlib.P
     train_check.check(options)
     frozen = None if options.backbone is None else _frozen(options)
     raw = dataset = _dataset(options, frozen)
+    digests = resuming.digests(options, frozen)
+    if work is not None:
+        resuming.check_same(work, options, digests)
     if frozen is not None:
         dataset = frozen.apply(raw)
     generative = options.task == "diffusion"
@@ -77,7 +80,7 @@ def _train(options, argv: list[str], started: str, clock: float, work: pathlib.P
             stack.enter_context(place.working(work))
         try:
             if not (work / place.SETTINGS).exists():
-                resuming.note(work, options, argv, started)
+                resuming.note(work, options, argv, started, digests)
             written = _made(options, argv, work, recipe, dataset, plan, started, clock, frozen)
         except BaseException as error:
             _stopped(work, error)
@@ -251,7 +254,8 @@ def _settings(options, recipe, dataset, plan, frozen) -> dict:
         **_of_texts(options, dataset),
         "table": None if dataset.texts is not None else datasets.description(options),
         **({} if frozen is None else {"backbone": {"name": frozen.name, "sha256": frozen.digest}}),
-        "held_out_by": "content",  # earlier versions went by the place of a row
+        # Earlier versions went by the place of a row.
+        "held_out_by": "content" if options.person_column is None else "person",
         "input_shape": list(dataset.input_shape),
         "classes": list(dataset.classes),
         # How many rows persons have is private.

@@ -39,6 +39,12 @@ def check(options: argparse.Namespace) -> None:
             checks.integer(name, value, minimum=1)
     if options.delta is not None:
         checks.delta(options.delta)
+    split = options.validation_split
+    if split is not None and not 0.0 < split < 1.0:
+        raise ValueError(
+            f"--validation-split must be a number in (0, 1). Received: --validation-split {split}. Pass 0.2, for "
+            "example, or leave it out."
+        )
     _check_persons(options)
     if options.seed is not None and not 0 <= options.seed <= _LARGEST_SEED:
         raise ValueError(f"`seed` must be an integer from 0 to {_LARGEST_SEED}. Received: seed={options.seed}.")

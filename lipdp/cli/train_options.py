@@ -105,7 +105,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     group(
         "--length",
         type=int,
-        help="bytes, or words, that are kept of a text; default: 512 bytes, 128 words, 128 bytes of a language model",
+        help="bytes, or words, that are kept of a text; default: 512 bytes, 128 words, 128 bytes of a language "
+        "model; with --backbone tokens, default: 128, or what it takes if that is less",
     )
     group(
         "--classes", nargs="+", metavar="CLASS", help="PUBLIC; default: those that occur, which epsilon does not cover"

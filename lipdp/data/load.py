@@ -57,6 +57,8 @@ def load(
         close = difflib.get_close_matches(source, NAMES, 1)
         hint = f"Did you mean {close[0]!r}?" if close else f"Pass one of {', '.join(NAMES)}, or a .npz or .csv file."
         raise ValueError(f"The data set is not known. Received: {source!r}. {hint}")
+    if path.is_dir():
+        raise ValueError(f"A folder is no data set. Received: {source!r}. Pass the path of a file in it.")
     if not path.is_file():
         raise FileNotFoundError(f"There is no such file. Received: {source!r}. Pass the path of an existing file.")
     if path.suffix != ".csv":

@@ -34,6 +34,8 @@ def read(source: Any, header: bool = True, least: int = 2) -> Rows:
         return source
     if isinstance(source, (str, os.PathLike)):
         path = pathlib.Path(source)
+        if path.is_dir():
+            raise ValueError(f"A folder is no file of rows. Received: {str(source)!r}. Pass a .csv file.")
         if not path.is_file():
             raise FileNotFoundError(f"There is no such file. Received: {str(source)!r}. Pass an existing .csv file.")
         names, rows = _read_csv(path, header, least)
@@ -119,9 +121,10 @@ def _read_csv(path: pathlib.Path, header: bool, least: int) -> tuple[list[str], 
 
 def _check_names(names: list[str], path, header: bool, least: int) -> None:
     if len(names) < least:
+        wanted = "at least one feature and the label, separated by commas" if least > 1 else "the name of a column"
         raise ValueError(
-            f"{path} needs {'a header with ' if header else ''}at least one feature and the label, separated by "
-            f"commas. Received: {', '.join(names) or 'an empty file'}."
+            f"{path} needs {'a header with ' if header else ''}{wanted}. Received: "
+            f"{', '.join(names) or 'an empty file'}."
         )
     if not header:
         return

@@ -5,6 +5,7 @@ import difflib
 import json
 import os
 import pathlib
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,7 +17,11 @@ from lipdp.data.dataset import Dataset, class_ids
 from lipdp.data.table import person_ids
 from lipdp.privacy import files
 
+# Python keeps whole characters as one.
+_HALF = re.compile("[\ud800-\udfff]")
 SUFFIXES = (".csv", ".jsonl", ".ndjson")
+# Of classes that are read off the rows: more than these are no classes.
+_MOST_CLASSES, _MANY_CLASSES = 100, 5
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -142,6 +147,11 @@ def load_text(
         ValueError: a column is absent, a text, a label or a person is empty, or a line is none; says where.
         FileNotFoundError: when there is no such file.
     """
+    if text == label:
+        raise ValueError(
+            f"The column of classes must not be that of the texts. Received: {text!r} for both. Name the column of "
+            "classes as label."
+        )
     found = read(source)
     ids = _writers(found, person, text, label)
     uncharged = () if classes else (f"the list of classes: those that occur in column {label!r}",)
@@ -155,6 +165,7 @@ def load_text(
             )
         numbers = all(map(rows.is_number, labels))
         _, classes = class_ids(np.asarray(labels, "float64" if numbers else None), f"column {label!r} of {source}")
+        _check_few(classes, len(labels), found.source, label)
     tokenizer = tokenizer or tokenizers.ByteTokenizer()
     columns = TextColumns(text=text, tokenizer=tokenizer, label=label, classes=tuple(classes))
     x, y = columns.encode(found), columns.labels(found)
@@ -195,6 +206,16 @@ def load_language(source: str | os.PathLike, text: str, length: int = 128, perso
     return Dataset(x, y, None, None, (), pathlib.Path(source).stem, person_ids=ids, texts=columns)
 
 
+def _check_few(classes: Sequence, count: int, source: str, label: str) -> None:
+    """Refuses values that are hardly classes: all of them are written into the description, as public."""
+    if len(classes) > _MOST_CLASSES or len(classes) > max(_MANY_CLASSES, count / 2):
+        raise ValueError(
+            f"Label column {label!r} of {source} holds too many values to take for public classes. Received: more than "
+            f"{_MOST_CLASSES}, or more than half as many as rows. Name the column of classes, or those that may occur, "
+            "from what is publicly known: --classes (in Python: classes=)."
+        )
+
+
 def _writers(found: rows.Rows, person: str | None, text: str, label: str | None) -> np.ndarray | None:
     """Returns who wrote each text, where a column says it."""
     if person is None:
@@ -204,7 +225,9 @@ def _writers(found: rows.Rows, person: str | None, text: str, label: str | None)
             f"The column of persons must not be that of the texts. Received: {person!r} for both. Name the column of "
             "ids."
         )
-    return person_ids(found, person, label)
+    ids = person_ids(found, person, label)
+    _check_whole(ids, "Column", found, person)
+    return ids
 
 
 def read(source: Any) -> rows.Rows:
@@ -213,7 +236,9 @@ def read(source: Any) -> rows.Rows:
         return rows.read(source)
     path = pathlib.Path(source)
     if path.suffix not in SUFFIXES:
-        raise ValueError(f"Texts are read from .csv and .jsonl files. Received: {str(source)!r}. Save them as such.")
+        raise ValueError(
+            f"Texts come from a file, .csv or .jsonl. Received: {str(source)!r}. Pass the path of such a file."
+        )
     if path.suffix == ".csv" or not path.is_file():
         return rows.read(path, least=1)
     return _read_jsonl(path)
@@ -249,12 +274,23 @@ def _texts(found: rows.Rows, name: str) -> list[str]:
     return list(values)
 
 
+def _check_whole(values: Any, what: str, found: rows.Rows, name: str) -> None:
+    """Refuses half a pair of surrogates, which JSON can hold, and no text file."""
+    for i, value in enumerate(values):
+        if isinstance(value, str) and (half := _HALF.search(value)):
+            raise ValueError(
+                f"{what} {name!r} of {found.source} holds half a character, first in row {i + 1}. Received: "
+                f"{half.group()!r}, which no file in UTF-8 can hold. Write the whole character, or remove it."
+            )
+
+
 def _column(found: rows.Rows, what: str, name: str):
     if name not in found.columns:
         names = list(found.columns)
         close = difflib.get_close_matches(name, names, 1)
         hint = f"Did you mean {close[0]!r}?" if close else f"Its columns: {', '.join(names[:20])}."
         raise ValueError(f"{found.source} has no {what} column of that name. Received: {name!r}. {hint}")
+    _check_whole(found.columns[name], f"{what.capitalize()} column", found, name)
     return found.columns[name]
 
 

@@ -302,3 +302,13 @@ def test_only_poisson_samples_are_paid_from_its_budget():
 def test_bad_arguments_are_refused(change, match):
     with pytest.raises(ValueError, match=match):
         ImportanceFilter(**{**SMALL, **change})
+
+
+def test_too_few_examples_for_the_sums_are_named():
+    run = {"delta": 1e-3, "updates_per_epoch": 2, "epochs": 20, "batch_size": 10, "num_examples": 20}
+    with pytest.raises(
+        ValueError, match=r"of its 20 epochs alone cost more, with noise 0.4: 20 examples \(or persons\) are too few"
+    ):
+        ImportanceFilter(epsilon=2.0, **run)
+    with pytest.raises(ValueError, match=r"0 releases made before. Pass a larger epsilon.$"):
+        ImportanceFilter(epsilon=1e-9, **run)

@@ -212,7 +212,7 @@ def test_epsilon_and_calibrate_agree(capsys):
         ("train --dataset digits --epsilon 1 --learning-rate -3", "`learning_rate` must be a finite number above 0"),
         ("train --dataset digits --epsilon 1 --radii -1", "`radii` must be a finite number of at least 0"),
         ("train --dataset digits --epsilon 1 --label y", "Only a .csv file has a label column"),
-        ("train --dataset digits --epsilon 1 --validation-split 2", "`fraction` must be a number in (0, 1)"),
+        ("train --dataset digits --epsilon 1 --validation-split 2", "--validation-split must be a number in (0, 1)"),
         ("train --dataset digits --epsilon 1e9", "needs no noise at all"),
         ("train --dataset digits --epsilom 1", "unknown argument '--epsilom'. Did you mean --epsilon?"),
         ("train --dataset digits --epsilon 1 --accountant moments", "invalid choice: 'moments'"),

@@ -96,16 +96,74 @@ def test_another_encoder_is_refused(run, preset, tmp_path, capsys):
     assert "cannot be loaded" in refusal(capsys, *words, tmp_path / "none")
 
 
+def replaced(preset, folder, file, *changes):
+    """A copy of a preset with other settings in one of its files."""
+    shutil.copytree(preset, folder)
+    content = (folder / file).read_text()
+    for old, new in changes:
+        assert old in content
+        content = content.replace(old, new)
+    (folder / file).write_text(content)
+    return encoder.load(str(folder), 8).digest
+
+
 @pytest.mark.backend_free
-def test_a_run_of_persons_goes_on(preset, tmp_path, monkeypatch):
+def test_settings_that_shape_no_weight_are_part_of_an_encoder(preset, tmp_path):
+    own = encoder.load(str(preset), 8).digest
+    assert replaced(preset, tmp_path / "moved", "config.json") == own
+    names = [('"name": "bert_backbone"', '"name": "other"')]
+    assert replaced(preset, tmp_path / "named", "config.json", *names) == own
+    both = "preprocessor.json"  # it holds the tokenizer too
+    others = {
+        replaced(preset, tmp_path / "lower", both, ('"lowercase": false', '"lowercase": true')),
+        replaced(preset, tmp_path / "accents", both, ('"strip_accents": false', '"strip_accents": true')),
+        replaced(preset, tmp_path / "dropout", "config.json", ('"dropout": 0.1', '"dropout": 0.2')),
+        replaced(preset, tmp_path / "cut", both, ('"round_robin"', '"waterfall"')),
+    }
+    assert len(others - {own}) == 4
+
+
+@pytest.mark.backend_free
+def test_merges_are_part_of_an_encoder():
+    network = hub.models.RobertaBackbone(9, 1, 2, 16, 32, max_sequence_length=12)
+    vocabulary = {word: i for i, word in enumerate(["<s>", "<pad>", "</s>", "<mask>", "a", "b", "c", "ab", "bc"])}
+
+    def digest(merges, **settings):
+        tokenizer = hub.models.RobertaTokenizer(vocabulary=vocabulary, merges=merges, **settings)
+        return encoder._digest(network, hub.models.RobertaTextClassifierPreprocessor(tokenizer, sequence_length=8))
+
+    own = digest(["a b", "b c"])
+    assert digest(["a b", "b c"]) == own
+    assert len({own, digest(["b c", "a b"]), digest(["a b", "b c"], add_prefix_space=True)}) == 3
+
+
+@pytest.mark.backend_free
+def test_settings_are_the_same_in_each_process():
+    class Layer:
+        def get_config(self):
+            return {"name": "layer_3", "trainable": True, "activation": np.tanh, "epsilon": np.float32(0.5)}
+
+    once, again = (encoder._plain({"layer": Layer(), "of": {"b", "a"}, "what": object(), "x": b"1"}) for _ in range(2))
+    assert once == again and "0x" not in str(once) and "layer_3" not in str(once) and "0.5" in str(once)
+
+
+@pytest.mark.backend_free
+def test_a_run_of_persons_goes_on_behind_the_same_encoder(preset, tmp_path, monkeypatch, capsys):
     def stop(self, batch, logs=None):
         if self._model.run.ledger.updates == 2:
             raise KeyboardInterrupt
 
     words = ["--noise-multiplier", "2", "--epochs", "2", "--person-column", "author"]
+    preset = shutil.copytree(preset, tmp_path / "preset")
     with monkeypatch.context() as patched:
         patched.setattr(callbacks.Checkpoint, "on_train_batch_end", stop)
         assert train(write(tmp_path / "said.csv", 80), tmp_path / "run", preset, *words) == 130
+    settings = preset / "preprocessor.json"
+    before = settings.read_text()
+    settings.write_text(before.replace('"lowercase": false', '"lowercase": true'))
+    line = refusal(capsys, "train", "--resume", tmp_path / "run")
+    assert "goes on with the backbone it began with" in line and line.count("SHA-256") == line.count("preset, ") == 2
+    settings.write_text(before)
     assert main(["train", "--resume", str(tmp_path / "run"), "--verbose", "0"]) == 0
     content = folders.read(tmp_path / "run")
     assert content.privacy["updates"] == content.run["settings"]["updates"] > 2
@@ -136,4 +194,5 @@ def test_tokens_that_hang_on_other_texts_are_refused():
 
     with pytest.raises(ValueError, match="depend on that text alone"):
         encoder.PresetTokenizer(Mixing(), 4)(["a", "b"])
+    assert encoder.PresetTokenizer(Mixing(), 4)([]).shape == (0, 4)
     assert data.TextColumns(text="said", tokenizer=encoder.PresetTokenizer(Mixing(), 4)).text == "said"

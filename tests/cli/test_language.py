@@ -95,7 +95,9 @@ def test_the_other_commands(run, tmp_path, capsys):
     assert "lipdp sample draws texts" in line
     assert main(["export", str(run), "--output", str(tmp_path / "out")]) == 0
     assert (tmp_path / "out" / folders.TEXTS).is_file()
-    assert "language" in refusal(capsys, "sample", run / folders.MODEL, "--output", tmp_path / "x.png")
+    for name in ("x.png", "x.jsonl"):
+        line = refusal(capsys, "sample", run / folders.MODEL, "--output", tmp_path / name, "--prompt", "we")
+        assert f"the run folder of --task language, which is likely {run}: it says" in line
 
 
 @pytest.mark.slow  # `test_text.py` has one that goes on

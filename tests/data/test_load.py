@@ -113,6 +113,13 @@ def test_files_that_are_no_npz_are_refused(tmp_path):
         data.load(str(file))
 
 
+def test_a_folder_is_no_file(tmp_path):
+    for name in ("dir.csv", "dir.npz"):
+        (tmp_path / name).mkdir()
+        with pytest.raises(ValueError, match="A folder is no data set. Received: .*dir"):
+            data.load(tmp_path / name)
+
+
 def test_unknown_names_get_a_hint():
     with pytest.raises(ValueError, match="Received: 'mnits'. Did you mean 'mnist'"):
         data.load("mnits")

@@ -119,10 +119,12 @@ def test_classes_that_are_read_off_the_rows_are_named(tmp_path):
         ('{"said": "a", "mood": 1}\n{"mood": 0}\n', "said", "mood", "no text in 1 of 2 rows, first in row 2"),
         ('{"said": 3, "mood": 1}\n{"said": "a", "mood": 0}\n', "said", "mood", "Received: 3"),
         ("\n", "said", "mood", "no line"),
+        ("", "said", "mood", "needs a header with the name of a column. Received: an empty file"),
+        ("said,mood\na,b\nc,d\n", "said", "said", "must not be that of the texts. Received: 'said' for both"),
     ],
 )
 def test_refusals(tmp_path, content, text, label, words):
-    file = tmp_path / ("a.csv" if content.startswith("said") else "a.jsonl")
+    file = tmp_path / ("a.csv" if content.startswith("said") or not content else "a.jsonl")
     file.write_text(content)
     with pytest.raises(ValueError, match=words):
         data.load_text(file, text, label)
@@ -132,16 +134,54 @@ def test_other_refusals(tmp_path):
     file = write(tmp_path / "a.csv", ROWS)
     with pytest.raises(ValueError, match="no class in 2 of 3 rows.*'glad'"):
         data.load_text(file, "said", "mood", classes=("sad", "merry"))
-    with pytest.raises(ValueError, match="from .csv and .jsonl"):
+    with pytest.raises(ValueError, match="come from a file, .csv or .jsonl. Received: 'digits'. Pass the path"):
         data.load_text("digits", "said", "mood")
     for name in ("none.csv", "none.jsonl"):
         with pytest.raises(FileNotFoundError, match="no such file"):
+            data.load_text(tmp_path / name, "said", "mood")
+    for name in ("dir.csv", "dir.jsonl"):
+        (tmp_path / name).mkdir()
+        with pytest.raises(ValueError, match="A folder is no file"):
             data.load_text(tmp_path / name, "said", "mood")
     with pytest.raises(ValueError, match="no label"):
         data.TextColumns(text="said", tokenizer=words()).labels(file)
     (tmp_path / "texts.json").write_text("{}")
     with pytest.raises(ValueError, match="does not describe texts"):
         data.TextColumns.from_json(tmp_path / "texts.json")
+
+
+@pytest.mark.parametrize(("kinds", "rows"), [(101, 1000), (6, 11), (20, 20)])
+def test_values_that_are_hardly_classes_are_refused(tmp_path, kinds, rows):
+    file = write(tmp_path / "a.csv", [(f"text {i}", f"private {i % kinds}") for i in range(rows)])
+    with pytest.raises(ValueError, match=r"too many values .*--classes \(in Python: classes=\)") as refused:
+        data.load_text(file, "said", "mood")
+    assert "private" not in str(refused.value)
+    named = [f"private {i}" for i in range(kinds)]
+    assert data.load_text(file, "said", "mood", classes=named).num_classes == kinds
+
+
+def test_as_many_classes_as_may_be(tmp_path):
+    for kinds, rows in ((100, 1000), (5, 5), (10, 20)):
+        file = write(tmp_path / "a.csv", [(f"text {i}", f"kind {i % kinds}") for i in range(rows)])
+        assert data.load_text(file, "said", "mood").num_classes == kinds
+
+
+@pytest.mark.parametrize(("column", "called"), [("said", "Text column"), ("mood", "Label column"), ("who", "Column")])
+def test_half_a_character_is_refused_on_reading(tmp_path, column, called):
+    rows = [{"said": "a", "mood": "\U0001f600", "who": "x"}, {"said": "b", "mood": "sad", "who": "y"}]
+    rows[1][column] = "private \ud83d"
+    file = tmp_path / "a.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    words = rf"{called} '{column}' of .* half a character, first in row 2. Received: '\\ud83d'"
+    with pytest.raises(ValueError, match=words) as refused:
+        data.load_text(file, "said", "mood", person="who")
+    assert "private" not in str(refused.value)
+    if column != "mood":
+        with pytest.raises(ValueError, match=words):
+            data.load_language(file, "said", person="who")
+    if column == "said":
+        with pytest.raises(ValueError, match=words):
+            data.TextColumns(text="said", tokenizer=data.ByteTokenizer()).encode(file)
 
 
 def test_whose_texts_they_are(tmp_path):
