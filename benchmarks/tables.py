@@ -499,9 +499,11 @@ def _short_certified(found: dict) -> str:
 
 
 def _short_diffusion(found: dict) -> str:
-    rows = [_at(found.get("runs", []), preset="cpu-14", epsilon=epsilon) for epsilon in (1.0, 10.0)]
-    scores = " / ".join(f"{100 * row['accuracy']['cnn']:.2f}" for row in rows)
-    return f"| synthetic digits, epsilon 1 / 10: CNN trained on them, tested on real ones | {scores} % | - |"
+    score = 100 * _at(found.get("runs", []), dataset="mnist", preset="cpu-28", epsilon=1.0)["accuracy"]["cnn"]
+    return (
+        f"| synthetic digits, 28 x 28, epsilon 1: CNN trained on them, tested on real ones | {score:.2f} % | "
+        "DPDM: 89.2, DP-FETA: 95.6 % |"
+    )
 
 
 def _short_step_cost(found: dict) -> str:

@@ -245,7 +245,7 @@ def recipe(
 
 
 def _learning_moments(epsilon: float | None) -> dict[str, Any]:
-    """Returns what suits a budget where moments are learned first: chosen on held-out images of MNIST at 1 and 10."""
+    """Returns what suits a budget where moments are learned first: chosen at 1, on held-out images of MNIST."""
     budget = min(max(epsilon or 1.0, 0.25), 16.0)
     return {
         "moments_noise": round(7.0 * budget**-0.7, 2),

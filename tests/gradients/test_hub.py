@@ -47,12 +47,12 @@ def vector(model):
 
 @pytest.mark.parametrize("make", TEXT)
 def test_all_weights_of_a_text_model(make):
-    check(whole(make), scaled=False, tolerance=3e-5)
+    check(whole(make), scaled=False, tolerance=1e-5)
 
 
 @pytest.mark.parametrize("make", IMAGES)
 def test_all_weights_of_an_image_model(make):
-    check(whole(make), scaled=False, tolerance=3e-5)
+    check(whole(make), scaled=False, tolerance=1e-5)
 
 
 @pytest.mark.parametrize("make", [case for case in TEXT if case.id not in ("roberta", "distil_bert", "opt")])
@@ -61,7 +61,7 @@ def test_low_rank_additions_of_a_text_model(make):
     model.enable_lora(2)
     names = {v.path.rsplit("/", 1)[-1] for v in model.trainable_variables}
     assert {"lora_kernel_a", "lora_kernel_b"} <= names and "embeddings" not in names
-    check(moved(model), tolerance=3e-5)
+    check(moved(model), tolerance=1e-5)
 
 
 def test_a_model_with_low_rank_additions_is_supported():
