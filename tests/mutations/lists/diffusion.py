@@ -37,7 +37,7 @@ FAULTS = [
     *faults(
         "diffusion/model.py",
         "diffusion/test_class_moments.py::test_fit_plans_for_what_is_left_and_the_statement_names_the_moments",
-        ("moments are not charged", "        run.charge(release)\n", ""),
+        ("moments are not charged", "            run.charge(release)\n", ""),
         (
             "the sensitivity is that of an image of norm 1",
             "deviation = self.run, release.noise_multiplier * release.sensitivity",
@@ -45,15 +45,27 @@ FAULTS = [
             "diffusion/test_class_moments.py::test_the_noise_is_as_large_as_charged_and_new_each_time",
         ),
         (
+            "an unfinished plan goes on",
+            "            run.request = None  # no plan goes on that did not know of them\n",
+            "",
+            "diffusion/test_class_moments.py::test_a_plan_that_was_not_finished_does_not_go_on_past_its_budget",
+        ),
+        (
+            "the unit is not checked",
+            "            run.total.check_unit(release.sampling)\n",
+            "",
+            "diffusion/test_class_moments.py::test_units_of_moments_and_updates_are_one",
+        ),
+        (
             "weights do not carry the cost of the moments",
-            "        run.attribute(self.network.trainable_variables)\n",
+            "            run.attribute(self.network.trainable_variables)\n",
             "",
             "diffusion/test_class_moments.py::test_weights_that_learned_moments_carry_their_cost",
         ),
         (
             "a person is an example",
-            "rows_per_person=None if owners is None else rows_per_person",
-            "rows_per_person=None",
+            "noise_multiplier, scheme, None if owners is None else rows_per_person",
+            "noise_multiplier, scheme, None",
             "diffusion/test_class_moments.py::test_rows_of_one_person_count_one_together",
         ),
     ),
