@@ -27,7 +27,7 @@ STRATEGY = "class_moments"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Moments:
+class ClassMoments:
     """What is summed up of images, for each class: how many there are, their coefficients, and products of these.
 
     Args:
@@ -61,6 +61,12 @@ class Moments:
         return math.prod(self.sizes)
 
     @property
+    def products(self) -> tuple[tuple[np.ndarray, np.ndarray], np.ndarray]:
+        """Returns the places of the distinct products in their matrix, and what each is multiplied by."""
+        rows, columns = np.triu_indices(self.size)
+        return (rows, columns), np.where(rows == columns, 1.0, math.sqrt(2.0))
+
+    @property
     def sensitivity(self) -> float:
         """Returns by how much one image can change the sums."""
         return math.sqrt(_COUNT**2 + _MEAN**2 + 1.0)
@@ -92,8 +98,7 @@ class Moments:
             labels: `(N,)`, class ids.
             shares: `(N,)`, what each image counts, such that those of one person count at most 1; None: 1 each.
         """
-        size, places = self.size, np.triu_indices(self.size)
-        scale = np.where(places[0] == places[1], 1.0, math.sqrt(2.0))
+        size, (places, scale) = self.size, self.products
         total = np.zeros((self.num_classes, 1 + size + len(scale)))
         for start in range(0, len(labels), _AT_ONCE):
             index = np.arange(start, min(start + _AT_ONCE, len(labels)))
@@ -119,12 +124,12 @@ class Gaussians:
         roots: `(num_classes, size, size)`: a normal vector times its root has the covariance of its class.
     """
 
-    moments: Moments
+    moments: ClassMoments
     means: np.ndarray
     roots: np.ndarray
 
     @classmethod
-    def from_sums(cls, moments: Moments, sums: np.ndarray, deviation: float) -> Gaussians:
+    def from_sums(cls, moments: ClassMoments, sums: np.ndarray, deviation: float) -> Gaussians:
         """Returns what noisy sums say.
 
         What is smaller than the noise in it is left out: variance along a direction below the largest that noise
@@ -132,11 +137,10 @@ class Gaussians:
 
         Args:
             moments: what was summed.
-            sums: with noise, see `Moments.sums`.
+            sums: with noise, see `ClassMoments.sums`.
             deviation: standard deviation of that noise.
         """
-        size, places = moments.size, np.triu_indices(moments.size)
-        scale = np.where(places[0] == places[1], 1.0, math.sqrt(2.0))
+        size, (places, scale) = moments.size, moments.products
         means, roots = np.zeros((len(sums), size)), np.zeros((len(sums), size, size))
         for one, row in enumerate(sums):
             count = max(row[0] / _COUNT, deviation / _COUNT)
@@ -162,7 +166,7 @@ class Gaussians:
 
 
 def released(
-    moments: Moments, x: Any, labels: np.ndarray, shares: np.ndarray | None, deviation: float, secret: bytes
+    moments: ClassMoments, x: Any, labels: np.ndarray, shares: np.ndarray | None, deviation: float, secret: bytes
 ) -> Gaussians:
     """Returns the distributions that the sums over private images say, with noise of this standard deviation."""
     sums = moments.sums(x, labels, shares)
@@ -170,7 +174,7 @@ def released(
     return Gaussians.from_sums(moments, sums + deviation * noise, deviation)
 
 
-def release(moments: Moments, noise_multiplier: float, scheme: Sampling, rows_per_person: int | None) -> Release:
+def release(moments: ClassMoments, noise_multiplier: float, scheme: Sampling, rows_per_person: int | None) -> Release:
     """Returns what the moments cost under the neighboring relation of a scheme that is bound to the data."""
     count = int(scheme.num_examples or 1)
     whole = Sampling("poisson", relation=scheme.relation, rows_per_person=rows_per_person)
@@ -184,16 +188,21 @@ def release(moments: Moments, noise_multiplier: float, scheme: Sampling, rows_pe
     )
 
 
-def refuse_split(ledger: Ledger, validation_split: float | None) -> None:
-    """Refuses to hold out rows of which the moments know already."""
-    if validation_split and any(entry.strategy == STRATEGY for entry in ledger.entries):
+def learned(ledger: Ledger) -> bool:
+    """Whether a ledger holds moments of classes."""
+    return any(entry.strategy == STRATEGY for entry in ledger.entries)
+
+
+def refuse_split(validation_split: float | None) -> None:
+    """Refuses to hold out rows of which the moments know."""
+    if validation_split:
         raise ValueError(
-            "Moments were learned from all rows, so that figures of held-out ones would not be those of new rows. "
+            "Moments are learned from all rows, so that figures of held-out ones would not be those of new rows. "
             f"Received: validation_split={validation_split!r}. Split the rows first, and pass validation_data."
         )
 
 
-def secret_of(seed: int | None, moments: Moments, noise_multiplier: float, data: bytes, ledger: str) -> bytes:
+def secret_of(seed: int | None, moments: ClassMoments, noise_multiplier: float, data: bytes, ledger: str) -> bytes:
     """Returns what the noise derives from: fresh, or of the seed, the data and all that was asked for."""
     asked = json.dumps([dataclasses.asdict(moments), noise_multiplier])
     return randomness.from_seed(seed, "moments of classes", asked, data, ledger)

@@ -118,7 +118,8 @@ class DiffusionModel(DP_Model):
         Raises:
             ValueError: see `DP_Model.fit`; labels that do not fit.
         """
-        class_moments.refuse_split(self.run.total, kwargs.get("validation_split"))
+        if class_moments.learned(self.run.total):
+            class_moments.refuse_split(kwargs.get("validation_split"))
         x, y = self._data(x, y)
         if validation_data is not None:
             validation_data = self._data(*validation_data)
@@ -195,10 +196,11 @@ class DiffusionModel(DP_Model):
             ['moments']
 
         **Guarantee.** Conditions: `norm`, `center`, `frequencies` and the other arguments do not follow from the data.
-        Bound: see `class_moments.Moments`: one image, or the images of one person together, move the query by at most
-        its sensitivity, to which the noise is in proportion; it is charged before it is drawn. All else is computed
-        from it. Not covered: as in `DP_Model.fit`. Source: after the mean images of DP-FETA (Li et al. 2025), with
-        second moments in place of many means.
+        Bound: an image adds `(1/4, f/2, products of f)` to the sums of its class alone, with frequencies f over `norm`,
+        clipped to 1: at most `sqrt(1/16 + 1/4 + 1)`, to which the noise is in proportion, and so do all images of a
+        person together. It is charged before it is drawn; all else is computed from it. Not covered: as in
+        `DP_Model.fit`; other `person_ids` than those of `fit`, of which only the number of persons is compared. Source:
+        after the mean images of DP-FETA (Li et al. 2025), with second moments in place of many means.
         """
         shape = self.network.inputs[0].shape[1:]
         if len(shape) != 3:
@@ -217,7 +219,7 @@ class DiffusionModel(DP_Model):
         if getattr(rows, "shape", (0,))[1:] != tuple(shape):
             what = f"shape {rows.shape[1:]}" if hasattr(rows, "shape") else f"a {type(rows).__name__}"
             raise ValueError(f"The images do not fit the network. Received: {what}. Pass images of {tuple(shape)}.")
-        moments = class_moments.Moments(
+        moments = class_moments.ClassMoments(
             image_shape=tuple(shape),
             num_classes=self.num_classes or 1,
             frequencies=checks.integer("frequencies", frequencies, minimum=1),

@@ -10,7 +10,7 @@ import numpy as np
 from lipdp import checks, strategies
 from lipdp._deprecated import renamed_arguments, renamed_property
 from lipdp.accounting import Mechanism, Sampling
-from lipdp.diffusion import denoisers, samplers
+from lipdp.diffusion import class_moments, denoisers, samplers
 from lipdp.diffusion.model import DiffusionModel
 from lipdp.diffusion.unet import CPU_SIZES, PRESETS, preset, unet
 
@@ -151,11 +151,8 @@ class Recipe:
         own: dict[str, Any] = {"batch_size": self.batch_size, "strategy": self.strategy(), "epochs": 1}
         own |= {"steps_per_epoch": self.updates, "microbatch_size": self.microbatch_size}
         checks.not_twice(own, kwargs)
-        if self.moments_noise is not None and kwargs.get("validation_split"):
-            raise ValueError(
-                "Moments are learned from all rows, held-out ones too. Received: validation_split="
-                f"{kwargs['validation_split']!r}. Split the rows first, and pass validation_data."
-            )
+        if self.moments_noise is not None:
+            class_moments.refuse_split(kwargs.get("validation_split"))
         model, x = self.build(), self.images(x)
         self.learn_moments(model, x, y, **kwargs)
         model.fit(x, y, epsilon=epsilon, **{"training_metrics": False, **kwargs}, **own)

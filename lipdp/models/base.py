@@ -23,6 +23,8 @@ class TrainingRecipe:
 
     # Whether each layer that trains bounds its gradient, as clipless training needs it.
     bounded = True
+    # Whether "dpsgd" clips automatically: its learning rate then does not hang on the clip norm.
+    automatic = False
 
     batch_size: int
     epochs: int
@@ -36,6 +38,8 @@ class TrainingRecipe:
 
     def strategy(self) -> strategies.Strategy:
         """Returns the strategy for `fit`."""
+        if self.method == "dpsgd" and self.automatic:
+            return strategies.DPSGD(clip_norm=self.clip_norm, clipping="automatic")
         named: dict[str, Any] = {"dpsgd": strategies.DPSGD, "adaclip": strategies.AdaCliP, "dpis": strategies.DPIS}
         return named[self.method](clip_norm=self.clip_norm)
 

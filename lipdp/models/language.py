@@ -7,7 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from lipdp import checks, strategies
+from lipdp import checks
 from lipdp.model import DP_Model
 from lipdp.models.attention import causal_attention
 from lipdp.models.base import TrainingRecipe
@@ -42,6 +42,8 @@ class LanguageRecipe(TrainingRecipe):
         200
     """
 
+    automatic = True
+
     input_shape: tuple[int, ...]
     vocabulary_size: int
     width: int = 64
@@ -52,12 +54,6 @@ class LanguageRecipe(TrainingRecipe):
     momentum: float = 0.9
     method: str = "dpsgd"
     clip_norm: float = 1.0
-
-    def strategy(self) -> strategies.Strategy:
-        """Returns the strategy for `fit`."""
-        if self.method == "dpsgd":  # automatic: its learning rate does not hang on the norm
-            return strategies.DPSGD(clip_norm=self.clip_norm, clipping="automatic")
-        return super().strategy()
 
     def build(self, num_examples: int) -> DP_Model:
         """Returns the compiled model.

@@ -6,7 +6,7 @@ import math
 import keras
 from keras import ops
 
-from lipdp import checks, layers, strategies
+from lipdp import checks, layers
 from lipdp.model import DP_Model
 from lipdp.models.attention import text_attention
 from lipdp.models.base import TrainingRecipe
@@ -77,6 +77,8 @@ class TextRecipe(TrainingRecipe):
         True
     """
 
+    automatic = True
+
     input_shape: tuple[int, ...]
     num_classes: int
     vocabulary_size: int
@@ -87,12 +89,6 @@ class TextRecipe(TrainingRecipe):
     momentum: float = 0.9
     method: str = "dpsgd"
     clip_norm: float = 1.0
-
-    def strategy(self) -> strategies.Strategy:
-        """Returns the strategy for `fit`."""
-        if self.method == "dpsgd":  # automatic: its learning rate does not hang on the norm
-            return strategies.DPSGD(clip_norm=self.clip_norm, clipping="automatic")
-        return super().strategy()
 
     def build(self, num_examples: int) -> DP_Model:
         """Returns the compiled model.

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from lipdp import accounting, backend, diffusion
-from lipdp.diffusion.class_moments import Gaussians, Moments
+from lipdp.diffusion.class_moments import ClassMoments, Gaussians
 from lipdp.diffusion.recipes import recipe
 
 
 def moments(shape=(8, 8, 1), classes=2, frequencies=4, norm=3.0, center=-0.6):
-    return Moments(image_shape=shape, num_classes=classes, frequencies=frequencies, norm=norm, center=center)
+    return ClassMoments(image_shape=shape, num_classes=classes, frequencies=frequencies, norm=norm, center=center)
 
 
 def small(num_classes=2):

@@ -11,8 +11,8 @@ FAULTS = [
         ("products are free", "math.sqrt(_COUNT**2 + _MEAN**2 + 1.0)", "math.sqrt(_COUNT**2 + _MEAN**2)"),
         (
             "products off the diagonal weigh twice",
-            "places[1], 1.0, math.sqrt(2.0))\n        total",
-            "places[1], 1.0, 2.0)\n        total",
+            "np.where(rows == columns, 1.0, math.sqrt(2.0))",
+            "np.where(rows == columns, 1.0, 2.0)",
         ),
         ("what is not finite is taken", "x = np.where(finite[:, None, None, None], x, 0.0).astype", "x = x.astype"),
         (
