@@ -43,9 +43,13 @@ def paired(times: dict) -> dict:
 
 
 def settings(pairs: list[str]) -> dict:
-    """What the command line says as NAME=VALUE; what is written without a point is a whole number."""
+    """What the command line says as NAME=VALUE: true, false, a number, whole where it is written without a point."""
     found = {name: value for name, _, value in (pair.partition("=") for pair in pairs)}
-    return {name: int(value) if value.lstrip("-").isdigit() else float(value) for name, value in found.items()}
+    words = {"true": True, "false": False}
+    return {
+        name: words[value] if value in words else int(value) if value.lstrip("-").isdigit() else float(value)
+        for name, value in found.items()
+    }
 
 
 def write(name: str, content: dict) -> pathlib.Path:

@@ -21,6 +21,7 @@ MADE = {
     "BoundedEmbedding": lambda: layers.BoundedEmbedding(7, 4, 0.5, keras.initializers.RandomNormal(0.0, 2.0)),
     "BoundedInput": lambda: layers.BoundedInput((None, 3), 2.0, "clip"),
     "ClipGradient": lambda: layers.ClipGradient(0.25),
+    "Deskew2D": lambda: layers.Deskew2D(),
     "GlobalL2NormPooling2D": lambda: layers.GlobalL2NormPooling2D(),
     "GroupSort": lambda: layers.GroupSort(),
     "Householder": lambda: layers.Householder(),

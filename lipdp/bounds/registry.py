@@ -8,6 +8,7 @@ import keras
 
 from lipdp import _keras
 from lipdp.layers.base import LipschitzLayer, times
+from lipdp.layers.deskew import Deskew2D
 from lipdp.layers.normalization import PrivateNormalization
 
 Norms = tuple[float, ...]
@@ -184,8 +185,8 @@ def lipschitz_by_construction(model: keras.Model) -> bool:
 
 
 def _is_lipschitz(layer) -> bool:
-    # Normalization by the data stands in front of ordinary networks as well.
-    return isinstance(layer, LipschitzLayer) and not isinstance(layer, PrivateNormalization)
+    # These stand in front of ordinary networks as well.
+    return isinstance(layer, LipschitzLayer) and not isinstance(layer, (Deskew2D, PrivateNormalization))
 
 
 def _is_registered(layer) -> bool:

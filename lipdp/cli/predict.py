@@ -4,6 +4,7 @@ import argparse
 import csv
 import io
 import pathlib
+import sys
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ _RADIUS = ", the L2 radius of the model's input in which it cannot change, "
 
 
 def run(options: argparse.Namespace, argv: list[str]) -> None:
-    """Writes class, certified radius and logits of each example."""
+    """Writes class, certified radius where there is one, and logits of each example."""
     checks.integer("batch_size", options.batch_size, minimum=1)
     target = pathlib.Path(options.output)
     if target.exists() and (target.is_dir() or not options.overwrite):
@@ -40,10 +41,8 @@ def run(options: argparse.Namespace, argv: list[str]) -> None:
             f"The model is no classifier of such examples. Received: inputs of shape {shapes} and outputs of shape "
             f"{model.output_shape[1:]}, data of shape {x.shape[1:]}. Pass data like those it was trained on."
         )
-    from lipdp import certify as certificates
-
     logits = model.predict(x, batch_size=options.batch_size, verbose=0)
-    radii = None if texts is not None else certificates.radii(model, x, batch_size=options.batch_size)
+    radii = None if texts is not None else _radii(model, x, options.batch_size)
     classes = recorded["classes"] if recorded else list(range(logits.shape[-1]))
     files.write_text(target, _text(logits, radii, classes))
     if options.json:
@@ -78,6 +77,18 @@ def _examples(options, recorded: dict | None, path: pathlib.Path) -> np.ndarray:
             f"{todo}{certify.hint(path)}."
         )
     return table.encode(options.data)
+
+
+def _radii(model: Any, x: np.ndarray, batch_size: int) -> np.ndarray | None:
+    """Returns the certified radii; None, and says why, of a model without a Lipschitz constant."""
+    from lipdp import certify as certificates
+
+    try:
+        certificates.lipschitz(model)
+    except ValueError as error:
+        sys.stderr.write(f"lipdp predict: note: without certified radii. {error}\n")
+        return None
+    return certificates.radii(model, x, batch_size=batch_size)
 
 
 def _takes_tokens(path: pathlib.Path) -> bool:

@@ -31,6 +31,7 @@ class Dataset:
         uncharged: what was read off the rows although it is treated as public; no epsilon covers it.
         person_ids: whose each row of `x_train` is, texts `(N,)`; None where that is not known.
         person_ids_test: the same of `x_test`.
+        handwritten: whether each image is known to be one character written by hand, bright on a ground of 0.
 
     **Guarantee.**
     Conditions: none.
@@ -58,6 +59,7 @@ class Dataset:
     person_ids: np.ndarray | None = None
     person_ids_test: np.ndarray | None = None
     texts: "TextColumns | None" = None
+    handwritten: bool = False
 
     @property
     def num_classes(self) -> int:

@@ -1,5 +1,7 @@
 """The standard data sets: digits from scikit-learn, three image sets from a folder or through Keras."""
 
+import dataclasses
+
 import numpy as np
 
 from lipdp.data import files, sources
@@ -19,12 +21,12 @@ def digits() -> Dataset:
     y = source.target.astype("int32")
     order = np.random.default_rng(0).permutation(len(y))
     test, train = order[:360], order[360:]
-    return Dataset(x[train], y[train], x[test], y[test], tuple(range(10)), "digits")
+    return Dataset(x[train], y[train], x[test], y[test], tuple(range(10)), "digits", handwritten=True)
 
 
 def mnist() -> Dataset:
     """Returns MNIST, 60000 + 10000 images of 28 x 28 x 1; see `_image_set` for where it comes from."""
-    return _image_set("mnist")
+    return dataclasses.replace(_image_set("mnist"), handwritten=True)
 
 
 def fashion_mnist() -> Dataset:

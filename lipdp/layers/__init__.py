@@ -26,6 +26,7 @@ from lipdp.layers.clip_gradient import ClipGradient
 from lipdp.layers.convolution import SpectralConv1D, SpectralConv2D, SpectralConv3D
 from lipdp.layers.dense import SpectralDense
 from lipdp.layers.depthwise import SpectralDepthwiseConv1D, SpectralDepthwiseConv2D
+from lipdp.layers.deskew import Deskew2D
 from lipdp.layers.embedding import BoundedEmbedding
 from lipdp.layers.frequencies import LowFrequencies2D
 from lipdp.layers.householder import Householder
@@ -54,4 +55,4 @@ __all__ += [
     "SpectralDense",
 ]
 __all__ += ["SpectralConv1DTranspose", "SpectralConv2DTranspose", "SpectralConv3DTranspose"]
-__all__ += ["SpectralDepthwiseConv1D", "SpectralDepthwiseConv2D"]
+__all__ += ["Deskew2D", "SpectralDepthwiseConv1D", "SpectralDepthwiseConv2D"]

@@ -35,6 +35,8 @@ class ScatteredRecipe(TrainingRecipe):
         batch_size: expected batch size.
         epochs: expected passes over the data.
         mirrored: whether an image and its mirror image give the same features.
+        deskewed: whether images are moved to their middle and sheared upright first (`layers.Deskew2D`), for
+            characters written by hand.
         feature_norm: norm that features are clipped to while their moments are released.
         moments_noise: noise multiplier of these two releases.
         hidden: width of the hidden layer at each place; 0 for none.
@@ -55,6 +57,7 @@ class ScatteredRecipe(TrainingRecipe):
     batch_size: int
     epochs: int
     mirrored: bool = False
+    deskewed: bool = False
     feature_norm: float = _NORM
     moments_noise: float = 8.0
     hidden: int = 128
@@ -103,10 +106,10 @@ class ScatteredRecipe(TrainingRecipe):
         return model
 
     def _front(self) -> list:
-        return [
-            keras.Input(self.input_shape, name="input"),
-            layers.Scattering2D("accurate", mirrored=self.mirrored, name="scattering"),
-        ]
+        stack = [keras.Input(self.input_shape, name="input")]
+        if self.deskewed:
+            stack.append(layers.Deskew2D(name="deskewing"))
+        return [*stack, layers.Scattering2D("accurate", mirrored=self.mirrored, name="scattering")]
 
     def _head(self) -> list:
         stack = [layers.PrivateNormalization(self.feature_norm, self.moments_noise, name="normalization")]
@@ -136,12 +139,13 @@ def scattered_recipe(
     *,
     method: str = "dpsgd",
     mirrored: bool | None = None,
+    deskewed: bool = False,
 ) -> ScatteredRecipe:
     """Returns the settings that reach the highest accuracy here on many images.
 
     They depend on public facts only: shapes, the number of examples, the budget; not on any value. Certificates of
-    their networks are valid, and far too small to be of use. `lipdp.recipe` takes them for at least 16,384 images with
-    sides from 16 pixels on, whose features take up no more than 4 GiB.
+    their networks are valid, and far too small to be of use; with `deskewed` there are none. `lipdp.recipe` takes them
+    for at least 16,384 images with sides from 16 pixels on, whose features take up no more than 4 GiB.
 
     Args:
         input_shape: shape of one image, `(height, width, channels)`.
@@ -151,6 +155,8 @@ def scattered_recipe(
         method: name of the strategy: "dpsgd", "adaclip" or "dpis".
         mirrored: whether the class of an image is also that of its mirror image. Default: for images in color, where it
             usually is; not for gray ones, such as digits.
+        deskewed: whether images are characters written by hand, bright on a ground of 0, whose slant and place say
+            nothing of the class.
 
     Returns:
         A `ScatteredRecipe`; change it with `dataclasses.replace`.
@@ -179,6 +185,7 @@ def scattered_recipe(
         batch_size=batch_size,
         epochs=max(2, round(150.0 * budget**0.4 / math.ceil(num_examples / batch_size))),
         mirrored=mirrored,
+        deskewed=checks.boolean("deskewed", deskewed),
         moments_noise=max(8.0, 24.0 / budget),
         feature_norm=_NORM * math.sqrt(math.prod(input_shape) / _ENTRIES),
         # More noise asks for smaller steps, and for fewer.

@@ -7,8 +7,8 @@ import keras
 import numpy as np
 import pytest
 
-from lipdp import models
-from lipdp.cli import evaluation, main, parser
+from lipdp import data, models
+from lipdp.cli import evaluation, main, parser, train
 from lipdp.models import classifier
 from lipdp.report import folder as folders
 from tests.helpers.commands import refusal
@@ -42,6 +42,30 @@ def test_images_are_trained_on_features_and_used_as_images(file, tmp_path, capsy
     assert "private_normalization" in (run / "privacy.txt").read_text()
     assert main(["predict", str(run), "--data", str(file), "--output", str(tmp_path / "classes.csv")]) == 0
     assert main(["report", str(run)]) == 0
+
+
+def test_a_set_of_digits_is_deskewed_and_used_without_certificates(file, tmp_path, capsys, monkeypatch):
+    read = data.load
+    monkeypatch.setattr(
+        data, "load", lambda *args, **kwargs: dataclasses.replace(read(*args, **kwargs), handwritten=True)
+    )
+    run, classes = tmp_path / "run", tmp_path / "classes.csv"
+    words = ["train", "--dataset", str(file), "--epsilon", "8", "--epochs", "1", "--verbose", "0", "--json"]
+    assert main([*words, "--output", str(run)]) == 0
+    assert folders.read(run).run["settings"]["deskewed"] is True
+    assert keras.saving.load_model(run / folders.MODEL).layers[0].name == "deskewing"
+    capsys.readouterr()
+    assert main(["predict", str(run), "--data", str(file), "--output", str(classes)]) == 0
+    assert "without certified radii. Layer 'deskewing'" in capsys.readouterr().err
+    assert classes.read_text().splitlines()[0] == "class,logit 0,logit 1"
+    assert main(["report", str(run)]) == 0
+    capsys.readouterr()
+    assert "--strategy clipless" in refusal(capsys, "certify", run)
+    assert main(["export", str(run), "--output", str(tmp_path / "plain")]) == 0
+    # Other recipes for the same data know of no such thing.
+    for more in (["--strategy", "clipless"], ["--recipe", "robust"]):
+        recipe = train._recipe(parser.parse([*words, *more, "--radii", "1"]), data.load(str(file)))
+        assert recipe.bounded
 
 
 def test_what_was_reached_is_said_where_nothing_was_changed(capsys):
