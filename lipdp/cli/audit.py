@@ -102,7 +102,7 @@ def _recipe(options) -> Any:
         row_norm=None if dataset.table is None else dataset.table.norm,
     )
     batch_size = min(recipe.batch_size, dataset.num_examples)
-    recipe = dataclasses.replace(recipe, batch_size=batch_size)
+    recipe = dataclasses.replace(datasets.suited(recipe, dataset), batch_size=batch_size)
     return audit.one_run(
         lambda: recipe.build(dataset.num_examples),
         dataset.x_train,

@@ -180,8 +180,7 @@ def _recipe(options, dataset):
             "The recipe for these images bounds no norm of an image. Received: --input-norm. Leave it out, or pass "
             "--strategy clipless or --recipe robust."
         )
-    if dataset.handwritten and not recipe.bounded:
-        overrides["deskewed"] = True
+    recipe = datasets.suited(recipe, dataset)
     return dataclasses.replace(recipe, **{name: value for name, value in overrides.items() if value is not None})
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lipdp import data, models
-from lipdp.cli import evaluation, main, parser, train
+from lipdp.cli import datasets, evaluation, main, parser, train, train_check
 from lipdp.models import classifier
 from lipdp.report import folder as folders
 from tests.helpers.commands import refusal
@@ -64,7 +64,11 @@ def test_a_set_of_digits_is_deskewed_and_used_without_certificates(file, tmp_pat
     assert main(["export", str(run), "--output", str(tmp_path / "plain")]) == 0
     # Other recipes for the same data know of no such thing.
     for more in (["--strategy", "clipless"], ["--recipe", "robust"]):
-        recipe = train._recipe(parser.parse([*words, *more, "--radii", "1"]), data.load(str(file)))
+        options = parser.parse([*words, *more])
+        train_check.check(options)
+        dataset = datasets.read(options)
+        recipe = train._recipe(options, dataset)
+        assert dataset.handwritten
         assert recipe.bounded
 
 

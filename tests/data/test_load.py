@@ -41,6 +41,7 @@ def test_image_sets_come_from_the_folder_in_the_environment(tmp_path, monkeypatc
     assert found.x_train.shape == (30, *shape[:2], shape[2] if len(shape) == 3 else 1)
     assert found.x_train[3].ravel() == pytest.approx(arrays["x_train"][3].ravel() / 255.0)
     assert found.y_test.tolist() == list(range(10))
+    assert found.handwritten == found.held_out(0.5).handwritten == (name == "mnist")
 
 
 def test_a_folder_without_the_file_is_an_error(tmp_path, monkeypatch):
