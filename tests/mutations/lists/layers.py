@@ -205,6 +205,28 @@ FAULTS = [
         ),
     ),
     *faults(
+        "layers/deskew.py",
+        "layers/test_deskew.py",
+        (
+            "ink of all images is one mass",
+            "mass = ops.maximum(ops.sum(down, axis=1, keepdims=True), _FLOOR)",
+            "mass = ops.maximum(ops.sum(down, keepdims=True), _FLOOR)",
+            "layers/test_deskew.py::test_each_example_alone_equals_together",
+        ),
+        (
+            "gradients pass as if it were an isometry",
+            'return (float("inf"),)',
+            "return (1.0,)",
+            "layers/test_deskew.py::test_clipless_training_needs_a_bound_behind_it",
+        ),
+        (
+            "the output is as long as the input",
+            'return float("inf")',
+            "return input_bounds[0]",
+            "layers/test_deskew.py::test_clipless_training_needs_a_bound_behind_it",
+        ),
+    ),
+    *faults(
         "layers/embedding.py",
         "layers/test_embedding.py layers/test_adversarial.py",
         (
