@@ -1,152 +1,227 @@
-"""Validation AUROC of clipless training on six ADBench tables, beside the same run without noise.
+"""Validation AUROC of `lipdp train`'s default recipe on six ADBench tables, beside what learns without privacy.
 
-    python benchmarks/tabular.py                       # six tables, seeds 0 1 2 3 4, epsilon 1, delta 1 / (N + 1)
-    python benchmarks/tabular.py --inner               # the split of the training rows that settings were chosen on
+    python benchmarks/tabular.py                                   # six tables, seeds 0 1 2 3 4, epsilon 1
+    python benchmarks/tabular.py --epsilon 0.1 --method dpsgd adaclip dpis
+    python benchmarks/tabular.py --inner --set learning_rate=2.0   # the split that settings were chosen on
 
-A fifth of the rows is the validation part; settings were chosen on a fifth of the other rows, and the cost of that
-choice is not part of epsilon. Both runs take the same path through `fit` (network, projection, Poisson batches,
-updates); the one without privacy has a noise multiplier of 1e-4. Columns are scaled by constants. delta has to lie
-below 1 / N: it is 1 / (N + 1). Finished runs are kept in the result file; `--again` repeats them. Needs
-`adbench/*.npz` in the folder named by LIPDP_DATA, or the network.
+Methods: "clipless", a Lipschitz network with certificates; "dpsgd", the default recipe of tables
+(`models.table_recipe`), and "adaclip" and "dpis", the same network by other strategies; "no noise", the recipe with a
+noise multiplier of 1e-4; "boosting" and "logistic", scikit-learn's `HistGradientBoostingClassifier` and
+`LogisticRegression` as they come, without privacy. A fifth of the rows is the validation part; the settings of the recipe were chosen on a fifth of the
+other rows of three tables (campaign, magic.gamma, yeast; `--inner`), and the cost of that choice is not part of
+epsilon. Columns are scaled by constants. delta = 1 / (N + 1). Runs are added to `results/tabular.json` one by one, and
+one that is there is not repeated. Needs `adbench/*.npz` in the folder named by LIPDP_DATA, or the network.
 """
 
 import argparse
-import json
-import statistics
+import dataclasses
+import functools
+import itertools
 import time
 
-from common import RESULTS, write
+import numpy as np
+from common import Series, settings
 
 NO_NOISE = 1e-4
+PRIVATE = ("clipless", "dpsgd", "adaclip", "dpis")
+METHODS = (*PRIVATE, "no noise", "boosting", "logistic")
+PLACE = ("table", "method", "epsilon", "seed", "evaluated_on", "changes")
+# Where no linear or boosted model is far from guessing, and where networks are: said beside the table.
+_SIGNAL, _GUESS = 0.6, 0.55
 
 
-def settings(table: str, num_examples: int) -> dict:
-    """Public constants: they depend on the size of a table and on its kind of scaling, not on its rows."""
-    return {
-        "hidden": 64,
-        "batch_size": min(8192, num_examples // 2),
-        "updates": 200 if num_examples > 16384 else 60,
-        "temperature": 24.0,
-        "clip": 0.2,
-        "learning_rate": 1.0,
-    }
+@functools.lru_cache(maxsize=1)
+def data(table: str, inner: bool):
+    """One table, a part of it held out: a row by its hash, so that of the rest the next part is held out."""
+    from lipdp.data import adbench, load, scale
+
+    found = load(f"adbench/{table}")
+    found = scale(found, adbench.ranges(found)).held_out(0.2)
+    return found.held_out(1.0 - 0.8 * 0.8) if inner else found
 
 
-def run(data, table: str, seed: int, noise: dict) -> dict:
+def clipless(columns: int, count: int):
+    """The network and the settings of clipless training: public constants."""
     import keras
-    from sklearn.metrics import roc_auc_score
 
     import lipdp
     from lipdp import layers, losses
 
-    keras.utils.set_random_seed(seed)
-    chosen = settings(table, data.num_examples)
-    columns = data.x_train.shape[1]
+    updates = 200 if count > 16384 else 60
     model = lipdp.DP_Sequential(
         [
             layers.BoundedInput((columns,), norm=columns**0.5),
-            layers.SpectralDense(chosen["hidden"]),
+            layers.SpectralDense(64),
             layers.Bias(),
             layers.Abs(),
-            layers.SpectralDense(chosen["hidden"]),
+            layers.SpectralDense(64),
             layers.Bias(),
             layers.Abs(),
             layers.SpectralDense(2),
             layers.Bias(),
         ]
     )
-    rate = keras.optimizers.schedules.PolynomialDecay(chosen["learning_rate"], chosen["updates"], end_learning_rate=0.0)
+    rate = keras.optimizers.schedules.PolynomialDecay(1.0, updates, end_learning_rate=0.0)
     model.compile(
         keras.optimizers.SGD(rate, momentum=0.9),
-        loss=losses.SparseCategoricalCrossentropy(temperature=chosen["temperature"], clip=chosen["clip"]),
+        loss=losses.SparseCategoricalCrossentropy(temperature=24.0, clip=0.2),
     )
-    start = time.perf_counter()
-    model.fit(
-        data.x_train,
-        data.y_train,
-        batch_size=chosen["batch_size"],
-        steps_per_epoch=chosen["updates"],
-        delta=1.0 / (data.num_examples + 1),
-        training_metrics=False,
-        seed=seed,
-        verbose=0,
-        **noise,
-    )
-    seconds = time.perf_counter() - start
-    logits = model.predict(data.x_test, batch_size=8192, verbose=0)
+    return model, {"batch_size": min(8192, count // 2), "steps_per_epoch": updates}
+
+
+def scores(found, method: str, epsilon: float, seed: int, changes: dict) -> tuple:
+    """What a network that was trained on the training part says of the other one; what it spent; its settings."""
+    import keras
+
+    import lipdp
+
+    keras.utils.set_random_seed(seed)
+    count, columns = found.x_train.shape
+    shared = {"delta": 1.0 / (count + 1), "training_metrics": False, "seed": seed, "verbose": 0}
+    if method == "clipless":
+        model, own = clipless(columns, count)
+        model.fit(found.x_train, found.y_train, epsilon=epsilon, **own, **shared)
+    else:
+        strategy = "dpsgd" if method == "no noise" else method
+        recipe = dataclasses.replace(lipdp.recipe((columns,), 2, count, epsilon, method=strategy), **changes)
+        own = dataclasses.asdict(recipe)
+        noise = {"epsilon": epsilon}
+        if method == "no noise":
+            recipe = dataclasses.replace(recipe, moments_noise=1e-3)
+            noise = {"noise_multiplier": NO_NOISE, "accountant": "rdp"}
+        model = recipe.fit(found.x_train, found.y_train, **noise, **shared)
+    logits = model.predict(found.x_test, batch_size=8192, verbose=0)
+    spent = None if method == "no noise" else model.privacy.epsilon()
+    keras.backend.clear_session()
+    return logits[:, 1] - logits[:, 0], spent, own
+
+
+def open_scores(found, method: str, seed: int) -> tuple:
+    """The same for what scikit-learn trains without privacy."""
+    from sklearn.ensemble import HistGradientBoostingClassifier
+    from sklearn.linear_model import LogisticRegression
+
+    boosting = HistGradientBoostingClassifier(random_state=seed)
+    model = boosting if method == "boosting" else LogisticRegression(max_iter=300)
+    model.fit(found.x_train, found.y_train)
+    return model.predict_proba(found.x_test)[:, 1], None, {}
+
+
+def run(table: str, method: str, epsilon: float, seed: int, inner: bool, changes: dict) -> dict:
+    """One run and its AUROC."""
+    from sklearn.metrics import roc_auc_score
+
+    found = data(table, inner)
+    begin = time.perf_counter()
+    if method in ("boosting", "logistic"):
+        score, spent, own = open_scores(found, method, seed)
+    else:
+        score, spent, own = scores(found, method, epsilon, seed, changes)
+    seconds = time.perf_counter() - begin
     return {
         "table": table,
+        "method": method,
+        "epsilon": epsilon if method in PRIVATE else None,
         "seed": seed,
-        "private": "epsilon" in noise,
-        "auroc": round(float(roc_auc_score(data.y_test, logits[:, 1] - logits[:, 0])), 4),
-        "examples": data.num_examples,
-        "columns": columns,
-        "spent": model.privacy.epsilon() if "epsilon" in noise else None,
-        "noise_multiplier": model.run.plan.noise_multiplier,
+        "evaluated_on": place(inner),
+        "changes": words(changes),
+        "auroc": round(float(roc_auc_score(found.y_test, score)), 4),
+        "spent": spent,
+        "examples": found.num_examples,
+        "columns": found.x_train.shape[1],
         "seconds": round(seconds, 1),
+        "settings": own,
     }
 
 
+def place(inner: bool) -> str:
+    return "a fifth of the training rows" if inner else "validation rows, a fifth of all"
+
+
+def words(changes: dict) -> str:
+    return " ".join(f"{name}={value}" for name, value in changes.items())
+
+
+def render(runs: list[dict]) -> str:
+    """The results on validation rows as a Markdown table: means over seeds, and paired tests against DP-SGD."""
+    from scipy import stats
+
+    chosen = [run for run in runs if run["evaluated_on"] == place(False) and not run["changes"]]
+    found: dict = {}
+    for one in chosen:
+        found.setdefault((one["table"], one["epsilon"], one["method"]), {})[one["seed"]] = one["auroc"]
+
+    def cell(table, epsilon, method):
+        same = found.get((table, epsilon, method))
+        if not same:
+            return "-"
+        values = np.array(list(same.values()))
+        deviation = f" ({values.std(ddof=1):.3f})" if len(values) > 1 and method in PRIVATE else ""
+        first, p = found.get((table, epsilon, "dpsgd"), {}), ""
+        paired = sorted(set(first) & set(same))
+        if method in ("adaclip", "dpis") and len(paired) > 2:
+            p = f", p {stats.ttest_rel([same[s] for s in paired], [first[s] for s in paired]).pvalue:.2f}"
+        return f"{values.mean():.3f}{deviation}{p}"
+
+    lines = [
+        "| table | training rows | columns | epsilon | DP-SGD, the recipe (sd) | clipless | AdaCliP | DPIS | no noise "
+        "| boosting, not private | logistic regression, not private | seeds |",
+        "|---" * 12 + "|",
+    ]
+    for table, epsilon in sorted({key[:2] for key in found if key[1]}, key=lambda key: (key[0].lower(), key[1])):
+        one = next(run for run in chosen if run["table"] == table)
+        private = [cell(table, epsilon, method) for method in ("dpsgd", "clipless", "adaclip", "dpis")]
+        others = [cell(table, None, method) for method in ("no noise", "boosting", "logistic")]
+        seeds = len(found.get((table, epsilon, "dpsgd"), ()))
+        values = " | ".join([*private, *others])
+        lines.append(f"| {table} | {one['examples']} | {one['columns']} | {epsilon:g} | {values} | {seeds} |")
+    return "\n".join(lines)
+
+
+def without_signal(runs: list[dict]) -> str:
+    """A sentence on the tables on which networks and linear models guess, noise or not."""
+    means: dict = {}
+    for one in runs:
+        if one["evaluated_on"] == place(False) and not one["changes"]:
+            means.setdefault((one["table"], one["method"]), []).append(one["auroc"])
+    tables = sorted({table for table, _ in means})
+    best = {
+        t: max((np.mean(means[t, m]) for m in ("no noise", "logistic") if (t, m) in means), default=1.0) for t in tables
+    }
+    lost = [t for t in tables if best[t] < _GUESS]
+    if not lost:
+        return ""
+    seen = [t for t in lost if np.mean(means.get((t, "boosting"), [0.0])) > _SIGNAL]
+    text = (
+        f"{', '.join(lost)}: no signal for these networks nor for a linear model, even without noise; do not use them"
+    )
+    return f"{text} there.{' Trees find some.' if seen else ''}"
+
+
 def main() -> None:
-    from lipdp.data import adbench, load, scale
+    from lipdp.data import adbench
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tables", nargs="+", default=list(adbench.TABLES), choices=list(adbench.TABLES))
+    parser.add_argument("--method", nargs="+", default=list(METHODS), choices=METHODS)
+    parser.add_argument("--epsilon", nargs="+", type=float, default=[1.0])
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2, 3, 4])
-    parser.add_argument("--epsilon", type=float, default=1.0)
     parser.add_argument("--inner", action="store_true", help="score on a part of the training rows")
-    parser.add_argument("--again", action="store_true", help="repeat runs that the result file already holds")
+    parser.add_argument("--set", nargs="+", default=[], metavar="NAME=VALUE", help="settings to try, with --inner")
     parser.add_argument("--name", default="tabular", help="name of the result file")
-    arguments = parser.parse_args()
-
-    part = "a fifth of the training rows" if arguments.inner else "validation rows, a fifth of all"
-    file = RESULTS / f"{arguments.name}.json"
-    runs = json.loads(file.read_text())["runs"] if file.exists() and not arguments.again else []
-    done = {(r["table"], r["seed"], r["private"]) for r in runs}
-    kinds = {True: {"epsilon": arguments.epsilon}, False: {"noise_multiplier": NO_NOISE, "accountant": "rdp"}}
-    for table in arguments.tables:
-        data = load(f"adbench/{table}")
-        data = scale(data, adbench.ranges(data)).held_out(0.2)
-        if arguments.inner:
-            data = data.held_out(0.2)
-        for seed in arguments.seeds:
-            for private, noise in kinds.items():
-                if (table, seed, private) not in done:
-                    runs.append(run(data, table, seed, noise))
-                    print(runs[-1], flush=True)
-                    content = {"epsilon": arguments.epsilon, "table": rows(runs), "runs": runs}
-                    write(arguments.name, {"evaluated_on": part, **content})
-    print(render(rows(runs)))
-
-
-def rows(runs) -> list[dict]:
-    """Means over seeds, table by table."""
-    found = []
-    for table in sorted({r["table"] for r in runs}, key=str.lower):
-        of_table = [r for r in runs if r["table"] == table]
-        found.append({"table": table, "examples": of_table[0]["examples"], "columns": of_table[0]["columns"]})
-        for kind, private in (("private", True), ("without_noise", False)):
-            scores = [r["auroc"] for r in of_table if r["private"] == private]
-            found[-1][kind] = {
-                "auroc": round(statistics.mean(scores), 4) if scores else float("nan"),
-                "deviation": round(statistics.stdev(scores), 4) if len(scores) > 1 else None,
-                "runs": len(scores),
-            }
-    return found
-
-
-def render(rows) -> str:
-    """The results as a Markdown table."""
-    lines = [
-        "| table | training rows | columns | AUROC, private (sd) | AUROC, no noise (sd) | runs |",
-        "|---|---|---|---|---|---|",
-    ]
-    for row in rows:
-        pair = (f"{row[k]['auroc']:.3f} ({row[k]['deviation'] or 0:.3f})" for k in ("private", "without_noise"))
-        lines.append(
-            f"| {row['table']} | {row['examples']} | {row['columns']} | {' | '.join(pair)} | {row['private']['runs']} |"
-        )
-    return "\n".join(lines)
+    options = parser.parse_args()
+    if options.set and not options.inner:
+        parser.error("settings are chosen with --inner, not on validation rows")
+    changes, series = settings(options.set), Series(options.name, PLACE)
+    for table, seed, method, epsilon in itertools.product(
+        options.tables, options.seeds, options.method, options.epsilon
+    ):
+        budget = epsilon if method in PRIVATE else None
+        if series.missing(table, method, budget, seed, place(options.inner), words(changes)):
+            found = run(table, method, epsilon, seed, options.inner, changes)
+            series.add(found)
+            print({k: found[k] for k in (*PLACE, "auroc", "seconds")}, flush=True)
+    print(render(series.runs))
 
 
 if __name__ == "__main__":

@@ -167,7 +167,8 @@ def _recipe(options, dataset):
         dataset.num_persons or dataset.num_examples,
         options.epsilon,
         options.recipe,
-        method=options.strategy,
+        # Features of a backbone have no known scale.
+        method=options.strategy or ("clipless" if options.backbone else None),
         front_end=options.front_end,
         row_norm=None if dataset.table is None or options.backbone else dataset.table.norm,
         radius=options.radius,
@@ -175,7 +176,7 @@ def _recipe(options, dataset):
     options.strategy = recipe.method
     train_check.clip_norm(options)
     overrides = chosen(options, "epochs", "batch_size", "learning_rate", "input_norm", "clip_norm")
-    if options.input_norm is not None and not recipe.bounded:
+    if options.input_norm is not None and not hasattr(recipe, "input_norm"):
         raise ValueError(
             "The recipe for these images bounds no norm of an image. Received: --input-norm. Leave it out, or pass "
             "--strategy clipless or --recipe robust."

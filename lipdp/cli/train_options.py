@@ -5,13 +5,13 @@ from collections.abc import Callable
 
 from lipdp.cli import shared_options
 
-TRAIN = """Train a differentially private, robustness-certified classifier and write a run folder.
+TRAIN = """Train a differentially private classifier and write a run folder.
 
 Files: .npz holds x, y or x_train, y_train[, x_test, y_test]; .csv has a header, features and one column of classes.
 8-bit images are divided by the constant 255. Tables are encoded by a public description of their columns (--table),
 which lipdp table begins. Without one all features must be numbers and are taken as they are, and the classes are
-those that occur, which epsilon does not cover. Each row is clipped to an L2 norm (--input-norm): nothing is
-standardized with the private data, since means and standard deviations would cost privacy. The number of rows is
+those that occur, which epsilon does not cover. Each row is clipped to an L2 norm (--input-norm); columns are then
+normalized by mean and standard deviation, which are released with noise as part of the budget. The number of rows is
 treated as public."""
 
 DIFFUSION = """With --task diffusion: a generative model of labeled images, trained with DP-SGD; lipdp sample draws
@@ -75,8 +75,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     group(
         "--strategy",
         choices=("clipless", "dpsgd", "adaclip", "dpis"),
-        help="default: dpsgd for larger sets of images, else clipless, which needs no gradients of single examples and "
-        "has a network of its own there; of texts dpsgd",
+        help="default: dpsgd for tables, texts and larger sets of images, else clipless, which needs no gradients of "
+        "single examples and has networks of its own, with certificates",
     )
     group(
         "--recipe",

@@ -8,12 +8,14 @@ from lipdp.models.mlp_mixer import mlp_mixer
 from lipdp.models.plain import bidirectional_lstm, small_cnn
 from lipdp.models.resnet import resnet
 from lipdp.models.scattered import ScatteredRecipe, scattered_recipe
+from lipdp.models.table import TableRecipe, table_recipe
 from lipdp.models.text import TextRecipe, bag_of_tokens, text_recipe
 from lipdp.models.token_crossentropy import TokenCrossentropy
 from lipdp.models.vgg import vgg
 from lipdp.models.writing import write
 
-__all__ = ["ClassifierRecipe", "LanguageRecipe", "ScatteredRecipe", "TextRecipe", "TokenCrossentropy"]
-__all__ += ["classifier_recipe", "language_recipe", "scattered_recipe", "text_recipe"]
+__all__ = ["ClassifierRecipe", "LanguageRecipe", "ScatteredRecipe", "TableRecipe", "TextRecipe"]
+__all__ += ["TokenCrossentropy", "classifier_recipe", "language_recipe", "scattered_recipe"]
+__all__ += ["table_recipe", "text_recipe"]
 __all__ += ["bag_of_tokens", "bidirectional_lstm", "causal_attention", "lenet", "mlp_mixer", "resnet", "small_cnn"]
 __all__ += ["bits_per_token", "text_attention", "vgg", "write"]

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 
-from lipdp import checks, strategies
+from lipdp import checks, losses, strategies
 from lipdp.accounting import Mechanism, Sampling
+from lipdp.model import DP_Model, DP_Sequential
 
-if TYPE_CHECKING:
-    from lipdp.model import DP_Model, DP_Sequential
+# Strategies that clip, for networks of any layers.
+METHODS = ("dpsgd", "adaclip", "dpis")
 
 
 class TrainingRecipe:
@@ -97,3 +99,33 @@ class TrainingRecipe:
         whole = self.whole(model)
         whole.history = history
         return whole
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NormalizedRecipe(TrainingRecipe):
+    """Base of the recipes of plain networks behind `layers.PrivateNormalization`, with the settings that they share."""
+
+    bounded = False
+
+    input_shape: tuple[int, ...]
+    num_classes: int
+    batch_size: int
+    epochs: int
+    moments_noise: float = 8.0
+    learning_rate: float = 1.0
+    momentum: float = 0.9
+    method: str = "dpsgd"
+    clip_norm: float = 1.0
+
+    def first_releases(self, sampling: Sampling) -> tuple[Mechanism, ...]:
+        whole = Sampling("poisson", relation=sampling.relation).bind(sampling.num_examples, sampling.num_examples)
+        return (Mechanism.of_updates(None, self.moments_noise, 2, whole.for_group(sampling.group_size)),)
+
+    def _compiled(self, stack: list, num_examples: int) -> DP_Sequential:
+        model = DP_Sequential(stack, name="lipdp")
+        model.compile(
+            keras.optimizers.SGD(self.rate(num_examples), momentum=self.momentum),
+            loss=losses.SparseCategoricalCrossentropy(),
+            metrics=["accuracy"],
+        )
+        return model

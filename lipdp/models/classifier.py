@@ -11,6 +11,7 @@ from lipdp._deprecated import renamed_arguments, renamed_attributes, renamed_pro
 from lipdp.model import DP_Sequential
 from lipdp.models.base import TrainingRecipe
 from lipdp.models.scattered import ScatteredRecipe, fits, scattered_recipe
+from lipdp.models.table import TableRecipe, table_recipe
 
 STYLES = ("accurate", "robust")
 METHODS = ("clipless", "dpsgd", "adaclip", "dpis")
@@ -169,7 +170,7 @@ def classifier_recipe(
     front_end: str | None = None,
     row_norm: float | None = None,
     radius: float | None = None,
-) -> ClassifierRecipe | ScatteredRecipe:
+) -> ClassifierRecipe | ScatteredRecipe | TableRecipe:
     """Returns the default settings for data of one shape and size.
 
     They depend on public facts only: shapes, the number of examples, the budget; not on any value.
@@ -179,10 +180,12 @@ def classifier_recipe(
         num_classes: number of classes.
         num_examples: number of training examples.
         epsilon: the budget; None when the noise is given instead.
-        style: "accurate", or "robust": larger certified radii for some accuracy. On larger sets of images the accurate
-            style is `models.scattered_recipe`, without certificates, unless `method="clipless"` is asked for.
-        method: name of the strategy, of `METHODS`. Default: "clipless"; for larger sets of images "dpsgd", whose
-            automatic clipping in the robust style asks every example for a margin.
+        style: "accurate", or "robust": larger certified radii for some accuracy. Unless `method="clipless"` is asked
+            for, the accurate style is `models.scattered_recipe` on larger sets of images and `models.table_recipe` on
+            tables, both without certificates of use.
+        method: name of the strategy, of `METHODS`. Default: "clipless" for small sets of images, in the robust style of
+            tables, and behind a front end; else "dpsgd", whose automatic clipping in the robust style of images asks
+            every example for a margin.
         front_end: for images, weights of a first `layers.Scattering2D`: "accurate" or "robust"; None for none.
         row_norm: for tables, a public bound on the L2 norm of a row, such as `data.Table.norm`; None when there is
             none.
@@ -190,7 +193,7 @@ def classifier_recipe(
             0 (accuracy) to 1. Default: 0.5.
 
     Returns:
-        A `ClassifierRecipe` or `ScatteredRecipe`; change it with `dataclasses.replace`.
+        A `ClassifierRecipe`, `ScatteredRecipe` or `TableRecipe`; change it with `dataclasses.replace`.
 
     Raises:
         ValueError: an argument is out of range.
@@ -217,8 +220,11 @@ def classifier_recipe(
     if style == "robust" and front_end is None and num_examples >= _SMALL and _is_large(input_shape):
         return _robust(tuple(input_shape), num_classes, num_examples, epsilon, method or "dpsgd", radius)
     if style == "accurate" and front_end is None and method != "clipless":
+        shape: tuple = (tuple(input_shape), num_classes, num_examples, epsilon)
+        if len(input_shape) == 1:
+            return table_recipe(*shape, method=method or "dpsgd", row_norm=row_norm)
         if num_examples >= _SMALL and _is_large(input_shape) and fits(input_shape, num_examples):
-            return scattered_recipe(input_shape, num_classes, num_examples, epsilon, method=method or "dpsgd")
+            return scattered_recipe(*shape, method=method or "dpsgd")
     method = method or "clipless"
     batch_size = max(1, num_examples // 2 if num_examples < _SMALL else min(4096, num_examples // 8))
     length = (150.0 if num_examples >= _SMALL else 60.0) * math.sqrt(min(max(epsilon or 1.0, 0.25), 8.0))

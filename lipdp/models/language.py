@@ -10,8 +10,7 @@ from keras import ops
 from lipdp import checks
 from lipdp.model import DP_Model
 from lipdp.models.attention import causal_attention
-from lipdp.models.base import TrainingRecipe
-from lipdp.models.text import METHODS
+from lipdp.models.base import METHODS, TrainingRecipe
 from lipdp.models.token_crossentropy import TokenCrossentropy
 
 # Chosen on synthetic sentences, 300, 1000 and 4000 of them, at epsilon 2 and 8.

@@ -6,6 +6,7 @@ from lipdp import checks, diffusion
 from lipdp.models.classifier import ClassifierRecipe, classifier_recipe
 from lipdp.models.language import LanguageRecipe, language_recipe
 from lipdp.models.scattered import ScatteredRecipe
+from lipdp.models.table import TableRecipe
 from lipdp.models.text import TextRecipe, text_recipe
 
 TASKS = ("classifier", "diffusion", "language", "text")
@@ -19,7 +20,7 @@ def recipe(
     *,
     task: str = "classifier",
     **settings: Any,
-) -> "ClassifierRecipe | ScatteredRecipe | diffusion.Recipe | LanguageRecipe | TextRecipe":
+) -> "ClassifierRecipe | ScatteredRecipe | TableRecipe | diffusion.Recipe | LanguageRecipe | TextRecipe":
     """Returns settings that learn, for data of one shape and size: network, loss, rate, norms, batch size, epochs.
 
     They depend on public facts only: shapes, the number of examples, the budget; not on any value. They are those of
@@ -31,7 +32,7 @@ def recipe(
         num_classes: Number of classes; of a language model, of the numbers that a token may be.
         num_examples: Number of training examples.
         epsilon: The budget; None when the noise is given instead. Larger budgets train for longer.
-        task: `"classifier"`: for larger sets of images the most accurate network by DP-SGD, else, and with
+        task: `"classifier"`: for tables and larger sets of images the most accurate network by DP-SGD, else, and with
             `method="clipless"`, a clipless network with certificates. `"diffusion"`: a model that draws images of each
             class, trained by DP-SGD. `"text"`: a classifier of texts, linear or by attention, trained by DP-SGD.
             `"language"`: a small transformer that learns each next byte of texts, and writes others.

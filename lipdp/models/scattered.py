@@ -7,13 +7,10 @@ from typing import Any
 import keras
 import numpy as np
 
-from lipdp import checks, layers, losses
-from lipdp.accounting import Mechanism, Sampling
+from lipdp import checks, layers
 from lipdp.model import DP_Sequential
-from lipdp.models.base import TrainingRecipe
+from lipdp.models.base import METHODS, NormalizedRecipe
 from lipdp.models.features import features
-
-METHODS = ("dpsgd", "adaclip", "dpis")
 
 # Chosen on held-out training images of CIFAR-10 and Fashion-MNIST, see `benchmarks/scattered.py`.
 _LARGEST_BATCH = 8192
@@ -23,7 +20,7 @@ _NORM, _ENTRIES = 2.8, 3072
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ScatteredRecipe(TrainingRecipe):
+class ScatteredRecipe(NormalizedRecipe):
     """The settings of one training run on `layers.Scattering2D`'s features of images; every one is a public constant.
 
     The features are normalized by private moments (`layers.PrivateNormalization`); then come a dense layer that reads
@@ -50,21 +47,10 @@ class ScatteredRecipe(TrainingRecipe):
         196
     """
 
-    bounded = False
-
-    input_shape: tuple[int, ...]
-    num_classes: int
-    batch_size: int
-    epochs: int
     mirrored: bool = False
     deskewed: bool = False
     feature_norm: float = _NORM
-    moments_noise: float = 8.0
     hidden: int = 128
-    learning_rate: float = 1.0
-    momentum: float = 0.9
-    method: str = "dpsgd"
-    clip_norm: float = 1.0
 
     def build(self, num_examples: int) -> DP_Sequential:
         """Returns the compiled model, fixed layers included.
@@ -91,19 +77,6 @@ class ScatteredRecipe(TrainingRecipe):
         whole.run.restore(model.run.to_array())
         whole.run.ledger = model.run.ledger
         return whole
-
-    def first_releases(self, sampling: Sampling) -> tuple[Mechanism, ...]:
-        whole = Sampling("poisson", relation=sampling.relation).bind(sampling.num_examples, sampling.num_examples)
-        return (Mechanism.of_updates(None, self.moments_noise, 2, whole.for_group(sampling.group_size)),)
-
-    def _compiled(self, stack: list, num_examples: int) -> DP_Sequential:
-        model = DP_Sequential(stack, name="lipdp")
-        model.compile(
-            keras.optimizers.SGD(self.rate(num_examples), momentum=self.momentum),
-            loss=losses.SparseCategoricalCrossentropy(),
-            metrics=["accuracy"],
-        )
-        return model
 
     def _front(self) -> list:
         stack = [keras.Input(self.input_shape, name="input")]

@@ -9,9 +9,8 @@ from keras import ops
 from lipdp import checks, layers
 from lipdp.model import DP_Model
 from lipdp.models.attention import text_attention
-from lipdp.models.base import TrainingRecipe
+from lipdp.models.base import METHODS, TrainingRecipe
 
-METHODS = ("dpsgd", "adaclip", "dpis")
 STYLES = ("linear", "attention", "head")
 
 # Chosen on sentences of public film reviews, 2000 and 8000 of them, at epsilon 1, 2 and 8.

@@ -104,7 +104,7 @@ def test_a_front_end_is_a_first_layer_with_bounds(front_end):
 
 @pytest.mark.backend_free
 def test_methods_and_row_norms():
-    clipless = classifier.classifier_recipe((6,), 2, 300, 2.0, row_norm=1.5)
+    clipless = classifier.classifier_recipe((6,), 2, 300, 2.0, row_norm=1.5, method="clipless")
     assert clipless.input_norm == 1.5 and clipless.strategy().name == "clipless"
     for method in classifier.METHODS[1:]:
         recipe = classifier.classifier_recipe((6,), 2, 300, 2.0, method=method)

@@ -1,0 +1,117 @@
+"""Default settings for the accuracy of tables: a small network on normalized columns."""
+
+import dataclasses
+import math
+
+import keras
+
+from lipdp import checks, layers
+from lipdp.model import DP_Sequential
+from lipdp.models.base import METHODS, NormalizedRecipe
+
+# Chosen on a part of the training rows of three tables of ADBench, see `benchmarks/tabular.py`.
+_LARGEST_BATCH = 8192
+_UPDATES = 150.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TableRecipe(NormalizedRecipe):
+    """The settings of one training run on the rows of a table; every one is a public constant.
+
+    Rows are clipped to a norm and normalized by private moments (`layers.PrivateNormalization`); then come a hidden
+    layer with ReLU and a layer of logits.
+
+    Args:
+        input_shape: shape of one row, `(columns,)`.
+        num_classes: number of classes.
+        batch_size: expected batch size.
+        epochs: expected passes over the data.
+        input_norm: norm that rows are clipped to.
+        moments_noise: noise multiplier of the two releases of moments.
+        hidden: width of the hidden layer; 0 for none.
+        learning_rate: of stochastic gradient descent, at the start; it falls linearly to zero.
+        momentum: of stochastic gradient descent.
+        method: name of the strategy: "dpsgd", "adaclip" or "dpis".
+        clip_norm: L2 norm that the gradient of each example is clipped to.
+
+    Example:
+        >>> table_recipe((20,), num_classes=2, num_examples=30000, epsilon=1.0).updates(30000)
+        152
+    """
+
+    input_norm: float
+    hidden: int = 64
+
+    def build(self, num_examples: int) -> DP_Sequential:
+        """Returns the compiled model.
+
+        Args:
+            num_examples: number of training examples, sets the length of the learning-rate schedule.
+
+        Returns:
+            A `DP_Sequential`, compiled, with the metric "accuracy".
+        """
+        stack = [
+            keras.Input(self.input_shape, name="input"),
+            layers.BoundedInput(norm=self.input_norm, name="bounded_input"),
+            layers.PrivateNormalization(self.input_norm, self.moments_noise, name="normalization"),
+        ]
+        if self.hidden:
+            stack.append(keras.layers.Dense(self.hidden, activation="relu", name="hidden"))
+        last = keras.layers.Dense(self.num_classes, kernel_initializer="zeros", name="logits")
+        return self._compiled([*stack, last], num_examples)
+
+
+def table_recipe(
+    input_shape: tuple[int, ...],
+    num_classes: int,
+    num_examples: int,
+    epsilon: float | None = None,
+    *,
+    method: str = "dpsgd",
+    row_norm: float | None = None,
+) -> TableRecipe:
+    """Returns the settings that reach the highest accuracy here on tables.
+
+    They depend on public facts only: shapes, the number of examples, the budget; not on any value. Columns should be of
+    order one, as `data.Table` and `data.scale` make them; where some are much larger than the others, those alone are
+    seen.
+
+    Args:
+        input_shape: shape of one row, `(columns,)`.
+        num_classes: number of classes.
+        num_examples: number of training examples.
+        epsilon: the budget; None when the noise is given instead. Larger budgets train for longer.
+        method: name of the strategy: "dpsgd", "adaclip" or "dpis".
+        row_norm: a public bound on the L2 norm of a row, such as `data.Table.norm`. Default: the square root of the
+            number of columns.
+
+    Returns:
+        A `TableRecipe`; change it with `dataclasses.replace`.
+
+    Raises:
+        ValueError: an argument is out of range.
+
+    Example:
+        >>> table_recipe((16,), num_classes=2, num_examples=30000, epsilon=1.0).input_norm
+        4.0
+    """
+    checks.choice("method", method, METHODS)
+    if len(tuple(input_shape)) != 1:
+        raise ValueError(f"Rows have one size. Received: input_shape={input_shape!r}. Pass (columns,).")
+    num_classes = checks.integer("num_classes", num_classes, 2)
+    num_examples = checks.integer("num_examples", num_examples, 1)
+    row_norm = checks.positive("row_norm", row_norm, optional=True)
+    # Two releases cost as much of a small budget as of a large one.
+    budget = min(max(checks.positive("epsilon", epsilon, optional=True) or 1.0, 0.25), 8.0)
+    batch_size = max(1, min(_LARGEST_BATCH, num_examples // 2))
+    return TableRecipe(
+        input_shape=tuple(input_shape),
+        num_classes=num_classes,
+        batch_size=batch_size,
+        epochs=max(2, round(_UPDATES * budget**0.4 / math.ceil(num_examples / batch_size))),
+        input_norm=math.sqrt(input_shape[0]) if row_norm is None else row_norm,
+        moments_noise=max(8.0, 24.0 / budget),
+        learning_rate=math.sqrt(budget),
+        method=method,
+    )

@@ -1,0 +1,67 @@
+"""The recipe for the accuracy of tables: private moments of the columns, one hidden layer."""
+
+import dataclasses
+
+import keras
+import numpy as np
+import pytest
+
+import lipdp
+from lipdp import models
+from lipdp.accounting import Sampling
+
+
+def rows(count=3000, seed=0):
+    """A rare column and one of another scale decide; the others say nothing."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(count, 6)).astype("float32") * np.array([1, 0.02, 1, 1, 1, 1], "float32")
+    x[:, 0] = rng.random(count) < 0.1
+    return x, ((x[:, 0] > 0.5) ^ (x[:, 1] > 0.0)).astype("int32")
+
+
+@pytest.mark.slow  # `tests/cli/test_tables.py` trains one
+def test_it_learns_whatever_the_scale_of_a_column():
+    keras.utils.set_random_seed(0)
+    (x, y), held_out = rows(), rows(1000, 1)
+    model = lipdp.recipe((6,), 2, len(x), 4.0).fit(x, y, epsilon=4.0, delta=1e-4, verbose=0, seed=0)
+    assert model.evaluate(*held_out, verbose=0, return_dict=True)["accuracy"] > 0.8
+    assert [(entry.kind, entry.count) for entry in model.run.ledger.entries] == [("moments", 2), ("gradient", 262)]
+    assert 3.9 < model.privacy.epsilon() <= 4.0
+
+
+@pytest.mark.backend_free
+def test_tables_take_it_unless_certificates_are_asked_for():
+    recipe = lipdp.recipe((6,), 2, 3000, 1.0)
+    assert isinstance(recipe, models.TableRecipe) and recipe == models.table_recipe((6,), 2, 3000, 1.0)
+    assert (recipe.method, recipe.batch_size, recipe.updates(3000)) == ("dpsgd", 1500, 150)
+    assert not recipe.bounded and recipe.input_norm == pytest.approx(6**0.5)
+    for own in ({"method": "clipless"}, {"style": "robust"}):
+        assert isinstance(lipdp.recipe((6,), 2, 3000, 1.0, **own), models.ClassifierRecipe)
+    assert lipdp.recipe((6,), 2, 3000, 1.0, row_norm=2.0).input_norm == 2.0
+    assert lipdp.recipe((6,), 2, 10**6, 1.0).batch_size == 8192
+
+
+@pytest.mark.backend_free
+def test_the_network_and_what_it_releases_first():
+    recipe = dataclasses.replace(models.table_recipe((6,), 3, 100, 2.0), hidden=5)
+    layers = recipe.build(100).layers
+    assert [layer.name for layer in layers] == ["bounded_input", "normalization", "hidden", "logits"]
+    assert layers[0].norm == layers[1].norm == recipe.input_norm and layers[2].units == 5
+    assert [layer.name for layer in dataclasses.replace(recipe, hidden=0).build(100).layers][-1] == "logits"
+    (found,) = recipe.first_releases(Sampling("poisson").bind(100, 50))
+    assert (
+        found == models.scattered_recipe((16, 16, 1), 3, 100, 2.0).first_releases(Sampling("poisson").bind(100, 50))[0]
+    )
+    # A row of any length changes the logits no more than one of the norm.
+    layers[1].set_mean(np.full(6, 0.5))
+    model, row = recipe.build(100), np.ones((1, 6), "float32")
+    assert np.allclose(model.predict(1e6 * row, verbose=0), model.predict(10.0 * row, verbose=0), atol=1e-4)
+
+
+@pytest.mark.backend_free
+@pytest.mark.parametrize(
+    "wrong", [{"input_shape": (2, 2)}, {"num_classes": 1}, {"method": "clipless"}, {"row_norm": 0}]
+)
+def test_wrong_settings_are_refused(wrong):
+    with pytest.raises(ValueError, match="Received"):
+        models.table_recipe(**{"input_shape": (6,), "num_classes": 2, "num_examples": 100, **wrong})
