@@ -61,8 +61,10 @@ def run(dataset: str, method: str, epsilon: float, seed: int, held_out: bool, ch
 
     shape = load(dataset)
     count = shape.num_examples - (10000 if held_out else 0)
-    recipe = lipdp.recipe(shape.input_shape, shape.num_classes, count, epsilon, method=method)
-    recipe = dataclasses.replace(recipe, **{"deskewed": shape.handwritten, **changes})
+    recipe = lipdp.recipe(
+        shape.input_shape, shape.num_classes, count, epsilon, method=method, handwritten=shape.handwritten
+    )
+    recipe = dataclasses.replace(recipe, **changes)
     (x, y), (x_test, y_test) = data(dataset, recipe.mirrored, recipe.deskewed, held_out)
     keras.utils.set_random_seed(seed)
     begin = time.perf_counter()

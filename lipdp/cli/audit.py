@@ -100,9 +100,10 @@ def _recipe(options) -> Any:
         *(dataset.input_shape, dataset.num_classes, dataset.num_examples, options.epsilon, options.target),
         method=options.strategy,
         row_norm=None if dataset.table is None else dataset.table.norm,
+        handwritten=dataset.handwritten,
     )
     batch_size = min(recipe.batch_size, dataset.num_examples)
-    recipe = dataclasses.replace(datasets.suited(recipe, dataset), batch_size=batch_size)
+    recipe = dataclasses.replace(recipe, batch_size=batch_size)
     return audit.one_run(
         lambda: recipe.build(dataset.num_examples),
         dataset.x_train,

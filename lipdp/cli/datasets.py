@@ -1,7 +1,6 @@
 """The data set that a command names, and what is known of it."""
 
 import argparse
-import dataclasses
 import pathlib
 import sys
 import warnings
@@ -79,12 +78,6 @@ def tell(options: argparse.Namespace, dataset: data.Dataset) -> None:
         )
     for line in lines:
         sys.stderr.write(f"lipdp {options.command}: note: {line}.\n")
-
-
-def suited(recipe: Any, dataset: data.Dataset) -> Any:
-    """Returns the recipe of a classifier with what is known of a data set by its name: handwriting is deskewed."""
-    deskews = dataset.handwritten and hasattr(recipe, "deskewed")
-    return dataclasses.replace(recipe, deskewed=True) if deskews else recipe
 
 
 def without_charge(model: Any, dataset: data.Dataset) -> None:

@@ -172,6 +172,7 @@ def _recipe(options, dataset):
         front_end=options.front_end,
         row_norm=None if dataset.table is None or options.backbone else dataset.table.norm,
         radius=options.radius,
+        handwritten=dataset.handwritten,
     )
     options.strategy = recipe.method
     train_check.clip_norm(options)
@@ -181,7 +182,6 @@ def _recipe(options, dataset):
             "The recipe for these images bounds no norm of an image. Received: --input-norm. Leave it out, or pass "
             "--strategy clipless or --recipe robust."
         )
-    recipe = datasets.suited(recipe, dataset)
     return dataclasses.replace(recipe, **{name: value for name, value in overrides.items() if value is not None})
 
 

@@ -170,6 +170,7 @@ def classifier_recipe(
     front_end: str | None = None,
     row_norm: float | None = None,
     radius: float | None = None,
+    handwritten: bool = False,
 ) -> ClassifierRecipe | ScatteredRecipe | TableRecipe:
     """Returns the default settings for data of one shape and size.
 
@@ -191,6 +192,8 @@ def classifier_recipe(
             none.
         radius: of the robust style for images: the L2 radius that certificates should reach, in pixels of [0, 1]; from
             0 (accuracy) to 1. Default: 0.5.
+        handwritten: whether each image is known to be a character written by hand, bright on a ground of 0: the
+            accurate style deskews larger sets of them (`layers.Deskew2D`), and has no certificates then.
 
     Returns:
         A `ClassifierRecipe`, `ScatteredRecipe` or `TableRecipe`; change it with `dataclasses.replace`.
@@ -211,6 +214,7 @@ def classifier_recipe(
             f"input_shape={tuple(input_shape)}, front_end={front_end!r}. Pass style='robust' and no front end."
         )
     radius = _RADIUS if radius is None else checks.between("radius", radius, 0.0, 1.0)
+    handwritten = checks.boolean("handwritten", handwritten)
     row_norm = checks.positive("row_norm", row_norm, optional=True)
     if front_end is not None:
         checks.choice("front_end", front_end, tuple(layers.scattering.PRESETS))
@@ -224,7 +228,7 @@ def classifier_recipe(
         if len(input_shape) == 1:
             return table_recipe(*shape, method=method or "dpsgd", row_norm=row_norm)
         if num_examples >= _SMALL and _is_large(input_shape) and fits(input_shape, num_examples):
-            return scattered_recipe(*shape, method=method or "dpsgd")
+            return scattered_recipe(*shape, method=method or "dpsgd", deskewed=handwritten)
     method = method or "clipless"
     batch_size = max(1, num_examples // 2 if num_examples < _SMALL else min(4096, num_examples // 8))
     length = (150.0 if num_examples >= _SMALL else 60.0) * math.sqrt(min(max(epsilon or 1.0, 0.25), 8.0))
