@@ -81,10 +81,11 @@ def _tabular(found: dict) -> str:
 
 Six tables of ADBench, delta = 1 / (N + 1): AUROC on validation rows, a fifth of all, mean over seeds. "DP-SGD, the
 recipe" is what `lipdp train` takes for tables, `models.table_recipe`: columns normalized by private moments, one
-hidden layer; AdaCliP and DPIS train the same network, with p of a paired t-test against DP-SGD. Its settings were
-chosen on a part of the training rows of campaign, magic.gamma and yeast. "clipless" is a Lipschitz network with
-certificates. "no noise" is the recipe without privacy; boosting (`HistGradientBoostingClassifier`) and logistic
-regression are scikit-learn's, as they come. `python benchmarks/tabular.py`
+hidden layer. AdaCliP and DPIS train the same network, with p of a paired t-test against DP-SGD, and a dash where the
+sums of DPIS alone would cost more than the budget. The settings were chosen on a part of the training rows of campaign,
+magic.gamma and yeast. "clipless" is a Lipschitz network with certificates. "no noise" is the recipe without privacy;
+boosting (`HistGradientBoostingClassifier`) and logistic regression are scikit-learn's, as they come.
+`python benchmarks/tabular.py`
 
 {tabular.render(found["runs"])}
 

@@ -36,7 +36,7 @@ def recipe(
             `method="clipless"`, a clipless network with certificates. `"diffusion"`: a model that draws images of each
             class, trained by DP-SGD. `"text"`: a classifier of texts, linear or by attention, trained by DP-SGD.
             `"language"`: a small transformer that learns each next byte of texts, and writes others.
-        **settings: For a classifier `style` and more, see `models.classifier_recipe`; for diffusion see `diffusion.recipe`; for
+        **settings: For a classifier see `models.classifier_recipe`; for diffusion see `diffusion.recipe`; for
             texts `style` and `vocabulary_size`, see `models.text_recipe`; see `models.language_recipe`.
 
     Returns:
