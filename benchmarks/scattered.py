@@ -59,10 +59,10 @@ def run(dataset: str, method: str, epsilon: float, seed: int, held_out: bool, ch
     import lipdp
     from lipdp.data import load
 
-    shape = load(dataset)
-    count = shape.num_examples - (10000 if held_out else 0)
+    found = load(dataset)
+    count = found.num_examples - (10000 if held_out else 0)
     recipe = lipdp.recipe(
-        shape.input_shape, shape.num_classes, count, epsilon, method=method, handwritten=shape.handwritten
+        found.input_shape, found.num_classes, count, epsilon, method=method, handwritten=found.handwritten
     )
     recipe = dataclasses.replace(recipe, **changes)
     (x, y), (x_test, y_test) = data(dataset, recipe.mirrored, recipe.deskewed, held_out)

@@ -27,7 +27,7 @@ NO_NOISE = 1e-4
 PRIVATE = ("clipless", "dpsgd", "adaclip", "dpis")
 METHODS = (*PRIVATE, "no noise", "boosting", "logistic")
 PLACE = ("table", "method", "epsilon", "seed", "evaluated_on", "changes")
-# Where no linear or boosted model is far from guessing, and where networks are: said beside the table.
+# AUROC below which neither the network without noise nor a linear model has found anything.
 _SIGNAL = 0.6
 
 

@@ -13,6 +13,10 @@ from lipdp.report import numbers
 _CURVE_POINTS = 61
 
 
+# Certified unless others are asked for.
+RADII = (0.1, 0.5, 1.0)
+
+
 def check_radii(radii: Sequence[float]) -> None:
     """Refuses radii that are negative or not finite."""
     for radius in radii:

@@ -193,7 +193,7 @@ def _audit(parser):
     add("--runs", type=int, help="how many runs to observe; default: 300, or as many as take 2000 updates")
     add("--canaries", type=int, help="how many; default: 256, of dpis 2048, of a run 512, in a data set 200")
     add("--dataset", metavar="NAME|FILE", help=f"of a recipe; {shared_options.DATASET}")
-    add("--strategy", choices=("clipless", "dpsgd", "adaclip", "dpis"), help="of a recipe; default: clipless")
+    add("--strategy", choices=("clipless", "dpsgd", "adaclip", "dpis"), help="of a recipe; default: that of the recipe")
     add("--confidence", type=float, default=0.95, help="of the lower bound; default: 0.95")
     add("--seed", type=int, help="repeatable")
     add("--output", metavar="FILE", help="write a plot, .svg, .png or .pdf")
@@ -216,7 +216,12 @@ def _predict(parser):
     add("--table", metavar="FILE", help="description of the .csv file; default: that of the run")
     add("--backbone", metavar="FILE|PRESET", help=shared_options.MOVED)
     add("--batch-size", type=int, default=256, help="examples at once; default: 256")
-    add("--output", required=True, metavar="FILE", help="a .csv file: class, certified radius, logits")
+    add(
+        "--output",
+        required=True,
+        metavar="FILE",
+        help="a .csv file: class, certified radius where there is one, logits",
+    )
     add("--overwrite", action="store_true", help="replace --output")
 
 

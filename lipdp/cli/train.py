@@ -118,7 +118,9 @@ def _made(options, argv, work, recipe, dataset, plan, started, clock, frozen) ->
         if recipe.bounded:
             results["bounds"] = output.finite(model.summary_bounds(print_fn=lambda text: None))
         if dataset.x_test is not None and recipe.bounded:
-            results["held_out"] = evaluation.measure(model, *held_out, options.radii, dataset.person_ids_test)
+            results["held_out"] = evaluation.measure(
+                model, *held_out, options.radii or evaluation.RADII, dataset.person_ids_test
+            )
         elif dataset.x_test is not None:
             results["held_out"] = evaluation.accuracy(model, *held_out, dataset.person_ids_test)
     facts = {
@@ -167,7 +169,7 @@ def _recipe(options, dataset):
         dataset.num_persons or dataset.num_examples,
         options.epsilon,
         options.recipe,
-        # Features of a backbone have no known scale.
+        # Chosen for columns of tables; heads on features were measured with this one.
         method=options.strategy or ("clipless" if options.backbone else None),
         front_end=options.front_end,
         row_norm=None if dataset.table is None or options.backbone else dataset.table.norm,
@@ -177,11 +179,18 @@ def _recipe(options, dataset):
     options.strategy = recipe.method
     train_check.clip_norm(options)
     overrides = chosen(options, "epochs", "batch_size", "learning_rate", "input_norm", "clip_norm")
+    if options.radii is not None and not recipe.bounded:
+        raise ValueError(
+            "The network of this recipe is made for accuracy; what it certifies is small, or nothing. Received: "
+            "--radii. Pass --strategy clipless or --recipe robust, or leave it out: `lipdp certify RUN` measures it."
+        )
     if options.input_norm is not None and not hasattr(recipe, "input_norm"):
         raise ValueError(
             "The recipe for these images bounds no norm of an image. Received: --input-norm. Leave it out, or pass "
             "--strategy clipless or --recipe robust."
         )
+    if not recipe.bounded:  # one noisy mean may hide as many rows of a person as an update
+        overrides["moments_noise"] = recipe.moments_noise * options.examples_per_person
     return dataclasses.replace(recipe, **{name: value for name, value in overrides.items() if value is not None})
 
 

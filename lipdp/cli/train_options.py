@@ -93,7 +93,13 @@ def add(parser: argparse.ArgumentParser) -> None:
     group("--backbone", metavar="FILE|PRESET", help=f"train a head on the features of {shared_options.BACKBONE}")
     group("--input-norm", type=float, help="public L2 norm that each example is clipped to; default: by its size")
     group("--radius", type=float, metavar="R", help="that the robust recipe aims at, from 0 to 1; default: 0.5")
-    group("--radii", type=float, nargs="+", metavar="R", help="to certify; default: 0.1 0.5 1.0")
+    group(
+        "--radii",
+        type=float,
+        nargs="+",
+        metavar="R",
+        help="to certify, of clipless and robust networks; default: 0.1 0.5 1.0",
+    )
 
     group = _group_of(parser, "texts and language models")
     group("--text", metavar="COLUMN", help="required; column of texts of a .csv or .jsonl file; also --label")

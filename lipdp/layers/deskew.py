@@ -40,8 +40,9 @@ class Deskew2D(ShapePreserving):
 
     **Guarantee.** Each row of the output is a function of the same row of the input. There is no Lipschitz constant:
     where little ink decides on the shear, a small change of the image moves every pixel. Certificates through this
-    layer are refused, and so is a gradient that would have to pass it. Its output counts as unbounded: for clipless
-    training a `BoundedInput` follows, as behind any fixed network; strategies that clip take it as it is.
+    layer are refused, and so is clipless training through it, unless a `ClipGradient` bounds what comes back. Its
+    output counts as unbounded: for clipless training a `BoundedInput` follows, as behind any fixed network; strategies
+    that clip take it as it is.
     """
 
     lipschitz_formula = "none: follows the ink"
@@ -58,6 +59,7 @@ class Deskew2D(ShapePreserving):
             )
 
     def call(self, inputs: Any) -> Any:
+        inputs = ops.cast(inputs, self.compute_dtype)  # differences of whole numbers may wrap around
         height, width = inputs.shape[1:3]
         rows, columns = (np.arange(n, dtype="float32")[None] for n in (height, width))
         middle, center = (height - 1) / 2, (width - 1) / 2

@@ -12,6 +12,9 @@ from lipdp import checks, losses, strategies
 from lipdp.accounting import Mechanism, Sampling
 from lipdp.model import DP_Model, DP_Sequential
 
+# Expected updates at epsilon 1, and the largest batch, of the recipes that normalize.
+_UPDATES = 150.0
+LARGEST_BATCH = 8192
 # Strategies that clip, for networks of any layers.
 METHODS = ("dpsgd", "adaclip", "dpis")
 
@@ -116,6 +119,18 @@ class NormalizedRecipe(TrainingRecipe):
     momentum: float = 0.9
     method: str = "dpsgd"
     clip_norm: float = 1.0
+
+    @staticmethod
+    def by_budget(num_examples: int, epsilon: float | None, batch_size: int) -> tuple[float, dict[str, Any]]:
+        """Returns the budget that settings go by, within bounds, and the settings that all of these recipes share."""
+        epsilon = checks.positive("epsilon", epsilon, optional=True) or 1.0
+        budget = min(max(epsilon, 0.25), 8.0)
+        return budget, {
+            "batch_size": batch_size,
+            "epochs": max(2, round(_UPDATES * budget**0.4 / math.ceil(num_examples / batch_size))),
+            # Two releases take as large a part of a small budget as of a large one.
+            "moments_noise": max(8.0, 24.0 / epsilon),
+        }
 
     def first_releases(self, sampling: Sampling) -> tuple[Mechanism, ...]:
         whole = Sampling("poisson", relation=sampling.relation).bind(sampling.num_examples, sampling.num_examples)

@@ -183,7 +183,7 @@ def classifier_recipe(
         epsilon: the budget; None when the noise is given instead.
         style: "accurate", or "robust": larger certified radii for some accuracy. Unless `method="clipless"` is asked
             for, the accurate style is `models.scattered_recipe` on larger sets of images and `models.table_recipe` on
-            tables, both without certificates of use.
+            tables, whose certificates, if any, are small.
         method: name of the strategy, of `METHODS`. Default: "clipless" for small sets of images, in the robust style of
             tables, and behind a front end; else "dpsgd", whose automatic clipping in the robust style of images asks
             every example for a margin.
@@ -215,6 +215,10 @@ def classifier_recipe(
         )
     radius = _RADIUS if radius is None else checks.between("radius", radius, 0.0, 1.0)
     handwritten = checks.boolean("handwritten", handwritten)
+    if handwritten and len(input_shape) != 3:
+        raise ValueError(
+            f"Handwriting is for images. Received: handwritten=True, input_shape={tuple(input_shape)}. Leave it out."
+        )
     row_norm = checks.positive("row_norm", row_norm, optional=True)
     if front_end is not None:
         checks.choice("front_end", front_end, tuple(layers.scattering.PRESETS))
@@ -224,11 +228,11 @@ def classifier_recipe(
     if style == "robust" and front_end is None and num_examples >= _SMALL and _is_large(input_shape):
         return _robust(tuple(input_shape), num_classes, num_examples, epsilon, method or "dpsgd", radius)
     if style == "accurate" and front_end is None and method != "clipless":
-        shape: tuple = (tuple(input_shape), num_classes, num_examples, epsilon)
+        facts: tuple = (tuple(input_shape), num_classes, num_examples, epsilon)
         if len(input_shape) == 1:
-            return table_recipe(*shape, method=method or "dpsgd", row_norm=row_norm)
-        if num_examples >= _SMALL and _is_large(input_shape) and fits(input_shape, num_examples):
-            return scattered_recipe(*shape, method=method or "dpsgd", deskewed=handwritten)
+            return table_recipe(*facts, method=method or "dpsgd", row_norm=row_norm)
+        if num_examples >= _SMALL and _is_large(input_shape) and fits(input_shape, num_examples, handwritten):
+            return scattered_recipe(*facts, method=method or "dpsgd", deskewed=handwritten)
     method = method or "clipless"
     batch_size = max(1, num_examples // 2 if num_examples < _SMALL else min(4096, num_examples // 8))
     length = (150.0 if num_examples >= _SMALL else 60.0) * math.sqrt(min(max(epsilon or 1.0, 0.25), 8.0))

@@ -9,11 +9,10 @@ import numpy as np
 
 from lipdp import checks, layers
 from lipdp.model import DP_Sequential
-from lipdp.models.base import METHODS, NormalizedRecipe
+from lipdp.models.base import LARGEST_BATCH, METHODS, NormalizedRecipe
 from lipdp.models.features import features
 
 # Chosen on held-out training images of CIFAR-10 and Fashion-MNIST, see `benchmarks/scattered.py`.
-_LARGEST_BATCH = 8192
 _MEMORY = 2**32
 # Norm of most features of an image with as many numbers; those of "accurate" scattering vary slowly with the image.
 _NORM, _ENTRIES = 2.8, 3072
@@ -92,10 +91,10 @@ class ScatteredRecipe(NormalizedRecipe):
         return [*stack, keras.layers.Flatten(name="flatten"), last]
 
 
-def fits(input_shape: tuple[int, ...], num_examples: int) -> bool:
+def fits(input_shape: tuple[int, ...], num_examples: int, deskewed: bool = False) -> bool:
     """Returns whether the features of so many images fit into memory, up to 4 GiB."""
     rows, columns = (-(-side // 4) for side in input_shape[:2])
-    if _in_color(input_shape):
+    if _in_color(input_shape) and not deskewed:
         columns = -(-columns // 2)
     return 4 * num_examples * rows * columns * 81 * input_shape[-1] <= _MEMORY
 
@@ -148,20 +147,19 @@ def scattered_recipe(
         )
     num_classes = checks.integer("num_classes", num_classes, 2)
     num_examples = checks.integer("num_examples", num_examples, 1)
-    # Two releases cost as much of a small budget as of a large one.
-    budget = min(max(checks.positive("epsilon", epsilon, optional=True) or 1.0, 0.25), 8.0)
-    mirrored = _in_color(input_shape) if mirrored is None else checks.boolean("mirrored", mirrored)
-    batch_size = min(_LARGEST_BATCH, math.ceil(num_examples / 6))
+    deskewed = checks.boolean("deskewed", deskewed)
+    # The mirror image of a character is another one, or none.
+    mirrored = (_in_color(input_shape) and not deskewed) if mirrored is None else checks.boolean("mirrored", mirrored)
+    batch_size = min(LARGEST_BATCH, math.ceil(num_examples / 6))
+    budget, shared = ScatteredRecipe.by_budget(num_examples, epsilon, batch_size)
     return ScatteredRecipe(
         input_shape=tuple(input_shape),
         num_classes=num_classes,
-        batch_size=batch_size,
-        epochs=max(2, round(150.0 * budget**0.4 / math.ceil(num_examples / batch_size))),
         mirrored=mirrored,
-        deskewed=checks.boolean("deskewed", deskewed),
-        moments_noise=max(8.0, 24.0 / budget),
+        deskewed=deskewed,
         feature_norm=_NORM * math.sqrt(math.prod(input_shape) / _ENTRIES),
         # More noise asks for smaller steps, and for fewer; digits that stand upright bear larger ones.
         learning_rate=0.7 * budget**0.35 if deskewed else 0.35 * budget**0.85,
         method=method,
+        **shared,
     )

@@ -7,11 +7,7 @@ import keras
 
 from lipdp import checks, layers
 from lipdp.model import DP_Sequential
-from lipdp.models.base import METHODS, NormalizedRecipe
-
-# Chosen on a part of the training rows of three tables of ADBench, see `benchmarks/tabular.py`.
-_LARGEST_BATCH = 8192
-_UPDATES = 150.0
+from lipdp.models.base import LARGEST_BATCH, METHODS, NormalizedRecipe
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -19,7 +15,7 @@ class TableRecipe(NormalizedRecipe):
     """The settings of one training run on the rows of a table; every one is a public constant.
 
     Rows are clipped to a norm and normalized by private moments (`layers.PrivateNormalization`); then come a hidden
-    layer with ReLU and a layer of logits.
+    layer with ReLU and a layer of logits. A model of `build` is trained with `fit(strategy=recipe.strategy())`.
 
     Args:
         input_shape: shape of one row, `(columns,)`.
@@ -101,17 +97,16 @@ def table_recipe(
         raise ValueError(f"Rows have one size. Received: input_shape={input_shape!r}. Pass (columns,).")
     num_classes = checks.integer("num_classes", num_classes, 2)
     num_examples = checks.integer("num_examples", num_examples, 1)
-    row_norm = checks.positive("row_norm", row_norm, optional=True)
-    # Two releases cost as much of a small budget as of a large one.
-    budget = min(max(checks.positive("epsilon", epsilon, optional=True) or 1.0, 0.25), 8.0)
-    batch_size = max(1, min(_LARGEST_BATCH, num_examples // 2))
+    if row_norm is not None:
+        row_norm = checks.between("row_norm", row_norm, 1e-6, 1e6)
+    batch_size = max(1, min(LARGEST_BATCH, num_examples // 2))
+    # The rate was chosen on a part of the training rows of three tables of ADBench, see `benchmarks/tabular.py`.
+    budget, shared = TableRecipe.by_budget(num_examples, epsilon, batch_size)
     return TableRecipe(
         input_shape=tuple(input_shape),
         num_classes=num_classes,
-        batch_size=batch_size,
-        epochs=max(2, round(_UPDATES * budget**0.4 / math.ceil(num_examples / batch_size))),
         input_norm=math.sqrt(input_shape[0]) if row_norm is None else row_norm,
-        moments_noise=max(8.0, 24.0 / budget),
         learning_rate=math.sqrt(budget),
         method=method,
+        **shared,
     )

@@ -62,6 +62,7 @@ def test_a_set_of_digits_is_deskewed_and_used_without_certificates(file, tmp_pat
     capsys.readouterr()
     assert "--strategy clipless" in refusal(capsys, "certify", run)
     assert main(["export", str(run), "--output", str(tmp_path / "plain")]) == 0
+    assert "--strategy clipless" in refusal(capsys, *words, "--radii", "0.2", "--output", tmp_path / "other")
     # Other recipes for the same data know of no such thing.
     for more in (["--strategy", "clipless"], ["--recipe", "robust"]):
         options = parser.parse([*words, *more])

@@ -64,6 +64,16 @@ def test_a_described_table_is_trained_without_reading_anything_off_it(run):
     assert "read_off_the_data" not in content.privacy and "READ OFF" not in content.statement
 
 
+def test_moments_of_groups_have_the_noise_of_groups(tmp_path):
+    file, out = write(tmp_path / "people.csv"), tmp_path / "run"
+    assert main(["table", str(file)]) == 0
+    described(tmp_path / "people.json")
+    words = ["train", "--dataset", str(file), "--epsilon", "2", "--epochs", "1", "--examples-per-person", "10"]
+    assert main([*words, "--verbose", "0", "--output", str(out)]) == 0
+    found = folders.read(out)
+    assert found.run["settings"]["moments_noise"] == 120.0 and found.privacy["epsilon"] <= 2.0
+
+
 def test_certify_and_predict_use_the_description_of_the_run(run, tmp_path, capsys):
     capsys.readouterr()
     assert main(["certify", str(run), "--json"]) == 0

@@ -53,6 +53,11 @@ def test_a_sheared_character_comes_back_upright(moved):
     np.testing.assert_allclose(deskewed(bar()), bar(), atol=1e-5)
 
 
+def test_whole_numbers_are_read_as_numbers():
+    x = (255 * bar(slope=0.5, right=2)).astype("uint8")
+    np.testing.assert_array_equal(deskewed(x), deskewed(x.astype("float32")))
+
+
 def test_values_are_those_of_the_definition():
     x = np.concatenate([noise(), -0.2 + noise(seed=1)])
     np.testing.assert_allclose(deskewed(x), [reference(image) for image in x], atol=2e-5)

@@ -153,6 +153,9 @@ def test_settings_follow_from_public_facts():
     assert upright.deskewed and not gray.deskewed and upright.learning_rate > gray.learning_rate
     assert lipdp.recipe((28, 28, 1), 10, 60000, 2.0, handwritten=True) == upright
     assert lipdp.recipe((8, 8, 1), 10, 1437, 2.0, handwritten=True) == lipdp.recipe((8, 8, 1), 10, 1437, 2.0)
+    assert not models.scattered_recipe((32, 32, 3), 10, 50000, 2.0, deskewed=True).mirrored
+    with pytest.raises(ValueError, match="images.*Leave it out"):
+        lipdp.recipe((8,), 10, 1437, 2.0, handwritten=True)
     less, more = (models.scattered_recipe((32, 32, 3), 10, 50000, epsilon) for epsilon in (0.5, 8.0))
     assert less.updates(50000) < more.updates(50000) and less.learning_rate < more.learning_rate
     # A recipe asked for without certificates, on data that are large enough.
