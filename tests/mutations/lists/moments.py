@@ -139,4 +139,19 @@ FAULTS = [
             "models/test_scattered.py::test_the_whole_and_the_part_share_what_they_release",
         ),
     ),
+    *faults(
+        "models/base.py",
+        "models/test_table.py",
+        (
+            "recipes plan without their moments",
+            "return (Mechanism.of_updates(None, self.moments_noise, 2, whole.for_group(sampling.group_size)),)",
+            "return ()",
+        ),
+        ("moments of small budgets", "max(8.0, 24.0 / epsilon)", "max(8.0, 24.0 / budget)"),
+    ),
+    *faults(
+        "cli/train.py",
+        "cli/test_tables.py::test_moments_of_groups_have_the_noise_of_groups",
+        ("moments of groups", "recipe.moments_noise * options.examples_per_person", "recipe.moments_noise"),
+    ),
 ]
