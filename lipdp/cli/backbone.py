@@ -46,7 +46,7 @@ class Backbone:
     def apply(self, dataset: data.Dataset) -> data.Dataset:
         """Returns a data set of `rows` in place of what it holds, and says what epsilon then hangs on."""
         test = None if dataset.x_test is None else self.rows(dataset.x_test)
-        found = dataclasses.replace(dataset, x_train=self.rows(dataset.x_train), x_test=test)
+        found = dataclasses.replace(dataset, x_train=self.rows(dataset.x_train), x_test=test, handwritten=False)
         sys.stderr.write(
             f"lipdp train: note: the head trains on features of {self.name} (SHA-256 {self.digest}), which must come "
             "from PUBLIC data: epsilon covers the head alone. lipdp predict needs that network too.\n"
