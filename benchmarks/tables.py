@@ -80,12 +80,12 @@ def _tabular(found: dict) -> str:
 ## Tabular data
 
 Six tables of ADBench, delta = 1 / (N + 1): AUROC on validation rows, a fifth of all, mean over seeds. "DP-SGD, the
-recipe" is what `lipdp train` takes for tables, `models.table_recipe`: columns normalized by private moments, one
-hidden layer. AdaCliP and DPIS train the same network, with p of a paired t-test against DP-SGD, and a dash where the
-sums of DPIS alone would cost more than the budget. The settings were chosen on a part of the training rows of campaign,
+recipe" is what `lipdp train` takes for tables, `models.table_recipe`: columns normalized by private moments, one hidden
+layer. AdaCliP and DPIS train the same network, with p of a paired t-test against DP-SGD, and a dash where the sums of
+DPIS alone would cost more than the budget. The settings were chosen on a part of the training rows of campaign, celeba,
 magic.gamma and yeast. "clipless" is a Lipschitz network with certificates. "no noise" is the recipe without privacy;
-boosting (`HistGradientBoostingClassifier`) and logistic regression are scikit-learn's, as they come.
-`python benchmarks/tabular.py`
+boosting (`HistGradientBoostingClassifier`) and logistic regression are scikit-learn's, as they come. `python
+benchmarks/tabular.py`
 
 {tabular.render(found["runs"])}
 
@@ -472,7 +472,8 @@ def _short_tabular(found: dict) -> str:
     def mean(method: str) -> str:
         chosen = {"table": "campaign", "method": method, "evaluated_on": tabular.place(False), "changes": ""}
         runs = [run for run in found["runs"] if all(run[key] == value for key, value in chosen.items())]
-        return f"{sum(run['auroc'] for run in runs if run['epsilon'] in (None, 1.0)) / len(runs):.3f}"
+        scores = [run["auroc"] for run in runs if run["epsilon"] in (None, 1.0)]
+        return f"{sum(scores) / len(scores):.3f}"
 
     return (
         f"| table of ADBench (campaign), default recipe, epsilon 1: AUROC | {mean('dpsgd')} | "

@@ -189,7 +189,7 @@ def _recipe(options, dataset):
             "The recipe for these images bounds no norm of an image. Received: --input-norm. Leave it out, or pass "
             "--strategy clipless or --recipe robust."
         )
-    if not recipe.bounded:  # one noisy mean may hide as many rows of a person as an update
+    if not recipe.bounded:  # k rows of a person move a moment k times as far
         overrides["moments_noise"] = recipe.moments_noise * options.examples_per_person
     return dataclasses.replace(recipe, **{name: value for name, value in overrides.items() if value is not None})
 

@@ -100,7 +100,7 @@ def table_recipe(
     if row_norm is not None:
         row_norm = checks.between("row_norm", row_norm, 1e-6, 1e6)
     batch_size = max(1, min(LARGEST_BATCH, num_examples // 2))
-    # The rate was chosen on a part of the training rows of three tables of ADBench, see `benchmarks/tabular.py`.
+    # The rate was chosen on a part of the training rows of four tables of ADBench, see `benchmarks/tabular.py`.
     budget, shared = TableRecipe.by_budget(num_examples, epsilon, batch_size)
     return TableRecipe(
         input_shape=tuple(input_shape),
