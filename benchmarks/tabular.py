@@ -8,8 +8,8 @@ Methods: "clipless", a Lipschitz network with certificates; "dpsgd", the default
 (`models.table_recipe`), and "adaclip" and "dpis", the same network by other strategies; "no noise", the recipe with a
 noise multiplier of 1e-4; "boosting" and "logistic", scikit-learn's `HistGradientBoostingClassifier` and
 `LogisticRegression` as they come, without privacy. A fifth of the rows is the validation part; the settings of the
-recipe were chosen on a fifth of the other rows of four tables (campaign, celeba, magic.gamma, yeast; `--inner`), the
-cost of that choice is not part of epsilon. Columns are scaled by constants. delta = 1 / (N + 1). Runs are added to
+recipe were chosen on a fifth of the other rows of four tables (campaign, celeba, magic.gamma, yeast; `--inner`), and
+the cost of that choice is not part of epsilon. Columns are scaled by constants. delta = 1 / (N + 1). Runs are added to
 `results/tabular.json` one by one, and one that is there is not repeated. Needs `adbench/*.npz` in the folder named by
 LIPDP_DATA, or the network.
 """
