@@ -32,6 +32,7 @@ from lipdp.layers.frequencies import LowFrequencies2D
 from lipdp.layers.householder import Householder
 from lipdp.layers.mixing import TokenMixing
 from lipdp.layers.normalization import PrivateNormalization
+from lipdp.layers.patch_features import PatchFeatures2D
 from lipdp.layers.patches import OrthogonalPatchConv2D
 from lipdp.layers.pooling import GlobalL2NormPooling2D, L2NormPooling2D, ScaledAveragePooling2D
 from lipdp.layers.resampling import InvertibleDownSampling2D, InvertibleUpSampling2D
@@ -55,4 +56,4 @@ __all__ += [
     "SpectralDense",
 ]
 __all__ += ["SpectralConv1DTranspose", "SpectralConv2DTranspose", "SpectralConv3DTranspose"]
-__all__ += ["Deskew2D", "SpectralDepthwiseConv1D", "SpectralDepthwiseConv2D"]
+__all__ += ["Deskew2D", "PatchFeatures2D", "SpectralDepthwiseConv1D", "SpectralDepthwiseConv2D"]

@@ -136,8 +136,7 @@ class NormalizedRecipe(TrainingRecipe):
         whole = Sampling("poisson", relation=sampling.relation).bind(sampling.num_examples, sampling.num_examples)
         return (Mechanism.of_updates(None, self.moments_noise, 2, whole.for_group(sampling.group_size)),)
 
-    def _compiled(self, stack: list, num_examples: int) -> DP_Sequential:
-        model = DP_Sequential(stack, name="lipdp")
+    def _compiled(self, model: Any, num_examples: int) -> Any:
         model.compile(
             keras.optimizers.SGD(self.rate(num_examples), momentum=self.momentum),
             loss=losses.SparseCategoricalCrossentropy(),

@@ -55,7 +55,7 @@ class TableRecipe(NormalizedRecipe):
         if self.hidden:
             stack.append(keras.layers.Dense(self.hidden, activation="relu", name="hidden"))
         last = keras.layers.Dense(self.num_classes, kernel_initializer="zeros", name="logits")
-        return self._compiled([*stack, last], num_examples)
+        return self._compiled(DP_Sequential([*stack, last], name="lipdp"), num_examples)
 
 
 def table_recipe(
