@@ -8,8 +8,9 @@ The recipe of `lipdp.recipe(shape, classes, N, epsilon)`: features of `Scatterin
 dense layer with tanh at each place, a dense layer over all places; as in `lipdp train`, digits of MNIST are deskewed
 first. In color: features of `Scattering2D` and of `PatchFeatures2D`, and one dense layer. The settings were chosen on
 held-out training images of CIFAR-10 (40,000 train, 10,000 score), of Fashion-MNIST and, for deskewing and its rate, of
-MNIST (50,000, 10,000), never on a test set; the cost of that choice is not part of epsilon. delta = 1e-5. `--held-out` does the same. Runs are added to `results/scattered.json` one by one, and one that
-is there is not repeated. CIFAR-10 may be a copy that was encoded again as JPEG, see the note there.
+MNIST (50,000, 10,000), never on a test set; the cost of that choice is not part of epsilon. delta = 1e-5.
+`--held-out` does the same. Runs are added to `results/scattered.json` one by one, and one that is there is not
+repeated. CIFAR-10 may be a copy that was encoded again as JPEG, see the note there.
 """
 
 import argparse

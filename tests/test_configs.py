@@ -31,6 +31,7 @@ MADE = {
     "LayerCentering": lambda: layers.LayerCentering([1, -2]),
     "LowFrequencies2D": lambda: layers.LowFrequencies2D((4, 3)),
     "OrthogonalPatchConv2D": lambda: layers.OrthogonalPatchConv2D(4, (2, 3)),
+    "PatchFeatures2D": lambda: layers.PatchFeatures2D(8, 3, 2, False, 5),
     "PrivateNormalization": lambda: layers.PrivateNormalization(2.0, 5.0, (1, 2)),
     "ResidualAverage": lambda: layers.ResidualAverage(0.25),
     "ScaledAveragePooling2D": lambda: layers.ScaledAveragePooling2D((2, 3)),

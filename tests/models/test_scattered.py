@@ -67,6 +67,57 @@ def test_the_whole_computes_what_its_parts_do():
     assert [layer.name for layer in recipe.build(240).layers] == [layer.name for layer in whole.layers]
 
 
+def in_color(**changes):
+    """As for small photographs, with few patches."""
+    recipe = models.scattered_recipe((16, 16, 3), 2, 240, 8.0)
+    return dataclasses.replace(
+        recipe, **{"batch_size": 120, "epochs": 8, "patches": 8, "moments_noise": 1.0, **changes}
+    )
+
+
+def test_images_in_color_are_compared_with_patches_too(tmp_path):
+    x, y = images()
+    x = np.concatenate([x, 0.5 * x, 1.0 - x], axis=-1)
+    recipe = in_color()
+    features = recipe.prepare(x)
+    assert features.shape == (240, 4 * 2 * 243 + 4 * 2 * 16)
+    model = recipe.fit(x, y, epsilon=30.0, verbose=0, validation_data=(x[:60], y[:60]), seed=0)
+    kinds = [(entry.kind, entry.count) for entry in model.run.ledger.entries]
+    assert kinds == [("moments", 1), ("moments", 1), ("gradient", 16)] and 29.0 < model.privacy.epsilon() <= 30.0
+    assert model.input_shape == (None, 16, 16, 3)
+    assert model.evaluate(x, y, verbose=0, return_dict=True)["accuracy"] > 0.9
+    with pytest.raises(ValueError, match="no Lipschitz constant of use"):
+        certify.radii(model, x)
+    head = keras.Sequential([keras.Input(features.shape[1:]), *model.layers[-2:]])
+    np.testing.assert_allclose(model.predict(x, verbose=0), head.predict(features, verbose=0), rtol=1e-3, atol=1e-3)
+    assert [layer.name for layer in recipe.build(240).layers] == [layer.name for layer in model.layers]
+    # Files and exports compute the same, and go on from what was spent.
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    for other in (loaded, lipdp.export(model)):
+        np.testing.assert_allclose(other.predict(x, verbose=0), model.predict(x, verbose=0), rtol=1e-3, atol=1e-3)
+    loaded.fit(x, y, batch_size=120, epsilon=40.0, strategy="dpsgd", verbose=0)
+    assert 30.0 < loaded.privacy.epsilon() <= 40.0
+    assert [entry.kind for entry in loaded.run.ledger.entries].count("moments") == 2
+
+
+@pytest.mark.backend_free
+def test_patches_are_for_images_in_color_whose_features_fit():
+    recipe = models.scattered_recipe((32, 32, 3), 10, 50000, 2.0)
+    assert (recipe.patches, recipe.hidden) == (512, 0)
+    for shape, count, changes in (
+        ((28, 28, 1), 60000, {}),
+        ((32, 32, 3), 50000, {"mirrored": False}),
+        ((32, 32, 3), 50000, {"deskewed": True}),
+        ((32, 32, 3), 100000, {}),
+    ):
+        assert models.scattered_recipe(shape, 10, count, 2.0, **changes).patches == 0
+    # Twice as many rows have room for wavelet features only.
+    assert isinstance(lipdp.recipe((32, 32, 3), 10, 100000, 2.0), models.ScatteredRecipe)
+    with pytest.raises(ValueError, match="patches=512, hidden=64. Set one of them to 0"):
+        dataclasses.replace(recipe, hidden=64)
+
+
 def test_characters_are_deskewed_in_the_features_and_in_the_whole():
     x, y = images()
     recipe = small(deskewed=True, epochs=2)
@@ -145,7 +196,7 @@ def test_other_strategies(method):
 @pytest.mark.backend_free
 def test_settings_follow_from_public_facts():
     recipe = models.scattered_recipe((32, 32, 3), 10, 50000, 2.0)
-    assert recipe.mirrored and recipe.batch_size == 8192 and recipe.feature_norm == pytest.approx(2.8)
+    assert recipe.mirrored and recipe.batch_size == 8192 and recipe.feature_norm == pytest.approx(2.8 * np.sqrt(2.0))
     gray = models.scattered_recipe((28, 28, 1), 10, 60000, 2.0)
     assert not gray.mirrored and gray.feature_norm < recipe.feature_norm
     assert models.scattered_recipe((28, 28, 1), 10, 60000, 2.0, mirrored=True).mirrored
@@ -195,7 +246,11 @@ def test_what_was_reached_was_reached_with_these_settings(dataset):
         if default and (run["dataset"], run["method"]) == (dataset, "dpsgd"):
             recipe = models.scattered_recipe(shape, 10, count, run["epsilon"], deskewed=dataset == "mnist")
             # Early runs of other sets do not name what they were without.
-            assert json.loads(json.dumps(dataclasses.asdict(recipe))) == {"deskewed": False, **run["settings"]}
+            assert json.loads(json.dumps(dataclasses.asdict(recipe))) == {
+                "deskewed": False,
+                "patches": 0,
+                **run["settings"],
+            }
 
 
 @pytest.mark.backend_free

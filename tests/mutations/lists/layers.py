@@ -227,6 +227,27 @@ FAULTS = [
         ),
     ),
     *faults(
+        "layers/patch_features.py",
+        "layers/test_patch_features.py",
+        (
+            "all patches of an image share one length",
+            "length = ops.sum(ops.square(patches), axis=-1, keepdims=True) + _FLOOR",
+            "length = ops.sum(ops.square(patches), keepdims=True) + _FLOOR",
+        ),
+        (
+            "what is looked for comes from another seed",
+            "drawn, self.seed)",
+            "drawn, 1)",
+            "layers/test_patch_features.py::test_values_are_those_of_the_definition",
+        ),
+        (
+            "the output is as long as the input",
+            'return float("inf")',
+            "return input_bounds[0]",
+            "layers/test_patch_features.py::test_clipless_training_needs_a_bound_behind_it_and_certificates_are_refused",
+        ),
+    ),
+    *faults(
         "layers/embedding.py",
         "layers/test_embedding.py layers/test_adversarial.py",
         (
