@@ -14,6 +14,8 @@ from lipdp.layers.base import LipschitzLayer, integer_between, require_channels_
 _THRESHOLD = 1.55
 # Sets the norm of most features of a photograph to that of `Scattering2D("accurate")`, for any number of them.
 _GAIN = 12.0
+# Largest patch: whitening takes the third power of its size.
+_ENTRIES = 1024
 # Floor of the squared length of a whitened patch.
 _FLOOR = 1e-6
 
@@ -47,8 +49,8 @@ class PatchFeatures2D(LipschitzLayer):
         row.
 
     Raises:
-        ValueError: an argument is out of range, the image is too small, a size is unknown, or the image format is
-            channels first.
+        ValueError: an argument is out of range, the image is too small, a patch has more than 1024 numbers, a size is
+            unknown, or the image format is channels first.
 
     Example:
         >>> import numpy as np
@@ -102,6 +104,12 @@ class PatchFeatures2D(LipschitzLayer):
                 f"input shape {shape}. Use larger images, or smaller patches or fewer `places`."
             )
         height, width, channels = (int(n) for n in shape[1:])
+        entries = self.kernel_size**2 * channels
+        if entries > _ENTRIES:
+            raise ValueError(
+                f"Layer '{self.name}' whitens patches of up to {_ENTRIES} numbers. Received: kernel_size="
+                f"{self.kernel_size} and input shape {shape}, patches of {entries}. Use smaller patches of an image."
+            )
         drawn = self.filters // 2 if self.mirrored else self.filters
         self._whitening, patches = dead_leaves.dictionary(self.kernel_size, channels, drawn, self.seed)
         if self.mirrored:
