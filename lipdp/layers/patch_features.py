@@ -27,8 +27,8 @@ class PatchFeatures2D(LipschitzLayer):
     Patches are set to one contrast, whitened and scaled to length 1; the features are the means over a window of
     `max(z - t, 0)` and `max(-z - t, 0)` for the products z with each patch of the set. The set comes from random
     images, shapes that cover one another ("dead leaves"), drawn from `seed`. No data are in it, so these features cost
-    no privacy and may be computed once, before `fit`. In the default recipe for images in color they stand beside those of
-    `Scattering2D`. Not for certificates, see below.
+    no privacy and may be computed once, before `fit`. In the default recipe for images in color they stand beside those
+    of `Scattering2D`. Not for certificates, see below.
 
     Args:
         filters: Number of patches in the set, 1 to 65536; an even number with `mirrored`. The recipe takes 512.
