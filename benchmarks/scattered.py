@@ -1,7 +1,7 @@
 """Accuracy of `lipdp train`'s default recipe on images: a small network on fixed features, by epsilon.
 
     python benchmarks/scattered.py                                        # all sets, DP-SGD, 5 seeds, test sets
-    python benchmarks/scattered.py --dataset cifar10 --held-out --set hidden=64 learning_rate=0.5
+    python benchmarks/scattered.py --dataset cifar10 --held-out --set learning_rate=0.5
     python benchmarks/scattered.py --dataset fashion_mnist --method dpis dpsgd
 
 The recipe of `lipdp.recipe(shape, classes, N, epsilon)`: features of `Scattering2D`, normalized by private moments, a

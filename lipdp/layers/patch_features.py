@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+import keras
 import numpy as np
 from keras import ops
 
@@ -31,9 +32,9 @@ class PatchFeatures2D(LipschitzLayer):
     of `Scattering2D`. Not for certificates, see below.
 
     Args:
-        filters: Number of patches in the set, 1 to 65536; an even number with `mirrored`. The recipe takes 512.
+        filters: Number of patches in the set, 1 to 4096; an even number with `mirrored`. The recipe takes 512.
         kernel_size: Side of a patch in pixels, 2 to 16.
-        places: Number of windows along height and along width, at least 1.
+        places: Number of windows along height and along width, 1 to 32.
         mirrored: Whether an image and its mirror image give the same features, where the class does not depend on it
             (objects, but not digits). The set then has each patch and its mirror image, and only the left half of the
             windows is kept, as in `Scattering2D`.
@@ -78,9 +79,9 @@ class PatchFeatures2D(LipschitzLayer):
     ):
         super().__init__(**kwargs)
         require_channels_last(self)
-        self.filters = integer_between("filters", filters, 1, 2**16)
+        self.filters = integer_between("filters", filters, 1, 4096)
         self.kernel_size = integer_between("kernel_size", kernel_size, 2, 16)
-        self.places = checks.integer("places", places, 1)
+        self.places = integer_between("places", places, 1, 32)
         self.mirrored = checks.boolean("mirrored", mirrored)
         self.seed = checks.integer("seed", seed, 0)
         if self.mirrored and self.filters % 2:
@@ -102,6 +103,7 @@ class PatchFeatures2D(LipschitzLayer):
                 f"Layer '{self.name}' needs sides of `kernel_size + places - 1 = {least}` pixels or more. Received: "
                 f"input shape {shape}. Use larger images, or smaller patches or fewer `places`."
             )
+        self.input_spec = keras.layers.InputSpec(shape=(None, *shape[1:]))
         height, width, channels = (int(n) for n in shape[1:])
         entries = self.kernel_size**2 * channels
         if entries > _ENTRIES:

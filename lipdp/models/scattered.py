@@ -17,7 +17,7 @@ _MEMORY = 2**32
 # Norm of most features of an image with as many numbers; those of "accurate" scattering vary slowly with the image.
 _NORM, _ENTRIES = 2.8, 3072
 # Patches that images in color are compared with, and windows along a side that the features are averaged over.
-_PATCHES, _PLACES = 512, 4
+_PATCHES, _PLACES, _SMALLEST_COMPARED = 512, 4, 16
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -126,7 +126,7 @@ class ScatteredRecipe(NormalizedRecipe):
 
 
 def fits(input_shape: tuple[int, ...], num_examples: int, deskewed: bool = False, patches: int = 0) -> bool:
-    """Returns whether the features of so many images fit into memory, up to 4 GiB."""
+    """Returns whether the features of so many images fit into memory, up to 4 GiB; color is mirrored."""
     rows, columns = (-(-side // 4) for side in input_shape[:2])
     windows = _PLACES**2
     if _in_color(input_shape) and not deskewed:
@@ -151,9 +151,11 @@ def scattered_recipe(
 ) -> ScatteredRecipe:
     """Returns the settings that reach the highest accuracy here on many images.
 
-    They depend on public facts only: shapes, the number of examples, the budget; not on any value. Certificates of
-    their networks are valid, and far too small to be of use; with `deskewed` there are none. `lipdp.recipe` takes them
-    for at least 16,384 images with sides from 16 pixels on, whose features take up no more than 4 GiB.
+    They depend on public facts only: shapes, the number of examples, the budget; not on any value. Images in color with
+    sides from 16 pixels on are also compared with patches (`layers.PatchFeatures2D`), if they are mirrored, not
+    deskewed, and all features fit into 4 GiB: up to 67,000 of 32 x 32. With patches, and with `deskewed`, there are no
+    certificates; those of the other networks are valid, and far too small to be of use. `lipdp.recipe` takes these
+    settings for at least 16,384 images with sides from 16 pixels on, whose wavelet features take up no more than 4 GiB.
 
     Args:
         input_shape: shape of one image, `(height, width, channels)`.
@@ -167,7 +169,8 @@ def scattered_recipe(
             nothing of the class.
 
     Returns:
-        A `ScatteredRecipe`; change it with `dataclasses.replace`.
+        A `ScatteredRecipe`; change it with `dataclasses.replace`. Learning rate and norm are those of the features it
+        has: without `patches`, they are others.
 
     Raises:
         ValueError: an argument is out of range.
@@ -188,7 +191,8 @@ def scattered_recipe(
     mirrored = (_in_color(input_shape) and not deskewed) if mirrored is None else checks.boolean("mirrored", mirrored)
     batch_size = min(LARGEST_BATCH, math.ceil(num_examples / 6))
     budget, shared = ScatteredRecipe.by_budget(num_examples, epsilon, batch_size)
-    compared = mirrored and fits(input_shape, num_examples, deskewed, _PATCHES)
+    in_color = _in_color(input_shape) and mirrored and not deskewed and min(input_shape[:2]) >= _SMALLEST_COMPARED
+    compared = in_color and fits(input_shape, num_examples, patches=_PATCHES)
     norm = _NORM * math.sqrt(math.prod(input_shape) / _ENTRIES)
     return ScatteredRecipe(
         input_shape=tuple(input_shape),

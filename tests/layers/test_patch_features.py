@@ -178,7 +178,19 @@ def test_bad_arguments_and_inputs_are_named():
         keras.Sequential([keras.Input((3, 8, 1)), layer()])
     with pytest.raises(ValueError, match="up to 1024 numbers. Received: kernel_size=3.*patches of 1152"):
         keras.Sequential([keras.Input((8, 8, 128)), layer()])
-    for wrong in ({"filters": 0}, {"kernel_size": 1}, {"places": 0}, {"seed": -1}, {"mirrored": 2}, {"filters": 2.5}):
+    with pytest.raises(ValueError, match="expected shape=\\(None, 11, 13, 2\\)"):
+        built = layer()
+        built(images())
+        built(images(shape=(13, 11, 2)))
+    for wrong in (
+        {"filters": 0},
+        {"kernel_size": 1},
+        {"places": 33},
+        {"places": 0},
+        {"seed": -1},
+        {"mirrored": 2},
+        {"filters": 2.5},
+    ):
         with pytest.raises((ValueError, TypeError), match=next(iter(wrong))):
             layer(**wrong)
     with pytest.raises(ValueError, match="Pass an even number"):

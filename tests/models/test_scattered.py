@@ -110,6 +110,9 @@ def test_patches_are_for_images_in_color_whose_features_fit():
         ((32, 32, 3), 50000, {"mirrored": False}),
         ((32, 32, 3), 50000, {"deskewed": True}),
         ((32, 32, 3), 100000, {}),
+        ((28, 28, 1), 20000, {"mirrored": True}),
+        ((32, 32, 3), 20000, {"mirrored": True, "deskewed": True}),
+        ((15, 32, 3), 20000, {}),
     ):
         assert models.scattered_recipe(shape, 10, count, 2.0, **changes).patches == 0
     # Twice as many rows have room for wavelet features only.
