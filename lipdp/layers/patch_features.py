@@ -27,7 +27,7 @@ class PatchFeatures2D(LipschitzLayer):
 
     Patches are set to one contrast, whitened and scaled to length 1; the features are the means over a window of
     `max(z - t, 0)` and `max(-z - t, 0)` for the products z with each patch of the set. The set comes from random
-    images, shapes that cover one another ("dead leaves"), drawn from `seed`. No data are in it, so these features cost
+    images, shapes that cover one another ("dead leaves"), drawn from `seed`. It uses no data, so these features cost
     no privacy and may be computed once, before `fit`. In the default recipe for images in color they stand beside those
     of `Scattering2D`. Not for certificates, see below.
 
@@ -119,6 +119,24 @@ class PatchFeatures2D(LipschitzLayer):
         rows, columns = (_windows(side - self.kernel_size + 1, self.places) for side in (height, width))
         gain = _GAIN * math.sqrt(patches.shape[1] / (self.places**2 * self.filters))
         self._average = (gain * np.einsum("as,bt->abst", rows, columns)).reshape(self.places**2, -1).astype("float32")
+
+    def get_build_config(self) -> dict[str, Any] | None:
+        config = super().get_build_config()
+        return {**config, "check": self._check()} if config else config
+
+    def build_from_config(self, config: dict[str, Any]) -> None:
+        super().build_from_config(config)
+        if "check" in config and not np.allclose(self._check(), config["check"], rtol=0.0, atol=1e-3):
+            raise ValueError(
+                f"Layer '{self.name}' drew other patches from seed {self.seed} than when it was saved: the random "
+                "numbers of NumPy have changed, and the weights behind it belong to the former patches. Received: "
+                f"NumPy {np.__version__}. Load it with the version it was saved with."
+            )
+
+    def _check(self) -> list[float]:
+        """Returns numbers that change with any patch, or with their order: files hold the seed alone."""
+        weights = np.linspace(0.5, 1.0, self._patches.shape[1])
+        return [float(value) for value in np.concatenate([self._patches @ weights, self._whitening.sum(axis=1)])[::7]]
 
     def call(self, inputs: Any) -> Any:
         # One image at a time: its responses fit into the cache of a processor.

@@ -98,7 +98,7 @@ def test_patches_come_from_the_seed_alone():
         np.testing.assert_array_equal(one, other)
     assert np.abs(first[1] - dead_leaves.dictionary(3, 2, 5, 1)[1]).max() > 0.1
     np.testing.assert_allclose(np.linalg.norm(first[1], axis=1), 1.0, rtol=1e-5)
-    # Files hold the seed, not the patches: another machine has to draw the same ones.
+    # Files hold the seed, not the patches, and another machine has to draw the same ones.
     np.testing.assert_allclose(first[1][0, :4], GOLDEN, atol=1e-4)
 
 
@@ -127,6 +127,24 @@ def test_files_and_exports_compute_the_same(tmp_path):
     for other in (loaded, plain):
         np.testing.assert_allclose(other.predict(x, verbose=0), of(x), atol=1e-5)
         np.testing.assert_allclose(keras.ops.convert_to_numpy(other(x[:1])), of(x[:1]), atol=1e-5)
+
+
+@pytest.mark.backend_free
+def test_files_of_other_patches_are_refused():
+    built = layer()
+    built(images())
+    config = keras.saving.serialize_keras_object(built)
+    again = keras.saving.deserialize_keras_object(config)
+    np.testing.assert_allclose(again(images()), built(images()), atol=1e-6)
+    config["build_config"]["check"] = layer_of_another_seed()._check()
+    with pytest.raises(ValueError, match="drew other patches from seed 0 than when it was saved"):
+        keras.saving.deserialize_keras_object(config)
+
+
+def layer_of_another_seed():
+    other = layer(seed=1)
+    other.build((None, *SHAPE))
+    return other
 
 
 def stack(*more):
