@@ -170,7 +170,8 @@ def test_a_killed_run_that_learns_moments_first_goes_on(images, tmp_path, monkey
         with pytest.raises(Killed):
             main([*words, "3", "--batch-size", "40", "--delta", "1e-3", "--json"])
     assert "moments of each class are released" in capsys.readouterr().err
-    assert main(["train", "--resume", str(folder), "--json"]) == 0
+    code = main(["train", "--resume", str(folder), "--json"])
+    assert code == 0, capsys.readouterr()
     content = folders.read(folder)
     kinds = {release["kind"]: release["count"] for release in content.privacy["releases"]}
     assert kinds == {"moments": 1, "gradient": 9}
