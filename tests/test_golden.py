@@ -276,6 +276,7 @@ def test_the_model_of_a_run_folder_is_certified(folder, capsys):
     check({k: found[k] for k in expected}, expected, 5e-3, relative=False)
 
 
+@pytest.mark.backend_free
 def test_the_model_of_a_run_folder_states_what_was_written():
     model = keras.saving.load_model(RUN / "model.keras")
     assert isinstance(model, lipdp.DP_Model | lipdp.DP_Sequential)

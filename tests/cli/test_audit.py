@@ -28,7 +28,9 @@ def test_a_fault_ends_with_1(capsys):
     assert "ABOVE THE STATED EPSILON" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("sampling", "updates"), [("poisson", 4), ("shuffle", 4)])
+@pytest.mark.parametrize(
+    ("sampling", "updates"), [("poisson", 4), pytest.param("shuffle", 4, marks=pytest.mark.backend_free)]
+)
 def test_a_run_is_audited_with_its_own_settings(capsys, tmp_path, sampling, updates):
     model = lipdp.DP_Sequential([layers.BoundedInput((4,), norm=1.0), layers.SpectralDense(2)])
     model.compile("sgd", loss=losses.SparseCategoricalCrossentropy())
@@ -42,6 +44,7 @@ def test_a_run_is_audited_with_its_own_settings(capsys, tmp_path, sampling, upda
     assert found["epsilon"] == pytest.approx(model.privacy.epsilon(1e-3), rel=1e-6) and found["delta"] == 1e-3
 
 
+@pytest.mark.backend_free
 def test_a_recipe_on_a_data_set(capsys, tmp_path):
     rng = np.random.default_rng(0)
     np.savez(tmp_path / "mine.npz", x=rng.uniform(size=(80, 6)).astype("float32"), y=np.arange(80) % 2)

@@ -96,6 +96,7 @@ def test_the_recorded_command_repeats_the_run(run, tmp_path):
         assert np.array_equal(first, second)
 
 
+@pytest.mark.backend_free
 def test_without_a_seed_no_two_runs_are_alike_and_training_metrics_are_marked(run, tmp_path, capsys):
     folder = tmp_path / "new"
     assert train(folder, "--training-metrics", "--radii", "0.05", "0.2") == 0
@@ -158,6 +159,7 @@ def test_an_interrupted_run_leaves_no_folder(tmp_path, capsys, monkeypatch):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.backend_free
 def test_certify_and_report_read_a_run(run, capsys):
     content = folders.read(run)
     found = answer(capsys, "certify", str(run), "--radii", "0", "0.1")
@@ -365,6 +367,7 @@ def test_samplers_and_persons_on_the_command_line(capsys):
     assert "truncated_poisson, zero out one)" in capsys.readouterr().out
 
 
+@pytest.mark.backend_free
 def test_plan(capsys, tmp_path, run):
     words = ["--num-examples", "6000", "--delta", "1e-4"]
     found = answer(capsys, "plan", *words, "--epsilon", "2", "--epochs", "5", "--batch-size", "256", "--output",

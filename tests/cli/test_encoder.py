@@ -51,6 +51,7 @@ def run(preset, tmp_path_factory):
     return folder / "run"
 
 
+@pytest.mark.backend_free
 def test_a_row_of_features_is_of_its_own_text(preset):
     found = encoder.load(str(preset), 8)
     texts = ["this film is very good", "bad", "not long and not very dull and not very bad", "good good"]

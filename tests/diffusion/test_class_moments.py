@@ -156,6 +156,7 @@ def test_other_data_have_other_noise_under_one_seed():
     assert secret_of(None, moments(), 1.0, b"", "") != secret_of(None, moments(), 1.0, b"", "")
 
 
+@pytest.mark.backend_free
 def test_fit_plans_for_what_is_left_and_the_statement_names_the_moments(tmp_path):
     x, y = data(500)
     model = small()

@@ -78,6 +78,7 @@ def test_a_kernel_that_was_released_again_trains_beside_its_addition():
     compare(model, images(5))
 
 
+@pytest.mark.backend_free
 def test_a_trainable_layer_inside_a_frozen_one_is_found():
     attention = L.MultiHeadAttention(2, 4)
     inputs = keras.Input((5, 6))

@@ -48,7 +48,9 @@ def test_each_layer_has_a_rule_and_keeps_rows_apart(make):
     assert rules.fallback not in [rule for _, rule in leaves(model)]
 
 
-@pytest.mark.parametrize("make", [models.text_attention, models.causal_attention])
+@pytest.mark.parametrize(
+    "make", [pytest.param(models.text_attention, marks=pytest.mark.backend_free), models.causal_attention]
+)
 def test_gradients_per_example_are_those_of_each_text_alone(make):
     own = (3,) if make is models.text_attention else ()
     compare(moved(make(6, 8, *own, width=8, blocks=1, heads=2)), TEXTS[:3], tolerance=3e-5)

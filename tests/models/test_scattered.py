@@ -75,6 +75,7 @@ def in_color(**changes):
     )
 
 
+@pytest.mark.backend_free
 def test_images_in_color_are_compared_with_patches_too(tmp_path):
     x, y = images()
     x = np.concatenate([x, 0.5 * x, 1.0 - x], axis=-1)
@@ -121,6 +122,7 @@ def test_patches_are_for_images_in_color_whose_features_fit():
         dataclasses.replace(recipe, hidden=64)
 
 
+@pytest.mark.backend_free
 def test_characters_are_deskewed_in_the_features_and_in_the_whole():
     x, y = images()
     recipe = small(deskewed=True, epochs=2)

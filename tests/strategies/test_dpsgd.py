@@ -455,6 +455,7 @@ def test_probabilities_into_a_loss_on_logits():
         model.fit(*rows(100), noise_multiplier=1.0, strategy="dpsgd", **FIT)
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize(
     ("name", "outputs", "activation"),
     [
@@ -478,6 +479,7 @@ def test_probabilities_and_the_name_of_a_loss_train_as_in_keras(name, outputs, a
     assert model.run.ledger.updates == 5 and model.run.ledger.entries[0].strategy == "dpsgd"
 
 
+@pytest.mark.backend_free
 def test_ordinary_networks_take_dpsgd_by_themselves_and_lipschitz_ones_clipless(capsys):
     ordinary = plain()
     ordinary.fit(*rows(100), noise_multiplier=1.0, **FIT | {"verbose": 2})

@@ -303,6 +303,7 @@ def test_a_dataset_that_repeats_its_rows_is_refused():
         assert model.privacy.updates == 0
 
 
+@pytest.mark.backend_free
 def test_the_accuracy_of_one_logit_splits_the_classes_at_zero():
     x, y = blobs()
     y = (y > 0).astype("int32")

@@ -72,6 +72,7 @@ def test_a_seed_repeats_what_it_gave_for_the_same_numbers_in_float32():
     assert models[0].history.history["val_loss"] == models[1].history.history["val_loss"]
 
 
+@pytest.mark.backend_free
 def test_one_model_trains_on_bytes_and_then_on_numbers():
     x, y = in_bytes()
     one, other = mlp(), mlp()
@@ -118,6 +119,7 @@ def test_a_row_that_is_not_finite_counts_as_one_that_is_not_allowed_and_changes_
         np.testing.assert_allclose(one, other, atol=1e-5)
 
 
+@pytest.mark.backend_free
 def test_labels_for_which_the_bound_of_the_loss_does_not_hold_count_as_zero():
     x, ids = blobs()
     y = np.eye(3, dtype="float32")[ids]
@@ -145,6 +147,7 @@ def test_several_inputs_by_name_and_a_column_of_labels():
     assert model.privacy.updates == 10
 
 
+@pytest.mark.backend_free
 def test_validation_data_may_be_a_source():
     x, y = blobs()
     expected = trained(x, y, validation_data=(x[:90], y[:90])).history.history
