@@ -7,10 +7,15 @@ import math
 from typing import Any
 
 import keras
+import numpy as np
 
-from lipdp import checks, losses, strategies
+from lipdp import checks, losses, sampling, strategies
 from lipdp.accounting import Mechanism, Sampling
 from lipdp.model import DP_Model, DP_Sequential
+from lipdp.sampling import schemes
+from lipdp.sampling.arrays import refuse_shuffled
+from lipdp.sampling.columns import columns_of, read
+from lipdp.sampling.source import is_source
 
 # Expected updates at epsilon 1, and the largest batch, of the recipes that normalize.
 _UPDATES = 150.0
@@ -31,6 +36,7 @@ class TrainingRecipe:
     # Whether "dpsgd" clips automatically: its learning rate then does not hang on the clip norm.
     automatic = False
 
+    input_shape: tuple[int, ...]
     batch_size: int
     epochs: int
     learning_rate: float
@@ -74,14 +80,16 @@ class TrainingRecipe:
             self.learning_rate, self.updates(num_examples), end_learning_rate=0.0
         )
 
-    def fit(self, x: Any, y: Any, *, epsilon: float | None = None, **kwargs: Any) -> DP_Model | DP_Sequential:
+    def fit(self, x: Any, y: Any = None, *, epsilon: float | None = None, **kwargs: Any) -> DP_Model | DP_Sequential:
         """Builds a model and trains it with the settings of this recipe.
 
         Callbacks see the model that `trained` builds, and files that they write hold that one.
 
         Args:
-            x: training examples, `(N, *input_shape)`: images in [0, 1], rows of a table, or tokens of texts.
-            y: their class ids, `(N,)`.
+            x: training examples, `(N, *input_shape)`: images in [0, 1], rows of a table, or tokens of texts; or
+                whatever else `DP_Model.fit` takes. Where the first layers are fixed, their outputs for all rows are
+                held in memory.
+            y: their class ids, `(N,)`; None where x yields both.
             epsilon: the privacy budget.
             **kwargs: everything else that `DP_Model.fit` takes, such as `delta` and `validation_data`.
 
@@ -97,11 +105,33 @@ class TrainingRecipe:
         held_out = kwargs.get("validation_data")
         if isinstance(held_out, tuple | list):
             kwargs["validation_data"] = (self.prepare(held_out[0]), *held_out[1:])
+        elif held_out is not None and self._fixes_layers:
+            held_out, labels = self._rows(held_out, None)
+            kwargs["validation_data"] = self.prepare(held_out), labels
+        if kwargs.get("person_ids") is not None or schemes.get(kwargs.get("sampling", "poisson")).by_epoch:
+            refuse_shuffled(x)
+        x, y = self._rows(x, y)
         model = self.trained(len(x))
         history = model.fit(self.prepare(x), y, epsilon=epsilon, **own, **kwargs)
         whole = self.whole(model)
         whole.history = history
         return whole
+
+    @property
+    def _fixes_layers(self) -> bool:
+        return type(self).prepare is not TrainingRecipe.prepare
+
+    def _rows(self, x: Any, y: Any) -> tuple[Any, Any]:
+        """Returns rows of which there is a number, and their labels; what yields both at once is read where it must be.
+
+        `fit` reads datasets as well, and sources row by row, but not what fixed layers make of them.
+        """
+        dataset = isinstance(x, keras.utils.PyDataset) or hasattr(x, "as_numpy_iterator")
+        apart = y is not None and not isinstance(y, str) and not is_source(y)
+        if not dataset and (apart or not self._fixes_layers):
+            return x, y
+        x, y = sampling.as_rows(x, y, 1 + len(self.input_shape))
+        return read((x, y), np.arange(len(y))) if columns_of((x, y)) else (x, y)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -149,20 +149,6 @@ def test_the_whole_goes_on_and_is_saved(fitted, tmp_path):
 
 
 @pytest.mark.backend_free
-def test_validation_data_may_be_whatever_fit_takes():
-    x, y = images(60)
-    recipe = dataclasses.replace(lipdp.recipe((8, 8, 1), 2, 60, 8.0), epochs=1)
-    held_out = tf_data(x[:, ::2, ::2], y)
-    model = recipe.fit(x[:, ::2, ::2], y, epsilon=8.0, delta=1e-3, verbose=0, validation_data=held_out)
-    assert "val_accuracy" in model.history.history
-
-
-def tf_data(x, y):
-    tf = pytest.importorskip("tensorflow")
-    return tf.data.Dataset.from_tensor_slices((x, y)).batch(20)
-
-
-@pytest.mark.backend_free
 def test_the_whole_and_the_part_share_what_they_release():
     x, y = images()
     recipe = small(epochs=1)

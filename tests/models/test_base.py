@@ -1,0 +1,122 @@
+"""Recipes take training and validation data in each form that `fit` takes."""
+
+import dataclasses
+
+import keras
+import numpy as np
+import pytest
+
+import lipdp
+from lipdp import models
+
+pytestmark = pytest.mark.backend_free
+SHAPE = (16, 16, 1)
+
+
+def data(count=60):
+    """Rows of both classes, bright above or below."""
+    rng, y = np.random.default_rng(count), np.arange(count) % 2
+    x = 0.3 * rng.random((count, *SHAPE)).astype("float32")
+    x[y == 0, :8] += 0.5
+    x[y == 1, 8:] += 0.5
+    return x, y
+
+
+class Batches(keras.utils.PyDataset):
+    def __init__(self, x, y):
+        super().__init__()
+        self.x, self.y = x, y
+
+    def __len__(self):
+        return len(self.x) // 20
+
+    def __getitem__(self, i):
+        return self.x[20 * i : 20 * i + 20], self.y[20 * i : 20 * i + 20]
+
+
+class Rows:
+    """A source: one array, or several of the same length."""
+
+    def __init__(self, *arrays):
+        self.arrays = arrays
+
+    def __len__(self):
+        return len(self.arrays[0])
+
+    def __getitem__(self, i):
+        return tuple(a[i] for a in self.arrays) if len(self.arrays) > 1 else self.arrays[0][i]
+
+
+def tensors(x, y):
+    tf = pytest.importorskip("tensorflow")
+    return tf.data.Dataset.from_tensor_slices((x, y))
+
+
+FORMS = {
+    "PyDataset": lambda x, y: (Batches(x, y), None),
+    "tf.data of batches": lambda x, y: (tensors(x, y).batch(20), None),
+    "tf.data of rows": lambda x, y: (tensors(x, y), None),
+    "source": lambda x, y: (Rows(x, y), None),
+    "source of labels": lambda x, y: (x, Rows(y)),
+    "two sources": lambda x, y: (Rows(x), Rows(y)),
+}
+
+
+def features():
+    return dataclasses.replace(models.scattered_recipe(SHAPE, 2, 60, 8.0), batch_size=30, epochs=2, hidden=4)
+
+
+def pixels():
+    return dataclasses.replace(lipdp.recipe((8, 8, 1), 2, 60, 8.0), batch_size=30, epochs=2)
+
+
+def trained(recipe, x, y, **kwargs):
+    keras.utils.set_random_seed(0)
+    return recipe.fit(x, y, epsilon=8.0, delta=1e-3, seed=1, verbose=0, **kwargs)
+
+
+@pytest.fixture(scope="module")
+def expected():
+    return trained(features(), *data()).get_weights()
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_fixed_features_of_each_form_are_those_of_arrays(expected, form):
+    found = trained(features(), *FORMS[form](*data()))
+    for one, other in zip(found.get_weights(), expected, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("form", ["PyDataset", "tf.data of batches", "source"])
+def test_the_schedule_counts_rows_and_not_batches(form):
+    x, y = data()
+    model = trained(pixels(), *FORMS[form](x[:, ::2, ::2], y))
+    assert model.optimizer._learning_rate.decay_steps == model.privacy.updates == 4
+
+
+@pytest.mark.parametrize("form", ["PyDataset", "tf.data of batches", "source"])
+def test_validation_data_of_each_form(form):
+    (x, y), held_out = data(), data(40)
+    for recipe, part in ((features, slice(None)), (pixels, slice(None, None, 2))):
+        x, held_out = x[:, part, part], (held_out[0][:, part, part], held_out[1])
+        given = FORMS[form](*held_out)[0]
+        found, same = (trained(recipe(), x, y, validation_data=rows).history for rows in (given, held_out))
+        assert found.history["val_accuracy"] == pytest.approx(same.history["val_accuracy"])
+
+
+@pytest.mark.parametrize("recipe", [features, pixels])
+@pytest.mark.parametrize("kwargs", [{"person_ids": np.arange(60) // 2}, {"sampling": "fixed_order"}], ids=str)
+def test_places_of_rows_that_count_are_not_shuffled(recipe, kwargs):
+    x, y = data()
+    x = x if recipe is features else x[:, ::2, ::2]
+    shuffled = tensors(x, y).shuffle(60).batch(20)
+    with pytest.raises(ValueError, match=r"Received: a tf.data.Dataset with `.shuffle\(\)`"):
+        trained(recipe(), shuffled, None, **kwargs)
+
+
+def test_what_is_missing_is_named():
+    x, y = data()
+    with pytest.raises(ValueError, match="`fit` needs labels"):
+        features().fit(x, epsilon=8.0)
+    with pytest.raises(ValueError, match="sample weights would change the sensitivity"):
+        features().fit(tensors(x, y).map(lambda a, b: (a, b, 1.0)).batch(20), epsilon=8.0)
