@@ -6,13 +6,14 @@ import os
 import pathlib
 from typing import Any
 
-from lipdp.cli import parser
+from lipdp.cli import datasets, parser
 from lipdp.privacy import files, journal
 from lipdp.report import folder as folders
 from lipdp.report import place
 
 # Everything else is as it was when the run began.
 _FREE = ("command", "resume", "json", "verbose")
+_BESIDE = "the file beside the data"
 
 
 def note(work: pathlib.Path, options: argparse.Namespace, argv: list[str], started: str, digests: dict) -> None:
@@ -47,15 +48,18 @@ def recall(work: pathlib.Path, options: argparse.Namespace) -> tuple[argparse.Na
 
 
 def digests(options: argparse.Namespace, frozen: Any) -> dict[str, str]:
-    """Returns the SHA-256 of public files and networks that a run learns behind, by the name of the option."""
+    """Returns the SHA-256 of public files and networks that a run learns behind, by the name of the option.
+
+    None of the data: a digest of private rows would tell who guesses them that he is right.
+    """
     found = {} if frozen is None else {"backbone": frozen.digest}
-    if options.vocabulary is not None:
-        found["vocabulary"] = files.digest(options.vocabulary)
-    return found
+    named = {"vocabulary": options.vocabulary, "feature_ranges": options.feature_ranges}
+    named["table"] = datasets.description(options)
+    return found | {name: files.digest(path) for name, path in named.items() if path is not None}
 
 
 def check_same(work: pathlib.Path, options: argparse.Namespace, found: dict[str, str]) -> None:
-    """Refuses to go on behind another backbone or vocabulary than the run began with.
+    """Refuses to go on behind another backbone, vocabulary or description of the data than the run began with.
 
     Args:
         work: folder of the run.
@@ -69,9 +73,10 @@ def check_same(work: pathlib.Path, options: argparse.Namespace, found: dict[str,
     for name, before in content.get("digests", {}).items():
         if found.get(name) != before:
             raise ValueError(
-                f"A run goes on with the {name} it began with: {content['options'][name]}, SHA-256 {before}. Received: "
-                f"{getattr(options, name)}, SHA-256 {found.get(name)}. Put that one back in its place, or start a new "
-                "run."
+                f"A run goes on with the {name.replace('_', ' ')} it began with: "
+                f"{content['options'][name] or _BESIDE}, SHA-256 {before}. Received: "
+                f"{getattr(options, name) or _BESIDE}, SHA-256 {found.get(name)}. Put that one back in its place, or "
+                "start a new run."
             )
 
 

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 
-from lipdp import data
+from lipdp import callbacks, data
 from lipdp.cli import main
 from lipdp.report import folder as folders
 from tests.helpers.commands import refusal
@@ -62,6 +62,27 @@ def test_a_described_table_is_trained_without_reading_anything_off_it(run):
     assert content.run["settings"]["classes"] == ["well", "sick"] and content.run["settings"]["input_shape"] == [6]
     assert content.run["settings"]["input_norm"] == pytest.approx(2**0.5)
     assert "read_off_the_data" not in content.privacy and "READ OFF" not in content.statement
+
+
+def test_a_run_goes_on_with_the_same_description(tmp_path, monkeypatch, capsys):
+    def stop(self, epoch, logs=None):
+        raise KeyboardInterrupt
+
+    file, run = write(tmp_path / "people.csv"), tmp_path / "run"
+    main(["table", str(file)])
+    described(tmp_path / "people.json")
+    before = (tmp_path / "people.json").read_text()
+    words = ["train", "--dataset", str(file), "--output", str(run), "--noise-multiplier", "2", "--epochs", "2"]
+    with monkeypatch.context() as patched:
+        patched.setattr(callbacks.Checkpoint, "on_epoch_end", stop)
+        assert main([*words, "--verbose", "0"]) == 130
+    content = json.loads(before)
+    content["columns"]["age"]["range"] = [0, 60]
+    (tmp_path / "people.json").write_text(json.dumps(content))
+    line = refusal(capsys, "train", "--resume", run)
+    assert "goes on with the table it began with: the file beside the data, SHA-256" in line
+    (tmp_path / "people.json").write_text(before)
+    assert main(["train", "--resume", str(run), "--verbose", "0"]) == 0
 
 
 def test_moments_of_groups_have_the_noise_of_groups(tmp_path):
