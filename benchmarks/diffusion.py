@@ -304,16 +304,16 @@ def cost(options) -> dict:
 def table(content: dict) -> str:
     """The results as Markdown tables."""
     lines = [
-        "| data | preset | epsilon | CNN % | MLP % | logistic regression % | synthetic images | updates | B | K | "
-        "processor minutes | seed |",
-        "|" + "---|" * 12,
+        "| data | preset | epsilon | CNN % | MLP % | logistic regression % | synthetic images | epochs | updates | B | "
+        "K | processor minutes | seed |",
+        "|" + "---|" * 13,
     ]
     for run in content.get("runs", []):
         found, settings = run["accuracy"], run["settings"]
         accuracies = " | ".join(f"{100 * found[name]:.2f}" for name in ("cnn", "mlp", "logistic_regression"))
         lines.append(
             f"| {run['dataset']} | {run['preset']} | {run['epsilon']:g} | {accuracies} | {run['samples']} | "
-            f"{run['updates']} | {settings['batch_size']} | {settings['multiplicity']} | "
+            f"{run['epochs']} | {run['updates']} | {settings['batch_size']} | {settings['multiplicity']} | "
             f"{run['processor_seconds'] / 60:.0f} | {run['seed']} |"
         )
     return "\n".join(lines)

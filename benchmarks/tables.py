@@ -147,10 +147,13 @@ def _diffusion(found: dict) -> str:
     text = """
 ## Diffusion models
 
-MNIST, delta = 1e-5: accuracy on the real test set of classifiers that learned from synthetic images only. "cpu-28"
-learns [moments](diffusion.md#moments-first) before the images, settings chosen on held-out training images at epsilon
-1; "cpu-14" draws images of half the side, settings chosen there with 300 updates at epsilon 10. *Published*, 28 x 28,
-CNN: 89.2 and 97.7 at epsilon 1 and 10 (Dockhorn et al. 2023), 95.6 and 98.1 (DP-FETA, Li et al. 2025).
+Delta = 1e-5: accuracy on the real test set of classifiers that learned from synthetic images only. "cpu-28" learns
+[moments](diffusion.md#moments-first) before the images, settings chosen on held-out training images of MNIST at epsilon
+1; "cpu-14" draws images of half the side, settings chosen there with 300 updates at epsilon 10. The protocol of
+Dockhorn et al. has 60,000 images and classifiers of 50 epochs; the table says where there were fewer. The test set of
+MNIST had been opened with fewer for seed 0 at epsilon 1: 93.27 % from 20,000 images in 20 epochs, 93.95 % from 60,000.
+*Published*, 28 x 28, CNN: 89.2 and 97.7 at epsilon 1 and 10 (Dockhorn et al. 2023), 95.6 and 98.1 (DP-FETA, Li et al.
+2025); Fashion-MNIST 81.7 and 87.3 (DP-FETA).
 """
     for run in found.get("runs", []):
         text += f"`{run['command']}`\n"
@@ -519,9 +522,11 @@ def _short_certified(found: dict) -> str:
 
 
 def _short_diffusion(found: dict) -> str:
-    score = 100 * _at(found.get("runs", []), dataset="mnist", preset="cpu-28", epsilon=1.0)["accuracy"]["cnn"]
+    place = {"dataset": "mnist", "preset": "cpu-28", "epsilon": 1.0}
+    scores = [100 * run["accuracy"]["cnn"] for run in found["runs"] if place.items() <= run.items()]
     return (
-        f"| synthetic digits, 28 x 28, epsilon 1: CNN trained on them, tested on real ones | {score:.2f} % | "
+        "| synthetic digits, 28 x 28, epsilon 1: CNN trained on them, tested on real ones | "
+        f"{sum(scores) / len(scores):.2f} % | "
         "DPDM: 89.2, DP-FETA: 95.6 % |"
     )
 
