@@ -260,6 +260,22 @@ FAULTS = [
         ),
     ),
     *faults(
+        "models/base.py",
+        "models/test_base.py",
+        (
+            "a recipe reads rows in random order where places count",
+            "            refuse_shuffled(x)",
+            "            pass",
+            "models/test_base.py::test_places_of_rows_that_count_are_not_shuffled",
+        ),
+        (
+            "a recipe counts batches",
+            "        if not dataset and (apart or not self._fixes_layers):",
+            "        if apart or not self._fixes_layers:",
+            "models/test_base.py::test_the_schedule_counts_rows_and_not_batches",
+        ),
+    ),
+    *faults(
         "training/session.py",
         "training/test_refusals.py::test_fit_refuses training/test_refusals.py::test_losses_that_a_layer_adds_are_refused losses/test_per_example.py::test_labels_are_checked training/test_validation.py::test_validation_data_that_do_not_fit_cost_nothing",
         (
