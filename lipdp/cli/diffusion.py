@@ -34,7 +34,9 @@ def recipe(options: argparse.Namespace, dataset: Any) -> Any:
     )
     result.images(dataset.x_train[:1])  # refuses sides that do not fit
     updates = epochs(result, dataset.num_examples) * _updates_per_epoch(result, dataset.num_examples)
-    return dataclasses.replace(result, updates=updates)
+    # k rows of a person move a moment k times as far.
+    noise = None if result.moments_noise is None else result.moments_noise * options.examples_per_person
+    return dataclasses.replace(result, updates=updates, moments_noise=noise)
 
 
 def epochs(recipe: Any, num_examples: int) -> int:

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from lipdp import callbacks, data, diffusion
-from lipdp.cli import main
+from lipdp.cli import diffusion as task
+from lipdp.cli import main, parser
 from lipdp.report import folder as folders
 from lipdp.report import place
 from tests.helpers.commands import refusal
@@ -137,6 +138,14 @@ def test_only_diffusion_models_draw(tmp_path, capsys):
     output = ["--output", str(tmp_path / "new.npz")]
     assert "Not a diffusion model" in refusal(capsys, "sample", str(path), *output)
     assert "There is no such model" in refusal(capsys, "sample", str(tmp_path / "none"), *output)
+
+
+def test_moments_of_persons_with_several_images_have_their_noise():
+    words = ["train", "--task", "diffusion", "--dataset", "x.npz", "--epsilon", "1", "--output", "run"]
+    x, y, classes = np.zeros((600, 28, 28, 1), "float32"), np.arange(600, dtype="int32") % 10, tuple("0123456789")
+    rows = data.Dataset(x, y, None, None, classes, "digits")
+    found = [task.recipe(parser.parse([*words, *more]), rows) for more in ([], ["--examples-per-person", "4"])]
+    assert [recipe.moments_noise for recipe in found] == [7.0, 28.0]
 
 
 class Killed(BaseException):
