@@ -50,7 +50,7 @@ def recall(work: pathlib.Path, options: argparse.Namespace) -> tuple[argparse.Na
 def digests(options: argparse.Namespace, frozen: Any) -> dict[str, str]:
     """Returns the SHA-256 of public files and networks that a run learns behind, by the name of the option.
 
-    None of the data: a digest of private rows would tell who guesses them that he is right.
+    There is none of the data: a digest of private rows would confirm a guess of them.
     """
     found = {} if frozen is None else {"backbone": frozen.digest}
     named = {"vocabulary": options.vocabulary, "feature_ranges": options.feature_ranges}

@@ -122,9 +122,10 @@ class TrainingRecipe:
         return type(self).prepare is not TrainingRecipe.prepare
 
     def _rows(self, x: Any, y: Any) -> tuple[Any, Any]:
-        """Returns rows of which there is a number, and their labels; what yields both at once is read where it must be.
+        """Returns rows whose `len` is their number, and their labels.
 
-        `fit` reads datasets as well, and sources row by row, but not what fixed layers make of them.
+        Datasets are read into memory, as `fit` of a model does. Sources are read there row by row, but fixed layers
+        need all rows at once, and the labels apart from them.
         """
         dataset = isinstance(x, keras.utils.PyDataset) or hasattr(x, "as_numpy_iterator")
         apart = y is not None and not isinstance(y, str) and not is_source(y)

@@ -91,7 +91,8 @@ def test_fixed_features_of_each_form_are_those_of_arrays(expected, form):
 def test_the_schedule_counts_rows_and_not_batches(form):
     x, y = data()
     model = trained(pixels(), *FORMS[form](x[:, ::2, ::2], y))
-    assert model.optimizer._learning_rate.decay_steps == model.privacy.updates == 4
+    rate = model.optimizer.get_config()["learning_rate"]["config"]
+    assert rate["decay_steps"] == model.privacy.updates == 4
 
 
 @pytest.mark.parametrize("form", ["PyDataset", "tf.data of batches", "source"])
@@ -112,6 +113,14 @@ def test_places_of_rows_that_count_are_not_shuffled(recipe, kwargs):
     shuffled = tensors(x, y).shuffle(60).batch(20)
     with pytest.raises(ValueError, match=r"Received: a tf.data.Dataset with `.shuffle\(\)`"):
         trained(recipe(), shuffled, None, **kwargs)
+
+
+def test_rows_that_are_not_finite_are_refused_as_those_of_arrays():
+    x, y = data()
+    x[3, 0, 0] = np.nan
+    for form in ("PyDataset", "source"):
+        with pytest.raises(ValueError, match="NaN or infinity"):
+            trained(features(), *FORMS[form](x, y))
 
 
 def test_what_is_missing_is_named():
