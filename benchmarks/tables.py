@@ -152,11 +152,12 @@ Delta = 1e-5: accuracy on the real test set of classifiers that learned from syn
 1; "cpu-14" draws images of half the side, settings chosen there with 300 updates at epsilon 10. The protocol of
 Dockhorn et al. has 60,000 images and classifiers of 50 epochs; the table says where there were fewer. The test set of
 MNIST had been opened with fewer for seed 0 at epsilon 1: 93.27 % from 20,000 images in 20 epochs, 93.95 % from 60,000.
-*Published*, 28 x 28, CNN: 89.2 and 97.7 at epsilon 1 and 10 (Dockhorn et al. 2023), 95.6 and 98.1 (DP-FETA, Li et al.
-2025); Fashion-MNIST 81.7 and 87.3 (DP-FETA).
+*Published* are 28 x 28 images and CNNs: DPDM (Dockhorn et al. 2023) and DP-FETA (Li et al. 2025).
+
 """
-    for run in found.get("runs", []):
-        text += f"`{run['command']}`\n"
+    for runs in diffusion.settings(found):
+        seeds = ", ".join(str(run["seed"]) for run in runs[1:])
+        text += f"`{runs[0]['command']}`" + (f" and seeds {seeds}\n" if seeds else "\n")
     text += f"\n{diffusion.table(found)}\n" if "runs" in found else ""
     return text + (f"\n`{found['cost']['command']}`\n\n{diffusion.cost_table(found)}\n" if "cost" in found else "")
 
