@@ -312,11 +312,11 @@ PUBLISHED = {
 }
 
 
-def settings(content: dict) -> list[list[dict]]:
-    """The runs that differ in their seed only, together."""
+def by_setting(content: dict) -> list[list[dict]]:
+    """The runs that differ in nothing but their seed, together."""
 
     def setting(run):
-        return *_place(run)[:-1], run["samples"], run["epochs"], run["updates"], run["settings"]["batch_size"]
+        return *_place(run)[:-1], run["samples"], run["epochs"], json.dumps(run["settings"], sort_keys=True)
 
     runs = sorted(content.get("runs", []), key=lambda run: (*setting(run), run["seed"]))
     return [list(same) for _, same in itertools.groupby(runs, setting)]
@@ -329,10 +329,9 @@ def table(content: dict) -> str:
         "epochs | updates | B | K | processor minutes | seeds |",
         "|" + "---|" * 14,
     ]
-
-    for runs in settings(content):
+    for runs in by_setting(content):
         one = runs[0]
-        scores = {name: [100 * run["accuracy"][name] for run in runs] for name in runs[0]["accuracy"]}
+        scores = {name: [100 * run["accuracy"][name] for run in runs] for name in one["accuracy"]}
         means = {name: f"{statistics.mean(values):.2f}" for name, values in scores.items()}
         deviation = f" ({statistics.stdev(scores['cnn']):.2f})" if len(runs) > 1 else ""
         minutes = statistics.median(run["processor_seconds"] for run in runs) / 60

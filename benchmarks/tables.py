@@ -155,7 +155,7 @@ MNIST had been opened with fewer for seed 0 at epsilon 1: 93.27 % from 20,000 im
 *Published* are 28 x 28 images and CNNs: DPDM (Dockhorn et al. 2023) and DP-FETA (Li et al. 2025).
 
 """
-    for runs in diffusion.settings(found):
+    for runs in diffusion.by_setting(found):
         seeds = ", ".join(str(run["seed"]) for run in runs[1:])
         text += f"`{runs[0]['command']}`" + (f" and seeds {seeds}\n" if seeds else "\n")
     text += f"\n{diffusion.table(found)}\n" if "runs" in found else ""

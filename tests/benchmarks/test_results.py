@@ -46,3 +46,22 @@ def test_series_go_on_where_they_stopped(monkeypatch, tmp_path):
     nowhere = common.Series(None, ("epsilon",))
     nowhere.add({"epsilon": 1.0})
     assert list(tmp_path.iterdir()) == [tmp_path / "some.json"]
+
+
+@pytest.mark.backend_free
+def test_only_seeds_of_one_setting_share_a_row_of_diffusion(monkeypatch):
+    monkeypatch.syspath_prepend(FOLDER)
+    diffusion = importlib.import_module("diffusion")
+
+    def run(seed, cnn, **changes):
+        settings = {"batch_size": 8, "multiplicity": 1, "learning_rate": changes.pop("learning_rate", 0.1)}
+        accuracy = {"cnn": cnn, "mlp": cnn - 0.1, "logistic_regression": cnn - 0.2}
+        place = {"dataset": "mnist", "preset": "cpu-28", "epsilon": 1.0, "seed": seed, "settings": settings}
+        rest = {"samples": 100, "epochs": 5, "updates": 3, "processor_seconds": 60.0}
+        return place | rest | {"accuracy": accuracy} | changes
+
+    runs = [run(1, 0.95), run(2, 0.9, learning_rate=0.2), run(0, 0.93), run(3, 0.8, epochs=2)]
+    assert [[one["seed"] for one in same] for same in diffusion.by_setting({"runs": runs})] == [[3], [0, 1], [2]]
+    rows = diffusion.table({"runs": runs}).splitlines()[2:]
+    assert [row.split(" | ")[3] for row in rows] == ["80.00", "94.00 (1.41)", "90.00"]
+    assert all("DPDM 89.2" in row for row in rows)
