@@ -16,6 +16,7 @@ QUICK = {"epsilon": 4.0, "canaries": 128, "runs": 100, "seed": 1}
 _SLOW = pytest.mark.slow
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize(
     ("strategy", "least"), [("dpsgd", 0.6), ("clipless", 0.4), pytest.param("adaclip", 0.4, marks=_SLOW)]
 )

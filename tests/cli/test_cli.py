@@ -264,6 +264,7 @@ def test_bad_tables_get_one_line(tmp_path, capsys, text, words, message):
     assert not (tmp_path / "r").exists()
 
 
+@pytest.mark.backend_free
 def test_models_of_others_are_refused(tmp_path, capsys, run):
     words = ["certify", str(tmp_path / "m.keras"), "--dataset", "digits"]
     (tmp_path / "m.keras").write_bytes(b"not a model")

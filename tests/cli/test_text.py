@@ -49,6 +49,7 @@ def run(tmp_path_factory):
     return folder / "run"
 
 
+@pytest.mark.backend_free
 def test_a_run_learns_and_says_what_it_protects(run):
     content = folders.read(run)
     assert content.results["held_out"]["accuracy"] > 0.8 and content.results["held_out"]["certified"] == []

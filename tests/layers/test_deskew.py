@@ -128,6 +128,7 @@ def fit(model, strategy):
     return model.fit(x, y, batch_size=60, epsilon=8.0, delta=1e-3, strategy=strategy, verbose=0)
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize(
     "strategy",
     [strategies.DPSGD(clip_norm=1.0), strategies.AdaCliP(clip_norm=1.0), strategies.DPIS(clip_norm=1.0)],

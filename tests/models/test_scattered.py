@@ -37,6 +37,7 @@ def fitted():
     return small().fit(x, y, epsilon=8.0, verbose=0, validation_data=images(60, 1))
 
 
+@pytest.mark.backend_free
 def test_it_learns_and_takes_images(fitted):
     assert fitted.input_shape == (None, *SHAPE)
     assert fitted.evaluate(*images(100, 2), verbose=0, return_dict=True)["accuracy"] > 0.9
@@ -44,6 +45,7 @@ def test_it_learns_and_takes_images(fitted):
     assert 7.9 < fitted.privacy.epsilon() <= 8.0
 
 
+@pytest.mark.backend_free
 def test_the_whole_has_the_ledger_of_the_part_that_was_trained(fitted):
     kinds = [(entry.kind, entry.count) for entry in fitted.run.ledger.entries]
     assert kinds == [("moments", 1), ("moments", 1), ("gradient", 16)]

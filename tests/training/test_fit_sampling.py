@@ -30,6 +30,7 @@ def draws(monkeypatch):
     return seen
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize(
     ("name", "relation"),
     [

@@ -54,9 +54,9 @@ FIRST = [("moments", 1), ("moments", 1)]
     "settings",
     [
         {},
-        {"strategy": "clipless"},
+        pytest.param({"strategy": "clipless"}, marks=pytest.mark.backend_free),
         pytest.param({"strategy": "adaclip"}, marks=pytest.mark.slow),
-        {"strategy": "dpis"},
+        pytest.param({"strategy": "dpis"}, marks=pytest.mark.backend_free),
         pytest.param({"sampling": "fixed_size"}, marks=pytest.mark.backend_free),
         pytest.param({"sampling": "random_allocation"}, marks=pytest.mark.backend_free),
         pytest.param({"sampling": "shuffle"}, marks=pytest.mark.slow),

@@ -68,6 +68,7 @@ def test_rows_that_went_through_it_already():
     model.fit({k: np.asarray(v) for k, v in ready.items()}, LABELS, batch_size=8, noise_multiplier=1.0, verbose=0)
 
 
+@pytest.mark.backend_free
 def test_a_language_model_with_low_rank_additions_trains_on_texts_and_generates():
     task = language_model()
     task.backbone.enable_lora(2)

@@ -74,6 +74,7 @@ class Logs(keras.callbacks.Callback):
         self.spent.append(self.model.privacy.epsilon())
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize("strategy", ["clipless", strategies.DPIS()])
 def test_the_bar_shows_epsilon_within_an_epoch(strategy, capsys):
     logs, model = Logs(), mlp()
