@@ -68,6 +68,7 @@ MADE = {
     "VPrediction": lambda: diffusion.VPrediction(-5.0, 5.0),
     "Churn": lambda: diffusion.Churn(10, 0.5, 0.1, 5, 1.1, 3.0, 0.01, 10.0),
     "DDIM": lambda: diffusion.DDIM(10, 0.5, 3.0, 0.01, 10.0),
+    "ClassMixture": lambda: diffusion.ClassMixture(3, 4, 5, 0.1, 0.2, "v"),
     "DenoisingLoss": lambda: diffusion.DenoisingLoss(),
     "Noising": lambda: diffusion.Noising(diffusion.VP(), 3, 0.25),
     "SinusoidalEmbedding": lambda: SinusoidalEmbedding(8),

@@ -1,6 +1,7 @@
 """Diffusion models: noise levels, networks, samplers, evaluation."""
 
 from lipdp._deprecated import renamed_attributes
+from lipdp.diffusion.class_mixture import ClassMixture
 from lipdp.diffusion.denoisers import EDM, VE, VP, Denoiser, VPrediction, noise_level_importance
 from lipdp.diffusion.evaluate import classifier_features, downstream_accuracy, frechet_distance, inception_distance
 from lipdp.diffusion.model import DiffusionModel
@@ -13,7 +14,7 @@ from lipdp.diffusion.unet import preset, unet
 
 __all__ = ["DDIM", "Churn", "Sampler", "generate", "make_sampler", "sample"]
 __all__ += ["Denoiser", "DenoisingLoss", "EDM", "Noising", "NoisyBatches", "VE", "VP", "VPrediction"]
-__all__ += ["DiffusionModel", "Recipe", "preset", "recipe", "unet"]
+__all__ += ["ClassMixture", "DiffusionModel", "Recipe", "preset", "recipe", "unet"]
 __all__ += ["classifier_features", "downstream_accuracy", "frechet_distance", "inception_distance"]
 __all__ += ["image_grid", "noise_level_importance", "nearest_neighbors", "neighbor_panel"]
 

@@ -1,4 +1,4 @@
-"""Noisy moments of the images of each class, and images that are drawn from them."""
+"""Noisy moments of the images of each class, mixtures of normal distributions that have them, and what these draw."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import Any
 import keras
 import numpy as np
 
-from lipdp import checks
+from lipdp import _keras, checks
 from lipdp.accounting import Sampling
+from lipdp.diffusion.class_mixture import ClassMixture
 from lipdp.diffusion.noisy import NoisyBatches
 from lipdp.layers.frequencies import cosines
 from lipdp.privacy import Ledger, Release
@@ -77,8 +78,9 @@ class ClassMoments:
         finite = np.isfinite(x).all(axis=(1, 2, 3))
         with np.errstate(over="ignore"):
             x = np.where(finite[:, None, None, None], x, 0.0).astype("float64") - self.center
-        found = np.einsum("ij,njwc->niwc", cosines(rows, height), x, optimize=True)
-        found = np.einsum("kw,niwc->nikc", cosines(columns, width), found, optimize=True).reshape(len(x), -1)
+        # One product for each image, see `nearest`.
+        found = cosines(rows, height).astype("float64") @ np.moveaxis(x, 3, 1) @ cosines(columns, width).T
+        found = np.moveaxis(found, 1, 3).reshape(len(x), -1)
         lengths = np.sqrt(np.square(found).sum(axis=1))
         return np.where(finite, 1.0 / np.maximum(lengths, self.norm), 0.0)[:, None] * found
 
@@ -90,16 +92,24 @@ class ClassMoments:
         found = np.einsum("kw,njkc->njwc", cosines(columns, width), found, optimize=True)
         return (found + self.center).astype("float32")
 
-    def sums(self, x: Any, labels: np.ndarray, shares: np.ndarray | None) -> np.ndarray:
-        """Returns the sums over all images, `(num_classes, 1 + size + size (size + 1) / 2)` in float64.
+    def sums(
+        self, x: Any, labels: np.ndarray, shares: np.ndarray | None, centers: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Returns the sums over all images, a row for each class, in float64.
+
+        Each image is counted beside the center of its class that is nearest to it: a row holds M counts, M times the
+        sum of coefficients, and the products of all images of the class, `(num_classes, M + M size + size (size + 1) /
+        2)`.
 
         Args:
             x: images, or a column of a source of them.
             labels: `(N,)`, class ids.
             shares: `(N,)`, what each image counts, such that those of one person count at most 1; None: 1 each.
+            centers: `(num_classes, M, size)`, which nothing but earlier releases decides; default: one for each class.
         """
-        size, (places, scale) = self.size, self.products
-        total = np.zeros((self.num_classes, 1 + size + len(scale)))
+        centers = np.zeros((self.num_classes, 1, self.size)) if centers is None else centers
+        (places, scale), components = self.products, centers.shape[1]
+        total = np.zeros((self.num_classes, components * (1 + self.size) + len(scale)))
         for start in range(0, len(labels), _AT_ONCE):
             index = np.arange(start, min(start + _AT_ONCE, len(labels)))
             images = np.asarray(read(x, index), "float32")
@@ -108,70 +118,197 @@ class ClassMoments:
             counted = finite * (1.0 if shares is None else shares[index])
             for one in np.unique(labels[index]):
                 mine = labels[index] == one
-                part, count = found[mine], counted[mine]
-                products = (part * count[:, None]).T @ part
-                total[one] += np.concatenate([[_COUNT * count.sum()], _MEAN * (count @ part), scale * products[places]])
+                part, center = found[mine], centers[one]
+                members = (nearest(part, center) == np.arange(components)[:, None]) * counted[mine]
+                products = (part * counted[mine][:, None]).T @ part
+                added = _COUNT * members.sum(axis=1), _MEAN * (members @ part).ravel(), scale * products[places]
+                total[one] += np.concatenate(added)
         return total
 
 
+def nearest(rows: np.ndarray, centers: np.ndarray) -> np.ndarray:
+    """Returns which center is nearest to each row, by nothing but this row and the centers.
+
+    A product of all rows at once is rounded otherwise for another number of rows: where centers are alike, one image
+    more could move others to another center.
+    """
+    return (np.square(centers).sum(axis=1) - 2.0 * (centers @ rows[:, :, None])[:, :, 0]).argmin(axis=1)
+
+
 @dataclasses.dataclass(frozen=True)
-class Gaussians:
-    """A normal distribution of coefficients for each class, from noisy sums.
+class Sums:
+    """What noisy sums of one class say, see `ClassMoments.sums`: noise of `deviation` was added to each.
+
+    Args:
+        counts: `(M,)`, images beside each center; at least what noise makes of none.
+        means: `(M, size)`, of these images.
+        second: `(size, size)`, mean products of all of them.
+        noise: standard deviation of an entry of `second`.
+        noises: `(M, 1)`, of an entry of each mean.
+    """
+
+    counts: np.ndarray
+    means: np.ndarray
+    second: np.ndarray
+    noise: float
+    noises: np.ndarray
+
+    @classmethod
+    def of(cls, moments: ClassMoments, row: np.ndarray, components: int, deviation: float) -> Sums:
+        """Returns what a row of the sums says."""
+        size, (places, scale) = moments.size, moments.products
+        counts, means, products = np.split(row, [components, components * (1 + size)])
+        least = deviation / _COUNT
+        counts = np.maximum(counts / _COUNT, least)
+        # Products are those of the class, whatever its components.
+        whole = float(max(row[:components].sum() / _COUNT, least))
+        second = np.zeros((size, size))
+        second[places] = products / whole / scale
+        means = means.reshape(components, size) / (_MEAN * counts[:, None])
+        noises = deviation / (_MEAN * counts[:, None])
+        return cls(counts, means, second + np.triu(second, 1).T, deviation / whole, noises)
+
+
+@dataclasses.dataclass(frozen=True)
+class Mixtures:
+    """A mixture of normal distributions of coefficients for each class; those of one class vary alike.
 
     Args:
         moments: what was summed.
-        means: `(num_classes, size)`.
-        roots: `(num_classes, size, size)`: a normal vector times its root has the covariance of its class.
+        shares: `(num_classes, M)`, how much of its class each component is.
+        centers: `(num_classes, M, size)`.
+        variances: `(num_classes, size)`, along the rows of `axes`.
+        axes: `(num_classes, size, size)`, orthonormal rows.
     """
 
     moments: ClassMoments
-    means: np.ndarray
-    roots: np.ndarray
-
-    @classmethod
-    def from_sums(cls, moments: ClassMoments, sums: np.ndarray, deviation: float) -> Gaussians:
-        """Returns what noisy sums say.
-
-        What is smaller than the noise in it is left out: variance along a direction below the largest that noise
-        alone makes, and as much of a mean as noise adds to its square.
-
-        Args:
-            moments: what was summed.
-            sums: with noise, see `ClassMoments.sums`.
-            deviation: standard deviation of that noise.
-        """
-        size, (places, scale) = moments.size, moments.products
-        means, roots = np.zeros((len(sums), size)), np.zeros((len(sums), size, size))
-        for one, row in enumerate(sums):
-            count = max(row[0] / _COUNT, deviation / _COUNT)
-            mean, noise = row[1 : 1 + size] / (_MEAN * count), deviation / count
-            square = float(mean @ mean)
-            mean = mean * max(0.0, 1.0 - size * (noise / _MEAN) ** 2 / square) if square else mean
-            second = np.zeros((size, size))
-            second[places] = row[1 + size :] / count / scale
-            second = second + np.triu(second, 1).T
-            values, vectors = np.linalg.eigh(second - np.outer(mean, mean))
-            # Largest eigenvalue of a symmetric matrix of such noise: off the diagonal it is sqrt(2) smaller.
-            kept = np.where(values > noise * math.sqrt(2.0 * size), values, 0.0)
-            means[one], roots[one] = mean, np.sqrt(kept)[:, None] * vectors.T
-        return cls(moments, means, roots)
+    shares: np.ndarray
+    centers: np.ndarray
+    variances: np.ndarray
+    axes: np.ndarray
 
     def draw(self, labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Returns an image for each label, entries in [-1, 1]."""
         found = rng.standard_normal((len(labels), self.moments.size))
         for one in np.unique(labels):
             mine = labels == one
-            found[mine] = self.means[one] + found[mine] @ self.roots[one]
+            root = np.sqrt(self.variances[one])[:, None] * self.axes[one]
+            center = self.centers[one, 0]
+            if len(self.centers[one]) > 1:
+                center = self.centers[one, rng.choice(len(self.centers[one]), mine.sum(), p=self.shares[one])]
+            found[mine] = center + found[mine] @ root
         return np.clip(self.moments.images(found), -1.0, 1.0)
 
 
+def _principal(covariance: np.ndarray, noise: float) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the variances along the axes of noisy covariances, 0 where noise alone makes as much, and the axes."""
+    values, vectors = np.linalg.eigh(covariance)
+    # Largest eigenvalue of a symmetric matrix of such noise: off the diagonal it is sqrt(2) smaller.
+    return np.where(values > noise * math.sqrt(2.0 * len(values)), values, 0.0), vectors.T
+
+
+def mixtures(
+    moments: ClassMoments, query: Any, components: int, rounds: int, deviation: float, rng: np.random.Generator
+) -> Mixtures:
+    """Returns the distributions that noisy sums say; all that is private comes from the `1 + rounds` calls of `query`.
+
+    The first call gives a normal distribution for each class. Centers are drawn from it, and each further call moves
+    them to the means of the images nearest to them, as in k-means. What is smaller than the noise in it is left out:
+    variance along a direction below the largest that noise alone makes, as much of the mean of a class as noise adds
+    to its square, and of the distance of a center to it the part that noise is expected to be.
+
+    Args:
+        moments: what is summed.
+        query: maps centers `(num_classes, M, size)`, or None, to noisy sums.
+        components: M.
+        rounds: how often centers are moved; 0 with one component.
+        deviation: standard deviation of the noise in each sum.
+        rng: draws the first centers; none of it needs to be secret.
+    """
+    classes, size = moments.num_classes, moments.size
+    shares, centers = np.full((classes, components), 1.0 / components), np.zeros((classes, components, size))
+    variances, axes = np.zeros((classes, size)), np.zeros((classes, size, size))
+    seconds, noises, means = np.zeros((classes, size, size)), np.zeros(classes), np.zeros((classes, size))
+    for one, row in enumerate(query(None)):
+        sums = Sums.of(moments, row, 1, deviation)
+        square = float(sums.means[0] @ sums.means[0])
+        left = max(0.0, 1.0 - size * sums.noises[0, 0] ** 2 / square) if square else 1.0
+        means[one], seconds[one], noises[one] = sums.means[0] * left, sums.second, sums.noise
+        variances[one], axes[one] = _principal(sums.second - np.outer(means[one], means[one]), sums.noise)
+        apart = rng.standard_normal((components, size)) * np.sqrt(variances[one]) if components > 1 else 0.0
+        centers[one] = means[one] + apart @ axes[one] if components > 1 else means[one]
+    if components == 1:
+        return Mixtures(moments, shares, centers, variances, axes)
+    for done in range(1, rounds + 1):
+        for one, row in enumerate(query(centers)):
+            sums = Sums.of(moments, row, components, deviation)
+            known = variances[one] / (variances[one] + np.square(sums.noises))
+            centers[one] = means[one] + (known * ((sums.means - means[one]) @ axes[one].T)) @ axes[one]
+            shares[one] = sums.counts / sums.counts.sum()
+            # Each query has asked for the products of all images.
+            seconds[one] += (sums.second - seconds[one]) / (done + 1)
+            noises[one] = math.hypot(noises[one] * done, sums.noise) / (done + 1)
+    for one in range(classes):
+        between = (centers[one] * shares[one][:, None]).T @ centers[one]
+        variances[one], axes[one] = _principal(seconds[one] - between, noises[one])
+    return Mixtures(moments, shares, centers, variances, axes)
+
+
 def released(
-    moments: ClassMoments, x: Any, labels: np.ndarray, shares: np.ndarray | None, deviation: float, secret: bytes
-) -> Gaussians:
-    """Returns the distributions that the sums over private images say, with noise of this standard deviation."""
-    sums = moments.sums(x, labels, shares)
-    noise = randomness.generator(secret, "moments", sums.tobytes()).normal(size=sums.shape)
-    return Gaussians.from_sums(moments, sums + deviation * noise, deviation)
+    moments: ClassMoments,
+    x: Any,
+    labels: np.ndarray,
+    shares: np.ndarray | None,
+    deviation: float,
+    secret: bytes,
+    components: int = 1,
+    rounds: int = 0,
+) -> Mixtures:
+    """Returns the distributions that `1 + rounds` sums over private images say, each with noise of this deviation."""
+    asked = 0
+
+    def query(centers):
+        nonlocal asked
+        sums = moments.sums(x, labels, shares, centers)
+        name = "moments" if asked == 0 else f"moments {asked}"
+        asked += 1
+        return sums + deviation * randomness.generator(secret, name, sums.tobytes()).normal(size=sums.shape)
+
+    return mixtures(moments, query, components, rounds, deviation, randomness.generator(secret, "centers"))
+
+
+def asked(
+    model: Any, frequencies: int | None, center: float | None, norm: float | None, rounds: int
+) -> tuple[ClassMixture | None, ClassMoments, int]:
+    """Returns the layer of a model that takes mixtures, if it has one, what to sum up for it, and how often anew."""
+    num_classes, shape = model.num_classes, tuple(model.network.inputs[0].shape[1:])
+    layers = [layer for layer in _keras.walk(model.network) if isinstance(layer, ClassMixture)]
+    if len(layers) > 1:
+        raise ValueError(f"A network has one ClassMixture at most. Received: {len(layers)}.")
+    own = layers[0] if layers else ClassMixture(num_classes)
+    for name, value in (("frequencies", frequencies), ("center", center)):
+        if layers and value not in (None, getattr(own, name)):
+            raise ValueError(
+                f"Layer '{own.name}' has `{name}`={getattr(own, name)!r}. Received: {value!r}. Leave it out."
+            )
+    if own.num_classes != num_classes:
+        raise ValueError(
+            f"Layer '{own.name}' must have the classes of the model. Received: {own.num_classes!r} and {num_classes!r}."
+        )
+    if layers and not own.understands(model.denoiser):
+        raise ValueError(
+            f"Layer '{own.name}' must have the denoiser of the model. Received: {type(own.denoiser).__name__} and "
+            f"{type(model.denoiser).__name__}. Pass ClassMixture(denoiser=) what DiffusionModel has."
+        )
+    moments = ClassMoments(
+        image_shape=shape,
+        num_classes=num_classes or 1,
+        frequencies=checks.integer("frequencies", frequencies, minimum=1, optional=True) or own.frequencies,
+        norm=checks.between("norm", norm, 1e-6, 1e6, optional=True) or 0.6 * math.sqrt(math.prod(shape)),
+        center=own.center if center is None else checks.between("center", center, -1e6, 1e6),
+    )
+    rounds = checks.integer("rounds", rounds, minimum=1)
+    return (own if layers else None), moments, rounds if own.components > 1 else 0
 
 
 def release(moments: ClassMoments, noise_multiplier: float, scheme: Sampling, rows_per_person: int | None) -> Release:
@@ -202,10 +339,12 @@ def refuse_split(validation_split: float | None) -> None:
         )
 
 
-def secret_of(seed: int | None, moments: ClassMoments, noise_multiplier: float, data: bytes, ledger: str) -> bytes:
+def secret_of(
+    seed: int | None, moments: ClassMoments, noise_multiplier: float, data: bytes, ledger: str, queries: tuple = ()
+) -> bytes:
     """Returns what the noise derives from: fresh, or of the seed, the data and all that was asked for."""
-    asked = json.dumps([dataclasses.asdict(moments), noise_multiplier])
-    return randomness.from_seed(seed, "moments of classes", asked, data, ledger)
+    wanted = json.dumps([dataclasses.asdict(moments), noise_multiplier, *queries])
+    return randomness.from_seed(seed, "moments of classes", wanted, data, ledger)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -234,7 +373,7 @@ class Lesson:
                 f"{self.batch_size!r}, num_images={self.num_images!r}."
             )
 
-    def learn(self, model: Any, found: Gaussians, secret: bytes, verbose: Any) -> keras.callbacks.History:
+    def learn(self, model: Any, found: Mixtures, secret: bytes, verbose: Any) -> keras.callbacks.History:
         """Trains the network of a `DiffusionModel` on images that are drawn from `found`."""
         rng, classes = randomness.generator(secret, "images"), model.num_classes
         labels = np.arange(self.num_images) % found.moments.num_classes

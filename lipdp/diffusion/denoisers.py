@@ -46,6 +46,10 @@ class Denoiser:
         """Returns the noise levels of training at the quantiles `u`, uniform in [0, 1)."""
         raise NotImplementedError
 
+    def level(self, c_noise: Any) -> Any:
+        """Returns the noise levels of which `scalings` makes `c_noise`."""
+        raise NotImplementedError
+
     def density(self, sigma: np.ndarray) -> np.ndarray:
         """Returns the density of the natural logarithm of the noise levels of training, at `sigma`."""
         raise NotImplementedError
@@ -147,6 +151,9 @@ class EDM(Denoiser):
         u = ops.clip(u, _SMALLEST, 1.0 - _SMALLEST)
         return ops.exp(self.p_mean + self.p_std * math.sqrt(2.0) * ops.erfinv(2.0 * u - 1.0))
 
+    def level(self, c_noise: Any) -> Any:
+        return ops.exp(4.0 * c_noise)
+
     def density(self, sigma: np.ndarray) -> np.ndarray:
         z = (np.log(sigma) - self.p_mean) / self.p_std
         return np.exp(-(z**2) / 2.0) / (self.p_std * math.sqrt(2.0 * math.pi))
@@ -186,6 +193,9 @@ class VPrediction(Denoiser):
     def sigma(self, u: Any) -> Any:
         return ops.tan(math.pi / 2.0 * (self.eps_min + (self.eps_max - self.eps_min) * u))
 
+    def level(self, c_noise: Any) -> Any:
+        return ops.tan(math.pi / 2.0 * c_noise)
+
     def density(self, sigma: np.ndarray) -> np.ndarray:
         t = 2.0 / math.pi * np.arctan(sigma)
         slope = math.pi / 2.0 * (1.0 + np.square(sigma)) / sigma
@@ -218,14 +228,19 @@ class VP(Denoiser):
         return noise + ops.zeros_like(x * sigma)
 
     def sigma(self, u: Any) -> Any:
-        t = self.epsilon + (1.0 - self.epsilon) * u
-        return ops.sqrt(ops.expm1(0.5 * self.beta_d * t**2 + self.beta_min * t))
+        return self._at(self.epsilon + (1.0 - self.epsilon) * u)
+
+    def level(self, c_noise: Any) -> Any:
+        return self._at(c_noise / (self.num_steps - 1))
 
     def density(self, sigma: np.ndarray) -> np.ndarray:
         square = np.square(sigma)
         t = (np.sqrt(self.beta_min**2 + 2.0 * self.beta_d * np.log1p(square)) - self.beta_min) / self.beta_d
         slope = (square + 1.0) * (self.beta_d * t + self.beta_min) / (2.0 * square)
         return _inside(t, self.epsilon, 1.0) / (slope * (1.0 - self.epsilon))
+
+    def _at(self, t):
+        return ops.sqrt(ops.expm1(0.5 * self.beta_d * t**2 + self.beta_min * t))
 
 
 @_keras.serializable
@@ -250,6 +265,9 @@ class VE(Denoiser):
     def sigma(self, u: Any) -> Any:
         low, high = math.log(self.sigma_min), math.log(self.sigma_max)
         return ops.exp(low + (high - low) * u)
+
+    def level(self, c_noise: Any) -> Any:
+        return 2.0 * ops.exp(c_noise)
 
     def density(self, sigma: np.ndarray) -> np.ndarray:
         log_sigma, low, high = np.log(sigma), math.log(self.sigma_min), math.log(self.sigma_max)

@@ -139,8 +139,9 @@ class DiffusionModel(DP_Model):
         *,
         noise_multiplier: float = 8.0,
         norm: float | None = None,
-        center: float = -0.6,
-        frequencies: int = 12,
+        center: float | None = None,
+        frequencies: int | None = None,
+        rounds: int = 2,
         num_images: int = 20000,
         epochs: int = 20,
         batch_size: int = 128,
@@ -152,24 +153,27 @@ class DiffusionModel(DP_Model):
         seed: int | None = None,
         verbose: Any = "auto",
     ) -> keras.callbacks.History:
-        """Trains the network, before `fit`, on images that are drawn from noisy moments of each class.
+        """Has the network know noisy moments of the images of each class before `fit`.
 
         One Gaussian query releases, for each class, how many images it has, the mean of their low frequencies and how
         these vary together. What it costs is charged to the model's ledger, and `fit(epsilon=...)` plans its updates
-        for what is left. A normal distribution with these moments then draws images, which the network learns as
+        for what is left. A network with a `ClassMixture` takes mixtures of normal distributions for constants, whose
+        means further queries find. Any other one learns images that a normal distribution for each class draws, as
         often as it takes: that costs no more.
 
         Args:
             x: Clean images `(N, height, width, channels)`, entries in [-1, 1]; or a source of such rows.
             y: Class ids `(N,)` of a model with classes.
-            noise_multiplier: Noise standard deviation over sensitivity. With 8 the updates of a budget of 1 get a
-                tenth more noise; `7 * epsilon ** -0.7` is about as cheap for larger ones.
+            noise_multiplier: Noise standard deviation over sensitivity, of each query. With 8 the updates of a budget
+                of 1 get a tenth more noise; `7 * epsilon ** -0.7` is about as cheap for larger ones.
             norm: L2 norm to which the low frequencies of an image, less `center`, are clipped; a public constant, near
                 that of most images. Default: 0.6 times the root of the number of entries.
-            center: Public constant that is subtracted from each entry, near their mean.
+            center: Public constant that is subtracted from each entry, near their mean. Default: that of the
+                `ClassMixture`, -0.6 without one.
             frequencies: How many low frequencies are kept along each side. The number of products grows with its fourth
-                power, and with the square of the channels.
-            num_images: How many images are drawn to learn from.
+                power, and with the square of the channels. Default: those of the `ClassMixture`, 12 without one.
+            rounds: How many further queries a `ClassMixture` of several components gets, each at the same noise.
+            num_images: How many images are drawn to learn from; a `ClassMixture` needs none.
             epochs, batch_size: Passes over these, and how many of them make a step.
             learning_rate: Of Adam, at the start; it falls to zero.
             sampling, examples_per_person: What `fit` will be given: they say how neighbors differ.
@@ -179,7 +183,7 @@ class DiffusionModel(DP_Model):
             verbose: As in Keras.
 
         Returns:
-            The `History` of learning from drawn images.
+            The `History` of learning from drawn images; an empty one with a `ClassMixture`.
 
         Raises:
             ValueError: an argument is out of range, labels that do not fit, a model that is not of images, is being
@@ -196,9 +200,10 @@ class DiffusionModel(DP_Model):
             ['moments']
 
         **Guarantee.** Conditions: `norm`, `center`, `frequencies` and the other arguments do not follow from the data.
-        Bound: an image adds `(1/4, f/2, products of f)` to the sums of its class alone, with frequencies f over `norm`,
-        clipped to 1: at most `sqrt(1/16 + 1/4 + 1)`, to which the noise is in proportion, and so do all images of a
-        person together. It is charged before it is drawn; all else is computed from it. Not covered: as in
+        Bound: in each query an image adds `(1/4, f/2, products of f)` to the sums of its class alone, and of the one
+        center of it that is nearest, with frequencies f over `norm`, clipped to 1: at most `sqrt(1/16 + 1/4 + 1)`, to
+        which the noise is in proportion, and so do all images of a person together. All queries are charged before the
+        first is drawn; centers and all else are computed from what they gave. Not covered: as in
         `DP_Model.fit`; other `person_ids` than those of `fit`, of which only the number of persons is compared. Source:
         after the mean images of DP-FETA (Li et al. 2025), with second moments in place of many means.
         """
@@ -219,13 +224,7 @@ class DiffusionModel(DP_Model):
         if getattr(rows, "shape", (0,))[1:] != tuple(shape):
             what = f"shape {rows.shape[1:]}" if hasattr(rows, "shape") else f"a {type(rows).__name__}"
             raise ValueError(f"The images do not fit the network. Received: {what}. Pass images of {tuple(shape)}.")
-        moments = class_moments.ClassMoments(
-            image_shape=tuple(shape),
-            num_classes=self.num_classes or 1,
-            frequencies=checks.integer("frequencies", frequencies, minimum=1),
-            norm=checks.between("norm", norm, 1e-6, 1e6, optional=True) or 0.6 * float(np.sqrt(np.prod(shape))),
-            center=checks.between("center", center, -1e6, 1e6),
-        )
+        mixture, moments, rounds = class_moments.asked(self, frequencies, center, norm, rounds)
         owners = None
         if person_ids is not None:
             owners = persons.Persons(persons.checked_ids(person_ids, len(labels)), rows_per_person)
@@ -238,16 +237,23 @@ class DiffusionModel(DP_Model):
         with exclusive(self):
             run.total.check_unit(release.sampling)
             known = columns.digest((rows, labels))
-            secret = class_moments.secret_of(seed, moments, release.noise_multiplier, known, run.ledger.to_json())
-            run.attribute(self.network.trainable_variables)
+            queries = (mixture.components, rounds) if rounds else ()
+            secret = class_moments.secret_of(
+                seed, moments, release.noise_multiplier, known, run.ledger.to_json(), queries
+            )
+            run.attribute(self.network.trainable_variables if mixture is None else mixture.weights)
             run.request = None  # no plan goes on that did not know of them
-            run.charge(release)
+            run.charge(release, 1 + rounds)
             run.ledger.seeded = run.ledger.seeded or seed is not None
             by_sample = seed is not None and bool(columns.columns_of(rows))
             run.ledger.seeded_by_sample = run.ledger.seeded_by_sample or by_sample
             shares = None if owners is None else owners.shares()
-            found = class_moments.released(moments, rows, labels, shares, deviation, secret)
-            history = lesson.learn(self, found, secret, verbose)
+            found = class_moments.released(moments, rows, labels, shares, deviation, secret, *queries)
+            history = keras.callbacks.History()
+            if mixture is None:
+                history = lesson.learn(self, found, secret, verbose)
+            else:
+                mixture.learn(found)
         object.__setattr__(self, "_averaged", None)
         return history
 

@@ -136,11 +136,11 @@ class Run:
         used = total.epsilon(delta, accountant, group_size)
         # Calibration leaves up to one per cent of a budget unused; that is not a budget to train on.
         if used >= 0.99 * epsilon and {entry.kind for entry in total.entries} == {"moments"}:
-            of_classes = any(entry.strategy == "class_moments" for entry in total.entries)
+            queries = sum(entry.count for entry in total.entries if entry.strategy == "class_moments")
             raise ValueError(
                 f"The budget: the moments that were released first alone cost epsilon={used:.4g} at delta={delta:g}. "
                 f"Received: epsilon={epsilon!r}. Give them a larger `noise_multiplier`, about "
-                f"{'7 * epsilon ** -0.7' if of_classes else '24 / epsilon'}, or a larger budget."
+                f"{f'{7.0 * queries**0.5:.2g} * epsilon ** -0.7' if queries else '24 / epsilon'}, or a larger budget."
             )
         if used >= 0.99 * epsilon:
             raise ValueError(

@@ -23,21 +23,45 @@ FAULTS = [
         ),
         (
             "the noise is smaller than charged",
-            "sums + deviation * noise",
-            "sums + 0.9 * deviation * noise",
+            "sums + deviation * randomness",
+            "sums + 0.9 * deviation * randomness",
             "diffusion/test_class_moments.py::test_the_noise_is_as_large_as_charged_and_new_each_time",
         ),
         (
+            "an image counts beside every center",
+            "(nearest(part, center) == np.arange(components)[:, None]) * counted[mine]",
+            "np.ones((components, 1)) * counted[mine]",
+            "diffusion/test_class_mixture.py::test_one_image_moves_the_sums_of_each_round_by_at_most_their_sensitivity",
+        ),
+        (
+            "an image moves others between centers that are alike",
+            "2.0 * (centers @ rows[:, :, None])[:, :, 0]",
+            "2.0 * rows @ centers.T",
+            "diffusion/test_class_mixture.py::test_an_image_moves_no_other_one_where_centers_are_alike",
+        ),
+        (
+            "the noise of all queries is one",
+            'name = "moments" if asked == 0 else f"moments {asked}"',
+            'name, sums_of_name = "moments", b""',
+            "diffusion/test_class_mixture.py::test_each_query_has_noise_of_its_own",
+        ),
+        (
             "the noise hangs on the seed alone",
-            'randomness.from_seed(seed, "moments of classes", asked, data, ledger)',
-            'randomness.from_seed(seed, "moments of classes", asked, ledger)',
+            'randomness.from_seed(seed, "moments of classes", wanted, data, ledger)',
+            'randomness.from_seed(seed, "moments of classes", wanted, ledger)',
             "diffusion/test_class_moments.py::test_other_data_have_other_noise_under_one_seed",
         ),
     ),
     *faults(
         "diffusion/model.py",
         "diffusion/test_class_moments.py::test_fit_plans_for_what_is_left_and_the_statement_names_the_moments",
-        ("moments are not charged", "            run.charge(release)\n", ""),
+        ("moments are not charged", "            run.charge(release, 1 + rounds)\n", ""),
+        (
+            "further queries are not charged",
+            "run.charge(release, 1 + rounds)",
+            "run.charge(release)",
+            "diffusion/test_class_mixture.py::test_it_trains_with_the_network_and_what_it_costs_is_planned_for",
+        ),
         (
             "the sensitivity is that of an image of norm 1",
             "deviation = self.run, release.noise_multiplier * release.sensitivity",
@@ -58,9 +82,15 @@ FAULTS = [
         ),
         (
             "weights do not carry the cost of the moments",
-            "            run.attribute(self.network.trainable_variables)\n",
-            "",
+            "run.attribute(self.network.trainable_variables if mixture is None else mixture.weights)",
+            "run.attribute(() if mixture is None else mixture.weights)",
             "diffusion/test_class_moments.py::test_weights_that_learned_moments_carry_their_cost",
+        ),
+        (
+            "constants do not carry the cost of the moments",
+            "run.attribute(self.network.trainable_variables if mixture is None else mixture.weights)",
+            "run.attribute(self.network.trainable_variables if mixture is None else ())",
+            "diffusion/test_class_mixture.py::test_constants_carry_the_cost_of_the_moments",
         ),
         (
             "a person is an example",
@@ -74,8 +104,14 @@ FAULTS = [
         "diffusion/test_class_moments.py::test_a_recipe_charges_what_it_says_beforehand",
         (
             "a recipe forgets the moments beforehand",
+            "Mechanism.of_updates(None, self.moments_noise, queries,",
+            "Mechanism.of_updates(None, self.moments_noise + 1.0, queries,",
+        ),
+        (
+            "a recipe forgets the rounds beforehand",
+            "Mechanism.of_updates(None, self.moments_noise, queries,",
             "Mechanism.of_updates(None, self.moments_noise, 1,",
-            "Mechanism.of_updates(None, self.moments_noise + 1.0, 1,",
+            "diffusion/test_class_mixture.py::test_a_recipe_charges_what_it_says_beforehand",
         ),
     ),
 ]
