@@ -65,3 +65,7 @@ def test_only_seeds_of_one_setting_share_a_row_of_diffusion(monkeypatch):
     rows = diffusion.table({"runs": runs}).splitlines()[2:]
     assert [row.split(" | ")[3] for row in rows] == ["80.00", "94.00 (1.41)", "90.00"]
     assert all("DPDM 89.2" in row for row in rows)
+    # Distances were not measured at first.
+    assert [row.split(" | ")[7] for row in rows] == [""] * 3
+    runs[0]["frechet_distance"] = 12.34
+    assert diffusion.table({"runs": runs}).splitlines()[3].split(" | ")[7] == "12.3"
