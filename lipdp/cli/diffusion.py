@@ -50,7 +50,8 @@ def learn_moments(options: argparse.Namespace, recipe: Any, model: Any, dataset:
         return
     # Of a process that was killed before its first update: what it had released went with it.
     (work / f"{place.CHECKPOINT}.journal").unlink(missing_ok=True)
-    sys.stderr.write("lipdp train: note: moments of each class are released and learned first, which takes minutes.\n")
+    minutes = "" if recipe.moments_components else " and learned, which takes minutes"
+    sys.stderr.write(f"lipdp train: note: moments of each class are released first{minutes}.\n")
     how = chosen(options, "sampling", "examples_per_person", "seed")
     recipe.learn_moments(model, recipe.images(dataset.x_train), dataset.y_train, verbose=0, **how)
 

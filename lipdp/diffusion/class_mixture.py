@@ -23,7 +23,7 @@ class ClassMixture(keras.layers.Layer):
 
     Added to the output of a network it leaves to `fit` what such a mixture does not know of the images.
     `DiffusionModel.learn_moments` sets it, from noisy sums; until then it returns zeros. It has constants, and no
-    weights that are trained.
+    weights that are trained. Call it on the inputs of the network.
 
     Args:
         num_classes: Number of classes C, or None for a network without labels.
@@ -36,7 +36,7 @@ class ClassMixture(keras.layers.Layer):
 
     Call arguments:
         inputs: What the network takes: `[x, c_noise]`, or `[x, c_noise, label]` with classes. The label C stands for
-            any class: all images are one normal distribution then.
+            any class: all images are one normal distribution then, as if all classes were equally frequent.
 
     Returns:
         Tensor of the shape of x.
@@ -76,6 +76,7 @@ class ClassMixture(keras.layers.Layer):
         self.center = checks.between("center", center, -1e6, 1e6)
         self.floor = checks.positive("floor", floor)
         self.denoiser = denoisers.get(denoiser)
+        self.image_shape: tuple[int, ...] | None = None  # until it is built
         if type(self.denoiser) not in denoisers.DENOISERS.values():
             raise ValueError(
                 "A mixture has to find the noise level that c_noise stands for. Received: denoiser="
@@ -84,7 +85,7 @@ class ClassMixture(keras.layers.Layer):
 
     def build(self, input_shape: list) -> None:
         self.compute_output_shape(input_shape)
-        height, width, channels = input_shape[0][1:]
+        self.image_shape = height, width, channels = tuple(input_shape[0][1:])
         rows, columns = min(self.frequencies, height), min(self.frequencies, width)
         # One more for "any class".
         kinds, size = (self.num_classes or 0) + 1, rows * columns * channels
@@ -149,12 +150,12 @@ class ClassMixture(keras.layers.Layer):
         centers = ops.matmul(mine, ops.reshape(self.centers, (kinds, self.components * size)))
         centers = ops.reshape(centers, (-1, self.components, size))
         center = self._expected(along, centers, spread + variance, mine)
-        # Outside of the low frequencies the floor is all that is known.
+        # Outside of the low frequencies the floor is all that is known; inside, what differs from that is added.
         share = self.floor**2 / (self.floor**2 + variance)
-        beyond = center + spread / (spread + variance) * (along - center) - share * along
-        beyond = ops.reshape(ops.expand_dims(mine, -1) * ops.expand_dims(beyond, 1), (-1, kinds * size))
-        beyond = ops.matmul(beyond, axes)
-        clean = self.center + share * noisy + self._entries_of(beyond, x.shape)
+        more = center + spread / (spread + variance) * (along - center) - share * along
+        more = ops.reshape(ops.expand_dims(mine, -1) * ops.expand_dims(more, 1), (-1, kinds * size))
+        more = ops.matmul(more, axes)
+        clean = self.center + share * noisy + self._entries_of(more, x.shape)
         found = (clean - c_skip * (noisy + self.center)) / c_out
         return ops.cast(self.known * ops.reshape(found, (-1, *x.shape[1:])), self.compute_dtype)
 

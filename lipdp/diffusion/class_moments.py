@@ -188,15 +188,12 @@ class Mixtures:
     axes: np.ndarray
 
     def draw(self, labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Returns an image for each label, entries in [-1, 1]."""
+        """Returns an image for each label from mixtures of one component, entries in [-1, 1]."""
         found = rng.standard_normal((len(labels), self.moments.size))
         for one in np.unique(labels):
             mine = labels == one
             root = np.sqrt(self.variances[one])[:, None] * self.axes[one]
-            center = self.centers[one, 0]
-            if len(self.centers[one]) > 1:
-                center = self.centers[one, rng.choice(len(self.centers[one]), mine.sum(), p=self.shares[one])]
-            found[mine] = center + found[mine] @ root
+            found[mine] = self.centers[one, 0] + found[mine] @ root
         return np.clip(self.moments.images(found), -1.0, 1.0)
 
 
@@ -235,15 +232,16 @@ def mixtures(
         left = max(0.0, 1.0 - size * sums.noises[0, 0] ** 2 / square) if square else 1.0
         means[one], seconds[one], noises[one] = sums.means[0] * left, sums.second, sums.noise
         variances[one], axes[one] = _principal(sums.second - np.outer(means[one], means[one]), sums.noise)
-        apart = rng.standard_normal((components, size)) * np.sqrt(variances[one]) if components > 1 else 0.0
-        centers[one] = means[one] + apart @ axes[one] if components > 1 else means[one]
+        centers[one] = means[one]
     if components == 1:
         return Mixtures(moments, shares, centers, variances, axes)
+    for one in range(classes):
+        centers[one] += rng.standard_normal((components, size)) * np.sqrt(variances[one]) @ axes[one]
     for done in range(1, rounds + 1):
         for one, row in enumerate(query(centers)):
             sums = Sums.of(moments, row, components, deviation)
-            known = variances[one] / (variances[one] + np.square(sums.noises))
-            centers[one] = means[one] + (known * ((sums.means - means[one]) @ axes[one].T)) @ axes[one]
+            kept = variances[one] / (variances[one] + np.square(sums.noises))
+            centers[one] = means[one] + (kept * ((sums.means - means[one]) @ axes[one].T)) @ axes[one]
             shares[one] = sums.counts / sums.counts.sum()
             # Each query has asked for the products of all images.
             seconds[one] += (sums.second - seconds[one]) / (done + 1)
@@ -265,16 +263,29 @@ def released(
     rounds: int = 0,
 ) -> Mixtures:
     """Returns the distributions that `1 + rounds` sums over private images say, each with noise of this deviation."""
-    asked = 0
+    done = 0
 
     def query(centers):
-        nonlocal asked
+        nonlocal done
         sums = moments.sums(x, labels, shares, centers)
-        name = "moments" if asked == 0 else f"moments {asked}"
-        asked += 1
+        name = "moments" if done == 0 else f"moments {done}"
+        done += 1
         return sums + deviation * randomness.generator(secret, name, sums.tobytes()).normal(size=sums.shape)
 
     return mixtures(moments, query, components, rounds, deviation, randomness.generator(secret, "centers"))
+
+
+def queries(components: int, rounds: int) -> int:
+    """Returns how often the data are asked, for a network with that many components, or with none."""
+    return 1 + rounds if components > 1 else 1
+
+
+def noise(epsilon: float, times: int = 1) -> float:
+    """Returns a noise multiplier of each query that suits a budget: all of them cost about half of epsilon.
+
+    Chosen on held-out images of MNIST, one query at 1 and three at 10.
+    """
+    return 7.0 * epsilon**-0.7 * times ** (0.5 - 0.4 * math.log10(epsilon))
 
 
 def asked(
@@ -291,6 +302,11 @@ def asked(
             raise ValueError(
                 f"Layer '{own.name}' has `{name}`={getattr(own, name)!r}. Received: {value!r}. Leave it out."
             )
+    if layers and own.image_shape != shape:
+        raise ValueError(
+            f"Layer '{own.name}' must see the images of the network, of shape {shape}. Received: a layer that sees "
+            f"{own.image_shape}. Call it on the inputs of the network."
+        )
     if own.num_classes != num_classes:
         raise ValueError(
             f"Layer '{own.name}' must have the classes of the model. Received: {own.num_classes!r} and {num_classes!r}."
@@ -308,7 +324,7 @@ def asked(
         center=own.center if center is None else checks.between("center", center, -1e6, 1e6),
     )
     rounds = checks.integer("rounds", rounds, minimum=1)
-    return (own if layers else None), moments, rounds if own.components > 1 else 0
+    return (own if layers else None), moments, queries(own.components, rounds) - 1
 
 
 def release(moments: ClassMoments, noise_multiplier: float, scheme: Sampling, rows_per_person: int | None) -> Release:

@@ -165,15 +165,18 @@ class DiffusionModel(DP_Model):
             x: Clean images `(N, height, width, channels)`, entries in [-1, 1]; or a source of such rows.
             y: Class ids `(N,)` of a model with classes.
             noise_multiplier: Noise standard deviation over sensitivity, of each query. With 8 the updates of a budget
-                of 1 get a tenth more noise; `7 * epsilon ** -0.7` is about as cheap for larger ones.
+                of 1 get a tenth more noise for one query, half as much again for three. Recipes take what alone costs
+                about half of epsilon: from 2 on the updates then get about a tenth more noise.
             norm: L2 norm to which the low frequencies of an image, less `center`, are clipped; a public constant, near
                 that of most images. Default: 0.6 times the root of the number of entries.
             center: Public constant that is subtracted from each entry, near their mean. Default: that of the
                 `ClassMixture`, -0.6 without one.
             frequencies: How many low frequencies are kept along each side. The number of products grows with its fourth
                 power, and with the square of the channels. Default: those of the `ClassMixture`, 12 without one.
-            rounds: How many further queries a `ClassMixture` of several components gets, each at the same noise.
-            num_images: How many images are drawn to learn from; a `ClassMixture` needs none.
+            rounds: How many further queries a `ClassMixture` of several components gets, each at the same noise; at
+                least 1.
+            num_images: How many images are drawn to learn from. A `ClassMixture` needs none: this and the next three
+                have no use then.
             epochs, batch_size: Passes over these, and how many of them make a step.
             learning_rate: Of Adam, at the start; it falls to zero.
             sampling, examples_per_person: What `fit` will be given: they say how neighbors differ.
@@ -276,7 +279,15 @@ class DiffusionModel(DP_Model):
 
         Returns:
             Float32 array `(num_samples, ...)`.
+
+        Raises:
+            ValueError: guidance of a model that has never learned without labels.
         """
+        if guidance and self.num_classes is not None and not self.noising.label_dropout:
+            raise ValueError(
+                "Guidance needs a network that has learned from images without labels. Received: guidance="
+                f"{guidance!r} of a model with label_dropout=0. Leave it out, or train with label_dropout=0.1."
+            )
         network = self.averaged_network() if averaged else self.network
         return samplers.generate(
             network, num_samples, self.denoiser, sampler, labels, self.num_classes, guidance, batch_size, seed, verbose

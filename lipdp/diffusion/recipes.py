@@ -50,7 +50,7 @@ class Recipe:
         guidance: scale of classifier-free guidance.
         moments_noise: noise multiplier of each query for moments of the classes, which the network knows first, see
             `DiffusionModel.learn_moments`; None: it knows none.
-        moments_components: normal distributions for each class of a `ClassMixture` that takes them; None: the network
+        moments_components: normal distributions for each class of a `ClassMixture` that takes them; 0: the network
             has none, and learns from images that are drawn from one.
         moments_rounds: queries that find the means of several components.
         moments_frequencies: low frequencies along each side that moments are taken of.
@@ -84,13 +84,27 @@ class Recipe:
     steps: int = 50
     guidance: float = 0.0
     moments_noise: float | None = None
-    moments_components: int | None = None
+    moments_components: int = 0
     moments_rounds: int = 2
     moments_frequencies: int = 12
     moments_floor: float = 0.1
     moments_images: int = 20000
     moments_epochs: int = 20
     physical_batch_size = renamed_property("physical_batch_size", "microbatch_size")
+
+    def __post_init__(self):
+        checks.integer("moments_components", self.moments_components)
+        checks.integer("moments_rounds", self.moments_rounds, minimum=1)
+        if self.moments_components and self.moments_noise is None:
+            raise ValueError(
+                "Without moments a mixture knows nothing. Received: moments_components="
+                f"{self.moments_components!r}, moments_noise=None. Set `moments_noise`."
+            )
+        if self.guidance and not self.label_dropout:
+            raise ValueError(
+                "Guidance needs a network that has learned from images without labels. Received: guidance="
+                f"{self.guidance!r}, label_dropout={self.label_dropout!r}. Set label_dropout=0.1."
+            )
 
     def images(self, x: np.ndarray) -> np.ndarray:
         """Returns images in [0, 1] as the model takes them: in [-1, 1], of half the side where it is half.
@@ -124,7 +138,7 @@ class Recipe:
             if isinstance(layer, keras.layers.Embedding):
                 layer.embeddings.assign(layer.embeddings * self.label_scale)
         denoiser = denoisers.EDM(p_mean=self.p_mean, p_std=self.p_std)
-        if self.moments_components is not None:
+        if self.moments_components:
             mixture = ClassMixture(
                 self.num_classes,
                 self.moments_components,
@@ -199,7 +213,7 @@ class Recipe:
         if self.moments_noise is None:
             return ()
         whole = Sampling("poisson", relation=sampling.relation).bind(sampling.num_examples, sampling.num_examples)
-        queries = 1 + (self.moments_rounds if (self.moments_components or 1) > 1 else 0)
+        queries = class_moments.queries(self.moments_components, self.moments_rounds)
         return (Mechanism.of_updates(None, self.moments_noise, queries, whole.for_group(sampling.group_size)),)
 
     def strategy(self) -> strategies.Strategy:
@@ -253,7 +267,14 @@ def recipe(
         image_shape = PRESETS[network]["image_shape"]
     own = _knowing_moments(epsilon) if network == "cpu-28" else _OWN.get(network, {})
     settings: dict[str, Any] = {"batch_size": max(1, min(2048, num_examples // 4)), **own}
-    settings |= {name: value for name, value in changes.items() if value is not None}
+    given = {name: value for name, value in changes.items() if value is not None}
+    settings |= given
+    if "moments_noise" in own and "moments_noise" not in given:
+        rounds = settings.get("moments_rounds", Recipe.moments_rounds)
+        asked = class_moments.queries(settings.get("moments_components", 0), rounds)
+        settings["moments_noise"] = round(class_moments.noise(_within(epsilon), asked), 2)
+    if settings.get("guidance") and "label_dropout" not in given:
+        settings["label_dropout"] = Recipe.label_dropout
     per_epoch = math.ceil(num_examples / settings["batch_size"])
     if epochs is not None:
         settings["updates"] = epochs * per_epoch
@@ -263,19 +284,22 @@ def recipe(
     return Recipe(image_shape=image_shape, num_classes=num_classes, network=network, **settings)
 
 
+def _within(epsilon: float | None) -> float:
+    """Returns the budget that settings go by."""
+    return min(max(epsilon or 1.0, 0.25), 16.0)
+
+
 def _knowing_moments(epsilon: float | None) -> dict[str, Any]:
     """Returns what suits a budget where moments are known first: chosen at 1 and 10, on held-out images of MNIST."""
-    budget = min(max(epsilon or 1.0, 0.25), 16.0)
-    settings = {
-        "moments_noise": round(7.0 * budget**-0.7, 2),
+    budget = _within(epsilon)
+    # Below 2 the means of several components would be noise.
+    several = {"moments_components": round(3.2 * budget), "label_dropout": 0.0} if budget >= 2.0 else {}
+    return {
+        "moments_noise": round(class_moments.noise(budget), 2),
         "updates": round(300 * budget**0.4),
         "learning_rate": round(1e-3 * budget**0.3, 5),
+        **several,
     }
-    if budget >= 2.0:
-        # Three queries; below 2 the means of several components would be noise.
-        mixture = {"moments_noise": round(7.8 * budget**-0.7, 2), "moments_components": round(3.2 * budget)}
-        settings |= {**mixture, "label_dropout": 0.0}
-    return settings
 
 
 # After Dockhorn et al. 2023: K = 32, 300 epochs of MNIST.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import uuid
 from collections.abc import Iterable
@@ -136,11 +137,11 @@ class Run:
         used = total.epsilon(delta, accountant, group_size)
         # Calibration leaves up to one per cent of a budget unused; that is not a budget to train on.
         if used >= 0.99 * epsilon and {entry.kind for entry in total.entries} == {"moments"}:
-            queries = sum(entry.count for entry in total.entries if entry.strategy == "class_moments")
+            enough = _noise_of_half(total, epsilon, delta, accountant, group_size)
             raise ValueError(
                 f"The budget: the moments that were released first alone cost epsilon={used:.4g} at delta={delta:g}. "
-                f"Received: epsilon={epsilon!r}. Give them a larger `noise_multiplier`, about "
-                f"{f'{7.0 * queries**0.5:.2g} * epsilon ** -0.7' if queries else '24 / epsilon'}, or a larger budget."
+                f"Received: epsilon={epsilon!r}. Build a new model and give them a larger `noise_multiplier`, at about "
+                f"{enough:.2g} they cost half of this budget; or give a larger budget."
             )
         if used >= 0.99 * epsilon:
             raise ValueError(
@@ -251,6 +252,20 @@ def _ledger_from(state: dict) -> Ledger:
     for name in ("steered", "row_wise", "uncharged"):
         setattr(ledger, name, tuple(map(str, state.get(name, ()))))
     return ledger
+
+
+def _noise_of_half(total: Ledger, epsilon: float, delta: float, accountant: Any, group_size: int) -> float:
+    """Returns a noise multiplier with which all that was released would cost half of `epsilon`, to 5 % of it."""
+    factor = 1.05
+    while factor < 1e6:
+        quieter = Ledger()
+        for entry in total.entries:
+            noise = factor * entry.noise_multiplier
+            quieter.charge(dataclasses.replace(entry, noise_multiplier=noise, count=0), entry.count)
+        if quieter.epsilon(delta, accountant, group_size) <= 0.5 * epsilon:
+            break
+        factor *= 1.05
+    return factor * max(entry.noise_multiplier for entry in total.entries)
 
 
 def _by_others(updates: int) -> str:

@@ -178,7 +178,7 @@ def test_a_killed_run_that_learns_moments_first_goes_on(images, tmp_path, monkey
         patch.setattr(place, "abandon", lambda *_: None)
         with pytest.raises(Killed):
             main([*words, "3", "--batch-size", "40", "--delta", "1e-3", "--json"])
-    assert "moments of each class are released" in capsys.readouterr().err
+    assert "moments of each class are released first and learned" in capsys.readouterr().err
     code = main(["train", "--resume", str(folder), "--json"])
     assert code == 0, capsys.readouterr()
     content = folders.read(folder)

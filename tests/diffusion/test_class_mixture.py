@@ -271,6 +271,34 @@ def test_a_recipe_charges_what_it_says_beforehand():
 
 
 @pytest.mark.backend_free
+def test_the_noise_of_a_recipe_goes_by_how_often_the_data_are_asked():
+    shape = (28, 28, 1), 10, 60000
+    for epsilon, changes in ((1.0, {}), (1.0, {"moments_components": 32}), (10.0, {}), (4.0, {"moments_rounds": 5})):
+        settings = recipe(*shape, epsilon=epsilon, **changes)
+        (moments,) = settings.first_releases(accounting.Sampling("poisson").bind(60000, 2048))
+        assert accounting.compose((moments,), 1e-5) < 0.8 * epsilon
+    assert recipe(*shape, epsilon=10.0).moments_components == 32
+    without = recipe(*shape, epsilon=10.0, moments_components=0)
+    assert (without.moments_components, without.moments_noise) == (0, 1.4)
+    assert recipe(*shape, epsilon=10.0, guidance=1.0).label_dropout == 0.1
+    with pytest.raises(ValueError, match="Set `moments_noise`"):
+        recipe((14, 14, 1), 10, 60000, network="cpu-14", moments_components=8)
+    with pytest.raises(ValueError, match="without labels"):
+        recipe(*shape, epsilon=10.0, guidance=1.0, label_dropout=0.0)
+    with pytest.raises(ValueError, match="moments_rounds"):
+        recipe(*shape, epsilon=10.0, moments_rounds=0)
+
+
+@pytest.mark.backend_free
+def test_guidance_of_a_network_that_always_saw_labels_is_refused():
+    network = with_mixture()[0].network
+    model = diffusion.DiffusionModel(network, num_classes=2, label_dropout=0.0)
+    with pytest.raises(ValueError, match="label_dropout=0"):
+        model.sample(2, guidance=1.0)
+    assert model.sample(2, sampler=diffusion.DDIM(2), seed=0).shape == (2, 8, 8, 1)
+
+
+@pytest.mark.backend_free
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
@@ -313,6 +341,15 @@ def test_what_does_not_fit_is_refused_before_anything_is_released():
             other.learn_moments(x, y)
     other = diffusion.DiffusionModel(with_mixture()[0].network, diffusion.EDM(p_mean=0.0), num_classes=2)
     other.learn_moments(x, y)
+
+    network = diffusion.unet((8, 8, 1), 2, channels=8, multipliers=(1,), blocks=1, slim=True)
+    smaller = [keras.layers.AveragePooling2D(2)(network.inputs[0]), *network.inputs[1:]]
+    output = keras.layers.UpSampling2D(2)(diffusion.ClassMixture(2, 4, frequencies=4)(smaller))
+    output = keras.layers.Add()([network.output, output])
+    other = diffusion.DiffusionModel(keras.Model(network.inputs, output), num_classes=2)
+    with pytest.raises(ValueError, match="must see the images of the network"):
+        other.learn_moments(x, y)
+    assert other.run.ledger.releases == 0
 
     class Own(diffusion.EDM):
         pass

@@ -7,6 +7,12 @@ FAULTS = [
         "diffusion/class_moments.py",
         "diffusion/test_class_moments.py::test_one_image_moves_the_sums_by_at_most_their_sensitivity",
         ("images are not clipped", "1.0 / np.maximum(lengths, self.norm)", "1.0 / self.norm"),
+        (
+            "a mixture of other images is charged for",
+            "if layers and own.image_shape != shape:",
+            "if False:",
+            "diffusion/test_class_mixture.py::test_what_does_not_fit_is_refused_before_anything_is_released",
+        ),
         ("the count is free", "math.sqrt(_COUNT**2 + _MEAN**2 + 1.0)", "math.sqrt(_MEAN**2 + 1.0)"),
         ("products are free", "math.sqrt(_COUNT**2 + _MEAN**2 + 1.0)", "math.sqrt(_COUNT**2 + _MEAN**2)"),
         (
@@ -41,7 +47,7 @@ FAULTS = [
         ),
         (
             "the noise of all queries is one",
-            'name = "moments" if asked == 0 else f"moments {asked}"',
+            'name = "moments" if done == 0 else f"moments {done}"',
             'name, sums_of_name = "moments", b""',
             "diffusion/test_class_mixture.py::test_each_query_has_noise_of_its_own",
         ),
