@@ -527,12 +527,14 @@ def _short_certified(found: dict) -> str:
 
 
 def _short_diffusion(found: dict) -> str:
-    place = {"dataset": "mnist", "preset": "cpu-28", "epsilon": 1.0}
-    scores = [100 * run["accuracy"]["cnn"] for run in found["runs"] if place.items() <= run.items()]
+    def mean(epsilon):
+        place = {"dataset": "mnist", "preset": "cpu-28", "epsilon": epsilon}
+        scores = [100 * run["accuracy"]["cnn"] for run in found["runs"] if place.items() <= run.items()]
+        return f"{sum(scores) / len(scores):.1f}"
+
     return (
-        "| synthetic digits, 28 x 28, epsilon 1: CNN trained on them, tested on real ones | "
-        f"{sum(scores) / len(scores):.2f} % | "
-        "DPDM: 89.2, DP-FETA: 95.6 % |"
+        "| synthetic digits, 28 x 28, epsilon 1 / 10: CNN trained on them, tested on real ones | "
+        f"{mean(1.0)} / {mean(10.0)} % | DP-FETA: 95.6 / 98.1 %, DPDM: 89.2 / 97.7 % |"
     )
 
 
