@@ -116,7 +116,7 @@ training images, mostly with DP-SGD; "network" is a convolution and one layer of
 the network of the paper, and AdaCliP's rate at epsilon 2 was chosen again after a test figure (95.58 %). The noise
 ratio is AdaCliP's root mean energy over DP-SGD's. *Published*: Pichapati et al. 2019. `python benchmarks/adaclip.py`
 
-{adaclip.table(found["table"])}
+{adaclip.table(adaclip.summarise(found["runs"]))}
 
 Figure 2 of the paper: the error of a private regression by dimension, 3 runs each.
 `python benchmarks/adaclip.py --figure`
@@ -138,7 +138,7 @@ the paper's figures on MNIST's test set (98.31, 98.47 and 98.52 % at epsilon 2, 
 the strategies are as good as each other. *Paper*: Wei et al. 2022, Table 3, on networks of its own. Seconds are of
 whole runs, norm passes included, on a busy machine. `python benchmarks/dpis.py`
 
-{dpis.table(found["table"])}
+{dpis.table(dpis.summary(found["runs"]))}
 """
     return text + (f"\n{dpis.cost_text(cost)} `{cost['command']}`\n" if cost else "")
 
