@@ -47,6 +47,7 @@ class Regime:
         blocks: columns of each layer of logits; the logits are their sum. None: one layer.
         hidden: units of a hidden layer of tanh; 0 for none.
         adam: whether by Adam in the place of stochastic gradient descent with momentum.
+        rates: that are tried: of gradients over the clip norm, or of Adam.
     """
 
     source: Callable
@@ -60,6 +61,7 @@ class Regime:
     blocks: tuple[int, ...] | None = None
     hidden: int = 0
     adam: bool = False
+    rates: tuple[float, ...] = (0.4, 1.6, 6.4)
 
 
 REGIMES = {
@@ -84,6 +86,7 @@ REGIMES = {
         ("dpsgd", "adaclip", "normalized"),
         norm=5.0,
         adam=True,
+        rates=(0.04, 0.16, 0.64),
     ),
     "magic": Regime(
         rows.magic,
@@ -92,6 +95,7 @@ REGIMES = {
         norm=2.5,
         made=False,
         adam=True,
+        rates=(0.04, 0.16, 0.64),
     ),
     "imbalance": Regime(
         rows.imbalance,
@@ -99,6 +103,7 @@ REGIMES = {
         ("dpsgd", "dpis", "larger batches"),
         batch=128,
         updates=900,
+        rates=(0.1, 0.4, 1.6),
         metric="average precision",
     ),
     "fashion": Regime(
@@ -107,14 +112,13 @@ REGIMES = {
         ("dpsgd", "dpis", "larger batches"),
         batch=128,
         updates=900,
+        rates=(0.1, 0.4, 1.6),
         made=False,
         metric="accuracy",
         hidden=64,
     ),
 }
 EPSILONS = (1.0, 4.0)
-# Of gradients over the clip norm; of Adam.
-RATES = {False: (0.4, 1.6, 6.4), True: (0.04, 0.16, 0.64)}
 CLIP_NORMS = (0.4, 1.6)
 
 
@@ -228,7 +232,7 @@ def choose(series: Series, name: str, epsilon: float, method: str) -> None:
             series.add(found, evaluated_on="held-out rows", delta=DELTA)
             print({key: found[key] for key in (*PLACE, "score", "seconds")}, flush=True)
 
-    for rate, clip_norm in itertools.product(RATES[REGIMES[name].adam], CLIP_NORMS):
+    for rate, clip_norm in itertools.product(REGIMES[name].rates, CLIP_NORMS):
         tried(0, rate, clip_norm)
     first = [one for one in of(series.runs, name, epsilon, method) if one["seed"] == 0]
     for one in sorted(first, key=lambda one: -one["score"])[:2]:

@@ -52,7 +52,8 @@ def test_settings_with_two_seeds_are_compared(regimes, monkeypatch):
         return tried(seed, rate, rate - seed * (rate > 1.0), clip_norm=clip_norm, method=method)
 
     monkeypatch.setattr(regimes, "run", run)
-    monkeypatch.setitem(regimes.RATES, True, (0.5, 0.9, 1.1))
+    few = dataclasses.replace(regimes.REGIMES["scales"], rates=(0.5, 0.9, 1.1))
+    monkeypatch.setitem(regimes.REGIMES, "scales", few)
     series = importlib.import_module("common").Series(None, regimes.PLACE)
     regimes.choose(series, "scales", 1.0, "dpsgd")
     assert len(series.runs) == 3 * len(regimes.CLIP_NORMS) + 2
