@@ -14,8 +14,8 @@ Settings are chosen for each regime, budget and way from the same number of rate
 seed, the best two with another one. Made regimes draw other data for that, the others hold out a fifth of the training
 rows; test rows are scored only by the setting chosen. The cost of the choice is not part of epsilon. delta = 1e-5. Runs
 are added to the result files one by one, and one that is there is not repeated; "scales", "imbalance" and some budgets
-have not been run to the end yet. Needs `fashion_mnist.npz` and
-`adbench/magic.gamma.npz` in the folder named by LIPDP_DATA, or the network.
+have not been run to the end yet. Needs `fashion_mnist.npz` and `adbench/magic.gamma.npz` in the folder named by
+LIPDP_DATA, or the network.
 """
 
 import argparse

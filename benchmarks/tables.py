@@ -157,7 +157,8 @@ updates on eight times the batch. AdaCliP has one deviation per layer where ther
 fall to zero. Rate and clip norm were chosen for each regime, budget and way with the same effort, six settings each, on
 held-out training rows or data of another seed (`benchmarks/regimes.py --held-out`). Kinds of regimes and sizes were
 chosen in trials on such rows, too. Of ten seeds that were planned, five have been run where the table says 5. Neither
-strategy has won on real data here with p below 0.05. Seconds are beside other work. `python benchmarks/regimes.py`
+strategy has won on real data in this table with p below 0.05. Seconds are beside other work.
+`python benchmarks/regimes.py`
 
 {regimes.table(found["runs"])}
 """
