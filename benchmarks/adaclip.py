@@ -22,7 +22,7 @@ import statistics
 import time
 
 import numpy as np
-from common import Series, write
+from common import Series, p_text, p_value, write
 
 TARGETS = {
     "logistic": {0.1: 85.4, 0.25: 88.1, 0.5: 90.3, 1.0: 90.9, 2.0: 91.2},
@@ -179,20 +179,25 @@ def summarise(runs) -> list[dict]:
             row[f"{name}_deviation"] = round(statistics.stdev(accuracies), 4) if len(same) > 1 else None
             row[f"{name}_noise"] = statistics.mean(r["noise"] for r in same)
             row["runs"] = len(same)
+        dpsgd, adaclip = (
+            [r for r in runs if (r["model"], r["epsilon"], r["strategy"]) == (kind, epsilon, name)]
+            for name in ("dpsgd", "adaclip")
+        )
+        row["p"] = p_value(dpsgd, adaclip)
         row["noise_ratio"] = round(row["adaclip_noise"] / row["dpsgd_noise"], 3)
         rows.append(row)
     return rows
 
 
 def table(rows) -> str:
-    lines = ["| model | epsilon | AdaCliP % (sd) | DP-SGD % (sd) | noise ratio | published % | runs |"]
-    lines.append("|---|---|---|---|---|---|---|")
+    lines = ["| model | epsilon | AdaCliP % (sd) | DP-SGD % (sd) | p | noise ratio | published % | runs |"]
+    lines.append("|---|---|---|---|---|---|---|---|")
     for row in rows:
         ours, theirs = (f"{100 * row[n]:.2f} ({100 * (row[n + '_deviation'] or 0):.2f})" for n in ("adaclip", "dpsgd"))
         short = " (missed)" if 100 * row["adaclip"] < row["target"] else ""
         lines.append(
-            f"| {row['model']} | {row['epsilon']:g} | {ours}{short} | {theirs} | {row['noise_ratio']:.2f} | "
-            f"{row['target']} | {row['runs']} |"
+            f"| {row['model']} | {row['epsilon']:g} | {ours}{short} | {theirs} | {p_text(row['p'])} | "
+            f"{row['noise_ratio']:.2f} | {row['target']} | {row['runs']} |"
         )
     return "\n".join(lines)
 

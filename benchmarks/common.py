@@ -42,6 +42,22 @@ def paired(times: dict) -> dict:
     }
 
 
+def p_value(first: list[dict], other: list[dict], score: str = "accuracy") -> float | None:
+    """Of a paired t-test between runs of the same seeds; None for fewer than three, or where all are equal."""
+    from scipy import stats
+
+    sides = [{run["seed"]: run[score] for run in runs} for runs in (first, other)]
+    seeds = sorted(sides[0].keys() & sides[1].keys())
+    differences = [sides[1][seed] - sides[0][seed] for seed in seeds]
+    if len(seeds) < 3 or len(set(differences)) < 2:
+        return None
+    return float(stats.ttest_1samp(differences, 0.0).pvalue)
+
+
+def p_text(value: float | None) -> str:
+    return "-" if value is None else "< 0.001" if value < 0.001 else f"{value:.3f}"
+
+
 def settings(pairs: list[str]) -> dict:
     """What the command line says as NAME=VALUE: true, false, a number, whole where it is written without a point."""
     found = {name: value for name, _, value in (pair.partition("=") for pair in pairs)}

@@ -23,7 +23,7 @@ import subprocess
 import sys
 import time
 
-from common import Series, spread, write
+from common import Series, p_text, p_value, spread, write
 
 PAPER = {
     "mnist": {0.5: 96.8, 1.0: 97.7, 2.0: 98.6, 3.0: 98.8, 4.0: 98.9},
@@ -191,6 +191,7 @@ def summary(runs: list[dict]) -> list[dict]:
         }
         if not all(groups.values()):
             continue
+        row["p"] = p_value(*groups.values())
         for strategy, same in groups.items():
             values = [100.0 * r["accuracy"] for r in same]
             row["runs"] = len(same)
@@ -205,9 +206,9 @@ def summary(runs: list[dict]) -> list[dict]:
 def table(rows) -> str:
     """The results as a Markdown table; figures below the paper's are marked."""
     lines = [
-        "| data | epsilon | DP-SGD % (sd) | DPIS % (sd) | paper's DPIS % | gradients per update / B | seconds DPIS / "
-        "DP-SGD | runs |",
-        "|---|---|---|---|---|---|---|---|",
+        "| data | epsilon | DP-SGD % (sd) | DPIS % (sd) | p | paper's DPIS % | gradients per update / B | seconds "
+        "DPIS / DP-SGD | runs |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
         short = row["paper"] is not None and row["dpis"] < row["paper"]
@@ -215,7 +216,7 @@ def table(rows) -> str:
         ratio = row["dpis_seconds"] / row["dpsgd_seconds"]
         lines.append(
             f"| {row['dataset']} | {row['epsilon']:g} | {row['dpsgd']:.2f} ({row['dpsgd_deviation'] or 0:.2f}) | "
-            f"{dpis}{' (missed)' if short else ''} | {paper} | "
+            f"{dpis}{' (missed)' if short else ''} | {p_text(row['p'])} | {paper} | "
             f"{row['gradients_per_update']:.2f} | {ratio:.2f} | {row['runs']} |"
         )
     return "\n".join(lines)
