@@ -5,9 +5,11 @@ import numpy as np
 import pytest
 from keras import ops
 
-from lipdp import bounds, certify, layers
+import lipdp
+from lipdp import bounds, certify, layers, losses
+from lipdp.bounds.check import tightness
 from lipdp.layers.orthogonal_convolution import directions
-from tests.helpers.adversary import Probe, projected, top, weight_settings
+from tests.helpers.adversary import TOLERANCE, Probe, projected, top, weight_settings
 
 # Channels, filters, kernel, padding, image: odd and even sizes, images smaller than the kernel, one channel.
 CASES = [
@@ -177,6 +179,28 @@ def test_shifts_go_along_both_axes(size, expected):
 def test_what_does_not_fit_is_named(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@pytest.mark.parametrize("padding", ["same", "circular"])
+def test_gradients_come_close_to_their_bound_and_stay_below(padding):
+    reached = tightness(layers.OrthogonalConv2D(4, (2, 3), padding), (3, 4, 2))
+    assert 0.7 <= reached["gradient"] <= 1.0 + TOLERANCE and reached["output"] <= 1.0 + TOLERANCE
+
+
+@pytest.mark.parametrize("strategy", ["clipless", "dpsgd"])
+def test_training_keeps_every_factor_in_the_ball(strategy):
+    layer = layers.OrthogonalConv2D(4, 3)
+    stack = [layers.BoundedInput((6, 6, 1), norm=2.0), layer, layers.GroupSort(), layers.Flatten()]
+    model = lipdp.DP_Sequential([*stack, layers.SpectralDense(3)])
+    model.compile(keras.optimizers.SGD(5.0), loss=losses.SparseCategoricalCrossentropy(temperature=5.0))
+    x = np.random.default_rng(0).uniform(size=(40, 6, 6, 1)).astype("float32")
+    before = [ops.convert_to_numpy(factor) for factor in layer.factors]
+    budget = {"epsilon": 2.0, "delta": 1e-3, "strategy": strategy}
+    model.fit(x, np.arange(40) % 3, batch_size=20, epochs=2, **budget, verbose=0)
+    for factor, value in zip(layer.factors, before, strict=True):
+        now = ops.convert_to_numpy(factor)
+        assert np.linalg.norm(now.astype("float64"), 2) <= 1.0 + 1e-6 and np.abs(now - value).max() > 1e-3
+    assert top(Probe(layer, (6, 6, 1)).input_jacobians(np.zeros((1, 6, 6, 1)))[0]) <= 1.0 + 1e-6
 
 
 def test_gradient_bounds_charge_the_sum_over_positions():

@@ -182,7 +182,7 @@ FAULTS = [
     ),
     *faults(
         "layers/orthogonal_convolution.py",
-        "layers/test_orthogonal_convolution.py layers/test_adversarial.py",
+        "layers/test_orthogonal_convolution.py",
         (
             "factors are not projected",
             "self.add_weight(shape, initializer, constraint=ball,",
