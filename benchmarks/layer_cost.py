@@ -49,6 +49,7 @@ def pairs() -> dict:
         "SpectralConv1DTranspose": (layers.SpectralConv1DTranspose(32, 4, strides=2), None, (64, 32)),
         "SpectralConv2DTranspose": (layers.SpectralConv2DTranspose(16, 4, strides=2), None, (8, 8, 32)),
         "SpectralConv3DTranspose": (layers.SpectralConv3DTranspose(8, 2, strides=2), None, (4, 4, 4, 16)),
+        "OrthogonalConv2D": (layers.OrthogonalConv2D(32, 3), stock.Conv2D(32, 3, padding="same", use_bias=False), map_),
         "OrthogonalPatchConv2D": (
             layers.OrthogonalPatchConv2D(64, 4),
             stock.Conv2D(64, 4, strides=4, use_bias=False),

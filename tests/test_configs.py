@@ -30,6 +30,7 @@ MADE = {
     "L2NormPooling2D": lambda: layers.L2NormPooling2D(3, 2),
     "LayerCentering": lambda: layers.LayerCentering([1, -2]),
     "LowFrequencies2D": lambda: layers.LowFrequencies2D((4, 3)),
+    "OrthogonalConv2D": lambda: layers.OrthogonalConv2D(4, (3, 2), "circular"),
     "OrthogonalPatchConv2D": lambda: layers.OrthogonalPatchConv2D(4, (2, 3)),
     "PatchFeatures2D": lambda: layers.PatchFeatures2D(8, 3, 2, False, 5),
     "PrivateNormalization": lambda: layers.PrivateNormalization(2.0, 5.0, (1, 2)),

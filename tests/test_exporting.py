@@ -86,6 +86,7 @@ def every_other_layer():
     """Weights in all places, and one layer read at two sizes."""
     inputs = keras.Input((8, 8, 1))
     x = layers.ClipGradient(1.0)(layers.OrthogonalPatchConv2D(4, 2)(inputs))
+    x = layers.OrthogonalConv2D(4, (2, 3), padding="circular")(layers.OrthogonalConv2D(4, 3)(x))
     x = layers.Householder()(layers.SpectralConv2D(6, 3, groups=2)(x))
     x = layers.GroupSort()(layers.SpectralDepthwiseConv2D(3, strides=2)(x))
     x = layers.SpectralConv2DTranspose(2, 3, strides=2)(x)

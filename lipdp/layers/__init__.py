@@ -32,6 +32,7 @@ from lipdp.layers.frequencies import LowFrequencies2D
 from lipdp.layers.householder import Householder
 from lipdp.layers.mixing import TokenMixing
 from lipdp.layers.normalization import PrivateNormalization
+from lipdp.layers.orthogonal_convolution import OrthogonalConv2D
 from lipdp.layers.patch_features import PatchFeatures2D
 from lipdp.layers.patches import OrthogonalPatchConv2D
 from lipdp.layers.pooling import GlobalL2NormPooling2D, L2NormPooling2D, ScaledAveragePooling2D
@@ -49,6 +50,7 @@ __all__ += [
     "Householder",
     "LipschitzLayer",
     "LowFrequencies2D",
+    "OrthogonalConv2D",
     "PrivateNormalization",
     "SpectralConv1D",
     "SpectralConv2D",

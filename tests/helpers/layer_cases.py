@@ -82,6 +82,13 @@ def _spectral(kind, shape, *args, tight=("jacobian",), reach=None, **kwargs):
     return Case(name, lambda: getattr(layers, kind)(*args, **kwargs), shape, tight=tight, reach=reach)
 
 
+def _orthogonal(shape, *args, **kwargs):
+    case = _spectral("OrthogonalConv2D", shape, *args, **kwargs)
+    # It has several matrices: tests of the one kernel of a layer pick by "conv".
+    case.name = case.name.replace("OrthogonalConv2D", "factors_" + "x".join(map(str, shape)))
+    return case
+
+
 _LOOSE = {"gradient": 0.6, "jacobian": 0.6, "output": 0.6}
 OWN += [
     _spectral("SpectralConv1D", (7, 1), 3, 3, tight=_ALL, reach={"gradient": 0.8}),
@@ -107,6 +114,11 @@ OWN += [
     _spectral("SpectralConv3DTranspose", (2, 2, 2, 8), 1, 2, strides=2, tight=_ALL, reach={"gradient": 0.9}),
     _spectral("OrthogonalPatchConv2D", (4, 4, 2), 8, 2, tight=_ALL, reach={"gradient": 0.999}),
     _spectral("OrthogonalPatchConv2D", (4, 6, 1), 3, (2, 3), tight=_ALL, reach={"gradient": 0.999}),
+    _orthogonal((4, 5, 2), 4, 3, tight=_ALL, reach={"gradient": 0.6, "jacobian": 0.95, "output": 0.9}),
+    _orthogonal((3, 4, 2), 4, (2, 3), padding="circular", tight=_ALL, reach={"gradient": 0.8}),
+    _orthogonal((4, 3, 4), 2, (3, 2), padding="circular", tight=("jacobian",)),
+    _orthogonal((4, 5, 1), 3, (2, 4), padding="valid", tight=()),
+    _orthogonal((2, 3, 3), 3, 5, tight=()),
     _spectral("InvertibleDownSampling2D", (4, 6, 2), (2, 3), tight=("output", "jacobian")),
     _spectral("InvertibleUpSampling2D", (2, 2, 12), (2, 3), tight=("output", "jacobian")),
     _spectral("TokenMixing", (4, 3), 6, tight=_ALL, reach={"gradient": 0.999}),

@@ -1,4 +1,4 @@
-"""Convolutions: Conv1D, Conv2D, Conv3D, SpectralConv2D."""
+"""Convolutions: Conv1D, Conv2D, Conv3D, SpectralConv2D, OrthogonalConv2D."""
 
 import math
 
@@ -6,9 +6,11 @@ import keras
 from keras import ops
 
 from lipdp import layers
+from lipdp.gradients.factors import Whole
 from lipdp.gradients.leaves import rule
 from lipdp.gradients.rules.common import before_activation, bias, plain
 from lipdp.gradients.unfolding import Geometry, grouped_factor, kernel_factor
+from lipdp.layers.orthogonal_convolution import directions, shifted
 
 
 def geometry(layer, padding: str) -> Geometry:
@@ -72,3 +74,40 @@ def spectral_convolution(layer, call, tape, inputs):
         yield layer.kernel, kernel_factor(rows, inputs, g * scale, where, shape)
 
     return tape.tap(call(inputs), (inputs,), gradients)
+
+
+@rule(layers.OrthogonalConv2D)
+def orthogonal_convolution(layer, call, tape, inputs):
+    pads = None if layer.padding == "same" else ((0, 0), (0, 0))
+    where = Geometry(layer.kernel_size, (1, 1), (1, 1), pads)
+    shape = (*layer.kernel_size, inputs.shape[-1], layer.filters)
+
+    def gradients(rows, g, inputs, factors):
+        whole = kernel_factor(rows, layer.continued(inputs), layer.scale * g, where, shape).whole()
+        for variable, gradient in zip(layer.factors, _of_factors(factors, layer.kernel_size, whole), strict=True):
+            yield variable, Whole(gradient)
+
+    return tape.tap(call(inputs), (inputs, [ops.convert_to_tensor(f) for f in layer.factors]), gradients)
+
+
+def _of_factors(factors, kernel_size, gradients):
+    """Returns the gradients of the factors of a kernel from those of the kernel, `(batch, a, b, channels, filters)`."""
+    kernels, axes = [ops.reshape(factors[0], (1, 1, *factors[0].shape))], directions(kernel_size)
+    for axis, factor in zip(axes, factors[1:], strict=True):
+        kernels.append(shifted(kernels[-1], axis))
+        kernels.append(ops.matmul(kernels[-1], factor))
+    batch, found = ops.shape(gradients)[0], []
+    for axis, factor in zip(reversed(axes), reversed(factors[1:]), strict=True):
+        kernels.pop()
+        moved = kernels.pop()
+        width, outputs = factor.shape
+        flat = ops.reshape(gradients, (batch, -1, outputs))
+        found.append(ops.matmul(ops.transpose(ops.reshape(moved, (-1, width))), flat))
+        gradients = ops.reshape(ops.matmul(flat, ops.transpose(factor)), (batch, *moved.shape))
+        # Each half goes back to where it was moved from.
+        first, second = [slice(None)] * 4, [slice(None)] * 4
+        first[axis + 1], second[axis + 1] = slice(None, -1), slice(1, None)
+        half = width // 2
+        gradients = ops.concatenate([gradients[(*first, slice(half))], gradients[(*second, slice(half, None))]], -1)
+    found.append(ops.reshape(gradients, (batch, *factors[0].shape)))
+    return reversed(found)

@@ -246,6 +246,16 @@ FAULTS = [
             "kernel_factor(rows, inputs, g * scale, where, shape)",
             "kernel_factor(rows, inputs, g, where, shape)",
         ),
+        (
+            "the scale of orthogonal convolutions",
+            "kernel_factor(rows, layer.continued(inputs), layer.scale * g, where, shape)",
+            "kernel_factor(rows, layer.continued(inputs), 2.0 * g, where, shape)",
+        ),
+        (
+            "halves of the channels do not move back",
+            "first[axis + 1], second[axis + 1] = slice(None, -1), slice(1, None)",
+            "first[axis + 1], second[axis + 1] = slice(1, None), slice(None, -1)",
+        ),
         ("unknown sizes with padding", "if not known(layer, inputs):", "if False:", "gradients/test_supported.py"),
     ),
     *faults(

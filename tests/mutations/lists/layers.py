@@ -181,6 +181,46 @@ FAULTS = [
         ),
     ),
     *faults(
+        "layers/orthogonal_convolution.py",
+        "layers/test_orthogonal_convolution.py",
+        (
+            "factors are not projected",
+            "self.add_weight(shape, initializer, constraint=ball,",
+            "self.add_weight(shape, initializer, constraint=None,",
+        ),
+        (
+            "channels that move are read twice",
+            "ops.pad(kernel[..., half:], second)]",
+            "ops.pad(kernel[..., half:], second) + ops.pad(kernel[..., half:], first)]",
+        ),
+        (
+            "one factor stands for all",
+            "return (self.scale * math.prod(norms),)",
+            "return (self.scale * max(norms),)",
+        ),
+        (
+            "the gradients of all factors share one bound",
+            "return (input_bounds[0] * cotangent_bound,) * (sum(self.kernel_size) - 1)",
+            "share = (sum(self.kernel_size) - 1) ** -0.5\n"
+            "        return (share * input_bounds[0] * cotangent_bound,) * (sum(self.kernel_size) - 1)",
+        ),
+        (
+            "the other border is read twice",
+            "places = np.arange(-before, length + after) % length",
+            "places = np.arange(-before, length + after) % (length - 1)",
+        ),
+        (
+            "a kernel that wraps around itself",
+            'if self.padding != "same":\n            cut',
+            'if self.padding == "valid":\n            cut',
+        ),
+        (
+            "rounding of one product for all",
+            "return positions(output_shape, self) * math.ceil(math.sqrt(taps)) + taps",
+            "return positions(output_shape, self) + taps",
+        ),
+    ),
+    *faults(
         "layers/depthwise.py",
         "layers/test_convolution.py layers/test_adversarial.py",
         (
