@@ -150,7 +150,7 @@ def _regimes(found: dict) -> str:
 ## Where AdaCliP and DPIS help
 
 Regimes that theory names, each strategy beside DP-SGD at the same budget, delta = 1e-5: means over seeds on test rows,
-and p of a paired t-test. Categories are made from the seed; documentation are paragraphs of the docstrings of scipy and
+and p of a paired t-test. Categories, columns of several scales and the rare class are made from the seed; words are of paragraphs of the docstrings of scipy and
 scikit-learn as installed, which of the two is the class; magic.gamma is in the units of its authors; Fashion-MNIST has
 20,000 training images here. "normalized" is DP-SGD behind `PrivateNormalization`, "larger batches" DP-SGD with as many
 updates on eight times the batch. AdaCliP has one deviation per layer where there are several layers. Learning rates
