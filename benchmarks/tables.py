@@ -150,15 +150,15 @@ def _regimes(found: dict) -> str:
 ## Where AdaCliP and DPIS help
 
 Regimes that theory names, each strategy beside DP-SGD at the same budget, delta = 1e-5: means over seeds on test rows,
-and p of a paired t-test. Categories, columns of several scales and the rare class are made from the seed; words are of paragraphs of the docstrings of scipy and
-scikit-learn as installed, which of the two is the class; magic.gamma is in the units of its authors; Fashion-MNIST has
-20,000 training images here. "normalized" is DP-SGD behind `PrivateNormalization`, "larger batches" DP-SGD with as many
-updates on eight times the batch. AdaCliP has one deviation per layer where there are several layers. Learning rates
-fall to zero. Rate and clip norm were chosen for each regime, budget and way with the same effort, six settings each, on
-held-out training rows or data of another seed (`benchmarks/regimes.py --held-out`). Kinds of regimes and sizes were
-chosen in trials on such rows, too. Of ten seeds that were planned, five have been run where the table says 5. Neither
-strategy has won on real data in this table with p below 0.05. Seconds are beside other work.
-`python benchmarks/regimes.py`
+and p of a paired t-test. Categories, columns of several scales and the rare class are made from the seed; words are of
+paragraphs of the docstrings of scipy and scikit-learn as installed, which of the two is the class; magic.gamma is in
+the units of its authors; Fashion-MNIST has 20,000 training images here. "normalized" is DP-SGD behind
+`PrivateNormalization`, "larger batches" DP-SGD with as many updates on eight times the batch. AdaCliP has one deviation
+per layer where there are several layers. Learning rates fall to zero. Rate and clip norm were chosen for each regime,
+budget and way with the same effort, six settings each, on held-out training rows or data of another seed
+(`benchmarks/regimes.py --held-out`). Kinds of regimes and sizes were chosen in trials on such rows, too. Of ten seeds
+that were planned, five have been run where the table says 5. Neither strategy has won on real data in this table with p
+below 0.05. Seconds are beside other work. `python benchmarks/regimes.py`
 
 {regimes.table(found["runs"])}
 """
