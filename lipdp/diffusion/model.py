@@ -9,6 +9,8 @@ from numpy.typing import ArrayLike
 
 from lipdp import backend, checks, strategies
 from lipdp.diffusion import class_moments, denoisers, samplers
+from lipdp.diffusion.average import Average
+from lipdp.diffusion.lesson import Lesson
 from lipdp.diffusion.noising import DenoisingLoss, Noising
 from lipdp.model import DP_Model
 from lipdp.privacy import provenance
@@ -126,7 +128,7 @@ class DiffusionModel(DP_Model):
         callbacks = list(callbacks) if isinstance(callbacks, (list, tuple)) else [callbacks] if callbacks else []
         if self.average:
             # First: a callback that saves the model finds the average of the same update.
-            callbacks.insert(0, _Average(self))
+            callbacks.insert(0, Average(self))
         strategy = self._strategy(strategy)
         return super().fit(
             x, y, strategy=strategy, validation_data=validation_data, callbacks=callbacks, seed=seed, **kwargs
@@ -218,9 +220,7 @@ class DiffusionModel(DP_Model):
                 f"Moments are released by one process, which reads all rows. Received: {backend.processes()[1]} "
                 "processes. Call learn_moments in one process, and save the model."
             )
-        lesson = class_moments.Lesson(
-            num_images=num_images, epochs=epochs, batch_size=batch_size, learning_rate=learning_rate
-        )
+        lesson = Lesson(num_images=num_images, epochs=epochs, batch_size=batch_size, learning_rate=learning_rate)
         rows, nothing = self._data(x, y)
         rows, labels = (rows, np.zeros(len(nothing), "int32")) if self.num_classes is None else rows
         rows, _ = columns.as_rows(rows, nothing, 4)
@@ -376,29 +376,3 @@ class DiffusionModel(DP_Model):
                 f"{y.shape} and dtype {y.dtype} for {len(x)} examples. Pass them as y."
             )
         return (x, y.astype("float32")), nothing
-
-
-class _Average(keras.callbacks.Callback):
-    """Moving average of the weights after each release, with a smaller momentum at first."""
-
-    def __init__(self, diffusion):
-        super().__init__()
-        self._diffusion = diffusion
-
-    def on_train_begin(self, logs=None):
-        if self._diffusion._averaged is None:
-            self._hold([np.array(v) for v in self._values()])
-
-    def on_train_batch_end(self, batch, logs=None):
-        # JAX keeps the values outside of the variables while it trains.
-        getattr(self._diffusion, "jax_state_sync", lambda: None)()
-        updates = self._diffusion.run.ledger.updates
-        momentum = min(self._diffusion.average, (1.0 + updates) / (10.0 + updates))
-        pairs = zip(self._diffusion._averaged, self._values(), strict=True)
-        self._hold([np.float32(momentum) * a + np.float32(1.0 - momentum) * w for a, w in pairs])
-
-    def _values(self):
-        return [keras.ops.convert_to_numpy(v) for v in self._diffusion.network.trainable_variables]
-
-    def _hold(self, values):
-        object.__setattr__(self._diffusion, "_averaged", values)
