@@ -167,7 +167,7 @@ class DiffusionModel(DP_Model):
             x: Clean images `(N, height, width, channels)`, entries in [-1, 1]; or a source of such rows.
             y: Class ids `(N,)` of a model with classes.
             noise_multiplier: Noise standard deviation over sensitivity, of each query. With 8 the updates of a budget
-                of 1 get a tenth more noise for one query, half as much again for three. Recipes take what alone costs
+                of 1 get a tenth more noise for one query, 60 % more for three. Recipes take what alone costs
                 about half of epsilon: from 2 on the updates then get about a tenth more noise.
             norm: L2 norm to which the low frequencies of an image, less `center`, are clipped; a public constant, near
                 that of most images. Default: 0.6 times the root of the number of entries.

@@ -290,6 +290,24 @@ def test_the_noise_of_a_recipe_goes_by_how_often_the_data_are_asked():
 
 
 @pytest.mark.backend_free
+def test_what_the_moments_leave_to_the_updates_is_what_the_page_says():
+    """`docs/diffusion.md` and the docstring of `learn_moments`, for 60,000 images."""
+    whole, sampler = (accounting.Sampling("poisson").bind(60000, size) for size in (60000, 2048))
+
+    def more_noise(epsilon, noise_multiplier, times):
+        settings = {"sampler": sampler, "updates": recipe((28, 28, 1), 10, 60000, epsilon=epsilon).updates}
+        settings |= {"epsilon": epsilon, "delta": 1e-5}
+        moments = accounting.Mechanism.of_updates(None, noise_multiplier, times, whole)
+        return accounting.calibrate(**settings, spent=(moments,)) / accounting.calibrate(**settings) - 1.0
+
+    for epsilon, expected in ((10.0, 0.09), (4.0, 0.11), (2.0, 0.13)):
+        noise = recipe((28, 28, 1), 10, 60000, epsilon=epsilon).moments_noise
+        assert more_noise(epsilon, noise, 3) == pytest.approx(expected, abs=0.01)
+    assert more_noise(1.0, 8.0, 1) == pytest.approx(0.11, abs=0.01)
+    assert more_noise(1.0, 8.0, 3) == pytest.approx(0.6, abs=0.02)
+
+
+@pytest.mark.backend_free
 def test_guidance_of_a_network_that_always_saw_labels_is_refused():
     network = with_mixture()[0].network
     model = diffusion.DiffusionModel(network, num_classes=2, label_dropout=0.0)
