@@ -127,10 +127,10 @@ class ClassMoments:
 def nearest(rows: np.ndarray, centers: np.ndarray) -> np.ndarray:
     """Returns which center is nearest to each row, by nothing but this row and the centers.
 
-    A product of all rows at once is rounded otherwise for another number of rows: where centers are alike, one image
-    more could move others to another center.
+    No product of matrices, which is rounded otherwise for another number of rows, or another place in memory: where
+    centers are alike, one image more could then move others to another center.
     """
-    return (np.square(centers).sum(axis=1) - 2.0 * (centers @ rows[:, :, None])[:, :, 0]).argmin(axis=1)
+    return np.square(rows[:, None] - centers).sum(axis=2).argmin(axis=1)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -41,8 +41,8 @@ FAULTS = [
         ),
         (
             "an image moves others between centers that are alike",
-            "2.0 * (centers @ rows[:, :, None])[:, :, 0]",
-            "2.0 * rows @ centers.T",
+            "np.square(rows[:, None] - centers).sum(axis=2)",
+            "(np.square(centers).sum(axis=1) - 2.0 * rows @ centers.T)",
             "diffusion/test_class_mixture.py::test_an_image_moves_no_other_one_where_centers_are_alike",
         ),
         (
