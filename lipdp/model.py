@@ -58,12 +58,7 @@ class _PrivateTraining(training.FromTask, training.Fitting, training.Saving):
             ValueError: an unknown loss, not one for each output, an optimizer that would change the noise, or
                 float16.
         """
-        if self.dtype_policy.name not in ("float32", "mixed_bfloat16"):
-            raise ValueError(
-                "Gradients, norms and noise are float32. Received: dtype policy "
-                f"{self.dtype_policy.name!r}. Use keras.config.set_dtype_policy('float32'), or 'mixed_bfloat16' with a "
-                "strategy that clips."
-            )
+        model_checks.check_policy(self.dtype_policy)
         kwargs["auto_scale_loss"] = False
         loss = compiling.compiled_loss(self, loss, loss_weights)
         metrics = compiling.compiled_metrics(self, metrics, weighted_metrics, loss)

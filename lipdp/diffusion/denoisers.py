@@ -112,7 +112,7 @@ class Denoiser:
             output = (1.0 + guidance) * labeled - guidance * unlabeled
         else:
             output = network(inputs)
-        return _wide(c_skip, x) * x + _wide(c_out, x) * output
+        return _wide(c_skip, x) * x + _wide(c_out, x) * ops.cast(output, x.dtype)
 
     @classmethod
     def from_config(cls, config: dict) -> "Denoiser":

@@ -17,6 +17,7 @@ from lipdp.privacy import provenance
 from lipdp.sampling import columns, persons
 from lipdp.sampling import schemes as sampling_schemes
 from lipdp.sampling.source import is_source
+from lipdp.training import model_checks
 from lipdp.training.exclusive import exclusive
 
 
@@ -68,12 +69,13 @@ class DiffusionModel(DP_Model):
         noise_multiplicity = checks.integer("noise_multiplicity", noise_multiplicity, minimum=1)
         average = checks.below_one("average", average)
         denoiser = denoisers.get(denoiser)
-        inputs = clean = keras.Input(network.inputs[0].shape[1:], name="clean")
+        model_checks.check_policy(keras.dtype_policies.get(kwargs.get("dtype")))
+        inputs = clean = keras.Input(network.inputs[0].shape[1:], name="clean", dtype="float32")
         if num_classes is not None:
-            inputs = (clean, keras.Input((), name="label"))
+            inputs = (clean, keras.Input((), name="label", dtype="float32"))
         noising = Noising(denoiser, num_classes, label_dropout, name="noising")
         x, c_noise, target, *labels = noising(inputs)
-        super().__init__(inputs, keras.layers.Subtract()([network([x, c_noise, *labels]), target]), **kwargs)
+        super().__init__(inputs, keras.layers.Subtract(dtype="float32")([network([x, c_noise, *labels]), target]), **kwargs)
         self.network, self.noising, self.denoiser = network, noising, denoiser
         self.num_classes, self.noise_multiplicity, self.average = num_classes, noise_multiplicity, average
         # Past Keras' attribute tracking: host arrays, saved beside the ledger.
@@ -246,6 +248,7 @@ class DiffusionModel(DP_Model):
             )
             run.attribute(self.network.trainable_variables if mixture is None else mixture.weights)
             run.request = None  # no plan goes on that did not know of them
+            run.examples_per_person = scheme.group_size
             run.charge(release, 1 + rounds)
             run.ledger.seeded = run.ledger.seeded or seed is not None
             by_sample = seed is not None and bool(columns.columns_of(rows))

@@ -55,7 +55,8 @@ class Noising(keras.layers.Layer):
     def __init__(
         self, denoiser: Any = "edm", num_classes: int | None = None, label_dropout: float = 0.1, **kwargs: Any
     ):
-        super().__init__(**kwargs)
+        # In bfloat16 the noise and its level would not be those that samplers go by.
+        super().__init__(**{"dtype": "float32", "autocast": False, **kwargs})
         if isinstance(denoiser, dict):
             denoiser = keras.saving.deserialize_keras_object(denoiser)
         self.denoiser, self.num_classes = denoisers.get(denoiser), num_classes

@@ -35,6 +35,15 @@ def refuse_unsupported(fit: Callable, unknown: dict, *, shuffle: Any, class_weig
         )
 
 
+def check_policy(policy: Any) -> None:
+    """Refuses a dtype policy in which gradients, norms and noise would not be float32."""
+    if policy.name not in ("float32", "mixed_bfloat16"):
+        raise ValueError(
+            f"Gradients, norms and noise are float32. Received: dtype policy {policy.name!r}. Use "
+            "keras.config.set_dtype_policy('float32'), or 'mixed_bfloat16' with a strategy that clips."
+        )
+
+
 def check_compile(metrics: Any, others: dict) -> None:
     """Refuses what `compile` was given and Keras would refuse late or without a cure."""
     known = [name for name in inspect.signature(keras.Model.compile).parameters if name not in ("self", "loss_weights")]

@@ -27,6 +27,7 @@ class Run:
     Attributes:
         ledger: Everything that this model has released so far.
         request: What asked for the plan: a `fit` that asks for the same continues it.
+        examples_per_person: What a release before the first plan was told; a plan says it from then on.
         plan_start: Number of updates in the ledger when the plan began.
         epoch_key: Key of the permutations of the plan's epochs, if it shuffles, or of their allocation, a secret.
         order: Digest of the rows, in their order, that the epochs go by; None where it is not known, as after loading.
@@ -47,7 +48,7 @@ class Run:
         self.ledger = Ledger()
         self._name = uuid.uuid4().hex
         self.request: FitRequest | None = None
-        self.plan_start = 0
+        self.examples_per_person, self.plan_start = 1, 0
         self._releases_of_others = 0
         self.epoch_key: tuple[int, ...] | None = None
         self.order: bytes | None = None
@@ -127,7 +128,7 @@ class Run:
             row_wise=total.row_wise,
             uncharged=total.uncharged,
             generators=total.generators,
-            examples_per_person=plan.sampling.group_size if plan else 1,
+            examples_per_person=plan.sampling.group_size if plan else self.examples_per_person,
             updates_of_others=total.updates - self.ledger.updates,
         )
 
@@ -166,6 +167,7 @@ class Run:
         own, *others = self.ledgers
         state = _ledger_state(own) | {
             "request": self.request.to_dict(persons=self.repeatable) if self.request else None,
+            "examples_per_person": self.examples_per_person,
             "plan_start": self.plan_start,
             "pass_key": self._kept_key(),
             "noise_std": list(self.noise_std),
@@ -199,6 +201,7 @@ class Run:
             key = state.get("pass_key")  # files of earlier versions lack it
             values = {
                 "request": FitRequest.from_dict(state["request"]) if state["request"] else None,
+                "examples_per_person": int(state.get("examples_per_person", 1)),  # files of earlier versions lack it
                 "plan_start": int(state["plan_start"]),
                 "noise_std": tuple(map(float, state["noise_std"])),
                 "secret": seeding.Secret.from_list(state.get("secret")),

@@ -381,6 +381,19 @@ def test_the_relation_is_that_of_the_updates(sampling, group):
 
 
 @pytest.mark.backend_free
+def test_before_the_first_update_epsilon_is_that_of_a_person_too(tmp_path):
+    model, (x, y) = small(), data(200)
+    model.learn_moments(x, y, noise_multiplier=8.0, examples_per_person=4, **LEARN)
+    of_four = accounting.compose(model.run.ledger.mechanisms(4), 1e-5)
+    assert model.privacy.epsilon() == of_four > 2.0 * model.privacy.epsilon(group_size=1)
+    assert "one person with at most 4 examples" in " ".join(model.privacy.statement().split())
+    model.save(tmp_path / "m.keras")
+    assert keras.saving.load_model(tmp_path / "m.keras").privacy.epsilon() == of_four
+    model.fit(x, y, epsilon=8.0, examples_per_person=4, **FIT)
+    assert "one person with at most 4 examples" in " ".join(model.privacy.statement().split())
+
+
+@pytest.mark.backend_free
 def test_held_out_rows_are_none_that_the_moments_know():
     model, (x, y) = small(), data(200)
     model.learn_moments(x, y, **LEARN)

@@ -273,3 +273,38 @@ def test_a_private_run_keeps_all_nine_modes():
 def test_bad_input(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+@pytest.fixture
+def policy():
+    before = keras.config.dtype_policy()
+    yield keras.config.set_dtype_policy
+    keras.config.set_dtype_policy(before)
+
+
+def test_activations_in_bfloat16_and_noise_in_float32(policy, tmp_path):
+    policy("mixed_bfloat16")
+    network = diffusion.unet((8, 8, 1), 2, channels=8, multipliers=(1,), blocks=1, slim=True)
+    mixture = diffusion.ClassMixture(2, components=2, frequencies=4)
+    output = keras.layers.Add()([network.output, mixture(network.inputs)])
+    model = diffusion.DiffusionModel(keras.Model(network.inputs, output), num_classes=2)
+    model.compile("adam")
+    x, y = np.random.default_rng(0).uniform(-1, 1, (40, 8, 8, 1)).astype("float32"), np.arange(40) % 2
+    noisy, level, target, _ = model.noising((x, y.astype("float32")))
+    assert {keras.backend.standardize_dtype(t.dtype) for t in (noisy, level, target)} == {"float32"}
+    model.learn_moments(x, y, noise_multiplier=8.0, verbose=0)
+    fit(model, x, y, epochs=1, steps_per_epoch=2)
+    assert {v.dtype for v in model.network.trainable_variables} == {"float32"}
+    drawn = model.sample(3, sampler=diffusion.DDIM(4), seed=0)
+    assert drawn.dtype == "float32" and np.isfinite(drawn).all()
+    model.save(tmp_path / "m.keras")
+    again = keras.saving.load_model(tmp_path / "m.keras")
+    np.testing.assert_array_equal(again.sample(3, sampler=diffusion.DDIM(4), seed=0), drawn)
+
+
+@pytest.mark.parametrize("name", ["float64", "mixed_float16"])
+def test_other_precisions_are_refused_by_name(policy, name):
+    network = points().network
+    policy(name)
+    with pytest.raises(ValueError, match=f"dtype policy '{name}'"):
+        diffusion.DiffusionModel(network)
