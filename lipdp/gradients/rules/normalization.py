@@ -53,9 +53,31 @@ def rms_normalization(layer, call, tape, inputs):
 def group_normalization(layer, call, tape, inputs):
     axis = layer.axis % len(inputs.shape)
     shape = tuple(inputs.shape[k] if k == axis else 1 for k in range(1, len(inputs.shape)))
-    with without(layer, "scale", "center"):
-        normalized = call(inputs)
+    if axis == len(inputs.shape) - 1 and None not in inputs.shape[1:]:
+        normalized = of_channels(inputs, layer.groups, layer.epsilon)
+    else:
+        with without(layer, "scale", "center"):
+            normalized = call(inputs)
     return affine(tape, normalized, layer.gamma, layer.beta, shape)
+
+
+def of_channels(inputs, groups: int, epsilon: float):
+    """Returns what Keras' group normalization over the last axis does, before its scale.
+
+    Places are summed for each channel first, and the channels of a group then: TensorFlow adds up both at once, and
+    spreads what belongs to both, several times slower on a CPU.
+    """
+    *places, channels = inputs.shape[1:]
+    flat = ops.cast(ops.reshape(inputs, (-1, math.prod(places), channels)), "float32")
+
+    def mean(values):
+        found = ops.reshape(ops.mean(values, axis=1), (-1, groups, channels // groups))
+        found = ops.broadcast_to(ops.mean(found, axis=-1, keepdims=True), ops.shape(found))
+        return ops.reshape(found, (-1, 1, channels))
+
+    centered = flat - mean(flat)
+    normalized = centered * ops.rsqrt(mean(ops.square(centered)) + epsilon)
+    return ops.cast(ops.reshape(normalized, ops.shape(inputs)), inputs.dtype)
 
 
 @rule(keras.layers.PReLU)
