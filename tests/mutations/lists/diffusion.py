@@ -99,6 +99,12 @@ FAULTS = [
             "diffusion/test_class_mixture.py::test_constants_carry_the_cost_of_the_moments",
         ),
         (
+            "before fit epsilon is that of an example",
+            "            run.examples_per_person = scheme.group_size\n",
+            "",
+            "diffusion/test_class_moments.py::test_before_the_first_update_epsilon_is_that_of_a_person_too",
+        ),
+        (
             "a person is an example",
             "noise_multiplier, scheme, None if owners is None else rows_per_person",
             "noise_multiplier, scheme, None",
