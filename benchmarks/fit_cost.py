@@ -1,6 +1,7 @@
 """What `fit` costs from end to end, against the ordinary network of stock Keras, in one process and in turn.
 
     LIPDP_DATA=... OMP_NUM_THREADS=1 taskset -c 0 python benchmarks/fit_cost.py
+    LIPDP_DATA=... python benchmarks/fit_cost.py --name fit_cost_two_cores
     python benchmarks/fit_cost.py --backend tensorflow --network mlp --batch 1024 --rounds 3
 
 Each `fit` has two epochs on the 60,000 images of MNIST, and the second one counts: batches, transfers, metrics and all
@@ -129,7 +130,8 @@ def worker(arguments) -> None:
                 run["cores"] = len(os.sched_getaffinity(0))
                 run["load"] = round(os.getloadavg()[0], 2)
                 # Not the command of this process, which did a part.
-                series.add(run, command="python benchmarks/fit_cost.py", note=arguments.note)
+                name = "" if arguments.name == "fit_cost" else f" --name {arguments.name}"
+                series.add(run, command=f"python benchmarks/fit_cost.py{name}", note=arguments.note)
                 print(line(run), flush=True)
 
 
