@@ -75,7 +75,8 @@ class DiffusionModel(DP_Model):
             inputs = (clean, keras.Input((), name="label", dtype="float32"))
         noising = Noising(denoiser, num_classes, label_dropout, name="noising")
         x, c_noise, target, *labels = noising(inputs)
-        super().__init__(inputs, keras.layers.Subtract(dtype="float32")([network([x, c_noise, *labels]), target]), **kwargs)
+        error = keras.layers.Subtract(dtype="float32")([network([x, c_noise, *labels]), target])
+        super().__init__(inputs, error, **kwargs)
         self.network, self.noising, self.denoiser = network, noising, denoiser
         self.num_classes, self.noise_multiplicity, self.average = num_classes, noise_multiplicity, average
         # Past Keras' attribute tracking: host arrays, saved beside the ledger.
