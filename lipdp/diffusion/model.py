@@ -184,7 +184,8 @@ class DiffusionModel(DP_Model):
                 have no use then.
             epochs, batch_size: Passes over these, and how many of them make a step.
             learning_rate: Of Adam, at the start; it falls to zero.
-            sampling, examples_per_person: What `fit` will be given: they say how neighbors differ.
+            sampling, examples_per_person: What `fit` will be given: they say how neighbors differ, and whose epsilon
+                `privacy` states until then.
             person_ids, rows_per_person: As in `DP_Model.fit`, which must be given the same; all rows of a person count
                 1 together.
             seed: See `DP_Model.fit`.
@@ -249,7 +250,7 @@ class DiffusionModel(DP_Model):
             )
             run.attribute(self.network.trainable_variables if mixture is None else mixture.weights)
             run.request = None  # no plan goes on that did not know of them
-            run.examples_per_person = scheme.group_size
+            run.examples_per_person = max(run.examples_per_person, scheme.group_size)
             run.charge(release, 1 + rounds)
             run.ledger.seeded = run.ledger.seeded or seed is not None
             by_sample = seed is not None and bool(columns.columns_of(rows))
