@@ -551,7 +551,7 @@ FAULTS = [
         ),
         (
             "persons are stated as rows",
-            "examples_per_person=plan.sampling.group_size if plan else 1,",
+            "examples_per_person=plan.sampling.group_size if plan else self.examples_per_person,",
             "examples_per_person=1,",
             "training/test_fit_sampling.py::test_a_budget_per_person",
         ),
