@@ -330,6 +330,12 @@ FAULTS = [
         "training/model_checks.py",
         "training/test_refusals.py::test_fit_refuses",
         (
+            "half precision",
+            'if policy.name not in ("float32", "mixed_bfloat16"):',
+            "if False:",
+            "diffusion/test_model.py::test_other_precisions_are_refused_by_name",
+        ),
+        (
             "a step of one's own is taken",
             'if name in vars(model) or source.__module__.split(".")[0] not in ("lipdp", "keras"):',
             "if False:",
@@ -775,13 +781,6 @@ FAULTS = [
             'kwargs["auto_scale_loss"] = True',
             "training/test_refusals.py::test_float16_is_refused",
             "Keras scales losses in half precision only, which is refused",
-        ),
-        (
-            "half precision",
-            'if self.dtype_policy.name not in ("float32", "mixed_bfloat16"):',
-            "if False:",
-            "training/test_refusals.py::test_float16_is_refused",
-            "layers of half precision are refused one by one, by bounds and by the checks of gradients",
         ),
         (
             "train_on_batch needs no noise",
