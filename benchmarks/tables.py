@@ -312,8 +312,8 @@ is no CPU time of its process, so the columns of CPU time are the ones to compar
 
 {fit_cost.table(found["runs"])}
 
-Two cores, threads as the frameworks choose them, on another day and machine: wait times count, so the clock on the
-wall says what a user sees. `{two_cores["command"]}`
+Two cores, threads as the frameworks choose them, on another day: waiting counts for a user, so the clock on the
+wall says more here. `{two_cores["command"]}`
 
 {fit_cost.table(two_cores["runs"])}
 """
