@@ -10,13 +10,15 @@ first. In color: features of `Scattering2D` and of `PatchFeatures2D`, and one de
 held-out training images of CIFAR-10 (40,000 train, 10,000 score), of Fashion-MNIST and, for deskewing and its rate, of
 MNIST (50,000, 10,000), never on a test set; the cost of that choice is not part of epsilon. delta = 1e-5.
 `--held-out` does the same. Runs are added to `results/scattered.json` one by one, and one that is there is not
-repeated. CIFAR-10 may be a copy that was encoded again as JPEG, see the note there.
+repeated; `--features DIR` keeps the features of images for the next command (CIFAR-10: 4 GB). CIFAR-10 may be a copy
+that was encoded again as JPEG, see the note there.
 """
 
 import argparse
 import dataclasses
 import functools
 import itertools
+import pathlib
 import time
 
 import numpy as np
@@ -39,7 +41,7 @@ PUBLISHED = {
 
 
 @functools.lru_cache(maxsize=1)
-def data(dataset: str, front: tuple, held_out: bool) -> tuple:
+def data(dataset: str, front: tuple, held_out: bool, folder: pathlib.Path | None) -> tuple:
     """Features and labels to train on and to score on; features are computed once for all runs of a set."""
     import lipdp
     from lipdp.data import load
@@ -50,10 +52,39 @@ def data(dataset: str, front: tuple, held_out: bool) -> tuple:
     recipe = lipdp.recipe(x.shape[1:], found.num_classes, cut, 1.0)
     recipe = dataclasses.replace(recipe, **dict(front), hidden=0)
     x_test, y_test = (x[cut:], y[cut:]) if held_out else (found.x_test, found.y_test)
-    return (recipe.prepare(x[:cut]), y[:cut]), (recipe.prepare(x_test), y_test)
+    if folder is not None:
+        settings = "_".join(f"{name}-{value}" for name, value in front)
+        folder = folder / f"{dataset}_{settings}_{'held_out' if held_out else 'test'}"
+    return (prepared(recipe, x[:cut], folder, "train"), y[:cut]), (prepared(recipe, x_test, folder, "score"), y_test)
 
 
-def run(dataset: str, method: str, epsilon: float, seed: int, held_out: bool, changes: dict) -> dict:
+def prepared(recipe, x: np.ndarray, folder: pathlib.Path | None, part: str) -> np.ndarray:
+    """Features, from a file if it holds those that this version computes for these images."""
+    if folder is None:
+        return recipe.prepare(x)
+    path = folder / f"{part}.npy"
+    if path.exists():
+        known = np.load(path, mmap_mode="r")
+        some = np.linspace(0, len(x) - 1, 64).astype(int)
+        if len(known) == len(x) and np.allclose(known[some], recipe.prepare(x[some]), rtol=1e-3, atol=1e-4):
+            return np.array(known)
+    found = recipe.prepare(x)
+    folder.mkdir(parents=True, exist_ok=True)
+    # Under another name first: a file cut short would be taken for the whole.
+    np.save(folder / f"{part}_partial.npy", found)
+    (folder / f"{part}_partial.npy").replace(path)
+    return found
+
+
+def run(
+    dataset: str,
+    method: str,
+    epsilon: float,
+    seed: int,
+    held_out: bool,
+    changes: dict,
+    folder: pathlib.Path | None = None,
+) -> dict:
     """One training run and its accuracy."""
     import keras
 
@@ -67,7 +98,7 @@ def run(dataset: str, method: str, epsilon: float, seed: int, held_out: bool, ch
     )
     recipe = dataclasses.replace(recipe, **changes)
     front = tuple((name, getattr(recipe, name)) for name in ("mirrored", "deskewed", "patches"))
-    (x, y), (x_test, y_test) = data(dataset, front, held_out)
+    (x, y), (x_test, y_test) = data(dataset, front, held_out, folder)
     keras.utils.set_random_seed(seed)
     begin = time.perf_counter()
     model = recipe.trained(len(x))
@@ -157,6 +188,7 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2, 3, 4])
     parser.add_argument("--held-out", action="store_true")
     parser.add_argument("--set", nargs="+", default=[], metavar="NAME=VALUE", help="settings to try, with --held-out")
+    parser.add_argument("--features", type=pathlib.Path, help="a folder that keeps features between commands")
     parser.add_argument("--name", default="scattered", help="name of the result file")
     options = parser.parse_args()
     if options.set and not options.held_out:
@@ -169,7 +201,7 @@ def main() -> None:
         options.dataset, options.seeds, options.epsilon, options.method
     ):
         if series.missing(dataset, method, epsilon, seed, evaluated, text):
-            found = run(dataset, method, epsilon, seed, options.held_out, changes)
+            found = run(dataset, method, epsilon, seed, options.held_out, changes, options.features)
             note = "Images encoded again as JPEG." if dataset == "cifar10" else ""
             series.add({**found, "note": note}, delta=1e-5)
             print({k: found[k] for k in (*PLACE, "accuracy", "seconds")}, flush=True)
