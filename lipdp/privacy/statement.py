@@ -108,7 +108,7 @@ def in_plain_words(facts: dict) -> str | None:
 
 def covered(releases: list[dict]) -> list[str]:
     """Returns what the guarantee covers."""
-    return [*COVERED, *([MOMENTS] if any(release["kind"] == "moments" for release in releases) else [])]
+    return [*([MOMENTS] if any(release["kind"] == "moments" for release in releases) else []), *COVERED]
 
 
 def released(facts: dict) -> str:

@@ -33,7 +33,7 @@ def _curves(run) -> list[str]:
     risk = run.privacy.get("risk", {})
     if not risk.get("deltas"):
         return []
-    deltas = [(numbers.epsilon(e), f"{delta:g}") for e, delta in risk["deltas"] if delta <= 1e-3]
+    deltas = [(numbers.epsilon(e), f"{delta:g}") for e, delta in numbers.deltas(run.privacy) if delta <= 1e-3]
     rates = [(numbers.percent(x), numbers.percent(y)) for x, y in risk["trade_off"] if x in (0.001, 0.01, 0.1, 0.5)]
     heads = ("epsilon", "delta"), ("false positive rate", "false negative rate, at least")
     return ["## Epsilon by delta", _table(heads[0], deltas), "## What attacks can do", _table(heads[1], rates)]

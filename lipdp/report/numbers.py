@@ -17,6 +17,16 @@ def epsilon(value: float | None, digits: int = 4) -> str:
     return f"{round_up(value, digits):.{digits}g}"
 
 
+def deltas(privacy: dict) -> list[tuple[float, float]]:
+    """Returns pairs of epsilon and delta that hold at once, the stated pair among them."""
+    stated, at = privacy["epsilon"], privacy["delta"]
+    # Both bounds hold; those of the trade-off curve are those of a grid, and a little larger.
+    return [
+        (e if stated is None or delta != at else min(e, stated), delta)
+        for e, delta in privacy.get("risk", {}).get("deltas", [])
+    ]
+
+
 def percent(fraction: float | None) -> str:
     """Returns a fraction in percent, rounded down: 0.9996 is not 100 %.
 

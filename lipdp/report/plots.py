@@ -156,8 +156,8 @@ def _trade_off(run):
 
 
 def _deltas(run):
-    points = run.privacy.get("risk", {}).get("deltas")
-    if not points or len(points) < 2:
+    points = numbers.deltas(run.privacy)
+    if len(points) < 2:
         return None
 
     def draw(axes):

@@ -68,6 +68,18 @@ class _Reader(html.parser.HTMLParser):
         assert self.open.pop() == tag
 
 
+def test_epsilon_by_delta_has_the_stated_pair():
+    curves = {
+        "right_guesses": 0.6,
+        "deltas": [[1.5, 1e-3], [2.001, 1e-5], [2.4, 1e-7]],
+        "trade_off": [[0.0, 1.0], [0.1, 0.7], [1.0, 0.0]],
+    }
+    text = report.to_markdown(made_up(privacy={**made_up().privacy, "risk": curves}))
+    table = text.split("## Epsilon by delta")[1].split("##")[0]
+    assert "| 2 | 1e-05 |" in table and "| 1.5 | 0.001 |" in table and "| 2.4 | 1e-07 |" in table
+    assert "2.001" not in text
+
+
 def test_the_report_is_one_sound_file_without_anything_from_elsewhere():
     text = report.to_html(made_up())
     reader = _Reader(text)

@@ -491,7 +491,10 @@ def test_the_statement_lists_them():
     text = model.privacy.statement()
     assert text.count("x moments (private_normalization, poisson)") == 2
     assert "2 noisy moments of the data and 6 noisy updates were released" in text
-    assert "the moments of the data that were released first" in text.replace("\n  ", " ")
+    covered = text.replace("\n  ", " ").split("Covered\n")[1].split("Not covered")[0]
+    assert "the moments of the data that were released first" in covered
+    lines = [line for line in covered.splitlines() if line.startswith("- ")]
+    assert all(line.endswith(";") for line in lines[:-1]) and lines[-1].endswith(".")
     assert "and of the noise of moments: numpy's Philox" in " ".join(text.split())
     assert "6 noisy updates" in text and "plans were run" not in text
     facts = json.loads(model.privacy.statement("json"))
