@@ -170,7 +170,10 @@ class NormalizedRecipe(TrainingRecipe):
     def _compiled(self, model: Any, num_examples: int) -> Any:
         model.compile(
             keras.optimizers.SGD(self.rate(num_examples), momentum=self.momentum),
-            loss=losses.SparseCategoricalCrossentropy(),
+            loss=self._loss(model),
             metrics=["accuracy"],
         )
         return model
+
+    def _loss(self, model: Any) -> losses.Loss:
+        return losses.SparseCategoricalCrossentropy()

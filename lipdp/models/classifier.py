@@ -10,7 +10,7 @@ from lipdp import checks, layers, losses, strategies
 from lipdp._deprecated import renamed_arguments, renamed_attributes, renamed_property
 from lipdp.model import DP_Sequential
 from lipdp.models.base import TrainingRecipe
-from lipdp.models.scattered import ScatteredRecipe, fits, scattered_recipe
+from lipdp.models.scattered import ScatteredRecipe, fits, is_mirrored, scattered_recipe
 from lipdp.models.table import TableRecipe, table_recipe
 
 STYLES = ("accurate", "robust")
@@ -187,7 +187,8 @@ def classifier_recipe(
         method: name of the strategy, of `METHODS`. Default: "clipless" for small sets of images, in the robust style of
             tables, and behind a front end; else "dpsgd", whose automatic clipping in the robust style of images asks
             every example for a margin.
-        front_end: for images, weights of a first `layers.Scattering2D`: "accurate" or "robust"; None for none.
+        front_end: for images, weights of a first `layers.Scattering2D`: "accurate" or "robust"; None for none. On
+            larger sets "accurate" is `models.scattered_recipe` with `method="clipless"`: accuracy, no certificates.
         row_norm: for tables, a public bound on the L2 norm of a row, such as `data.Table.norm`; None when there is
             none.
         radius: of the robust style for images: the L2 radius that certificates should reach, in pixels of [0, 1]; from
@@ -227,12 +228,14 @@ def classifier_recipe(
     epsilon = checks.positive("epsilon", epsilon, optional=True)
     if style == "robust" and front_end is None and num_examples >= _SMALL and _is_large(input_shape):
         return _robust(tuple(input_shape), num_classes, num_examples, epsilon, method or "dpsgd", radius)
-    if style == "accurate" and front_end is None and method != "clipless":
-        facts: tuple = (tuple(input_shape), num_classes, num_examples, epsilon)
-        if len(input_shape) == 1:
-            return table_recipe(*facts, method=method or "dpsgd", row_norm=row_norm)
-        if num_examples >= _SMALL and _is_large(input_shape) and fits(input_shape, num_examples, handwritten):
-            return scattered_recipe(*facts, method=method or "dpsgd", deskewed=handwritten)
+    facts: tuple = (tuple(input_shape), num_classes, num_examples, epsilon)
+    certified = style == "robust" or (method == "clipless" and front_end is None)
+    if len(input_shape) == 1 and front_end is None and not certified:
+        return table_recipe(*facts, method=method or "dpsgd", row_norm=row_norm)
+    if num_examples >= _SMALL and _is_large(input_shape) and front_end != "robust" and not certified:
+        if fits(input_shape, num_examples, is_mirrored(input_shape, handwritten)):
+            usual = "dpsgd" if front_end is None else "clipless"
+            return scattered_recipe(*facts, method=method or usual, deskewed=handwritten)
     method = method or "clipless"
     batch_size = max(1, num_examples // 2 if num_examples < _SMALL else min(4096, num_examples // 8))
     length = (150.0 if num_examples >= _SMALL else 60.0) * math.sqrt(min(max(epsilon or 1.0, 0.25), 8.0))

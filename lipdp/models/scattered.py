@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from lipdp import checks, layers
+from lipdp import checks, layers, losses, strategies
 from lipdp.model import DP_Model, DP_Sequential
 from lipdp.models.base import LARGEST_BATCH, METHODS, NormalizedRecipe
 from lipdp.models.features import features
@@ -16,17 +16,22 @@ from lipdp.models.features import features
 _MEMORY = 2**32
 # Norm of most features of an image with as many numbers; those of "accurate" scattering vary slowly with the image.
 _NORM, _ENTRIES = 2.8, 3072
-# Patches that images in color are compared with, and windows along a side that the features are averaged over.
-_PATCHES, _PLACES, _SMALLEST_COMPARED = 512, 4, 16
+# Patches that images are compared with, as many again for mirror images, and windows along a side that the features
+# are averaged over.
+_PATCHES, _PLACES, _SMALLEST_COMPARED = 256, 4, 16
+# Below the norm of most normalized rows, in units of the root of their size: what is longer is cut to it.
+_SHORT = 0.65
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ScatteredRecipe(NormalizedRecipe):
     """The settings of one training run on fixed features of images; every one is a public constant.
 
-    The features of `layers.Scattering2D`, for images in color beside those of `layers.PatchFeatures2D`, are normalized
-    by private moments (`layers.PrivateNormalization`). Then comes a dense layer that reads all of them; on wavelet
-    features alone, before it a dense layer that reads each place alone, and tanh.
+    The features of `layers.Scattering2D`, beside those of `layers.PatchFeatures2D` where there are `patches`, are
+    normalized by private moments (`layers.PrivateNormalization`). Then comes a dense layer that reads all of them; on
+    wavelet features alone, before it a dense layer that reads each place alone, and tanh. Clipless training has no such
+    hidden layer, and no bias: it cuts the normalized features to one norm and the gradient at the logits, so that the
+    gradient of an example has norm `clip_norm` at most.
 
     Args:
         input_shape: shape of one image, `(height, width, channels)`.
@@ -39,11 +44,11 @@ class ScatteredRecipe(NormalizedRecipe):
         feature_norm: norm that features are clipped to while their moments are released.
         moments_noise: noise multiplier of these two releases.
         patches: how many patches the images are compared with; 0 for none.
-        hidden: width of the hidden layer at each place; 0 for none. Without `patches` only.
+        hidden: width of the hidden layer at each place; 0 for none. Without `patches`, and not "clipless".
         learning_rate: of stochastic gradient descent, at the start; it falls linearly to zero.
         momentum: of stochastic gradient descent.
-        method: name of the strategy: "dpsgd", "adaclip" or "dpis".
-        clip_norm: L2 norm that the gradient of each example is clipped to.
+        method: name of the strategy: "dpsgd", "adaclip", "dpis" or "clipless".
+        clip_norm: L2 norm that the gradient of each example is clipped to, or bounded by.
 
     Example:
         >>> scattered_recipe((32, 32, 3), num_classes=10, num_examples=50000, epsilon=2.0).updates(50000)
@@ -62,6 +67,15 @@ class ScatteredRecipe(NormalizedRecipe):
                 "The features of `patches` have no places in common with the others, and a hidden layer reads each "
                 f"place. Received: patches={self.patches}, hidden={self.hidden}. Set one of them to 0."
             )
+        if self.hidden and self.method == "clipless":
+            raise ValueError(
+                "Clipless training of this recipe has one layer, whose gradient is bounded as it is. Received: "
+                f"method='clipless', hidden={self.hidden}. Set hidden=0."
+            )
+
+    def strategy(self) -> strategies.Strategy:
+        """Returns the strategy for `fit`."""
+        return strategies.Clipless() if self.method == "clipless" else super().strategy()
 
     def build(self, num_examples: int) -> DP_Model | DP_Sequential:
         """Returns the compiled model, fixed layers included.
@@ -72,11 +86,11 @@ class ScatteredRecipe(NormalizedRecipe):
         Returns:
             A `DP_Sequential`, or a `DP_Model` where two kinds of features meet, with the metric "accuracy".
         """
-        return self._compiled(self._joined(self._head()), num_examples)
+        return self._compiled(self._joined(), num_examples)
 
     def trained(self, num_examples: int) -> DP_Sequential:
         shape = self._front().output_shape[1:]
-        stack = [keras.Input(shape, name="features"), *self._head()]
+        stack = [keras.Input(shape, name="features"), *self._head(shape)]
         return self._compiled(DP_Sequential(stack, name="lipdp"), num_examples)
 
     def prepare(self, x: Any) -> np.ndarray:
@@ -107,9 +121,10 @@ class ScatteredRecipe(NormalizedRecipe):
         deskewing = [layers.Deskew2D(name="deskewing")] if self.deskewed else []
         return [*deskewing, layers.Scattering2D("accurate", mirrored=self.mirrored, name="scattering")]
 
-    def _joined(self, head: list) -> DP_Model | DP_Sequential:
-        """Returns the fixed layers and those that train as one model."""
+    def _joined(self, head: list | None = None) -> DP_Model | DP_Sequential:
+        """Returns the fixed layers and those that train, new ones by default, as one model."""
         front = self._front()
+        head = self._head(front.output_shape[1:]) if head is None else head
         if isinstance(front, keras.Sequential):
             return DP_Sequential([keras.Input(self.input_shape, name="input"), *front.layers, *head], name="lipdp")
         outputs = front.output
@@ -117,26 +132,37 @@ class ScatteredRecipe(NormalizedRecipe):
             outputs = layer(outputs)
         return DP_Model(front.input, outputs, name="lipdp")
 
-    def _head(self) -> list:
-        stack = [layers.PrivateNormalization(self.feature_norm, self.moments_noise, name="normalization")]
+    def _head(self, shape: tuple[int, ...]) -> list:
+        stack: list = [layers.PrivateNormalization(self.feature_norm, self.moments_noise, name="normalization")]
+        if self.method == "clipless":
+            stack.append(layers.BoundedInput(norm=_SHORT * math.sqrt(math.prod(shape)), name="bounded_input"))
+            stack += [] if self.patches else [keras.layers.Flatten(name="flatten")]
+            logits = layers.SpectralDense(self.num_classes, kernel_initializer="zeros", projected=False, name="logits")
+            return [*stack, logits]
         if self.hidden:
             stack.append(keras.layers.Dense(self.hidden, activation="tanh", name="hidden"))
         last = keras.layers.Dense(self.num_classes, kernel_initializer="zeros", name="logits")
         return [*stack, last] if self.patches else [*stack, keras.layers.Flatten(name="flatten"), last]
 
+    def _loss(self, model: Any) -> losses.Loss:
+        if self.method != "clipless":
+            return super()._loss(model)
+        return losses.SparseCategoricalCrossentropy(clip=self.clip_norm / model.get_layer("bounded_input").norm)
 
-def fits(input_shape: tuple[int, ...], num_examples: int, deskewed: bool = False, patches: int = 0) -> bool:
-    """Returns whether the features of so many images fit into memory, up to 4 GiB; color is mirrored."""
+
+def fits(input_shape: tuple[int, ...], num_examples: int, mirrored: bool, patches: int = 0) -> bool:
+    """Returns whether the features of so many images fit into memory, up to 4 GiB."""
     rows, columns = (-(-side // 4) for side in input_shape[:2])
     windows = _PLACES**2
-    if _in_color(input_shape) and not deskewed:
+    if mirrored:
         columns, windows = -(-columns // 2), windows // 2
     entries = rows * columns * 81 * input_shape[-1] + windows * 2 * patches
     return 4 * num_examples * entries <= _MEMORY
 
 
-def _in_color(input_shape: tuple[int, ...]) -> bool:
-    return input_shape[-1] == 3
+def is_mirrored(input_shape: tuple[int, ...], deskewed: bool) -> bool:
+    """Returns whether an image counts as its mirror image by default: that of a character is another one, or none."""
+    return input_shape[-1] == 3 and not deskewed
 
 
 def scattered_recipe(
@@ -151,18 +177,19 @@ def scattered_recipe(
 ) -> ScatteredRecipe:
     """Returns the settings that reach the highest accuracy here on many images.
 
-    They depend on public facts only: shapes, the number of examples, the budget; not on any value. Images in color with
-    sides from 16 pixels on are also compared with patches (`layers.PatchFeatures2D`), if they are mirrored, not
-    deskewed, and all features fit into 4 GiB: up to 67,000 of 32 x 32. With patches, and with `deskewed`, there are no
-    certificates; those of the other networks are valid, and far too small to be of use. `lipdp.recipe` takes these
-    settings for at least 16,384 images with sides from 16 pixels on, whose wavelet features take up no more than 4 GiB.
+    They depend on public facts only: shapes, the number of examples, the budget; not on any value. Images with sides
+    from 16 pixels on are also compared with patches (`layers.PatchFeatures2D`), if all features fit into 4 GiB: up to
+    67,000 of 32 x 32 in color, 88,000 of 28 x 28 in gray. Deskewed ones are for clipless training only. With patches,
+    and with `deskewed`, there are no certificates; those of the other networks are valid, and far too small to be of
+    use. `lipdp.recipe` takes these settings for at least 16,384 images with sides from 16 pixels on, whose wavelet
+    features take up no more than 4 GiB; `method="clipless"` by `front_end="accurate"`.
 
     Args:
         input_shape: shape of one image, `(height, width, channels)`.
         num_classes: number of classes.
         num_examples: number of training examples.
         epsilon: the budget; None when the noise is given instead. Larger budgets train for longer.
-        method: name of the strategy: "dpsgd", "adaclip" or "dpis".
+        method: name of the strategy: "dpsgd", "adaclip", "dpis" or "clipless".
         mirrored: whether the class of an image is also that of its mirror image. Default: for images in color, where it
             usually is; not for gray ones, such as digits.
         deskewed: whether images are characters written by hand, bright on a ground of 0, whose slant and place say
@@ -179,7 +206,7 @@ def scattered_recipe(
         >>> scattered_recipe((28, 28, 1), num_classes=10, num_examples=60000, epsilon=2.0).mirrored
         False
     """
-    checks.choice("method", method, METHODS)
+    checks.choice("method", method, (*METHODS, "clipless"))
     if len(tuple(input_shape)) != 3:
         raise ValueError(
             f"Images have three sizes. Received: input_shape={input_shape!r}. Pass (height, width, channels)."
@@ -187,23 +214,29 @@ def scattered_recipe(
     num_classes = checks.integer("num_classes", num_classes, 2)
     num_examples = checks.integer("num_examples", num_examples, 1)
     deskewed = checks.boolean("deskewed", deskewed)
-    # The mirror image of a character is another one, or none.
-    mirrored = (_in_color(input_shape) and not deskewed) if mirrored is None else checks.boolean("mirrored", mirrored)
+    mirrored = is_mirrored(input_shape, deskewed) if mirrored is None else checks.boolean("mirrored", mirrored)
     batch_size = min(LARGEST_BATCH, math.ceil(num_examples / 6))
     budget, shared = ScatteredRecipe.by_budget(num_examples, epsilon, batch_size)
-    in_color = _in_color(input_shape) and mirrored and not deskewed and min(input_shape[:2]) >= _SMALLEST_COMPARED
-    compared = in_color and fits(input_shape, num_examples, patches=_PATCHES)
+    patches = 2 * _PATCHES if mirrored else _PATCHES
+    # Characters that stand upright gain nothing from patches beyond what a hidden layer gives them.
+    asked = min(input_shape[:2]) >= _SMALLEST_COMPARED and (not deskewed or method == "clipless")
+    compared = asked and fits(input_shape, num_examples, mirrored, patches)
     norm = _NORM * math.sqrt(math.prod(input_shape) / _ENTRIES)
+    # More noise asks for smaller steps, and for fewer; digits that stand upright bear larger ones.
+    rate = 0.3 * budget**0.45 if compared else 0.7 * budget**0.35 if deskewed else 0.35 * budget**0.85
+    if method == "clipless":
+        # Rows are cut to one norm already, so that the gradient at the logits may keep more of what tells them apart.
+        shared |= {"clip_norm": 6.0}
+        rate = 0.06 * budget**0.45
     return ScatteredRecipe(
         input_shape=tuple(input_shape),
         num_classes=num_classes,
         mirrored=mirrored,
         deskewed=deskewed,
         feature_norm=math.hypot(norm, _NORM) if compared else norm,
-        patches=_PATCHES if compared else 0,
-        hidden=0 if compared else 128,
-        # More noise asks for smaller steps, and for fewer; digits that stand upright bear larger ones.
-        learning_rate=0.3 * budget**0.45 if compared else 0.7 * budget**0.35 if deskewed else 0.35 * budget**0.85,
+        patches=patches if compared else 0,
+        hidden=0 if compared or method == "clipless" else 128,
+        learning_rate=rate,
         method=method,
         **shared,
     )

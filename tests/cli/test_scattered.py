@@ -21,10 +21,10 @@ def file(tmp_path, monkeypatch):
     """A set of images that counts as large."""
     monkeypatch.setattr(classifier, "_SMALL", 100)
     rng = np.random.default_rng(0)
-    x, y = rng.integers(0, 90, (300, 16, 16, 1)).astype("uint8"), np.arange(300) % 2
+    x, y = rng.integers(0, 90, (3000, 16, 16, 1)).astype("uint8"), np.arange(3000) % 2
     x[y == 0, :8] += 150
     path = tmp_path / "images.npz"
-    np.savez(path, x_train=x[:240], y_train=y[:240], x_test=x[240:], y_test=y[240:])
+    np.savez(path, x_train=x[:2400], y_train=y[:2400], x_test=x[2400:], y_test=y[2400:])
     return path
 
 
@@ -37,7 +37,7 @@ def test_images_are_trained_on_features_and_used_as_images(file, tmp_path, capsy
     assert kinds == ["moments", "moments", "gradient"] and 7.9 < found["privacy"]["epsilon"] <= 8.0
     assert found["held_out"]["accuracy"] > 0.8
     settings = folders.read(run).run["settings"]
-    assert settings["strategy"] == settings["method"] == "dpsgd" and settings["hidden"] == 128
+    assert settings["strategy"] == settings["method"] == "dpsgd" and settings["hidden"] == 0
     assert keras.saving.load_model(run / folders.MODEL).input_shape == (None, 16, 16, 1)
     assert "private_normalization" in (run / "privacy.txt").read_text()
     assert main(["predict", str(run), "--data", str(file), "--output", str(tmp_path / "classes.csv")]) == 0

@@ -63,7 +63,7 @@ FORMS = {
 
 
 def features():
-    return dataclasses.replace(models.scattered_recipe(SHAPE, 2, 60, 8.0), batch_size=30, epochs=2, hidden=4)
+    return dataclasses.replace(models.scattered_recipe(SHAPE, 2, 60, 8.0), batch_size=30, epochs=2, patches=0, hidden=4)
 
 
 def pixels():

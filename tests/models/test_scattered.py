@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import lipdp
-from lipdp import certify, models
+from lipdp import bounds, certify, models
 from lipdp.models import reached
 
 SHAPE = (16, 16, 1)
@@ -26,7 +26,7 @@ def images(count=240, seed=0):
 
 
 def small(**changes):
-    settings = {"batch_size": 120, "epochs": 8, "hidden": 8, **changes}
+    settings = {"batch_size": 120, "epochs": 8, "patches": 0, "hidden": 8, **changes}
     return dataclasses.replace(models.scattered_recipe(SHAPE, 2, 240, 8.0), **settings)
 
 
@@ -105,23 +105,71 @@ def test_images_in_color_are_compared_with_patches_too(tmp_path):
 
 
 @pytest.mark.backend_free
-def test_patches_are_for_images_in_color_whose_features_fit():
-    recipe = models.scattered_recipe((32, 32, 3), 10, 50000, 2.0)
-    assert (recipe.patches, recipe.hidden) == (512, 0)
-    for shape, count, changes in (
-        ((28, 28, 1), 60000, {}),
-        ((32, 32, 3), 50000, {"mirrored": False}),
-        ((32, 32, 3), 50000, {"deskewed": True}),
-        ((32, 32, 3), 100000, {}),
-        ((28, 28, 1), 20000, {"mirrored": True}),
-        ((32, 32, 3), 20000, {"mirrored": True, "deskewed": True}),
-        ((15, 32, 3), 20000, {}),
+def test_patches_are_for_images_whose_features_fit():
+    for shape, count, changes, patches in (
+        ((32, 32, 3), 50000, {}, 512),
+        ((32, 32, 3), 40000, {"mirrored": False}, 256),
+        ((28, 28, 1), 60000, {}, 256),
+        ((28, 28, 1), 60000, {"mirrored": True}, 512),
+        ((28, 28, 1), 60000, {"deskewed": True, "method": "clipless"}, 256),
+        ((28, 28, 1), 60000, {"deskewed": True}, 0),
+        ((28, 28, 1), 100000, {}, 0),
+        ((32, 32, 3), 50000, {"mirrored": False}, 0),
+        ((32, 32, 3), 50000, {"deskewed": True}, 0),
+        ((32, 32, 3), 100000, {}, 0),
+        ((32, 32, 3), 20000, {"mirrored": True, "deskewed": True}, 0),
+        ((15, 32, 3), 20000, {}, 0),
     ):
-        assert models.scattered_recipe(shape, 10, count, 2.0, **changes).patches == 0
+        recipe = models.scattered_recipe(shape, 10, count, 2.0, **changes)
+        assert (recipe.patches, recipe.hidden) == (patches, 0 if patches else 128)
+    recipe = models.scattered_recipe((32, 32, 3), 10, 50000, 2.0)
     # Twice as many rows have room for wavelet features only.
     assert isinstance(lipdp.recipe((32, 32, 3), 10, 100000, 2.0), models.ScatteredRecipe)
     with pytest.raises(ValueError, match="patches=512, hidden=64. Set one of them to 0"):
         dataclasses.replace(recipe, hidden=64)
+    with pytest.raises(ValueError, match="method='clipless', hidden=64. Set hidden=0"):
+        dataclasses.replace(recipe, patches=0, hidden=64, method="clipless")
+
+
+def clipless(**changes):
+    recipe = models.scattered_recipe(SHAPE, 2, 240, 8.0, method="clipless")
+    return dataclasses.replace(
+        recipe, **{"batch_size": 120, "epochs": 8, "patches": 8, "moments_noise": 1.0, **changes}
+    )
+
+
+@pytest.mark.backend_free
+@pytest.mark.parametrize("patches", [8, 0])
+def test_clipless_training_of_the_recipe(patches, tmp_path):
+    x, y = images()
+    recipe = clipless(patches=patches)
+    keras.utils.set_random_seed(0)
+    model = recipe.fit(x, y, epsilon=30.0, verbose=0, seed=0)
+    assert {entry.strategy for entry in model.run.ledger.entries} == {"private_normalization", "clipless"}
+    assert 29.0 < model.privacy.epsilon() <= 30.0
+    assert model.evaluate(*images(100, 2), verbose=0, return_dict=True)["accuracy"] > 0.9
+    assert [layer.name for layer in recipe.build(240).layers] == [layer.name for layer in model.layers]
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_allclose(loaded.predict(x, verbose=0), model.predict(x, verbose=0), rtol=1e-3, atol=1e-3)
+    loaded.fit(x, y, batch_size=120, epsilon=40.0, verbose=0)
+    assert 30.0 < loaded.privacy.epsilon() <= 40.0
+
+
+@pytest.mark.parametrize("clip_norm", [1.0, 0.3])
+def test_the_gradient_of_a_clipless_recipe_has_its_clip_norm(clip_norm):
+    part = clipless(clip_norm=clip_norm).trained(240)
+    kernel, rng = part.layers[-1].kernel, np.random.default_rng(0)
+    bound = bounds.propagate(part, part.loss.lipschitz(2)).gradient(kernel)
+    assert bound == pytest.approx(clip_norm, rel=1e-3)
+    kernel.assign(rng.normal(size=kernel.shape))
+    # Inside and far outside of the ball, some classified wrong by much: gradients of one layer are outer products.
+    rows = rng.normal(size=(16, *part.input_shape[1:])) * np.logspace(-2, 3, 16)[:, None]
+    labels = np.arange(16) % 2
+    cut = keras.ops.convert_to_numpy(part.layers[1](rows.astype("float32"))).astype(float)
+    gradients = part.loss.bounded_gradient(labels, part(rows.astype("float32")))
+    norms = np.linalg.norm(cut, axis=1) * np.linalg.norm(keras.ops.convert_to_numpy(gradients).astype(float), axis=1)
+    assert 0.99 * clip_norm < norms.max() <= bound
 
 
 @pytest.mark.backend_free
@@ -204,8 +252,12 @@ def test_settings_follow_from_public_facts():
     assert less.updates(50000) < more.updates(50000) and less.learning_rate < more.learning_rate
     # A recipe asked for without certificates, on data that are large enough.
     assert lipdp.recipe((32, 32, 3), 10, 50000, 2.0) == recipe
-    for other in ({"method": "clipless"}, {"style": "robust"}, {"front_end": "accurate"}):
+    for other in ({"method": "clipless"}, {"style": "robust"}, {"front_end": "robust"}):
         assert isinstance(lipdp.recipe((32, 32, 3), 10, 50000, 2.0, **other), models.ClassifierRecipe)
+    behind = lipdp.recipe((32, 32, 3), 10, 50000, 2.0, front_end="accurate")
+    assert behind == models.scattered_recipe((32, 32, 3), 10, 50000, 2.0, method="clipless")
+    assert lipdp.recipe((32, 32, 3), 10, 50000, 2.0, front_end="accurate", method="dpsgd") == recipe
+    assert isinstance(lipdp.recipe((32, 32, 3), 10, 5000, 2.0, front_end="accurate"), models.ClassifierRecipe)
     assert isinstance(lipdp.recipe((32, 32, 3), 10, 5000, 2.0), models.ClassifierRecipe)
 
 
@@ -236,8 +288,10 @@ def test_what_was_reached_was_reached_with_these_settings(dataset):
     shape, count = ((32, 32, 3), 50000) if dataset == "cifar10" else ((28, 28, 1), 60000)
     for run in runs:
         default = run["evaluated_on"] == "test set" and not run["changes"]
-        if default and (run["dataset"], run["method"]) == (dataset, "dpsgd"):
-            recipe = models.scattered_recipe(shape, 10, count, run["epsilon"], deskewed=dataset == "mnist")
+        if default and run["dataset"] == dataset:
+            recipe = models.scattered_recipe(
+                shape, 10, count, run["epsilon"], method=run["method"], deskewed=dataset == "mnist"
+            )
             # Early runs of other sets do not name what they were without.
             assert json.loads(json.dumps(dataclasses.asdict(recipe))) == {
                 "deskewed": False,
@@ -250,7 +304,7 @@ def test_what_was_reached_was_reached_with_these_settings(dataset):
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"method": "clipless"},
+        {"method": "sgd"},
         {"input_shape": (5,)},
         {"num_classes": 1},
         {"num_examples": 0},
