@@ -385,7 +385,8 @@ def _scattered(found: dict) -> str:
 by private moments: those of `Scattering2D` beside those of `PatchFeatures2D`; digits of MNIST are deskewed first, and
 have those of `Scattering2D` alone. "clipless": `--front-end accurate`, one layer on both kinds of features. No public
 data, delta = 1e-5. Test set, mean over seeds. Settings were chosen on held-out training images of CIFAR-10 and
-Fashion-MNIST. Both test sets had been opened before `PatchFeatures2D` came, by the recipe of wavelets alone (5 seeds):
+Fashion-MNIST, for "clipless" of Fashion-MNIST alone. Both test sets had been opened before `PatchFeatures2D` came, by
+the recipe of wavelets alone (5 seeds):
 CIFAR-10 {before("cifar10", "patches=0")},
 Fashion-MNIST {before("fashion_mnist", "patches=0")}. Deskewing, and the rate
 with it, were chosen on held-out digits (one seed) after MNIST's test set had given, without it,
