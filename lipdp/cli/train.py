@@ -179,15 +179,16 @@ def _recipe(options, dataset):
     options.strategy = recipe.method
     train_check.clip_norm(options)
     overrides = chosen(options, "epochs", "batch_size", "learning_rate", "input_norm", "clip_norm")
+    others = "--strategy clipless or --recipe robust" + (", without --front-end" if options.front_end else "")
     if options.radii is not None and not recipe.bounded:
         raise ValueError(
             "The network of this recipe is made for accuracy; what it certifies is small, or nothing. Received: "
-            "--radii. Pass --strategy clipless or --recipe robust, or leave it out: `lipdp certify RUN` measures it."
+            f"--radii. Pass {others}, or leave it out: `lipdp certify RUN` measures it."
         )
     if options.input_norm is not None and not hasattr(recipe, "input_norm"):
         raise ValueError(
             "The recipe for these images bounds no norm of an image. Received: --input-norm. Leave it out, or pass "
-            "--strategy clipless or --recipe robust."
+            f"{others}."
         )
     if not recipe.bounded:  # k rows of a person move a moment k times as far
         overrides["moments_noise"] = recipe.moments_noise * options.examples_per_person

@@ -91,4 +91,8 @@ def test_what_was_reached_is_said_where_nothing_was_changed(capsys):
 
 def test_an_input_norm_is_for_other_recipes(file, capsys):
     words = ("train", "--dataset", file, "--epsilon", "1")
-    assert "--strategy clipless" in refusal(capsys, *words, "--input-norm", "3")
+    assert "--strategy clipless or --recipe robust." in refusal(capsys, *words, "--input-norm", "3")
+    # The way out leads there: clipless training of the features has no such norm, and no radii.
+    for asked in (["--input-norm", "3"], ["--radii", "0.1"]):
+        behind = refusal(capsys, *words, "--strategy", "clipless", "--front-end", "accurate", *asked)
+        assert "without --front-end" in behind
