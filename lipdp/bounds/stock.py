@@ -5,6 +5,7 @@ import numbers
 from collections.abc import Callable
 
 import keras
+import numpy as np
 from keras import layers
 
 from lipdp import _keras
@@ -118,21 +119,31 @@ def _activation(layer):
 
 @register(layers.Rescaling)
 def _rescaling(layer):
-    """An affine map with public constants."""
-    if not all(isinstance(v, numbers.Real) for v in (layer.scale, layer.offset)):
+    """An affine map with public constants: one for all entries, or one for each entry of the last axis."""
+    last = {(None, *shape[1:])[-1] for shape in _keras.input_shapes(layer)}
+    constants = (layer.scale, layer.offset)
+    if not all(isinstance(value, numbers.Real) or _numbers_for(value, last) for value in constants):
         raise ValueError(
-            f"Layer '{layer.name}' has a bound for scalar constants only. Received: scale={layer.scale!r}, "
-            f"offset={layer.offset!r}."
+            f"Layer '{layer.name}' has a bound for one constant, or one for each entry of the last axis. Received: "
+            f"scale={layer.scale!r}, offset={layer.offset!r}."
         )
-    scale = abs(float(layer.scale))
-    if not (math.isfinite(scale) and math.isfinite(layer.offset)):
+    scale, offset = (np.asarray(value, "float64") for value in constants)
+    if not (np.isfinite(scale).all() and np.isfinite(offset).all()):
         raise ValueError(
             f"Layer '{layer.name}' needs finite constants. Received: scale={layer.scale!r}, offset={layer.offset!r}."
         )
-    if not layer.offset:
-        return scale
-    shift = abs(float(layer.offset)) * math.sqrt(_entries(layer))
-    return parameter_free(lambda bounds: (scale,), lambda bounds: scale * bounds[0] + shift)
+    largest = float(np.abs(scale).max())
+    if not offset.any():
+        return largest
+    shift = math.sqrt(_entries(layer) * float(np.square(offset).mean()))
+    return parameter_free(lambda bounds: (largest,), lambda bounds: largest * bounds[0] + shift)
+
+
+def _numbers_for(values, sizes: set) -> bool:
+    """Returns whether these are numbers, which nothing can train, one for each entry of axes that all have one size."""
+    if not isinstance(values, (list, tuple, np.ndarray)) or sizes != {len(values)}:
+        return False
+    return all(isinstance(value, numbers.Real) for value in values)
 
 
 def _dropout(layer) -> float:

@@ -9,7 +9,7 @@ from keras import layers as stock
 from keras import ops
 
 import lipdp
-from lipdp import bounds, layers
+from lipdp import bounds, certify, layers
 from tests.helpers.adversary import Probe, norm
 
 SQRT2 = math.sqrt(2.0)
@@ -49,6 +49,24 @@ def test_sequential_chain():
     assert [use.kind for use in propagated.layers] == [
         "BoundedInput", "SpectralDense", "Bias", "Abs", "Rescaling", "SpectralDense"
     ]  # fmt: skip
+
+
+def test_constants_for_each_channel():
+    """Keras' `Normalization` with public constants, in a form that has a bound."""
+    scale, offset = [0.5, -3.0, 0.25], np.array([1.0, 0.0, -2.0])
+    layer = stock.Rescaling(scale, offset)
+    inputs = keras.Input((4, 3))
+    model = keras.Model(inputs, layer(layers.BoundedInput(norm=2.0)(inputs)))
+    propagated = bounds.propagate(model, 1.0)
+    assert propagated.lipschitz == pytest.approx(3.0)
+    assert propagated.output_bound == pytest.approx(2.0 * 3.0 + np.sqrt(4 * 5.0))
+    # Reached by what is long where the factor is large; the offset alone is what zeros become.
+    x = np.zeros((2, 4, 3), "float32")
+    x[0, 0, 1] = 2.0
+    found = np.linalg.norm(model.predict(x, verbose=0).reshape(2, -1), axis=1)
+    assert found[0] <= propagated.output_bound and found[1] == pytest.approx(np.sqrt(20.0))
+    certified = keras.Sequential([keras.Input((3,)), stock.Rescaling(scale)])
+    assert certify.lipschitz(certified) == pytest.approx(3.0, rel=1e-4)
 
 
 def test_graph_of_the_fact_sheet():
@@ -367,7 +385,9 @@ CONFIGURATIONS = {
         lambda x: stock.UpSampling2D(2, interpolation="bilinear")(stock.Reshape((2, 2, 1))(x)),
         "interpolation='nearest' only",
     ),
-    "rescaling_array": (lambda x: stock.Rescaling([1.0, 2.0, 3.0, 99.0])(x), "scalar constants only"),
+    "rescaling_rows": (lambda x: stock.Rescaling([[1.0, 2.0, 3.0, 99.0]])(x), "each entry of the last axis"),
+    "rescaling_variable": (lambda x: stock.Rescaling(keras.Variable(1.0, trainable=False))(x), "has a bound for one"),
+    "rescaling_one": (lambda x: stock.Rescaling(1.0, offset=[1.0])(x), "each entry of the last axis"),
     "rescaling_nan": (lambda x: stock.Rescaling(float("nan"))(x), "finite constants"),
     "rescaling_infinite": (lambda x: stock.Rescaling(1.0, offset=float("inf"))(x), "finite constants"),
     "softmax_activation": (lambda x: stock.Activation("softmax")(x), "activation 'softmax'"),
