@@ -99,7 +99,7 @@ def run(
         found.input_shape, found.num_classes, count, epsilon, method=method, deskewed=found.handwritten
     )
     recipe = dataclasses.replace(recipe, **changes)
-    front = tuple((name, getattr(recipe, name)) for name in ("mirrored", "deskewed", "patches"))
+    front = tuple((name, getattr(recipe, name)) for name in ("mirrored", "deskewed", "patches", "scaled"))
     (x, y), (x_test, y_test) = data(dataset, front, held_out, folder)
     keras.utils.set_random_seed(seed)
     begin = time.perf_counter()

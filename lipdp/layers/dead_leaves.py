@@ -36,6 +36,22 @@ def dictionary(size: int, channels: int, count: int, seed: int) -> tuple[np.ndar
     return whitening.astype("float32"), chosen.astype("float32")
 
 
+def images(count: int, shape: tuple[int, ...], seed: int) -> np.ndarray:
+    """Returns random images `(count, *shape)` in [0, 1]: windows of a large one, repeated beyond its edges.
+
+    Args:
+        count: number of images.
+        shape: `(height, width, channels)` of one.
+        seed: of the large image and of the windows.
+    """
+    generator = np.random.default_rng(seed)
+    image = _image(shape[2], generator)
+    rows, columns = (
+        (generator.integers(0, len(image), (count, 1)) + np.arange(side)) % len(image) for side in shape[:2]
+    )
+    return image[rows[:, :, None], columns[:, None, :]].astype("float32")
+
+
 def normalized(patches: np.ndarray) -> np.ndarray:
     """Returns patches `(n, d)` less their mean, over their contrast."""
     centered = patches - patches.mean(axis=1, keepdims=True)

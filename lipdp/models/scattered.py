@@ -1,6 +1,7 @@
 """Default settings for the accuracy of images: a small network on fixed features."""
 
 import dataclasses
+import functools
 import math
 from typing import Any
 
@@ -8,6 +9,7 @@ import keras
 import numpy as np
 
 from lipdp import checks, layers, losses, strategies
+from lipdp.layers import dead_leaves
 from lipdp.model import DP_Model, DP_Sequential
 from lipdp.models.base import LARGEST_BATCH, METHODS, NormalizedRecipe
 from lipdp.models.features import features
@@ -21,6 +23,10 @@ _NORM, _ENTRIES = 2.8, 3072
 _PATCHES, _PLACES, _SMALLEST_COMPARED = 256, 4, 16
 # Below the norm of most normalized rows, in units of the root of their size: what is longer is cut to it.
 _SHORT = 0.65
+# Of random images, the more the smaller they are; and what is added to each variance there, as a share of their mean.
+_RANDOM_PIXELS, _LEAST_SHARE = 2**18, 1e-6
+# Norm of most features with this many numbers, once they are scaled: a little more than that of random images.
+_SCALED_NORM = 2.1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -44,6 +50,8 @@ class ScatteredRecipe(NormalizedRecipe):
         feature_norm: norm that features are clipped to while their moments are released.
         moments_noise: noise multiplier of these two releases.
         patches: how many patches the images are compared with; 0 for none.
+        scaled: whether each channel of the features is centered and scaled by what it is on random images first, which
+            are public: the noise of the moments then is small beside each deviation. For photographs, with `patches`.
         hidden: width of the hidden layer at each place; 0 for none. Without `patches`, and not "clipless".
         learning_rate: of stochastic gradient descent, at the start; it falls linearly to zero.
         momentum: of stochastic gradient descent.
@@ -59,6 +67,7 @@ class ScatteredRecipe(NormalizedRecipe):
     deskewed: bool = False
     feature_norm: float = _NORM
     patches: int = 0
+    scaled: bool = False
     hidden: int = 128
 
     def __post_init__(self):
@@ -107,19 +116,22 @@ class ScatteredRecipe(NormalizedRecipe):
     def _front(self) -> keras.Model:
         """Returns the fixed layers."""
         if not self.patches:
-            return keras.Sequential([keras.Input(self.input_shape, name="input"), *self._fixed()])
-        *first, last = self._fixed()
-        images = keras.Input(self.input_shape, name="input")
-        shown = images
-        for layer in first:
+            first = [*self._deskewing(), *_kinds(0, self.mirrored)]
+            return keras.Sequential([keras.Input(self.input_shape, name="input"), *first])
+        shown = images = keras.Input(self.input_shape, name="input")
+        for layer in self._deskewing():
             shown = layer(shown)
-        compared = layers.PatchFeatures2D(self.patches, places=_PLACES, mirrored=self.mirrored, name="patches")
-        flat = [keras.layers.Flatten(name=f"flat_{kind.name}")(kind(shown)) for kind in (last, compared)]
+        known = _on_random_images(self.input_shape, self.patches, self.mirrored) if self.scaled else {}
+        flat = []
+        for kind in _kinds(self.patches, self.mirrored):
+            found = kind(shown)
+            if self.scaled:
+                found = keras.layers.Rescaling(*known[kind.name], name=f"scaled_{kind.name}")(found)
+            flat.append(keras.layers.Flatten(name=f"flat_{kind.name}")(found))
         return keras.Model(images, keras.layers.Concatenate(name="features")(flat))
 
-    def _fixed(self) -> list:
-        deskewing = [layers.Deskew2D(name="deskewing")] if self.deskewed else []
-        return [*deskewing, layers.Scattering2D("accurate", mirrored=self.mirrored, name="scattering")]
+    def _deskewing(self) -> list:
+        return [layers.Deskew2D(name="deskewing")] if self.deskewed else []
 
     def _joined(self, head: list | None = None) -> DP_Model | DP_Sequential:
         """Returns the fixed layers and those that train, new ones by default, as one model."""
@@ -152,12 +164,40 @@ class ScatteredRecipe(NormalizedRecipe):
 
 def fits(input_shape: tuple[int, ...], num_examples: int, mirrored: bool, patches: int = 0) -> bool:
     """Returns whether the features of so many images fit into memory, up to 4 GiB."""
+    return 4 * num_examples * _entries(input_shape, mirrored, patches) <= _MEMORY
+
+
+def _entries(input_shape: tuple[int, ...], mirrored: bool, patches: int) -> int:
+    """Returns the number of features of one image."""
     rows, columns = (-(-side // 4) for side in input_shape[:2])
     windows = _PLACES**2
     if mirrored:
         columns, windows = -(-columns // 2), windows // 2
-    entries = rows * columns * 81 * input_shape[-1] + windows * 2 * patches
-    return 4 * num_examples * entries <= _MEMORY
+    return rows * columns * 81 * input_shape[-1] + windows * 2 * patches
+
+
+def _kinds(patches: int, mirrored: bool) -> list:
+    """Returns fresh fixed layers, one for each kind of features."""
+    wavelets = layers.Scattering2D("accurate", mirrored=mirrored, name="scattering")
+    if not patches:
+        return [wavelets]
+    return [wavelets, layers.PatchFeatures2D(patches, places=_PLACES, mirrored=mirrored, name="patches")]
+
+
+@functools.lru_cache(maxsize=4)
+def _on_random_images(input_shape: tuple[int, ...], patches: int, mirrored: bool) -> dict[str, tuple[list, list]]:
+    """Returns scale and offset of each channel, for each kind of features: on random images, deviation 1 and mean 0."""
+    count = max(16, _RANDOM_PIXELS // math.prod(input_shape[:2]))
+    images = dead_leaves.images(count, input_shape, seed=1)
+    known = {}
+    for kind in _kinds(patches, mirrored):
+        found = features(keras.Sequential([keras.Input(input_shape), kind]), images)
+        found = found.reshape(-1, found.shape[-1]).astype("float64")
+        variance = found.var(axis=0)
+        # A channel that is nearly constant there may be none on photographs.
+        scale = 1.0 / np.sqrt(variance + _LEAST_SHARE * variance.mean())
+        known[kind.name] = scale.tolist(), (-scale * found.mean(axis=0)).tolist()
+    return known
 
 
 def is_mirrored(input_shape: tuple[int, ...], deskewed: bool) -> bool:
@@ -223,18 +263,25 @@ def scattered_recipe(
     compared = asked and fits(input_shape, num_examples, mirrored, patches)
     norm = _NORM * math.sqrt(math.prod(input_shape) / _ENTRIES)
     # More noise asks for smaller steps, and for fewer; digits that stand upright bear larger ones.
+    # Random images are like photographs, not like dark ones of clothes or characters.
+    scaled = compared and input_shape[-1] == 3 and not deskewed
+    norm = math.hypot(norm, _NORM) if compared else norm
     rate = 0.3 * budget**0.45 if compared else 0.7 * budget**0.35 if deskewed else 0.35 * budget**0.85
     if method == "clipless":
         # Rows are cut to one norm already, so that the gradient at the logits may keep more of what tells them apart.
         shared |= {"clip_norm": 6.0}
         rate = 0.06 * budget**0.45
+    if scaled:
+        norm = _SCALED_NORM * math.sqrt(_entries(input_shape, mirrored, patches))
+        rate = rate if method == "clipless" else 0.6 * rate
     return ScatteredRecipe(
         input_shape=tuple(input_shape),
         num_classes=num_classes,
         mirrored=mirrored,
         deskewed=deskewed,
-        feature_norm=math.hypot(norm, _NORM) if compared else norm,
+        feature_norm=norm,
         patches=patches if compared else 0,
+        scaled=scaled,
         hidden=0 if compared or method == "clipless" else 128,
         learning_rate=rate,
         method=method,

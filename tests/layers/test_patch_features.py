@@ -221,3 +221,14 @@ def test_bad_arguments_and_inputs_are_named():
             layer()
     finally:
         keras.config.set_image_data_format("channels_last")
+
+
+@pytest.mark.backend_free
+def test_random_images_follow_from_their_seed_alone():
+    found = dead_leaves.images(3, (16, 20, 3), seed=1)
+    assert found.shape == (3, 16, 20, 3) and found.dtype == "float32" and 0.0 <= found.min() < found.max() <= 1.0
+    np.testing.assert_array_equal(found, dead_leaves.images(3, (16, 20, 3), seed=1))
+    assert np.abs(found - dead_leaves.images(3, (16, 20, 3), seed=2)).max() > 0.1
+    # Larger ones than the image they come from go on at its other edge.
+    large = dead_leaves.images(1, (513, 4, 1), seed=1)[0]
+    np.testing.assert_array_equal(large[0], large[512])

@@ -10,6 +10,7 @@ import pytest
 
 import lipdp
 from lipdp import bounds, certify, models
+from lipdp.layers import dead_leaves
 from lipdp.models import reached
 
 SHAPE = (16, 16, 1)
@@ -102,6 +103,23 @@ def test_images_in_color_are_compared_with_patches_too(tmp_path):
     loaded.fit(x, y, batch_size=120, epsilon=40.0, strategy="dpsgd", verbose=0)
     assert 30.0 < loaded.privacy.epsilon() <= 40.0
     assert [entry.kind for entry in loaded.run.ledger.entries].count("moments") == 2
+
+
+@pytest.mark.backend_free
+def test_features_of_photographs_are_scaled_by_random_images():
+    recipe = in_color()
+    assert recipe.scaled
+    random = dead_leaves.images(500, (16, 16, 3), seed=7)
+    plain, scaled = (dataclasses.replace(recipe, scaled=s).prepare(random) for s in (False, True))
+    wavelets = 4 * 2 * 243
+    for part in (slice(0, wavelets), slice(wavelets, None)):
+        spread = [found[:, part].std(axis=0) for found in (plain, scaled)]
+        assert np.median(spread[1]) == pytest.approx(1.0, abs=0.15)
+        # What is left of their differences is that of places and of draws.
+        ratios = [np.quantile(s, 0.9) / np.quantile(s, 0.1) for s in spread]
+        assert ratios[1] < min(2.0, 0.8 * ratios[0])
+    assert not models.scattered_recipe((28, 28, 1), 10, 60000, 2.0).scaled
+    assert not models.scattered_recipe((32, 32, 3), 10, 100000, 2.0).scaled
 
 
 @pytest.mark.backend_free
@@ -237,7 +255,9 @@ def test_other_strategies(method):
 @pytest.mark.backend_free
 def test_settings_follow_from_public_facts():
     recipe = models.scattered_recipe((32, 32, 3), 10, 50000, 2.0)
-    assert recipe.mirrored and recipe.batch_size == 8192 and recipe.feature_norm == pytest.approx(2.8 * np.sqrt(2.0))
+    assert recipe.mirrored and recipe.batch_size == 8192
+    # Once they are scaled, of as many features: 8 x 4 places of 243 wavelets, 4 x 2 windows of 1024 responses.
+    assert recipe.feature_norm == pytest.approx(2.1 * np.sqrt(8 * 4 * 243 + 4 * 2 * 1024))
     gray = models.scattered_recipe((28, 28, 1), 10, 60000, 2.0)
     assert not gray.mirrored and gray.feature_norm < recipe.feature_norm
     assert models.scattered_recipe((28, 28, 1), 10, 60000, 2.0, mirrored=True).mirrored
@@ -296,6 +316,7 @@ def test_what_was_reached_was_reached_with_these_settings(dataset):
             assert json.loads(json.dumps(dataclasses.asdict(recipe))) == {
                 "deskewed": False,
                 "patches": 0,
+                "scaled": False,
                 **run["settings"],
             }
 
