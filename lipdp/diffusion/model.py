@@ -19,6 +19,7 @@ from lipdp.sampling import schemes as sampling_schemes
 from lipdp.sampling.source import is_source
 from lipdp.training import model_checks
 from lipdp.training.exclusive import exclusive
+from lipdp.training.validation import check_callbacks
 
 
 @keras.saving.register_keras_serializable(package="lipdp")
@@ -128,7 +129,7 @@ class DiffusionModel(DP_Model):
         x, y = self._data(x, y)
         if validation_data is not None:
             validation_data = self._data(*validation_data)
-        callbacks = list(callbacks) if isinstance(callbacks, (list, tuple)) else [callbacks] if callbacks else []
+        callbacks = check_callbacks(callbacks)
         if self.average:
             # First: a callback that saves the model finds the average of the same update.
             callbacks.insert(0, Average(self))
