@@ -249,7 +249,8 @@ class DiffusionModel(DP_Model):
             secret = class_moments.secret_of(
                 seed, moments, release.noise_multiplier, known, run.ledger.to_json(), queries
             )
-            run.attribute(self.network.trainable_variables if mixture is None else mixture.weights)
+            # All weights: a lesson also moves statistics, which are not trainable.
+            run.attribute((self.network if mixture is None else mixture).weights)
             run.request = None  # no plan goes on that did not know of them
             run.examples_per_person = max(run.examples_per_person, scheme.group_size)
             run.charge(release, 1 + rounds)
