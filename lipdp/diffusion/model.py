@@ -19,6 +19,7 @@ from lipdp.sampling import schemes as sampling_schemes
 from lipdp.sampling.source import is_source
 from lipdp.training import model_checks
 from lipdp.training.exclusive import exclusive
+from lipdp.training.validation import check_callbacks
 
 
 @keras.saving.register_keras_serializable(package="lipdp")
@@ -128,7 +129,7 @@ class DiffusionModel(DP_Model):
         x, y = self._data(x, y)
         if validation_data is not None:
             validation_data = self._data(*validation_data)
-        callbacks = list(callbacks) if isinstance(callbacks, (list, tuple)) else [callbacks] if callbacks else []
+        callbacks = check_callbacks(callbacks)
         if self.average:
             # First: a callback that saves the model finds the average of the same update.
             callbacks.insert(0, Average(self))
@@ -248,7 +249,8 @@ class DiffusionModel(DP_Model):
             secret = class_moments.secret_of(
                 seed, moments, release.noise_multiplier, known, run.ledger.to_json(), queries
             )
-            run.attribute(self.network.trainable_variables if mixture is None else mixture.weights)
+            # All weights: a lesson also moves statistics, which are not trainable.
+            run.attribute((self.network if mixture is None else mixture).weights)
             run.request = None  # no plan goes on that did not know of them
             run.examples_per_person = max(run.examples_per_person, scheme.group_size)
             run.charge(release, 1 + rounds)

@@ -1,7 +1,7 @@
 """The callback that charges each update to the ledger before it is executed, and what others may follow."""
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import keras
@@ -21,10 +21,22 @@ def as_list(values: Any) -> list:
     return list(values) if isinstance(values, (list, tuple)) else [values]
 
 
+def unpacked(callbacks: Any) -> list:
+    """Returns callbacks as one list, in whatever lists and `CallbackList`s they were given."""
+    if isinstance(callbacks, keras.callbacks.CallbackList):
+        callbacks = callbacks.callbacks
+    if isinstance(callbacks, (list, tuple)):
+        return [callback for part in callbacks for callback in unpacked(part)]
+    return [callbacks]
+
+
 def private_monitors(callbacks: list) -> tuple[str, ...]:
     """Returns the callbacks that act on a metric of the training data, as "EarlyStopping (loss)"."""
     found = []
     for callback in callbacks:
+        if isinstance(callback, keras.callbacks.TerminateOnNaN):  # it names no monitor
+            found.append(f"{type(callback).__name__} (loss)")
+            continue
         monitor = getattr(callback, "monitor", None)
         acts = getattr(callback, "save_best_only", True)  # a ModelCheckpoint that saves always only names it
         if isinstance(monitor, str) and acts and not monitor.startswith("val_") and monitor not in _PUBLIC:
@@ -39,9 +51,20 @@ def refuse_private_monitors(callbacks: list) -> None:
         raise ValueError(
             "A metric on the private training data may not steer the training: what follows from it (when to stop, the "
             f"learning rate, which weights to keep) is outside the guarantee. Received: {', '.join(found)}. Monitor a "
-            "metric on public data, such as 'val_loss', or pass fit(allow_private_monitor=True), which the privacy "
-            "statement then says."
+            "metric on public data, such as 'val_loss'; where training diverges `fit` ends by itself, soon after the "
+            "weights are no longer finite. Or pass fit(allow_private_monitor=True), which the privacy statement then "
+            "says."
         )
+
+
+def refuse_public_names(names: Iterable[str]) -> None:
+    """Refuses names under which a metric of the training data would pass for a number that is public."""
+    for name in names:
+        if name.startswith("val_") or name in _PUBLIC:
+            raise ValueError(
+                "What is logged under such a name is public, and callbacks may follow it, but metrics are computed on "
+                f"the private training data as well. Received: {name!r}. Give the metric, or the output, another name."
+            )
 
 
 class Charge(keras.callbacks.Callback):

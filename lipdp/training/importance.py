@@ -88,6 +88,7 @@ class ImportanceDriver(Driver):
         present = run.plan.accountant if run.ledger.adaptive else None
         if run.ledger.updates and present is None:
             self._check_history()
+        self._check_count()
         run.refuse_spent(request.epsilon, request.delta, present or "rdp", 1)
         if present is not None:
             self._check_budget(present)
@@ -125,6 +126,18 @@ class ImportanceDriver(Driver):
                 f"model trained with sampling {', '.join(samplers)} and accountant={accountant.name!r}. Go on with "
                 "that strategy, or build a new model (its cost adds up outside of this ledger)."
             )
+
+    def _check_count(self) -> None:
+        """Refuses to keep a number of examples private that the ledger names, or to name one that it does not."""
+        entries, noise = self.run.ledger.entries, self.strategy.count_noise
+        if not entries or (entries[0].kind == "count") is (noise is not None):
+            return
+        so_far = "holds a noisy count" if noise is None else "names the number of examples"
+        raise ValueError(
+            f"The first release fixes whether the number of examples is private, and the ledger {so_far}. Received: "
+            f"count_noise={noise!r} after {self.run.ledger.releases} releases. Go on as before, or build a new model "
+            "(its cost adds up outside of this ledger)."
+        )
 
     def _check_budget(self, accountant: Filter) -> None:
         """Refuses a smaller budget: how much was used up depended on the releases, so all of it is stated.

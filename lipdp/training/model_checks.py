@@ -15,6 +15,7 @@ from lipdp.bounds.registry import lipschitz_by_construction
 from lipdp.layers import PrivateNormalization
 from lipdp.optimizer import PrivateOptimizer
 from lipdp.sampling.columns import Column
+from lipdp.training.callbacks import refuse_public_names
 
 
 def refuse_unsupported(fit: Callable, unknown: dict, *, shuffle: Any, class_weight: Any, sample_weight: Any) -> None:
@@ -65,6 +66,8 @@ def check_compile(metrics: Any, others: dict) -> None:
                 f"`metrics` must be metrics of Keras, as objects or by name. Received: {metric!r}.{hint} Pass for "
                 "example metrics=['accuracy']."
             )
+        # What outputs and results add to these `fit` looks at.
+        refuse_public_names([str(getattr(metric, "name", getattr(metric, "__name__", "")))])
 
 
 def warn_of_reduction(model: keras.Model, loss: Any) -> None:

@@ -60,7 +60,8 @@ def begin(driver: Any) -> np.ndarray | None:
     source its length, types and shapes, and a fixed sample of its rows. Two fits that differ in one of these have
     independent noise, batches and noisings; two whose sources differ in other rows alone share noise, which the
     statement says. A `fit` goes on with the stream of the one before it only if it goes on with its plan, under the
-    same seed, model, strategy and data, from exactly the weights and the state that the stream has led to. Masks of
+    same seed, model, strategy and data, from exactly the weights and the state that the stream has led to; or if it
+    would begin the very stream that a file holds, of which nothing was drawn before the file was written. Masks of
     dropout and random changes of images come from the same secret; the generators of Keras' layers take 64 bits of it,
     and files hold their state only after a `fit` with a seed.
     Not covered: what configurations do not tell, such as the body of a function of the user's or of a callback; a seed
@@ -68,7 +69,7 @@ def begin(driver: Any) -> np.ndarray | None:
     other microbatches has the same noise, and may differ by rounding.
     """
     run, model, request = driver.run, driver.model, driver.request
-    optimizer = model.optimizer
+    optimizer, before = model.optimizer, run.secret
     if backend.processes()[1] > 1:
         # Other noise or other layers in one of them would go unseen: each takes its own part of one program.
         network = json.dumps(described(model), sort_keys=True)
@@ -76,7 +77,7 @@ def begin(driver: Any) -> np.ndarray | None:
     if request.seed is None:
         root, basis = backend.of_first(randomness.fresh()), None
     else:
-        before, basis, stand = run.secret, _basis(driver), stand_of(model)
+        basis, stand = _basis(driver), stand_of(model)
         # Processes with other rows would have other keys, and errors of JAX show both.
         seen = None if before is None else before.to_list()
         processes.compare({"the data": basis, "the earlier `fit`s": str([seen, stand])})
@@ -89,12 +90,15 @@ def begin(driver: Any) -> np.ndarray | None:
         root = randomness.from_seed(request.seed, basis, plan, run.ledger.to_json(), str(start))
     run.secret = Secret(randomness.derive(root, "draws"), basis)
     for place, seeds in generators(model):
-        key = randomness.words(root, "layer", *place)
+        words = randomness.words(root, "layer", *place)
         if hasattr(seeds, "reseed"):
-            seeds.reseed(key)
+            seeds.reseed(words)
         else:
-            seeds.state.assign(key[:2].astype(seeds.state.dtype))
-    return randomness.words(root, "noise")
+            seeds.state.assign(words[:2].astype(seeds.state.dtype))
+    key = randomness.words(root, "noise")
+    # The present stream, of which nothing was drawn: one of the two moves on with each release.
+    same = before is not None and before.draws == run.secret.draws and np.array_equal(optimizer.noise_key.numpy(), key)
+    return None if same else key
 
 
 def generators(model: keras.Model) -> list[tuple[tuple[int, ...], keras.random.SeedGenerator]]:

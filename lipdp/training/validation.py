@@ -11,12 +11,12 @@ from lipdp import _keras, backend, checks, losses, sampling
 from lipdp.sampling.columns import columns_of, read, sampled
 from lipdp.sampling.source import is_source
 from lipdp.training import model_checks
-from lipdp.training.callbacks import as_list
+from lipdp.training.callbacks import refuse_public_names, unpacked
 
 
 def check_callbacks(callbacks: Any) -> list:
-    """Returns what was given as callbacks as a list; refuses what is none."""
-    given = as_list(getattr(callbacks, "callbacks", callbacks))  # of a `CallbackList`
+    """Returns what was given as callbacks as one list; refuses what is none."""
+    given = [] if callbacks is None else unpacked(callbacks)
     for callback in given:
         if not isinstance(callback, keras.callbacks.Callback):
             made = isinstance(callback, type)
@@ -80,8 +80,10 @@ def check_data(model: keras.Model, validation_data: Any) -> Any:
 def rehearse(model: keras.Model, validation_data: Any) -> None:
     """Runs loss and metrics once on zeros of the shapes of validation data, and forgets the results.
 
-    The metrics are built: they have been tried on the shapes of the training data.
+    The metrics are built: they have been tried on the shapes of the training data. The names of their results are
+    looked at first.
     """
+    refuse_public_names(model.get_metrics_result())
     batch, outputs = _arrays(validation_data), [tensor.shape for tensor in model.outputs]
     if batch is None or any(None in shape[1:] for shape in outputs):
         return

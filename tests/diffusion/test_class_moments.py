@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import pytest
 
+import lipdp
 from lipdp import accounting, backend, diffusion
 from lipdp.diffusion.class_moments import ClassMoments, mixtures
 from lipdp.diffusion.recipes import recipe
@@ -191,6 +192,20 @@ def test_weights_that_learned_moments_carry_their_cost():
     model = small()
     model.learn_moments(x, y, frequencies=4, num_images=64, batch_size=32, epochs=1, verbose=0)
     other = diffusion.DiffusionModel(model.network, num_classes=2)
+    assert other.privacy.epsilon() == pytest.approx(model.privacy.epsilon())
+
+
+def test_statistics_that_learned_moments_carry_their_cost():
+    """Normalization keeps what it has seen in weights that are not trainable."""
+    known = dense()
+    seen = keras.layers.BatchNormalization(scale=False, center=False)
+    network = keras.Model(known.inputs, seen(known.outputs[0]))
+    (x, y), model = data(), small(network)
+    before = seen.moving_variance.numpy()
+    model.learn_moments(x, y, frequencies=4, num_images=64, batch_size=32, epochs=1, verbose=0)
+    assert not np.allclose(seen.moving_variance.numpy(), before)
+    inputs = keras.Input((8, 8, 1))
+    other = lipdp.DP_Model(inputs, seen(inputs))
     assert other.privacy.epsilon() == pytest.approx(model.privacy.epsilon())
 
 

@@ -154,6 +154,24 @@ def test_the_engine_sees_every_weight_of_the_unet():
     gradients.supported(diffusion.DiffusionModel(network, num_classes=3))
 
 
+@pytest.mark.backend_free
+@pytest.mark.parametrize("wrap", [keras.callbacks.CallbackList, lambda given: [keras.callbacks.CallbackList(given)]])
+def test_callbacks_in_lists_are_looked_at(wrap):
+    model = points()
+    model.compile("sgd")
+    for callback, message in (
+        (keras.callbacks.EarlyStopping("loss"), "EarlyStopping"),
+        (keras.callbacks.BackupAndRestore("never"), "BackupAndRestore"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            fit(model, toy.nine_modes(100), callbacks=wrap([callback]))
+    assert not model.run.ledger.releases
+    seen = []
+    look = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: seen.append(logs["epsilon"]))
+    assert fit(model, toy.nine_modes(100), callbacks=wrap([look])).history["epsilon"] == seen
+    assert model._averaged is not None
+
+
 def weights(model):
     return [np.array(ops.convert_to_numpy(v)) for v in model.network.trainable_variables]
 

@@ -1,5 +1,6 @@
 """DPIS in `fit`: the mean it releases, the noise it adds, what it charges, and how it goes on."""
 
+import contextlib
 import dataclasses
 import json
 
@@ -11,7 +12,7 @@ from keras import ops
 from scipy import stats
 
 import lipdp
-from lipdp import backend, data, privacy, sampling, strategies
+from lipdp import backend, data, layers, privacy, sampling, strategies
 from lipdp.models import plain
 from lipdp.privacy import ledger
 from lipdp.strategies import DPIS
@@ -416,6 +417,46 @@ def test_what_cannot_be_charged_at_its_order_is_not_continued(arguments):
     with pytest.raises(ValueError, match="goes on only after"):
         model.fit(*blobs(), epochs=1, epsilon=3.0, strategy="dpis", **FIT)
     assert model.run.ledger.releases == releases
+
+
+@pytest.mark.backend_free
+@pytest.mark.parametrize("before", ["moments", "updates", "exact"])
+def test_a_number_of_examples_that_was_told_cannot_become_private(before):
+    """The statement called N private beside moments that named it."""
+    x, y = blobs(417)
+    first = [layers.PrivateNormalization(2.0, 8.0)] if before == "moments" else []
+    model = compiled(keras.Sequential([keras.Input((8,)), *first, keras.layers.Dense(3)]))
+
+    def stop(logs=None):
+        raise KeyboardInterrupt
+
+    stop = keras.callbacks.LambdaCallback(on_train_begin=stop) if before == "moments" else None
+    with contextlib.suppress(KeyboardInterrupt):
+        told = {"epsilon": 2.0, "strategy": DPIS() if before == "exact" else "dpsgd"}
+        model.fit(x, y, steps_per_epoch=2, callbacks=stop, **told, **FIT)
+    assert model.run.ledger.releases
+    ledger = model.run.ledger.to_json()
+    private = {"steps_per_epoch": 3, "epsilon": 4.0, "strategy": DPIS(count_noise=10.0), "training_metrics": False}
+    with pytest.raises(ValueError, match="names the number of examples.*count_noise=10.0.*new model"):
+        model.fit(x, y, **private, **FIT)
+    assert model.run.ledger.to_json() == ledger
+    model.fit(x, y, **private | {"strategy": DPIS()}, **FIT)
+
+
+@pytest.mark.backend_free
+def test_a_private_number_of_examples_stays_private():
+    """What follows a count was taken for noisy, also where it was not."""
+    x, y = blobs(417)
+    model = network()
+    asked = {"steps_per_epoch": 3, "epsilon": 2.0, "strategy": DPIS(count_noise=10.0)}
+    model.fit(x, y, **asked, **FIT)
+    ledger = model.run.ledger.to_json()
+    with pytest.raises(ValueError, match="holds a noisy count.*count_noise=None.*new model"):
+        model.fit(x, y, **asked | {"epsilon": 4.0, "strategy": DPIS()}, **FIT)
+    assert model.run.ledger.to_json() == ledger
+    model.fit(x, y, **asked | {"epsilon": 4.0}, **FIT)
+    facts = model.privacy.to_dict()
+    assert not facts["num_examples_is_public"] and 417 not in {r["num_examples"] for r in facts["releases"]}
 
 
 @pytest.mark.backend_free

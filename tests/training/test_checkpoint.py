@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 import lipdp
-from lipdp import accounting, callbacks, diffusion, strategies
+from lipdp import accounting, callbacks, diffusion, layers, losses, strategies
 from lipdp.diffusion import toy
 from lipdp.privacy import journal
+from lipdp.training import seeding
 from tests.helpers.models import DELTA, blobs, mlp, weights
 
 FIT = {"batch_size": 40, "epochs": 3, "steps_per_epoch": 4, "noise_multiplier": 1.0, "delta": DELTA, "verbose": 0}
@@ -373,6 +374,85 @@ def test_importance_sampling_ends_when_what_was_lost_has_used_up_the_budget(tmp_
     assert any("does not pay for another epoch" in str(warning.message) for warning in caught)
     assert model.privacy.spent() <= 4.0 and model.privacy.updates < 12
     assert np.isfinite(model.get_weights()[0]).all()
+
+
+def normalized():
+    """A model whose first `fit` releases two moments of what it reads."""
+    keras.utils.set_random_seed(0)
+    model = lipdp.DP_Sequential(
+        [
+            keras.Input((8,)),
+            layers.PrivateNormalization(2.0, 8.0),
+            layers.BoundedInput(norm=1.0),
+            layers.SpectralDense(3),
+        ]
+    )
+    model.compile(keras.optimizers.SGD(0.3, momentum=0.9), losses.SparseCategoricalCrossentropy())
+    return model
+
+
+MOMENTS = [
+    {"strategy": "clipless"},
+    pytest.param({"strategy": "dpsgd", "accountant": "filter", "epsilon": 8.0}, marks=pytest.mark.slow),
+    pytest.param({**DPIS, "epsilon": 8.0}, marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize("settings", MOMENTS, ids=lambda settings: str(settings["strategy"]))
+def test_a_seeded_run_that_was_killed_between_its_moments_repeats_them(path, monkeypatch, settings):
+    """It could never go on with its seed."""
+    whole = normalized()
+    whole.fit(*blobs(), seed=5, **FIT | settings)
+    means = []
+    with monkeypatch.context() as patch:
+
+        def stop(layer, *_):
+            means.append(layer.mean.numpy())
+            raise Killed
+
+        patch.setattr(layers.PrivateNormalization, "set_variance", stop)
+        for _ in range(2):
+            fit(normalized(), path, stop=99, seed=5, **settings)
+    left = journal.read(f"{path}.journal").ledger
+    assert left.releases == 2
+    resumed = normalized()
+    fit(resumed, path, seed=5, **settings)
+    # The same noise for the same values, hence paid once.
+    assert all(np.array_equal(mean, resumed.layers[0].mean.numpy()) for mean in means)
+    assert resumed.run.ledger == whole.run.ledger
+    assert all(np.array_equal(a, b) for a, b in zip(weights(resumed), weights(whole), strict=True))
+
+
+@pytest.mark.backend_free
+@pytest.mark.parametrize("change", ["data", "weights", "seed"])
+def test_moments_of_something_else_are_not_taken_for_those_of_a_killed_run(path, monkeypatch, change):
+    x, y = blobs()
+    first, second = normalized(), normalized()
+    with monkeypatch.context() as patch:
+
+        def stop(layer, *_):
+            raise Killed
+
+        patch.setattr(layers.PrivateNormalization, "set_variance", stop)
+        fit(first, path, stop=99, seed=5)
+    key = first.optimizer.noise_key.numpy()
+    other = x + np.float32(0.01) * (np.arange(len(x)) == 3)[:, None]
+    given = {"data": (other, y)} if change == "data" else {}
+    if change == "weights":
+        begin = seeding.begin
+
+        def changed(driver):
+            driver.model.layers[2].kernel.assign(0.5 * driver.model.layers[2].kernel)
+            return begin(driver)
+
+        monkeypatch.setattr(seeding, "begin", changed)
+        with pytest.raises(ValueError, match="was to repeat"):
+            fit(second, path, seed=5)
+        assert not second.run.ledger.releases
+        return
+    fit(second, path, seed=6 if change == "seed" else 5, **given)
+    assert [entry.count for entry in second.run.ledger.entries if entry.kind == "moments"] == [1, 1, 1, 1]
+    assert not np.array_equal(second.optimizer.noise_key.numpy(), key)
 
 
 def points():

@@ -7,7 +7,7 @@ import pytest
 
 import lipdp
 from lipdp import layers, losses
-from tests.helpers.models import DELTA, blobs, mlp
+from tests.helpers.models import DELTA, blobs
 
 X, Y = blobs(64, 6)
 FIT = {"batch_size": 16, "epochs": 1, "delta": 1e-3, "verbose": 0}
@@ -253,37 +253,3 @@ def test_one_fit_at_a_time_in_threads():
     assert first.run.ledger.updates == 10 and second.run.ledger.updates == 0
     train(second)
     assert second.privacy.updates == 20
-
-
-@pytest.mark.parametrize(
-    "callback",
-    [
-        keras.callbacks.EarlyStopping(monitor="loss"),
-        keras.callbacks.ReduceLROnPlateau(monitor="accuracy"),
-        keras.callbacks.ModelCheckpoint("unused.keras", monitor="loss", save_best_only=True),
-    ],
-    ids=lambda callback: type(callback).__name__,
-)
-def test_callbacks_that_follow_private_metrics_are_refused(callback):
-    model = mlp()
-    with pytest.raises(ValueError, match="Monitor.*allow_private_monitor"):
-        model.fit(*blobs(), epsilon=1.0, batch_size=40, delta=DELTA, callbacks=callback)
-    assert not model.run.ledger.updates
-
-
-def test_an_accepted_monitor_is_stated(tmp_path):
-    model = mlp()
-    arguments = {"epsilon": 1.0, "batch_size": 40, "delta": DELTA, "verbose": 0, "epochs": 2}
-    stop = keras.callbacks.EarlyStopping(monitor="loss", patience=9)
-    public = [
-        keras.callbacks.EarlyStopping(monitor="val_loss"),
-        keras.callbacks.EarlyStopping(monitor="epsilon", mode="max", patience=9),
-        keras.callbacks.ModelCheckpoint(tmp_path / "each.keras", monitor="loss"),
-    ]
-    model.fit(*blobs(), callbacks=public, validation_data=blobs(seed=1), **arguments)
-    assert "FOLLOWED" not in model.privacy.statement()
-    model.fit(*blobs(), callbacks=[stop], allow_private_monitor=True, **arguments | {"epsilon": 2.0})
-    assert "FOLLOWED" in model.privacy.statement()
-    assert model.privacy.to_dict()["steered_by_training_metrics"] == ["EarlyStopping (loss)"]
-    model.save(tmp_path / "m.keras")
-    assert keras.saving.load_model(tmp_path / "m.keras").privacy.statement() == model.privacy.statement()

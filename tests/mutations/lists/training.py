@@ -206,7 +206,7 @@ FAULTS = [
     ),
     *faults(
         "training/callbacks.py",
-        "training/test_shared_weights.py::test_callbacks_that_follow_private_metrics_are_refused",
+        "training/test_callbacks.py::test_callbacks_that_follow_private_metrics_are_refused",
         (
             "nothing is charged before an update",
             "self._charge(count)\n",
@@ -745,7 +745,7 @@ FAULTS = [
     ),
     *faults(
         "training/fitting.py",
-        "training/test_shared_weights.py::test_callbacks_that_follow_private_metrics_are_refused",
+        "training/test_callbacks.py::test_callbacks_that_follow_private_metrics_are_refused",
         (
             "monitors of training metrics are taken",
             "            refuse_private_monitors(callbacks)",

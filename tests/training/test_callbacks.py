@@ -1,0 +1,162 @@
+"""Callbacks that may not decide: what they follow, however they are given, and names that would hide it."""
+
+import keras
+import pytest
+
+import lipdp
+from lipdp.callbacks import Checkpoint
+from tests.helpers.models import DELTA, blobs, mlp
+
+FIT = {"batch_size": 40, "delta": DELTA, "verbose": 0, "epsilon": 1.0}
+LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+
+@pytest.mark.parametrize(
+    "callback",
+    [
+        keras.callbacks.EarlyStopping(monitor="loss"),
+        keras.callbacks.ReduceLROnPlateau(monitor="accuracy"),
+        keras.callbacks.ModelCheckpoint("unused.keras", monitor="loss", save_best_only=True),
+        keras.callbacks.TerminateOnNaN(),
+        keras.callbacks.TerminateOnNaN(raise_error=True),
+        type("Mine", (keras.callbacks.TerminateOnNaN,), {})(),
+    ],
+    ids=lambda callback: type(callback).__name__,
+)
+def test_callbacks_that_follow_private_metrics_are_refused(callback):
+    model = mlp()
+    with pytest.raises(ValueError, match="Monitor.*`fit` ends by itself.*allow_private_monitor"):
+        model.fit(*blobs(), epsilon=1.0, batch_size=40, delta=DELTA, callbacks=callback)
+    assert not model.run.ledger.updates
+
+
+def test_an_accepted_monitor_is_stated(tmp_path):
+    model = mlp()
+    arguments = {"epsilon": 1.0, "batch_size": 40, "delta": DELTA, "verbose": 0, "epochs": 2}
+    stop = keras.callbacks.EarlyStopping(monitor="loss", patience=9)
+    public = [
+        keras.callbacks.EarlyStopping(monitor="val_loss"),
+        keras.callbacks.EarlyStopping(monitor="epsilon", mode="max", patience=9),
+        keras.callbacks.ModelCheckpoint(tmp_path / "each.keras", monitor="loss"),
+    ]
+    model.fit(*blobs(), callbacks=public, validation_data=blobs(seed=1), **arguments)
+    assert "FOLLOWED" not in model.privacy.statement()
+    model.fit(*blobs(), callbacks=[stop], allow_private_monitor=True, **arguments | {"epsilon": 2.0})
+    assert "FOLLOWED" in model.privacy.statement()
+    assert model.privacy.to_dict()["steered_by_training_metrics"] == ["EarlyStopping (loss)"]
+    model.save(tmp_path / "m.keras")
+    assert keras.saving.load_model(tmp_path / "m.keras").privacy.statement() == model.privacy.statement()
+
+
+@pytest.mark.backend_free
+def test_one_row_does_not_decide_how_many_updates_are_made():
+    """TerminateOnNaN looks at the loss of the private rows, to which no noise was added."""
+    x, y = blobs()
+    x = x.copy()
+    x[0] = 3e38
+    model = lipdp.DP_Model.from_keras(keras.Sequential([keras.Input((8,)), keras.layers.Dense(3)]))
+    model.compile("sgd", loss=LOSS)
+    stop = keras.callbacks.TerminateOnNaN()
+    with pytest.raises(ValueError, match="TerminateOnNaN .loss."):
+        model.fit(x, y, callbacks=stop, strategy="dpsgd", **FIT)
+    # Without metrics on these rows it sees no loss.
+    model.fit(x, y, callbacks=stop, strategy="dpsgd", training_metrics=False, **FIT)
+    assert model.privacy.updates == 10 and "FOLLOWED" not in model.privacy.statement()
+
+
+@pytest.mark.backend_free
+def test_an_accepted_end_at_a_loss_is_stated():
+    model = mlp()
+    model.fit(*blobs(), callbacks=keras.callbacks.TerminateOnNaN(), allow_private_monitor=True, **FIT)
+    assert model.privacy.to_dict()["steered_by_training_metrics"] == ["TerminateOnNaN (loss)"]
+
+
+def nested(callback):
+    return {
+        "list": [[callback]],
+        "tuple": ([callback],),
+        "callback list": keras.callbacks.CallbackList([callback]),
+        "list of it": [keras.callbacks.CallbackList([callback])],
+        "twice": [keras.callbacks.CallbackList([keras.callbacks.CallbackList([callback])])],
+    }
+
+
+REFUSED = {
+    "monitor": (lambda: keras.callbacks.EarlyStopping("loss"), "EarlyStopping .loss."),
+    "terminate": (keras.callbacks.TerminateOnNaN, "TerminateOnNaN"),
+    "backup": (lambda: keras.callbacks.BackupAndRestore("never"), "BackupAndRestore"),
+    "orbax": (type("OrbaxCheckpoint", (keras.callbacks.Callback,), {}), "OrbaxCheckpoint"),
+    "none": (lambda: 3, "keras.callbacks.Callback objects"),
+}
+
+
+@pytest.mark.backend_free
+@pytest.mark.parametrize("kind", REFUSED)
+def test_what_is_refused_is_refused_inside_of_other_lists(kind):
+    make, message = REFUSED[kind]
+    model = mlp()
+    for given in nested(make()).values():
+        with pytest.raises(ValueError, match=message):
+            model.fit(*blobs(), callbacks=given, **FIT)
+    assert not model.run.ledger.releases
+
+
+@pytest.mark.backend_free
+def test_what_stands_in_lists_is_called_once_and_finds_epsilon(tmp_path):
+    seen = []
+    look = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: seen.append(logs["epsilon"]))
+    for given in nested(look).values():
+        model = mlp()
+        history = model.fit(*blobs(), callbacks=given, **FIT).history
+        assert seen == history["epsilon"]
+        seen.clear()
+    # One that `fit` itself has to find.
+    model, path = mlp(), tmp_path / "c.weights.h5"
+    model.fit(*blobs(), callbacks=[keras.callbacks.CallbackList([Checkpoint(path)])], **FIT)
+    assert path.exists()
+
+
+@lipdp.row_wise
+class Watched(keras.layers.Layer):
+    """A layer that brings a metric along."""
+
+    def __init__(self):
+        super().__init__()
+        self.own = keras.metrics.Mean(name="val_own")
+
+    def call(self, inputs):
+        return 2.0 * inputs
+
+
+@pytest.mark.backend_free
+@pytest.mark.parametrize("name", ["val_acc", "epsilon", "learning_rate", "lr"])
+def test_metrics_with_names_of_public_numbers_are_refused(name):
+    """`EarlyStopping("val_acc")` would follow one that is computed on the private rows."""
+    metric = keras.metrics.SparseCategoricalAccuracy(name=name)
+    for metrics in ([metric], ["accuracy", metric]):
+        with pytest.raises(ValueError, match=f"public.*'{name}'.*another name"):
+            mlp(metrics=metrics)
+
+    def function(y_true, y_pred):
+        return y_pred[:, 0]
+
+    function.__name__ = name
+    with pytest.raises(ValueError, match=f"public.*'{name}'.*another name"):
+        mlp(metrics=[function])
+    mlp(metrics=[keras.metrics.SparseCategoricalAccuracy(name=f"my_{name}")])
+
+
+def test_names_that_outputs_and_layers_bring_are_refused_by_fit():
+    inputs, (x, y) = keras.Input((8,)), blobs()
+    outputs = [keras.layers.Dense(3, name=name)(inputs) for name in ("val", "other")]
+    several = lipdp.DP_Model(inputs, outputs)
+    layer = lipdp.DP_Model(inputs, keras.layers.Dense(3)(Watched()(inputs)))
+    for model, labels, name in ((several, [y, y], "val_loss"), (layer, y, "val_own")):
+        model.compile("sgd", loss=LOSS)
+        with pytest.raises(ValueError, match=f"public.*'{name}'.*another name"):
+            model.fit(x, labels, strategy="dpsgd", **FIT)
+        assert not model.run.ledger.releases
+    # With one output its name is in no log.
+    one = lipdp.DP_Model(inputs, outputs[0])
+    one.compile("sgd", loss=LOSS, metrics=["accuracy"])
+    one.fit(x, y, strategy="dpsgd", **FIT)
