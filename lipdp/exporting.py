@@ -109,6 +109,11 @@ class _Exporter(GraphCopy):
             return operation.stock_layer()
         if isinstance(operation, keras.Model):
             return self.model(operation), []
+        if type(operation).__module__.startswith("lipdp."):
+            raise ValueError(
+                f"Layer '{operation.name}' of type {type(operation).__name__} is lipdp's own and cannot be written in "
+                "stock layers, as in diffusion models. Save the model itself: its file loads where lipdp is installed."
+            )
         if not type(operation).__module__.startswith("keras."):
             raise ValueError(
                 f"Layer '{operation.name}' of type {type(operation).__name__} is neither lipdp's nor one of Keras' "

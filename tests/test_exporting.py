@@ -10,6 +10,7 @@ import pytest
 
 import lipdp
 from lipdp import layers
+from lipdp.diffusion.unet import SinusoidalEmbedding
 from tests.helpers.layer_cases import MERGES, OWN, STOCK
 from tests.helpers.models import DELTA, blobs, mlp
 
@@ -204,9 +205,10 @@ class Foreign(keras.layers.Layer):
     [
         (Weighted(name="mine"), "'mine' of type Weighted has weights but no export.*`stock_layer`"),
         (Unwritten(name="other"), "'other' of type Unwritten cannot be exported: its `call`"),
+        (SinusoidalEmbedding(8, name="time"), "'time' of type SinusoidalEmbedding is lipdp's own and cannot"),
         (Foreign(name="theirs"), "'theirs' of type Foreign is neither lipdp's nor one of Keras' own"),
     ],
-    ids=["weighted", "unwritten", "foreign"],
+    ids=["weighted", "unwritten", "own", "foreign"],
 )
 def test_what_cannot_be_exported_is_named(layer, message):
     with pytest.raises(ValueError, match=message):

@@ -156,7 +156,7 @@ FIT = {
     "strategy": (lambda: fit(strategy="clip"), "strategy='clip'", "dpsgd"),
     "strategy None": (lambda: fit(strategy=None), "strategy=None", "dpsgd"),
     "shuffle": (lambda: fit(shuffle=True), "shuffle=True", "Leave it out"),
-    "class weights": (lambda: fit(class_weight={0: 2.0}), "class_weight", "Leave it out"),
+    "class weights": (lambda: fit(class_weight={0: 2.0}), "class_weight", "Leave it out", "class_priors"),
     "sample weights": (lambda: fit(sample_weight=np.ones(300)), "sample_weight", "Leave it out"),
     "split": (lambda: fit(validation_split=1.5), "validation_split=1.5", "in (0, 1)"),
     "monitor": (
@@ -640,7 +640,12 @@ COMMANDS = {
     "one array": (f"{TRAIN} --dataset {{array}}", "single array", "numpy.savez"),
     "no header": (f"{TRAIN} --dataset {{headless}}", "column names", "2 of 3 that are numbers", "Add a header"),
     "no header, numbers": (f"{TRAIN} --dataset {{numbers}}", "column names", "3 of 3", "Add a header"),
-    "missing value": (f"{TRAIN} --dataset {{missing}}", "missing value in 1 of 3", "public constant"),
+    "missing value": (
+        f"{TRAIN} --dataset {{missing}}",
+        "missing value in 1 of 3",
+        "put a public constant",
+        '"missing": true',
+    ),
     "categories": (f"{TRAIN} --dataset {{categories}}", "Column 'a'", "lipdp table"),
     "unknown label": (f"{TRAIN} --dataset {{good}} --label il", "'il'", "Did you mean 'ill'"),
     "uneven rows": (f"{TRAIN} --dataset {{uneven}}", "2 values", "the same number"),

@@ -8,6 +8,7 @@ from typing import Any
 
 from lipdp.cli import datasets, output, quiet
 from lipdp.cli.parser import chosen
+from lipdp.report import numbers
 
 STRATEGIES, RECIPES = ("clipless", "dpsgd", "adaclip", "dpis"), ("accurate", "robust")
 # Updates of one audit of a run: enough to see something, in about half a minute.
@@ -18,17 +19,20 @@ _IN_DATA = 200
 
 def run(options: argparse.Namespace, argv: list[str]) -> int:
     """Audits, writes what was found, and returns 1 where the lower bound exceeds the stated epsilon."""
+    stated: dict[str, Any] | None = None
     if options.target in RECIPES:
         found = _recipe(options)
     elif options.target in STRATEGIES:
         found = _strategy(options)
     else:
-        found = _run(options)
+        found, stated = _run(options)
     written = None if options.output is None else _draw(pathlib.Path(options.output), found)
     if options.json:
-        output.write_json({**found.to_dict(), "written": written})
+        run = {} if stated is None else {"run": stated}
+        output.write_json({**found.to_dict(), **run, "written": written})
     else:
-        output.write(found.statement(), *([] if written is None else [f"Written: {written}"]))
+        lines = [] if stated is None else [_beside(found, stated)]
+        output.write(found.statement(), *lines, *([] if written is None else [f"Written: {written}"]))
     return int(found.flagged)
 
 
@@ -45,8 +49,8 @@ def _strategy(options) -> Any:
     return audit.white_box(options.target, epsilon=options.epsilon, delta=_delta(options), **_white_box(options))
 
 
-def _run(options) -> Any:
-    """White box, with strategy, sampler and noise of a run."""
+def _run(options) -> tuple[Any, dict[str, Any]]:
+    """White box, with strategy, sampler and noise of a run; and what the run itself states."""
     from lipdp.cli.certify import find, load
 
     if not pathlib.Path(options.target).exists():
@@ -67,7 +71,7 @@ def _run(options) -> Any:
         wanted = max(1, wanted // scheme.updates_per_epoch) * scheme.updates_per_epoch
     runs = options.runs or max(1, _UPDATES // wanted)
     importance = isinstance(request.strategy, strategies.DPIS)
-    return audit.white_box(
+    found = audit.white_box(
         request.strategy,
         epsilon=plan.epsilon if importance else None,
         noise_multiplier=None if importance else plan.noise_multiplier,
@@ -80,6 +84,19 @@ def _run(options) -> Any:
         runs=1 if importance else runs,
         confidence=options.confidence,
         seed=options.seed,
+    )
+    stated = {"epsilon": model.privacy.epsilon(), "updates": model.privacy.updates}
+    return found, {**stated, "sampling_probability": scheme.sampling_probability}
+
+
+def _beside(found, stated: dict[str, Any]) -> str:
+    """Says whose epsilon the audit holds its bound against, and what the run states."""
+    audited, noise = found.details, "budget" if found.strategy == "dpis" else "noise"
+    return (
+        f"The run states epsilon {numbers.epsilon(stated['epsilon'])}, for {stated['updates']} updates with sampling "
+        f"probability {stated['sampling_probability']:.4g}. Audited were {audited['updates']} updates with "
+        f"{audited['sampling_probability']:.4g}, the nearest that its rows allow, and the same {noise}: "
+        f"{found.epsilon:.4g} is their epsilon."
     )
 
 

@@ -4,7 +4,7 @@ import argparse
 import pathlib
 from typing import Any
 
-from lipdp.cli import backbone, datasets, evaluation, language, output, quiet, text
+from lipdp.cli import backbone, datasets, diffusion, evaluation, language, output, quiet, text
 from lipdp.report import folder as folders
 from lipdp.report import numbers
 
@@ -17,11 +17,13 @@ def run(options: argparse.Namespace, argv: list[str]) -> None:
         raise ValueError(f"{language.NO_CLASSES} Its bits per byte on held-out texts are in the report of the run.")
     if (recorded or {}).get("task") == "text":
         raise ValueError(f"{text.NO_CERTIFICATES} Their accuracy on held-out texts is in the report of the run.")
+    diffusion.refuse(options.run, recorded)
     x, y, ids, dataset, remark = _examples(options, recorded)
     frozen = backbone.of_run(options, recorded)
     if frozen is not None:
         x, remark = frozen.rows(x), f"{remark}; radii are in features of {frozen.name}"
     model = load(path)
+    diffusion.refuse(options.run, recorded, model)
     _check_fit(model, x.shape[1:], dataset.num_classes)
     measured = evaluation.measure(model, x, y, options.radii, ids)
     if options.json:

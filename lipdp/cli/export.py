@@ -5,7 +5,7 @@ import pathlib
 import shutil
 
 from lipdp import report
-from lipdp.cli import certify, output, quiet
+from lipdp.cli import certify, diffusion, output, quiet
 from lipdp.privacy import files
 from lipdp.report import folder as folders
 
@@ -19,6 +19,7 @@ def run(options: argparse.Namespace, argv: list[str]) -> None:
         raise FileExistsError(f"The output is not new or empty. Received: --output {target}. Pass a new folder.")
     path, recorded = certify.find(options.run)
     model = certify.load(path)
+    diffusion.refuse(options.run, recorded, model, diffusion.NOT_STOCK)
     import lipdp
 
     plain = lipdp.export(model)

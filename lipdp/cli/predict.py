@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from lipdp import checks, data
-from lipdp.cli import backbone, certify, datasets, encoder, language, output, text
+from lipdp.cli import backbone, certify, datasets, diffusion, encoder, language, output, text
 from lipdp.data import text_columns
 from lipdp.data.files import read_examples
 from lipdp.privacy import files
@@ -29,12 +29,14 @@ def run(options: argparse.Namespace, argv: list[str]) -> None:
     path, recorded = certify.find(options.run)
     if (recorded or {}).get("task") == "language":
         raise ValueError(f"{language.NO_CLASSES} Received: {options.run}. lipdp sample draws texts from it.")
+    diffusion.refuse(options.run, recorded)
     of_texts = (recorded or {}).get("task") == "text"
     frozen: Any = (encoder if of_texts else backbone).of_run(options, recorded)
     texts = text.described_by(pathlib.Path(options.run), recorded, frozen) if of_texts else None
     x = _examples(options, recorded, path) if texts is None else texts.encode(options.data)
     x = x if frozen is None else frozen.rows(x)
     model = certify.load(path)
+    diffusion.refuse(options.run, recorded, model)
     shapes = [tuple(tensor.shape[1:]) for tensor in getattr(model, "inputs", None) or ()]
     if shapes != [x.shape[1:]] or len(model.output_shape) != 2 or model.output_shape[-1] < 2:
         raise ValueError(

@@ -12,7 +12,7 @@ RANGES = """instead of a description, JSON file of PUBLIC ranges of a table's co
 [-1, 1]; never computed from the private rows"""
 
 SAMPLING = """how batches are drawn, and accounted for; default: poisson. shuffle and fixed_order are not
-amplified; random_allocation has each row once per epoch and is"""
+amplified; random_allocation has each row once per epoch, and is amplified"""
 PERSON = "state epsilon for a person with at most K rows; default: 1"
 PERSON_COLUMN = """column of a .csv or .jsonl file that says whose each row is: persons are drawn and protected, and
 whole persons held out; no model sees it"""

@@ -181,9 +181,12 @@ def _recipe(options, dataset):
     overrides = chosen(options, "epochs", "batch_size", "learning_rate", "input_norm", "clip_norm")
     others = "--strategy clipless or --recipe robust" + (", without --front-end" if options.front_end else "")
     if options.radii is not None and not recipe.bounded:
+        # These features have no Lipschitz constant.
+        constant = not (getattr(recipe, "patches", 0) or getattr(recipe, "deskewed", False))
+        certified = "small, and `lipdp certify RUN` measures it" if constant else "nothing"
         raise ValueError(
-            "The network of this recipe is made for accuracy; what it certifies is small, or nothing. Received: "
-            f"--radii. Pass {others}, or leave it out: `lipdp certify RUN` measures it."
+            f"The network of this recipe is made for accuracy; what it certifies is {certified}. Received: --radii. "
+            f"Pass {others}, or leave --radii out."
         )
     if options.input_norm is not None and not hasattr(recipe, "input_norm"):
         raise ValueError(

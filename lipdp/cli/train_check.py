@@ -70,7 +70,7 @@ def _check_task(options) -> None:
         if options.task not in tasks and getattr(options, name) is not None:
             raise ValueError(
                 f"An option of another task. Received: --{name.replace('_', '-')} with --task {options.task}. It is "
-                f"for --task {' or '.join(tasks)}; leave it out."
+                f"for --task {_either(tasks)}; leave it out."
             )
     _check_recipe(options)
     if options.task == "text":
@@ -90,7 +90,17 @@ def _check_task(options) -> None:
                 "What certificates should reach is a setting of the robust recipe. Received: --radius "
                 f"{options.radius} with --recipe {options.recipe}. Pass --recipe robust; --radii are those reported."
             )
+        if options.front_end == "accurate" and options.recipe == "robust":
+            raise ValueError(
+                "The front end 'accurate' is made for accuracy; what it certifies is small, or nothing. Received: "
+                "--front-end accurate with --recipe robust. Pass --front-end robust, or leave --front-end out."
+            )
         evaluation.check_radii(options.radii or ())
+
+
+def _either(names: tuple[str, ...]) -> str:
+    *first, last = names
+    return f"{', '.join(first)} or {last}" if first else last
 
 
 def _check_recipe(options) -> None:

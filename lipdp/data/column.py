@@ -96,9 +96,11 @@ class Column:
         if self.missing:
             table[:, -1] = absent
         elif absent.any():
-            raise self._refusal(
-                "a missing value", absent, values, source, "Remove these rows, fill them with a public constant", words
+            todo = (
+                'Remove these rows, put a public constant in place of the values, or set "missing": true for the '
+                "column in the description of the table, which `lipdp table` begins"
             )
+            raise self._refusal("a missing value", absent, values, source, todo)
         return table
 
     def _scaled(self, numbers: np.ndarray, interval: tuple[float, float]) -> np.ndarray:
@@ -123,23 +125,22 @@ class Column:
                     values,
                     source,
                     'Features must be numeric: make the column a "category" or "ignore" it in the description of the '
-                    'table, or list the word under "missing" if it stands for a missing value',
-                    words,
+                    'table, which `lipdp table` begins, or list the word under "missing" if it stands for a missing '
+                    "value",
                 ) from None
             numbers = np.asarray(found, "float64")
         with np.errstate(over="ignore"):
             bad = np.isinf(numbers.astype("float32"))
         if self.range is None and bad.any():  # a range clips them
-            raise self._refusal(
-                "a value that is not a finite number", bad, values, source, "Give the column a range", words
-            )
+            todo = "Give the column a range, in the description of the table, which `lipdp table` begins"
+            raise self._refusal("a value that is not a finite number", bad, values, source, todo)
         return numbers
 
-    def _refusal(self, what: str, bad: np.ndarray, values, source: str, todo: str, words) -> ValueError:
+    def _refusal(self, what: str, bad: np.ndarray, values, source: str, todo: str) -> ValueError:
         first = int(np.flatnonzero(bad)[0])
         return ValueError(
             f"Column {self.name!r} of {source} has {what} in {int(bad.sum())} of {len(values)} rows, first in row "
-            f"{first + 1}. Received: {as_shown(values[first])}. {todo}; `lipdp table` writes a description to fill in."
+            f"{first + 1}. Received: {as_shown(values[first])}. {todo}."
         )
 
 

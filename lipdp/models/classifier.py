@@ -223,6 +223,11 @@ def classifier_recipe(
     row_norm = checks.positive("row_norm", row_norm, optional=True)
     if front_end is not None:
         checks.choice("front_end", front_end, tuple(layers.scattering.PRESETS))
+    if front_end == "accurate" and style == "robust":
+        raise ValueError(
+            "The front end 'accurate' is made for accuracy; what it certifies is small, or nothing. Received: "
+            "front_end='accurate' with style='robust'. Pass front_end='robust', or no front end."
+        )
     num_classes = checks.integer("num_classes", num_classes, 1)
     num_examples = checks.integer("num_examples", num_examples, 1)
     epsilon = checks.positive("epsilon", epsilon, optional=True)

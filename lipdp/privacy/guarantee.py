@@ -346,7 +346,7 @@ class Privacy:
         ]
         lines = lines if names else []
         if not self._seeded:
-            return [*lines, "No fixed seed was given: the noise was seeded by the operating system."]
+            return [*lines, "A fixed seed, should one be given: none was, the operating system seeded the noise."]
         lines.append(
             "A FIXED SEED was used. The guarantee holds only against people who can neither know nor guess it; for a "
             "release, train again without a seed."

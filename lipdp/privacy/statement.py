@@ -21,6 +21,8 @@ NOT_COVERED = (
     "or a private validation set.",
     "Weights that came in by value: initial weights from another training on the same data (set_weights, assign, files "
     "of plain Keras models) bring their cost along, and it is not counted here. Layers that models share are followed.",
+    "Training of the same weights by Keras' own fit, or by code of the user, before, between or after the fits that "
+    "are listed: it has no noise, and nothing of it is charged.",
     "Preprocessing fitted to the data, or done on many rows at once: means, vocabularies, adapted layers, class "
     "weights, removed outliers, maps over the batches of a data pipeline. Rows that were copied into the data several "
     "times.",
@@ -138,7 +140,7 @@ def meaning(facts: dict) -> list[str]:
     """Returns unit, relation, samplers and what is public."""
     gradients = [release for release in facts["releases"] if release["kind"] == "gradient"] or facts["releases"]
     public, released = sizes(facts["releases"])
-    listed = ", ".join(map(str, public or released))
+    listed = public or released
     most, relation, drawn = facts["examples_per_person"], facts["neighboring_relation"], facts.get("rows_per_person")
     if drawn:
         unit = (
@@ -150,11 +152,12 @@ def meaning(facts: dict) -> list[str]:
     else:
         unit = f"Unit: one person with at most {most} examples. That nobody has more was not checked."
     counted = "persons with training examples" if drawn else "training examples"
-    number = f"N = {listed} {counted}. N is treated as public, so is the expected batch size B."
+    counted = f"N = {_either(listed)} {counted}{', by plan' if len(listed) > 1 else ''}"
+    number = f"{counted}. N is treated as public, so is the expected batch size B."
     if not public:
-        number = f"N = {listed} {counted}, a noisy count that was released. B is public."
+        number = f"{counted}, a noisy count that was released. B is public."
     elif released:
-        number += f" Other plans took N = {', '.join(map(str, released))}, a noisy count that was released."
+        number += f" Other plans took N = {_either(released)}, a noisy count that was released."
     adaptive = _adaptive(facts)
     samplers = sorted({release["sampler"] for release in gradients if release["strategy"] not in adaptive})
     change = PERSON[relation] if drawn else ONE[relation] if most == 1 else MANY[relation].format(most)
@@ -166,6 +169,11 @@ def meaning(facts: dict) -> list[str]:
         *([_contribution(drawn, {release["kind"] for release in facts["releases"]})] if drawn else []),
         number,
     ]
+
+
+def _either(numbers: list[int]) -> str:
+    *first, last = map(str, numbers)
+    return f"{', '.join(first)} or {last}" if first else last
 
 
 def _contribution(most: int, kinds: set[str]) -> str:

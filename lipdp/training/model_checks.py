@@ -27,7 +27,8 @@ def refuse_unsupported(fit: Callable, unknown: dict, *, shuffle: Any, class_weig
         if value is not None:
             raise ValueError(
                 f"`{name}` multiplies an example's gradient and so its sensitivity. Received: {name} given. Leave it "
-                "out; to weight classes, declare priors in the loss where it has them."
+                "out; to weight classes, declare their public shares: lipdp.losses.MulticlassKR and MulticlassHKR take "
+                "them as class_priors."
             )
     if shuffle is not None:
         raise ValueError(

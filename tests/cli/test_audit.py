@@ -8,7 +8,8 @@ import pytest
 
 import lipdp
 from lipdp import layers, losses
-from lipdp.cli import main
+from lipdp.audit import Audit
+from lipdp.cli import audit, main
 from tests.helpers.audit_faults import FAULTS
 
 SHORT = ["--runs", "30", "--canaries", "64", "--seed", "0"]
@@ -42,6 +43,18 @@ def test_a_run_is_audited_with_its_own_settings(capsys, tmp_path, sampling, upda
     assert (found["strategy"], found["sampler"], found["updates"]) == ("clipless", sampling, updates)
     assert (found["noise_multiplier"], found["sampling_probability"]) == (1.5, 0.5)
     assert found["epsilon"] == pytest.approx(model.privacy.epsilon(1e-3), rel=1e-6) and found["delta"] == 1e-3
+    assert found["run"] == {"epsilon": model.privacy.epsilon(), "updates": 4, "sampling_probability": 0.5}
+
+
+@pytest.mark.backend_free
+def test_the_epsilon_of_the_audit_is_told_from_that_of_the_run():
+    details = {"updates": 120, "sampling_probability": 0.5001}
+    found = Audit(
+        "white_box", "clipless", "poisson", "add_or_remove_one", 4.003, 1e-5, 0.95, {"curve": 3.4}, "curve", details
+    )
+    text = audit._beside(found, {"epsilon": 3.99988, "updates": 120, "sampling_probability": 0.49965})
+    assert "The run states epsilon 4, for 120 updates with sampling probability 0.4996." in text
+    assert "Audited were 120 updates with 0.5001" in text and "4.003 is their epsilon" in text
 
 
 @pytest.mark.backend_free

@@ -106,6 +106,10 @@ def test_options_of_the_other_task_and_tables_are_refused(images, tmp_path, caps
     train = ["train", "--epsilon", "1", "--output", str(tmp_path / "new")]
     assert "It is for --task diffusion" in refusal(capsys, *train, "--dataset", images, "--multiplicity", "4")
     assert "Pass --recipe robust" in refusal(capsys, *train, "--dataset", images, "--radius", "0.5")
+    persons = [*train, "--task", "diffusion", "--dataset", images, "--rows-per-person", "2"]
+    assert "--task classifier, text or language; leave" in refusal(capsys, *persons)
+    both = [*train, "--dataset", images, "--recipe", "robust", "--front-end", "accurate"]
+    assert "Pass --front-end robust, or leave --front-end out." in refusal(capsys, *both)
     robust = [*train, "--dataset", images, "--recipe", "robust"]
     assert "--clip-norm with --strategy clipless" in refusal(capsys, *robust, "--clip-norm", "1")  # few images
     assert "`radius`" in refusal(capsys, *robust, "--radius", "3")
@@ -132,6 +136,23 @@ def test_sample_refuses_in_one_line(run, tmp_path, capsys, words, message):
     assert not (tmp_path / "new.npz").exists()
 
 
+def test_a_diffusion_model_has_no_classes_and_no_export(run, images, tmp_path, capsys):
+    file, target = run / folders.MODEL, tmp_path / "new"
+    for words in (
+        ("certify", run),
+        ("certify", file, "--dataset", images),
+        ("predict", run, "--data", images, "--output", target),
+        ("predict", file, "--data", images, "--output", target),
+    ):
+        said = refusal(capsys, *words)
+        assert "This run is a diffusion model, which has no classes" in said
+        assert f"`lipdp sample {words[1]}` draws from it" in said
+    for model in (run, file):
+        said = refusal(capsys, "export", model, "--output", target)
+        assert "layers of lipdp, not of Keras" in said and f"`lipdp sample {model}`" in said
+    assert not target.exists()
+
+
 def test_only_diffusion_models_draw(tmp_path, capsys):
     path = tmp_path / "plain.keras"
     keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)]).save(path)
@@ -152,15 +173,18 @@ class Killed(BaseException):
     """Stands for SIGKILL."""
 
 
+@pytest.fixture
+def with_moments(monkeypatch):
+    """Has the recipe learn moments first, of few images."""
+    usual, few = diffusion.recipe, {"moments_noise": 6.0, "moments_images": 64, "moments_epochs": 1}
+    monkeypatch.setattr(diffusion, "recipe", lambda *args, **kwargs: dataclasses.replace(usual(*args, **kwargs), **few))
+
+
 @pytest.mark.parametrize(
     "when", ["before the first file", pytest.param("after the first epoch", marks=pytest.mark.slow)]
 )
-def test_a_killed_run_that_learns_moments_first_goes_on(images, tmp_path, monkeypatch, when, capsys):
-    usual, folder = diffusion.recipe, tmp_path / "run"
-
-    def with_moments(*args, **kwargs):
-        few = {"moments_noise": 6.0, "moments_images": 64, "moments_epochs": 1}
-        return dataclasses.replace(usual(*args, **kwargs), **few)
+def test_a_killed_run_that_learns_moments_first_goes_on(images, tmp_path, monkeypatch, with_moments, when, capsys):
+    folder = tmp_path / "run"
 
     def die(self, model, *_, **__):
         if when == "after the first epoch" and model.run.ledger.updates == 0:
@@ -169,7 +193,6 @@ def test_a_killed_run_that_learns_moments_first_goes_on(images, tmp_path, monkey
             saved(self, model, *_, **__)
         raise Killed
 
-    monkeypatch.setattr(diffusion, "recipe", with_moments)
     saved = callbacks.Checkpoint._save
     words = ["train", "--task", "diffusion", "--dataset", images, "--epsilon", "3", "--output", str(folder), "--epochs"]
     with monkeypatch.context() as patch:
@@ -186,3 +209,28 @@ def test_a_killed_run_that_learns_moments_first_goes_on(images, tmp_path, monkey
     assert kinds == {"moments": 1, "gradient": 9}
     assert content.privacy["epsilon"] <= 3.0
     assert "1 noisy moments of the data and 9 noisy updates" in " ".join(content.statement.split())
+
+
+def test_a_killed_run_whose_checkpoint_is_lost_does_not_start_anew(images, tmp_path, monkeypatch, with_moments, capsys):
+    folder, learned = tmp_path / "run", []
+    monkeypatch.setattr(diffusion.Recipe, "learn_moments", lambda self, *_, **__: learned.append(self))
+    words = ["train", "--task", "diffusion", "--dataset", images, "--epsilon", "3", "--output", str(folder), "--epochs"]
+
+    def die(self, epoch, logs=None):
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(callbacks.Checkpoint, "on_epoch_end", die)
+        patch.setattr(callbacks.Checkpoint, "close", lambda self, *_, **__: self._stack.close())  # the lock goes
+        with pytest.raises(Killed):
+            main([*words, "3", "--batch-size", "40", "--delta", "1e-3", "--json"])
+    assert len(learned) == 1
+    work = place.unfinished(str(folder))
+    (work / place.CHECKPOINT).unlink()
+    kept = work / f"{place.CHECKPOINT}.journal"
+    whole = kept.read_text()
+    for content, message in ((whole, "The checkpoint of this journal is missing"), (whole[:-40], "is corrupt")):
+        kept.write_text(content)
+        assert main(["train", "--resume", str(folder), "--json"]) == 2
+        assert message in capsys.readouterr().err
+        assert kept.read_text() == content and len(learned) == 1

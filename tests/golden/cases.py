@@ -46,6 +46,10 @@ NEW_WORDS = (
         "weights, removed outliers, maps over the batches of a data pipeline. Rows that were copied into the data "
         "several times.",
     ),
+    (
+        "No fixed seed was given: the noise was seeded by the operating system.",
+        "A fixed seed, should one be given: none was, the operating system seeded the noise.",
+    ),
     # Better keys.
     ("people who do not know it", "people who can neither know nor guess it"),
     ("approximation, and its generator is not cryptographic.", "approximation."),
@@ -53,9 +57,9 @@ NEW_WORDS = (
 # What 0.1.0 did not say.
 NEW_LINES = re.compile(
     r"- (Whoever breaks the random generators|In version 0.1.0 keys came|Keys came from a hash|Weights that came in by|"
-    r"Going on from an|In plain words:)"
+    r"Going on from an|In plain words:|Training of the same weights)"
     r".*?(cryptographic hash|epsilon says|noise of its own|share are followed|with its journal|right in 50|"
-    r"was used|were used|which it was|who it was)\. ?"
+    r"of it is charged|was used|were used|which it was|who it was)\. ?"
 )
 NEW_FACTS = {"risk", "noise_generators", "steered_by_training_metrics", "updates_of_other_models"}
 

@@ -56,6 +56,9 @@ def test_the_robust_recipe_aims_at_a_radius():
         arguments = {"input_shape": (28, 28, 1), "style": "robust", "radius": 0.5, **wrong}
         with pytest.raises(ValueError, match="radius"):
             classifier.classifier_recipe(num_classes=10, num_examples=60000, **arguments)
+    for examples in (1000, 60000):
+        with pytest.raises(ValueError, match="style='robust'. Pass front_end='robust', or no front end"):
+            classifier.classifier_recipe((28, 28, 1), 10, examples, 2.0, "robust", front_end="accurate")
 
 
 def test_a_recipe_is_changed_by_replacing():

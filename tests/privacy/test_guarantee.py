@@ -51,9 +51,11 @@ def test_statement_holds_every_fact(ledger):
         "Poisson, as executed", "N = 60000", "treated as public", "B = 256", "q = 0.00426667",
         "noise multiplier = 1.1", "L2 sensitivity of the averaged gradient = 0.0123", "global", "clipless",
         "pld, dp_accounting 0.", "discretization 0.0001", "Amplification by sampling was used",
+        "Keras' own fit", "code of the user",
         "optimizer", "averages of the weights", "Hyper-parameter search", "Early stopping", "model selection",
         "without any noise: loss, accuracy", "Preprocessing", "Floating-point", "not cryptographic", "secret",
-        "running time", "realized size of each batch", "fixed in advance", "No fixed seed",
+        "running time", "realized size of each batch", "fixed in advance",
+        "A fixed seed, should one be given: none was",
     ):  # fmt: skip
         assert fact in flat(text), fact
 
@@ -72,10 +74,18 @@ def test_special_cases_are_said(ledger):
     ledger.charge(dataclasses.replace(UPDATE, noise_multiplier=1.3), 100)
     text = flat(Privacy(ledger, 1e-4, "rdp", seeded=True).statement())
     assert "2 plans were run" in text
+    assert "N = 60000 training examples. N is" in text
     assert "A FIXED SEED was used" in text
     assert "WARNING: delta is not below 1 / N" in text
     assert "orders from 1.1 to 1024" in text
     assert "none were logged" in text
+
+
+def test_plans_on_several_numbers_of_examples_are_said(ledger):
+    for size in (70000, 50000):
+        ledger.charge(dataclasses.replace(UPDATE, sampling=Sampling().bind(size, 256)), 10)
+    text = flat(Privacy(ledger, 1e-6).statement())
+    assert "N = 50000, 60000 or 70000 training examples, by plan. N is treated as public" in text
 
 
 def test_no_guarantee_is_said():

@@ -29,6 +29,7 @@ def test_the_default_rate_of_sgd_is_too_small():
     # The rate, the longest gradient, the updates, and a rate to try.
     for part in ("a rate of 0.01", "60 updates", "Try a rate of"):
         assert part in text
+    assert {w.filename for w in caught if w.category is UserWarning} == {__file__}
 
 
 def test_a_schedule_counts_with_its_mean():
@@ -76,3 +77,4 @@ def test_a_clip_above_all_gradients_does_nothing():
     text = next(str(w.message) for w in caught if w.category is UserWarning)
     for part in ("clip=1.5", "3 outputs", "longer than 1.41", "try 0.3"):
         assert part in text
+    assert {w.filename for w in caught if w.category is UserWarning} == {__file__}
