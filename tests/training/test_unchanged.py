@@ -184,6 +184,21 @@ def test_where_gradients_are_clipped_a_loss_may_change(strategy):
 
 
 @pytest.mark.parametrize("eagerly", [False, True], ids=["compiled", "eagerly"])
+@pytest.mark.parametrize("strategy", ["dpsgd", "adaclip", "dpis"])
+def test_a_callback_that_lets_batch_statistics_in_is_refused(strategy, eagerly):
+    """Without weights of its own nothing but its statistics changes when the layer is no longer frozen."""
+    norm = keras.layers.BatchNormalization(center=False, scale=False)
+    norm.trainable = False
+    model = lipdp.DP_Sequential([keras.Input((4,)), norm, keras.layers.Dense(3)])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.SGD(1.0), loss=loss, run_eagerly=eagerly)
+    change = calling("on_epoch_begin", lambda: setattr(norm, "trainable", True))
+    arguments = {"batch_size": 50, "epsilon": 1.0, "delta": 1e-4, "verbose": 0, "strategy": strategy}
+    with pytest.raises(ValueError, match="mixes the examples of a batch"):
+        model.fit(X, Y, callbacks=[change], **arguments)
+
+
+@pytest.mark.parametrize("eagerly", [False, True], ids=["compiled", "eagerly"])
 def test_bounds_that_follow_from_weights_are_known_while_a_step_is_made(eagerly):
     model = model_of(Scaled(), eagerly=eagerly)
     model.layers[-1].scale.assign(0.25)
