@@ -21,6 +21,7 @@ _importance = importlib.import_module(f"lipdp.backend.importance_{_NAME}")
 Forward = _steps.Forward
 compiled = _steps.compiled
 compiles = _steps.compiles
+concrete = _steps.concrete
 feed = _steps.feed
 full_precision = _steps.full_precision
 gradient_norms = _steps.gradient_norms

@@ -201,6 +201,11 @@ def full_precision():
     return jax.default_matmul_precision("highest")
 
 
+def concrete():
+    """Returns a context in which operations on numbers give numbers, also while a step is traced around it."""
+    return jax.ensure_compile_time_eval()
+
+
 def large_products() -> bool:
     """Returns whether one large product beats many small ones, though its factor has to be put together first.
 

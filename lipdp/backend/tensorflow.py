@@ -184,6 +184,11 @@ def full_precision():
         tf.config.experimental.enable_tensor_float_32_execution(before)
 
 
+def concrete():
+    """Returns a context in which operations on numbers give numbers, also while a step is traced around it."""
+    return tf.init_scope()
+
+
 def large_products() -> bool:
     """Returns whether one large product beats many small ones; not measured here on a GPU."""
     return False

@@ -1,6 +1,9 @@
 """The base of all losses: a value, a closed-form gradient, and the largest norm that gradient can have."""
 
+import collections
+import contextlib
 import inspect
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import keras
@@ -13,6 +16,8 @@ from lipdp.norms import sums
 
 # What no caller of a loss writes.
 _NOT_SHOWN = ("self", "args", "kwargs", "unknown")
+# How many calls of `fit` train with a loss now, by identity: a copy that is made meanwhile is not fixed.
+_FIXED: collections.Counter[int] = collections.Counter()
 
 
 @_keras.serializable
@@ -38,7 +43,7 @@ class Loss(keras.losses.Loss):
     and outputs, also invalid ones, because the limit is applied in the graph (a row whose gradient is not
     finite gets a zero one). Not covered: what the reduction divides by; NaN that reaches the gradient
     through the layers; second derivatives, which are zero; hyper-parameters that were chosen from the
-    private data.
+    private data. What the constructor was given cannot be changed while `fit` trains with the loss.
     Proof: `call` is constant plus `<stop_gradient(g), y_pred>`, so its gradient is `g`. It stays within
     the bound in float32 too: the limit is scaled by 1 - (c + 16) 2^-24, which exceeds the rounding error of
     a norm of C terms (about (c/2 + 6) 2^-24); c = C up to 2^16 outputs, about 2 sqrt(C) above (`norms.sums`).
@@ -57,13 +62,20 @@ class Loss(keras.losses.Loss):
         **unknown: Any,
     ):
         for argument in unknown:
-            made = [vars(c)["__init__"] for c in type(self).__mro__ if issubclass(c, Loss) and "__init__" in vars(c)]
-            known = dict.fromkeys(p for init in made for p in inspect.signature(init).parameters if p not in _NOT_SHOWN)
-            raise checks.unexpected(type(self).__name__, argument, known)
+            raise checks.unexpected(type(self).__name__, argument, _settings(type(self)))
         super().__init__(name=name, reduction=reduction, dtype=dtype)
         if self.dtype not in ("float32", "float64"):
             raise ValueError(f"Losses need dtype='float32' for their bounds to hold. Received: dtype={self.dtype!r}")
         self.clip = checks.positive("clip", clip, optional=True)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if _FIXED[id(self)] and name in _settings(type(self)):
+            raise AttributeError(
+                f"`{name}` of {type(self).__name__} is fixed while `fit` trains with it: its bound would change, and "
+                f"the noise and compiled steps would not. Received: {type(self).__name__}.{name} = {value!r}. Change "
+                "it before `fit`; to change it in the course of training, call `fit` once for each value."
+            )
+        super().__setattr__(name, value)
 
     def value(self, y_true: Any, y_pred: Any) -> Any:
         """Returns the loss of each example, shape `(batch,)`, from outputs of shape `(batch, num_outputs)`."""
@@ -174,6 +186,23 @@ class Loss(keras.losses.Loss):
         # The second term is exactly zero, so the value keeps its precision; only its gradient counts.
         linear = ops.sum(ops.stop_gradient(gradient) * (y_pred - ops.stop_gradient(y_pred)), axis=-1)
         return value + linear, ops.stop_gradient(norm[:, 0])
+
+
+def _settings(cls: type) -> dict[str, None]:
+    """Returns the names of the arguments that the constructors of a loss and of its parents take."""
+    made = [vars(c)["__init__"] for c in cls.__mro__ if issubclass(c, Loss) and "__init__" in vars(c)]
+    return dict.fromkeys(p for init in made for p in inspect.signature(init).parameters if p not in _NOT_SHOWN)
+
+
+@contextlib.contextmanager
+def fixed(losses: Iterable[Any]) -> Iterator[None]:
+    """A context in which losses of lipdp refuse other settings, as while a model trains with them."""
+    held = list(losses)
+    _FIXED.update(map(id, held))
+    try:
+        yield
+    finally:
+        _FIXED.subtract(map(id, held))
 
 
 def row_norm(x: Any) -> Any:

@@ -64,6 +64,7 @@ class PerExample(Strategy):
     def microbatch(
         self, calibration: Any, forward: Any, state: Any, index: Any, secret: Any, data: Any, batch_size: Any
     ) -> Any:
+        check_traced(forward.model)
         x, y, shares = data
         rows, copies = calibration.rows, self.augmentation_multiplicity
         weight = shares if rows == 1 else present(ops.reshape(shares, (-1, rows)))
@@ -107,6 +108,11 @@ def check_clipping(model: keras.Model, loss: Any) -> None:
     """Refuses models and losses whose per-example gradients cannot be clipped soundly."""
     refuse_probabilities(model, loss)
     gradients.supported(model)
+
+
+def check_traced(model: keras.Model) -> None:
+    """Refuses, while a step is traced, layers that callbacks have made mix examples since the model was checked."""
+    gradients.supported(model, probe=False)
 
 
 def checked_clip_norm(value: Any, name: str = "clip_norm") -> float:

@@ -14,6 +14,7 @@ from lipdp.strategies.clipping import (
     LEAST_CLIP,
     MARGIN,
     check_clipping,
+    check_traced,
     checked_clip_norm,
     example_losses,
     present,
@@ -182,6 +183,7 @@ class DPIS(Strategy):
 
 
 def _record(forward, data: tuple) -> gradients.Record:
+    check_traced(forward.model)
     x, y, weight = data
     together: dict[str, Any] = {"loss_values": example_losses(forward.model)}
     if len(weight.shape) == 2:

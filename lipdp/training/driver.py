@@ -25,6 +25,7 @@ from lipdp.training.callbacks import Charge, private_monitors
 from lipdp.training.moments import Moments
 from lipdp.training.progress import in_terminal
 from lipdp.training.request import FitRequest
+from lipdp.training.unchanged import Unchanged
 
 
 def whole_shares(rows: int) -> int:
@@ -71,6 +72,7 @@ class Driver:
         checkpoint: Checkpoint | None = None,
     ):
         self.moments, self.checkpoint = moments or Moments(model, (), ()), checkpoint
+        self.unchanged = Unchanged(model, calibration)
         self.persons, self._together = persons, 1  # rows of a person that are averaged before they are clipped
         if persons is not None and request.strategy.per_example:
             self._together = persons.width
@@ -235,7 +237,8 @@ class Driver:
         index, count = backend.processes()
         if index:
             verbose = 0
-        with self.armed(verbose), self.batches() as batches, self._precision():
+        noted = [] if self.strategy.per_example else losses.parts(self.model.loss)
+        with losses.fixed(noted), self.armed(verbose), self.batches() as batches, self._precision():
             ledger.steered = tuple(dict.fromkeys([*ledger.steered, *steered]))
             bar = verbose in ("auto", 1)
             charge = Charge(self.run, self.updates, self.charge(), self.request.training_metrics, bar)
@@ -348,6 +351,7 @@ class Driver:
 
     def step(self, state_and_data: tuple, keras_step: Callable) -> Any:
         """Traces one training step: Keras' own, or that of the strategy."""
+        self.unchanged.check()
         *state, (x, y, weight) = state_and_data
         # Bytes go to the device as they are.
         x = tree.map_structure(lambda leaf: keras.ops.cast(leaf, "float32"), x)

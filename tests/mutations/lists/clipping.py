@@ -364,4 +364,13 @@ FAULTS = [
             "strategies/test_dpsgd.py::test_copies_are_averaged_before_they_are_clipped",
         ),
     ),
+    *faults(
+        "strategies/clipping.py",
+        "training/test_unchanged.py::test_a_callback_that_lets_batch_statistics_in_is_refused",
+        (
+            "batch statistics come in when a step is made",
+            "    gradients.supported(model, probe=False)",
+            "    pass",
+        ),
+    ),
 ]

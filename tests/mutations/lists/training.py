@@ -836,4 +836,33 @@ FAULTS = [
             "filled = jnp.ceil(jnp.sum(weight) / shards).astype('int32')",
         ),
     ),
+    *faults(
+        "training/driver.py",
+        "training/test_unchanged.py::test_a_step_that_is_made_anew_is_checked_again",
+        ("a step is made of whatever there is", "self.unchanged.check()", "pass"),
+        (
+            "a loss can be changed while it trains",
+            "with losses.fixed(noted), ",
+            "with ",
+            "training/test_unchanged.py::test_a_loss_that_a_callback_changes_before_the_first_step_is_refused",
+        ),
+    ),
+    *faults(
+        "training/unchanged.py",
+        "training/test_unchanged.py::test_bounds_that_follow_from_weights_are_known_while_a_step_is_made",
+        ("bounds are made of symbols", "with backend.concrete(), ", "with "),
+        ("weights of a user's are read while JAX has them", "keras.StatelessScope(self._held)", "backend.concrete()"),
+        (
+            "a larger bound is taken for the same",
+            "if pair[0] != pair[1]",
+            "if pair[0] > pair[1]",
+            "training/test_unchanged.py::test_a_layer_that_a_callback_changes_before_the_first_step_is_refused",
+        ),
+        (
+            "a weight may begin to train",
+            "if id(variable) not in trained:",
+            "if False:",
+            "training/test_unchanged.py::test_a_weight_that_begins_to_train_is_refused",
+        ),
+    ),
 ]
