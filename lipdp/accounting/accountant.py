@@ -30,6 +30,7 @@ class Accountant(abc.ABC):
         budget: the epsilon that was fixed in advance, or None.
         delta: the delta of the budget, or None.
         covers_adaptive: whether noise and sampling of a release may follow from earlier releases (DPIS).
+        shared: whether the budget was kept for a part of the releases only.
     """
 
     name: str = ""
@@ -37,6 +38,7 @@ class Accountant(abc.ABC):
     budget: float | None = None
     delta: float | None = None
     covers_adaptive: bool = False
+    shared: bool = False
 
     @abc.abstractmethod
     def epsilon(self, mechanisms: tuple[Mechanism, ...], delta: float, rough: bool = False) -> float:

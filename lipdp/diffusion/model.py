@@ -17,7 +17,7 @@ from lipdp.privacy import provenance
 from lipdp.sampling import columns, persons
 from lipdp.sampling import schemes as sampling_schemes
 from lipdp.sampling.source import is_source
-from lipdp.training import model_checks
+from lipdp.training import budget, model_checks
 from lipdp.training.exclusive import exclusive
 from lipdp.training.validation import check_callbacks
 
@@ -243,7 +243,7 @@ class DiffusionModel(DP_Model):
         labels = np.asarray(labels, "int32")
         run, deviation = self.run, release.noise_multiplier * release.sensitivity
         with exclusive(self):
-            run.total.check_unit(release.sampling)
+            budget.check_moments(run, release, 1 + rounds, scheme.group_size)
             known = columns.digest((rows, labels))
             queries = (mixture.components, rounds) if rounds else ()
             secret = class_moments.secret_of(

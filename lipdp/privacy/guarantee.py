@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from lipdp import accounting, checks
 from lipdp.accounting import Accountant
-from lipdp.privacy import statement
+from lipdp.privacy import assumptions, statement
 from lipdp.privacy.ledger import Ledger
 
 _WIDTH = 90
@@ -142,7 +142,7 @@ class Privacy:
         size = self._persons if group_size is None else checks.integer("group_size", group_size)
         if size == 0:
             return ()
-        if self._filtered and size != self._persons:
+        if assumptions.keeps_budget(self._accountant) and size != self._persons:
             raise ValueError(
                 "No cost is known for groups under a filter: it kept its budget for one unit, and other groups may "
                 f"have cost more on other paths. Received: group_size={size}. Ask for group_size={self._persons}."
@@ -164,6 +164,7 @@ class Privacy:
             A dict; None is an infinite epsilon.
         """
         mechanisms = self._ledger.mechanisms(self._persons)
+        alone = assumptions.keeps_budget(self._accountant) and not self._accountant.shared
         unamplified = [mechanism.without_amplification() for mechanism in mechanisms]
         releases = [_facts(release) for release in self._ledger.entries]
         by_person = [release for release in releases if "rows_per_person" in release]
@@ -190,7 +191,7 @@ class Privacy:
             "accountant": accounting.describe(mechanisms, self._delta, self._accountant),
             "releases": releases,
             "plans": len(set(self._descriptions())),
-            "plans_fixed_in_advance": "not needed" if self._filtered else "assumed",
+            "plans_fixed_in_advance": "not needed" if alone else "assumed",
             "covered": statement.covered(releases),
             "not_covered": list(statement.NOT_COVERED),
             "training_metrics_outside_the_guarantee": list(self._training_metrics),
@@ -251,11 +252,6 @@ class Privacy:
         sections.append(section("Not covered", [*self._read_off(), *not_covered]))
         return "\n\n".join(sections) + "\n"
 
-    @property
-    def _filtered(self) -> bool:
-        """Whether `fit` has kept to order and budget from the first release on; with DPIS that is only assumed."""
-        return self._accountant.budget is not None and not self._accountant.covers_adaptive
-
     def _descriptions(self):
         entries = (entry for entry in self._ledger.entries if entry.kind != "moments")  # they belong to the plan
         return ((r.sampling.sampling_probability, r.noise_multiplier, r.sampling.name, r.stream) for r in entries)
@@ -287,26 +283,7 @@ class Privacy:
                 f"{facts['updates_of_other_models']} of the updates were made by other models that hold some of the "
                 "same weights. They are charged here as if all of them were about this model."
             )
-        spent = statement.shown(facts["epsilon_spent"])
-        if self._filtered:
-            lines.append(
-                "The stated epsilon is a budget that was fixed in advance. It also holds when noise, batch size or "
-                f"length of later fits were chosen in view of earlier results. Used up so far: {spent}."
-            )
-        elif facts["adaptive"]:
-            lines.append(
-                "Noise, sampling and clip norm of each epoch followed from noisy sums released before. A privacy "
-                "filter covers that: costs add up at one order, up to a budget. The stated epsilon is that budget. It "
-                "assumes that order and budget, and plans without a filter, were chosen without regard to results, not "
-                f"raised in view of them. Used up so far: {spent}."
-            )
-        elif facts["plans"] > 1:
-            lines.append(
-                f"{facts['plans']} plans were run. The stated epsilon assumes that all of them were fixed in "
-                'advance, not chosen in view of earlier results; accountant="filter" covers such choices.'
-            )
-        else:
-            lines.append("The stated epsilon assumes that the plan, its length included, was fixed in advance.")
+        lines.append(assumptions.in_words(facts, self._accountant))
         if facts["delta_is_large"]:
             lines.append(f"WARNING: delta is not below 1 / N, so it permits publishing a whole {self._ledger.unit}.")
         return lines

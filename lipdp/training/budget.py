@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from typing import Any
 
 from lipdp import accounting
-from lipdp.accounting import Accountant, Filter, risk_budget
-from lipdp.privacy import Plan
+from lipdp.accounting import Accountant, Filter, Mechanism, risk_budget
+from lipdp.privacy import Plan, Release
 from lipdp.training.request import FitRequest
 from lipdp.training.state import Run
 
@@ -15,7 +17,7 @@ def plan_for(run: Run, request: FitRequest) -> Plan:
     """Returns the plan under which the updates asked for may run, without changing anything.
 
     Raises:
-        ValueError: the budget is spent, or neither budget nor noise is given.
+        ValueError: the budget is spent, neither budget nor noise is given, or no cost is known of everything together.
     """
     continued = run.continued(request)
     if continued is not None:
@@ -32,8 +34,13 @@ def plan_for(run: Run, request: FitRequest) -> Plan:
     # Nothing may pass a filter's budget.
     epsilon = accountant.budget if request.epsilon is None else request.epsilon
     noise, delta, scheme = request.noise_multiplier, request.delta, request.sampling
+    plan: dict[str, Any] = {"sampling": scheme, "delta": delta, "epsilon": epsilon, "accountant": accountant}
+    if len(run.ledgers) > 1:
+        accountant = run.beside_filters(accountant, scheme.group_size)
+    spent = total.mechanisms(scheme.group_size)
+    _check_sum(spent, Mechanism.of_updates(None, noise or 1.0, 1, scheme), delta, accountant)
     if request.risk is not None:
-        used: dict[str, Any] = {"accountant": accountant, "spent": total.mechanisms(scheme.group_size)}
+        used: dict[str, Any] = {"accountant": accountant, "spent": spent}
         noise = risk_budget.noise_for(request.risk, updates=request.updates, sampling=scheme, **used)
     if epsilon is None and noise is None:
         raise ValueError(
@@ -41,46 +48,84 @@ def plan_for(run: Run, request: FitRequest) -> Plan:
             "delta=1e-5)` for a budget, `fit(risk={'advantage': 0.1})` for a bound on what attacks can do, or "
             "`fit(noise_multiplier=1.1)`."
         )
-    terms: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "accountant": accountant}
     if epsilon is None:
-        return Plan(sampling=scheme, updates=request.updates, noise_multiplier=noise, **terms)
+        return Plan(updates=request.updates, noise_multiplier=noise, **plan)
     run.refuse_spent(epsilon, delta, accountant, scheme.group_size)
-    spent = total.mechanisms(scheme.group_size)
+    terms: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "accountant": accountant, "sampler": scheme}
     if noise is None:
-        return Plan.calibrated(sampling=scheme, updates=request.updates, spent=spent, **terms)
-    allowed = accounting.max_updates(sampler=scheme, noise_multiplier=noise, spent=spent, **terms)
+        noise = accounting.calibrate(updates=request.updates, spent=spent, **terms)
+        return Plan(updates=request.updates, noise_multiplier=noise, **plan)
+    allowed = accounting.max_updates(noise_multiplier=noise, spent=spent, **terms)
     if allowed < 1:
         raise ValueError(
             f"One update with noise_multiplier={noise!r} already costs more than what is left of "
             f"epsilon={epsilon!r}. Raise `noise_multiplier`, or leave it out to have it calibrated."
         )
-    return Plan(sampling=scheme, updates=min(allowed, request.updates), noise_multiplier=noise, **terms)
+    return Plan(updates=min(allowed, request.updates), noise_multiplier=noise, **plan)
+
+
+def check_moments(run: Run, release: Release, count: int, group_size: int) -> None:
+    """Refuses moments that no plan has counted, where nothing could be stated once they were released.
+
+    Args:
+        run: The state of the model.
+        release: One of the moments.
+        count: How many of them.
+        group_size: How many examples of one person they were told of.
+
+    Raises:
+        ValueError: They protect another unit, no cost is known of everything together, or a filter's budget ends.
+    """
+    total, plan = run.total, run.plan
+    total.check_unit(release.sampling)
+    size = plan.sampling.group_size if plan else max(run.examples_per_person, group_size)
+    accountant: Any = plan.accountant if plan else accounting.get_accountant("pld")
+    delta = plan.delta if plan else 1e-5
+    planned = dataclasses.replace(release, count=count).mechanism(size)
+    charged = [*run.ledger.mechanisms(size), planned]
+    if isinstance(accountant, Filter) and math.isinf(accounting.guarantee(charged, delta, accountant)):
+        raise ValueError(
+            "These moments cost more than is left of the filter's budget. Received: "
+            f"noise_multiplier={release.noise_multiplier!r} after {run.ledger.releases} releases. Pass a larger one."
+        )
+    if len(run.ledgers) > 1:
+        accountant = run.beside_filters(accountant, size)
+    _check_sum(total.mechanisms(size), planned, delta, accountant)
+
+
+def _check_sum(spent: tuple[Mechanism, ...], planned: Mechanism, delta: float, accountant: Accountant) -> None:
+    """Refuses to plan what could not be stated together with what was released."""
+    accounting.common_relation([*spent, planned])
+    if accountant != accounting.get_accountant("pld"):  # it has a bound for every mechanism, and takes longer
+        accounting.compose([*spent, planned], delta, accountant)
 
 
 def _accountant(run: Run, request: FitRequest) -> Accountant:
     """Returns the accountant; a filter has its order, budget and unit from before the first release."""
-    present: Any = run.plan.accountant if run.plan and run.ledger.releases else None
-    accountant = request.accountant
-    if len(run.ledgers) > 1 and (accountant == "filter" or isinstance(present, Filter)):
+    released = run.ledger.releases - run.planned_moments
+    present: Any = run.plan.accountant if run.plan and released else None
+    accountant: Any = request.accountant
+    if accountant != "filter":
+        accountant = accounting.get_accountant(accountant)
+    asked = accountant == "filter" or isinstance(accountant, Filter)
+    if len(run.ledgers) > 1 and (asked or isinstance(present, Filter)):
         raise ValueError(
             "A filter keeps its budget only while it charges everything itself. Received: accountant="
             f"{getattr(present or accountant, 'name', accountant)!r} on weights that another model has trained as "
             "well. Use accountant='pld' in a new model that shares them, or train weights of your own."
         )
-    if accountant == "filter":
-        if present is None:
-            accountant = _planned_filter(request)
-        elif not isinstance(present, Filter):
-            raise ValueError(
-                "A filter must be there before the first release: its order and budget may not depend on results. "
-                f"Received: accountant='filter' after {run.ledger.updates} updates under {present.name!r}. Use "
-                f"accountant={present.name!r}, or build a new model."
-            )
-        else:
-            accountant = present
-    accountant = accounting.get_accountant(accountant)
-    if not isinstance(accountant, Filter):
+    if not asked:
+        _refuse_to_leave(present, accountant)
         return accountant
+    if released and not isinstance(present, Filter):
+        name = accounting.get_accountant(present or "pld").name
+        raise ValueError(
+            "A filter must be there before the first release: its order and budget may not depend on results. "
+            f"Received: accountant={getattr(accountant, 'name', accountant)!r} after {released} "
+            f"release{'s' if released > 1 else ''} without one. Use accountant={name!r}, or build a new model."
+        )
+    if accountant == "filter":
+        accountant = _planned_filter(request) if present is None else present
     if accountant.covers_adaptive and accountant != present:
         raise ValueError(
             "Such an accountant is what importance sampling writes into its ledger. Received: "
@@ -103,6 +148,16 @@ def _accountant(run: Run, request: FitRequest) -> Accountant:
             "later, give the whole budget to the first fit, and a noise_multiplier of its own."
         )
     return accountant
+
+
+def _refuse_to_leave(present: Any, accountant: Accountant) -> None:
+    """Refuses to state by another accountant what only the budget of a filter covers."""
+    if isinstance(present, Filter) and not present.covers_adaptive:
+        raise ValueError(
+            "A model that began with a filter keeps its budget: noise that was chosen on the way is covered by nothing "
+            f"else. Received: accountant={accountant.name!r} after releases under {present.name!r}. Use "
+            "accountant='filter', or build a new model (its cost adds up outside of this ledger)."
+        )
 
 
 def _refuse_other_unit(run: Run, request: FitRequest) -> None:

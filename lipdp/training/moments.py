@@ -54,8 +54,10 @@ class Moments:
                 run.request = None  # no plan goes on that did not know of them
             for release in self.releases:
                 run.ledger.charge(release)
+            run.planned_moments = len(self.releases)
             yield
         finally:
+            run.planned_moments = 0
             run.ledger.become(before)
             run.request = request
 

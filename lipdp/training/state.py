@@ -12,6 +12,7 @@ import keras
 import numpy as np
 
 from lipdp import accounting
+from lipdp.accounting.filter import Filter, SharedFilter
 from lipdp.privacy import Ledger, Plan, Privacy, Release, files, provenance
 from lipdp.privacy.journal import Journal
 from lipdp.training import seeding
@@ -29,6 +30,7 @@ class Run:
         request: What asked for the plan: a `fit` that asks for the same continues it.
         examples_per_person: What a release before the first plan was told; a plan says it from then on.
         plan_start: Number of updates in the ledger when the plan began.
+        planned_moments: How many moments the ledger holds that are not released yet, only while a plan is made.
         epoch_key: Key of the permutations of the plan's epochs, if it shuffles, or of their allocation, a secret.
         order: Digest of the rows, in their order, that the epochs go by; None where it is not known, as after loading.
         importance: Where a plan of importance sampling stands: arguments and state of its budget, all public; or None.
@@ -49,7 +51,7 @@ class Run:
         self._name = uuid.uuid4().hex
         self.request: FitRequest | None = None
         self.examples_per_person, self.plan_start = 1, 0
-        self._releases_of_others = 0
+        self._releases_of_others = self.planned_moments = 0
         self.epoch_key: tuple[int, ...] | None = None
         self.order: bytes | None = None
         self.importance: dict | None = None
@@ -112,11 +114,14 @@ class Run:
 
     def privacy(self, ahead: int = 0) -> Privacy:
         """Returns what was released so far, and `ahead` more updates like the last one, and what it costs."""
-        ledgers, total = self.ledgers, self._total(ahead)
+        total = self._total(ahead)
         plan = self.plan or total.plan
-        accountant: Any = plan.accountant if plan else accounting.get_accountant("pld")
-        if len(ledgers) > 1 and accountant.budget is not None and not accountant.covers_adaptive:
-            accountant = "pld"  # a filter has kept its own budget only
+        # A plan under which nothing was released accounts for nothing.
+        under = plan if self.ledger.releases else total.plan
+        accountant: Any = under.accountant if under else accounting.get_accountant("pld")
+        group_size = plan.sampling.group_size if plan else self.examples_per_person
+        if sum(ledger.releases > 0 for ledger in self.ledgers) > 1:
+            accountant = self.beside_filters(accountant, group_size)
         return Privacy(
             total,
             delta=plan.delta if plan else 1e-5,
@@ -128,16 +133,38 @@ class Run:
             row_wise=total.row_wise,
             uncharged=total.uncharged,
             generators=total.generators,
-            examples_per_person=plan.sampling.group_size if plan else self.examples_per_person,
+            examples_per_person=group_size,
             updates_of_others=total.updates - self.ledger.updates,
         )
+
+    def beside_filters(self, accountant: Any, group_size: int) -> Any:
+        """Returns what adds up all releases and more: `accountant`, or, beside filters, their whole budgets with it.
+
+        Raises:
+            ValueError: when a filter has kept its budget for another number of examples that change together.
+        """
+        filters = []
+        for ledger in self.ledgers:
+            one: Any = ledger.plan.accountant if ledger.plan and ledger.releases else None
+            if not isinstance(one, Filter) or one.covers_adaptive:
+                continue
+            fixed = ledger.plan.sampling.group_size
+            if fixed != group_size:
+                raise ValueError(
+                    "A filter keeps a budget for some of these weights, and it protects one unit. Received: "
+                    f"examples_per_person={group_size}; fixed: {fixed}. Pass what was fixed, or train weights of your "
+                    "own."
+                )
+            filters.append((one, ledger.mechanisms(group_size)))
+        return SharedFilter(filters) if filters else accountant
 
     def refuse_spent(self, epsilon: float, delta: float, accountant: Any, group_size: int) -> None:
         """Refuses to plan for a budget that is used up."""
         total = self.total
         used = total.epsilon(delta, accountant, group_size)
         # Calibration leaves up to one per cent of a budget unused; that is not a budget to train on.
-        if used >= 0.99 * epsilon and {entry.kind for entry in total.entries} == {"moments"}:
+        shared = isinstance(accountant, SharedFilter)
+        if used >= 0.99 * epsilon and not shared and {entry.kind for entry in total.entries} == {"moments"}:
             enough = _noise_of_half(total, epsilon, delta, accountant, group_size)
             raise ValueError(
                 f"The budget: the moments that were released first alone cost epsilon={used:.4g} at delta={delta:g}. "
@@ -147,7 +174,8 @@ class Run:
         if used >= 0.99 * epsilon:
             raise ValueError(
                 f"The budget is spent: this model has released epsilon={used:.4g} at delta={delta:g} in "
-                f"{total.updates} updates{_by_others(total.updates - self.ledger.updates)}. Received: "
+                f"{total.updates} updates{_by_others(total.updates - self.ledger.updates)}"
+                f"{', the whole budget of a filter included' if shared else ''}. Received: "
                 f"epsilon={epsilon!r}. To train on, give a larger total budget; to start again, build a new model (its "
                 "cost adds up outside of this ledger)."
             )

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from lipdp import accounting
-from lipdp.accounting import rdp
+from lipdp.accounting import Filter, rdp
+from lipdp.accounting.filter import SharedFilter, conversion
 from lipdp.accounting.mechanism import Mechanism
 
 pytestmark = pytest.mark.backend_free
@@ -35,6 +36,56 @@ def test_what_one_path_used_up_is_not_what_is_guaranteed():
     assert accounting.guarantee([], 1e-5, "rdp_order:8.0:2.0:1e-05") == 0.0
     loud = [Mechanism(0.1, 0.5, 500)]
     assert accounting.guarantee(loud, 1e-5, "rdp_order:8.0:2.0:1e-05") > 2.0
+
+
+USED, BESIDE = Mechanism(0.1, 4.0, 5), Mechanism(0.05, 2.0, 7)
+
+
+@pytest.mark.parametrize("delta", [1e-5, 1e-7])
+def test_a_shared_filter_counts_its_whole_budget_and_the_rest_at_its_order(delta):
+    one = Filter(8.0, 4.0, 1e-5)
+    shared, whole = SharedFilter([(one, (USED,))]), one.rdp_budget + conversion(8.0, delta)
+    assert accounting.compose([USED], delta, shared) == pytest.approx(whole)
+    both = accounting.compose([USED, BESIDE], delta, shared)
+    assert both == pytest.approx(whole + 7 * rdp.at_order(rdp.kind(BESIDE), 8.0))
+    assert accounting.guarantee([USED, BESIDE], delta, shared) == both
+    assert both > max(accounting.compose([USED, BESIDE], delta, name) for name in ("pld", "rdp", "rdp_order:8.0"))
+    used_up = SharedFilter([(one, (Mechanism(0.1, 4.0, 40),))])
+    assert shared != used_up and shared != one and hash(shared) != hash(used_up)
+
+
+def test_noise_beside_a_shared_filter_is_for_what_is_left():
+    shared = SharedFilter([(Filter(8.0, 4.0, 1e-5), (USED,))])
+    terms = dict(delta=1e-5, accountant=shared, spent=[USED], sampling_probability=0.1)
+    noise = accounting.calibrate(epsilon=5.0, updates=10, **terms)
+    assert 4.9 < accounting.compose([USED, Mechanism(0.1, noise, 10)], 1e-5, shared) <= 5.0
+    assert accounting.max_updates(epsilon=5.0, noise_multiplier=noise, **terms) == 10
+    with pytest.raises(ValueError, match="already spent.*epsilon=4"):
+        accounting.calibrate(epsilon=3.9, updates=10, **terms)
+
+
+def test_shared_filters_add_up_at_the_lowest_order():
+    low, high = Filter(4.0, 6.0, 1e-5), Filter(16.0, 2.0, 1e-6)
+    for filters in ([(low, (USED,)), (high, (BESIDE,))], [(high, (BESIDE,)), (low, (USED,))]):
+        shared = SharedFilter(filters)
+        assert shared.order == 4.0
+        assert accounting.compose([USED, BESIDE], 1e-5, shared) == pytest.approx(6.0 + high.rdp_budget)
+        assert "budgets of 2 filters" in shared.describe((USED, BESIDE), 1e-5)["settings"]
+
+
+def test_a_shared_filter_that_was_exceeded_guarantees_nothing():
+    """At the lowest of the orders it may look as if it were within its budget."""
+    high = Filter(64.0, 0.2, 1e-5)
+    loud = Mechanism(0.1, 4.0, 40)
+    assert high.rdp((loud,)) > high.rdp_budget > Filter(4.0, 6.0, 1e-5).rdp((loud,))
+    shared = SharedFilter([(Filter(4.0, 6.0, 1e-5), (USED,)), (high, (loud,))])
+    assert accounting.guarantee([USED, loud], 1e-5, shared) == np.inf
+
+
+def test_what_is_not_known_at_the_order_is_not_added_to_a_filter():
+    shared = SharedFilter([(Filter(8.0, 4.0, 1e-5), (USED,))])
+    with pytest.raises(ValueError, match="nothing is known.*group_size=2"):
+        shared.epsilon((USED, Mechanism(0.1, 1.0, 5, group_size=2)), 1e-5)
 
 
 @pytest.mark.parametrize(

@@ -334,6 +334,33 @@ def test_a_plan_that_was_not_finished_does_not_go_on_past_its_budget(accountant)
 
 
 @pytest.mark.backend_free
+@pytest.mark.parametrize("accountant", ["filter", "filter:8.0:10.0:0.001"])
+def test_no_filter_after_moments_were_released(accountant):
+    model, (x, y) = small(), data(200)
+    model.learn_moments(x, y, noise_multiplier=6.0, **LEARN)
+    before = model.privacy.epsilon(1e-3)
+    with pytest.raises(ValueError, match="before the first release.*after 1 release.*new model"):
+        model.fit(x, y, epsilon=10.0, accountant=accountant, **FIT)
+    assert model.run.ledger.releases == 1 and model.privacy.epsilon(1e-3) == before
+    model.fit(x, y, epsilon=10.0, callbacks=[Stop()], **FIT)
+    assert model.privacy.to_dict()["plans_fixed_in_advance"] == "assumed"
+
+
+@pytest.mark.backend_free
+def test_moments_that_could_not_be_stated_are_not_released():
+    (x, y), filtered = data(200), small()
+    filtered.fit(x, y, noise_multiplier=8.0, epsilon=2.0, accountant="filter", callbacks=[Stop()], **FIT)
+    for model, arguments, message in (
+        (small(filtered.network), {"examples_per_person": 3}, "one unit.*examples_per_person=3.*fixed: 1"),
+        (filtered, {"noise_multiplier": 0.5}, "more than is left of the filter's budget"),
+    ):
+        before, epsilon = model.run.ledger.to_json(), model.privacy.epsilon()
+        with pytest.raises(ValueError, match=message):
+            model.learn_moments(x, y, **LEARN | arguments)
+        assert model.run.ledger.to_json() == before and model.privacy.epsilon() == epsilon
+
+
+@pytest.mark.backend_free
 def test_no_moments_within_a_fit_of_the_same_weights():
     first, (x, y) = small(), data(200)
     other = diffusion.DiffusionModel(first.network, num_classes=2)

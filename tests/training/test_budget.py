@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from lipdp import sampling, strategies
-from tests.helpers.models import DELTA, blobs, mlp, weights
+from tests.helpers.models import DELTA, blobs, mlp, same, state, weights
 
 FIT = {"batch_size": 40, "delta": DELTA, "verbose": 0}
 
@@ -88,3 +88,44 @@ def test_a_plan_goes_on_only_for_the_same_request():
         {"sampling": sampling.Sampling("shuffle").bind(400, 40)},
     ):
         assert run.continued(dataclasses.replace(request, **change)) is None, change
+
+
+@pytest.mark.backend_free
+def test_releases_without_a_relation_in_common_are_refused_before_any_is_made():
+    model = mlp()
+    arguments = {"noise_multiplier": 5.0, "examples_per_person": 3, "steps_per_epoch": 2, **FIT}
+    model.fit(*blobs(), sampling="shuffle", **arguments)
+    before, epsilon = state(model), model.privacy.epsilon()
+    for more in ({}, {"epsilon": 50.0}, {"noise_multiplier": None, "risk": {"advantage": 0.99}}):
+        with pytest.raises(ValueError, match="no neighboring relation in common"):
+            model.fit(*blobs(), sampling="fixed_size", **arguments | more)
+        assert same(state(model), before)
+    assert model.privacy.epsilon() == epsilon
+
+
+@pytest.mark.backend_free
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"sampling": "random_allocation", "accountant": "rdp"},
+        {"sampling": "random_allocation", "accountant": "autodp"},
+        {"examples_per_person": 3, "accountant": "rdp"},
+    ],
+    ids=str,
+)
+def test_releases_that_an_accountant_has_no_bound_for_are_refused_before_any_is_made(change):
+    model = mlp()
+    with pytest.raises(ValueError, match="no bound"):
+        model.fit(*blobs(), noise_multiplier=3.0, **FIT, **change)
+    assert model.run.ledger.releases == 0
+
+
+@pytest.mark.backend_free
+@pytest.mark.parametrize("change", [{"accountant": "rdp"}, {"examples_per_person": 3}], ids=str)
+def test_what_was_released_must_stay_known(change):
+    model = mlp()
+    model.fit(*blobs(), noise_multiplier=3.0, sampling="random_allocation", **FIT)
+    before, epsilon = state(model), model.privacy.epsilon()
+    with pytest.raises(ValueError, match="no bound|No sound cost"):
+        model.fit(*blobs(), noise_multiplier=3.0, **FIT, **change)
+    assert same(state(model), before) and model.privacy.epsilon() == epsilon

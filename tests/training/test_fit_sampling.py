@@ -332,6 +332,18 @@ def test_a_filter_keeps_budget_and_unit_under_every_name():
     assert model.run.ledger.updates == 6 and model.privacy.epsilon() == pytest.approx(2.0)
 
 
+@pytest.mark.backend_free
+@pytest.mark.parametrize("accountant", ["pld", "rdp"])
+def test_no_other_accountant_takes_over_from_a_filter(accountant):
+    """Noise chosen on the way is covered by its budget only."""
+    model, run = mlp(), dict(noise_multiplier=4.0, steps_per_epoch=2, **FIT)
+    model.fit(*blobs(), epsilon=3.0, accountant="filter", **run)
+    before = state(model)
+    with pytest.raises(ValueError, match=f"keeps its budget.*accountant='{accountant}'.*Use accountant='filter'"):
+        model.fit(*blobs(), accountant=accountant, **run)
+    assert same(state(model), before) and model.privacy.epsilon() == pytest.approx(3.0)
+
+
 def test_a_filter_must_be_there_from_the_start():
     model = mlp()
     before = state(model)

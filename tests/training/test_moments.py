@@ -290,6 +290,32 @@ def test_a_fit_that_was_stopped_before_its_first_update_keeps_to_the_budget(monk
 
 
 @pytest.mark.backend_free
+def test_moments_that_a_fit_without_a_filter_released_keep_one_out(monkeypatch):
+    model = _double()
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        _stopping(patch, 1)
+        fit(model)
+    with pytest.raises(ValueError, match="before the first release"):
+        fit(model, accountant="filter")
+    assert model.run.ledger.releases == 1
+
+
+@pytest.mark.backend_free
+def test_a_plan_under_which_nothing_was_released_keeps_no_filter_out(monkeypatch):
+    model = _double()
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(moments.Moments, "release", _interrupted)
+        fit(model)
+    assert model.run.plan is not None and not model.run.ledger.releases
+    fit(model, accountant="filter")
+    assert model.privacy.to_dict()["plans_fixed_in_advance"] == "not needed"
+
+
+def _interrupted(*arguments):
+    raise KeyboardInterrupt
+
+
+@pytest.mark.backend_free
 def test_two_releases_never_share_noise(monkeypatch):
     model, seen, release = _double(), [], moments.Moments._noisy
 

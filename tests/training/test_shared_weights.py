@@ -1,13 +1,17 @@
 """The ledger belongs to the weights: whichever model trains them, every model that holds them states it."""
 
+import dataclasses
+import math
 import threading
 
+import jsonschema
 import keras
 import pytest
 
 import lipdp
-from lipdp import layers, losses
-from tests.helpers.models import DELTA, blobs
+from lipdp import accounting, layers, losses, privacy
+from lipdp.accounting.filter import conversion
+from tests.helpers.models import DELTA, blobs, mlp
 
 X, Y = blobs(64, 6)
 FIT = {"batch_size": 16, "epochs": 1, "delta": 1e-3, "verbose": 0}
@@ -203,8 +207,122 @@ def test_a_filter_is_refused_on_weights_of_several_models():
     trained(second, strategy="dpsgd")
     with pytest.raises(ValueError, match="filter"):
         first.fit(X, Y, **arguments | {"epochs": 2})
-    assert first.privacy.epsilon() == second.privacy.epsilon()
+    assert first.privacy.epsilon() == second.privacy.epsilon() > 4.0
     assert first.privacy.to_dict()["plans_fixed_in_advance"] == "assumed"
+
+
+def filtered(model, budget=8.0):
+    """A model after two fits under a filter, the second one as if chosen in view of the first."""
+    compiled(model)
+    for noise in (4.0, 3.0):
+        model.fit(X, Y, noise_multiplier=noise, accountant="filter", epsilon=budget, **FIT)
+    return model
+
+
+def spectral():
+    return lipdp.DP_Sequential([layers.BoundedInput((6,)), layers.SpectralDense(8), layers.SpectralDense(3)])
+
+
+def test_the_budget_of_a_filter_goes_with_the_layers(tmp_path):
+    model = filtered(spectral())
+    assert model.privacy.spent() < 4.0 and model.privacy.epsilon() == 8.0
+    again = compiled(lipdp.DP_Model.from_keras(keras.Model(model.inputs, model.outputs)))
+    again.save(tmp_path / "again.keras")
+    others = [lipdp.DP_Sequential(model.layers), again, keras.saving.load_model(tmp_path / "again.keras")]
+    for other in others:
+        facts = other.privacy.to_dict()
+        assert facts["epsilon"] == 8.0 and facts["epsilon_spent"] == model.privacy.spent()
+        assert facts["plans_fixed_in_advance"] == "not needed" and facts["accountant"]["name"] == "filter"
+
+
+@pytest.mark.backend_free
+def test_another_model_adds_to_the_whole_budget_of_a_filter(tmp_path):
+    model = filtered(spectral())
+    order = model.run.plan.accountant.order
+    other = compiled(lipdp.DP_Sequential(model.layers))
+    with pytest.raises(ValueError, match="budget is spent.*epsilon=8.*whole budget of a filter"):
+        other.fit(X, Y, epsilon=3.0, **FIT)
+    with pytest.raises(ValueError, match="already costs more"):
+        other.fit(X, Y, epsilon=8.2, noise_multiplier=0.5, **FIT)
+    assert other.run.ledger.releases == 0 and other.privacy.epsilon() == model.privacy.epsilon() == 8.0
+    other.fit(X, Y, noise_multiplier=4.0, steps_per_epoch=1, **FIT)
+    expected = 8.0 + accounting.compose([other.run.ledger.mechanisms()[0]], 1e-3, f"rdp_order:{order!r}")
+    expected -= conversion(order, 1e-3)
+    other.save(tmp_path / "other.keras")
+    for one in (model, other, keras.saving.load_model(tmp_path / "other.keras")):
+        assert one.privacy.epsilon() == one.privacy.spent() == pytest.approx(expected)
+        text = " ".join(one.privacy.statement().split())
+        assert "the whole budget of a filter" in text and "fixed in advance, not chosen" not in text
+        assert "that the plan, its length included" not in text and one.privacy.to_dict()["groups"] == []
+        jsonschema.validate(one.privacy.to_dict(), privacy.schema())
+    other.fit(X, Y, epsilon=12.0, **FIT)
+    assert 11.8 < other.privacy.epsilon() == model.privacy.epsilon() <= 12.0
+    with pytest.raises(ValueError, match="budget is spent"):
+        other.fit(X, Y, epsilon=12.0, **FIT)
+
+
+@pytest.mark.backend_free
+def test_a_budget_of_risk_counts_the_whole_filter():
+    model = filtered(spectral(), 1.0)
+    other, wanted = compiled(lipdp.DP_Sequential(model.layers)), {"advantage": 0.7}
+    other.fit(X, Y, risk=wanted, **FIT)
+    assert 0.6 < other.privacy.risk().advantage <= 0.7
+    assert other.privacy.epsilon() > 1.0
+    with pytest.raises(ValueError, match="used up"):
+        other.fit(X, Y, risk=wanted, **FIT)
+
+
+@pytest.mark.backend_free
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"sampling": "random_allocation"}, "at the order of the filter nothing is known.*'random_allocation'"),
+        ({"examples_per_person": 2, "sampling": "shuffle"}, "one unit.*examples_per_person=2.*fixed: 1"),
+    ],
+)
+def test_what_cannot_be_added_to_a_filter_is_not_trained(change, message):
+    model = filtered(spectral())
+    other = compiled(lipdp.DP_Sequential(model.layers))
+    with pytest.raises(ValueError, match=message):
+        other.fit(X, Y, noise_multiplier=9.0, **FIT, **change)
+    assert other.run.ledger.releases == 0 and other.privacy.epsilon() == 8.0
+
+
+def both_of(first, second):
+    inputs = keras.Input((6,))
+    return lipdp.DP_Model(inputs, keras.layers.Add()([first(inputs), second(inputs)]))
+
+
+@pytest.mark.backend_free
+def test_two_filters_add_up_at_the_lower_order():
+    first, second = filtered(spectral()), filtered(spectral(), 2.0)
+    low, high = (model.run.plan.accountant for model in (first, second))
+    assert low.order < high.order
+    both = both_of(first, second)
+    assert both.privacy.epsilon() == pytest.approx(8.0 + high.rdp_budget)
+    assert both_of(second, first).privacy.epsilon() == both.privacy.epsilon()
+
+
+@pytest.mark.backend_free
+def test_an_exceeded_filter_is_exceeded_beside_others():
+    first, second = filtered(spectral()), trained(spectral())
+    first.run.charge(dataclasses.replace(first.run.ledger.entries[-1], noise_multiplier=0.5, count=0), 50)
+    both = both_of(first, second)
+    assert both.privacy.epsilon() == math.inf
+    assert "the filter's budget was exceeded" in " ".join(both.privacy.statement().split())
+
+
+@pytest.mark.backend_free
+def test_a_filter_under_which_nothing_was_released_covers_nothing():
+    model = spectral()
+    compiled(model)
+    stop = keras.callbacks.LambdaCallback(on_train_begin=lambda logs: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        model.fit(X, Y, noise_multiplier=4.0, accountant="filter", epsilon=8.0, callbacks=[stop], **FIT)
+    assert model.run.ledger.releases == 0 and model.run.plan is not None
+    other = trained(lipdp.DP_Sequential(model.layers))
+    assert model.privacy.epsilon() == other.privacy.epsilon() < 8.0
+    assert model.privacy.to_dict()["plans_fixed_in_advance"] == "assumed"
 
 
 def test_open_epochs_of_two_models_are_both_charged():

@@ -81,10 +81,10 @@ FAULTS = [
             "diffusion/test_class_moments.py::test_a_plan_that_was_not_finished_does_not_go_on_past_its_budget",
         ),
         (
-            "the unit is not checked",
-            "            run.total.check_unit(release.sampling)\n",
-            "",
-            "diffusion/test_class_moments.py::test_units_of_moments_and_updates_are_one",
+            "moments are not checked",
+            "            budget.check_moments(run, release, 1 + rounds, scheme.group_size)\n",
+            "            pass\n",
+            "diffusion/test_class_moments.py::test_moments_that_could_not_be_stated_are_not_released",
         ),
         (
             "weights do not carry the cost of the moments",

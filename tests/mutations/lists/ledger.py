@@ -219,7 +219,17 @@ FAULTS = [
             "return accounting.guarantee(self._charged(group_size), delta, self._accountant)",
             "return self._ledger.epsilon(delta, self._accountant, size)",
         ),
-        ("other groups under a filter", "if self._filtered and size != self._persons:", "if False:"),
+        (
+            "other groups under a filter",
+            "if assumptions.keeps_budget(self._accountant) and size != self._persons:",
+            "if False:",
+        ),
+        (
+            "plans beside a filter need no assumption",
+            "alone = assumptions.keeps_budget(self._accountant) and not self._accountant.shared",
+            "alone = assumptions.keeps_budget(self._accountant)",
+            "training/test_shared_weights.py::test_a_filter_is_refused_on_weights_of_several_models",
+        ),
         (
             "adaptive releases without a fitting accountant",
             "self._ledger.check_accountant(self._accountant)",
@@ -260,7 +270,6 @@ FAULTS = [
         ),
         ("what was steered is left out", "if self._steered:", "if False:", "training/test_shared_weights.py"),
         ("a large delta is not said", 'if facts["delta_is_large"]:', "if False:"),
-        ("several plans are not said", 'elif facts["plans"] > 1:', "elif False:"),
         ("an epsilon without meaning is not said", '("" if facts["epsilon"] <= _MEANINGLESS else', '("" if True else'),
         ("infinity is stated as nothing released", 'if facts["epsilon"] is None:', "if False:"),
         (
@@ -270,10 +279,27 @@ FAULTS = [
             "training/test_shared_weights.py",
         ),
         ("releases are left out", 'sections.append(section("Releases charged", statement.releases(facts)))', "pass"),
+    ),
+    *faults(
+        "privacy/assumptions.py",
+        "privacy/test_guarantee.py",
+        ("several plans are not said", 'if facts["plans"] > 1:', "if False:"),
         (
             "an adaptive budget is stated like a plan",
-            'elif facts["adaptive"]:\n            lines',
-            "elif False:\n            lines",
+            'if facts["adaptive"]:',
+            "if False:",
+            "strategies/test_dpis.py privacy/test_guarantee.py",
+        ),
+        (
+            "what is beside a filter is said to be covered",
+            "if accountant.shared:",
+            "if False:",
+            "training/test_shared_weights.py::test_another_model_adds_to_the_whole_budget_of_a_filter",
+        ),
+        (
+            "importance sampling is said to keep a budget",
+            "return accountant.budget is not None and not accountant.covers_adaptive",
+            "return accountant.budget is not None",
             "strategies/test_dpis.py privacy/test_guarantee.py",
         ),
     ),
