@@ -11,7 +11,7 @@ import pytest
 import lipdp
 from lipdp import accounting, layers, losses, privacy
 from lipdp.accounting.filter import conversion
-from tests.helpers.models import DELTA, blobs, mlp
+from tests.helpers.models import DELTA, blobs
 
 X, Y = blobs(64, 6)
 FIT = {"batch_size": 16, "epochs": 1, "delta": 1e-3, "verbose": 0}
