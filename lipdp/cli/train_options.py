@@ -88,8 +88,8 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--front-end",
         choices=("accurate", "robust"),
         help="of images: fixed wavelets (layers.Scattering2D) with these weights, then a linear layer, all that "
-        "is trained; on larger sets accurate has the features of the default recipe, and no certificates; "
-        "default: none",
+        "is trained; on larger sets accurate has the features of the default recipe, and no certificates, "
+        "and it does not go with --recipe robust; default: none",
     )
     group("--backbone", metavar="FILE|PRESET", help=f"train a head on the features of {shared_options.BACKBONE}")
     group("--input-norm", type=float, help="public L2 norm that each example is clipped to; default: by its size")

@@ -62,7 +62,8 @@ def test_a_set_of_digits_is_deskewed_and_used_without_certificates(file, tmp_pat
     capsys.readouterr()
     assert "--strategy clipless" in refusal(capsys, "certify", run)
     assert main(["export", str(run), "--output", str(tmp_path / "plain")]) == 0
-    assert "--strategy clipless" in refusal(capsys, *words, "--radii", "0.2", "--output", tmp_path / "other")
+    radii = refusal(capsys, *words, "--radii", "0.2", "--output", tmp_path / "other")
+    assert "--strategy clipless" in radii and "or leave --radii out." in radii and "lipdp certify" not in radii
     # Other recipes for the same data know of no such thing.
     for more in (["--strategy", "clipless"], ["--recipe", "robust"]):
         options = parser.parse([*words, *more])
