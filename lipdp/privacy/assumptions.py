@@ -21,7 +21,7 @@ def in_words(facts: dict, accountant: Accountant) -> str:
         return (
             "The stated epsilon counts the whole budget of a filter, which was fixed before its first release. That "
             "part also holds when noise, batch size or length of later fits under the filter were chosen in view of "
-            "earlier results. What was released beside it, by other models, is added at the order of the filter; only "
+            "earlier results. What models without it released beside it is added at the order of the filter; only "
             "the plans of these must not have followed from results."
         )
     if keeps_budget(accountant):
