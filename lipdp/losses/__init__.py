@@ -1,6 +1,6 @@
 """Per-example losses that know the largest norm of their gradient."""
 
-from lipdp.losses.base import Loss, fixed
+from lipdp.losses.base import Loss
 from lipdp.losses.binary_crossentropy import BinaryCrossentropy
 from lipdp.losses.categorical_crossentropy import CategoricalCrossentropy
 from lipdp.losses.cosine_similarity import CosineSimilarity
@@ -16,5 +16,5 @@ from lipdp.losses.sparse_categorical_crossentropy import SparseCategoricalCrosse
 
 __all__ = ["BinaryCrossentropy", "CategoricalCrossentropy", "CosineSimilarity", "Huber", "Loss", "MeanAbsoluteError"]
 __all__ += ["MulticlassHKR", "MulticlassHinge", "MulticlassKR", "SparseCategoricalCrossentropy"]
-__all__ += ["OutputLosses", "check_per_example", "example_values", "fixed", "get", "label_check", "limited_values"]
+__all__ += ["OutputLosses", "check_per_example", "example_values", "get", "label_check", "limited_values"]
 __all__ += ["parts", "refuse_additional", "resolve"]

@@ -16,6 +16,7 @@ from keras import tree
 from lipdp import _keras, backend, gradients, isolation, losses, sampling
 from lipdp.accounting import risk_budget
 from lipdp.callbacks import Checkpoint
+from lipdp.losses.base import fixed
 from lipdp.privacy import Ledger, Plan, Release, statement
 from lipdp.sampling import columns, randomness
 from lipdp.strategies import Calibration
@@ -238,7 +239,7 @@ class Driver:
         if index:
             verbose = 0
         noted = [] if self.strategy.per_example else losses.parts(self.model.loss)
-        with losses.fixed(noted), self.armed(verbose), self.batches() as batches, self._precision():
+        with fixed(noted), self.armed(verbose), self.batches() as batches, self._precision():
             ledger.steered = tuple(dict.fromkeys([*ledger.steered, *steered]))
             bar = verbose in ("auto", 1)
             charge = Charge(self.run, self.updates, self.charge(), self.request.training_metrics, bar)

@@ -324,7 +324,7 @@ FAULTS = [
         ),
         (
             "masks follow from a seed of Keras",
-            "seeds.state.assign(key[:2].astype(seeds.state.dtype))",
+            "seeds.state.assign(words[:2].astype(seeds.state.dtype))",
             "pass",
             "training/test_random_layers.py::test_masks_follow_from_the_secret_and_not_from_a_seed_of_keras",
         ),

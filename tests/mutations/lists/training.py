@@ -98,7 +98,7 @@ FAULTS = [
             "steered metrics are not stated",
             "ledger.steered = tuple(dict.fromkeys([*ledger.steered, *steered]))",
             "pass",
-            "training/test_shared_weights.py::test_an_accepted_monitor_is_stated",
+            "training/test_callbacks.py::test_an_accepted_monitor_is_stated",
         ),
         (
             "variables do not refer to the ledger",
@@ -577,7 +577,7 @@ FAULTS = [
             "steered metrics are forgotten in a file",
             '"steered": list(ledger.steered),',
             '"steered": [],',
-            "training/test_shared_weights.py::test_an_accepted_monitor_is_stated",
+            "training/test_callbacks.py::test_an_accepted_monitor_is_stated",
         ),
         (
             "what was read off the rows is forgotten in a file",
@@ -637,7 +637,7 @@ FAULTS = [
             "the statement forgets what was steered",
             "steered=total.steered,",
             "steered=(),",
-            "training/test_shared_weights.py::test_an_accepted_monitor_is_stated",
+            "training/test_callbacks.py::test_an_accepted_monitor_is_stated",
         ),
         (
             "the statement forgets declarations",
@@ -902,7 +902,7 @@ FAULTS = [
         ("a step is made of whatever there is", "self.unchanged.check()", "pass"),
         (
             "a loss can be changed while it trains",
-            "with losses.fixed(noted), ",
+            "with fixed(noted), ",
             "with ",
             "training/test_unchanged.py::test_a_loss_that_a_callback_changes_before_the_first_step_is_refused",
         ),
