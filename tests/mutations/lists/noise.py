@@ -330,8 +330,8 @@ FAULTS = [
         ),
         (
             "all random layers have one key",
-            'key = randomness.words(root, "layer", *place)',
-            'key = randomness.words(root, "layer")',
+            'words = randomness.words(root, "layer", *place)',
+            'words = randomness.words(root, "layer")',
             "training/test_random_layers.py::test_masks_follow_from_the_secret_and_not_from_a_seed_of_keras",
         ),
         (
