@@ -336,7 +336,7 @@ FAULTS = [
         ),
         (
             "noisings keep their state",
-            "            seeds.reseed(key)\n",
+            "            seeds.reseed(words)\n",
             "            pass\n",
             "diffusion/test_model.py::test_without_a_seed_the_noise_begins_anew_with_each_fit diffusion/test_model.py::test_the_secret_of_the_noise",
         ),
