@@ -88,14 +88,14 @@ FAULTS = [
         ),
         (
             "weights do not carry the cost of the moments",
-            "run.attribute(self.network.trainable_variables if mixture is None else mixture.weights)",
+            "run.attribute((self.network if mixture is None else mixture).weights)",
             "run.attribute(() if mixture is None else mixture.weights)",
             "diffusion/test_class_moments.py::test_weights_that_learned_moments_carry_their_cost",
         ),
         (
             "constants do not carry the cost of the moments",
-            "run.attribute(self.network.trainable_variables if mixture is None else mixture.weights)",
-            "run.attribute(self.network.trainable_variables if mixture is None else ())",
+            "run.attribute((self.network if mixture is None else mixture).weights)",
+            "run.attribute(self.network.weights if mixture is None else ())",
             "diffusion/test_class_mixture.py::test_constants_carry_the_cost_of_the_moments",
         ),
         (
