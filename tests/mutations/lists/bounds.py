@@ -91,8 +91,24 @@ FAULTS = [
         ("slopes above one of ReLU", "return max(1.0, abs(slope))", "return 1.0"),
         ("alpha above one of ELU", "return max(1.0, abs(float(layer.alpha)))", "return 1.0"),
         ("a threshold of ReLU", "if layer.threshold:", "if False:"),
-        ("an offset of Rescaling", "lambda bounds: scale * bounds[0] + shift)", "lambda bounds: scale * bounds[0])"),
-        ("a scale of Rescaling", "scale = abs(float(layer.scale))\n", "scale = 1.0\n"),
+        (
+            "an offset of Rescaling",
+            "lambda bounds: largest * bounds[0] + shift)",
+            "lambda bounds: largest * bounds[0])",
+        ),
+        ("a scale of Rescaling", "largest = float(np.abs(scale).max())\n", "largest = 1.0\n"),
+        (
+            "the least constant of the channels",
+            "np.abs(scale).max()",
+            "np.abs(scale).min()",
+            "bounds/test_propagate.py::test_constants_for_each_channel",
+        ),
+        (
+            "constants of Rescaling that can change",
+            "isinstance(value, numbers.Real) or _numbers_for(value, last)",
+            "True",
+            "bounds/test_propagate.py::test_configurations_that_break_a_registered_bound_are_refused",
+        ),
         ("repeated pixels count once", "return math.sqrt(math.prod(size))", "return 1.0"),
         ("dropout has a bound", "def _dropout(layer) -> float:\n", "def _dropout(layer) -> float:\n    return 1.0\n"),
         (
