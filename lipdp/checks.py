@@ -128,6 +128,12 @@ def boolean(name: str, value: Any, hint: str = "") -> bool:
     return bool(value)
 
 
+def either(values: Iterable[Any]) -> str:
+    """Returns values as words: `a`, `a or b`, `a, b or c`."""
+    *first, last = map(str, values)
+    return f"{', '.join(first)} or {last}" if first else last
+
+
 def unexpected(owner: str, name: str, known: Iterable[str], cures: Mapping[str, str] | None = None) -> TypeError:
     """Returns the error for an argument that nobody knows, with the name that was meant or what to do instead.
 

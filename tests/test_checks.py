@@ -76,3 +76,7 @@ def test_choices_and_booleans():
     for value in (0, 1, 1.0, "True", None, np.int64(1)):
         with pytest.raises(ValueError, match="^`flag` must be True or False. Received: flag="):
             checks.boolean("flag", value)
+
+
+def test_values_as_words():
+    assert [checks.either(values) for values in (["a"], ("a", "b"), [1, 2, 3])] == ["a", "a or b", "1, 2 or 3"]

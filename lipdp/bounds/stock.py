@@ -2,6 +2,7 @@
 
 import math
 import numbers
+import reprlib
 from collections.abc import Callable
 
 import keras
@@ -125,12 +126,13 @@ def _rescaling(layer):
     if not all(isinstance(value, numbers.Real) or _numbers_for(value, last) for value in constants):
         raise ValueError(
             f"Layer '{layer.name}' has a bound for one constant, or one for each entry of the last axis. Received: "
-            f"scale={layer.scale!r}, offset={layer.offset!r}."
+            f"scale={reprlib.repr(layer.scale)}, offset={reprlib.repr(layer.offset)}."
         )
     scale, offset = (np.asarray(value, "float64") for value in constants)
     if not (np.isfinite(scale).all() and np.isfinite(offset).all()):
         raise ValueError(
-            f"Layer '{layer.name}' needs finite constants. Received: scale={layer.scale!r}, offset={layer.offset!r}."
+            f"Layer '{layer.name}' needs finite constants. Received: scale={reprlib.repr(layer.scale)}, "
+            f"offset={reprlib.repr(layer.offset)}."
         )
     largest = float(np.abs(scale).max())
     if not offset.any():

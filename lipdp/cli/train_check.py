@@ -70,7 +70,7 @@ def _check_task(options) -> None:
         if options.task not in tasks and getattr(options, name) is not None:
             raise ValueError(
                 f"An option of another task. Received: --{name.replace('_', '-')} with --task {options.task}. It is "
-                f"for --task {_either(tasks)}; leave it out."
+                f"for --task {checks.either(tasks)}; leave it out."
             )
     _check_recipe(options)
     if options.task == "text":
@@ -96,11 +96,6 @@ def _check_task(options) -> None:
                 "--front-end accurate with --recipe robust. Pass --front-end robust, or leave --front-end out."
             )
         evaluation.check_radii(options.radii or ())
-
-
-def _either(names: tuple[str, ...]) -> str:
-    *first, last = names
-    return f"{', '.join(first)} or {last}" if first else last
 
 
 def _check_recipe(options) -> None:

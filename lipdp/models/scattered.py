@@ -262,10 +262,10 @@ def scattered_recipe(
     asked = min(input_shape[:2]) >= _SMALLEST_COMPARED and (not deskewed or method == "clipless")
     compared = asked and fits(input_shape, num_examples, mirrored, patches)
     norm = _NORM * math.sqrt(math.prod(input_shape) / _ENTRIES)
-    # More noise asks for smaller steps, and for fewer; digits that stand upright bear larger ones.
     # Random images are like photographs, not like dark ones of clothes or characters.
     scaled = compared and input_shape[-1] == 3 and not deskewed
     norm = math.hypot(norm, _NORM) if compared else norm
+    # More noise asks for smaller steps, and for fewer; digits that stand upright bear larger ones.
     rate = 0.3 * budget**0.45 if compared else 0.7 * budget**0.35 if deskewed else 0.35 * budget**0.85
     if method == "clipless":
         # Rows are cut to one norm already, so that the gradient at the logits may keep more of what tells them apart.

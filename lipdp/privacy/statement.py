@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+from lipdp import checks
 from lipdp.accounting import SCHEMES, round_up
 from lipdp.privacy.release import ADAPTIVE
 
@@ -152,12 +153,12 @@ def meaning(facts: dict) -> list[str]:
     else:
         unit = f"Unit: one person with at most {most} examples. That nobody has more was not checked."
     counted = "persons with training examples" if drawn else "training examples"
-    counted = f"N = {_either(listed)} {counted}{', by plan' if len(listed) > 1 else ''}"
+    counted = f"N = {checks.either(listed)} {counted}{', by plan' if len(listed) > 1 else ''}"
     number = f"{counted}. N is treated as public, so is the expected batch size B."
     if not public:
         number = f"{counted}, a noisy count that was released. B is public."
     elif released:
-        number += f" Other plans took N = {_either(released)}, a noisy count that was released."
+        number += f" Other plans took N = {checks.either(released)}, a noisy count that was released."
     adaptive = _adaptive(facts)
     samplers = sorted({release["sampler"] for release in gradients if release["strategy"] not in adaptive})
     change = PERSON[relation] if drawn else ONE[relation] if most == 1 else MANY[relation].format(most)
@@ -169,11 +170,6 @@ def meaning(facts: dict) -> list[str]:
         *([_contribution(drawn, {release["kind"] for release in facts["releases"]})] if drawn else []),
         number,
     ]
-
-
-def _either(numbers: list[int]) -> str:
-    *first, last = map(str, numbers)
-    return f"{', '.join(first)} or {last}" if first else last
 
 
 def _contribution(most: int, kinds: set[str]) -> str:
