@@ -110,13 +110,15 @@ def score(model, recipe, real, samples: int, epochs: int, classifiers, seed: int
     from lipdp import diffusion
 
     start = time.perf_counter()
-    labels = np.arange(samples) % 10
+    labels = np.arange(samples) % recipe.num_classes
     drawn = model.sample(
         samples, labels, recipe.make_sampler(), guidance=recipe.guidance, batch_size=500, seed=seed + 1
     )
     middle = time.perf_counter()
     # Outside of this range there are no pixels.
     drawn = np.clip(drawn, -1.0, 1.0)
+    if model.classifier is not None:
+        labels = model.classify(drawn)
     accuracy = diffusion.downstream_accuracy(
         drawn, labels, *real, classifiers=classifiers, num_classes=10, epochs=epochs, seed=seed
     )
@@ -142,7 +144,13 @@ def train(options, changes: dict) -> dict:
     data = load(options.dataset)
     examples = data.num_examples - (HELD_OUT if options.held_out else 0)
     recipe = diffusion.recipe(
-        data.input_shape, data.num_classes, examples, options.preset, epsilon=options.epsilon, **changes
+        data.input_shape,
+        data.num_classes,
+        examples,
+        options.preset,
+        epsilon=options.epsilon,
+        handwritten=data.handwritten,
+        **changes,
     )
     identity = {
         "dataset": options.dataset,
@@ -150,7 +158,7 @@ def train(options, changes: dict) -> dict:
         "epsilon": options.epsilon,
         "seed": options.seed,
         "evaluated_on": "held-out training images" if options.held_out else "test set",
-        "settings": {**dataclasses.asdict(recipe), "image_shape": list(recipe.image_shape)},
+        "settings": json.loads(json.dumps(dataclasses.asdict(recipe))),
     }
     folder = Folder(options.output, identity)
     (x, y), scoring, test = images(recipe, data, options.held_out)
@@ -159,9 +167,10 @@ def train(options, changes: dict) -> dict:
         model = keras.saving.load_model(folder.model_file)
         print(f"goes on after {model.privacy.updates} updates", flush=True)
     else:
-        model = recipe.build()
-        print(f"{model.count_params()} parameters, {len(x)} training images", flush=True)
         start, processor = time.perf_counter(), time.process_time()
+        known = {"delta": DELTA, "seed": options.seed, "verbose": 2}
+        model = recipe.build(recipe.train_classifier(x, y, **known))
+        print(f"{model.network.count_params()} parameters, {len(x)} training images", flush=True)
         recipe.learn_moments(model, x, y, seed=options.seed, verbose=2)
         folder.progress["seconds"] += time.perf_counter() - start
         folder.progress["processor_seconds"] += time.process_time() - processor
@@ -281,6 +290,9 @@ def _changes(options, parser) -> dict:
     kinds = {field.name: field.type for field in dataclasses.fields(Recipe) if field.default is not dataclasses.MISSING}
     for pair in options.set:
         name, _, value = pair.partition("=")
+        if pair == "classifier=None":
+            given[name] = None
+            continue
         if name not in kinds:
             parser.error(f"unknown setting {name!r}; known: {', '.join(kinds)}")
         kind = kinds[name]

@@ -8,6 +8,7 @@ import shlex
 import sys
 from typing import Any
 
+from lipdp import accounting
 from lipdp.cli import quiet
 from lipdp.cli.parser import chosen
 from lipdp.privacy import journal
@@ -35,13 +36,14 @@ def recipe(options: argparse.Namespace, dataset: Any) -> Any:
         options.preset,
         options.epochs,
         epsilon=options.epsilon,
+        handwritten=dataset.handwritten,
         **chosen(options, "batch_size", "learning_rate", "multiplicity", "clip_norm"),
     )
     result.images(dataset.x_train[:1])  # refuses sides that do not fit
     updates = epochs(result, dataset.num_examples) * _updates_per_epoch(result, dataset.num_examples)
-    # k rows of a person move a moment k times as far.
-    noise = None if result.moments_noise is None else result.moments_noise * options.examples_per_person
-    return dataclasses.replace(result, updates=updates, moments_noise=noise)
+    count = dataset.num_examples
+    sampling = accounting.Sampling(options.sampling).bind(count, result.batch_size, options.examples_per_person)
+    return dataclasses.replace(result.for_sampling(sampling), updates=updates)
 
 
 def epochs(recipe: Any, num_examples: int) -> int:
@@ -49,20 +51,30 @@ def epochs(recipe: Any, num_examples: int) -> int:
     return max(1, round(recipe.updates / _updates_per_epoch(recipe, num_examples)))
 
 
-def learn_moments(options: argparse.Namespace, recipe: Any, model: Any, dataset: Any, work: pathlib.Path) -> None:
-    """Lets a fresh model learn moments, if the recipe does, in silence: until `fit` writes a file nobody sees them."""
-    if recipe.moments_noise is None:
-        return
+def begin(options: argparse.Namespace, recipe: Any, dataset: Any, delta: float, work: pathlib.Path) -> Any:
+    """Returns the model that `fit` will train, or, where a checkpoint is, load.
+
+    A fresh one has a classifier and knows moments, if the recipe says so, which are released in silence: until `fit`
+    writes a file nobody sees them.
+    """
+    first = (recipe.classifier, "a classifier for its labels"), (recipe.moments_noise, "moments of each class")
+    words = [what for setting, what in first if setting is not None]
+    if not words or (work / place.CHECKPOINT).exists():
+        return recipe.build()
     path = work / f"{place.CHECKPOINT}.journal"
     if path.exists():
         if any(entry.kind != "moments" for entry in journal.read(path).ledger.entries):
-            return  # its checkpoint is lost, and `fit` refuses to start anew
+            return recipe.build()  # its checkpoint is lost, and `fit` refuses to start anew
         # Of a process that was killed before its first update: what it had released went with it.
         path.unlink()
-    minutes = "" if recipe.moments_components else " and learned, which takes minutes"
-    sys.stderr.write(f"lipdp train: note: moments of each class are released first{minutes}.\n")
-    how = chosen(options, "sampling", "examples_per_person", "seed")
-    recipe.learn_moments(model, recipe.images(dataset.x_train), dataset.y_train, verbose=0, **how)
+    minutes = "" if recipe.moments_components or recipe.moments_noise is None else ", which takes minutes"
+    sys.stderr.write(f"lipdp train: note: it learns {' and '.join(words)} first{minutes}.\n")
+    images = recipe.images(dataset.x_train)
+    how: dict[str, Any] = {"verbose": 0, **chosen(options, "sampling", "examples_per_person", "seed")}
+    more = {"delta": delta, **chosen(options, "noise_generator")}
+    model = recipe.build(recipe.train_classifier(images, dataset.y_train, **more, **how))
+    recipe.learn_moments(model, images, dataset.y_train, **how)
+    return model
 
 
 def refuse(run: str, recorded: dict | None, model: Any = None, why: str = NO_CLASSES) -> None:

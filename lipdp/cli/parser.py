@@ -238,7 +238,7 @@ def _sample(parser):
     add("--num", type=int, default=100, help="how many to draw; default: 100")
     add("--prompt", metavar="TEXT", help="of a language model: what each text begins with")
     add("--temperature", type=float, help="of a language model: below 1 texts are more alike; default: 1")
-    add("--labels", type=int, nargs="+", metavar="ID", help="class ids, taken in turn; default: all classes in turn")
+    add("--labels", type=int, nargs="+", metavar="ID", help="what to draw, taken in turn; default: all classes in turn")
     add("--sampler", choices=("ddim", "stochastic", "churn"), help="default: that of the run, else ddim")
     add("--steps", type=int, help="noise levels of the sampler; default: those of the run, else 50")
     add("--guidance", type=float, help="scale of classifier-free guidance; default: that of the run, else 0")

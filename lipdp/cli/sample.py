@@ -52,15 +52,20 @@ def run(options: argparse.Namespace, argv: list[str]) -> None:
     checks.integer("steps", steps, minimum=2)
     checks.not_negative("guidance", guidance)
     how = {"guidance": guidance, "verbose": 0 if options.json else 1, **chosen(options, "batch_size", "seed")}
-    drawn = model.sample(options.num, labels, diffusion.make_sampler(name, steps), **how)
+    # Outside of this range there are no pixels.
+    drawn = np.clip(model.sample(options.num, labels, diffusion.make_sampler(name, steps), **how), -1.0, 1.0)
+    if classified := model.classifier is not None:
+        labels = model.classify(drawn)
     _write(target, drawn, labels)
     epsilon = model.privacy.epsilon()
     if options.json:
-        output.write_json({"output": str(target), "shape": drawn.shape, "sampler": name, "epsilon": epsilon})
+        facts = {"output": str(target), "shape": drawn.shape, "sampler": name, "epsilon": epsilon}
+        output.write_json({**facts, "labels": "classifier" if classified else "asked"})
         return
     output.write(
         f"{options.num} images, {name} with {steps} steps, guidance {guidance:g}. They cost no privacy beyond the "
         f"epsilon {numbers.epsilon(epsilon)} of the model.",
+        *(["Labels are those that the classifier of the model gives to them."] if classified else []),
         f"Written to {target}",
     )
 
@@ -125,5 +130,5 @@ def _write(target: pathlib.Path, drawn: np.ndarray, labels) -> None:
         diffusion.image_grid(drawn, target, scale=0.4)
         return
     # The format that `lipdp train --dataset` reads.
-    pixels = np.rint((np.clip(drawn, -1.0, 1.0) + 1.0) * 127.5).astype("uint8")
+    pixels = np.rint((drawn + 1.0) * 127.5).astype("uint8")
     np.savez_compressed(target, x=pixels, **({} if labels is None else {"y": labels}))

@@ -228,14 +228,13 @@ def _fit(options, recipe, dataset, plan, work):
         keras.utils.set_random_seed(options.seed)
     generative = options.task == "diffusion"
     if generative:
-        model, epochs = recipe.build(), diffusion.epochs(recipe, dataset.num_examples)
+        model = diffusion.begin(options, recipe, dataset, plan.delta, work)
+        epochs = diffusion.epochs(recipe, dataset.num_examples)
         prepare, microbatch = recipe.images, options.microbatch_size or recipe.microbatch_size
     else:
         model, epochs = recipe.trained(plan.sampling.num_examples), recipe.epochs
         prepare, microbatch = recipe.prepare, options.microbatch_size
     datasets.without_charge(model, dataset)
-    if generative and not (work / place.CHECKPOINT).exists():  # that holds a model which has learned them
-        diffusion.learn_moments(options, recipe, model, dataset, work)
     held_out = None if dataset.x_test is None else (prepare(dataset.x_test), dataset.y_test)
     with warnings.catch_warnings():
         # The plan above has given this warning already.

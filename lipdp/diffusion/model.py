@@ -1,6 +1,5 @@
 """Diffusion models that train with differential privacy."""
 
-import dataclasses
 from typing import Any
 
 import keras
@@ -9,9 +8,10 @@ from numpy.typing import ArrayLike
 
 from lipdp import backend, checks, strategies
 from lipdp.diffusion import class_moments, denoisers, samplers
+from lipdp.diffusion import labels as labels_
 from lipdp.diffusion.average import Average
 from lipdp.diffusion.lesson import Lesson
-from lipdp.diffusion.noising import DenoisingLoss, Noising
+from lipdp.diffusion.noising import DenoisingLoss, Noising, with_copies
 from lipdp.model import DP_Model
 from lipdp.privacy import provenance
 from lipdp.sampling import columns, persons
@@ -35,6 +35,9 @@ class DiffusionModel(DP_Model):
             before the gradient is clipped. Compute grows with K, epsilon does not.
         label_dropout: probability that a label is hidden in training, for guidance.
         average: momentum in [0, 1) of the moving average of the weights, which `sample` uses; 0: none.
+        classifier: None, or a network of what `sample` draws to one logit for each class, such as a model that `fit`
+            has trained on the same examples: `classify` asks it. It is copied, with the ledger of what it has cost;
+            `fit` plans for what is left.
 
     **Guarantee.** See `DP_Model.fit`. The loss of an example is the mean over its K noisy copies, a function of the
     example and of secret randomness that is independent of all others: its gradient is clipped once, so the
@@ -60,6 +63,7 @@ class DiffusionModel(DP_Model):
         noise_multiplicity: int = 1,
         label_dropout: float = 0.1,
         average: float = 0.999,
+        classifier: keras.Model | None = None,
         **kwargs: Any,
     ):
         if len(network.inputs) != (2 if num_classes is None else 3):
@@ -80,6 +84,7 @@ class DiffusionModel(DP_Model):
         super().__init__(inputs, error, **kwargs)
         self.network, self.noising, self.denoiser = network, noising, denoiser
         self.num_classes, self.noise_multiplicity, self.average = num_classes, noise_multiplicity, average
+        self.classifier = None if classifier is None else labels_.frozen(classifier, clean.shape[1:], num_classes)
         # Past Keras' attribute tracking: host arrays, saved beside the ledger.
         object.__setattr__(self, "_averaged", None)
 
@@ -133,7 +138,7 @@ class DiffusionModel(DP_Model):
         if self.average:
             # First: a callback that saves the model finds the average of the same update.
             callbacks.insert(0, Average(self))
-        strategy = self._strategy(strategy)
+        strategy = with_copies(strategies.get(strategy), self.noise_multiplicity)
         return super().fit(
             x, y, strategy=strategy, validation_data=validation_data, callbacks=callbacks, seed=seed, **kwargs
         )
@@ -300,6 +305,30 @@ class DiffusionModel(DP_Model):
             network, num_samples, self.denoiser, sampler, labels, self.num_classes, guidance, batch_size, seed, verbose
         )
 
+    def classify(self, images: np.ndarray, batch_size: int = 256) -> np.ndarray:
+        """Returns the labels that the classifier gives to examples, drawn ones above all.
+
+        They are more often right than those which examples were drawn for, so a classifier that learns from drawn
+        examples should learn these.
+
+        Args:
+            images: examples as `sample` returns them, `(N, ...)`.
+            batch_size: examples at once.
+
+        Returns:
+            Class ids `(N,)`.
+
+        Raises:
+            ValueError: the model has no classifier.
+        """
+        if self.classifier is None:
+            raise ValueError(
+                "This model has no classifier. Received: DiffusionModel(classifier=None). Pass one, see "
+                "`DiffusionModel`, or take the labels that were drawn for."
+            )
+        logits = self.classifier.predict(images, batch_size=batch_size, verbose=0)
+        return logits.argmax(axis=-1).astype("int32")
+
     def averaged_network(self) -> keras.Model:
         """Returns a copy of the network with the moving average of its weights; before training, the network."""
         if self._averaged is None:
@@ -337,35 +366,17 @@ class DiffusionModel(DP_Model):
             "noise_multiplicity": self.noise_multiplicity,
             "label_dropout": self.noising.label_dropout,
             "average": self.average,
+            "classifier": self.classifier and keras.saving.serialize_keras_object(self.classifier),
             "name": self.name,
         }
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: dict[str, Any] | None = None) -> "DiffusionModel":
         config = dict(config)
-        for key in ("network", "denoiser"):
-            config[key] = keras.saving.deserialize_keras_object(config[key], custom_objects)
+        for key in ("network", "denoiser", "classifier"):
+            # Files of earlier versions have no classifier.
+            config[key] = keras.saving.deserialize_keras_object(config.get(key), custom_objects)
         return cls(**config)
-
-    def _strategy(self, strategy):
-        strategy = strategies.get(strategy)
-        if not strategy.per_example:
-            raise ValueError(
-                f"A diffusion model needs a strategy that clips. Received: strategy={strategy.name!r}. Use 'dpsgd', "
-                "'adaclip' or an object of lipdp.strategies."
-            )
-        if not isinstance(strategy, strategies.PerExample):
-            raise ValueError(
-                f"Strategy {strategy.name!r} remembers gradient norms, which here change with the noise of a copy. "
-                "Use 'dpsgd', 'adaclip' or an object of lipdp.strategies that clips."
-            )
-        copies, augmentation = strategy.augmentation_multiplicity, strategy.augmentation
-        if augmentation is not None or copies not in (1, self.noise_multiplicity):
-            raise ValueError(
-                "The copies of an example differ by their noise: set `noise_multiplicity` on the model. Received: "
-                f"augmentation_multiplicity={copies!r}, augmentation={augmentation!r}."
-            )
-        return dataclasses.replace(strategy, augmentation_multiplicity=self.noise_multiplicity)
 
     def _data(self, x, y=None):
         """Returns what the model takes: `x` or `(x, labels)`, and targets that the loss ignores."""

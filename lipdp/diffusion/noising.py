@@ -1,12 +1,13 @@
 """The layer and the loss that turn a network into something that trains on clean examples."""
 
+import dataclasses
 from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
 
-from lipdp import _keras, backend, checks, isolation
+from lipdp import _keras, backend, checks, isolation, strategies
 from lipdp.diffusion import denoisers
 from lipdp.sampling import randomness
 
@@ -88,3 +89,29 @@ class DenoisingLoss(keras.losses.Loss):
 
     def call(self, y_true: Any, y_pred: Any) -> Any:
         return ops.mean(ops.square(y_pred), axis=tuple(range(1, len(y_pred.shape))))
+
+
+def with_copies(strategy: strategies.Strategy, noise_multiplicity: int) -> strategies.Strategy:
+    """Returns a strategy that clips the gradient of an example over its noisy copies.
+
+    Raises:
+        ValueError: it does not clip, remembers norms, or asks for other copies.
+    """
+    if not strategy.per_example:
+        raise ValueError(
+            f"A diffusion model needs a strategy that clips. Received: strategy={strategy.name!r}. Use 'dpsgd', "
+            "'adaclip' or an object of lipdp.strategies."
+        )
+    if not isinstance(strategy, strategies.PerExample):
+        raise ValueError(
+            f"Strategy {strategy.name!r} remembers gradient norms, which here change with the noise of a copy. "
+            "Use 'dpsgd', 'adaclip' or an object of lipdp.strategies that clips."
+        )
+    copies, augmentation = strategy.augmentation_multiplicity, strategy.augmentation
+    if augmentation is not None or copies not in (1, noise_multiplicity):
+        raise ValueError(
+            "The copies of an example differ by their noise: set `noise_multiplicity` on the model. Received: "
+            f"augmentation_multiplicity={copies!r}, augmentation={augmentation!r}."
+        )
+    found: Any = strategy
+    return dataclasses.replace(found, augmentation_multiplicity=noise_multiplicity)

@@ -12,13 +12,18 @@ from lipdp._deprecated import renamed_arguments, renamed_property
 from lipdp.accounting import Mechanism, Sampling
 from lipdp.diffusion import class_moments, denoisers, samplers
 from lipdp.diffusion.class_mixture import ClassMixture
+from lipdp.diffusion.labels import LabelRecipe, label_recipe, largest_change
 from lipdp.diffusion.model import DiffusionModel
 from lipdp.diffusion.unet import CPU_SIZES, PRESETS, preset, unet
+from lipdp.sampling import schemes
 
 # What `fit` and `DiffusionModel.learn_moments` both take.
 _OF_MOMENTS = ("sampling", "examples_per_person", "person_ids", "rows_per_person", "seed", "verbose")
+_OF_CLASSIFIER = (*_OF_MOMENTS, "delta", "noise_generator")
 SAMPLERS = ("ddim", "stochastic", "churn")
 
+# Part of the budget that the classifier costs alone.
+_OF_LABELS = 0.5
 # Sides from here on are looked at in patches of 2 x 2 pixels.
 _SMALL_SIDE = 16
 
@@ -57,6 +62,7 @@ class Recipe:
         moments_floor: what a `ClassMixture` takes for noise.
         moments_images: how many images are drawn to learn from.
         moments_epochs: passes over these.
+        classifier: settings of the classifier that labels drawn images, which is trained first; None for none.
 
     Example:
         >>> recipe((28, 28, 1), num_classes=10, num_examples=60000, network="cpu-14").image_shape
@@ -90,6 +96,7 @@ class Recipe:
     moments_floor: float = 0.1
     moments_images: int = 20000
     moments_epochs: int = 20
+    classifier: LabelRecipe | None = None
     physical_batch_size = renamed_property("physical_batch_size", "microbatch_size")
 
     def __post_init__(self):
@@ -127,8 +134,14 @@ class Recipe:
             )
         return (2.0 * x - 1.0).astype("float32")
 
-    def build(self) -> DiffusionModel:
-        """Returns the compiled model, with fresh weights."""
+    def build(self, classifier: keras.Model | None = None) -> DiffusionModel:
+        """Returns the compiled model, with fresh weights.
+
+        Args:
+            classifier: what `train_classifier` has returned; None for an untrained one, where there is one.
+        """
+        if classifier is None and self.classifier is not None:
+            classifier = self.classifier.build(self.batch_size)
         if self.network == "small":
             patch = 2 if min(self.image_shape[:2]) >= _SMALL_SIDE else 1
             network = unet(self.image_shape, self.num_classes, name="small", **{**CPU_SIZES, "patch_size": patch})
@@ -155,6 +168,7 @@ class Recipe:
             noise_multiplicity=self.multiplicity,
             label_dropout=self.label_dropout,
             average=self.average,
+            classifier=classifier,
         )
         warmup = min(self.warmup, self.updates - 1)
         rate = keras.optimizers.schedules.CosineDecay(
@@ -188,10 +202,27 @@ class Recipe:
         checks.not_twice(own, kwargs)
         if self.moments_noise is not None:
             class_moments.refuse_split(kwargs.get("validation_split"))
-        model, x = self.build(), self.images(x)
+        x = self.images(x)
+        model = self.build(self.train_classifier(x, y, **kwargs))
         self.learn_moments(model, x, y, **kwargs)
         model.fit(x, y, epsilon=epsilon, **{"training_metrics": False, **kwargs}, **own)
         return model
+
+    def train_classifier(self, x: np.ndarray, y: np.ndarray, **kwargs: Any) -> keras.Model | None:
+        """Returns the classifier that labels drawn images, trained with its part of the budget; None without one.
+
+        Args:
+            x: Images as `images` returns them.
+            y: Their class ids.
+            **kwargs: The arguments of `fit`; those that the classifier needs are taken.
+        """
+        if self.classifier is None:
+            return None
+        known = {name: kwargs[name] for name in _OF_CLASSIFIER if kwargs.get(name) is not None}
+        # Its batches have another size, and so another capacity.
+        known["sampling"] = schemes.get(kwargs.get("sampling") or "poisson").name
+        noise = self.classifier.noise_multiplier
+        return self.classifier.fit(x, y, noise_multiplier=noise, training_metrics=False, **known)
 
     def learn_moments(self, model: DiffusionModel, x: np.ndarray, y: np.ndarray, **kwargs: Any) -> None:
         """Trains a fresh model on noisy moments, before `fit`, if this recipe does.
@@ -210,11 +241,25 @@ class Recipe:
 
     def first_releases(self, sampling: Sampling) -> tuple[Mechanism, ...]:
         """Returns the cost of what is released before the first update, for data that are sampled like this."""
+        first = () if self.classifier is None else self.classifier.first_releases(sampling)
         if self.moments_noise is None:
-            return ()
+            return first
         whole = Sampling("poisson", relation=sampling.relation).bind(sampling.num_examples, sampling.num_examples)
         queries = class_moments.queries(self.moments_components, self.moments_rounds)
-        return (Mechanism.of_updates(None, self.moments_noise, queries, whole.for_group(sampling.group_size)),)
+        return (*first, Mechanism.of_updates(None, self.moments_noise, queries, whole.for_group(sampling.group_size)))
+
+    def for_sampling(self, sampling: Sampling) -> "Recipe":
+        """Returns the recipe with the noise that suits data sampled like this, before the first update.
+
+        Args:
+            sampling: of the updates, bound to the data and to how many examples a person has.
+        """
+        noise = self.moments_noise
+        return dataclasses.replace(
+            self,
+            moments_noise=None if noise is None else noise * largest_change(sampling),
+            classifier=None if self.classifier is None else self.classifier.for_sampling(sampling),
+        )
 
     def strategy(self) -> strategies.Strategy:
         """Returns the strategy for `fit`."""
@@ -233,6 +278,7 @@ def recipe(
     epochs: int | None = None,
     *,
     epsilon: float | None = None,
+    handwritten: bool = False,
     **changes: Any,
 ) -> Recipe:
     """Returns the default settings for images of one shape.
@@ -243,10 +289,13 @@ def recipe(
         image_shape: shape of one image of the data.
         num_classes: number of classes.
         num_examples: number of training images.
-        network: see `Recipe`; default: "cpu-28" for 28 x 28 x 1, which knows moments first, else "small".
+        network: see `Recipe`; default: "cpu-28" for 28 x 28 x 1, which knows moments first and has a classifier, else
+            "small".
         epochs: expected passes over the data, in place of a number of updates.
-        epsilon: the budget, by which "cpu-28" has its updates and the noise of its moments. None when the noise is
-            given instead.
+        epsilon: the budget, by which "cpu-28" has its updates, its classifier and the noise of its moments. None when
+            the noise is given instead.
+        handwritten: whether each image is known to be a character written by hand: "cpu-28" has no classifier then,
+            whose labels were worse there than those that images are drawn for.
         **changes: other settings of `Recipe`.
 
     Returns:
@@ -269,6 +318,8 @@ def recipe(
     settings: dict[str, Any] = {"batch_size": max(1, min(2048, num_examples // 4)), **own}
     given = {name: value for name, value in changes.items() if value is not None}
     settings |= given
+    if network == "cpu-28" and not handwritten and "classifier" not in changes and num_classes > 1:
+        settings["classifier"] = label_recipe(image_shape, num_classes, num_examples, _OF_LABELS * _within(epsilon))
     if "moments_noise" in own and "moments_noise" not in given:
         rounds = settings.get("moments_rounds", Recipe.moments_rounds)
         asked = class_moments.queries(settings.get("moments_components", 0), rounds)

@@ -10,6 +10,7 @@ import pytest
 from lipdp import callbacks, data, diffusion
 from lipdp.cli import diffusion as task
 from lipdp.cli import main, parser
+from lipdp.diffusion import labels
 from lipdp.report import folder as folders
 from lipdp.report import place
 from tests.helpers.commands import refusal
@@ -175,9 +176,14 @@ class Killed(BaseException):
 
 @pytest.fixture
 def with_moments(monkeypatch):
-    """Has the recipe learn moments first, of few images."""
+    """Has the recipe learn moments first, of few images, and a classifier."""
     usual, few = diffusion.recipe, {"moments_noise": 6.0, "moments_images": 64, "moments_epochs": 1}
-    monkeypatch.setattr(diffusion, "recipe", lambda *args, **kwargs: dataclasses.replace(usual(*args, **kwargs), **few))
+
+    def recipe(shape, classes, count, *args, **kwargs):
+        own = dataclasses.replace(labels.label_recipe(shape, classes, count, 1.5), batch_size=count // 2, epochs=2)
+        return dataclasses.replace(usual(shape, classes, count, *args, **kwargs), classifier=own, **few)
+
+    monkeypatch.setattr(diffusion, "recipe", recipe)
 
 
 @pytest.mark.parametrize(
@@ -201,14 +207,19 @@ def test_a_killed_run_that_learns_moments_first_goes_on(images, tmp_path, monkey
         patch.setattr(place, "abandon", lambda *_: None)
         with pytest.raises(Killed):
             main([*words, "3", "--batch-size", "40", "--delta", "1e-3", "--json"])
-    assert "moments of each class are released first and learned" in capsys.readouterr().err
+    said = "it learns a classifier for its labels and moments of each class first"
+    assert said in capsys.readouterr().err
     code = main(["train", "--resume", str(folder), "--json"])
     assert code == 0, capsys.readouterr()
     content = folders.read(folder)
-    kinds = {release["kind"]: release["count"] for release in content.privacy["releases"]}
-    assert kinds == {"moments": 1, "gradient": 9}
-    assert content.privacy["epsilon"] <= 3.0
-    assert "1 noisy moments of the data and 9 noisy updates" in " ".join(content.statement.split())
+    found = sorted((release["kind"], release["count"]) for release in content.privacy["releases"])
+    assert found == [("gradient", 4), ("gradient", 9), ("moments", 1), ("moments", 2)]
+    assert 2.9 < content.privacy["epsilon"] <= 3.0
+    assert "3 noisy moments of the data and 13 noisy updates" in " ".join(content.statement.split())
+    model = keras.saving.load_model(folder / "model.keras")
+    assert model.privacy.epsilon() == content.privacy["epsilon"]
+    assert (said in capsys.readouterr().err) == (when == "before the first file")
+    assert len(set(model.classify(np.load(images)["x"] / 127.5 - 1.0))) > 1
 
 
 def test_a_killed_run_whose_checkpoint_is_lost_does_not_start_anew(images, tmp_path, monkeypatch, with_moments, capsys):
