@@ -7,13 +7,13 @@
     python benchmarks/diffusion.py --cost                                                 # K = 1, 8, 32; samplers
 
 Images are in [-1, 1]; a preset of half the side takes means of 2 x 2 pixels. After training, images are drawn in equal
-numbers for each class, three classifiers learn from them (protocol of Dockhorn et al. 2023: the epoch is chosen on
-drawn images) and are tested on the real test set. The Frechet distance is that of the test set to as many drawn images,
-on features of a classifier of real images, by which nothing is chosen. Settings were chosen with `--held-out` (50,000
-training images train, the other 10,000 score), never on the test set; the cost of that choice is not part of epsilon.
-delta = 1e-5. DIR holds the model, its privacy statement and a picture; a run that was cut short goes on from the last
-checkpoint when the same command is given again. Figures of the test set are added to `results/diffusion.json` run by
-run.
+numbers for each class, and labeled by the classifier of the model if it has one. Three others learn from them
+(protocol of Dockhorn et al. 2023: the epoch is chosen on drawn images) and are tested on the real test set. The
+Frechet distance is that of the test set to as many drawn images, on features of a classifier of real images, by which
+nothing is chosen. Settings were chosen with `--held-out` (50,000 training images train, the other 10,000 score), never
+on the test set; the cost of that choice is not part of epsilon. delta = 1e-5. DIR holds the model, its privacy
+statement and a picture; a run that was cut short goes on from the last checkpoint when the same command is given
+again. Figures of the test set are added to `results/diffusion.json` run by run.
 """
 
 import argparse
@@ -165,7 +165,7 @@ def train(options, changes: dict) -> dict:
     keras.utils.set_random_seed(options.seed)
     if folder.model_file.exists():
         model = keras.saving.load_model(folder.model_file)
-        print(f"goes on after {model.privacy.updates} updates", flush=True)
+        print(f"goes on after {model.run.ledger.updates} updates", flush=True)
     else:
         start, processor = time.perf_counter(), time.process_time()
         known = {"delta": DELTA, "seed": options.seed, "verbose": 2}
@@ -180,7 +180,8 @@ def train(options, changes: dict) -> dict:
                 folder.progress["scores"].append({"updates": 0, **found})
                 print(folder.progress["scores"][-1], flush=True)
             folder.save(model)
-    if model.privacy.updates < recipe.updates:
+    # Its own: those of a classifier came before.
+    if model.run.ledger.updates < recipe.updates:
         model.fit(
             x,
             y,
@@ -214,7 +215,7 @@ def train(options, changes: dict) -> dict:
         "spent": model.privacy.epsilon(),
         "delta": DELTA,
         "noise_multiplier": model.run.plan.noise_multiplier,
-        "updates": model.privacy.updates,
+        "updates": model.run.ledger.updates,
         "parameters": model.network.count_params(),
         "seconds": round(folder.progress["seconds"], 1),
         "processor_seconds": round(folder.progress["processor_seconds"], 1),
@@ -250,21 +251,23 @@ def by_setting(content: dict) -> list[list[dict]]:
 def table(content: dict) -> str:
     """The results as a Markdown table, one row for the seeds of one setting."""
     lines = [
-        "| data | preset | epsilon | CNN % (sd) | published | MLP % | logistic regression % | distance | "
-        "synthetic images | epochs | updates | B | K | processor minutes | seeds |",
-        "|" + "---|" * 15,
+        "| data | preset | epsilon | labels | CNN % (sd) | published | MLP % (sd) | logistic regression % (sd) | "
+        "distance | synthetic images | epochs | updates | B | K | processor minutes | seeds |",
+        "|" + "---|" * 16,
     ]
     for runs in by_setting(content):
         one = runs[0]
         scores = {name: [100 * run["accuracy"][name] for run in runs] for name in one["accuracy"]}
         means = {name: f"{statistics.mean(values):.2f}" for name, values in scores.items()}
-        deviation = f" ({statistics.stdev(scores['cnn']):.2f})" if len(runs) > 1 else ""
+        if len(runs) > 1:
+            means = {name: f"{means[name]} ({statistics.stdev(values):.2f})" for name, values in scores.items()}
+        labels = "classifier" if one["settings"].get("classifier") else "drawn for"
         minutes = statistics.median(run["processor_seconds"] for run in runs) / 60
         distances = [run["frechet_distance"] for run in runs if run.get("frechet_distance") is not None]
         distance = f"{statistics.mean(distances):.1f}" if distances else ""
         published = PUBLISHED.get((one["dataset"], one["epsilon"]), "")
         lines.append(
-            f"| {one['dataset']} | {one['preset']} | {one['epsilon']:g} | {means['cnn']}{deviation} | {published} | "
+            f"| {one['dataset']} | {one['preset']} | {one['epsilon']:g} | {labels} | {means['cnn']} | {published} | "
             f"{means['mlp']} | {means['logistic_regression']} | {distance} | {one['samples']} | {one['epochs']} | "
             f"{one['updates']} | {one['settings']['batch_size']} | {one['settings']['multiplicity']} | "
             f"{minutes:.0f} | {len(runs)} |"

@@ -158,7 +158,7 @@ def _check(layer: PrivateNormalization, order: list, model: keras.Model) -> None
         raise ValueError(
             f"Layer '{layer.name}' needs a place of its own in the graph of the model that is fitted, so that it has "
             f"one input. Received: {order.count(layer)} places (0: inside of another layer). Use it once, on the top "
-            "level of the model."
+            "level of the model. If it is part of a classifier that the model was given, train that first."
         )
     front = keras.Model(_keras.structures(_keras.graph(model))[0], _read_by(layer, model))
     trained = [inner.name for inner in _keras.walk(front) if inner.trainable_variables]

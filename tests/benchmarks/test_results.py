@@ -63,9 +63,10 @@ def test_only_seeds_of_one_setting_share_a_row_of_diffusion(monkeypatch):
     runs = [run(1, 0.95), run(2, 0.9, learning_rate=0.2), run(0, 0.93), run(3, 0.8, epochs=2)]
     assert [[one["seed"] for one in same] for same in diffusion.by_setting({"runs": runs})] == [[3], [0, 1], [2]]
     rows = diffusion.table({"runs": runs}).splitlines()[2:]
-    assert [row.split(" | ")[3] for row in rows] == ["80.00", "94.00 (1.41)", "90.00"]
+    assert [row.split(" | ")[4] for row in rows] == ["80.00", "94.00 (1.41)", "90.00"]
     assert all("DPDM 89.2" in row for row in rows)
+    assert [row.split(" | ")[3] for row in rows] == ["drawn for"] * 3
     # Distances were not measured at first.
-    assert [row.split(" | ")[7] for row in rows] == [""] * 3
+    assert [row.split(" | ")[8] for row in rows] == [""] * 3
     runs[0]["frechet_distance"] = 12.34
-    assert diffusion.table({"runs": runs}).splitlines()[3].split(" | ")[7] == "12.3"
+    assert diffusion.table({"runs": runs}).splitlines()[3].split(" | ")[8] == "12.3"

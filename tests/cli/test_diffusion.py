@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 
-from lipdp import callbacks, data, diffusion
+from lipdp import accounting, callbacks, data, diffusion
 from lipdp.cli import diffusion as task
 from lipdp.cli import main, parser
 from lipdp.diffusion import labels
@@ -168,6 +168,16 @@ def test_moments_of_persons_with_several_images_have_their_noise():
     rows = data.Dataset(x, y, None, None, classes, "digits")
     found = [task.recipe(parser.parse([*words, *more]), rows) for more in ([], ["--examples-per-person", "4"])]
     assert [recipe.moments_noise for recipe in found] == [7.0, 28.0]
+
+
+@pytest.mark.parametrize("sampling", ["poisson", "fixed_size", "shuffle"])
+def test_what_comes_first_leaves_budget_whatever_the_sampling(sampling):
+    words = ["train", "--task", "diffusion", "--dataset", "x.npz", "--epsilon", "1", "--output", "run"]
+    x, y, classes = np.zeros((6000, 28, 28, 1), "float32"), np.arange(6000, dtype="int32") % 10, tuple("0123456789")
+    rows = data.Dataset(x, y, None, None, classes, "clothes")
+    recipe = task.recipe(parser.parse([*words, "--sampling", sampling]), rows)
+    spent = recipe.first_releases(accounting.Sampling(sampling).bind(6000, recipe.batch_size))
+    assert len(spent) == 3 and 0.6 < accounting.compose(spent, 1e-5, "pld") < 0.8
 
 
 class Killed(BaseException):

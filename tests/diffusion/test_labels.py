@@ -139,3 +139,12 @@ def test_classifiers_that_do_not_fit_are_refused(trained, classes):
 def test_without_a_classifier_nothing_is_labeled():
     with pytest.raises(ValueError, match="has no classifier"):
         diffusion.DiffusionModel(network(), num_classes=CLASSES).classify(bars(3)[0])
+
+
+def test_an_untrained_classifier_is_trained_first():
+    classifier = labels.label_recipe(SHAPE, CLASSES, COUNT, 4.0).build(COUNT)
+    model = diffusion.DiffusionModel(network(), num_classes=CLASSES, classifier=classifier)
+    model.compile("adam")
+    with pytest.raises(ValueError, match="classifier that the model was given, train that first"):
+        model.fit(*bars(COUNT), noise_multiplier=4.0, delta=1e-5, batch_size=100, epochs=1, verbose=0)
+    assert not model.run.ledger.releases

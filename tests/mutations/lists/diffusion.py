@@ -59,6 +59,33 @@ FAULTS = [
         ),
     ),
     *faults(
+        "diffusion/labels.py",
+        "diffusion/test_labels.py::test_a_recipe_charges_what_it_says_beforehand",
+        (
+            "the classifier leaves its ledger behind",
+            "    provenance.attribute(copy, provenance.ledgers_of(classifier))\n",
+            "",
+            "diffusion/test_labels.py::test_a_budget_holds_the_classifier_and_files_keep_both",
+        ),
+        (
+            "its updates are free beforehand",
+            "(*super().first_releases(sampling), updates)",
+            "super().first_releases(sampling)",
+        ),
+        (
+            "noise is added to it with that of the generator",
+            "    copy.trainable = False\n",
+            "",
+            "diffusion/test_labels.py::test_the_gradients_of_the_generator_leave_the_classifier_alone",
+        ),
+        (
+            "a row in place of another one counts once",
+            "(2 if sampling.relation == REPLACE else 1)",
+            "1",
+            "cli/test_diffusion.py::test_what_comes_first_leaves_budget_whatever_the_sampling",
+        ),
+    ),
+    *faults(
         "diffusion/model.py",
         "diffusion/test_class_moments.py::test_fit_plans_for_what_is_left_and_the_statement_names_the_moments",
         ("moments are not charged", "            run.charge(release, 1 + rounds)\n", ""),
