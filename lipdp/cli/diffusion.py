@@ -57,7 +57,8 @@ def begin(options: argparse.Namespace, recipe: Any, dataset: Any, delta: float, 
     A fresh one has a classifier and knows moments, if the recipe says so, which are released in silence: until `fit`
     writes a file nobody sees them.
     """
-    first = (recipe.classifier, "a classifier for its labels"), (recipe.moments_noise, "moments of each class")
+    trains, learns = "trains a classifier for its labels", "learns moments of each class"
+    first = (recipe.classifier, trains), (recipe.moments_noise, learns)
     words = [what for setting, what in first if setting is not None]
     if not words or (work / place.CHECKPOINT).exists():
         return recipe.build()
@@ -68,7 +69,7 @@ def begin(options: argparse.Namespace, recipe: Any, dataset: Any, delta: float, 
         # Of a process that was killed before its first update: what it had released went with it.
         path.unlink()
     minutes = "" if recipe.moments_components or recipe.moments_noise is None else ", which takes minutes"
-    sys.stderr.write(f"lipdp train: note: it learns {' and '.join(words)} first{minutes}.\n")
+    sys.stderr.write(f"lipdp train: note: it {' and '.join(words)} first{minutes}.\n")
     images = recipe.images(dataset.x_train)
     how: dict[str, Any] = {"verbose": 0, **chosen(options, "sampling", "examples_per_person", "seed")}
     more = {"delta": delta, **chosen(options, "noise_generator")}

@@ -217,7 +217,7 @@ def test_a_killed_run_that_learns_moments_first_goes_on(images, tmp_path, monkey
         patch.setattr(place, "abandon", lambda *_: None)
         with pytest.raises(Killed):
             main([*words, "3", "--batch-size", "40", "--delta", "1e-3", "--json"])
-    said = "it learns a classifier for its labels and moments of each class first"
+    said = "it trains a classifier for its labels and learns moments of each class first"
     assert said in capsys.readouterr().err
     code = main(["train", "--resume", str(folder), "--json"])
     assert code == 0, capsys.readouterr()
