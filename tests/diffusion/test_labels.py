@@ -114,8 +114,9 @@ def test_a_recipe_charges_what_it_says_beforehand(sampling, group):
     assert 7.8 < accounting.compose(said, 1e-5, "pld") <= 8.01, "its budget, whatever the sampling"
     found = [entry.mechanism(group) for entry in classifier.run.ledger.entries]
     assert sorted(found, key=repr) == sorted(said, key=repr) and len(said) == 2
-    model = recipe.fit((x + 1.0) / 2.0, y, noise_multiplier=20.0, delta=1e-5, verbose=0, **how)
-    assert model.privacy.epsilon() > accounting.compose(recipe.first_releases(bound), 1e-5, "pld")
+    if (sampling, group) == ("shuffle", 1):
+        model = recipe.fit((x + 1.0) / 2.0, y, noise_multiplier=20.0, delta=1e-5, verbose=0, **how)
+        assert model.privacy.epsilon() > accounting.compose(said, 1e-5, "pld")
 
 
 def test_recipes_of_28_pixels_have_one():
