@@ -191,11 +191,11 @@ FAULTS = [
         ),
     ),
     *faults(
-        "diffusion/model.py",
+        "diffusion/noising.py",
         "diffusion/test_model.py::test_bad_input",
         (
             "the multiplicity is ignored",
-            "return dataclasses.replace(strategy, augmentation_multiplicity=self.noise_multiplicity)",
+            "return dataclasses.replace(found, augmentation_multiplicity=noise_multiplicity)",
             "return strategy",
             "diffusion/test_model.py::test_fit_charges_what_it_executes",
         ),
@@ -207,7 +207,7 @@ FAULTS = [
         ("a strategy that does not clip is taken", "if not strategy.per_example:", "if False:"),
         (
             "an augmentation beside the noise is taken",
-            "if augmentation is not None or copies not in (1, self.noise_multiplicity):",
+            "if augmentation is not None or copies not in (1, noise_multiplicity):",
             "if False:",
         ),
     ),
