@@ -87,6 +87,18 @@ def walk(layer: keras.layers.Layer, include_self: bool = False, deep: bool = Tru
     return layer._flatten_layers(include_self=include_self, recursive=deep)
 
 
+def copied(model: keras.Model) -> keras.Model:
+    """Returns a model of the same layers, with weights of their own that are equal.
+
+    Of `set_weights` alone, layers that compute with something made of their weights (`Normalization`) know nothing.
+    """
+    copy = keras.models.clone_model(model)
+    copy.set_weights(model.get_weights())
+    for layer in walk(copy):
+        getattr(layer, "finalize_state", lambda: None)()
+    return copy
+
+
 def seed_generators(layer: keras.layers.Layer) -> list[keras.random.SeedGenerator]:
     """Returns the random states of a layer itself: no public attribute tells that a layer draws random numbers."""
     return [s for s in getattr(layer, "_seed_generators", ()) if isinstance(s, keras.random.SeedGenerator)]

@@ -20,7 +20,7 @@ NO_CLASSES = "This run is a diffusion model, which has no classes"
 NOT_STOCK = "This run is a diffusion model, whose noise and times are computed by layers of lipdp, not of Keras"
 
 
-def recipe(options: argparse.Namespace, dataset: Any) -> Any:
+def recipe(options: argparse.Namespace, dataset: Any, delta: float = 1e-5) -> Any:
     """Returns the `diffusion.Recipe` for the options; its updates are whole epochs.
 
     Raises:
@@ -43,7 +43,7 @@ def recipe(options: argparse.Namespace, dataset: Any) -> Any:
     updates = epochs(result, dataset.num_examples) * _updates_per_epoch(result, dataset.num_examples)
     count = dataset.num_examples
     sampling = accounting.Sampling(options.sampling).bind(count, result.batch_size, options.examples_per_person)
-    return dataclasses.replace(result.for_sampling(sampling), updates=updates)
+    return dataclasses.replace(result.for_sampling(sampling, delta), updates=updates)
 
 
 def epochs(recipe: Any, num_examples: int) -> int:

@@ -67,10 +67,10 @@ def _train(options, argv: list[str], started: str, clock: float, work: pathlib.P
     if frozen is not None:
         dataset = frozen.apply(raw)
     generative = options.task == "diffusion"
-    recipe: Any = diffusion.recipe(options, dataset) if generative else _recipe(options, dataset)
     count = dataset.num_persons or dataset.num_examples
-    updates = recipe.updates if generative else recipe.updates(count)
     delta = _default_delta(count) if options.delta is None else options.delta
+    recipe: Any = diffusion.recipe(options, dataset, delta) if generative else _recipe(options, dataset)
+    updates = recipe.updates if generative else recipe.updates(count)
     plan = _plan(options, recipe, updates, count, delta)
     (datasets if dataset.texts is None else text).tell(options, raw)
     evaluation.tell_reached(options, recipe)

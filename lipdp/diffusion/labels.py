@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import math
 from typing import Any
 
 import keras
+import numpy as np
 
-from lipdp import layers
-from lipdp.accounting import Mechanism, Sampling, calibrate
+from lipdp import _keras, layers
+from lipdp.accounting import Filter, Mechanism, Sampling, calibrate, compose
 from lipdp.accounting.schemes import REPLACE
+from lipdp.model import DP_Model
 from lipdp.models.table import TableRecipe, table_recipe
 from lipdp.privacy import provenance
+from lipdp.sampling import schemes
+from lipdp.training import model_checks
 
 # How many of the frequencies along each side the classifier sees: 12 of 28.
 _FREQUENCIES = 0.43
@@ -51,11 +56,12 @@ class LabelRecipe(TableRecipe):
         updates = Mechanism.of_updates(None, self.noise_multiplier, self.updates(count), own)
         return (*super().first_releases(sampling), updates)
 
-    def for_sampling(self, sampling: Sampling) -> LabelRecipe:
+    def for_sampling(self, sampling: Sampling, delta: float = 1e-5) -> LabelRecipe:
         """Returns the recipe with the noise that its budget needs for data that are sampled like this.
 
         Args:
             sampling: that of the generator, bound to the data.
+            delta: of the budget.
         """
         count, own = int(sampling.num_examples or 1), self.sampling(sampling)
         quiet = dataclasses.replace(self, moments_noise=self.moments_noise * largest_change(sampling))
@@ -63,8 +69,8 @@ class LabelRecipe(TableRecipe):
             sampler=own,
             updates=self.updates(count),
             epsilon=self.epsilon,
-            # The noise is a setting, whatever delta `fit` gets: what it costs is charged.
-            delta=min(1e-5, 0.5 / count),
+            # The noise is a setting: what it costs is charged, whatever delta `fit` gets.
+            delta=min(delta, 0.5 / count),
             spent=TableRecipe.first_releases(quiet, sampling),
         )
         return dataclasses.replace(quiet, noise_multiplier=float(f"{noise:.4g}"))
@@ -101,12 +107,71 @@ def label_recipe(image_shape: tuple[int, int, int], num_classes: int, num_exampl
     return recipe.for_sampling(Sampling("poisson").bind(num_examples, recipe.batch_size))
 
 
+def bound(
+    batch_size: int,
+    count: int,
+    sampling: Any = "poisson",
+    examples_per_person: int = 1,
+    person_ids: Any = None,
+    **others: Any,
+) -> Sampling:
+    """Returns how `fit` will sample, from its arguments."""
+    count = count if person_ids is None else len(np.unique(person_ids))
+    return schemes.get(sampling).bind(count, min(batch_size, count), examples_per_person)
+
+
+def check_arguments(arguments: dict[str, Any]) -> None:
+    """Refuses arguments that `fit` does not know, before anything is trained."""
+    known = inspect.signature(DP_Model.fit).parameters
+    unknown = {name: value for name, value in arguments.items() if name not in known}
+    model_checks.refuse_unsupported(DP_Model.fit, unknown, shuffle=None, class_weight=None, sample_weight=None)
+
+
+def check_first(
+    first: tuple[Mechanism, ...], epsilon: float | None, delta: float = 1e-5, accountant: Any = "pld"
+) -> None:
+    """Refuses a budget that does not hold what is released before the first update, and leave some.
+
+    Raises:
+        ValueError: it does not, or is that of a filter, which has to begin before any release.
+    """
+    ways_out = "make the recipe for this epsilon, or use dataclasses.replace(recipe, classifier=None)"
+    if first and (accountant == "filter" or isinstance(accountant, Filter)):
+        raise ValueError(
+            "A filter must begin before the first release, and this recipe releases moments or a classifier before "
+            f"`fit`. Received: accountant={accountant!r}. Leave it out."
+        )
+    cost = compose(first, delta, "pld") if first and epsilon is not None else 0.0
+    if epsilon is not None and cost >= epsilon:
+        raise ValueError(
+            f"What this recipe releases before the first update, moments and a classifier, costs epsilon={cost:.4g} "
+            f"alone. Received: epsilon={epsilon!r}, delta={delta!r}. Pass a larger epsilon, {ways_out}."
+        )
+
+
+def class_ids(y: Any, count: int, num_classes: int) -> np.ndarray:
+    """Returns labels as an array, or refuses what is not one class id for each example."""
+    y = np.asarray(() if y is None else y)
+    fits = y.shape == (count,) and y.dtype.kind in "iu"
+    if not fits or (y.size and not 0 <= y.min() <= y.max() < num_classes):
+        raise ValueError(
+            f"Labels must be class ids from 0 to {num_classes - 1}, one per example. Received: shape "
+            f"{y.shape} and dtype {y.dtype} for {count} examples. Pass them as y."
+        )
+    return y
+
+
 def frozen(classifier: keras.Model, image_shape: tuple[int, ...], num_classes: int | None) -> keras.Model:
     """Returns a copy of a classifier that does not train, and carries the ledgers of the original.
 
     Raises:
         ValueError: it does not take such images, or has not one logit for each class.
     """
+    if not isinstance(classifier, _keras.Functional | keras.Sequential) or not classifier.built:
+        raise ValueError(
+            "A classifier must be a Sequential or functional model that is built: it is copied. Received: classifier="
+            f"{classifier!r}."
+        )
     fits = len(classifier.inputs) == 1 and tuple(classifier.inputs[0].shape[1:]) == tuple(image_shape)
     if num_classes is None or not fits or classifier.output_shape != (None, num_classes):
         raise ValueError(
@@ -115,8 +180,17 @@ def frozen(classifier: keras.Model, image_shape: tuple[int, ...], num_classes: i
             f"{classifier.output_shape} for images of shape {tuple(image_shape)}, num_classes={num_classes!r}."
         )
     # Of the same layers a plain network, which has no ledger of its own.
-    copy = keras.models.clone_model(keras.Model(classifier.inputs, classifier.outputs, name="classifier"))
-    copy.set_weights(classifier.get_weights())
+    copy = _keras.copied(keras.Model(classifier.inputs, classifier.outputs, name="classifier"))
     copy.trainable = False
     provenance.attribute(copy, provenance.ledgers_of(classifier))
     return copy
+
+
+def check_trained(classifier: keras.Model) -> None:
+    """Refuses a classifier whose normalization knows no moments yet."""
+    for layer in _keras.walk(classifier):
+        if isinstance(layer, layers.PrivateNormalization) and not layer.adapted:
+            raise ValueError(
+                f"The classifier of this model was not trained. Received: layer '{layer.name}' without moments. Train "
+                "it before it is passed to DiffusionModel, or use `Recipe.fit`."
+            )

@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from lipdp import checks
+from lipdp import _keras, checks
 from lipdp.diffusion.class_moments import Mixtures
 from lipdp.diffusion.noisy import NoisyBatches
 from lipdp.sampling import randomness
@@ -54,8 +54,7 @@ class Lesson:
             seed=int(rng.integers(2**63)),
         )
         # A copy: the user may have compiled the network for something else.
-        network = keras.models.clone_model(model.network)
-        network.set_weights(model.network.get_weights())
+        network = _keras.copied(model.network)
         rate = keras.optimizers.schedules.CosineDecay(self.learning_rate, self.epochs * len(batches))
         network.compile(keras.optimizers.Adam(rate), loss="mse")
         history = network.fit(batches, epochs=self.epochs, verbose=verbose)

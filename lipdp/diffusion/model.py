@@ -6,7 +6,7 @@ import keras
 import numpy as np
 from numpy.typing import ArrayLike
 
-from lipdp import backend, checks, strategies
+from lipdp import _keras, backend, checks, strategies
 from lipdp.diffusion import class_moments, denoisers, samplers
 from lipdp.diffusion import labels as labels_
 from lipdp.diffusion.average import Average
@@ -84,7 +84,7 @@ class DiffusionModel(DP_Model):
         super().__init__(inputs, error, **kwargs)
         self.network, self.noising, self.denoiser = network, noising, denoiser
         self.num_classes, self.noise_multiplicity, self.average = num_classes, noise_multiplicity, average
-        self.classifier = None if classifier is None else labels_.frozen(classifier, clean.shape[1:], num_classes)
+        self._classifier = None if classifier is None else labels_.frozen(classifier, clean.shape[1:], num_classes)
         # Past Keras' attribute tracking: host arrays, saved beside the ledger.
         object.__setattr__(self, "_averaged", None)
 
@@ -129,6 +129,8 @@ class DiffusionModel(DP_Model):
         Raises:
             ValueError: see `DP_Model.fit`; labels that do not fit.
         """
+        if self.classifier is not None:
+            self.classifier.trainable = False  # whatever was asked of the whole model
         if class_moments.learned(self.run.total):
             class_moments.refuse_split(kwargs.get("validation_split"))
         x, y = self._data(x, y)
@@ -305,6 +307,11 @@ class DiffusionModel(DP_Model):
             network, num_samples, self.denoiser, sampler, labels, self.num_classes, guidance, batch_size, seed, verbose
         )
 
+    @property
+    def classifier(self) -> keras.Model | None:
+        """Returns the copy of the classifier; files that Keras makes of it alone have no ledger."""
+        return self._classifier
+
     def classify(self, images: np.ndarray, batch_size: int = 256) -> np.ndarray:
         """Returns the labels that the classifier gives to examples, drawn ones above all.
 
@@ -319,13 +326,16 @@ class DiffusionModel(DP_Model):
             Class ids `(N,)`.
 
         Raises:
-            ValueError: the model has no classifier.
+            ValueError: the model has no classifier, or one that was not trained.
         """
         if self.classifier is None:
             raise ValueError(
                 "This model has no classifier. Received: DiffusionModel(classifier=None). Pass one, see "
                 "`DiffusionModel`, or take the labels that were drawn for."
             )
+        labels_.check_trained(self.classifier)
+        if not len(images):
+            return np.zeros(0, "int32")
         logits = self.classifier.predict(images, batch_size=batch_size, verbose=0)
         return logits.argmax(axis=-1).astype("int32")
 
@@ -333,8 +343,7 @@ class DiffusionModel(DP_Model):
         """Returns a copy of the network with the moving average of its weights; before training, the network."""
         if self._averaged is None:
             return self.network
-        network = keras.models.clone_model(self.network)
-        network.set_weights(self.network.get_weights())
+        network = _keras.copied(self.network)
         for variable, value in zip(network.trainable_variables, self._averaged, strict=True):
             variable.assign(value)
         provenance.attribute(network, self.run.ledgers)
@@ -386,11 +395,4 @@ class DiffusionModel(DP_Model):
             if y is not None:
                 raise ValueError("This model has no classes. Received: labels. Leave them out, or set `num_classes`.")
             return x, nothing
-        y = np.asarray(() if y is None else y)
-        fits = y.shape == (len(x),) and y.dtype.kind in "iu"
-        if not fits or (y.size and not 0 <= y.min() <= y.max() < self.num_classes):
-            raise ValueError(
-                f"Labels must be class ids from 0 to {self.num_classes - 1}, one per example. Received: shape "
-                f"{y.shape} and dtype {y.dtype} for {len(x)} examples. Pass them as y."
-            )
-        return (x, y.astype("float32")), nothing
+        return (x, labels_.class_ids(y, len(x), self.num_classes).astype("float32")), nothing

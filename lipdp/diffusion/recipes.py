@@ -10,7 +10,7 @@ import numpy as np
 from lipdp import checks, strategies
 from lipdp._deprecated import renamed_arguments, renamed_property
 from lipdp.accounting import Mechanism, Sampling
-from lipdp.diffusion import class_moments, denoisers, samplers
+from lipdp.diffusion import class_moments, denoisers, labels, samplers
 from lipdp.diffusion.class_mixture import ClassMixture
 from lipdp.diffusion.labels import LabelRecipe, label_recipe, largest_change
 from lipdp.diffusion.model import DiffusionModel
@@ -22,6 +22,8 @@ _OF_MOMENTS = ("sampling", "examples_per_person", "person_ids", "rows_per_person
 _OF_CLASSIFIER = (*_OF_MOMENTS, "delta", "noise_generator")
 SAMPLERS = ("ddim", "stochastic", "churn")
 
+# Settings know no smaller budget, and below it there is no classifier.
+_LEAST = 0.25
 # Part of the budget that the classifier costs alone.
 _OF_LABELS = 0.5
 # Sides from here on are looked at in patches of 2 x 2 pixels.
@@ -200,11 +202,16 @@ class Recipe:
         own: dict[str, Any] = {"batch_size": self.batch_size, "strategy": self.strategy(), "epochs": 1}
         own |= {"steps_per_epoch": self.updates, "microbatch_size": self.microbatch_size}
         checks.not_twice(own, kwargs)
-        if self.moments_noise is not None:
+        labels.check_arguments(kwargs)
+        if self.moments_noise is not None or self.classifier is not None:
             class_moments.refuse_split(kwargs.get("validation_split"))
-        x = self.images(x)
-        model = self.build(self.train_classifier(x, y, **kwargs))
-        self.learn_moments(model, x, y, **kwargs)
+        x, y = self.images(x), labels.class_ids(y, len(x), self.num_classes)
+        sampling = labels.bound(self.batch_size, len(x), **kwargs)
+        public = {name: kwargs[name] for name in ("delta", "accountant") if kwargs.get(name) is not None}
+        suited = self.for_sampling(sampling, public.get("delta", 1e-5))
+        labels.check_first(suited.first_releases(sampling), epsilon, **public)
+        model = suited.build(suited.train_classifier(x, y, **kwargs))
+        suited.learn_moments(model, x, y, **kwargs)
         model.fit(x, y, epsilon=epsilon, **{"training_metrics": False, **kwargs}, **own)
         return model
 
@@ -248,17 +255,18 @@ class Recipe:
         queries = class_moments.queries(self.moments_components, self.moments_rounds)
         return (*first, Mechanism.of_updates(None, self.moments_noise, queries, whole.for_group(sampling.group_size)))
 
-    def for_sampling(self, sampling: Sampling) -> "Recipe":
+    def for_sampling(self, sampling: Sampling, delta: float = 1e-5) -> "Recipe":
         """Returns the recipe with the noise that suits data sampled like this, before the first update.
 
         Args:
             sampling: of the updates, bound to the data and to how many examples a person has.
+            delta: of the budget.
         """
         noise = self.moments_noise
         return dataclasses.replace(
             self,
             moments_noise=None if noise is None else noise * largest_change(sampling),
-            classifier=None if self.classifier is None else self.classifier.for_sampling(sampling),
+            classifier=None if self.classifier is None else self.classifier.for_sampling(sampling, delta),
         )
 
     def strategy(self) -> strategies.Strategy:
@@ -318,7 +326,8 @@ def recipe(
     settings: dict[str, Any] = {"batch_size": max(1, min(2048, num_examples // 4)), **own}
     given = {name: value for name, value in changes.items() if value is not None}
     settings |= given
-    if network == "cpu-28" and not handwritten and "classifier" not in changes and num_classes > 1:
+    affordable = (epsilon or 1.0) >= _LEAST and num_classes > 1
+    if network == "cpu-28" and affordable and not handwritten and "classifier" not in changes:
         settings["classifier"] = label_recipe(image_shape, num_classes, num_examples, _OF_LABELS * _within(epsilon))
     if "moments_noise" in own and "moments_noise" not in given:
         rounds = settings.get("moments_rounds", Recipe.moments_rounds)
@@ -337,7 +346,7 @@ def recipe(
 
 def _within(epsilon: float | None) -> float:
     """Returns the budget that settings go by."""
-    return min(max(epsilon or 1.0, 0.25), 16.0)
+    return min(max(epsilon or 1.0, _LEAST), 16.0)
 
 
 def _knowing_moments(epsilon: float | None) -> dict[str, Any]:

@@ -149,3 +149,87 @@ def test_an_untrained_classifier_is_trained_first():
     with pytest.raises(ValueError, match="classifier that the model was given, train that first"):
         model.fit(*bars(COUNT), noise_multiplier=4.0, delta=1e-5, batch_size=100, epochs=1, verbose=0)
     assert not model.run.ledger.releases
+    with pytest.raises(ValueError, match="was not trained"):
+        model.classify(bars(3)[0])
+
+
+def test_layers_that_compute_with_their_weights_are_copied_whole():
+    """`Normalization` computes with what it makes of its weights when they are loaded, not with them."""
+    x, _ = bars(30)
+    normalization = keras.layers.Normalization()
+    normalization.adapt(x)
+    inputs = keras.Input(SHAPE)
+    flat = keras.layers.Flatten()(normalization(inputs))
+    own = keras.Model(inputs, keras.layers.Dense(CLASSES)(flat))
+    model = diffusion.DiffusionModel(network(), num_classes=CLASSES, classifier=own)
+    np.testing.assert_allclose(model.classifier.predict(x, verbose=0), own.predict(x, verbose=0), atol=1e-5)
+
+    images, noise, label = keras.Input(SHAPE), keras.Input(()), keras.Input(())
+    generator = network()
+    whole = keras.Model([images, noise, label], generator([normalization(images), noise, label]))
+    model = diffusion.DiffusionModel(whole, num_classes=CLASSES)
+    object.__setattr__(model, "_averaged", [weight.numpy() for weight in whole.trainable_variables])
+    rows = [x, np.zeros(len(x), "float32"), np.zeros(len(x), "float32")]
+    np.testing.assert_allclose(
+        model.averaged_network().predict(rows, verbose=0), whole.predict(rows, verbose=0), atol=1e-5
+    )
+
+
+def test_the_classifier_stays_as_it_is(trained):
+    model = diffusion.DiffusionModel(network(), num_classes=CLASSES, classifier=trained[1])
+    with pytest.raises(AttributeError):
+        model.classifier = trained[1]
+    model.trainable = False
+    model.trainable = True
+    model.compile("adam")
+    before = model.classifier.get_weights()
+    model.fit(*bars(COUNT), noise_multiplier=4.0, delta=1e-5, batch_size=100, epochs=1, verbose=0)
+    for old, new in zip(before, model.classifier.get_weights(), strict=True):
+        np.testing.assert_array_equal(old, new)
+    assert model.classify(np.zeros((0, *SHAPE), "float32")).shape == (0,)
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "words"),
+    [
+        ({"epsilon": 1.0}, ValueError, "costs epsilon="),
+        ({"epsilon": 20.0, "accountant": "filter"}, ValueError, "must begin before the first release"),
+        ({"epsilon": 20.0, "wrong": 1}, TypeError, "wrong"),
+        ({"epsilon": 20.0, "validation_split": 0.1}, ValueError, "validation_split"),
+        ({"epsilon": 20.0, "y": np.zeros(COUNT)}, ValueError, "Labels must be class ids"),
+    ],
+)
+def test_what_cannot_end_well_does_not_begin(monkeypatch, settings, error, words):
+    monkeypatch.setattr(labels.LabelRecipe, "fit", lambda *_, **__: pytest.fail("trained"))
+    own = labels.label_recipe(SHAPE, CLASSES, COUNT, 8.0)
+    recipe = diffusion.recipe(SHAPE, CLASSES, COUNT, updates=2, batch_size=60, classifier=own)
+    x, y = bars(COUNT)
+    with pytest.raises(error, match=words):
+        recipe.fit((x + 1.0) / 2.0, settings.pop("y", y), delta=1e-5, verbose=0, **settings)
+
+
+@pytest.mark.parametrize(("sampling", "group"), [("shuffle", 1), ("fixed_size", 1), ("poisson", 3)])
+def test_fit_of_a_recipe_suits_its_noise_to_the_sampling(monkeypatch, sampling, group):
+    """What comes first costs the same part of the budget, however batches are drawn."""
+    seen = []
+
+    class Stopped(Exception):
+        pass
+
+    def stop(self, x, y, **kwargs):
+        seen.append(self)
+        raise Stopped
+
+    monkeypatch.setattr(diffusion.Recipe, "train_classifier", stop)
+    recipe = diffusion.recipe((28, 28, 1), CLASSES, 6000, epsilon=1.0)
+    x, y = np.zeros((6000, 28, 28, 1), "float32"), np.arange(6000) % CLASSES
+    with pytest.raises(Stopped):
+        recipe.fit(x, y, epsilon=1.0, delta=1e-5, sampling=sampling, examples_per_person=group)
+    bound = accounting.Sampling(sampling).bind(6000, recipe.batch_size, group)
+    assert accounting.compose(seen[0].first_releases(bound), 1e-5, "pld") < 0.8
+
+
+@pytest.mark.parametrize("wrong", ["a name", keras.Sequential([keras.layers.Dense(3)])])
+def test_classifiers_that_cannot_be_copied_are_refused(wrong):
+    with pytest.raises(ValueError, match="must be a Sequential or functional model"):
+        diffusion.DiffusionModel(network(), num_classes=CLASSES, classifier=wrong)

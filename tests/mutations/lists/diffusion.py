@@ -79,6 +79,12 @@ FAULTS = [
             "diffusion/test_labels.py::test_the_gradients_of_the_generator_leave_the_classifier_alone",
         ),
         (
+            "a budget that cannot hold what comes first is found out late",
+            "if epsilon is not None and cost >= epsilon:",
+            "if False:",
+            "diffusion/test_labels.py::test_what_cannot_end_well_does_not_begin",
+        ),
+        (
             "a row in place of another one counts once",
             "(2 if sampling.relation == REPLACE else 1)",
             "1",
@@ -86,9 +92,33 @@ FAULTS = [
         ),
     ),
     *faults(
+        "diffusion/recipes.py",
+        "diffusion/test_labels.py::test_fit_of_a_recipe_suits_its_noise_to_the_sampling",
+        (
+            "the noise of a recipe is that of Poisson samples",
+            'suited = self.for_sampling(sampling, public.get("delta", 1e-5))',
+            "suited = self",
+        ),
+    ),
+    *faults(
+        "_keras.py",
+        "diffusion/test_labels.py::test_layers_that_compute_with_their_weights_are_copied_whole",
+        (
+            "a copy computes with what its layers were before",
+            '        getattr(layer, "finalize_state", lambda: None)()\n',
+            "        pass\n",
+        ),
+    ),
+    *faults(
         "diffusion/model.py",
         "diffusion/test_class_moments.py::test_fit_plans_for_what_is_left_and_the_statement_names_the_moments",
         ("moments are not charged", "            run.charge(release, 1 + rounds)\n", ""),
+        (
+            "noise is added to a classifier that was made trainable",
+            "            self.classifier.trainable = False  # whatever was asked of the whole model\n",
+            "            pass\n",
+            "diffusion/test_labels.py::test_the_classifier_stays_as_it_is",
+        ),
         (
             "further queries are not charged",
             "run.charge(release, 1 + rounds)",

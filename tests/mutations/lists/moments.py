@@ -159,7 +159,7 @@ FAULTS = [
         "cli/test_diffusion.py::test_moments_of_persons_with_several_images_have_their_noise",
         (
             "moments of images of groups",
-            "dataclasses.replace(result.for_sampling(sampling), updates=updates)",
+            "dataclasses.replace(result.for_sampling(sampling, delta), updates=updates)",
             "dataclasses.replace(result, updates=updates)",
         ),
     ),
