@@ -274,7 +274,7 @@ def test_a_recipe_charges_what_it_says_beforehand():
 def test_the_noise_of_a_recipe_goes_by_how_often_the_data_are_asked():
     shape = (28, 28, 1), 10, 60000
     for epsilon, changes in ((1.0, {}), (1.0, {"moments_components": 32}), (10.0, {}), (4.0, {"moments_rounds": 5})):
-        settings = recipe(*shape, epsilon=epsilon, **changes)
+        settings = recipe(*shape, epsilon=epsilon, classifier=None, **changes)
         (moments,) = settings.first_releases(accounting.Sampling("poisson").bind(60000, 2048))
         assert accounting.compose((moments,), 1e-5) < 0.8 * epsilon
     assert recipe(*shape, epsilon=10.0).moments_components == 32
