@@ -228,8 +228,7 @@ class Recipe:
         known = {name: kwargs[name] for name in _OF_CLASSIFIER if kwargs.get(name) is not None}
         # Its batches have another size, and so another capacity.
         known["sampling"] = schemes.get(kwargs.get("sampling") or "poisson").name
-        noise = self.classifier.noise_multiplier
-        return self.classifier.fit(x, y, noise_multiplier=noise, training_metrics=False, **known)
+        return self.classifier.fit(x, y, training_metrics=False, **known)
 
     def learn_moments(self, model: DiffusionModel, x: np.ndarray, y: np.ndarray, **kwargs: Any) -> None:
         """Trains a fresh model on noisy moments, before `fit`, if this recipe does.

@@ -38,10 +38,6 @@ class TableRecipe(NormalizedRecipe):
     input_norm: float
     hidden: int = 64
 
-    def front(self) -> list[keras.layers.Layer]:
-        """Returns fixed layers that make one row of each example; none where examples are rows."""
-        return []
-
     def build(self, num_examples: int) -> DP_Sequential:
         """Returns the compiled model.
 
@@ -53,7 +49,6 @@ class TableRecipe(NormalizedRecipe):
         """
         stack = [
             keras.Input(self.input_shape, name="input"),
-            *self.front(),
             layers.BoundedInput(norm=self.input_norm, name="bounded_input"),
             layers.PrivateNormalization(self.input_norm, self.moments_noise, name="normalization"),
         ]

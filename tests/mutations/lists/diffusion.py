@@ -69,8 +69,8 @@ FAULTS = [
         ),
         (
             "its updates are free beforehand",
-            "(*super().first_releases(sampling), updates)",
-            "super().first_releases(sampling)",
+            "self._moments(sampling), updates",
+            "(self._moments(sampling),)",
         ),
         (
             "noise is added to it with that of the generator",
