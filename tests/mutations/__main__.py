@@ -135,6 +135,8 @@ def main() -> int:
     parser.add_argument("--verbose", action="store_true", help="print how each fault ended, and what pytest said")
     options = parser.parse_args()
     faults, start = [fault for fault in FAULTS if options.only in fault.id], time.monotonic()
+    if not faults:
+        parser.error(f"no fault has an id that holds {options.only!r}")
     try:
         for fault in faults:
             fault.applied(fault.path().read_text())

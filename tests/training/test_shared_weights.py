@@ -253,6 +253,7 @@ def test_another_model_adds_to_the_whole_budget_of_a_filter(tmp_path):
         assert one.privacy.epsilon() == one.privacy.spent() == pytest.approx(expected)
         text = " ".join(one.privacy.statement().split())
         assert "the whole budget of a filter" in text and "fixed in advance, not chosen" not in text
+        assert "only the plans of these must not have followed from results" in text
         assert "that the plan, its length included" not in text and one.privacy.to_dict()["groups"] == []
         jsonschema.validate(one.privacy.to_dict(), privacy.schema())
     other.fit(X, Y, epsilon=12.0, **FIT)
