@@ -240,10 +240,16 @@ def frozen(classifier: keras.Model, image_shape: tuple[int, ...], num_classes: i
             f"Received: one of {[tuple(tensor.shape[1:]) for tensor in classifier.inputs]} to "
             f"{classifier.output_shape} for images of shape {tuple(image_shape)}, num_classes={num_classes!r}."
         )
+    ledgers = provenance.ledgers_of(classifier)
+    if any(ledger.adaptive for ledger in ledgers):
+        raise ValueError(
+            "Beside weights that DPIS has trained no other strategy trains, as a diffusion model would. Received: a "
+            "classifier trained with DPIS. Train it with DPSGD."
+        )
     # Of the same layers a plain network, which has no ledger of its own.
     copy = _keras.copied(keras.Model(classifier.inputs, classifier.outputs, name="classifier"))
     copy.trainable = False
-    provenance.attribute(copy, provenance.ledgers_of(classifier))
+    provenance.attribute(copy, ledgers)
     return copy
 
 

@@ -233,3 +233,11 @@ def test_fit_of_a_recipe_suits_its_noise_to_the_sampling(monkeypatch, sampling, 
 def test_classifiers_that_cannot_be_copied_are_refused(wrong):
     with pytest.raises(ValueError, match="must be a Sequential or functional model"):
         diffusion.DiffusionModel(network(), num_classes=CLASSES, classifier=wrong)
+
+
+def test_a_classifier_that_dpis_has_trained_is_refused():
+    recipe = labels.label_recipe(SHAPE, CLASSES, COUNT, 4.0)
+    own = recipe.build(COUNT)
+    own.fit(*bars(COUNT), strategy="dpis", epsilon=8.0, delta=1e-5, batch_size=100, epochs=1, verbose=0)
+    with pytest.raises(ValueError, match="Train it with DPSGD"):
+        diffusion.DiffusionModel(network(), num_classes=CLASSES, classifier=own)

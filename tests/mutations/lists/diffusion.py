@@ -63,7 +63,7 @@ FAULTS = [
         "diffusion/test_labels.py::test_a_recipe_charges_what_it_says_beforehand",
         (
             "the classifier leaves its ledger behind",
-            "    provenance.attribute(copy, provenance.ledgers_of(classifier))\n",
+            "    provenance.attribute(copy, ledgers)\n",
             "",
             "diffusion/test_labels.py::test_a_budget_holds_the_classifier_and_files_keep_both",
         ),
