@@ -93,7 +93,8 @@ class LabelRecipe:
             y: their class ids.
             **kwargs: other arguments of `DP_Model.fit`.
         """
-        model = self.build(len(x))
+        owners = kwargs.get("person_ids")
+        model = self.build(len(x) if owners is None else len(np.unique(owners)))
         own: dict[str, Any] = {"batch_size": self.batch_size, "epochs": self.epochs}
         own |= {"noise_multiplier": self.noise_multiplier, "strategy": strategies.DPSGD(self.clip_norm)}
         model.fit(x, y, **own, **kwargs)
@@ -110,23 +111,23 @@ class LabelRecipe:
         return Mechanism.of_updates(None, self.moments_noise, 2, whole.for_group(sampling.group_size))
 
     def for_sampling(self, sampling: Sampling, delta: float = 1e-5) -> LabelRecipe:
-        """Returns the recipe with the noise that its budget needs for data that are sampled like this.
+        """Returns the recipe with the noise that its budget needs for data that are sampled like this; apply it once.
 
         Args:
             sampling: that of the generator, bound to the data.
             delta: of the budget.
         """
         count, own = int(sampling.num_examples or 1), self.sampling(sampling)
-        quiet = dataclasses.replace(self, moments_noise=self.moments_noise * largest_change(sampling))
+        noisy = dataclasses.replace(self, moments_noise=self.moments_noise * largest_change(sampling))
         noise = calibrate(
             sampler=own,
             updates=self.updates(count),
             epsilon=self.epsilon,
             # The noise is a setting: what it costs is charged, whatever delta `fit` gets.
             delta=min(delta, 0.5 / count),
-            spent=[quiet._moments(sampling)],
+            spent=[noisy._moments(sampling)],
         )
-        return dataclasses.replace(quiet, noise_multiplier=float(f"{noise:.4g}"))
+        return dataclasses.replace(noisy, noise_multiplier=float(f"{noise:.4g}"))
 
     def sampling(self, generator: Sampling) -> Sampling:
         """Returns how batches are drawn when those of the generator are drawn like this."""
@@ -191,12 +192,11 @@ def check_arguments(arguments: dict[str, Any]) -> None:
 def check_first(
     first: tuple[Mechanism, ...], epsilon: float | None, delta: float = 1e-5, accountant: Any = "pld"
 ) -> None:
-    """Refuses a budget that does not hold what is released before the first update, and leave some.
+    """Refuses a budget of which what is released before the first update leaves nothing.
 
     Raises:
-        ValueError: it does not, or is that of a filter, which has to begin before any release.
+        ValueError: nothing is left, or the budget is that of a filter, which has to begin before any release.
     """
-    ways_out = "make the recipe for this epsilon, or use dataclasses.replace(recipe, classifier=None)"
     if first and (accountant == "filter" or isinstance(accountant, Filter)):
         raise ValueError(
             "A filter must begin before the first release, and this recipe releases moments or a classifier before "
@@ -206,7 +206,8 @@ def check_first(
     if epsilon is not None and cost >= epsilon:
         raise ValueError(
             f"What this recipe releases before the first update, moments and a classifier, costs epsilon={cost:.4g} "
-            f"alone. Received: epsilon={epsilon!r}, delta={delta!r}. Pass a larger epsilon, {ways_out}."
+            f"alone. Received: epsilon={epsilon!r}, delta={delta!r}. Pass a larger epsilon, make the "
+            "recipe for this one, or use dataclasses.replace(recipe, classifier=None)."
         )
 
 

@@ -8,8 +8,8 @@ from numpy.typing import ArrayLike
 
 from lipdp import _keras, backend, checks, strategies
 from lipdp.diffusion import class_moments, denoisers, samplers
-from lipdp.diffusion import labels as labels_
 from lipdp.diffusion.average import Average
+from lipdp.diffusion.labels import check_trained, class_ids, frozen
 from lipdp.diffusion.lesson import Lesson
 from lipdp.diffusion.noising import DenoisingLoss, Noising, with_copies
 from lipdp.model import DP_Model
@@ -40,11 +40,11 @@ class DiffusionModel(DP_Model):
             `fit` plans for what is left.
 
     **Guarantee.** See `DP_Model.fit`. The loss of an example is the mean over its K noisy copies, a function of the
-    example and of secret randomness that is independent of all others: its gradient is clipped once, so the
-    sensitivity is the clip norm whatever K (Dockhorn et al. 2023, theorem 1). The moving average is computed from
-    released weights. Samples are post-processing of them, and cost nothing as long as labels are not drawn with the
-    frequencies of private data. Not covered: distances, accuracies and pictures that use private examples, and a
-    `denoiser` that was chosen with them.
+    example and of secret randomness that is independent of all others: its gradient is clipped once, so the sensitivity
+    is the clip norm whatever K (Dockhorn et al. 2023, theorem 1). The moving average is computed from released weights.
+    Samples, and their labels by the classifier, are post-processing, and cost nothing as long as labels are not drawn
+    with the frequencies of private data. Not covered: distances, accuracies and pictures that use private examples, and
+    a `denoiser` that was chosen with them.
 
     Example:
         >>> from lipdp import diffusion
@@ -84,7 +84,7 @@ class DiffusionModel(DP_Model):
         super().__init__(inputs, error, **kwargs)
         self.network, self.noising, self.denoiser = network, noising, denoiser
         self.num_classes, self.noise_multiplicity, self.average = num_classes, noise_multiplicity, average
-        self._classifier = None if classifier is None else labels_.frozen(classifier, clean.shape[1:], num_classes)
+        self._classifier = None if classifier is None else frozen(classifier, clean.shape[1:], num_classes)
         # Past Keras' attribute tracking: host arrays, saved beside the ledger.
         object.__setattr__(self, "_averaged", None)
 
@@ -333,7 +333,7 @@ class DiffusionModel(DP_Model):
                 "This model has no classifier. Received: DiffusionModel(classifier=None). Pass one, see "
                 "`DiffusionModel`, or take the labels that were drawn for."
             )
-        labels_.check_trained(self.classifier)
+        check_trained(self.classifier)
         if not len(images):
             return np.zeros(0, "int32")
         logits = self.classifier.predict(images, batch_size=batch_size, verbose=0)
@@ -395,4 +395,4 @@ class DiffusionModel(DP_Model):
             if y is not None:
                 raise ValueError("This model has no classes. Received: labels. Leave them out, or set `num_classes`.")
             return x, nothing
-        return (x, labels_.class_ids(y, len(x), self.num_classes).astype("float32")), nothing
+        return (x, class_ids(y, len(x), self.num_classes).astype("float32")), nothing

@@ -56,7 +56,8 @@ class Recipe:
         steps: noise levels of the sampler.
         guidance: scale of classifier-free guidance.
         moments_noise: noise multiplier of each query for moments of the classes, which the network knows first, see
-            `DiffusionModel.learn_moments`; None: it knows none.
+            `DiffusionModel.learn_moments`; None: it knows none. `fit` gives groups of k examples k times as much, and
+            twice as much where one example replaces another.
         moments_components: normal distributions for each class of a `ClassMixture` that takes them; 0: the network
             has none, and learns from images that are drawn from one.
         moments_rounds: queries that find the means of several components.
@@ -256,6 +257,8 @@ class Recipe:
 
     def for_sampling(self, sampling: Sampling, delta: float = 1e-5) -> "Recipe":
         """Returns the recipe with the noise that suits data sampled like this, before the first update.
+
+        `fit` does this by itself; apply it once.
 
         Args:
             sampling: of the updates, bound to the data and to how many examples a person has.
