@@ -162,9 +162,11 @@ class SharedFilter(Filter):
 
 
 def check_order(order: float) -> float:
-    """Returns an RDP order as a float above 1; ValueError otherwise."""
-    if checks.real("order", order) <= 1.0:
-        raise ValueError(f"`order` must be above 1. Received: order={order!r}. Pass an RDP order such as 5 or 20.")
+    """Returns an RDP order as a float above 1, up to a million; ValueError otherwise."""
+    if not 1.0 < checks.real("order", order) <= 1e6:
+        raise ValueError(
+            f"`order` must be above 1, and at most 1e6. Received: order={order!r}. Pass an RDP order such as 5 or 20."
+        )
     return float(order)
 
 

@@ -11,6 +11,8 @@ from lipdp.accounting.loss_distribution import LossDistribution
 
 # Outcomes further out than this (probability e^-50) count as a total loss of privacy.
 TAIL = -float(special.ndtri_exp(-50.0 - math.log(2.0)))
+_SMALL = 1e-4  # of mu: below it, delta is not the difference of two probabilities
+_MILLS_AT_0 = math.sqrt(0.5 * math.pi)
 _MANY, _DENSE = 1 << 17, 1 << 13  # grid points from which on not all are looked at, and how many then
 
 
@@ -128,7 +130,8 @@ def connect_dots(
     # The mass at a point depends on the slopes of delta in e^epsilon, to which the part taken off below 0 adds nothing
     # but a kink at 0.
     rise = np.diff(values)
-    up, down = rise / np.expm1(gaps), rise / np.expm1(-gaps)
+    with np.errstate(over="ignore"):  # the last steps of a sparse grid may be wider than the exponents of floats
+        up, down = rise / np.expm1(gaps), rise / np.expm1(-gaps)
     mass = np.concatenate(([up[0] - values[0]], up[1:] + down[:-1], [down[-1]]))
     mass[np.searchsorted(points, 0)] += 1.0
     masses = np.zeros(high - low + 1)
@@ -189,6 +192,8 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
         return math.inf
 
     def excess(epsilon):
+        if mu < _SMALL:
+            return _log_delta_of_small(mu, epsilon) - math.log(delta)
         upper = special.log_ndtr(0.5 * mu - epsilon / mu)
         lower = epsilon + special.log_ndtr(-0.5 * mu - epsilon / mu)
         return upper + math.log(max(-math.expm1(lower - upper), 1e-300)) - math.log(delta)
@@ -198,3 +203,15 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
     top = mu * (0.5 * mu + math.sqrt(-2.0 * math.log(delta)) + 1.0)
     root = optimize.brentq(excess, 0.0, top, xtol=1e-12 * top, rtol=1e-12)
     return root * (1.0 + 1e-10) + 1e-11 * top
+
+
+def _log_delta_of_small(mu: float, epsilon: float) -> float:
+    """Returns the logarithm of a delta that is just above the one of Gaussian releases.
+
+    With R the Mills ratio and a = epsilon / mu - mu / 2, delta = phi(a) (R(a) - R(a + mu)), which loses its digits
+    where mu is small. -R' = 1 - x R is convex, so the trapezoid bounds the integral from above: by a relative mu^2
+    a^2 / 12 too much.
+    """
+    a = epsilon / mu - 0.5 * mu
+    slopes = (1.0 - x * _MILLS_AT_0 * float(special.erfcx(x / math.sqrt(2.0))) for x in (a, a + mu))
+    return -0.5 * a * a - 0.5 * math.log(2.0 * math.pi) + math.log(0.5 * mu * sum(slopes))

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import importlib.metadata
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from lipdp.accounting.rdp import LARGEST_NOISE, SMALLEST_NOISE, RdpAccountant, s
 SMALLEST_DELTA = 1e-11
 _STEP_FRACTION = 30.0  # grid steps per standard deviation of one loss: epsilon within 0.02 % of its limit
 _ROUGH = 8.0
+_ENDLESS = 1e100  # the squares of what is below it are floats
 _NEAR = 1e-8  # of a grid step: rounding of an epsilon on the grid
 _CURVE_DELTA = 1e-9  # decides the grid of a whole curve
 _LARGEST_STEP = 1e-3  # enough for epsilon up to 10; above, epsilon / 1e4
@@ -146,8 +148,7 @@ class PldAccountant(accountant.Accountant):
         if any(m.noise_multiplier < SMALLEST_NOISE for m in mechanisms):
             return math.inf, math.inf
         if all(m.shift is not None for m in mechanisms):
-            square = sum(m.count * (m.shift / m.noise_multiplier) ** 2 for m in mechanisms)
-            return (gaussian.gaussian_epsilon(math.sqrt(square), delta),) * 2
+            return (gaussian.gaussian_epsilon(mu_of(mechanisms) or 0.0, delta),) * 2
         if delta < SMALLEST_DELTA:
             raise _no_digits(delta, mechanisms[0])
         step = self.discretization(mechanisms, delta) * (_ROUGH if rough else 1.0)
@@ -160,9 +161,15 @@ class PldAccountant(accountant.Accountant):
         (remove, counts), (add, _) = (tuple(zip(*side, strict=True)) for side in list(zip(*parts, strict=True))[:2])
         known = math.inf if rough else 0.0
         first = _epsilon(remove, counts, delta + lost, known)
-        if all(one is other for one, other in zip(remove, add, strict=True)):
-            return first, first - lost
-        return first, _epsilon(add, counts, delta, first + lost if lazy else known) - lost
+        second = first
+        if not all(one is other for one, other in zip(remove, add, strict=True)):
+            second = _epsilon(add, counts, delta, first + lost if lazy else known)
+        if math.isinf(max(first, second)) and all(m.capacity is None for m in mechanisms):
+            # The masses of nearly certain samples may be no distribution; those of certain ones are a closed form.
+            certain = mu_of([m.without_amplification() for m in mechanisms])
+            most = math.inf if certain is None else gaussian.gaussian_epsilon(certain, delta)
+            first, second = min(first, most), min(second, most)
+        return first, second - lost
 
     def discretization(self, mechanisms: tuple[Mechanism, ...], delta: float) -> float:
         """Returns the grid step of the losses: 1, 2 or 5 times a power of ten.
@@ -200,6 +207,14 @@ class PldAccountant(accountant.Accountant):
             step = self.discretization(mechanisms, delta)
             settings = f"discretization {step:g}, connect-the-dots, pessimistic"
         return {"name": self.name, "library": "dp_accounting", "version": version, "settings": settings}
+
+
+def mu_of(mechanisms: Sequence[Mechanism]) -> float | None:
+    """Returns mu of releases that are not sampled, rounded up where it vanishes; None where one is, or has no noise."""
+    if any(m.shift is None or m.noise_multiplier < SMALLEST_NOISE for m in mechanisms):
+        return None
+    shares = (m.shift / min(m.noise_multiplier, _ENDLESS) for m in mechanisms)
+    return math.sqrt(sum(m.count * share**2 for m, share in zip(mechanisms, shares, strict=True)))
 
 
 def _knots(pmf: LossDistribution, points: int) -> np.ndarray:

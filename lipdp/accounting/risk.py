@@ -11,7 +11,8 @@ from scipy import special
 from lipdp import checks
 from lipdp.accounting.accountant import Accountant, get_accountant
 from lipdp.accounting.mechanism import Mechanism, canonical
-from lipdp.accounting.pld import PldAccountant
+from lipdp.accounting.pld import PldAccountant, mu_of
+from lipdp.accounting.rounding import round_up
 from lipdp.accounting.schemes import Sampling
 
 # Where an accountant is asked for one delta after the other.
@@ -22,6 +23,7 @@ _SHOWN_RATES = (0.0, *(float(f"{10.0 ** (k / 4.0):.3g}") for k in range(-16, -3)
 _SHOWN_DELTAS = (0.1, 0.01, *(10.0**-k for k in range(3, 10)))
 # Rounding of the closed form, relative to the larger of its two terms: of these, and of an exponent near epsilon.
 _ROUNDING, _OF_EXPONENT = 1e-12, 1e-14
+_RAREST = 1e-300  # of a prior: its inverse is a float
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -142,7 +144,7 @@ class Risk:
             (0.691, 0.901)
         """
         prior = checks.fraction("prior", prior)
-        rare = min(prior, 1.0 - prior)
+        rare = max(min(prior, 1.0 - prior), _RAREST)
         # rare * tpr + (1 - rare) (1 - fpr), where tpr <= e^epsilon fpr + delta with e^epsilon = (1 - rare) / rare.
         return 1.0 - rare + rare * self.delta(math.log((1.0 - rare) / rare))
 
@@ -187,7 +189,8 @@ class Risk:
         )
 
     def __repr__(self) -> str:
-        return f"Risk(advantage={self.advantage:.4g}, right_guesses={self.right_guesses():.4g}, mu={self.mu})"
+        advantage, guesses = round_up(self.advantage), round_up(self.right_guesses())
+        return f"Risk(advantage={advantage:.4g}, right_guesses={guesses:.4g}, mu={self.mu})"
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the headline numbers as JSON-serializable values."""
@@ -247,7 +250,7 @@ def risk(
 def risk_of(mechanisms: Iterable[Mechanism], accountant: str | Accountant = "pld") -> Risk:
     """Returns the risk of a list of releases, as `compose` returns their epsilon."""
     mechanisms, accountant = canonical(mechanisms), get_accountant(accountant)
-    mu = _mu(mechanisms)
+    mu = mu_of(mechanisms)
     if mu is not None and accountant.budget is None:
         epsilons = np.linspace(0.0, mu * (mu / 2.0 + 8.0), _POINTS) if mu > 0.0 else np.zeros(1)
         return Risk(epsilons, _gaussian(mu, epsilons), mu)
@@ -260,13 +263,6 @@ def risk_of(mechanisms: Iterable[Mechanism], accountant: str | Accountant = "pld
             pairs[epsilon] = min(delta, pairs.get(epsilon, 1.0))
     epsilons = np.array(sorted(pairs))
     return Risk(epsilons, np.array([pairs[epsilon] for epsilon in epsilons]))
-
-
-def _mu(mechanisms) -> float | None:
-    """Returns mu of all releases, if none of them is sampled and all have noise."""
-    if any(m.shift is None or m.noise_multiplier == 0.0 for m in mechanisms):
-        return None
-    return math.sqrt(sum(m.count * (m.shift / m.noise_multiplier) ** 2 for m in mechanisms))
 
 
 def _gaussian(mu: float, epsilons: np.ndarray) -> np.ndarray:

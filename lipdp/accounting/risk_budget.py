@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import numpy as np
 from scipy import optimize
 
 from lipdp import checks
@@ -16,6 +17,8 @@ from lipdp.accounting.rounding import round_up
 
 _DIGITS = 6
 _KINDS = ("advantage",), ("tpr", "fpr")
+_NEEDS_NO_NOISE = "The bound on risk needs no noise at all, so it protects nobody. Pass a smaller one."
+_CERTAINTY = Risk(np.zeros(1), np.ones(1))
 
 
 def check_risk(risk: Mapping[str, float]) -> dict[str, float]:
@@ -93,6 +96,9 @@ def noise_for(
     noise = noise if low == high else math.exp(noise)
     while above(noise := round_up(noise, _DIGITS)) > 0.0:
         noise *= 1.0 + 2.0 * 10.0 ** (1 - _DIGITS)
+    # What sampling alone allows needs no noise: the risk jumps to certainty where the accountant has no bound any more.
+    if above(noise) < -0.05 * size and above(0.99 * noise) >= excess(_CERTAINTY, wanted):
+        raise ValueError(_NEEDS_NO_NOISE)
     return noise
 
 
@@ -106,7 +112,7 @@ def _bracket(above: Callable[[float], float], guess: float) -> tuple[float, floa
     while low == high or above(low) <= 0.0:
         low, high = low / 2.0, low
         if low < SMALLEST_NOISE:
-            raise ValueError("The bound on risk needs no noise at all, so it protects nobody. Pass a smaller one.")
+            raise ValueError(_NEEDS_NO_NOISE)
     return low, high
 
 

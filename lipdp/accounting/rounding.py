@@ -1,4 +1,4 @@
-"""Rounding that never flatters: a noise multiplier or a printed epsilon is not too small."""
+"""Rounding that never flatters: no noise multiplier and no printed epsilon is too small, no radius too large."""
 
 import math
 
@@ -22,3 +22,24 @@ def round_up(value: float, digits: int = 4) -> float:
         return rounded
     unit = 10.0 ** (math.floor(math.log10(value)) + 1 - digits)
     return float(f"{value + 0.5 * unit:.{digits - 1}e}")
+
+
+def round_down(value: float, digits: int = 4) -> float:
+    """Returns `value` with so many significant digits, never above it.
+
+    Args:
+        value: at least 0; infinity stays.
+        digits: how many significant digits.
+
+    Returns:
+        A float.
+
+    Example:
+        >>> round_down(0.92029), round_down(2.0), round_down(0.0)
+        (0.9202, 2.0, 0.0)
+    """
+    rounded = float(f"{value:.{digits - 1}e}")
+    if rounded <= value:
+        return rounded
+    unit = 10.0 ** (math.floor(math.log10(value)) + 1 - digits)
+    return float(f"{value - 0.5 * unit:.{digits - 1}e}")

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from lipdp.accounting import round_down, round_up
 from lipdp.report.plots import BLUE, GREEN, INK, MUTED, ORANGE, STYLE
 
 
@@ -25,7 +26,7 @@ def _rates(axes, audit) -> None:
     rates = np.concatenate([np.geomspace(1e-4, 0.01, 60), np.linspace(0.011, 1.0, 140)])
     if audit.risk is not None:
         allowed = audit.risk.true_positive_rate(rates)
-        axes.plot(rates, allowed, color=ORANGE, label=f"at most, for epsilon {audit.epsilon:.3g}")
+        axes.plot(rates, allowed, color=ORANGE, label=f"at most, for epsilon {round_up(audit.epsilon, 3):.3g}")
     if audit.points is not None:
         axes.plot(*audit.points, color=BLUE, label="attack")
     axes.plot(rates, rates, "--", color=MUTED, linewidth=1.0, label="guessing")
@@ -41,10 +42,10 @@ def _bounds(axes, audit) -> None:
         value = audit.bounds[name]
         color = ORANGE if value > audit.epsilon else GREEN if name == audit.headline else BLUE
         axes.barh(place, min(value, 1.2 * most), 0.55, color=color)
-        text, length = f" {value:.3g} " if math.isfinite(value) else " infinite ", min(value, 1.2 * most)
+        text, length = f" {round_down(value, 3):.3g} " if math.isfinite(value) else " infinite ", min(value, 1.2 * most)
         side, ink = ("right", "white") if length > 0.3 * most else ("left", INK)
         axes.text(length, place, text, va="center", ha=side, color=ink, fontsize=9)
-    axes.axvline(audit.epsilon, color=ORANGE, label=f"stated: {audit.epsilon:.3g}")
+    axes.axvline(audit.epsilon, color=ORANGE, label=f"stated: {round_up(audit.epsilon, 3):.3g}")
     axes.set_yticks(range(len(names)), [name.replace("_", " ") for name in names])
     axes.invert_yaxis()
     axes.grid(axis="y", visible=False)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from lipdp import checks
+from lipdp.accounting import round_down, round_up
 
 # What each bound rests on, in the words of the statement.
 BOUNDS = {
@@ -86,7 +87,7 @@ class Audit:
         lines = [
             f"Audit ({self.kind.replace('_', ' ')}) of {self.strategy}, sampler {self.sampler}, relation "
             f"{self.relation}, delta {self.delta:g}.",
-            f"epsilon is at most {self.epsilon:.4g} as stated, and at least {_number(self.epsilon_lower)} by this "
+            f"epsilon is at most {_most(self.epsilon)} as stated, and at least {_number(self.epsilon_lower)} by this "
             f"attack, with confidence {sure}.",
         ]
         if self.flagged:
@@ -105,7 +106,7 @@ class Audit:
     __str__ = statement
 
     def __repr__(self) -> str:
-        return f"Audit({self.kind}: {self.epsilon_lower:.4g} <= epsilon <= {self.epsilon:.4g})"
+        return f"Audit({self.kind}: {round_down(self.epsilon_lower):.4g} <= epsilon <= {_most(self.epsilon)})"
 
     def to_dict(self) -> dict[str, Any]:
         """Returns everything but the curves, as JSON-serializable values; None is infinite."""
@@ -150,4 +151,8 @@ def _finite(value: float) -> float | None:
 
 
 def _number(value: float) -> str:
-    return f"{value:.4g}" if math.isfinite(value) else "no noise at all explains it"
+    return f"{round_down(value):.4g}" if math.isfinite(value) else "no noise at all explains it"
+
+
+def _most(value: float) -> str:
+    return f"{round_up(value):.4g}"

@@ -96,7 +96,7 @@ def _beside(found, stated: dict[str, Any]) -> str:
         f"The run states epsilon {numbers.epsilon(stated['epsilon'])}, for {stated['updates']} updates with sampling "
         f"probability {stated['sampling_probability']:.4g}. Audited were {audited['updates']} updates with "
         f"{audited['sampling_probability']:.4g}, the nearest that its rows allow, and the same {noise}: "
-        f"{found.epsilon:.4g} is their epsilon."
+        f"{numbers.epsilon(found.epsilon)} is their epsilon."
     )
 
 

@@ -33,7 +33,8 @@ def run(options: argparse.Namespace, argv: list[str]) -> None:
     output.write(
         f"accuracy {numbers.percent(measured['accuracy'])} on {measured['examples']} examples"
         f"{evaluation.of_persons(measured)} of {dataset.name} ({remark})",
-        f"Lipschitz constant {measured['lipschitz']:.4g}, median certified radius {measured['median_radius']:.4g}",
+        f"Lipschitz constant {numbers.short(measured['lipschitz'])}, median certified radius "
+        f"{numbers.radius(measured['median_radius'])}",
         *(
             f"certified accuracy within L2 radius {entry['radius']:g}: {numbers.percent(entry['accuracy'])}"
             for entry in measured["certified"]

@@ -3,21 +3,23 @@
 import argparse
 
 from lipdp import accounting
-from lipdp.cli import output
+from lipdp.cli import output, schedule
 from lipdp.cli.parser import chosen
 from lipdp.report import numbers
 
 
 def run(options: argparse.Namespace, argv: list[str]) -> None:
     """Writes epsilon for each group size of `options`."""
-    fixed = options.sampler == "fixed_size"
     run = chosen(options, "noise_multiplier", "updates", "delta")
     how = chosen(options, "sampler", "accountant")
-    sampled = chosen(options, "sampling_probability")
-    if options.sampling_probability is None and not fixed and None not in (options.batch_size, options.num_examples):
-        sampled = {"sampling_probability": options.batch_size / options.num_examples}
-    elif options.sampling_probability is None or fixed:
-        sampled |= chosen(options, "batch_size", "num_examples")
+    schedule.check_probability(options)
+    if options.sampling_probability is not None:
+        sampled = chosen(options, "sampling_probability")
+    elif options.sampler == "fixed_size":
+        sampled = chosen(options, "batch_size", "num_examples")
+    else:
+        bound = accounting.Sampling().bind(options.num_examples, options.batch_size)
+        sampled = {"sampling_probability": bound.sampling_probability}
     rows = []
     for size in options.sizes:
         row = {"group_size": size, "epsilon": accounting.group_epsilon(size, **run, **sampled, **how)}

@@ -52,10 +52,10 @@ def _lines(plan, shared, risk, tables, budget, signal, written):
     yield from (f"{epochs:>10}  {numbers.epsilon(epsilon):>10}" for epochs, epsilon in tables["epochs"])
     yield ""
     yield f"{'epochs':>10}  {'noise':>10}  for epsilon {budget:g} at batch size {plan['batch_size']}"
-    yield from (f"{epochs:>10}  {noise:>10.5g}" for epochs, noise in tables["noise_by_epochs"])
+    yield from (f"{epochs:>10}  {noise:>10.6g}" for epochs, noise in tables["noise_by_epochs"])
     yield ""
     yield f"{'batch size':>10}  {'noise':>10}  for epsilon {budget:g} after {plan['epochs']} epochs"
-    yield from (f"{size:>10}  {noise:>10.5g}" for size, noise in tables["batch_sizes"])
+    yield from (f"{size:>10}  {noise:>10.6g}" for size, noise in tables["batch_sizes"])
     if signal is not None:
         yield ""
         yield (

@@ -14,6 +14,7 @@ from lipdp.cli import backbone, certify, datasets, diffusion, encoder, language,
 from lipdp.data import text_columns
 from lipdp.data.files import read_examples
 from lipdp.privacy import files
+from lipdp.report import numbers
 
 _RADIUS = ", the L2 radius of the model's input in which it cannot change, "
 
@@ -101,7 +102,7 @@ def _takes_tokens(path: pathlib.Path) -> bool:
 def _text(logits: np.ndarray, radii: np.ndarray | None, classes: list) -> str:
     text = io.StringIO(newline="")
     writer = csv.writer(text)
-    certified = [[]] * len(logits) if radii is None else [[f"{radius:.6g}"] for radius in radii]
+    certified = [[]] * len(logits) if radii is None else [[numbers.radius(radius, 6)] for radius in radii]
     writer.writerow(["class", *(["radius"] if radii is not None else []), *(f"logit {name}" for name in classes)])
     for row, radius in zip(logits, certified, strict=True):
         writer.writerow([classes[int(row.argmax())], *radius, *(f"{value:.6g}" for value in row)])

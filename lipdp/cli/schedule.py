@@ -18,13 +18,7 @@ def schedule(options: argparse.Namespace) -> tuple[Sampling, int]:
     Raises:
         ValueError: when one is missing, given twice or out of range.
     """
-    pair = (options.batch_size, options.num_examples)
-    if (options.sampling_probability is None) == (pair == (None, None)) or (None in pair and pair != (None, None)):
-        raise ValueError(
-            "The sampling probability is not determined. Received: --sampling-probability "
-            f"{options.sampling_probability}, --batch-size {options.batch_size}, --num-examples "
-            f"{options.num_examples}. Pass either the first one or both of the others."
-        )
+    check_probability(options)
     if (options.updates is None) == (options.epochs is None):
         raise ValueError(
             f"The number of updates is not determined. Received: --updates {options.updates}, --epochs "
@@ -44,6 +38,17 @@ def schedule(options: argparse.Namespace) -> tuple[Sampling, int]:
     if options.updates is not None:
         return sampling, checks.integer("updates", options.updates, minimum=1)
     return sampling, checks.integer("epochs", options.epochs, minimum=1) * sampling.updates_per_epoch
+
+
+def check_probability(options: argparse.Namespace) -> None:
+    """Refuses a sampling probability that is missing, or given twice: by itself, and by the sizes."""
+    pair = (options.batch_size, options.num_examples)
+    if (options.sampling_probability is None) == (pair == (None, None)) or (None in pair and pair != (None, None)):
+        raise ValueError(
+            "The sampling probability is not determined. Received: --sampling-probability "
+            f"{options.sampling_probability}, --batch-size {options.batch_size}, --num-examples "
+            f"{options.num_examples}. Pass either the first one or both of the others."
+        )
 
 
 def to_json(sampling: Sampling) -> dict:

@@ -11,7 +11,7 @@ import keras
 import numpy as np
 
 from lipdp import _keras, layers, losses, strategies
-from lipdp.accounting import Filter, Mechanism, Sampling, calibrate, compose
+from lipdp.accounting import Filter, Mechanism, Sampling, calibrate, compose, round_up
 from lipdp.accounting.schemes import REPLACE
 from lipdp.model import DP_Model, DP_Sequential
 from lipdp.privacy import provenance
@@ -127,7 +127,7 @@ class LabelRecipe:
             delta=min(delta, 0.5 / count),
             spent=[noisy._moments(sampling)],
         )
-        return dataclasses.replace(noisy, noise_multiplier=float(f"{noise:.4g}"))
+        return dataclasses.replace(noisy, noise_multiplier=round_up(noise))
 
     def sampling(self, generator: Sampling) -> Sampling:
         """Returns how batches are drawn when those of the generator are drawn like this."""
@@ -205,9 +205,9 @@ def check_first(
     cost = compose(first, delta, "pld") if first and epsilon is not None else 0.0
     if epsilon is not None and cost >= epsilon:
         raise ValueError(
-            f"What this recipe releases before the first update, moments and a classifier, costs epsilon={cost:.4g} "
-            f"alone. Received: epsilon={epsilon!r}, delta={delta!r}. Pass a larger epsilon, make the "
-            "recipe for this one, or use dataclasses.replace(recipe, classifier=None)."
+            "What this recipe releases before the first update, moments and a classifier, costs "
+            f"epsilon={round_up(cost):.4g} alone. Received: epsilon={epsilon!r}, delta={delta!r}. Pass a larger "
+            "epsilon, make the recipe for this one, or use dataclasses.replace(recipe, classifier=None)."
         )
 
 

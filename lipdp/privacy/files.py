@@ -170,11 +170,19 @@ def has_stamp(values: dict) -> bool:
 
 
 def parse(text: str | bytes) -> Any:
-    """Returns JSON values; ValueError also for a text that is nested too deeply for Python."""
+    """Returns JSON values; ValueError also for a text that is nested too deeply for Python, or says a thing twice."""
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=_unique)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = next(name for name in found if [other for other, _ in pairs].count(name) > 1)
+        raise ValueError(f"it holds {twice!r} twice")
+    return found
 
 
 def _digest(values: dict) -> str:

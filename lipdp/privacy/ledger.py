@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from lipdp import accounting, checks
 from lipdp.accounting import Accountant, Sampling
+from lipdp.privacy import files
 from lipdp.privacy.release import ADAPTIVE, Release, current_keys
 
 if TYPE_CHECKING:
@@ -278,7 +279,7 @@ class Ledger:
             ValueError: when the text is not JSON, not a ledger, of another version or out of range.
         """
         try:
-            content = json.loads(text)
+            content = files.parse(text)
         except (TypeError, ValueError) as error:
             raise _refused(text, f"it is not JSON ({error})") from error
         if not isinstance(content, dict) or content.get("format") != _FORMAT:

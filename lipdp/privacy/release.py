@@ -101,4 +101,6 @@ def current_keys(values: dict) -> dict:
     """Returns the content of a file by the names of today: version 0.1.0 spelled one of them differently."""
     if not isinstance(values, dict):
         raise ValueError(f"it is not a dictionary: {values!r}")
+    if {"neighboring_relation", "neighbouring_relation"} <= set(values):
+        raise ValueError("it holds the relation twice, in two spellings")
     return {"neighboring_relation" if name == "neighbouring_relation" else name: v for name, v in values.items()}

@@ -265,7 +265,7 @@ def announcement(plan: Any, updates: int, strategy: str, goal: str | None = None
     persons = "" if most == 1 else f" Epsilon is for a person with at most {most} examples."
     goal = _budget(plan) if goal is None else f" for {goal}"
     return (
-        f"Private training with strategy '{strategy}': noise multiplier {plan.noise_multiplier:.5g}{goal}; "
+        f"Private training with strategy '{strategy}': noise multiplier {plan.noise_multiplier:.6g}{goal}; "
         f"{updates} updates of {sampling.batch_size} expected {_drawn(sampling)} out of {sampling.num_examples} "
         f"({sampling.scheme.announcement}).{persons}"
     )
@@ -275,7 +275,7 @@ def importance_announcement(plan: Any, updates: int, strategy: str) -> str:
     """Returns the same for importance sampling, whose noise follows from what is released on the way."""
     return (
         f"Private training with strategy '{strategy}' (importance sampling): noise multiplier at most about "
-        f"{plan.noise_multiplier:.5g}{_budget(plan)}; {updates} updates of about {plan.sampling.batch_size} "
+        f"{plan.noise_multiplier:.6g}{_budget(plan)}; {updates} updates of about {plan.sampling.batch_size} "
         f"{_drawn(plan.sampling)} out of {plan.sampling.num_examples}."
     )
 

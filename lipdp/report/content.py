@@ -132,9 +132,10 @@ def bounds_table(run: RunFolder) -> tuple[tuple[str, ...], list]:
     heads = ("layer", "type", "input bound", "Lipschitz", "gradient bound", "noise")
     rows = []
     for row in run.results["bounds"]:
-        bounds = (numbers.short(row[name]) for name in ("input_bound", "lipschitz"))
-        noise = ("" if row[name] is None else numbers.short(row[name]) for name in ("gradient_bound", "noise_std"))
-        rows.append((row["layer"], row["type"], *bounds, *noise))
+        bounds = [numbers.short(row[name]) for name in ("input_bound", "lipschitz")]
+        bounds.append("" if row["gradient_bound"] is None else numbers.short(row["gradient_bound"]))
+        noise = "" if row["noise_std"] is None else f"{row['noise_std']:.4g}"
+        rows.append((row["layer"], row["type"], *bounds, noise))
     return heads, rows
 
 

@@ -2,7 +2,7 @@
 
 import math
 
-from lipdp.accounting import round_up
+from lipdp.accounting import round_down, round_up
 
 
 def epsilon(value: float | None, digits: int = 4) -> str:
@@ -40,5 +40,20 @@ def percent(fraction: float | None) -> str:
 
 
 def short(value: float | None) -> str:
-    """Returns a bound in four significant digits; None is "unbounded"."""
-    return "unbounded" if value is None else f"{value:.4g}"
+    """Returns an upper bound in four significant digits, rounded up; None is "unbounded".
+
+    Example:
+        >>> short(0.92021), short(1.0), short(None)
+        ('0.9203', '1', 'unbounded')
+    """
+    return "unbounded" if value is None else f"{round_up(value):.4g}"
+
+
+def radius(value: float, digits: int = 4) -> str:
+    """Returns a certified radius in four significant digits, or so many, rounded down.
+
+    Example:
+        >>> radius(0.29999), radius(0.5), radius(0.0)
+        ('0.2999', '0.5', '0')
+    """
+    return f"{round_down(value, digits):.{digits}g}"

@@ -71,7 +71,7 @@ def plots(plan: dict, shared: dict, epsilon: float) -> dict[str, str]:
         axes.axhline(epsilon, color=ORANGE, linestyle="--", linewidth=1.4, label="budget")
         chosen(axes, plan["epochs"], plan["epsilon"])
         axes.set(xlabel="epochs", ylabel="epsilon", ylim=(0, None))
-        axes.set_title(f"B = {plan['batch_size']}, noise multiplier {plan['noise_multiplier']:.4g}\n{data}")
+        axes.set_title(f"B = {plan['batch_size']}, noise multiplier {plan['noise_multiplier']:.6g}\n{data}")
         axes.legend(loc="lower right")
 
     def batches(axes):

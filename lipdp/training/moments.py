@@ -91,7 +91,7 @@ class Moments:
         """Returns what `fit` says about them."""
         return [
             f"Mean and variance of what layer '{layer.name}' reads are released first, with noise multiplier "
-            f"{layer.noise_multiplier:.5g} each. They are charged."
+            f"{layer.noise_multiplier:.6g} each. They are charged."
             for layer in self.layers
         ]
 

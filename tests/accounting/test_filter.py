@@ -99,6 +99,7 @@ def test_what_is_not_known_at_the_order_is_not_added_to_a_filter():
         "rdp_order:x",
         "rdp_order:1",
         "rdp_order:nan",
+        "rdp_order:1e300:2.0:1e-05",
         "order:5",
     ],
 )

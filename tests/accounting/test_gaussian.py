@@ -5,6 +5,7 @@ import pytest
 from dp_accounting.pld import privacy_loss_distribution as library
 from dp_accounting.pld import privacy_loss_mechanism as losses
 
+from lipdp import accounting
 from lipdp.accounting.gaussian import gaussian_epsilon, hockey_stick, loss_distribution
 
 pytestmark = pytest.mark.backend_free
@@ -60,3 +61,25 @@ def test_gaussian_epsilon_is_exact():
     assert gaussian_epsilon(0.0, 1e-6) == 0.0
     assert gaussian_epsilon(1e-9, 1e-6) == 0.0
     assert gaussian_epsilon(1e9, 1e-6) == float("inf")
+
+
+@pytest.mark.parametrize(
+    ("mu", "delta", "exact"),  # computed with 120 digits
+    [
+        (1e-6, 1e-300, 3.6574312514249e-5),
+        (1e-6, 1e-12, 4.4248927590895e-6),
+        (1e-8, 1e-300, 3.6448370690464e-7),
+        (1e-10, 1e-30, 9.0219785782051e-10),
+        (9.9e-5, 1e-300, 3.6332602433751e-3),
+        (1.01e-4, 1e-300, 3.7067145026044e-3),
+    ],
+)
+def test_gaussian_epsilon_keeps_its_digits_where_noise_is_large(mu, delta, exact):
+    assert exact * (1.0 - 1e-13) <= gaussian_epsilon(mu, delta) <= exact * (1.0 + 1e-8)
+
+
+def test_noise_whose_inverse_square_vanishes_still_costs_something():
+    run = {"sampling_probability": 1.0, "updates": 1}
+    assert accounting.epsilon(noise_multiplier=1e200, delta=1e-300, **run) > 0.0
+    assert accounting.risk(noise_multiplier=1e200, **run).mu > 0.0
+    assert accounting.risk(noise_multiplier=1e-200, **run).advantage == 1.0

@@ -221,3 +221,12 @@ def test_losses_that_overflow_are_infinite_and_never_small():
         run = dict(noise_multiplier=noise, sampling_probability=0.875, updates=updates, delta=1e-6)
         without_sampling = group_epsilon(size // 2, **(run | {"sampling_probability": 1.0}))
         assert group_epsilon(size, **run) >= without_sampling > 400.0
+
+
+def test_nearly_certain_samples_cost_at_most_as_much_as_certain_ones():
+    # (1 - q)^k is close to rounding, so that the masses are no distribution: epsilon was infinite.
+    run = dict(noise_multiplier=2.0, updates=1, delta=1e-3)
+    assert group_epsilon(20, sampling_probability=0.8, **run) <= group_epsilon(20, sampling_probability=1.0, **run)
+    run = dict(noise_multiplier=0.08, updates=1, delta=1e-5)
+    certain = accounting.epsilon(sampling_probability=1.0, **run)
+    assert 0.99 * certain < accounting.epsilon(sampling_probability=1.0 - 1e-9, **run) <= certain

@@ -272,6 +272,20 @@ def test_bounds_that_make_no_sense_are_refused(arguments, message):
         accounting.calibrate(sampling_probability=0.01, updates=1, **arguments)
 
 
+def test_what_sampling_alone_allows_needs_no_noise():
+    """The search for the noise stopped where the accountant has no bound any more, far below what was asked for."""
+    run = {"sampling_probability": 0.01, "updates": 10}
+    for wanted in ({"advantage": 0.5}, {"tpr": 0.9, "fpr": 0.1}):
+        with pytest.raises(ValueError, match="needs no noise"):
+            accounting.calibrate(**wanted, **run)
+    noise = accounting.calibrate(advantage=0.09, **run)  # sampling alone: 0.0956
+    assert 0.08 < risk(noise_multiplier=noise, **run).advantage <= 0.09
+
+
+def test_a_prior_of_next_to_nothing():
+    assert risk(noise_multiplier=1.0, sampling_probability=1.0, updates=1).right_guesses(1e-320) == 1.0
+
+
 def test_curves_of_the_report_hold_at_once():
     found = risk(noise_multiplier=1.0, sampling_probability=1.0, updates=1)
     facts = found.to_dict()

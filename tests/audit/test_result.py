@@ -35,6 +35,13 @@ def test_a_bound_above_epsilon_is_said_loudly():
     assert values["epsilon_lower"] is None and values["bounds"] == {"curve": None, "rates": 5.0} and values["flagged"]
 
 
+def test_figures_are_not_rounded_in_their_own_favor():
+    arguments = "white_box", "dpsgd", "poisson", "add_or_remove_one", 2.00049, 1e-5, 0.95
+    found = Audit(*arguments, {"curve": 1.99951}, "curve", {}, None, None)
+    assert "at most 2.001 as stated, and at least 1.999 " in found.statement()
+    assert "1.999 <= epsilon <= 2.001" in repr(found)
+
+
 def test_the_headline_must_be_there():
     with pytest.raises(ValueError, match="headline"):
         made(rates=1.0)

@@ -148,6 +148,9 @@ def edited(**change):
         (edited(sampling_probability=0), "out of range: `sampling_probability`"),
         (edited(kind="magic"), "out of range: `kind` must be one of"),
         (edited(extra=1), "exactly the fields"),
+        (edited().replace('"count"', '"count": 1, "count"'), "holds 'count' twice"),
+        (edited(neighbouring_relation="add_or_remove_one"), "relation twice"),
+        ("[" * 100_000, "nested too deeply"),
     ],
 )  # fmt: skip
 def test_refuses_foreign_text(text, message):
