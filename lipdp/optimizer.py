@@ -12,6 +12,7 @@ from lipdp import _keras, backend
 
 # Float32 must not round the noise down.
 _ROUND_UP = 1.0 + 1e-6
+_LEAST_STD = 1e-30
 # Numbers of entries are uint32 where devices make the noise of their own parts.
 _PLACES = 2**32
 
@@ -118,7 +119,17 @@ class PrivateOptimizer:
             self.noise_key.assign(np.asarray(key, "uint32"))
 
     def set_noise(self, noise_std: list[float]) -> None:
-        """Sets the standard deviation per variable."""
+        """Sets the standard deviation per variable.
+
+        Raises:
+            ValueError: one that float32 takes for zero where it meets small numbers, while it stands for a bound.
+        """
+        if any(0.0 < std < _LEAST_STD for std in noise_std):
+            raise ValueError(
+                "The noise would be lost in float32, whose smallest normal number is about 1e-38. Received: a standard "
+                f"deviation of {min(std for std in noise_std if std > 0.0):.3g}, from bounds that are as small. Scale "
+                "the loss, or what limits it (such as `clip`), up."
+            )
         self.noise_std.assign(np.asarray(noise_std, "float64") * _ROUND_UP)
 
     def disarm(self) -> None:

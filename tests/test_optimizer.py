@@ -66,6 +66,12 @@ def test_the_standard_deviation_is_never_rounded_down():
     assert (optimizer.noise_std.numpy().astype("float64") >= [0.1, 1e-7 / 3]).all()
 
 
+def test_noise_that_float32_would_lose_is_refused():
+    armed("sgd", [(3,), (3,)], [0.1, 0.0], 1)  # a strategy may give a variable no noise that nothing reaches
+    with pytest.raises(ValueError, match="would be lost in float32.*4e-37"):
+        armed("sgd", [(3,), (3,)], [0.1, 4e-37], 1)
+
+
 def test_every_keras_optimizer_has_a_registered_private_form():
     for name in ("SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "Lion", "Nadam"):
         cls = private(getattr(keras.optimizers, name))

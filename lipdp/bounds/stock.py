@@ -53,13 +53,21 @@ def _average_pooling(layer) -> float:
     return _max_pooling(layer) / math.sqrt(math.prod(layer.pool_size))
 
 
-for _maximum, _mean in (
-    (layers.MaxPooling1D, layers.AveragePooling1D),
-    (layers.MaxPooling2D, layers.AveragePooling2D),
-    (layers.MaxPooling3D, layers.AveragePooling3D),
-):
-    register(_maximum, _max_pooling)
-    register(_mean, _average_pooling)
+def _max_pooling_of_volumes(layer) -> float:
+    """As `_max_pooling`, and on TensorFlow for a gradient that goes to every entry that is as large as the largest.
+
+    Then the gradient of entry i is the sum of those of at most M windows, each of which reaches at most P = prod
+    pool_size entries: its squared norm is at most M P times theirs (Cauchy and Schwarz).
+    """
+    ties = math.prod(layer.pool_size) if keras.backend.backend() == "tensorflow" else 1
+    return _max_pooling(layer) * math.sqrt(ties)
+
+
+register(layers.MaxPooling1D, _max_pooling)
+register(layers.MaxPooling2D, _max_pooling)
+register(layers.MaxPooling3D, _max_pooling_of_volumes)
+for _type in (layers.AveragePooling1D, layers.AveragePooling2D, layers.AveragePooling3D):
+    register(_type, _average_pooling)
 
 
 def _global_average(layer):

@@ -5,7 +5,7 @@ import contextlib
 import keras
 from keras import ops, tree
 
-from lipdp import backend, isolation, losses
+from lipdp import _keras, backend, isolation, losses
 from lipdp.gradients.factors import Zero, merge
 from lipdp.gradients.leaves import leaves
 from lipdp.gradients.record import Record
@@ -35,7 +35,11 @@ class Tape:
         """
         self.uses.append((tree.map_structure(lambda _: None, outputs), gradients, self.rows))
         self.saved.append(saved)
-        return tree.map_structure(self._mark, outputs)
+        marked = tree.map_structure(self._mark, outputs)
+        for one, other in zip(tree.flatten(outputs), tree.flatten(marked), strict=True):
+            if _keras.mask(one) is not None:  # some layers set it inside of `call`
+                _keras.set_mask(other, _keras.mask(one))
+        return marked
 
 
 def capture(forward, x, y, weight, *, loss_values, copies: int = 1, shares=None, isolated: bool = True) -> Record:

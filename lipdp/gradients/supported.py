@@ -20,7 +20,8 @@ _ROWS_HEAVY = (3, 5)
 # One version of the last row is this many times as large: what follows the largest row of a batch shows.
 _OUTLIER = 1e6
 # Tried in turn where an inner size of the input is not known: some models need some length, others allow few positions.
-_SIZES = (8, 32, 128, 4, 2, 1)
+# A single position would hide what depends on the others.
+_SIZES = (8, 32, 128, 4, 2)
 
 
 def supported(model, probe: bool = True) -> None:
@@ -29,7 +30,7 @@ def supported(model, probe: bool = True) -> None:
     Args:
         model: A built Keras model.
         probe: Whether to run the model on a few random rows as well (see Guarantee). Where an inner size of the
-            input is not known 8, 32, 128, 4, 2 and 1 are tried, and a model that runs on none of them is refused.
+            input is not known 8, 32, 128, 4 and 2 are tried, and a model that runs on none of them is refused.
 
     Raises:
         ValueError: names the layer and what to use in its place.

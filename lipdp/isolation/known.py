@@ -78,7 +78,19 @@ def foreign(model: keras.Model) -> list:
 
 
 def advice(operation: Any) -> str:
-    """Returns what to do about a layer for images whose inputs have no channels, and "" for all else."""
+    """Returns what to do about images without channels and masks for all rows of a batch at once, and "" else."""
+    calls = [use.inputs for use in _keras.uses(operation)] if isinstance(operation, keras.Layer) else []
+    if _LAYERS.get(type(operation)) is _attends_within and all(len(i[0]) > 2 for i in calls):
+        flat = next((shape[1:] for inputs in calls for shape in inputs[2:] if len(shape) == 2), None)
+        return (
+            ""
+            if flat is None
+            else (
+                f"Layer '{operation.name}' ({type(operation).__name__}) takes a mask of two axes for one that all rows of "
+                f"the batch share. Received: a mask with rows of shape {flat}. Give each row its own, (queries, keys): "
+                "attention_mask=mask[:, None, :] hides keys."
+            )
+        )
     shapes = [use.inputs[0] for use in _keras.uses(operation)] if _LAYERS.get(type(operation)) is _images else []
     found = next((shape[1:] for shape in shapes if len(shape) == 3), None)
     if found is None:
@@ -216,7 +228,9 @@ def _elsewhere(axes, ranks) -> bool:
 
 
 def _along_others(layer, ranks) -> bool:
-    """No axis that is worked along is that of the batch."""
+    """No axis that is worked along is that of the batch, and no mask has its batch at the place of another axis."""
+    if any(len(shape) < len(use.inputs[0]) for use in _keras.uses(layer) for shape in use.inputs):
+        return False
     return _elsewhere(layer.axis if isinstance(layer.axis, (list, tuple)) else [layer.axis], ranks)
 
 
@@ -248,8 +262,12 @@ def _attends_within(layer, ranks) -> bool:
     if not ranks:
         # What was not given is filled in when the layer is built, with nothing where there are no positions.
         return (bool(axes) or isinstance(layer, L.GroupQueryAttention)) and all(axis > 0 for axis in axes)
-    ranks = ranks | {len(shape) for use in _keras.uses(layer) for shape in use.inputs[1:2]}
-    return all(rank >= 3 for rank in ranks) and _elsewhere(axes, ranks)
+    calls = [use.inputs for use in _keras.uses(layer)]
+    shapes = [shape for inputs in calls for shape in inputs]
+    if any(len(inputs) > 2 and (len(axes) or len(inputs[0]) - 2) > 1 for inputs in calls):
+        return False  # a mask needs two axes for each along which is attended, besides that of the batch
+    # A mask of two axes is one for all rows, whose first axis would be that of the batch.
+    return all(len(shape) >= 3 for shape in shapes) and _elsewhere(axes, ranks)
 
 
 def _product(layer, ranks) -> bool:

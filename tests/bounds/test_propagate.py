@@ -362,6 +362,10 @@ CONFIGURATIONS = {
         lambda x: stock.GlobalAveragePooling1D()(stock.Reshape((2, 2))(x), mask=stock.Reshape((4,))(x)[:, :2]),
         "on constants or with a mask|Operation 'GetItem'",
     ),
+    "mask_by_position": (
+        lambda x: stock.GlobalAveragePooling1D()(stock.Reshape((4, 1))(x), layers.Abs()(x)),
+        "on constants or with a mask",
+    ),
     # Mixing examples.
     "concatenate_batch": (lambda x: stock.Concatenate(axis=0)([x, x]), "joins the batch axis"),
     "concatenate_batch_negative": (lambda x: stock.Concatenate(axis=-2)([x, x]), "joins the batch axis"),

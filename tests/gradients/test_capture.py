@@ -169,6 +169,15 @@ def test_a_table_used_twice_and_tied():
     compare(model, np.array([[1, 1, 2, 0], [3, 3, 3, 3], [6, 5, 4, 1]], "int32"))
 
 
+@pytest.mark.backend_free
+def test_masks_that_a_layer_sets_in_its_call_reach_the_next_one():
+    inputs = keras.Input((4,), dtype="int32")
+    table = L.ReversibleEmbedding(7, 5, mask_zero=True)
+    h = L.LSTM(5, return_sequences=True)(table(inputs))
+    model = shaken(keras.Model(inputs, table(h, reverse=True)))
+    compare(model, np.array([[1, 1, 2, 0], [3, 3, 0, 0], [6, 5, 4, 1]], "int32"))
+
+
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("low_rank", [False, True])
 def test_negative_indices_count_from_the_end_as_in_the_forward_pass(tied, low_rank):

@@ -95,6 +95,16 @@ def changed(change, layer=None, shape=(4, 6)):
     return make
 
 
+def masked(call, mask, shape=(6, 4)):
+    """A model whose second input is a mask."""
+
+    def make():
+        x, m = keras.Input(shape), keras.Input(mask)
+        return keras.Model([x, m], call(x, m))
+
+    return make
+
+
 def set_to(name, value, inner=None):
     return lambda layer: setattr(getattr(layer, inner) if inner else layer, name, value)
 
@@ -157,6 +167,12 @@ MIXING = {
     "product of vectors": graph(lambda x: L.EinsumDense("...a,ab->...b", 3)(x), batch_shape=(6,)),
     "image without channels": graph(lambda x: L.RandomFlip("vertical")(x), (4, 6)),
     "images in time without channels": graph(lambda x: L.TimeDistributed(L.Resizing(4, 3))(x), (2, 4, 6)),
+    "mask of one sequence": masked(lambda x, m: L.MultiHeadAttention(2, 3)(x, x, attention_mask=m), (6,)),
+    "mask of one grouped sequence": masked(lambda x, m: L.GroupQueryAttention(4, 2, 1)(x, x, attention_mask=m), (6,)),
+    "mask without an axis": masked(
+        lambda x, m: L.MultiHeadAttention(2, 3, attention_axes=(1, 2))(x, x, attention_mask=m), (6, 6), (2, 3, 4)
+    ),
+    "mask of a softmax": masked(lambda x, m: L.Softmax()(x, m), (4,)),
     "rows of a constant": graph(lambda x: x * np.ones((4, 6), "float32"), batch_shape=(4, 6)),
 }
 APART = {
@@ -165,6 +181,10 @@ APART = {
     "softmax": sequence(lambda: L.Dense(4, activation="softmax")),
     "attention": graph(lambda x: L.MultiHeadAttention(2, 3)(x, x), (4, 6)),
     "attention along an axis": graph(lambda x: L.MultiHeadAttention(2, 3, attention_axes=(1,))(x, x), (4, 6)),
+    "mask of each sequence": masked(lambda x, m: L.MultiHeadAttention(2, 3)(x, x, attention_mask=m), (6, 6)),
+    "mask of each head": masked(lambda x, m: L.GroupQueryAttention(4, 2, 1)(x, x, attention_mask=m), (1, 6, 6)),
+    "keys and a mask": masked(lambda x, m: L.MultiHeadAttention(2, 3)(x, x, x, attention_mask=m), (6, 6)),
+    "mask of each softmax": masked(lambda x, m: L.Softmax()(x, m), (6, 4)),
     "product": graph(lambda x: L.EinsumDense("abc,cd->abd", (4, 3))(x), (4, 6)),
     "normalization": sequence(lambda: L.UnitNormalization(axis=-1), L.LayerNormalization),
     "masking": sequence(L.Masking, shape=(4, 6)),
@@ -197,6 +217,21 @@ def test_images_without_channels_are_refused_with_the_way_out():
     model.compile("sgd", loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     with pytest.raises(ValueError, match=r"Reshape\(\(4, 6, 1\)\)"):
         model.fit(np.zeros((20, 4, 6)), np.arange(20) % 2, batch_size=5, noise_multiplier=1.0, strategy="dpsgd")
+
+
+@pytest.mark.backend_free
+def test_masks_of_two_axes_are_refused_with_the_way_out():
+    x, m = keras.Input((6, 4)), keras.Input((6,), dtype="bool")
+    h = L.MultiHeadAttention(2, 3)(x, x, attention_mask=m)
+    model = lipdp.DP_Model.from_keras(keras.Model([x, m], L.Dense(2)(L.GlobalMaxPooling1D()(h))))
+    model.compile("sgd", loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    data = (np.zeros((20, 6, 4)), np.ones((20, 6), bool)), np.arange(20) % 2
+    with pytest.raises(ValueError, match=r"attention_mask=mask\[:, None, :\]"):
+        model.fit(*data, batch_size=5, noise_multiplier=1.0, strategy="dpsgd")
+    h = L.MultiHeadAttention(2, 3)(x, x, attention_mask=m[:, None, :])
+    model = lipdp.DP_Model.from_keras(keras.Model([x, m], L.Dense(2)(L.GlobalMaxPooling1D()(h))))
+    model.compile("sgd", loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    model.fit(*data, batch_size=5, noise_multiplier=1.0, strategy="dpsgd", verbose=0)
 
 
 @pytest.mark.backend_free

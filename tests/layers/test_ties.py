@@ -1,5 +1,9 @@
 """Backward passes at ties and at zero, eager, in a graph and under XLA, where libraries choose differently."""
 
+import os
+import subprocess
+import sys
+
 import keras
 import numpy as np
 import pytest
@@ -16,6 +20,8 @@ TIED = {
     "max_overlap": (lambda: stock.MaxPooling2D(3, strides=1), (4, 4, 1)),
     "max_overlap_same": (lambda: stock.MaxPooling2D(3, strides=2, padding="same"), (5, 5, 1)),
     "max1d": (lambda: stock.MaxPooling1D(2), (6, 1)),
+    "max3d": (lambda: stock.MaxPooling3D(2), (2, 2, 2, 1)),
+    "max3d_overlap": (lambda: stock.MaxPooling3D(2, strides=1, padding="same"), (3, 3, 3, 1)),
     "global_max": (stock.GlobalMaxPooling2D, (3, 3, 2)),
     "maximum": (stock.Maximum, (4,), (4,), (4,)),
     "minimum": (stock.Minimum, (4,), (4,)),
@@ -49,6 +55,16 @@ def test_jacobian_at_ties(name, xla):
         for jacobian, constant in zip(probe.input_jacobians(*xs), constants, strict=True):
             assert np.isfinite(jacobian).all()
             assert top(jacobian) <= constant * (1.0 + TOLERANCE)
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="oneDNN is a part of TensorFlow")
+def test_jacobian_at_ties_without_onednn():
+    """Other kernels of TensorFlow send the gradient of a maximum to other entries."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, "-k", "at_ties[max"]
+    done = subprocess.run(
+        command, env={**os.environ, "TF_ENABLE_ONEDNN_OPTS": "0"}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout
 
 
 @pytest.mark.parametrize("xla", XLA)
