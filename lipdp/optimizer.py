@@ -320,6 +320,9 @@ def as_private(identifier: Any) -> PrivateOptimizer:
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         close = difflib.get_close_matches(str(identifier), [name.lower() for name in vars(keras.optimizers)], 1)
         hint = f"Did you mean {close[0]!r}?" if close else "Pass for example keras.optimizers.SGD(0.1)."
+        if close and close[0] == identifier:  # an optimizer without a name as a string
+            known = next(name for name in vars(keras.optimizers) if name.lower() == identifier)
+            hint = f"Pass keras.optimizers.{known}(learning_rate)."
         if isinstance(identifier, type):
             hint = "Make an object of it: its name followed by its arguments in ()."
         raise ValueError(

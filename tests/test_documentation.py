@@ -114,7 +114,7 @@ SLOW_SNIPPETS = [
     "docs/diffusion.md",
     *(f"docs/howto/{name}.md" for name in ("batch-size", "certificates", "certified", "clip-norm")),
     *(f"docs/howto/{name}.md" for name in ("epsilon-delta", "images")),
-    *(f"docs/howto/{name}.md" for name in ("learning-rate", "regression", "save", "strategy", "tables")),
+    *(f"docs/howto/{name}.md" for name in ("learning-rate", "regression", "save", "strategy", "tables", "weights")),
     "docs/howto/devices.md",
     "docs/howto/finetune.md",
     "docs/howto/text.md",

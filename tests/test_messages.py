@@ -156,8 +156,9 @@ FIT = {
     "strategy": (lambda: fit(strategy="clip"), "strategy='clip'", "dpsgd"),
     "strategy None": (lambda: fit(strategy=None), "strategy=None", "dpsgd"),
     "shuffle": (lambda: fit(shuffle=True), "shuffle=True", "Leave it out"),
-    "class weights": (lambda: fit(class_weight={0: 2.0}), "class_weight", "Leave it out", "class_priors"),
-    "sample weights": (lambda: fit(sample_weight=np.ones(300)), "sample_weight", "Leave it out"),
+    "class weights": (lambda: fit(class_weight={0: 2.0}), "class_weight", "in a loss of your own", "class_priors"),
+    "optimizer without a name": (lambda: plain().compile("lamb", loss=LOGITS), "'lamb'", "Pass keras.optimizers.Lamb("),
+    "sample weights": (lambda: fit(sample_weight=np.ones(300)), "sample_weight", "in a loss of your own"),
     "split": (lambda: fit(validation_split=1.5), "validation_split=1.5", "in (0, 1)"),
     "monitor": (
         lambda: fit(callbacks=[keras.callbacks.EarlyStopping(monitor="loss")]),

@@ -149,9 +149,14 @@ class _Graph:
             id(t): (bound, trains)
             for t, bound, trains in zip(self.functional.inputs, input_bounds, trains, strict=True)
         }
+        stretching = {}  # by tensor without a bound: the layer behind which there is none any more
         for node in self.nodes:
             norms, upstream = zip(*(known[t] for t in node.inputs), strict=True)
+            node.stretched_by = next((stretching[t] for t in node.inputs if t in stretching), None)
             known[node.output] = node.forward(norms, upstream, trained)
+            if known[node.output][0] == float("inf"):
+                bounded = max(norms) < float("inf")
+                stretching[node.output] = node.operation if bounded else node.stretched_by
         return known[id(self.functional.outputs[0])]
 
     def backward(self, cotangent: float, trained: bool, clipped: bool) -> tuple[float, ...]:
@@ -172,7 +177,7 @@ class _Node:
     """One use of a layer."""
 
     def __init__(self, node):
-        self.operation = node.operation
+        self.operation, self.stretched_by = node.operation, None
         self.inputs = [id(t) for t in node.input_tensors]
         if len(node.output_tensors) != 1:
             raise ValueError(
@@ -234,16 +239,22 @@ class _Node:
             )
         gradients = self.rules.parameter_bounds(self.input_bounds, cotangent)
         if not all(g < float("inf") for g in gradients):
-            raise ValueError(
-                f"Layer '{layer.name}' trains on inputs of unbounded norm. Put lipdp.layers.BoundedInput "
-                "before the first trainable layer."
-            )
+            raise ValueError(f"Layer '{layer.name}' trains on inputs of unbounded norm. {self._way_out()}")
         if len(gradients) != len(variables):
             raise ValueError(
                 f"Layer '{layer.name}' bounds {len(gradients)} gradients but has {len(variables)} trainable variables."
             )
         rounding = self._rounding()
         return variables, tuple(float(g) * rounding for g in gradients)
+
+    def _way_out(self) -> str:
+        if self.stretched_by is None:
+            return "Put lipdp.layers.BoundedInput before the first trainable layer."
+        name = f"'{self.stretched_by.name}' ({type(self.stretched_by).__name__})"
+        return (
+            f"Layer {name} in front of it may stretch them without limit. Put lipdp.layers.BoundedInput between the "
+            "two, or use a layer of lipdp.layers, such as SpectralDense, in its place."
+        )
 
     def _rounding(self):
         """What sums over many positions may add to a gradient, beyond the slack of its own layer."""

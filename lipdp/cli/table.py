@@ -9,7 +9,7 @@ from lipdp.cli import output
 
 
 def run(options: argparse.Namespace, argv: list[str]) -> None:
-    """Writes a description with the names of the columns, and whether they hold numbers."""
+    """Writes a description with the names of the columns, and whether they hold numbers or dates."""
     target = pathlib.Path(options.output or pathlib.Path(options.file).with_suffix(".json"))
     if target.exists() and not options.overwrite:
         raise FileExistsError(

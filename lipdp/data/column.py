@@ -10,7 +10,7 @@ import numpy as np
 from lipdp import checks
 from lipdp.data import rows
 
-KINDS = ("number", "category", "ignore")
+KINDS = ("number", "category", "date", "ignore")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,9 +19,10 @@ class Column:
 
     Args:
         name: as in the header.
-        kind: "number", "category", or "ignore" for a column that no model may see, such as a name.
-        range: of a number, `(low, high)` with low < high: what follows from its meaning, never the smallest and the
-            largest value of private rows. None takes numbers as they are.
+        kind: "number", "category", "date" (a date, a time, or the ISO text of one, such as "2024-05-31"), or "ignore"
+            for a column that no model may see, such as a name.
+        range: of a number or a date, `(low, high)` with low < high: what follows from its meaning, never the smallest
+            and the largest value of private rows. None takes numbers as they are; a date needs one.
         vocabulary: of a category, its values: texts or numbers, at least one. Any other value is "other".
         missing: whether a value may be missing. An entry of its own then says so; otherwise a missing one is an error.
         unit: for the reader.
@@ -37,7 +38,7 @@ class Column:
     name: str
     _: dataclasses.KW_ONLY
     kind: str
-    range: tuple[float, float] | None = None
+    range: tuple[Any, Any] | None = None
     vocabulary: tuple[str | int | float, ...] = ()
     missing: bool = True
     unit: str = ""
@@ -46,13 +47,17 @@ class Column:
         where = f" In column {self.name!r}."
         checks.choice("kind", self.kind, KINDS, where.strip())
         checks.boolean("missing", self.missing, where.strip())
-        if self.kind != "number" and self.range is not None:
-            raise ValueError(f"Only numbers have a range. Received: range={self.range!r}.{where} Leave it out.")
+        if self.kind not in ("number", "date") and self.range is not None:
+            raise ValueError(
+                f"Only numbers and dates have a range. Received: range={self.range!r}.{where} Leave it out."
+            )
         if self.kind != "category" and self.vocabulary:
             raise ValueError(
                 f"Only categories have a vocabulary. Received: vocabulary={self.vocabulary!r}.{where} Leave it out."
             )
-        if self.range is not None:
+        if self.kind == "date":
+            object.__setattr__(self, "range", _as_days(self.range, where))
+        elif self.range is not None:
             object.__setattr__(self, "range", as_range(self.range, where))
         if self.kind == "category":
             object.__setattr__(self, "vocabulary", check_values("vocabulary", self.vocabulary, 1, where))
@@ -107,27 +112,34 @@ class Column:
         if self.range is None:
             return numbers
         (low, high), (first, last) = self.range, interval
+        if self.kind == "date":
+            low, high = rows.as_day(low), rows.as_day(high)
         return np.clip(first + (numbers - low) * ((last - first) / (high - low)), first, last)
 
     def _numbers(self, values, words, source) -> np.ndarray:
-        """Returns float64 numbers, NaN where they are missing."""
+        """Returns float64 numbers, days of dates, NaN where they are missing."""
+        if self.kind == "date":
+            absent = np.array([rows.is_missing(v, words) for v in values], bool)
+            bad = np.array([not none and not rows.is_day(v) for none, v in zip(absent, values, strict=True)], bool)
+            if bad.any():
+                todo = 'Write dates as "2024-05-31", or list the word under "missing" if it stands for a missing value'
+                raise self._refusal("a value that is not a date", bad, values, source, todo)
+            return np.array([math.nan if none else rows.as_day(v) for none, v in zip(absent, values, strict=True)])
         try:
-            if words:  # one of them may be a number
+            if words or np.asarray(values).dtype.kind == "M":  # one of the words may be a number; dates are none
                 raise ValueError
             numbers = np.asarray(values, "float64")
         except (TypeError, ValueError):
             found = [math.nan if rows.is_missing(v, words) else v for v in values]
             bad = np.array([not rows.is_number(v) for v in found], bool)
             if bad.any():
-                raise self._refusal(
-                    "a value that is not a finite number",
-                    bad,
-                    values,
-                    source,
-                    'Features must be numeric: make the column a "category" or "ignore" it in the description of the '
+                other = '"date"' if rows.is_day(values[int(np.flatnonzero(bad)[0])]) else '"category"'
+                todo = (
+                    f'Features must be numeric: make the column a {other} or "ignore" it in the description of the '
                     'table, which `lipdp table` begins, or list the word under "missing" if it stands for a missing '
-                    "value",
-                ) from None
+                    "value"
+                )
+                raise self._refusal("a value that is not a finite number", bad, values, source, todo) from None
             numbers = np.asarray(found, "float64")
         with np.errstate(over="ignore"):
             bad = np.isinf(numbers.astype("float32"))
@@ -191,6 +203,21 @@ def as_range(value: Any, where: str) -> tuple[float, float]:
     if not -math.inf < low < high < math.inf:
         raise ValueError(f"A range must be two numbers, the lower one first. Received: {value!r}.{where}")
     return low, high
+
+
+def _as_days(value: Any, where: str) -> tuple[str, str]:
+    """Returns a range of dates as ISO texts; ValueError where it is none."""
+    try:
+        low, high = value
+        fits = rows.is_day(low) and rows.is_day(high) and rows.as_day(low) < rows.as_day(high)
+    except (TypeError, ValueError):
+        fits = False
+    if not fits:
+        raise ValueError(
+            'A date needs a range of two dates, the earlier one first, such as ["2000-01-01", "2030-01-01"]. '
+            f"Received: range={value!r}.{where}"
+        )
+    return str(low).strip(), str(high).strip()
 
 
 def as_shown(value: Any) -> str:

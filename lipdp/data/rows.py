@@ -1,6 +1,7 @@
 """The rows of a table as columns by name: from a CSV file, a DataFrame or a dictionary."""
 
 import csv
+import datetime
 import os
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -63,11 +64,43 @@ def read(source: Any, header: bool = True, least: int = 2) -> Rows:
 
 def is_number(text: Any) -> bool:
     """Returns whether a value, or the text of one, is a number, NaN and infinity included."""
+    if isinstance(text, np.datetime64):  # NumPy would count nanoseconds
+        return False
     try:
         float(text)
     except (TypeError, ValueError):
         return False
     return True
+
+
+def as_day(value: Any) -> float:
+    """Returns a date, or the ISO text of one, in days since 1970-01-01; a time counts as a part of its day, in UTC.
+
+    Raises:
+        ValueError: the value is none.
+
+    Example:
+        >>> as_day("1970-01-02"), as_day("1970-01-02T12:00:00+00:00")
+        (1.0, 1.5)
+    """
+    if isinstance(value, str):
+        value = datetime.datetime.fromisoformat(value.strip())
+    if isinstance(value, np.datetime64):
+        return float((value - np.datetime64("1970-01-01")) / np.timedelta64(1, "D"))
+    if isinstance(value, datetime.datetime):
+        return (value if value.tzinfo else value.replace(tzinfo=datetime.UTC)).timestamp() / 86400.0
+    if isinstance(value, datetime.date):
+        return float((value - datetime.date(1970, 1, 1)).days)
+    raise ValueError(f"Not a date: {value!r}.")
+
+
+def is_day(value: Any) -> bool:
+    """Returns whether a value, or the text of one, is a date. A number is none, also where it could be read as one."""
+    try:
+        as_day(value)
+    except ValueError:
+        return False
+    return not is_number(value)
 
 
 def is_missing(value: Any, words: frozenset[str] = frozenset()) -> bool:

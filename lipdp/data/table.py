@@ -212,7 +212,7 @@ class Table:
         header: bool = True,
         person: str | None = None,
     ) -> None:
-        """Writes a description to be filled in: column names, and whether they hold numbers; nothing else of the rows.
+        """Writes a description to be filled in: column names, and whether they hold numbers or dates; nothing else.
 
         Ranges, vocabularies and classes are left empty: fill them in from what is publicly known, not from the rows.
 
@@ -284,8 +284,9 @@ def _no_column(what: str, name: str, found: rows.Rows) -> ValueError:
 
 
 def _blank(values) -> dict:
-    if all(rows.is_number(value) or rows.is_missing(value) for value in values):
-        return {"kind": "number", "range": [None, None], "unit": "", "missing": True}
+    for kind, fits in (("number", rows.is_number), ("date", rows.is_day)):
+        if all(fits(value) or rows.is_missing(value) for value in values):
+            return {"kind": kind, "range": [None, None], "unit": "", "missing": True}
     return {"kind": "category", "vocabulary": [], "missing": True}
 
 

@@ -271,6 +271,7 @@ def _positive(rng, shape):
 
 
 def _judge(model, results) -> None:
+    own = isolation.suspects(model)
     seeds = {id(s.state) for layer in _keras.walk(model, include_self=True) for s in _keras.seed_generators(layer)}
     for *_, changed in results:
         for variable in changed:
@@ -290,8 +291,8 @@ def _judge(model, results) -> None:
                 if np.max(spread) > 1e-3 * scale:
                     raise ValueError(
                         f"The gradient of weight '{variable.path}' for one example depends on the other examples of "
-                        "the batch: a layer mixes examples or reorders the rows of the batch. Use layers that treat "
-                        "each row alone."
+                        "the batch: a layer mixes examples or reorders the rows of the batch."
+                        f"{own and f' It can be {own}.'} Use layers that treat each row alone."
                     )
         if np.max(np.abs(total - expected)) > 1e-3 * scale:
             raise ValueError(

@@ -13,8 +13,18 @@ from lipdp.isolation.alone import (
     together,
 )
 from lipdp.isolation.declared import is_declared, row_wise
-from lipdp.isolation.known import advice, foreign, root, stock_activation, trust_family, used
+from lipdp.isolation.known import advice, foreign, root, stock_activation, suspects, trust_family, used
 
 __all__ = ["Arguments", "advice", "alone", "foreign", "hub", "is_alone", "is_declared", "isolated", "refuse_mixing"]
-__all__ += ["root", "row_states", "row_wise", "seeds_of", "stock_activation", "synthetic", "together", "trust_family"]
+__all__ += [
+    "root",
+    "row_states",
+    "row_wise",
+    "seeds_of",
+    "stock_activation",
+    "suspects",
+    "synthetic",
+    "together",
+    "trust_family",
+]
 __all__ += ["used"]

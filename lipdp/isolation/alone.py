@@ -11,7 +11,7 @@ from keras import ops, tree
 
 from lipdp import _keras, backend
 from lipdp.backend import threefry
-from lipdp.isolation.known import _defined_by_user, advice, foreign, root
+from lipdp.isolation.known import _defined_by_user, advice, foreign, root, suspects
 
 _WAYS = (
     "It is neither Keras' nor lipdp's, so while a model trains it sees one row at a time, as a batch of one. Write it "
@@ -254,7 +254,7 @@ def refuse_mixing(model: keras.Model) -> None:
     graph = _keras.graph(model)
     if graph is None or not foreign(model):
         return
-    names = ", ".join(f"'{operation.name}' ({type(operation).__name__})" for operation, _ in foreign(model))
+    names = suspects(model)
     structure, x = synthetic(graph)
     before = [ops.copy(v.value) for v in model.non_trainable_variables]
 

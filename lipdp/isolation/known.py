@@ -77,19 +77,22 @@ def foreign(model: keras.Model) -> list:
     return list(found.values())
 
 
+def suspects(model: keras.Model) -> str:
+    """Returns names and types of the layers that may mix rows, for messages; "" where there are none."""
+    return ", ".join(f"'{operation.name}' ({type(operation).__name__})" for operation, _ in foreign(model))
+
+
 def advice(operation: Any) -> str:
     """Returns what to do about images without channels and masks for all rows of a batch at once, and "" else."""
     calls = [use.inputs for use in _keras.uses(operation)] if isinstance(operation, keras.Layer) else []
     if _LAYERS.get(type(operation)) is _attends_within and all(len(i[0]) > 2 for i in calls):
         flat = next((shape[1:] for inputs in calls for shape in inputs[2:] if len(shape) == 2), None)
+        if flat is None:
+            return ""
         return (
-            ""
-            if flat is None
-            else (
-                f"Layer '{operation.name}' ({type(operation).__name__}) takes a mask of two axes for one that all rows of "
-                f"the batch share. Received: a mask with rows of shape {flat}. Give each row its own, (queries, keys): "
-                "attention_mask=mask[:, None, :] hides keys."
-            )
+            f"Layer '{operation.name}' ({type(operation).__name__}) takes a mask of two axes for one that all rows of "
+            f"the batch share. Received: a mask with rows of shape {flat}. Give each row its own, (queries, keys): "
+            "attention_mask=mask[:, None, :] hides keys."
         )
     shapes = [use.inputs[0] for use in _keras.uses(operation)] if _LAYERS.get(type(operation)) is _images else []
     found = next((shape[1:] for shape in shapes if len(shape) == 3), None)

@@ -132,7 +132,8 @@ def _refuse_stream(x) -> None:
         raise ValueError(
             "Who is in a batch is drawn at random from all examples, which a stream of batches cannot give. Received: "
             f"a {type(x).__name__}. Collect its batches into arrays x and y (numpy.concatenate), or pass a "
-            "tf.data.Dataset of known size or a keras.utils.PyDataset."
+            "tf.data.Dataset of known size or a keras.utils.PyDataset; for data larger than memory, an object with "
+            "`__len__` and `__getitem__`, of which only the rows are read that are drawn (docs/howto/large-data.md)."
         )
 
 
@@ -171,11 +172,13 @@ def _batches(dataset) -> int:
 
 
 def _read_tf_data(dataset, example_rank):
-    if int(dataset.cardinality()) < 0:
+    size = int(dataset.cardinality())
+    if size < 0:
+        way = "Remove `.repeat()`" if size == -1 else "Declare it with tf.data.experimental.assert_cardinality"
         raise ValueError(
-            "Poisson sampling needs a dataset of known, finite size. Received: a tf.data.Dataset of cardinality "
-            f"{int(dataset.cardinality())}. Remove `.repeat()`, or declare the size with "
-            "tf.data.experimental.assert_cardinality."
+            "Poisson sampling needs a dataset of known, finite size, and reads all of it into memory. Received: a "
+            f"tf.data.Dataset of cardinality {size}. {way}; for data larger than memory pass an object with `__len__` "
+            "and `__getitem__` (docs/howto/large-data.md)."
         )
     if _repeats(dataset):
         raise ValueError(
@@ -257,13 +260,14 @@ def _finite(array: np.ndarray, name: str, dtype: str) -> np.ndarray:
     with np.errstate(over="ignore"):
         array = np.ascontiguousarray(array, dtype)
     # In blocks: a mask of everything would be the largest array of all.
-    bad = sum(
-        int((~np.isfinite(array[i : i + 1024])).reshape(len(array[i : i + 1024]), -1).any(axis=1).sum())
-        for i in range(0, len(array) if array.dtype.kind == "f" else 0, 1024)
-    )
+    bad, first = 0, None
+    for start in range(0, len(array) if array.dtype.kind == "f" else 0, 1024):
+        block = array[start : start + 1024]
+        rows = np.flatnonzero((~np.isfinite(block)).reshape(len(block), -1).any(axis=1))
+        bad, first = bad + len(rows), start + int(rows[0]) if first is None and len(rows) else first
     if bad:
         raise ValueError(
-            f"`{name}` holds NaN or infinity in {bad} of {len(array)} examples, for which no bound holds. Remove or "
-            "replace them before training."
+            f"`{name}` holds NaN or infinity in {bad} of {len(array)} examples, first in row {first}, for which no "
+            "bound holds. Remove or replace them before training."
         )
     return array

@@ -10,7 +10,7 @@ import keras
 import numpy as np
 from keras import tree
 
-from lipdp import _keras, backend, checks, losses
+from lipdp import _keras, backend, checks, isolation, losses
 from lipdp.bounds.registry import lipschitz_by_construction
 from lipdp.layers import PrivateNormalization
 from lipdp.optimizer import PrivateOptimizer
@@ -26,9 +26,11 @@ def refuse_unsupported(fit: Callable, unknown: dict, *, shuffle: Any, class_weig
     for name, value in (("sample_weight", sample_weight), ("class_weight", class_weight)):
         if value is not None:
             raise ValueError(
-                f"`{name}` multiplies an example's gradient and so its sensitivity. Received: {name} given. Leave it "
-                "out; to weight classes, declare their public shares: lipdp.losses.MulticlassKR and MulticlassHKR take "
-                "them as class_priors."
+                f"`{name}` is not an argument of a private `fit`: it would multiply what one example contributes. "
+                f"Received: {name} given. With a strategy that clips, multiply in a loss of your own, for example "
+                "lambda y, p: keras.ops.take(weights, y) * keras.losses.sparse_categorical_crossentropy(y, p, "
+                "from_logits=True); weights of examples come as a second column of `y`. Clipless training has "
+                "lipdp.losses.MulticlassKR and MulticlassHKR, with class_priors. See docs/howto/weights.md."
             )
     if shuffle is not None:
         raise ValueError(
@@ -173,6 +175,14 @@ def graph_of(model: Any, private: Any) -> Any:
             f"`from_keras` needs a graph of layers. Received: the subclassed model '{model.name}'. Build it as "
             "keras.Model(inputs, outputs)."
         )
+    for name in ("train_step", "compute_loss", "make_train_function"):
+        owner = next(c for c in type(model).__mro__ if name in vars(c) or c is object)
+        if owner is not object and isolation.root(owner) not in ("keras", "keras_hub", "lipdp"):
+            raise ValueError(
+                f"Model '{model.name}' has a `{name}` of its own, which private training does not call. Received: "
+                f"{type(model).__name__}. Put what it does into a loss or a layer; for training without it pass "
+                "keras.Model(model.inputs, model.outputs)."
+            )
     return graph
 
 

@@ -69,6 +69,8 @@ def check_data(model: keras.Model, validation_data: Any) -> Any:
         x, y = sampling.as_rows(batch[0], batch[1], rank, model_checks.example_labels(model), names)
         rows = len(tree.flatten(y)[0])
         model_checks.check_shapes(model, x)
+        if len(batch) == 3 and isinstance(batch[2], dict):
+            raise ValueError("Weights by output are not supported here. Received: a dict. Pass one array of weights.")
         if len(batch) == 3 and np.shape(batch[2])[:1] != (rows,):
             raise ValueError(f"It needs one weight per example. Received: {np.shape(batch[2])} for {rows} examples.")
         losses.check_per_example(model.loss, sampled(y), model_checks.output_shapes(model))

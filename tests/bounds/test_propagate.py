@@ -199,6 +199,14 @@ def test_frozen_layers_need_no_parameter_bound():
     assert gradients(model) == {}
 
 
+def test_the_layer_that_stretches_is_named():
+    inputs, x = bounded()
+    first = stock.Dense(4, name="first")
+    model = keras.Model(inputs, layers.SpectralDense(3, name="top")(layers.Abs()(first(x))))
+    with pytest.raises(ValueError, match=r"'top' trains on inputs of unbounded norm. Layer 'first' \(Dense\) in front"):
+        bounds.propagate(model, 1.0)
+
+
 def test_missing_bounded_input():
     inputs = keras.Input((4,))
     model = keras.Model(inputs, layers.SpectralDense(3, name="first")(inputs))

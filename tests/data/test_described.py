@@ -1,6 +1,7 @@
 """Tables by a public description: each row from itself alone, the bound on its norm, files, bad descriptions."""
 
 import dataclasses
+import datetime
 import json
 import math
 
@@ -97,6 +98,49 @@ def test_the_norm_is_a_bound_and_is_attained():
     assert table.encode({"age": [60], "smoker": ["no"], "rooms": [1]})[0, 0] == 0.5
     raw = dataclasses.replace(TABLE, columns=(AGE, Column(name="b", kind="number")))
     assert raw.norm is None
+
+
+DATES = Table(
+    columns=(Column("seen", kind="date", range=("2000-01-01", "2020-01-01")), Column("paid", kind="number")),
+    label="ill",
+    classes=("well", "sick"),
+)
+
+
+def test_dates_are_days_within_their_range(tmp_path):
+    texts = ["2000-01-01", " 2010-01-01", "2030-05-06", "1990-01-01T10:00:00+02:00", "NA", "2020-01-01 00:00"]
+    found = DATES.encode({"seen": texts, "paid": [1] * 6})
+    middle = 2.0 * 3653 / 7305 - 1.0
+    np.testing.assert_allclose(found[:, 0], [-1, middle, 1, -1, 0, 1], atol=1e-6)
+    assert found[:, 1].tolist() == [0, 0, 0, 0, 1, 0]
+    days = [datetime.date(2000, 1, 1), datetime.datetime(2010, 1, 1)]
+    for values in (days, np.array(["2000-01-01", "2010-01-01"], "datetime64[ns]"), np.array(days, object)):
+        np.testing.assert_allclose(DATES.encode({"seen": values, "paid": [1, 1]})[:, 0], [-1, middle], atol=1e-6)
+    with pytest.raises(ValueError, match='make the column a "date"'):  # not nanoseconds
+        DATES.encode({"seen": days, "paid": np.array(["2000-01-01", "2010-01-01"], "datetime64[ns]")})
+    absent = np.array(["2010-01-01", "NaT"], "datetime64[ns]")
+    assert DATES.encode({"seen": absent, "paid": [1, 1]})[:, 1].tolist() == [0, 1]
+    DATES.to_json(tmp_path / "dates.json")
+    assert Table.from_json(tmp_path / "dates.json") == DATES
+    assert dataclasses.replace(DATES, columns=DATES.columns[:1]).norm == 1.0
+
+
+def test_dates_are_recognized_and_wrong_ones_refused(tmp_path):
+    path, table = tmp_path / "visits.csv", tmp_path / "visits.json"
+    path.write_text("seen,year,ill\n2001-02-03,2001,well\n,1999,sick\n")
+    Table.template(path, table)
+    columns = json.loads(table.read_text())["columns"]
+    assert columns["seen"] == {"kind": "date", "range": [None, None], "unit": "", "missing": True}
+    assert columns["year"]["kind"] == "number"
+    with pytest.raises(ValueError, match="A date needs a range of two dates"):
+        Table.from_json(table)
+    with pytest.raises(ValueError, match="not a date in 1 of 2 rows, first in row 2. Received: '3.2.2001'"):
+        DATES.encode({"seen": ["2001-02-03", "3.2.2001"], "paid": [1, 1]})
+    with pytest.raises(ValueError, match='make the column a "date"'):
+        DATES.encode({"seen": ["2001-02-03"] * 2, "paid": ["2001-02-03"] * 2})
+    for wrong in (None, ("2001-01-01",), ("2001-01-01", "2000-01-01"), (0, 1), ("today", "tomorrow")):
+        with pytest.raises(ValueError, match="A date needs a range of two dates"):
+            Column("seen", kind="date", range=wrong)
 
 
 def test_a_word_of_the_vocabulary_is_a_value_also_where_it_could_mean_missing():
@@ -225,12 +269,12 @@ def test_labels_that_are_no_classes_are_refused(columns, message):
     [
         (
             {"kind": "text"},
-            "`kind` must be one of 'number', 'category', 'ignore'. Received: kind='text'. In column 'a'",
+            "`kind` must be one of 'number', 'category', 'date', 'ignore'. Received: kind='text'. In column 'a'",
         ),
         ({"kind": "number", "range": (1, 1)}, "two numbers, the lower one first. Received: \\(1, 1\\). In column 'a'"),
         ({"kind": "number", "range": "low"}, "two numbers"),
         ({"kind": "number", "vocabulary": ("x",)}, "Only categories have a vocabulary"),
-        ({"kind": "category", "range": (0, 1), "vocabulary": ("x",)}, "Only numbers have a range"),
+        ({"kind": "category", "range": (0, 1), "vocabulary": ("x",)}, "Only numbers and dates have a range"),
         ({"kind": "category"}, "at least 1 texts or numbers, known without looking at the private rows"),
         ({"kind": "category", "vocabulary": "yes"}, "Received: vocabulary='yes'"),
         ({"kind": "category", "vocabulary": ("x", " x")}, "each value once. Received: 'x' twice"),

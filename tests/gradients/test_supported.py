@@ -63,7 +63,7 @@ class WideWeight(L.Layer):
         (L.Dense(3, dtype="float64"), ("'dense", "float64", "Use float32")),
         (WideWeight(), ("wide_weight", "float64", "Use float32")),
         (DeclaredNoisy(), ("draws random numbers", "Dropout")),
-        (Centre(), ("depends on the other examples", "each row alone")),
+        (Centre(), ("depends on the other examples", "It can be 'centre' (Centre)", "each row alone")),
     ],
     ids=lambda value: getattr(value, "name", None),
 )

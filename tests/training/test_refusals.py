@@ -34,7 +34,7 @@ CALLS = {
     "seed": ({"epsilon": 1.0, "seed": -1}, ValueError, "seed"),
     "physical batch": ({"epsilon": 1.0, "microbatch_size": 0}, ValueError, "microbatch_size"),
     "split": ({"epsilon": 1.0, "validation_split": 1.5}, ValueError, "validation_split"),
-    "NaN": ({"x": NAN, "epsilon": 1.0}, ValueError, "NaN or infinity in 1 of 400"),
+    "NaN": ({"x": NAN, "epsilon": 1.0}, ValueError, "NaN or infinity in 1 of 400 examples, first in row 3,"),
     "infinity": ({"x": NAN * np.inf, "epsilon": 1.0}, ValueError, "NaN or infinity"),
     "NaN label": ({"y": Y + np.nan, "epsilon": 1.0}, ValueError, "NaN"),
     "label above": ({"y": Y + 1, "epsilon": 1.0}, ValueError, "(?i)label|class"),
@@ -296,6 +296,19 @@ def test_a_training_step_of_its_own_is_refused(name):
     for strategy in ("clipless", "dpsgd"):
         with pytest.raises(ValueError, match=name):
             model.fit(x, y, noise_multiplier=4.0, batch_size=40, delta=DELTA, verbose=0, strategy=strategy)
+
+
+@pytest.mark.parametrize("name", ["compute_loss", "train_step", "make_train_function"])
+def test_from_keras_says_what_it_would_not_call(name):
+    class Own(keras.Model):
+        pass
+
+    setattr(Own, name, lambda self, *args, **kwargs: getattr(keras.Model, name)(self, *args, **kwargs))
+    inputs = keras.Input((4,))
+    own = Own(inputs, keras.layers.Dense(3)(inputs))
+    with pytest.raises(ValueError, match=rf"has a `{name}` of its own.*keras.Model\(model.inputs, model.outputs\)"):
+        lipdp.DP_Model.from_keras(own)
+    assert lipdp.DP_Model.from_keras(keras.Model(own.inputs, own.outputs)).trainable_variables
 
 
 @pytest.mark.parametrize(("name", "value"), [("loss_scale_factor", 1000.0), ("use_ema", True)])
