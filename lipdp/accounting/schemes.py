@@ -295,7 +295,7 @@ def check_batch(num_examples: int, batch_size: int) -> None:
     if batch_size > num_examples:
         raise ValueError(
             f"`batch_size` must not be larger than the data. Received: batch_size={batch_size}, "
-            f"num_examples={num_examples}."
+            f"num_examples={num_examples}. Pass at most {num_examples}; an eighth of the data is a good start."
         )
 
 

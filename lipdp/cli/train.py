@@ -234,6 +234,12 @@ def _fit(options, recipe, dataset, plan, work):
     else:
         model, epochs = recipe.trained(plan.sampling.num_examples), recipe.epochs
         prepare, microbatch = recipe.prepare, options.microbatch_size
+        if recipe.fixes_layers:
+            size = 4.0 * dataset.num_examples * math.prod(model.input_shape[1:]) / 2**30
+            sys.stderr.write(
+                f"lipdp train: note: features of all {dataset.num_examples} rows are computed first, once; they take "
+                f"{size:.1f} GiB of memory.\n"
+            )
     datasets.without_charge(model, dataset)
     held_out = None if dataset.x_test is None else (prepare(dataset.x_test), dataset.y_test)
     with warnings.catch_warnings():

@@ -105,7 +105,7 @@ class TrainingRecipe:
         held_out = kwargs.get("validation_data")
         if isinstance(held_out, tuple | list):
             kwargs["validation_data"] = (self.prepare(held_out[0]), *held_out[1:])
-        elif held_out is not None and self._fixes_layers:
+        elif held_out is not None and self.fixes_layers:
             held_out, labels = self._rows(held_out, None)
             kwargs["validation_data"] = self.prepare(held_out), labels
         if kwargs.get("person_ids") is not None or schemes.get(kwargs.get("sampling", "poisson")).by_epoch:
@@ -118,7 +118,8 @@ class TrainingRecipe:
         return whole
 
     @property
-    def _fixes_layers(self) -> bool:
+    def fixes_layers(self) -> bool:
+        """Returns whether the first layers are fixed, so that `prepare` computes their outputs for all rows."""
         return type(self).prepare is not TrainingRecipe.prepare
 
     def _rows(self, x: Any, y: Any) -> tuple[Any, Any]:
@@ -129,7 +130,7 @@ class TrainingRecipe:
         """
         dataset = isinstance(x, keras.utils.PyDataset) or hasattr(x, "as_numpy_iterator")
         apart = y is not None and not isinstance(y, str) and not is_source(y)
-        if not dataset and (apart or not self._fixes_layers):
+        if not dataset and (apart or not self.fixes_layers):
             return x, y
         x, y = sampling.as_rows(x, y, 1 + len(self.input_shape))
         return read((x, y), np.arange(len(y))) if columns_of((x, y)) else (x, y)

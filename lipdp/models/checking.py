@@ -154,21 +154,37 @@ def _costs(model, x: Any) -> dict[int, tuple[str, int, int]]:
 def _text(model, rows) -> str:
     strategy = model_checks.default_strategy(model)
     bad = [row for row in rows if row["rule"] == "" and row["todo"]]
+    groups = _alike(rows)
     verdict = f"{len(bad)} to change" if bad else f'fit(strategy="auto") trains it by "{strategy}"'
     table = Table(title=f"Model '{model.name}': {verdict}")
     table.add_column("layer (type)", overflow="fold")
     table.add_column("norm by")
     for heading in ("trains", "memory", "products"):
         table.add_column(heading, justify="right")
-    shown = [row for row in rows if row["rule"] != "frozen"]
+    # Without costs there is nothing to say of the layers that can stay.
+    shown = [same[0] for same in groups] if bad else [row for row in rows if row["rule"] != "frozen"]
     for row in shown:
         cells = ("-" if row[key] is None else f"{row[key]:,}" for key in ("trains", "memory", "products"))
         table.add_row(f"{row['layer']} ({row['type']})", row["rule"], *cells)
     text = io.StringIO()
     Console(file=text, width=110, force_terminal=False, force_jupyter=False, color_system=None).print(table)
-    notes = dict.fromkeys(
-        f"{row['layer']}: {row['todo']}" if row["rule"] else row["todo"] for row in rows if row["todo"]
-    )
-    if len(shown) < len(rows):
-        text.write(f"{len(rows) - len(shown)} frozen layers are left out.\n")
-    return text.getvalue() + "".join(f"{note}\n" for note in notes)
+    if bad:
+        text.write(f"{len(rows) - sum(map(len, groups))} other layers with weights can stay as they are.\n")
+    else:
+        text.write("For the norms of one example: float32 numbers held (memory), multiplications (products).\n")
+        if len(shown) < len(rows):
+            text.write(f"{len(rows) - len(shown)} frozen layers are left out.\n")
+    for first, *others in groups:
+        text.write(f"{first['layer']}: {first['todo']}" if first["rule"] else first["todo"])
+        text.write(f" The same holds for {len(others)} more, such as '{others[0]['layer']}'.\n" if others else "\n")
+    return text.getvalue()
+
+
+def _alike(rows) -> list[list[dict]]:
+    """Returns the rows with something to do, together those for which it is the same but for the name."""
+    groups: dict[str, list[dict]] = {}
+    for row in rows:
+        if row["todo"]:
+            name = row["layer"].rpartition("/")[2]
+            groups.setdefault(row["todo"].replace(name, ""), []).append(row)
+    return list(groups.values())

@@ -86,6 +86,15 @@ def test_all_that_has_to_change_is_told_at_once():
 
 
 @pytest.mark.backend_free
+def test_what_is_the_same_for_many_layers_is_told_once():
+    model = keras.Sequential([keras.Input((4,)), *(L.BatchNormalization() for _ in range(5)), L.Dense(3)])
+    rows, text = rows_of(model)
+    assert sum(bool(row["todo"]) for row in rows) == 5
+    assert text.count("mixes the examples") == 1 and "The same holds for 4 more" in text
+    assert "1 other layers with weights can stay" in text
+
+
+@pytest.mark.backend_free
 def test_a_layer_of_the_users_is_told_apart():
     model = keras.Sequential([keras.Input((4,)), Scaled(), L.Dense(3)])
     rows, text = rows_of(model)

@@ -37,6 +37,7 @@ FAULTS = [
         "accounting/gaussian.py",
         "accounting/test_gaussian.py",
         ("the other direction", "loss = -epsilon if add else epsilon", "loss = epsilon if add else -epsilon"),
+        ("digits are lost where noise is large", "_SMALL = 1e-4 ", "_SMALL = 0.0 "),
         (
             "the sampled part without its rate",
             "sampled = q * between(x, x + 1.0, z)",
@@ -449,8 +450,11 @@ FAULTS = [
         ("delta between two pairs is the smaller one", "(1.0 - share) * self.deltas[i] + share * d[0]", "d[0]"),
         ("the delta of a pair is left out", "np.log(rate)) + self.deltas", "np.log(rate))"),
         ("the other direction forgets delta", "1.0 - rate - self.deltas, 0.0", "1.0 - rate + self.deltas, 0.0"),
-        ("a rare example is a likely one", "rare = min(prior, 1.0 - prior)", "rare = max(prior, 1.0 - prior)"),
-        ("sampled releases are Gaussian", "if any(m.shift is None or m.noise_multiplier", "if any(m.noise_multiplier"),
+        (
+            "a rare example is a likely one",
+            "rare = max(min(prior, 1.0 - prior), _RAREST)",
+            "rare = max(prior, 1.0 - prior)",
+        ),
         (
             "a filter states what was spent",
             "accountant.guarantee(mechanisms, delta)",
@@ -461,6 +465,7 @@ FAULTS = [
     *faults(
         "accounting/pld.py",
         "accounting/test_risk.py",
+        ("sampled releases are Gaussian", "if any(m.shift is None or m.noise_multiplier", "if any(m.noise_multiplier"),
         ("delta at the next larger grid point", "place = np.floor(epsilons", "place = np.ceil(epsilons"),
         ("one direction of a curve", "np.maximum(first, _at(sides[1], epsilons - lost))", "first"),
         ("lost mass of a curve is free", "first = _at(sides[0], epsilons) + lost", "first = _at(sides[0], epsilons)"),
@@ -585,5 +590,38 @@ FAULTS = [
             "while cost(noise) > left:\n        noise += 2.0 * step",
             "noise *= 0.999",
         ),
+    ),
+    *faults(
+        "accounting/schemes.py",
+        "accounting/test_schemes.py",
+        (
+            "a probability that is rounded down is charged",
+            'self._set("sampling_probability", max(claimed, rate))',
+            'self._set("sampling_probability", claimed)',
+        ),
+    ),
+    *faults(
+        "accounting/risk_budget.py",
+        "accounting/test_risk.py",
+        (
+            "risk that sampling alone allows is calibrated to",
+            "if above(noise) < -0.05 * size and above(0.99 * noise) >= excess(_CERTAINTY, wanted):",
+            "if False:",
+        ),
+    ),
+    *faults(
+        "accounting/pld.py",
+        "accounting/test_group.py accounting/test_gaussian.py",
+        (
+            "nearly certain samples are infinitely expensive",
+            "first, second = min(first, most), min(second, most)",
+            "pass",
+        ),
+        ("the square of large noise overflows", "min(m.noise_multiplier, _ENDLESS)", "m.noise_multiplier"),
+    ),
+    *faults(
+        "accounting/rounding.py",
+        "audit/test_result.py",
+        ("a lower bound is rounded up", "if rounded <= value:", "if True:"),
     ),
 ]

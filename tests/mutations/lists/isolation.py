@@ -106,8 +106,23 @@ FAULTS = [
         ),
         (
             "attention over the batch",
-            "return all(rank >= 3 for rank in ranks) and _elsewhere(axes, ranks)",
+            "return all(len(shape) >= 3 for shape in shapes) and _elsewhere(axes, ranks)",
             "return True",
+        ),
+        (
+            "masks of attention for all rows at once",
+            "shapes = [shape for inputs in calls for shape in inputs]",
+            "shapes = [shape for inputs in calls for shape in inputs[:2]]",
+        ),
+        (
+            "masks without an axis that is attended along",
+            "if any(len(inputs) > 2 and (len(axes) or len(inputs[0]) - 2) > 1 for inputs in calls):",
+            "if False:",
+        ),
+        (
+            "masks of a softmax for all rows at once",
+            "if any(len(shape) < len(use.inputs[0]) for use in _keras.uses(layer) for shape in use.inputs):",
+            "if False:",
         ),
         (
             "products that sum over the batch",

@@ -312,8 +312,8 @@ FAULTS = [
         ),
         (
             "a recipe counts batches",
-            "        if not dataset and (apart or not self._fixes_layers):",
-            "        if apart or not self._fixes_layers:",
+            "        if not dataset and (apart or not self.fixes_layers):",
+            "        if apart or not self.fixes_layers:",
             "models/test_base.py::test_the_schedule_counts_rows_and_not_batches",
         ),
     ),
