@@ -528,7 +528,11 @@ FAULTS = [
             "accounting/test_filter.py",
         ),
         ("delta costs less", "log_delta = math.log(1.0 / delta)", "log_delta = 0.9 * math.log(1.0 / delta)"),
-        ("orders of one and less", 'if checks.real("order", order) <= 1.0:', 'if checks.real("order", order) <= 0.0:'),
+        (
+            "orders of one and less",
+            'if not 1.0 < checks.real("order", order)',
+            'if not 0.0 < checks.real("order", order)',
+        ),
     ),
     *faults(
         "accounting/dpis.py",
