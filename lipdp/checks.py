@@ -5,6 +5,7 @@ import functools
 import inspect
 import math
 import numbers
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
@@ -230,3 +231,11 @@ def _number(name: str, value, expected: str, accepts: Callable[[float], bool], o
 def _refusal(name: str, value, expected: str, optional: bool, hint: str) -> ValueError:
     expected = f"{expected} or None" if optional else expected
     return ValueError(f"`{name}` must be {expected}. Received: {name}={value!r}.{hint and ' ' + hint}")
+
+
+def users_line() -> int:
+    """Returns the `stacklevel` with which a warning of the caller shows the line outside of lipdp and Keras."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] in ("lipdp", "keras"):
+        frame, level = frame.f_back, level + 1
+    return level

@@ -1,6 +1,7 @@
 """`lipdp table`: the description of a CSV file, to be filled in."""
 
 import argparse
+import json
 import pathlib
 import shlex
 
@@ -19,7 +20,9 @@ def run(options: argparse.Namespace, argv: list[str]) -> None:
     if options.json:
         output.write_json({"output": str(target)})
         return
+    label = json.loads(target.read_text(encoding="utf-8"))["label"]["column"]
     output.write(
+        f"The label is {label!r}" + (", the last column; --label names another one." if options.label is None else "."),
         f"Written to {target}: column names and kinds. Fill in ranges, vocabularies and classes from what is publicly "
         "known; what you take from the rows, epsilon does not cover.",
         f"Then: lipdp train --dataset {options.file} --epsilon 2"

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from lipdp import checks
 from lipdp.data import adbench, files, rows, standard
 from lipdp.data.column import Column
 from lipdp.data.dataset import Dataset, class_ids
@@ -73,7 +74,7 @@ def load(
             f"Read off the private rows, not covered by epsilon: {what}. Describe a .csv file by a lipdp.data.Table, "
             "or say so beside epsilon.",
             UnchargedWarning,
-            stacklevel=2,
+            stacklevel=checks.users_line(),
         )
     return dataset
 

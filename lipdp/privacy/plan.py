@@ -62,7 +62,7 @@ class Plan:
                 f"Received: delta={self.delta!r}, num_examples={num_examples}. "
                 f"Pass a delta well below {1.0 / num_examples:.1e}.",
                 UserWarning,
-                stacklevel=3,
+                stacklevel=checks.users_line(),
             )
 
     def mechanism(self, updates: int | None = None) -> accounting.Mechanism:

@@ -1,7 +1,6 @@
 """Warnings of settings that cannot learn, from public numbers alone: bounds, rates, sizes, budget."""
 
 import math
-import sys
 import warnings
 from typing import Any
 
@@ -9,7 +8,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from lipdp import _keras
+from lipdp import _keras, checks
 from lipdp.losses.base import Loss
 
 # Shorter runs are trials.
@@ -51,7 +50,7 @@ def advise(
             f"The learning rate is too small to learn with. Received: a rate of {rate:.3g} where the gradient of a "
             f"batch has norm {longest:.3g} at most, so that {updates} updates move the weights by {way:.2g} at most. "
             f"Try a rate of {_round(_USUAL_WAY / most):g}; docs/howto/learning-rate.md says how to choose one.",
-            stacklevel=_of_user(),
+            stacklevel=checks.users_line(),
         )
     if noise_multiplier is None:
         return
@@ -64,16 +63,8 @@ def advise(
             f"noise multiplier {noise_multiplier:.3g} for {weights} weights: together their noise is "
             f"{noise / (longest * updates):.2g} times as long as the sum of all gradients can be. Try a batch size of "
             f"{_round(enough):g}, or as near to it as the data allow, a larger epsilon, or fewer weights.",
-            stacklevel=_of_user(),
+            stacklevel=checks.users_line(),
         )
-
-
-def _of_user() -> int:
-    """Returns the level in the stack, seen from the caller, of the line outside of lipdp and Keras."""
-    frame, level = sys._getframe(1), 1
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] in ("lipdp", "keras"):
-        frame, level = frame.f_back, level + 1
-    return level
 
 
 def _advise_clip(model: keras.Model) -> None:
@@ -87,7 +78,7 @@ def _advise_clip(model: keras.Model) -> None:
             f"The clip of the loss does nothing. Received: clip={clip:g}, and no gradient of "
             f"{type(model.loss).__name__} with {model.output_shape[-1]} outputs is longer than {exact:.3g}. Leave it "
             f"out, or try {_round(_USUAL_CLIP * exact):g}: the noise falls with it.",
-            stacklevel=_of_user(),
+            stacklevel=checks.users_line(),
         )
 
 

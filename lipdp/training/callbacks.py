@@ -6,6 +6,7 @@ from typing import Any
 
 import keras
 
+from lipdp import checks
 from lipdp.training.progress import EpsilonSoFar
 
 # What is logged beside metrics is public.
@@ -133,7 +134,8 @@ class Charge(keras.callbacks.Callback):
         )
         if not self._left:
             warnings.warn(
-                f"{text}It was the last update of the plan. Train a new model with a lower rate.", stacklevel=2
+                f"{text}It was the last update of the plan. Train a new model with a lower rate.",
+                stacklevel=checks.users_line(),
             )
             return
         raise FloatingPointError(

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from keras import tree
 
-from lipdp import accounting, backend, sampling
+from lipdp import accounting, backend, checks, sampling
 from lipdp.accounting import Filter
 from lipdp.accounting.dpis import ImportanceFilter
 from lipdp.privacy import Plan, Release, statement
@@ -251,7 +251,7 @@ class ImportanceDriver(Driver):
         warnings.warn(
             "What is left of the budget does not pay for another epoch of DPIS, because releases that were lost after "
             f"a crash stay charged. Training ends {self.run.updates_left} updates before the plan; the budget holds.",
-            stacklevel=2,
+            stacklevel=checks.users_line(),
         )
 
     def _open_epoch(self, step) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from lipdp import _keras
+from lipdp import _keras, checks
 
 PREFIX = "low_rank_"
 # What products of float32 may differ by on other hardware (TF32), and the sum of kernel and product by its rounding.
@@ -45,7 +45,7 @@ def restore(model: keras.Model, store: Mapping[str, Any]) -> None:
             f"{len(layers) or 'none'}: the others were added to the kernels. To train additions again call "
             "`enable_lora` and `compile`; to go on as before, build the model as it was built then, and call "
             "`load_weights`.",
-            stacklevel=2,
+            stacklevel=checks.users_line(),
         )
     for number, layer in enumerate(layers):
         # The ones with its own number first: two layers can hold the same values.
@@ -71,7 +71,7 @@ def _load(layer, kept, store) -> None:
         warnings.warn(
             f"The file holds no low-rank additions of this rank and `lora_alpha` for layer '{layer.name}': its kernel "
             "has all that it held then, and additions start again. To go on as before, call `enable_lora` as then.",
-            stacklevel=2,
+            stacklevel=checks.users_line(),
         )
 
 

@@ -81,7 +81,7 @@ def warn_of_reduction(model: keras.Model, loss: Any) -> None:
             "`reduction='sum'` has no effect in `fit`: the gradient is the sum over a batch, divided by the expected "
             f"batch size. Received: loss={type(loss).__name__}(reduction='sum'). Leave it out, and multiply the "
             "learning rate by the batch size to train as with the sum.",
-            stacklevel=3,
+            stacklevel=checks.users_line(),
         )
 
 
@@ -134,7 +134,7 @@ def warn_of_adapted(model: keras.Model) -> None:
             f"What `adapt` reads off private rows is a release that epsilon does not cover. Received: "
             f"{', '.join(names)}. Pass public constants (mean= and variance=, bin_boundaries=), adapt to public data, "
             "or use lipdp.layers.PrivateNormalization, whose moments are charged.",
-            stacklevel=4,
+            stacklevel=checks.users_line(),
         )
 
 
@@ -145,7 +145,7 @@ def warn_of_uncharged_moments(model: keras.Model) -> None:
         warnings.warn(
             "Moments that a private `fit` has released came into this model by value, and what they cost is not in its "
             f"ledger. Received: {', '.join(names)}. Share the layer itself, or load the private model from its file.",
-            stacklevel=4,
+            stacklevel=checks.users_line(),
         )
 
 
