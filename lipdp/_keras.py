@@ -198,6 +198,21 @@ def uses(layer: keras.layers.Layer) -> list[Use]:
     ]
 
 
+def passed(layer: keras.layers.Layer, name: str) -> list[Any]:
+    """Returns what each call of a layer on symbolic tensors got for an argument, by place or by name; None is left out.
+
+    Masks that tensors carry are among them where Keras passes them on.
+    """
+    signature = inspect.signature(layer.call)
+    calls = [signature.bind_partial(*n.arguments.args, **n.arguments.kwargs).arguments for n in layer._inbound_nodes]
+    return [found[name] for found in calls if found.get(name) is not None]
+
+
+def is_masked(layer: keras.layers.Layer) -> bool:
+    """Returns whether an input of any call of a layer carries a mask."""
+    return any(get_keras_mask(tensor) is not None for node in layer._inbound_nodes for tensor in node.input_tensors)
+
+
 def input_shapes(layer: keras.layers.Layer) -> list[tuple]:
     """Returns the shape of the first input, batch included, for each call of a layer."""
     return [use.inputs[0] for use in uses(layer)]

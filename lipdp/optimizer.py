@@ -124,11 +124,12 @@ class PrivateOptimizer:
         Raises:
             ValueError: one that float32 takes for zero where it meets small numbers, while it stands for a bound.
         """
-        if any(0.0 < std < _LEAST_STD for std in noise_std):
+        lost = [std for std in noise_std if not (std == 0.0 or std >= _LEAST_STD)]
+        if lost:
             raise ValueError(
                 "The noise would be lost in float32, whose smallest normal number is about 1e-38. Received: a standard "
-                f"deviation of {min(std for std in noise_std if std > 0.0):.3g}, from bounds that are as small. Scale "
-                "the loss, or what limits it (such as `clip`), up."
+                f"deviation of {lost[0]:.3g}, from bounds that are as small. Scale the loss, or what limits it (such "
+                "as `clip`), up."
             )
         self.noise_std.assign(np.asarray(noise_std, "float64") * _ROUND_UP)
 
@@ -318,11 +319,12 @@ def as_private(identifier: Any) -> PrivateOptimizer:
     except ValueError:
         optimizer = None
     if not isinstance(optimizer, keras.optimizers.Optimizer):
-        close = difflib.get_close_matches(str(identifier), [name.lower() for name in vars(keras.optimizers)], 1)
+        classes = [one for one in vars(keras.optimizers).values() if isinstance(one, type)]
+        known = {one.__name__.lower(): one.__name__ for one in classes if issubclass(one, keras.optimizers.Optimizer)}
+        close = difflib.get_close_matches(str(identifier), known, 1)
         hint = f"Did you mean {close[0]!r}?" if close else "Pass for example keras.optimizers.SGD(0.1)."
         if close and close[0] == identifier:  # an optimizer without a name as a string
-            known = next(name for name in vars(keras.optimizers) if name.lower() == identifier)
-            hint = f"Pass keras.optimizers.{known}(learning_rate)."
+            hint = f"Pass keras.optimizers.{known[identifier]}(learning_rate)."
         if isinstance(identifier, type):
             hint = "Make an object of it: its name followed by its arguments in ()."
         raise ValueError(

@@ -164,8 +164,8 @@ class PldAccountant(accountant.Accountant):
         second = first
         if not all(one is other for one, other in zip(remove, add, strict=True)):
             second = _epsilon(add, counts, delta, first + lost if lazy else known)
-        if math.isinf(max(first, second)) and all(m.capacity is None for m in mechanisms):
-            # The masses of nearly certain samples may be no distribution; those of certain ones are a closed form.
+        if all(m.capacity is None for m in mechanisms):
+            # The masses of nearly certain samples may be no distribution, or lose digits; certain ones cost no less.
             certain = mu_of([m.without_amplification() for m in mechanisms])
             most = math.inf if certain is None else gaussian.gaussian_epsilon(certain, delta)
             first, second = min(first, most), min(second, most)

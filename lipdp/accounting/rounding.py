@@ -18,9 +18,9 @@ def round_up(value: float, digits: int = 4) -> float:
         (0.9203, 2.0, 0.0)
     """
     rounded = float(f"{value:.{digits - 1}e}")
-    if rounded >= value:
+    if rounded >= value or math.isnan(value):
         return rounded
-    unit = 10.0 ** (math.floor(math.log10(value)) + 1 - digits)
+    unit = 10.0 ** (math.floor(math.log10(abs(value))) + 1 - digits)
     return float(f"{value + 0.5 * unit:.{digits - 1}e}")
 
 
@@ -39,7 +39,7 @@ def round_down(value: float, digits: int = 4) -> float:
         (0.9202, 2.0, 0.0)
     """
     rounded = float(f"{value:.{digits - 1}e}")
-    if rounded <= value:
+    if rounded <= value or math.isnan(value):
         return rounded
-    unit = 10.0 ** (math.floor(math.log10(value)) + 1 - digits)
+    unit = 10.0 ** (math.floor(math.log10(abs(value))) + 1 - digits)
     return float(f"{value - 0.5 * unit:.{digits - 1}e}")

@@ -270,7 +270,8 @@ def _refuse_call(node) -> None:
     """A layer's bounds are about its input tensors alone: masks and constants change what it computes."""
     arguments, layer = node.arguments, node.operation
     others = [v for v in tree.flatten(arguments.args) if not isinstance(v, (keras.KerasTensor, type(None)))]
-    if isinstance(layer, keras.Layer):
+    if isinstance(layer, keras.Layer) and type(layer).__module__.partition(".")[0] in ("keras", "lipdp"):
+        # Theirs take one input, or a list of them: what comes second is a mask or a state.
         others += [v for v in arguments.args[1:] if isinstance(v, keras.KerasTensor)]
     others += [v for v in tree.flatten(arguments.kwargs) if not isinstance(v, (bool, type(None)))]
     if others:

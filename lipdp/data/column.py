@@ -209,6 +209,7 @@ def _as_days(value: Any, where: str) -> tuple[str, str]:
     """Returns a range of dates as ISO texts; ValueError where it is none."""
     try:
         low, high = value
+        low, high = (str(v.astype("M8[s]") if isinstance(v, np.datetime64) else v).strip() for v in (low, high))
         fits = rows.is_day(low) and rows.is_day(high) and rows.as_day(low) < rows.as_day(high)
     except (TypeError, ValueError):
         fits = False
@@ -217,7 +218,7 @@ def _as_days(value: Any, where: str) -> tuple[str, str]:
             'A date needs a range of two dates, the earlier one first, such as ["2000-01-01", "2030-01-01"]. '
             f"Received: range={value!r}.{where}"
         )
-    return str(low).strip(), str(high).strip()
+    return low, high
 
 
 def as_shown(value: Any) -> str:

@@ -84,9 +84,9 @@ def suspects(model: keras.Model) -> str:
 
 def advice(operation: Any) -> str:
     """Returns what to do about images without channels and masks for all rows of a batch at once, and "" else."""
-    calls = [use.inputs for use in _keras.uses(operation)] if isinstance(operation, keras.Layer) else []
-    if _LAYERS.get(type(operation)) is _attends_within and all(len(i[0]) > 2 for i in calls):
-        flat = next((shape[1:] for inputs in calls for shape in inputs[2:] if len(shape) == 2), None)
+    if _LAYERS.get(type(operation)) is _attends_within:
+        masks = [tuple(mask.shape) for mask in _keras.passed(operation, "attention_mask")]
+        flat = next((shape[1:] for shape in masks if len(shape) == 2), None)
         if flat is None:
             return ""
         return (
@@ -197,6 +197,8 @@ def _function(layer, attribute: str) -> bool:
     function = getattr(layer, attribute, None)
     if is_declared(function) or _entrywise(function):
         return True
+    if isinstance(function, L.Softmax) and _keras.is_masked(layer):
+        return False  # it reads the mask off its input
     several = 1 not in [len(u.outputs[0]) for u in _keras.uses(layer)]
     return several and (_keeps_apart(function) if isinstance(function, keras.Operation) else stock_activation(function))
 
@@ -243,8 +245,22 @@ def _several_axes(layer, ranks) -> bool:
 
 
 def _sequences(layer, ranks) -> bool:
-    """Every input has positions beside the batch, which would be attended along otherwise."""
-    return bool(ranks) and all(len(shape) > 2 for use in _keras.uses(layer) for shape in use.inputs)
+    """Inputs have equally many axes, and positions beside the batch, which would be attended along otherwise."""
+    ranks = {len(shape) for use in _keras.uses(layer) for shape in use.inputs}
+    return len(ranks) == 1 and min(ranks) > 2 and (ranks == {3} or not _keras.is_masked(layer))
+
+
+def _along_positions(layer, ranks) -> bool:
+    """A mask has no axis but batch and positions."""
+    return all(len(mask.shape) == 2 for mask in _keras.passed(layer, "mask"))
+
+
+def _each_time(layer, ranks) -> bool:
+    """No layer inside takes the mask of one time, which is a vector, for one of another axis."""
+    inner = _keras.walk(layer.layer, include_self=True)
+    return not (_keras.is_masked(layer) or _keras.passed(layer, "mask")) or not any(
+        isinstance(one, (L.Softmax, L.Attention, L.MultiHeadAttention, L.GroupQueryAttention)) for one in inner
+    )
 
 
 def _images(layer, ranks) -> bool:
@@ -265,12 +281,14 @@ def _attends_within(layer, ranks) -> bool:
     if not ranks:
         # What was not given is filled in when the layer is built, with nothing where there are no positions.
         return (bool(axes) or isinstance(layer, L.GroupQueryAttention)) and all(axis > 0 for axis in axes)
-    calls = [use.inputs for use in _keras.uses(layer)]
-    shapes = [shape for inputs in calls for shape in inputs]
-    if any(len(inputs) > 2 and (len(axes) or len(inputs[0]) - 2) > 1 for inputs in calls):
-        return False  # a mask needs two axes for each along which is attended, besides that of the batch
-    # A mask of two axes is one for all rows, whose first axis would be that of the batch.
-    return all(len(shape) >= 3 for shape in shapes) and _elsewhere(axes, ranks)
+    inputs = [len(tensor.shape) for name in ("query", "value", "key") for tensor in _keras.passed(layer, name)]
+    positions = max(len(axes) or max(inputs) - 2, 1)
+    padding = [mask for name in ("query_mask", "value_mask", "key_mask") for mask in _keras.passed(layer, name)]
+    if positions > 1 and (padding or _keras.is_masked(layer)):
+        return False  # Keras takes their second axis for all positions
+    # A mask with fewer axes is one for all rows, whose first axis would be that of the batch.
+    masks = [len(mask.shape) for mask in _keras.passed(layer, "attention_mask")]
+    return min(inputs) >= 3 and all(rank > 2 * positions for rank in masks) and _elsewhere(axes, ranks)
 
 
 def _product(layer, ranks) -> bool:
@@ -298,7 +316,7 @@ _LAYERS: dict[type, Callable[[Any, Any], bool]] = {
             *(L.MaxPooling1D, L.MaxPooling2D, L.MaxPooling3D),
             *(L.AveragePooling1D, L.AveragePooling2D, L.AveragePooling3D),
             *(L.GlobalMaxPooling1D, L.GlobalMaxPooling2D, L.GlobalMaxPooling3D),
-            *(L.GlobalAveragePooling1D, L.GlobalAveragePooling2D, L.GlobalAveragePooling3D),
+            *(L.GlobalAveragePooling2D, L.GlobalAveragePooling3D),
             *(L.ZeroPadding1D, L.ZeroPadding2D, L.ZeroPadding3D, L.Cropping1D, L.Cropping2D, L.Cropping3D),
             *(L.UpSampling1D, L.UpSampling2D, L.UpSampling3D),
             *(L.ReLU, L.LeakyReLU, L.ELU, L.PReLU, _keras.LayerScale),
@@ -306,7 +324,7 @@ _LAYERS: dict[type, Callable[[Any, Any], bool]] = {
             *(L.Dropout, L.SpatialDropout1D, L.SpatialDropout2D, L.SpatialDropout3D),
             *(L.AlphaDropout, L.GaussianDropout, L.GaussianNoise),
             *(L.Add, L.Subtract, L.Multiply, L.Average, L.Maximum, L.Minimum, L.Dot),
-            *(L.TimeDistributed, L.Bidirectional),
+            L.Bidirectional,
             *(L.LSTMCell, L.GRUCell, L.SimpleRNNCell, L.StackedRNNCells, _keras.ConvLSTMCell),
         ),
         _always,
@@ -324,6 +342,8 @@ _LAYERS: dict[type, Callable[[Any, Any], bool]] = {
         _images,
     ),
     **dict.fromkeys((L.Attention, L.AdditiveAttention), _sequences),
+    L.GlobalAveragePooling1D: _along_positions,
+    L.TimeDistributed: _each_time,
     **dict.fromkeys(
         (L.RNN, L.LSTM, L.GRU, L.SimpleRNN, L.ConvLSTM1D, L.ConvLSTM2D, L.ConvLSTM3D),
         lambda layer, ranks: not layer.stateful,

@@ -169,7 +169,7 @@ def _text(model, rows) -> str:
     text = io.StringIO()
     Console(file=text, width=110, force_terminal=False, force_jupyter=False, color_system=None).print(table)
     if bad:
-        text.write(f"{len(rows) - sum(map(len, groups))} other layers with weights can stay as they are.\n")
+        text.write(f"Layers with weights that can stay as they are: {len(rows) - sum(map(len, groups))}.\n")
     else:
         text.write("For the norms of one example: float32 numbers held (memory), multiplications (products).\n")
         if len(shown) < len(rows):

@@ -230,3 +230,6 @@ def test_nearly_certain_samples_cost_at_most_as_much_as_certain_ones():
     run = dict(noise_multiplier=0.08, updates=1, delta=1e-5)
     certain = accounting.epsilon(sampling_probability=1.0, **run)
     assert 0.99 * certain < accounting.epsilon(sampling_probability=1.0 - 1e-9, **run) <= certain
+    run = dict(noise_multiplier=0.3, updates=1, delta=1e-10)
+    certain = accounting.epsilon(sampling_probability=1.0, **run)
+    assert accounting.epsilon(sampling_probability=1.0 - 1e-15, **run) <= certain

@@ -199,6 +199,17 @@ def test_frozen_layers_need_no_parameter_bound():
     assert gradients(model) == {}
 
 
+def test_layers_of_the_users_may_take_their_inputs_one_by_one():
+    class Mean(stock.Layer):
+        def call(self, a, b):
+            return (a + b) / 2.0**0.5
+
+    bounds.register(Mean, lambda layer: 1.0)
+    inputs, x = bounded()
+    model = keras.Model(inputs, layers.SpectralDense(3)(Mean()(x, layers.Abs()(x))))
+    assert bounds.propagate(model, 1.0).output_bound > 0.0
+
+
 def test_the_layer_that_stretches_is_named():
     inputs, x = bounded()
     first = stock.Dense(4, name="first")

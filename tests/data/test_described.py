@@ -123,6 +123,8 @@ def test_dates_are_days_within_their_range(tmp_path):
     DATES.to_json(tmp_path / "dates.json")
     assert Table.from_json(tmp_path / "dates.json") == DATES
     assert dataclasses.replace(DATES, columns=DATES.columns[:1]).norm == 1.0
+    years = np.datetime64("2000"), np.datetime64("2020")
+    assert Column("seen", kind="date", range=years).range == ("2000-01-01T00:00:00", "2020-01-01T00:00:00")
 
 
 def test_dates_are_recognized_and_wrong_ones_refused(tmp_path):

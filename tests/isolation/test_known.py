@@ -173,6 +173,18 @@ MIXING = {
         lambda x, m: L.MultiHeadAttention(2, 3, attention_axes=(1, 2))(x, x, attention_mask=m), (6, 6), (2, 3, 4)
     ),
     "mask of a softmax": masked(lambda x, m: L.Softmax()(x, m), (4,)),
+    "padding of two axes of positions": masked(
+        lambda x, m: L.MultiHeadAttention(2, 3)(x, x, query_mask=m, value_mask=m), (2,), (2, 3, 4)
+    ),
+    "mask on two axes of positions": graph(
+        lambda x: L.MultiHeadAttention(2, 3)(L.Masking()(x), L.Masking()(x)), (3, 3, 4)
+    ),
+    "mask of a softmax on its input": graph(lambda x: L.Softmax()(L.Masking()(x)), (4, 6)),
+    "mask of a softmax at each time": graph(lambda x: L.TimeDistributed(L.Softmax())(L.Masking()(x)), (3, 4, 4)),
+    "mask of a softmax as activation": graph(lambda x: L.Activation(L.Softmax())(L.Masking()(x)), (4, 6)),
+    "mask of attention on images": graph(lambda x: L.Attention()([L.Masking()(x)] * 2), (3, 3, 4)),
+    "values with fewer axes": masked(lambda x, m: L.Attention()([x, m]), (3, 4), (3, 3, 4)),
+    "mask of three axes": masked(lambda x, m: L.GlobalAveragePooling1D()(x, mask=m), (6, 1)),
     "rows of a constant": graph(lambda x: x * np.ones((4, 6), "float32"), batch_shape=(4, 6)),
 }
 APART = {
@@ -184,6 +196,14 @@ APART = {
     "mask of each sequence": masked(lambda x, m: L.MultiHeadAttention(2, 3)(x, x, attention_mask=m), (6, 6)),
     "mask of each head": masked(lambda x, m: L.GroupQueryAttention(4, 2, 1)(x, x, attention_mask=m), (1, 6, 6)),
     "keys and a mask": masked(lambda x, m: L.MultiHeadAttention(2, 3)(x, x, x, attention_mask=m), (6, 6)),
+    "padding": masked(lambda x, m: L.MultiHeadAttention(2, 3)(x, x, query_mask=m, value_mask=m), (6,)),
+    "padding of keys": masked(lambda x, m: L.GroupQueryAttention(4, 2, 1)(x, x, x, key_mask=m), (6,)),
+    "keys on images": graph(lambda x: L.MultiHeadAttention(2, 3)(x, x, x), (3, 3, 4)),
+    "masked means": masked(lambda x, m: L.GlobalAveragePooling1D()(x, mask=m), (6,)),
+    "masked sequences": graph(
+        lambda x: L.MultiHeadAttention(2, 3)(L.Masking()(x), L.TimeDistributed(L.Dense(4))(L.Masking()(x))), (6, 4)
+    ),
+    "attention on images": graph(lambda x: L.Attention()([x, x]), (3, 3, 4)),
     "mask of each softmax": masked(lambda x, m: L.Softmax()(x, m), (6, 4)),
     "product": graph(lambda x: L.EinsumDense("abc,cd->abd", (4, 3))(x), (4, 6)),
     "normalization": sequence(lambda: L.UnitNormalization(axis=-1), L.LayerNormalization),

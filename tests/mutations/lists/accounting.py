@@ -397,7 +397,7 @@ FAULTS = [
     *faults(
         "accounting/rounding.py",
         "accounting/test_calibration.py privacy/test_guarantee.py",
-        ("rounded to the nearest", "if rounded >= value:", "if True:"),
+        ("rounded to the nearest", "if rounded >= value or math.isnan(value):", "if True:"),
     ),
     *faults(
         "accounting/schemes.py",
@@ -626,6 +626,6 @@ FAULTS = [
     *faults(
         "accounting/rounding.py",
         "audit/test_result.py",
-        ("a lower bound is rounded up", "if rounded <= value:", "if True:"),
+        ("a lower bound is rounded up", "if rounded <= value or math.isnan(value):", "if True:"),
     ),
 ]

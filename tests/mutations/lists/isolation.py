@@ -85,7 +85,7 @@ FAULTS = [
         ),
         (
             "attention on vectors",
-            "return bool(ranks) and all(len(shape) > 2 for use in _keras.uses(layer) for shape in use.inputs)",
+            "return len(ranks) == 1 and min(ranks) > 2 and (ranks == {3} or not _keras.is_masked(layer))",
             "return True",
         ),
         (
@@ -106,18 +106,33 @@ FAULTS = [
         ),
         (
             "attention over the batch",
-            "return all(len(shape) >= 3 for shape in shapes) and _elsewhere(axes, ranks)",
+            "return min(inputs) >= 3 and all(rank > 2 * positions for rank in masks) and _elsewhere(axes, ranks)",
             "return True",
         ),
         (
             "masks of attention for all rows at once",
-            "shapes = [shape for inputs in calls for shape in inputs]",
-            "shapes = [shape for inputs in calls for shape in inputs[:2]]",
+            "all(rank > 2 * positions for rank in masks)",
+            "True",
         ),
         (
             "masks without an axis that is attended along",
-            "if any(len(inputs) > 2 and (len(axes) or len(inputs[0]) - 2) > 1 for inputs in calls):",
+            "if positions > 1 and (padding or _keras.is_masked(layer)):",
             "if False:",
+        ),
+        (
+            "masks of a softmax that is an activation",
+            "if isinstance(function, L.Softmax) and _keras.is_masked(layer):",
+            "if False:",
+        ),
+        (
+            "masks of one time for a layer inside",
+            "return not (_keras.is_masked(layer) or",
+            "return True or not (_keras.is_masked(layer) or",
+        ),
+        (
+            "masks of means with more axes",
+            'return all(len(mask.shape) == 2 for mask in _keras.passed(layer, "mask"))',
+            "return True",
         ),
         (
             "masks of a softmax for all rows at once",
