@@ -191,6 +191,8 @@ class PrivateOptimizer:
             parts = [*(variables[i] for i in present), *(None for _ in counts)]
             noisy = _add_noise([*gradients, *counts], stddevs, noise_key, self.generator, parts)
             released, count = noisy[: len(gradients)], noisy[-1] if counts else None
+            if self.strategy is not None:
+                released = self.strategy.after_noise(released, state)
             if not state:
                 return released
             return [

@@ -15,6 +15,7 @@ from lipdp.strategies.clipping import PerExample, checked_clip_norm, clip_factor
 GRANULARITIES = ("coordinate", "layer")
 # Variances stay below this factor of the first one, whatever the noise makes of their estimates.
 _LARGEST = 1e8
+_LONGEST_MEAN = 4.0  # in units of what clips
 
 
 @keras.saving.register_keras_serializable(package="lipdp")
@@ -51,7 +52,8 @@ class AdaCliP(PerExample):
         releases only, the sum of the clipped w has sensitivity 1; the gradient `a + b (sum w + N(0, z^2)) / B`
         therefore is one Gaussian mechanism of multiplier z, with noise of standard deviation `b z / B`,
         coordinate by coordinate. The mean is added once with the constant B, and padding is left out after
-        the transform. Mean and variance are functions of released gradients. An example whose gradient or its norm
+        the transform. Mean and variance are functions of released gradients; a mean of more than 4 clip norms (of w) is
+        shortened to that, so that float32 sums keep what is clipped. An example whose gradient or its norm
         overflows float32 is left out like padding. Source: Pichapati et al. 2019. Their equation 5 for the variance
         holds for a batch of one; here it is `B / 2 ((g - g')^2 - both noise variances)` from two consecutive
         releases g and g' of batches of B (a mean that moves would count B-fold), averaged over updates by
@@ -116,8 +118,9 @@ class AdaCliP(PerExample):
         sums = record.weighted_sum(factors, ops.isfinite(norms))
         return [s - a * count for s, a in zip(sums, means, strict=True)], []
 
-    def average(self, sums: Any, state: Any, batch_size: Any) -> Any:
-        return [a + s / batch_size for a, s in zip(self._transform(state)[0], sums, strict=True)]
+    def after_noise(self, released: Any, state: Any) -> Any:
+        # Before it, noise below the spacing of floats at a would be lost.
+        return [a + s for a, s in zip(self._transform(state)[0], released, strict=True)]
 
     def advance(
         self, calibration: Any, state: Any, released: Any, noise_stddevs: Any, count: Any, batch_size: Any
@@ -162,7 +165,11 @@ class AdaCliP(PerExample):
             stddevs = [s * factor for s in stddevs]
         parts = [ops.sum(s) * (n / math.prod(s.shape)) for s, n in zip(stddevs, sizes, strict=True)]
         total = sum(parts[1:], parts[0])
-        return means, [ops.sqrt(s * total) for s in stddevs]
+        widths = [ops.sqrt(s * total) for s in stddevs]
+        lengths = [ops.sum(ops.square(a / b)) for a, b in zip(means, widths, strict=True)]
+        # A longer mean would leave the clipped difference to the rounding of sums.
+        share = ops.minimum(1.0, _LONGEST_MEAN / ops.sqrt(ops.maximum(sum(lengths[1:], lengths[0]), 1.0)))
+        return [a * share for a in means], widths
 
 
 def _fifths(state) -> tuple[list, ...]:

@@ -140,6 +140,10 @@ class Strategy:
         """Returns the gradient that the optimizer adds noise to."""
         return [s / batch_size for s in sums]
 
+    def after_noise(self, released: list, state: list) -> list:
+        """Returns the gradient that weights follow, from what was released with noise and what was known before."""
+        return released
+
     def get_config(self) -> dict:
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}  # type: ignore[arg-type]
 

@@ -24,6 +24,7 @@ from lipdp.strategies.clipping import (
 from lipdp.strategies.quantile import FOLLOWING, FollowsQuantile
 
 CLIPPINGS = ("flat", "per_layer", "automatic")
+_LARGEST = 3e38  # of a factor
 # The threshold stays within these factors of the first one, and above the least clip norm.
 _RANGE = (1e-6, 1e6)
 
@@ -122,7 +123,9 @@ class DPSGD(FollowsQuantile, PerExample):
             factors = self._per_layer(calibration.groups, squared, masked(1.0, norms, weight))
             return record.weighted_sum(factors, finite), []
         if self.clipping == "automatic":
-            factors = masked(MARGIN * self.clip_norm / (norms + self.stability), norms, weight)  # type: ignore[operator]
+            # Not infinite: that times a gradient of zeros would be NaN.
+            factors = ops.minimum(MARGIN * self.clip_norm / (norms + self.stability), _LARGEST)  # type: ignore[operator]
+            factors = masked(factors, norms, weight)
             return record.weighted_sum(factors, finite), []
         threshold = self.clip_norm * state[0] if state else self.clip_norm
         counts = self.counts(state, norms, threshold, weight)

@@ -58,7 +58,7 @@ def averaged(model, strategy, data, state=None, microbatches=1):
         (new, more, _), _, _ = strategy.microbatch(calibration, forward, state, i, SECRET, part, BATCH)
         sums = new if sums is None else [a + b for a, b in zip(sums, new, strict=True)]
         counts = more if counts is None else [a + b for a, b in zip(counts, more, strict=True)]
-    gradient = strategy.average(sums, state, BATCH)
+    gradient = strategy.after_noise(strategy.average(sums, state, BATCH), state)
     return [ops.convert_to_numpy(g).astype("float64") for g in gradient], [float(c) for c in counts]
 
 

@@ -70,6 +70,32 @@ def test_equals_the_definition(granularity, adapt_norm):
 
 @pytest.mark.backend_free
 @pytest.mark.parametrize("granularity", GRANULARITIES)
+def test_long_means_are_shortened(granularity):
+    """Sums lose what is clipped in the rounding of means that are thousands of times as long."""
+    model = plain()
+    strategy = strategies.AdaCliP(0.4, granularity)
+    state = some_state(strategy, model)
+    for mean in state[: len(state) // 5]:
+        mean *= 1e5
+    means, widths = strategy._transform([keras.ops.convert_to_tensor(t) for t in state])
+    length = sum(float(keras.ops.sum(keras.ops.square(a / b))) for a, b in zip(means, widths, strict=True))
+    assert 3.999 < np.sqrt(length) < 4.001
+
+
+@pytest.mark.backend_free
+def test_noise_is_not_lost_beside_the_mean():
+    """Noise was added to sums with the mean in them: floats near it are further apart than that noise."""
+    means = [keras.ops.convert_to_tensor(np.float32([0.5]))]
+    strategy = strategies.AdaCliP(1e-6)
+    state = [keras.ops.convert_to_tensor(t) for t in strategy.initial_state(means)]
+    sums = [keras.ops.convert_to_tensor(np.float32([1e-9]))]
+    far = [*means, *state[1:]]
+    assert float(strategy.average(sums, far, 1000)[0][0]) == pytest.approx(1e-12)
+    assert float(strategy.after_noise(sums, far)[0][0]) == pytest.approx(4e-6, rel=1e-2)  # the mean, shortened
+
+
+@pytest.mark.backend_free
+@pytest.mark.parametrize("granularity", GRANULARITIES)
 def test_one_example_moves_the_transformed_gradient_by_at_most_one(granularity):
     model = plain()
     strategy = strategies.AdaCliP(0.4, granularity)

@@ -42,6 +42,18 @@ def some(names, *kept):
 
 
 @pytest.mark.backend_free
+def test_gradients_of_zeros_stay_zeros_under_automatic_clipping():
+    """Their factor was infinite for extreme settings, and infinity times zero is NaN."""
+    network = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, use_bias=False)])
+    model = lipdp.DP_Model.from_keras(network)
+    model.compile("sgd", loss="mse")
+    strategy = strategies.DPSGD(1e20, "automatic", stability=1e-25)
+    zeros = np.zeros((BATCH, 3), "float32"), np.ones((BATCH, 1), "float32"), ONES
+    gradient, _ = averaged(model, strategy, zeros)
+    assert np.isfinite(flat(gradient)).all()
+
+
+@pytest.mark.backend_free
 @pytest.mark.parametrize("name", some(STRATEGIES, "flat", "norms per layer", "quantile"))
 def test_one_example_moves_the_gradient_by_at_most_the_clip_norm(name):
     """Examples of any size, alone against the others; dropout draws by position, so the others keep their masks."""

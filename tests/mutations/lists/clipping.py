@@ -272,8 +272,8 @@ FAULTS = [
         ),
         (
             "the mean is not added back",
-            "return [a + s / batch_size for a, s in zip(self._transform(state)[0], sums, strict=True)]",
-            "return [s / batch_size for a, s in zip(self._transform(state)[0], sums, strict=True)]",
+            "return [a + s for a, s in zip(self._transform(state)[0], released, strict=True)]",
+            "return released",
         ),
     ),
     *faults(
