@@ -24,7 +24,7 @@ from lipdp.strategies.clipping import (
 from lipdp.strategies.quantile import FOLLOWING, FollowsQuantile
 
 CLIPPINGS = ("flat", "per_layer", "automatic")
-_LARGEST = 3e38  # of a factor
+_LARGEST = 1e30  # of what automatic clipping multiplies a gradient of zeros by
 # The threshold stays within these factors of the first one, and above the least clip norm.
 _RANGE = (1e-6, 1e6)
 
@@ -94,6 +94,11 @@ class DPSGD(FollowsQuantile, PerExample):
         if self.quantile is not None and self.clipping != "flat":
             raise ValueError(f"`quantile` needs clipping='flat'. Received: clipping={self.clipping!r}.")
         self._assign(stability=checks.positive("stability", self.stability), **self._check_quantile())
+        if self.clipping == "automatic" and self.clip_norm > _LARGEST * self.stability:  # type: ignore[operator]
+            raise ValueError(
+                f"`stability` is too small beside the clip norm. Received: stability={self.stability!r}, "
+                f"clip_norm={self.clip_norm!r}. Their ratio must be a normal float32: keep the default."
+            )
         self._check_copies()
 
     @property
@@ -123,10 +128,10 @@ class DPSGD(FollowsQuantile, PerExample):
             factors = self._per_layer(calibration.groups, squared, masked(1.0, norms, weight))
             return record.weighted_sum(factors, finite), []
         if self.clipping == "automatic":
-            # Not infinite: that times a gradient of zeros would be NaN.
-            factors = ops.minimum(MARGIN * self.clip_norm / (norms + self.stability), _LARGEST)  # type: ignore[operator]
-            factors = masked(factors, norms, weight)
-            return record.weighted_sum(factors, finite), []
+            # Factors of at most 1 keep finite cotangents finite: infinity times an input of zeros would be NaN.
+            factors = masked(MARGIN * self.stability / (norms + self.stability), norms, weight)
+            scale = self.clip_norm / self.stability  # type: ignore[operator]
+            return [scale * total for total in record.weighted_sum(factors, finite)], []
         threshold = self.clip_norm * state[0] if state else self.clip_norm
         counts = self.counts(state, norms, threshold, weight)
         return record.weighted_sum(clip_factors(norms, threshold, weight), finite), counts

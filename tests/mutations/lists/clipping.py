@@ -112,13 +112,13 @@ FAULTS = [
         ),
         (
             "automatic clipping without the norm",
-            "MARGIN * self.clip_norm / (norms + self.stability)",
-            "MARGIN * self.clip_norm / self.stability",
+            "MARGIN * self.stability / (norms + self.stability)",
+            "MARGIN",
         ),
         (
             "automatic clipping without the margin and more",
-            "MARGIN * self.clip_norm / (norms + self.stability)",
-            "1.01 * self.clip_norm / norms",
+            "MARGIN * self.stability / (norms + self.stability)",
+            "1.01 * self.stability / norms",
             "strategies/test_dpsgd.py::test_one_example_moves_the_gradient_by_at_most_the_clip_norm strategies/test_dpsgd.py::test_equals_plain_per_example_clipping",
         ),
         (
