@@ -114,6 +114,7 @@ FAULTS = [
             "automatic clipping without the norm",
             "MARGIN * self.stability / (norms + self.stability)",
             "MARGIN",
+            "strategies/test_dpsgd.py::test_equals_plain_per_example_clipping",
         ),
         (
             "automatic clipping without the margin and more",
