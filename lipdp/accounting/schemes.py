@@ -98,8 +98,9 @@ class Sampling:
                 f"Received: sampling_probability={claimed!r}, batch_size={self.batch_size}, "
                 f"num_examples={self.num_examples}."
             )
-        # Older files may hold a probability that is rounded down; its cost is that of the sizes.
-        self._set("sampling_probability", max(claimed, rate))
+        if self.name != "poisson":
+            # Older files may hold it rounded down. That of importance sampling is a little below where norms are equal.
+            self._set("sampling_probability", max(claimed, rate))
         if self.scheme.has_capacity and self.capacity is None:
             self._set("capacity", math.ceil(self.batch_size + 6.0 * math.sqrt(self.batch_size)))
 

@@ -251,9 +251,11 @@ class _Node:
         if self.stretched_by is None:
             return "Put lipdp.layers.BoundedInput before the first trainable layer."
         name = f"'{self.stretched_by.name}' ({type(self.stretched_by).__name__})"
+        own = type(self.stretched_by).__module__.startswith("lipdp.")
+        other = "" if own else ", or use a layer of lipdp.layers, such as SpectralDense, in its place"
         return (
             f"Layer {name} in front of it may stretch them without limit. Put lipdp.layers.BoundedInput between the "
-            "two, or use a layer of lipdp.layers, such as SpectralDense, in its place."
+            f"two{other}."
         )
 
     def _rounding(self):

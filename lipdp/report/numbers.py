@@ -40,13 +40,13 @@ def percent(fraction: float | None) -> str:
 
 
 def short(value: float | None) -> str:
-    """Returns an upper bound in four significant digits, rounded up; None is "unbounded".
+    """Returns a bound in four significant digits, without what it charges for rounding; None is "unbounded".
 
     Example:
-        >>> short(0.92021), short(1.0), short(None)
-        ('0.9203', '1', 'unbounded')
+        >>> short(0.92021), short(1.00001), short(None)
+        ('0.9202', '1', 'unbounded')
     """
-    return "unbounded" if value is None else f"{round_up(value):.4g}"
+    return "unbounded" if value is None else f"{value:.4g}"
 
 
 def radius(value: float, digits: int = 4) -> str:

@@ -44,8 +44,9 @@ def test_importance_sampling_has_a_probability_of_its_own():
     bound = Sampling().bind(1000, 64)
     one = Mechanism(sampling=dataclasses.replace(bound, sampling_probability=0.5), noise_multiplier=1.0, count=1)
     assert one == Mechanism(0.5, 1.0, 1)
-    less = dataclasses.replace(bound, sampling_probability=bound.sampling_probability * (1.0 - 9e-6))
-    assert less.sampling_probability == bound.sampling_probability  # what the sizes say is charged
+    fixed = Sampling("fixed_size").bind(1000, 64)
+    less = dataclasses.replace(fixed, sampling_probability=fixed.sampling_probability * (1.0 - 9e-6))
+    assert less.sampling_probability == fixed.sampling_probability  # what the sizes say is charged
     with pytest.raises(ValueError, match="must be batch_size / num_examples.*sampling_probability=0.05"):
         dataclasses.replace(bound, sampling_probability=0.05)
     with pytest.raises(ValueError, match="must be batch_size / num_examples"):  # a stale one would understate the cost
