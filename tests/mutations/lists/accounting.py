@@ -397,7 +397,11 @@ FAULTS = [
     *faults(
         "accounting/rounding.py",
         "accounting/test_calibration.py privacy/test_guarantee.py",
-        ("rounded to the nearest", "if rounded >= value or math.isnan(value):", "if True:"),
+        (
+            "rounded to the nearest",
+            "return _moved(value, digits, 0.5, operator.ge)",
+            "return _moved(value, digits, 0.0, operator.ge)",
+        ),
     ),
     *faults(
         "accounting/schemes.py",
@@ -626,6 +630,10 @@ FAULTS = [
     *faults(
         "accounting/rounding.py",
         "audit/test_result.py",
-        ("a lower bound is rounded up", "if rounded <= value or math.isnan(value):", "if True:"),
+        (
+            "a lower bound is rounded up",
+            "return _moved(value, digits, -0.5, operator.le)",
+            "return _moved(value, digits, 0.0, operator.le)",
+        ),
     ),
 ]
