@@ -17,15 +17,7 @@ from lipdp.accounting.selection import search_epsilon
 __all__ = ["Accountant", "Filter", "Mechanism", "RELATIONS", "Risk", "SAMPLERS", "SCHEMES", "Sampling"]
 __all__ += ["autodp", "dpis", "get_accountant", "names", "pld", "rdp", "register"]
 __all__ += ["calibrate", "common_relation", "compose", "describe", "epsilon", "guarantee", "max_updates", "solve"]
-__all__ += [
-    "group_epsilon",
-    "plan_filter",
-    "risk",
-    "risk_of",
-    "round_down",
-    "round_up",
-    "search_epsilon",
-    "vadhan_epsilon",
-]
+__all__ += ["group_epsilon", "plan_filter", "risk", "risk_of", "round_down", "round_up", "search_epsilon"]
+__all__ += ["vadhan_epsilon"]
 
 __getattr__ = renamed_attributes(__name__, check_name="get_accountant")

@@ -282,6 +282,8 @@ def _attends_within(layer, ranks) -> bool:
         # What was not given is filled in when the layer is built, with nothing where there are no positions.
         return (bool(axes) or isinstance(layer, L.GroupQueryAttention)) and all(axis > 0 for axis in axes)
     inputs = [len(tensor.shape) for name in ("query", "value", "key") for tensor in _keras.passed(layer, name)]
+    if not inputs:
+        return False
     positions = max(len(axes) or max(inputs) - 2, 1)
     padding = [mask for name in ("query_mask", "value_mask", "key_mask") for mask in _keras.passed(layer, name)]
     if positions > 1 and (padding or _keras.is_masked(layer)):
