@@ -186,7 +186,7 @@ def check_arguments(arguments: dict[str, Any]) -> None:
     """Refuses arguments that `fit` does not know, before anything is trained."""
     known = inspect.signature(DP_Model.fit).parameters
     unknown = {name: value for name, value in arguments.items() if name not in known}
-    model_checks.refuse_unsupported(DP_Model.fit, unknown, shuffle=None, class_weight=None, sample_weight=None)
+    model_checks.refuse_unsupported(DP_Model.fit, unknown, shuffle=None, sample_weight=None)
 
 
 def check_first(

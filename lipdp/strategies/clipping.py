@@ -31,6 +31,7 @@ class PerExample(Strategy):
 
     per_example = True
     averages_persons = True
+    weighs_classes = True
     if TYPE_CHECKING:
         clip_norm: Any
         augmentation: Any
@@ -100,8 +101,15 @@ def present(shares: Any) -> Any:
 
 
 def example_losses(model: keras.Model) -> Any:
-    """Returns the function of targets and outputs that gives the loss of each row."""
-    return lambda y_true, y_pred: losses.example_values(model.loss, y_true, y_pred)
+    """Returns the function of targets and outputs that gives the loss of each row, times the weight of its class."""
+    driver = getattr(getattr(model, "run", None), "driver", None)
+    weights = None if driver is None else driver.request.class_weight
+
+    def values(y_true, y_pred):
+        found = losses.example_values(model.loss, y_true, y_pred)
+        return found if weights is None else found * ops.cast(losses.class_factors(weights, y_true), found.dtype)
+
+    return values
 
 
 def check_clipping(model: keras.Model, loss: Any) -> None:

@@ -287,6 +287,7 @@ class Driver:
             self.microbatch,
             request.training_metrics,
             request.noise_generator,
+            request.class_weight,
             backend.row_shards(),
             weights.traced(self.model),
             declared,

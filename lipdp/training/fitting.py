@@ -4,6 +4,7 @@ from typing import Any
 
 import keras
 
+from lipdp import losses
 from lipdp._deprecated import renamed_arguments
 from lipdp.training import model_checks
 from lipdp.training.callbacks import refuse_private_monitors
@@ -72,6 +73,8 @@ class Fitting:
             validation_split: Expected fraction of the rows that are held out and not counted in N, a public number.
                 A fixed hash of a row's contents decides about it, not its place as in Keras: a row more or less
                 then changes no other row's part.
+            class_weight: As in Keras, `{class id: weight}`, for strategies that clip. Public numbers: shares that were
+                counted in the private data are a release that nothing charges.
             steps_per_epoch: Updates per epoch; default: N / B, rounded up.
             epsilon: Budget for everything this model ever releases about its data. The noise is
                 calibrated so that the planned updates spend it.
@@ -122,9 +125,7 @@ class Fitting:
             of the plan's noise multiplier on the drawn batches. Each is charged before it is executed. Not covered:
             see `privacy.statement()`.
         """
-        model_checks.refuse_unsupported(
-            Fitting.fit, unknown, shuffle=shuffle, class_weight=class_weight, sample_weight=sample_weight
-        )
+        model_checks.refuse_unsupported(Fitting.fit, unknown, shuffle=shuffle, sample_weight=sample_weight)
         if rows_per_person is not None and person_ids is None:
             raise ValueError(
                 f"Whose rows are counted is not known. Received: rows_per_person={rows_per_person!r} without "
@@ -148,6 +149,7 @@ class Fitting:
             training_metrics=training_metrics,
             seed=seed,
             noise_generator=noise_generator,
+            class_weight=None if class_weight is None else losses.check_class_weight(class_weight),
         )
         callbacks = check_callbacks(callbacks)
         if training_metrics and not allow_private_monitor:

@@ -18,25 +18,41 @@ from lipdp.sampling.columns import Column
 from lipdp.training.callbacks import refuse_public_names
 
 
-def refuse_unsupported(fit: Callable, unknown: dict, *, shuffle: Any, class_weight: Any, sample_weight: Any) -> None:
+def refuse_unsupported(fit: Callable, unknown: dict, *, shuffle: Any, sample_weight: Any) -> None:
     """Refuses what Keras' `fit` knows and a private one, `fit`, cannot do, and what nobody knows."""
     for name in unknown:
         known = [p for p in inspect.signature(fit).parameters if p not in ("self", "unknown")]
         raise checks.unexpected("fit", name, known)
-    for name, value in (("sample_weight", sample_weight), ("class_weight", class_weight)):
-        if value is not None:
-            raise ValueError(
-                f"`{name}` is not an argument of a private `fit`: it would multiply what one example contributes. "
-                f"Received: {name} given. With a strategy that clips, multiply in a loss of your own, for example "
-                "lambda y, p: keras.ops.take(weights, y) * keras.losses.sparse_categorical_crossentropy(y, p, "
-                "from_logits=True); weights of examples come as a second column of `y`. Clipless training has "
-                "lipdp.losses.MulticlassKR and MulticlassHKR, with class_priors. See docs/howto/weights.md."
-            )
+    if sample_weight is not None:
+        raise ValueError(
+            "`sample_weight` is not an argument of a private `fit`, which draws rows itself. Received: sample_weight "
+            "given. With a strategy that clips, pass weights of classes as class_weight={0: 1.0, 1: 10.0}, or weights "
+            "of examples as a second column of `y`, and multiply in a loss of your own: lambda y, p: y[:, 1] * "
+            "keras.losses.sparse_categorical_crossentropy(y[:, 0], p, from_logits=True). See docs/howto/weights.md."
+        )
     if shuffle is not None:
         raise ValueError(
             "`shuffle` has no meaning here: who is in a batch is what the accountant charges for. Received: "
             f"shuffle={shuffle!r}. Leave it out for Poisson samples; `sampling='shuffle'` shuffles, at its price."
         )
+
+
+def check_class_weight(model: keras.Model, strategy: Any, y: Any) -> None:
+    """Refuses weights of classes where a strategy or the labels do not know what to do with them."""
+    automatic = getattr(strategy, "clipping", None) == "automatic"
+    if automatic or not strategy.weighs_classes:
+        raise ValueError(
+            (
+                "Automatic clipping gives all gradients nearly the same length, so weights have next to no effect."
+                if automatic
+                else "The bounds of this strategy know nothing of weights, which would multiply what one example "
+                "contributes."
+            )
+            + f" Received: class_weight with strategy={strategy.name!r}. Use fit(strategy='dpsgd'), which clips the "
+            "weighted gradient; clipless training has lipdp.losses.MulticlassKR and MulticlassHKR, with class_priors. "
+            "See docs/howto/weights.md."
+        )
+    losses.check_weighted_labels(len(model.outputs), y)
 
 
 def check_policy(policy: Any) -> None:

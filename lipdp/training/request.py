@@ -32,6 +32,7 @@ class FitRequest:
         risk: Bound on what attacks can do, from which the noise follows, see `accounting.risk_budget`; or None.
         persons: Digest of the ids of the persons, where they are drawn, or None where it is not known: a file holds it
             after a `fit` with a seed only, as it says who is in the data.
+        class_weight: Public weights of classes, as pairs in order, or None.
 
     Raises:
         ValueError: an argument is out of range.
@@ -52,6 +53,7 @@ class FitRequest:
     noise_generator: str = "threefry"
     risk: dict | None = None
     persons: str | None = None
+    class_weight: tuple[tuple[int, float], ...] | None = None
 
     def __post_init__(self):
         values = {
@@ -156,6 +158,7 @@ class FitRequest:
             "rows_per_person": self.sampling.rows_per_person,
             "persons": self.persons if persons else None,
             "risk": self.risk,
+            "class_weight": self.class_weight,
         }
         return {
             "num_examples": self.sampling.num_examples,
@@ -179,6 +182,7 @@ class FitRequest:
             strategy = strategies.get(name).from_config(config)
         except Exception:  # a class that this process does not know must not cost the weights
             strategy = _Unknown(name, config)
+        weights = values.get("class_weight")
         unbound = samplers.Sampling(
             values["sampler"], values["capacity"], rows_per_person=values.get("rows_per_person")
         )
@@ -187,6 +191,7 @@ class FitRequest:
             sampling=unbound.bind(values["num_examples"], values["batch_size"], values["examples_per_person"]),
             persons=values.get("persons"),
             risk=values.get("risk"),
+            class_weight=None if weights is None else tuple((int(label), float(value)) for label, value in weights),
             **{key: values[key] for key in ("epsilon", "noise_multiplier", "delta", "accountant")},
         )
 

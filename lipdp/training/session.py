@@ -77,6 +77,8 @@ def prepare(
         with naming_both_ways(model):
             losses.get(model.loss)  # the others have no Lipschitz constant; this says what to use instead
     losses.check_per_example(model.loss, sampled(y), model_checks.output_shapes(model))
+    if request.class_weight is not None:
+        model_checks.check_class_weight(model, strategy, sampled(y))
     strategy.check_fit(request, model.steps_per_execution)
     drawn = None if ids is None else _persons(model, ids, request)
     count = len(tree.flatten(y)[0]) if drawn is None else drawn.count

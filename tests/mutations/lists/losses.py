@@ -74,6 +74,27 @@ FAULTS = [
         ),
     ),
     *faults(
+        "losses/class_weight.py",
+        "training/test_class_weight.py",
+        ("labels of one-hot rows are taken as numbers", "if len(y.shape) == 2 and y.shape[1] != 1:", "if False:"),
+        (
+            "classes without a weight do not train",
+            'ops.ones(ops.shape(labels), "float32")',
+            'ops.zeros(ops.shape(labels), "float32")',
+        ),
+        ("several outputs take weights of classes", "if outputs > 1 or shape is None", "if shape is None"),
+    ),
+    *faults(
+        "strategies/clipping.py",
+        "training/test_class_weight.py",
+        ("weights of classes do nothing", "return found if weights is None else", "return found if True else"),
+    ),
+    *faults(
+        "training/request.py",
+        "training/test_class_weight.py::test_other_weights_are_another_plan_with_noise_of_its_own",
+        ("noise does not depend on the weights of classes", '            "class_weight": self.class_weight,\n', ""),
+    ),
+    *faults(
         "losses/cosine_similarity.py",
         "losses/test_contract.py losses/test_regression.py",
         ("the constant without the floor", "return 1.0 / self.floor", "return min(1.0, 1.0 / self.floor)"),

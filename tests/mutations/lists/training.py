@@ -407,15 +407,12 @@ FAULTS = [
             "if False and [id(v) for v in _keras.optimizer_variables(optimizer)] != [",
             "training/test_refusals.py::test_unfreezing_without_compiling_again",
         ),
+        ("sample weights are taken", "if sample_weight is not None:", "if False:"),
         (
-            "sample weights are taken",
-            'for name, value in (("sample_weight", sample_weight), ("class_weight", class_weight)):',
-            'for name, value in (("class_weight", class_weight),):',
-        ),
-        (
-            "class weights are taken",
-            'for name, value in (("sample_weight", sample_weight), ("class_weight", class_weight)):',
-            'for name, value in (("sample_weight", sample_weight),):',
+            "weights of classes are taken by every strategy",
+            "if automatic or not strategy.weighs_classes:",
+            "if False:",
+            "training/test_class_weight.py::test_strategies_that_weights_would_not_fit_refuse_them",
         ),
         (
             "weights that are not finite",

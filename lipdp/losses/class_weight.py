@@ -1,0 +1,61 @@
+"""Weights of classes, as `fit(class_weight=)` takes them."""
+
+import math
+import numbers
+from typing import Any
+
+import numpy as np
+from keras import ops
+
+
+def check_class_weight(class_weight: Any) -> tuple[tuple[int, float], ...]:
+    """Returns the weights as pairs of class and weight, in the order of the classes; refuses what is none.
+
+    Args:
+        class_weight: Dictionary from class ids, from 0, to weights, finite and from 0.
+    """
+    wrong = None
+    if not isinstance(class_weight, dict) or not class_weight:
+        wrong = f"{class_weight!r}"
+    else:
+        for label, weight in class_weight.items():
+            if isinstance(label, bool) or not isinstance(label, numbers.Integral) or label < 0:
+                wrong = f"class {label!r}"
+            elif isinstance(weight, bool) or not isinstance(weight, (int, float, np.number)):
+                wrong = f"weight {weight!r} of class {label!r}"
+            elif not 0 <= weight < math.inf:
+                wrong = f"weight {weight!r} of class {label!r}"
+    if wrong is not None:
+        raise ValueError(
+            f"`class_weight` must be a dictionary from class ids to weights, such as {{0: 1.0, 1: 10.0}}. Received: "
+            f"{wrong}. Ids are integers from 0, weights are finite and not negative; a class without one has weight 1."
+        )
+    return tuple(sorted((int(label), float(weight)) for label, weight in class_weight.items()))
+
+
+def check_weighted_labels(outputs: int, y: Any) -> None:
+    """Refuses labels that name no class for each example; `outputs` is the number of a model's outputs."""
+    shape = getattr(y, "shape", None)
+    if outputs > 1 or shape is None or len(shape) > 2:
+        received = f"{outputs} outputs" if outputs > 1 else f"labels of shape {shape}"
+        raise ValueError(
+            "`class_weight` needs one output, and labels of shape (examples,), (examples, 1) or (examples, classes). "
+            f"Received: {received}. Multiply in a loss of your own instead, see docs/howto/weights.md."
+        )
+
+
+def class_factors(class_weight: tuple[tuple[int, float], ...], y: Any) -> Any:
+    """Returns the weight of each label's class, `(batch,)`; 1 for classes without one.
+
+    Args:
+        class_weight: What `check_class_weight` returned.
+        y: Class ids `(batch,)` or `(batch, 1)`, or one-hot labels `(batch, classes)`, whose largest entry counts.
+    """
+    if len(y.shape) == 2 and y.shape[1] != 1:
+        labels = ops.argmax(y, axis=1)
+    else:
+        labels = ops.cast(ops.round(ops.cast(ops.reshape(y, (-1,)), "float32")), "int32")
+    factors = ops.ones(ops.shape(labels), "float32")
+    for label, weight in class_weight:
+        factors = ops.where(labels == label, weight, factors)
+    return factors
