@@ -11,7 +11,8 @@ from numpy.typing import ArrayLike
 
 from lipdp import _keras, backend, bounds, checks
 from lipdp.bounds.propagate import functional
-from lipdp.layers import Bias, SpectralDense
+from lipdp.layers import Bias, BoundedInput, SpectralDense
+from lipdp.layers.base import times
 
 __all__ = ["CertifiedAccuracy", "certified_accuracy", "lipschitz", "radii"]
 
@@ -19,6 +20,10 @@ __all__ = ["CertifiedAccuracy", "certified_accuracy", "lipschitz", "radii"]
 _LOGIT_SLACK = 1e-5
 # Margin by which the metric, which sees neither the model nor its inputs, stays below `certified_accuracy`.
 _METRIC_SLACK = 2e-3
+# These move entries, and round nothing.
+_MOVING = (keras.layers.Flatten, keras.layers.Reshape, keras.layers.Permute, keras.layers.Identity)
+# Activations, or layers, behind which no number is negative.
+_NEVER_NEGATIVE = ("sigmoid", "hard_sigmoid", "softplus", "relu", "relu6", "abs", "absolute")
 
 
 def lipschitz(model: keras.Model) -> float:
@@ -63,12 +68,15 @@ def radii(model: keras.Model, x: ArrayLike, batch_size: int = 1024) -> np.ndarra
         Array of shape `(len(x),)`, float64, >= 0; 0 where the logits are not finite.
 
     Raises:
-        ValueError: see `lipschitz`; or the outputs are not of shape `(batch, classes)`.
+        ValueError: see `lipschitz`; the outputs are not of shape `(batch, classes)`; or there is one, behind an
+            activation that is never negative, such as a sigmoid.
 
     **Guarantee.** Between classes i and j the difference of logits is K_ij-Lipschitz: `K_ij = ||w_i - w_j|| L'` when
     the model ends in a dense kernel w behind an L'-Lipschitz body, else `sqrt(2) L`. The radius is `min_j (f_i - f_j)
-    / K_ij` for the predicted i (Tsuzuku et al. 2018), with the margin reduced by the float32 error of the logits. Not
-    covered: inputs changed before they reach the model (cropping, quantization).
+    / K_ij` for the predicted i (Tsuzuku et al. 2018), with the margin reduced by the float32 error of the logits. That
+    is taken to be 1e-5 of the largest norm that any layer adds up, times the Lipschitz constant from there to the
+    logits: that of the point itself where a layer computes in front of the first `BoundedInput`, or there is none.
+    Not covered: inputs changed before they reach the model (cropping, quantization).
 
     Example:
         >>> import keras, numpy as np
@@ -172,12 +180,14 @@ def _logits(model, x, batch_size: int) -> np.ndarray:
 
 def _radii(model, x, logits) -> np.ndarray:
     constants = _pair_constants(model)
+    scale, growth = _scale(model, x)
+    constants = constants + 2.0 * _LOGIT_SLACK * growth
     finite = np.isfinite(logits).all(axis=1)
     for part in tree.flatten(x):
         finite &= np.isfinite(np.asarray(part)).reshape(len(logits), -1).all(axis=1)
     logits = np.where(finite[:, None], logits, 0.0)
     # Rounding errors scale with what enters the last layer, not with what cancels to the logits.
-    slack = 2.0 * _LOGIT_SLACK * np.maximum(np.abs(logits).max(axis=1), _scale(model, x))
+    slack = 2.0 * _LOGIT_SLACK * np.maximum(np.abs(logits).max(axis=1), scale)
     if logits.shape[1] == 1:
         return np.where(finite, np.maximum(np.abs(logits[:, 0]) - slack, 0.0) / constants[0, 0], 0.0)
     winner = logits.argmax(axis=1)
@@ -188,22 +198,58 @@ def _radii(model, x, logits) -> np.ndarray:
     return np.where(finite, (margins / np.maximum(constants[winner], 1e-300)).min(axis=1), 0.0)
 
 
-def _scale(model, x) -> float:
-    """Largest norm of the logits that the model's bounds allow on these inputs."""
-    scale = bounds.propagate(model, 1.0, trained=True).output_bound
-    if scale < math.inf:
-        return scale
+def _scale(model, x) -> tuple[float, float]:
+    """Largest norm of what is added up on the way to the logits, times the Lipschitz constant from there to them.
+
+    And by how much more it may grow per unit of distance from the examples.
+    """
+    always = bounds.propagate(model, 1.0, trained=True)
+    scales = _scales(always)
+    if max(scales) < math.inf:
+        return max(scales), 0.0
+    # Something adds in front of the first BoundedInput, whose bound on the logits does not show what cancels there.
     arrays = [np.asarray(part, "float64") for part in tree.flatten(x)]
-    norm = max(np.linalg.norm(part.reshape(len(part), -1), axis=1).max(initial=0.0) for part in arrays)
-    return bounds.propagate(model, 1.0, trained=True, input_bound=norm).output_bound
+    norms = np.stack([np.linalg.norm(part.reshape(len(part), -1), axis=1) for part in arrays])
+    norm = norms[np.isfinite(norms)].max(initial=0.0)
+    known = _scales(bounds.propagate(model, 1.0, trained=True, input_bound=norm))
+    return max(a if a < math.inf else b for a, b in zip(scales, known, strict=True)), always.lipschitz
+
+
+def _scales(bounded) -> list[float]:
+    # BoundedInput errs relative to what it returns, and that is counted where it enters the next layer.
+    adding = [use for use in bounded.layers if type(use.layer) not in (BoundedInput, *_MOVING)]
+    entering = [times(use.cotangent_bound, times(use.lipschitz, use.input_bound)) for use in adding]
+    return [*entering, bounded.output_bound]
+
+
+def _refuse_one_sign(model, uses) -> None:
+    """Refuses one output that is never negative: split at zero, it is the same class everywhere."""
+    # The last one that leads to the output makes it, and what only moves entries has one input.
+    path = [use.layer for use in uses if use.cotangent_bound > 0.0]
+    while len(path) > 1 and type(path[-1]) in _MOVING:
+        path.pop()
+    for layer in path[-1:]:
+        name = getattr(getattr(layer, "activation", None), "__name__", type(layer).__name__.lower())
+        refuse_end(model.name, name)
+
+
+def refuse_end(model: str, name: str) -> None:
+    """Refuses a model with one output whose last activation has this name, if it is never negative."""
+    if name in _NEVER_NEGATIVE:
+        raise ValueError(
+            f"One output must be a logit, of either sign: certificates split its two classes at zero. Received: "
+            f"model '{model}', which ends in {name} and is never negative. Leave the activation out, and "
+            "train with from_logits=True or a loss of lipdp.losses."
+        )
 
 
 def _pair_constants(model) -> np.ndarray:
     """Lipschitz constants of all differences of two logits; of the logit itself where there is one."""
     total, outputs = lipschitz(model), model.output_shape[-1]
-    if outputs == 1:
-        return np.full((1, 1), max(total, 1e-300))
     uses = bounds.propagate(model, 1.0, trained=True).layers
+    if outputs == 1:
+        _refuse_one_sign(model, uses)
+        return np.full((1, 1), max(total, 1e-300))
     index = len(uses) - 1
     # A subclass, here and below, may compute something else.
     while index > 0 and type(uses[index].layer) is Bias:
@@ -224,14 +270,16 @@ class CertifiedAccuracy(keras.metrics.Metric):
 
     Args:
         radius: L2 radius in the input's norm, >= 0.
-        lipschitz: A Lipschitz constant that holds for every weight the constraints allow: 1 for a chain
-            of 1-Lipschitz layers (see `summary_bounds`).
+        lipschitz: A Lipschitz constant that holds for every weight the constraints allow: 1 for a chain of 1-Lipschitz
+            layers, else `bounds.propagate(model, 1.0).lipschitz`, which `summary_bounds` shows. Too small, it counts
+            too many.
         name: Default: `certified_accuracy_<radius>`.
 
     **Guarantee.** Counts an example when its margin exceeds `sqrt(2) * lipschitz * radius` (one output: `lipschitz *
     radius`) by 0.2 %: never more than are certified. `certify.certified_accuracy` is tighter, because it uses the
-    norms of the trained weights. Not covered: rounding where the model's output bound exceeds 100 radii. On training
-    data it is outside of epsilon.
+    norms of the trained weights. Not covered: one output that is no logit, such as a probability, which `radii` and
+    `certified_accuracy` can tell; rounding where the model's output bound exceeds 100 radii. On training data it is
+    outside of epsilon.
 
     Example:
         >>> from lipdp import certify

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import lipdp
-from lipdp import certify, layers
+from lipdp import bounds, certify, layers
 from tests.helpers.adversary import Probe, norm, projected, scaled, starts, top
 
 
@@ -181,7 +181,125 @@ def test_equal_kernels_and_equal_logits_have_no_radius():
     biased = keras.Sequential([keras.Input((3,)), layers.SpectralDense(2), layers.Bias()])
     biased.weights[0].assign(np.full((3, 2), 0.3, "float32"))
     biased.weights[1].assign([0.5, -0.5])
-    assert certify.radii(biased, np.ones((1, 3), "float32"))[0] > 1e6
+    # Far away the kernels' own rounding exceeds the biases, unless the inputs are bounded.
+    assert 1e4 < certify.radii(biased, np.ones((1, 3), "float32"))[0] < 1e6
+    bounded = keras.Sequential([keras.Input((3,)), layers.BoundedInput(norm=9.0), *biased.layers])
+    assert certify.radii(bounded, np.ones((1, 3), "float32"))[0] > 1e12
+
+
+def test_rounding_grows_with_the_distance_where_nothing_bounds_it():
+    """The class is that of the biases, until they are smaller than one unit in the last place of the logits."""
+    model = keras.Sequential([keras.Input((3,)), layers.SpectralDense(2), layers.Bias()])
+    model.weights[0].assign(np.full((3, 2), 0.3, "float32"))
+    model.weights[1].assign([-0.5, 0.5])
+    x = np.ones((1, 3), "float32")
+    radius, probe = certify.radii(model, x)[0], Probe(model)
+    far = x * 10.0 ** np.arange(1, 12)[:, None]
+    flipped = probe.value(far).argmax(1) != probe.value(x).argmax(1)
+    assert flipped.any()
+    assert radius < np.linalg.norm(far - x, axis=1)[flipped].min()
+
+
+def cancelling(norm=60.0, size=784, kind="chain"):
+    """A model, and its kernel, which reads what LayerCentering removes: zero, but for the rounding of the mean."""
+    inputs = keras.Input((size,))
+    bounded = keras.Sequential([keras.Input((size,)), layers.LayerCentering(), layers.BoundedInput(norm=norm)])
+    last = layers.SpectralDense(2)
+    if kind == "chain":
+        outputs = last(layers.BoundedInput(norm=norm)(layers.LayerCentering()(inputs)))
+    elif kind == "nested":
+        outputs = last(layers.Flatten()(bounded(inputs)))
+    else:
+        # The other branch is bounded at once, and adds nothing.
+        nothing = layers.SpectralDense(2)
+        outputs = layers.Add()([last(bounded(inputs)), nothing(layers.BoundedInput(norm=norm)(inputs))])
+        nothing.kernel.assign(np.zeros((size, 2)))
+    last.kernel.assign(np.array([[1.0, -1.0]] * size) / np.sqrt(2 * size))
+    return keras.Model(inputs, outputs), last.kernel
+
+
+@pytest.mark.parametrize("kind", ["chain", "nested", "branches"])
+def test_what_cancels_in_front_of_a_bound_is_not_certified(kind):
+    model, kernel = cancelling(kind=kind)
+    rng = np.random.default_rng(0)
+    x = (30000.0 + rng.standard_normal((200, 784))).astype("float32")
+    # All of them are on the boundary: whatever has a radius is wrong.
+    assert certify.radii(model, x).max() == 0.0
+    # A margin above the rounding has one.
+    kernel.assign(np.eye(784, 2))
+    assert certify.radii(model, 3.0 * np.eye(1, 784, dtype="float32"))[0] > 1.5
+
+
+@pytest.mark.parametrize("name", ["mlp", "cnn", "single_output", "two_classes", "flat"])
+def test_rounding_of_a_model_that_begins_with_its_bound_is_that_of_the_bound(name):
+    """Whatever the norm of the examples: what is cut off in front adds nothing."""
+    flat = [layers.Flatten(), layers.BoundedInput(norm=2.0), layers.SpectralDense(3)]
+    model = lipdp.DP_Sequential([keras.Input((2, 3)), *flat]) if name == "flat" else MODELS[name]()
+    x = 1e6 * examples(trained_like(model))
+    bounded = bounds.propagate(model, 1.0, trained=True)
+    assert certify._scale(model, x) == (pytest.approx(bounded.output_bound, rel=1e-6), 0.0)
+
+
+def test_one_row_that_is_not_finite_takes_no_radius_from_others():
+    model = keras.Sequential([keras.Input((3,)), layers.SpectralDense(3, "identity")])
+    x = np.array([[1.0, 0.0, 0.0], [np.nan, 0.0, 0.0], [np.inf, 0.0, 0.0]], "float32")
+    radii = certify.radii(model, x)
+    assert radii[0] == pytest.approx(certify.radii(model, x[:1])[0]) and radii[1:].tolist() == [0.0, 0.0]
+
+
+def ending(*last, outputs=1):
+    body = [layers.BoundedInput((4,), norm=5.0), layers.SpectralDense(8), layers.Abs(), layers.SpectralDense(outputs)]
+    return lipdp.DP_Sequential([*body, layers.Bias(), *last])
+
+
+def frozen_end():
+    layer = keras.layers.Dense(1, activation="sigmoid")
+    layer.trainable = False
+    return layer
+
+
+ENDS = {
+    **{name: lambda name=name: [keras.layers.Activation(name)] for name in ("sigmoid", "hard_sigmoid", "softplus")},
+    **{name: lambda name=name: [keras.layers.Activation(name)] for name in ("relu", "relu6")},
+    "layer": lambda: [layers.ReLU()],
+    "abs": lambda: [layers.Abs()],
+    "dense": lambda: [frozen_end()],
+    "moved": lambda: [keras.layers.Activation("sigmoid"), layers.Reshape((1, 1)), layers.Flatten()],
+    "nested": lambda: [keras.Sequential([keras.Input((1,)), keras.layers.Activation("sigmoid")])],
+}
+
+
+@pytest.mark.backend_free
+@pytest.mark.parametrize("name", ENDS)
+def test_one_output_that_is_never_negative_is_refused(name):
+    model, x = ending(*ENDS[name]()), np.ones((2, 4), "float32")
+    for certified in (lambda: certify.radii(model, x), lambda: certify.certified_accuracy(model, x, [0, 1])):
+        with pytest.raises(ValueError, match="One output must be a logit.*ends in .*from_logits=True"):
+            certified()
+
+
+def test_the_metric_refuses_one_output_that_is_never_negative():
+    model = ending(keras.layers.Activation("sigmoid"))
+    metric = certify.CertifiedAccuracy(0.5)
+    with pytest.raises(ValueError, match="One output must be a logit.*ends in sigmoid"):
+        model.compile("sgd", keras.losses.BinaryCrossentropy(), metrics=[metric])
+    model = ending(keras.layers.Activation("linear"))
+    model.compile("sgd", keras.losses.BinaryCrossentropy(from_logits=True), metrics=[metric])
+
+
+@pytest.mark.parametrize("end", ["tanh", "elu", "linear"])
+def test_one_output_of_either_sign_is_certified(end):
+    model = trained_like(ending(keras.layers.Activation(end)))
+    x = examples(model)
+    radii = certify.radii(model, x)
+    assert (radii > 0).any() and not attack(Probe(model), x, radii).any()
+
+
+def test_several_outputs_behind_a_sigmoid_have_the_radii_of_the_largest():
+    model = trained_like(ending(keras.layers.Activation("sigmoid"), outputs=3))
+    x = examples(model)
+    radii = certify.radii(model, x)
+    assert (radii > 0).any() and not attack(Probe(model), x, radii).any()
 
 
 def test_weights_outside_of_the_constraint_shrink_the_radius():

@@ -12,6 +12,7 @@ from keras import ops
 from lipdp import bounds, checks, gradients, isolation, losses
 from lipdp.bounds.propagate import disproportionate
 from lipdp.strategies.base import Calibration, Strategy
+from lipdp.strategies.clipping import refuse_probabilities
 from lipdp.strategies.quantile import FOLLOWING, FollowsQuantile
 
 ALLOCATIONS = ("global", "per_layer", "optimal")
@@ -75,6 +76,7 @@ class Clipless(FollowsQuantile, Strategy):
 
     def calibrate(self, model: keras.Model, loss: Any, batch_size: int) -> Calibration:
         gradients.refuse_untrainable(model)
+        refuse_probabilities(model, loss)
         outputs = model.output_shape[-1]
         first = loss.lipschitz(outputs)
         with naming_both_ways(model):

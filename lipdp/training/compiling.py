@@ -5,7 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from lipdp import _keras, losses
+from lipdp import _keras, certify, losses
 from lipdp.training.callbacks import as_list
 
 _PROBABILITIES = ("softmax", "sigmoid")
@@ -70,7 +70,14 @@ def compiled_metrics(model: keras.Model, metrics: Any, weighted_metrics: Any, lo
 
 
 def _for_logits(metrics: list, loss: Any, model: keras.Model, output: int) -> list:
-    """Returns metrics where the accuracy of one logit, by name, splits the classes at 0; Keras' splits them at 0.5."""
+    """Returns metrics where the accuracy of one logit, by name, splits the classes at 0; Keras' splits them at 0.5.
+
+    Raises:
+        ValueError: a certified accuracy, which splits them at 0 too, of one output that is never negative.
+    """
+    certified = any(isinstance(metric, certify.CertifiedAccuracy) for metric in metrics)
+    if certified and _keras.graph(model) is not None and model.outputs[output].shape[-1] == 1:
+        certify.refuse_end(model.name, _keras.output_activations(model)[output])
     logits = isinstance(loss, losses.BinaryCrossentropy) or getattr(loss, "from_logits", False)
     if _keras.graph(model) is None or not logits or model.outputs[output].shape[-1] != 1:
         return metrics

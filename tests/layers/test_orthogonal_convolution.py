@@ -8,6 +8,7 @@ from keras import ops
 import lipdp
 from lipdp import bounds, certify, layers, losses
 from lipdp.bounds.check import tightness
+from lipdp.bounds.propagate import SLACK
 from lipdp.layers.orthogonal_convolution import directions
 from tests.helpers.adversary import TOLERANCE, Probe, projected, top, weight_settings
 
@@ -63,7 +64,7 @@ def test_it_is_the_product_of_its_factors_and_of_shifts(case):
         rows, columns = ops.convert_to_numpy(layer(x.astype("float32"))).shape[1:3]
         expected = found[:, 4 - before[0] : 4 - before[0] + rows, 4 - before[1] : 4 - before[1] + columns]
     y = ops.convert_to_numpy(layer(x.astype("float32")))
-    np.testing.assert_allclose(y, expected, atol=2e-5)
+    np.testing.assert_allclose(y, layer.scale * expected, atol=2e-5)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -105,18 +106,18 @@ def test_no_norm_is_lost_where_shapes_allow(channels, filters, kernel):
     x = np.random.default_rng(0).standard_normal((2, 9, 9, channels)).astype("float32")
     layer = layers.OrthogonalConv2D(filters, kernel, padding="circular")
     for row, y in zip(x, ops.convert_to_numpy(layer(x)), strict=True):
-        np.testing.assert_allclose(np.linalg.norm(y), np.linalg.norm(row), rtol=1e-4)
+        np.testing.assert_allclose(np.linalg.norm(y), layer.scale * np.linalg.norm(row), rtol=1e-4)
     # With zeros around, what lies further than a kernel from the border stays inside.
     same = layers.OrthogonalConv2D(filters, kernel, padding="same")
     x[:, :4], x[:, -4:], x[:, :, :4], x[:, :, -4:] = 0.0, 0.0, 0.0, 0.0
     y = ops.convert_to_numpy(same(x))
-    np.testing.assert_allclose(np.linalg.norm(y), np.linalg.norm(x), rtol=1e-4)
+    np.testing.assert_allclose(np.linalg.norm(y), same.scale * np.linalg.norm(x), rtol=1e-4)
 
 
 def test_with_fewer_filters_no_cotangent_is_lost():
     probe = probe_of(6, 3, 3, "circular", (4, 5))
     values = np.linalg.svd(probe.input_jacobians(np.zeros((1, 4, 5, 6)))[0].squeeze(), compute_uv=False)
-    np.testing.assert_allclose(values[: 3 * 4 * 5], 1.0, atol=1e-4)
+    np.testing.assert_allclose(values[: 3 * 4 * 5], probe.model.layers[-1].scale, atol=1e-4)
 
 
 def test_the_border_loses_norm_and_never_gains():
@@ -153,6 +154,18 @@ def test_every_factor_is_kept_in_the_ball_and_starts_different():
     for factor in layer.factors:
         pushed = ops.convert_to_numpy(factor.constraint(50.0 * factor + 1.0))
         assert np.linalg.norm(pushed.astype("float64"), 2) <= 1.0 + 1e-6
+
+
+@pytest.mark.parametrize("size", [1, 3, 5, (1, 7), 11])
+def test_factors_at_the_limit_of_the_ball_stay_within_the_slack_of_one_layer(size):
+    """`norms.project` left 1 + 1.13e-5 of a kernel of equal entries."""
+    layer = layers.OrthogonalConv2D(4, size)
+    layer.build((None, 12, 12, 4))
+    for factor in layer.factors:
+        factor.assign((1.0 + 1.2e-5) * np.eye(4))
+    # Multiples of the identity, which shifts do not change: the product's norm is that of the norms.
+    norms = [np.linalg.norm(np.asarray(ops.convert_to_numpy(factor), "float64"), 2) for factor in layer.factors]
+    assert layer.scale * np.prod(norms) <= (1.0 + SLACK) ** 2
 
 
 @pytest.mark.parametrize(

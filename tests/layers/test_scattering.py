@@ -158,7 +158,7 @@ def test_certificates_are_in_pixels(weights, tmp_path):
         [layers.BoundedInput((2, 2, 81), norm=3.0), layers.Flatten(), layers.SpectralDense(3, projected=False)]
     )
     whole = keras.Sequential([front, head])
-    np.testing.assert_allclose(certify.radii(whole, x), certify.radii(head, features), rtol=1e-3, atol=1e-6)
+    np.testing.assert_allclose(certify.radii(whole, x), certify.radii(head, features), rtol=1e-3, atol=1e-4)
     constant = certify.lipschitz(whole)
     far = x + 0.3 * rng.standard_normal(x.shape).astype("float32")
     moved = norms(whole.predict(far, verbose=0) - whole.predict(x, verbose=0))

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from keras import ops
 
-from lipdp.norms import L2Ball, SpectralBall, project
+from lipdp.bounds.propagate import SLACK
+from lipdp.norms import L2Ball, SpectralBall, project, spectral_norm
 from lipdp.norms.projection import _gram, squared_norm_bounds
 
 SHAPES = [(1, 1), (1, 9), (9, 1), (16, 9), (9, 16), (144, 32), (70, 65), (65, 130)]
@@ -96,6 +97,14 @@ def test_any_scale_and_any_mixture_of_scales(shape, exponent, spread, seed):
 def test_constant_matrices(shape, value):
     result = run(PROJECT, np.full(shape, value, "float32"))
     assert singular_values(result)[0] <= 1 + 1e-6
+
+
+def test_large_matrices_of_equal_entries():
+    """Their rounding errors are equal too and add up: more than is kept free, and less than bounds charge."""
+    for way in compiled(project):
+        for norm in (0.9985, 1.0, 1.0002307):
+            result = run(way, np.full((640, 640), norm / 640, "float32"))
+            assert 0.99 < spectral_norm(result) <= (1 + SLACK) ** 2
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])

@@ -1,13 +1,15 @@
 """How noise is shared between variables."""
 
+import keras
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lipdp import strategies
+import lipdp
+from lipdp import layers, losses, strategies
 from lipdp.strategies import allocate
-from tests.helpers.models import mlp
+from tests.helpers.models import blobs, mlp
 
 vectors = st.lists(st.tuples(st.floats(1e-6, 1e3), st.integers(1, 10**6)), min_size=1, max_size=6)
 
@@ -49,6 +51,17 @@ def test_golden_energies():
 def test_a_variable_without_gradient_needs_no_noise():
     assert allocate((1.0, 0.0), (10, 10), "per_layer")[1] == 0.0
     assert allocate((1.0, 0.0), (10, 10), "optimal")[1] == 0.0
+
+
+def test_probabilities_into_a_loss_on_logits():
+    """Names of losses become those of Keras there, which have no bound."""
+    body = [layers.BoundedInput((8,), norm=3.0), layers.SpectralDense(1), keras.layers.Activation("sigmoid")]
+    model = lipdp.DP_Sequential(body)
+    model.compile("sgd", loss=losses.BinaryCrossentropy())
+    x, y = blobs(classes=2)
+    with pytest.raises(ValueError, match="BinaryCrossentropy takes logits.*ends in sigmoid"):
+        model.fit(x, y, epochs=1, batch_size=100, noise_multiplier=1.0, strategy="clipless", verbose=0)
+    assert model.run.ledger.updates == 0
 
 
 def test_sensitivity_of_the_averaged_gradient():
