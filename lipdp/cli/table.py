@@ -23,8 +23,9 @@ def run(options: argparse.Namespace, argv: list[str]) -> None:
     label = json.loads(target.read_text(encoding="utf-8"))["label"]["column"]
     output.write(
         f"The label is {label!r}" + (", the last column; --label names another one." if options.label is None else "."),
-        f"Written to {target}: column names and kinds. Fill in ranges, vocabularies and classes from what is publicly "
-        "known; what you take from the rows, epsilon does not cover.",
+        f"Written to {target}: column names and kinds. Kinds follow from all rows, so that one row can change them: "
+        "check them, and fill in ranges, vocabularies and classes, by what is publicly known; what you take from the "
+        "rows, epsilon does not cover.",
         f"Then: lipdp train --dataset {options.file} --epsilon 2"
         + ("" if options.person_column is None else f" --person-column {shlex.quote(options.person_column)}")
         + ("" if target == pathlib.Path(options.file).with_suffix(".json") else f" --table {target}"),

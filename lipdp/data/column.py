@@ -1,8 +1,9 @@
 """One column of a table: what is publicly known of it, and how one value becomes numbers."""
 
 import dataclasses
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -91,7 +92,8 @@ class Column:
             find = Index(self.vocabulary)
             # A word of the vocabulary is a value, also where it is one of those that stand for none, as "none".
             ids = [find(v) for v in values]
-            absent = np.array([i < 0 and rows.is_missing(v, words) for i, v in zip(ids, values, strict=True)], bool)
+            none = self._is_missing(words)
+            absent = np.array([i < 0 and none(v) for i, v in zip(ids, values, strict=True)], bool)
             places = np.where(np.array(ids) < 0, len(self.vocabulary), ids)
             table[~absent, places[~absent]] = 1.0
         else:
@@ -118,19 +120,21 @@ class Column:
 
     def _numbers(self, values, words, source) -> np.ndarray:
         """Returns float64 numbers, days of dates, NaN where they are missing."""
+        is_missing = self._is_missing(words)
         if self.kind == "date":
-            absent = np.array([rows.is_missing(v, words) for v in values], bool)
+            absent = np.array([is_missing(v) for v in values], bool)
             bad = np.array([not none and not rows.is_day(v) for none, v in zip(absent, values, strict=True)], bool)
             if bad.any():
                 todo = 'Write dates as "2024-05-31", or list the word under "missing" if it stands for a missing value'
                 raise self._refusal("a value that is not a date", bad, values, source, todo)
             return np.array([math.nan if none else rows.as_day(v) for none, v in zip(absent, values, strict=True)])
         try:
-            if words or np.asarray(values).dtype.kind == "M":  # one of the words may be a number; dates are none
+            # One of the words may be a number; dates are none, and one of them must not decide for the others.
+            if words or (isinstance(values, np.ndarray) and values.dtype.kind not in "biuf"):
                 raise ValueError
             numbers = np.asarray(values, "float64")
         except (TypeError, ValueError):
-            found = [math.nan if rows.is_missing(v, words) else v for v in values]
+            found = [math.nan if is_missing(v) else v for v in values]
             bad = np.array([not rows.is_number(v) for v in found], bool)
             if bad.any():
                 other = '"date"' if rows.is_day(values[int(np.flatnonzero(bad)[0])]) else '"category"'
@@ -140,13 +144,18 @@ class Column:
                     "value"
                 )
                 raise self._refusal("a value that is not a finite number", bad, values, source, todo) from None
-            numbers = np.asarray(found, "float64")
+            numbers = np.array([rows.as_number(v) for v in found], "float64")
         with np.errstate(over="ignore"):
             bad = np.isinf(numbers.astype("float32"))
         if self.range is None and bad.any():  # a range clips them
             todo = "Give the column a range, in the description of the table, which `lipdp table` begins"
             raise self._refusal("a value that is not a finite number", bad, values, source, todo)
         return numbers
+
+    def _is_missing(self, words: frozenset[str]) -> Callable[[Any], bool]:
+        return functools.partial(
+            rows.is_missing, words=words, numbers=rows.numbers_of(words, numeric=self.kind == "number")
+        )
 
     def _refusal(self, what: str, bad: np.ndarray, values, source: str, todo: str) -> ValueError:
         first = int(np.flatnonzero(bad)[0])
@@ -159,6 +168,8 @@ class Column:
 class Index:
     """Finds the place of a value in a public list: as text, and as a number where the list holds numbers.
 
+    A value that is a number is also found where the list holds the text that is written for it.
+
     Example:
         >>> find = Index(("no", "yes", 2))
         >>> [find(value) for value in (" yes", "2.0", 2, "maybe")]
@@ -168,13 +179,16 @@ class Index:
     def __init__(self, values: Sequence):
         self._texts = {rows.as_text(value): i for i, value in enumerate(values)}
         self._numbers = {float(value): i for i, value in enumerate(values) if not isinstance(value, str)}
+        self._written = {
+            number: i for i, value in enumerate(values) for number in rows.numbers_of([str(value)], numeric=False)
+        }
 
     def __call__(self, value: Any) -> int:
         """Returns the place of a value, or -1."""
         place = self._texts.get(rows.as_text(value), -1)
         if place < 0 and self._numbers and rows.is_number(value):
-            return self._numbers.get(float(value), -1)
-        return place
+            place = self._numbers.get(rows.as_number(value), -1)
+        return rows.place_of_number(value, self._written) if place < 0 else place
 
 
 def check_values(name: str, values: Any, least: int, where: str = "") -> tuple:
@@ -227,4 +241,4 @@ def as_shown(value: Any) -> str:
 
 
 def _finite(value) -> float:
-    return 0.0 if isinstance(value, str) else float(value)
+    return 0.0 if isinstance(value, str) else rows.as_number(value)

@@ -2,21 +2,41 @@
 
 import csv
 import datetime
+import math
 import os
 import pathlib
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 _MISSING = frozenset(("", "na", "n/a", "nan", "null", "none", "?"))
+# As Python writes integers: other forms, as "01", are codes.
+_WHOLE = re.compile("-?[1-9][0-9]{0,307}|0")
 
 
 class Rows(NamedTuple):
-    """Columns by name, all of one length, and what to call them in messages."""
+    """Columns by name, all of one length, what to call them in messages, and whether texts are those of a file."""
 
     columns: Mapping[str, Sequence | np.ndarray]
     source: str
+    written: bool = True
+
+    def values(self, name: str, numeric: bool = False) -> Sequence | np.ndarray:
+        """Returns a column, with numbers in the place of texts that NumPy or pandas may have made of them.
+
+        They do so where one value of a column is a text: what a text means must not depend on other rows. A text of
+        another form, as "01", stays a text, unless the column is `numeric`. What was read from a file here is as it
+        was written there.
+        """
+        values = self.columns[name]
+        if self.written or (isinstance(values, np.ndarray) and values.dtype.kind not in "OUT"):
+            return values
+        found = np.empty(len(values), object)
+        for i, value in enumerate(values):
+            found[i] = _unwritten(value, numeric) if isinstance(value, str) else value
+        return found
 
 
 def read(source: Any, header: bool = True, least: int = 2) -> Rows:
@@ -50,7 +70,7 @@ def read(source: Any, header: bool = True, least: int = 2) -> Rows:
     called = f"the {type(source).__name__}"
     if len(set(map(str, names))) < len(names):
         raise ValueError(f"Column names of {called} must be distinct. Received: {names}. Rename the columns.")
-    columns = {str(name): np.asarray(source[name]) for name in names}
+    columns = {str(name): _as_column(source[name]) for name in names}
     lengths = {values.shape for values in columns.values()}
     if len(lengths) != 1 or any(len(shape) != 1 for shape in lengths):
         raise ValueError(
@@ -59,7 +79,7 @@ def read(source: Any, header: bool = True, least: int = 2) -> Rows:
         )
     if lengths == {(0,)}:
         raise ValueError(f"The table holds no row. Received: {called} of length 0. Pass one with data.")
-    return Rows(columns, called)
+    return Rows(columns, called, written=False)
 
 
 def is_number(text: Any) -> bool:
@@ -67,10 +87,24 @@ def is_number(text: Any) -> bool:
     if isinstance(text, np.datetime64):  # NumPy would count nanoseconds
         return False
     try:
-        float(text)
+        as_number(text)
     except (TypeError, ValueError):
         return False
     return True
+
+
+def as_number(value: Any) -> float:
+    """Returns a number, or the text of one, as a float; one that is too large is infinite, also as an integer."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
+def numbers_of(words: Iterable[str], numeric: bool) -> frozenset[float]:
+    """Returns the numbers that words stand for: all of them, or those in the form in which a number is written."""
+    found = (_unwritten(word, numeric) for word in words)
+    return frozenset(float(number) for number in found if not isinstance(number, str | bool))
 
 
 def as_day(value: Any) -> float:
@@ -86,7 +120,10 @@ def as_day(value: Any) -> float:
     if isinstance(value, str):
         value = datetime.datetime.fromisoformat(value.strip())
     if isinstance(value, np.datetime64):
-        return float((value - np.datetime64("1970-01-01")) / np.timedelta64(1, "D"))
+        time = value.astype("M8[us]").item()  # the same steps as for a text, so that the same day is the same number
+        if not isinstance(time, datetime.datetime):
+            return float((value - np.datetime64("1970-01-01")) / np.timedelta64(1, "D"))
+        value = time
     if isinstance(value, datetime.datetime):
         return (value if value.tzinfo else value.replace(tzinfo=datetime.UTC)).timestamp() / 86400.0
     if isinstance(value, datetime.date):
@@ -103,21 +140,62 @@ def is_day(value: Any) -> bool:
     return not is_number(value)
 
 
-def is_missing(value: Any, words: frozenset[str] = frozenset()) -> bool:
-    """Returns whether a value stands for a missing one: None, NaN, an empty text, "NA", "?" and the like, or a word."""
+def is_missing(value: Any, words: frozenset[str] = frozenset(), numbers: frozenset[float] = frozenset()) -> bool:
+    """Returns whether a value stands for a missing one: None, NaN, an empty text, "NA", "?" and the like, or a word.
+
+    Args:
+        value: what to look at.
+        words: further texts that stand for a missing value.
+        numbers: numbers that do, see `numbers_of`; a text is none.
+    """
     if isinstance(value, str):
         text = value.strip()
         return text.lower() in _MISSING or text in words
     if value is None or type(value).__name__ in ("NAType", "NaTType"):  # of pandas, which is not imported here
         return True
-    return bool(value != value) or as_text(value) in words
+    if bool(value != value) or (words and as_text(value) in words):
+        return True
+    return bool(numbers) and _counts_as_number(value) and as_number(value) in numbers
 
 
 def as_text(value: Any) -> str:
     """Returns a value as the text that a CSV file would hold: 2.0, which is how DataFrames keep 2, is "2"."""
     if isinstance(value, (float, np.floating)) and float(value).is_integer():
         return str(int(value))
+    if isinstance(value, np.datetime64) and np.datetime_data(value.dtype)[0] not in "YM" and not np.isnat(value):
+        value = value.astype("M8[us]").item()  # pandas keeps dates in another type where one value is a text
+    if isinstance(value, datetime.datetime) and value.time() == datetime.time() and value.tzinfo is None:
+        value = value.date()
     return str(value).strip()
+
+
+def place_of_number(value: Any, numbers: Mapping[float, int]) -> int:
+    """Returns the place of a value that is a number, not the text of one, or -1."""
+    return numbers.get(as_number(value), -1) if numbers and _counts_as_number(value) else -1
+
+
+def _counts_as_number(value: Any) -> bool:
+    return not isinstance(value, str | bool | np.bool_) and is_number(value)
+
+
+def _unwritten(text: str, numeric: bool) -> Any:
+    """Returns the number or the truth value that a text is written for, or the text."""
+    bare = text.strip()
+    if bare in ("True", "False"):
+        return bare == "True"
+    if not is_number(bare):
+        return text
+    number = float(bare)
+    if repr(number) == bare or numeric:
+        return number
+    return int(bare) if bare.isascii() and _WHOLE.fullmatch(bare) else text
+
+
+def _as_column(values: Any) -> np.ndarray:
+    """Returns values as an array; of a list as they are: NumPy would make texts of all where one is a text."""
+    if isinstance(values, Sequence) and not isinstance(values, str | bytes) and not hasattr(values, "__array__"):
+        return np.array(list(values), object)
+    return np.asarray(values)
 
 
 def _read_csv(path: pathlib.Path, header: bool, least: int) -> tuple[list[str], list[list[str]]]:

@@ -59,9 +59,10 @@ class Table:
     **Guarantee.**
     Conditions: the description was written without looking at the private rows.
     Bound: `encode` and `labels` make each row of that row alone, so they cost no epsilon; the L2 norm of an encoded
-    row is at most `norm`.
+    row is at most `norm`. A number and the text that Python writes for it are the same, other than in a file.
     Not covered: a description that follows from the rows, such as their smallest and largest values, or the words that
-    occur; column names and the number of rows, which are taken to be public; that a call fails, and its message.
+    occur; column names and the number of rows, which are taken to be public; that a call fails, and its message; what
+    others made of values before, such as pandas of the text "01".
     """
 
     columns: tuple[Column, ...]
@@ -136,7 +137,8 @@ class Table:
                 '"ignore" if no model may see it.'
             )
         words = frozenset(self.missing)
-        parts = [c.encode(found.columns[c.name], self.interval, words, found.source) for c in used]
+        columns = [(c, found.values(c.name, numeric=c.kind == "number")) for c in used]
+        parts = [c.encode(values, self.interval, words, found.source) for c, values in columns]
         return np.concatenate(parts, axis=1)
 
     def labels(self, source: Any) -> np.ndarray:
@@ -158,7 +160,7 @@ class Table:
         if self.label not in found.columns:
             raise _no_column("label column", self.label, found)
         values, find = found.columns[self.label], Index(self.classes)
-        ids = np.array([find(value) for value in values], "int32")
+        ids = np.array([find(value) for value in found.values(self.label)], "int32")
         if (ids < 0).any():
             first = int(np.flatnonzero(ids < 0)[0])
             raise ValueError(

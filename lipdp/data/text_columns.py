@@ -95,7 +95,7 @@ class TextColumns:
             raise ValueError("The texts have no label. Received: label=None. Name the column of classes.")
         found, find = read(source), Index(self.classes)
         values = _column(found, "label", self.label)
-        ids = np.array([find(_plain(value)) for value in values], "int32")
+        ids = np.array([find("" if value is None else value) for value in found.values(self.label)], "int32")
         if (ids < 0).any():
             first = int(np.flatnonzero(ids < 0)[0])
             raise ValueError(

@@ -11,10 +11,12 @@ import numpy as np
 
 from lipdp import checks, losses, sampling, strategies
 from lipdp.accounting import Mechanism, Sampling
+from lipdp.accounting.held_out import held_out_persons
 from lipdp.model import DP_Model, DP_Sequential
 from lipdp.sampling import schemes
 from lipdp.sampling.arrays import refuse_shuffled
 from lipdp.sampling.columns import columns_of, read
+from lipdp.sampling.persons import checked_ids
 from lipdp.sampling.source import is_source
 
 # Expected updates at epsilon 1, and the largest batch, of the recipes that normalize.
@@ -44,7 +46,7 @@ class TrainingRecipe:
     clip_norm: float
 
     def updates(self, num_examples: int) -> int:
-        """Returns the number of updates on `num_examples` examples, as `fit` counts them."""
+        """Returns the number of updates on `num_examples` examples or persons, as `fit` counts them."""
         return self.epochs * math.ceil(num_examples / self.batch_size)
 
     def strategy(self) -> strategies.Strategy:
@@ -83,7 +85,8 @@ class TrainingRecipe:
     def fit(self, x: Any, y: Any = None, *, epsilon: float | None = None, **kwargs: Any) -> DP_Model | DP_Sequential:
         """Builds a model and trains it with the settings of this recipe.
 
-        Callbacks see the model that `trained` builds, and files that they write hold that one.
+        Callbacks see the model that `trained` builds, and files that they write hold that one. With `person_ids` the
+        schedule of the learning rate counts persons: how many rows they have is in no file.
 
         Args:
             x: training examples, `(N, *input_shape)`: images in [0, 1], rows of a table, or tokens of texts; or
@@ -111,7 +114,7 @@ class TrainingRecipe:
         if kwargs.get("person_ids") is not None or schemes.get(kwargs.get("sampling", "poisson")).by_epoch:
             refuse_shuffled(x)
         x, y = self._rows(x, y)
-        model = self.trained(len(x))
+        model = self.trained(_count(x, kwargs))
         history = model.fit(self.prepare(x), y, epsilon=epsilon, **own, **kwargs)
         whole = self.whole(model)
         whole.history = history
@@ -134,6 +137,17 @@ class TrainingRecipe:
             return x, y
         x, y = sampling.as_rows(x, y, 1 + len(self.input_shape))
         return read((x, y), np.arange(len(y))) if columns_of((x, y)) else (x, y)
+
+
+def _count(x: Any, options: dict[str, Any]) -> int:
+    """Returns how many examples, or persons, `fit` draws from; with persons the number of rows is private."""
+    if options.get("person_ids") is None:
+        return len(x)
+    ids = checked_ids(options["person_ids"])
+    fraction = options.get("validation_split") or 0.0
+    if options.get("validation_data") is None and 0.0 < fraction < 1.0:
+        ids = ids[~held_out_persons(ids, fraction)]
+    return max(len(np.unique(ids)), 1)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

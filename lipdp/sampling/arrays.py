@@ -17,6 +17,11 @@ _PAD = (
     "padding; make sparse arrays dense."
 )
 
+# Kinds of `tf.data.Dataset` that leave out no row of what they are made of, but for those behind the last full batch.
+_ALL_ROWS = frozenset(
+    "Map Batch Unbatch Rebatch Restructured Cache Prefetch Shuffle Concatenate Options AssertCardinality".split()
+)
+
 
 def as_arrays(
     x: ArrayLike,
@@ -153,9 +158,24 @@ def input_array(leaf: ArrayLike, keep_bytes: bool = False) -> np.ndarray:
 
 
 def label_array(y: ArrayLike) -> np.ndarray:
-    """Returns labels as an array of float32 or int32, all of which is finite."""
+    """Returns labels as an array of float32 or int32, all of which is finite; refuses integers that int32 has not."""
     y = np.asarray(y)
+    refuse_large(y)
     return _finite(y, "y", "float32" if np.issubdtype(y.dtype, np.floating) else "int32")
+
+
+def refuse_large(y: np.ndarray) -> None:
+    """Refuses integer labels out of int32, where they would become others."""
+    limits = np.iinfo("int32")
+    if y.dtype.kind not in "iu" or not y.size or np.can_cast(y.dtype, "int32"):
+        return
+    low, high = int(y.min()), int(y.max())
+    if low < limits.min or high > limits.max:
+        raise ValueError(
+            f"Integer labels must be within int32, from {limits.min} to {limits.max}. Received: labels from {low} to "
+            f"{high} in {y.dtype}. Number the classes from 0, by a public list of them: "
+            "[classes.index(label) for label in y]; pass numbers to predict as floats."
+        )
 
 
 def _no_y(x, y):
@@ -186,6 +206,12 @@ def _read_tf_data(dataset, example_rank):
             "tf.data.Dataset with `.repeat()`. Remove it, and pass epochs=; copies to augment are those of "
             "DPSGD(augmentation_multiplicity=...). If they are meant, pass arrays and examples_per_person=."
         )
+    if _doubles(dataset):
+        raise ValueError(
+            "Rows that stand in the data several times are protected less than epsilon says. Received: a "
+            "tf.data.Dataset with `.concatenate()` of the same rows. Leave one of them out; copies to augment are "
+            "those of DPSGD(augmentation_multiplicity=...). If they are meant, pass arrays and examples_per_person=."
+        )
     items = list(dataset.as_numpy_iterator())
     if items and np.ndim(tree.flatten(items[0])[0]) < example_rank:
         items = [tree.map_structure(lambda leaf: np.asarray(leaf)[None], item) for item in items]
@@ -195,6 +221,21 @@ def _read_tf_data(dataset, example_rank):
 def _repeats(dataset) -> bool:
     """Returns whether a dataset, or what it is made of, repeats its elements; the bodies of its maps are not seen."""
     return "Repeat" in type(dataset).__name__ or any(map(_repeats, _keras.dataset_sources(dataset)))
+
+
+def _doubles(dataset) -> bool:
+    """Returns whether a dataset, or what it is made of, holds all of another one twice, one behind the other."""
+    parts = _keras.dataset_sources(dataset)
+    if "Concatenate" in type(dataset).__name__ and len(parts) == 2 and set.intersection(*map(_wholly, parts)):
+        return True
+    return any(map(_doubles, parts))
+
+
+def _wholly(dataset) -> set[int]:
+    """Returns which datasets, itself among them, one holds with all rows."""
+    kind = type(dataset).__name__.strip("_").removeprefix("Parallel").removesuffix("Dataset")
+    kept = _keras.dataset_sources(dataset) if kind in _ALL_ROWS else ()
+    return {id(dataset)}.union(*map(_wholly, kept))
 
 
 def refuse_shuffled(x: Any) -> None:

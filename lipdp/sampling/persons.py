@@ -11,6 +11,8 @@ from lipdp.sampling import arrays, randomness
 
 # Subsets of up to so many rows are drawn for all persons at once, larger ones for each by itself.
 _AT_ONCE = 32
+# What NumPy and pandas make of a missing value among texts.
+_UNKNOWN = frozenset(("", "nan", "None", "NaT", "<NA>"))
 
 
 class Persons:
@@ -128,6 +130,8 @@ def checked_ids(person_ids: ArrayLike, rows: int | None = None) -> np.ndarray:
         )
     if ids.dtype == object and ids.ndim == 1:
         ids = _of_one_kind(ids)
+    if ids.ndim == 1 and ids.dtype.kind in "OU":
+        _refuse_unknown(ids)
     if ids.ndim != 1 or ids.dtype.kind not in "iuU":
         seen = sorted({type(one).__name__ for one in ids}) if ids.ndim == 1 else ()
         raise ValueError(
@@ -140,6 +144,18 @@ def checked_ids(person_ids: ArrayLike, rows: int | None = None) -> np.ndarray:
     if not len(ids):
         raise ValueError("`person_ids` must hold at least one id. Received: none.")
     return ids
+
+
+def _refuse_unknown(ids: np.ndarray) -> None:
+    """Refuses texts that NumPy and pandas make of what is missing."""
+    unknown = [i for i, one in enumerate(ids.tolist()) if isinstance(one, str) and one.strip() in _UNKNOWN]
+    if unknown:
+        raise ValueError(
+            "`person_ids` must say whose each row is: all rows of one id count as one person. Received: "
+            f"{str(ids[unknown[0]])!r}, which NumPy and pandas make of a missing id, for {len(unknown)} of {len(ids)} "
+            f"rows, first in row {unknown[0] + 1}. Give each row whose person is not known an id of its own; if "
+            "somebody is called that, write all ids in another way, such as 'id nan'."
+        )
 
 
 def _of_one_kind(ids: np.ndarray) -> np.ndarray:

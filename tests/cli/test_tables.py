@@ -47,7 +47,8 @@ def run(tmp_path_factory):
 def test_a_template_is_written_once_and_has_to_be_filled_in(tmp_path, capsys):
     file = write(tmp_path / "people.csv")
     assert main(["table", str(file)]) == 0
-    assert "epsilon does not cover" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "epsilon does not cover" in out and "Kinds follow from all rows, so that one row can change them" in out
     assert "already exists" in refusal(capsys, "table", file)
     assert main(["table", str(file), "--label", "smoker", "--output", str(tmp_path / "o.json"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"output": str(tmp_path / "o.json")}
@@ -109,6 +110,10 @@ def test_certify_and_predict_use_the_description_of_the_run(run, tmp_path, capsy
     assert [row["class"] for row in rows] == [("well", "sick")[i] for i in logits.argmax(axis=1)]
     found = [[float(row["logit well"]), float(row["logit sick"])] for row in rows]
     assert np.allclose(found, logits, atol=1e-4) and all(float(row["radius"]) >= 0.0 for row in rows)
+    heads = ["class", "radius", "logit well", "logit sick", "probability well", "probability sick"]
+    assert list(rows[0]) == heads
+    sharp = model.loss.temperature * (logits[:, 1] - logits[:, 0])
+    assert [float(row["probability sick"]) for row in rows] == pytest.approx(1 / (1 + np.exp(-sharp)), rel=1e-3)
     words = ["predict", run, "--data", file, "--output"]
     assert "already exists" in refusal(capsys, *words, tmp_path / "p.csv")
     assert "folder of the output" in refusal(capsys, *words, tmp_path / "no" / "p.csv")

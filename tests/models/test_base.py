@@ -1,6 +1,8 @@
 """Recipes take training and validation data in each form that `fit` takes."""
 
 import dataclasses
+import re
+import zipfile
 
 import keras
 import numpy as np
@@ -93,6 +95,54 @@ def test_the_schedule_counts_rows_and_not_batches(form):
     model = trained(pixels(), *FORMS[form](x[:, ::2, ::2], y))
     rate = model.optimizer.get_config()["learning_rate"]["config"]
     assert rate["decay_steps"] == model.privacy.updates == 4
+
+
+def rows_of(shape):
+    return lambda count: np.random.default_rng(0).uniform(0, 1, (count, *shape)).astype("float32")
+
+
+def tokens(count):
+    return np.random.default_rng(0).integers(1, 20, (count, 6))
+
+
+PERSONAL = {
+    "table": (lambda: lipdp.recipe((6,), 2, 30, 4.0), rows_of((6,))),
+    "clipless": (lambda: lipdp.recipe((6,), 2, 30, 4.0, method="clipless"), rows_of((6,))),
+    "classifier": (lambda: lipdp.recipe((8, 8, 1), 2, 30, 4.0), rows_of((8, 8, 1))),
+    "scattered": (lambda: dataclasses.replace(features(), batch_size=15), rows_of(SHAPE)),
+    "text": (lambda: models.text_recipe((6,), 2, 30, 4.0, vocabulary_size=20), tokens),
+    "language": (lambda: dataclasses.replace(models.language_recipe((6,), 20, 30, 4.0), width=8, blocks=1), tokens),
+}
+
+
+@pytest.mark.parametrize("name", PERSONAL)
+def test_a_file_does_not_tell_how_many_rows_persons_have(tmp_path, name):
+    """Before, the schedule of the learning rate counted rows, where only the number of persons is public."""
+    make, draw = PERSONAL[name]
+    recipe, contents = dataclasses.replace(make(), epochs=2), []
+    for more in (0, 200):
+        ids = np.concatenate([np.repeat(np.arange(30), 2), np.full(more, 3)])
+        x, y = draw(len(ids)), np.arange(len(ids)) % 2
+        keras.backend.clear_session()
+        model = trained(recipe, x, x if name == "language" else y, person_ids=ids, rows_per_person=2)
+        rate = model.optimizer.get_config()["learning_rate"]["config"]
+        assert rate["decay_steps"] == model.privacy.updates == recipe.updates(30)
+        model.save(tmp_path / "model.keras")
+        content = zipfile.ZipFile(tmp_path / "model.keras").read("config.json").decode()
+        contents.append(re.sub(r'"shared_object_id": \d+', "", content))
+    assert contents[0] == contents[1]
+
+
+def test_the_schedule_counts_the_persons_that_are_not_held_out():
+    x, y = data(200)
+    ids = np.array([f"p{i // 4}" for i in range(200)], object)
+    held_out = {"validation_split": 0.4}, {"validation_split": 0.4, "validation_data": (x[:20, ::2, ::2], y[:20])}, {}
+    for options, fewer in zip(held_out, (True, False, False), strict=True):
+        recipe = dataclasses.replace(pixels(), batch_size=5)
+        model = trained(recipe, x[:, ::2, ::2], y, person_ids=ids, rows_per_person=1, **options)
+        rate = model.optimizer.get_config()["learning_rate"]["config"]
+        assert rate["decay_steps"] == model.privacy.updates
+        assert (model.privacy.updates < recipe.updates(50)) == fewer
 
 
 @pytest.mark.parametrize("form", ["PyDataset", "tf.data of batches", "source"])

@@ -7,6 +7,7 @@ import pytest
 
 from lipdp import sampling
 from lipdp.accounting.held_out import held_out
+from lipdp.sampling.arrays import as_arrays, label_array
 
 
 def table(rows=400):
@@ -66,3 +67,59 @@ def test_a_whole_image_set_takes_about_a_second():
     start = time.process_time()
     assert 11_000 <= held_out((x, y), 0.2).sum() <= 13_000
     assert time.process_time() - start < 3.0
+
+
+@pytest.mark.backend_free
+@pytest.mark.parametrize("label", [2**32 + 1, 2**31, -(2**31) - 1, 2**63 - 1])
+def test_an_integer_label_does_not_become_another_one(label):
+    """Before, 2**32 + 1 was taken for class 1."""
+    with pytest.raises(ValueError, match="Integer labels must be within int32.*Received: labels from"):
+        label_array(np.array([0, label]))
+    with pytest.raises(ValueError, match="Integer labels must be within int32"):
+        as_arrays(np.zeros((2, 3)), [0, label], 2)
+
+
+@pytest.mark.backend_free
+def test_all_integers_of_int32_are_labels():
+    for dtype in ("int64", "uint32", "uint64", "int8", "bool"):
+        assert label_array(np.array([0, 1], dtype)).tolist() == [0, 1]
+    assert label_array([2**31 - 1, -(2**31)]).tolist() == [2**31 - 1, -(2**31)]
+    assert label_array(np.zeros(0, "int64")).dtype == np.int32
+    with pytest.raises(ValueError, match="in uint64"):
+        label_array(np.array([2**64 - 1], "uint64"))
+
+
+def concatenated():
+    tf = pytest.importorskip("tensorflow")
+    rows = tf.data.Dataset.from_tensor_slices((np.zeros((12, 2), "float32"), np.zeros(12, "int32")))
+    other = tf.data.Dataset.from_tensor_slices((np.ones((4, 2), "float32"), np.ones(4, "int32")))
+    whole = tf.data.experimental.assert_cardinality(24)
+    changed = rows.map(lambda x, y: (x + 1.0, y), num_parallel_calls=2).cache().shuffle(12)
+    doubled = {
+        "itself": rows.concatenate(rows),
+        "itself behind another": other.concatenate(rows).concatenate(rows),
+        "batches": rows.batch(4).concatenate(rows.batch(3)).prefetch(1),
+        "a changed copy": rows.concatenate(changed),
+        "rows of batches": rows.batch(4).unbatch().concatenate(rows).apply(whole),
+        "before a map": rows.concatenate(rows).map(lambda x, y: (x, y)).batch(5),
+    }
+    x_alone = rows.map(lambda x, y: x)
+    y_alone = rows.map(lambda x, y: y)
+    once = {
+        "another": rows.concatenate(other),
+        "parts": rows.take(5).concatenate(rows.skip(5)),
+        "inputs and labels": tf.data.Dataset.zip((x_alone, y_alone)),
+    }
+    return doubled, once
+
+
+def test_the_same_rows_one_behind_the_other_are_refused():
+    """Before, `.repeat()` was, and this was not."""
+    for dataset in concatenated()[0].values():
+        with pytest.raises(ValueError, match=r"with `.concatenate\(\)` of the same rows. Leave one of them out"):
+            as_arrays(dataset, None, 2)
+
+
+def test_parts_of_one_dataset_are_taken():
+    for name, dataset in concatenated()[1].items():
+        assert len(as_arrays(dataset, None, 2)[1]) == (16 if name == "another" else 12)

@@ -133,3 +133,15 @@ def test_two_persons_do_not_become_one():
         with pytest.raises(ValueError, match="person_ids"):
             checked_ids(bad)
     assert Persons(np.ma.array([1, 2, 3]), 1).count == 3
+
+
+@pytest.mark.parametrize("unknown", ["nan", "None", "", " ", "<NA>", "NaT"])
+def test_what_is_made_of_a_missing_id_is_nobody(unknown):
+    """NumPy makes the text "nan" of a missing value among texts: all whom nobody knows would be one person."""
+    assert np.array(["a", float("nan")]).tolist() == ["a", "nan"]
+    for ids in (["a", unknown, unknown], np.array(["a", unknown, unknown]), np.array(["a", unknown, unknown], object)):
+        with pytest.raises(
+            ValueError, match="for 2 of 3 rows, first in row 2. Give each row whose person is not known"
+        ):
+            checked_ids(ids)
+    assert Persons(["Nan", "none", "id nan", "nano"], 1).count == 4
