@@ -326,6 +326,11 @@ def metrics_wait(model: keras.Model) -> bool:
     return model._compile_metrics is not None and not model._compile_metrics.built
 
 
+def variables_are_current(model: keras.Model) -> bool:
+    """Returns whether the variables of a model hold its state between two steps: with JAX only if asked for it."""
+    return bool(getattr(model, "_jax_state_synced", True))
+
+
 def update_metrics(model: keras.Model, metrics: Any, loss: Any, x: Any, y: Any, y_pred: Any, weight: Any) -> list:
     """Returns the new values of `metrics_variables`, on JAX: Keras has no public stateless form of this."""
     return list(model._update_metrics_variables(metrics, loss, x, y, y_pred, weight)[1])

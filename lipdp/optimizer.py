@@ -42,7 +42,7 @@ class PrivateOptimizer:
                 raise ValueError(f"{reason} Received: {argument}={kwargs[argument]!r}.")
         super().__init__(*args, **kwargs)
         self.strategy, self.calibration, self.expected_batch, self.strategy_state = None, None, None, ()
-        self.repeatable, self.noise_key, self.generator = False, None, "threefry"
+        self.repeatable, self.noise_key, self.generator, self.armed = False, None, "threefry", False
 
     def check(self) -> None:
         """Refuses what would change the noise or the gradients before it, also where it was set on the object."""
@@ -112,7 +112,7 @@ class PrivateOptimizer:
             repeatable: Whether files keep the key of the next update, for a run with a fixed seed.
             generator: What makes the noise: see `backend.normal`. A step that was traced keeps its own.
         """
-        self.repeatable, self.generator = repeatable, generator
+        self.repeatable, self.generator, self.armed = repeatable, generator, True
         self.set_noise(noise_std)
         self.budget.assign(int(self.iterations.numpy()) + updates)
         if key is not None:
@@ -135,6 +135,7 @@ class PrivateOptimizer:
 
     def disarm(self) -> None:
         """Allows no further update."""
+        self.armed = False
         self.budget.assign(0)
 
     def not_finite(self) -> str | None:
@@ -225,6 +226,12 @@ class PrivateOptimizer:
     def load_own_variables(self, store: dict[str, Any]) -> None:
         if not list(store.keys()):
             return
+        if self.armed:
+            raise ValueError(
+                "An earlier state of the optimizer, or one without the key of its noise, would have noise drawn again "
+                "or known to everybody. Received: load_own_variables while `fit` runs, by a callback. Go back to "
+                "earlier weights with `set_weights`, or load a file before `fit`."
+            )
         names = sorted((k for k in store.keys() if k.startswith("strategy_")), key=lambda k: int(k.split("_")[1]))
         # Without them Keras' own rules apply: variables by position.
         self.hold([])

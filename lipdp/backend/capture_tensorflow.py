@@ -1,8 +1,16 @@
 """What the engine of per-example gradients needs from TensorFlow."""
 
+import re
+
 import tensorflow as tf
 
 from lipdp.backend.tensorflow import Forward
+
+# Operations of TensorFlow that write to what outlives them.
+_WRITES = re.compile(
+    "Assign|Resource(Scatter|Apply|Strided|SparseApply|.*Update|.*ApplyGradient)|Scatter.*Ref"
+    "|.*(Insert|Import|Enqueue|Stage$|ToTensorsMap)|(Eager)?PyFunc"
+)
 
 
 def cotangents(forward):
@@ -61,7 +69,11 @@ def row_by_row(function, values, rows) -> list:
     number = len(values)
 
     def one(values, row):
-        return [tf.convert_to_tensor(t) for t in function(list(values), [t[tf.newaxis] for t in row])]
+        graph = tf.compat.v1.get_default_graph()
+        before = len(graph.get_operations())
+        outputs = [tf.convert_to_tensor(t) for t in function(list(values), [t[tf.newaxis] for t in row])]
+        _refuse_writes(graph, graph.get_operations()[before:])
+        return outputs
 
     @tf.custom_gradient
     def run(*tensors):
@@ -91,6 +103,24 @@ def row_by_row(function, values, rows) -> list:
         return [tf.squeeze(t, axis=1) for t in outputs], back
 
     return list(run(*values, *rows))
+
+
+def _refuse_writes(graph, operations) -> None:
+    """Refuses operations of one row that keep something of it for others; those of Keras' variables are held back."""
+    nodes = [operation.node_def for operation in operations]
+    functions, seen = {f.signature.name: f.node_def for f in graph.as_graph_def().library.function}, set()
+    while nodes:
+        node = nodes.pop()
+        if _WRITES.match(node.op):
+            raise ValueError(
+                f"it changes a tf.Variable or another store in its forward pass, or runs Python code ({node.op}): "
+                "what it keeps of the examples would be released without noise, or mix them"
+            )
+        for value in node.attr.values():
+            for called in (value.func, *value.list.func):
+                if called.name and called.name not in seen:
+                    seen.add(called.name)
+                    nodes += functions.get(called.name, ())
 
 
 def _each(one, rows) -> list:

@@ -4,12 +4,15 @@ import atexit
 import contextlib
 import functools
 import gc
+import os
 
 import tensorflow as tf
 
 from lipdp import _keras
 from lipdp.backend import noise
 
+# Variables that switch the rewriting of whole programs on.
+_REWRITING = ("TF_ENABLE_AUTO_MIXED_PRECISION", "TF_ENABLE_AUTO_MIXED_PRECISION_GRAPH_REWRITE")
 # Compiled on its own, whatever surrounds it: fused by XLA the noise costs half of what graph operations do,
 # and eager, graph and XLA training add the same values.
 _normal = tf.function(noise.normal, jit_compile=True, autograph=False)
@@ -176,12 +179,26 @@ def mixed_products() -> bool:
 @contextlib.contextmanager
 def full_precision():
     """Returns a context in which float32 products are computed in float32: TF32 exceeds the slack of the bounds."""
+    _refuse_rewriting()
     before = tf.config.experimental.tensor_float_32_execution_enabled()
     tf.config.experimental.enable_tensor_float_32_execution(False)
     try:
         yield
     finally:
         tf.config.experimental.enable_tensor_float_32_execution(before)
+
+
+def _refuse_rewriting():
+    """Refuses TensorFlow's rewriting of programs into low precision, which takes the engine's own products as well."""
+    asked = tf.config.optimizer.get_experimental_options()
+    on = [name for name, value in asked.items() if name.startswith("auto_mixed_precision") and value]
+    on += [name for name in _REWRITING if os.environ.get(name, "").lower() in ("1", "true")]
+    if on:
+        raise ValueError(
+            "Norms, bounds and noise need float32, and this switch of TensorFlow has products computed in less, "
+            f"whatever their type is. Received: {', '.join(on)} is on. Leave it off; with a strategy that clips, "
+            "keras.config.set_dtype_policy('mixed_bfloat16') makes layers compute in bfloat16."
+        )
 
 
 def concrete():

@@ -119,7 +119,9 @@ def capture(forward, x, y, weight, *, loss_values, copies: int = 1, shares=None,
 
 
 def _float32(tensor):
-    if tensor is None or keras.backend.standardize_dtype(tensor.dtype) != "bfloat16":
+    dtype = None if tensor is None else keras.backend.standardize_dtype(tensor.dtype)
+    # float16 as well: squares of small entries would be zero there, and the sum not.
+    if dtype is None or dtype == "float32" or not keras.backend.is_float_dtype(dtype):
         return tensor
     return ops.cast(tensor, "float32")
 

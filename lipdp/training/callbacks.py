@@ -5,8 +5,9 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import keras
+import numpy as np
 
-from lipdp import checks
+from lipdp import _keras, checks
 from lipdp.training.progress import EpsilonSoFar
 
 # What is logged beside metrics is public.
@@ -149,3 +150,30 @@ class Charge(keras.callbacks.Callback):
         if logs is not None:
             logs.pop("updates", None)
             logs["epsilon"] = self._run.privacy().spent()
+
+
+class FreshNoise(keras.callbacks.Callback):
+    """Refuses an update whose noise would be that of an earlier one, or none that is secret.
+
+    The key of the noise is a variable of the optimizer, which a callback can set back with all others. Comes behind
+    the user's callbacks, so that it sees the key that the next update takes.
+
+    **Guarantee.** No two updates of a `fit` begin with the same key, and none with the key of zeros that files hold.
+    Not covered: a callback that changes the state of the optimizer in another thread while an update runs.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self._seen: set[bytes] = set()
+
+    def on_train_batch_begin(self, batch: Any, logs: dict[str, Any] | None = None) -> None:
+        if not _keras.variables_are_current(self.model):
+            return  # nobody can have set them
+        key = np.asarray(self.model.optimizer.noise_key.numpy()).tobytes()
+        if key in self._seen or not any(key):
+            raise RuntimeError(
+                "Noise that was drawn already, or that everybody knows, would be added to other batches. Received: a "
+                "state of the optimizer that a callback has set back while `fit` runs. Go back to earlier weights "
+                "alone, with `set_weights`; or end this `fit`, load a file, and call `fit` again."
+            )
+        self._seen.add(key)

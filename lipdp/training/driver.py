@@ -22,7 +22,7 @@ from lipdp.sampling import columns, randomness
 from lipdp.strategies import Calibration
 from lipdp.training import advice, budget, model_checks, processes, seeding, weights
 from lipdp.training import validation as validations
-from lipdp.training.callbacks import Charge, private_monitors
+from lipdp.training.callbacks import Charge, FreshNoise, private_monitors
 from lipdp.training.moments import Moments
 from lipdp.training.progress import in_terminal
 from lipdp.training.request import FitRequest
@@ -249,7 +249,7 @@ class Driver:
                 initial_epoch=self.request.initial_epoch,
                 steps_per_epoch=self.request.updates_per_epoch,
                 # The user's callbacks behind the one that charges, so that they find epsilon in their logs.
-                callbacks=[charge, *callbacks, *([processes.Agreement(self.run)] if count > 1 else [])],
+                callbacks=[charge, *callbacks, FreshNoise(), *([processes.Agreement(self.run)] if count > 1 else [])],
                 verbose=verbose,
                 shuffle=False,
                 validation_data=validations.shared_out(

@@ -6,7 +6,7 @@ import keras
 
 from lipdp import losses
 from lipdp._deprecated import renamed_arguments
-from lipdp.training import model_checks
+from lipdp.training import bodies, model_checks
 from lipdp.training.callbacks import refuse_private_monitors
 from lipdp.training.exclusive import exclusive
 from lipdp.training.processes import together
@@ -156,6 +156,7 @@ class Fitting:
             refuse_private_monitors(callbacks)
         model_checks.build(self, x)
         model_checks.check_ledger(self)
+        bodies.note(self, request, callbacks)
         with together(), checkpointed(self, callbacks) as checkpoint, exclusive(self):
             driver = prepare(self, x, y, validation_split, validation_data, request, checkpoint, person_ids)
             return driver.fit(

@@ -10,6 +10,7 @@ from typing import Any
 
 import keras
 
+from lipdp import backend
 from lipdp.callbacks import Checkpoint
 from lipdp.sampling import columns, randomness
 from lipdp.training import seeding
@@ -84,6 +85,8 @@ def _replay(model, request: FitRequest, x: Any, y: Any) -> str | None:
         keras.backend.backend(),
         keras.version(),
         seeding.described(model),
+        model.run.bodies,
+        backend.compiles(model),
     ]
     text = json.dumps(facts, sort_keys=True, default=repr)
     return randomness.from_seed(request.seed, "replay", text, randomness.digest((x, y))).hex()

@@ -56,17 +56,19 @@ def begin(driver: Any) -> np.ndarray | None:
     **Guarantee.**
     Without a seed the secret is 32 bytes from the operating system, new for each `fit`. With a seed it is a
     cryptographic hash (BLAKE2b) of: the seed; the plan; what `fit` was asked for, strategy included; configuration of
-    model, loss and optimizer; the ledger; all weights and the state of the optimizer; all bytes of the data, but of a
-    source its length, types and shapes, and a fixed sample of its rows. Two fits that differ in one of these have
-    independent noise, batches and noisings; two whose sources differ in other rows alone share noise, which the
-    statement says. A `fit` goes on with the stream of the one before it only if it goes on with its plan, under the
+    model, loss and optimizer, and code of the user's in them (`bodies.digest`); the ledger; all weights and the state
+    of the optimizer; all bytes of the data, but of a source its length, types and shapes, and a fixed sample of its
+    rows; where layers draw random numbers also what decides about these: backend, XLA, devices and microbatches. Two
+    fits that differ in one of these have independent noise, batches and noisings; two whose sources differ in other
+    rows alone share noise, which the statement says. A `fit` goes on with the stream of the one before it only if it
+    goes on with its plan, under the
     same seed, model, strategy and data, from exactly the weights and the state that the stream has led to; or if it
     would begin the very stream that a file holds, of which nothing was drawn before the file was written. Masks of
     dropout and random changes of images come from the same secret; the generators of Keras' layers take 64 bits of it,
     and files hold their state only after a `fit` with a seed.
-    Not covered: what configurations do not tell, such as the body of a function of the user's or of a callback; a seed
+    Not covered: callbacks of the user's that change the training; what `bodies.digest` does not see; a seed
     that can be guessed, by people who know all of the above. The same call on other hardware, another backend or in
-    other microbatches has the same noise, and may differ by rounding.
+    other microbatches has the same noise, if no layer draws, and may differ by rounding.
     """
     run, model, request = driver.run, driver.model, driver.request
     optimizer, before = model.optimizer, run.secret
@@ -130,10 +132,16 @@ def _basis(driver: Any) -> str:
     # Rows whose random numbers come by their place are other rows in other microbatches, and on other devices.
     by_row = bool(generators(model)) or getattr(request.strategy, "augmentation", None) is not None
     asked = _plain(request.to_dict(), {})
-    places = [driver.microbatch, backend.row_shards()[0]] if by_row else None
+    places = [driver.microbatch, backend.row_shards()[0], *_program(model)] if by_row else None
     parts = [asked, request.noise_generator, places, described(model)]
+    parts += [] if model.run.bodies is None else [model.run.bodies]
     data = columns.digest((driver.x, driver.y))
     return randomness.from_seed(request.seed, "basis", json.dumps(parts, sort_keys=True), data).hex()
+
+
+def _program(model: keras.Model) -> list:
+    """Returns what decides about the numbers that a generator gives: XLA gives others."""
+    return [keras.backend.backend(), backend.compiles(model)]
 
 
 def described(model: keras.Model) -> Any:
@@ -166,19 +174,23 @@ def _qualified(value: Any) -> str:
 
 # How objects are built and compiled follows from what they are, and is not in every state of a model.
 _LEFT_OUT = ("build_config", "compile_config")
+# Under these keys names of layers stand: elsewhere a text is an option, which may read like one.
+_NAMED = ("name", "names", "keras_history", "input_layers", "output_layers")
 
 
-def _plain(value: Any, names: dict[str, str]) -> Any:
+def _plain(value: Any, names: dict[str, str], named: bool = False) -> Any:
+    """Returns configurations with `names` in the place of those that stand where names of layers do."""
     if isinstance(value, dict):
-        return {str(k): _plain(v, names) for k, v in value.items() if k not in _LEFT_OUT}
+        alone = set(value) == {"name"}  # that of a dtype policy
+        return {str(k): _plain(v, names, k in _NAMED and not alone) for k, v in value.items() if k not in _LEFT_OUT}
     if isinstance(value, (list, tuple)):
-        return [_plain(v, names) for v in value]
+        return [_plain(v, names, named) for v in value]
     if isinstance(value, str):
-        return names.get(value, value)
+        return names.get(value, value) if named else value
     if value is None or isinstance(value, (bool, int, float)):
         return value
     if isinstance(value, (np.ndarray, np.generic)):
         return value.tolist()
     if hasattr(value, "get_config") and not isinstance(value, type):
-        return _plain(_config(value), names)
+        return _plain(_config(value), names, named)
     return _qualified(value)

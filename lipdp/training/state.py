@@ -36,6 +36,7 @@ class Run:
         importance: Where a plan of importance sampling stands: arguments and state of its budget, all public; or None.
         noise_std: Noise standard deviation per trainable variable in the last `fit`.
         secret: What the batches of the last `fit` are drawn from. A file holds it after a `fit` with a seed only.
+        bodies: Digest of code of the user's that the present `fit` with a seed runs, see `training.bodies`.
         driver: What carries out the present or last `fit`, or None before the first.
         traced: What the compiled step was traced for.
         tracing: Whether a training step is being traced right now.
@@ -57,6 +58,7 @@ class Run:
         self.importance: dict | None = None
         self.noise_std: tuple[float, ...] = ()
         self.secret: seeding.Secret | None = None
+        self.bodies: str | None = None
         self.driver: Any = None
         self.traced: tuple | None = None
         self.tracing = self.armed = self.executing = False

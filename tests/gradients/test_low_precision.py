@@ -110,3 +110,61 @@ def test_other_policies_are_refused(policy):
             model.compile("sgd", LOSS)
     finally:
         keras.config.set_dtype_policy(before)
+
+
+def of_one_row(model, x, y, i):
+    """Norm of the gradient of row i as it is clipped by, and of what is added for it."""
+    record = gradients.capture(
+        backend.Forward(model), ops.convert_to_tensor(x), ops.convert_to_tensor(y), ops.ones((len(x),)),
+        loss_values=lambda y, y_pred: keras.losses.sparse_categorical_crossentropy(y, y_pred, from_logits=True),
+    )  # fmt: skip
+    norm = np.sqrt(sum(float(n[i]) for n in record.squared_norms()))
+    added = record.weighted_sum(ops.one_hot(i, len(x)))
+    return norm, np.sqrt(sum(np.square(ops.convert_to_numpy(t).astype("float64")).sum() for t in added))
+
+
+@pytest.mark.parametrize("kind", ["cast", "reverse"])
+@pytest.mark.parametrize("scale", [1.0, 1e-4])
+def test_layers_in_float16_have_norms_of_what_is_added(kind, scale):
+    """Squares of small numbers are zero in float16: a norm of zero would let any gradient through."""
+    keras.utils.set_random_seed(0)
+    inputs = keras.Input((12,))
+    if kind == "cast":
+        outputs = L.Dense(3, autocast=False, use_bias=False)(ops.cast(inputs, "float16"))
+    else:
+        table = L.ReversibleEmbedding(3, 12, tie_weights=False, reverse_dtype="float16")
+        table.build((None,))
+        outputs = table(inputs, reverse=True)
+    model = keras.Model(inputs, outputs)
+    try:
+        norm, added = of_one_row(model, (scale * X).astype("float32"), Y, 4)
+    except Exception:
+        if keras.backend.backend() == "jax":
+            raise
+        pytest.skip("TensorFlow does not mix types")
+    assert added > 0.0
+    assert norm >= added * (1.0 - 1e-5)
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="a switch of TensorFlow")
+@pytest.mark.parametrize("way", ["option", "variable"])
+@pytest.mark.parametrize("strategy", ["dpsgd", "clipless"])
+def test_rewriting_programs_into_low_precision_is_refused(way, strategy, monkeypatch):
+    """Whatever the types of a model: the rewriter takes the products that norms are made of as well."""
+    import tensorflow as tf
+
+    model = lipdp.DP_Sequential([layers.BoundedInput((12,), norm=5.0), layers.SpectralDense(3)])
+    model.compile(keras.optimizers.SGD(0.1), losses.SparseCategoricalCrossentropy())
+    name = "auto_mixed_precision_onednn_bfloat16"
+    if way == "variable":
+        monkeypatch.setenv("TF_ENABLE_AUTO_MIXED_PRECISION", "1")
+        name = "TF_ENABLE_AUTO_MIXED_PRECISION"
+    else:
+        tf.config.optimizer.set_experimental_options({name: True})
+    try:
+        with pytest.raises(ValueError, match=f"{name} is on"):
+            model.fit(X, Y, strategy=strategy, **FIT)
+    finally:
+        tf.config.optimizer.set_experimental_options({"auto_mixed_precision_onednn_bfloat16": False})
+    assert model.run.ledger.updates == 0
+    model.fit(X, Y, strategy=strategy, **FIT) if way == "option" else None

@@ -190,6 +190,50 @@ def test_what_cannot_run_alone_is_refused(layer, words):
     assert all("call" not in vars(layer) for layer in model.layers)
 
 
+def _writers():
+    import tensorflow as tf
+
+    class Keeps(L.Layer):
+        def __init__(self, way):
+            super().__init__(name=f"keeps_{way}")
+            self.way, self.last = way, tf.Variable(tf.zeros((1, 5)), trainable=False)
+
+        def call(self, inputs):
+            def assign():
+                self.last.assign(inputs)
+                return inputs
+
+            if self.way == "plain":
+                return assign()
+            if self.way == "function":
+                return tf.function(assign)()
+            if self.way == "branch":
+                return tf.cond(inputs[0, 0] > 2.0, assign, lambda: tf.identity(inputs))
+            if self.way == "scatter":
+                self.last.scatter_nd_update([[0, 0]], [inputs[0, 0]])
+                return inputs
+            return tf.ensure_shape(tf.numpy_function(lambda x: x, [inputs], tf.float32), inputs.shape)
+
+    return [Keeps(way) for way in ("plain", "function", "branch", "scatter", "python")]
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="tf.Variable")
+@pytest.mark.parametrize("eager", [False, True])
+@pytest.mark.parametrize("way", range(5))
+def test_what_writes_past_keras_is_refused(way, eager):
+    """No scope of Keras holds back a tf.Variable: it would keep a row, without noise, and could couple rows by it."""
+    layer = _writers()[way]
+    rng = np.random.default_rng(11)
+    x, y = rng.normal(size=(40, 5)).astype("float32"), rng.integers(0, 3, 40)
+    model = lipdp.DP_Model.from_keras(keras.Sequential([keras.Input((5,)), layer, L.Dense(3)]))
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile("sgd", loss=loss, run_eagerly=eager)
+    with pytest.raises(ValueError, match=r"(?s)changes a tf.Variable.*without noise"):
+        model.fit(x, y, batch_size=20, noise_multiplier=1.0, strategy="dpsgd", verbose=0)
+    assert not np.isin(layer.last, x).any()  # rows that were made up to try the layer may stay
+    assert model.run.ledger.updates == 0
+
+
 def test_layers_on_constants_are_refused():
     class Two(L.Layer):
         def call(self, inputs, table=None):

@@ -71,8 +71,26 @@ FAULTS = [
         ),
         (
             "rounding scales with the logits only",
-            "np.maximum(np.abs(logits).max(axis=1), _scale(model, x))",
+            "np.maximum(np.abs(logits).max(axis=1), scale)",
             "np.abs(logits).max(axis=1)",
+        ),
+        (
+            "what cancels in front of a bound rounds for free",
+            "return [*entering, bounded.output_bound]",
+            "return [bounded.output_bound]",
+            "test_certify.py::test_what_cancels_in_front_of_a_bound_is_not_certified",
+        ),
+        (
+            "rounding is that of the examples, however far away",
+            "strict=True)), always.lipschitz",
+            "strict=True)), 0.0",
+            "test_certify.py::test_rounding_grows_with_the_distance_where_nothing_bounds_it",
+        ),
+        (
+            "a sigmoid is split at zero",
+            "if name in _NEVER_NEGATIVE:",
+            "if False:",
+            "test_certify.py::test_one_output_that_is_never_negative_is_refused",
         ),
     ),
 ]

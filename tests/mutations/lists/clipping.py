@@ -287,6 +287,12 @@ FAULTS = [
             "isolation/test_random.py::test_clipless_has_no_bound_for_them",
         ),
         (
+            "probabilities pass for logits",
+            "refuse_probabilities(model, loss)",
+            "pass",
+            "strategies/test_clipless.py::test_probabilities_into_a_loss_on_logits",
+        ),
+        (
             "the Lipschitz constant of the loss is left out",
             "propagated = bounds.propagate(model, first)",
             "propagated = bounds.propagate(model, 1.0)",

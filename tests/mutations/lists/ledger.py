@@ -25,6 +25,51 @@ FAULTS = [
         ),
     ),
     *faults(
+        "privacy/provenance.py",
+        "privacy/test_provenance.py",
+        (
+            "layers in functions are not seen",
+            "return [] if _is_library(value) else _used(value)",
+            "return []",
+        ),
+        ("closures are not looked into", "found.append(cell.cell_contents)", "pass"),
+        (
+            "defaults are not looked into",
+            "found = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values(), ",
+            "found = [",
+        ),
+        (
+            "global names are not looked up",
+            "for each in (*found, *(function.__globals__.get(name) for name in loaded))",
+            "for each in found",
+        ),
+        (
+            "attributes of layers are not looked into",
+            "for held in (vars(layer), *own) for each",
+            "for held in own for each",
+        ),
+        (
+            "classes of layers are not looked into",
+            "for held in (vars(layer), *own) for each",
+            "for held in (vars(layer),) for each",
+        ),
+        (
+            "all that an object holds counts as used",
+            "used = None if names is None else _grown(",
+            "used = None if names is None or True else _grown(",
+        ),
+        (
+            "what a method uses is not followed",
+            'used = None if names is None else _grown(names | {"__call__"}, own)',
+            'used = names and names | {"__call__"}',
+        ),
+        (
+            "a search of a large model ends before it is through",
+            "_MOST + _MOST_OF_LAYER * len(found)",
+            "_MOST",
+        ),
+    ),
+    *faults(
         "privacy/ledger.py",
         "privacy/test_ledger.py::test_epochs_are_charged_when_they_begin",
         (

@@ -19,6 +19,24 @@ FAULTS = [
             "sampling/test_source.py::test_several_are_read_at_once_only_where_that_gives_the_same_rows",
         ),
         (
+            "a class of the user's is asked for several rows at once",
+            "if not _row_by_row(rows):\n        return items\n",
+            "",
+            "sampling/test_source.py::test_rows_of_a_class_of_the_users_do_not_meet",
+        ),
+        (
+            "several rows by a method of a parent, which does not know what a row is",
+            'if _defined(rows, "__getitems__") in _until_rows(rows) else ()',
+            'if hasattr(rows, "__getitems__") else ()',
+            "sampling/test_source.py::test_rows_of_a_class_of_the_users_do_not_meet",
+        ),
+        (
+            "a function of the user's in a data set gets several rows",
+            "return () if _transformed(rows) else",
+            "return",
+            "sampling/test_source.py::test_rows_of_a_class_of_the_users_do_not_meet",
+        ),
+        (
             "rows come back in the order of the file",
             "return found if same else [leaf[back] for leaf in found]",
             "return found",

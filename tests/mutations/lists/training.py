@@ -868,11 +868,23 @@ FAULTS = [
         "training/test_saving.py",
         (
             "files are loaded while a fit runs",
-            "if self.run.armed:",
-            "if False:",
+            "            raise self._refuse_while_fitting()\n        if not str(filepath)",
+            "            pass\n        if not str(filepath)",
             "training/test_saving.py::test_no_file_is_loaded_while_fit_runs",
         ),
         ("a file without a ledger is taken", 'if "lipdp" not in store.keys():', "if False:"),
+        (
+            "a format without a ledger is taken",
+            "if not str(filepath).endswith(_WITH_LEDGER):",
+            "if False:",
+            "training/test_saving.py::test_a_format_without_a_ledger_is_refused",
+        ),
+        (
+            "a file whose ledger was not read is taken",
+            "if not run.loaded:",
+            "if False:",
+            "training/test_saving.py::test_a_file_whose_ledger_was_not_read_is_refused",
+        ),
         (
             "errors of the ledger are swallowed",
             "if run.load_error is not None:\n                raise run.load_error\n",

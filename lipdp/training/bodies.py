@@ -1,0 +1,212 @@
+"""What code of the user's a `fit` runs: functions and classes, of which configurations tell the names alone."""
+
+import functools
+import hashlib
+import inspect
+import json
+import types
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from lipdp import _keras, losses
+
+# Their names say what they do.
+_KNOWN = ("keras", "keras_hub", "lipdp", "tensorflow", "jax", "jaxlib", "numpy", "builtins", "functools", "math")
+_DEEPEST = 12
+# What of Keras' callbacks says how they steer training, beside functions.
+_STEERING = {
+    keras.callbacks.LearningRateScheduler: ("schedule",),
+    keras.callbacks.ReduceLROnPlateau: ("monitor", "factor", "patience", "mode", "min_delta", "cooldown", "min_lr"),
+}
+
+
+def note(model: Any, request: Any, callbacks: Iterable) -> None:
+    """Has the run of a model remember the digest for a `fit` with a seed."""
+    wanted = request.seed is not None and model.compiled and model.built
+    model.run.bodies = digest(model, request.strategy, callbacks) if wanted else None
+
+
+def digest(model: keras.Model, strategy: Any, callbacks: Iterable) -> str | None:
+    """Returns a digest of the code of the user's that decides what a `fit` releases; None where there is none.
+
+    Args:
+        model: A compiled model.
+        strategy: The strategy of `fit`.
+        callbacks: The callbacks of `fit`.
+
+    **Guarantee.** It differs where one of these differs: the code of functions and methods in model, loss, optimizer,
+    strategy and augmentation, and of what they call by name outside of known libraries; their defaults, closures and
+    globals, and the attributes of the user's objects, as far as they are numbers, texts, arrays, functions or nests of
+    these; the schedule of Keras' `LearningRateScheduler` and the settings of its `ReduceLROnPlateau`.
+    Not covered: other callbacks, files and global state that code reads while it runs, and code in other languages.
+    """
+    parts = [*_keras.walk(model), *losses.parts(model.loss), model.optimizer, strategy]
+    parts.append(getattr(strategy, "augmentation", None))
+    found = [_inside(part) for part in parts]
+    for callback in callbacks:
+        names = next((names for kind, names in _STEERING.items() if isinstance(callback, kind)), ())
+        found.append({name: _described(getattr(callback, name, None), _Seen()) for name in names} or None)
+    found = [part for part in found if part]
+    if not found:
+        return None
+    return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()
+
+
+class _Seen:
+    """The objects on the way, so that nothing is described twice."""
+
+    def __init__(self):
+        self.ids: set[int] = set()
+        self.kept: list = []
+        self.depth = 0
+
+
+def _known(value: Any) -> bool:
+    return str(getattr(value, "__module__", None) or "builtins").split(".")[0] in _KNOWN
+
+
+def _inside(part: Any) -> Any:
+    """Returns what there is of the user's in a layer, loss, optimizer or strategy; None for one of a library."""
+    if part is None:
+        return None
+    seen = _Seen()
+    if isinstance(part, (types.FunctionType, types.MethodType, functools.partial)):
+        return _described(part, seen) if _is_foreign(part) else None
+    if not _known(type(part)):
+        return _object(part, seen)
+    held = {name: value for name, value in vars(part).items() if name not in _of_every_layer()}
+    found = {name: _described(value, seen) for name, value in held.items() if _is_foreign(value)}
+    return found or None
+
+
+def _is_foreign(value: Any) -> bool:
+    if isinstance(value, types.MethodType):
+        value = value.__func__
+    if isinstance(value, functools.partial):
+        return _is_foreign(value.func)
+    if isinstance(value, types.FunctionType):
+        return not _known(value)
+    return not _known(type(value)) and not isinstance(value, (keras.Layer, keras.Variable))
+
+
+@functools.cache
+def _of_every_layer() -> frozenset[str]:
+    """Names of what Keras itself keeps in layers."""
+    layer = keras.layers.Dense(1)
+    layer.build((None, 1))
+    own = {"call", "compute_mask", "build", "_losses_override", "_call_has_context_arg"}
+    return frozenset(set(vars(layer)) - {"activation"} | own)
+
+
+def _described(value: Any, seen: _Seen) -> Any:
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, (bytes, complex)):
+        return repr(value)
+    if isinstance(value, np.generic):
+        return value.item() if value.dtype.kind in "biuf" else repr(value)
+    if id(value) in seen.ids or seen.depth > _DEEPEST:
+        return "..."
+    seen.ids.add(id(value))
+    seen.kept.append(value)  # no other object may get its identity meanwhile
+    seen.depth += 1
+    try:
+        return _nested(value, seen)
+    finally:
+        seen.depth -= 1
+
+
+def _nested(value: Any, seen: _Seen) -> Any:
+    if isinstance(value, (keras.Layer, keras.Variable, keras.KerasTensor)):
+        return type(value).__name__  # looked at by itself
+    if isinstance(value, (list, tuple)):
+        return [_described(v, seen) for v in value]
+    if isinstance(value, (set, frozenset)):
+        return sorted(json.dumps(_described(v, seen), sort_keys=True) for v in value)
+    if isinstance(value, dict):
+        return {str(k): _described(v, seen) for k, v in value.items()}
+    if isinstance(value, np.ndarray) or ops.is_tensor(value):
+        return _array(value)
+    if isinstance(value, types.MethodType):
+        return [_described(value.__func__, seen), _described(value.__self__, seen)]
+    if isinstance(value, functools.partial):
+        return ["partial", *(_described(v, seen) for v in (value.func, value.args, value.keywords))]
+    if isinstance(value, types.FunctionType):
+        return _named(value) if _known(value) else _function(value, seen)
+    if isinstance(value, type):
+        return _named(value) if _known(value) else _class(value, seen)
+    if isinstance(value, types.ModuleType) or _known(type(value)):
+        return _named(value)
+    return _object(value, seen)
+
+
+def _object(value: Any, seen: _Seen) -> Any:
+    own = getattr(value, "__dict__", {})
+    kept = {k: _described(v, seen) for k, v in own.items() if k not in _of_every_layer()}
+    return [_described(type(value), seen), kept]
+
+
+def _array(value: Any) -> Any:
+    try:
+        array = np.ascontiguousarray(ops.convert_to_numpy(value))
+    except Exception:  # a symbol, while something is traced
+        return "tensor"
+    if array.dtype.hasobject:
+        return repr(array.tolist())[:10000]
+    return [str(array.dtype), list(array.shape), hashlib.sha256(array.tobytes()).hexdigest()]
+
+
+def _function(function: Callable, seen: _Seen) -> Any:
+    function = inspect.unwrap(function)
+    code: Any = getattr(function, "__code__", None)
+    if code is None:
+        return _named(function)
+    cells = []
+    for cell in function.__closure__ or ():  # type: ignore[attr-defined]
+        try:
+            cells.append(_described(cell.cell_contents, seen))
+        except ValueError:  # not filled yet
+            cells.append(None)
+    names = function.__globals__  # type: ignore[attr-defined]
+    used = {name: _described(names[name], seen) for name in sorted(_names(code)) if name in names}
+    defaults = _described([function.__defaults__, function.__kwdefaults__], seen)  # type: ignore[attr-defined]
+    return [function.__qualname__, _code(code), defaults, cells, used]
+
+
+def _class(cls: type, seen: _Seen) -> Any:
+    """Methods and constants of a class and of those it comes from, up to those of libraries."""
+    found = []
+    for one in cls.__mro__:
+        if _known(one):
+            continue
+        held = {}
+        for name, value in vars(one).items():
+            value = getattr(value, "__func__", None) or getattr(value, "fget", None) or value
+            if isinstance(value, types.FunctionType) or (not name.startswith("__") and not callable(value)):
+                held[name] = _described(value, seen)
+        found.append([one.__qualname__, held])
+    return found
+
+
+def _code(code: types.CodeType) -> Any:
+    constants = [_code(c) if isinstance(c, types.CodeType) else _constant(c) for c in code.co_consts]
+    body = hashlib.sha256(code.co_code).hexdigest()
+    return [body, constants, list(code.co_names), list(code.co_varnames), list(code.co_freevars)]
+
+
+def _constant(value: Any) -> str:
+    return repr(sorted(map(repr, value))) if isinstance(value, frozenset) else repr(value)
+
+
+def _names(code: types.CodeType) -> set[str]:
+    inner = (_names(c) for c in code.co_consts if isinstance(c, types.CodeType))
+    return set(code.co_names).union(*inner)
+
+
+def _named(value: Any) -> str:
+    named = value if hasattr(value, "__qualname__") or isinstance(value, types.ModuleType) else type(value)
+    return f"{getattr(named, '__module__', '')}.{getattr(named, '__qualname__', getattr(named, '__name__', ''))}"

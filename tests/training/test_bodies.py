@@ -1,0 +1,146 @@
+"""One seed is one release: what differs in code alone, not in any configuration, has noise of its own too."""
+
+import functools
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+import lipdp
+
+RNG = np.random.default_rng(2)
+X = RNG.normal(size=(40, 4)).astype("float32")
+Y = RNG.normal(size=(40, 1)).astype("float32")
+FACTOR = 1.0
+
+
+def closure(quantile):
+    @lipdp.row_wise
+    def loss(y_true, y_pred):
+        error = y_true - y_pred
+        return ops.mean(ops.maximum(quantile * error, (quantile - 1.0) * error), axis=-1)
+
+    return loss
+
+
+def of_a_global(y_true, y_pred):
+    return FACTOR * ops.mean(ops.square(y_true - y_pred), axis=-1)
+
+
+def edited(factor):
+    """The same name and place, another body: what comes of editing a file and running it again."""
+    space = {"ops": ops, "__name__": "users_module"}
+    exec(f"def loss(y, p):\n    return {factor} * ops.mean(ops.square(y - p), axis=-1)", space)
+    return space["loss"]
+
+
+class WithAttribute(keras.losses.Loss):
+    def __init__(self, k):
+        super().__init__(name="with_attribute")
+        self.k = k
+
+    def call(self, y_true, y_pred):
+        return self.k * ops.mean(ops.square(y_true - y_pred), axis=-1)
+
+
+class Scales(keras.layers.Layer):
+    def __init__(self, factor=1.0):
+        super().__init__()
+        self.factor = factor
+
+    def call(self, inputs):
+        return self.factor * inputs
+
+
+def set_later(factor):
+    """No configuration knows of it."""
+    layer = Scales()
+    layer.factor = factor
+    return layer
+
+
+def shift(amount):
+    return lambda inputs: inputs + amount
+
+
+MSE = keras.losses.MeanSquaredError
+
+
+def weights(loss=None, layers=list, callbacks=(), seed=7, updates=3, **compiled):
+    keras.utils.set_random_seed(0)
+    stack = [keras.Input((4,)), *layers(), keras.layers.Dense(1, name="out")]
+    model = lipdp.DP_Model.from_keras(keras.Sequential(stack))
+    model.compile(keras.optimizers.SGD(1.0), loss=MSE() if loss is None else loss, **compiled)
+    model.fit(
+        X, Y, batch_size=40, steps_per_epoch=1, epochs=updates, noise_multiplier=300.0, delta=1e-3, verbose=0,
+        strategy="dpsgd", seed=seed, training_metrics=False, callbacks=list(callbacks),
+    )  # fmt: skip
+    return np.concatenate([np.ravel(w) for w in model.get_weights()])
+
+
+def of_global(value):
+    def make():
+        globals()["FACTOR"] = value
+        return {"loss": of_a_global}
+
+    return make
+
+
+def with_loss(make, *arguments):
+    return lambda: {"loss": make(*arguments)}
+
+
+def with_layer(make, *arguments, **options):
+    return lambda: {"layers": lambda: [make(*arguments, **options)]}
+
+
+def scheduled(factor):
+    return lambda: {"callbacks": [keras.callbacks.LearningRateScheduler(lambda epoch: 1.0 * factor**epoch)]}
+
+
+PAIRS = {
+    "a closure": (with_loss(closure, 0.1), with_loss(closure, 0.9)),
+    "an edited body": (with_loss(edited, 1.0), with_loss(edited, 1.5)),
+    "a global": (of_global(1.0), of_global(2.0)),
+    "an attribute of a loss": (with_loss(WithAttribute, 1.0), with_loss(WithAttribute, 2.0)),
+    "an attribute of a layer": (with_layer(set_later, 1.0), with_layer(set_later, 2.0)),
+    "an array": (with_layer(Scales, np.ones(4, "float32")), with_layer(Scales, np.full(4, 2.0, "float32"))),
+    "a function in a layer": (
+        with_layer(keras.layers.Dense, 4, activation=shift(1.0)),
+        with_layer(keras.layers.Dense, 4, activation=shift(2.0)),
+    ),
+    "a partial": (
+        with_loss(functools.partial, edited(1.0)),
+        with_loss(functools.partial, edited(2.0)),
+    ),
+    "a schedule": (scheduled(1.0), scheduled(0.5)),
+    "options named as their layers": (
+        with_layer(keras.layers.Dense, 4, activation="tanh", name="tanh"),
+        with_layer(keras.layers.Dense, 4, activation="relu", name="relu"),
+    ),
+}
+
+
+@pytest.mark.parametrize("pair", PAIRS.values(), ids=PAIRS)
+def test_what_differs_in_code_alone_has_noise_of_its_own(pair):
+    one, other = (weights(**make()) for make in pair)
+    fresh = weights(**pair[0](), seed=8)
+    scale = np.linalg.norm(one - fresh)
+    assert np.linalg.norm(one - other) > 0.3 * scale
+
+
+@pytest.mark.parametrize("pair", PAIRS.values(), ids=PAIRS)
+def test_the_same_call_repeats(pair):
+    np.testing.assert_array_equal(weights(**pair[0]()), weights(**pair[0]()))
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="TensorFlow has two ways to draw")
+def test_masks_that_xla_draws_otherwise_come_with_other_noise():
+    def layers():
+        return [keras.layers.Dropout(0.5)]
+
+    one = weights(layers=layers, jit_compile=False)
+    other = weights(layers=layers, jit_compile=True)
+    fresh = weights(layers=layers, jit_compile=False, seed=8)
+    assert np.linalg.norm(one - other) > 0.3 * np.linalg.norm(one - fresh)

@@ -1,0 +1,88 @@
+"""Callbacks that set the optimizer back while `fit` runs: noise must never be drawn twice, or from a key all know."""
+
+import keras
+import numpy as np
+import pytest
+
+import lipdp
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(60, 4)).astype("float32")
+Y = RNG.integers(0, 3, 60).astype("int32")
+
+
+class SetsBack(keras.callbacks.Callback):
+    """Keeps the state of the first epoch's end in one of the ways that Keras has, and goes back to it later."""
+
+    def __init__(self, way, folder):
+        super().__init__()
+        self.way, self.file = way, str(folder / "kept.weights.h5")
+
+    def on_epoch_end(self, epoch, logs=None):
+        _, optimizer = self.model, self.model.optimizer
+        if epoch == 0:
+            self.weights = self.model.get_weights()
+            if self.way == "own variables":
+                self.kept = {}
+                optimizer.save_own_variables(self.kept)
+            elif self.way == "file":
+                self.model.save_weights(self.file)
+            elif self.way == "variables":
+                self.kept = [v.numpy() for v in optimizer.variables]
+            elif self.way == "key":
+                self.kept = optimizer.noise_key.numpy()
+            elif self.way == "tree":
+                self.kept = self.model.get_state_tree(value_format="numpy_array")
+        if epoch == 1:
+            self.model.set_weights(self.weights)
+            if self.way == "own variables":
+                optimizer.load_own_variables(self.kept)
+            elif self.way == "file":
+                keras.saving.load_weights(self.model, self.file)
+            elif self.way == "variables":
+                for variable, value in zip(optimizer.variables, self.kept, strict=True):
+                    variable.assign(value)
+            elif self.way == "key":
+                optimizer.noise_key.assign(self.kept)
+            elif self.way == "tree":
+                self.model.set_state_tree(self.kept)
+            elif self.way == "zeros":
+                optimizer.noise_key.assign(np.zeros(8, "uint32"))
+
+
+def fitted(way, folder, strategy="dpsgd"):
+    model = lipdp.DP_Sequential([keras.Input((4,)), keras.layers.Dense(3)])
+    model.compile(keras.optimizers.SGD(0.1), loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    budget = {"epsilon": 60.0} if strategy == "dpis" else {"noise_multiplier": 2.0}
+    arguments = {"batch_size": 20, "steps_per_epoch": 2, "epochs": 3, "delta": 1e-3, "verbose": 0, **budget}
+    try:
+        model.fit(X, Y, strategy=strategy, callbacks=[SetsBack(way, folder)], **arguments)
+    finally:
+        fitted.model = model
+    return model
+
+
+@pytest.mark.parametrize("strategy", ["dpsgd", "dpis"])
+@pytest.mark.parametrize("way", ["own variables", "file", "variables", "key", "tree", "zeros"])
+def test_an_optimizer_set_back_within_fit_makes_no_further_update(way, strategy, tmp_path):
+    with pytest.raises((RuntimeError, ValueError), match="while `fit` runs"):
+        fitted(way, tmp_path, strategy)
+    model = fitted.model
+    assert int(model.optimizer.iterations.numpy()) <= model.run.ledger.updates <= 5 + (strategy == "dpis")
+
+
+@pytest.mark.parametrize("strategy", ["dpsgd", "dpis"])
+def test_earlier_weights_alone_may_come_back(strategy, tmp_path):
+    model = fitted("weights", tmp_path, strategy)
+    assert int(model.optimizer.iterations.numpy()) == 6
+
+
+def test_the_next_fit_takes_a_state_from_before(tmp_path):
+    """Between two fits the state may be any: the next one without a seed draws a key of its own."""
+    model = fitted("weights", tmp_path)
+    kept = [v.numpy() for v in model.optimizer.variables]
+    model.fit(X, Y, strategy="dpsgd", batch_size=20, steps_per_epoch=2, noise_multiplier=2.0, delta=1e-3, verbose=0)
+    for variable, value in zip(model.optimizer.variables, kept, strict=True):
+        variable.assign(value)
+    model.fit(X, Y, strategy="dpsgd", batch_size=20, steps_per_epoch=2, noise_multiplier=2.0, delta=1e-3, verbose=0)
+    assert model.run.ledger.updates == 10
