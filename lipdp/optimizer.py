@@ -273,10 +273,6 @@ _REFUSED = {
         "Keras' gradient accumulation would add noise once per part of a batch instead of once per update. "
         "Use a larger `batch_size` with `fit(microbatch_size=...)`."
     ),
-    "use_ema": (
-        "Keras' moving average of the weights reads them before they are projected, so the average breaks "
-        "the norm bounds. Let the learning rate decay to zero instead."
-    ),
     "loss_scale_factor": (
         "Loss scaling changes the gradient that the noise was calibrated for. Train in float32 without it."
     ),

@@ -321,7 +321,6 @@ MODELS = {
     "optimizer 3": (lambda: compiled(optimizer=3), "Received: 3", "keras.optimizers.SGD"),
     "optimizer None": (lambda: compiled(optimizer=None), "Received: None", "keras.optimizers.SGD"),
     "optimizer class": (lambda: compiled(optimizer=keras.optimizers.SGD), "SGD", "Make an object"),
-    "optimizer averages": (lambda: compiled(optimizer=keras.optimizers.Adam(use_ema=True)), "use_ema=True", "decay"),
     "metrics acc2": (lambda: compiled(metrics=["acc2"]), "'acc2'", "Did you mean 'acc'"),
     "metrics 3": (lambda: compiled(metrics=[3]), "Received: 3", "metrics=['accuracy']"),
     "loss weights": (lambda: compiled(loss_weights=[1.0]), "loss_weights", "temperature"),

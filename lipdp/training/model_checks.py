@@ -27,8 +27,10 @@ def refuse_unsupported(fit: Callable, unknown: dict, *, shuffle: Any, sample_wei
         raise ValueError(
             "`sample_weight` is not an argument of a private `fit`, which draws rows itself. Received: sample_weight "
             "given. With a strategy that clips, pass weights of classes as class_weight={0: 1.0, 1: 10.0}, or weights "
-            "of examples as a second column of `y`, and multiply in a loss of your own: lambda y, p: y[:, 1] * "
-            "keras.losses.sparse_categorical_crossentropy(y[:, 0], p, from_logits=True). See docs/howto/weights.md."
+            "of examples as a second column of `y`, and multiply by them in a loss of your own, a function under "
+            "@keras.saving.register_keras_serializable(), so that its model loads from a file: def weighted(y, p): "
+            "return y[:, 1] * keras.losses.sparse_categorical_crossentropy(y[:, 0], p, from_logits=True). See "
+            "docs/howto/weights.md."
         )
     if shuffle is not None:
         raise ValueError(
@@ -282,6 +284,16 @@ def refuse_several_outputs(model: keras.Model) -> None:
             f"Training without clipping needs a model with one output. Received: model '{model.name}' with "
             f"{len(model.outputs)}. Train it as it is with fit(strategy='dpsgd'); or join the outputs "
             "(keras.layers.Concatenate) and read them apart in a loss of lipdp.losses."
+        )
+
+
+def refuse_averages(model: keras.Model) -> None:
+    """Refuses Keras' average of the weights where bounds of the weights must hold; clipping needs none."""
+    if getattr(model.optimizer, "use_ema", False):
+        raise ValueError(
+            "Keras' moving average of the weights reads them before they are projected, so the average breaks "
+            "the norm bounds. Received: use_ema=True. Let the learning rate decay to zero instead, or train with a "
+            "strategy that clips, such as strategy='dpsgd'."
         )
 
 

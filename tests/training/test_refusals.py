@@ -143,7 +143,6 @@ def test_float16_is_refused():
     "optimizer",
     [
         keras.optimizers.SGD(0.1, gradient_accumulation_steps=2),
-        keras.optimizers.Adam(use_ema=True),
         keras.optimizers.SGD(0.1, loss_scale_factor=8.0),
         keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1)),
     ],

@@ -233,6 +233,35 @@ def test_a_foreign_weight_file_is_refused(tmp_path):
     assert all(np.array_equal(a, b) for a, b in zip(before, weights(model), strict=True))
 
 
+@pytest.mark.backend_free
+@pytest.mark.parametrize("name", ["m.h5", "m.hdf5", "checkpoint"])
+def test_a_format_without_a_ledger_is_refused(name, tmp_path):
+    """Keras reads its old files past `load_own_variables`, and folders of Orbax too."""
+    model = trained(strategy="dpsgd")
+    if name == "checkpoint":
+        (tmp_path / name).mkdir()
+    else:
+        plain = keras.models.clone_model(keras.Sequential([keras.Input((8,)), *model.layers[1:]]))
+        plain.set_weights(model.get_weights())
+        plain.save(tmp_path / name)
+    fresh = mlp()
+    before = weights(fresh)
+    for options in ({}, {"skip_mismatch": True}, {"by_name": True}):
+        with pytest.raises(ValueError, match="must come from a file with the privacy ledger.*Save the model that made"):
+            fresh.load_weights(tmp_path / name, **options)
+    assert all(np.array_equal(a, b) for a, b in zip(before, weights(fresh), strict=True))
+    assert fresh.run.ledger.releases == 0
+
+
+def test_a_file_whose_ledger_was_not_read_is_refused(saved, tmp_path):
+    saved[0].save_weights(tmp_path / "m.weights.h5")
+    fresh = mlp()
+    before = weights(fresh)
+    with pytest.raises(ValueError, match="no privacy ledger.*did not load the model itself"):
+        fresh.load_weights(tmp_path / "m.weights.h5", objects_to_skip=[fresh])
+    assert all(np.array_equal(a, b) for a, b in zip(before, weights(fresh), strict=True))
+
+
 def test_a_corrupt_file_is_refused(saved, tmp_path):
     content = saved[1].read_bytes()
     (tmp_path / "cut.keras").write_bytes(content[: len(content) // 2])

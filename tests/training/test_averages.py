@@ -1,0 +1,62 @@
+"""Keras' moving average of the weights: what comes after the noise is free, and clipping needs no bounds of weights."""
+
+import keras
+import numpy as np
+import pytest
+
+import lipdp
+from lipdp import strategies
+
+RNG = np.random.default_rng(1)
+X = RNG.normal(size=(32, 5)).astype("float32")
+Y = RNG.integers(0, 3, 32).astype("int32")
+LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+
+def network():
+    keras.utils.set_random_seed(4)
+    return keras.Sequential([keras.Input((5,)), keras.layers.Dense(6, activation="tanh"), keras.layers.Dense(3)])
+
+
+def averaging(**options):
+    return keras.optimizers.Adam(0.05, use_ema=True, ema_momentum=0.5, **options)
+
+
+def flat(model):
+    return np.concatenate([np.ravel(w) for w in model.get_weights()])
+
+
+@pytest.mark.parametrize("options", [{}, {"ema_overwrite_frequency": 2}], ids=["at the end", "every two updates"])
+def test_averages_are_those_of_keras(options, tmp_path):
+    plain = network()
+    plain.compile(averaging(**options), LOSS)
+    plain.fit(X, Y, batch_size=32, epochs=5, shuffle=False, verbose=0)
+    model = lipdp.DP_Model.from_keras(network())
+    model.compile(averaging(**options), LOSS)
+    model.fit(
+        X, Y, batch_size=32, epochs=5, sampling="fixed_order", noise_multiplier=1e-9, delta=1e-9, verbose=0,
+        strategy=strategies.DPSGD(clip_norm=1e3),
+    )  # fmt: skip
+    np.testing.assert_allclose(flat(model), flat(plain), atol=1e-4)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert loaded.optimizer.use_ema and loaded.run.ledger.updates == 5
+    np.testing.assert_array_equal(flat(loaded), flat(model))
+
+
+@pytest.mark.parametrize("strategy", ["dpsgd", "adaclip", "dpis"])
+def test_noise_and_charges_are_as_without(strategy):
+    budget = {"epsilon": 60.0} if strategy == "dpis" else {"noise_multiplier": 2.0}
+    for optimizer in (averaging(), keras.optimizers.Adam(0.05)):
+        model = lipdp.DP_Model.from_keras(network())
+        model.compile(optimizer, LOSS)
+        model.fit(X, Y, batch_size=8, epochs=2, strategy=strategy, delta=1e-3, verbose=0, **budget)
+        assert model.run.ledger.updates >= int(model.optimizer.iterations.numpy()) == 8
+
+
+def test_bounds_of_weights_refuse_averages():
+    model = lipdp.DP_Sequential([lipdp.layers.BoundedInput((5,)), lipdp.layers.SpectralDense(3)])
+    model.compile(averaging(), lipdp.losses.SparseCategoricalCrossentropy())
+    with pytest.raises(ValueError, match="(?s)use_ema=True.*strategy='dpsgd'"):
+        model.fit(X, Y, epsilon=1.0, batch_size=8, delta=1e-3, verbose=0)
+    assert model.run.ledger.updates == 0
