@@ -19,6 +19,13 @@ from lipdp.bounds.propagate import Bounds, propagate
 _TOLERANCE = 1e-4
 
 
+class BoundsRows(list):
+    """Rows of the table: a list of dictionaries that a notebook does not print once more behind the table."""
+
+    def __repr__(self) -> str:
+        return f"<bounds of {len(self)} layers: a list of dictionaries>"
+
+
 def summary_bounds(
     model: Any, x: ArrayLike | None = None, y: ArrayLike | None = None, print_fn: Callable[[str], Any] | None = None
 ) -> list[dict]:
@@ -69,7 +76,7 @@ def summary_bounds(
         file=text, width=140 if x is not None else 110, force_terminal=False, force_jupyter=False, color_system=None
     ).print(table)
     (print_fn or sys.stdout.write)(text.getvalue())
-    return rows
+    return BoundsRows(rows)
 
 
 def _measured(model, bounds: Bounds, x, y) -> dict[int, tuple[float, float]]:

@@ -36,9 +36,9 @@ def measure(
         person_ids: whose the examples are, if that is known.
 
     Returns:
-        A dictionary, ready for JSON: `examples` and, if known, `persons`, how many there are, `accuracy`, `lipschitz`
-        of the model, `median_radius`, `certified` (one entry per radius) and `curve` (pairs of radius and certified
-        accuracy).
+        A dictionary, ready for JSON: `examples` and, if known, `persons`, how many there are, `accuracy`,
+        `most_frequent_class`, the accuracy of always naming that one, of two classes `auc`, `lipschitz` of the model,
+        `median_radius`, `certified` (one entry per radius) and `curve` (pairs of radius and certified accuracy).
     """
     from lipdp import certify
 
@@ -50,6 +50,7 @@ def measure(
         "examples": len(y),
         **({} if person_ids is None else {"persons": len(np.unique(person_ids))}),
         "accuracy": share[0.0],
+        **_beside(model.predict(x, verbose=0), y),
         "lipschitz": certify.lipschitz(model),
         "median_radius": float(np.median(certified)),
         "certified": [{"radius": float(r), "accuracy": share[float(r)]} for r in radii],
@@ -59,9 +60,41 @@ def measure(
 
 def accuracy(model: Any, x: np.ndarray, y: np.ndarray, person_ids: np.ndarray | None = None) -> dict:
     """Returns the accuracy alone, in the form of `measure`, of a model that is not trained for certificates."""
-    share = float((model.predict(x, verbose=0).argmax(axis=1) == y).mean())
+    logits = model.predict(x, verbose=0)
+    share = float((logits.argmax(axis=1) == y).mean())
     persons = {} if person_ids is None else {"persons": len(np.unique(person_ids))}
-    return {"examples": len(y), **persons, "accuracy": share, "certified": [], "curve": []}
+    return {"examples": len(y), **persons, "accuracy": share, **_beside(logits, y), "certified": [], "curve": []}
+
+
+def _beside(logits: np.ndarray, y: np.ndarray) -> dict:
+    """Returns what accuracy is to be read beside: that of the most frequent class, and the AUC of two classes."""
+    y = np.asarray(y).reshape(len(logits))
+    found = {"most_frequent_class": float(np.unique(y, return_counts=True)[1].max() / len(y))}
+    if logits.shape[1] > 2:
+        return found
+    score = logits[:, -1] if logits.shape[1] == 1 else logits[:, 1] - logits[:, 0]
+    return found | {"auc": area_under_curve(score, y > 0.5)}
+
+
+def area_under_curve(score: np.ndarray, positive: np.ndarray) -> float | None:
+    """Returns the area under the ROC curve: how often a positive example has the higher score of a pair.
+
+    Args:
+        score: of each example; equal ones count half.
+        positive: whether it is of the class that high scores are to mean.
+
+    Returns:
+        A number in [0, 1]; None where all examples are of one class.
+
+    Example:
+        >>> area_under_curve(np.array([0.1, 0.4, 0.35, 0.8]), np.array([False, False, True, True]))
+        0.75
+    """
+    below, above = np.sort(score[~positive]), score[positive]
+    if not len(below) or not len(above):
+        return None
+    wins = np.searchsorted(below, above, "left") + np.searchsorted(below, above, "right")
+    return float(wins.sum() / (2 * len(below) * len(above)))
 
 
 def of_persons(held_out: dict) -> str:
@@ -76,17 +109,34 @@ def lines(held_out: dict) -> list[str]:
             f"{held_out['bits_per_byte']:.3f} bits per byte on {held_out['examples']} held-out texts"
             f"{of_persons(held_out)}; a uniform guess needs {held_out['uniform_bits_per_byte']:g}"
         ]
-    accuracy = (
+    first = [
         f"accuracy {numbers.percent(held_out['accuracy'])} on {held_out['examples']} held-out examples"
         f"{of_persons(held_out)}"
-    )
+    ]
+    if "most_frequent_class" in held_out:  # runs of earlier versions have none
+        first.append(f"always naming their most frequent class: {numbers.percent(held_out['most_frequent_class'])}")
+    if held_out.get("auc") is not None:
+        first.append(f"area under the ROC curve {held_out['auc']:.3f} (a guess: 0.5)")
     if not held_out["certified"]:  # of a model without certificates
-        return [accuracy]
+        return first
     certified = ", ".join(f"{numbers.percent(c['accuracy'])} within {c['radius']:g}" for c in held_out["certified"])
     return [
-        accuracy,
+        *first,
         f"certified accuracy {certified} (L2 distance in the model's input)",
     ]
+
+
+def warn_of_frequent(held_out: dict | None) -> None:
+    """Says on standard error where a model is no more accurate than naming one class whatever the example."""
+    frequent = (held_out or {}).get("most_frequent_class")
+    if frequent is None or held_out["accuracy"] > frequent:
+        return
+    sys.stderr.write(
+        "lipdp train: warning: on the held-out examples the model is no more accurate than always naming their most "
+        "frequent class. Where the other classes are rare it may still rank examples well: choose a threshold on its "
+        "score, see Rare classes in docs/howto/tables.md. Otherwise it has learned nothing: train on more examples, or "
+        "with a larger epsilon.\n"
+    )
 
 
 def tell_reached(options: argparse.Namespace, recipe: Any) -> None:

@@ -1,6 +1,7 @@
 """`lipdp export`: a trained model in stock layers, which loads without lipdp, and its statement."""
 
 import argparse
+import json
 import pathlib
 import shutil
 
@@ -34,6 +35,8 @@ def run(options: argparse.Namespace, argv: list[str]) -> None:
         for name in (folders.PRIVACY, folders.STATEMENT, folders.TABLE, folders.TEXTS):
             if (source / name).is_file():
                 files.write_text(target / name, (source / name).read_text(encoding="utf-8"), private)
+    elif hasattr(model, "privacy"):
+        _state(model.privacy, target)
     written = sorted(entry.name for entry in target.iterdir())
     if options.json:
         output.write_json({"output": str(target), "files": written})
@@ -45,6 +48,14 @@ def run(options: argparse.Namespace, argv: list[str]) -> None:
         *behind,
         "The model is made of Keras' own layers and loads without lipdp; training it further has no noise.",
     )
+
+
+def _state(privacy, target: pathlib.Path) -> None:
+    """Writes what a model file itself says: the folder it came from may be gone, or be that of another run."""
+    facts = output.finite(privacy.to_dict())
+    private = bool(facts.get("seed_fixed_by_user"))
+    files.write_text(target / folders.PRIVACY, json.dumps(facts, indent=2, allow_nan=False) + "\n", private)
+    files.write_text(target / folders.STATEMENT, privacy.statement(), private)
 
 
 def _save(plain, path: pathlib.Path) -> None:

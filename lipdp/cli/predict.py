@@ -20,7 +20,7 @@ _RADIUS = ", the L2 radius of the model's input in which it cannot change, "
 
 
 def run(options: argparse.Namespace, argv: list[str]) -> None:
-    """Writes class, certified radius where there is one, and logits of each example."""
+    """Writes class, certified radius where there is one, logits and, where the loss has them, probabilities."""
     checks.integer("batch_size", options.batch_size, minimum=1)
     target = pathlib.Path(options.output)
     if target.exists() and (target.is_dir() or not options.overwrite):
@@ -47,13 +47,14 @@ def run(options: argparse.Namespace, argv: list[str]) -> None:
     logits = model.predict(x, batch_size=options.batch_size, verbose=0)
     radii = None if texts is not None else _radii(model, x, options.batch_size)
     classes = recorded["classes"] if recorded else list(range(logits.shape[-1]))
-    files.write_text(target, _text(logits, radii, classes))
+    probabilities = _probabilities(model, logits)
+    files.write_text(target, _text(logits, radii, probabilities, classes))
     if options.json:
         output.write_json({"output": str(target), "examples": len(x), "classes": classes})
         return
     output.write(
-        f"{len(x)} examples: class{' ' if radii is None else _RADIUS}and logits. They "
-        "cost the training data no more privacy; what they say about the examples themselves is not protected.",
+        f"{len(x)} examples: class{_and_logits(radii, probabilities)}. They cost "
+        "the training data no more privacy; what they say about the examples themselves is not protected.",
         f"Written to {target}",
     )
 
@@ -99,11 +100,41 @@ def _takes_tokens(path: pathlib.Path) -> bool:
     return any(str(tensor.dtype).startswith("int") for tensor in getattr(certify.load(path), "inputs", None) or ())
 
 
-def _text(logits: np.ndarray, radii: np.ndarray | None, classes: list) -> str:
+def _and_logits(radii: np.ndarray | None, probabilities: np.ndarray | None) -> str:
+    """Returns what stands behind the class, as a part of a sentence."""
+    if probabilities is None:
+        return " and logits" if radii is None else f"{_RADIUS}and logits"
+    return f"{', ' if radii is None else _RADIUS}logits and probabilities"
+
+
+def _probabilities(model: Any, logits: np.ndarray) -> np.ndarray | None:
+    """Returns the softmax that the loss of a model has taken; None where it took another one, or none."""
+    import keras
+
+    from lipdp import losses
+
+    loss = getattr(model, "loss", None)
+    if isinstance(loss, losses.CategoricalCrossentropy):
+        scale = loss.temperature
+    elif isinstance(loss, keras.losses.SparseCategoricalCrossentropy | keras.losses.CategoricalCrossentropy):
+        if not loss.get_config()["from_logits"]:
+            return None
+        scale = 1.0
+    else:
+        return None
+    exponents = scale * (logits - logits.max(axis=1, keepdims=True)).astype("float64")
+    return np.exp(exponents) / np.exp(exponents).sum(axis=1, keepdims=True)
+
+
+def _text(logits: np.ndarray, radii: np.ndarray | None, probabilities: np.ndarray | None, classes: list) -> str:
     text = io.StringIO(newline="")
     writer = csv.writer(text)
     certified = [[]] * len(logits) if radii is None else [[numbers.radius(radius, 6)] for radius in radii]
-    writer.writerow(["class", *(["radius"] if radii is not None else []), *(f"logit {name}" for name in classes)])
-    for row, radius in zip(logits, certified, strict=True):
-        writer.writerow([classes[int(row.argmax())], *radius, *(f"{value:.6g}" for value in row)])
+    # Last: columns of earlier versions keep their places.
+    shares: Any = np.empty((len(logits), 0)) if probabilities is None else probabilities
+    heads = ["class", *(["radius"] if radii is not None else []), *(f"logit {name}" for name in classes)]
+    writer.writerow([*heads, *(f"probability {name}" for name in classes if probabilities is not None)])
+    for row, radius, share in zip(logits, certified, shares, strict=True):
+        values = (f"{value:.6g}" for value in (*row, *share))
+        writer.writerow([classes[int(row.argmax())], *radius, *values])
     return text.getvalue()

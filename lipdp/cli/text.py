@@ -3,13 +3,17 @@
 import argparse
 import dataclasses
 import pathlib
+import shlex
 import sys
 import textwrap
 from typing import Any
 
+import numpy as np
+
 from lipdp import data
 from lipdp.cli import encoder, evaluation, quiet
 from lipdp.cli.parser import chosen
+from lipdp.data import text_columns
 from lipdp.report import folder as folders
 
 NO_CERTIFICATES = (
@@ -17,12 +21,19 @@ NO_CERTIFICATES = (
     "constant, and a text has no L2 ball around it."
 )
 
+# Names of columns in a message, and words of a text at least, where most rows have as many.
+_SHOWN, _WORDS = 20, 3
+
 
 def check(options: argparse.Namespace) -> None:
     """Refuses options that do not go together, and sets the defaults of this task."""
-    for name, example in (("text", "review"), ("label", "opinion")):
+    for name in ("text", "label"):
         if getattr(options, name) is None:
-            raise ValueError(f"--task text needs the column of its {name}s. Received: none. Pass --{name} {example}.")
+            names = [other for other in text_columns.read(options.dataset).columns if other != options.text]
+            raise ValueError(
+                f"--task text needs the column of its {name}s. Received: none. Pass --{name} with one of the columns "
+                f"of {options.dataset}: {', '.join(names[:_SHOWN])}."
+            )
     if options.text == options.label:
         raise ValueError(
             f"The column of classes must not be that of the texts. Received: --text {options.text} and --label "
@@ -41,6 +52,19 @@ def check(options: argparse.Namespace) -> None:
                 f"A backbone has a network and a vocabulary of its own. Received: --backbone and --{name}. Leave one "
                 "out."
             )
+
+
+def hint(path: str) -> str:
+    """Returns that a file looks like one of texts, as one more sentence of an error; nothing where it does not."""
+    try:
+        columns = text_columns.read(path).columns
+    except (ValueError, OSError):  # of which the error says more than a hint
+        return ""
+    words = {name: np.median([len(str(value).split()) for value in values]) for name, values in columns.items()}
+    found = max(words, key=lambda name: words[name])
+    if words[found] < _WORDS:
+        return ""
+    return f" If column {found!r} holds texts to classify, pass --task text --text {shlex.quote(found)} --label COLUMN."
 
 
 def check_file(options: argparse.Namespace) -> None:

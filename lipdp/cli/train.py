@@ -153,8 +153,17 @@ def _frozen(options) -> Any:
 
 def _dataset(options, frozen) -> data.Dataset:
     own = _OF_TEXTS.get(options.task)
-    dataset = datasets.read(options) if own is None else own.read(options, frozen)
+    dataset = _table_or_images(options) if own is None else own.read(options, frozen)
     return dataset if options.validation_split is None else dataset.held_out(options.validation_split)
+
+
+def _table_or_images(options) -> data.Dataset:
+    try:
+        return datasets.read(options)
+    except ValueError as error:
+        if not (hint := text.hint(options.dataset)):
+            raise
+        raise ValueError(f"{error}{hint}") from error
 
 
 def _recipe(options, dataset):
@@ -250,9 +259,9 @@ def _fit(options, recipe, dataset, plan, work):
             dataset.y_train,
             batch_size=recipe.batch_size,
             epochs=epochs,
-            verbose=_verbosity(options),
+            verbose=train_tell.verbosity(options),
             # Rows first: those of an epoch are there when its checkpoint is.
-            callbacks=[rows, Checkpoint(work / place.CHECKPOINT)],
+            callbacks=[rows, Checkpoint(work / place.CHECKPOINT), *train_tell.progress(options, epochs)],
             validation_data=held_out,
             delta=plan.delta,
             strategy=recipe.strategy(),
@@ -296,12 +305,6 @@ def _of_texts(options, dataset) -> dict:
         return {}
     own = {**chosen(options, "text", "vocabulary"), "length": dataset.texts.tokenizer.length}
     return {name: value for name, value in own.items() if value is not None}
-
-
-def _verbosity(options) -> int:
-    if options.json:
-        return 0
-    return options.verbose if options.verbose is not None else (1 if sys.stdout.isatty() else 2)
 
 
 def _status(options, text: str):

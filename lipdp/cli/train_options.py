@@ -132,7 +132,13 @@ def add(parser: argparse.ArgumentParser) -> None:
     group("--output", metavar="DIR", help="run folder, new or empty; default: runs/<dataset>-<time>")
     group("--overwrite", action="store_true", help="replace an earlier run in --output, once the new one is whole")
     group("--resume", metavar="DIR", help="go on with the unfinished run of this folder, with the settings it has")
-    group("--verbose", type=int, choices=(0, 1, 2), help="Keras' progress: 0 silent, 1 bar, 2 one line per epoch")
+    group(
+        "--verbose",
+        type=int,
+        choices=(0, 1, 2),
+        help="Keras' progress: 0 silent, 1 bar, 2 one line per epoch; default: 1, or without a terminal a line "
+        "every tenth of the epochs",
+    )
 
 
 def _group_of(parser, title: str) -> Callable:

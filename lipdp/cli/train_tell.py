@@ -1,16 +1,53 @@
-"""What `lipdp train` writes at the end."""
+"""What `lipdp train` writes on the way, and at the end."""
 
 import argparse
+import math
 import pathlib
+import sys
+from typing import Any
 
 from lipdp import report
 from lipdp.cli import evaluation, output
+from lipdp.report import folder as folders
 from lipdp.report import numbers
+
+# Of a whole run that nobody watches.
+_LINES = 10
+
+
+def verbosity(options: argparse.Namespace) -> int:
+    """Returns Keras' `verbose`: what was asked for, its bar on a terminal, nothing where `progress` writes lines."""
+    if options.json:
+        return 0
+    return options.verbose if options.verbose is not None else int(sys.stdout.isatty())
+
+
+def progress(options: argparse.Namespace, epochs: int) -> list[Any]:
+    """Returns a callback that writes a line each tenth of the epochs; none where Keras shows them, or nobody asked."""
+    if options.json or options.verbose is not None or sys.stdout.isatty():
+        return []
+    import keras
+
+    every = math.ceil(epochs / _LINES)
+
+    def write(epoch: int, logs: dict[str, float]) -> None:
+        if (epoch + 1) % every and epoch + 1 != epochs:
+            return
+        values = []
+        for name, value in logs.items():
+            public = name == "epsilon" or name.startswith("val_")
+            shown = numbers.epsilon(value) if name == "epsilon" else f"{value:.4f}"
+            values.append(f"{name}{'' if public else folders.NOT_PRIVATE} {shown}")
+        output.write(f"epoch {epoch + 1} of {epochs}: {', '.join(values)}")
+        sys.stdout.flush()
+
+    return [keras.callbacks.LambdaCallback(on_epoch_end=write)]
 
 
 def tell(options: argparse.Namespace, written: report.RunFolder, folder: pathlib.Path) -> None:
     """Writes what a run has come to."""
     held_out = written.results["held_out"]
+    evaluation.warn_of_frequent(held_out)
     if options.json:
         output.write_json({"folder": str(folder), "held_out": held_out, "privacy": written.privacy})
         return

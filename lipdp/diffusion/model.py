@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from lipdp import _keras, backend, checks, strategies
-from lipdp.diffusion import class_moments, denoisers, samplers
+from lipdp.diffusion import class_moments, denoisers, pixels, samplers
 from lipdp.diffusion.average import Average
 from lipdp.diffusion.labels import check_trained, class_ids, frozen
 from lipdp.diffusion.lesson import Lesson
@@ -114,7 +114,7 @@ class DiffusionModel(DP_Model):
         """Trains with differential privacy; see `DP_Model.fit` for the other arguments.
 
         Args:
-            x: clean examples `(N, ...)`, entries of order one; or a source of such rows, see `DP_Model.fit`.
+            x: clean examples `(N, ...)`, entries of order one, of images in [-1, 1]; or a source, see `DP_Model.fit`.
             y: class ids `(N,)` of a model with classes.
             strategy: `"dpsgd"`, `"adaclip"` or an object of `lipdp.strategies` that clips; its `views` become
                 `noise_multiplicity`.
@@ -390,6 +390,7 @@ class DiffusionModel(DP_Model):
     def _data(self, x, y=None):
         """Returns what the model takes: `x` or `(x, labels)`, and targets that the loss ignores."""
         x = x if is_source(x) else np.asarray(x, "float32")
+        pixels.warn_of_range(x, self.network.inputs[0].shape[1:])
         nothing = np.zeros((len(x), 1), "float32")
         if self.num_classes is None:
             if y is not None:

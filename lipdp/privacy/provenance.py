@@ -2,12 +2,20 @@
 
 A ledger belongs to the variables that its releases changed and to the layers that hold them, not only to the model that
 made them: layers are shared by models that know nothing of each other, and `quantize` gives a layer other variables.
+A layer may hold others where Keras does not track them: in the function of a `Lambda`, or past `__setattr__`.
 What comes in by value (arrays, files of plain Keras models) cannot be followed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import collections
+import contextlib
+import dis
+import functools
+import itertools
+import sys
+import types
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from lipdp.privacy.ledger import Ledger
@@ -16,6 +24,12 @@ if TYPE_CHECKING:
     import keras
 
 _ATTRIBUTE = "_lipdp_ledgers"
+# What functions and objects of these hold is not the user's.
+_LIBRARIES = {*sys.stdlib_module_names, *"h5py jax jaxlib keras lipdp numpy pandas tensorflow torch".split()}
+_PLAIN = (str, bytes, int, float, complex, type(None))
+# How many objects one search looks at, beside some for each layer, and how many of one container: it must end, and what
+# holds a layer is not far from one.
+_MOST, _MOST_OF_LAYER, _MOST_INSIDE = 20_000, 200, 1000
 
 
 def ledgers_of(model: keras.Model) -> tuple[Ledger, ...]:
@@ -28,10 +42,7 @@ def ledgers_of(model: keras.Model) -> tuple[Ledger, ...]:
         >>> ledgers_of(model)  # nothing was released yet
         ()
     """
-    from lipdp import _keras  # only here: the rest of this package needs no Keras
-
-    holders = [*_keras.walk(model, include_self=True), *model.weights]
-    found = {id(ledger): ledger for holder in holders for ledger in getattr(holder, _ATTRIBUTE, ())}
+    found = {id(ledger): ledger for holder in _holders(model) for ledger in getattr(holder, _ATTRIBUTE, ())}
     return tuple(ledger for ledger in found.values() if ledger.releases)
 
 
@@ -56,3 +67,100 @@ def distinct(own: Ledger, others: Iterable[Ledger]) -> tuple[Ledger, ...]:
         if not any(one is ledger or one.covers(ledger) for one in kept):
             kept.append(ledger)
     return tuple(kept)
+
+
+def _holders(model: keras.Model) -> list[Any]:
+    """Returns a model, its layers and variables, and those that they use though Keras does not track them, each once.
+
+    Found are those in attributes, containers and objects of the user's classes, and in functions: in closures, defaults
+    and what the global names stand for that their code loads. One that stands in several models counts for each.
+    """
+    import keras  # only here: the rest of this package needs no Keras
+
+    from lipdp import _keras
+
+    found: dict[int, Any] = {}
+    seen: dict[tuple, Any] = {}  # with the objects: once one is gone, another may have its id
+    # With each of them the names of those of its attributes that are used; None for all.
+    waiting: collections.deque[tuple[Any, frozenset | None]] = collections.deque([(model, None)])
+    while waiting and len(seen) < _MOST + _MOST_OF_LAYER * len(found):
+        value, names = waiting.popleft()
+        key = id(value), None if isinstance(value, types.FunctionType) else names
+        if isinstance(value, _PLAIN) or key in seen:
+            continue
+        seen[key] = value
+        if isinstance(value, keras.Variable):
+            found[id(value)] = value
+        elif isinstance(value, keras.Layer):
+            for layer in _keras.walk(value, include_self=True) if id(value) not in found else ():
+                found[id(layer)] = layer
+                own = (vars(cls) for cls in type(layer).__mro__ if not _is_library(cls))
+                waiting += [(each, None) for held in (vars(layer), *own) for each in held.values()]
+            found |= {id(variable): variable for variable in value.weights}
+        elif isinstance(value, keras.Function):
+            waiting += [(operation, None) for operation in value.operations]
+        else:
+            waiting += _inside(value, names)
+    return list(found.values())
+
+
+def _inside(value: Any, names: frozenset | None) -> list[tuple[Any, frozenset | None]]:
+    """Returns what an object that is no layer holds and uses, each with the names that are used of it."""
+    if isinstance(value, types.FunctionType):
+        return [] if _is_library(value) else _used(value)
+    if isinstance(value, dict | list | tuple | set | frozenset | collections.deque):
+        items = value.values() if isinstance(value, dict) else value
+        return [(each, names) for each in tuple(itertools.islice(items, _MOST_INSIDE))]
+    if isinstance(value, types.MethodType):
+        return [(value.__func__, None), (value.__self__, frozenset({value.__func__.__name__}))]
+    if isinstance(value, functools.partial):
+        return [(each, None) for each in (value.func, value.args, value.keywords)]
+    if isinstance(value, property | staticmethod | classmethod):
+        return [(value.fget if isinstance(value, property) else value.__func__, None)]
+    if isinstance(value, types.ModuleType):
+        library = value.__name__.split(".")[0] in _LIBRARIES
+        return [] if library else [(vars(value).get(name), names) for name in names or ()]
+    kind = value if isinstance(value, type) else type(value)
+    if _is_library(kind):  # `tf.function` and `jax.jit` keep the function that they were given
+        kept = ("python_function", "__wrapped__") if callable(value) else ()
+        return [(getattr(value, name, None), None) for name in kept]
+    classes = [vars(cls) for cls in reversed(kind.__mro__) if not _is_library(cls)]
+    own = {name: each for attributes in classes for name, each in attributes.items()}
+    used = None if names is None else _grown(names | {"__call__"}, own)
+    held = own if kind is value else own | getattr(value, "__dict__", {})
+    return [(each, used) for name, each in held.items() if used is None or name in used]
+
+
+def _used(function: types.FunctionType) -> list[tuple[Any, frozenset | None]]:
+    loaded, names = _names(function.__code__)
+    found = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values(), *vars(function).values()]
+    for cell in function.__closure__ or ():
+        with contextlib.suppress(ValueError):  # a cell that is still empty
+            found.append(cell.cell_contents)
+    return [(each, names) for each in (*found, *(function.__globals__.get(name) for name in loaded))]
+
+
+@functools.lru_cache(maxsize=1024)
+def _names(code: types.CodeType) -> tuple[frozenset, frozenset]:
+    """Returns the global names that code loads, and the names of attributes."""
+    loaded, attributes = set(), set()
+    for step in dis.get_instructions(code):
+        if step.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+            loaded.add(step.argval)
+        elif step.opname in ("LOAD_ATTR", "LOAD_METHOD"):
+            attributes.add(step.argval)
+    for inner in (each for each in code.co_consts if isinstance(each, types.CodeType)):
+        more = _names(inner)
+        loaded, attributes = loaded | more[0], attributes | more[1]
+    return frozenset(loaded), frozenset(attributes)
+
+
+def _grown(names: frozenset, own: Mapping[str, Any]) -> frozenset:
+    """Returns names of attributes with those that methods among them use."""
+    methods = [own[name] for name in names if isinstance(own.get(name), types.FunctionType)]
+    grown = names.union(*(_names(method.__code__)[1] for method in methods))
+    return grown if grown == names else _grown(grown, own)
+
+
+def _is_library(thing: Any) -> bool:
+    return str(getattr(thing, "__module__", None)).split(".")[0] in _LIBRARIES

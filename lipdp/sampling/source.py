@@ -21,6 +21,21 @@ _READERS = 16
 _COMPARED = 3
 # A fault maps what the system keeps around a page, up to 2 MiB, and what is mapped counts as memory of the process.
 _FAULT, _MOST_MAPPED, _AT_ONCE = 2**21, 2**27, 8
+# Where the classes are whose contract is that several indices give what each of them gives. Longer than a package where
+# a user's own may have that name.
+_ROW_BY_ROW = (
+    "array_record.python",
+    "dask.array",
+    "datasets.arrow_dataset",
+    "grain._src",
+    "grain.python",
+    "h5py",
+    "numpy",
+    "pyarrow",
+    "tensorstore",
+    "xarray.core",
+    "zarr",
+)
 
 
 class Unlike(ValueError):
@@ -34,8 +49,10 @@ class Source:
 
     Args:
         rows: An object with `__len__` and `__getitem__`, such as a `numpy.memmap`, a data set of h5py, zarr or Hugging
-            Face, or a class of your own. A row is an array, or a tuple or dictionary of arrays. Several
-            are read at once (`oindex`, an array or a list of indices, `__getitems__`) where that gives the same rows.
+            Face, or a class of your own. A row is an array, or a tuple or dictionary of arrays. `__getitem__` of your
+            class gets one index at a time, an `int`; a class with a method `__getitems__` of its own gets a list of
+            them there, and returns a list of rows. Only arrays and data sets of known libraries, which read several
+            rows as they read each, are asked for several at once without it.
         readers: Threads that read at the same time; 1 for a source that only one thread may use.
 
     Raises:
@@ -43,7 +60,8 @@ class Source:
 
     **Guarantee.**
     Conditions: the row that `rows` returns for an index depends on that index and on one example alone, stays the same
-    while a model trains, and is not written to by another thread that reads. Nothing can check that.
+    while a model trains, and is not written to by another thread that reads; in `__getitems__`, that no row depends on
+    the others of the list. Nothing can check that: three rows are compared with what `__getitem__` returns for them.
     Bound: an update depends on the drawn rows and on no other. A row that is not finite, or in a model with one output
     whose label the loss does not allow, counts as zero: that depends on this row alone, and so does every other cast.
     Not covered: that reading fails, which ends training; how long it takes.
@@ -70,7 +88,8 @@ class Source:
         self._length = _length(rows)
         if self._length == 0:
             raise ValueError(f"The training data holds no example. Received: a {type(rows).__name__} of length 0.")
-        self._map, self._mapped, self._lock = _mapping(rows), 0, threading.Lock()
+        # A class of the user's over a mapped file may compute a row of what it reads.
+        self._map, self._mapped, self._lock = _mapping(rows) if _row_by_row(rows) else None, 0, threading.Lock()
         places = np.unique(np.linspace(0, self._length - 1, SAMPLE).round().astype("int64"))
         self._read, self._structure = self._way(places[:: max(1, len(places) // _COMPARED)][:_COMPARED])
         self.sample = [leaf.copy() for leaf in self.read(places)]
@@ -137,7 +156,7 @@ class Source:
 
     def _way(self, places: np.ndarray) -> tuple[Callable, Any]:
         """Returns how several rows are read, and the nest of a row."""
-        if isinstance(self.rows, np.ndarray):
+        if isinstance(self.rows, np.ndarray) and _row_by_row(self.rows):
             return _from_array, np.asarray(self.rows[:0])
         one_by_one, failure = None, None
         try:
@@ -146,7 +165,7 @@ class Source:
             raise
         except Exception as error:  # whatever a source raises for a single index
             failure = error
-        for way in (_orthogonal, _from_array, _from_list, _from_items):
+        for way in _ways(self.rows):
             try:
                 found = tree.map_structure(np.array, _parts(way(self.rows, places)))
                 if one_by_one is None:
@@ -164,7 +183,7 @@ class Source:
             raise ValueError(
                 f"The rows of a source cannot be read. Received: {type(failure).__name__}: {failure} from row "
                 f"{places[0]} of a {type(self.rows).__name__}. `__getitem__` must take an index from 0 to its length "
-                "minus 1, or an array of them."
+                "minus 1; a class with `__getitems__` a list of them there."
             ) from failure
         return _one_by_one, one_by_one
 
@@ -214,6 +233,45 @@ def _mapping(rows) -> mmap.mmap | None:
     while isinstance(rows, np.memmap):
         rows = rows.base
     return rows if isinstance(rows, mmap.mmap) else None
+
+
+def _ways(rows) -> tuple[Callable, ...]:
+    """Returns how several rows of a source may be read at once.
+
+    That three rows are the same does not tell: whoever wrote `__getitem__` for one row may let rows of a batch mix in
+    a branch that none of the three takes.
+    """
+    items = (_from_items,) if _defined(rows, "__getitems__") in _until_rows(rows) else ()
+    if not _row_by_row(rows):
+        return items
+    return () if _transformed(rows) else (_orthogonal, _from_array, _from_list, *items)
+
+
+def _defined(rows, name: str) -> type | None:
+    """Returns the class that a source has a method from."""
+    return next((cls for cls in type(rows).__mro__ if name in vars(cls)), None)
+
+
+def _until_rows(rows) -> tuple[type, ...]:
+    """Returns the classes down to the one that says what a row is: `__getitems__` of its parents is of other rows."""
+    order, last = type(rows).__mro__, _defined(rows, "__getitem__")
+    return order[: order.index(last) + 1] if last else ()
+
+
+def _row_by_row(rows) -> bool:
+    """Whether what says what a row is belongs to a library that reads several as it reads each."""
+    module = getattr(_defined(rows, "__getitem__"), "__module__", None) or ""
+    return any(module == known or module.startswith(f"{known}.") for known in _ROW_BY_ROW)
+
+
+def _transformed(rows) -> bool:
+    """Whether a data set of Hugging Face gives what it reads to a function of the user's, all of it at once."""
+    for _ in range(10):  # a column of a column
+        kind = getattr(rows, "format", None)
+        if isinstance(kind, Mapping) and kind.get("type") == "custom":
+            return True
+        rows = getattr(rows, "source", None)
+    return False
 
 
 def _from_array(rows, index):

@@ -20,6 +20,8 @@ _SEAL = "lipdp_sha256"
 # The same for the bytes, behind what HDF5 reads: a wrong bit can keep its library busy for ever.
 _TRAILER = b"lipdp_sha256:"
 _TRAILER_BYTES = len(_TRAILER) + 2 * hashlib.sha256().digest_size
+# Formats by which `load_own_variables` is called. Keras sets weights past it from others: its old one and Orbax.
+_WITH_LEDGER = (".keras", ".weights.h5", ".weights.json")
 
 
 class Saving:
@@ -84,26 +86,30 @@ class Saving:
         """Loads weights, optimizer state and ledger; all of it or, after an error, nothing.
 
         Raises:
-            ValueError: `fit` is running, the file has no ledger, or its ledger would make this model forget
-                releases: that of another model, or of a copy of this one that went on by itself.
+            ValueError: `fit` is running, the file or its format has no ledger, or its ledger would make this model
+                forget releases: that of another model, or of a copy of this one that went on by itself.
         """
         if self.run.armed:
+            raise self._refuse_while_fitting()
+        if not str(filepath).endswith(_WITH_LEDGER):
             raise ValueError(
-                "A file brings its own noise, which the present plan does not charge. Received: load_weights while "
-                "`fit` runs, by a callback. Load it before `fit`, which goes on from there."
+                "Weights must come from a file with the privacy ledger that says what they cost: .keras, .weights.h5 "
+                f"or .weights.json. Received: filepath={str(filepath)!r}. Save the model that made them in one of "
+                "these; weights that cost nothing go into a plain Keras model first, and then into `from_keras`."
             )
         if self.compiled:
             self.optimizer.build(self.trainable_variables)
         variables = [*self.weights, *(self.optimizer.variables if self.compiled else ())]
         before = [v.numpy() for v in variables]
         run, ledger, held = self.run, self.run.ledger.copy(), dict(vars(self.run))
-        run.load_error = None
+        run.load_error, run.loaded = None, False
         if _is_local(filepath) and os.path.isfile(filepath):
             _check_content(filepath)
         try:
             super().load_weights(filepath, **kwargs)
-            if run.load_error is not None:
-                raise run.load_error
+            if not run.loaded:
+                received = "a file from which Keras did not load the model itself"
+                raise run.load_error or _no_ledger(self.name, received)
             model_checks.check_ledger(self)
         except BaseException:
             for variable, value in zip(variables, before, strict=True):
@@ -123,13 +129,13 @@ class Saving:
             store[name] = value
 
     def load_own_variables(self, store: dict[str, Any]) -> None:
+        if self.run.armed:  # past `load_weights`, by a function of Keras
+            raise self._refuse_while_fitting()
         try:
             if "lipdp" not in store.keys():
-                raise ValueError(
-                    f"The file holds no privacy ledger for model '{self.name}', so nothing can be said about what "
-                    "its weights cost. Received: a file that lipdp did not write. Load it into a plain Keras model."
-                )
+                raise _no_ledger(self.name, "a file that lipdp did not write")
             self.run.restore(store["lipdp"][...])
+            self.run.loaded = True
         except ValueError as error:
             # Keras may swallow errors of single objects; `load_weights` must not.
             self.run.load_error = error
@@ -141,10 +147,23 @@ class Saving:
         rest = {key: store[key] for key in store.keys() if key not in ("lipdp", *states)}
         super().load_own_variables({key: value for key, value in rest.items() if not key.startswith(low_rank.PREFIX)})
 
+    def _refuse_while_fitting(self) -> ValueError:
+        return ValueError(
+            "A file brings its own noise, which the present plan does not charge. Received: load_weights while "
+            "`fit` runs, by a callback. Load it before `fit`, which goes on from there."
+        )
+
     def _random_states(self) -> dict[str, Any]:
         """Returns the states of Keras' random layers by name; a file holds them after a `fit` with a seed only."""
         stock = [seeds for _, seeds in seeding.generators(self) if not hasattr(seeds, "reseed")]
         return {f"random_{i}": seeds.state for i, seeds in enumerate(stock)}
+
+
+def _no_ledger(model: str, received: str) -> ValueError:
+    return ValueError(
+        f"The file holds no privacy ledger for model '{model}', so nothing can be said about what its weights cost. "
+        f"Received: {received}. Load it into a plain Keras model."
+    )
 
 
 def _is_local(path: Any) -> bool:

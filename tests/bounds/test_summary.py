@@ -1,5 +1,8 @@
 """`summary_bounds`: what it prints, and measured gradients beside their bounds."""
 
+import json
+import pickle
+
 import keras
 import numpy as np
 import pytest
@@ -110,3 +113,11 @@ def test_the_plot_shows_every_trainable_layer(tmp_path):
     figure.savefig(tmp_path / "tightness.png")
     with pytest.raises(ValueError, match="hold no measurement"):
         plot_tightness(model.summary_bounds(print_fn=lambda text: None))
+
+
+def test_a_notebook_shows_the_rows_in_short():
+    rows = mlp().summary_bounds(print_fn=lambda text: None)
+    assert repr(rows) == f"<bounds of {len(rows)} layers: a list of dictionaries>"
+    # For all else they are a list.
+    assert isinstance(rows, list) and rows == [*rows] and json.loads(json.dumps(rows)) == rows
+    assert pickle.loads(pickle.dumps(rows)) == rows and repr(rows[:1]) == repr([*rows][:1])

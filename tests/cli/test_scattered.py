@@ -57,7 +57,7 @@ def test_a_set_of_digits_is_deskewed_and_used_without_certificates(file, tmp_pat
     capsys.readouterr()
     assert main(["predict", str(run), "--data", str(file), "--output", str(classes)]) == 0
     assert "without certified radii. Layer 'deskewing'" in capsys.readouterr().err
-    assert classes.read_text().splitlines()[0] == "class,logit 0,logit 1"
+    assert classes.read_text().splitlines()[0] == "class,logit 0,logit 1,probability 0,probability 1"
     assert main(["report", str(run)]) == 0
     capsys.readouterr()
     assert "--strategy clipless" in refusal(capsys, "certify", run)

@@ -72,13 +72,12 @@ def test_raw_texts_are_predicted(run, tmp_path, capsys):
         words = ["predict", str(run), "--data", str(tmp_path / name), "--output", str(tmp_path / f"{name}.out")]
         assert main(words) == 0
         out = " ".join(capsys.readouterr().out.split())
-        assert "2 examples: class and logits. They cost the training data no more privacy" in out
+        assert "2 examples: class, logits and probabilities. They cost the training data no more privacy" in out
         rows = list(csv.DictReader((tmp_path / f"{name}.out").read_text().splitlines()))
-        assert [row["class"] for row in rows] == ["glad", "sad"] and set(rows[0]) == {
-            "class",
-            "logit sad",
-            "logit glad",
-        }
+        assert [row["class"] for row in rows] == ["glad", "sad"]
+        assert list(rows[0]) == ["class", "logit sad", "logit glad", "probability sad", "probability glad"]
+        odds = np.exp(float(rows[0]["logit sad"]) - float(rows[0]["logit glad"]))
+        assert float(rows[0]["probability sad"]) == pytest.approx(odds / (1 + odds), rel=1e-4)
     (tmp_path / "new.csv").write_text("siad,x\na,b\n")
     line = refusal(capsys, "predict", run, "--data", tmp_path / "new.csv", "--output", tmp_path / "out.csv")
     assert "Did you mean 'siad'" in line
@@ -238,8 +237,12 @@ def test_refusals(tmp_path, capsys):
     file = write(tmp_path / "said.csv", 20)
     own = ["train", "--dataset", file, "--epsilon", "2"]
     task = [*own, "--task", "text", "--text", "said", "--label", "mood"]
-    assert "Pass --text review" in refusal(capsys, *own, "--task", "text", "--label", "mood")
-    assert "Pass --label opinion" in refusal(capsys, *own, "--task", "text", "--text", "said")
+    line = refusal(capsys, *own, "--task", "text", "--label", "mood")
+    assert f"Pass --text with one of the columns of {file}: said, mood." in line
+    line = refusal(capsys, *own, "--task", "text", "--text", "said")
+    assert f"Pass --label with one of the columns of {file}: mood." in line
+    line = refusal(capsys, "train", "--dataset", tmp_path / "none.csv", "--epsilon", "2", "--task", "text")
+    assert "no such file" in line
     assert "Received: --text said and --label said" in refusal(capsys, *task[:-1], "said")
     assert "no useful Lipschitz constant" in refusal(capsys, *task, "--strategy", "clipless")
     assert "It is for --task text" in refusal(capsys, *own, "--text", "said")
@@ -260,6 +263,20 @@ def test_refusals(tmp_path, capsys):
     file.write_text("said,mood,who\na,sad,x\nb,glad,\n")
     assert "has no id in 1 of 2 rows, first in row 2" in refusal(capsys, *task, "--person-column", "who")
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.backend_free
+def test_a_file_of_texts_leads_to_the_task(tmp_path, capsys):
+    """Taken for a table it is refused, as a table it may also be: of few words, or of numbers."""
+    file = write(tmp_path / "said.csv", 20)
+    hint = "If column 'said' holds texts to classify, pass --task text --text said --label COLUMN."
+    assert hint in refusal(capsys, "train", "--dataset", file, "--epsilon", "2")
+    lines = tmp_path / "said.jsonl"
+    lines.write_text('{"said": "we were on time", "mood": "glad"}\n')
+    assert hint in refusal(capsys, "train", "--dataset", lines, "--epsilon", "2")
+    file.write_text("where,mood\nnorth,sad\nsouth,glad\n")
+    assert "--task text" not in refusal(capsys, "train", "--dataset", file, "--epsilon", "2")
+    assert "--task text" not in refusal(capsys, "train", "--dataset", "digist", "--epsilon", "2")
 
 
 @pytest.mark.slow

@@ -78,7 +78,7 @@ def test_rows_of_one_person_count_one_together():
     with_person = of.sums(np.concatenate([x, mine]), np.append(y, np.arange(30) % 2), shares)
     assert np.linalg.norm(with_person - of.sums(x, y, None)) <= of.sensitivity * (1 + 1e-9)
     model.learn_moments(
-        np.concatenate([x, mine]),
+        np.clip(np.concatenate([x, mine]), -1.0, 1.0),
         np.append(y, np.arange(30) % 2),
         person_ids=ids,
         frequencies=4,

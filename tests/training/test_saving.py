@@ -313,8 +313,10 @@ def test_no_file_is_loaded_while_fit_runs(tmp_path):
     x, y = blobs()
     model.fit(x, y, steps_per_epoch=1, noise_multiplier=0.5, **FIT)
     model.save_weights(tmp_path / "a.weights.h5")
-    load = keras.callbacks.LambdaCallback(on_epoch_begin=lambda *_: model.load_weights(tmp_path / "a.weights.h5"))
-    with pytest.raises(ValueError, match="while `fit` runs"):
-        model.fit(x, y, steps_per_epoch=1, noise_multiplier=4.0, **FIT, callbacks=[load])
+    for name in ("a", "none"):  # refused before anything is read
+        path = tmp_path / f"{name}.weights.h5"
+        load = keras.callbacks.LambdaCallback(on_epoch_begin=lambda *_, path=path: model.load_weights(path))
+        with pytest.raises(ValueError, match="while `fit` runs"):
+            model.fit(x, y, steps_per_epoch=1, noise_multiplier=4.0, **FIT, callbacks=[load])
     model.load_weights(tmp_path / "a.weights.h5")
     assert model.run.ledger.updates == 1
