@@ -338,8 +338,11 @@ class Privacy:
             lines.append(
                 "Keys came from a hash of the seed, the plan, the strategy, model, loss and optimizer, the weights at "
                 "the beginning, and the data, all rows of it: only the same call repeats, and another model "
-                "trained with this seed has noise of its own. Two runs that differ in callbacks alone, such as one of "
-                "the user's that sets the learning rate, may share noise; publish one of them."
+                "trained with this seed has noise of its own."
+            )
+            lines.append(
+                "Two runs under this seed that differ in callbacks alone, such as one of the user's that sets the "
+                "learning rate, may share noise: publish one of them."
             )
         if self._by_sample:
             lines.append(statement.KEY_FROM_A_SAMPLE)

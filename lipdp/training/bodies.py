@@ -97,9 +97,8 @@ def _is_foreign(value: Any) -> bool:
 def _of_every_layer() -> frozenset[str]:
     """Names of what Keras itself keeps in layers."""
     layer = keras.layers.Dense(1)
-    layer.build((None, 1))
-    own = {"call", "compute_mask", "build", "_losses_override", "_call_has_context_arg"}
-    return frozenset(set(vars(layer)) - {"activation"} | own)
+    layer(keras.KerasTensor((None, 1)))
+    return frozenset({*vars(layer), "call", "compute_mask", "build"} - {"activation"})
 
 
 def _described(value: Any, seen: _Seen) -> Any:

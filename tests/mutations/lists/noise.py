@@ -346,7 +346,7 @@ FAULTS = [
         ),
         (
             "the devices play no part",
-            "places = [driver.microbatch, backend.row_shards()[0]] if by_row else None",
+            "places = [driver.microbatch, backend.row_shards()[0], *_program(model)] if by_row else None",
             "places = driver.microbatch if by_row else None",
             "training/test_random_layers.py::test_rows_of_several_devices_have_other_masks_and_so_other_noise",
         ),
