@@ -13,6 +13,16 @@ def check_class_weight(class_weight: Any) -> tuple[tuple[int, float], ...]:
 
     Args:
         class_weight: Dictionary from class ids, from 0, to weights, finite and from 0.
+
+    Returns:
+        Pairs `(class id, weight)`.
+
+    Raises:
+        ValueError: no such dictionary.
+
+    Example:
+        >>> check_class_weight({1: 10, 0: 1.0})
+        ((0, 1.0), (1, 10.0))
     """
     wrong = None
     if not isinstance(class_weight, dict) or not class_weight:
@@ -34,7 +44,19 @@ def check_class_weight(class_weight: Any) -> tuple[tuple[int, float], ...]:
 
 
 def check_weighted_labels(outputs: int, y: Any) -> None:
-    """Refuses labels that name no class for each example; `outputs` is the number of a model's outputs."""
+    """Refuses labels that name no class for each example.
+
+    Args:
+        outputs: Number of a model's outputs.
+        y: Labels, `(N,)`, `(N, 1)` or `(N, classes)`.
+
+    Raises:
+        ValueError: several outputs, or labels of another shape.
+
+    Example:
+        >>> import numpy as np
+        >>> check_weighted_labels(1, np.zeros((8, 1)))
+    """
     shape = getattr(y, "shape", None)
     if outputs > 1 or shape is None or len(shape) > 2:
         received = f"{outputs} outputs" if outputs > 1 else f"labels of shape {shape}"
@@ -50,6 +72,14 @@ def class_factors(class_weight: tuple[tuple[int, float], ...], y: Any) -> Any:
     Args:
         class_weight: What `check_class_weight` returned.
         y: Class ids `(batch,)` or `(batch, 1)`, or one-hot labels `(batch, classes)`, whose largest entry counts.
+
+    Returns:
+        A float32 tensor.
+
+    Example:
+        >>> import numpy as np
+        >>> [float(w) for w in class_factors(((1, 10.0),), np.array([0, 1, 2]))]
+        [1.0, 10.0, 1.0]
     """
     if len(y.shape) == 2 and y.shape[1] != 1:
         labels = ops.argmax(y, axis=1)

@@ -13,6 +13,7 @@ from lipdp import audit, backend, optimizer
 from lipdp.layers import Bias, SpectralConv2D
 from lipdp.sampling import EpochSampler, PoissonSampler, schemes
 from lipdp.strategies import DPSGD
+from lipdp.training import callbacks
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,9 +88,14 @@ def _noise_per_microbatch():
     return mock.patch.object(optimizer, "_add_noise", wrong)
 
 
+@contextlib.contextmanager
 def _reused_key():
     ratchet = backend.ratchet
-    return mock.patch.object(backend, "ratchet", lambda key: (ratchet(key)[0], key))
+    reused = mock.patch.object(backend, "ratchet", lambda key: (ratchet(key)[0], key))
+    # Which would refuse the second update.
+    unseen = mock.patch.object(callbacks.FreshNoise, "on_train_batch_begin", lambda *_, **__: None)
+    with reused, unseen:
+        yield
 
 
 def _dropped_rows():
