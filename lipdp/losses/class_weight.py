@@ -58,7 +58,7 @@ def check_weighted_labels(outputs: int, y: Any) -> None:
         >>> check_weighted_labels(1, np.zeros((8, 1)))
     """
     shape = getattr(y, "shape", None)
-    if outputs > 1 or shape is None or len(shape) > 2:
+    if shape is None or len(shape) > 2:  # labels of several outputs are a nest
         received = f"{outputs} outputs" if outputs > 1 else f"labels of shape {shape}"
         raise ValueError(
             "`class_weight` needs one output, and labels of shape (examples,), (examples, 1) or (examples, classes). "

@@ -28,10 +28,10 @@ def of_a_global(y_true, y_pred):
     return FACTOR * ops.mean(ops.square(y_true - y_pred), axis=-1)
 
 
-def edited(factor):
+def edited(factor, sign="-"):
     """The same name and place, another body: what comes of editing a file and running it again."""
     space = {"ops": ops, "__name__": "users_module"}
-    exec(f"def loss(y, p):\n    return {factor} * ops.mean(ops.square(y - p), axis=-1)", space)
+    exec(f"def loss(y, p):\n    return {factor} * ops.mean(ops.square(y {sign} p), axis=-1)", space)
     return space["loss"]
 
 
@@ -67,7 +67,7 @@ def shift(amount):
 MSE = keras.losses.MeanSquaredError
 
 
-def weights(loss=None, layers=list, callbacks=(), seed=7, updates=3, **compiled):
+def weights(loss=None, layers=list, callbacks=(), seed=7, updates=1, **compiled):
     keras.utils.set_random_seed(0)
     stack = [keras.Input((4,)), *layers(), keras.layers.Dense(1, name="out")]
     model = lipdp.DP_Model.from_keras(keras.Sequential(stack))
@@ -102,6 +102,7 @@ def scheduled(factor):
 PAIRS = {
     "a closure": (with_loss(closure, 0.1), with_loss(closure, 0.9)),
     "an edited body": (with_loss(edited, 1.0), with_loss(edited, 1.5)),
+    "an operator": (with_loss(edited, 1.0), with_loss(edited, 1.0, "+")),
     "a global": (of_global(1.0), of_global(2.0)),
     "an attribute of a loss": (with_loss(WithAttribute, 1.0), with_loss(WithAttribute, 2.0)),
     "an attribute of a layer": (with_layer(set_later, 1.0), with_layer(set_later, 2.0)),

@@ -82,7 +82,6 @@ FAULTS = [
             'ops.ones(ops.shape(labels), "float32")',
             'ops.zeros(ops.shape(labels), "float32")',
         ),
-        ("several outputs take weights of classes", "if outputs > 1 or shape is None", "if shape is None"),
     ),
     *faults(
         "strategies/clipping.py",
