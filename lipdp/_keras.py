@@ -169,13 +169,13 @@ class _Told(keras.layers.Layer):
 def told_training() -> bool:
     """Whether the call of a layer that surrounds this one is in training: layers inside that are not told ask it."""
     told = []
-    _Told()(keras.ops.zeros(()), run=told.append)
+    _Told(name="told")(keras.ops.zeros(()), run=told.append)
     return bool(told[0])
 
 
 def telling_training(run: Callable[[], Any], training: bool) -> Any:
     """Returns `run()`, in which layers that are not told find what `told_training` returned elsewhere."""
-    return _Told()(keras.ops.zeros(()), run=lambda _: run(), training=training)
+    return _Told(name="told")(keras.ops.zeros(()), run=lambda _: run(), training=training)
 
 
 def rematerialized(layer: keras.layers.Layer) -> bool:

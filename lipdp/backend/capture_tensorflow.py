@@ -9,7 +9,7 @@ from lipdp.backend.tensorflow import Forward
 # Operations of TensorFlow that write to what outlives them.
 _WRITES = re.compile(
     "Assign|Resource(Scatter|Apply|Strided|SparseApply|.*Update|.*ApplyGradient)|Scatter.*Ref"
-    "|.*(Insert|Import|Enqueue|Stage$|ToTensorsMap)|(Eager)?PyFunc"
+    "|.*(Insert|Import|Enqueue|Remove|Stage$|ToTensorsMap|WriteFile|SaveV2|Summary)|(Eager)?PyFunc"
 )
 
 

@@ -196,7 +196,8 @@ class Checkpoint(keras.callbacks.Callback):
             self._save(self.model)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        if self._model.run.ledger.updates > self._saved:
+        # Keras puts its averages in the place of the weights after the last epoch.
+        if self._model.run.ledger.updates > self._saved or getattr(self.model.optimizer, "use_ema", False):
             self._save(self.model)
 
 

@@ -187,6 +187,11 @@ def check_arguments(arguments: dict[str, Any]) -> None:
     known = inspect.signature(DP_Model.fit).parameters
     unknown = {name: value for name, value in arguments.items() if name not in known}
     model_checks.refuse_unsupported(DP_Model.fit, unknown, shuffle=None, sample_weight=None)
+    if arguments.get("class_weight") is not None:
+        raise ValueError(
+            "A diffusion model learns to remove noise, not classes: its loss has no weights of classes. Received: "
+            "class_weight. Leave it out, and draw as many images of each class as you want."
+        )
 
 
 def check_first(

@@ -43,26 +43,27 @@ def check_class_weight(class_weight: Any) -> tuple[tuple[int, float], ...]:
     return tuple(sorted((int(label), float(weight)) for label, weight in class_weight.items()))
 
 
-def check_weighted_labels(outputs: int, y: Any) -> None:
+def check_weighted_labels(output_shape: tuple | None, y: Any) -> None:
     """Refuses labels that name no class for each example.
 
     Args:
-        outputs: Number of a model's outputs.
+        output_shape: Shape of the model's output; None for several outputs.
         y: Labels, `(N,)`, `(N, 1)` or `(N, classes)`.
 
     Raises:
-        ValueError: several outputs, or labels of another shape.
+        ValueError: several outputs, an output that is no vector, or labels of another shape.
 
     Example:
         >>> import numpy as np
-        >>> check_weighted_labels(1, np.zeros((8, 1)))
+        >>> check_weighted_labels((None, 3), np.zeros((8, 1)))
     """
-    shape = getattr(y, "shape", None)
-    if shape is None or len(shape) > 2:  # labels of several outputs are a nest
-        received = f"{outputs} outputs" if outputs > 1 else f"labels of shape {shape}"
+    shape, vector = getattr(y, "shape", None), output_shape is not None and len(output_shape) == 2
+    if shape is None or not vector or not (len(shape) == 1 or len(shape) == 2 and shape[1] in (1, output_shape[1])):
+        received = "several outputs" if output_shape is None else f"labels of shape {shape} for output {output_shape}"
         raise ValueError(
-            "`class_weight` needs one output, and labels of shape (examples,), (examples, 1) or (examples, classes). "
-            f"Received: {received}. Multiply in a loss of your own instead, see docs/howto/weights.md."
+            "`class_weight` needs one output (examples, classes), and labels of shape (examples,), (examples, 1) or "
+            f"(examples, classes). Received: {received}. Multiply in a loss of your own instead, see "
+            "docs/howto/weights.md."
         )
 
 

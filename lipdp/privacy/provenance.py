@@ -8,6 +8,7 @@ What comes in by value (arrays, files of plain Keras models) cannot be followed.
 
 from __future__ import annotations
 
+import argparse
 import collections
 import contextlib
 import dis
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 _ATTRIBUTE = "_lipdp_ledgers"
 # What functions and objects of these hold is not the user's.
 _LIBRARIES = {*sys.stdlib_module_names, *"h5py jax jaxlib keras lipdp numpy pandas tensorflow torch".split()}
+# Of the standard library, what only holds values.
+_HOLDERS = (types.SimpleNamespace, argparse.Namespace, collections.UserDict, collections.UserList)
 _PLAIN = (str, bytes, int, float, complex, type(None))
 # How many objects one search looks at, beside some for each layer, and how many of one container: it must end, and what
 # holds a layer is not far from one.
@@ -121,6 +124,9 @@ def _inside(value: Any, names: frozenset | None) -> list[tuple[Any, frozenset | 
         library = value.__name__.split(".")[0] in _LIBRARIES
         return [] if library else [(vars(value).get(name), names) for name in names or ()]
     kind = value if isinstance(value, type) else type(value)
+    slots = [] if kind is value else [(each, names) for each in _slots(value)]
+    if isinstance(value, _HOLDERS):
+        return [(each, names) for each in vars(value).values()]
     if _is_library(kind):  # `tf.function` and `jax.jit` keep the function that they were given
         kept = ("python_function", "__wrapped__") if callable(value) else ()
         return [(getattr(value, name, None), None) for name in kept]
@@ -128,7 +134,18 @@ def _inside(value: Any, names: frozenset | None) -> list[tuple[Any, frozenset | 
     own = {name: each for attributes in classes for name, each in attributes.items()}
     used = None if names is None else _grown(names | {"__call__"}, own)
     held = own if kind is value else own | getattr(value, "__dict__", {})
-    return [(each, used) for name, each in held.items() if used is None or name in used]
+    return [*slots, *((each, used) for name, each in held.items() if used is None or name in used)]
+
+
+def _slots(value: Any) -> list[Any]:
+    """Returns what an object of the user's holds in `__slots__`."""
+    found = []
+    for cls in type(value).__mro__ if not _is_library(type(value)) else ():
+        names = vars(cls).get("__slots__", ())
+        for name in [names] if isinstance(names, str) else names:
+            with contextlib.suppress(Exception):  # not set
+                found.append(getattr(value, name))
+    return found
 
 
 def _used(function: types.FunctionType) -> list[tuple[Any, frozenset | None]]:

@@ -1,9 +1,18 @@
 """What code of the user's a `fit` runs: functions and classes, of which configurations tell the names alone."""
 
+import argparse
+import collections
+import contextlib
+import datetime
+import decimal
+import fractions
 import functools
 import hashlib
 import inspect
 import json
+import pathlib
+import re
+import sys
 import types
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -14,8 +23,11 @@ from keras import ops
 
 from lipdp import _keras, losses
 
-# Their names say what they do.
-_KNOWN = ("keras", "keras_hub", "lipdp", "tensorflow", "jax", "jaxlib", "numpy", "builtins", "functools", "math")
+# What functions and objects of these do their names say.
+_LIBRARIES = {*sys.stdlib_module_names, *"h5py jax jaxlib keras keras_hub lipdp numpy pandas tensorflow torch".split()}
+# Of the standard library: what only holds values, and what is a value.
+_HOLDERS = (types.SimpleNamespace, argparse.Namespace, collections.UserDict, collections.UserList)
+_VALUES = (range, slice, decimal.Decimal, fractions.Fraction, datetime.date, datetime.timedelta, pathlib.PurePath)
 _DEEPEST = 12
 # What of Keras' callbacks says how they steer training, beside functions.
 _STEERING = {
@@ -39,17 +51,20 @@ def digest(model: keras.Model, strategy: Any, callbacks: Iterable) -> str | None
         callbacks: The callbacks of `fit`.
 
     **Guarantee.** It differs where one of these differs: the code of functions and methods in model, loss, optimizer,
-    strategy and augmentation, and of what they call by name outside of known libraries; their defaults, closures and
-    globals, and the attributes of the user's objects, as far as they are numbers, texts, arrays, functions or nests of
-    these; the schedule of Keras' `LearningRateScheduler` and the settings of its `ReduceLROnPlateau`.
-    Not covered: other callbacks, files and global state that code reads while it runs, and code in other languages.
+    strategy and augmentation, and of what they call by name outside of known libraries, in modules of the user's too;
+    their defaults, closures and globals, and the attributes of the user's objects, as far as they are numbers, texts,
+    arrays, layers, variables, functions or nests of these; the schedule of Keras' `LearningRateScheduler` and the
+    settings of its `ReduceLROnPlateau`.
+    Not covered: other callbacks; files and state outside of these that code reads while it runs; attributes that are
+    found by a text or made on access; code in other languages; what lies more than 12 objects deep.
     """
     parts = [*_keras.walk(model), *losses.parts(model.loss), model.optimizer, strategy]
     parts.append(getattr(strategy, "augmentation", None))
-    found = [_inside(part) for part in parts]
+    own = {id(held) for held in (*_keras.walk(model, include_self=True), *model.weights)}
+    found = [_inside(part, _Seen(own)) for part in parts]
     for callback in callbacks:
         names = next((names for kind, names in _STEERING.items() if isinstance(callback, kind)), ())
-        found.append({name: _described(getattr(callback, name, None), _Seen()) for name in names} or None)
+        found.append({name: _described(getattr(callback, name, None), _Seen(own)) for name in names} or None)
     found = [part for part in found if part]
     if not found:
         return None
@@ -57,24 +72,31 @@ def digest(model: keras.Model, strategy: Any, callbacks: Iterable) -> str | None
 
 
 class _Seen:
-    """The objects on the way, so that nothing is described twice."""
+    """The objects on the way, so that nothing is described twice; `own` are the layers and variables of the model."""
 
-    def __init__(self):
-        self.ids: set[int] = set()
-        self.kept: list = []
+    def __init__(self, own: set[int]):
+        self.own = own
+        self.places: dict[int, int] = {}
+        self.kept: list = []  # no other object may get the identity of one of these meanwhile
         self.depth = 0
 
 
 def _known(value: Any) -> bool:
-    return str(getattr(value, "__module__", None) or "builtins").split(".")[0] in _KNOWN
+    return str(getattr(value, "__module__", None) or "builtins").split(".")[0] in _LIBRARIES
 
 
-def _inside(part: Any) -> Any:
+def _wrapped(value: Any) -> Any:
+    """Returns the function that `tf.function`, `jax.jit` or `functools.cache` was given, or None."""
+    if not callable(value) or isinstance(value, type):
+        return None
+    return getattr(value, "python_function", None) or getattr(value, "__wrapped__", None)
+
+
+def _inside(part: Any, seen: _Seen) -> Any:
     """Returns what there is of the user's in a layer, loss, optimizer or strategy; None for one of a library."""
     if part is None:
         return None
-    seen = _Seen()
-    if isinstance(part, (types.FunctionType, types.MethodType, functools.partial)):
+    if isinstance(part, (types.FunctionType, types.MethodType, functools.partial)) or _wrapped(part) is not None:
         return _described(part, seen) if _is_foreign(part) else None
     if not _known(type(part)):
         return _object(part, seen)
@@ -83,13 +105,17 @@ def _inside(part: Any) -> Any:
     return found or None
 
 
-def _is_foreign(value: Any) -> bool:
+def _is_foreign(value: Any, deep: bool = True) -> bool:
+    if isinstance(value, (list, tuple, dict)):
+        return deep and any(_is_foreign(v, False) for v in (value.values() if isinstance(value, dict) else value))
     if isinstance(value, types.MethodType):
         value = value.__func__
     if isinstance(value, functools.partial):
         return _is_foreign(value.func)
     if isinstance(value, types.FunctionType):
         return not _known(value)
+    if _wrapped(value) is not None:
+        return _is_foreign(_wrapped(value))
     return not _known(type(value)) and not isinstance(value, (keras.Layer, keras.Variable))
 
 
@@ -102,34 +128,44 @@ def _of_every_layer() -> frozenset[str]:
 
 
 def _described(value: Any, seen: _Seen) -> Any:
-    if value is None or isinstance(value, (bool, int, float, str)):
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value if abs(value) < 2**63 else hex(value)
+    if value is None or isinstance(value, (bool, float, str)):
         return value
-    if isinstance(value, (bytes, complex)):
+    if isinstance(value, (bytes, complex, *_VALUES, re.Pattern)):
         return repr(value)
     if isinstance(value, np.generic):
         return value.item() if value.dtype.kind in "biuf" else repr(value)
-    if id(value) in seen.ids or seen.depth > _DEEPEST:
+    if id(value) in seen.places:
+        return f"...{seen.places[id(value)]}"
+    if seen.depth > _DEEPEST:
         return "..."
-    seen.ids.add(id(value))
-    seen.kept.append(value)  # no other object may get its identity meanwhile
+    seen.places[id(value)] = len(seen.places)
+    seen.kept.append(value)
     seen.depth += 1
     try:
         return _nested(value, seen)
+    except Exception:  # whatever objects of the user's do when somebody looks at them
+        return f"unreadable {_named(type(value))}"
     finally:
         seen.depth -= 1
 
 
 def _nested(value: Any, seen: _Seen) -> Any:
-    if isinstance(value, (keras.Layer, keras.Variable, keras.KerasTensor)):
-        return type(value).__name__  # looked at by itself
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, types.ModuleType):
+        return value.__name__
+    if isinstance(value, (keras.Layer, keras.Variable)) and id(value) in seen.own:
+        return type(value).__name__  # looked at by itself, and its weights are
+    if isinstance(value, keras.Variable):
+        return _array(value.value)
+    if isinstance(value, keras.Layer):
+        return [_named(type(value)), _array_list(value.weights), _config(value, seen), _inside(value, seen)]
+    if isinstance(value, (list, tuple, collections.deque)):
         return [_described(v, seen) for v in value]
     if isinstance(value, (set, frozenset)):
         return sorted(json.dumps(_described(v, seen), sort_keys=True) for v in value)
     if isinstance(value, dict):
-        return {str(k): _described(v, seen) for k, v in value.items()}
-    if isinstance(value, np.ndarray) or ops.is_tensor(value):
-        return _array(value)
+        return [[_described(k, seen), _described(v, seen)] for k, v in value.items()]
     if isinstance(value, types.MethodType):
         return [_described(value.__func__, seen), _described(value.__self__, seen)]
     if isinstance(value, functools.partial):
@@ -138,15 +174,39 @@ def _nested(value: Any, seen: _Seen) -> Any:
         return _named(value) if _known(value) else _function(value, seen)
     if isinstance(value, type):
         return _named(value) if _known(value) else _class(value, seen)
-    if isinstance(value, types.ModuleType) or _known(type(value)):
-        return _named(value)
+    if isinstance(value, _HOLDERS):
+        return [_named(type(value)), _described(vars(value), seen)]
+    if isinstance(value, np.ndarray) and value.dtype.hasobject:
+        return [_described(v, seen) for v in value.ravel()[:1000]]
+    if isinstance(value, np.ndarray) or ops.is_tensor(value):
+        return _array(value)
+    if _wrapped(value) is not None:
+        return [_named(type(value)), _described(_wrapped(value), seen)]
+    if _known(type(value)):
+        return _named(type(value))
     return _object(value, seen)
 
 
 def _object(value: Any, seen: _Seen) -> Any:
-    own = getattr(value, "__dict__", {})
-    kept = {k: _described(v, seen) for k, v in own.items() if k not in _of_every_layer()}
+    own = dict(getattr(value, "__dict__", {}))
+    for cls in type(value).__mro__:
+        slots = vars(cls).get("__slots__", ())
+        for name in [slots] if isinstance(slots, str) else slots:
+            with contextlib.suppress(AttributeError):  # not set
+                own[name] = getattr(value, name)
+    kept = {name: _described(v, seen) for name, v in own.items() if name not in _of_every_layer()}
     return [_described(type(value), seen), kept]
+
+
+def _config(layer: keras.Layer, seen: _Seen) -> Any:
+    try:
+        return _described({k: v for k, v in layer.get_config().items() if k != "name"}, seen)
+    except Exception:  # one that cannot be written
+        return None
+
+
+def _array_list(variables: list) -> list:
+    return [_array(variable.value) for variable in variables]
 
 
 def _array(value: Any) -> Any:
@@ -154,8 +214,6 @@ def _array(value: Any) -> Any:
         array = np.ascontiguousarray(ops.convert_to_numpy(value))
     except Exception:  # a symbol, while something is traced
         return "tensor"
-    if array.dtype.hasobject:
-        return repr(array.tolist())[:10000]
     return [str(array.dtype), list(array.shape), hashlib.sha256(array.tobytes()).hexdigest()]
 
 
@@ -167,13 +225,26 @@ def _function(function: Callable, seen: _Seen) -> Any:
     cells = []
     for cell in function.__closure__ or ():  # type: ignore[attr-defined]
         try:
-            cells.append(_described(cell.cell_contents, seen))
+            cells.append(_used(cell.cell_contents, code, seen))
         except ValueError:  # not filled yet
             cells.append(None)
     names = function.__globals__  # type: ignore[attr-defined]
-    used = {name: _described(names[name], seen) for name in sorted(_names(code)) if name in names}
+    used = {name: _used(names[name], code, seen) for name in sorted(_names(code)) if name in names}
     defaults = _described([function.__defaults__, function.__kwdefaults__], seen)  # type: ignore[attr-defined]
     return [function.__qualname__, _code(code), defaults, cells, used]
+
+
+def _used(value: Any, code: types.CodeType, seen: _Seen) -> Any:
+    """Returns what a function uses of a value: of a module of the user's, what its code names."""
+    if not isinstance(value, types.ModuleType) or value.__name__.split(".")[0] in _LIBRARIES:
+        return _described(value, seen)
+    if seen.depth > _DEEPEST:
+        return "..."
+    seen.depth += 1
+    held = vars(value)
+    found = {name: _used(held[name], code, seen) for name in sorted(_names(code)) if name in held}
+    seen.depth -= 1
+    return [value.__name__, found]
 
 
 def _class(cls: type, seen: _Seen) -> Any:
@@ -207,5 +278,5 @@ def _names(code: types.CodeType) -> set[str]:
 
 
 def _named(value: Any) -> str:
-    named = value if hasattr(value, "__qualname__") or isinstance(value, types.ModuleType) else type(value)
-    return f"{getattr(named, '__module__', '')}.{getattr(named, '__qualname__', getattr(named, '__name__', ''))}"
+    named = value if hasattr(value, "__qualname__") else type(value)
+    return f"{getattr(named, '__module__', '')}.{getattr(named, '__qualname__', '')}"

@@ -54,7 +54,8 @@ def check_class_weight(model: keras.Model, strategy: Any, y: Any) -> None:
             "weighted gradient; clipless training has lipdp.losses.MulticlassKR and MulticlassHKR, with class_priors. "
             "See docs/howto/weights.md."
         )
-    losses.check_weighted_labels(len(model.outputs), y)
+    outputs = model.output_shape if len(model.outputs) == 1 else None
+    losses.check_weighted_labels(outputs, y)
 
 
 def check_policy(policy: Any) -> None:
@@ -287,13 +288,14 @@ def refuse_several_outputs(model: keras.Model) -> None:
         )
 
 
-def refuse_averages(model: keras.Model) -> None:
-    """Refuses Keras' average of the weights where bounds of the weights must hold; clipping needs none."""
-    if getattr(model.optimizer, "use_ema", False):
+def refuse_averages(model: keras.Model, strategy: Any) -> None:
+    """Refuses Keras' average of the weights where bounds of weights must hold: of the strategy, or of certificates."""
+    held = any(hasattr(getattr(v, "constraint", None), "holds") for v in model.trainable_variables)
+    if getattr(model.optimizer, "use_ema", False) and (held or not strategy.per_example):
         raise ValueError(
             "Keras' moving average of the weights reads them before they are projected, so the average breaks "
-            "the norm bounds. Received: use_ema=True. Let the learning rate decay to zero instead, or train with a "
-            "strategy that clips, such as strategy='dpsgd'."
+            "the norm bounds. Received: use_ema=True. Let the learning rate decay to zero instead, or train layers "
+            "without bounds with a strategy that clips, such as strategy='dpsgd'."
         )
 
 

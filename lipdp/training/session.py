@@ -57,7 +57,7 @@ def prepare(
     strategy = request.strategy
     if not strategy.per_example:
         model_checks.refuse_several_outputs(model)
-        model_checks.refuse_averages(model)
+    model_checks.refuse_averages(model, strategy)
     if person_ids is not None or request.sampling.by_epoch:
         refuse_shuffled(x)
     x, y = preprocessed(model, x, y)

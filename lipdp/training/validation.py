@@ -8,6 +8,7 @@ import numpy as np
 from keras import tree
 
 from lipdp import _keras, backend, checks, losses, sampling
+from lipdp.callbacks import Checkpoint
 from lipdp.sampling.columns import columns_of, read, sampled
 from lipdp.sampling.source import is_source
 from lipdp.training import model_checks
@@ -34,6 +35,13 @@ def check_callbacks(callbacks: Any) -> list:
                 f"charge. Received: {type(callback).__name__}. Use lipdp.callbacks.Checkpoint(path), which goes on "
                 "after a crash and keeps the ledger."
             )
+    swapping = [c for c in given if isinstance(c, keras.callbacks.SwapEMAWeights) and c.swap_on_epoch]
+    if swapping and any(isinstance(callback, Checkpoint) for callback in given):
+        raise ValueError(
+            "A checkpoint would hold averages in the place of the weights, and a resumed `fit` would go on from them "
+            "under noise that was drawn already. Received: SwapEMAWeights(swap_on_epoch=True) beside Checkpoint. Leave "
+            "out swap_on_epoch: the averages come at the end."
+        )
     return given
 
 

@@ -234,6 +234,23 @@ def test_what_writes_past_keras_is_refused(way, eager):
     assert model.run.ledger.updates == 0
 
 
+@pytest.mark.parametrize("kind", [L.LSTM, L.GRU, L.SimpleRNN])
+def test_a_recurrent_layer_inside_of_a_layer_of_the_users_trains(kind):
+    class Reads(L.Layer):
+        def __init__(self):
+            super().__init__()
+            self.inner = kind(3, dropout=0.2)
+
+        def call(self, inputs):
+            return self.inner(inputs)
+
+    model = lipdp.DP_Model.from_keras(keras.Sequential([keras.Input((4, 5)), Reads(), L.Dense(2)]))
+    model.compile("sgd", loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    x = np.random.default_rng(3).normal(size=(30, 4, 5)).astype("float32")
+    model.fit(x, np.arange(30) % 2, batch_size=15, noise_multiplier=1.0, delta=1e-3, strategy="dpsgd", verbose=0)
+    assert model.run.ledger.updates == 2
+
+
 def test_layers_on_constants_are_refused():
     class Two(L.Layer):
         def call(self, inputs, table=None):

@@ -1,5 +1,8 @@
 """A private model inside a function or an attribute that Keras does not track counts."""
 
+import argparse
+import collections
+import dataclasses
 import functools
 import sys
 import types
@@ -154,6 +157,11 @@ def of_library(z):
     return keras.ops.add(z, sys.maxsize)
 
 
+@dataclasses.dataclass(slots=True)
+class Slots:
+    net: object
+
+
 FUNCTIONS = {
     "global": calls,
     "closure": closed(PRIVATE),
@@ -175,6 +183,10 @@ FUNCTIONS = {
     "object": Only(PRIVATE),
     "object in a closure": closed(Holder(PRIVATE)),
     "compiled": compiled(closed(PRIVATE)),
+    "slots": (lambda held: lambda z: held.net(z))(Slots(PRIVATE)),
+    "a namespace": (lambda held: lambda z: held.net(z))(types.SimpleNamespace(net=PRIVATE)),
+    "arguments": (lambda held: lambda z: held.net(z))(argparse.Namespace(net=PRIVATE)),
+    "a dictionary of one's own": (lambda held: lambda z: held["net"](z))(collections.UserDict(net=PRIVATE)),
 }
 
 

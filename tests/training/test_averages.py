@@ -54,9 +54,26 @@ def test_noise_and_charges_are_as_without(strategy):
         assert model.run.ledger.updates >= int(model.optimizer.iterations.numpy()) == 8
 
 
-def test_bounds_of_weights_refuse_averages():
+@pytest.mark.parametrize("strategy", ["clipless", "dpsgd"])
+def test_bounds_of_weights_refuse_averages(strategy):
+    """Of the strategy, or of certificates: an average of projected weights that is taken before lies outside."""
     model = lipdp.DP_Sequential([lipdp.layers.BoundedInput((5,)), lipdp.layers.SpectralDense(3)])
     model.compile(averaging(), lipdp.losses.SparseCategoricalCrossentropy())
     with pytest.raises(ValueError, match="(?s)use_ema=True.*strategy='dpsgd'"):
-        model.fit(X, Y, epsilon=1.0, batch_size=8, delta=1e-3, verbose=0)
+        model.fit(X, Y, epsilon=1.0, batch_size=8, delta=1e-3, verbose=0, strategy=strategy)
     assert model.run.ledger.updates == 0
+
+
+def test_a_checkpoint_holds_the_average_of_the_end(tmp_path):
+    def fitted(*more):
+        model = lipdp.DP_Model.from_keras(network())
+        model.compile(averaging(), LOSS)
+        callbacks = [lipdp.callbacks.Checkpoint(tmp_path / "run.weights.h5"), *more]
+        arguments = {"batch_size": 8, "epochs": 2, "noise_multiplier": 2.0, "delta": 1e-3, "seed": 3, "verbose": 0}
+        model.fit(X, Y, strategy="dpsgd", callbacks=callbacks, **arguments)
+        return flat(model)
+
+    np.testing.assert_array_equal(fitted(), fitted())
+    # On disk the averages would stand for the weights, to which the next `fit` adds noise that was drawn already.
+    with pytest.raises(ValueError, match="swap_on_epoch"):
+        fitted(keras.callbacks.SwapEMAWeights(swap_on_epoch=True))

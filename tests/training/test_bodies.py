@@ -1,6 +1,9 @@
 """One seed is one release: what differs in code alone, not in any configuration, has noise of its own too."""
 
+import dataclasses
 import functools
+import logging
+import types
 
 import keras
 import numpy as np
@@ -60,6 +63,63 @@ def set_later(factor):
     return layer
 
 
+def through(make):
+    """A loss that calls a helper in one of the ways that helpers are kept in."""
+    space = {"ops": ops, "__name__": "users_module", "held": make}
+    exec("def loss(y, p):\n    return held.w(p) * ops.mean(ops.square(y - p), axis=-1)", space)
+    return space["loss"]
+
+
+def module(factor):
+    found = types.ModuleType("users_helpers")
+    exec(f"def w(p):\n    return {factor}", found.__dict__)
+    return through(found)
+
+
+@dataclasses.dataclass(slots=True)
+class Slots:
+    factor: float
+
+    def w(self, p):
+        return self.factor
+
+
+def cached(factor):
+    @functools.cache
+    def w(p):
+        return factor
+
+    space = types.SimpleNamespace(w=w)
+    return through(space)
+
+
+def teacher(bias):
+    network = keras.Sequential(
+        [keras.Input((1,)), keras.layers.Dense(1, bias_initializer=keras.initializers.Constant(bias))]
+    )
+    return through(types.SimpleNamespace(w=lambda p: ops.mean(ops.square(network(p)), axis=-1)))
+
+
+def in_turn(functions):
+    return through(types.SimpleNamespace(w=lambda p: sum(f(p) for f in functions)))
+
+
+def one(p):
+    return 1.0
+
+
+def two(p):
+    return 2.0
+
+
+LOG = logging.getLogger("users")
+
+
+def logging_loss(y_true, y_pred):
+    LOG.debug("called")
+    return ops.mean(ops.square(y_true - y_pred), axis=-1)
+
+
 def shift(amount):
     return lambda inputs: inputs + amount
 
@@ -115,6 +175,11 @@ PAIRS = {
         with_loss(functools.partial, edited(1.0)),
         with_loss(functools.partial, edited(2.0)),
     ),
+    "a module": (with_loss(module, 1.0), with_loss(module, 1.5)),
+    "slots": (with_loss(through, Slots(1.0)), with_loss(through, Slots(1.5))),
+    "a cached function": (with_loss(cached, 1.0), with_loss(cached, 1.5)),
+    "weights of a teacher": (with_loss(teacher, 1.0), with_loss(teacher, 1.5)),
+    "the order of functions": (with_loss(in_turn, [one, two, one]), with_loss(in_turn, [one, two, two])),
     "a schedule": (scheduled(1.0), scheduled(0.5)),
     "options named as their layers": (
         with_layer(keras.layers.Dense, 4, activation="tanh", name="tanh"),
@@ -134,6 +199,13 @@ def test_what_differs_in_code_alone_has_noise_of_its_own(pair):
 @pytest.mark.parametrize("pair", PAIRS.values(), ids=PAIRS)
 def test_the_same_call_repeats(pair):
     np.testing.assert_array_equal(weights(**pair[0]()), weights(**pair[0]()))
+
+
+def test_what_a_logger_remembers_is_no_difference():
+    one = weights(logging_loss)
+    LOG.debug("between the two")
+    logging.getLogger("users.another")
+    np.testing.assert_array_equal(one, weights(logging_loss))
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="TensorFlow has two ways to draw")
