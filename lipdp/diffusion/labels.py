@@ -187,6 +187,11 @@ def check_arguments(arguments: dict[str, Any]) -> None:
     known = inspect.signature(DP_Model.fit).parameters
     unknown = {name: value for name, value in arguments.items() if name not in known}
     model_checks.refuse_unsupported(DP_Model.fit, unknown, shuffle=None, sample_weight=None)
+    refuse_class_weight(arguments)
+
+
+def refuse_class_weight(arguments: dict[str, Any]) -> None:
+    """Refuses weights of classes, which the loss of a diffusion model knows nothing of."""
     if arguments.get("class_weight") is not None:
         raise ValueError(
             "A diffusion model learns to remove noise, not classes: its loss has no weights of classes. Received: "
