@@ -29,6 +29,7 @@ _LIBRARIES = {*sys.stdlib_module_names, *"h5py jax jaxlib keras keras_hub lipdp 
 _HOLDERS = (types.SimpleNamespace, argparse.Namespace, collections.UserDict, collections.UserList)
 _VALUES = (range, slice, decimal.Decimal, fractions.Fraction, datetime.date, datetime.timedelta, pathlib.PurePath)
 _DEEPEST = 12
+_NUMBERED = ("name", "keras_history", "input_layers", "output_layers", "build_config", "shared_object_id")
 # What of Keras' callbacks says how they steer training, beside functions.
 _STEERING = {
     keras.callbacks.LearningRateScheduler: ("schedule",),
@@ -200,9 +201,16 @@ def _object(value: Any, seen: _Seen) -> Any:
 
 def _config(layer: keras.Layer, seen: _Seen) -> Any:
     try:
-        return _described({k: v for k, v in layer.get_config().items() if k != "name"}, seen)
+        return _described(_nameless(layer.get_config()), seen)
     except Exception:  # one that cannot be written
         return None
+
+
+def _nameless(config: Any) -> Any:
+    """Returns a configuration without what Keras numbers all through a process."""
+    if isinstance(config, dict):
+        return {k: _nameless(v) for k, v in config.items() if k not in _NUMBERED}
+    return [_nameless(v) for v in config] if isinstance(config, (list, tuple)) else config
 
 
 def _array_list(variables: list) -> list:

@@ -86,17 +86,16 @@ class Slots:
 
 def cached(factor):
     @functools.cache
-    def w(p):
+    def w():
         return factor
 
-    space = types.SimpleNamespace(w=w)
+    space = types.SimpleNamespace(w=lambda p: w())
     return through(space)
 
 
 def teacher(bias):
-    network = keras.Sequential(
-        [keras.Input((1,)), keras.layers.Dense(1, bias_initializer=keras.initializers.Constant(bias))]
-    )
+    last = keras.layers.Dense(1, kernel_initializer="ones", bias_initializer=keras.initializers.Constant(bias))
+    network = keras.Sequential([keras.Input((1,)), last])
     return through(types.SimpleNamespace(w=lambda p: ops.mean(ops.square(network(p)), axis=-1)))
 
 
@@ -193,7 +192,7 @@ def test_what_differs_in_code_alone_has_noise_of_its_own(pair):
     one, other = (weights(**make()) for make in pair)
     fresh = weights(**pair[0](), seed=8)
     scale = np.linalg.norm(one - fresh)
-    assert np.linalg.norm(one - other) > 0.3 * scale
+    assert np.linalg.norm(one - other) > 0.1 * scale  # the same noise leaves a hundredth
 
 
 @pytest.mark.parametrize("pair", PAIRS.values(), ids=PAIRS)
