@@ -25,10 +25,13 @@ if TYPE_CHECKING:
     import keras
 
 _ATTRIBUTE = "_lipdp_ledgers"
+# Of the standard library, names that a user's own package may well have.
+_COMMON = {"code", "profile", "test", "token", "trace"}
 # What functions and objects of these hold is not the user's.
-_LIBRARIES = {*sys.stdlib_module_names, *"h5py jax jaxlib keras lipdp numpy pandas tensorflow torch".split()}
+LIBRARIES = {*sys.stdlib_module_names, *"h5py jax jaxlib keras keras_hub lipdp numpy pandas tensorflow torch".split()}
+LIBRARIES -= _COMMON
 # Of the standard library, what only holds values.
-_HOLDERS = (types.SimpleNamespace, argparse.Namespace, collections.UserDict, collections.UserList)
+HOLDERS = (types.SimpleNamespace, argparse.Namespace, collections.UserDict, collections.UserList)
 _PLAIN = (str, bytes, int, float, complex, type(None))
 # How many objects one search looks at, beside some for each layer, and how many of one container: it must end, and what
 # holds a layer is not far from one.
@@ -121,11 +124,10 @@ def _inside(value: Any, names: frozenset | None) -> list[tuple[Any, frozenset | 
     if isinstance(value, property | staticmethod | classmethod):
         return [(value.fget if isinstance(value, property) else value.__func__, None)]
     if isinstance(value, types.ModuleType):
-        library = value.__name__.split(".")[0] in _LIBRARIES
+        library = value.__name__.split(".")[0] in LIBRARIES
         return [] if library else [(vars(value).get(name), names) for name in names or ()]
     kind = value if isinstance(value, type) else type(value)
-    slots = [] if kind is value else [(each, names) for each in _slots(value)]
-    if isinstance(value, _HOLDERS):
+    if isinstance(value, HOLDERS):
         return [(each, names) for each in vars(value).values()]
     if _is_library(kind):  # `tf.function` and `jax.jit` keep the function that they were given
         kept = ("python_function", "__wrapped__") if callable(value) else ()
@@ -134,17 +136,21 @@ def _inside(value: Any, names: frozenset | None) -> list[tuple[Any, frozenset | 
     own = {name: each for attributes in classes for name, each in attributes.items()}
     used = None if names is None else _grown(names | {"__call__"}, own)
     held = own if kind is value else own | getattr(value, "__dict__", {})
-    return [*slots, *((each, used) for name, each in held.items() if used is None or name in used)]
+    kept = [] if kind is value else slots(value).values()
+    return [
+        *((each, names) for each in kept),
+        *((each, used) for name, each in held.items() if used is None or name in used),
+    ]
 
 
-def _slots(value: Any) -> list[Any]:
-    """Returns what an object of the user's holds in `__slots__`."""
-    found = []
-    for cls in type(value).__mro__ if not _is_library(type(value)) else ():
+def slots(value: Any) -> dict[str, Any]:
+    """Returns what an object holds in `__slots__`, by name."""
+    found = {}
+    for cls in type(value).__mro__:
         names = vars(cls).get("__slots__", ())
         for name in [names] if isinstance(names, str) else names:
             with contextlib.suppress(Exception):  # not set
-                found.append(getattr(value, name))
+                found[name] = getattr(value, name)
     return found
 
 
@@ -180,4 +186,4 @@ def _grown(names: frozenset, own: Mapping[str, Any]) -> frozenset:
 
 
 def _is_library(thing: Any) -> bool:
-    return str(getattr(thing, "__module__", None)).split(".")[0] in _LIBRARIES
+    return str(getattr(thing, "__module__", None)).split(".")[0] in LIBRARIES

@@ -1,8 +1,6 @@
 """What code of the user's a `fit` runs: functions and classes, of which configurations tell the names alone."""
 
-import argparse
 import collections
-import contextlib
 import datetime
 import decimal
 import fractions
@@ -12,7 +10,6 @@ import inspect
 import json
 import pathlib
 import re
-import sys
 import types
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -22,11 +19,9 @@ import numpy as np
 from keras import ops
 
 from lipdp import _keras, losses
+from lipdp.privacy import provenance
 
-# What functions and objects of these do their names say.
-_LIBRARIES = {*sys.stdlib_module_names, *"h5py jax jaxlib keras keras_hub lipdp numpy pandas tensorflow torch".split()}
-# Of the standard library: what only holds values, and what is a value.
-_HOLDERS = (types.SimpleNamespace, argparse.Namespace, collections.UserDict, collections.UserList)
+# Values of the standard library.
 _VALUES = (range, slice, decimal.Decimal, fractions.Fraction, datetime.date, datetime.timedelta, pathlib.PurePath)
 _DEEPEST = 12
 _NUMBERED = ("name", "keras_history", "input_layers", "output_layers", "build_config", "shared_object_id")
@@ -83,7 +78,7 @@ class _Seen:
 
 
 def _known(value: Any) -> bool:
-    return str(getattr(value, "__module__", None) or "builtins").split(".")[0] in _LIBRARIES
+    return str(getattr(value, "__module__", None) or "builtins").split(".")[0] in provenance.LIBRARIES
 
 
 def _wrapped(value: Any) -> Any:
@@ -175,7 +170,7 @@ def _nested(value: Any, seen: _Seen) -> Any:
         return _named(value) if _known(value) else _function(value, seen)
     if isinstance(value, type):
         return _named(value) if _known(value) else _class(value, seen)
-    if isinstance(value, _HOLDERS):
+    if isinstance(value, provenance.HOLDERS):
         return [_named(type(value)), _described(vars(value), seen)]
     if isinstance(value, np.ndarray) and value.dtype.hasobject:
         return [_described(v, seen) for v in value.ravel()[:1000]]
@@ -189,12 +184,7 @@ def _nested(value: Any, seen: _Seen) -> Any:
 
 
 def _object(value: Any, seen: _Seen) -> Any:
-    own = dict(getattr(value, "__dict__", {}))
-    for cls in type(value).__mro__:
-        slots = vars(cls).get("__slots__", ())
-        for name in [slots] if isinstance(slots, str) else slots:
-            with contextlib.suppress(AttributeError):  # not set
-                own[name] = getattr(value, name)
+    own = provenance.slots(value) | getattr(value, "__dict__", {})
     kept = {name: _described(v, seen) for name, v in own.items() if name not in _of_every_layer()}
     return [_described(type(value), seen), kept]
 
@@ -244,7 +234,7 @@ def _function(function: Callable, seen: _Seen) -> Any:
 
 def _used(value: Any, code: types.CodeType, seen: _Seen) -> Any:
     """Returns what a function uses of a value: of a module of the user's, what its code names."""
-    if not isinstance(value, types.ModuleType) or value.__name__.split(".")[0] in _LIBRARIES:
+    if not isinstance(value, types.ModuleType) or value.__name__.split(".")[0] in provenance.LIBRARIES:
         return _described(value, seen)
     if seen.depth > _DEEPEST:
         return "..."

@@ -238,6 +238,7 @@ class Driver:
         index, count = backend.processes()
         if index:
             verbose = 0
+        fresh = [FreshNoise()] if callbacks else []  # nobody else can set the optimizer back
         noted = [] if self.strategy.per_example else losses.parts(self.model.loss)
         with fixed(noted), self.armed(verbose), self.batches() as batches, self._precision():
             ledger.steered = tuple(dict.fromkeys([*ledger.steered, *steered]))
@@ -249,7 +250,7 @@ class Driver:
                 initial_epoch=self.request.initial_epoch,
                 steps_per_epoch=self.request.updates_per_epoch,
                 # The user's callbacks behind the one that charges, so that they find epsilon in their logs.
-                callbacks=[charge, *callbacks, FreshNoise(), *([processes.Agreement(self.run)] if count > 1 else [])],
+                callbacks=[charge, *callbacks, *fresh, *([processes.Agreement(self.run)] if count > 1 else [])],
                 verbose=verbose,
                 shuffle=False,
                 validation_data=validations.shared_out(

@@ -274,7 +274,7 @@ FAULTS = [
     *faults(
         "training/driver.py",
         "training/test_set_back.py",
-        ("nobody looks at the key", "FreshNoise(), *", "*"),
+        ("nobody looks at the key", "fresh = [FreshNoise()] if callbacks else []", "fresh = []"),
     ),
     *faults(
         "backend/capture_tensorflow.py",
