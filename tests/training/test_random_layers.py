@@ -192,7 +192,7 @@ def test_each_update_draws_anew():
             getattr(model, "jax_state_sync", lambda: None)()
             seen.append(states(model)[0])
 
-    model.fit(*data(6), strategy="dpsgd", microbatch_size=8, callbacks=[Look()], **FIT)
+    model.fit(*data(6), strategy="dpsgd", microbatch_size=2, callbacks=[Look()], **FIT)
     assert len({key for key, _ in seen}) == 1
     assert np.diff([count for _, count in seen]).min() >= 2
 
