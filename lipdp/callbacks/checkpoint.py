@@ -81,9 +81,17 @@ class Checkpoint(keras.callbacks.Callback):
             raise FileNotFoundError(
                 f"The folder of the checkpoint does not exist. Received: path={str(self.path)!r}. Create it first."
             )
-        if self._writes:
-            self._lock(run.ledger.seeded)
-        self.reserved, self._offset, self._saved = None, None, 0
+        # The same object in two threads: who is refused leaves the lock, and what is known, to the other.
+        with contextlib.ExitStack() as opening:
+            if self._writes:
+                self._lock(opening, run.ledger.seeded)
+            self.reserved, self._offset, self._saved = None, None, 0
+            self._load(model)
+            self._stack = opening.pop_all()
+
+    def _load(self, model: Any) -> None:
+        """Loads the file into a model that is behind it."""
+        run = model.run
         if not self.journal_path.exists() and not self.path.exists():
             return
         self._check_journal()
@@ -106,9 +114,9 @@ class Checkpoint(keras.callbacks.Callback):
         """Whether this process writes: of those that train together the first, for all of them."""
         return backend.processes()[0] == 0
 
-    def _lock(self, private: bool) -> None:
+    def _lock(self, stack: contextlib.ExitStack, private: bool) -> None:
         try:
-            self._stack.enter_context(files.locked(self.path.with_name(self.path.name + ".lock"), private))
+            stack.enter_context(files.locked(self.path.with_name(self.path.name + ".lock"), private))
         except BlockingIOError as error:
             raise BlockingIOError(
                 f"Another `fit` trains with the checkpoint {self.path}. Wait for it, or pass another path."

@@ -200,6 +200,12 @@ def locked(path: str | os.PathLike, private: bool = False) -> Iterator[None]:
     try:
         if fcntl is not None:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
+        owner = os.getpid()
+        try:
+            yield
+        finally:
+            # A process that was forked meanwhile holds the lock as well, until it ends; nor may it take it away.
+            if fcntl is not None and os.getpid() == owner:
+                fcntl.flock(handle, fcntl.LOCK_UN)
     finally:
         os.close(handle)

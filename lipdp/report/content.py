@@ -1,5 +1,7 @@
 """The content of a report, whatever its format: headline numbers, notes, settings, bounds of the layers."""
 
+import math
+
 from lipdp.privacy import statement
 from lipdp.report import numbers
 from lipdp.report.folder import RunFolder
@@ -35,6 +37,8 @@ _TERMS = {
     "bits per byte": "is how many bits the model needs on average for each next byte of the held-out texts, their ends "
     "included: the fewer, the better.",
     "accuracy": "is the share of the held-out examples whose class the model names.",
+    "area under the curve": "is the chance that the model gives a held-out example of the second class a higher score "
+    "than one of the first. It tells how well a model ranks where one class is rare.",
     "certified": "accuracy is the share of the held-out examples that are classified correctly and stay so under any "
     "change of the input of at most that L2 norm. It is proven for each of them.",
 }
@@ -77,9 +81,19 @@ def tiles(run: RunFolder) -> list[tuple[str, str, str]]:
         guess = f"held-out texts; a uniform guess needs {held_out['uniform_bits_per_byte']:g}"
         rows.append((f"{held_out['bits_per_byte']:.2f}", "bits per byte", guess))
     elif not run.samples and run.run["settings"].get("task") != "language":
-        rows.append((numbers.percent(held_out["accuracy"] if held_out else None), "accuracy", "held-out examples"))
+        rows += _accuracy(held_out or {})
     for mark in held_out["certified"] if held_out else ():
         rows.append((numbers.percent(mark["accuracy"]), "certified", f"within L2 radius {mark['radius']:g}"))
+    return rows
+
+
+def _accuracy(held_out: dict) -> list[tuple[str, str, str]]:
+    """Returns the accuracy beside what a guess reaches, and what two classes are ranked by."""
+    frequent, area = (held_out.get(name) for name in ("most_frequent_class", "auc"))  # earlier versions wrote none
+    remark = "" if frequent is None else f"; the most frequent class alone: {numbers.percent(frequent)}"
+    rows = [(numbers.percent(held_out.get("accuracy")), "accuracy", f"held-out examples{remark}")]
+    if area is not None:
+        rows.append((f"{math.floor(1000.0 * area) / 1000.0:.3f}", "area under the curve", "held-out examples; a guess: 0.5"))
     return rows
 
 

@@ -161,7 +161,20 @@ def label_array(y: ArrayLike) -> np.ndarray:
     """Returns labels as an array of float32 or int32, all of which is finite; refuses integers that int32 has not."""
     y = np.asarray(y)
     refuse_large(y)
-    return _finite(y, "y", "float32" if np.issubdtype(y.dtype, np.floating) else "int32")
+    return _finite(y, "y", label_type(y.dtype))
+
+
+def label_type(dtype: np.dtype) -> np.dtype:
+    """Returns the type that labels of another type are cast to."""
+    return np.dtype("int32" if dtype.kind in "biu" else "float32")
+
+
+def large(y: np.ndarray) -> np.ndarray:
+    """Returns for each label whether it is an integer that int32 has not."""
+    limits = np.iinfo("int32")
+    if y.dtype.kind not in "iu" or np.can_cast(y.dtype, "int32"):
+        return np.zeros(y.shape, bool)
+    return (y < limits.min) | (y > limits.max)
 
 
 def refuse_large(y: np.ndarray) -> None:
@@ -285,7 +298,13 @@ def refuse_kind(array: np.ndarray, name: str) -> None:
             f"`{name}` must hold real numbers. Received: dtype {array.dtype}. Pass real and imaginary parts as columns "
             "of their own: np.concatenate([x.real, x.imag], axis=-1)."
         )
-    if array.dtype == object or array.dtype.kind in "OMm":
+    if array.dtype.names is not None:
+        fields = ", ".join(array.dtype.names)
+        raise ValueError(
+            f"`{name}` must hold numbers. Received: a structured array of the fields {fields}. Pass fields: "
+            "rows['name'] is an array, and of a mapped file still mapped."
+        )
+    if array.dtype == object or array.dtype.kind in "OMm" or array.dtype.type is np.void:
         raise ValueError(
             f"`{name}` must be a dense array of numbers. Received: dtype {array.dtype}. Ragged or sparse data: {_PAD}"
         )

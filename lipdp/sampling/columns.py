@@ -7,7 +7,7 @@ import numpy as np
 from keras import tree
 
 from lipdp.sampling import randomness
-from lipdp.sampling.arrays import as_arrays, input_array, label_array, refuse_kind
+from lipdp.sampling.arrays import as_arrays, input_array, label_array, label_type, large, refuse_kind, refuse_large
 from lipdp.sampling.source import Source, Unlike, is_source
 
 
@@ -38,7 +38,8 @@ class Column:
     def typed(self, name: str) -> "Column":
         """Sets the type by what it is: "x", inputs, or "y", labels."""
         array, self.name = self.sample, name
-        if array.dtype.kind in "SV" and array.dtype.names is None:
+        # Numbers of types that numpy does not know by itself, as bfloat16, have kind V as well.
+        if array.dtype.kind == "S" or (array.dtype.type is np.void and array.dtype.names is None):
             raise ValueError(
                 f"`{name}` must hold numbers. Received: rows of bytes, as dtype {array.dtype}. Decode a record in "
                 "`__getitem__` of a class around the source."
@@ -47,12 +48,12 @@ class Column:
         if name == "x":
             self.dtype = np.dtype("uint8" if array.dtype == np.uint8 else "float32")
         else:
-            self.dtype = np.dtype("float32" if np.issubdtype(array.dtype, np.floating) else "int32")
+            self.dtype = label_type(array.dtype)
         self.sample = self.cast(array)
         return self
 
     def cast(self, rows: np.ndarray) -> np.ndarray:
-        """Returns rows in the type of this column; refuses other shapes than those of the sample."""
+        """Returns rows in the type of this column; refuses other shapes than those of the sample, and large labels."""
         if rows.shape[1:] != self.shape[1:]:
             raise Unlike(
                 f"The rows of a source must have one shape. Received: {rows.shape[1:]} and {self.shape[1:]}. Cut or "
@@ -64,8 +65,21 @@ class Column:
                 f"The rows of a source must have one type. Received: `{self.name}` in {rows.dtype} and "
                 f"in {self.dtype}. Cast them in `__getitem__`."
             )
+        if self.dtype.kind == "i":
+            refuse_large(rows)
         with np.errstate(over="ignore", invalid="ignore"):
             return rows.astype(self.dtype, copy=False)
+
+    def counted(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Returns rows in the type of this column, and for each whether it counts: it is finite, and fits that type."""
+        fits = np.ones(len(rows), bool)
+        if self.dtype.kind == "i":
+            fits = ~large(rows).any(axis=tuple(range(1, rows.ndim)))
+        if not fits.all():
+            rows = rows.copy()
+            rows[~fits] = 0
+        rows = self.cast(rows)
+        return rows, fits & finite_rows(rows)
 
 
 def as_rows(

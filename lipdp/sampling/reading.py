@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from keras import tree
 
-from lipdp.sampling.columns import Column, finite_rows
+from lipdp.sampling.columns import Column
 from lipdp.sampling.source import Source, Unlike
 
 
@@ -33,7 +33,8 @@ class Reader:
 
     **Guarantee.**
     Bound: rows are read for the indices that were given, and no others. What a row contributes depends on this row
-    alone: one that is not finite or whose label is not allowed is zero, and is told apart as one that does not count.
+    alone: one that is not finite, or whose label is not allowed or no int32, is zero, and is told apart as one that
+    does not count.
     """
 
     def __init__(self, data: Any, allowed: Callable[[np.ndarray], Any] | None = None):
@@ -143,8 +144,8 @@ class Reader:
         source.check_length()
         found, bad = source.read(index), np.zeros(len(index), bool)
         for number, column in columns:
-            rows = column.cast(found[column.number])
-            bad |= ~finite_rows(rows)
+            rows, counts = column.counted(found[column.number])
+            bad |= ~counts
             if number == self._last and self._allowed is not None:
                 bad |= self._refused(rows, ~bad)
             out[number][places] = rows

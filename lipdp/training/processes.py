@@ -23,7 +23,8 @@ def agree(driver: Any) -> None:
     """Refuses to train when another process has another plan, ledger, model or other data.
 
     **Guarantee.** Conditions: every process calls `fit`. Bound: plan, settings, ledger, names and shapes of weights,
-    number and shapes of the examples are the same in all of them, and so are up to 64 rows. What `seeding.begin`
+    number and shapes of the examples are the same in all of them, and so are up to 64 rows, shapes of validation
+    arrays, and the versions of what draws. What `seeding.begin`
     compares besides: configuration and weights, with a seed all rows of arrays. Not covered: other rows without a seed,
     and what configurations do not tell. A process reads the rows of its own devices only, so those in another process
     stand in for those of the same number.
@@ -35,7 +36,9 @@ def agree(driver: Any) -> None:
     rows = np.unique(np.linspace(0, len(leaves[0]) - 1, _ROWS).astype(int)) if leaves else []
     parts = {
         "the plan": json.dumps([driver.plan.to_dict(), driver.details(), driver.updates], sort_keys=True),
-        "what `fit` was asked for": json.dumps(request.to_dict(), sort_keys=True, default=repr),
+        "what `fit` was asked for": json.dumps(
+            [request.to_dict(), request.updates_per_epoch], sort_keys=True, default=repr
+        ),
         "the seed": repr(request.seed),
         "the settings": repr(
             [
@@ -44,6 +47,7 @@ def agree(driver: Any) -> None:
                 request.training_metrics,
                 driver.noise_std,
                 backend.row_shards()[0],
+                model.steps_per_execution,
             ]
         ),
         "the ledger": driver.run.ledger.to_json(),
@@ -52,8 +56,16 @@ def agree(driver: Any) -> None:
         "the data": randomness.digest(
             [leaf.sample if isinstance(leaf, Column) else leaf[rows] for leaf in leaves]
         ).hex(),
+        "the validation data": repr(_shapes(driver.validation_data)),
+        # The numbers that numpy draws rows with are those of its version.
+        "the versions of numpy and keras": repr([np.__version__, keras.version()]),
     }
     compare(parts)
+
+
+def _shapes(data: Any) -> Any:
+    """Returns what says how many steps a validation has, as far as that is known."""
+    return tree.map_structure(np.shape, data) if isinstance(data, (tuple, list)) else type(data).__name__
 
 
 def compare(parts: dict[str, str]) -> None:
@@ -73,14 +85,16 @@ def compare(parts: dict[str, str]) -> None:
 
 
 class Agreement(keras.callbacks.Callback):
-    """Compares the ledgers of all processes at the end of each epoch."""
+    """Compares the ledgers of all processes at the end of each epoch, and whether they go on."""
 
     def __init__(self, run: Any):
         super().__init__()
         self._run = run
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        compare({"the ledger": self._run.ledger.to_json()})
+        # One that has been stopped by a callback would leave the others to wait for it.
+        going = {"the end of training (a callback stops some of them)": str(self.model.stop_training)}
+        compare({"the ledger": self._run.ledger.to_json(), **going})
 
 
 @contextlib.contextmanager

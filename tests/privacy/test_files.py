@@ -4,6 +4,8 @@ import errno
 import json
 import os
 import stat
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -159,3 +161,40 @@ def test_threads_that_write_one_name_do_not_mix(tmp_path):
     for thread in threads:
         thread.join()
     assert (tmp_path / "a").read_text() in texts and names(tmp_path) == ["a"]
+
+
+# Without threads of a framework, which do not go well with a fork.
+FORKS = """
+import contextlib, os, runpy, sys, tempfile
+locked = runpy.run_path(sys.argv[1])["locked"]
+path = os.path.join(tempfile.mkdtemp(), "lock")
+
+def free():
+    try:
+        with locked(path):
+            return True
+    except BlockingIOError:
+        return False
+
+found, stack, (read, write) = [], contextlib.ExitStack(), os.pipe()
+with stack:
+    stack.enter_context(locked(path))
+    if not os.fork():
+        stack.close()  # of the child, which ends
+        os._exit(0)
+    os.wait()
+    found.append(free())
+    if not os.fork():
+        os.close(write)
+        os.read(read, 1)  # until the parent ends
+        os._exit(0)
+found.append(free())
+sys.stdout.write(str(found))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_a_lock_is_that_of_its_holder_and_not_of_processes_that_were_forked_meanwhile():
+    """A pool of workers that began while `fit` ran held the lock of a checkpoint, and the next `fit` was refused."""
+    command = [sys.executable, "-c", FORKS, files.__file__]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "[False, True]"

@@ -139,6 +139,19 @@ def test_the_headline_is_never_rounded_in_its_own_favour():
     assert tiles["certified", "within L2 radius 0.1"] == "50.0 %"
 
 
+def test_accuracy_stands_beside_what_a_guess_reaches():
+    held_out = {**made_up().results["held_out"], "most_frequent_class": 0.98, "auc": 0.8339}
+    run = made_up(results={**made_up().results, "held_out": held_out})
+    tiles = {(name, remark): value for value, name, remark in report.html.tiles(run)}
+    assert tiles["accuracy", "held-out examples; the most frequent class alone: 98.0 %"] == "95.9 %"
+    assert tiles["area under the curve", "held-out examples; a guess: 0.5"] == "0.833"
+    for text in (report.to_html(run), report.to_markdown(run)):
+        assert "0.833" in text and "98.0 %" in text and "how well a model ranks" in text
+    # Of a set of one class there is no area.
+    run = made_up(results={**made_up().results, "held_out": {**held_out, "auc": None}})
+    assert "area under the curve" not in report.to_html(run)
+
+
 def test_what_is_not_covered_is_said():
     text = report.to_html(made_up())
     assert "epsilon does not cover them" in text and "(not private)" not in text

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from lipdp.sampling import Batches, PaddedSize, PoissonSampler, Reader, Source, as_rows
+from lipdp.sampling.columns import read
 from tests.sampling.test_source import Rows, mapped
 
 pytestmark = pytest.mark.backend_free
@@ -102,6 +103,22 @@ def test_a_row_that_is_not_finite_or_has_no_allowed_label_counts_as_zero_and_no_
         np.testing.assert_array_equal(fx, np.where(dropped[:, None], 0.0, ex))
         np.testing.assert_array_equal(fy, np.where(dropped, 0, ey))
     batches.close()
+
+
+@pytest.mark.parametrize("label", [2**32 + 1, -(2**31) - 1])
+def test_a_label_that_int32_has_not_counts_as_zero_and_does_not_become_another_one(label):
+    """Before, 2**32 + 1 was read as class 1."""
+    x, y = table()
+    other = y.astype("int64")
+    other[5] = label
+    data = as_rows(Rows(x, other), None, 2)
+    reader, weight = Reader(data), np.ones(3, "float32")
+    found, labels = reader.rows(data, np.array([4, 5, 6]), weight)
+    reader.close()
+    assert weight.tolist() == [1.0, 0.0, 1.0] and labels.tolist() == [y[4], 0, y[6]]
+    assert not found[1].any() and found[0].any()
+    with pytest.raises(ValueError, match="Integer labels must be within int32"):
+        read(data, np.array([5]))
 
 
 def test_numbers_beyond_float32_are_not_finite():

@@ -6,11 +6,13 @@ import operator
 
 import h5py
 import keras
+import ml_dtypes
 import numpy as np
 import pytest
 
 from lipdp import sampling
 from lipdp.sampling import Source, as_rows, columns
+from lipdp.sampling.arrays import label_array
 from lipdp.sampling.columns import Column, digest
 from lipdp.sampling.source import SAMPLE, is_source
 
@@ -414,6 +416,30 @@ def test_rows_of_another_shape_or_type_are_not_made_to_fit():
     for column, rows in ((columns, x.astype("float32")), (labels, y.astype("float32")), (labels, y.astype(str))):
         with pytest.raises(ValueError, match="one type. Received:"):
             column.cast(rows)
+
+
+def test_a_label_in_the_sample_that_int32_has_not_is_refused():
+    with pytest.raises(ValueError, match="Integer labels must be within int32.*Received: labels from 0 to 1099511"):
+        as_rows(np.zeros((9, 2)), Rows(np.where(np.arange(9) == 4, 2**40, 0)), 2)
+
+
+def test_numbers_of_low_precision_are_no_bytes(tmp_path):
+    numbers = np.arange(18).reshape(9, 2).astype(ml_dtypes.bfloat16)
+    x, y = as_rows(Rows(numbers), Rows(numbers[:, 0] + numbers.dtype.type(0.5)), 2)
+    assert x.dtype == y.dtype == np.float32
+    assert x.sample.tolist() == numbers.tolist() and y.sample[1] == 2.5
+    assert label_array(numbers[:, 0]).dtype == np.float32
+
+
+@pytest.mark.parametrize("wrap", [np.asarray, Rows])
+def test_fields_of_a_structured_array_are_passed_one_by_one(wrap, tmp_path):
+    table = np.zeros(9, [("x", "f4", (2,)), ("y", "i8")])
+    for x, y in ((wrap(table), np.zeros(9)), (np.zeros((9, 2)), wrap(table))):
+        with pytest.raises(ValueError, match="a structured array of the fields x, y. Pass fields: rows\\['name'\\]"):
+            as_rows(x, y, 2)
+    rows = mapped(tmp_path, table)
+    x, y = as_rows(rows["x"], rows["y"], 2)
+    assert x.shape == (9, 2) and y.dtype == np.int32
 
 
 def test_what_a_source_needs():

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import lipdp
-from lipdp import accounting, callbacks, diffusion, layers, losses, strategies
+from lipdp import accounting, backend, callbacks, diffusion, layers, losses, strategies
 from lipdp.diffusion import toy
 from lipdp.privacy import journal
 from lipdp.training import seeding
@@ -188,10 +188,18 @@ def test_an_unseeded_run_pays_nothing_after_an_error(path):
 @pytest.mark.backend_free
 @pytest.mark.parametrize(
     "change",
-    [pytest.param("seed", marks=pytest.mark.slow), "data", pytest.param("no seed", marks=pytest.mark.slow), "momentum"],
+    [
+        pytest.param("seed", marks=pytest.mark.slow),
+        "data",
+        pytest.param("no seed", marks=pytest.mark.slow),
+        "momentum",
+        "devices",
+    ],
 )
-def test_a_seeded_run_that_is_gone_on_with_in_another_way_pays_for_what_was_lost(path, change):
+def test_a_seeded_run_that_is_gone_on_with_in_another_way_pays_for_what_was_lost(path, change, monkeypatch):
     fit(mlp(), path, stop=6, seed=5)
+    if change == "devices":  # sums in another order: the same noise would be added to other numbers
+        monkeypatch.setattr(backend, "row_shards", lambda: (2, (0, 1)))
     model = mlp(optimizer=keras.optimizers.SGD(0.3, momentum=0.5)) if change == "momentum" else mlp()
     data = blobs(seed=1) if change == "data" else None
     fit(model, path, seed={"seed": 6, "no seed": None}.get(change, 5), data=data)
@@ -283,6 +291,23 @@ def test_two_processes_do_not_share_a_file(path):
     model = mlp()
     fit(model, path, stop=1, action=inner)
     assert seen and model.privacy.updates == 12
+
+
+@pytest.mark.backend_free
+def test_a_checkpoint_that_is_refused_does_not_unlock_the_fit_that_has_it(path):
+    """The same object given to a second `fit` took the lock of the first one away."""
+    keep, seen = callbacks.Checkpoint(path), []
+
+    def again():
+        for one in [] if seen else [keep, callbacks.Checkpoint(path)]:
+            seen.append(one)
+            with pytest.raises(BlockingIOError, match="Another `fit` trains with the checkpoint"):
+                mlp().fit(*blobs(), callbacks=[one], **FIT)
+
+    model = mlp()
+    model.fit(*blobs(), callbacks=[keep, At(1, again)], **FIT)
+    assert len(seen) == 2 and model.privacy.updates == 12
+    assert journal.read(f"{path}.journal").ledger == model.run.ledger
 
 
 @pytest.mark.backend_free

@@ -24,6 +24,7 @@ def two(monkeypatch):
 
 
 PARTS = ["the plan", "what `fit`", "the seed", "the settings", "the ledger", "the model", "the size", "the data"]
+PARTS += ["the validation data", "the versions of numpy"]
 
 
 @pytest.mark.parametrize(("place", "name"), list(enumerate(PARTS)))
@@ -51,6 +52,9 @@ def test_what_differs_is_named_and_nothing_is_charged(two, place, name):
         {"microbatch_size": 8},
         pytest.param({"training_metrics": False}, marks=pytest.mark.slow),
         {"sampling": "fixed_size"},
+        {"epochs": 2, "steps_per_epoch": 1},
+        {"validation_data": blobs()},
+        {"model": lambda: mlp(steps_per_execution=2)},
     ],
 )
 def test_each_change_shows_in_the_digests(two, change):
@@ -80,6 +84,24 @@ def test_ledgers_are_compared_at_the_end_of_each_epoch(two):
     with pytest.raises(ValueError, match="the ledger, not the same"):
         model.fit(*blobs(), epochs=3, **FIT)
     assert model.privacy.updates == 4
+
+
+def test_a_process_that_a_callback_stops_does_not_leave_the_others_to_wait(two):
+    calls = []
+
+    def other(digest):
+        calls.append(digest)
+        return digest if len(calls) < 3 else digest[:32] + bytes(32)  # it goes on
+
+    class Stop(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            self.model.stop_training = True
+
+    two(other)
+    model = mlp()
+    with pytest.raises(ValueError, match="Received: the end of training .*a callback.*, not the same in process 0"):
+        model.fit(*blobs(), epochs=3, callbacks=[Stop()], **FIT)
+    assert model.privacy.updates == 2
 
 
 def test_the_secret_is_that_of_the_first_process(monkeypatch):
