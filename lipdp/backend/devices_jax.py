@@ -22,11 +22,27 @@ def row_shards() -> tuple[int, tuple[int, ...]]:
     distribution = keras.distribution.distribution()
     if distribution is None:
         return 1, (0,)
+    groups, here = _groups(distribution), jax.process_index()
+    return len(groups), tuple(i for i, group in enumerate(groups) if any(d.process_index == here for d in group))
+
+
+def _groups(distribution):
     mesh = distribution.device_mesh.backend_mesh
     axis = mesh.axis_names.index(distribution.batch_dim_name)
-    groups = np.moveaxis(mesh.devices, axis, 0).reshape(mesh.devices.shape[axis], -1)
-    here = jax.process_index()
-    return len(groups), tuple(i for i, group in enumerate(groups) if any(d.process_index == here for d in group))
+    return np.moveaxis(mesh.devices, axis, 0).reshape(mesh.devices.shape[axis], -1)
+
+
+def uneven() -> bool:
+    """Returns whether processes feed shares that JAX cannot put together: as many rows from each, or the same ones."""
+    distribution = keras.distribution.distribution()
+    if distribution is None:
+        return False
+    groups, fed = _groups(distribution), {}
+    for number, group in enumerate(groups):
+        for device in group:
+            fed.setdefault(device.process_index, set()).add(number)
+    shares = set(map(frozenset, fed.values()))
+    return len(set(map(len, shares))) > 1 or sum(map(len, shares)) != len(groups)
 
 
 def shared_out(data):

@@ -47,6 +47,11 @@ def left_out() -> bool:
     return False
 
 
+def uneven() -> bool:
+    """Returns whether processes feed shares of different size: there is one process."""
+    return False
+
+
 def of_first(secret: bytes) -> bytes:
     """Returns the bytes that the first process has passed."""
     return secret

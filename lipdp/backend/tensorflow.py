@@ -5,6 +5,7 @@ import contextlib
 import functools
 import gc
 import os
+import threading
 
 import tensorflow as tf
 
@@ -13,6 +14,9 @@ from lipdp.backend import noise
 
 # Variables that switch the rewriting of whole programs on.
 _REWRITING = ("TF_ENABLE_AUTO_MIXED_PRECISION", "TF_ENABLE_AUTO_MIXED_PRECISION_GRAPH_REWRITE")
+# The switch is one for all threads: whoever leaves last sets it back.
+_PRECISE = threading.Lock()
+_precise = {"users": 0, "before": False}
 # Compiled on its own, whatever surrounds it: fused by XLA the noise costs half of what graph operations do,
 # and eager, graph and XLA training add the same values.
 _normal = tf.function(noise.normal, jit_compile=True, autograph=False)
@@ -180,12 +184,18 @@ def mixed_products() -> bool:
 def full_precision():
     """Returns a context in which float32 products are computed in float32: TF32 exceeds the slack of the bounds."""
     _refuse_rewriting()
-    before = tf.config.experimental.tensor_float_32_execution_enabled()
-    tf.config.experimental.enable_tensor_float_32_execution(False)
+    with _PRECISE:
+        if not _precise["users"]:
+            _precise["before"] = tf.config.experimental.tensor_float_32_execution_enabled()
+        _precise["users"] += 1
+        tf.config.experimental.enable_tensor_float_32_execution(False)
     try:
         yield
     finally:
-        tf.config.experimental.enable_tensor_float_32_execution(before)
+        with _PRECISE:
+            _precise["users"] -= 1
+            if not _precise["users"]:
+                tf.config.experimental.enable_tensor_float_32_execution(_precise["before"])
 
 
 def _refuse_rewriting():

@@ -36,10 +36,10 @@ class Checkpoint(keras.callbacks.Callback):
         Bound: after a crash at any time the ledger holds everything that was released, also what is lost because it
         came after the file was written. It may hold about a second's worth of updates more, which were reserved. All
         of them count as updates of the plan, so a budget holds. A `fit` with a fixed seed repeats what was lost bit by
-        bit and pays nothing for it; when data, seed, network, settings, or the code of losses and layers differ, it
-        pays. Under DPIS with a seed the file is written at the ends of epochs only, because the norms that it remembers
-        are private. Noisy sums of DPIS that were lost are made and paid again; when they leave too little of the
-        budget, training ends with a warning.
+        bit and pays nothing for it; when data, seed, network, settings, the number of devices, or the code of losses
+        and layers differ, it pays. Under DPIS with a seed the file is written at the ends of epochs only, because the
+        norms that it remembers are private. Noisy sums of DPIS that were lost are made and paid again; when they leave
+        too little of the budget, training ends with a warning.
         Not covered: older copies of the file; a `fit` with a fixed seed whose other callbacks change the training in
         another way the second time.
 

@@ -161,7 +161,7 @@ def label_array(y: ArrayLike) -> np.ndarray:
     """Returns labels as an array of float32 or int32, all of which is finite; refuses integers that int32 has not."""
     y = np.asarray(y)
     refuse_large(y)
-    return _finite(y, "y", label_type(y.dtype))
+    return _finite(y, "y", label_type(y.dtype).name)
 
 
 def label_type(dtype: np.dtype) -> np.dtype:

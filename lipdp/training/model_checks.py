@@ -262,6 +262,12 @@ def check_model(model: keras.Model) -> None:
             "keras.distribution.set_distribution(keras.distribution.DataParallel()) in all of them before the model is "
             "built."
         )
+    if backend.uneven():
+        raise ValueError(
+            "Processes that train together feed as many rows each. Received: a distribution with more devices of some "
+            "processes than of others, or whose rows reach over different processes. Pass as many devices of each "
+            "process, or none: keras.distribution.DataParallel() takes all."
+        )
     misplaced = backend.misplaced(model)
     if misplaced is not None:
         raise ValueError(

@@ -47,7 +47,6 @@ def agree(driver: Any) -> None:
                 request.training_metrics,
                 driver.noise_std,
                 backend.row_shards()[0],
-                model.steps_per_execution,
             ]
         ),
         "the ledger": driver.run.ledger.to_json(),

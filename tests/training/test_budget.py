@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 
-from lipdp import sampling, strategies
+from lipdp import backend, sampling, strategies
 from tests.helpers.models import DELTA, blobs, mlp, same, state, weights
 
 FIT = {"batch_size": 40, "delta": DELTA, "verbose": 0}
@@ -28,6 +28,22 @@ def test_matrix_products_are_exact_while_a_model_trains():
     look = keras.callbacks.LambdaCallback(on_train_batch_begin=lambda batch, logs=None: seen.append(precision()))
     model.fit(*blobs(), steps_per_epoch=1, noise_multiplier=1.0, callbacks=[look], **FIT)
     assert seen == ["highest" if keras.backend.backend() == "jax" else False]
+    assert precision() == before
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="with JAX each thread has a switch of its own")
+@pytest.mark.parametrize("first", [0, 1])
+def test_products_stay_exact_until_the_last_of_two_fits_has_ended(first):
+    """Of two models in two threads the first to end had the products of the other one made in TF32."""
+    import tensorflow as tf
+
+    precision = tf.config.experimental.tensor_float_32_execution_enabled
+    before, contexts = precision(), [backend.full_precision(), backend.full_precision()]
+    for context in contexts:
+        context.__enter__()
+    contexts[first].__exit__(None, None, None)
+    assert not precision()
+    contexts[1 - first].__exit__(None, None, None)
     assert precision() == before
 
 

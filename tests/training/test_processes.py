@@ -54,7 +54,6 @@ def test_what_differs_is_named_and_nothing_is_charged(two, place, name):
         {"sampling": "fixed_size"},
         {"epochs": 2, "steps_per_epoch": 1},
         {"validation_data": blobs()},
-        {"model": lambda: mlp(steps_per_execution=2)},
     ],
 )
 def test_each_change_shows_in_the_digests(two, change):
@@ -79,7 +78,7 @@ def test_another_network_is_named(two, place, name):
 
 def test_ledgers_are_compared_at_the_end_of_each_epoch(two):
     calls = []
-    two(lambda digest: calls.append(digest) or (digest if len(calls) < 4 else bytes(len(digest))))
+    two(lambda digest: calls.append(digest) or (digest if len(calls) < 4 else bytes(32) + digest[32:]))
     model = mlp()
     with pytest.raises(ValueError, match="the ledger, not the same"):
         model.fit(*blobs(), epochs=3, **FIT)

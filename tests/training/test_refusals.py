@@ -250,6 +250,16 @@ def test_weights_that_no_process_has_whole_are_refused(monkeypatch):
         mlp().fit(X, Y, epsilon=1.0, batch_size=40, verbose=0)
 
 
+def test_processes_that_feed_different_numbers_of_rows_are_refused(monkeypatch):
+    from lipdp import backend
+
+    monkeypatch.setattr(backend, "uneven", lambda: True)
+    model = mlp()
+    with pytest.raises(ValueError, match="feed as many rows each. Received: a distribution with more devices of some"):
+        model.fit(X, Y, epsilon=1.0, batch_size=40, verbose=0)
+    assert not model.run.ledger.releases
+
+
 def test_devices_that_stay_idle_are_mentioned(monkeypatch, capsys):
     from lipdp import backend
 

@@ -163,6 +163,12 @@ FAULTS = [
             "training/test_budget.py::test_matrix_products_are_exact_while_a_model_trains",
         ),
         (
+            "the first of two fits to end lets the other one have TF32",
+            'if not _precise["users"]:\n                tf',
+            "if True:\n                tf",
+            "training/test_budget.py::test_products_stay_exact_until_the_last_of_two_fits_has_ended",
+        ),
+        (
             "copies of all microbatches get the key of the first",
             "totals, seen, _ = strategy.microbatch(calibration, forward, state, i, secret, rows, batch_size)",
             "totals, seen, _ = strategy.microbatch(calibration, forward, state, 0, secret, rows, batch_size)",

@@ -885,6 +885,12 @@ FAULTS = [
         "training/resuming.py",
         "training/test_fit_source.py::test_updates_lost_after_a_crash_are_charged_again_as_the_source_may_have_changed",
         ("lost updates on a source are made again without a charge", "if columns.columns_of((x, y)):", "if False:"),
+        (
+            "lost updates are made again on other devices without a charge",
+            "backend.row_shards()[0],  # sums",
+            "# sums",
+            "training/test_checkpoint.py::test_a_seeded_run_that_is_gone_on_with_in_another_way_pays_for_what_was_lost",
+        ),
     ),
     *faults(
         "backend/jax.py",
