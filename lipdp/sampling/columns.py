@@ -177,6 +177,8 @@ def finite_rows(rows: np.ndarray) -> np.ndarray:
 
 def _opened(data):
     source = data if isinstance(data, Source) else Source(data)
+    if source is data:
+        source.look()
     return tree.map_structure(lambda place: Column(source, place), source.places)
 
 

@@ -90,9 +90,14 @@ class Source:
             raise ValueError(f"The training data holds no example. Received: a {type(rows).__name__} of length 0.")
         # A class of the user's over a mapped file may compute a row of what it reads.
         self._map, self._mapped, self._lock = _mapping(rows) if _row_by_row(rows) else None, 0, threading.Lock()
-        places = np.unique(np.linspace(0, self._length - 1, SAMPLE).round().astype("int64"))
-        self._read, self._structure = self._way(places[:: max(1, len(places) // _COMPARED)][:_COMPARED])
-        self.sample = [leaf.copy() for leaf in self.read(places)]
+        self._sampled = np.unique(np.linspace(0, self._length - 1, SAMPLE).round().astype("int64"))
+        few = self._sampled[:: max(1, len(self._sampled) // _COMPARED)][:_COMPARED]
+        self._read, self._structure = self._way(few)
+        self.look()
+
+    def look(self) -> None:
+        """Reads the rows at fixed places, as each `fit` does: since the one before they may have become others."""
+        self.sample = [leaf.copy() for leaf in self.read(self._sampled)]
         self.check_length()
         self.release()
 

@@ -9,7 +9,7 @@ import pytest
 import lipdp
 from lipdp import layers, losses
 from lipdp.callbacks import Checkpoint
-from lipdp.sampling import PoissonSampler
+from lipdp.sampling import PoissonSampler, Source
 from lipdp.training import importance
 from tests.helpers.models import blobs, mlp, same, state, weights
 from tests.helpers.streams import of_the_seed_alone
@@ -261,6 +261,18 @@ def test_a_seed_gives_other_noise_for_another_sample_length_or_type():
         model.fit(Rows(*data), batch_size=40, noise_multiplier=1.0, seed=1, verbose=0, steps_per_epoch=1)
         found.append(model.optimizer.noise_key.numpy().tobytes())
     assert len(set(found)) == len(found)
+
+
+def test_a_seed_gives_other_noise_where_a_source_that_is_kept_has_other_rows():
+    """The key came from the rows that the source had when it was made."""
+    x, y = blobs()
+    rows = Rows(x, y)
+    kept, keys = Source(rows), []
+    for numbers in (x, -x, x):
+        rows.arrays, model = (numbers, y), mlp()
+        model.fit(kept, batch_size=40, steps_per_epoch=1, noise_multiplier=1.0, delta=1e-3, seed=1, verbose=0)
+        keys.append(model.optimizer.noise_key.numpy())
+    assert np.array_equal(keys[0], keys[2]) and not np.array_equal(keys[0], keys[1])
 
 
 def test_updates_lost_after_a_crash_are_charged_again_as_the_source_may_have_changed(tmp_path, monkeypatch):
