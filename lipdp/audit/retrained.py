@@ -36,7 +36,8 @@ def final_model(
     """Audits what the final model alone reveals of one canary, by training again and again with it and without.
 
     Args:
-        make_model, x, y, fit: As in `one_run`; the smaller the model and the data, the more runs.
+        make_model, x, y, fit: As in `one_run`, but no `seed` in `fit`; the smaller the model and the data, the more
+            runs.
         canary: 1, for a row of the data with a wrong label; or one row `(x, y)` of your own, as arrays of length 1.
         other: What stands in its place where it is not there; see `others` of `one_run`.
         runs: How many trainings, half of them with the canary; at least 16. With r of them no bound without a
@@ -57,6 +58,9 @@ def final_model(
     """
     training_run, confidence = Fit(make_model, fit), checks.fraction("confidence", confidence)
     runs = checks.integer("runs", runs, minimum=16)
+    training_run.refuse_persons()
+    if seed is None:
+        training_run.refuse_one_seed()
     if not callable(score):
         checks.choice("score", score, ("loss",))
     measure = score if callable(score) else lambda model, x, y: training.row_losses(model, Rows(x, y))

@@ -45,7 +45,23 @@ class Rows:
 
     @classmethod
     def of(cls, x: Any, y: Any) -> "Rows":
-        return cls(_arrays(x), _arrays(y))
+        found = cls(_arrays(x), _arrays(y))
+        counts = {leaf.shape[:1] for leaf in tree.flatten((found.x, found.y))}
+        if len(counts) != 1 or () in counts:
+            raise ValueError(
+                "All arrays of inputs and labels must have as many rows. Received: shapes "
+                f"{[leaf.shape for leaf in tree.flatten((found.x, found.y))]}."
+            )
+        return found
+
+    def check_like(self, rows: "Rows") -> None:
+        """Refuses rows that cannot stand among others."""
+        kinds = [tree.map_structure(lambda leaf: str(leaf.shape[1:]), (one.x, one.y)) for one in (self, rows)]
+        if kinds[0] != kinds[1]:
+            raise ValueError(
+                "Canaries, and what stands in their place, must be rows like those of the data. Received: rows of "
+                f"shapes {kinds[0]} for data of {kinds[1]}."
+            )
 
 
 def _beside(members: np.ndarray, leaf: np.ndarray) -> np.ndarray:
@@ -140,6 +156,22 @@ class Fit:
             )
         self._made = made
 
+    def refuse_persons(self) -> None:
+        """Refuses ids where rows that nobody has given an id are put among the data."""
+        if self._arguments.get("person_ids") is not None:
+            raise ValueError(
+                "Canaries are rows of nobody, and rows are put in another order. Received: `person_ids` in `fit`. "
+                "Leave it out, or audit the strategy with white_box(rows_per_person=...)."
+            )
+
+    def refuse_one_seed(self) -> None:
+        """Refuses a seed that all trainings would have: each of them would draw the same noise."""
+        if self._arguments.get("seed") is not None:
+            raise ValueError(
+                "Trainings with one seed draw the same noise, so that they are one trial and not many. Received: "
+                f"seed={self._arguments['seed']!r} in `fit`. Pass seed= to the audit, which gives each its own."
+            )
+
     def strategy_name(self, model: keras.Model) -> str:
         """Returns the name of the strategy that trained a model."""
         return strategies.get(model.run.request.strategy).name
@@ -169,10 +201,25 @@ def canaries_of(given: Any, rows: Rows, rng: np.random.Generator, others: Any = 
     """Returns the canaries that `given` asks for: a number, or `(x, y)`; and their substitutes."""
     if not isinstance(given, (tuple, list)):
         return made_up(rows, checks.integer("canaries", given, minimum=1), rng)
-    canaries = Rows.of(*given)
+    canaries = _pair(given, rows)
     if others is None:
         return canaries, rows[rng.integers(len(rows), size=len(canaries))]
-    return canaries, Rows.of(*others)
+    substitutes = _pair(others, rows)
+    if len(substitutes) != len(canaries):
+        raise ValueError(
+            f"One row must stand in the place of each canary. Received: {len(substitutes)} rows for {len(canaries)} "
+            "canaries."
+        )
+    return canaries, substitutes
+
+
+def _pair(given: Any, rows: Rows) -> Rows:
+    if not isinstance(given, (tuple, list)) or len(given) != 2:
+        parts = f"{len(given)} parts" if isinstance(given, (tuple, list)) else f"a {type(given).__name__}"
+        raise ValueError(f"Rows of your own are a pair (x, y). Received: {parts}.")
+    found = Rows.of(*given)
+    found.check_like(rows)
+    return found
 
 
 def row_losses(model: keras.Model, rows: Rows) -> np.ndarray:

@@ -124,6 +124,12 @@ def test_worlds_leave_out_or_replace():
     [
         ({"fit": {"batch_size": 10}}, "epsilon"),
         ({"fit": {"epsilon": 1.0, "callbacks": []}}, "without data and callbacks"),
+        ({"fit": {"epsilon": 1.0, "person_ids": np.arange(40)}}, "rows of nobody.*person_ids"),
+        ({"y": Y[:7]}, "as many rows.*7"),
+        ({"canaries": (X[:5],)}, r"pair \(x, y\).*1 parts"),
+        ({"canaries": (X[:5, :3], Y[:5])}, r"like those of the data.*\(3,\)"),
+        ({"canaries": CANARIES, "others": (X[:5], Y[:5])}, "5 rows for 64 canaries"),
+        ({"canaries": CANARIES, "others": 3}, "a int"),
         ({"score": "norm"}, "score"),
         ({"confidence": 0.0}, "confidence"),
         ({"canaries": 0}, "canaries"),
