@@ -102,7 +102,9 @@ class _PrivateTraining(training.FromTask, training.Fitting, training.Saving):
         if self.run.tracing and not self.run.driver.request.training_metrics:
             # Keras needs some log; `fit` takes it out again.
             return {"updates": ops.zeros(())}
-        compiling.track(self._output_losses, self.loss, y, y_pred, sample_weight)
+        weight, y = losses.parted(y)
+        weighted = sample_weight if weight is None else sample_weight * weight
+        compiling.track(self._output_losses, self.loss, y, y_pred, weighted)
         return super().compute_metrics(x, y, y_pred, sample_weight)
 
     @property

@@ -164,7 +164,13 @@ FIT = {
         "dictionary from class ids",
     ),
     "optimizer without a name": (lambda: plain().compile("lamb", loss=LOGITS), "'lamb'", "Pass keras.optimizers.Lamb("),
-    "sample weights": (lambda: fit(sample_weight=np.ones(300)), "sample_weight", "in a loss of your own"),
+    "sample weights": (lambda: fit(sample_weight=np.ones(300)), "sample_weight", "strategy='dpsgd'", "weights.md"),
+    "too few sample weights": (
+        lambda: fit(sample_weight=np.ones(299), strategy="dpsgd"),
+        "sample_weight",
+        "(299,) for 300 examples",
+        "one number for each",
+    ),
     "split": (lambda: fit(validation_split=1.5), "validation_split=1.5", "in (0, 1)"),
     "monitor": (
         lambda: fit(callbacks=[keras.callbacks.EarlyStopping(monitor="loss")]),

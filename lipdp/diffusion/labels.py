@@ -186,17 +186,18 @@ def check_arguments(arguments: dict[str, Any]) -> None:
     """Refuses arguments that `fit` does not know, before anything is trained."""
     known = inspect.signature(DP_Model.fit).parameters
     unknown = {name: value for name, value in arguments.items() if name not in known}
-    model_checks.refuse_unsupported(DP_Model.fit, unknown, shuffle=None, sample_weight=None)
-    refuse_class_weight(arguments)
+    model_checks.refuse_unsupported(DP_Model.fit, unknown, shuffle=None)
+    refuse_weights(arguments)
 
 
-def refuse_class_weight(arguments: dict[str, Any]) -> None:
-    """Refuses weights of classes, which the loss of a diffusion model knows nothing of."""
-    if arguments.get("class_weight") is not None:
-        raise ValueError(
-            "A diffusion model learns to remove noise, not classes: its loss has no weights of classes. Received: "
-            "class_weight. Leave it out, and draw as many images of each class as you want."
-        )
+def refuse_weights(arguments: dict[str, Any]) -> None:
+    """Refuses weights of classes and examples, which the loss of a diffusion model knows nothing of."""
+    for name in ("class_weight", "sample_weight"):
+        if arguments.get(name) is not None:
+            raise ValueError(
+                "A diffusion model learns to remove noise, not classes: its loss has no weights. Received: "
+                f"{name}. Leave it out, and draw as many images of each class as you want."
+            )
 
 
 def check_first(

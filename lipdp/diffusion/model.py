@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 from lipdp import _keras, backend, checks, strategies
 from lipdp.diffusion import class_moments, denoisers, pixels, samplers
 from lipdp.diffusion.average import Average
-from lipdp.diffusion.labels import check_trained, class_ids, frozen, refuse_class_weight
+from lipdp.diffusion.labels import check_trained, class_ids, frozen, refuse_weights
 from lipdp.diffusion.lesson import Lesson
 from lipdp.diffusion.noising import DenoisingLoss, Noising, with_copies
 from lipdp.model import DP_Model
@@ -133,7 +133,7 @@ class DiffusionModel(DP_Model):
             self.classifier.trainable = False  # whatever was asked of the whole model
         if class_moments.learned(self.run.total):
             class_moments.refuse_split(kwargs.get("validation_split"))
-        refuse_class_weight(kwargs)
+        refuse_weights(kwargs)
         x, y = self._data(x, y)
         if validation_data is not None:
             validation_data = self._data(*validation_data)

@@ -68,14 +68,15 @@ class Strategy:
         averages_persons: Whether `fit(person_ids=)` may use it: a person's rows then have weights that add up to 1. A
             strategy that clips must average the `Calibration.rows` rows of a person before, one that does not clip
             multiplies by the weights.
-        weighs_classes: Whether `fit(class_weight=)` may use it: the loss is weighted before gradients are clipped.
+        weighs_losses: Whether `fit(class_weight=)` and `fit(sample_weight=)` may use it: the loss is weighted before
+            gradients are clipped.
     """
 
     name: ClassVar[str] = ""
     per_example: ClassVar[bool] = False
     full_precision: ClassVar[bool] = True
     averages_persons: ClassVar[bool] = False
-    weighs_classes: ClassVar[bool] = False
+    weighs_losses: ClassVar[bool] = False
     augmentation_multiplicity = 1
 
     def __setattr__(self, name: str, value: Any) -> None:

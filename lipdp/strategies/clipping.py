@@ -31,7 +31,7 @@ class PerExample(Strategy):
 
     per_example = True
     averages_persons = True
-    weighs_classes = True
+    weighs_losses = True
     if TYPE_CHECKING:
         clip_norm: Any
         augmentation: Any
@@ -101,13 +101,16 @@ def present(shares: Any) -> Any:
 
 
 def example_losses(model: keras.Model) -> Any:
-    """Returns the function of targets and outputs that gives the loss of each row, times the weight of its class."""
+    """Returns the function of targets and outputs that gives the loss of each row, times what the row weighs."""
     driver = getattr(getattr(model, "run", None), "driver", None)
     weights = None if driver is None else driver.request.class_weight
 
     def values(y_true, y_pred):
+        weight, y_true = losses.parted(y_true)
         found = losses.example_values(model.loss, y_true, y_pred)
-        return found if weights is None else found * ops.cast(losses.class_factors(weights, y_true), found.dtype)
+        if weights is not None:
+            weight = losses.class_factors(weights, y_true)
+        return found if weight is None else found * ops.cast(weight, found.dtype)
 
     return values
 

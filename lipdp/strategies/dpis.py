@@ -72,7 +72,7 @@ class DPIS(Strategy):
     name: ClassVar[str] = "dpis"
     per_example: ClassVar[bool] = True
     averages_persons: ClassVar[bool] = True
-    weighs_classes: ClassVar[bool] = True
+    weighs_losses: ClassVar[bool] = True
     clip_norm: float = 1.0
     growth: float = 5.0
     floor: float = 0.1

@@ -75,6 +75,8 @@ class Fitting:
                 then changes no other row's part.
             class_weight: As in Keras, `{class id: weight}`, for strategies that clip. Public numbers: shares that were
                 counted in the private data are a release that nothing charges.
+            sample_weight: As in Keras, one finite number from 0 for each row, `(N,)`, for strategies that clip. It is a
+                part of its row, as the label is: what follows from other rows as well is a release.
             steps_per_epoch: Updates per epoch; default: N / B, rounded up.
             epsilon: Budget for everything this model ever releases about its data. The noise is
                 calibrated so that the planned updates spend it.
@@ -125,7 +127,7 @@ class Fitting:
             of the plan's noise multiplier on the drawn batches. Each is charged before it is executed. Not covered:
             see `privacy.statement()`.
         """
-        model_checks.refuse_unsupported(Fitting.fit, unknown, shuffle=shuffle, sample_weight=sample_weight)
+        model_checks.refuse_unsupported(Fitting.fit, unknown, shuffle=shuffle)
         if rows_per_person is not None and person_ids is None:
             raise ValueError(
                 f"Whose rows are counted is not known. Received: rows_per_person={rows_per_person!r} without "
@@ -158,7 +160,9 @@ class Fitting:
         model_checks.check_ledger(self)
         bodies.note(self, request, callbacks)
         with together(), checkpointed(self, callbacks) as checkpoint, exclusive(self):
-            driver = prepare(self, x, y, validation_split, validation_data, request, checkpoint, person_ids)
+            driver = prepare(
+                self, x, y, validation_split, validation_data, request, checkpoint, person_ids, sample_weight
+            )
             return driver.fit(
                 super().fit,  # type: ignore[misc]
                 callbacks,

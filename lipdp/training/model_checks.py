@@ -18,20 +18,11 @@ from lipdp.sampling.columns import Column
 from lipdp.training.callbacks import refuse_public_names
 
 
-def refuse_unsupported(fit: Callable, unknown: dict, *, shuffle: Any, sample_weight: Any) -> None:
+def refuse_unsupported(fit: Callable, unknown: dict, *, shuffle: Any) -> None:
     """Refuses what Keras' `fit` knows and a private one, `fit`, cannot do, and what nobody knows."""
     for name in unknown:
         known = [p for p in inspect.signature(fit).parameters if p not in ("self", "unknown")]
         raise checks.unexpected("fit", name, known)
-    if sample_weight is not None:
-        raise ValueError(
-            "`sample_weight` is not an argument of a private `fit`, which draws rows itself. Received: sample_weight "
-            "given. With a strategy that clips, pass weights of classes as class_weight={0: 1.0, 1: 10.0}, or weights "
-            "of examples as a second column of `y`, and multiply by them in a loss of your own, a function under "
-            "@keras.saving.register_keras_serializable(), so that its model loads from a file: def weighted(y, p): "
-            "return y[:, 1] * keras.losses.sparse_categorical_crossentropy(y[:, 0], p, from_logits=True). See "
-            "docs/howto/weights.md."
-        )
     if shuffle is not None:
         raise ValueError(
             "`shuffle` has no meaning here: who is in a batch is what the accountant charges for. Received: "
@@ -39,10 +30,10 @@ def refuse_unsupported(fit: Callable, unknown: dict, *, shuffle: Any, sample_wei
         )
 
 
-def check_class_weight(model: keras.Model, strategy: Any, y: Any) -> None:
-    """Refuses weights of classes where a strategy or the labels do not know what to do with them."""
+def check_weighting(strategy: Any, name: str) -> None:
+    """Refuses weights of classes or of examples, an argument of `fit`, where a strategy does not know what to do."""
     automatic = getattr(strategy, "clipping", None) == "automatic"
-    if automatic or not strategy.weighs_classes:
+    if automatic or not strategy.weighs_losses:
         raise ValueError(
             (
                 "Automatic clipping gives all gradients nearly the same length, so weights have next to no effect."
@@ -50,10 +41,25 @@ def check_class_weight(model: keras.Model, strategy: Any, y: Any) -> None:
                 else "The bounds of this strategy know nothing of weights, which would multiply what one example "
                 "contributes."
             )
-            + f" Received: class_weight with strategy={strategy.name!r}. Use fit(strategy='dpsgd'), which clips the "
+            + f" Received: {name} with strategy={strategy.name!r}. Use fit(strategy='dpsgd'), which clips the "
             "weighted gradient; clipless training has lipdp.losses.MulticlassKR and MulticlassHKR, with class_priors. "
             "See docs/howto/weights.md."
         )
+
+
+def check_sample_weight(strategy: Any, class_weight: Any) -> None:
+    """Refuses weights of examples where a strategy does not know what to do with them, or classes have weights too."""
+    check_weighting(strategy, "sample_weight")
+    if class_weight is not None:
+        raise ValueError(
+            "As in Keras, either classes or examples have weights. Received: class_weight and sample_weight. Multiply "
+            "the weight of each example by that of its class, and leave class_weight out."
+        )
+
+
+def check_class_weight(model: keras.Model, strategy: Any, y: Any) -> None:
+    """Refuses weights of classes where a strategy or the labels do not know what to do with them."""
+    check_weighting(strategy, "class_weight")
     outputs = model.output_shape if len(model.outputs) == 1 else None
     losses.check_weighted_labels(outputs, y)
 
@@ -192,7 +198,8 @@ def graph_of(model: Any, private: Any) -> Any:
     if graph is None or _keras.has_own_call(model):
         raise ValueError(
             f"`from_keras` needs a graph of layers. Received: the subclassed model '{model.name}'. Build it as "
-            "keras.Model(inputs, outputs)."
+            "keras.Model(inputs, outputs); or pass keras.Model(inputs, model(inputs)) with inputs = keras.Input(shape), "
+            "which trains more slowly, one row at a time."
         )
     for name in ("train_step", "compute_loss", "make_train_function"):
         owner = next(c for c in type(model).__mro__ if name in vars(c) or c is object)
@@ -342,9 +349,12 @@ def check_shapes(model: keras.Model, x: Any) -> None:
         for e, r in zip(expected, received, strict=False)
     )
     if not fits:
+        names = input_names(model)
+        named = f", under the keys {', '.join(map(repr, sorted(names)))}" if names else ""
+        given = f", under the keys {', '.join(map(repr, sorted(x)))}" if isinstance(x, dict) else ""
         raise ValueError(
-            f"The data do not fit the model's inputs. Expected shapes: {expected}. Received: {received}. Pass one "
-            "array per input, of these shapes behind the axis of examples."
+            f"The data do not fit the model's inputs. Expected shapes: {expected}{named}. Received: {received}{given}. "
+            "Pass one array per input, of these shapes behind the axis of examples."
         )
 
 

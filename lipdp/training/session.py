@@ -41,6 +41,7 @@ def prepare(
     request: FitRequest,
     checkpoint: Checkpoint | None = None,
     person_ids: Any = None,
+    sample_weight: Any = None,
 ) -> Driver | Finished:
     """Returns what carries out a call of `fit`: everything is checked and planned, nothing is changed.
 
@@ -49,7 +50,7 @@ def prepare(
         x, y, validation_split, validation_data: As in `DP_Model.fit`.
         request: The other arguments.
         checkpoint: What the call goes on from, if it does; what was lost after it is charged.
-        person_ids: As in `DP_Model.fit`.
+        person_ids, sample_weight: As in `DP_Model.fit`.
     """
     model_checks.check_model(model)
     model_checks.warn_of_adapted(model)
@@ -68,18 +69,23 @@ def prepare(
     model_checks.check_shapes(model, x)
     num_rows = len(tree.flatten(y)[0])
     ids = None if person_ids is None else persons.checked_ids(person_ids, num_rows)
+    if sample_weight is not None:
+        model_checks.check_sample_weight(strategy, request.class_weight)
+        y = losses.with_weights(y, sample_weight)
     if validation_split and validation_data is None and ids is not None:
         (x, y), validation_data, ids = persons.split(x, y, ids, validation_split)
     elif validation_split and validation_data is None:
         (x, y), validation_data = sampling.split(x, y, validation_split)
     else:
         validation_data = validation.check_data(model, validation_data)
+    validation_data = validation.with_weights_last(validation_data)
     if not strategy.per_example:
         with naming_both_ways(model):
             losses.get(model.loss)  # the others have no Lipschitz constant; this says what to use instead
-    losses.check_per_example(model.loss, sampled(y), model_checks.output_shapes(model))
+    labels = sampled(losses.parted(y)[1])
+    losses.check_per_example(model.loss, labels, model_checks.output_shapes(model))
     if request.class_weight is not None:
-        model_checks.check_class_weight(model, strategy, sampled(y))
+        model_checks.check_class_weight(model, strategy, labels)
     strategy.check_fit(request, model.steps_per_execution)
     drawn = None if ids is None else _persons(model, ids, request)
     count = len(tree.flatten(y)[0]) if drawn is None else drawn.count

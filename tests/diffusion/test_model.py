@@ -281,7 +281,11 @@ def test_a_private_run_keeps_all_nine_modes():
         (lambda: fit(labelled(), np.zeros((9, 2)), np.full(9, 3)), "class ids from 0 to 2"),
         (lambda: fit(labelled(), np.zeros((9, 2))), "class ids from 0 to 2"),
         (lambda: fit(points(), toy.nine_modes(100), strategy="clipless"), "needs a strategy that clips"),
-        (lambda: fit(points(), toy.nine_modes(100), class_weight={0: 2.0}), "no weights of classes"),
+        (lambda: fit(points(), toy.nine_modes(100), class_weight={0: 2.0}), "no weights. Received: class_weight"),
+        (
+            lambda: fit(points(), toy.nine_modes(100), sample_weight=np.ones(100)),
+            "no weights. Received: sample_weight",
+        ),
         (lambda: fit(points(), toy.nine_modes(100), strategy="dpis"), "remembers gradient norms"),
         (
             lambda: fit(points(), toy.nine_modes(100), strategy=strategies.DPSGD(augmentation_multiplicity=3)),

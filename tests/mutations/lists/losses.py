@@ -86,7 +86,23 @@ FAULTS = [
     *faults(
         "strategies/clipping.py",
         "training/test_class_weight.py",
-        ("weights of classes do nothing", "return found if weights is None else", "return found if True else"),
+        ("weights of classes do nothing", "        if weights is not None:", "        if False:"),
+        (
+            "weights of examples do nothing",
+            "return found if weight is None else",
+            "return found if weights is None else",
+            "training/test_sample_weight.py",
+        ),
+    ),
+    *faults(
+        "losses/sample_weight.py",
+        "training/test_sample_weight.py",
+        (
+            "weights that are negative or not finite",
+            "    if not (np.isfinite(weight) & (weight >= 0)).all():",
+            "    if False:",
+        ),
+        ("too few weights", "    if weight.shape not in ((rows,), (rows, 1)):", "    if False:"),
     ),
     *faults(
         "training/request.py",

@@ -322,7 +322,7 @@ FAULTS = [
         "training/test_refusals.py::test_fit_refuses training/test_refusals.py::test_losses_that_a_layer_adds_are_refused losses/test_per_example.py::test_labels_are_checked training/test_validation.py::test_validation_data_that_do_not_fit_cost_nothing",
         (
             "losses and labels are not checked",
-            "losses.check_per_example(model.loss, sampled(y), model_checks.output_shapes(model))",
+            "losses.check_per_example(model.loss, labels, model_checks.output_shapes(model))",
             "pass",
         ),
         (
@@ -407,12 +407,17 @@ FAULTS = [
             "if False and [id(v) for v in _keras.optimizer_variables(optimizer)] != [",
             "training/test_refusals.py::test_unfreezing_without_compiling_again",
         ),
-        ("sample weights are taken", "if sample_weight is not None:", "if False:"),
         (
-            "weights of classes are taken by every strategy",
-            "if automatic or not strategy.weighs_classes:",
+            "weights are taken by every strategy",
+            "if automatic or not strategy.weighs_losses:",
             "if False:",
             "training/test_class_weight.py::test_strategies_that_weights_would_not_fit_refuse_them",
+        ),
+        (
+            "of two kinds of weights one is forgotten",
+            "    if class_weight is not None:\n        raise",
+            "    if False:\n        raise",
+            "training/test_sample_weight.py::test_weights_of_classes_and_examples_are_not_both_taken",
         ),
         (
             "weights that are not finite",

@@ -1,0 +1,212 @@
+"""Weights of examples in `fit`: a part of their rows, which act before gradients are clipped, and as in Keras."""
+
+import keras
+import numpy as np
+import pytest
+
+import lipdp
+from lipdp import losses, strategies
+from lipdp.training.importance import ImportanceDriver
+
+ROWS = 64
+RNG = np.random.default_rng(6)
+X = RNG.normal(size=(ROWS, 6)).astype("float32")
+Y = RNG.integers(0, 3, ROWS).astype("int32")
+WEIGHTS = RNG.uniform(0.0, 4.0, ROWS) * (RNG.random(ROWS) < 0.8)
+ALL = {"batch_size": ROWS, "sampling": "fixed_order", "noise_multiplier": 1e-9, "delta": 1e-9, "verbose": 0}
+LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+
+def plain() -> keras.Model:
+    keras.utils.set_random_seed(3)
+    return keras.Sequential([keras.Input((6,)), keras.layers.Dense(5, activation="tanh"), keras.layers.Dense(3)])
+
+
+def trained(sample_weight=WEIGHTS, x=X, y=Y, strategy=None, metrics=None, **options):
+    """One update with all rows and next to no noise."""
+    model = lipdp.DP_Model.from_keras(plain())
+    model.compile(keras.optimizers.SGD(1.0), loss=LOSS, metrics=metrics)
+    strategy = strategies.DPSGD(clip_norm=1e3) if strategy is None else strategy
+    return model, model.fit(x, y, strategy=strategy, sample_weight=sample_weight, **{**ALL, **options}).history
+
+
+def kernels(model) -> np.ndarray:
+    return np.concatenate([np.ravel(w) for w in model.get_weights()])
+
+
+@pytest.mark.parametrize("strategy", [strategies.DPSGD(clip_norm=1e3), strategies.DPSGD(1e3, clipping="per_layer")])
+@pytest.mark.parametrize("microbatch", [None, 24])
+@pytest.mark.parametrize("eager", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_one_update_is_that_of_keras(strategy, microbatch, eager):
+    model = lipdp.DP_Model.from_keras(plain())
+    model.compile(keras.optimizers.SGD(1.0), loss=LOSS, metrics=["accuracy"], run_eagerly=eager)
+    fit = {**ALL, "strategy": strategy, "microbatch_size": microbatch}
+    history = model.fit(X, Y, sample_weight=WEIGHTS[:, None], **fit).history
+    usual = plain()
+    usual.compile(keras.optimizers.SGD(1.0), loss=LOSS, metrics=["accuracy"])
+    expected = usual.fit(X, Y, batch_size=ROWS, sample_weight=WEIGHTS, verbose=0).history
+    np.testing.assert_allclose(kernels(model), kernels(usual), atol=2e-5)
+    # Keras divides the loss that it shows by the sum of the weights, or by their number, depending on its version.
+    scale = {1.0, WEIGHTS.mean()}
+    assert any(np.isclose(history["loss"][0] / s, expected["loss"][0], rtol=1e-4) for s in scale)
+    np.testing.assert_allclose(history["accuracy"], expected["accuracy"], rtol=1e-5)
+    assert np.abs(kernels(model) - kernels(trained(None)[0])).max() > 1e-2
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        strategies.DPSGD(clip_norm=0.05),
+        strategies.DPSGD(clip_norm=0.05, clipping="per_layer"),
+        strategies.DPSGD(clip_norm=0.05, quantile=0.5),
+        strategies.DPSGD(clip_norm=0.05, augmentation_multiplicity=2),
+        strategies.AdaCliP(clip_norm=0.05),
+    ],
+    ids=["flat", "per layer", "quantile", "copies", "adaclip"],
+)
+@pytest.mark.parametrize("weight", [pytest.param(1.0, marks=pytest.mark.slow), 1e6, 1e38])
+def test_no_weight_moves_an_update_beyond_the_clip_norm(strategy, weight):
+    noise = 1e-5 if getattr(strategy, "quantile", None) else 1e-9
+    heavy, row = np.ones(ROWS), 17
+    heavy[row] = weight
+    kept = np.arange(ROWS) != row
+    model, _ = trained(heavy, strategy=strategy, noise_multiplier=noise)
+    rest = {"batch_size": ROWS - 1, "steps_per_epoch": 1}
+    other, _ = trained(heavy[kept], X[kept], Y[kept], strategy, noise_multiplier=noise, **rest)
+    start = kernels(lipdp.DP_Model.from_keras(plain()))
+    moved = ROWS * (kernels(model) - start) - (ROWS - 1) * (kernels(other) - start)
+    assert np.linalg.norm(moved) <= 0.05 * 1.01
+    assert weight == 1e38 or np.linalg.norm(moved) > 0.9 * 0.05
+
+
+def test_an_example_of_weight_zero_moves_nothing():
+    """As if it were not there, also where its label is one that no class has."""
+    weight, other = np.ones(ROWS), Y.copy()
+    weight[5] = 0.0
+    other[5] = (other[5] + 1) % 3
+    one, two = trained(weight)[0], trained(weight, y=other)[0]
+    np.testing.assert_allclose(kernels(one), kernels(two), atol=1e-7)
+
+
+def test_importance_sampling_weighs_both_its_passes(monkeypatch):
+    seen, all_norms = [], ImportanceDriver._all_norms
+    monkeypatch.setattr(ImportanceDriver, "_all_norms", lambda *a: seen.append(all_norms(*a)) or seen[-1])
+    asked = {"strategy": strategies.DPIS(clip_norm=1.0), "sampling": "poisson", "batch_size": 16, "epochs": 2}
+    model, _ = trained((Y == 2).astype("float32"), noise_multiplier=None, epsilon=30.0, metrics=["accuracy"], **asked)
+    assert np.isfinite(kernels(model)).all()
+    assert len(seen) == 2 and all((norms[Y == 2] > 0).all() and (norms[Y != 2] < 1e-12).all() for norms in seen)
+
+
+def test_rows_of_a_person_are_weighted_before_they_are_averaged():
+    ids = np.repeat(np.arange(ROWS // 2), 2)
+    model, _ = trained(person_ids=ids, batch_size=ROWS // 2)
+    usual = plain()
+    usual.compile(keras.optimizers.SGD(1.0), loss=LOSS)
+    usual.fit(X, Y, batch_size=ROWS, sample_weight=WEIGHTS, verbose=0)
+    np.testing.assert_allclose(kernels(model), kernels(usual), atol=2e-5)
+
+
+def outputs() -> keras.Model:
+    keras.utils.set_random_seed(4)
+    inputs = keras.Input((6,))
+    hidden = keras.layers.Dense(4, activation="tanh")(inputs)
+    return keras.Model(inputs, [keras.layers.Dense(3, name="a")(hidden), keras.layers.Dense(1, name="b")(hidden)])
+
+
+def test_several_outputs_share_the_weight_of_their_row():
+    y = {"a": Y, "b": X[:, :1]}
+    asked = {"loss": {"a": LOSS, "b": "mse"}, "loss_weights": {"a": 1.0, "b": 0.5}, "metrics": {"b": ["mae"]}}
+    model, usual = lipdp.DP_Model.from_keras(outputs()), outputs()
+    for one in (model, usual):
+        one.compile(keras.optimizers.SGD(1.0), **asked)
+    ours = model.fit(X, y, strategy=strategies.DPSGD(clip_norm=1e3), sample_weight=WEIGHTS, **ALL).history
+    theirs = usual.fit(X, [Y, X[:, :1]], batch_size=ROWS, sample_weight=[WEIGHTS, WEIGHTS], verbose=0).history
+    np.testing.assert_allclose(kernels(model), kernels(usual), atol=2e-5)
+    np.testing.assert_allclose(ours["b_mae"], theirs["b_mae"], rtol=1e-4)
+    assert {"a_loss", "b_loss"} <= set(ours)
+
+
+@pytest.mark.parametrize("sampling", ["poisson", "random_allocation", "shuffle"])
+def test_weights_are_drawn_with_their_rows(sampling):
+    """Rows of another class have weight 0: whoever is drawn, only class 2 is learned."""
+    model, _ = trained((Y == 2) * 5.0, sampling=sampling, batch_size=16, epochs=40)
+    assert (model.predict(X, verbose=0).argmax(axis=1) == 2).all()
+
+
+def test_weights_beside_a_source_whose_labels_are_read_as_well():
+    class Rows:
+        def __len__(self):
+            return ROWS
+
+        def __getitem__(self, index):
+            return X[index], Y[index]
+
+    model, _ = trained(x=Rows(), y=None)
+    np.testing.assert_allclose(kernels(model), kernels(trained()[0]), atol=1e-6)
+
+
+def test_rows_that_are_held_out_keep_their_weights():
+    weight = np.where(Y == 2, 3.0, 0.0)
+    model = lipdp.DP_Model.from_keras(plain())
+    model.compile(keras.optimizers.SGD(0.0), loss=LOSS)
+    asked = {**ALL, "batch_size": 16}
+    history = model.fit(
+        X, Y, strategy="dpsgd", sample_weight=weight, validation_split=0.4, steps_per_epoch=1, **asked
+    ).history
+    (_, _), (x, y) = lipdp.sampling.split(X, losses.with_weights(Y, weight), 0.4)
+    held_out = model.evaluate(x, y.labels, sample_weight=y.weight, verbose=0)
+    np.testing.assert_allclose(history["val_loss"][0], held_out, rtol=1e-5)
+    assert abs(held_out - model.evaluate(x, y.labels, verbose=0)) > 1e-3
+
+
+def test_other_weights_have_noise_of_their_own():
+    asked = {"noise_multiplier": 1e3, "seed": 7}
+    one, two, same = (kernels(trained(w, **asked)[0]) for w in (WEIGHTS, WEIGHTS * 2, WEIGHTS))
+    assert np.array_equal(one, same)
+    assert np.abs(one - two).max() > 100.0
+
+
+def test_a_fit_with_weights_follows_one_without():
+    model = lipdp.DP_Model.from_keras(plain())
+    model.compile(keras.optimizers.SGD(0.1), loss=LOSS, metrics=["accuracy"])
+    for weight in (None, WEIGHTS, None):
+        history = model.fit(X, Y, strategy="dpsgd", sample_weight=weight, **ALL).history
+        assert np.isfinite(history["loss"][0])
+    assert model.privacy.updates == 3
+
+
+@pytest.mark.parametrize(
+    ("weight", "says"),
+    [
+        (np.ones(ROWS - 1), "shape (63,) for 64 examples"),
+        (np.ones((ROWS, 2)), "shape (64, 2)"),
+        (-np.ones(ROWS), "Received: -1"),
+        (np.full(ROWS, np.nan), "Received: nan"),
+        (np.full(ROWS, 1e300), "Received: inf"),
+        (["heavy"] * ROWS, "no array of numbers"),
+        (1.0, "shape ()"),
+        ({"a": np.ones(ROWS)}, "a dictionary"),
+    ],
+    ids=["too few", "two columns", "negative", "nan", "too large", "text", "a number", "a dictionary"],
+)
+def test_what_are_no_weights_is_refused(weight, says):
+    with pytest.raises(ValueError, match="sample_weight") as refusal:
+        trained(weight)
+    assert says in str(refusal.value)
+
+
+def test_weights_of_classes_and_examples_are_not_both_taken():
+    with pytest.raises(ValueError, match="either classes or examples"):
+        trained(class_weight={0: 2.0})
+
+
+@pytest.mark.parametrize(
+    "strategy", ["clipless", strategies.DPSGD(clipping="automatic")], ids=["clipless", "automatic"]
+)
+def test_strategies_that_weights_would_not_fit_refuse_them(strategy):
+    model = lipdp.DP_Sequential([lipdp.layers.BoundedInput((6,), norm=3.0), lipdp.layers.SpectralDense(3)])
+    model.compile(keras.optimizers.SGD(0.1), loss=lipdp.losses.SparseCategoricalCrossentropy())
+    with pytest.raises(ValueError, match="sample_weight with strategy") as refusal:
+        model.fit(X, Y, epsilon=1.0, sample_weight=WEIGHTS, strategy=strategy, verbose=0)
+    assert "dpsgd" in str(refusal.value)
+    assert model.run.ledger.updates == 0
