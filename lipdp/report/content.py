@@ -93,7 +93,9 @@ def _accuracy(held_out: dict) -> list[tuple[str, str, str]]:
     remark = "" if frequent is None else f"; the most frequent class alone: {numbers.percent(frequent)}"
     rows = [(numbers.percent(held_out.get("accuracy")), "accuracy", f"held-out examples{remark}")]
     if area is not None:
-        rows.append((f"{math.floor(1000.0 * area) / 1000.0:.3f}", "area under the curve", "held-out examples; a guess: 0.5"))
+        rows.append(
+            (f"{math.floor(1000.0 * area) / 1000.0:.3f}", "area under the curve", "held-out examples; a guess: 0.5")
+        )
     return rows
 
 
