@@ -4,6 +4,7 @@ import re
 
 import tensorflow as tf
 
+from lipdp.backend.products_tensorflow import own_products
 from lipdp.backend.tensorflow import Forward
 
 # Operations of TensorFlow that write to what outlives them.
@@ -130,7 +131,8 @@ def _each(one, rows) -> list:
     level = logger.level
     try:
         logger.setLevel("CRITICAL")  # what cannot be vectorized is no error
-        return list(tf.vectorized_map(one, rows, warn=False))
+        with own_products():
+            return list(tf.vectorized_map(one, rows, warn=False))
     except Exception:
         logger.setLevel(level)
         specs = [tf.TensorSpec(t.shape[1:], t.dtype) for t in rows]
