@@ -50,7 +50,8 @@ def parse(argv: list[str]) -> argparse.Namespace:
         command = commands[options.command]
         known = [word for action in command._actions for word in action.option_strings]
         word = next((word for word in unknown if word.startswith("-")), unknown[0]).split("=")[0]
-        close = difflib.get_close_matches(word, known, 1)
+        begun = [option for option in known if len(word) > 3 and option.startswith(word)]
+        close = begun or difflib.get_close_matches(word, known, 1)
         command.error(f"unknown argument {word!r}" + (f". Did you mean {close[0]}?" if close else ""))
     return options
 

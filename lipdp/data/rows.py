@@ -216,11 +216,13 @@ def _read_csv(path: pathlib.Path, header: bool, least: int) -> tuple[list[str], 
                     first = "header" if header else "first line"
                     raise ValueError(
                         f"Line {reader.line_num} of {path} has {len(row)} values, the {first} has {len(names)}. "
-                        "Give every line the same number of comma-separated values."
+                        f"Give every line the same number of comma-separated values.{_other_separator(names)}"
                     )
                 rows.append(row)
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not a text file in UTF-8: {error}. Save it as such.") from error
+        raise ValueError(
+            f"{path} is not a text file in UTF-8: {error}. Save it as such; spreadsheets call it CSV UTF-8."
+        ) from error
     except csv.Error as error:
         raise ValueError(f"{path} is not a comma-separated file: {error}. Save it as such.") from error
     names = names or []
@@ -235,7 +237,7 @@ def _check_names(names: list[str], path, header: bool, least: int) -> None:
         wanted = "at least one feature and the label, separated by commas" if least > 1 else "the name of a column"
         raise ValueError(
             f"{path} needs {'a header with ' if header else ''}{wanted}. Received: "
-            f"{', '.join(names) or 'an empty file'}."
+            f"{', '.join(names) or 'an empty file'}.{_other_separator(names)}"
         )
     if not header:
         return
@@ -249,6 +251,14 @@ def _check_names(names: list[str], path, header: bool, least: int) -> None:
     for name in names:
         if not name or names.count(name) > 1:
             raise ValueError(f"Column names of {path} must be distinct and not empty. Received: {name!r}.")
+
+
+def _other_separator(names: list[str]) -> str:
+    """Returns what to do where the first line looks separated by something else than commas; "" elsewhere."""
+    found = next((mark for mark in (";", "\t", "|") if any(mark in name for name in names)), None)
+    if found is None:
+        return ""
+    return f" The first line looks separated by {found!r}: put commas there, and write numbers with a decimal point."
 
 
 def _counts(names: list[str]) -> bool:

@@ -53,6 +53,9 @@ def test_a_byte_order_mark_and_quotes_are_understood(tmp_path):
         ("a,ill\n1,0.5\n2,1\n", None, "fractional numbers such as 0.5 in column 'ill'"),
         ("a,ill\n1,0\n2,0\n", None, "at least two classes"),
         ('a,ill\n"1,0\n', None, "not a comma-separated file"),
+        ("a;ill\n1;0\n", None, "looks separated by ';': put commas there"),
+        ("a;ill\n1,5;0\n", None, "header has 1.*looks separated by ';'.*decimal point"),
+        ("a\till\n1\t0\n", None, r"looks separated by '\\t'"),
     ],
 )
 def test_wrong_tables_are_refused(tmp_path, text, label, message):
@@ -63,3 +66,5 @@ def test_wrong_tables_are_refused(tmp_path, text, label, message):
 def test_text_in_another_encoding_is_refused(tmp_path):
     with pytest.raises(ValueError, match="UTF-8"):
         _load(tmp_path, "âge,ill\n1,0\n", encoding="latin-1")
+    with pytest.raises(ValueError, match="spreadsheets call it CSV UTF-8"):
+        _load(tmp_path, "age,ill\n1,0\n", encoding="utf-16")
