@@ -211,8 +211,8 @@ def check_per_example(loss: keras.losses.Loss, y: np.ndarray, output_shape: tupl
         for labels in _synthetic_labels(rng, y, shape[-1]):
             try:
                 finite = _compare(loss, labels, predictions) or finite
-            except _Mixing:
-                raise
+            except _Mixing as error:
+                raise _Mixing(f"{error}{_broadcast(y.shape[1:], output_shape[1:])}") from None
             except Exception as error:  # labels of another kind may do
                 failure = failure or error
                 continue
@@ -323,6 +323,16 @@ def _mixes(loss, reason: str) -> str:
         "A loss that mixes examples has no per-example gradients: one person would move the gradients of others. "
         f"Received: loss={_name(loss)}; {reason}. Use a loss with one value per example, such as "
         "keras.losses.CategoricalCrossentropy, or set its `axis` to exclude the batch."
+    )
+
+
+def _broadcast(labels: tuple, outputs: tuple) -> str:
+    """Returns what to do where labels and outputs of two shapes would be broadcast along the batch; "" elsewhere."""
+    if len(labels) + 1 != len(outputs) or outputs[-1] != 1:
+        return ""
+    return (
+        f" Labels of shape {('batch', *labels)} are broadcast to outputs of shape {('batch', *outputs)}, all rows with "
+        "all others: give the labels the shape of the outputs, as y[..., None]."
     )
 
 

@@ -102,6 +102,17 @@ def test_a_function_that_only_has_the_name_of_one_of_keras_is_not_known():
         losses.check_per_example(loss, y, (None, K))
 
 
+def quantile(y_true, y_pred):
+    return keras.ops.maximum(0.9 * (y_true - y_pred), 0.1 * (y_pred - y_true))
+
+
+@pytest.mark.backend_free
+def test_labels_that_are_broadcast_along_the_batch_are_named():
+    with pytest.raises(ValueError, match=r"'batch', 1\), all rows with all others: .* as y\[..., None\]"):
+        losses.check_per_example(quantile, np.zeros(6, "float32"), (None, 1))
+    losses.check_per_example(quantile, np.zeros((6, 1), "float32"), (None, 1))
+
+
 ENDS = {"poisson": "softplus", "categorical_hinge": "sigmoid", "kl_divergence": "sigmoid", "hinge": None}
 
 
