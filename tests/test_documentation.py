@@ -119,6 +119,7 @@ SLOW_SNIPPETS = [
     "docs/howto/finetune.md",
     "docs/howto/text.md",
     "docs/howto/audit.md",
+    "docs/howto/time-series.md",
     *(f"docs/migrate/{name}.md" for name in ("deel-lip", "jax-privacy", "opacus", "tensorflow-privacy")),
 ]
 

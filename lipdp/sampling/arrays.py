@@ -216,7 +216,9 @@ def _read_tf_data(dataset, example_rank):
     if _repeats(dataset):
         raise ValueError(
             "Rows that stand in the data several times are protected less than epsilon says. Received: a "
-            "tf.data.Dataset with `.repeat()`. Remove it, and pass epochs=; copies to augment are those of "
+            "tf.data.Dataset with `.repeat()`, as timeseries_dataset_from_array of Keras has one inside. Remove it, "
+            "and pass epochs=; cut a series into windows with numpy.lib.stride_tricks.sliding_window_view, and say "
+            "whose each is with person_ids= (docs/howto/time-series.md); copies to augment are those of "
             "DPSGD(augmentation_multiplicity=...). If they are meant, pass arrays and examples_per_person=."
         )
     if _doubles(dataset):

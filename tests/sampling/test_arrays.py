@@ -120,6 +120,16 @@ def test_the_same_rows_one_behind_the_other_are_refused():
             as_arrays(dataset, None, 2)
 
 
+def test_windows_of_keras_are_refused_with_another_way():
+    """Keras repeats inside of them, where nobody can remove it."""
+    import keras
+
+    series = np.arange(20.0, dtype="float32")
+    windows = keras.utils.timeseries_dataset_from_array(series[:, None], series[4:], sequence_length=4, batch_size=4)
+    with pytest.raises(ValueError, match="timeseries_dataset_from_array.*sliding_window_view.*person_ids="):
+        as_arrays(windows, None, 3)
+
+
 def test_parts_of_one_dataset_are_taken():
     for name, dataset in concatenated()[1].items():
         assert len(as_arrays(dataset, None, 2)[1]) == (16 if name == "another" else 12)

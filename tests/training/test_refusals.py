@@ -77,7 +77,7 @@ def test_weights_in_a_dataset_are_refused(model):
         def __getitem__(self, i):
             return X, Y, np.ones(len(X))
 
-    with pytest.raises(ValueError, match="sample weights"):
+    with pytest.raises(ValueError, match="sample_weight="):
         model.fit(Weighted(), epsilon=1.0, verbose=0)
 
 
@@ -347,3 +347,33 @@ def test_an_optimizer_put_in_place_of_the_private_one_is_refused():
     with pytest.raises(ValueError, match="`compile` made private. Received: a SGD"):
         model.fit(X, Y, epsilon=1.0, batch_size=40, verbose=0)
     assert model.run.ledger.releases == 0
+
+
+def test_inputs_of_other_names_are_listed():
+    inputs = {name: keras.Input((4,), name=name) for name in ("image", "row")}
+    model = lipdp.DP_Model(inputs, keras.layers.Dense(3)(keras.layers.Concatenate()(list(inputs.values()))))
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    with pytest.raises(ValueError, match="under the keys 'image', 'row'. Received: .* under the keys 'image'. Pass"):
+        model.fit({"image": X[:, :4]}, Y, epsilon=1.0, strategy="dpsgd")
+
+
+def test_a_subclassed_model_trains_within_a_graph():
+    """As its refusal says."""
+
+    @keras.saving.register_keras_serializable(package="refusals")
+    class Own(keras.Model):
+        def __init__(self, **kwargs):
+            super().__init__(**kwargs)
+            self.inside = keras.layers.Dense(3)
+
+        def call(self, inputs):
+            return self.inside(inputs)
+
+    own = Own()
+    with pytest.raises(ValueError, match=r"or pass keras.Model\(inputs, model\(inputs\)\)"):
+        lipdp.DP_Model.from_keras(own)
+    inputs = keras.Input(X.shape[1:])
+    model = lipdp.DP_Model.from_keras(keras.Model(inputs, own(inputs)))
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    model.fit(X, Y, noise_multiplier=1.0, batch_size=40, delta=DELTA, verbose=0, strategy="dpsgd")
+    assert model.privacy.updates == 10
