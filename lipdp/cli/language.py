@@ -18,10 +18,9 @@ NO_CLASSES = "A language model writes texts, and names no classes."
 
 def check(options: argparse.Namespace) -> None:
     """Refuses options that do not go together, and sets the defaults of this task."""
-    if options.text is None:
-        raise ValueError("--task language needs the column of its texts. Received: none. Pass --text said.")
     if options.label is not None:
         raise ValueError(f"{NO_CLASSES} Received: --label {options.label}. Leave it out, or pass --task text.")
+    text.need_columns(options, "text")
     if options.backbone is not None:
         raise ValueError(
             "The command trains language models from scratch. Received: --backbone with --task language. Leave it out; "

@@ -27,13 +27,7 @@ _SHOWN, _WORDS = 20, 3
 
 def check(options: argparse.Namespace) -> None:
     """Refuses options that do not go together, and sets the defaults of this task."""
-    for name in ("text", "label"):
-        if getattr(options, name) is None:
-            names = [other for other in text_columns.read(options.dataset).columns if other != options.text]
-            raise ValueError(
-                f"--task text needs the column of its {name}s. Received: none. Pass --{name} with one of the columns "
-                f"of {options.dataset}: {', '.join(names[:_SHOWN])}."
-            )
+    need_columns(options, "text", "label")
     if options.text == options.label:
         raise ValueError(
             f"The column of classes must not be that of the texts. Received: --text {options.text} and --label "
@@ -51,6 +45,17 @@ def check(options: argparse.Namespace) -> None:
             raise ValueError(
                 f"A backbone has a network and a vocabulary of its own. Received: --backbone and --{name}. Leave one "
                 "out."
+            )
+
+
+def need_columns(options: argparse.Namespace, *kinds: str) -> None:
+    """Refuses a run for which one of these options, "text" and "label", names no column."""
+    for kind in kinds:
+        if getattr(options, kind) is None:
+            names = [other for other in text_columns.read(options.dataset).columns if other != options.text]
+            raise ValueError(
+                f"--task {options.task} needs the column of its {kind}s. Received: none. Pass --{kind} with one of the "
+                f"columns of {options.dataset}: {', '.join(names[:_SHOWN])}."
             )
 
 

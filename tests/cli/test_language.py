@@ -118,7 +118,8 @@ def test_a_run_goes_on(tmp_path, monkeypatch):
 def test_refusals(tmp_path, capsys):
     own = ["train", "--dataset", write(tmp_path / "said.csv", 20), "--epsilon", "2"]
     task = [*own, "--task", "language", "--text", "said"]
-    assert "Pass --text said" in refusal(capsys, *own, "--task", "language")
+    needs = refusal(capsys, *own, "--task", "language")
+    assert "needs the column of its texts" in needs and "with one of the columns of" in needs and "said" in needs
     assert "names no classes. Received: --label author" in refusal(capsys, *task, "--label", "author")
     assert "finetune.md, under Language models" in refusal(capsys, *task, "--backbone", "gpt2_base_en")
     assert "no useful Lipschitz constant" in refusal(capsys, *task, "--strategy", "clipless")
