@@ -136,7 +136,7 @@ class PrivateOptimizer:
     def disarm(self) -> None:
         """Allows no further update."""
         self.armed = False
-        self.budget.assign(0)
+        backend.set_here(self.budget, 0)
 
     def not_finite(self) -> str | None:
         """Returns the path of a trained weight, or of a variable of its own, that is not finite; or None.

@@ -49,6 +49,7 @@ processes = _devices.processes
 replicas = _devices.replicas
 row_shards = _devices.row_shards
 scattered = _devices.scattered
+set_here = _devices.set_here
 uneven = _devices.uneven
 contract = _capture.contract
 cotangents = _capture.cotangents

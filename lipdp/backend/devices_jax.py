@@ -115,6 +115,15 @@ def of_each(digest: bytes) -> list[bytes]:
     return [bytes(row) for row in multihost_utils.process_allgather(np.frombuffer(digest, "uint8"))]
 
 
+def set_here(variable, value) -> None:
+    """Sets a variable in this process alone: JAX asks all of them for the value, and waits for one that has failed."""
+    distribution = keras.distribution.distribution()
+    if distribution is not None and jax.process_count() > 1:
+        whole, layout = np.asarray(value, variable.dtype), distribution.get_variable_layout(variable).backend_layout
+        value = jax.make_array_from_callback(whole.shape, layout, lambda index: whole[index])
+    variable.assign(value)
+
+
 @contextlib.contextmanager
 def own_rows():
     """A context in which Keras takes the batches of a process as its share of the rows, and does not cut them again."""

@@ -62,6 +62,11 @@ def of_each(digest: bytes) -> list[bytes]:
     return [digest]
 
 
+def set_here(variable, value) -> None:
+    """Sets a variable in this process alone: there is no other."""
+    variable.assign(value)
+
+
 def own_rows():
     """A context in which Keras takes the batches of a process as its share of the rows."""
     return contextlib.nullcontext()

@@ -1,4 +1,4 @@
-"""Which process feeds which rows of a batch."""
+"""Which process feeds which rows of a batch, and what one does without the others."""
 
 import types
 
@@ -34,3 +34,18 @@ def test_processes_that_do_not_feed_as_many_rows_are_found(monkeypatch, mesh, un
     assert backend.uneven() is uneven
     monkeypatch.setattr(keras.distribution, "distribution", lambda: None)
     assert not backend.uneven()
+
+
+def test_a_variable_is_set_without_asking_other_processes(monkeypatch):
+    """JAX compares what all processes put on their devices: one that had failed waited for the others for ever."""
+    import jax
+
+    made, put = [], jax.make_array_from_callback
+    monkeypatch.setattr(jax, "make_array_from_callback", lambda *given: made.append(given) or put(*given))
+    with keras.distribution.DataParallel().scope():
+        variable = keras.Variable(np.int32(3), dtype="int32")
+        for count in (1, 2):
+            monkeypatch.setattr(jax, "process_count", lambda count=count: count)
+            backend.set_here(variable, count)
+            assert int(variable.value) == count and variable.value.dtype == "int32"
+            assert len(made) == count - 1  # JAX asks where the value lies on no device yet

@@ -39,6 +39,14 @@ def main() -> None:
                     os.kill(os.getpid(), signal.SIGKILL)
 
         more.append(Kill())
+    if case.get("fails") == rank:
+
+        class Fail(keras.callbacks.Callback):
+            def on_train_batch_end(self, batch, logs=None):
+                if self._model.run.ledger.updates == case["at"]:
+                    raise OSError("a callback")
+
+        more.append(Fail())
     try:
         model, history = worker.trained(case, more)
         weights = [np.asarray(w) for w in model.get_weights()]
@@ -57,7 +65,7 @@ def main() -> None:
     sys.stdout.flush()
     if "error" not in found:
         jax.distributed.shutdown()
-    elif "killed" not in case:
+    elif "killed" not in case and "fails" not in case:
         # Who ends first takes the others down, perhaps before they have said what they found.
         with contextlib.suppress(Exception):
             global_state.client.wait_at_barrier("said", 20_000)

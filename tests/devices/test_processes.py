@@ -15,6 +15,8 @@ from tests.devices import test_data_parallel
 
 pytestmark = pytest.mark.skipif(keras.backend.backend() != "jax", reason="TensorFlow trains in one process")
 ROOT = pathlib.Path(__file__).parents[2]
+# How the others end when one has.
+CLEAR = "has stopped, or cannot be reached", "another task died"
 
 
 def run(count, **case):
@@ -90,6 +92,16 @@ def test_processes_that_train_apart_are_refused():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("fails", [0, 1])
+def test_all_end_when_one_of_them_fails(fails):
+    """That one waited for the others in the end, and these for it."""
+    found, said = run(2, strategy="dpsgd", fails=fails, at=2)
+    other = found[1 - fails]
+    assert found[fails] == {"error": "OSError: a callback"}
+    assert any(text in other.get("error", said[1 - fails]) for text in CLEAR), (other, said[1 - fails][-2000:])
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("killed", [0, 1])
 @pytest.mark.parametrize("seed", [None, 7])
 def test_all_end_when_one_is_killed_and_go_on_together(tmp_path, killed, seed):
@@ -97,8 +109,7 @@ def test_all_end_when_one_is_killed_and_go_on_together(tmp_path, killed, seed):
     found, said = run(2, **keep, killed=killed, at=5)
     assert found[killed] == {"code": -9}
     other = found[1 - killed]
-    clear = "has stopped, or cannot be reached", "another task died"
-    assert any(text in other.get("error", said[1 - killed]) for text in clear), (other, said[1 - killed][-2000:])
+    assert any(text in other.get("error", said[1 - killed]) for text in CLEAR), (other, said[1 - killed][-2000:])
     again = whole(run(2, **keep)[0])
     assert json.loads(again["ledger"])
     if seed is None:

@@ -50,7 +50,7 @@ FAULTS = [
         ),
         (
             "disarmed, it goes on",
-            "self.budget.assign(0)",
+            "backend.set_here(self.budget, 0)",
             "pass",
             "test_optimizer.py::test_the_budget_stops_in_the_graph",
         ),
