@@ -20,6 +20,8 @@ _IN_DATA = 200
 def run(options: argparse.Namespace, argv: list[str]) -> int:
     """Audits, writes what was found, and returns 1 where the lower bound exceeds the stated epsilon."""
     stated: dict[str, Any] | None = None
+    if options.output is not None:
+        _check_output(pathlib.Path(options.output))
     if options.target in RECIPES:
         found = _recipe(options)
     elif options.target in STRATEGIES:
@@ -161,6 +163,16 @@ def _refuse(options, *names: str) -> None:
                 f"An option of another kind of audit. Received: --{name.replace('_', '-')} with {options.target!r}. "
                 "Leave it out."
             )
+
+
+def _check_output(path: pathlib.Path) -> None:
+    """Refuses, before anything is trained, what no plot can be written to."""
+    from matplotlib.backend_bases import FigureCanvasBase
+
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"The folder of the output does not exist. Received: --output {path}. Create it first.")
+    if path.suffix[1:] not in FigureCanvasBase.get_supported_filetypes():
+        raise ValueError(f"Unsupported file extension. Received: --output {path}. Use .svg, .png or .pdf.")
 
 
 def _draw(path: pathlib.Path, found) -> str:

@@ -56,7 +56,8 @@ def run(options: argparse.Namespace, argv: list[str]) -> None:
     drawn = np.clip(model.sample(options.num, labels, diffusion.make_sampler(name, steps), **how), -1.0, 1.0)
     if classified := model.classifier is not None:
         labels = model.classify(drawn)
-    _write(target, drawn, labels)
+    classes = _named(recorded, model.num_classes)
+    _write(target, drawn, labels if labels is None or classes is None else classes[labels])
     epsilon = model.privacy.epsilon()
     if options.json:
         facts = {"output": str(target), "shape": drawn.shape, "sampler": name, "epsilon": epsilon}
@@ -66,8 +67,17 @@ def run(options: argparse.Namespace, argv: list[str]) -> None:
         f"{options.num} images, {name} with {steps} steps, guidance {guidance:g}. They cost no privacy beyond the "
         f"epsilon {numbers.epsilon(epsilon)} of the model.",
         *(["Labels are those that the classifier of the model gives to them."] if classified else []),
+        *([] if classes is None else [f"Classes 0 to {len(classes) - 1} stand for {', '.join(map(str, classes))}."]),
         f"Written to {target}",
     )
+
+
+def _named(recorded: dict | None, num_classes: int | None) -> np.ndarray | None:
+    """Returns the labels of the data that classes of a run stand for, where they are not the numbers from 0 on."""
+    classes = (recorded or {}).get("classes") or []
+    if len(classes) != num_classes or classes == list(range(len(classes))):
+        return None
+    return np.asarray(classes)
 
 
 def _texts(options, target: pathlib.Path, path: pathlib.Path) -> None:

@@ -77,6 +77,8 @@ def test_a_recipe_on_a_data_set(capsys, tmp_path):
         (["dpsgd", "--epsilon", "1", "--dataset", "digits"], "another kind of audit"),
         (["accurate", "--runs", "3"], "another kind of audit"),
         (["dpsgd", "--epsilon", "1", "--confidence", "2"], "confidence"),
+        (["dpsgd", "--epsilon", "1", "--output", "nowhere/plot.svg"], "folder of the output does not exist"),
+        (["dpsgd", "--epsilon", "1", "--output", "plot.xyz"], "Use .svg, .png or .pdf"),
     ],
 )
 def test_bad_input(capsys, arguments, message):

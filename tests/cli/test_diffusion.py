@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from lipdp import accounting, callbacks, data, diffusion
+from lipdp.cli import certify, main, parser
 from lipdp.cli import diffusion as task
-from lipdp.cli import main, parser
 from lipdp.diffusion import labels
 from lipdp.report import folder as folders
 from lipdp.report import place
@@ -68,6 +68,21 @@ def test_samples_are_a_data_set(run, tmp_path, capsys):
     model = keras.saving.load_model(run / folders.MODEL)
     expected = model.sample(7, np.array([2, 0, 2, 0, 2, 0, 2]), diffusion.DDIM(3), seed=1)
     np.testing.assert_allclose(2 * again.x_train - 1, np.clip(expected, -1, 1), atol=1.01 / 255)
+
+
+@pytest.mark.parametrize("classes", [[1, 2, 7], ["bag", "coat", "shoe"]])
+def test_samples_have_the_labels_of_the_data(run, tmp_path, monkeypatch, capsys, classes):
+    """What learns from them is judged on images whose labels are these."""
+    path, recorded = certify.find(str(run))
+    monkeypatch.setattr(certify, "find", lambda run: (path, {**recorded, "classes": classes}))
+    target = tmp_path / "drawn.npz"
+    capsys.readouterr()
+    assert main(["sample", str(run), "--num", "4", "--steps", "2", "--labels", "2", "0", "--output", str(target)]) == 0
+    assert f"Classes 0 to 2 stand for {', '.join(map(str, classes))}." in capsys.readouterr().out
+    with np.load(target) as arrays:
+        assert arrays["y"].tolist() == [classes[2], classes[0], classes[2], classes[0]]
+    with pytest.warns(data.UnchargedWarning):
+        assert data.load(str(target)).classes == (classes[0], classes[2])
 
 
 @pytest.mark.slow
