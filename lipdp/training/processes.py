@@ -12,28 +12,22 @@ import numpy as np
 from keras import tree
 
 from lipdp import backend
-from lipdp.sampling import randomness
-from lipdp.sampling.columns import Column
-
-# Rows that are compared, evenly spread over the data.
-_ROWS = 64
+from lipdp.sampling import columns, randomness
 
 
 def agree(driver: Any) -> None:
     """Refuses to train when another process has another plan, ledger, model or other data.
 
     **Guarantee.** Conditions: every process calls `fit`. Bound: plan, settings, ledger, names and shapes of weights,
-    number and shapes of the examples are the same in all of them, and so are up to 64 rows, shapes of validation
-    arrays, and the versions of what draws. What `seeding.begin`
-    compares besides: configuration and weights, with a seed all rows of arrays. Not covered: other rows without a seed,
-    and what configurations do not tell. A process reads the rows of its own devices only, so those in another process
-    stand in for those of the same number.
+    all rows of arrays and the sample of a source, shapes of validation arrays, and the versions of what draws are the
+    same in all of them. What `seeding.begin` compares besides: configuration and weights. Not covered: other rows of
+    sources, and what configurations do not tell. A process reads the rows of its own devices only, so those in another
+    process stand in for those of the same number; a source in another order would have a row fed by two processes.
     """
     if backend.processes()[1] == 1:
         return
     model, request = driver.model, driver.request
     leaves = tree.flatten((driver.x, driver.y))
-    rows = np.unique(np.linspace(0, len(leaves[0]) - 1, _ROWS).astype(int)) if leaves else []
     parts = {
         "the plan": json.dumps([driver.plan.to_dict(), driver.details(), driver.updates], sort_keys=True),
         "what `fit` was asked for": json.dumps(
@@ -52,9 +46,8 @@ def agree(driver: Any) -> None:
         "the ledger": driver.run.ledger.to_json(),
         "the model": repr([(v.name, v.shape) for v in model.variables]),
         "the size of the data": repr([(leaf.shape, str(leaf.dtype)) for leaf in leaves]),
-        "the data": randomness.digest(
-            [leaf.sample if isinstance(leaf, Column) else leaf[rows] for leaf in leaves]
-        ).hex(),
+        # All rows of arrays: in another order a row would be fed by two processes to one update.
+        "the data": columns.digest((driver.x, driver.y)).hex(),
         "the validation data": repr(_shapes(driver.validation_data)),
         # The numbers that numpy draws rows with are those of its version.
         "the versions of numpy and keras": repr([np.__version__, keras.version()]),

@@ -46,6 +46,8 @@ def test_what_differs_is_named_and_nothing_is_charged(two, place, name):
         pytest.param({"data": lambda x, y: (x[:-1], y[:-1])}, marks=pytest.mark.slow),
         {"data": lambda x, y: (x + np.float32(1e-3), y)},
         {"data": lambda x, y: (x, y[::-1])},
+        # Neighbors somewhere in between: one of them could be fed by two processes.
+        {"data": lambda x, y: (np.concatenate([x[:1], x[2:0:-1], x[3:]]), np.concatenate([y[:1], y[2:0:-1], y[3:]]))},
         pytest.param({"model": lambda: mlp(optimizer="adam")}, marks=pytest.mark.slow),
         {"model": lambda: mlp(optimizer=keras.optimizers.SGD(0.1, momentum=0.9))},
         pytest.param({"noise_generator": "chacha20"}, marks=pytest.mark.slow),
