@@ -9,6 +9,8 @@ from lipdp import checks, layers
 from lipdp.model import DP_Sequential
 from lipdp.models.base import LARGEST_BATCH, METHODS, NormalizedRecipe
 
+_NUMBERS = "Recipes train classifiers; how to predict a number is in docs/howto/regression.md."
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableRecipe(NormalizedRecipe):
@@ -95,7 +97,7 @@ def table_recipe(
     checks.choice("method", method, METHODS)
     if len(tuple(input_shape)) != 1:
         raise ValueError(f"Rows have one size. Received: input_shape={input_shape!r}. Pass (columns,).")
-    num_classes = checks.integer("num_classes", num_classes, 2)
+    num_classes = checks.integer("num_classes", num_classes, 2, hint=_NUMBERS)
     num_examples = checks.integer("num_examples", num_examples, 1)
     if row_norm is not None:
         row_norm = checks.between("row_norm", row_norm, 1e-6, 1e6)

@@ -79,6 +79,8 @@ def check_compile(metrics: Any, others: dict) -> None:
     for name in others:
         if name not in known:
             raise checks.unexpected("compile", name, known)
+    hint = "Leave it out, or pass a number that divides the updates of an epoch."
+    checks.integer("steps_per_execution", others.get("steps_per_execution", 1), 1, hint=hint)
     short = ("acc", "accuracy", "ce", "crossentropy")
     for metric in tree.flatten(metrics):
         refused = not (metric is None or callable(metric) or isinstance(metric, (str, dict, list, tuple)))
@@ -198,8 +200,8 @@ def graph_of(model: Any, private: Any) -> Any:
     if graph is None or _keras.has_own_call(model):
         raise ValueError(
             f"`from_keras` needs a graph of layers. Received: the subclassed model '{model.name}'. Build it as "
-            "keras.Model(inputs, outputs); or pass keras.Model(inputs, model(inputs)) with inputs = keras.Input(shape), "
-            "which trains more slowly, one row at a time."
+            "keras.Model(inputs, outputs); or pass keras.Model(inputs, model(inputs)), with inputs = "
+            "keras.Input(shape), which trains more slowly, one row at a time."
         )
     for name in ("train_step", "compute_loss", "make_train_function"):
         owner = next(c for c in type(model).__mro__ if name in vars(c) or c is object)

@@ -72,3 +72,9 @@ def test_moments_leave_most_of_every_budget(epsilon):
 def test_wrong_settings_are_refused(wrong):
     with pytest.raises(ValueError, match="Received"):
         models.table_recipe(**{"input_shape": (6,), "num_classes": 2, "num_examples": 100, **wrong})
+
+
+@pytest.mark.backend_free
+def test_who_wants_to_predict_a_number_is_told_where():
+    with pytest.raises(ValueError, match="num_classes=1. .* docs/howto/regression.md"):
+        lipdp.recipe((6,), num_classes=1, num_examples=100, epsilon=1.0)

@@ -357,6 +357,12 @@ def test_inputs_of_other_names_are_listed():
         model.fit({"image": X[:, :4]}, Y, epsilon=1.0, strategy="dpsgd")
 
 
+@pytest.mark.parametrize("steps", ["auto", 0, 2.0])
+def test_steps_per_execution_is_a_number(steps):
+    with pytest.raises(ValueError, match="`steps_per_execution` must be a positive integer. Received: .*Leave it out"):
+        mlp().compile("sgd", losses.SparseCategoricalCrossentropy(), steps_per_execution=steps)
+
+
 def test_a_subclassed_model_trains_within_a_graph():
     """As its refusal says."""
 
