@@ -73,8 +73,12 @@ def _run(options) -> tuple[Any, dict[str, Any]]:
         wanted = max(1, wanted // scheme.updates_per_epoch) * scheme.updates_per_epoch
     runs = options.runs or max(1, _UPDATES // wanted)
     importance = isinstance(request.strategy, strategies.DPIS)
+    strategy: Any = request.strategy
+    if images := getattr(strategy, "augmentation", None) is not None:
+        # The rows of the audit are no images: their copies stay alike.
+        strategy = dataclasses.replace(strategy, augmentation=None)
     found = audit.white_box(
-        request.strategy,
+        strategy,
         epsilon=plan.epsilon if importance else None,
         noise_multiplier=None if importance else plan.noise_multiplier,
         delta=plan.delta,
@@ -88,17 +92,19 @@ def _run(options) -> tuple[Any, dict[str, Any]]:
         seed=options.seed,
     )
     stated = {"epsilon": model.privacy.epsilon(), "updates": model.privacy.updates}
-    return found, {**stated, "sampling_probability": scheme.sampling_probability}
+    left_out = {"augmentation_left_out": True} if images else {}
+    return found, {**stated, "sampling_probability": scheme.sampling_probability, **left_out}
 
 
 def _beside(found, stated: dict[str, Any]) -> str:
     """Says whose epsilon the audit holds its bound against, and what the run states."""
     audited, noise = found.details, "budget" if found.strategy == "dpis" else "noise"
+    alike = " Copies of a row were alike: its augmentation was left out." if "augmentation_left_out" in stated else ""
     return (
         f"The run states epsilon {numbers.epsilon(stated['epsilon'])}, for {stated['updates']} updates with sampling "
         f"probability {stated['sampling_probability']:.4g}. Audited were {audited['updates']} updates with "
         f"{audited['sampling_probability']:.4g}, the nearest that its rows allow, and the same {noise}: "
-        f"{numbers.epsilon(found.epsilon)} is their epsilon."
+        f"{numbers.epsilon(found.epsilon)} is their epsilon.{alike}"
     )
 
 

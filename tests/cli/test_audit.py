@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import lipdp
-from lipdp import layers, losses
+from lipdp import layers, losses, strategies
 from lipdp.audit import Audit
 from lipdp.cli import audit, main
 from tests.helpers.audit_faults import FAULTS
@@ -44,6 +44,20 @@ def test_a_run_is_audited_with_its_own_settings(capsys, tmp_path, sampling, upda
     assert (found["noise_multiplier"], found["sampling_probability"]) == (1.5, 0.5)
     assert found["epsilon"] == pytest.approx(model.privacy.epsilon(1e-3), rel=1e-6) and found["delta"] == 1e-3
     assert found["run"] == {"epsilon": model.privacy.epsilon(), "updates": 4, "sampling_probability": 0.5}
+
+
+@pytest.mark.backend_free
+def test_a_run_with_an_augmentation_of_images_is_audited_without_it(capsys, tmp_path):
+    model = lipdp.DP_Model.from_keras(
+        keras.Sequential([keras.Input((4, 4, 1)), keras.layers.Flatten(), keras.layers.Dense(2)])
+    )
+    model.compile("sgd", loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    strategy = strategies.DPSGD(augmentation_multiplicity=2, augmentation=strategies.RandomShift(1))
+    x, y = np.random.default_rng(0).standard_normal((40, 4, 4, 1)), np.arange(40) % 2
+    model.fit(x, y, batch_size=20, noise_multiplier=1.5, delta=1e-3, strategy=strategy, verbose=0)
+    model.save(tmp_path / "model.keras")
+    assert main(["audit", str(tmp_path / "model.keras"), *SHORT]) == 0
+    assert "Copies of a row were alike: its augmentation was left out." in capsys.readouterr().out
 
 
 @pytest.mark.backend_free
