@@ -59,6 +59,24 @@ def refuse_private_monitors(callbacks: list) -> None:
         )
 
 
+def warn_of_missing_validation(callbacks: list) -> None:
+    """Says, before anything is spent, which callbacks follow a metric that `fit` without validation data never logs."""
+    if any(type(callback).__module__.split(".")[0] not in ("keras", "lipdp") for callback in callbacks):
+        return  # these may log what they like
+    found = [
+        f"{type(callback).__name__} ({callback.monitor})"
+        for callback in callbacks
+        if str(getattr(callback, "monitor", "")).startswith("val_") and getattr(callback, "save_best_only", True)
+    ]
+    if found:
+        warnings.warn(
+            "A metric that nothing computes is followed, so that the callback will do nothing while the budget is "
+            f"spent. Received: {', '.join(found)}, and no validation data. Pass validation_data= of public rows, or "
+            "validation_split=.",
+            stacklevel=checks.users_line(),
+        )
+
+
 def refuse_public_names(names: Iterable[str]) -> None:
     """Refuses names under which a metric of the training data would pass for a number that is public."""
     for name in names:

@@ -1,5 +1,7 @@
 """Callbacks that may not decide: what they follow, however they are given, and names that would hide it."""
 
+import warnings
+
 import keras
 import pytest
 
@@ -160,3 +162,29 @@ def test_names_that_outputs_and_layers_bring_are_refused_by_fit():
     one = lipdp.DP_Model(inputs, outputs[0])
     one.compile("sgd", loss=LOSS, metrics=["accuracy"])
     one.fit(x, y, strategy="dpsgd", **FIT)
+
+
+def test_a_callback_that_nothing_will_reach_is_named_before_the_budget_is_spent():
+    """Keras says so at the end of the first epoch, when most of a budget may be gone."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        mlp().fit(*blobs(), epochs=1, callbacks=[keras.callbacks.EarlyStopping()], **FIT)
+    texts = [str(one.message) for one in caught]
+    first, later = (next(i for i, text in enumerate(texts) if words in text) for words in ("followed", "conditioned"))
+    assert "EarlyStopping (val_loss), and no validation data. Pass validation_data=" in texts[first]
+    assert first < later
+
+
+@pytest.mark.filterwarnings("error:A metric that nothing computes")
+def test_callbacks_that_may_be_reached_are_not_warned_of(tmp_path):
+    x, y = blobs()
+
+    class Mine(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            logs["val_mine"] = 0.0
+
+    early = keras.callbacks.EarlyStopping("val_mine", mode="min")
+    mlp().fit(x, y, epochs=1, callbacks=[Mine(), early], **FIT)
+    mlp().fit(x, y, epochs=1, callbacks=[keras.callbacks.EarlyStopping()], validation_data=(x, y), **FIT)
+    always = keras.callbacks.ModelCheckpoint(str(tmp_path / "always.keras"))
+    mlp().fit(x, y, epochs=1, callbacks=[always], **FIT)
