@@ -5,7 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from lipdp import _keras, losses, training
+from lipdp import _keras, losses, sampling, training
 from lipdp.bounds import summary
 from lipdp.layers import BoundedInput
 from lipdp.optimizer import as_private
@@ -102,7 +102,7 @@ class _PrivateTraining(training.FromTask, training.Fitting, training.Saving):
         if self.run.tracing and not self.run.driver.request.training_metrics:
             # Keras needs some log; `fit` takes it out again.
             return {"updates": ops.zeros(())}
-        weight, y = losses.parted(y)
+        weight, y = sampling.parted(y)
         weighted = sample_weight if weight is None else sample_weight * weight
         compiling.track(self._output_losses, self.loss, y, y_pred, weighted)
         return super().compute_metrics(x, y, y_pred, sample_weight)

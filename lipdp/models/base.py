@@ -18,6 +18,7 @@ from lipdp.sampling.arrays import refuse_shuffled
 from lipdp.sampling.columns import columns_of, read
 from lipdp.sampling.persons import checked_ids
 from lipdp.sampling.source import is_source
+from lipdp.sampling.weighted import with_weights_last
 
 # Expected updates at epsilon 1, and the largest batch, of the recipes that normalize.
 _UPDATES = 150.0
@@ -110,10 +111,14 @@ class TrainingRecipe:
             kwargs["validation_data"] = (self.prepare(held_out[0]), *held_out[1:])
         elif held_out is not None and self.fixes_layers:
             held_out, labels = self._rows(held_out, None)
-            kwargs["validation_data"] = self.prepare(held_out), labels
+            kwargs["validation_data"] = with_weights_last((self.prepare(held_out), labels))
         if kwargs.get("person_ids") is not None or schemes.get(kwargs.get("sampling", "poisson")).by_epoch:
             refuse_shuffled(x)
         x, y = self._rows(x, y)
+        weight, y = sampling.parted(y)
+        if weight is not None:
+            checks.not_twice({"sample_weight": weight}, kwargs)
+            kwargs["sample_weight"] = weight
         model = self.trained(_count(x, kwargs))
         history = model.fit(self.prepare(x), y, epsilon=epsilon, **own, **kwargs)
         whole = self.whole(model)

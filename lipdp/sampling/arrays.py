@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 
 from lipdp import _keras
 from lipdp.accounting.held_out import held_out
+from lipdp.sampling.weighted import with_weights
 
 _PAD = (
     "pad examples to one size (keras.utils.pad_sequences) and let `Embedding(mask_zero=True)` or `Masking` hide the "
@@ -34,7 +35,7 @@ def as_arrays(
 
     Args:
         x: Array or tree of arrays `(N, ...)`; or a `tf.data.Dataset` of known size or a
-            `keras.utils.PyDataset` that yields `(x, y)`.
+            `keras.utils.PyDataset` that yields `(x, y)` or `(x, y, weight)`.
         y: Array of N labels; None for the datasets.
         example_rank: Rank of one batch of inputs, to tell a batched `tf.data.Dataset` from one of single
             examples.
@@ -42,15 +43,17 @@ def as_arrays(
         keep_bytes: Whether inputs in uint8 stay as they are: in float32 they are four times as large.
 
     Returns:
-        `(x, y)`: x in float32, or uint8 where that is kept; labels in int32 or float32.
+        `(x, y)`: x in float32, or uint8 where that is kept; labels in int32 or float32, `WeightedLabels` where a
+        dataset has weights.
 
     Raises:
-        ValueError: unequal lengths, no examples, NaN or infinity, weights in a dataset, unknown size.
+        ValueError: unequal lengths, no examples, NaN or infinity, weights that are none, unknown size.
     """
+    weight: list = []
     if isinstance(x, keras.utils.PyDataset):
-        x, y = _read(_no_y(x, y), [x[i] for i in range(_batches(x))])
+        x, y, *weight = _read(_no_y(x, y), [x[i] for i in range(_batches(x))])
     elif hasattr(x, "as_numpy_iterator") and hasattr(x, "cardinality"):
-        x, y = _read_tf_data(_no_y(x, y), example_rank)
+        x, y, *weight = _read_tf_data(_no_y(x, y), example_rank)
     if y is None:
         _refuse_stream(x)
         raise ValueError("`fit` needs labels. Received: y=None. Pass them as y, one row per example.")
@@ -67,7 +70,7 @@ def as_arrays(
         raise ValueError(f"Inputs and labels must have the same length. Received lengths: {sorted(lengths)}.")
     if lengths == {0}:
         raise ValueError("The training data holds no example. Received: arrays of length 0.")
-    return x, y
+    return x, with_weights(y, weight[0]) if weight else y
 
 
 def batch_size_of(x: Any, example_rank: int) -> int | None:
@@ -271,13 +274,12 @@ def _shuffles(dataset) -> bool:
 def _read(dataset, items):
     if not items:
         raise ValueError(f"The {type(dataset).__name__} is empty.")
-    for item in items:
-        if not isinstance(item, tuple) or len(item) != 2:
-            size = len(item) if isinstance(item, tuple) else 1
-            raise ValueError(
-                f"The dataset must yield (inputs, labels); sample weights would change the sensitivity. Received: "
-                f"{size} element(s)."
-            )
+    sizes = {len(item) if isinstance(item, tuple) else 1 for item in items}
+    if len(sizes) > 1 or not sizes <= {2, 3}:
+        raise ValueError(
+            "The dataset must yield (inputs, labels), or (inputs, labels, weights). Received: "
+            f"{' or '.join(map(str, sorted(sizes)))} element{'' if sizes == {1} else 's'}."
+        )
     try:
         return tree.map_structure(lambda *parts: np.concatenate([np.asarray(p) for p in parts]), *items)
     except ValueError as error:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 from keras import ops
 
-from lipdp import _keras, checks, gradients, losses
+from lipdp import _keras, checks, gradients, losses, sampling
 from lipdp._deprecated import renamed_keys, renamed_property
 from lipdp.strategies import augmentation as augmentations
 from lipdp.strategies.base import Calibration, Strategy
@@ -106,7 +106,7 @@ def example_losses(model: keras.Model) -> Any:
     weights = None if driver is None else driver.request.class_weight
 
     def values(y_true, y_pred):
-        weight, y_true = losses.parted(y_true)
+        weight, y_true = sampling.parted(y_true)
         found = losses.example_values(model.loss, y_true, y_pred)
         if weights is not None:
             weight = losses.class_factors(weights, y_true)

@@ -1,5 +1,6 @@
 """The callback that charges each update to the ledger before it is executed, and what others may follow."""
 
+import string
 import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -59,22 +60,45 @@ def refuse_private_monitors(callbacks: list) -> None:
         )
 
 
-def warn_of_missing_validation(callbacks: list) -> None:
-    """Says, before anything is spent, which callbacks follow a metric that `fit` without validation data never logs."""
+def check_monitors(callbacks: list, names: Iterable[str], *, trains: bool, validates: bool) -> None:
+    """Refuses, before anything is spent, callbacks of Keras that follow what nothing computes.
+
+    Args:
+        callbacks: Those of the user; where one of them is of the user's own, it may log what it likes.
+        names: Of the loss and the metrics of `compile`.
+        trains: Whether they are computed on the training data.
+        validates: Whether there are validation data. Without them a metric on them is warned of, as in Keras.
+    """
     if any(type(callback).__module__.split(".")[0] not in ("keras", "lipdp") for callback in callbacks):
-        return  # these may log what they like
-    found = [
-        f"{type(callback).__name__} ({callback.monitor})"
-        for callback in callbacks
-        if str(getattr(callback, "monitor", "")).startswith("val_") and getattr(callback, "save_best_only", True)
-    ]
-    if found:
+        return
+    held_out = [f"val_{name}" for name in names]
+    known = [*(names if trains else ()), *_PUBLIC]
+    followed = [(type(callback).__name__, name) for callback in callbacks for name in _followed(callback)]
+    unknown = [f"{kind} ({name})" for kind, name in followed if name not in (*known, *held_out)]
+    if unknown:
+        raise ValueError(
+            f"A callback follows what nothing computes. Received: {', '.join(unknown)}. Computed are "
+            f"{', '.join([*known, *(held_out if validates else ())])}. Name one of these, or pass the metric to "
+            "`compile`."
+        )
+    missing = [f"{kind} ({name})" for kind, name in followed if name.startswith("val_")]
+    if missing and not validates:
         warnings.warn(
             "A metric that nothing computes is followed, so that the callback will do nothing while the budget is "
-            f"spent. Received: {', '.join(found)}, and no validation data. Pass validation_data= of public rows, or "
+            f"spent. Received: {', '.join(missing)}, and no validation data. Pass validation_data= of public rows, or "
             "validation_split=.",
             stacklevel=checks.users_line(),
         )
+
+
+def _followed(callback: Any) -> list[str]:
+    """Returns the names of the metrics that a callback acts on, or puts into names of files."""
+    monitor = getattr(callback, "monitor", None)
+    found = [monitor] if isinstance(monitor, str) and getattr(callback, "save_best_only", True) else []
+    if isinstance(callback, keras.callbacks.ModelCheckpoint):
+        fields = [field for _, field, _, _ in string.Formatter().parse(str(callback.filepath)) if field]
+        found += [field for field in fields if field not in ("epoch", "batch")]
+    return found
 
 
 def refuse_public_names(names: Iterable[str]) -> None:

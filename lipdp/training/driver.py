@@ -22,7 +22,7 @@ from lipdp.sampling import columns, randomness
 from lipdp.strategies import Calibration
 from lipdp.training import advice, budget, model_checks, processes, seeding, weights
 from lipdp.training import validation as validations
-from lipdp.training.callbacks import Charge, FreshNoise, private_monitors
+from lipdp.training.callbacks import Charge, FreshNoise, check_monitors, private_monitors
 from lipdp.training.moments import Moments
 from lipdp.training.progress import in_terminal
 from lipdp.training.request import FitRequest
@@ -240,7 +240,7 @@ class Driver:
             verbose = 0
         fresh = [FreshNoise()] if callbacks else []  # nobody else can set the optimizer back
         noted = [] if self.strategy.per_example else losses.parts(self.model.loss)
-        with fixed(noted), self.armed(verbose), self.batches() as batches, self._precision():
+        with fixed(noted), self.armed(verbose, callbacks), self.batches() as batches, self._precision():
             ledger.steered = tuple(dict.fromkeys([*ledger.steered, *steered]))
             bar = verbose in ("auto", 1)
             charge = Charge(self.run, self.updates, self.charge(), self.request.training_metrics, bar)
@@ -267,13 +267,15 @@ class Driver:
         return contextlib.nullcontext()
 
     @contextlib.contextmanager
-    def armed(self, verbose: Any) -> Iterator[None]:
+    def armed(self, verbose: Any, callbacks: list) -> Iterator[None]:
         """Makes the optimizer ready for exactly the planned updates, and no more afterwards."""
         run, optimizer, request = self.run, self.model.optimizer, self.request
         before = run.ledger.to_json()
-        example = columns.first_row((self.x, losses.parted(self.y)[1]))
+        example = columns.first_row((self.x, sampling.parted(self.y)[1]))
         _keras.build_metrics(self.model, (*example, np.ones(1, "float32")))
         validations.rehearse(self.model, self.validation_data)
+        validates = self.validation_data is not None
+        check_monitors(callbacks, self.model.get_metrics_result(), trains=request.training_metrics, validates=validates)
         optimizer.build(self.model.trainable_variables)
         batch_size = self.plan.sampling.batch_size
         weights.project(self.model)

@@ -7,7 +7,7 @@ import keras
 from lipdp import losses
 from lipdp._deprecated import renamed_arguments
 from lipdp.training import bodies, model_checks
-from lipdp.training.callbacks import refuse_private_monitors, warn_of_missing_validation
+from lipdp.training.callbacks import refuse_private_monitors
 from lipdp.training.exclusive import exclusive
 from lipdp.training.processes import together
 from lipdp.training.request import FitRequest
@@ -156,8 +156,6 @@ class Fitting:
         callbacks = check_callbacks(callbacks)
         if training_metrics and not allow_private_monitor:
             refuse_private_monitors(callbacks)
-        if validation_data is None and not validation_split:
-            warn_of_missing_validation(callbacks)
         model_checks.build(self, x)
         model_checks.check_ledger(self)
         bodies.note(self, request, callbacks)

@@ -14,6 +14,7 @@ from lipdp.callbacks import Checkpoint
 from lipdp.sampling import persons
 from lipdp.sampling.arrays import batch_size_of, refuse_shuffled
 from lipdp.sampling.columns import sampled
+from lipdp.sampling.weighted import with_weights_last
 from lipdp.strategies.clipless import naming_both_ways
 from lipdp.training import model_checks, moments, validation
 from lipdp.training.driver import Driver
@@ -69,20 +70,18 @@ def prepare(
     model_checks.check_shapes(model, x)
     num_rows = len(tree.flatten(y)[0])
     ids = None if person_ids is None else persons.checked_ids(person_ids, num_rows)
-    if sample_weight is not None:
-        model_checks.check_sample_weight(strategy, request.class_weight)
-        y = losses.with_weights(y, sample_weight)
+    y = _weighted(strategy, request, y, sample_weight)
     if validation_split and validation_data is None and ids is not None:
         (x, y), validation_data, ids = persons.split(x, y, ids, validation_split)
     elif validation_split and validation_data is None:
         (x, y), validation_data = sampling.split(x, y, validation_split)
     else:
         validation_data = validation.check_data(model, validation_data)
-    validation_data = validation.with_weights_last(validation_data)
+    validation_data = with_weights_last(validation_data)
     if not strategy.per_example:
         with naming_both_ways(model):
             losses.get(model.loss)  # the others have no Lipschitz constant; this says what to use instead
-    labels = sampled(losses.parted(y)[1])
+    labels = sampled(sampling.parted(y)[1])
     losses.check_per_example(model.loss, labels, model_checks.output_shapes(model))
     if request.class_weight is not None:
         model_checks.check_class_weight(model, strategy, labels)
@@ -99,6 +98,19 @@ def prepare(
     first = moments.pending(model, request, drawn)
     with first.planned(model.run):
         return driver(model, request, calibration, x, y, validation_data, drawn, first, checkpoint)
+
+
+def _weighted(strategy: strategies.Strategy, request: FitRequest, y: Any, sample_weight: Any) -> Any:
+    """Returns labels with the weights of their examples, where a dataset or the user gives some."""
+    read, labels = sampling.parted(y)
+    if read is not None and sample_weight is not None:
+        raise ValueError(
+            "The dataset yields weights of its examples. Received: `sample_weight` as well. Leave one of them out."
+        )
+    if read is None and sample_weight is None:
+        return y
+    model_checks.check_sample_weight(strategy, request.class_weight)
+    return y if sample_weight is None else sampling.with_weights(labels, sample_weight)
 
 
 def _persons(model: keras.Model, ids: np.ndarray, request: FitRequest) -> persons.Persons:

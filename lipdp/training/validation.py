@@ -87,14 +87,6 @@ def check_data(model: keras.Model, validation_data: Any) -> Any:
         raise ValueError(f"`validation_data` does not fit. {error}") from error
 
 
-def with_weights_last(data: Any) -> Any:
-    """Returns rows that were held out of weighted ones as Keras takes them, `(x, y, weight)`; others as they are."""
-    if isinstance(data, tuple) and len(data) == 2:
-        weight, labels = losses.parted(data[1])
-        return data if weight is None else (data[0], labels, weight)
-    return data
-
-
 def rehearse(model: keras.Model, validation_data: Any) -> None:
     """Runs loss and metrics once on zeros of the shapes of validation data, and forgets the results.
 

@@ -175,6 +175,37 @@ def test_a_callback_that_nothing_will_reach_is_named_before_the_budget_is_spent(
     assert first < later
 
 
+@pytest.mark.parametrize(
+    ("callback", "named"),
+    [
+        (lambda: keras.callbacks.EarlyStopping("val_acc"), "EarlyStopping (val_acc)"),
+        (lambda: keras.callbacks.EarlyStopping("val_acuracy", mode="max"), "EarlyStopping (val_acuracy)"),
+        (lambda: keras.callbacks.ReduceLROnPlateau("val_acc"), "ReduceLROnPlateau (val_acc)"),
+        (
+            lambda: keras.callbacks.ModelCheckpoint("m.keras", monitor="val_acc", save_best_only=True),
+            "ModelCheckpoint (val_acc)",
+        ),
+        (
+            lambda: keras.callbacks.ModelCheckpoint("{epoch:02d}-{val_acc:.2f}.keras"),
+            "ModelCheckpoint (val_acc)",
+        ),
+    ],
+    ids=["auto", "mode", "rate", "best", "name of a file"],
+)
+def test_a_misspelt_monitor_is_refused_before_anything_is_spent(callback, named):
+    x, y = blobs()
+    model = mlp()
+    model.compile(keras.optimizers.SGD(0.1), loss=model.loss, metrics=["accuracy"])
+    with pytest.raises(ValueError, match="follows what nothing computes") as refusal:
+        model.fit(x, y, epochs=2, callbacks=[callback()], validation_data=(x, y), **FIT)
+    assert f"Received: {named}. Computed are loss, accuracy" in str(refusal.value)
+    assert "val_loss, val_accuracy. Name one" in str(refusal.value)
+    assert not model.run.ledger.releases
+    # Without metrics on the training data those are not named.
+    with pytest.raises(ValueError, match="Computed are epsilon, learning_rate, lr, val_loss, val_accuracy."):
+        model.fit(x, y, callbacks=[callback()], validation_data=(x, y), training_metrics=False, **FIT)
+
+
 @pytest.mark.filterwarnings("error:A metric that nothing computes")
 def test_callbacks_that_may_be_reached_are_not_warned_of(tmp_path):
     x, y = blobs()

@@ -69,7 +69,7 @@ def test_delta_of_one_over_n_warns():
         mlp().fit(X, Y, steps_per_epoch=1, noise_multiplier=4.0, batch_size=40, delta=0.01, verbose=0)
 
 
-def test_weights_in_a_dataset_are_refused(model):
+def test_weights_in_a_dataset_are_refused_by_clipless_training(model):
     class Weighted(keras.utils.PyDataset):
         def __len__(self):
             return 1
@@ -77,7 +77,7 @@ def test_weights_in_a_dataset_are_refused(model):
         def __getitem__(self, i):
             return X, Y, np.ones(len(X))
 
-    with pytest.raises(ValueError, match="sample_weight="):
+    with pytest.raises(ValueError, match="sample_weight with strategy='clipless'"):
         model.fit(Weighted(), epsilon=1.0, verbose=0)
 
 

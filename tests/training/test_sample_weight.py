@@ -1,11 +1,13 @@
 """Weights of examples in `fit`: a part of their rows, which act before gradients are clipped, and as in Keras."""
 
+import dataclasses
+
 import keras
 import numpy as np
 import pytest
 
 import lipdp
-from lipdp import losses, strategies
+from lipdp import models, sampling, strategies
 from lipdp.training.importance import ImportanceDriver
 
 ROWS = 64
@@ -145,6 +147,57 @@ def test_weights_beside_a_source_whose_labels_are_read_as_well():
     np.testing.assert_allclose(kernels(model), kernels(trained()[0]), atol=1e-6)
 
 
+class Batches(keras.utils.PyDataset):
+    """Two batches of rows, with as many parts as are asked for."""
+
+    def __init__(self, *parts):
+        super().__init__()
+        self._parts = parts
+
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, number):
+        return tuple(part[number * ROWS // 2 : (number + 1) * ROWS // 2] for part in self._parts)
+
+
+@pytest.mark.parametrize("kind", ["PyDataset", "tf.data"])
+def test_weights_of_a_dataset(kind):
+    data = Batches(X, Y, WEIGHTS[:, None])
+    if kind == "tf.data":
+        data = pytest.importorskip("tensorflow").data.Dataset.from_tensor_slices((X, Y, WEIGHTS)).batch(10)
+    model, _ = trained(None, data, None)
+    np.testing.assert_allclose(kernels(model), kernels(trained()[0]), atol=1e-6)
+    with pytest.raises(ValueError, match="The dataset yields weights.*sample_weight"):
+        trained(WEIGHTS, data, None)
+
+
+def test_a_dataset_of_other_parts_is_refused():
+    with pytest.raises(ValueError, match=r"\(inputs, labels, weights\). Received: 4 elements"):
+        trained(None, Batches(X, Y, WEIGHTS, WEIGHTS), None)
+    with pytest.raises(ValueError, match="`sample_weight` must hold one weight.*Received: -1"):
+        trained(None, Batches(X, Y, -np.ones(ROWS)), None)
+
+
+def test_a_recipe_takes_weights_of_datasets():
+    """For training and for validation, as it takes arrays."""
+    asked = {"epsilon": 3.0, "seed": 3, "verbose": 0, "delta": 1e-3, "training_metrics": False}
+    recipe = dataclasses.replace(models.table_recipe((6,), 3, ROWS, epsilon=3.0, method="dpsgd"), epochs=2)
+    found = []
+    for data in (
+        {"x": Batches(X, Y, WEIGHTS), "validation_data": Batches(X, Y, WEIGHTS)},
+        {"x": X, "y": Y, "sample_weight": WEIGHTS, "validation_data": (X, Y, WEIGHTS)},
+    ):
+        keras.utils.set_random_seed(1)
+        found.append(recipe.fit(**data, **asked))
+    np.testing.assert_array_equal(*map(kernels, found))
+    shown, weighted = found[0].history.history["val_loss"][-1], found[0].evaluate(Batches(X, Y, WEIGHTS), verbose=0)[0]
+    np.testing.assert_allclose(shown, weighted, rtol=1e-5)
+    assert abs(shown - found[0].evaluate(X, Y, verbose=0)[0]) > 1e-3
+    with pytest.raises(TypeError, match="sample_weight"):
+        recipe.fit(Batches(X, Y, WEIGHTS), sample_weight=WEIGHTS, **asked)
+
+
 def test_rows_that_are_held_out_keep_their_weights():
     weight = np.where(Y == 2, 3.0, 0.0)
     model = lipdp.DP_Model.from_keras(plain())
@@ -153,7 +206,7 @@ def test_rows_that_are_held_out_keep_their_weights():
     history = model.fit(
         X, Y, strategy="dpsgd", sample_weight=weight, validation_split=0.4, steps_per_epoch=1, **asked
     ).history
-    (_, _), (x, y) = lipdp.sampling.split(X, losses.with_weights(Y, weight), 0.4)
+    (_, _), (x, y) = sampling.split(X, sampling.with_weights(Y, weight), 0.4)
     held_out = model.evaluate(x, y.labels, sample_weight=y.weight, verbose=0)
     np.testing.assert_allclose(history["val_loss"][0], held_out, rtol=1e-5)
     assert abs(held_out - model.evaluate(x, y.labels, verbose=0)) > 1e-3

@@ -95,7 +95,7 @@ FAULTS = [
         ),
     ),
     *faults(
-        "losses/sample_weight.py",
+        "sampling/weighted.py",
         "training/test_sample_weight.py",
         (
             "weights that are negative or not finite",

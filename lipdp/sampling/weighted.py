@@ -1,4 +1,4 @@
-"""Labels with a weight for each example, as `fit(sample_weight=)` takes them."""
+"""Labels with a weight for each example: those of `fit(sample_weight=)`, or of a dataset."""
 
 from typing import Any, NamedTuple
 
@@ -70,6 +70,22 @@ def parted(y: Any) -> tuple[Any, Any]:
         (None, [1, 2])
     """
     return (y.weight, y.labels) if isinstance(y, WeightedLabels) else (None, y)
+
+
+def with_weights_last(data: Any) -> Any:
+    """Returns `(x, y)` with weights in its labels as Keras takes it, `(x, y, weight)`; all else as it is.
+
+    Args:
+        data: What is held out for validation, or None.
+
+    Example:
+        >>> with_weights_last(("x", WeightedLabels("weight", "y")))
+        ('x', 'y', 'weight')
+    """
+    if not isinstance(data, tuple) or len(data) != 2:
+        return data
+    weight, labels = parted(data[1])
+    return data if weight is None else (data[0], labels, weight)
 
 
 def _refusal(received: str, todo: str) -> ValueError:
