@@ -141,7 +141,7 @@ def _keeps_apart(operation, node=None, ranks=frozenset()) -> bool:
     if name is not None:
         return node is not None and _operation(name, operation, node)
     inner = _keras.walk(operation, deep=False)
-    within = frozenset(rank - 1 for rank in ranks) if kind is L.TimeDistributed else frozenset()
+    within = {L.TimeDistributed: frozenset(r - 1 for r in ranks), L.RandomColorJitter: ranks}.get(kind, frozenset())
     if not all(_keeps_apart(layer, None, within) for layer in inner):
         return False
     if is_declared(kind):

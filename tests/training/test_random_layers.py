@@ -33,7 +33,7 @@ IMAGES = {
     "RandomPerspective": lambda: L.RandomPerspective(),
     "RandomElasticTransform": lambda: L.RandomElasticTransform(value_range=(0, 1)),
 }
-QUICK = ("RandomFlip",)
+QUICK = ("RandomFlip", "RandomColorJitter")  # the second holds others
 
 
 def model_of(*middle, shape=(6,), **compile_arguments):
