@@ -90,11 +90,14 @@ class Driver:
         self.forgone = self._forgone(left)
         self.updates = min(request.updates, left - self.forgone)
         steps = model.steps_per_execution
-        if self.updates % steps or request.updates_per_epoch % steps:
+        common = math.gcd(self.updates, request.updates_per_epoch)
+        if common % steps:
             raise ValueError(
                 "`steps_per_execution` must divide the updates of an epoch and of the whole run, so that the last "
                 f"execution stops at the budget. Received: steps_per_execution={steps}, "
-                f"{request.updates_per_epoch} updates an epoch, {self.updates} in all."
+                f"{request.updates_per_epoch} updates an epoch, {self.updates} in all. Compile with "
+                f"steps_per_execution={max(k for k in range(1, steps) if common % k == 0)}, or pass another "
+                "steps_per_epoch."
             )
         self.microbatch = self._microbatch()
         self.sampler: Any = None

@@ -344,7 +344,7 @@ def test_several_updates_per_execution():
     model = mlp(steps_per_execution=5)
     model.fit(*blobs(), epochs=2, epsilon=1.0, **FIT)
     assert int(model.optimizer.iterations.numpy()) == model.run.ledger.updates == 20
-    with pytest.raises(ValueError, match="steps_per_execution"):
+    with pytest.raises(ValueError, match="steps_per_execution=3, 10 updates.*Compile with steps_per_execution=2"):
         mlp(steps_per_execution=3).fit(*blobs(), epochs=2, epsilon=1.0, **FIT)
 
 
