@@ -37,7 +37,7 @@ def one_run(
     Args:
         make_model: Returns a new compiled `DP_Model` or `DP_Sequential`, or a model with the same `fit`.
         x, y: Data, arrays or trees of arrays.
-        fit: Arguments of `fit`, with `epsilon` or `noise_multiplier`, and without `person_ids`.
+        fit: Arguments of `fit`, with `epsilon` or `noise_multiplier`, and without `person_ids` and `sample_weight`.
         canaries: A number, of rows of the data with wrong labels; or rows `(x, y)` of your own. More are sharper, as
             long as they do not change what the model learns; a few hundred to a few thousand.
         others: Rows `(x, y)` that stand for canaries that are not there, for samplers that are not charged for adding
@@ -76,7 +76,7 @@ def one_run(
         True
     """
     training_run, confidence = Fit(make_model, fit), checks.fraction("confidence", confidence)
-    training_run.refuse_persons()
+    training_run.refuse_facts_of_rows()
     if not callable(score):
         checks.choice("score", score, ("loss", "gradient"))
     rng = np.random.default_rng(seed)

@@ -58,7 +58,7 @@ def final_model(
     """
     training_run, confidence = Fit(make_model, fit), checks.fraction("confidence", confidence)
     runs = checks.integer("runs", runs, minimum=16)
-    training_run.refuse_persons()
+    training_run.refuse_facts_of_rows()
     if seed is None:
         training_run.refuse_one_seed()
     if not callable(score):

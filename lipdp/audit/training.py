@@ -156,12 +156,17 @@ class Fit:
             )
         self._made = made
 
-    def refuse_persons(self) -> None:
-        """Refuses ids where rows that nobody has given an id are put among the data."""
+    def refuse_facts_of_rows(self) -> None:
+        """Refuses ids and weights of the rows of the data, where rows that have none are put among them."""
         if self._arguments.get("person_ids") is not None:
             raise ValueError(
                 "Canaries are rows of nobody, and rows are put in another order. Received: `person_ids` in `fit`. "
                 "Leave it out, or audit the strategy with white_box(rows_per_person=...)."
+            )
+        if self._arguments.get("sample_weight") is not None:
+            raise ValueError(
+                "Canaries have no weights, and rows are put in another order. Received: `sample_weight` in `fit`. "
+                "Leave it out: clipping bounds what a row contributes, whatever its weight."
             )
 
     def refuse_one_seed(self) -> None:

@@ -112,7 +112,8 @@ class TrainingRecipe:
         elif held_out is not None and self.fixes_layers:
             held_out, labels = self._rows(held_out, None)
             kwargs["validation_data"] = with_weights_last((self.prepare(held_out), labels))
-        if kwargs.get("person_ids") is not None or schemes.get(kwargs.get("sampling", "poisson")).by_epoch:
+        by_place = any(kwargs.get(name) is not None for name in ("person_ids", "sample_weight"))
+        if by_place or schemes.get(kwargs.get("sampling", "poisson")).by_epoch:
             refuse_shuffled(x)
         x, y = self._rows(x, y)
         weight, y = sampling.parted(y)

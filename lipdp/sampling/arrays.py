@@ -260,9 +260,9 @@ def refuse_shuffled(x: Any) -> None:
     """Refuses a `tf.data.Dataset` that is shuffled where it matters which row stands where."""
     if hasattr(x, "as_numpy_iterator") and _shuffles(x):
         raise ValueError(
-            "Ids of persons, and epochs in which each example takes part once, go by the places of the rows, which "
-            "must be the same each time the data are read. Received: a tf.data.Dataset with `.shuffle()`. Remove it: "
-            "`fit` draws at random by itself."
+            "Ids of persons, `sample_weight`, and epochs in which each example takes part once go by the places of the "
+            "rows, which must be the same each time the data are read. Received: a tf.data.Dataset with `.shuffle()`. "
+            "Remove it: `fit` draws at random by itself."
         )
 
 

@@ -60,7 +60,7 @@ def prepare(
     if not strategy.per_example:
         model_checks.refuse_several_outputs(model)
     model_checks.refuse_averages(model, strategy)
-    if person_ids is not None or request.sampling.by_epoch:
+    if person_ids is not None or sample_weight is not None or request.sampling.by_epoch:
         refuse_shuffled(x)
     x, y = preprocessed(model, x, y)
     if isinstance(validation_data, tuple) and model.preprocessor is not None:

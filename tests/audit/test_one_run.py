@@ -125,6 +125,7 @@ def test_worlds_leave_out_or_replace():
         ({"fit": {"batch_size": 10}}, "epsilon"),
         ({"fit": {"epsilon": 1.0, "callbacks": []}}, "without data and callbacks"),
         ({"fit": {"epsilon": 1.0, "person_ids": np.arange(40)}}, "rows of nobody.*person_ids"),
+        ({"fit": {"epsilon": 1.0, "sample_weight": np.ones(len(X) + 64)}}, "have no weights.*sample_weight"),
         ({"y": Y[:7]}, "as many rows.*7"),
         ({"canaries": (X[:5],)}, r"pair \(x, y\).*1 parts"),
         ({"canaries": (X[:5, :3], Y[:5])}, r"like those of the data.*\(3,\)"),

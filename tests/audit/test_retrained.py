@@ -104,6 +104,7 @@ def test_logits_of_losses():
         # 40 trainings with one seed stated epsilon 15.5 of a model whose epsilon is 0.2.
         (audit.final_model, {"fit": {"epsilon": 1.0, "seed": 1}}, "same noise.*seed=1.*Pass seed="),
         (audit.final_model, {"fit": {"epsilon": 1.0, "person_ids": np.arange(SIZE)}}, "rows of nobody"),
+        (audit.final_model, {"fit": {"epsilon": 1.0, "sample_weight": np.ones(SIZE)}}, "have no weights"),
         (audit.lira, {"shadow_models": 1}, "shadow_models"),
         (audit.lira, {"fit": {"epsilon": 1.0, "sampling": "shuffle"}}, "adding or removing"),
     ],

@@ -156,7 +156,11 @@ def test_validation_data_of_each_form(form):
 
 
 @pytest.mark.parametrize("recipe", [features, pixels])
-@pytest.mark.parametrize("kwargs", [{"person_ids": np.arange(60) // 2}, {"sampling": "fixed_order"}], ids=str)
+@pytest.mark.parametrize(
+    "kwargs",
+    [{"person_ids": np.arange(60) // 2}, {"sampling": "fixed_order"}, {"sample_weight": np.ones(60)}],
+    ids=["persons", "order", "weights"],
+)
 def test_places_of_rows_that_count_are_not_shuffled(recipe, kwargs):
     x, y = data()
     x = x if recipe is features else x[:, ::2, ::2]
@@ -177,5 +181,5 @@ def test_what_is_missing_is_named():
     x, y = data()
     with pytest.raises(ValueError, match="`fit` needs labels"):
         features().fit(x, epsilon=8.0)
-    with pytest.raises(ValueError, match="sample weights would change the sensitivity"):
-        features().fit(tensors(x, y).map(lambda a, b: (a, b, 1.0)).batch(20), epsilon=8.0)
+    with pytest.raises(ValueError, match="Received: 4 elements"):
+        features().fit(tensors(x, y).map(lambda a, b: (a, b, 1.0, 1.0)).batch(20), epsilon=8.0)

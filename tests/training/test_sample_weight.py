@@ -172,6 +172,15 @@ def test_weights_of_a_dataset(kind):
         trained(WEIGHTS, data, None)
 
 
+def test_weights_do_not_go_with_rows_in_random_order():
+    """A weight that comes to another row says something of that row's update, and of its own."""
+    rows = pytest.importorskip("tensorflow").data.Dataset.from_tensor_slices
+    shuffled = rows((X, Y)).shuffle(ROWS).batch(10)
+    with pytest.raises(ValueError, match=r"`sample_weight`.*`\.shuffle\(\)`"):
+        trained(WEIGHTS, shuffled, None, sampling="poisson")
+    trained(None, rows((X, Y, WEIGHTS)).shuffle(ROWS).batch(10), None, sampling="poisson", batch_size=16)
+
+
 def test_a_dataset_of_other_parts_is_refused():
     with pytest.raises(ValueError, match=r"\(inputs, labels, weights\). Received: 4 elements"):
         trained(None, Batches(X, Y, WEIGHTS, WEIGHTS), None)
