@@ -73,8 +73,8 @@ def digest(data: Any) -> bytes:
     for leaf in map(np.asarray, leaves):
         kind = np.dtype("float32") if leaf.dtype == np.uint8 else leaf.dtype
         found.update(f"|{kind.str}{leaf.shape}|".encode())
-        # In blocks, so that bytes need not all be there as float32.
-        step = _BLOCK if leaf.dtype == np.uint8 else max(len(leaf), 1)
+        # In blocks where rows are copied, as float32 or side by side, so that not all of the copy has to be there.
+        step = max(len(leaf), 1) if leaf.dtype == kind and leaf.flags.c_contiguous else _BLOCK
         for start in range(0, len(leaf), step):
             block = np.ascontiguousarray(leaf[start : start + step], kind)
             found.update(block.reshape(-1).view("uint8").data)

@@ -1,5 +1,7 @@
 """The secret of a run, and the keys that come from it."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -72,3 +74,14 @@ def test_the_digest_sees_every_byte_shape_type_and_place():
     ]
     assert len({randomness.digest(data) for data in variants}) == len(variants)
     assert randomness.digest((x, y)) == randomness.digest((np.asfortranarray(x), y.copy()))
+
+
+def test_the_digest_copies_a_part_of_the_rows_at_a_time():
+    rows = np.zeros((40_000, 100), "float32")
+    given = [rows[::2], np.asfortranarray(rows)[::2], rows[::2].astype("uint8")]
+    tracemalloc.start()
+    try:
+        assert len({randomness.digest(part) for part in given}) == 1
+        assert tracemalloc.get_traced_memory()[1] < rows.nbytes / 8
+    finally:
+        tracemalloc.stop()
