@@ -6,6 +6,7 @@ Beside them, how lipdp's classes enter Keras' files: `configured` and `serializa
 """
 
 import contextlib
+import copy
 import inspect
 import itertools
 import os
@@ -369,3 +370,11 @@ def recurrent_loop(step: Callable, inputs: Any, states: Any, **options: Any) -> 
 def dataset_sources(dataset: Any) -> tuple:
     """Returns the `tf.data` data sets that one is made of; there is no public way to see a `repeat`."""
     return tuple(getattr(dataset, "_inputs", tuple)())
+
+
+def check_direction(callback: keras.callbacks.Callback, model: keras.Model) -> None:
+    """Has a callback that follows a metric say now, and not after an epoch, that it does not know which way is up."""
+    if getattr(callback, "monitor_op", callback) is None and hasattr(callback, "_set_monitor_op"):
+        rehearsed = copy.copy(callback)
+        rehearsed.set_model(model)
+        rehearsed._set_monitor_op()

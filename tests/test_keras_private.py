@@ -284,6 +284,17 @@ def test_keras_is_within_the_tested_versions():
     assert low <= tuple(map(int, keras.__version__.split(".")[:2])) < high, declared.group()
 
 
+def test_what_a_callback_follows_has_a_direction():
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    early = keras.callbacks.EarlyStopping("val_other")
+    with pytest.raises(ValueError, match="val_other"):
+        _keras.check_direction(early, model)
+    for known in (keras.callbacks.EarlyStopping("val_loss"), keras.callbacks.EarlyStopping("val_other", mode="max")):
+        _keras.check_direction(known, model)
+        assert known.monitor_op is None  # what it does itself is left to it
+
+
 def test_dataset_sources():
     tf = pytest.importorskip("tensorflow")
     rows = tf.data.Dataset.from_tensor_slices([1, 2])

@@ -60,17 +60,18 @@ def refuse_private_monitors(callbacks: list) -> None:
         )
 
 
-def check_monitors(callbacks: list, names: Iterable[str], *, trains: bool, validates: bool) -> None:
-    """Refuses, before anything is spent, callbacks of Keras that follow what nothing computes.
+def check_monitors(callbacks: list, model: keras.Model, *, trains: bool, validates: bool) -> None:
+    """Refuses, before anything is spent, callbacks of Keras that follow what nothing computes, or do not know how.
 
     Args:
         callbacks: Those of the user; where one of them is of the user's own, it may log what it likes.
-        names: Of the loss and the metrics of `compile`.
+        model: Its metrics are built.
         trains: Whether they are computed on the training data.
         validates: Whether there are validation data. Without them a metric on them is warned of, as in Keras.
     """
-    if any(type(callback).__module__.split(".")[0] not in ("keras", "lipdp") for callback in callbacks):
+    if any(map(_is_users, callbacks)):
         return
+    names = model.get_metrics_result()
     held_out = [f"val_{name}" for name in names]
     known = [*(names if trains else ()), *_PUBLIC]
     followed = [(type(callback).__name__, name) for callback in callbacks for name in _followed(callback)]
@@ -89,6 +90,15 @@ def check_monitors(callbacks: list, names: Iterable[str], *, trains: bool, valid
             "validation_split=.",
             stacklevel=checks.users_line(),
         )
+    for callback in callbacks:
+        if getattr(callback, "save_best_only", True):
+            _keras.check_direction(callback, model)
+
+
+def _is_users(callback: Any) -> bool:
+    """Returns whether the code of a callback is the user's."""
+    given = isinstance(callback, keras.callbacks.LambdaCallback)
+    return given or type(callback).__module__.split(".")[0] not in ("keras", "lipdp")
 
 
 def _followed(callback: Any) -> list[str]:

@@ -278,7 +278,7 @@ class Driver:
         _keras.build_metrics(self.model, (*example, np.ones(1, "float32")))
         validations.rehearse(self.model, self.validation_data)
         validates = self.validation_data is not None
-        check_monitors(callbacks, self.model.get_metrics_result(), trains=request.training_metrics, validates=validates)
+        check_monitors(callbacks, self.model, trains=request.training_metrics, validates=validates)
         optimizer.build(self.model.trainable_variables)
         batch_size = self.plan.sampling.batch_size
         weights.project(self.model)

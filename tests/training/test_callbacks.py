@@ -206,6 +206,21 @@ def test_a_misspelt_monitor_is_refused_before_anything_is_spent(callback, named)
         model.fit(x, y, callbacks=[callback()], validation_data=(x, y), training_metrics=False, **FIT)
 
 
+def test_a_monitor_without_a_direction_is_refused_before_anything_is_spent():
+    """Keras does not know that the loss of one of several outputs should fall, and says so after an epoch."""
+    inputs, (x, y) = keras.Input((8,)), blobs()
+    model = lipdp.DP_Model(inputs, [keras.layers.Dense(3, name=name)(inputs) for name in "ab"])
+    model.compile("sgd", loss=LOSS)
+    held_out = {"validation_data": (x, [y, y]), "training_metrics": False, "strategy": "dpsgd"}
+    for kind in (keras.callbacks.EarlyStopping, keras.callbacks.ReduceLROnPlateau):
+        with pytest.raises(ValueError, match="val_a_loss.*mode='min'"):
+            model.fit(x, [y, y], callbacks=[kind("val_a_loss")], **held_out, **FIT)
+        assert not model.run.ledger.releases
+    early = keras.callbacks.EarlyStopping("val_a_loss", mode="min")
+    model.fit(x, [y, y], callbacks=[early], **held_out, **FIT)
+    assert early.best is not None and early.monitor_op is not None
+
+
 @pytest.mark.filterwarnings("error:A metric that nothing computes")
 def test_callbacks_that_may_be_reached_are_not_warned_of(tmp_path):
     x, y = blobs()
@@ -214,8 +229,10 @@ def test_callbacks_that_may_be_reached_are_not_warned_of(tmp_path):
         def on_epoch_end(self, epoch, logs=None):
             logs["val_mine"] = 0.0
 
-    early = keras.callbacks.EarlyStopping("val_mine", mode="min")
-    mlp().fit(x, y, epochs=1, callbacks=[Mine(), early], **FIT)
+    given = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: logs.update(val_mine=0.0))
+    for mine in (Mine(), given):
+        early = keras.callbacks.EarlyStopping("val_mine", mode="min")
+        mlp().fit(x, y, epochs=1, callbacks=[mine, early], **FIT)
     mlp().fit(x, y, epochs=1, callbacks=[keras.callbacks.EarlyStopping()], validation_data=(x, y), **FIT)
     always = keras.callbacks.ModelCheckpoint(str(tmp_path / "always.keras"))
     mlp().fit(x, y, epochs=1, callbacks=[always], **FIT)
