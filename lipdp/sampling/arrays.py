@@ -274,6 +274,8 @@ def _shuffles(dataset) -> bool:
 def _read(dataset, items):
     if not items:
         raise ValueError(f"The {type(dataset).__name__} is empty.")
+    # As in Keras, None stands for no weights.
+    items = [item[:2] if isinstance(item, tuple) and len(item) == 3 and item[2] is None else item for item in items]
     sizes = {len(item) if isinstance(item, tuple) else 1 for item in items}
     if len(sizes) > 1 or not sizes <= {2, 3}:
         raise ValueError(

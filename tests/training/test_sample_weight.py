@@ -181,6 +181,14 @@ def test_weights_do_not_go_with_rows_in_random_order():
     trained(None, rows((X, Y, WEIGHTS)).shuffle(ROWS).batch(10), None, sampling="poisson", batch_size=16)
 
 
+def test_a_dataset_may_say_that_it_has_no_weights():
+    class Unweighted(Batches):
+        def __getitem__(self, number):
+            return (*super().__getitem__(number), None)
+
+    np.testing.assert_allclose(kernels(trained(None, Unweighted(X, Y), None)[0]), kernels(trained(None)[0]), atol=1e-6)
+
+
 def test_a_dataset_of_other_parts_is_refused():
     with pytest.raises(ValueError, match=r"\(inputs, labels, weights\). Received: 4 elements"):
         trained(None, Batches(X, Y, WEIGHTS, WEIGHTS), None)
