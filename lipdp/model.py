@@ -102,7 +102,7 @@ class _PrivateTraining(training.FromTask, training.Fitting, training.Saving):
         if self.run.tracing and not self.run.driver.request.training_metrics:
             # Keras needs some log; `fit` takes it out again.
             return {"updates": ops.zeros(())}
-        weight, y = sampling.parted(y)
+        weight, y = sampling.weight_and_labels(y)
         weighted = sample_weight if weight is None else sample_weight * weight
         compiling.track(self._output_losses, self.loss, y, y_pred, weighted)
         return super().compute_metrics(x, y, y_pred, sample_weight)

@@ -82,7 +82,7 @@ def summary_bounds(
 def _measured(model, bounds: Bounds, x, y) -> dict[int, tuple[float, float]]:
     """Per layer, by id: the largest gradient norm of one example of the sample, and that over its bound."""
     x, y = sampling.as_arrays(x, y, len(tree.flatten(model.inputs)[0].shape))
-    _, y = sampling.parted(y)
+    _, y = sampling.weight_and_labels(y)
     model.loss.check_labels(y, model.output_shape[-1])
     norms = backend.gradient_norms(model)
     with backend.full_precision():

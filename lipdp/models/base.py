@@ -116,7 +116,7 @@ class TrainingRecipe:
         if by_place or schemes.get(kwargs.get("sampling", "poisson")).by_epoch:
             refuse_shuffled(x)
         x, y = self._rows(x, y)
-        weight, y = sampling.parted(y)
+        weight, y = sampling.weight_and_labels(y)
         if weight is not None:
             checks.not_twice({"sample_weight": weight}, kwargs)
             kwargs["sample_weight"] = weight

@@ -13,7 +13,7 @@ from lipdp.sampling.proposal import Proposal, kept
 from lipdp.sampling.reading import Reader, take_rows
 from lipdp.sampling.schemes import get, make_sampler, register
 from lipdp.sampling.source import Source
-from lipdp.sampling.weighted import WeightedLabels, parted, with_weights
+from lipdp.sampling.weighted import WeightedLabels, weight_and_labels, with_weights
 
 __all__ = ["Batches", "PaddedSize", "Reader", "Source", "as_arrays", "as_rows", "split", "take_rows"]
 __all__ += [
@@ -25,4 +25,4 @@ __all__ += [
     "make_sampler",
     "register",
 ]
-__all__ += ["Chooser", "Persons", "Proposal", "Sampling", "WeightedLabels", "kept", "parted", "with_weights"]
+__all__ += ["Chooser", "Persons", "Proposal", "Sampling", "WeightedLabels", "kept", "weight_and_labels", "with_weights"]

@@ -16,7 +16,7 @@ class WeightedLabels(NamedTuple):
 
     Example:
         >>> import numpy as np
-        >>> parted(WeightedLabels(np.ones(2), np.zeros(2)))[0].tolist()
+        >>> weight_and_labels(WeightedLabels(np.ones(2), np.zeros(2)))[0].tolist()
         [1.0, 1.0]
     """
 
@@ -59,14 +59,14 @@ def with_weights(y: Any, sample_weight: ArrayLike) -> WeightedLabels:
     return WeightedLabels(weight, y)
 
 
-def parted(y: Any) -> tuple[Any, Any]:
+def weight_and_labels(y: Any) -> tuple[Any, Any]:
     """Returns `(weight, labels)` of labels with weights, and `(None, y)` of all others.
 
     Args:
         y: Labels, a nest of them, or `WeightedLabels`.
 
     Example:
-        >>> parted([1, 2])
+        >>> weight_and_labels([1, 2])
         (None, [1, 2])
     """
     return (y.weight, y.labels) if isinstance(y, WeightedLabels) else (None, y)
@@ -84,7 +84,7 @@ def with_weights_last(data: Any) -> Any:
     """
     if not isinstance(data, tuple) or len(data) != 2:
         return data
-    weight, labels = parted(data[1])
+    weight, labels = weight_and_labels(data[1])
     return data if weight is None else (data[0], labels, weight)
 
 

@@ -106,7 +106,7 @@ def example_losses(model: keras.Model) -> Any:
     weights = None if driver is None else driver.request.class_weight
 
     def values(y_true, y_pred):
-        weight, y_true = sampling.parted(y_true)
+        weight, y_true = sampling.weight_and_labels(y_true)
         found = losses.example_values(model.loss, y_true, y_pred)
         if weights is not None:
             weight = losses.class_factors(weights, y_true)

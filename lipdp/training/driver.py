@@ -274,7 +274,7 @@ class Driver:
         """Makes the optimizer ready for exactly the planned updates, and no more afterwards."""
         run, optimizer, request = self.run, self.model.optimizer, self.request
         before = run.ledger.to_json()
-        example = columns.first_row((self.x, sampling.parted(self.y)[1]))
+        example = columns.first_row((self.x, sampling.weight_and_labels(self.y)[1]))
         _keras.build_metrics(self.model, (*example, np.ones(1, "float32")))
         validations.rehearse(self.model, self.validation_data)
         validates = self.validation_data is not None

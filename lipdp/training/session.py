@@ -81,7 +81,7 @@ def prepare(
     if not strategy.per_example:
         with naming_both_ways(model):
             losses.get(model.loss)  # the others have no Lipschitz constant; this says what to use instead
-    labels = sampled(sampling.parted(y)[1])
+    labels = sampled(sampling.weight_and_labels(y)[1])
     losses.check_per_example(model.loss, labels, model_checks.output_shapes(model))
     if request.class_weight is not None:
         model_checks.check_class_weight(model, strategy, labels)
@@ -102,7 +102,7 @@ def prepare(
 
 def _weighted(strategy: strategies.Strategy, request: FitRequest, y: Any, sample_weight: Any) -> Any:
     """Returns labels with the weights of their examples, where a dataset or the user gives some."""
-    read, labels = sampling.parted(y)
+    read, labels = sampling.weight_and_labels(y)
     if read is not None and sample_weight is not None:
         raise ValueError(
             "The dataset yields weights of its examples. Received: `sample_weight` as well. Leave one of them out."
