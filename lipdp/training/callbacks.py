@@ -2,7 +2,7 @@
 
 import string
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import keras
@@ -60,7 +60,7 @@ def refuse_private_monitors(callbacks: list) -> None:
         )
 
 
-def check_monitors(callbacks: list, model: keras.Model, *, trains: bool, validates: bool) -> None:
+def check_monitors(callbacks: Sequence, model: keras.Model, *, trains: bool, validates: bool) -> None:
     """Refuses, before anything is spent, callbacks of Keras that follow what nothing computes, or do not know how.
 
     Args:

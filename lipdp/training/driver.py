@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -270,7 +270,7 @@ class Driver:
         return contextlib.nullcontext()
 
     @contextlib.contextmanager
-    def armed(self, verbose: Any, callbacks: list) -> Iterator[None]:
+    def armed(self, verbose: Any, callbacks: Sequence = ()) -> Iterator[None]:
         """Makes the optimizer ready for exactly the planned updates, and no more afterwards."""
         run, optimizer, request = self.run, self.model.optimizer, self.request
         before = run.ledger.to_json()
