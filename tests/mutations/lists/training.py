@@ -49,7 +49,7 @@ FAULTS = [
         ),
         (
             "steps that do not divide the updates",
-            "if self.updates % steps or request.updates_per_epoch % steps:",
+            "if common % steps:",
             "if False:",
         ),
         (
