@@ -250,6 +250,12 @@ FAULTS = [
         "training/callbacks.py",
         "training/test_callbacks.py::test_callbacks_that_follow_private_metrics_are_refused",
         (
+            "a misspelt monitor spends the budget",
+            "    if unknown:",
+            "    if False:",
+            "training/test_callbacks.py::test_a_misspelt_monitor_is_refused_before_anything_is_spent",
+        ),
+        (
             "nothing is charged before an update",
             "self._charge(count)\n",
             "pass\n",
@@ -320,6 +326,12 @@ FAULTS = [
     *faults(
         "training/session.py",
         "training/test_refusals.py::test_fit_refuses training/test_refusals.py::test_losses_that_a_layer_adds_are_refused losses/test_per_example.py::test_labels_are_checked training/test_validation.py::test_validation_data_that_do_not_fit_cost_nothing",
+        (
+            "weights of examples beside a shuffled dataset",
+            "if person_ids is not None or sample_weight is not None or request",
+            "if person_ids is not None or request",
+            "training/test_sample_weight.py",
+        ),
         (
             "losses and labels are not checked",
             "losses.check_per_example(model.loss, labels, model_checks.output_shapes(model))",
