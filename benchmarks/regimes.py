@@ -13,9 +13,8 @@ with as many updates on eight times the batch.
 Settings are chosen for each regime, budget and way from the same number of rates and clip norms: each is run with one
 seed, the best two with another one. Made regimes draw other data for that, the others hold out a fifth of the training
 rows; test rows are scored only by the setting chosen. The cost of the choice is not part of epsilon. delta = 1e-5. Runs
-are added to the result files one by one, and one that is there is not repeated; a second budget of most
-regimes is not run yet. Needs `fashion_mnist.npz` and `adbench/magic.gamma.npz` in the folder named by
-LIPDP_DATA, or the network.
+are added to the result files one by one, and one that is there is not repeated. Needs `fashion_mnist.npz` and
+`adbench/magic.gamma.npz` in the folder named by LIPDP_DATA, or the network.
 """
 
 import argparse
