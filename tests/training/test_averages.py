@@ -34,7 +34,7 @@ def test_averages_are_those_of_keras(options, tmp_path):
     model = lipdp.DP_Model.from_keras(network())
     model.compile(averaging(**options), LOSS)
     model.fit(
-        X, Y, batch_size=32, epochs=5, sampling="fixed_order", noise_multiplier=1e-9, delta=1e-9, verbose=0,
+        X, Y, batch_size=32, epochs=5, sampling="fixed_order", noise_multiplier=1e-12, delta=1e-9, verbose=0,
         strategy=strategies.DPSGD(clip_norm=1e3),
     )  # fmt: skip
     np.testing.assert_allclose(flat(model), flat(plain), atol=1e-4)
