@@ -241,7 +241,9 @@ class Driver:
         index, count = backend.processes()
         if index:
             verbose = 0
-        fresh = [FreshNoise()] if callbacks else []  # nobody else can set the optimizer back
+        behind: list = [FreshNoise()] if callbacks else []  # nobody else can set the optimizer back
+        if count > 1:
+            behind.append(processes.Agreement(self.run, [other for other in callbacks if other is not self.checkpoint]))
         noted = [] if self.strategy.per_example else losses.parts(self.model.loss)
         with fixed(noted), self.armed(verbose, callbacks), self.batches() as batches, self._precision():
             ledger.steered = tuple(dict.fromkeys([*ledger.steered, *steered]))
@@ -253,7 +255,7 @@ class Driver:
                 initial_epoch=self.request.initial_epoch,
                 steps_per_epoch=self.request.updates_per_epoch,
                 # The user's callbacks behind the one that charges, so that they find epsilon in their logs.
-                callbacks=[charge, *callbacks, *fresh, *([processes.Agreement(self.run)] if count > 1 else [])],
+                callbacks=[charge, *callbacks, *behind],
                 verbose=verbose,
                 shuffle=False,
                 validation_data=validations.shared_out(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import keras
@@ -77,16 +77,37 @@ def compare(parts: dict[str, str]) -> None:
 
 
 class Agreement(keras.callbacks.Callback):
-    """Compares the ledgers of all processes at the end of each epoch, and whether they go on."""
+    """Compares the ledgers of all processes at the end of each epoch, and ends training in all when one ends it.
 
-    def __init__(self, run: Any):
+    One that a callback stops would leave the others to wait for it. Comes behind the user's callbacks.
+    """
+
+    def __init__(self, run: Any, callbacks: Iterable[Any]):
         super().__init__()
         self._run = run
+        self._within_epochs = any(map(_acts_on_updates, callbacks))
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        self._within_epochs = _in_any(self._within_epochs)
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        if self._within_epochs:
+            self.model.stop_training = _in_any(self.model.stop_training)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        # One that has been stopped by a callback would leave the others to wait for it.
-        going = {"the end of training (a callback stops some of them)": str(self.model.stop_training)}
-        compare({"the ledger": self._run.ledger.to_json(), **going})
+        compare({"the ledger": self._run.ledger.to_json()})
+        self.model.stop_training = _in_any(self.model.stop_training)
+
+
+def _in_any(here: bool) -> bool:
+    """Returns whether something holds in at least one process; all processes call this."""
+    return b"\x01" in backend.of_each(b"\x01" if here else b"\x00")
+
+
+def _acts_on_updates(callback: Any) -> bool:
+    hooks = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end")
+    plain = [getattr(keras.callbacks.Callback, hook) for hook in hooks]
+    return [getattr(getattr(callback, hook), "__func__", None) for hook in hooks] != plain
 
 
 @contextlib.contextmanager

@@ -47,6 +47,13 @@ def main() -> None:
                     raise OSError("a callback")
 
         more.append(Fail())
+    if case.get("stops") == rank:
+
+        class Stop(keras.callbacks.Callback):
+            def on_train_batch_end(self, batch, logs=None):
+                self.model.stop_training = self._model.run.ledger.updates == case["at"]
+
+        more.append(Stop())
     try:
         model, history = worker.trained(case, more)
         weights = [np.asarray(w) for w in model.get_weights()]

@@ -102,6 +102,13 @@ def test_all_end_when_one_of_them_fails(fails):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("stops", [0, 1])
+def test_all_end_when_a_callback_stops_one_within_an_epoch(stops):
+    found = whole(run(2, strategy="dpsgd", stops=stops, at=2)[0])
+    assert found["updates"] == found["made"] == 2
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("killed", [0, 1])
 @pytest.mark.parametrize("seed", [None, 7])
 def test_all_end_when_one_is_killed_and_go_on_together(tmp_path, killed, seed):

@@ -280,7 +280,21 @@ FAULTS = [
     *faults(
         "training/driver.py",
         "training/test_set_back.py",
-        ("nobody looks at the key", "fresh = [FreshNoise()] if callbacks else []", "fresh = []"),
+        ("nobody looks at the key", "list = [FreshNoise()] if callbacks else []", "list = []"),
+    ),
+    *faults(
+        "training/processes.py",
+        "training/test_processes.py",
+        (
+            "another process is waited for within an epoch",
+            "self._within_epochs = _in_any(self._within_epochs)",
+            "_in_any(self._within_epochs)",
+        ),
+        (
+            "another process is waited for at the end of an epoch",
+            "to_json()})\n        self.model.stop_training = _in_any(self.model.stop_training)",
+            "to_json()})\n        _in_any(self.model.stop_training)",
+        ),
     ),
     *faults(
         "backend/capture_tensorflow.py",
