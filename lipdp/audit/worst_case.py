@@ -9,7 +9,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from lipdp import backend, bounds, checks
+from lipdp import backend, bounds, checks, losses
 from lipdp.audit.networks import Canaries
 from lipdp.bounds import adversary
 
@@ -58,7 +58,7 @@ def worst_case(
 
     Args:
         model: A compiled model of Lipschitz layers with one input; its weights are as before afterwards.
-        labels: Labels to try, `(k, ...)`.
+        labels: Labels to try, `(k, ...)`, that the loss allows.
         tries: How many settings of weights and extreme inputs to begin with.
         steps: Steps of the random search that goes on from the best of them.
         move_weights: Whether to look at weights on the border of what the constraints allow, beside the present ones.
@@ -69,7 +69,8 @@ def worst_case(
         tight the bound is: a better search may come nearer.
 
     Raises:
-        ValueError: the model is not compiled, or has several inputs.
+        ValueError: the model is not compiled, has several inputs or outputs, a loss without a Lipschitz constant or
+            nothing to train; or labels that the loss does not allow.
         RuntimeError: an example exceeds the bound.
 
     Example:
@@ -81,12 +82,8 @@ def worst_case(
         1.0
     """
     tries, steps = checks.integer("tries", tries, minimum=1), checks.integer("steps", steps)
-    if getattr(model, "loss", None) is None or len(model.inputs) != 1:
-        raise ValueError(
-            "`worst_case` takes a compiled model with one input. Call `compile(optimizer, loss=...)` first."
-        )
+    variables, labels = _checked(model, labels)
     propagated = bounds.propagate(model, model.loss.lipschitz(model.output_shape[-1]))
-    variables, labels = list(model.trainable_variables), np.asarray(labels)
     limits = np.array([propagated.gradient(v) for v in variables])
     total, shape = float(np.sqrt(np.sum(limits**2))), tuple(model.inputs[0].shape)[1:]
     # Longer inputs are clipped; none of the bounds needs more.
@@ -150,6 +147,22 @@ def worst_case(
         if limit > 0.0
     ]
     return WorstCase(joint, rows, x.astype("float32"), y, weights)
+
+
+def _checked(model, labels) -> tuple[list, np.ndarray]:
+    """Returns the variables that are trained, and the labels; refuses what has no joint bound."""
+    if getattr(model, "loss", None) is None or len(model.inputs) != 1 or len(model.outputs) != 1:
+        raise ValueError(
+            "`worst_case` takes a compiled model with one input and one output. Call `compile(optimizer, loss=...)` "
+            "first."
+        )
+    if not model.trainable_variables:
+        raise ValueError(f"There is no gradient to bound. Received: model '{model.name}', all of whose weights stay.")
+    labels = np.asarray(labels)
+    if not labels.shape or not len(labels):
+        raise ValueError(f"`labels` must hold at least one label. Received: an array of shape {labels.shape}.")
+    losses.get(model.loss).check_labels(labels, model.output_shape[-1])  # bounds hold for no others
+    return list(model.trainable_variables), labels
 
 
 def _direction(shape, rng):

@@ -70,3 +70,38 @@ def test_a_bound_that_is_too_small_is_found(monkeypatch):
 def test_a_model_that_is_not_compiled_is_refused():
     with pytest.raises(ValueError, match="compiled model"):
         audit.worst_case(keras.Sequential([keras.Input((2,)), layers.SpectralDense(1)]), FAR)
+
+
+@pytest.mark.backend_free
+@pytest.mark.parametrize(
+    ("loss", "outputs", "labels"),
+    [
+        (losses.MeanAbsoluteError, 1, []),
+        (losses.MeanAbsoluteError, 1, 1.0),
+        (losses.MeanAbsoluteError, 1, [[np.nan]]),
+        (losses.SparseCategoricalCrossentropy, 3, [0, 3]),
+        (losses.SparseCategoricalCrossentropy, 3, [-1]),
+        (losses.CategoricalCrossentropy, 3, [[5.0, 5.0, 5.0]]),
+        (losses.CategoricalCrossentropy, 3, [1, 2]),
+    ],
+)
+def test_labels_for_which_no_bound_holds_are_refused(loss, outputs, labels):
+    with pytest.raises(ValueError, match="([Ll]abel|class ids).*Received"):
+        audit.worst_case(deep(outputs=outputs, loss=loss), labels)
+
+
+@pytest.mark.backend_free
+def test_what_has_no_joint_bound_is_refused_by_name():
+    model = deep()
+    model.trainable = False
+    with pytest.raises(ValueError, match="no gradient to bound"):
+        audit.worst_case(model, FAR)
+    crossentropy = keras.losses.SparseCategoricalCrossentropy
+    with pytest.raises(ValueError, match="SparseCategoricalCrossentropy"):
+        audit.worst_case(deep(outputs=3, loss=lambda: crossentropy(from_logits=True)), [0, 1])
+    entry = keras.Input((4,))
+    bounded = layers.BoundedInput(norm=1.0)(entry)
+    several = lipdp.DP_Model(entry, [layers.SpectralDense(3)(bounded), layers.SpectralDense(2)(bounded)])
+    several.compile("sgd", loss=losses.SparseCategoricalCrossentropy())
+    with pytest.raises(ValueError, match="one output"):
+        audit.worst_case(several, [0, 1])
