@@ -137,11 +137,13 @@ class Column:
             found = [math.nan if is_missing(v) else v for v in values]
             bad = np.array([not rows.is_number(v) for v in found], bool)
             if bad.any():
-                other = '"date"' if rows.is_day(values[int(np.flatnonzero(bad)[0])]) else '"category"'
+                first = values[int(np.flatnonzero(bad)[0])]
+                other = '"date"' if rows.is_day(first) else '"category"'
+                plain = "write 1234.5, without currency, % or separators of thousands, " if _is_dressed(first) else ""
                 todo = (
-                    f'Features must be numeric: make the column a {other} or "ignore" it in the description of the '
-                    'table, which `lipdp table` begins, or list the word under "missing" if it stands for a missing '
-                    "value"
+                    f'Features must be numeric: {plain}make the column a {other} or "ignore" it in the description of '
+                    'the table, which `lipdp table` begins, or list the word under "missing" if it stands for a '
+                    "missing value"
                 )
                 raise self._refusal("a value that is not a finite number", bad, values, source, todo) from None
             numbers = np.array([rows.as_number(v) for v in found], "float64")
@@ -238,6 +240,11 @@ def _as_days(value: Any, where: str) -> tuple[str, str]:
 def as_shown(value: Any) -> str:
     """Returns a value as a message shows it."""
     return repr(value.strip() if isinstance(value, str) else value)
+
+
+def _is_dressed(value: Any) -> bool:
+    """Whether a text is a number beside what people write around it, as "$1,234.50" or "12 %"."""
+    return isinstance(value, str) and rows.is_number("".join(c for c in value if c not in "%$€£¥,' \xa0"))
 
 
 def _finite(value) -> float:

@@ -1,6 +1,7 @@
 """What a loader returns, and the two things that may be done to it before training."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,6 +12,9 @@ from lipdp.data.table import Table
 
 if TYPE_CHECKING:
     from lipdp.data.text_columns import TextColumns
+
+# Of classes that are read off the rows: more than these are no classes.
+_MOST_CLASSES, _MANY_CLASSES = 100, 5
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -149,7 +153,8 @@ def class_ids(labels: np.ndarray, source: str) -> tuple[np.ndarray, tuple]:
         if (labels != np.round(labels)).any():
             raise ValueError(
                 f"Labels must be classes. Received: fractional numbers such as {_fraction(labels)!r} in {source}. "
-                "Name the column of classes, or bin the numbers into classes at public thresholds."
+                "Name the column of classes (--label, in Python label=), or bin the numbers into classes at public "
+                "thresholds; how to predict a number is in docs/howto/regression.md."
             )
         labels = labels.astype("int64")
     elif labels.dtype.kind not in "biuUS":
@@ -158,6 +163,22 @@ def class_ids(labels: np.ndarray, source: str) -> tuple[np.ndarray, tuple]:
     if len(classes) < 2:
         raise ValueError(f"A classifier needs at least two classes. Received: {len(classes)} in {source}.")
     return ids.astype("int32"), tuple(value.item() for value in classes)
+
+
+def check_few(classes: Sequence, count: int, source: str, todo: str) -> None:
+    """Refuses values that are hardly classes: all of them are written into the description, as public.
+
+    Args:
+        classes: the values that occur.
+        count: number of rows.
+        source: where they come from, for messages.
+        todo: what to do instead.
+    """
+    if len(classes) > _MOST_CLASSES or len(classes) > max(_MANY_CLASSES, count / 2):
+        raise ValueError(
+            f"{source} holds too many values to take for public classes. Received: more than {_MOST_CLASSES}, or more "
+            f"than half as many as rows. {todo}"
+        )
 
 
 def _fraction(labels) -> float:

@@ -10,11 +10,15 @@ import numpy as np
 from lipdp import checks
 from lipdp.data import adbench, files, rows, standard
 from lipdp.data.column import Column
-from lipdp.data.dataset import Dataset, class_ids
+from lipdp.data.dataset import Dataset, check_few, class_ids
 from lipdp.data.table import Table, label_of, person_ids
 
 _LOADERS: dict[str, Callable[[], Dataset]] = {**standard.LOADERS, **adbench.LOADERS}
 NAMES = tuple(_LOADERS)
+_FEW = (
+    "Name the column of classes (--label, in Python label=), or list those that may occur in a description (`lipdp "
+    "table`), from what is publicly known; how to predict a number is in docs/howto/regression.md."
+)
 
 
 def load(
@@ -57,6 +61,8 @@ def load(
     if path.suffix not in (".npz", ".csv"):
         close = difflib.get_close_matches(source, NAMES, 1)
         hint = f"Did you mean {close[0]!r}?" if close else f"Pass one of {', '.join(NAMES)}, or a .npz or .csv file."
+        if path.is_file():
+            hint = "Save the file as comma-separated values, and let its name end in .csv, or as a .npz file."
         raise ValueError(f"The data set is not known. Received: {source!r}. {hint}")
     if path.is_dir():
         raise ValueError(f"A folder is no data set. Received: {source!r}. Pass the path of a file in it.")
@@ -103,6 +109,7 @@ def _undescribed(path: pathlib.Path, label: str | None, header: bool, person: st
     label = label_of(found, label)
     ids = None if person is None else person_ids(found, person, label)
     y, classes = class_ids(_labels(found.columns[label], label, path), f"column {label!r} of {path}")
+    check_few(classes, len(y), f"Label column {label!r} of {path}", _FEW)
     names = [name for name in found.columns if name not in (label, person)]
     columns = [Column(name=name, kind="number", missing=False) for name in names]
     columns += [] if person is None else [Column(name=person, kind="ignore")]
@@ -113,11 +120,13 @@ def _undescribed(path: pathlib.Path, label: str | None, header: bool, person: st
 
 def _labels(values, name: str, path) -> np.ndarray:
     stripped = [value.strip() for value in values]
-    missing = [i for i, value in enumerate(stripped) if not value]
+    # "none" is a class of many tables, such as those of diagnoses.
+    missing = [i for i, value in enumerate(stripped) if rows.is_missing(value) and value.lower() != "none"]
     if missing:
         raise ValueError(
-            f"Label column {name!r} of {path} is empty in {len(missing)} of {len(values)} rows, first in row "
-            f"{missing[0] + 1}. Remove these rows."
+            f"Label column {name!r} of {path} holds no class in {len(missing)} of {len(values)} rows, first in row "
+            f"{missing[0] + 1}. Received: {stripped[missing[0]]!r}. Remove these rows, or list the text among the "
+            "classes of a description (`lipdp table`) if it is one."
         )
     return np.asarray(stripped, "float64") if all(map(rows.is_number, stripped)) else np.asarray(stripped)
 

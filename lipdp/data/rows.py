@@ -224,7 +224,12 @@ def _read_csv(path: pathlib.Path, header: bool, least: int) -> tuple[list[str], 
             f"{path} is not a text file in UTF-8: {error}. Save it as such; spreadsheets call it CSV UTF-8."
         ) from error
     except csv.Error as error:
-        raise ValueError(f"{path} is not a comma-separated file: {error}. Save it as such.") from error
+        # Quotes around names end the reading before there are names to look at.
+        hint = "" if names else _other_separator([_first_line(path)])
+        raise ValueError(
+            f"{path} is not a comma-separated file: {error}, in line {reader.line_num}. Save it as such, with quotes "
+            f"inside of quotes doubled.{hint}"
+        ) from error
     names = names or []
     _check_names(names, path, header, least)
     if not rows:
@@ -248,9 +253,24 @@ def _check_names(names: list[str], path, header: bool, least: int) -> None:
             "numbers, as in a row of data: it would be lost. Add a header, or pass --no-header (in Python: "
             "header=False) when there is none."
         )
-    for name in names:
-        if not name or names.count(name) > 1:
-            raise ValueError(f"Column names of {path} must be distinct and not empty. Received: {name!r}.")
+    for place, name in enumerate(names, 1):
+        if not name:
+            raise ValueError(
+                f"Column names of {path} must be distinct and not empty. Received: '' for column {place} of "
+                f"{len(names)}. Write a name into the first line. pandas leaves that of the index empty: "
+                "to_csv(path, index=False) writes none."
+            )
+        if names.count(name) > 1:
+            twice = names.index(name, place) + 1
+            raise ValueError(
+                f"Column names of {path} must be distinct and not empty. Received: {name!r} for columns {place} and "
+                f"{twice}. Rename one of them in the first line, or remove it from the file."
+            )
+
+
+def _first_line(path: pathlib.Path) -> str:
+    with open(path, encoding="utf-8-sig") as file:
+        return file.readline()
 
 
 def _other_separator(names: list[str]) -> str:

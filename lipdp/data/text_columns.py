@@ -13,15 +13,16 @@ import numpy as np
 
 from lipdp.data import rows, tokenizers
 from lipdp.data.column import Index, as_shown, check_values
-from lipdp.data.dataset import Dataset, class_ids
+from lipdp.data.dataset import Dataset, check_few, class_ids
 from lipdp.data.table import person_ids
 from lipdp.privacy import files
 
 # Python keeps whole characters as one.
 _HALF = re.compile("[\ud800-\udfff]")
 SUFFIXES = (".csv", ".jsonl", ".ndjson")
-# Of classes that are read off the rows: more than these are no classes.
-_MOST_CLASSES, _MANY_CLASSES = 100, 5
+_FEW = (
+    "Name the column of classes, or those that may occur, from what is publicly known: --classes (in Python: classes=)."
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -165,7 +166,7 @@ def load_text(
             )
         numbers = all(map(rows.is_number, labels))
         _, classes = class_ids(np.asarray(labels, "float64" if numbers else None), f"column {label!r} of {source}")
-        _check_few(classes, len(labels), found.source, label)
+        check_few(classes, len(labels), f"Label column {label!r} of {found.source}", _FEW)
     tokenizer = tokenizer or tokenizers.ByteTokenizer()
     columns = TextColumns(text=text, tokenizer=tokenizer, label=label, classes=tuple(classes))
     x, y = columns.encode(found), columns.labels(found)
@@ -204,16 +205,6 @@ def load_language(source: str | os.PathLike, text: str, length: int = 128, perso
     y = columns.encode(found)
     x = np.concatenate([np.full((len(y), 1), tokenizers.RawByteTokenizer.end, "int32"), y[:, :-1]], axis=1)
     return Dataset(x, y, None, None, (), pathlib.Path(source).stem, person_ids=ids, texts=columns)
-
-
-def _check_few(classes: Sequence, count: int, source: str, label: str) -> None:
-    """Refuses values that are hardly classes: all of them are written into the description, as public."""
-    if len(classes) > _MOST_CLASSES or len(classes) > max(_MANY_CLASSES, count / 2):
-        raise ValueError(
-            f"Label column {label!r} of {source} holds too many values to take for public classes. Received: more than "
-            f"{_MOST_CLASSES}, or more than half as many as rows. Name the column of classes, or those that may occur, "
-            "from what is publicly known: --classes (in Python: classes=)."
-        )
 
 
 def _writers(found: rows.Rows, person: str | None, text: str, label: str | None) -> np.ndarray | None:

@@ -121,12 +121,15 @@ def test_a_folder_is_no_file(tmp_path):
             data.load(tmp_path / name)
 
 
-def test_unknown_names_get_a_hint():
+def test_unknown_names_get_a_hint(tmp_path):
     with pytest.raises(ValueError, match="Received: 'mnits'. Did you mean 'mnist'"):
         data.load("mnits")
     with pytest.raises(ValueError, match="Pass one of digits, mnist"):
         data.load("zebra")
     with pytest.raises(FileNotFoundError, match="no such file. Received: 'none.csv'"):
         data.load("none.csv")
+    (tmp_path / "a.tsv").write_text("a\tb\n1\t2\n")
+    with pytest.raises(ValueError, match="Received: '.*a.tsv'. Save the file as comma-separated values"):
+        data.load(tmp_path / "a.tsv")
     with pytest.raises(ValueError, match="Only a .csv file has a label column"):
         data.load("digits", label="y")

@@ -50,6 +50,22 @@ FAULTS = [
             "uncharged = ()",
             "data/test_described.py::test_without_a_description_what_is_read_off_the_rows_is_said",
         ),
+        (
+            "numbers may be published as classes",
+            'check_few(classes, len(y), f"Label column {label!r} of {path}", _FEW)',
+            "pass",
+            "data/test_table.py::test_values_that_are_hardly_classes_are_refused",
+        ),
+    ),
+    *faults(
+        "data/dataset.py",
+        "data/test_text_columns.py",
+        (
+            "all texts may be published as classes",
+            "len(classes) > _MOST_CLASSES or len(classes) > max(_MANY_CLASSES, count / 2)",
+            "False",
+            "data/test_text_columns.py::test_values_that_are_hardly_classes_are_refused",
+        ),
     ),
     *faults(
         "data/files.py",

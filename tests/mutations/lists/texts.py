@@ -18,12 +18,6 @@ FAULTS = [
             "uncharged = () if True else",
             "data/test_text_columns.py::test_classes_that_are_read_off_the_rows_are_named",
         ),
-        (
-            "all texts may be published as classes",
-            "len(classes) > _MOST_CLASSES or len(classes) > max(_MANY_CLASSES, count / 2)",
-            "False",
-            "data/test_text_columns.py::test_values_that_are_hardly_classes_are_refused",
-        ),
     ),
     *faults(
         "cli/resuming.py",
