@@ -116,7 +116,7 @@ def lines(held_out: dict) -> list[str]:
     if "most_frequent_class" in held_out:  # runs of earlier versions have none
         first.append(f"always naming their most frequent class: {numbers.percent(held_out['most_frequent_class'])}")
     if held_out.get("auc") is not None:
-        first.append(f"area under the ROC curve {held_out['auc']:.3f} (a guess: 0.5)")
+        first.append(f"area under the ROC curve {numbers.area(held_out['auc'])} (a guess: 0.5)")
     if not held_out["certified"]:  # of a model without certificates
         return first
     certified = ", ".join(f"{numbers.percent(c['accuracy'])} within {c['radius']:g}" for c in held_out["certified"])

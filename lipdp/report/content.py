@@ -1,7 +1,5 @@
 """The content of a report, whatever its format: headline numbers, notes, settings, bounds of the layers."""
 
-import math
-
 from lipdp.privacy import statement
 from lipdp.report import numbers
 from lipdp.report.folder import RunFolder
@@ -93,9 +91,7 @@ def _accuracy(held_out: dict) -> list[tuple[str, str, str]]:
     remark = "" if frequent is None else f"; the most frequent class alone: {numbers.percent(frequent)}"
     rows = [(numbers.percent(held_out.get("accuracy")), "accuracy", f"held-out examples{remark}")]
     if area is not None:
-        rows.append(
-            (f"{math.floor(1000.0 * area) / 1000.0:.3f}", "area under the curve", "held-out examples; a guess: 0.5")
-        )
+        rows.append((numbers.area(area), "area under the curve", "held-out examples; a guess: 0.5"))
     return rows
 
 

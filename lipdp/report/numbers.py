@@ -39,6 +39,16 @@ def percent(fraction: float | None) -> str:
     return f"{math.floor(fraction * 1000 + 1e-9) / 10:.1f} %"
 
 
+def area(value: float) -> str:
+    """Returns an area under a curve, rounded down: 0.9996 is not 1.
+
+    Example:
+        >>> area(0.9996), area(0.58)
+        ('0.999', '0.580')
+    """
+    return f"{math.floor(value * 1000 + 1e-9) / 1000:.3f}"
+
+
 def short(value: float | None) -> str:
     """Returns a bound in four significant digits, without what it charges for rounding; None is "unbounded".
 

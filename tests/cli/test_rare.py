@@ -9,6 +9,7 @@ import pytest
 from lipdp import losses
 from lipdp.cli import evaluation, main, predict
 from lipdp.report import folder as folders
+from lipdp.report import numbers
 
 pytestmark = pytest.mark.backend_free
 
@@ -47,7 +48,12 @@ def test_a_model_that_names_one_class_is_said(tmp_path, capsys, strategy):
     assert found["accuracy"] == found["most_frequent_class"] > 0.9 and found["auc"] > 0.6
     assert "warning: on the held-out examples the model is no more accurate than always naming" in captured.err
     assert "always naming their most frequent class: 9" in captured.out
-    assert f"area under the ROC curve {found['auc']:.3f} (a guess: 0.5)" in captured.out
+    assert f"area under the ROC curve {numbers.area(found['auc'])} (a guess: 0.5)" in captured.out
+
+
+def test_an_area_is_not_rounded_in_its_own_favor():
+    held_out = {"accuracy": 0.9, "examples": 9, "most_frequent_class": 0.5, "auc": 0.9996, "certified": []}
+    assert evaluation.lines(held_out)[-1] == "area under the ROC curve 0.999 (a guess: 0.5)"
 
 
 def test_no_warning_for_a_model_that_is_better():
