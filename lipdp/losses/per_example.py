@@ -293,7 +293,7 @@ def _check_classes(loss, y, classes) -> None:
     if ignored is not None:
         wrong &= y != ignored
     if wrong.any():
-        todo = ""
+        todo = " Number the classes from 0, or give the layer of logits one output for each."
         if ignored is None and (y[wrong] == -1).all():
             todo = " To leave these out, as positions without a label, pass ignore_class=-1 to the loss."
         raise ValueError(

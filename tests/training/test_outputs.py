@@ -225,7 +225,7 @@ REFUSED = {
     "too many": (lambda: fit([*Y.values(), Y["size"]]), "a list of 3"),
     "another name": (lambda: fit({"kind": Y["kind"], "sise": Y["size"]}), r"\['kind', 'sise'\]"),
     "unequal lengths": (lambda: fit([Y["kind"][:-1], Y["size"]]), "same length"),
-    "no such class": (lambda: fit([Y["kind"] + 1, Y["size"]]), "Output 'kind': Labels must be class ids"),
+    "no such class": (lambda: fit([Y["kind"] + 1, Y["size"]]), "'kind': Labels must be class ids .*Number the classes"),
     "shape": (lambda: fit([Y["kind"], Y["size"][:, :1]]), "Output 'size': .*do not fit each other"),
     "NaN": (lambda: fit([Y["kind"], np.nan * Y["size"]]), "NaN"),
     "validation": (lambda: fit(Y, validation_data=(data()[0], [Y["kind"], Y["size"][:, :1]])), "`validation_data`"),
