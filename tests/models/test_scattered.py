@@ -34,8 +34,9 @@ def small(**changes):
 @pytest.fixture(scope="module")
 def fitted():
     keras.utils.set_random_seed(0)
-    x, y = images()
-    return small().fit(x, y, epsilon=8.0, verbose=0, validation_data=images(60, 1))
+    # So many that no noise hides the classes.
+    x, y = images(960)
+    return small(batch_size=480).fit(x, y, epsilon=8.0, verbose=0, validation_data=images(60, 1))
 
 
 @pytest.mark.backend_free
