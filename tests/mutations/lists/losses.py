@@ -91,12 +91,12 @@ FAULTS = [
             "weights of examples do nothing",
             "return found if weight is None else",
             "return found if weights is None else",
-            "training/test_sample_weight.py",
+            "training/test_sample_weight.py::test_one_update_is_that_of_keras",
         ),
     ),
     *faults(
         "sampling/weighted.py",
-        "training/test_sample_weight.py",
+        "training/test_sample_weight.py::test_what_are_no_weights_is_refused",
         (
             "weights that are negative or not finite",
             "    if not (np.isfinite(weight) & (weight >= 0)).all():",
