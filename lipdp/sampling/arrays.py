@@ -54,8 +54,9 @@ def as_arrays(
         x, y, *weight = _read(_no_y(x, y), [x[i] for i in range(_batches(x))])
     elif hasattr(x, "as_numpy_iterator") and hasattr(x, "cardinality"):
         x, y, *weight = _read_tf_data(_no_y(x, y), example_rank)
-    if y is None:
+    if y is None or isinstance(y, str):
         _refuse_stream(x)
+    if y is None:
         raise ValueError("`fit` needs labels. Received: y=None. Pass them as y, one row per example.")
     x = tree.map_structure(lambda leaf: input_array(leaf, keep_bytes), x)
     # TensorFlow's data pipeline knows tuples, not lists.
@@ -135,6 +136,10 @@ def _refuse_stream(x) -> None:
             f"`x` must be data. Received: a function, {getattr(x, '__name__', x)!r}. Call it, and collect what it "
             "yields into arrays x and y (numpy.concatenate)."
         )
+    if isinstance(x, dict) and hasattr(x, "column_names"):  # of Hugging Face
+        raise ValueError(
+            f"`x` must be one data set. Received: the parts {', '.join(x)}. Pass one: x[{next(iter(x))!r}]."
+        )
     batches = isinstance(x, (list, tuple)) and bool(x) and isinstance(x[0], tuple)
     if batches or (hasattr(x, "__iter__") and not hasattr(x, "shape") and not isinstance(x, (list, tuple, dict))):
         raise ValueError(
@@ -156,15 +161,25 @@ def _refuse_several(y, rows: int) -> None:
 
 def input_array(leaf: ArrayLike, keep_bytes: bool = False) -> np.ndarray:
     """Returns inputs as an array of float32, or of uint8 where that is kept, all of which is finite."""
-    leaf = np.asarray(leaf)
+    leaf = _plain(leaf)
     return _finite(leaf, "x", "uint8" if keep_bytes and leaf.dtype == np.uint8 else "float32")
 
 
 def label_array(y: ArrayLike) -> np.ndarray:
     """Returns labels as an array of float32 or int32, all of which is finite; refuses integers that int32 has not."""
-    y = np.asarray(y)
+    y = _plain(y)
     refuse_large(y)
     return _finite(y, "y", label_type(y.dtype).name)
+
+
+def _plain(leaf):
+    """Returns an array; of a DataFrame NumPy makes objects where numbers and truth values stand side by side."""
+    array = np.asarray(leaf)
+    if array.dtype != object or array.ndim != 2 or not hasattr(leaf, "dtypes"):
+        return array
+    if not {getattr(dtype, "kind", "O") for dtype in leaf.dtypes} <= set("biuf"):
+        return array
+    return leaf.to_numpy(dtype="float64", na_value=np.nan)
 
 
 def label_type(dtype: np.dtype) -> np.dtype:
@@ -312,7 +327,8 @@ def refuse_kind(array: np.ndarray, name: str) -> None:
         )
     if array.dtype == object or array.dtype.kind in "OMm" or array.dtype.type is np.void:
         raise ValueError(
-            f"`{name}` must be a dense array of numbers. Received: dtype {array.dtype}. Ragged or sparse data: {_PAD}"
+            f"`{name}` must be a dense array of numbers. Received: dtype {array.dtype}. Dates, and columns with gaps: "
+            f"lipdp.data.Table(...).encode. Ragged or sparse data: {_PAD}"
         )
 
 

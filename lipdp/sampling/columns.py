@@ -89,7 +89,8 @@ def as_rows(
 
     Args:
         x: As in `as_arrays`, or a source, or a nest with sources in it.
-        y: As in `as_arrays`, a source, or the name of the labels in the rows of x; None where x yields `(x, y)`.
+        y: As in `as_arrays`, a source, or the name of the labels in x, a source, dictionary or DataFrame; None where x
+            yields `(x, y)`.
         example_rank, arrange: As in `as_arrays`.
         names: What the inputs of the model are called, where rows are dictionaries.
 
@@ -99,6 +100,9 @@ def as_rows(
     **Guarantee.** Of a source only `SAMPLE` rows at fixed places are read.
     """
     if not any(map(is_source, tree.flatten((x, y)))):
+        if isinstance(y, str) and (type(x) is dict or hasattr(x, "iloc")):
+            x, y = _without(x, y)
+            x = _single(x)
         return as_arrays(x, y, example_rank, arrange, keep_bytes=True)
     whole = is_source(x)
     x, y = tree.map_structure(lambda leaf: _opened(leaf) if is_source(leaf) else leaf, (x, y))
@@ -191,13 +195,15 @@ def _label(leaf):
 
 
 def _without(columns, name):
-    if not isinstance(columns, Mapping) or name not in columns:
-        found = f"columns {', '.join(columns)}" if isinstance(columns, Mapping) else "rows without names"
+    names = list(columns) if isinstance(columns, Mapping) else list(getattr(columns, "columns", ()))
+    if name not in names:
+        found = f"columns {', '.join(map(str, names))}" if names else "rows without names"
         raise ValueError(
             f"`y` names the column of labels in the rows of x. Received: y={name!r}, and {found}. Pass one of the "
             "columns, or the labels themselves."
         )
-    return {key: column for key, column in columns.items() if key != name}, columns[name]
+    rest = [key for key in names if key != name]
+    return {key: columns[key] for key in rest} if isinstance(columns, Mapping) else columns[rest], columns[name]
 
 
 def _pair(columns):

@@ -356,7 +356,7 @@ def check_shapes(model: keras.Model, x: Any) -> None:
         given = f", under the keys {', '.join(map(repr, sorted(x)))}" if isinstance(x, dict) else ""
         raise ValueError(
             f"The data do not fit the model's inputs. Expected shapes: {expected}{named}. Received: {received}{given}. "
-            "Pass one array per input, of these shapes behind the axis of examples."
+            "Pass one array per input, of these shapes behind the axis of examples; column[:, None] has shape (N, 1)."
         )
 
 

@@ -7,7 +7,8 @@ import pytest
 
 from lipdp import sampling
 from lipdp.accounting.held_out import held_out
-from lipdp.sampling.arrays import as_arrays, label_array
+from lipdp.sampling.arrays import as_arrays, input_array, label_array
+from lipdp.sampling.columns import as_rows
 
 
 def table(rows=400):
@@ -133,3 +134,87 @@ def test_windows_of_keras_are_refused_with_another_way():
 def test_parts_of_one_dataset_are_taken():
     for name, dataset in concatenated()[1].items():
         assert len(as_arrays(dataset, None, 2)[1]) == (16 if name == "another" else 12)
+
+
+class Kind:
+    """What is used of the type of a column of a DataFrame."""
+
+    def __init__(self, kind):
+        self.kind = kind
+
+
+class Frame:
+    """What is used of a DataFrame: columns of several types are objects in NumPy."""
+
+    iloc = None
+
+    def __init__(self, columns, kinds):
+        self.content, self.columns, self.kinds = columns, list(columns), kinds
+
+    def __getitem__(self, names):
+        if isinstance(names, str):
+            return np.array(self.content[names])
+        return Frame({name: self.content[name] for name in names}, {name: self.kinds[name] for name in names})
+
+    def __array__(self, dtype=None, copy=None):
+        return np.array(list(zip(*self.content.values(), strict=True)), object)
+
+    @property
+    def dtypes(self):
+        return [Kind(kind) for kind in self.kinds.values()]
+
+    def to_numpy(self, dtype, na_value):
+        rows = zip(*self.content.values(), strict=True)
+        return np.array([[na_value if value is None else value for value in row] for row in rows], dtype)
+
+
+def frame(**changed):
+    columns = {"age": [30.0, 40.5], "owns": [True, False], "label": [1, 0]} | changed
+    return Frame(columns, {"age": "f", "owns": "b", "label": "i"})
+
+
+@pytest.mark.backend_free
+def test_numbers_and_truth_values_side_by_side_are_numbers():
+    """NumPy makes objects of such a DataFrame, which were refused as ragged data."""
+    x = input_array(frame())
+    assert x.dtype == np.float32 and x.tolist() == [[30.0, 1.0, 1.0], [40.5, 0.0, 0.0]]
+    with pytest.raises(ValueError, match="NaN or infinity in 1 of 2 examples, first in row 1"):
+        input_array(frame(age=[30.0, None]))
+
+
+@pytest.mark.backend_free
+def test_columns_of_dates_are_refused_with_the_way_out():
+    dates = Frame({"born": [np.datetime64("2000-01-01")] * 2, "age": [1.0, 2.0]}, {"born": "M", "age": "f"})
+    with pytest.raises(ValueError, match="dtype object. Dates, .*lipdp.data.Table"):
+        input_array(dates)
+
+
+@pytest.mark.backend_free
+def test_labels_are_a_column_by_its_name():
+    x, y = as_rows(frame(), "label", 2)
+    assert x.tolist() == [[30.0, 1.0], [40.5, 0.0]] and y.tolist() == [1, 0]
+    x, y = as_rows({"age": np.array([30.0, 40.5]), "label": np.array([1, 0])}, "label", 2)
+    assert x.tolist() == [30.0, 40.5] and y.tolist() == [1, 0]
+    with pytest.raises(ValueError, match="Received: y='labels', and columns age, owns, label. Pass one of the columns"):
+        as_rows(frame(), "labels", 2)
+
+
+class Parts(dict):
+    """What is used of a `DatasetDict` of Hugging Face."""
+
+    column_names = None
+
+
+@pytest.mark.backend_free
+@pytest.mark.parametrize(
+    "x, match",
+    [
+        (Parts(train=[], test=[]), "one data set. Received: the parts train, test. Pass one: x.'train'"),
+        ((row for row in ()), "a stream of batches cannot give. Received: a generator. Collect"),
+        ("people.csv", "Received: x='people.csv'. Read the file first"),
+    ],
+)
+def test_data_that_are_none_are_refused_where_labels_are_named_too(x, match):
+    """Before, the word for all of them was that ragged data be padded."""
+    with pytest.raises(ValueError, match=match):
+        as_rows(x, "label", 2)
