@@ -244,7 +244,9 @@ def test_a_killed_run_that_learns_moments_first_goes_on(images, tmp_path, monkey
     model = keras.saving.load_model(folder / "model.keras")
     assert model.privacy.epsilon() == content.privacy["epsilon"]
     assert (said in capsys.readouterr().err) == (when == "before the first file")
-    assert len(set(model.classify(np.load(images)["x"] / 127.5 - 1.0))) > 1
+    # Its last layer starts at zeros: what has trained tells images apart, by however little.
+    logits = model.classifier.predict(np.load(images)["x"] / 127.5 - 1.0, verbose=0)
+    assert logits.std(axis=0).min() > 0.0
 
 
 def test_a_killed_run_whose_checkpoint_is_lost_does_not_start_anew(images, tmp_path, monkeypatch, with_moments, capsys):
