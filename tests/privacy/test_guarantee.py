@@ -240,6 +240,23 @@ def test_releases_of_one_kind_that_followed_from_others_are_one_line():
     assert sorted(line.split(" (")[0] for line in lines) == ["12 x gradient", "2 x norm_sum"]
 
 
+def test_training_that_followed_training_metrics_is_said(ledger):
+    logged = {"training_metrics": ["loss"]}
+    text = flat(Privacy(ledger, 1e-5, **logged, steered=["EarlyStopping (loss)"]).statement())
+    assert "TRAINING FOLLOWED METRICS" in text and "the user accepted: EarlyStopping (loss)." in text
+    assert "FOLLOWED" not in Privacy(ledger, 1e-5, **logged).statement()
+
+
+@pytest.mark.parametrize("accountant", ["pld", "rdp", "filter:8.0:4.0:1e-05"])
+def test_no_accountant_states_releases_that_it_does_not_cover(accountant):
+    ledger = Ledger()
+    ledger.charge(dataclasses.replace(UPDATE, kind="norm_sum", strategy="dpis"))
+    found = Privacy(ledger, 1e-5, accountant)
+    for ask in (found.epsilon, found.spent, found.to_dict):
+        with pytest.raises(ValueError, match="does not cover"):
+            ask()
+
+
 def test_nobody_guesses_better_than_the_plain_words_say():
     """The best test between two Gaussians, the hardest pair of all, and what its total variation allows."""
     for mu in (0.01, 0.3, 1.0, 3.0):

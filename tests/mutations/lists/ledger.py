@@ -279,7 +279,7 @@ FAULTS = [
             "adaptive releases without a fitting accountant",
             "self._ledger.check_accountant(self._accountant)",
             "pass",
-            "privacy/test_guarantee.py strategies/test_dpis.py",
+            "privacy/test_guarantee.py::test_no_accountant_states_releases_that_it_does_not_cover",
         ),
         (
             "epsilon without amplification is that with it",
@@ -300,7 +300,7 @@ FAULTS = [
             "declarations are left out",
             'not_covered = [*self._metrics(), *facts["not_covered"], *self._declared(), *self._randomness()]',
             'not_covered = [*self._metrics(), *facts["not_covered"], *self._randomness()]',
-            "isolation/test_alone.py privacy/test_guarantee.py",
+            "isolation/test_alone.py::test_declared_names_are_in_the_statement_after_a_file",
         ),
         (
             "logged metrics are left out",
@@ -313,7 +313,12 @@ FAULTS = [
             "not_covered",
             "cli/test_tables.py::test_what_is_read_off_the_rows_is_said_everywhere",
         ),
-        ("what was steered is left out", "if self._steered:", "if False:", "training/test_shared_weights.py"),
+        (
+            "what was steered is left out",
+            "if self._steered:",
+            "if False:",
+            "privacy/test_guarantee.py::test_training_that_followed_training_metrics_is_said",
+        ),
         ("a large delta is not said", 'if facts["delta_is_large"]:', "if False:"),
         ("an epsilon without meaning is not said", '("" if facts["epsilon"] <= _MEANINGLESS else', '("" if True else'),
         ("infinity is stated as nothing released", 'if facts["epsilon"] is None:', "if False:"),
