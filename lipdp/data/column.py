@@ -184,10 +184,16 @@ class Index:
         self._written = {
             number: i for i, value in enumerate(values) for number in rows.numbers_of([str(value)], numeric=False)
         }
+        # pandas makes truth values of these, unless one row holds another text.
+        words = {True: ("TRUE", "true"), False: ("FALSE", "false")}
+        found = {truth: [self._texts[word] for word in words[truth] if word in self._texts] for truth in words}
+        self._truths = {truth: min(places) for truth, places in found.items() if places}
 
     def __call__(self, value: Any) -> int:
         """Returns the place of a value, or -1."""
         place = self._texts.get(rows.as_text(value), -1)
+        if place < 0 and isinstance(value, bool | np.bool_):
+            place = self._truths.get(bool(value), -1)
         if place < 0 and self._numbers and rows.is_number(value):
             place = self._numbers.get(rows.as_number(value), -1)
         return rows.place_of_number(value, self._written) if place < 0 else place

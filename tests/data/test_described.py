@@ -79,6 +79,18 @@ def test_pandas_frames(file):
     assert TABLE.labels(frame).tolist() == [1, 0, 0, 1]
 
 
+@pytest.mark.parametrize("yes, no", [("TRUE", "FALSE"), ("true", "false"), ("True", "False")])
+def test_truth_values_of_a_frame_are_the_words_of_its_file(tmp_path, yes, no):
+    """pandas makes truth values of these words, unless one row holds another one."""
+    table = Table(columns=(Column("a", kind="category", vocabulary=(no, yes)),), label="b", classes=(no, yes))
+    path = tmp_path / "t.csv"
+    path.write_text(f"a,b\n{yes},{no}\n{no},{yes}\n")
+    truths = np.array([True, False])
+    for values in (truths, truths.astype(object), truths.tolist(), np.array([yes, no], object)):
+        assert table.encode({"a": values}).tolist() == table.encode(path).tolist()
+        assert table.labels({"b": values[::-1]}).tolist() == table.labels(path).tolist() == [0, 1]
+
+
 def test_rows_are_encoded_each_by_itself(file):
     """Nothing of one row changes another: that is why encoding costs no epsilon."""
     header, *lines = CSV.splitlines()

@@ -19,6 +19,12 @@ FAULTS = [
             "data/test_described.py::test_a_file_is_encoded_by_its_description",
         ),
         (
+            "truth values are no words",
+            "place = self._truths.get(bool(value), -1)",
+            "pass",
+            "data/test_described.py::test_truth_values_of_a_frame_are_the_words_of_its_file",
+        ),
+        (
             "a missing number keeps its place",
             "table[:, 0] = np.where(absent, 0.0, self._scaled(numbers, interval))",
             "table[:, 0] = np.where(absent, 0.5, self._scaled(numbers, interval))",
