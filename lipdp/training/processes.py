@@ -90,6 +90,10 @@ class Agreement(keras.callbacks.Callback):
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         self._within_epochs = _in_any(self._within_epochs)
 
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        # Keras ends such an epoch after its first update, also where no callback acts on updates.
+        self.model.stop_training = _in_any(self.model.stop_training)
+
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         if self._within_epochs:
             self.model.stop_training = _in_any(self.model.stop_training)

@@ -13,7 +13,7 @@ import keras
 from lipdp import backend
 from lipdp.callbacks import Checkpoint
 from lipdp.sampling import columns, randomness
-from lipdp.training import seeding
+from lipdp.training import processes, seeding
 from lipdp.training.request import FitRequest
 
 
@@ -24,7 +24,13 @@ def checkpointed(model: keras.Model, callbacks: Any) -> Iterator[Checkpoint | No
     found = [callback for callback in given if isinstance(callback, Checkpoint)]
     if len(found) > 1:
         raise ValueError(f"`fit` goes on from one checkpoint. Received: {len(found)} `Checkpoint`s. Pass one.")
-    if not found or model.run.armed:  # a `fit` inside of another one is refused later
+    if model.run.armed:  # a `fit` inside of another one is refused later
+        yield None
+        return
+    if not backend.left_out():  # processes that train apart are refused later
+        # Nobody reads before the first process has come here: it may still write what an earlier `fit` has left.
+        processes.compare({"the checkpoint": repr(found and found[0].every)})
+    if not found:
         yield None
         return
     whole = False

@@ -76,6 +76,7 @@ def begin(driver: Any) -> np.ndarray | None:
         # Other noise or other layers in one of them would go unseen: each takes its own part of one program.
         network = json.dumps(described(model), sort_keys=True)
         processes.compare({"the network": network, "the weights": str(stand_of(model, secrets=False))})
+        run.join()
     if request.seed is None:
         root, basis = backend.of_first(randomness.fresh()), None
     else:

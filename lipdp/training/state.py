@@ -11,7 +11,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from lipdp import accounting
+from lipdp import accounting, backend
 from lipdp.accounting.filter import Filter, SharedFilter
 from lipdp.privacy import Ledger, Plan, Privacy, Release, files, provenance
 from lipdp.privacy.journal import Journal
@@ -103,6 +103,10 @@ class Run:
 
     def _count_others(self) -> int:
         return sum(ledger.releases for ledger in self.ledgers[1:])
+
+    def join(self) -> None:
+        """Takes the name of the first process: all that train together make its releases, and read its files."""
+        self._name = backend.of_first(bytes.fromhex(self._name)).hex()
 
     def charge(self, release: Release, count: int = 1, most: int | None = None) -> None:
         """Adds releases to the ledger, before they are made; at `most` so many, with these, are alike."""

@@ -4,7 +4,8 @@ import keras
 import numpy as np
 import pytest
 
-from lipdp import backend
+from lipdp import backend, callbacks
+from lipdp.privacy import journal
 from lipdp.training import validation
 from tests.helpers.models import blobs, mlp, same, state
 
@@ -29,7 +30,7 @@ PARTS += ["the validation data", "the versions of numpy"]
 
 @pytest.mark.parametrize(("place", "name"), list(enumerate(PARTS)))
 def test_what_differs_is_named_and_nothing_is_charged(two, place, name):
-    two(lambda digest: digest[: 32 * place] + bytes(32) + digest[32 * place + 32 :])
+    two(lambda d: d[: 32 * place] + bytes(32) + d[32 * place + 32 :] if len(d) == 32 * len(PARTS) else d)
     model = mlp()
     before = state(model)
     with pytest.raises(ValueError, match=f"must agree. Received: {name}.*, not the same in process 0 and process 1"):
@@ -67,7 +68,7 @@ def test_each_change_shows_in_the_digests(two, change):
         model, data = given.pop("model", mlp)(), given.pop("data", lambda x, y: (x, y))(*blobs())
         model.fit(*data, **FIT | given)
     # What is compared before the first update, not the ledger at the end.
-    first, second, third = (b"".join(seen[start : start + 2]) for start in starts)
+    first, second, third = (b"".join(seen[start : start + 3]) for start in starts)
     assert first == second != third
 
 
@@ -83,7 +84,7 @@ def test_ledgers_are_compared_at_the_end_of_each_epoch(two):
 
     def other(digest):
         calls.extend([digest] if len(digest) > 1 else [])
-        return digest if len(calls) < 4 else bytes(32) + digest[32:]
+        return digest if len(calls) < 5 else bytes(32) + digest[32:]
 
     two(other)
     model = mlp()
@@ -101,8 +102,8 @@ def test_what_a_callback_stops_in_another_process_ends_here(two, nth, updates):
         if len(digest) > 1:
             return digest
         shared.append(digest)
-        # After the first word, of what callbacks do; an epoch has two updates, and its end a word of its own.
-        return b"\x01" if len(shared) == 1 or len(shared) > nth + nth // 3 else b"\x00"
+        # After the first word, of what callbacks do; each epoch has two updates between words of its own.
+        return b"\x01" if len(shared) == 1 or len(shared) > nth + 1 + 2 * (nth > 2) else b"\x00"
 
     two(other)
     model = mlp()
@@ -110,17 +111,19 @@ def test_what_a_callback_stops_in_another_process_ends_here(two, nth, updates):
     assert model.privacy.updates == updates
 
 
-def test_what_a_callback_stops_at_the_end_of_an_epoch_ends_here(two):
+@pytest.mark.parametrize(("word", "updates"), [(2, 1), (3, 2), (4, 3), (5, 4)])
+def test_what_a_callback_stops_around_an_epoch_ends_here(two, word, updates):
+    """At its beginning as well: Keras makes one more update then, and nobody acts on updates here."""
     shared = []
 
     def other(digest):
         shared.extend([digest] if len(digest) == 1 else [])
-        return b"\x01" if len(digest) == 1 and len(shared) == 2 else digest
+        return b"\x01" if len(digest) == 1 and len(shared) == word else digest
 
     two(other)
     model = mlp()
     model.fit(*blobs(), epochs=3, **FIT)
-    assert model.privacy.updates == 2
+    assert model.privacy.updates == updates
 
 
 def test_a_callback_that_follows_updates_is_known_to_all_processes(two):
@@ -131,8 +134,9 @@ def test_a_callback_that_follows_updates_is_known_to_all_processes(two):
         hook = {"on_train_batch_end" if follows else "on_epoch_end": lambda *_, **__: None}
         mlp().fit(*blobs(), epochs=1, callbacks=[keras.callbacks.LambdaCallback(**hook)], **FIT)
         words = [digest for digest in said if len(digest) == 1]
-        # Two updates and the end of the epoch; the plan itself stops at its last update.
-        assert words == ([b"\x01", b"\x00", b"\x01", b"\x01"] if follows else [b"\x00", b"\x01"])
+        # The beginning of the epoch, two updates and its end; the plan itself stops at its last update.
+        within = [b"\x00", b"\x01"] if follows else []
+        assert words == [b"\x01" if follows else b"\x00", b"\x00", *within, b"\x01"]
 
 
 def test_the_secret_is_that_of_the_first_process(monkeypatch):
@@ -143,6 +147,55 @@ def test_the_secret_is_that_of_the_first_process(monkeypatch):
     assert np.array_equal(models[0].optimizer.noise_key, models[1].optimizer.noise_key)
 
 
+def test_a_process_goes_on_beside_the_file_that_the_first_one_has_written(two, tmp_path, monkeypatch):
+    two(lambda digest: digest)
+    monkeypatch.setattr(backend, "of_first", lambda own: bytes(range(len(own))))
+    first, other = mlp(), mlp()
+    for rank, model in ((1, other), (0, first), (1, other)):  # who does not write begins before there is a file
+        monkeypatch.setattr(backend, "processes", lambda rank=rank: (rank, 2))
+        model.fit(*blobs(), callbacks=callbacks.Checkpoint(tmp_path / "c.weights.h5"), **FIT)
+    assert other.privacy.updates == 4
+    assert other.run.ledger.origins == first.run.ledger.origins
+
+
+def test_a_checkpoint_is_read_when_the_first_process_has_written_it(two, tmp_path, monkeypatch):
+    """That one ends its earlier `fit` later, and until then its journal may list more than was released."""
+    monkeypatch.setattr(backend, "of_first", lambda own: bytes(range(len(own))))
+    path, first, other = tmp_path / "c.weights.h5", mlp(), mlp()
+    two(lambda digest: digest)
+    for rank, model in ((1, other), (0, first)):
+        monkeypatch.setattr(backend, "processes", lambda rank=rank: (rank, 2))
+        model.fit(*blobs(), callbacks=callbacks.Checkpoint(path), **FIT)
+    reserved = first.run.ledger.copy()
+    reserved.charge(first.run.plan.release(sensitivity=0.1, strategy="clipless", noise_allocation="global"))
+    written = callbacks.Checkpoint(path).journal_path
+    ended = written.read_bytes()
+    journal.Journal(written).settle(reserved)
+
+    def meets(digest):
+        written.write_bytes(ended)
+        return digest
+
+    two(meets)
+    monkeypatch.setattr(backend, "processes", lambda: (1, 2))
+    other.fit(*blobs(), callbacks=callbacks.Checkpoint(path), **FIT)
+    assert other.privacy.updates == 4
+
+
+@pytest.mark.parametrize("every", ["epoch", 1])
+def test_all_processes_have_the_same_checkpoint_or_none(two, tmp_path, every):
+    """One that the first process lacks would never be written."""
+    said = []
+    two(lambda digest: said.append(digest) or digest)
+    mlp().fit(*blobs(), **FIT)
+    none = said[0]
+    two(lambda digest: none)
+    model = mlp()
+    with pytest.raises(ValueError, match="must agree. Received: the checkpoint, not the same"):
+        model.fit(*blobs(), callbacks=callbacks.Checkpoint(tmp_path / "c.weights.h5", every), **FIT)
+    assert not list(tmp_path.iterdir()) and not model.run.ledger.releases
+
+
 @pytest.mark.parametrize(("place", "name"), [(0, "the data"), (1, "the earlier")])
 def test_with_a_seed_all_rows_are_compared_before_there_is_a_key(two, place, name):
     """Keys that differ would be shown by an error of JAX, and one of them is that of the run that follows."""
@@ -151,7 +204,7 @@ def test_with_a_seed_all_rows_are_compared_before_there_is_a_key(two, place, nam
 
     def other(digest):
         calls.append(digest)
-        if len(calls) != 3:  # the plan, the network, and then this
+        if len(calls) != 4:  # the checkpoint, the plan, the network, and then this
             return digest
         return digest[: 32 * place] + bytes(32) + digest[32 * place + 32 :]
 

@@ -291,6 +291,11 @@ FAULTS = [
             "_in_any(self._within_epochs)",
         ),
         (
+            "another process is waited for at the beginning of an epoch",
+            "updates.\n        self.model.stop_training = _in_any(self.model.stop_training)",
+            "updates.\n        _in_any(self.model.stop_training)",
+        ),
+        (
             "another process is waited for at the end of an epoch",
             "to_json()})\n        self.model.stop_training = _in_any(self.model.stop_training)",
             "to_json()})\n        _in_any(self.model.stop_training)",
@@ -337,6 +342,12 @@ FAULTS = [
             'processes.compare({"the network": network,',
             'dict({"the network": network,',
             "training/test_processes.py",
+        ),
+        (
+            "each process has a name of its own",
+            "        run.join()\n",
+            "",
+            "training/test_processes.py::test_a_process_goes_on_beside_the_file_that_the_first_one_has_written",
         ),
         (
             "each process has a secret of its own",
