@@ -161,18 +161,18 @@ def _refuse_several(y, rows: int) -> None:
 
 def input_array(leaf: ArrayLike, keep_bytes: bool = False) -> np.ndarray:
     """Returns inputs as an array of float32, or of uint8 where that is kept, all of which is finite."""
-    leaf = _plain(leaf)
-    return _finite(leaf, "x", "uint8" if keep_bytes and leaf.dtype == np.uint8 else "float32")
+    array = _plain(leaf)
+    return _finite(array, "x", "uint8" if keep_bytes and array.dtype == np.uint8 else "float32")
 
 
 def label_array(y: ArrayLike) -> np.ndarray:
     """Returns labels as an array of float32 or int32, all of which is finite; refuses integers that int32 has not."""
-    y = _plain(y)
-    refuse_large(y)
-    return _finite(y, "y", label_type(y.dtype).name)
+    array = _plain(y)
+    refuse_large(array)
+    return _finite(array, "y", label_type(array.dtype).name)
 
 
-def _plain(leaf):
+def _plain(leaf: Any) -> np.ndarray:
     """Returns an array; of a DataFrame NumPy makes objects where numbers and truth values stand side by side."""
     array = np.asarray(leaf)
     if array.dtype != object or array.ndim != 2 or not hasattr(leaf, "dtypes"):
