@@ -1,5 +1,6 @@
 """What `fit` would find wrong with callbacks and validation data after an epoch is found here, before any charge."""
 
+import importlib.util
 from collections.abc import Collection
 from typing import Any
 
@@ -13,6 +14,9 @@ from lipdp.sampling.columns import columns_of, read, sampled
 from lipdp.sampling.source import is_source
 from lipdp.training import model_checks
 from lipdp.training.callbacks import refuse_public_names, unpacked
+
+# Each row has a weight, by which padding has no say.
+_BY_ROW = "A function among the metrics has to return one value for each row: leave out the mean over them."
 
 
 def check_callbacks(callbacks: Any) -> list:
@@ -34,6 +38,11 @@ def check_callbacks(callbacks: Any) -> list:
                 "BackupAndRestore loads weights while `fit` runs, and these would bring noise that the plan does not "
                 f"charge. Received: {type(callback).__name__}. Use lipdp.callbacks.Checkpoint(path), which goes on "
                 "after a crash and keeps the ledger."
+            )
+        if isinstance(callback, keras.callbacks.TensorBoard) and importlib.util.find_spec("tensorboard") is None:
+            raise ValueError(
+                f"TensorBoard needs the package tensorboard. Received: {type(callback).__name__}, and no such package. "
+                "Run pip install tensorboard, or use keras.callbacks.CSVLogger."
             )
     swapping = [c for c in given if isinstance(c, keras.callbacks.SwapEMAWeights) and c.swap_on_epoch]
     if swapping and any(isinstance(callback, Checkpoint) for callback in given):
@@ -114,7 +123,7 @@ def rehearse(model: keras.Model, validation_data: Any) -> None:
         shapes = tree.map_structure(np.shape, tuple(batch[:2]))
         raise ValueError(
             "Loss and metrics of `compile` cannot be computed for `validation_data`. Received: shapes "
-            f"{shapes}; {error}"
+            f"{shapes}; {error}. {_BY_ROW}"
         ) from error
     finally:
         model.reset_metrics()

@@ -1,5 +1,6 @@
 """Callbacks that may not decide: what they follow, however they are given, and names that would hide it."""
 
+import sys
 import warnings
 
 import keras
@@ -100,6 +101,16 @@ def test_what_is_refused_is_refused_inside_of_other_lists(kind):
     for given in nested(make()).values():
         with pytest.raises(ValueError, match=message):
             model.fit(*blobs(), callbacks=given, **FIT)
+    assert not model.run.ledger.releases
+
+
+@pytest.mark.backend_free
+def test_a_missing_package_costs_no_epoch(monkeypatch):
+    """Keras finds out at the end of the first epoch, when that is charged."""
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    model = mlp()
+    with pytest.raises(ValueError, match="TensorBoard, and no such package. Run pip install tensorboard"):
+        model.fit(*blobs(), callbacks=[keras.callbacks.TensorBoard("never")], **FIT)
     assert not model.run.ledger.releases
 
 

@@ -115,6 +115,18 @@ def test_a_metric_that_raises_for_validation_data_only_costs_nothing():
     assert model.run.ledger.releases == 0
 
 
+def mean_accuracy(y, y_pred):
+    return keras.ops.mean(keras.metrics.sparse_categorical_accuracy(y, y_pred))
+
+
+def test_a_metric_function_that_averages_rows_is_told_not_to():
+    """Keras takes it where rows have no weights; what it said of them named no way out."""
+    model = mlp(metrics=[mean_accuracy])
+    with pytest.raises(ValueError, match="cannot be computed.*one value for each row: leave out the mean"):
+        model.fit(X, Y, validation_data=(X, Y), **FIT)
+    assert model.run.ledger.releases == 0
+
+
 @pytest.mark.backend_free
 def test_what_fits_is_evaluated_as_before():
     weighted = (X[:50], Y[:50], np.ones(50))
