@@ -13,6 +13,9 @@ from lipdp.privacy import Privacy
 from lipdp.training import compiling, model_checks
 
 
+_THROUGH_FIT = "Training goes through `fit`, which calibrates the noise and keeps the ledger."
+
+
 class _PrivateTraining(training.FromTask, training.Fitting, training.Saving):
     """What `DP_Model` and `DP_Sequential` share: everything that training with privacy changes."""
 
@@ -120,6 +123,8 @@ class _PrivateTraining(training.FromTask, training.Fitting, training.Saving):
         return super().get_metrics_result()
 
     def make_train_function(self, force: bool = False) -> Any:
+        if not getattr(self.optimizer, "armed", False):  # Keras' own `fit`
+            raise ValueError(_THROUGH_FIT)
         own = None if self.run.driver is None else self.run.driver.train_function(self.train_function, force)
         if own is None:
             return super().make_train_function(force)
@@ -128,7 +133,7 @@ class _PrivateTraining(training.FromTask, training.Fitting, training.Saving):
 
     def train_step(self, *state_and_data: Any) -> Any:
         if self.run.driver is None:
-            raise ValueError("Training goes through `fit`, which calibrates the noise and keeps the ledger.")
+            raise ValueError(_THROUGH_FIT)
         self.run.tracing = True
         try:
             return self.run.driver.step(state_and_data, super().train_step)

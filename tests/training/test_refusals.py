@@ -54,6 +54,14 @@ def model():
     return model
 
 
+@pytest.mark.parametrize("more", [{}, {"sample_weight": np.ones(400, "float32")}])
+def test_the_fit_of_keras_makes_no_update(model, more):
+    before = state(model)
+    with pytest.raises(ValueError, match="Training goes through `fit`"):
+        keras.Model.fit(model, X, Y, verbose=0, **more)
+    assert same(before, state(model))
+
+
 @pytest.mark.parametrize("name", CALLS)
 def test_fit_refuses(model, name):
     arguments, error, message = CALLS[name]
