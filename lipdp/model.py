@@ -12,7 +12,6 @@ from lipdp.optimizer import as_private
 from lipdp.privacy import Privacy
 from lipdp.training import compiling, model_checks
 
-
 _THROUGH_FIT = "Training goes through `fit`, which calibrates the noise and keeps the ledger."
 
 
