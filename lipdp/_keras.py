@@ -322,6 +322,14 @@ def is_empty(model: keras.Sequential) -> bool:
     return not model._layers
 
 
+def own_metric_functions(model: keras.Model) -> bool:
+    """Whether some metric of `compile` is a function that is not of Keras."""
+    # lipdp passes all of them on as weighted ones.
+    given = getattr(model._compile_metrics, "_user_weighted_metrics", None)
+    functions = [m for m in keras.tree.flatten(given) if callable(m) and not isinstance(m, keras.metrics.Metric)]
+    return any(not getattr(function, "__module__", "").startswith("keras.") for function in functions)
+
+
 def metrics_wait(model: keras.Model) -> bool:
     """Whether the metrics of `compile` are not built yet, when Keras cannot compute their results."""
     return model._compile_metrics is not None and not model._compile_metrics.built

@@ -278,7 +278,7 @@ class Driver:
         before = run.ledger.to_json()
         example = columns.first_row((self.x, sampling.weight_and_labels(self.y)[1]))
         _keras.build_metrics(self.model, (*example, np.ones(1, "float32")))
-        validations.rehearse(self.model, self.validation_data)
+        validations.rehearse(self.model, self.validation_data, example if request.training_metrics else None)
         validates = self.validation_data is not None
         check_monitors(callbacks, self.model, trains=request.training_metrics, validates=validates)
         optimizer.build(self.model.trainable_variables)

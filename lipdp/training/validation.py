@@ -96,13 +96,17 @@ def check_data(model: keras.Model, validation_data: Any) -> Any:
         raise ValueError(f"`validation_data` does not fit. {error}") from error
 
 
-def rehearse(model: keras.Model, validation_data: Any) -> None:
+def rehearse(model: keras.Model, validation_data: Any, example: tuple | None) -> None:
     """Runs loss and metrics once on zeros of the shapes of validation data, and forgets the results.
 
-    The metrics are built: they have been tried on the shapes of the training data. The names of their results are
-    looked at first.
+    Without validation data, and with metrics that are the user's own functions, of those of an example `(x, y)`: where
+    they fail in a step, JAX keeps the weights. The metrics are built: they have been tried on one row. The names of
+    their results are looked at first.
     """
     refuse_public_names(model.get_metrics_result())
+    named = "`validation_data`"
+    if validation_data is None and _keras.own_metric_functions(model):
+        validation_data, named = example, "batches of the training data"
     batch, outputs = _arrays(validation_data), [tensor.shape for tensor in model.outputs]
     if batch is None or any(None in shape[1:] for shape in outputs):
         return
@@ -122,8 +126,7 @@ def rehearse(model: keras.Model, validation_data: Any) -> None:
     except Exception as error:
         shapes = tree.map_structure(np.shape, tuple(batch[:2]))
         raise ValueError(
-            "Loss and metrics of `compile` cannot be computed for `validation_data`. Received: shapes "
-            f"{shapes}; {error}. {_BY_ROW}"
+            f"Loss and metrics of `compile` fail on {named}. Received: shapes {shapes}; {error}. {_BY_ROW}"
         ) from error
     finally:
         model.reset_metrics()
