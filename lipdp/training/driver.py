@@ -231,6 +231,8 @@ class Driver:
     def fit(self, keras_fit: Callable, callbacks: list, verbose: Any, **validation: Any) -> keras.callbacks.History:
         """Calls Keras' `fit` with batches, callbacks and an optimizer that are ready for the planned updates."""
         validations.check_options(**validation)
+        # One that validates more often, or longer, would be waited for.
+        processes.compare({"when and how long to validate": repr(sorted(validation.items()))})
         steered = private_monitors(callbacks) if self.request.training_metrics else ()
         ledger, sensitivity = self.run.ledger, self.calibration.sensitivity
         size, (shards, held) = self.plan.sampling.batch_size, backend.row_shards()

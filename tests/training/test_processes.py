@@ -57,6 +57,7 @@ def test_what_differs_is_named_and_nothing_is_charged(two, place, name):
         {"sampling": "fixed_size"},
         {"epochs": 2, "steps_per_epoch": 1},
         {"validation_data": blobs()},
+        {"validation_freq": 2},
     ],
 )
 def test_each_change_shows_in_the_digests(two, change):
@@ -68,7 +69,7 @@ def test_each_change_shows_in_the_digests(two, change):
         model, data = given.pop("model", mlp)(), given.pop("data", lambda x, y: (x, y))(*blobs())
         model.fit(*data, **FIT | given)
     # What is compared before the first update, not the ledger at the end.
-    first, second, third = (b"".join(seen[start : start + 3]) for start in starts)
+    first, second, third = (b"".join(seen[start : start + 4]) for start in starts)
     assert first == second != third
 
 
@@ -84,7 +85,7 @@ def test_ledgers_are_compared_at_the_end_of_each_epoch(two):
 
     def other(digest):
         calls.extend([digest] if len(digest) > 1 else [])
-        return digest if len(calls) < 5 else bytes(32) + digest[32:]
+        return digest if len(calls) < 6 else bytes(32) + digest[32:]
 
     two(other)
     model = mlp()
@@ -204,7 +205,7 @@ def test_with_a_seed_all_rows_are_compared_before_there_is_a_key(two, place, nam
 
     def other(digest):
         calls.append(digest)
-        if len(calls) != 4:  # the checkpoint, the plan, the network, and then this
+        if len(calls) != 5:  # the checkpoint, the plan, validation, the network, and then this
             return digest
         return digest[: 32 * place] + bytes(32) + digest[32 * place + 32 :]
 
