@@ -120,8 +120,10 @@ def test_all_end_when_one_is_killed_and_go_on_together(tmp_path, killed, seed):
     again = whole(run(2, **keep)[0])
     assert json.loads(again["ledger"])
     if seed is None:
-        # What was lost stays charged: fewer updates were made than were planned.
-        assert again["updates"] == 6 and again["made"] < 6
+        # What was lost stays charged: fewer updates were made than were planned. The first process, where it is left,
+        # may wait between two updates, when its weights are whole and its file has them all.
+        assert again["updates"] == 6
+        assert again["made"] < 6 or (killed == 1 and again["made"] == 6)
     else:
         assert again["digest"] == whole(run(2, strategy="dpsgd", seed=seed)[0])["digest"]
     # Nothing is left: all return at once.
