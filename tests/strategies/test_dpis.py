@@ -489,6 +489,7 @@ def test_the_statement_in_every_format():
         words = " ".join(model.privacy.statement(format).replace("\\", "").split())
         assert "Sampler: importance sampling" in words and "Sampler: Poisson" not in words
         assert "L2 sensitivity of the sum of clipped gradient norms" in words and "1 x count" in words
+        assert "a noisy count that was released. B is public" in words and "N is treated as public" not in words
     for ask in (lambda: model.privacy.epsilon(group_size=2), lambda: model.privacy.to_dict(groups=[2])):
         with pytest.raises(ValueError, match="groups"):
             ask()

@@ -372,7 +372,12 @@ FAULTS = [
             "ONE[relation] if most == 1 else MANY[relation].format(most)",
             "ONE[relation]",
         ),
-        ("a released number is called public", "if not public:", "if False:", "strategies/test_dpis.py"),
+        (
+            "a released number is called public",
+            "if not public:",
+            "if False:",
+            "strategies/test_dpis.py::test_the_statement_in_every_format",
+        ),
         ("releases are counted once per line", "{sum(entry['count'] for entry in group)} x", "{len(group)} x"),
     ),
 ]

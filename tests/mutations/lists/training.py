@@ -330,7 +330,7 @@ FAULTS = [
             "weights of examples beside a shuffled dataset",
             "if person_ids is not None or sample_weight is not None or request",
             "if person_ids is not None or request",
-            "training/test_sample_weight.py",
+            "training/test_sample_weight.py::test_weights_do_not_go_with_rows_in_random_order",
         ),
         (
             "losses and labels are not checked",
