@@ -89,8 +89,8 @@ def as_rows(
 
     Args:
         x: As in `as_arrays`, or a source, or a nest with sources in it.
-        y: As in `as_arrays`, a source, or the name of the labels in x, a source, dictionary or DataFrame; None where x
-            yields `(x, y)`.
+        y: As in `as_arrays`, a source, or the name of the labels in x, a source, dictionary, DataFrame, file of h5py
+            or zarr; None where x yields `(x, y)`.
         example_rank, arrange: As in `as_arrays`.
         names: What the inputs of the model are called, where rows are dictionaries.
 
@@ -99,6 +99,8 @@ def as_rows(
 
     **Guarantee.** Of a source only `SAMPLE` rows at fixed places are read.
     """
+    if hasattr(x, "require_group"):  # a file or group of h5py or zarr
+        x = {name: x[name] for name in x}
     if not any(map(is_source, tree.flatten((x, y)))):
         if isinstance(y, str) and (type(x) is dict or hasattr(x, "iloc")):
             x, y = _without(x, y)

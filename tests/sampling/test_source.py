@@ -128,6 +128,18 @@ def test_every_kind_returns_the_rows_that_are_asked_for(kind, tmp_path):
     np.testing.assert_array_equal(labels, y)
 
 
+def test_of_a_whole_file_the_data_sets_are_columns(tmp_path):
+    x, y = table()
+    with h5py.File(tmp_path / "file.h5", "w") as file:
+        file["image"], file["digit"] = x, y
+    with h5py.File(tmp_path / "file.h5") as file:
+        columns, labels = as_rows(file, "digit", 3)
+        assert isinstance(columns, Column) and isinstance(labels, Column) and columns.shape == x.shape
+        np.testing.assert_array_equal(labels.source.read(np.array([4, 1]))[0], y[[4, 1]])
+        with pytest.raises(ValueError, match="columns digit, image"):
+            as_rows(file, "label", 3)
+
+
 @pytest.mark.parametrize("module", ["tests", "zarr"])
 def test_several_are_read_at_once_only_where_that_gives_the_same_rows(module):
     kind = type("Sideways", (Sideways,), {"__module__": module, "__getitem__": Sideways.__getitem__})
