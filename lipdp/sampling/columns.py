@@ -92,7 +92,7 @@ def as_rows(
         y: As in `as_arrays`, a source, or the name of the labels in x, a source, dictionary, DataFrame, file of h5py
             or zarr; None where x yields `(x, y)`.
         example_rank, arrange: As in `as_arrays`.
-        names: What the inputs of the model are called, where rows are dictionaries.
+        names: What the inputs of the model are called, of all that dictionaries hold.
 
     Raises:
         ValueError: as `as_arrays`; labels that are missing, a source whose rows are not alike.
@@ -105,15 +105,15 @@ def as_rows(
         if isinstance(y, str) and (type(x) is dict or hasattr(x, "iloc")):
             x, y = _without(x, y)
             x = _single(x)
-        return as_arrays(x, y, example_rank, arrange, keep_bytes=True)
+        x, y = as_arrays(_chosen(x, names), y, example_rank, arrange, keep_bytes=True)
+        return _chosen(x, names), y
     whole = is_source(x)
     x, y = tree.map_structure(lambda leaf: _opened(leaf) if is_source(leaf) else leaf, (x, y))
     if isinstance(y, str):
         x, y = _without(x, y)
     elif y is None:
         x, y = _pair(x if whole else None)
-    if isinstance(x, Mapping) and names and set(names) < set(x):
-        x = {name: x[name] for name in names}
+    x = _chosen(x, names)
     x = _single(tree.map_structure(_input, x))
     y = tree.map_structure(_label, arrange(y)) if arrange else y if isinstance(y, tuple | dict) else _label(y)
     if not arrange and isinstance(y, tuple | dict):
@@ -215,6 +215,11 @@ def _pair(columns):
             what = f"a dictionary of {', '.join(columns)}; pass the name of the labels as y"
         raise ValueError(f"`fit` needs labels. Received: y=None, and a source whose rows are {what}.")
     return columns
+
+
+def _chosen(x, names):
+    """Returns the inputs of a model, of all that there are by name."""
+    return {name: x[name] for name in names} if isinstance(x, Mapping) and names and set(names) < set(x) else x
 
 
 def _single(x):

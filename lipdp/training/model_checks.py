@@ -336,30 +336,6 @@ def example_labels(model: keras.Model) -> Callable[[Any], Any] | None:
     return arrange
 
 
-def input_names(model: keras.Model) -> tuple[str, ...]:
-    """Returns the keys of a model's inputs, where they are a dictionary."""
-    inputs, _ = _keras.structures(_keras.graph(model))
-    return tuple(inputs) if isinstance(inputs, dict) else ()
-
-
-def check_shapes(model: keras.Model, x: Any) -> None:
-    """Refuses data that are not what the model's inputs expect."""
-    expected = [tuple(t.shape) for t in tree.flatten(model.inputs)]
-    received = [leaf.shape for leaf in tree.flatten(x)]
-    fits = len(expected) == len(received) and all(
-        len(e) == len(r) and all(a is None or a == b for a, b in zip(e[1:], r[1:], strict=True))
-        for e, r in zip(expected, received, strict=False)
-    )
-    if not fits:
-        names = input_names(model)
-        named = f", under the keys {', '.join(map(repr, sorted(names)))}" if names else ""
-        given = f", under the keys {', '.join(map(repr, sorted(x)))}" if isinstance(x, dict) else ""
-        raise ValueError(
-            f"The data do not fit the model's inputs. Expected shapes: {expected}{named}. Received: {received}{given}. "
-            "Pass one array per input, of these shapes behind the axis of examples; column[:, None] has shape (N, 1)."
-        )
-
-
 def check_weights(model: keras.Model) -> None:
     """Refuses weights that are not finite, and others than those the optimizer was built for."""
     optimizer = model.optimizer

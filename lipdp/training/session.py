@@ -16,7 +16,7 @@ from lipdp.sampling.arrays import batch_size_of, refuse_shuffled
 from lipdp.sampling.columns import sampled
 from lipdp.sampling.weighted import with_weights_last
 from lipdp.strategies.clipless import naming_both_ways
-from lipdp.training import model_checks, moments, validation
+from lipdp.training import inputs, model_checks, moments, validation
 from lipdp.training.driver import Driver
 from lipdp.training.importance import ImportanceDriver
 from lipdp.training.preprocessing import preprocessed
@@ -65,9 +65,7 @@ def prepare(
     x, y = preprocessed(model, x, y)
     if isinstance(validation_data, tuple) and model.preprocessor is not None:
         validation_data = (*preprocessed(model, *validation_data[:2]), *validation_data[2:])
-    rank = len(tree.flatten(model.inputs)[0].shape)
-    x, y = sampling.as_rows(x, y, rank, model_checks.example_labels(model), model_checks.input_names(model))
-    model_checks.check_shapes(model, x)
+    x, y = inputs.as_rows(model, x, y)
     num_rows = len(tree.flatten(y)[0])
     ids = None if person_ids is None else persons.checked_ids(person_ids, num_rows)
     y = _weighted(strategy, request, y, sample_weight)

@@ -8,11 +8,11 @@ import keras
 import numpy as np
 from keras import tree
 
-from lipdp import _keras, backend, checks, losses, sampling
+from lipdp import _keras, backend, checks, losses
 from lipdp.callbacks import Checkpoint
 from lipdp.sampling.columns import columns_of, read, sampled
 from lipdp.sampling.source import is_source
-from lipdp.training import model_checks
+from lipdp.training import inputs, model_checks
 from lipdp.training.callbacks import refuse_public_names, unpacked
 
 # Each row has a weight, by which padding has no say.
@@ -81,11 +81,8 @@ def check_data(model: keras.Model, validation_data: Any) -> Any:
             raise ValueError(
                 f"It must be (inputs, labels), or (inputs, labels, sample weights). Received: {received}. Pass that."
             )
-        rank = len(tree.flatten(model.inputs)[0].shape)
-        names = model_checks.input_names(model)
-        x, y = sampling.as_rows(batch[0], batch[1], rank, model_checks.example_labels(model), names)
+        x, y = inputs.as_rows(model, batch[0], batch[1])
         rows = len(tree.flatten(y)[0])
-        model_checks.check_shapes(model, x)
         if len(batch) == 3 and isinstance(batch[2], dict):
             raise ValueError("Weights by output are not supported here. Received: a dict. Pass one array of weights.")
         if len(batch) == 3 and np.shape(batch[2])[:1] != (rows,):

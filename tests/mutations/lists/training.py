@@ -324,6 +324,13 @@ FAULTS = [
         ),
     ),
     *faults(
+        "training/inputs.py",
+        "training/test_inputs.py",
+        ("negative tokens", "(rows.min(1, initial=0) <= -1) | ", ""),
+        ("tokens above", "(rows.max(1, initial=0) >= layer.input_dim)", "(rows.max(1, initial=0) > layer.input_dim)"),
+        ("a dictionary goes by the order of its keys", "tuple(x[name] for name in names)", "tuple(x.values())"),
+    ),
+    *faults(
         "training/session.py",
         "training/test_refusals.py::test_fit_refuses training/test_refusals.py::test_losses_that_a_layer_adds_are_refused losses/test_per_example.py::test_labels_are_checked training/test_validation.py::test_validation_data_that_do_not_fit_cost_nothing",
         (

@@ -1,0 +1,63 @@
+"""Inputs as a model takes them, and what `fit` refuses of them."""
+
+from typing import Any
+
+import keras
+import numpy as np
+from keras import tree
+
+from lipdp import _keras, sampling
+from lipdp.sampling.columns import sampled
+from lipdp.training import model_checks
+
+
+def as_rows(model: keras.Model, x: Any, y: Any) -> tuple[Any, Any]:
+    """Returns data as `sampling.as_rows`, with inputs as the model nests them; dictionaries go by name, as in Keras."""
+    struct, _ = _keras.structures(_keras.graph(model))
+    tensors = tree.flatten(model.inputs)
+    flat = isinstance(struct, keras.KerasTensor) or (isinstance(struct, list | tuple) and len(struct) == len(tensors))
+    names = tuple(struct) if isinstance(struct, dict) else tuple(t.name for t in tensors) if flat else ()
+    x, y = sampling.as_rows(x, y, len(tensors[0].shape), model_checks.example_labels(model), names)
+    if flat and isinstance(x, dict) and set(x) == set(names):
+        x = tuple(x[name] for name in names) if len(names) > 1 else x[names[0]]
+    _check_shapes(names if isinstance(struct, dict) or isinstance(x, dict) else (), tensors, x)
+    _check_tokens(model, x)
+    return x, y
+
+
+def _check_shapes(names, tensors, x):
+    expected = [tuple(t.shape) for t in tensors]
+    received = [leaf.shape for leaf in tree.flatten(x)]
+    fits = len(expected) == len(received) and all(
+        len(e) == len(r) and all(a is None or a == b for a, b in zip(e[1:], r[1:], strict=True))
+        for e, r in zip(expected, received, strict=False)
+    )
+    if not fits:
+        named = f", under the keys {', '.join(map(repr, sorted(names)))}" if names else ""
+        given = f", under the keys {', '.join(map(repr, sorted(x)))}" if isinstance(x, dict) else ""
+        raise ValueError(
+            f"The data do not fit the model's inputs. Expected shapes: {expected}{named}. Received: {received}{given}. "
+            "Pass one array per input, of these shapes behind the axis of examples; column[:, None] has shape (N, 1)."
+        )
+
+
+def _check_tokens(model, x):
+    """Refuses tokens that an embedding behind an input does not have: TensorFlow stops within an epoch, JAX goes on.
+
+    Of a source its sample is looked at.
+    """
+    leaves = {id(tensor): leaf for tensor, leaf in zip(tree.flatten(model.inputs), tree.flatten(x), strict=True)}
+    for node in _keras.nodes(_keras.graph(model)):
+        layer, leaf = node.operation, leaves.get(id(node.input_tensors[0]))
+        if leaf is None or not isinstance(layer, keras.layers.Embedding):
+            continue
+        rows = sampled(leaf)
+        rows = rows.reshape(len(rows), -1)
+        # Fractions are cut off.
+        bad = np.flatnonzero((rows.min(1, initial=0) <= -1) | (rows.max(1, initial=0) >= layer.input_dim))
+        if len(bad):
+            raise ValueError(
+                f"Tokens must be integers from 0 to {layer.input_dim - 1}, the input_dim of layer '{layer.name}' less "
+                f"one. Received: {rows.min():g} to {rows.max():g}; the first row with another is {bad[0]}. Enlarge "
+                "input_dim, or give unknown words a token of their own."
+            )

@@ -1,0 +1,69 @@
+"""What `fit` refuses of inputs; shapes are in `test_refusals`."""
+
+import keras
+import numpy as np
+import pytest
+
+import lipdp
+from lipdp import sampling
+
+FIT = {"batch_size": 20, "noise_multiplier": 1.0, "delta": 1e-3, "strategy": "dpsgd", "verbose": 0}
+TOKENS, Y = np.random.default_rng(0).integers(0, 9, (60, 4)), np.arange(60) % 3
+
+
+def network():
+    words, numbers = keras.Input((4,), name="words"), keras.Input((2,), name="numbers")
+    embedded = keras.layers.Embedding(9, 3, name="table")(words)
+    both = keras.layers.Concatenate()([keras.layers.Flatten()(embedded), numbers])
+    model = lipdp.DP_Model([words, numbers], keras.layers.Dense(3)(both))
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    return model
+
+
+def inputs(token=8):
+    words = TOKENS.astype("float32")
+    words[7, 2] = token
+    return {"words": words, "numbers": np.full((60, 2), 50.0)}
+
+
+@pytest.mark.parametrize("token", [9, -1, 1e9])
+def test_tokens_that_an_embedding_lacks_are_refused_before_anything_is_charged(token):
+    """TensorFlow stopped within the epoch; JAX trained on what stands for them."""
+    model = network()
+    refused = "from 0 to 8, the input_dim of layer 'table' less one. Received: .*; the first row with another is 7"
+    with pytest.raises(ValueError, match=refused):
+        model.fit(inputs(token), Y, **FIT)
+    with pytest.raises(ValueError, match=f"`validation_data` does not fit. .*{refused}"):
+        model.fit(inputs(), Y, validation_data=(inputs(token), Y), **FIT)
+    assert model.run.ledger.releases == 0
+    model.fit(inputs(), Y, validation_data=(inputs(0), Y), **FIT)
+
+
+@pytest.mark.parametrize("more", [{}, {"id": np.full(60, "text")}])
+@pytest.mark.parametrize("kind", [np.asarray, sampling.Source])
+def test_dictionaries_go_by_the_names_of_inputs(kind, more):
+    """As in Keras: of any order, and with more than the model takes."""
+    found = []
+    words, numbers = (kind(column) for column in inputs().values())
+    for x in ({"numbers": numbers, "words": words, **more}, [words, numbers]):
+        keras.utils.set_random_seed(1)
+        model = network()
+        model.fit(x, Y, validation_data=(inputs(), Y), seed=3, **FIT)
+        found.append(model.history.history["val_loss"])
+    np.testing.assert_allclose(*found, rtol=1e-5)
+
+
+def test_a_model_with_one_input_takes_it_by_name():
+    model = lipdp.DP_Sequential([keras.Input((4,), name="words"), keras.layers.Dense(3)])
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    model.fit({"id": np.arange(60), "words": TOKENS, "class": Y}, "class", **FIT)
+    assert model.run.ledger.updates == 3
+
+
+@pytest.mark.backend_free
+def test_of_a_source_the_sample_is_looked_at():
+    model = lipdp.DP_Sequential([keras.Input((4,)), keras.layers.Embedding(9, 3), keras.layers.Flatten()])
+    model.add(keras.layers.Dense(3))
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    with pytest.raises(ValueError, match="Received: 3 to 11; the first row with another is 0"):
+        model.fit(sampling.Source(TOKENS + 3), Y, **FIT)
