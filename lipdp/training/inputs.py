@@ -52,9 +52,9 @@ def _check_tokens(model, x):
         if leaf is None or not isinstance(layer, keras.layers.Embedding):
             continue
         rows = sampled(leaf)
-        rows = rows.reshape(len(rows), -1)
+        axes = tuple(range(1, rows.ndim))
         # Fractions are cut off.
-        bad = np.flatnonzero((rows.min(1, initial=0) <= -1) | (rows.max(1, initial=0) >= layer.input_dim))
+        bad = np.flatnonzero((rows.min(axes, initial=0) <= -1) | (rows.max(axes, initial=0) >= layer.input_dim))
         if len(bad):
             raise ValueError(
                 f"Tokens must be integers from 0 to {layer.input_dim - 1}, the input_dim of layer '{layer.name}' less "

@@ -88,7 +88,10 @@ def check_data(model: keras.Model, validation_data: Any) -> Any:
         if len(batch) == 3 and np.shape(batch[2])[:1] != (rows,):
             raise ValueError(f"It needs one weight per example. Received: {np.shape(batch[2])} for {rows} examples.")
         losses.check_per_example(model.loss, sampled(y), model_checks.output_shapes(model))
-        return (x, y, *batch[2:]) if columns_of((x, y)) else validation_data
+        # Keras would fail after an epoch on names of labels, texts beside inputs, and DataFrames of several kinds.
+        named = isinstance(batch[1], str) or isinstance(batch[0], dict) or hasattr(batch[0], "iloc")
+        again = named and isinstance(validation_data, (tuple, list))
+        return (x, y, *batch[2:]) if again or columns_of((x, y)) else validation_data
     except ValueError as error:
         raise ValueError(f"`validation_data` does not fit. {error}") from error
 

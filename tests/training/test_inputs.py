@@ -48,7 +48,8 @@ def test_dictionaries_go_by_the_names_of_inputs(kind, more):
     for x in ({"numbers": numbers, "words": words, **more}, [words, numbers]):
         keras.utils.set_random_seed(1)
         model = network()
-        model.fit(x, Y, validation_data=(inputs(), Y), seed=3, **FIT)
+        validation = ({**inputs(), **more}, Y) if isinstance(x, dict) else (inputs(), Y)
+        model.fit(x, Y, validation_data=validation, seed=3, **FIT)
         found.append(model.history.history["val_loss"])
     np.testing.assert_allclose(*found, rtol=1e-5)
 
@@ -56,8 +57,9 @@ def test_dictionaries_go_by_the_names_of_inputs(kind, more):
 def test_a_model_with_one_input_takes_it_by_name():
     model = lipdp.DP_Sequential([keras.Input((4,), name="words"), keras.layers.Dense(3)])
     model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    model.fit({"id": np.arange(60), "words": TOKENS, "class": Y}, "class", **FIT)
-    assert model.run.ledger.updates == 3
+    data = {"id": np.arange(60), "words": TOKENS, "class": Y}
+    model.fit(data, "class", validation_data=(data, "class"), **FIT)
+    assert model.run.ledger.updates == 3 and "val_loss" in model.history.history
 
 
 @pytest.mark.backend_free

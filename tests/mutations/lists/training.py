@@ -326,8 +326,12 @@ FAULTS = [
     *faults(
         "training/inputs.py",
         "training/test_inputs.py",
-        ("negative tokens", "(rows.min(1, initial=0) <= -1) | ", ""),
-        ("tokens above", "(rows.max(1, initial=0) >= layer.input_dim)", "(rows.max(1, initial=0) > layer.input_dim)"),
+        ("negative tokens", "(rows.min(axes, initial=0) <= -1) | ", ""),
+        (
+            "tokens above",
+            "(rows.max(axes, initial=0) >= layer.input_dim)",
+            "(rows.max(axes, initial=0) > layer.input_dim)",
+        ),
         ("a dictionary goes by the order of its keys", "tuple(x[name] for name in names)", "tuple(x.values())"),
     ),
     *faults(
