@@ -91,6 +91,12 @@ benchmarks/tabular.py`
 {tabular.render(found["runs"])}
 
 {tabular.without_signal(found["runs"])}
+
+**In units that nobody knows.** Each column times a constant from 1e-3 to 1e5 and plus another one, drawn once; columns
+taken as they are, or rescaled by ranges that `layers.PrivateRescaling` releases as part of epsilon, as `lipdp train`
+does for such tables. `python benchmarks/tabular.py --method dpsgd "any units" rescaled`
+
+{tabular.render_units(found["runs"])}
 """
 
 

@@ -34,6 +34,7 @@ MADE = {
     "OrthogonalPatchConv2D": lambda: layers.OrthogonalPatchConv2D(4, (2, 3)),
     "PatchFeatures2D": lambda: layers.PatchFeatures2D(8, 3, 2, False, 5),
     "PrivateNormalization": lambda: layers.PrivateNormalization(2.0, 5.0, (1, 2)),
+    "PrivateRescaling": lambda: layers.PrivateRescaling(5.0),
     "ResidualAverage": lambda: layers.ResidualAverage(0.25),
     "ScaledAveragePooling2D": lambda: layers.ScaledAveragePooling2D((2, 3)),
     "Scattering2D": lambda: layers.Scattering2D((1.0, 0.5, 0.25), scales=1, angles=3),

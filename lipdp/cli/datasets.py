@@ -58,6 +58,25 @@ def described_by(run: pathlib.Path | None) -> data.Table | None:
     return data.Table.from_json(path) if path is not None and path.is_file() else None
 
 
+def _is_raw(options: argparse.Namespace, dataset: data.Dataset) -> bool:
+    """Returns whether a table has columns of which no range is publicly known."""
+    if dataset.table is not None:
+        return dataset.table.norm is None
+    return dataset.is_table and options.feature_ranges is None
+
+
+def is_rescaled(options: argparse.Namespace, dataset: data.Dataset) -> bool:
+    """Returns whether the default recipe releases the ranges of columns first, see `models.table_recipe`."""
+    from lipdp.models import table
+
+    if not _is_raw(options, dataset) or options.recipe != "accurate" or options.strategy == "clipless":
+        return False
+    if getattr(options, "front_end", None) is not None or getattr(options, "backbone", None) is not None:
+        return False
+    count, (columns,) = dataset.num_persons or dataset.num_examples, dataset.input_shape
+    return table.rescales(columns, count, table.TableRecipe.by_budget(count, options.epsilon, 1)[1]["moments_noise"])
+
+
 def tell(options: argparse.Namespace, dataset: data.Dataset) -> None:
     """Says on standard error what is assumed of a data set."""
     lines = []
@@ -70,8 +89,12 @@ def tell(options: argparse.Namespace, dataset: data.Dataset) -> None:
             "--label) as the classes. `lipdp table` writes a description to fill in"
         )
     lines += [f"read off the private rows, NOT covered by epsilon: {what}" for what in dataset.uncharged]
-    raw = dataset.table is not None and dataset.table.norm is None
-    if raw or (dataset.table is None and dataset.is_table and options.feature_ranges is None):
+    if is_rescaled(options, dataset):
+        lines.append(
+            "the ranges of columns are released first, with noise, as part of epsilon. Ranges that are publicly known "
+            "cost nothing and say more: describe the columns (`lipdp table`), or pass --feature-ranges"
+        )
+    elif _is_raw(options, dataset):
         lines.append(
             "columns without a public range are taken as they are, and each row is clipped to one norm: a column of "
             "large numbers hides the others. Describe them (`lipdp table`), or pass --feature-ranges"

@@ -182,6 +182,7 @@ def _recipe(options, dataset):
         method=options.strategy or ("clipless" if options.backbone else None),
         front_end=options.front_end,
         row_norm=None if dataset.table is None or options.backbone else dataset.table.norm,
+        rescaled=datasets.is_rescaled(options, dataset),
         radius=options.radius,
         handwritten=dataset.handwritten,
     )

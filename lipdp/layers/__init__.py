@@ -37,6 +37,7 @@ from lipdp.layers.patch_features import PatchFeatures2D
 from lipdp.layers.patches import OrthogonalPatchConv2D
 from lipdp.layers.pooling import GlobalL2NormPooling2D, L2NormPooling2D, ScaledAveragePooling2D
 from lipdp.layers.resampling import InvertibleDownSampling2D, InvertibleUpSampling2D
+from lipdp.layers.rescaling import PrivateRescaling
 from lipdp.layers.residual import ResidualAverage
 from lipdp.layers.scattering import Scattering2D
 from lipdp.layers.transposed import SpectralConv1DTranspose, SpectralConv2DTranspose, SpectralConv3DTranspose
@@ -52,6 +53,7 @@ __all__ += [
     "LowFrequencies2D",
     "OrthogonalConv2D",
     "PrivateNormalization",
+    "PrivateRescaling",
     "SpectralConv1D",
     "SpectralConv2D",
     "SpectralConv3D",

@@ -1,7 +1,7 @@
 """Normalization by moments of the data, which `fit` reads with noise and charges."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -9,14 +9,14 @@ import numpy as np
 from keras import ops
 
 from lipdp import _keras, checks
-from lipdp.layers.base import ShapePreserving
+from lipdp.layers.released import Query, ReleasedConstants
 
 # Room for the float32 roundings of one subtraction, one root and one product.
 _ROUNDING = 1.0 + 1e-6
 
 
 @_keras.serializable
-class PrivateNormalization(ShapePreserving):
+class PrivateNormalization(ReleasedConstants):
     """Subtracts the mean of the data and divides by their standard deviation, both released with noise by `fit`.
 
     Keras' `Normalization`, whose `adapt` reads the exact moments off the rows, leaks: epsilon does not cover it. Here
@@ -66,6 +66,8 @@ class PrivateNormalization(ShapePreserving):
     """
 
     lipschitz_formula = "1 / smallest deviation"
+    released = "Mean and variance"
+    mechanism = "private_normalization"
 
     def __init__(
         self,
@@ -74,9 +76,8 @@ class PrivateNormalization(ShapePreserving):
         axis: int | Sequence[int] | None = -1,
         **kwargs: Any,
     ):
-        super().__init__(**kwargs)
+        super().__init__(noise_multiplier, **kwargs)
         self.norm = checks.between("norm", norm, 1e-6, 1e6)
-        self.noise_multiplier = checks.between("noise_multiplier", noise_multiplier, 1e-3, 1e6)
         if isinstance(axis, (tuple, list)):
             self.axis: Any = tuple(checks.integer("axis", a, -64) for a in axis)
         else:
@@ -91,18 +92,13 @@ class PrivateNormalization(ShapePreserving):
                 "PrivateNormalization has variances along existing axes of one example; axis 0 is the batch. Received: "
                 f"axis={self.axis!r}, input shape {shape}."
             )
-        if None in shape[1:]:
-            raise ValueError(
-                f"Layer '{self.name}' needs a known size on every axis but the batch: each entry has a mean of its "
-                f"own. Received: input shape {shape}. Give the input a full shape."
-            )
-        self._shape: tuple[int, ...] = tuple(int(n or 0) for n in shape[1:])
+        self._shape = self.sizes(shape)
         # Of one example.
         self._over = tuple(a - 1 for a in range(1, rank) if a not in kept)
         sizes = tuple(1 if a in self._over else n for a, n in enumerate(self._shape))
         self.mean = self.add_weight(name="mean", shape=self._shape, initializer="zeros", trainable=False)
         self.variance = self.add_weight(name="variance", shape=sizes, initializer="ones", trainable=False)
-        self.num_examples = self.add_weight(name="num_examples", shape=(), initializer="zeros", trainable=False)
+        super().build(input_shape)
 
     def call(self, inputs: Any) -> Any:
         return (inputs - ops.convert_to_tensor(self.mean)) / ops.sqrt(ops.convert_to_tensor(self.variance))
@@ -112,16 +108,14 @@ class PrivateNormalization(ShapePreserving):
         centered = keras.layers.Rescaling(1.0, offset=(-mean).tolist())(inputs)
         return keras.layers.Rescaling((1.0 / np.sqrt(variance)).tolist())(centered)
 
-    def adapt(self, *args: Any, **kwargs: Any) -> None:
-        raise ValueError(
-            f"Moments are private, so `fit` reads them, with noise, as part of its budget. Received: adapt of layer "
-            f"'{self.name}'. Leave it out."
-        )
+    def queries(self) -> tuple[Query, ...]:
+        def sum_of(values: Callable[[np.ndarray], np.ndarray]) -> Callable:
+            return lambda rows, weights: _weighed(values(rows), weights)
 
-    @property
-    def adapted(self) -> bool:
-        """Whether a `fit` has released the moments."""
-        return bool(self.built and float(ops.convert_to_numpy(self.num_examples)) > 0.0)
+        return (
+            Query(self.norm, sum_of(self.clipped), lambda mean, *_: self.set_mean(mean)),
+            Query(self.square_norm, sum_of(self.squares), self.set_variance),
+        )
 
     @property
     def square_norm(self) -> float:
@@ -149,10 +143,6 @@ class PrivateNormalization(ShapePreserving):
         self.variance.assign(np.maximum(variance, least).astype("float32"))
         self.num_examples.assign(float(num_examples))
 
-    def input_lipschitz(self, input_bounds: tuple[float, ...]) -> tuple[float, ...]:
-        # Not known before `fit` has released the variances.
-        return (float("inf"),)
-
     def output_bound(self, input_bounds: tuple[float, ...]) -> float:
         return float("inf")
 
@@ -163,6 +153,13 @@ class PrivateNormalization(ShapePreserving):
         """Returns the largest norm of the output for the present moments."""
         mean = float(np.linalg.norm(np.asarray(ops.convert_to_numpy(self.mean), "float64")))
         return self.trained_lipschitz(input_bounds)[0] * (input_bounds[0] + mean)
+
+
+def _weighed(values: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
+    """Returns the sum of values `(n, ...)`, each times its weight."""
+    if weights is not None:
+        values = values * weights.reshape(-1, *[1] * (values.ndim - 1))
+    return values.sum(axis=0)
 
 
 def _clipped(rows: np.ndarray, norm: float) -> np.ndarray:

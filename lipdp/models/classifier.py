@@ -169,6 +169,7 @@ def classifier_recipe(
     method: str | None = None,
     front_end: str | None = None,
     row_norm: float | None = None,
+    rescaled: bool = False,
     radius: float | None = None,
     handwritten: bool = False,
 ) -> ClassifierRecipe | ScatteredRecipe | TableRecipe:
@@ -191,6 +192,8 @@ def classifier_recipe(
             larger sets "accurate" is `models.scattered_recipe` with `method="clipless"`: accuracy, no certificates.
         row_norm: for tables, a public bound on the L2 norm of a row, such as `data.Table.norm`; None when there is
             none.
+        rescaled: for tables in the accurate style: whether their columns are in units of which no ranges are publicly
+            known. These are released first, with noise, and charged (`layers.PrivateRescaling`).
         radius: of the robust style for images: the L2 radius that certificates should reach, in pixels of [0, 1]; from
             0 (accuracy) to 1. Default: 0.5.
         handwritten: whether each image is known to be a character written by hand, bright on a ground of 0: the
@@ -236,7 +239,13 @@ def classifier_recipe(
     facts: tuple = (tuple(input_shape), num_classes, num_examples, epsilon)
     certified = style == "robust" or (method == "clipless" and front_end is None)
     if len(input_shape) == 1 and front_end is None and not certified:
-        return table_recipe(*facts, method=method or "dpsgd", row_norm=row_norm)
+        return table_recipe(*facts, method=method or "dpsgd", row_norm=row_norm, rescaled=rescaled)
+    if rescaled:
+        raise ValueError(
+            "Ranges are released for tables in the accurate style. Received: rescaled=True with "
+            f"input_shape={tuple(input_shape)}, style={style!r}, method={method!r}. Leave it out, or pass "
+            "method='dpsgd'."
+        )
     if num_examples >= _SMALL and _is_large(input_shape) and front_end != "robust" and not certified:
         if fits(input_shape, num_examples, is_mirrored(input_shape, handwritten)):
             usual = "dpsgd" if front_end is None else "clipless"

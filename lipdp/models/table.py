@@ -6,9 +6,12 @@ import math
 import keras
 
 from lipdp import checks, layers
+from lipdp.accounting import Mechanism, Sampling
 from lipdp.model import DP_Sequential
 from lipdp.models.base import LARGEST_BATCH, METHODS, NormalizedRecipe
 
+# Rows for each standard deviation of the noise in a count of `layers.PrivateRescaling`.
+_ROWS_OF_NOISE = 20
 _NUMBERS = "Recipes train classifiers; how to predict a number is in docs/howto/regression.md."
 
 
@@ -16,8 +19,9 @@ _NUMBERS = "Recipes train classifiers; how to predict a number is in docs/howto/
 class TableRecipe(NormalizedRecipe):
     """The settings of one training run on the rows of a table; every one is a public constant.
 
-    Rows are clipped to a norm and normalized by private moments (`layers.PrivateNormalization`); then come a hidden
-    layer with ReLU and a layer of logits. A model of `build` is trained with `fit(strategy=recipe.strategy())`.
+    Columns in unknown units are mapped to [-1, 1] by private ranges (`layers.PrivateRescaling`). Rows are clipped to a
+    norm and normalized by private moments (`layers.PrivateNormalization`); then come a hidden layer with ReLU and a
+    layer of logits. A model of `build` is trained with `fit(strategy=recipe.strategy())`.
 
     Args:
         input_shape: shape of one row, `(columns,)`.
@@ -25,7 +29,8 @@ class TableRecipe(NormalizedRecipe):
         batch_size: expected batch size.
         epochs: expected passes over the data.
         input_norm: norm that rows are clipped to.
-        moments_noise: noise multiplier of the two releases of moments.
+        rescaled: whether the range of each column is released first, with noise (`layers.PrivateRescaling`).
+        moments_noise: noise multiplier of the two releases of moments, and of the two of ranges.
         hidden: width of the hidden layer; 0 for none.
         learning_rate: of stochastic gradient descent, at the start; it falls linearly to zero.
         momentum: of stochastic gradient descent.
@@ -38,7 +43,11 @@ class TableRecipe(NormalizedRecipe):
     """
 
     input_norm: float
+    rescaled: bool = False
     hidden: int = 64
+
+    def first_releases(self, sampling: Sampling) -> tuple[Mechanism, ...]:
+        return super().first_releases(sampling) * (2 if self.rescaled else 1)
 
     def build(self, num_examples: int) -> DP_Sequential:
         """Returns the compiled model.
@@ -51,6 +60,7 @@ class TableRecipe(NormalizedRecipe):
         """
         stack = [
             keras.Input(self.input_shape, name="input"),
+            *([layers.PrivateRescaling(self.moments_noise, name="rescaling")] if self.rescaled else []),
             layers.BoundedInput(norm=self.input_norm, name="bounded_input"),
             layers.PrivateNormalization(self.input_norm, self.moments_noise, name="normalization"),
         ]
@@ -58,6 +68,11 @@ class TableRecipe(NormalizedRecipe):
             stack.append(keras.layers.Dense(self.hidden, activation="relu", name="hidden"))
         last = keras.layers.Dense(self.num_classes, kernel_initializer="zeros", name="logits")
         return self._compiled(DP_Sequential([*stack, last], name="lipdp"), num_examples)
+
+
+def rescales(num_columns: int, num_examples: int, noise_multiplier: float) -> bool:
+    """Returns whether a table has rows enough for private ranges: a fifth of them fills a bin far above the noise."""
+    return num_examples >= _ROWS_OF_NOISE * noise_multiplier * math.sqrt(num_columns)
 
 
 def table_recipe(
@@ -68,12 +83,13 @@ def table_recipe(
     *,
     method: str = "dpsgd",
     row_norm: float | None = None,
+    rescaled: bool = False,
 ) -> TableRecipe:
     """Returns the settings that reach the highest accuracy here on tables.
 
     They depend on public facts only: shapes, the number of examples, the budget; not on any value. Columns should be of
     order one, as `data.Table` and `data.scale` make them; where some are much larger than the others, those alone are
-    seen.
+    seen, unless the recipe is `rescaled`.
 
     Args:
         input_shape: shape of one row, `(columns,)`.
@@ -83,6 +99,8 @@ def table_recipe(
         method: name of the strategy: "dpsgd", "adaclip" or "dpis".
         row_norm: a public bound on the L2 norm of a row, such as `data.Table.norm`. Default: the square root of the
             number of columns.
+        rescaled: whether the columns are in units of which no ranges are publicly known: these are released first, with
+            noise, which costs a few percent more noise in the updates.
 
     Returns:
         A `TableRecipe`; change it with `dataclasses.replace`.
@@ -99,6 +117,11 @@ def table_recipe(
         raise ValueError(f"Rows have one size. Received: input_shape={input_shape!r}. Pass (columns,).")
     num_classes = checks.integer("num_classes", num_classes, 2, hint=_NUMBERS)
     num_examples = checks.integer("num_examples", num_examples, 1)
+    if checks.boolean("rescaled", rescaled) and row_norm is not None:
+        raise ValueError(
+            f"Rescaled rows have a norm of their own. Received: row_norm={row_norm!r} with rescaled=True. Leave one of "
+            "them out: no range is released where a bound is publicly known."
+        )
     if row_norm is not None:
         row_norm = checks.between("row_norm", row_norm, 1e-6, 1e6)
     batch_size = max(1, min(LARGEST_BATCH, num_examples // 2))
@@ -108,6 +131,7 @@ def table_recipe(
         input_shape=tuple(input_shape),
         num_classes=num_classes,
         input_norm=math.sqrt(input_shape[0]) if row_norm is None else row_norm,
+        rescaled=rescaled,
         learning_rate=math.sqrt(budget),
         method=method,
         **shared,

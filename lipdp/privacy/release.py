@@ -22,7 +22,8 @@ class Release:
         strategy: name of what computed the gradient, "clipless" say.
         noise_allocation: how the noise is spread over the layers, "global" say.
         kind: "gradient": a noisy averaged gradient. "norm_sum", "clip_sum" and "count": noisy sums from which noise,
-            sampling and clip norm of later updates follow. "moments": noisy averages of inputs, or of their squares.
+            sampling and clip norm of later updates follow. "moments": noisy averages of inputs, of their
+            squares, or of how often values occur.
         stream: which sequence of epochs, for the samplers that go through the data. A stream begins with a whole
             epoch, and its updates go on where the last one of the same stream stopped.
         count: how many were made; 0 for a description that is not charged yet.

@@ -66,6 +66,8 @@ KINDS = {
     "count": "number of examples",
     "moments": "averages or sums of clipped inputs, or of their products",
 }
+# By the strategy, where the kind says less.
+_WHAT = {"private_rescaling": "counts of values in each column, averaged"}
 
 
 # Who is attacked, and what the attacker wants to know.
@@ -221,11 +223,12 @@ def releases(facts: dict) -> list[str]:
 
 def _line(group: list[dict]) -> str:
     one, largest = group[0], group[0]["largest_batch_size"]
+    what = _WHAT.get(one["strategy"], KINDS[one["kind"]])
     return (
         f"{sum(entry['count'] for entry in group)} x {one['kind']} ({one['strategy']}, {one['sampler']}): "
         f"N = {one['num_examples']}, B = {one['expected_batch_size']}, "
         f"{'' if largest is None else f'at most {largest} in a batch, '}q = {_range(group, 'sampling_probability')}, "
-        f"noise multiplier = {_range(group, 'noise_multiplier')}, L2 sensitivity of the {KINDS[one['kind']]} = "
+        f"noise multiplier = {_range(group, 'noise_multiplier')}, L2 sensitivity of the {what} = "
         f"{_range(group, 'sensitivity')}, noise allocation = {one['noise_allocation']}."
     )
 

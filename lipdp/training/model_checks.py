@@ -12,7 +12,7 @@ from keras import tree
 
 from lipdp import _keras, backend, checks, isolation, losses
 from lipdp.bounds.registry import lipschitz_by_construction
-from lipdp.layers import PrivateNormalization
+from lipdp.layers.released import ReleasedConstants
 from lipdp.optimizer import PrivateOptimizer
 from lipdp.sampling.columns import Column
 from lipdp.training.callbacks import refuse_public_names
@@ -160,14 +160,14 @@ def warn_of_adapted(model: keras.Model) -> None:
         warnings.warn(
             f"What `adapt` reads off private rows is a release that epsilon does not cover. Received: "
             f"{', '.join(names)}. Pass public constants (mean= and variance=, bin_boundaries=), adapt to public data, "
-            "or use lipdp.layers.PrivateNormalization, whose moments are charged.",
+            "or use lipdp.layers.PrivateNormalization or PrivateRescaling, whose cost is charged.",
             stacklevel=checks.users_line(),
         )
 
 
 def warn_of_uncharged_moments(model: keras.Model) -> None:
     """Says that a layer holds private moments whose cost this model does not know of."""
-    names = [layer.name for layer in _keras.walk(model) if isinstance(layer, PrivateNormalization) and layer.adapted]
+    names = [layer.name for layer in _keras.walk(model) if isinstance(layer, ReleasedConstants) and layer.adapted]
     if names and not any(entry.kind == "moments" for entry in model.run.total.entries):
         warnings.warn(
             "Moments that a private `fit` has released came into this model by value, and what they cost is not in its "

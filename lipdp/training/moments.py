@@ -13,7 +13,7 @@ import numpy as np
 from keras import tree
 
 from lipdp import _keras, accounting, backend, isolation, sampling
-from lipdp.layers import PrivateNormalization
+from lipdp.layers.released import ReleasedConstants
 from lipdp.privacy import Release
 from lipdp.sampling import randomness
 from lipdp.sampling.columns import columns_of, read
@@ -32,7 +32,7 @@ class Moments:
     Args:
         model: The model.
         layers: The layers.
-        releases: Two for each of them: mean and squares.
+        releases: One for each of their queries.
         shares: `(N,)`, what each row counts, such that the rows of one person count at most 1 together; None: 1 each.
 
     **Guarantee.** Conditions: one `fit` at a time trains the model. Bound: each release is charged before it is
@@ -41,7 +41,7 @@ class Moments:
     """
 
     model: keras.Model
-    layers: tuple[PrivateNormalization, ...]
+    layers: tuple[ReleasedConstants, ...]
     releases: tuple[Release, ...]
     shares: np.ndarray | None = None
 
@@ -67,13 +67,14 @@ class Moments:
 
     def release(self, x: Any) -> None:
         """Charges and releases all of them, and gives them to their layers."""
-        for number, layer in enumerate(self.layers):
+        releases = iter(self.releases)
+        for layer in self.layers:
             rows = _Rows(self.model, layer, x, self.shares)
-            mean, squares = self.releases[2 * number : 2 * number + 2]
-            layer.set_mean(self._noisy(rows.sum(layer.clipped), mean, x))
-            variance = self._noisy(rows.sum(layer.squares), squares, x)
-            deviation = squares.noise_multiplier * squares.sensitivity
-            layer.set_variance(variance, deviation, squares.sampling.num_examples or 1)
+            for query in layer.queries():
+                release = next(releases)
+                average = self._noisy(rows.sum(query.total), release, x)
+                deviation = release.noise_multiplier * release.sensitivity
+                query.take(average, deviation, release.sampling.num_examples or 1)
 
     def _noisy(self, total: np.ndarray, release: Release, x: Any) -> np.ndarray:
         """Charges an average, then returns it with noise."""
@@ -90,7 +91,7 @@ class Moments:
     def announcement(self) -> list[str]:
         """Returns what `fit` says about them."""
         return [
-            f"Mean and variance of what layer '{layer.name}' reads are released first, with noise multiplier "
+            f"{layer.released} of what layer '{layer.name}' reads are released first, with noise multiplier "
             f"{layer.noise_multiplier:.6g} each. They are charged."
             for layer in self.layers
         ]
@@ -104,7 +105,7 @@ def pending(model: keras.Model, request: FitRequest, persons: sampling.Persons |
             the model trains, or a request under which their cost is not known.
     """
     _check_persons(model, persons)
-    layers = [layer for layer in _keras.walk(model) if isinstance(layer, PrivateNormalization)]
+    layers = [layer for layer in _keras.walk(model) if isinstance(layer, ReleasedConstants)]
     layers = [layer for layer in layers if not layer.adapted]
     if not layers:
         return Moments(model, (), ())
@@ -122,7 +123,7 @@ def pending(model: keras.Model, request: FitRequest, persons: sampling.Persons |
     if getattr(request.strategy, "count_noise", None) is not None:
         raise ValueError(
             "Moments are averages over a public number of examples. Received: a strategy with `count_noise`. Leave out "
-            "`count_noise`, or the layer PrivateNormalization."
+            f"`count_noise`, or the layer {type(layers[0]).__name__}."
         )
     count = int(scheme.num_examples or 1)
     # All of them at once: who else is in a batch says nothing here, whatever draws the batches of the updates.
@@ -132,13 +133,13 @@ def pending(model: keras.Model, request: FitRequest, persons: sampling.Persons |
         Release(
             sampling=whole,
             noise_multiplier=layer.noise_multiplier,
-            sensitivity=norm / count,
-            strategy="private_normalization",
+            sensitivity=query.sensitivity / count,
+            strategy=layer.mechanism,
             noise_allocation="global",
             kind="moments",
         )
         for layer in layers
-        for norm in (layer.norm, layer.square_norm)
+        for query in layer.queries()
     ]
     return Moments(model, tuple(layers), tuple(releases), None if persons is None else persons.shares())
 
@@ -153,7 +154,7 @@ def _check_persons(model: keras.Model, persons: sampling.Persons | None) -> None
             )
 
 
-def _check(layer: PrivateNormalization, order: list, model: keras.Model) -> None:
+def _check(layer: ReleasedConstants, order: list, model: keras.Model) -> None:
     if order.count(layer) != 1:
         raise ValueError(
             f"Layer '{layer.name}' needs a place of its own in the graph of the model that is fitted, so that it has "
@@ -176,7 +177,7 @@ def _check(layer: PrivateNormalization, order: list, model: keras.Model) -> None
         )
 
 
-def _read_by(layer: PrivateNormalization, model: keras.Model) -> Any:
+def _read_by(layer: ReleasedConstants, model: keras.Model) -> Any:
     """Returns the tensor that a layer reads in this model: `input` is that of its first call, maybe in another one."""
     return next(node for node in _keras.nodes(_keras.graph(model)) if node.operation is layer).input_tensors[0]
 
@@ -184,7 +185,7 @@ def _read_by(layer: PrivateNormalization, model: keras.Model) -> Any:
 class _Rows:
     """What reaches a layer, a part of the rows at a time."""
 
-    def __init__(self, model: keras.Model, layer: PrivateNormalization, x: Any, shares: np.ndarray | None):
+    def __init__(self, model: keras.Model, layer: ReleasedConstants, x: Any, shares: np.ndarray | None):
         inputs, read_by = _keras.structures(_keras.graph(model))[0], _read_by(layer, model)
         # Nothing to compute where the layer comes first.
         first = len(tree.flatten(inputs)) == 1 and tree.flatten(inputs)[0] is read_by
@@ -195,14 +196,11 @@ class _Rows:
         self._kept: dict[int, np.ndarray] | None = {} if not first and self._count * sizes[-1] <= _KEPT else None
 
     def sum(self, function: Any) -> np.ndarray:
-        """Returns the sum of a function of the rows, each times its share."""
+        """Returns the sum of a function of the rows and of what each of them counts."""
         total: Any = 0.0
         for start in range(0, self._count, self._step):
             index = np.arange(start, min(start + self._step, self._count))
-            values = function(self._part(index))
-            if self._shares is not None:
-                values = values * self._shares[index].reshape(-1, *[1] * (values.ndim - 1))
-            total = total + values.sum(axis=0)
+            total = total + function(self._part(index), None if self._shares is None else self._shares[index])
         return total
 
     def _part(self, index: np.ndarray) -> np.ndarray:

@@ -184,3 +184,30 @@ def test_help_has_groups_and_examples(capsys):
         assert text in out
     for command in ("table", "predict", "export"):
         assert main([command, "--help"]) == 0
+
+
+def in_units(path, rows):
+    """A table of which nothing is known: the class follows the column of the smallest numbers."""
+    rng = np.random.default_rng(0)
+    small, large = rng.normal(5e-4, 1e-5, rows), rng.normal(3e6, 1e6, rows)
+    lines = [f"{a:.9g},{b:.9g},{'high' if a > 5e-4 else 'low'}" for a, b in zip(small, large, strict=True)]
+    path.write_text("small,large,level\n" + "\n".join(lines) + "\n")
+    return str(path)
+
+
+def test_ranges_of_columns_in_unknown_units_are_released_as_part_of_epsilon(tmp_path, capsys):
+    words = ["train", "--dataset", in_units(tmp_path / "t.csv", 3000), "--validation-split", "0.2"]
+    assert main([*words, "--epsilon", "4", "--seed", "1", "--verbose", "0", "--output", str(tmp_path / "run")]) == 0
+    assert "the ranges of columns are released first, with noise, as part of epsilon" in capsys.readouterr().err
+    content = folders.read(tmp_path / "run")
+    assert content.results["held_out"]["accuracy"] > 0.9
+    first = content.privacy["releases"][0]
+    assert (first["kind"], first["count"], first["strategy"]) == ("moments", 2, "private_rescaling")
+    assert content.privacy["epsilon"] <= 4.0
+
+
+def test_few_rows_and_clipless_training_take_columns_as_they_are(tmp_path, capsys):
+    few, many = in_units(tmp_path / "few.csv", 200), in_units(tmp_path / "many.csv", 3000)
+    for number, words in enumerate((["--dataset", few], ["--dataset", many, "--strategy", "clipless"])):
+        assert main(["train", *words, *SHORT, "--output", str(tmp_path / f"run{number}")]) == 0
+        assert "large numbers hides the others" in capsys.readouterr().err

@@ -118,5 +118,5 @@ def test_refuses_arguments(arguments):
 
 @pytest.mark.backend_free
 def test_adapt_names_fit():
-    with pytest.raises(ValueError, match="`fit` reads them"):
+    with pytest.raises(ValueError, match="`fit` reads it"):
         layers.PrivateNormalization().adapt(np.zeros((3, 2)))

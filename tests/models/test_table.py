@@ -57,6 +57,29 @@ def test_the_network_and_what_it_releases_first():
     assert np.allclose(model.predict(1e6 * row, verbose=0), model.predict(10.0 * row, verbose=0), atol=1e-4)
 
 
+def test_columns_in_any_units_are_learned_within_the_same_budget():
+    (x, y), (x_test, y_test) = rows(), rows(1000, 1)
+    units = np.array([1e-4, 1e5, 1.0, 30.0, 1e3, 1e-2], "float32")
+    shift = np.array([1e-3, -4e5, 7.0, 90.0, 0.0, 0.3], "float32")
+    found = []
+    for settings in ({}, {"rescaled": True}):
+        keras.utils.set_random_seed(0)
+        model = lipdp.recipe((6,), 2, len(x), 4.0, **settings).fit(
+            x * units + shift, y, epsilon=4.0, delta=1e-4, verbose=0, seed=0
+        )
+        found.append(model.evaluate(x_test * units + shift, y_test, verbose=0, return_dict=True)["accuracy"])
+        assert 3.9 < model.privacy.epsilon() <= 4.0
+    assert model.layers[0].name == "rescaling" and model.layers[0].noise_multiplier == 8.0
+    assert found[1] > 0.78 and found[1] > found[0] + 0.05, found
+
+
+@pytest.mark.backend_free
+def test_ranges_are_part_of_what_a_recipe_plans_for():
+    recipe = models.table_recipe((6,), 2, 3000, 2.0, rescaled=True)
+    found = recipe.first_releases(Sampling("poisson").bind(3000, 1500))
+    assert [(one.noise_multiplier, one.count) for one in found] == [(12.0, 2), (12.0, 2)]
+
+
 @pytest.mark.backend_free
 @pytest.mark.parametrize("epsilon", [0.03, 0.25, 1.0, 8.0])
 def test_moments_leave_most_of_every_budget(epsilon):
@@ -67,7 +90,15 @@ def test_moments_leave_most_of_every_budget(epsilon):
 
 @pytest.mark.backend_free
 @pytest.mark.parametrize(
-    "wrong", [{"input_shape": (2, 2)}, {"num_classes": 1}, {"method": "clipless"}, {"row_norm": 1e7}]
+    "wrong",
+    [
+        {"input_shape": (2, 2)},
+        {"num_classes": 1},
+        {"method": "clipless"},
+        {"row_norm": 1e7},
+        {"row_norm": 2.0, "rescaled": True},
+        {"rescaled": "yes"},
+    ],
 )
 def test_wrong_settings_are_refused(wrong):
     with pytest.raises(ValueError, match="Received"):
@@ -78,3 +109,10 @@ def test_wrong_settings_are_refused(wrong):
 def test_who_wants_to_predict_a_number_is_told_where():
     with pytest.raises(ValueError, match="num_classes=1. .* docs/howto/regression.md"):
         lipdp.recipe((6,), num_classes=1, num_examples=100, epsilon=1.0)
+
+
+@pytest.mark.backend_free
+@pytest.mark.parametrize("own", [{"method": "clipless"}, {"style": "robust"}, {"input_shape": (8, 8, 1)}])
+def test_ranges_are_released_for_accurate_tables_only(own):
+    with pytest.raises(ValueError, match="rescaled=True"):
+        lipdp.recipe(**{"input_shape": (6,), "num_classes": 2, "num_examples": 3000, "rescaled": True} | own)

@@ -134,9 +134,9 @@ def test_one_row_moves_the_sums_by_its_sensitivity_at_most(row):
     x[7] = np.linspace(-1.0, 1.0, 12).reshape(SHAPE).astype("float32") * row
     without = np.delete(x, 7, axis=0)
     layer.set_mean(np.full(SHAPE, 0.1))
-    for function, limit in ((layer.clipped, 6.0), (layer.squares, layer.square_norm)):
-        sums = [moments._Rows(model, layer, rows, None).sum(function) for rows in (x, without)]
-        assert np.linalg.norm(sums[0] - sums[1]) <= limit * (1.0 + 1e-6)
+    for query in layer.queries():
+        sums = [moments._Rows(model, layer, rows, None).sum(query.total) for rows in (x, without)]
+        assert np.linalg.norm(sums[0] - sums[1]) <= query.sensitivity * (1.0 + 1e-6)
 
 
 @pytest.mark.backend_free
@@ -147,8 +147,8 @@ def test_all_rows_of_a_person_count_as_one():
     model = network()
     layer = model.layers[0]
     x = np.full((50, *SHAPE), 1e5, "float32")
-    whole = moments._Rows(model, layer, x, shares).sum(layer.clipped)
-    others = moments._Rows(model, layer, x[40:], shares[40:]).sum(layer.clipped)
+    whole = moments._Rows(model, layer, x, shares).sum(layer.queries()[0].total)
+    others = moments._Rows(model, layer, x[40:], shares[40:]).sum(layer.queries()[0].total)
     assert np.linalg.norm(whole - others) == pytest.approx(6.0)
 
 
@@ -161,7 +161,9 @@ def test_a_source_is_read_a_part_at_a_time(tmp_path, monkeypatch):
     found = []
     for rows in (x, np.load(file, mmap_mode="r")):
         model = network()
-        found.append(moments._Rows(model, model.layers[0], *_prepared(rows), None).sum(model.layers[0].clipped))
+        found.append(
+            moments._Rows(model, model.layers[0], *_prepared(rows), None).sum(model.layers[0].queries()[0].total)
+        )
     np.testing.assert_allclose(found[0], found[1], rtol=1e-12)
     model = network()
     fit(model, np.load(file, mmap_mode="r"), y)
@@ -357,7 +359,7 @@ def test_no_file_of_a_seeded_run_gives_the_noise_again(tmp_path):
     model.save_weights(tmp_path / "model.weights.h5")
     loaded = network()
     loaded.load_weights(tmp_path / "model.weights.h5")
-    totals = moments._Rows(loaded, loaded.layers[0], x, None).sum(loaded.layers[0].clipped)
+    totals = moments._Rows(loaded, loaded.layers[0], x, None).sum(loaded.layers[0].queries()[0].total)
     again = randomness.generator(loaded.run.secret.draws, "moments").normal(size=SHAPE)
     exact, released = totals / COUNT, loaded.layers[0].mean.numpy()
     assert np.abs(released - exact - 8.0 * 6.0 / COUNT * again).max() > 0.01

@@ -33,11 +33,47 @@ FAULTS = [
         ),
     ),
     *faults(
+        "layers/rescaling.py",
+        "layers/test_rescaling.py::test_no_example_moves_a_histogram_by_more_than_its_sensitivity",
+        ("the sensitivity is that of one column", "math.sqrt(self._shape[-1])", "1.0"),
+        (
+            "each entry of an example counts in full",
+            "share = counted * (columns / max(1, math.prod(bins.shape[1:])))",
+            "share = counted * 1.0",
+        ),
+        (
+            "rows of a person count in full",
+            "share = share * weights.reshape(-1, *[1] * (bins.ndim - 1))",
+            "pass",
+        ),
+        (
+            "values outside of the range raise an error or count",
+            "inside = (parts >= 0) & (parts < _PARTS)",
+            "inside = parts == parts",
+        ),
+        (
+            "ranges are those of all values",
+            "above = np.flatnonzero(column > level * deviation)",
+            "above = np.flatnonzero(column > 0.0)",
+            "layers/test_rescaling.py::test_ranges_hold_most_of_each_column_whatever_its_unit",
+        ),
+        (
+            "the certificate is that of the widest range",
+            "2.0 / float((high - low).min())",
+            "2.0 / float((high - low).max())",
+            "layers/test_rescaling.py::test_the_certificate_is_that_of_the_narrowest_range",
+        ),
+    ),
+    *faults(
         "training/moments.py",
         "training/test_moments.py::test_moments_and_updates_share_one_budget",
         ("moments are not planned for", "                run.ledger.charge(release)\n", "                pass\n"),
         ("moments are not charged", "        run.charge(release)\n", ""),
-        ("the sensitivity is that of a sum over one row", "sensitivity=norm / count,", "sensitivity=norm,"),
+        (
+            "the sensitivity is that of a sum over one row",
+            "sensitivity=query.sensitivity / count,",
+            "sensitivity=query.sensitivity,",
+        ),
         (
             "no noise is added",
             "release.noise_multiplier * release.sensitivity * noise",
@@ -52,8 +88,8 @@ FAULTS = [
         ),
         (
             "each row of a person counts in full",
-            "values = values * self._shares[index].reshape(-1, *[1] * (values.ndim - 1))",
-            "pass",
+            "None if self._shares is None else self._shares[index]",
+            "None",
             "training/test_moments.py::test_all_rows_of_a_person_count_as_one",
         ),
         (
