@@ -167,14 +167,29 @@ def _filled(average: np.ndarray, deviation: float, level: float) -> np.ndarray:
 
     Where there is none, the stretch that holds most beyond one standard deviation for each of its bins.
     """
-    found = []
-    for column in average:
-        above = np.flatnonzero(column > level * deviation)
-        if len(above):
-            found.append((above[0], above[-1]))
+    return np.array([_stretch(column, deviation, level) or _heaviest(column - deviation) for column in average])
+
+
+def _stretch(column: np.ndarray, deviation: float, level: float) -> tuple[int, int] | None:
+    """Returns the first and the last bin of all neighbors that together hold more than noise would, if there are any.
+
+    One bin at a time, then two, four and so on of those further out: tails may be thin.
+    """
+    found, sums = None, np.concatenate([[0.0], np.cumsum(column)])
+    for width in 2 ** np.arange(int(math.log2(len(column))) + 1):
+        starts = np.flatnonzero(sums[width:] - sums[:-width] > level * deviation * math.sqrt(width))
+        ends = starts + width - 1
+        if found is None:
+            found = (starts[0], ends[-1]) if len(starts) else None
             continue
-        sums = np.concatenate([[0.0], np.cumsum(column - deviation)])
-        start = np.maximum.accumulate(np.where(sums == np.minimum.accumulate(sums), np.arange(len(sums)), 0))
-        last = int(np.argmax(sums[1:] - sums[start[:-1]]))
-        found.append((start[last], last))
-    return np.array(found)
+        before, after = starts[ends < found[0]], ends[starts > found[1]]
+        found = (min([found[0], *before[:1]]), max([found[1], *after[-1:]]))
+    return found
+
+
+def _heaviest(column: np.ndarray) -> tuple[int, int]:
+    """Returns the first and the last bin of the stretch with the largest sum."""
+    sums = np.concatenate([[0.0], np.cumsum(column)])
+    start = np.maximum.accumulate(np.where(sums == np.minimum.accumulate(sums), np.arange(len(sums)), 0))
+    last = int(np.argmax(sums[1:] - sums[start[:-1]]))
+    return start[last], last

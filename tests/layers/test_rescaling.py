@@ -61,6 +61,17 @@ def test_few_rows_of_one_size_are_found_where_no_bin_rises_above_the_noise():
     assert ((found[:, 1] > 1000) & (found[:, 1] < 2**24)).all(), found
 
 
+@pytest.mark.backend_free
+@pytest.mark.parametrize("seed", range(5))
+def test_thin_columns_keep_most_of_their_range(seed):
+    rng = np.random.default_rng(seed)
+    x = np.stack([rng.uniform(20, 200, 6000), rng.integers(1, 7, 6000), rng.normal(0, 1, 6000)], axis=1)
+    found = ranges(released(layers.PrivateRescaling(), x.astype("float32"), 48.0 * 3**0.5 / 6000, seed))
+    inside = ((x >= found[:, 0]) & (x <= found[:, 1])).mean(axis=0)
+    assert (inside > [0.8, 0.8, 0.6]).all(), (inside, found)
+    assert (found[:, 1] - found[:, 0] < [260, 9, 17]).all(), found
+
+
 def test_values_go_to_the_unit_interval_and_are_clipped():
     layer = released(layers.PrivateRescaling(), columns()[0])
     x = columns(500, seed=1)[0]

@@ -53,8 +53,8 @@ FAULTS = [
         ),
         (
             "ranges are those of all values",
-            "above = np.flatnonzero(column > level * deviation)",
-            "above = np.flatnonzero(column > 0.0)",
+            "> level * deviation * math.sqrt(width)",
+            "> 0.0",
             "layers/test_rescaling.py::test_ranges_hold_most_of_each_column_whatever_its_unit",
         ),
         (
