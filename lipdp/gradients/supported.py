@@ -131,7 +131,7 @@ def _refuse(layer) -> None:
         if variable.trainable and variable.regularizer is not None:
             raise ValueError(
                 f"Weight '{variable.path}' has a regularizer, which is not part of the per-example loss. Received: "
-                f"{variable.regularizer!r}. Use `weight_decay` of the optimizer."
+                f"{type(variable.regularizer).__name__}. Use `weight_decay` of the optimizer."
             )
     own = [v.dtype for v in _keras.own_variables(layer)]
     held = [layer.variable_dtype, *own]

@@ -1,6 +1,7 @@
 """From a name, a configuration or an object to a loss with a known bound."""
 
 import difflib
+from collections.abc import Iterable
 
 import keras
 
@@ -105,6 +106,13 @@ def _from_config(config: dict) -> Loss:
     return loss
 
 
+def _close(key: str, known: Iterable[str]) -> str | None:
+    """Returns the name that somebody meant who wrote another one; if any begin alike, the closest of these."""
+    alike = [name for name in known if name[:6] == key[:6]]
+    found = difflib.get_close_matches(key, alike or known, n=1, cutoff=0.4 if alike else 0.6)
+    return found[0] if found else None
+
+
 def _refusal(identifier: object, name: str) -> str:
     """Returns the message that says what to use in the place of `identifier`, a loss called `name`."""
     key = _key(name)
@@ -114,8 +122,8 @@ def _refusal(identifier: object, name: str) -> str:
         advice = f"Use lipdp.losses.{replacement[0]} instead of {name}: {replacement[1]}."
     elif key in known:
         advice = f"Use lipdp.losses.{known[key].__name__}, which knows its bound."
-    elif close := difflib.get_close_matches(key, known, n=1):
-        advice = f"Did you mean lipdp.losses.{known[close[0]].__name__}?"
+    elif (close := _close(key, known)) is not None:
+        advice = f"Did you mean lipdp.losses.{known[close].__name__}?"
     else:
         advice = f"Use one of lipdp.losses: {', '.join(loss.__name__ for loss in LOSSES)}."
     return (

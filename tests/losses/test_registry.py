@@ -58,6 +58,7 @@ def test_objects_classes_and_configurations(cls):
         (keras.losses.categorical_hinge, "MulticlassHinge"),
         (keras.losses.serialize(keras.losses.Huber()), "Huber, which knows its bound"),
         ({"class_name": "MeanSquaredError"}, "Huber"),
+        ("sparse_crossentropy", "Did you mean lipdp.losses.SparseCategoricalCrossentropy"),
         ("categorical_crosentropy", "Did you mean lipdp.losses.CategoricalCrossentropy"),
         ("nonsense", "Use one of lipdp.losses: BinaryCrossentropy, "),
         (lambda y, z: z, "Use one of lipdp.losses"),
