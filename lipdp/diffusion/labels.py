@@ -13,6 +13,7 @@ import numpy as np
 from lipdp import _keras, layers, losses, strategies
 from lipdp.accounting import Filter, Mechanism, Sampling, calibrate, compose, round_up
 from lipdp.accounting.schemes import REPLACE
+from lipdp.layers.released import ReleasedConstants
 from lipdp.model import DP_Model, DP_Sequential
 from lipdp.privacy import provenance
 from lipdp.sampling import schemes
@@ -266,10 +267,10 @@ def frozen(classifier: keras.Model, image_shape: tuple[int, ...], num_classes: i
 
 
 def check_trained(classifier: keras.Model) -> None:
-    """Refuses a classifier whose normalization knows no moments yet."""
+    """Refuses a classifier with constants of the data that no `fit` has released yet."""
     for layer in _keras.walk(classifier):
-        if isinstance(layer, layers.PrivateNormalization) and not layer.adapted:
+        if isinstance(layer, ReleasedConstants) and not layer.adapted:
             raise ValueError(
-                f"The classifier of this model was not trained. Received: layer '{layer.name}' without moments. Train "
-                "it before it is passed to DiffusionModel, or use `Recipe.fit`."
+                f"The classifier of this model was not trained. Received: layer '{layer.name}', whose constants no fit "
+                "has released. Train it before it is passed to DiffusionModel, or use `Recipe.fit`."
             )
