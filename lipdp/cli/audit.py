@@ -125,7 +125,9 @@ def _recipe(options) -> Any:
         *(dataset.input_shape, dataset.num_classes, dataset.num_examples, options.epsilon, options.target),
         method=options.strategy,
         row_norm=None if dataset.table is None else dataset.table.norm,
-        rescaled=datasets.is_rescaled(argparse.Namespace(**vars(options) | {"recipe": options.target}), dataset),
+        rescaled=datasets.is_rescaled(
+            argparse.Namespace(**_NOTHING | vars(options) | {"recipe": options.target}), dataset
+        ),
         handwritten=dataset.handwritten,
     )
     batch_size = min(recipe.batch_size, dataset.num_examples)

@@ -74,7 +74,8 @@ def is_rescaled(options: argparse.Namespace, dataset: data.Dataset) -> bool:
     if getattr(options, "front_end", None) is not None or getattr(options, "backbone", None) is not None:
         return False
     count, (columns,) = dataset.num_persons or dataset.num_examples, dataset.input_shape
-    return table.rescales(columns, count, table.TableRecipe.by_budget(count, options.epsilon, 1)[1]["moments_noise"])
+    noise = table.TableRecipe.by_budget(count, options.epsilon, 1)[1]["moments_noise"]
+    return table.rescales(columns, count, noise * (getattr(options, "examples_per_person", None) or 1))
 
 
 def tell(options: argparse.Namespace, dataset: data.Dataset) -> None:

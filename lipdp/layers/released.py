@@ -40,7 +40,7 @@ class ReleasedConstants(ShapePreserving):
 
     def sizes(self, input_shape: tuple[int | None, ...]) -> tuple[int, ...]:
         """Returns the shape of one example; refuses one that is not known."""
-        if None in tuple(input_shape)[1:]:
+        if None in tuple(input_shape)[1:] or len(input_shape) < 2:
             raise ValueError(
                 f"Layer '{self.name}' needs a known size on every axis but the batch: its constants belong to single "
                 f"entries. Received: input shape {tuple(input_shape)}. Give the input a full shape."

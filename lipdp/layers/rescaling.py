@@ -12,12 +12,12 @@ from lipdp import _keras
 from lipdp.layers.released import Query, ReleasedConstants
 
 # Values are counted by sign and power of two, from 2 ** -31 to 2 ** 63: what is smaller counts as zero, what is larger
-# in the last bin. Then again in equal parts of the range that this gives.
+# in the last bin. Then twice in equal parts of the range that this gives.
 _SMALLEST, _LARGEST, _PARTS = -30, 63, 64
 _POWERS = _LARGEST - _SMALLEST + 1
-# Chance that noise alone makes a bin of the first count look filled, anywhere; and what fills one of the second count,
-# in standard deviations: an error there costs at most the width of the first range.
-_MISTAKE, _FILLED = 1e-3, 3.0
+# Chance that noise alone makes a bin of the first count look filled, anywhere; and how much of a column the ranges of
+# the others hold: what lies far out, such as a -999 that stands for nothing, is left out.
+_MISTAKE, _HELD = 1e-3, 0.95
 # Room for the float32 roundings of one subtraction and one product.
 _ROUNDING = 1.0 + 1e-6
 
@@ -28,14 +28,15 @@ class PrivateRescaling(ReleasedConstants):
 
     For columns in units that nobody has described, some in millimeters and some in dollars: without it the largest
     numbers hide all others. The smallest and largest value of a column are those of two people; here the first `fit` of
-    a model with this layer releases ranges that hold most of the data as two Gaussian queries, charges these to the
+    a model with this layer releases ranges that hold most of the data as three Gaussian queries, charges these to the
     model's ledger, and spends what is left of the budget on the updates. Later fits keep them. Ranges that are publicly
     known cost nothing, and are better: see `lipdp.data.Table`. `PrivateNormalization` may follow, or `BoundedInput`.
 
     Args:
-        noise_multiplier: Noise standard deviation of each of the two releases over its sensitivity, in [1e-3, 1e6].
-            About `24 / epsilon` for budgets below 3, else 8. The tails of a column that hold fewer than about
-            `5 noise_multiplier sqrt(columns)` examples are clipped.
+        noise_multiplier: Noise standard deviation of each of the three releases over its sensitivity, in [1e-3, 1e6].
+            About `24 / epsilon` for budgets below 3, else 8. It takes some `60 noise_multiplier sqrt(columns)`
+            examples before ranges are better than columns as they are, if those are of one size. The tails of a column,
+            about a twentieth of it, are clipped.
 
     Call arguments:
         inputs: Tensor of shape `(batch, ..., columns)` with known inner sizes.
@@ -56,13 +57,13 @@ class PrivateRescaling(ReleasedConstants):
         >>> _ = model.fit(x, np.arange(4000) % 2, epsilon=4.0, verbose=0)
         >>> first = model.run.ledger.entries[0]
         >>> first.kind, first.count, bool(130 < model.layers[0].low[0] < 165)
-        ('moments', 2, True)
+        ('moments', 3, True)
 
     **Guarantee.** Conditions: each row of what reaches the layer depends on one example, and nothing in front of it is
     trained; `fit` refuses what does not fulfil that. Bound: each release is a histogram for each column. With P entries
     of an example in a column, each adds `1 / P` to one bin, so that the histogram of a column grows by at most 1 in L1
     and in L2 norm, and those of C columns by `sqrt(C)`; the average over N examples moves by `sqrt(C) / N`. The bins of
-    the second one follow from the first. Ranges are computed from noisy counts alone. Given them, the layer is a map of
+    a later one follow from those before. Ranges are computed from noisy counts alone. Given them, the layer is a map of
     each entry with the Lipschitz constant `2 / (high - low)` of the narrowest range, and an output of norm
     `sqrt(entries)` at most. Not covered: ranges set by hand.
     """
@@ -85,18 +86,19 @@ class PrivateRescaling(ReleasedConstants):
 
     def call(self, inputs: Any) -> Any:
         low, high = ops.convert_to_tensor(self.low), ops.convert_to_tensor(self.high)
-        return ops.clip((inputs - low) * (2.0 / (high - low)) - 1.0, -1.0, 1.0)
+        return _bounded((inputs - low) * (2.0 / (high - low)) - 1.0)
 
     def export_call(self, stock: Any, inputs: Any) -> Any:
         low, high = self._range()
         moved = keras.layers.Rescaling(1.0, offset=(-low).tolist())(inputs)
-        return ops.clip(keras.layers.Rescaling((2.0 / (high - low)).tolist(), offset=-1.0)(moved), -1.0, 1.0)
+        return _bounded(keras.layers.Rescaling((2.0 / (high - low)).tolist(), offset=-1.0)(moved))
 
     def queries(self) -> tuple[Query, ...]:
         sensitivity = math.sqrt(self._shape[-1])
         return (
             Query(sensitivity, self._count_powers, self._take_powers),
             Query(sensitivity, self._count_parts, self._take_parts),
+            Query(sensitivity, self._count_parts, self._take_last_parts),
         )
 
     def _norm(self) -> float:
@@ -126,7 +128,8 @@ class PrivateRescaling(ReleasedConstants):
         return _histogram(bins, 2 * _POWERS + 1, finite, weights)
 
     def _take_powers(self, average: np.ndarray, deviation: float, num_examples: int) -> None:
-        filled = _filled(average, deviation, float(stats.norm.isf(_MISTAKE / average.size)))
+        level = float(stats.norm.isf(_MISTAKE / average.size)) * deviation
+        filled = np.array([_stretch(column, level) or _heaviest(column - deviation) for column in average])
         powers = 2.0 ** np.arange(_SMALLEST, _LARGEST + 1)
         low = np.concatenate([-powers[::-1], [0.0], powers / 2])[filled[:, 0]]
         high = np.concatenate([-powers[::-1] / 2, [0.0], powers])[filled[:, 1]]
@@ -145,11 +148,19 @@ class PrivateRescaling(ReleasedConstants):
 
     def _take_parts(self, average: np.ndarray, deviation: float, num_examples: int) -> None:
         low, high = self._range()
-        filled = _filled(average, deviation, _FILLED)
+        filled = np.array([_shortest(column) for column in average])
         width = (high - low) / _PARTS
         self.low.assign((low + width * filled[:, 0]).astype("float32"))
         self.high.assign((low + width * (filled[:, 1] + 1)).astype("float32"))
+
+    def _take_last_parts(self, average: np.ndarray, deviation: float, num_examples: int) -> None:
+        self._take_parts(average, deviation, num_examples)
         self.num_examples.assign(float(num_examples))
+
+
+def _bounded(x: Any) -> Any:
+    """Returns what lies in [-1, 1]; what is not a number becomes 0, or the bound of the output would not hold."""
+    return ops.clip(ops.where(ops.isnan(x), 0.0, x), -1.0, 1.0)
 
 
 def _histogram(bins: np.ndarray, count: int, counted: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
@@ -162,22 +173,15 @@ def _histogram(bins: np.ndarray, count: int, counted: np.ndarray, weights: np.nd
     return np.bincount(flat, share.ravel(), minlength=count * columns).reshape(columns, count)
 
 
-def _filled(average: np.ndarray, deviation: float, level: float) -> np.ndarray:
-    """Returns the first and the last bin of each column that noise alone would hardly fill, `(columns, 2)`.
-
-    Where there is none, the stretch that holds most beyond one standard deviation for each of its bins.
-    """
-    return np.array([_stretch(column, deviation, level) or _heaviest(column - deviation) for column in average])
-
-
-def _stretch(column: np.ndarray, deviation: float, level: float) -> tuple[int, int] | None:
+def _stretch(column: np.ndarray, level: float) -> tuple[int, int] | None:
     """Returns the first and the last bin of all neighbors that together hold more than noise would, if there are any.
 
-    One bin at a time, then two, four and so on of those further out: tails may be thin.
+    One bin at a time, then two, four and so on of those further out: tails may be thin. Noise alone stays below `level`
+    in one bin.
     """
     found, sums = None, np.concatenate([[0.0], np.cumsum(column)])
     for width in 2 ** np.arange(int(math.log2(len(column))) + 1):
-        starts = np.flatnonzero(sums[width:] - sums[:-width] > level * deviation * math.sqrt(width))
+        starts = np.flatnonzero(sums[width:] - sums[:-width] > level * math.sqrt(width))
         ends = starts + width - 1
         if found is None:
             found = (starts[0], ends[-1]) if len(starts) else None
@@ -188,8 +192,18 @@ def _stretch(column: np.ndarray, deviation: float, level: float) -> tuple[int, i
 
 
 def _heaviest(column: np.ndarray) -> tuple[int, int]:
-    """Returns the first and the last bin of the stretch with the largest sum."""
+    """Returns the first and the last bin of the neighbors with the largest sum."""
     sums = np.concatenate([[0.0], np.cumsum(column)])
     start = np.maximum.accumulate(np.where(sums == np.minimum.accumulate(sums), np.arange(len(sums)), 0))
     last = int(np.argmax(sums[1:] - sums[start[:-1]]))
     return start[last], last
+
+
+def _shortest(column: np.ndarray) -> tuple[int, int]:
+    """Returns the first and the last bin of the fewest neighbors that hold nearly all; of all bins where none do."""
+    sums = np.concatenate([[0.0], np.cumsum(column)])
+    for width in range(1, len(column)):
+        held = sums[width:] - sums[:-width]
+        if held.max() >= _HELD:
+            return int(held.argmax()), int(held.argmax()) + width - 1
+    return 0, len(column) - 1

@@ -184,9 +184,16 @@ class NormalizedRecipe(TrainingRecipe):
             "moments_noise": max(8.0, 24.0 / epsilon),
         }
 
+    @property
+    def num_releases(self) -> int:
+        """How many queries come before the first update."""
+        return 2
+
     def first_releases(self, sampling: Sampling) -> tuple[Mechanism, ...]:
         whole = Sampling("poisson", relation=sampling.relation).bind(sampling.num_examples, sampling.num_examples)
-        return (Mechanism.of_updates(None, self.moments_noise, 2, whole.for_group(sampling.group_size)),)
+        return (
+            Mechanism.of_updates(None, self.moments_noise, self.num_releases, whole.for_group(sampling.group_size)),
+        )
 
     def _compiled(self, model: Any, num_examples: int) -> Any:
         model.compile(

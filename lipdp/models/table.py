@@ -6,12 +6,12 @@ import math
 import keras
 
 from lipdp import checks, layers
-from lipdp.accounting import Mechanism, Sampling
 from lipdp.model import DP_Sequential
 from lipdp.models.base import LARGEST_BATCH, METHODS, NormalizedRecipe
 
-# Rows for each standard deviation of the noise in a count of `layers.PrivateRescaling`.
-_ROWS_OF_NOISE = 20
+# Rows for each standard deviation of the noise in a count of `layers.PrivateRescaling`: with fewer, columns that happen
+# to be of one size lose more than others gain.
+_ROWS_OF_NOISE = 60
 _NUMBERS = "Recipes train classifiers; how to predict a number is in docs/howto/regression.md."
 
 
@@ -30,7 +30,7 @@ class TableRecipe(NormalizedRecipe):
         epochs: expected passes over the data.
         input_norm: norm that rows are clipped to.
         rescaled: whether the range of each column is released first, with noise (`layers.PrivateRescaling`).
-        moments_noise: noise multiplier of the two releases of moments, and of the two of ranges.
+        moments_noise: noise multiplier of the two releases of moments, and of the three of ranges.
         hidden: width of the hidden layer; 0 for none.
         learning_rate: of stochastic gradient descent, at the start; it falls linearly to zero.
         momentum: of stochastic gradient descent.
@@ -46,8 +46,9 @@ class TableRecipe(NormalizedRecipe):
     rescaled: bool = False
     hidden: int = 64
 
-    def first_releases(self, sampling: Sampling) -> tuple[Mechanism, ...]:
-        return super().first_releases(sampling) * (2 if self.rescaled else 1)
+    @property
+    def num_releases(self) -> int:
+        return 5 if self.rescaled else 2
 
     def build(self, num_examples: int) -> DP_Sequential:
         """Returns the compiled model.
@@ -71,7 +72,7 @@ class TableRecipe(NormalizedRecipe):
 
 
 def rescales(num_columns: int, num_examples: int, noise_multiplier: float) -> bool:
-    """Returns whether a table has rows enough for private ranges: a fifth of them fills a bin far above the noise."""
+    """Returns whether a table has rows enough for private ranges."""
     return num_examples >= _ROWS_OF_NOISE * noise_multiplier * math.sqrt(num_columns)
 
 

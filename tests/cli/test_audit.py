@@ -82,6 +82,15 @@ def test_a_recipe_on_a_data_set(capsys, tmp_path):
     assert found["epsilon_lower"] <= found["epsilon"] <= 8.0
 
 
+def test_the_recipe_of_a_table_in_unknown_units(capsys, tmp_path):
+    rng = np.random.default_rng(0)
+    x = (rng.normal(size=(1000, 2)) * [1e-3, 1e4]).astype("float32")
+    np.savez(tmp_path / "t.npz", x_train=x, y_train=(x[:, 0] > 0).astype("int64"))
+    words = ["--epsilon", "8", "--canaries", "20", "--confidence", "0.9", "--json"]
+    assert main(["audit", "accurate", "--dataset", str(tmp_path / "t.npz"), *words]) in (0, 1)
+    assert json.loads(capsys.readouterr().out)["epsilon"] <= 8.0
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

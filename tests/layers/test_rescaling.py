@@ -131,8 +131,9 @@ def test_the_certificate_is_that_of_the_narrowest_range():
     model = keras.Sequential([keras.Input((3,)), layer])
     largest = 2.0 / np.diff(ranges(layer).astype("float64"), axis=1).min()
     assert largest <= certify.lipschitz(model) <= largest * (1.0 + 1e-4)
-    out = keras.ops.convert_to_numpy(layer(np.full((1, 3), 1e9, "float32")))
-    assert np.linalg.norm(out) <= layer.trained_output_bound((1.0,)) == layer.output_bound((1.0,))
+    for value in (1e9, -3e38, np.inf, -np.inf, np.nan):
+        out = keras.ops.convert_to_numpy(layer(np.full((1, 3), value, "float32")))
+        assert np.linalg.norm(out) <= layer.trained_output_bound((1.0,)) == layer.output_bound((1.0,)), value
 
 
 def network(front=(), count=4, **settings):
@@ -150,7 +151,7 @@ def test_fit_releases_ranges_once_within_its_budget_and_files_keep_them(tmp_path
     own = {"epsilon": 2.0, "epochs": 1, "batch_size": 200, "verbose": 0, "seed": 3}
     model.fit(x, y, **own)
     entries = model.run.ledger.entries
-    assert [(e.kind, e.count, e.strategy) for e in entries][0] == ("moments", 2, "private_rescaling")
+    assert [(e.kind, e.count, e.strategy) for e in entries][0] == ("moments", 3, "private_rescaling")
     assert entries[0].sensitivity == pytest.approx(2.0 / 4000) and entries[0].noise_multiplier == 8.0
     assert 1.9 < model.privacy.epsilon() <= 2.0
     assert "counts of values in each column, averaged" in " ".join(model.privacy.statement().split())
@@ -160,7 +161,7 @@ def test_fit_releases_ranges_once_within_its_budget_and_files_keep_them(tmp_path
     np.testing.assert_array_equal(ranges(loaded.layers[0]), before)
     loaded.fit(x[:2000], y[:2000], **own | {"epsilon": 4.0})
     np.testing.assert_array_equal(ranges(loaded.layers[0]), before)
-    assert sum(e.count for e in loaded.run.total.entries if e.kind == "moments") == 2
+    assert sum(e.count for e in loaded.run.total.entries if e.kind == "moments") == 3
     stock = lipdp.export(model)
     np.testing.assert_allclose(stock.predict(x[:50], verbose=0), model.predict(x[:50], verbose=0), atol=1e-5)
 
@@ -180,7 +181,7 @@ def test_moments_behind_it_are_those_of_rescaled_columns():
     model.compile("sgd", loss=lipdp.losses.SparseCategoricalCrossentropy())
     model.fit(x, (x[:, 0] > 170).astype("int32"), noise_multiplier=1.0, epochs=1, batch_size=500, verbose=0, seed=1)
     own = [(e.strategy, e.count) for e in model.run.ledger.entries if e.kind == "moments"]
-    assert own == [("private_rescaling", 2), ("private_normalization", 2)]
+    assert own == [("private_rescaling", 3), ("private_normalization", 2)]
     rescaled = keras.ops.convert_to_numpy(model.layers[0](x))
     np.testing.assert_allclose(keras.ops.convert_to_numpy(model.layers[1].mean), rescaled.mean(axis=0), atol=0.02)
 
@@ -196,11 +197,34 @@ def test_persons_count_once_however_many_rows_they_have():
     assert model.run.ledger.entries[0].sampling.num_examples == 2001
 
 
+def test_a_row_that_overflows_in_front_of_it_stays_within_the_bound():
+    front = keras.layers.Dense(3, use_bias=False, trainable=False)
+    model = lipdp.DP_Sequential(
+        [
+            keras.Input((3,)),
+            front,
+            layers.PrivateRescaling(),
+            layers.SpectralDense(8),
+            layers.Abs(),
+            layers.SpectralDense(2),
+        ]
+    )
+    front.set_weights([4 * np.array([[1, 1, 1], [-1, 1, -1], [0, 1, 1]], "float32")])
+    model.compile("sgd", loss=lipdp.losses.SparseCategoricalCrossentropy())
+    x = np.random.default_rng(0).normal(size=(1000, 3)).astype("float32")
+    x[5] = [3e38, 3e38, 0.0]
+    own = {"epsilon": 4.0, "epochs": 2, "batch_size": 100, "seed": 0, "verbose": 0}
+    model.fit(x, (x[:, 0] > 0).astype("int32"), strategy="clipless", **own)
+    assert all(np.isfinite(w).all() for w in model.get_weights())
+
+
 def test_refuses():
     with pytest.raises(ValueError, match="noise_multiplier"):
         layers.PrivateRescaling(0.0)
     with pytest.raises(ValueError, match="known size"):
         layers.PrivateRescaling().build((None, None, 3))
+    with pytest.raises(ValueError, match="known size"):
+        layers.PrivateRescaling().build((None,))
     with pytest.raises(ValueError, match="Leave it out"):
         layers.PrivateRescaling().adapt(np.zeros((3, 2)))
     model = network([keras.layers.Dense(4, name="first")])

@@ -53,9 +53,15 @@ FAULTS = [
         ),
         (
             "ranges are those of all values",
-            "> level * deviation * math.sqrt(width)",
+            "> level * math.sqrt(width)",
             "> 0.0",
             "layers/test_rescaling.py::test_ranges_hold_most_of_each_column_whatever_its_unit",
+        ),
+        (
+            "what is not a number stays so",
+            "ops.where(ops.isnan(x), 0.0, x)",
+            "x",
+            "layers/test_rescaling.py::test_the_certificate_is_that_of_the_narrowest_range",
         ),
         (
             "the certificate is that of the widest range",
