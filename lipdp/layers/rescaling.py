@@ -1,6 +1,8 @@
 """Rescaling by ranges of the data, which `fit` reads with noise and charges."""
 
+import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -18,6 +20,7 @@ _POWERS = _LARGEST - _SMALLEST + 1
 # Chance that noise alone makes a bin of the first count look filled, anywhere; and how much of a column the ranges of
 # the others hold: what lies far out, such as a -999 that stands for nothing, is left out.
 _MISTAKE, _HELD = 1e-3, 0.95
+_AT_ONCE = 2**20  # entries that are counted
 # Room for the float32 roundings of one subtraction and one product.
 _ROUNDING = 1.0 + 1e-6
 
@@ -95,10 +98,11 @@ class PrivateRescaling(ReleasedConstants):
 
     def queries(self) -> tuple[Query, ...]:
         sensitivity = math.sqrt(self._shape[-1])
+        powers, parts = (functools.partial(_by_parts, count) for count in (self._count_powers, self._count_parts))
         return (
-            Query(sensitivity, self._count_powers, self._take_powers),
-            Query(sensitivity, self._count_parts, self._take_parts),
-            Query(sensitivity, self._count_parts, self._take_last_parts),
+            Query(sensitivity, powers, self._take_powers),
+            Query(sensitivity, parts, self._take_parts),
+            Query(sensitivity, parts, self._take_last_parts),
         )
 
     def _norm(self) -> float:
@@ -161,6 +165,13 @@ class PrivateRescaling(ReleasedConstants):
 def _bounded(x: Any) -> Any:
     """Returns what lies in [-1, 1]; what is not a number becomes 0, or the bound of the output would not hold."""
     return ops.clip(ops.where(ops.isnan(x), 0.0, x), -1.0, 1.0)
+
+
+def _by_parts(count: Callable, rows: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
+    """Returns a count of all rows, some at a time: it takes several times their memory."""
+    step = max(1, _AT_ONCE // max(1, math.prod(rows.shape[1:])))
+    starts = range(0, max(1, len(rows)), step)
+    return sum(count(rows[i : i + step], None if weights is None else weights[i : i + step]) for i in starts)
 
 
 def _histogram(bins: np.ndarray, count: int, counted: np.ndarray, weights: np.ndarray | None) -> np.ndarray:

@@ -1,5 +1,6 @@
 """Rescaling by private ranges: what it finds, what one example can change, its constant, and what it refuses."""
 
+import importlib
 import math
 
 import keras
@@ -117,7 +118,8 @@ def test_no_example_moves_a_histogram_by_more_than_its_sensitivity(shape):
 
 
 @pytest.mark.backend_free
-def test_sums_are_those_of_single_rows():
+def test_sums_are_those_of_single_rows(monkeypatch):
+    monkeypatch.setattr(importlib.import_module("lipdp.layers.rescaling"), "_AT_ONCE", 100)
     x = columns(64)[0]
     layer = released(layers.PrivateRescaling(), x)
     weights = np.random.default_rng(1).random(64)
