@@ -191,9 +191,8 @@ class NormalizedRecipe(TrainingRecipe):
 
     def first_releases(self, sampling: Sampling) -> tuple[Mechanism, ...]:
         whole = Sampling("poisson", relation=sampling.relation).bind(sampling.num_examples, sampling.num_examples)
-        return (
-            Mechanism.of_updates(None, self.moments_noise, self.num_releases, whole.for_group(sampling.group_size)),
-        )
+        group = whole.for_group(sampling.group_size)
+        return (Mechanism.of_updates(None, self.moments_noise, self.num_releases, group),)
 
     def _compiled(self, model: Any, num_examples: int) -> Any:
         model.compile(

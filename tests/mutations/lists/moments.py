@@ -191,7 +191,7 @@ FAULTS = [
         "models/test_table.py",
         (
             "recipes plan without their moments",
-            "return (Mechanism.of_updates(None, self.moments_noise, self.num_releases, whole.for_group(sampling.group_size)),)",
+            "return (Mechanism.of_updates(None, self.moments_noise, self.num_releases, group),)",
             "return ()",
         ),
         ("moments of small budgets", "max(8.0, 24.0 / epsilon)", "max(8.0, 24.0 / budget)"),
