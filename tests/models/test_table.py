@@ -69,6 +69,9 @@ def test_columns_in_any_units_are_learned_within_the_same_budget():
         )
         found.append(model.evaluate(x_test * units + shift, y_test, verbose=0, return_dict=True)["accuracy"])
         assert 3.9 < model.privacy.epsilon() <= 4.0
+    # What was released is what was planned for.
+    first = sum(entry.count for entry in model.run.ledger.entries if entry.kind == "moments")
+    assert first == lipdp.recipe((6,), 2, len(x), 4.0, rescaled=True).num_releases
     assert model.layers[0].name == "rescaling" and model.layers[0].noise_multiplier == 8.0
     assert found[1] > 0.78 and found[1] > found[0] + 0.05, found
 
