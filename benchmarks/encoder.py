@@ -1,12 +1,13 @@
 """An encoder of images that has seen images of random processes only, trained on a GPU.
 
-    KERAS_BACKEND=jax python benchmarks/encoder.py --seconds 430 --output runs/encoder   # one H200: results/encoder.npz
+    KERAS_BACKEND=jax python benchmarks/encoder.py --seconds 430 --output runs/encoder      # on one H200
     KERAS_BACKEND=jax python benchmarks/encoder.py --seconds 60 --leaves 0.5 --images 100000 --output runs/leaves
 
 After DP-RandP (Tang et al. 2023): two random views of one drawn image (`random_images.py`) have features that are
 close, and those of other images are far (InfoNCE, Chen et al. 2020). No real image is used, so no privacy is spent and
-nothing public is needed. `--probe FILE` scores the features by ridge regression on training images of CIFAR-10, for
-the choice of settings: 40,000 to fit, 10,000 to score. What the features are worth under privacy: `encoded.py`.
+nothing public is needed. The file is what `layers.EncoderFeatures2D` reads: `lipdp/layers/encoder.npz` is one of them,
+and `results/encoder.json` its record. `--probe FILE` scores the features by ridge regression on training images of
+CIFAR-10, for the choice of settings: 40,000 to fit, 10,000 to score. What they are worth under privacy: `scattered.py`.
 """
 
 import argparse
@@ -19,28 +20,6 @@ import time
 import numpy as np
 
 SIDE = 32
-
-
-def network(width: int = 4, blocks=(1, 2, 2), first: int = 32):
-    """A wide residual network, preactivated, with group normalization: images in [0, 1] to a map of features."""
-    import keras
-    from keras import layers as L
-
-    def activated(h):
-        return L.Activation("relu")(L.GroupNormalization(16, epsilon=1e-5)(h))
-
-    inputs = keras.Input((SIDE, SIDE, 3))
-    h = L.Conv2D(32, 3, padding="same", use_bias=False)(L.Rescaling(4.0, -2.0)(inputs))
-    for group, (number, filters) in enumerate(zip(blocks, (first, 32 * width, 64 * width), strict=True)):
-        for block in range(number):
-            strides = 2 if group and not block else 1
-            ready = activated(h)
-            skip = h
-            if block or h.shape[-1] != filters:
-                skip = h if block else L.Conv2D(filters, 1, strides=strides, use_bias=False)(ready)
-            h = L.Conv2D(filters, 3, strides=strides, padding="same", use_bias=False)(ready)
-            h = L.Add()([skip, L.Conv2D(filters, 3, padding="same", use_bias=False)(activated(h))])
-    return keras.Model(inputs, activated(h), name="encoder")
 
 
 def head(filters: int):
@@ -107,7 +86,7 @@ def trainer(encoder, ending, optimizer, temperature: float):
     optimizer.build(variables)
 
     def loss(values, a, b):
-        found, _ = encoder.stateless_call(values[:count], fixed[0], jnp.concatenate([a, b]), training=True)
+        (_, found), _ = encoder.stateless_call(values[:count], fixed[0], jnp.concatenate([a, b]), training=True)
         found, _ = ending.stateless_call(values[count:], fixed[1], found, training=True)
         found = found.astype("float32")
         found /= jnp.linalg.norm(found, axis=1, keepdims=True) + 1e-6
@@ -156,7 +135,7 @@ def probe(encoder, x, y, score: int = 10000) -> dict:
 
     @jax.jit
     def features(x):
-        found, _ = encoder.stateless_call(*variables, x.astype("float32") / 255, training=False)
+        (_, found), _ = encoder.stateless_call(*variables, x.astype("float32") / 255, training=False)
         return found.astype("float32").reshape(len(x), 2, found.shape[1] // 2, 2, -1, found.shape[-1]).mean((2, 4))
 
     found = jnp.concatenate([features(jnp.asarray(x[i : i + 1000])) for i in range(0, len(x), 1000)])
@@ -171,40 +150,31 @@ def probe(encoder, x, y, score: int = 10000) -> dict:
     return scores
 
 
-def save(encoder, path: pathlib.Path) -> None:
-    """Writes the weights: kernels in 8 bits with a scale for each filter, the rest in half precision."""
+def save(encoder, used: list, path: pathlib.Path) -> None:
+    """Writes the weights in the order of use, and what the features are on random images.
+
+    Kernels are in 8 bits with a scale for each filter, the rest in half precision. From then on the network has these.
+    """
+    from lipdp.layers import dead_leaves, encoder_features
+
     found = {}
-    for i, variable in enumerate(encoder.trainable_variables):
+    for i, variable in enumerate(used):
         value = np.asarray(variable.value, "float32")
         if value.ndim == 4:
-            scale = np.abs(value).max((0, 1, 2)) / 127
-            found |= {f"kernel_{i}": np.round(value / scale).astype("int8"), f"scale_{i}": scale.astype("float16")}
+            scale = (np.abs(value).max((0, 1, 2)) / 127).astype("float16")
+            kernel = np.round(value / scale.astype("float32")).clip(-127, 127).astype("int8")
+            found |= {f"kernel_{i}": kernel, f"scale_{i}": scale}
+            variable.assign(kernel.astype("float32") * scale.astype("float32"))
         else:
             found[f"vector_{i}"] = value.astype("float16")
+            variable.assign(found[f"vector_{i}"].astype("float32"))
+    public = dead_leaves.images(256, (SIDE, SIDE, 3), seed=1)
+    features = np.asarray(encoder_features.read(*encoder.predict(public, verbose=0)), "float32")
+    variance = features.var((0, 1, 2))
+    found[f"vector_{len(used)}"] = features.mean((0, 1, 2))
+    # A channel that is nearly constant there may be none on photographs.
+    found[f"vector_{len(used) + 1}"] = np.sqrt(variance + np.median(variance))
     np.savez_compressed(path, **found)
-
-
-def load(path: pathlib.Path, width: int = 4):
-    """The network with the weights of a file."""
-    encoder = network(width)
-    with np.load(path) as found:
-        for i, variable in enumerate(encoder.trainable_variables):
-            if f"kernel_{i}" in found:
-                variable.assign(found[f"kernel_{i}"].astype("float32") * found[f"scale_{i}"].astype("float32"))
-            else:
-                variable.assign(found[f"vector_{i}"].astype("float32"))
-    return encoder
-
-
-def front(encoder):
-    """What is read of it: the second and the last map of features, averaged over quarters, `(2, 2, 384)`."""
-    import keras
-    from keras import layers as L
-
-    middle = [layer.output for layer in encoder.layers if isinstance(layer, L.Add)][2]
-    middle = L.Activation("relu")(L.GroupNormalization(16, center=False, scale=False, epsilon=1e-5)(middle))
-    maps = [L.AveragePooling2D(h.shape[1] // 2)(h) for h in (middle, encoder.output)]
-    return keras.Model(encoder.input, L.Concatenate()(maps))
 
 
 def main() -> None:
@@ -217,7 +187,6 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=1024)
     parser.add_argument("--rate", type=float, default=1.5e-3)
     parser.add_argument("--temperature", type=float, default=0.2)
-    parser.add_argument("--width", type=int, default=4)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--policy", default="mixed_bfloat16")
     parser.add_argument("--probe", type=pathlib.Path, help="file of CIFAR-10, whose training images score the features")
@@ -226,14 +195,16 @@ def main() -> None:
     import keras
     import random_images
 
+    from lipdp.layers import encoder_features
+
     begin = time.perf_counter()
     keras.utils.set_random_seed(options.seed)
     keras.config.set_dtype_policy(options.policy)
     images = random_images.draw(options.images, options.seed, options.leaves, options.each)
     jax.block_until_ready(images)
     print(f"drawn: {time.perf_counter() - begin:.0f} s", flush=True)
-    encoder = network(options.width)
-    ending = head(encoder.output_shape[-1])
+    encoder, used = encoder_features.network()
+    ending = head(encoder.outputs[-1].shape[-1])
     optimizer = keras.optimizers.AdamW(options.rate, weight_decay=1e-4)
     step, state = trainer(encoder, ending, optimizer, options.temperature)
     key, updates, start, told = jax.random.key(options.seed), 0, None, 0.0
@@ -256,7 +227,7 @@ def main() -> None:
     for variable, found in zip([*encoder.trainable_variables, *ending.trainable_variables], state[0], strict=True):
         variable.assign(found)
     options.output.parent.mkdir(parents=True, exist_ok=True)
-    save(encoder, options.output.with_suffix(".npz"))
+    save(encoder, used, options.output.with_suffix(".npz"))
     report = {
         "images": options.images,
         "leaves": options.leaves,
@@ -264,7 +235,6 @@ def main() -> None:
         "updates": updates,
         "rate": options.rate,
         "temperature": options.temperature,
-        "width": options.width,
         "seed": options.seed,
         "parameters": encoder.count_params(),
         "loss": float(value),

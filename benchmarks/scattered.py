@@ -4,13 +4,13 @@
     python benchmarks/scattered.py --dataset cifar10 --held-out --set learning_rate=0.5
     python benchmarks/scattered.py --dataset fashion_mnist --method clipless
 
-The recipe of `lipdp.recipe(shape, classes, N, epsilon)`: features of `Scattering2D` and of `PatchFeatures2D`,
-normalized by private moments, and one dense layer. As in `lipdp train`, digits of MNIST are deskewed first; with
-strategies that clip they have the features of wavelets alone, and a dense layer with tanh at each place before the
-last. "clipless" is the recipe of `lipdp.recipe(..., front_end="accurate")`. The settings were chosen on
-held-out training images of CIFAR-10 (40,000 train, 10,000 score), of Fashion-MNIST and, for deskewing and its rate, of
-MNIST (50,000, 10,000), never on a test set; the cost of that choice is not part of epsilon. delta = 1e-5.
-`--held-out` does the same. Runs are added to `results/scattered.json` one by one, and one that is there is not
+The recipe of `lipdp.recipe(shape, classes, N, epsilon)`: features of `Scattering2D`, of `PatchFeatures2D` and, of
+images in color, of `EncoderFeatures2D`, normalized by private moments, and one dense layer. As in `lipdp train`, digits
+of MNIST are deskewed first; with strategies that clip they have the features of wavelets alone, and a dense layer with
+tanh at each place before the last. "clipless" is the recipe of `lipdp.recipe(..., front_end="accurate")`. The settings
+were chosen on held-out training images of CIFAR-10 (40,000 train, 10,000 score), of Fashion-MNIST and, for deskewing
+and its rate, of MNIST (50,000, 10,000), never on a test set; the cost of that choice is not part of epsilon. delta =
+1e-5. `--held-out` does the same. Runs are added to `results/scattered.json` one by one, and one that is there is not
 repeated; `--features DIR` keeps the features of images for the next command (CIFAR-10: 4 GB). CIFAR-10 may be a copy
 that was encoded again as JPEG, see the note there.
 """
@@ -23,7 +23,7 @@ import pathlib
 import time
 
 import numpy as np
-from common import Series, settings
+from common import Series, p_text, p_value, settings
 
 DATASETS = ("mnist", "fashion_mnist", "cifar10")
 METHODS = ("dpsgd", "clipless", "dpis", "adaclip")
@@ -99,7 +99,7 @@ def run(
         found.input_shape, found.num_classes, count, epsilon, method=method, deskewed=found.handwritten
     )
     recipe = dataclasses.replace(recipe, **changes)
-    front = tuple((name, getattr(recipe, name)) for name in ("mirrored", "deskewed", "patches", "scaled"))
+    front = tuple((name, getattr(recipe, name)) for name in ("mirrored", "deskewed", "patches", "scaled", "encoded"))
     (x, y), (x_test, y_test) = data(dataset, front, held_out, folder)
     keras.utils.set_random_seed(seed)
     begin = time.perf_counter()
@@ -135,10 +135,8 @@ def run(
     }
 
 
-def table(runs: list[dict]) -> str:
+def table(runs: list[dict], changes: str = "") -> str:
     """The results on test sets as a Markdown table, with paired tests against DP-SGD."""
-    from scipy import stats
-
     lines = [
         "| data | epsilon | method | accuracy % (sd) | published % | p, paired | seeds | seconds |",
         "|---" * 8 + "|",
@@ -147,22 +145,40 @@ def table(runs: list[dict]) -> str:
     def place(run):
         return DATASETS.index(run["dataset"]), run["epsilon"], METHODS.index(run["method"])
 
-    chosen = sorted((run for run in runs if run["evaluated_on"] == "test set" and not run["changes"]), key=place)
-    groups = {key: {run["seed"]: run for run in same} for key, same in itertools.groupby(chosen, place)}
+    chosen = sorted((run for run in runs if of_test(run, changes)), key=place)
+    groups = {key: list(same) for key, same in itertools.groupby(chosen, place)}
     for (number, epsilon, method), same in groups.items():
-        accuracy = 100.0 * np.array([run["accuracy"] for run in same.values()])
-        deviation = f" ({accuracy.std(ddof=1):.2f})" if len(same) > 1 else ""
-        first, p = groups.get((number, epsilon, 0), {}), "-"
-        paired = sorted(set(first) & set(same))
-        if method and len(paired) > 2:
-            pairs = ([one[seed]["accuracy"] for seed in paired] for one in (same, first))
-            p = f"{stats.ttest_rel(*pairs).pvalue:.2f}"
-        one = next(iter(same.values()))
+        first = groups.get((number, epsilon, 0), [])
+        p = p_value(first, same) if method else None
         lines.append(
-            f"| {one['dataset']} | {epsilon:g} | {one['method']} | {accuracy.mean():.2f}{deviation} | "
-            f"{PUBLISHED.get((one['dataset'], epsilon), '-')} | {p} | {len(same)} | "
-            f"{np.median([run['seconds'] for run in same.values()]):.0f} |"
+            f"| {same[0]['dataset']} | {epsilon:g} | {same[0]['method']} | {mean(same)} | "
+            f"{PUBLISHED.get((same[0]['dataset'], epsilon), '-')} | {p_text(p)} | {len(same)} | "
+            f"{np.median([run['seconds'] for run in same]):.0f} |"
         )
+    return "\n".join(lines)
+
+
+def of_test(run: dict, changes: str) -> bool:
+    return run["evaluated_on"] == "test set" and run["changes"] == changes
+
+
+def mean(runs: list[dict]) -> str:
+    """Mean accuracy in percent, and its standard deviation."""
+    accuracy = 100.0 * np.array([run["accuracy"] for run in runs])
+    deviation = f" ({accuracy.std(ddof=1):.2f})" if len(accuracy) > 1 else ""
+    return f"{accuracy.mean():.2f}{deviation}"
+
+
+def without_encoder(runs: list[dict]) -> str:
+    """What the encoder adds, as a Markdown table, with paired tests."""
+    lines = ["| epsilon | method | without % (sd) | with % (sd) | p, paired |", "|---" * 5 + "|"]
+    for epsilon, method in itertools.product(EPSILONS, METHODS):
+        own = {"dataset": "cifar10", "epsilon": epsilon, "method": method}
+        same = [run for run in runs if all(run[name] == value for name, value in own.items())]
+        before, now = ([run for run in same if of_test(run, changes)] for changes in ("encoded=False", ""))
+        if before and now:
+            p = p_text(p_value(before, now))
+            lines.append(f"| {epsilon:g} | {method} | {mean(before)} | {mean(now)} | {p} |")
     return "\n".join(lines)
 
 

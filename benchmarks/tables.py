@@ -15,7 +15,6 @@ import certified
 import diffusion
 import dpis
 import dpsgd
-import encoded
 import finetune
 import fit_cost
 import frontend
@@ -393,39 +392,39 @@ def _scattered(found: dict) -> str:
     return f"""
 ## The default recipe on images
 
-`lipdp train --dataset mnist`, `fashion_mnist` or `cifar10`: a small network, by DP-SGD, on fixed features normalized
-by private moments: those of `Scattering2D` beside those of `PatchFeatures2D`; digits of MNIST are deskewed first, and
-have those of `Scattering2D` alone. "clipless": `--front-end accurate`, one layer on both kinds of features. No public
-data, delta = 1e-5. Test set, mean over seeds. Settings were chosen on held-out training images of CIFAR-10 and
-Fashion-MNIST, for "clipless" of Fashion-MNIST alone. Both test sets had been opened before `PatchFeatures2D` came, by
-the recipe of wavelets alone (5 seeds):
+`lipdp train --dataset mnist`, `fashion_mnist` or `cifar10`: a small network, by DP-SGD, on fixed features normalized by
+private moments: those of `Scattering2D` beside those of `PatchFeatures2D` and, on CIFAR-10, of `EncoderFeatures2D`;
+digits of MNIST are deskewed first, and have those of `Scattering2D` alone. "clipless": `--front-end accurate`, one
+layer on all of these features. No public data, delta = 1e-5. Test set, mean over seeds. Settings were chosen on
+held-out training images of CIFAR-10 and Fashion-MNIST, for "clipless" of Fashion-MNIST alone. Both test sets had been
+opened before `PatchFeatures2D` came, by the recipe of wavelets alone (5 seeds):
 CIFAR-10 {before("cifar10", "patches=0")},
 Fashion-MNIST {before("fashion_mnist", "patches=0")};
 that of CIFAR-10 once more before features were scaled by random images:
-{before("cifar10", "scaled=False")}, clipless {before("cifar10", "scaled=False", "clipless")},
-DPIS {before("cifar10", "scaled=False", "dpis")}. Deskewing, and the rate
+{before("cifar10", "scaled=False encoded=False")},
+clipless {before("cifar10", "scaled=False encoded=False", "clipless")},
+DPIS {before("cifar10", "scaled=False encoded=False", "dpis")}; and, before the encoder came, by the runs of the second
+table below, and by one with its features scaled another way (68.16 % at epsilon 1). Deskewing, and the rate
 with it, were chosen on held-out digits (one seed) after MNIST's test set had given, without it,
 {before("mnist", "deskewed=False")}. This copy of CIFAR-10 was encoded again as JPEG, that of the published figures
 was not. Seconds are those of `fit`, one or two cores, beside other work;
-the features take three minutes more on CIFAR-10, one or two on the others. *Published*: Tramer & Boneh 2021; R+R: the
+the features take six minutes more on CIFAR-10, one or two on the others. *Published*: Tramer & Boneh 2021; R+R: the
 reproduction of ACSAC 2024; De et al. 2022. `python benchmarks/scattered.py`
 
 {scattered.table(found["runs"])}
-"""
 
+**Without the encoder.** The same for CIFAR-10 on wavelets and patches alone (`encoded=False`), also for strategies
+whose runs were not repeated since it came.
 
-def _encoded(found: dict) -> str:
-    return f"""
-**With an encoder that has seen no real image.** The same recipe for CIFAR-10, on the features above ("fixed"), on
-those of a wide residual network ("encoder"), and on "both". The network learned in seven minutes on one H200 that two
-views of a random image belong together: images of random networks, and of leaves that cover one another, 300,000 of
-them, drawn by `benchmarks/random_images.py`; so there is no public data in it either. The idea is that of DP-RandP
-(Tang et al. 2023: 72.3 % at epsilon 1, where the encoder goes on learning in private, which this one does not). Mean
-over seeds, test set, paired with the runs above; chosen on held-out training images. The test set was opened once
-before, by one run at epsilon 1 (68.16 %), with channels scaled to deviation 1 on random images however little they vary
-there. Not part of `lipdp train`. `python benchmarks/encoder.py` on a GPU, `python benchmarks/encoded.py`
+{scattered.table(found["runs"], "encoded=False")}
 
-{encoded.table(found["runs"])}
+What the encoder adds. It has learned in seven minutes on one H200 that two views of a random image belong together:
+images of random networks, and of shapes that cover one another, 300,000 of them, drawn by
+`benchmarks/random_images.py`; so there is no public data in it either. The idea is that of DP-RandP (Tang et al. 2023:
+72.3 % at epsilon 1), where the encoder goes on learning in private, which this one does not.
+`KERAS_BACKEND=jax python benchmarks/encoder.py --seconds 430 --output runs/encoder`
+
+{scattered.without_encoder(found["runs"])}
 """
 
 
@@ -478,7 +477,6 @@ the page [audit a run](howto/audit.md#it-catches-faults). `{found["command"]}` w
 SECTIONS = {
     "mnist": _mnist,
     "scattered": _scattered,
-    "encoded": _encoded,
     "certified": _certified,
     "frontend": _frontend,
     "images": _images,

@@ -22,6 +22,7 @@ MADE = {
     "BoundedInput": lambda: layers.BoundedInput((None, 3), 2.0, "clip"),
     "ClipGradient": lambda: layers.ClipGradient(0.25),
     "Deskew2D": lambda: layers.Deskew2D(),
+    "EncoderFeatures2D": lambda: layers.EncoderFeatures2D(),
     "GlobalL2NormPooling2D": lambda: layers.GlobalL2NormPooling2D(),
     "GroupSort": lambda: layers.GroupSort(),
     "Householder": lambda: layers.Householder(),

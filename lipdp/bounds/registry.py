@@ -8,9 +8,8 @@ import keras
 
 from lipdp import _keras
 from lipdp.layers.base import LipschitzLayer, times
-from lipdp.layers.deskew import Deskew2D
-from lipdp.layers.patch_features import PatchFeatures2D
 from lipdp.layers.released import ReleasedConstants
+from lipdp.layers.unbounded import Unbounded
 
 Norms = tuple[float, ...]
 
@@ -187,7 +186,7 @@ def lipschitz_by_construction(model: keras.Model) -> bool:
 
 def _is_lipschitz(layer) -> bool:
     # These stand in front of ordinary networks as well.
-    return isinstance(layer, LipschitzLayer) and not isinstance(layer, (Deskew2D, PatchFeatures2D, ReleasedConstants))
+    return isinstance(layer, LipschitzLayer) and not isinstance(layer, (Unbounded, ReleasedConstants))
 
 
 def _is_registered(layer) -> bool:

@@ -28,6 +28,7 @@ from lipdp.layers.dense import SpectralDense
 from lipdp.layers.depthwise import SpectralDepthwiseConv1D, SpectralDepthwiseConv2D
 from lipdp.layers.deskew import Deskew2D
 from lipdp.layers.embedding import BoundedEmbedding
+from lipdp.layers.encoder_features import EncoderFeatures2D
 from lipdp.layers.frequencies import LowFrequencies2D
 from lipdp.layers.householder import Householder
 from lipdp.layers.mixing import TokenMixing
@@ -60,4 +61,4 @@ __all__ += [
     "SpectralDense",
 ]
 __all__ += ["SpectralConv1DTranspose", "SpectralConv2DTranspose", "SpectralConv3DTranspose"]
-__all__ += ["Deskew2D", "PatchFeatures2D", "SpectralDepthwiseConv1D", "SpectralDepthwiseConv2D"]
+__all__ += ["Deskew2D", "EncoderFeatures2D", "PatchFeatures2D", "SpectralDepthwiseConv1D", "SpectralDepthwiseConv2D"]

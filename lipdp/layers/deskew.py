@@ -7,13 +7,14 @@ from keras import ops
 
 from lipdp import _keras
 from lipdp.layers.base import ShapePreserving, require_channels_last
+from lipdp.layers.unbounded import Unbounded
 
 # Floor of a sum that is divided by: an image without ink stays where it is.
 _FLOOR = 1e-6
 
 
 @_keras.serializable
-class Deskew2D(ShapePreserving):
+class Deskew2D(Unbounded, ShapePreserving):
     """Moves the ink of each image to its middle and shears it until its axis is vertical (deskewing).
 
     A fixed first layer for characters written by hand, bright on a ground of 0: slant and place say nothing of the
@@ -46,6 +47,11 @@ class Deskew2D(ShapePreserving):
     """
 
     lipschitz_formula = "none: follows the ink"
+    unbounded_because = ": a small change of an image may move all of its pixels"
+    unbounded_way_out = (
+        "Certify what comes behind it, in the norm of deskewed images, or train a network without it, such as "
+        "lipdp.recipe(..., method='clipless') or lipdp train --strategy clipless."
+    )
 
     def __init__(self, **kwargs: Any):
         super().__init__(**kwargs)
@@ -78,20 +84,6 @@ class Deskew2D(ShapePreserving):
         moved = _read(inputs, ops.subtract(rows, -row), axis=1)
         shift = ops.subtract(shear * (rows - middle), -column)
         return _read(moved, ops.subtract(columns[None], -shift[:, :, None]), axis=2)
-
-    def input_lipschitz(self, input_bounds: tuple[float, ...]) -> tuple[float, ...]:
-        return (float("inf"),)
-
-    def output_bound(self, input_bounds: tuple[float, ...]) -> float:
-        return float("inf")
-
-    def trained_lipschitz(self, input_bounds: tuple[float, ...]) -> tuple[float, ...]:
-        raise ValueError(
-            f"Layer '{self.name}' of type Deskew2D has no Lipschitz constant: a small change of an image may move all "
-            "of its pixels, so no certificate holds in front of it. Certify what comes behind it, in the norm of "
-            "deskewed images, or train a network without it, such as lipdp.recipe(..., method='clipless') or "
-            "lipdp train --strategy clipless."
-        )
 
 
 def _read(images: Any, origins: Any, axis: int) -> Any:

@@ -9,7 +9,8 @@ from keras import ops
 
 from lipdp import _keras, checks
 from lipdp.layers import dead_leaves
-from lipdp.layers.base import LipschitzLayer, integer_between, require_channels_last
+from lipdp.layers.base import integer_between, require_channels_last
+from lipdp.layers.unbounded import Unbounded
 
 # What is taken off the modulus of a response, times the root of the size of a patch: about the fifth part is more.
 _THRESHOLD = 1.55
@@ -22,7 +23,7 @@ _FLOOR = 1e-6
 
 
 @_keras.serializable
-class PatchFeatures2D(LipschitzLayer):
+class PatchFeatures2D(Unbounded):
     """Compares all patches of an image with a fixed set of patches, and averages what they have in common over windows.
 
     Patches are set to one contrast, whitened and scaled to length 1; the features are the means over a window of
@@ -67,6 +68,10 @@ class PatchFeatures2D(LipschitzLayer):
     """
 
     lipschitz_formula = "none: follows the contrast"
+    unbounded_because = " of use: where a patch has little contrast, a small change turns it altogether"
+    unbounded_way_out = (
+        "Train a network without it, such as lipdp.recipe(..., style='robust') or lipdp train --recipe robust."
+    )
 
     def __init__(
         self,
@@ -172,19 +177,6 @@ class PatchFeatures2D(LipschitzLayer):
     def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
         across = -(-self.places // 2) if self.mirrored else self.places
         return (input_shape[0], self.places, across, 2 * self.filters)
-
-    def input_lipschitz(self, input_bounds: tuple[float, ...]) -> tuple[float, ...]:
-        return (float("inf"),)
-
-    def output_bound(self, input_bounds: tuple[float, ...]) -> float:
-        return float("inf")
-
-    def trained_lipschitz(self, input_bounds: tuple[float, ...]) -> tuple[float, ...]:
-        raise ValueError(
-            f"Layer '{self.name}' of type PatchFeatures2D has no Lipschitz constant of use: where a patch has little "
-            "contrast, a small change turns it altogether, so no certificate holds in front of it. Train a network "
-            "without it, such as lipdp.recipe(..., style='robust') or lipdp train --recipe robust."
-        )
 
 
 def _windows(count: int, places: int) -> np.ndarray:

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 
 from lipdp import checks, layers, losses, strategies
-from lipdp.layers import dead_leaves
+from lipdp.layers import dead_leaves, encoder_features
 from lipdp.model import DP_Model, DP_Sequential
 from lipdp.models.base import LARGEST_BATCH, METHODS, NormalizedRecipe
 from lipdp.models.features import features
@@ -21,6 +21,8 @@ _NORM, _ENTRIES = 2.8, 3072
 # Patches that images are compared with, as many again for mirror images, and windows along a side that the features
 # are averaged over.
 _PATCHES, _PLACES, _SMALLEST_COMPARED = 256, 4, 16
+# Smaller images have to be enlarged too far for the encoder.
+_SMALLEST_ENCODED, _ENCODED = 24, math.prod(encoder_features.OUTPUT_SHAPE)
 # Below the norm of most normalized rows, in units of the root of their size: what is longer is cut to it.
 _SHORT = 0.65
 # Of random images, the more the smaller they are; and what is added to each variance there, as a share of their mean.
@@ -33,8 +35,9 @@ _SCALED_NORM = 2.1
 class ScatteredRecipe(NormalizedRecipe):
     """The settings of one training run on fixed features of images; every one is a public constant.
 
-    The features of `layers.Scattering2D`, beside those of `layers.PatchFeatures2D` where there are `patches`, are
-    normalized by private moments (`layers.PrivateNormalization`). Then comes a dense layer that reads all of them; on
+    The features of `layers.Scattering2D`, beside those of `layers.PatchFeatures2D` where there are `patches`, and of
+    `layers.EncoderFeatures2D` where they are `encoded`, are normalized by private moments
+    (`layers.PrivateNormalization`). Then comes a dense layer that reads all of them; on
     wavelet features alone, before it a dense layer that reads each place alone, and tanh. Clipless training has no such
     hidden layer, and no bias: it cuts the normalized features to one norm and the gradient at the logits, so that the
     gradient of an example has norm `clip_norm` at most.
@@ -44,7 +47,7 @@ class ScatteredRecipe(NormalizedRecipe):
         num_classes: number of classes.
         batch_size: expected batch size.
         epochs: expected passes over the data.
-        mirrored: whether an image and its mirror image give the same features.
+        mirrored: whether an image and its mirror image give the same features, but for those of the encoder.
         deskewed: whether images are moved to their middle and sheared upright first (`layers.Deskew2D`), for
             characters written by hand.
         feature_norm: norm that features are clipped to while their moments are released.
@@ -52,6 +55,8 @@ class ScatteredRecipe(NormalizedRecipe):
         patches: how many patches the images are compared with; 0 for none.
         scaled: whether each channel of the features is centered and scaled by what it is on random images first, which
             are public: the noise of the moments then is small beside each deviation. For photographs, with `patches`.
+        encoded: whether the features of an encoder that has seen random images alone stand beside the others. For
+            images in color, with `patches`.
         hidden: width of the hidden layer at each place; 0 for none. Without `patches`, and not "clipless".
         learning_rate: of stochastic gradient descent, at the start; it falls linearly to zero.
         momentum: of stochastic gradient descent.
@@ -68,6 +73,7 @@ class ScatteredRecipe(NormalizedRecipe):
     feature_norm: float = _NORM
     patches: int = 0
     scaled: bool = False
+    encoded: bool = False
     hidden: int = 128
 
     def __post_init__(self):
@@ -75,6 +81,11 @@ class ScatteredRecipe(NormalizedRecipe):
             raise ValueError(
                 "The features of `patches` have no places in common with the others, and a hidden layer reads each "
                 f"place. Received: patches={self.patches}, hidden={self.hidden}. Set one of them to 0."
+            )
+        if self.encoded and not self.patches:
+            raise ValueError(
+                "The features of an encoder stand beside those of `patches`. Received: encoded=True, patches=0. Set "
+                "encoded=False."
             )
         if self.hidden and self.method == "clipless":
             raise ValueError(
@@ -128,6 +139,9 @@ class ScatteredRecipe(NormalizedRecipe):
             if self.scaled:
                 found = keras.layers.Rescaling(*known[kind.name], name=f"scaled_{kind.name}")(found)
             flat.append(keras.layers.Flatten(name=f"flat_{kind.name}")(found))
+        if self.encoded:  # scaled by what they are on random images already
+            found = layers.EncoderFeatures2D(name="encoder")(shown)
+            flat.append(keras.layers.Flatten(name="flat_encoder")(found))
         return keras.Model(images, keras.layers.Concatenate(name="features")(flat))
 
     def _deskewing(self) -> list:
@@ -162,18 +176,20 @@ class ScatteredRecipe(NormalizedRecipe):
         return losses.SparseCategoricalCrossentropy(clip=self.clip_norm / model.get_layer("bounded_input").norm)
 
 
-def fits(input_shape: tuple[int, ...], num_examples: int, mirrored: bool, patches: int = 0) -> bool:
+def fits(
+    input_shape: tuple[int, ...], num_examples: int, mirrored: bool, patches: int = 0, encoded: bool = False
+) -> bool:
     """Returns whether the features of so many images fit into memory, up to 4 GiB."""
-    return 4 * num_examples * _entries(input_shape, mirrored, patches) <= _MEMORY
+    return 4 * num_examples * _entries(input_shape, mirrored, patches, encoded) <= _MEMORY
 
 
-def _entries(input_shape: tuple[int, ...], mirrored: bool, patches: int) -> int:
+def _entries(input_shape: tuple[int, ...], mirrored: bool, patches: int, encoded: bool) -> int:
     """Returns the number of features of one image."""
     rows, columns = (-(-side // 4) for side in input_shape[:2])
     windows = _PLACES**2
     if mirrored:
         columns, windows = -(-columns // 2), windows // 2
-    return rows * columns * 81 * input_shape[-1] + windows * 2 * patches
+    return rows * columns * 81 * input_shape[-1] + windows * 2 * patches + encoded * _ENCODED
 
 
 def _kinds(patches: int, mirrored: bool) -> list:
@@ -219,10 +235,12 @@ def scattered_recipe(
 
     They depend on public facts only: shapes, the number of examples, the budget; not on any value. Images with sides
     from 16 pixels on are also compared with patches (`layers.PatchFeatures2D`), if all features fit into 4 GiB: up to
-    67,000 of 32 x 32 in color, 88,000 of 28 x 28 in gray. Deskewed ones are for clipless training only. With patches,
-    and with `deskewed`, there are no certificates; those of the other networks are valid, and far too small to be of
-    use. `lipdp.recipe` takes these settings for at least 16,384 images with sides from 16 pixels on, whose wavelet
-    features take up no more than 4 GiB; `method="clipless"` by `front_end="accurate"`.
+    67,000 of 32 x 32 in color, 88,000 of 28 x 28 in gray. Those in color with sides from 24 pixels on, up to 61,000 of
+    32 x 32, are also shown to an encoder that has learned from random images (`layers.EncoderFeatures2D`). Deskewed
+    ones are for clipless training only. With patches, and with `deskewed`, there are no certificates; those of the
+    other networks are valid, and far too small to be of use. `lipdp.recipe` takes these settings for at least 16,384
+    images with sides from 16 pixels on, whose wavelet features take up no more than 4 GiB; `method="clipless"` by
+    `front_end="accurate"`.
 
     Args:
         input_shape: shape of one image, `(height, width, channels)`.
@@ -264,6 +282,8 @@ def scattered_recipe(
     norm = _NORM * math.sqrt(math.prod(input_shape) / _ENTRIES)
     # Random images are like photographs, not like dark ones of clothes or characters.
     scaled = compared and input_shape[-1] == 3 and not deskewed
+    shown = scaled and min(input_shape[:2]) >= _SMALLEST_ENCODED
+    encoded = shown and fits(input_shape, num_examples, mirrored, patches, encoded=True)
     norm = math.hypot(norm, _NORM) if compared else norm
     # More noise asks for smaller steps, and for fewer; digits that stand upright bear larger ones.
     rate = 0.3 * budget**0.45 if compared else 0.7 * budget**0.35 if deskewed else 0.35 * budget**0.85
@@ -272,7 +292,7 @@ def scattered_recipe(
         shared |= {"clip_norm": 6.0}
         rate = 0.06 * budget**0.45
     if scaled:
-        norm = _SCALED_NORM * math.sqrt(_entries(input_shape, mirrored, patches))
+        norm = _SCALED_NORM * math.sqrt(_entries(input_shape, mirrored, patches, encoded))
         rate = rate if method == "clipless" else 0.6 * rate
     return ScatteredRecipe(
         input_shape=tuple(input_shape),
@@ -282,6 +302,7 @@ def scattered_recipe(
         feature_norm=norm,
         patches=patches if compared else 0,
         scaled=scaled,
+        encoded=encoded,
         hidden=0 if compared or method == "clipless" else 128,
         learning_rate=rate,
         method=method,

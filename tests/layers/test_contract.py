@@ -226,7 +226,7 @@ def test_every_layer_has_a_case_and_a_summary():
     own = {v for v in vars(layers).values() if isinstance(v, type) and issubclass(v, layers.LipschitzLayer)}
     # The constants of two follow from what `fit` releases, see `test_normalization` and `test_rescaling`.
     released = {layers.PrivateNormalization, layers.PrivateRescaling}
-    without = {layers.LipschitzLayer, layers.Deskew2D, layers.PatchFeatures2D} | released
+    without = {layers.LipschitzLayer, layers.Deskew2D, layers.EncoderFeatures2D, layers.PatchFeatures2D} | released
     assert own - without == {type(case.make()) for case in CARRYING}
     assert all(kind.__doc__.splitlines()[0].endswith((".", ":")) for kind in own)
 

@@ -107,6 +107,23 @@ def test_images_in_color_are_compared_with_patches_too(tmp_path):
 
 
 @pytest.mark.backend_free
+def test_larger_images_in_color_are_shown_to_the_encoder(tmp_path):
+    x, y = dead_leaves.images(80, (24, 24, 3), seed=2), np.arange(80) % 2
+    recipe = models.scattered_recipe((24, 24, 3), 2, 80, 8.0)
+    assert recipe.encoded and not in_color().encoded
+    recipe = dataclasses.replace(recipe, patches=8, moments_noise=1.0, epochs=1)
+    features = recipe.prepare(x)
+    assert features.shape == (80, 6 * 3 * 243 + 4 * 2 * 16 + 2 * 2 * 384)
+    own = keras.ops.convert_to_numpy(lipdp.layers.EncoderFeatures2D()(x)).reshape(80, -1)
+    np.testing.assert_allclose(features[:, -own.shape[1] :], own, atol=1e-3)
+    model = recipe.fit(x, y, epsilon=30.0, verbose=0, seed=0)
+    head = keras.Sequential([keras.Input(features.shape[1:]), *model.layers[-2:]])
+    model.save(tmp_path / "model.keras")
+    for other in (model, keras.saving.load_model(tmp_path / "model.keras"), lipdp.export(model)):
+        np.testing.assert_allclose(other.predict(x, verbose=0), head.predict(features, verbose=0), atol=1e-3)
+
+
+@pytest.mark.backend_free
 def test_features_of_photographs_are_scaled_by_random_images():
     recipe = in_color()
     assert recipe.scaled
@@ -141,13 +158,20 @@ def test_patches_are_for_images_whose_features_fit():
     ):
         recipe = models.scattered_recipe(shape, 10, count, 2.0, **changes)
         assert (recipe.patches, recipe.hidden) == (patches, 0 if patches else 128)
+        assert recipe.encoded == (shape[-1] == 3 and patches > 0)
     recipe = models.scattered_recipe((32, 32, 3), 10, 50000, 2.0)
     # Twice as many rows have room for wavelet features only.
     assert isinstance(lipdp.recipe((32, 32, 3), 10, 100000, 2.0), models.ScatteredRecipe)
     with pytest.raises(ValueError, match="patches=512, hidden=64. Set one of them to 0"):
         dataclasses.replace(recipe, hidden=64)
+    with pytest.raises(ValueError, match="encoded=True, patches=0. Set encoded=False"):
+        dataclasses.replace(recipe, patches=0)
     with pytest.raises(ValueError, match="method='clipless', hidden=64. Set hidden=0"):
-        dataclasses.replace(recipe, patches=0, hidden=64, method="clipless")
+        dataclasses.replace(recipe, patches=0, encoded=False, hidden=64, method="clipless")
+    # Between, there is room for all but the encoder.
+    assert models.scattered_recipe((32, 32, 3), 10, 61000, 2.0).encoded
+    without = models.scattered_recipe((32, 32, 3), 10, 67000, 2.0)
+    assert without.patches and not without.encoded and without.feature_norm < recipe.feature_norm
 
 
 def clipless(**changes):
@@ -257,8 +281,9 @@ def test_other_strategies(method):
 def test_settings_follow_from_public_facts():
     recipe = models.scattered_recipe((32, 32, 3), 10, 50000, 2.0)
     assert recipe.mirrored and recipe.batch_size == 8192
-    # Once they are scaled, of as many features: 8 x 4 places of 243 wavelets, 4 x 2 windows of 1024 responses.
-    assert recipe.feature_norm == pytest.approx(2.1 * np.sqrt(8 * 4 * 243 + 4 * 2 * 1024))
+    # Once they are scaled, of as many features: 8 x 4 places of 243 wavelets, 4 x 2 windows of 1024 responses, and
+    # 2 x 2 places of 384 features of the encoder.
+    assert recipe.feature_norm == pytest.approx(2.1 * np.sqrt(8 * 4 * 243 + 4 * 2 * 1024 + 2 * 2 * 384))
     gray = models.scattered_recipe((28, 28, 1), 10, 60000, 2.0)
     assert not gray.mirrored and gray.feature_norm < recipe.feature_norm
     assert models.scattered_recipe((28, 28, 1), 10, 60000, 2.0, mirrored=True).mirrored
@@ -318,6 +343,7 @@ def test_what_was_reached_was_reached_with_these_settings(dataset):
                 "deskewed": False,
                 "patches": 0,
                 "scaled": False,
+                "encoded": False,
                 **run["settings"],
             }
 
