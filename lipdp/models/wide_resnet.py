@@ -22,7 +22,9 @@ _WINDOW, _MOMENTUM = 0.1, 0.999
 _SMALLEST_SIDE = 8
 
 
-def wide_resnet(input_shape: tuple[int, ...], num_classes: int, depth: int = 16, width: int = 4) -> keras.Model:
+def wide_resnet(
+    input_shape: tuple[int, ...], num_classes: int, depth: int = 16, width: int = 4, *, standardized: bool = True
+) -> keras.Model:
     """Returns a wide residual network for images in [0, 1], WRN-`depth`-`width`, with group normalization.
 
     Three groups of preactivated blocks, of stock layers: two 3 x 3 convolutions without biases, each behind group
@@ -35,6 +37,7 @@ def wide_resnet(input_shape: tuple[int, ...], num_classes: int, depth: int = 16,
         depth: Number of convolutions on the longest way but those of skips, and the last layer: 10, 16, 22, 28, 34 or
             40, and so on.
         width: Filters of the first group over 16. Memory and time grow with it, and the noise with the weights.
+        standardized: Whether kernels of convolutions are standardized after each update.
 
     Returns:
         A functional `keras.Model` of logits; make it private with `lipdp.DP_Model.from_keras`.
@@ -49,17 +52,18 @@ def wide_resnet(input_shape: tuple[int, ...], num_classes: int, depth: int = 16,
     input_shape = _checked_shape(input_shape)
     num_classes = checks.integer("num_classes", num_classes, 2)
     blocks, width = _blocks(depth), checks.integer("width", width, 1)
+    standardized = checks.boolean("standardized", standardized)
     inputs = keras.Input(input_shape, name="input")
     h = keras.layers.Rescaling(4.0, offset=-2.0, name="rescaling")(inputs)
-    h = _convolution(h, 16, 3, 1, "stem")
+    h = _convolution(h, 16, 3, 1, standardized, "stem")
     for group, filters in enumerate((16 * width, 32 * width, 64 * width), 1):
         for block in range(1, blocks + 1):
             name = f"group_{group}_block_{block}"
             strides = 2 if group > 1 and block == 1 else 1
             ready = _activated(h, f"{name}_first")
-            skip = h if block > 1 else _convolution(ready, filters, 1, strides, f"{name}_skip")
-            h = _convolution(ready, filters, 3, strides, f"{name}_first")
-            h = _convolution(_activated(h, f"{name}_second"), filters, 3, 1, f"{name}_second")
+            skip = h if block > 1 else _convolution(ready, filters, 1, strides, standardized, f"{name}_skip")
+            h = _convolution(ready, filters, 3, strides, standardized, f"{name}_first")
+            h = _convolution(_activated(h, f"{name}_second"), filters, 3, 1, standardized, f"{name}_second")
             h = keras.layers.Add(name=f"{name}_sum")([skip, h])
     h = keras.layers.GlobalAveragePooling2D(name="pooling")(_activated(h, "last"))
     return keras.Model(inputs, keras.layers.Dense(num_classes, name="logits")(h), name="wide_resnet")
@@ -70,7 +74,7 @@ def _activated(h: Any, name: str) -> Any:
     return keras.layers.Activation("relu", name=f"{name}_relu")(normal)
 
 
-def _convolution(h: Any, filters: int, size: int, strides: int, name: str) -> Any:
+def _convolution(h: Any, filters: int, size: int, strides: int, standardized: bool, name: str) -> Any:
     return keras.layers.Conv2D(
         filters,
         size,
@@ -78,7 +82,7 @@ def _convolution(h: Any, filters: int, size: int, strides: int, name: str) -> An
         padding="same",
         use_bias=False,
         kernel_initializer="lecun_uniform",
-        kernel_constraint=StandardizedKernel(),
+        kernel_constraint=StandardizedKernel() if standardized else None,
         name=f"{name}_convolution",
     )(h)
 
@@ -122,6 +126,8 @@ class WideResNetRecipe(TrainingRecipe):
         epochs: expected passes over the data.
         depth: of the network, 4 more than a multiple of 6.
         width: of the network.
+        standardized: whether kernels of convolutions are standardized after each update. Where they are not, they grow,
+            and with them the steps get smaller.
         augmentation_multiplicity: views of each image in an update; 1 and more. An update takes as many times as long.
         shift: views are moved by up to so many pixels, in each direction.
         mirrored: whether views are mirrored, each with probability 1/2: left and right must mean the same.
@@ -151,6 +157,7 @@ class WideResNetRecipe(TrainingRecipe):
     epochs: int
     depth: int = 16
     width: int = 4
+    standardized: bool = True
     augmentation_multiplicity: int = 16
     shift: int = 4
     mirrored: bool = False
@@ -169,6 +176,7 @@ class WideResNetRecipe(TrainingRecipe):
         checks.integer("microbatch_size", self.microbatch_size, 1, optional=True)
         checks.integer("shift", self.shift)
         checks.boolean("mirrored", self.mirrored)
+        checks.boolean("standardized", self.standardized)
         if self.ema_momentum is not None:
             checks.below_one("ema_momentum", self.ema_momentum)
 
@@ -200,7 +208,9 @@ class WideResNetRecipe(TrainingRecipe):
         Returns:
             A `DP_Model`, compiled, with the metric "accuracy".
         """
-        network = wide_resnet(self.input_shape, self.num_classes, self.depth, self.width)
+        network = wide_resnet(
+            self.input_shape, self.num_classes, self.depth, self.width, standardized=self.standardized
+        )
         model = DP_Model.from_keras(network)
         model.compile(
             keras.optimizers.SGD(
@@ -241,8 +251,9 @@ def wide_resnet_recipe(
 
     They depend on public facts only: shapes, the number of examples, the budget; not on any value. On 50,000 images
     they are a batch of 4096, and about 875 updates at epsilon 1 and 2470 at epsilon 8, as in the paper; smaller sets
-    have as many updates of smaller batches. The learning rate is half of that of the paper, because the norm of filters
-    is kept, where there it grows and steps get smaller. `lipdp.recipe(style="wrn")` takes these settings.
+    have as many updates of smaller batches. The learning rate is half of that which the authors published for
+    epsilon 1, because the norm of filters is kept, where there it grows and steps get smaller.
+    `lipdp.recipe(style="wrn")` takes these settings.
 
     Args:
         input_shape: shape of one image, `(height, width, channels)`, with sides from 8 pixels on.

@@ -125,6 +125,8 @@ def test_networks_have_their_sizes(shape, depth, width, count):
     assert all(layer.groups == 16 for layer in network.layers if "normalization" in layer.name)
     # What it knows of images are constants.
     assert network.get_layer("rescaling").get_config()["scale"] == 4.0
+    free = models.wide_resnet(shape, 10, depth, width, standardized=False)
+    assert all(layer.kernel_constraint is None for layer in free.layers if isinstance(layer, keras.layers.Conv2D))
     again = keras.Model.from_config(network.get_config())
     assert again.to_json() == network.to_json()
 
@@ -156,6 +158,7 @@ def test_averages_reach_back_over_a_part_of_the_updates():
     one = dataclasses.replace(recipe, batch_size=50000, epochs=1)
     assert one.momentum_of_averages(50000) == 0.0
     assert dataclasses.replace(recipe, ema_momentum=0.5).momentum_of_averages(50000) == 0.5
+    assert kernels(small().build(COUNT)) and not kernels(small(standardized=False).build(COUNT))
     optimizer = small(ema_momentum=0.5).build(COUNT).optimizer
     assert optimizer.use_ema and optimizer.ema_momentum == 0.5 and optimizer.ema_overwrite_frequency is None
     assert optimizer.momentum == 0.0 and float(optimizer.learning_rate) == 1.0
@@ -174,6 +177,7 @@ def test_averages_reach_back_over_a_part_of_the_updates():
         ({"augmentation_multiplicity": 0}, "augmentation_multiplicity"),
         ({"shift": -1}, "shift"),
         ({"mirrored": 1}, "mirrored"),
+        ({"standardized": 1}, "standardized"),
         ({"ema_momentum": 1.0}, "ema_momentum"),
         ({"microbatch_size": 0}, "microbatch_size"),
     ],
