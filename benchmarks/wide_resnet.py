@@ -1,116 +1,86 @@
-"""CIFAR-10 from scratch by DP-SGD: a wide residual network with several views of each image, on a GPU.
+"""CIFAR-10 from scratch by DP-SGD: `lipdp.recipe(style="wrn")`, on a GPU.
 
     KERAS_BACKEND=jax python benchmarks/wide_resnet.py --epsilon 8
     KERAS_BACKEND=jax python benchmarks/wide_resnet.py --epsilon 8 --held-out --views 4 --updates 600
 
-After De et al. 2022: WRN-16-4 with group normalization in place of batch normalization, random crops and mirror images
-averaged before clipping, plain SGD, an average of the weights; without their standardization of weights. `--held-out`
-trains on the first 40,000 images and scores on the other 10,000. delta = 1e-5. Figures are added to
-`results/wide_resnet.json` run by run.
+What is not given is that of the recipe. `--held-out` trains on the first 40,000 images and scores on the other 10,000.
+delta = 1e-5. Figures are added to `results/wide_resnet.json` run by run.
 """
 
 import argparse
+import dataclasses
+import math
 import time
 
-import numpy as np
 from common import Series
 
 DELTA = 1e-5
-
-
-def network(shape=(32, 32, 3), classes: int = 10, depth: int = 16, width: int = 4):
-    """A wide residual network, preactivated, with group normalization."""
-    import keras
-    from keras import layers as L
-
-    def activated(h):
-        return L.Activation("relu")(L.GroupNormalization(16, epsilon=1e-5)(h))
-
-    inputs = keras.Input(shape)
-    h = L.Conv2D(16, 3, padding="same", use_bias=False)(inputs)
-    for group, filters in enumerate((16 * width, 32 * width, 64 * width)):
-        for block in range((depth - 4) // 6):
-            strides = 2 if group and not block else 1
-            ready = activated(h)
-            skip = h if block else L.Conv2D(filters, 1, strides=strides, use_bias=False)(ready)
-            h = L.Conv2D(filters, 3, strides=strides, padding="same", use_bias=False)(ready)
-            h = L.Add()([skip, L.Conv2D(filters, 3, padding="same", use_bias=False)(activated(h))])
-    return keras.Model(inputs, L.Dense(classes)(L.GlobalAveragePooling2D()(activated(h))))
-
-
-def averaging(momentum: float):
-    """A callback that averages the weights, which costs no privacy, with a smaller momentum at first."""
-    import keras
-
-    class Average(keras.callbacks.Callback):
-        values, updates = None, 0
-
-        def on_train_batch_end(self, batch, logs=None):
-            # JAX keeps the values outside of the variables while it trains.
-            self.model.jax_state_sync()
-            now, self.updates = [np.array(v) for v in self.model.trainable_variables], self.updates + 1
-            share = min(momentum, (1 + self.updates) / (10 + self.updates))
-            before = self.values or now
-            self.values = [np.float32(share) * a + np.float32(1 - share) * b for a, b in zip(before, now, strict=True)]
-
-    return Average()
+# Settings of the recipe by the name of the option.
+SETTINGS = {
+    "depth": "depth",
+    "width": "width",
+    "batch": "batch_size",
+    "microbatch": "microbatch_size",
+    "views": "augmentation_multiplicity",
+    "learning_rate": "learning_rate",
+    "clip_norm": "clip_norm",
+    "average": "ema_momentum",
+}
 
 
 def images(held_out: bool):
-    """Standardized by constants that are known of the data set, as everyone uses them: no release."""
+    """Training and test images, in [0, 1]."""
     from lipdp.data import load
 
     data = load("cifar10")
-    mean, deviation = np.float32([0.4914, 0.4822, 0.4465]), np.float32([0.2470, 0.2435, 0.2616])
-    x, x_test = ((part - mean) / deviation for part in (data.x_train, data.x_test))
     if held_out:
-        return (x[:40000], data.y_train[:40000]), (x[40000:], data.y_train[40000:])
-    return (x, data.y_train), (x_test, data.y_test)
+        return (data.x_train[:40000], data.y_train[:40000]), (data.x_train[40000:], data.y_train[40000:])
+    return (data.x_train, data.y_train), (data.x_test, data.y_test)
+
+
+def recipe_of(options, num_examples: int):
+    """The recipe, with what was chosen in its place."""
+    import lipdp
+
+    recipe = lipdp.recipe((32, 32, 3), 10, num_examples, options.epsilon, style="wrn")
+    chosen = {setting: getattr(options, name) for name, setting in SETTINGS.items()}
+    recipe = dataclasses.replace(recipe, **{name: value for name, value in chosen.items() if value is not None})
+    recipe = dataclasses.replace(recipe, standardized=not options.free)
+    if options.updates is None:
+        return recipe
+    return dataclasses.replace(
+        recipe, epochs=max(1, round(options.updates / math.ceil(num_examples / recipe.batch_size)))
+    )
 
 
 def run(options) -> dict:
     """One training run and its figures."""
-    import jax
     import keras
-
-    import lipdp
-    from lipdp import strategies
 
     (x, y), (x_test, y_test) = images(options.held_out)
     keras.utils.set_random_seed(options.seed)
     keras.config.set_dtype_policy(options.dtype_policy)
-    model = lipdp.DP_Model.from_keras(network(width=options.width))
-    rate = options.learning_rate
-    if options.decay:
-        rate = keras.optimizers.schedules.PolynomialDecay(rate, options.updates, end_learning_rate=0.1 * rate)
-    model.compile(
-        keras.optimizers.SGD(rate, momentum=options.momentum),
-        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        metrics=["accuracy"],
-    )
-    average = averaging(options.average)
+    recipe = recipe_of(options, len(x))
 
     class Report(keras.callbacks.Callback):
-        def on_train_batch_end(self, batch, logs=None):
-            if (batch + 1) % 50 == 0:
-                print(f"update {batch + 1}: {time.perf_counter() - begin:.0f} s", flush=True)
+        """Says how far training is, and keeps the weights of the last update."""
 
-    begin = time.perf_counter()
-    model.fit(
+        last = None
+
+        def on_epoch_end(self, epoch, logs=None):
+            if (epoch + 1) % 5 == 0:
+                print(f"epoch {epoch + 1} of {recipe.epochs}: {time.perf_counter() - begin:.0f} s", flush=True)
+            if epoch + 1 == recipe.epochs:
+                self.last = self.model.get_weights()
+
+    begin, report = time.perf_counter(), Report()
+    model = recipe.fit(
         x,
         y,
-        batch_size=options.batch,
-        microbatch_size=options.microbatch,
-        steps_per_epoch=options.updates,
         epsilon=options.epsilon,
         delta=DELTA,
-        strategy=strategies.DPSGD(
-            clip_norm=1.0,
-            augmentation_multiplicity=options.views,
-            augmentation=strategies.RandomShift(4, flip=True),
-        ),
         training_metrics=False,
-        callbacks=[average, Report()],
+        callbacks=[report],
         seed=options.seed,
         verbose=0,
     )
@@ -119,47 +89,55 @@ def run(options) -> dict:
     def accuracy() -> float:
         return round(model.evaluate(x_test, y_test, batch_size=1000, verbose=0, return_dict=True)["accuracy"], 4)
 
-    last = accuracy()
-    for variable, value in zip(model.trainable_variables, average.values, strict=True):
-        variable.assign(value)
-    return {
+    found = {
         "dataset": "cifar10",
-        "network": f"WRN-16-{options.width}",
+        "network": f"WRN-{recipe.depth}-{recipe.width}",
         "epsilon": options.epsilon,
         "seed": options.seed,
         "evaluated_on": "held-out training images" if options.held_out else "test set",
         "accuracy": accuracy(),
-        "accuracy_of_last_weights": last,
         "spent": model.privacy.epsilon(),
         "noise_multiplier": model.run.plan.noise_multiplier,
-        "updates": options.updates,
-        "batch_size": options.batch,
-        "views": options.views,
-        "learning_rate": options.learning_rate,
-        "momentum": options.momentum,
-        "decay": options.decay,
-        "average": options.average,
+        "updates": recipe.updates(len(x)),
+        "views": recipe.augmentation_multiplicity,
+        "ema_momentum": recipe.momentum_of_averages(len(x)),
+        **{name: getattr(recipe, name) for name in ("batch_size", "microbatch_size", "learning_rate", "clip_norm")},
+        "standardized": recipe.standardized,
         "parameters": model.count_params(),
         "seconds": round(seconds, 1),
-        "device": jax.devices()[0].device_kind,
+        "device": device(),
         "dtype_policy": options.dtype_policy,
     }
+    model.set_weights(report.last)
+    return found | {"accuracy_of_last_weights": accuracy()}
+
+
+def device() -> str:
+    """The kind of device that the run was on."""
+    import keras
+
+    if keras.backend.backend() != "jax":
+        return keras.backend.backend()
+    import jax
+
+    return jax.devices()[0].device_kind
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epsilon", type=float, default=8.0)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--width", type=int, default=4)
-    parser.add_argument("--batch", type=int, default=4096)
-    parser.add_argument("--microbatch", type=int, default=128, help="images at once, with all their views")
-    parser.add_argument("--views", type=int, default=16)
-    parser.add_argument("--updates", type=int, default=2500)
-    parser.add_argument("--learning-rate", type=float, default=4.0)
-    parser.add_argument("--momentum", type=float, default=0.0)
-    parser.add_argument("--decay", action="store_true", help="let the rate fall linearly to a tenth")
+    parser.add_argument("--depth", type=int)
+    parser.add_argument("--width", type=int)
+    parser.add_argument("--batch", type=int)
+    parser.add_argument("--microbatch", type=int, help="images at once, with all their views")
+    parser.add_argument("--views", type=int)
+    parser.add_argument("--updates", type=int, help="about so many: whole epochs are trained")
+    parser.add_argument("--learning-rate", type=float)
+    parser.add_argument("--clip-norm", type=float)
+    parser.add_argument("--average", type=float, help="momentum of the average of the weights")
     parser.add_argument("--dtype-policy", default="float32", choices=["float32", "mixed_bfloat16"])
-    parser.add_argument("--average", type=float, default=0.999, help="momentum of the average of the weights")
+    parser.add_argument("--free", action="store_true", help="do not standardize kernels")
     parser.add_argument("--held-out", action="store_true")
     parser.add_argument("--name", default="wide_resnet", help="name of the result file")
     options = parser.parse_args()

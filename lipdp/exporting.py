@@ -119,8 +119,15 @@ class _Exporter(GraphCopy):
                 f"Layer '{operation.name}' of type {type(operation).__name__} is neither lipdp's nor one of Keras' "
                 "own, so its export could not be loaded elsewhere. Replace it, or export the model in front of it."
             )
-        copy = type(operation).from_config(operation.get_config())
+        copy = type(operation).from_config(_free(operation.get_config()))
         return copy, operation.get_weights() if isinstance(operation, keras.Layer) else []
+
+
+def _free(config: Any) -> Any:
+    """Returns a config without constraints, those of layers inside included: they may be lipdp's own."""
+    if isinstance(config, dict):
+        return {name: None if name.endswith("constraint") else _free(value) for name, value in config.items()}
+    return [_free(value) for value in config] if isinstance(config, list) else config
 
 
 def _reserve(name: str) -> None:

@@ -212,6 +212,13 @@ class PrivateOptimizer:
             variable.assign(value)
         super().apply(grads, trainable_variables)
 
+    def finalize_variable_values(self, var_list: list) -> None:
+        super().finalize_variable_values(var_list)
+        if self.use_ema and keras.backend.backend() == "jax":
+            # Else a weight is the very array of its average, which the next compiled call takes and deletes.
+            for variable in var_list:
+                variable.assign(ops.copy(variable.value))
+
     def save_own_variables(self, store: dict[str, Any]) -> None:
         if not self.built:  # before the first `fit`: there is no state yet
             return

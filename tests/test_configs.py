@@ -65,6 +65,7 @@ MADE = {
     "L2Ball": lambda: norms.L2Ball(0.5),
     "RowBall": lambda: norms.RowBall(0.5),
     "SpectralBall": lambda: norms.SpectralBall(2, 3),
+    "StandardizedKernel": lambda: norms.StandardizedKernel(0.5),
     "EDM": lambda: diffusion.EDM(0.5, -1.0, 2),
     "VE": lambda: diffusion.VE(0.01, 10.0),
     "VP": lambda: diffusion.VP(10.0, 0.2, 1e-3, 100),

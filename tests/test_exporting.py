@@ -156,6 +156,24 @@ def test_nothing_of_the_training_is_in_the_file(tmp_path):
 
 
 @pytest.mark.backend_free
+def test_constraints_are_left_out(tmp_path):
+    """Of layers inside of layers too: a file that names a constraint of lipdp would not load without lipdp."""
+    held = {"kernel_constraint": lipdp.norms.StandardizedKernel()}
+    model = keras.Sequential(
+        [
+            keras.Input((6, 4)),
+            keras.layers.TimeDistributed(keras.layers.Dense(3, **held)),
+            keras.layers.Bidirectional(keras.layers.LSTM(2, recurrent_constraint="max_norm", **held)),
+        ]
+    )
+    plain = lipdp.export(model)
+    assert difference(model, plain, (6, 4)) <= 1e-6
+    assert all(variable.constraint is None for variable in plain.variables)
+    assert "lipdp>" in model.to_json() and "lipdp>" not in plain.to_json()
+    assert model.trainable_variables[0].constraint is not None
+
+
+@pytest.mark.backend_free
 def test_the_original_graph_is_left_alone():
     model = convolutional()
     before = [len(layer._inbound_nodes) for layer in model.layers], lipdp.bounds.propagate(model, 1.0).lipschitz

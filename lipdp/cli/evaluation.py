@@ -144,7 +144,12 @@ def tell_reached(options: argparse.Namespace, recipe: Any) -> None:
     changed = (
         *(options.epochs, options.batch_size, options.learning_rate, options.clip_norm, options.validation_split),
         *(options.noise_multiplier, options.delta, options.person_column),
-        *(options.sampling != "poisson", options.examples_per_person != 1, options.accountant != "pld"),
+        *(
+            options.recipe not in (None, "accurate"),
+            options.sampling != "poisson",
+            options.examples_per_person != 1,
+            options.accountant != "pld",
+        ),
     )
     if options.task != "classifier" or recipe.bounded or recipe.method != "dpsgd" or any(changed):
         return

@@ -74,6 +74,7 @@ def _train(options, argv: list[str], started: str, clock: float, work: pathlib.P
     plan = _plan(options, recipe, updates, count, delta)
     (datasets if dataset.texts is None else text).tell(options, raw)
     evaluation.tell_reached(options, recipe)
+    train_tell.tell_cost(options, recipe, updates)
     with contextlib.ExitStack() as stack:
         if work is None:
             work = report.claim(options.output, dataset.name, options.overwrite)
@@ -203,7 +204,7 @@ def _recipe(options, dataset):
             "The recipe for these images bounds no norm of an image. Received: --input-norm. Leave it out, or pass "
             f"{others}."
         )
-    if not recipe.bounded:  # k rows of a person move a moment k times as far
+    if hasattr(recipe, "moments_noise"):  # k rows of a person move a moment k times as far
         overrides["moments_noise"] = recipe.moments_noise * options.examples_per_person
     return dataclasses.replace(recipe, **{name: value for name, value in overrides.items() if value is not None})
 
@@ -243,7 +244,7 @@ def _fit(options, recipe, dataset, plan, work):
         prepare, microbatch = recipe.images, options.microbatch_size or recipe.microbatch_size
     else:
         model, epochs = recipe.trained(plan.sampling.num_examples), recipe.epochs
-        prepare, microbatch = recipe.prepare, options.microbatch_size
+        prepare, microbatch = recipe.prepare, options.microbatch_size or recipe.microbatch_size
         if recipe.fixes_layers:
             size = 4.0 * dataset.num_examples * math.prod(model.input_shape[1:]) / 2**30
             sys.stderr.write(

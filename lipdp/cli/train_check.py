@@ -18,7 +18,17 @@ _ONLY = {
     "backbone": ("classifier", *_TEXTS),  # of which the last one says what to do instead
 }
 # Of `--recipe`.
-_CLASSIFIERS, _TEXT_RECIPES = ("accurate", "robust"), ("linear", "attention")
+_CLASSIFIERS, _TEXT_RECIPES = ("accurate", "robust", "wrn"), ("linear", "attention")
+# Of a network of stock layers on the pixels of images, which has no Lipschitz constant.
+_NOT_OF_WRN = {
+    "front_end": "A wide residual network is a front end of its own, and all of it is trained.",
+    "backbone": "A wide residual network reads images, not the features of another network.",
+    "table": "A wide residual network reads images, not the columns of a table.",
+    "feature_ranges": "A wide residual network reads images, not the columns of a table.",
+    "person_column": "A wide residual network reads images, not the columns of a table.",
+    "input_norm": "A wide residual network bounds no norm of an image.",
+    "radii": "A wide residual network has no Lipschitz constant, so it certifies nothing.",
+}
 
 
 def check(options: argparse.Namespace) -> None:
@@ -96,6 +106,8 @@ def _check_task(options) -> None:
                 "--front-end accurate with --recipe robust. Pass --front-end robust, or leave --front-end out."
             )
         evaluation.check_radii(options.radii or ())
+        if options.recipe == "wrn":
+            _check_wide_resnet(options)
 
 
 def _check_recipe(options) -> None:
@@ -106,7 +118,22 @@ def _check_recipe(options) -> None:
     if options.recipe in others:
         raise ValueError(
             f"A recipe of another task. Received: --recipe {options.recipe} with --task {options.task}. Pass --recipe "
-            f"{' or '.join(own)}{'' if options.task == 'text' else ', or --task text'}."
+            f"{checks.either(own)}{'' if options.task == 'text' else ', or --task text'}."
+        )
+
+
+def _check_wide_resnet(options) -> None:
+    """Refuses what a network of stock layers, trained on pixels by DP-SGD, has no use for."""
+    for name, why in _NOT_OF_WRN.items():
+        if getattr(options, name) is not None:
+            raise ValueError(
+                f"{why} Received: --{name.replace('_', '-')} with --recipe wrn. Leave one of them out: the default "
+                "recipe takes it, or says what does."
+            )
+    if options.strategy not in (None, "dpsgd"):
+        raise ValueError(
+            "The recipe wrn averages views of each image before it clips, at settings that are those of DP-SGD. "
+            f"Received: --strategy {options.strategy} with --recipe wrn. Leave one of them out."
         )
 
 

@@ -67,8 +67,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     group("--batch-size", type=int, help="EXPECTED batch size; default: by the number of examples")
     # The second name is that of earlier versions.
     names = "--microbatch-size", "--physical-batch-size"
-    group(*names, type=int, help="rows in memory at once; default: the whole batch")
-    group("--learning-rate", type=float, help="at the start, falls to zero; default: by the recipe")
+    group(*names, type=int, help="rows in memory at once; default: the whole batch, or by the recipe")
+    group("--learning-rate", type=float, help="at the start, falls to zero (wrn: constant); default: by the recipe")
     group("--clip-norm", type=float, help="of strategies that clip, and of a diffusion model; default: 1")
 
     group = _group_of(parser, "classifiers")
@@ -80,9 +80,10 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
     group(
         "--recipe",
-        choices=("accurate", "robust", "linear", "attention"),
-        help="default: accurate; robust trades accuracy for larger certified radii. Of texts: linear, the default, or "
-        "attention, which sees the order of the words",
+        choices=("accurate", "robust", "wrn", "linear", "attention"),
+        help="default: accurate; robust trades accuracy for larger certified radii; wrn is a wide residual network for "
+        "images, made for a GPU, by dpsgd and without certificates. Of texts: linear, the default, or attention, which "
+        "sees the order of the words",
     )
     group(
         "--front-end",

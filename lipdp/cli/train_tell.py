@@ -22,6 +22,18 @@ def verbosity(options: argparse.Namespace) -> int:
     return options.verbose if options.verbose is not None else int(sys.stdout.isatty())
 
 
+def tell_cost(options: argparse.Namespace, recipe: Any, updates: int) -> None:
+    """Says on standard error what a run takes that is made for a GPU."""
+    if options.recipe != "wrn":
+        return
+    sys.stderr.write(
+        f"lipdp train: note: {updates} updates of a wide residual network (WRN-{recipe.depth}-{recipe.width}), each on "
+        f"{recipe.augmentation_multiplicity} views of about {recipe.batch_size} images. This is made for a GPU; fewer "
+        "--epochs make it shorter, and a smaller --microbatch-size takes less memory. How accurate it gets is not "
+        "known: no benchmark has measured this recipe.\n"
+    )
+
+
 def progress(options: argparse.Namespace, epochs: int) -> list[Any]:
     """Returns a callback that writes a line each tenth of the epochs; none where Keras shows them, or nobody asked."""
     if options.json or options.verbose is not None or sys.stdout.isatty():

@@ -12,10 +12,11 @@ from lipdp.models.table import TableRecipe, table_recipe
 from lipdp.models.text import TextRecipe, bag_of_tokens, text_recipe
 from lipdp.models.token_crossentropy import TokenCrossentropy
 from lipdp.models.vgg import vgg
+from lipdp.models.wide_resnet import WideResNetRecipe, wide_resnet, wide_resnet_recipe
 from lipdp.models.writing import write
 
-__all__ = ["ClassifierRecipe", "LanguageRecipe", "ScatteredRecipe", "TableRecipe", "TextRecipe"]
+__all__ = ["ClassifierRecipe", "LanguageRecipe", "ScatteredRecipe", "TableRecipe", "TextRecipe", "WideResNetRecipe"]
 __all__ += ["TokenCrossentropy", "classifier_recipe", "language_recipe", "scattered_recipe"]
-__all__ += ["table_recipe", "text_recipe"]
+__all__ += ["table_recipe", "text_recipe", "wide_resnet_recipe"]
 __all__ += ["bag_of_tokens", "bidirectional_lstm", "causal_attention", "lenet", "mlp_mixer", "resnet", "small_cnn"]
-__all__ += ["bits_per_token", "text_attention", "vgg", "write"]
+__all__ += ["bits_per_token", "text_attention", "vgg", "wide_resnet", "write"]

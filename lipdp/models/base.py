@@ -38,6 +38,8 @@ class TrainingRecipe:
     bounded = True
     # Whether "dpsgd" clips automatically: its learning rate then does not hang on the clip norm.
     automatic = False
+    # Rows in memory at once, unless `fit` is told; None for what it takes by default.
+    microbatch_size: int | None = None
 
     input_shape: tuple[int, ...]
     batch_size: int
@@ -106,6 +108,8 @@ class TrainingRecipe:
         """
         own = {"batch_size": self.batch_size, "epochs": self.epochs, "strategy": self.strategy()}
         checks.not_twice(own, kwargs)
+        if kwargs.get("microbatch_size") is None:
+            kwargs["microbatch_size"] = self.microbatch_size
         held_out = kwargs.get("validation_data")
         if isinstance(held_out, tuple | list):
             kwargs["validation_data"] = (self.prepare(held_out[0]), *held_out[1:])

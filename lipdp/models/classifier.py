@@ -12,8 +12,9 @@ from lipdp.model import DP_Sequential
 from lipdp.models.base import TrainingRecipe
 from lipdp.models.scattered import ScatteredRecipe, fits, is_mirrored, scattered_recipe
 from lipdp.models.table import TableRecipe, table_recipe
+from lipdp.models.wide_resnet import WideResNetRecipe, wide_resnet_recipe
 
-STYLES = ("accurate", "robust")
+STYLES = ("accurate", "robust", "wrn")
 METHODS = ("clipless", "dpsgd", "adaclip", "dpis")
 
 # The constants below were chosen on images of this size and norm: a held-out part of MNIST's training set.
@@ -172,7 +173,7 @@ def classifier_recipe(
     rescaled: bool = False,
     radius: float | None = None,
     handwritten: bool = False,
-) -> ClassifierRecipe | ScatteredRecipe | TableRecipe:
+) -> ClassifierRecipe | ScatteredRecipe | TableRecipe | WideResNetRecipe:
     """Returns the default settings for data of one shape and size.
 
     They depend on public facts only: shapes, the number of examples, the budget; not on any value.
@@ -184,7 +185,8 @@ def classifier_recipe(
         epsilon: the budget; None when the noise is given instead.
         style: "accurate", or "robust": larger certified radii for some accuracy. Unless `method="clipless"` is asked
             for, the accurate style is `models.scattered_recipe` on larger sets of images and `models.table_recipe` on
-            tables, whose certificates, if any, are small.
+            tables, whose certificates, if any, are small. "wrn", for images: `models.wide_resnet_recipe`, made for a
+            GPU, by DP-SGD and without certificates.
         method: name of the strategy, of `METHODS`. Default: "clipless" for small sets of images, in the robust style of
             tables, and behind a front end; else "dpsgd", whose automatic clipping in the robust style of images asks
             every example for a margin.
@@ -200,7 +202,8 @@ def classifier_recipe(
             accurate style deskews larger sets of them (`layers.Deskew2D`), and has no certificates then.
 
     Returns:
-        A `ClassifierRecipe`, `ScatteredRecipe` or `TableRecipe`; change it with `dataclasses.replace`.
+        A `ClassifierRecipe`, `ScatteredRecipe`, `TableRecipe` or `WideResNetRecipe`; change it with
+        `dataclasses.replace`.
 
     Raises:
         ValueError: an argument is out of range.
@@ -234,6 +237,16 @@ def classifier_recipe(
     num_classes = checks.integer("num_classes", num_classes, 1)
     num_examples = checks.integer("num_examples", num_examples, 1)
     epsilon = checks.positive("epsilon", epsilon, optional=True)
+    if style == "wrn":
+        others = {"front_end": front_end, "row_norm": row_norm, "rescaled": rescaled or None}
+        for name, value in others.items():
+            if value is not None:
+                raise ValueError(
+                    f"A wide residual network reads the pixels of images. Received: {name}={value!r} with style='wrn'. "
+                    "Leave one of them out."
+                )
+        facts_of_images = (tuple(input_shape), num_classes, num_examples, epsilon)
+        return wide_resnet_recipe(*facts_of_images, method=method or "dpsgd", handwritten=handwritten)
     if style == "robust" and front_end is None and num_examples >= _SMALL and _is_large(input_shape):
         return _robust(tuple(input_shape), num_classes, num_examples, epsilon, method or "dpsgd", radius)
     facts: tuple = (tuple(input_shape), num_classes, num_examples, epsilon)

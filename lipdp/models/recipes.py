@@ -8,6 +8,7 @@ from lipdp.models.language import LanguageRecipe, language_recipe
 from lipdp.models.scattered import ScatteredRecipe
 from lipdp.models.table import TableRecipe
 from lipdp.models.text import TextRecipe, text_recipe
+from lipdp.models.wide_resnet import WideResNetRecipe
 
 TASKS = ("classifier", "diffusion", "language", "text")
 
@@ -20,7 +21,9 @@ def recipe(
     *,
     task: str = "classifier",
     **settings: Any,
-) -> "ClassifierRecipe | ScatteredRecipe | TableRecipe | diffusion.Recipe | LanguageRecipe | TextRecipe":
+) -> (
+    ClassifierRecipe | ScatteredRecipe | TableRecipe | WideResNetRecipe | diffusion.Recipe | LanguageRecipe | TextRecipe
+):
     """Returns settings that learn, for data of one shape and size: network, loss, rate, norms, batch size, epochs.
 
     They depend on public facts only: shapes, the number of examples, the budget; not on any value. They are those of
@@ -33,9 +36,10 @@ def recipe(
         num_examples: Number of training examples.
         epsilon: The budget; None when the noise is given instead. Larger budgets train for longer.
         task: `"classifier"`: for tables and larger sets of images the most accurate network by DP-SGD, else, and with
-            `method="clipless"`, a clipless network with certificates. `"diffusion"`: a model that draws images of each
-            class, trained by DP-SGD. `"text"`: a classifier of texts, linear or by attention, trained by DP-SGD.
-            `"language"`: a small transformer that learns each next byte of texts, and writes others.
+            `method="clipless"`, a clipless network with certificates; with `style="wrn"` a wide residual network,
+            made for a GPU. `"diffusion"`: a model that draws images of each class, trained by DP-SGD. `"text"`: a
+            classifier of texts, linear or by attention, trained by DP-SGD. `"language"`: a small transformer that
+            learns each next byte of texts, and writes others.
         **settings: For a classifier see `models.classifier_recipe`; for diffusion see `diffusion.recipe`; for
             texts `style` and `vocabulary_size`, see `models.text_recipe`; see `models.language_recipe`.
 

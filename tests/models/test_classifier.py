@@ -21,7 +21,7 @@ def test_the_recipe_for_mnist(epsilon, updates):
 
 
 @pytest.mark.backend_free
-@pytest.mark.parametrize("style", classifier.STYLES)
+@pytest.mark.parametrize("style", ["accurate", "robust"])  # "wrn" has no bounds
 @pytest.mark.parametrize(
     ("shape", "classes", "examples"),
     [((28, 28, 1), 10, 60000), ((32, 32, 3), 10, 50000), ((8, 8, 1), 10, 1437), ((5,), 2, 300), ((1,), 3, 2)],

@@ -44,6 +44,19 @@ def test_averages_are_those_of_keras(options, tmp_path):
     np.testing.assert_array_equal(flat(loaded), flat(model))
 
 
+def test_a_model_that_was_used_is_saved_and_goes_on(tmp_path):
+    """On JAX a weight was the array of its average, which `predict` deleted."""
+    model = lipdp.DP_Model.from_keras(network())
+    model.compile(averaging(), LOSS)
+    arguments = {"batch_size": 8, "noise_multiplier": 1.0, "delta": 1e-3, "verbose": 0, "strategy": "dpsgd"}
+    model.fit(X, Y, **arguments)
+    logits = model.predict(X, verbose=0)
+    model.save(tmp_path / "model.keras")
+    np.testing.assert_allclose(keras.saving.load_model(tmp_path / "model.keras").predict(X, verbose=0), logits)
+    model.fit(X, Y, **arguments)
+    assert model.run.ledger.updates == 8
+
+
 @pytest.mark.parametrize("strategy", ["dpsgd", "adaclip", "dpis"])
 def test_noise_and_charges_are_as_without(strategy):
     budget = {"epsilon": 60.0} if strategy == "dpis" else {"noise_multiplier": 2.0}
