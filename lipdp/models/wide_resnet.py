@@ -23,13 +23,12 @@ _SMALLEST_SIDE = 8
 
 
 def wide_resnet(
-    input_shape: tuple[int, ...], num_classes: int, depth: int = 16, width: int = 4, *, standardized: bool = True
+    input_shape: tuple[int, ...], num_classes: int, depth: int = 16, width: int = 4, *, standardized: bool = False
 ) -> keras.Model:
     """Returns a wide residual network for images in [0, 1], WRN-`depth`-`width`, with group normalization.
 
     Three groups of preactivated blocks, of stock layers: two 3 x 3 convolutions without biases, each behind group
-    normalization (16 groups) and ReLU. Images are scaled to [-2, 2] first, by constants. Kernels of convolutions are
-    standardized after each update (`norms.StandardizedKernel`); De et al. 2022 do so inside the forward pass.
+    normalization (16 groups) and ReLU. Images are scaled to [-2, 2] first, by constants.
 
     Args:
         input_shape: Shape of one image, `(height, width, channels)`, with sides from 8 pixels on.
@@ -37,7 +36,8 @@ def wide_resnet(
         depth: Number of convolutions on the longest way but those of skips, and the last layer: 10, 16, 22, 28, 34 or
             40, and so on.
         width: Filters of the first group over 16. Memory and time grow with it, and the noise with the weights.
-        standardized: Whether kernels of convolutions are standardized after each update.
+        standardized: Whether kernels of convolutions are standardized after each update (`norms.StandardizedKernel`).
+            De et al. 2022 do so inside the forward pass.
 
     Returns:
         A functional `keras.Model` of logits; make it private with `lipdp.DP_Model.from_keras`.
@@ -115,9 +115,9 @@ class WideResNetRecipe(TrainingRecipe):
 
     After De et al. 2022: DP-SGD on `wide_resnet`, whose gradients are averaged over several views of each image, moved
     and mirrored at random, before they are clipped. Stochastic gradient descent has no momentum and a constant rate;
-    the weights that `fit` returns are an average over its last updates (Keras' `use_ema`), standardized like those it
-    is made of. While training goes on, what is evaluated are the weights of the last update. Nothing is computed from
-    the data but gradients: no statistics of images, no layer that is fixed. Made for a GPU. There are no certificates.
+    the weights that `fit` returns are an average over its last updates (Keras' `use_ema`). While training goes on, what
+    is evaluated are the weights of the last update. Nothing is computed from the data but gradients: no statistics of
+    images, no layer that is fixed. Made for a GPU. There are no certificates.
 
     Args:
         input_shape: shape of one image, `(height, width, channels)`; images are in [0, 1].
@@ -126,8 +126,8 @@ class WideResNetRecipe(TrainingRecipe):
         epochs: expected passes over the data.
         depth: of the network, 4 more than a multiple of 6.
         width: of the network.
-        standardized: whether kernels of convolutions are standardized after each update. Where they are not, they grow,
-            and with them the steps get smaller.
+        standardized: whether kernels of convolutions are standardized after each update, with half the learning rate.
+            Where they are not, they grow, and with them the steps get smaller.
         augmentation_multiplicity: views of each image in an update; 1 and more. An update takes as many times as long.
         shift: views are moved by up to so many pixels, in each direction.
         mirrored: whether views are mirrored, each with probability 1/2: left and right must mean the same.
@@ -157,12 +157,12 @@ class WideResNetRecipe(TrainingRecipe):
     epochs: int
     depth: int = 16
     width: int = 4
-    standardized: bool = True
+    standardized: bool = False
     augmentation_multiplicity: int = 16
     shift: int = 4
     mirrored: bool = False
     ema_momentum: float | None = None
-    learning_rate: float = 1.0
+    learning_rate: float = 2.0
     method: str = "dpsgd"
     clip_norm: float = 1.0
     microbatch_size: int | None = 128
@@ -251,9 +251,9 @@ def wide_resnet_recipe(
 
     They depend on public facts only: shapes, the number of examples, the budget; not on any value. On 50,000 images
     they are a batch of 4096, and about 875 updates at epsilon 1 and 2470 at epsilon 8, as in the paper; smaller sets
-    have as many updates of smaller batches. The learning rate is half of that which the authors published for
-    epsilon 1, because the norm of filters is kept, where there it grows and steps get smaller.
-    `lipdp.recipe(style="wrn")` takes these settings.
+    have as many updates of smaller batches. The learning rate is that which the authors published for epsilon 1; their
+    kernels are standardized inside the forward pass, those here are free. `lipdp.recipe(style="wrn")` takes these
+    settings.
 
     Args:
         input_shape: shape of one image, `(height, width, channels)`, with sides from 8 pixels on.

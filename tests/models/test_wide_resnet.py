@@ -17,7 +17,8 @@ CIFAR = (32, 32, 3), 10, 50000
 
 
 def small(**changes):
-    settings = {"depth": 10, "width": 1, "batch_size": 20, "epochs": 2, "augmentation_multiplicity": 2, **changes}
+    settings = {"depth": 10, "width": 1, "batch_size": 20, "epochs": 2, "augmentation_multiplicity": 2}
+    settings |= {"standardized": True, "learning_rate": 1.0, **changes}
     return dataclasses.replace(models.wide_resnet_recipe(SHAPE, 3, COUNT, 8.0), **settings)
 
 
@@ -125,8 +126,9 @@ def test_networks_have_their_sizes(shape, depth, width, count):
     assert all(layer.groups == 16 for layer in network.layers if "normalization" in layer.name)
     # What it knows of images are constants.
     assert network.get_layer("rescaling").get_config()["scale"] == 4.0
-    free = models.wide_resnet(shape, 10, depth, width, standardized=False)
-    assert all(layer.kernel_constraint is None for layer in free.layers if isinstance(layer, keras.layers.Conv2D))
+    kept = models.wide_resnet(shape, 10, depth, width, standardized=True)
+    assert all(layer.kernel_constraint is not None for layer in kept.layers if isinstance(layer, keras.layers.Conv2D))
+    assert all(layer.kernel_constraint is None for layer in convolutions)
     again = keras.Model.from_config(network.get_config())
     assert again.to_json() == network.to_json()
 
@@ -139,6 +141,7 @@ def test_settings_follow_from_public_facts():
     recipe = by_budget[8.0]
     assert recipe == lipdp.recipe(*CIFAR, 8.0, style="wrn") == classifier.classifier_recipe(*CIFAR, 8.0, "wrn")
     assert (recipe.batch_size, recipe.augmentation_multiplicity, recipe.microbatch_size) == (4096, 16, 128)
+    assert recipe.learning_rate == 2.0 and not recipe.standardized
     assert not recipe.bounded and not recipe.fixes_layers and recipe.first_releases(None) == ()
     strategy = recipe.strategy()
     assert strategy.augmentation == lipdp.strategies.RandomShift(4, flip=True)
