@@ -36,6 +36,17 @@ def test_one_version():
     assert f"## {lipdp.__version__}" in (ROOT / "CHANGELOG.md").read_text()
 
 
+def test_files_beside_the_code_are_installed_and_in_the_repository():
+    whole = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    said = set(whole["tool"]["setuptools"]["package-data"]["lipdp"])
+    package = ROOT / "lipdp"
+    there = {path.relative_to(package) for path in package.rglob("*") if path.is_file()}
+    there = {str(path) for path in there if "__pycache__" not in path.parts and path.suffix not in (".py", ".pyc")}
+    assert said == there
+    # One kind is ignored everywhere else.
+    assert "!lipdp/layers/encoder.npz" in (ROOT / ".gitignore").read_text().splitlines()
+
+
 def test_extras():
     extras = PROJECT["optional-dependencies"]
     assert set(extras) == {"tensorflow", "jax", "notebooks", "docs", "test"}
