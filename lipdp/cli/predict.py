@@ -16,6 +16,8 @@ from lipdp.data.files import read_examples
 from lipdp.privacy import files
 from lipdp.report import numbers
 
+# Images in [0, 1], and those of a few deviations, stay below.
+_BRIGHT = 16.0
 _RADIUS = ", the L2 radius of the model's input in which it cannot change, "
 
 
@@ -63,6 +65,7 @@ def _examples(options, recorded: dict | None, path: pathlib.Path) -> np.ndarray:
     run, unknown = pathlib.Path(options.run), recorded is None and options.table is None
     if not options.data.endswith((".csv", *(text_columns.SUFFIXES if unknown else ()))):
         x = read_examples(pathlib.Path(options.data))
+        _note_units(x)
         ranges = (recorded or {}).get("feature_ranges")
         if ranges is None:
             return x
@@ -81,6 +84,16 @@ def _examples(options, recorded: dict | None, path: pathlib.Path) -> np.ndarray:
             f"{todo}{certify.hint(path)}."
         )
     return table.encode(options.data)
+
+
+def _note_units(x: np.ndarray) -> None:
+    """Says how images are read, where they are not in [0, 1]: those of training may have been divided by 255."""
+    if x.ndim == 4 and (high := float(x.max())) > _BRIGHT:
+        sys.stderr.write(
+            f"lipdp predict: note: these images hold numbers up to {high:g}. Images of 8 bits are divided by 255, "
+            "floats are taken as they are: if the run was trained on images of 8 bits, or in [0, 1], divide these by "
+            "255, or save them as uint8.\n"
+        )
 
 
 def _radii(model: Any, x: np.ndarray, batch_size: int) -> np.ndarray | None:

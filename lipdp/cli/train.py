@@ -69,11 +69,14 @@ def _train(options, argv: list[str], started: str, clock: float, work: pathlib.P
     generative = options.task == "diffusion"
     count = dataset.num_persons or dataset.num_examples
     delta = _default_delta(count) if options.delta is None else options.delta
+    asked = options.strategy
     recipe: Any = diffusion.recipe(options, dataset, delta) if generative else _recipe(options, dataset)
     updates = recipe.updates if generative else recipe.updates(count)
     plan = _plan(options, recipe, updates, count, delta)
     (datasets if dataset.texts is None else text).tell(options, raw)
     evaluation.tell_reached(options, recipe)
+    if asked is None:
+        train_tell.tell_choice(options, recipe, dataset)
     train_tell.tell_cost(options, recipe, updates)
     with contextlib.ExitStack() as stack:
         if work is None:

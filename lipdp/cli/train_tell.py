@@ -22,6 +22,19 @@ def verbosity(options: argparse.Namespace) -> int:
     return options.verbose if options.verbose is not None else int(sys.stdout.isatty())
 
 
+def tell_choice(options: argparse.Namespace, recipe: Any, dataset: Any) -> None:
+    """Says on standard error that images have the smaller network, and when they have the other one."""
+    asked = (options.recipe not in (None, "accurate"), options.front_end, options.backbone)
+    if options.task != "classifier" or len(dataset.input_shape) != 3 or not recipe.bounded or any(asked):
+        return
+    shape = " x ".join(map(str, dataset.input_shape))
+    sys.stderr.write(
+        f"lipdp train: note: {dataset.num_persons or dataset.num_examples} images of {shape} have a clipless network, "
+        "with certificates. The more accurate one on fixed features takes at least 16384 images with sides from 16 "
+        "pixels on, whose features fit into 4 GiB.\n"
+    )
+
+
 def tell_cost(options: argparse.Namespace, recipe: Any, updates: int) -> None:
     """Says on standard error what a run takes that is made for a GPU."""
     if options.recipe != "wrn":

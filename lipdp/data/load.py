@@ -1,6 +1,7 @@
 """One door to all data sets."""
 
 import difflib
+import os
 import pathlib
 import warnings
 from collections.abc import Callable
@@ -53,7 +54,13 @@ def load(
         >>> load("digits").x_train.shape
         (1437, 8, 8, 1)
     """
-    source = str(source)
+    if not isinstance(source, str | os.PathLike):
+        # Its text would hold private rows.
+        raise TypeError(
+            f"A data set is loaded by its name, or by the path of a file. Received: source of type "
+            f"{type(source).__name__}. Table.encode takes rows and data frames."
+        )
+    source = os.fspath(source)
     if source in _LOADERS:
         _refuse_options(source, label, table, header, person)
         return _LOADERS[source]()

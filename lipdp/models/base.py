@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import warnings
 from typing import Any
 
 import keras
@@ -124,11 +125,22 @@ class TrainingRecipe:
         if weight is not None:
             checks.not_twice({"sample_weight": weight}, kwargs)
             kwargs["sample_weight"] = weight
+        self._warn_of_bytes(x)
         model = self.trained(_count(x, kwargs))
         history = model.fit(self.prepare(x), y, epsilon=epsilon, **own, **kwargs)
         whole = self.whole(model)
         whole.history = history
         return whole
+
+    def _warn_of_bytes(self, x: Any) -> None:
+        """Says that images of whole numbers are in another unit than the settings were chosen in."""
+        dtype = str(getattr(x, "dtype", ""))
+        if len(self.input_shape) == 3 and dtype.startswith(("int", "uint")):
+            warnings.warn(
+                f"The settings of this recipe are for images in [0, 1]. Received: x of dtype {dtype}. Divide images of "
+                "8 bits by 255, here and wherever the model is used.",
+                stacklevel=checks.users_line(),
+            )
 
     @property
     def fixes_layers(self) -> bool:

@@ -20,6 +20,8 @@ NOT_COVERED = (
     "Hyper-parameter search: each run on the same data spends its own budget.",
     "Early stopping, learning-rate control and model selection that look at private data, such as training metrics "
     "or a private validation set.",
+    "Rows that were held out, by validation_split or as validation_data: they are not among the N that are protected, "
+    "and metrics on them, with all that follows these, say what they say about them.",
     "Weights that came in by value: initial weights from another training on the same data (set_weights, assign, files "
     "of plain Keras models) bring their cost along, and it is not counted here. Layers that models share are followed.",
     "Training of the same weights by Keras' own fit, or by code of the user, before, between or after the fits that "
@@ -248,6 +250,8 @@ def group(facts: dict) -> str:
     )
 
 
+# Stands among the names of metrics on the training data.
+VALIDATED = "validation metrics (validation_data are among the training data)"
 TRAINING_METRICS = (
     "The loss and metrics shown without the prefix val_ are computed on the private training data and "
     "are NOT covered by epsilon; fit(training_metrics=False) leaves them out."

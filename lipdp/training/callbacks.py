@@ -145,6 +145,7 @@ class Charge(keras.callbacks.Callback):
         self._in_epoch = 0
         self._run, self._left, self._charge, self._training_metrics = run, updates, charge, training_metrics
         self._made, self._next_look = 0, 1
+        self._named = False
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._in_epoch = 0
@@ -166,8 +167,10 @@ class Charge(keras.callbacks.Callback):
             self._refuse_to_go_on()
         if not self._left:
             self.model.stop_training = True
-        if self._training_metrics and not self._run.ledger.logged:
-            self._run.ledger.logged = tuple(logs or ())
+        if self._training_metrics and not self._named:
+            self._named = True
+            ledger = self._run.ledger
+            ledger.logged = tuple(dict.fromkeys([*ledger.logged, *(logs or ())]))
         if logs is not None:
             logs.pop("updates", None)  # Keras needs some log of a step
             if self._epsilon is not None:

@@ -102,6 +102,8 @@ class Driver:
         self.microbatch = self._microbatch()
         self.sampler: Any = None
         self.in_terminal = False
+        # Whether the validation data are among the training data.
+        self.measures_training_rows = False
         processes.agree(self)
 
     def make_plan(self) -> Plan:
@@ -249,6 +251,8 @@ class Driver:
         noted = [] if self.strategy.per_example else losses.parts(self.model.loss)
         with fixed(noted), self.armed(verbose, callbacks), self.batches() as batches, self._precision():
             ledger.steered = tuple(dict.fromkeys([*ledger.steered, *steered]))
+            if self.measures_training_rows:
+                ledger.logged = tuple(dict.fromkeys([*ledger.logged, statement.VALIDATED]))
             bar = verbose in ("auto", 1)
             charge = Charge(self.run, self.updates, self.charge(), self.request.training_metrics, bar)
             return keras_fit(

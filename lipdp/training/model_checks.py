@@ -165,6 +165,22 @@ def warn_of_adapted(model: keras.Model) -> None:
         )
 
 
+def warn_of_frozen_additions(model: keras.Model) -> None:
+    """Says that the low-rank additions of a layer do not train, because it was frozen first."""
+    names = [
+        layer.name
+        for layer in _keras.walk(model)
+        if getattr(layer, "lora_enabled", False) and not layer.trainable_variables
+    ]
+    if names:
+        warnings.warn(
+            f"Layers with low-rank additions that are frozen train nothing. Received: {', '.join(names[:3])}"
+            f"{', ...' if len(names) > 3 else ''} ({len(names)} in all). Call enable_lora on layers that "
+            "are not frozen: it freezes their kernels by itself. Freeze the other layers only.",
+            stacklevel=checks.users_line(),
+        )
+
+
 def warn_of_uncharged_moments(model: keras.Model) -> None:
     """Says that a layer holds private moments whose cost this model does not know of."""
     names = [layer.name for layer in _keras.walk(model) if isinstance(layer, ReleasedConstants) and layer.adapted]

@@ -53,8 +53,10 @@ def prepare(
         checkpoint: What the call goes on from, if it does; what was lost after it is charged.
         person_ids, sample_weight: As in `DP_Model.fit`.
     """
+    measured = validation.are_training_rows(x, validation_data)
     model_checks.check_model(model)
     model_checks.warn_of_adapted(model)
+    model_checks.warn_of_frozen_additions(model)
     model_checks.warn_of_uncharged_moments(model)
     strategy = request.strategy
     if not strategy.per_example:
@@ -95,7 +97,9 @@ def prepare(
     driver = ImportanceDriver if isinstance(strategy, strategies.DPIS) else Driver
     first = moments.pending(model, request, drawn)
     with first.planned(model.run):
-        return driver(model, request, calibration, x, y, validation_data, drawn, first, checkpoint)
+        made = driver(model, request, calibration, x, y, validation_data, drawn, first, checkpoint)
+    made.measures_training_rows = measured
+    return made
 
 
 def _weighted(strategy: strategies.Strategy, request: FitRequest, y: Any, sample_weight: Any) -> Any:
@@ -124,7 +128,7 @@ def _persons(model: keras.Model, ids: np.ndarray, request: FitRequest) -> person
         raise ValueError(
             "With `person_ids`, `batch_size` is the expected number of PERSONS in an update, so it must not be larger "
             f"than their number. Received: batch_size={request.sampling.batch_size}, {found.count} persons. Pass a "
-            "smaller batch_size."
+            "smaller batch_size, or make the recipe with num_examples= the number of persons."
         )
     if not strategy.per_example and found.width > 1:
         _refuse_shares(model, found.width)

@@ -62,6 +62,24 @@ def check_options(validation_steps: Any, validation_batch_size: Any, validation_
         checks.integer("validation_freq", validation_freq, minimum=1)
 
 
+def are_training_rows(x: Any, validation_data: Any) -> bool:
+    """Returns whether validation data lie in the memory of the training data, or are the same object."""
+    if validation_data is None:
+        return False
+    first = validation_data[0] if isinstance(validation_data, (tuple, list)) and validation_data else validation_data
+    held, given = tree.flatten(x), tree.flatten(first)
+    return any(a is b or _share(a, b) for a in held for b in given)
+
+
+def _share(a: Any, b: Any) -> bool:
+    if not (isinstance(a, np.ndarray) and isinstance(b, np.ndarray)) or a.dtype.hasobject or b.dtype.hasobject:
+        return False
+    try:
+        return np.shares_memory(a, b, max_work=10_000)  # type: ignore[arg-type]
+    except np.exceptions.TooHardError:
+        return False
+
+
 def check_data(model: keras.Model, validation_data: Any) -> Any:
     """Returns validation data, and refuses what the model, its loss or its labels do not allow.
 

@@ -36,6 +36,21 @@ def test_images_are_trained_on_features_and_used_as_images(file, tmp_path, capsy
     kinds = [release["kind"] for release in found["privacy"]["releases"]]
     assert kinds == ["moments", "moments", "gradient"] and 7.9 < found["privacy"]["epsilon"] <= 8.0
     assert found["held_out"]["accuracy"] > 0.8
+    # The same pixels as floats are others: it says so.
+    with np.load(file) as arrays:
+        for name, dtype in (("bytes", "uint8"), ("floats", "float32")):
+            np.savez(tmp_path / f"{name}.npz", x=arrays["x_test"].astype(dtype))
+    for name, told in (("bytes", False), ("floats", True)):
+        words = [
+            "predict",
+            str(run),
+            "--data",
+            str(tmp_path / f"{name}.npz"),
+            "--output",
+            str(tmp_path / f"{name}.csv"),
+        ]
+        assert main(words) == 0
+        assert ("numbers up to 2" in capsys.readouterr().err) is told
     settings = folders.read(run).run["settings"]
     assert settings["strategy"] == settings["method"] == "dpsgd" and settings["hidden"] == 0
     assert keras.saving.load_model(run / folders.MODEL).input_shape == (None, 16, 16, 1)
@@ -97,3 +112,13 @@ def test_an_input_norm_is_for_other_recipes(file, capsys):
     for asked in (["--input-norm", "3"], ["--radii", "0.1"]):
         behind = refusal(capsys, *words, "--strategy", "clipless", "--front-end", "accurate", *asked)
         assert "without --front-end" in behind
+
+
+def test_smaller_sets_are_told_which_network_they_have(file, tmp_path, capsys, monkeypatch):
+    words = ["train", "--dataset", str(file), "--epsilon", "8", "--epochs", "1", "--verbose", "0"]
+    monkeypatch.setattr(classifier, "_SMALL", 16384)
+    assert main([*words, "--output", str(tmp_path / "run")]) == 0
+    told = capsys.readouterr().err
+    assert "note: 2400 images of 16 x 16 x 1 have a clipless network" in told and "at least 16384 images" in told
+    assert main([*words, "--strategy", "clipless", "--output", str(tmp_path / "other")]) == 0
+    assert "have a clipless network" not in capsys.readouterr().err

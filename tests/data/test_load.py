@@ -133,3 +133,11 @@ def test_unknown_names_get_a_hint(tmp_path):
         data.load(tmp_path / "a.tsv")
     with pytest.raises(ValueError, match="Only a .csv file has a label column"):
         data.load("digits", label="y")
+
+
+def test_rows_in_the_place_of_a_path_are_not_repeated_in_the_message():
+    with pytest.raises(
+        TypeError, match="by the path of a file. Received: source of type ndarray. Table.encode"
+    ) as raised:
+        data.load(np.array([[12345.0]]))
+    assert "12345" not in str(raised.value)

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import pathlib
+import warnings
 
 import keras
 import numpy as np
@@ -365,3 +366,13 @@ def test_bad_arguments_are_named(wrong):
     arguments = {"input_shape": SHAPE, "num_classes": 2, "num_examples": 240, "epsilon": 1.0, **wrong}
     with pytest.raises(ValueError, match=next(iter(wrong))):
         models.scattered_recipe(**arguments)
+
+
+@pytest.mark.backend_free
+def test_images_of_whole_numbers_are_not_in_the_unit_of_the_recipe():
+    x, y = images()
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always", UserWarning)
+        small(epochs=1).fit((255 * x).astype("uint8"), y, epsilon=8.0, verbose=0)
+    texts = [str(one.message) for one in told]
+    assert any("in [0, 1]. Received: x of dtype uint8. Divide images of 8 bits by 255" in text for text in texts)

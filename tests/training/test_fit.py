@@ -246,7 +246,7 @@ def test_training_metrics_can_be_left_out(tmp_path):
         epochs=2,
         epsilon=1.0,
         training_metrics=False,
-        validation_data=(x, y),
+        validation_data=(x.copy(), y),
         callbacks=[keras.callbacks.CSVLogger(str(log))],
         **FIT,
     ).history

@@ -149,3 +149,19 @@ def test_each_layer_takes_its_own_additions(tmp_path, monkeypatch, earlier):
         for name in adapted:
             np.testing.assert_array_equal(other.get_layer(name).lora_kernel_a, model.get_layer(name).lora_kernel_a)
         np.testing.assert_allclose(other.predict(X, verbose=0), model.predict(X, verbose=0), atol=1e-6)
+
+
+@pytest.mark.backend_free
+def test_additions_to_a_layer_that_was_frozen_first_are_named():
+    model = compiled(adapted=False)
+    model.layers[0].trainable = False
+    model.layers[0].enable_lora(2)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always", UserWarning)
+        train(model, 1)
+    assert any(f"frozen train nothing. Received: {model.layers[0].name} " in str(one.message) for one in told)
+    model = compiled()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        train(model, 1)
+    assert model.layers[0].lora_kernel_b.numpy().any()

@@ -167,3 +167,33 @@ def test_checkpoints_that_hold_the_key_of_the_noise_are_refused():
         assert model.privacy.updates == 0
     # By the name that Keras gives it.
     assert keras.callbacks.OrbaxCheckpoint.__name__ == "OrbaxCheckpoint"
+
+
+@pytest.mark.backend_free
+@pytest.mark.parametrize(
+    ("make", "named"),
+    [
+        (lambda: (X, (X, Y)), True),
+        (lambda: (X, (X[3:9], Y[3:9])), True),
+        (lambda: (X[::2], (X[1::2], Y[1::2])), False),
+        (lambda: (X[:-9], (X[-9:], Y[-9:])), False),
+        (lambda: (X, (X.copy(), Y)), False),
+    ],
+    ids=["the same", "a part", "every other", "the rest", "a copy"],
+)
+def test_metrics_on_training_rows_are_named_whatever_they_are_called(make, named):
+    x, validation_data = make()
+    model = mlp()
+    model.fit(x, Y[: len(x)], validation_data=validation_data, training_metrics=False, epochs=1, **FIT)
+    logged = model.privacy.to_dict()["training_metrics_outside_the_guarantee"]
+    assert logged == (["validation metrics (validation_data are among the training data)"] if named else [])
+    assert ("none were logged" in model.privacy.statement()) is not named
+    # Those of training come beside them.
+    model.fit(x, Y[: len(x)], epochs=1, **FIT)
+    assert {"loss", "accuracy"} <= set(model.privacy.to_dict()["training_metrics_outside_the_guarantee"])
+
+
+def test_the_statement_says_that_held_out_rows_are_not_covered():
+    model = mlp()
+    model.fit(X, Y, validation_split=0.2, epochs=1, **FIT)
+    assert "Rows that were held out" in " ".join(model.privacy.statement().split())

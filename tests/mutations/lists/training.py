@@ -275,7 +275,7 @@ FAULTS = [
         ),
         (
             "logged metrics are not noted",
-            "if self._training_metrics and not self._run.ledger.logged:",
+            "if self._training_metrics and not self._named:",
             "if False:",
             "training/test_fit.py::test_training_metrics_can_be_left_out training/test_fit.py::test_executed_equals_accounted privacy/test_guarantee.py::test_statement_holds_every_fact",
         ),
