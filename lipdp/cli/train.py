@@ -75,13 +75,13 @@ def _train(options, argv: list[str], started: str, clock: float, work: pathlib.P
     plan = _plan(options, recipe, updates, count, delta)
     (datasets if dataset.texts is None else text).tell(options, raw)
     evaluation.tell_reached(options, recipe)
-    if asked is None:
-        train_tell.tell_choice(options, recipe, dataset)
     train_tell.tell_cost(options, recipe, updates)
     with contextlib.ExitStack() as stack:
         if work is None:
             work = report.claim(options.output, dataset.name, options.overwrite)
             stack.enter_context(place.working(work))
+            if asked is None:
+                train_tell.tell_choice(options, recipe, dataset)
         try:
             if not (work / place.SETTINGS).exists():
                 resuming.note(work, options, argv, started, digests)
