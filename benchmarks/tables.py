@@ -408,7 +408,7 @@ table below, and by one with its features scaled another way (68.16 % at epsilon
 with it, were chosen on held-out digits (one seed) after MNIST's test set had given, without it,
 {before("mnist", "deskewed=False")}. This copy of CIFAR-10 was encoded again as JPEG, that of the published figures
 was not. Seconds are those of `fit`, one or two cores, beside other work;
-the features take six minutes more on CIFAR-10, one or two on the others. *Published*: Tramer & Boneh 2021; R+R: the
+the features take some minutes more. *Published*: Tramer & Boneh 2021; R+R: the
 reproduction of ACSAC 2024; De et al. 2022. `python benchmarks/scattered.py`
 
 {scattered.table(found["runs"])}

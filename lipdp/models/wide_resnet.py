@@ -13,11 +13,11 @@ from lipdp.models.scattered import is_mirrored
 from lipdp.norms import StandardizedKernel
 
 _GROUPS = 16
-# Updates at epsilon 1; the paper has 875 there, 2468 at epsilon 8.
+# Updates at epsilon 1, of the size of those that are published; they grow with the root of the budget.
 _UPDATES, _LARGEST_BATCH, _SHARE = 875.0, 4096, 12
 # Pixels in memory at once for each of 16 views of a network of width 4: 128 images of 32 x 32.
 _PIXELS = 2**17
-# Averages reach back over about this part of the updates, and no further than the paper's.
+# Averages reach back over about this part of the updates, with this momentum at most.
 _WINDOW, _MOMENTUM = 0.1, 0.999
 _SMALLEST_SIDE = 8
 
@@ -247,13 +247,12 @@ def wide_resnet_recipe(
     method: str = "dpsgd",
     handwritten: bool = False,
 ) -> WideResNetRecipe:
-    """Returns the settings of De et al. 2022 for images of one shape, as far as they are known to carry over.
+    """Returns settings after De et al. 2022 for images of one shape; no accuracy of them has been measured.
 
     They depend on public facts only: shapes, the number of examples, the budget; not on any value. On 50,000 images
-    they are a batch of 4096, and about 875 updates at epsilon 1 and 2470 at epsilon 8, as in the paper; smaller sets
-    have as many updates of smaller batches. The learning rate is that which the authors published for epsilon 1; their
-    kernels are standardized inside the forward pass, those here are free. `lipdp.recipe(style="wrn")` takes these
-    settings.
+    they are a batch of 4096, and about 875 updates at epsilon 1 and 2470 at epsilon 8; smaller sets have as many
+    updates of smaller batches. The kernels of the paper are standardized inside the forward pass, those here are free.
+    `lipdp.recipe(style="wrn")` takes these settings.
 
     Args:
         input_shape: shape of one image, `(height, width, channels)`, with sides from 8 pixels on.

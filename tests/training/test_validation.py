@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from lipdp import layers
+from lipdp.training import validation
 from tests.helpers.models import DELTA, blobs, mlp, same, state
 
 X, Y = blobs()
@@ -191,6 +192,17 @@ def test_metrics_on_training_rows_are_named_whatever_they_are_called(make, named
     # Those of training come beside them.
     model.fit(x, Y[: len(x)], epochs=1, **FIT)
     assert {"loss", "accuracy"} <= set(model.privacy.to_dict()["training_metrics_outside_the_guarantee"])
+
+
+@pytest.mark.backend_free
+def test_lists_share_rows_only_as_a_whole():
+    words = ["good", "bad"] * 50_000
+    assert validation.are_training_rows(words, (words, None))
+    assert not validation.are_training_rows(words, (["good", "bad"] * 1000, None))
+    assert not validation.are_training_rows([[1, 2], [3, 4]], ([[1, 2]], [0]))
+    batches = Batches(X, Y)
+    assert validation.are_training_rows(batches, batches)
+    assert validation.are_training_rows({"a": X, "b": Y}, ({"a": X.copy(), "b": Y[2:5]}, Y))
 
 
 def test_the_statement_says_that_held_out_rows_are_not_covered():
