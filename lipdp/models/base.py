@@ -32,7 +32,7 @@ class TrainingRecipe:
     """Base of the recipes of classifiers, frozen dataclasses with at least these fields.
 
     A recipe whose first layers are fixed trains the rest on their outputs, which `prepare` computes once: `trained`
-    builds that part, and `whole` puts the fixed layers in front of it again.
+    builds that part, and `whole` puts the fixed layers in front of it again; `part` takes them off.
     """
 
     # Whether each layer that trains bounds its gradient, as clipless training needs it.
@@ -76,6 +76,20 @@ class TrainingRecipe:
         """Returns the model that takes rows, with the weights and the ledger of what was trained."""
         return model
 
+    def part(self, model: Any, num_examples: int) -> DP_Model | DP_Sequential:
+        """Returns of a model that takes rows what `fit` trains on, compiled anew, with its weights and its ledger."""
+        fresh = self.build(num_examples)
+        if not isinstance(model, DP_Model | DP_Sequential) or not self._is_alike(model, fresh):
+            raise ValueError(
+                "A recipe goes on with a model of its own. Received: `model` with other layers than this recipe makes. "
+                "Pass the model that `fit` of these settings has returned, loaded or not; `model.fit` trains others."
+            )
+        model.compile_from_config(fresh.get_compile_config())
+        return model
+
+    def _is_alike(self, model: Any, fresh: Any) -> bool:
+        return list(map(_kind, model.layers)) == list(map(_kind, fresh.layers))
+
     def first_releases(self, sampling: Sampling) -> tuple[Mechanism, ...]:
         """Returns the cost of what `fit` releases before the first update, for data that are sampled like this."""
         return ()
@@ -86,8 +100,10 @@ class TrainingRecipe:
             self.learning_rate, self.updates(num_examples), end_learning_rate=0.0
         )
 
-    def fit(self, x: Any, y: Any = None, *, epsilon: float | None = None, **kwargs: Any) -> DP_Model | DP_Sequential:
-        """Builds a model and trains it with the settings of this recipe.
+    def fit(
+        self, x: Any, y: Any = None, *, epsilon: float | None = None, model: Any = None, **kwargs: Any
+    ) -> DP_Model | DP_Sequential:
+        """Builds a model, or takes one, and trains it with the settings of this recipe.
 
         Callbacks see the model that `trained` builds, and files that they write hold that one. With `person_ids` the
         schedule of the learning rate counts persons: how many rows they have is in no file.
@@ -97,7 +113,10 @@ class TrainingRecipe:
                 whatever else `DP_Model.fit` takes. Where the first layers are fixed, their outputs for all rows are
                 held in memory.
             y: their class ids, `(N,)`; None where x yields both.
-            epsilon: the privacy budget.
+            epsilon: the privacy budget; with `model`, in total.
+            model: what an earlier `fit` of these settings has returned, or a file of it loaded, to go on with: weights
+                and ledger are kept, the schedule of the learning rate begins again. It is trained in place. Default:
+                a new model.
             **kwargs: everything else that `DP_Model.fit` takes, such as `delta` and `validation_data`.
 
         Returns:
@@ -105,7 +124,7 @@ class TrainingRecipe:
 
         Raises:
             TypeError: an argument that the recipe sets.
-            ValueError: see `DP_Model.fit`.
+            ValueError: a model that is not of this recipe, or see `DP_Model.fit`.
         """
         own = {"batch_size": self.batch_size, "epochs": self.epochs, "strategy": self.strategy()}
         checks.not_twice(own, kwargs)
@@ -126,9 +145,14 @@ class TrainingRecipe:
             checks.not_twice({"sample_weight": weight}, kwargs)
             kwargs["sample_weight"] = weight
         self._warn_of_bytes(x)
-        model = self.trained(_count(x, kwargs))
-        history = model.fit(self.prepare(x), y, epsilon=epsilon, **own, **kwargs)
-        whole = self.whole(model)
+        count = _count(x, kwargs)
+        part = self.trained(count) if model is None else self.part(model, count)
+        try:
+            history = part.fit(self.prepare(x), y, epsilon=epsilon, **own, **kwargs)
+        finally:
+            if model is not None and part is not model:
+                share_run(part, model)
+        whole = self.whole(part) if model is None or part is model else model
         whole.history = history
         return whole
 
@@ -159,6 +183,16 @@ class TrainingRecipe:
             return x, y
         x, y = sampling.as_rows(x, y, 1 + len(self.input_shape))
         return read((x, y), np.arange(len(y))) if columns_of((x, y)) else (x, y)
+
+
+def share_run(of: Any, model: Any) -> None:
+    """Gives `model` what another one that holds its weights has released, and will: as if loaded from its file."""
+    model.run.restore(of.run.to_array())
+    model.run.ledger = of.run.ledger
+
+
+def _kind(layer: keras.Layer) -> tuple:
+    return type(layer), [tuple(weight.shape) for weight in layer.weights]
 
 
 def _count(x: Any, options: dict[str, Any]) -> int:

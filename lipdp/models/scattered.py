@@ -11,7 +11,7 @@ import numpy as np
 from lipdp import checks, layers, losses, strategies
 from lipdp.layers import dead_leaves, encoder_features
 from lipdp.model import DP_Model, DP_Sequential
-from lipdp.models.base import LARGEST_BATCH, METHODS, NormalizedRecipe
+from lipdp.models.base import LARGEST_BATCH, METHODS, NormalizedRecipe, share_run
 from lipdp.models.features import features
 
 # Chosen on held-out training images of CIFAR-10 and Fashion-MNIST, see `benchmarks/scattered.py`.
@@ -119,10 +119,22 @@ class ScatteredRecipe(NormalizedRecipe):
     def whole(self, model: Any) -> DP_Model | DP_Sequential:
         whole = self._joined(model.layers)
         whole.compile(model.optimizer.__class__.from_config(model.optimizer.get_config()), model.loss, ["accuracy"])
-        # As if it had been loaded from the file of the part that was trained; what either releases later is in both.
-        whole.run.restore(model.run.to_array())
-        whole.run.ledger = model.run.ledger
+        share_run(model, whole)
         return whole
+
+    def part(self, model: Any, num_examples: int) -> DP_Sequential:
+        whole = super().part(model, num_examples)
+        head = whole.layers[_num_fixed(whole) :]
+        stack = [keras.Input(head[0].input.shape[1:], name="features"), *head]
+        part = self._compiled(DP_Sequential(stack, name="lipdp"), num_examples)
+        share_run(whole, part)
+        return part
+
+    def _is_alike(self, model: Any, fresh: Any) -> bool:
+        if not super()._is_alike(model, fresh):
+            return False
+        fixed = zip(model.layers[: _num_fixed(fresh)], fresh.layers, strict=False)
+        return all(one.get_config() == other.get_config() and _same_weights(one, other) for one, other in fixed)
 
     def _front(self) -> keras.Model:
         """Returns the fixed layers."""
@@ -181,6 +193,16 @@ def fits(
 ) -> bool:
     """Returns whether the features of so many images fit into memory, up to 4 GiB."""
     return 4 * num_examples * _entries(input_shape, mirrored, patches, encoded) <= _MEMORY
+
+
+def _num_fixed(model: Any) -> int:
+    """Returns how many layers make the features."""
+    return next(i for i, layer in enumerate(model.layers) if isinstance(layer, layers.PrivateNormalization))
+
+
+def _same_weights(one: keras.Layer, other: keras.Layer) -> bool:
+    pairs = zip(one.get_weights(), other.get_weights(), strict=True)
+    return all(np.array_equal(mine, theirs) for mine, theirs in pairs)
 
 
 def _entries(input_shape: tuple[int, ...], mirrored: bool, patches: int, encoded: bool) -> int:

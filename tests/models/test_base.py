@@ -133,6 +133,26 @@ def test_a_file_does_not_tell_how_many_rows_persons_have(tmp_path, name):
     assert contents[0] == contents[1]
 
 
+@pytest.mark.parametrize("name", ["table", "clipless", "scattered", "text"])
+def test_a_further_fit_goes_on_with_a_model(tmp_path, name):
+    make, draw = PERSONAL[name]
+    recipe = dataclasses.replace(make(), epochs=2)
+    x, y = draw(30), np.arange(30) % 2
+    model = trained(recipe, x, y)
+    before, updates = model.get_weights(), model.privacy.updates
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    for one in (model, loaded):
+        assert recipe.fit(x, y, epsilon=12.0, delta=1e-3, model=one, seed=1, verbose=0) is one
+        assert one.privacy.updates == 2 * updates and 8.0 < one.privacy.epsilon() <= 12.0
+        assert int(one.optimizer.iterations) in (0, updates)  # the schedule has begun again
+        assert any(np.abs(old - new).max() > 0 for old, new in zip(before, one.get_weights(), strict=True))
+    for mine, theirs in zip(model.get_weights(), loaded.get_weights(), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-5)
+    with pytest.raises(ValueError, match="goes on with a model of its own"):
+        recipe.fit(x, y, epsilon=20.0, model=keras.Sequential([keras.Input((2,))]), verbose=0)
+
+
 def test_the_schedule_counts_the_persons_that_are_not_held_out():
     x, y = data(200)
     ids = np.array([f"p{i // 4}" for i in range(200)], object)

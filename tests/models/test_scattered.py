@@ -122,6 +122,11 @@ def test_larger_images_in_color_are_shown_to_the_encoder(tmp_path):
     model.save(tmp_path / "model.keras")
     for other in (model, keras.saving.load_model(tmp_path / "model.keras"), lipdp.export(model)):
         np.testing.assert_allclose(other.predict(x, verbose=0), head.predict(features, verbose=0), atol=1e-3)
+    # Another encoder makes other features than those that the recipe computes.
+    encoder = model.get_layer("encoder")
+    encoder.set_weights([0.9 * weight for weight in encoder.get_weights()])
+    with pytest.raises(ValueError, match="goes on with a model of its own"):
+        recipe.fit(x, y, epsilon=40.0, model=model, verbose=0)
 
 
 @pytest.mark.backend_free
@@ -251,6 +256,73 @@ def test_the_whole_and_the_part_share_what_they_release():
     whole = recipe.whole(part)
     part.fit(recipe.prepare(x), y, batch_size=120, epsilon=5.0, strategy="dpsgd", verbose=0)
     assert whole.privacy.epsilon() == pytest.approx(part.privacy.epsilon()) and whole.privacy.epsilon() <= 5.0
+
+
+@pytest.mark.backend_free
+def test_a_further_fit_goes_on_with_features_computed_once(tmp_path, monkeypatch):
+    x, y = images()
+    x = np.concatenate([x, 0.5 * x, 1.0 - x], axis=-1)
+    recipe = in_color(epochs=1)
+    model = recipe.fit(x, y, epsilon=30.0, verbose=0, seed=0)
+    before = model.predict(x, verbose=0)
+    model.save(tmp_path / "model.keras")
+    model = keras.saving.load_model(tmp_path / "model.keras")
+    prepared = []
+    prepare = models.ScatteredRecipe.prepare
+    monkeypatch.setattr(
+        models.ScatteredRecipe, "prepare", lambda *args: prepared.append(prepare(*args)) or prepared[-1]
+    )
+    again = recipe.fit(x, y, epsilon=40.0, model=model, validation_data=(x[:60], y[:60]), verbose=0, seed=0)
+    assert again is model and sorted(map(len, prepared)) == [60, 240]
+    kinds = [(entry.kind, entry.count) for entry in model.run.ledger.entries]
+    assert kinds == [("moments", 1), ("moments", 1), ("gradient", 2), ("gradient", 2)]
+    assert 30.0 < model.privacy.epsilon() <= 40.0 and len(model.run.ledgers) == 1
+    assert "val_accuracy" in model.history.history and model.run.updates_left == 0
+    # The same layers, behind the features.
+    head = keras.Sequential([keras.Input(prepared[0].shape[1:]), *model.layers[-2:]])
+    everything = next(found for found in prepared if len(found) == 240)
+    after = model.predict(x, verbose=0)
+    np.testing.assert_allclose(after, head.predict(everything, verbose=0), rtol=1e-3, atol=1e-3)
+    assert np.abs(after - before).max() > 1e-3
+    assert 0.0 <= model.evaluate(x, y, verbose=0, return_dict=True)["accuracy"] <= 1.0
+    # It knows what it has cost, by each way.
+    model.save(tmp_path / "again.keras")
+    assert keras.saving.load_model(tmp_path / "again.keras").privacy.epsilon() == model.privacy.epsilon()
+    with pytest.raises(ValueError, match="budget is spent"):
+        recipe.fit(x, y, epsilon=40.0, model=model, verbose=0)
+
+
+@pytest.mark.backend_free
+def test_a_further_fit_that_stops_early_is_in_the_ledger():
+    class Stop(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            raise KeyboardInterrupt
+
+    x, y = images()
+    recipe = small(epochs=2)
+    model = recipe.fit(x, y, epsilon=4.0, verbose=0)
+    spent, releases = model.privacy.epsilon(), model.run.ledger.releases
+    with pytest.raises(KeyboardInterrupt):
+        recipe.fit(x, y, epsilon=8.0, model=model, callbacks=[Stop()], verbose=0)
+    assert model.run.ledger.releases > releases and spent < model.privacy.epsilon() < 8.0
+
+
+@pytest.mark.backend_free
+def test_a_recipe_goes_on_with_its_own_models_only():
+    x, y = images()
+    x = np.concatenate([x, 0.5 * x, 1.0 - x], axis=-1)
+    recipe = in_color(epochs=1)
+    model = recipe.fit(x, y, epsilon=30.0, verbose=0)
+    optimizer = model.optimizer
+    plain = keras.Sequential([keras.Input((16, 16, 3)), keras.layers.Flatten(), keras.layers.Dense(2)])
+    for other, given in [(in_color(scaled=False), model), (in_color(mirrored=False), model), (recipe, plain)]:
+        with pytest.raises(ValueError, match="goes on with a model of its own"):
+            other.fit(x, y, epsilon=40.0, model=given, verbose=0)
+    # Fixed layers with other numbers make other features than those that the recipe computes.
+    model.get_layer("scaled_patches").offset = 0.0
+    with pytest.raises(ValueError, match="goes on with a model of its own"):
+        recipe.fit(x, y, epsilon=40.0, model=model, verbose=0)
+    assert model.optimizer is optimizer
 
 
 @pytest.mark.backend_free
