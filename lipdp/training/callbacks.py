@@ -232,3 +232,32 @@ class FreshNoise(keras.callbacks.Callback):
                 "alone, with `set_weights`; or end this `fit`, load a file, and call `fit` again."
             )
         self._seen.add(key)
+
+
+class SameLayers(keras.callbacks.Callback):
+    """Refuses a `fit` in whose course a layer is frozen or released.
+
+    The step and its noise are made for the variables that trained when `fit` began. Comes behind the user's callbacks.
+
+    Args:
+        model: The model, before `fit`.
+    """
+
+    def __init__(self, model: keras.Model):
+        super().__init__()
+        self._flags = [(layer, layer.trainable) for layer in _keras.walk(model, include_self=True)]
+
+    def _check(self, *args: Any, **kwargs: Any) -> None:
+        changed = [(layer, flag) for layer, flag in self._flags if layer.trainable != flag]
+        if not changed:
+            return
+        for layer, flag in self._flags:  # from the outside in: setting one sets those inside
+            layer.trainable = flag
+        names = ", ".join(f"'{layer.name}'" for layer, _ in changed)
+        raise ValueError(
+            f"Which layers train is fixed when `fit` begins. Received: another value of `trainable` for {names}, set "
+            "while it runs; it has been set back. End this `fit`, set `trainable`, call `compile` and then `fit` "
+            "again: the ledger goes on."
+        )
+
+    on_epoch_begin = on_train_batch_begin = on_train_batch_end = on_epoch_end = _check

@@ -22,7 +22,7 @@ from lipdp.sampling import columns, randomness
 from lipdp.strategies import Calibration
 from lipdp.training import advice, budget, model_checks, processes, seeding, weights
 from lipdp.training import validation as validations
-from lipdp.training.callbacks import Charge, FreshNoise, check_monitors, private_monitors
+from lipdp.training.callbacks import Charge, FreshNoise, SameLayers, check_monitors, private_monitors
 from lipdp.training.moments import Moments
 from lipdp.training.progress import in_terminal
 from lipdp.training.request import FitRequest
@@ -245,7 +245,8 @@ class Driver:
         index, count = backend.processes()
         if index:
             verbose = 0
-        behind: list = [FreshNoise()] if callbacks else []  # nobody else can set the optimizer back
+        # Nobody else can set the optimizer back, or freeze a layer.
+        behind: list = [FreshNoise(), SameLayers(self.model)] if callbacks else []
         if count > 1:
             behind.append(processes.Agreement(self.run, [other for other in callbacks if other is not self.checkpoint]))
         noted = [] if self.strategy.per_example else losses.parts(self.model.loss)

@@ -176,12 +176,34 @@ FAULTS = [
         "models/test_scattered.py::test_the_whole_has_the_ledger_of_the_part_that_was_trained",
         (
             "the whole forgets the ledger",
-            "        whole.run.restore(model.run.to_array())\n        whole.run.ledger = model.run.ledger\n",
+            "        share_run(model, whole)\n",
             "",
         ),
         (
+            "the part forgets the ledger",
+            "        share_run(whole, part)\n",
+            "",
+            "models/test_scattered.py::test_a_further_fit_that_stops_early_is_in_the_ledger",
+        ),
+        (
+            "fixed layers may have other weights",
+            "one.get_config() == other.get_config() and _same_weights(one, other)",
+            "one.get_config() == other.get_config()",
+            "models/test_scattered.py::test_larger_images_in_color_are_shown_to_the_encoder",
+        ),
+        (
+            "fixed layers may have other settings",
+            "one.get_config() == other.get_config() and _same_weights(one, other)",
+            "_same_weights(one, other)",
+            "models/test_scattered.py::test_a_recipe_goes_on_with_its_own_models_only",
+        ),
+    ),
+    *faults(
+        "models/base.py",
+        "models/test_scattered.py",
+        (
             "the whole has a ledger of its own",
-            "        whole.run.ledger = model.run.ledger\n",
+            "    model.run.ledger = of.run.ledger\n",
             "",
             "models/test_scattered.py::test_the_whole_and_the_part_share_what_they_release",
         ),

@@ -278,9 +278,15 @@ FAULTS = [
         ("the key of zeros is taken", "if key in self._seen or not any(key):", "if key in self._seen:"),
     ),
     *faults(
+        "training/callbacks.py",
+        "training/test_same_layers.py",
+        ("what was frozen stays so", "            layer.trainable = flag", "            pass"),
+        ("the end of an update is not looked at", "on_train_batch_begin = on_train_batch_end = ", ""),
+    ),
+    *faults(
         "training/driver.py",
         "training/test_set_back.py",
-        ("nobody looks at the key", "list = [FreshNoise()] if callbacks else []", "list = []"),
+        ("nobody looks at the key", "list = [FreshNoise(), SameLayers(self.model)]", "list = [SameLayers(self.model)]"),
     ),
     *faults(
         "training/processes.py",
