@@ -34,7 +34,7 @@ class Backbone:
                 f"{', '.join(map(str, inputs))} of {self.name}. Save a network that begins with what is missing, such "
                 "as keras.layers.Resizing, and takes one input."
             )
-        found = lipdp.features(self.network, x)
+        found = lipdp.features(self.network, x, verbose=0)
         return found if found.ndim == 2 else found.reshape(len(found), -1, found.shape[-1]).mean(axis=1)
 
     def rows(self, x: np.ndarray) -> np.ndarray:

@@ -76,7 +76,7 @@ class Encoder(backbone.Backbone):
         rows = {"token_ids": np.where(there, x - 1, padding).astype("int32"), "padding_mask": there.astype("int32")}
         rows["segment_ids"] = np.zeros_like(rows["token_ids"])
         network = _pooled(self.network, self.name)
-        return lipdp.features(network, {name: rows[name] for name in self.network.input}, batch_size=64)
+        return lipdp.features(network, {name: rows[name] for name in self.network.input}, batch_size=64, verbose=0)
 
 
 def load(name: str, length: int | None) -> Encoder:

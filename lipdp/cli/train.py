@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import dataclasses
 import datetime
+import functools
 import math
 import pathlib
 import shlex
@@ -247,7 +248,8 @@ def _fit(options, recipe, dataset, plan, work):
         prepare, microbatch = recipe.images, options.microbatch_size or recipe.microbatch_size
     else:
         model, epochs = recipe.trained(plan.sampling.num_examples), recipe.epochs
-        prepare, microbatch = recipe.prepare, options.microbatch_size or recipe.microbatch_size
+        prepare = functools.partial(recipe.prepare, verbose=train_tell.verbosity(options))
+        microbatch = options.microbatch_size or recipe.microbatch_size
         if recipe.fixes_layers:
             size = 4.0 * dataset.num_examples * math.prod(model.input_shape[1:]) / 2**30
             sys.stderr.write(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import warnings
 from typing import Any
@@ -68,8 +69,8 @@ class TrainingRecipe:
         """Returns the compiled model that `fit` trains: all of it, or what comes behind the fixed layers."""
         return self.build(num_examples)
 
-    def prepare(self, x: Any) -> Any:
-        """Returns what `trained` takes in place of rows."""
+    def prepare(self, x: Any, verbose: str | int = "auto") -> Any:
+        """Returns what `trained` takes in place of rows, with a progress bar where that takes long."""
         return x
 
     def whole(self, model: Any) -> DP_Model | DP_Sequential:
@@ -130,12 +131,13 @@ class TrainingRecipe:
         checks.not_twice(own, kwargs)
         if kwargs.get("microbatch_size") is None:
             kwargs["microbatch_size"] = self.microbatch_size
+        prepare = functools.partial(self.prepare, verbose=0 if kwargs.get("verbose", "auto") == 0 else "auto")
         held_out = kwargs.get("validation_data")
         if isinstance(held_out, tuple | list):
-            kwargs["validation_data"] = (self.prepare(held_out[0]), *held_out[1:])
+            kwargs["validation_data"] = (prepare(held_out[0]), *held_out[1:])
         elif held_out is not None and self.fixes_layers:
             held_out, labels = self._rows(held_out, None)
-            kwargs["validation_data"] = with_weights_last((self.prepare(held_out), labels))
+            kwargs["validation_data"] = with_weights_last((prepare(held_out), labels))
         by_place = any(kwargs.get(name) is not None for name in ("person_ids", "sample_weight"))
         if by_place or schemes.get(kwargs.get("sampling", "poisson")).by_epoch:
             refuse_shuffled(x)
@@ -148,7 +150,7 @@ class TrainingRecipe:
         count = _count(x, kwargs)
         part = self.trained(count) if model is None else self.part(model, count)
         try:
-            history = part.fit(self.prepare(x), y, epsilon=epsilon, **own, **kwargs)
+            history = part.fit(prepare(x), y, epsilon=epsilon, **own, **kwargs)
         finally:
             if model is not None and part is not model:
                 share_run(part, model)

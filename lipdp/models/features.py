@@ -1,6 +1,7 @@
 """What a frozen network makes of private rows, computed once."""
 
 import os
+import sys
 from typing import Any
 
 import keras
@@ -13,6 +14,7 @@ from lipdp.sampling.columns import read
 from lipdp.sampling.source import is_source
 from lipdp.training.outputs import outputs
 from lipdp.training.preprocessing import preprocessed
+from lipdp.training.progress import in_terminal
 
 _AT_ONCE = 16
 
@@ -23,6 +25,7 @@ def features(
     path: str | os.PathLike | None = None,
     batch_size: int = 256,
     dtype: str = "float32",
+    verbose: str | int = "auto",
 ) -> np.ndarray:
     """Returns the outputs of a network for all rows, so that heads train on them without running it again.
 
@@ -34,6 +37,7 @@ def features(
             larger than memory.
         batch_size: Rows that the network sees at once, at least 1; the largest that fits is the fastest.
         dtype: `"float32"`, or `"float16"` for files of half the size; values above 65504 are then cut off.
+        verbose: 1 shows a progress bar, 0 none; `"auto"` shows it on a terminal.
 
     Returns:
         An array `(N, ...)`; with a path a `numpy.memmap` of it, which `fit` reads row by row.
@@ -98,11 +102,17 @@ def features(
         )
     out = np.empty(shape, dtype) if path is None else np.lib.format.open_memmap(path, "w+", dtype, shape)
     limit = np.finfo(dtype).max
+    shown = in_terminal(verbose) if verbose == "auto" else bool(verbose)
+    if shown:
+        sys.stdout.write(f"Features of {count} rows\n")
+    progress = keras.utils.Progbar(count, unit_name="row") if shown else None
     for start in range(0, count, _AT_ONCE * batch_size):
         rows = np.arange(start, min(start + _AT_ONCE * batch_size, count))
         taken = tree.map_structure(_floats, read(x, rows))
         made = outputs(model, taken, batch_size)
         out[start : start + len(rows)] = np.clip(made, -limit, limit)
+        if progress is not None:
+            progress.update(start + len(rows))
     if isinstance(out, np.memmap):
         out.flush()
     return out if path is None else np.load(path, mmap_mode="r")

@@ -113,8 +113,8 @@ class ScatteredRecipe(NormalizedRecipe):
         stack = [keras.Input(shape, name="features"), *self._head(shape)]
         return self._compiled(DP_Sequential(stack, name="lipdp"), num_examples)
 
-    def prepare(self, x: Any) -> np.ndarray:
-        return features(self._front(), x)
+    def prepare(self, x: Any, verbose: str | int = "auto") -> np.ndarray:
+        return features(self._front(), x, verbose=verbose)
 
     def whole(self, model: Any) -> DP_Model | DP_Sequential:
         whole = self._joined(model.layers)
@@ -229,7 +229,7 @@ def _on_random_images(input_shape: tuple[int, ...], patches: int, mirrored: bool
     images = dead_leaves.images(count, input_shape, seed=1)
     known = {}
     for kind in _kinds(patches, mirrored):
-        found = features(keras.Sequential([keras.Input(input_shape), kind]), images)
+        found = features(keras.Sequential([keras.Input(input_shape), kind]), images, verbose=0)
         found = found.reshape(-1, found.shape[-1]).astype("float64")
         variance = found.var(axis=0)
         # A channel that is nearly constant there may be none on photographs.

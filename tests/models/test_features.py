@@ -44,6 +44,15 @@ def test_a_file_of_half_the_size_that_fit_reads_row_by_row(tmp_path):
 
 
 @pytest.mark.backend_free
+def test_progress_is_shown_where_it_is_asked_for(capsys, monkeypatch):
+    monkeypatch.setattr("lipdp.models.features._AT_ONCE", 1)
+    for verbose, told in ((0, False), ("auto", False), (1, True)):  # nobody looks on at a terminal
+        lipdp.features(backbone(), X, batch_size=20, verbose=verbose)
+        written = capsys.readouterr().out
+        assert ("Features of 50 rows" in written and "50/50" in written) == told == bool(written)
+
+
+@pytest.mark.backend_free
 def test_large_values_are_cut_off(tmp_path):
     model = keras.Sequential([keras.Input((6,)), L.Rescaling(1e6)])
     found = lipdp.features(model, X, dtype="float16")

@@ -270,7 +270,9 @@ def test_a_further_fit_goes_on_with_features_computed_once(tmp_path, monkeypatch
     prepared = []
     prepare = models.ScatteredRecipe.prepare
     monkeypatch.setattr(
-        models.ScatteredRecipe, "prepare", lambda *args: prepared.append(prepare(*args)) or prepared[-1]
+        models.ScatteredRecipe,
+        "prepare",
+        lambda *args, **kwargs: prepared.append(prepare(*args, **kwargs)) or prepared[-1],
     )
     again = recipe.fit(x, y, epsilon=40.0, model=model, validation_data=(x[:60], y[:60]), verbose=0, seed=0)
     assert again is model and sorted(map(len, prepared)) == [60, 240]
