@@ -34,6 +34,7 @@ class Privacy:
         generators: names of what has made the noise, of `GENERATORS`.
         training_metrics: names of metrics computed on the training data that were shown or logged.
         steered: what followed from such metrics.
+        watched: names of callbacks of the user's own that were shown such metrics.
         updates_of_others: how many of the updates other models made, which share weights with this one.
         row_wise: names of own layers, losses and functions that were declared to treat each row alone.
         uncharged: what was read off the data before training without a charge, in words.
@@ -68,6 +69,7 @@ class Privacy:
         generators: Iterable[str] = ("threefry",),
         training_metrics: Iterable[str] = (),
         steered: Iterable[str] = (),
+        watched: Iterable[str] = (),
         updates_of_others: int = 0,
         row_wise: Iterable[str] = (),
         uncharged: Iterable[str] = (),
@@ -86,7 +88,7 @@ class Privacy:
         self._seeded, self._by_sample = bool(seeded), bool(seeded_by_sample)
         self._generators = tuple(checks.choice("generators", name, GENERATORS) for name in generators)
         self._training_metrics = tuple(str(name) for name in training_metrics)
-        self._steered = tuple(steered)
+        self._steered, self._watched = tuple(steered), tuple(map(str, watched))
         self._updates_of_others = checks.integer("updates_of_others", updates_of_others)
         self._row_wise = tuple(str(name) for name in row_wise)
         self._uncharged = tuple(map(str, uncharged))
@@ -196,6 +198,7 @@ class Privacy:
             "not_covered": list(statement.NOT_COVERED),
             "training_metrics_outside_the_guarantee": list(self._training_metrics),
             "steered_by_training_metrics": list(self._steered),
+            **({"callbacks_that_saw_training_metrics": list(self._watched)} if self._watched else {}),
             "seed_fixed_by_user": self._seeded,
             **({"key_from_a_sample_of_rows": True} if self._by_sample else {}),
             **({"declared_row_wise": list(self._row_wise)} if self._row_wise else {}),
@@ -298,6 +301,11 @@ class Privacy:
                 "TRAINING FOLLOWED METRICS ON THE TRAINING DATA, as the user accepted: "
                 + "; ".join(self._steered)
                 + "."
+            )
+        if self._watched:
+            lines.append(
+                "Callbacks of the user's own were shown these metrics, and nobody has checked what they did with "
+                f"them: {', '.join(self._watched)}."
             )
         return lines
 

@@ -34,6 +34,7 @@ class Ledger:
         seeded_by_sample: Whether the key of one of these follows from some rows of the data only.
         logged: Names of training metrics that were logged, which the guarantee does not cover.
         steered: What followed from such metrics while the releases were made.
+        watched: Names of callbacks of the user's own that were shown such metrics.
         generators: Names of what has made the noise, see `privacy.GENERATORS`.
         row_wise: Names of own layers, losses and functions that were declared to treat each row alone.
         uncharged: What was read off the data before training without a charge, in words.
@@ -58,6 +59,7 @@ class Ledger:
         self.seeded = self.seeded_by_sample = False
         self.logged: tuple[str, ...] = ()
         self.steered: tuple[str, ...] = ()
+        self.watched: tuple[str, ...] = ()
         self.row_wise: tuple[str, ...] = ()
         self.uncharged: tuple[str, ...] = ()
         self.generators: tuple[str, ...] = ()
@@ -87,6 +89,7 @@ class Ledger:
             total.seeded_by_sample = total.seeded_by_sample or ledger.seeded_by_sample
             total.logged = tuple(dict.fromkeys([*total.logged, *ledger.logged]))
             total.steered = tuple(dict.fromkeys([*total.steered, *ledger.steered]))
+            total.watched = tuple(dict.fromkeys([*total.watched, *ledger.watched]))
             total.generators = tuple(dict.fromkeys([*total.generators, *ledger.generators]))
             total.row_wise = tuple(sorted({*total.row_wise, *ledger.row_wise}))
             total.uncharged = tuple(dict.fromkeys([*total.uncharged, *ledger.uncharged]))

@@ -47,6 +47,11 @@ def private_monitors(callbacks: list) -> tuple[str, ...]:
     return tuple(found)
 
 
+def names_of_own(callbacks: list) -> tuple[str, ...]:
+    """Returns the names of the callbacks whose code is the user's: what they do with what they see nobody knows."""
+    return tuple(dict.fromkeys(type(callback).__name__ for callback in callbacks if _is_users(callback)))
+
+
 def refuse_private_monitors(callbacks: list) -> None:
     """Refuses callbacks that steer training by numbers that were computed on the private data without noise."""
     found = private_monitors(callbacks)

@@ -22,7 +22,7 @@ from lipdp.sampling import columns, randomness
 from lipdp.strategies import Calibration
 from lipdp.training import advice, budget, model_checks, processes, seeding, weights
 from lipdp.training import validation as validations
-from lipdp.training.callbacks import Charge, FreshNoise, SameLayers, check_monitors, private_monitors
+from lipdp.training.callbacks import Charge, FreshNoise, SameLayers, check_monitors, names_of_own, private_monitors
 from lipdp.training.moments import Moments
 from lipdp.training.progress import in_terminal
 from lipdp.training.request import FitRequest
@@ -235,7 +235,8 @@ class Driver:
         validations.check_options(**validation)
         # One that validates more often, or longer, would be waited for.
         processes.compare({"when and how long to validate": repr(sorted(validation.items()))})
-        steered = private_monitors(callbacks) if self.request.training_metrics else ()
+        shown = callbacks if self.request.training_metrics else []
+        steered, watched = private_monitors(shown), names_of_own(shown)
         ledger, sensitivity = self.run.ledger, self.calibration.sensitivity
         size, (shards, held) = self.plan.sampling.batch_size, backend.row_shards()
         # Of one process.
@@ -252,6 +253,7 @@ class Driver:
         noted = [] if self.strategy.per_example else losses.parts(self.model.loss)
         with fixed(noted), self.armed(verbose, callbacks), self.batches() as batches, self._precision():
             ledger.steered = tuple(dict.fromkeys([*ledger.steered, *steered]))
+            ledger.watched = tuple(dict.fromkeys([*ledger.watched, *watched]))
             if self.measures_training_rows:
                 ledger.logged = tuple(dict.fromkeys([*ledger.logged, statement.VALIDATED]))
             bar = verbose in ("auto", 1)

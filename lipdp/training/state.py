@@ -136,6 +136,7 @@ class Run:
             seeded_by_sample=total.seeded_by_sample,
             training_metrics=total.logged,
             steered=total.steered,
+            watched=total.watched,
             row_wise=total.row_wise,
             uncharged=total.uncharged,
             generators=total.generators,
@@ -269,6 +270,7 @@ def _ledger_state(ledger: Ledger) -> dict:
         "seeded_by_sample": ledger.seeded_by_sample,
         "logged": list(ledger.logged),
         "steered": list(ledger.steered),
+        "watched": list(ledger.watched),
         "row_wise": list(ledger.row_wise),
         "uncharged": list(ledger.uncharged),
         "generators": list(ledger.generators),
@@ -286,7 +288,7 @@ def _ledger_from(state: dict) -> Ledger:
     # Files of earlier versions lack these.
     ledger.seeded_by_sample = bool(state.get("seeded_by_sample", False))
     ledger.generators = tuple(map(str, state.get("generators", ["threefry64"] if ledger.releases else [])))
-    for name in ("steered", "row_wise", "uncharged"):
+    for name in ("steered", "watched", "row_wise", "uncharged"):
         setattr(ledger, name, tuple(map(str, state.get(name, ()))))
     return ledger
 

@@ -51,6 +51,28 @@ def test_an_accepted_monitor_is_stated(tmp_path):
     assert keras.saving.load_model(tmp_path / "m.keras").privacy.statement() == model.privacy.statement()
 
 
+class Own(keras.callbacks.Callback):
+    """It might act on anything."""
+
+
+def test_callbacks_of_the_users_own_that_saw_private_metrics_are_stated(tmp_path):
+    model = mlp()
+    silent = {"training_metrics": False, **FIT}
+    keras_own = [keras.callbacks.CSVLogger(tmp_path / "log.csv"), Checkpoint(tmp_path / "run.weights.h5")]
+    model.fit(*blobs(), callbacks=keras_own, **FIT)
+    model.fit(*blobs(), callbacks=[Own()], **silent | {"epsilon": 2.0})
+    assert "nobody has checked" not in model.privacy.statement()
+    assert "callbacks_that_saw_training_metrics" not in model.privacy.to_dict()
+    own = [Own(), Own(), keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: None)]
+    model.fit(*blobs(), callbacks=own, **FIT | {"epsilon": 3.0})
+    assert "nobody has checked what they did with them: Own, LambdaCallback." in " ".join(
+        model.privacy.statement().split()
+    )
+    model.save(tmp_path / "m.keras")
+    facts = keras.saving.load_model(tmp_path / "m.keras").privacy.to_dict()
+    assert facts["callbacks_that_saw_training_metrics"] == ["Own", "LambdaCallback"]
+
+
 @pytest.mark.backend_free
 def test_one_row_does_not_decide_how_many_updates_are_made():
     """TerminateOnNaN looks at the loss of the private rows, to which no noise was added."""
