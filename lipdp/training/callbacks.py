@@ -101,8 +101,8 @@ def check_monitors(callbacks: Sequence, model: keras.Model, *, trains: bool, val
 
 
 def _is_users(callback: Any) -> bool:
-    """Returns whether the code of a callback is the user's."""
-    given = isinstance(callback, keras.callbacks.LambdaCallback)
+    """Returns whether the code of a callback is the user's, or a function that it was given."""
+    given = any(name.startswith("on_") for name in vars(callback))
     return given or type(callback).__module__.split(".")[0] not in ("keras", "lipdp")
 
 
@@ -151,6 +151,7 @@ class Charge(keras.callbacks.Callback):
         self._run, self._left, self._charge, self._training_metrics = run, updates, charge, training_metrics
         self._made, self._next_look = 0, 1
         self._named = False
+        self.after_update: Callable[[], None] | None = None
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._in_epoch = 0
@@ -165,6 +166,8 @@ class Charge(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch: Any, logs: dict[str, Any] | None = None) -> None:
         self._run.executing = True
+        if self.after_update is not None:
+            self.after_update()
         self._made += self.model.steps_per_execution
         self._in_epoch += self.model.steps_per_execution
         if self._made >= self._next_look:
@@ -239,20 +242,39 @@ class FreshNoise(keras.callbacks.Callback):
         self._seen.add(key)
 
 
-class SameLayers(keras.callbacks.Callback):
-    """Refuses a `fit` in whose course a layer is frozen or released.
+class SameModel(keras.callbacks.Callback):
+    """Refuses or mends what the user's callbacks change of a model while `fit` runs.
 
-    The step and its noise are made for the variables that trained when `fit` began. Comes behind the user's callbacks.
+    Which layers train, and the optimizer, are those that the step and its noise were made for: other ones are refused.
+    Weights may be set; where bounds follow from them, these are made to hold again. Comes behind the user's callbacks.
 
     Args:
         model: The model, before `fit`.
+        charge: The callback in front, which tells when an update has been made.
+        bound: Function that makes the bounds hold for the present weights, or refuses them; None where no bound counts.
     """
 
-    def __init__(self, model: keras.Model):
+    def __init__(self, model: keras.Model, charge: Charge, bound: Callable[[], None] | None = None):
         super().__init__()
         self._flags = [(layer, layer.trainable) for layer in _keras.walk(model, include_self=True)]
+        self._optimizer, self._bound = model.optimizer, bound
+        self._kept: list[np.ndarray] | None = None
+        if bound is not None:
+            charge.after_update = self._keep
+
+    def _keep(self) -> None:
+        """Keeps a copy of what an update has made; nothing where JAX holds it, as then nobody can have changed it."""
+        self._kept = None
+        if _keras.variables_are_current(self.model):
+            self._kept = [np.array(keras.ops.convert_to_numpy(variable)) for variable in self.model.weights]
 
     def _check(self, *args: Any, **kwargs: Any) -> None:
+        if self.model.optimizer is not self._optimizer:
+            raise ValueError(
+                "The optimizer of a model is fixed when `fit` begins: it adds the noise. Received: another one, by "
+                "`compile` or by hand, while `fit` runs. End this `fit`, call `compile` and then `fit` again: the "
+                "ledger goes on."
+            )
         changed = [(layer, flag) for layer, flag in self._flags if layer.trainable != flag]
         if not changed:
             return
@@ -265,4 +287,11 @@ class SameLayers(keras.callbacks.Callback):
             "again: the ledger goes on."
         )
 
-    on_epoch_begin = on_train_batch_begin = on_train_batch_end = on_epoch_end = _check
+    on_epoch_begin = on_train_batch_end = on_epoch_end = _check
+
+    def on_train_batch_begin(self, batch: Any, logs: dict[str, Any] | None = None) -> None:
+        self._check()
+        if self._bound is None or not _keras.variables_are_current(self.model):
+            return
+        if self._kept is None or not all(map(np.array_equal, self._kept, self.model.get_weights())):
+            self._bound()

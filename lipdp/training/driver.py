@@ -22,7 +22,7 @@ from lipdp.sampling import columns, randomness
 from lipdp.strategies import Calibration
 from lipdp.training import advice, budget, model_checks, processes, seeding, weights
 from lipdp.training import validation as validations
-from lipdp.training.callbacks import Charge, FreshNoise, SameLayers, check_monitors, names_of_own, private_monitors
+from lipdp.training.callbacks import Charge, FreshNoise, SameModel, check_monitors, names_of_own, private_monitors
 from lipdp.training.moments import Moments
 from lipdp.training.progress import in_terminal
 from lipdp.training.request import FitRequest
@@ -243,28 +243,20 @@ class Driver:
         validation["validation_batch_size"] = whole_shares(validation["validation_batch_size"]) * len(held) // shards
         backend.release_programs()
         advice.advise(self.model, sensitivity, self.plan.noise_multiplier, self.updates, size)
-        index, count = backend.processes()
-        if index:
+        if backend.processes()[0]:
             verbose = 0
-        # Nobody else can set the optimizer back, or freeze a layer.
-        behind: list = [FreshNoise(), SameLayers(self.model)] if callbacks else []
-        if count > 1:
-            behind.append(processes.Agreement(self.run, [other for other in callbacks if other is not self.checkpoint]))
         noted = [] if self.strategy.per_example else losses.parts(self.model.loss)
         with fixed(noted), self.armed(verbose, callbacks), self.batches() as batches, self._precision():
             ledger.steered = tuple(dict.fromkeys([*ledger.steered, *steered]))
             ledger.watched = tuple(dict.fromkeys([*ledger.watched, *watched]))
             if self.measures_training_rows:
                 ledger.logged = tuple(dict.fromkeys([*ledger.logged, statement.VALIDATED]))
-            bar = verbose in ("auto", 1)
-            charge = Charge(self.run, self.updates, self.charge(), self.request.training_metrics, bar)
             return keras_fit(
                 batches,
                 epochs=self.request.epochs,
                 initial_epoch=self.request.initial_epoch,
                 steps_per_epoch=self.request.updates_per_epoch,
-                # The user's callbacks behind the one that charges, so that they find epsilon in their logs.
-                callbacks=[charge, *callbacks, *behind],
+                callbacks=self._around(callbacks, verbose),
                 verbose=verbose,
                 shuffle=False,
                 validation_data=validations.shared_out(
@@ -272,6 +264,19 @@ class Driver:
                 ),
                 **validation,
             )
+
+    def _around(self, callbacks: list, verbose: Any) -> list:
+        """Returns the user's callbacks behind the one that charges, whose epsilon they log, before those that guard."""
+        charge = Charge(
+            self.run, self.updates, self.charge(), self.request.training_metrics, bar=verbose in ("auto", 1)
+        )
+        behind: list = []
+        if callbacks:  # nobody else can set the optimizer back, freeze a layer, or set weights
+            bounded = self.calibration.bounds is not None and names_of_own(callbacks)
+            behind = [SameModel(self.model, charge, self.unchanged.hold if bounded else None), FreshNoise()]
+        if backend.processes()[1] > 1:
+            behind.append(processes.Agreement(self.run, [other for other in callbacks if other is not self.checkpoint]))
+        return [charge, *callbacks, *behind]
 
     def _precision(self) -> contextlib.AbstractContextManager:
         """Returns the context in which the steps are traced and run."""

@@ -7,6 +7,7 @@ import keras
 from lipdp import _keras, backend, bounds, isolation, losses
 from lipdp.bounds import Bounds
 from lipdp.strategies import Calibration
+from lipdp.training import weights
 
 
 class Unchanged:
@@ -18,7 +19,7 @@ class Unchanged:
     **Guarantee.** Conditions: made when the noise is calibrated; `check` is called where a step is traced and, as one
     that runs eagerly is not, in each of them. Then the bound of each gradient in a step is the calibrated one, as both
     are computed in the same way, the second one from what is traced. Not covered: a layer or a loss of a user's whose
-    bounds do not follow what it computes; weights that are set by hand.
+    bounds do not follow what it computes; weights that are set by hand, until `hold`.
 
     Args:
         model: The model.
@@ -46,6 +47,13 @@ class Unchanged:
             raise ValueError(_refusal(str(refusal).rstrip("."))) from refusal
         if difference is not None:
             raise ValueError(_refusal(difference))
+
+    def hold(self) -> None:
+        """Makes the bounds hold for weights that somebody has set, or refuses them."""
+        weights.project(self._model)
+        if self._expected is not None:
+            self._held = [(v, old if v.trainable else keras.ops.convert_to_numpy(v)) for v, old in self._held]
+            self.check()
 
     def _bounds(self) -> tuple[float, Bounds]:
         with backend.concrete(), keras.StatelessScope(self._held):

@@ -279,14 +279,16 @@ FAULTS = [
     ),
     *faults(
         "training/callbacks.py",
-        "training/test_same_layers.py",
+        "training/test_same_model.py",
         ("what was frozen stays so", "            layer.trainable = flag", "            pass"),
-        ("the end of an update is not looked at", "on_train_batch_begin = on_train_batch_end = ", ""),
+        ("the end of an update is not looked at", "on_train_batch_end = on_epoch_end = ", ""),
+        ("weights that were set are not looked at", "            self._bound()\n", "            pass\n"),
+        ("another optimizer is not seen", "if self.model.optimizer is not self._optimizer:", "if False:"),
     ),
     *faults(
         "training/driver.py",
         "training/test_set_back.py",
-        ("nobody looks at the key", "list = [FreshNoise(), SameLayers(self.model)]", "list = [SameLayers(self.model)]"),
+        ("nobody looks at the key", "if bounded else None), FreshNoise()]", "if bounded else None)]"),
     ),
     *faults(
         "training/processes.py",
