@@ -10,7 +10,7 @@ from lipdp.cli import output
 
 
 def run(options: argparse.Namespace, argv: list[str]) -> None:
-    """Writes a description with the names of the columns, and whether they hold numbers or dates."""
+    """Writes a description with the names of the columns, and whether they hold numbers, dates or truth values."""
     target = pathlib.Path(options.output or pathlib.Path(options.file).with_suffix(".json"))
     if target.exists() and not options.overwrite:
         raise FileExistsError(

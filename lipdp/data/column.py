@@ -24,7 +24,8 @@ class Column:
             for a column that no model may see, such as a name.
         range: of a number or a date, `(low, high)` with low < high: what follows from its meaning, never the smallest
             and the largest value of private rows. None takes numbers as they are; a date needs one.
-        vocabulary: of a category, its values: texts or numbers, at least one. Any other value is "other".
+        vocabulary: of a category, its values: texts, numbers, or True and False, which count as the words "true" and
+            "false"; at least one. Any other value is "other".
         missing: whether a value may be missing. An entry of its own then says so; otherwise a missing one is an error.
         unit: for the reader.
 
@@ -89,10 +90,11 @@ class Column:
         """
         table = np.zeros((len(values), len(self.features)), "float32")
         if self.kind == "category":
-            find = Index(self.vocabulary)
+            none = self._is_missing(words)
+            find = Index(self.vocabulary, none)
+            self._check_truths(find, values, source)
             # A word of the vocabulary is a value, also where it is one of those that stand for none, as "none".
             ids = [find(v) for v in values]
-            none = self._is_missing(words)
             absent = np.array([i < 0 and none(v) for i, v in zip(ids, values, strict=True)], bool)
             places = np.where(np.array(ids) < 0, len(self.vocabulary), ids)
             table[~absent, places[~absent]] = 1.0
@@ -109,6 +111,15 @@ class Column:
             )
             raise self._refusal("a missing value", absent, values, source, todo)
         return table
+
+    def _check_truths(self, find: "Index", values: Sequence | np.ndarray, source: str) -> None:
+        """Refuses a column of truth values, by its type alone, where all would be "other"."""
+        if isinstance(values, np.ndarray) and values.dtype.kind == "b" and max(find(True), find(False)) < 0:
+            raise ValueError(
+                f"Column {self.name!r} of {source} holds truth values, and its vocabulary holds none. Received: "
+                f"vocabulary={self.vocabulary!r}. Write true and false into the vocabulary, or its words into the "
+                "column."
+            )
 
     def _scaled(self, numbers: np.ndarray, interval: tuple[float, float]) -> np.ndarray:
         if self.range is None:
@@ -134,7 +145,7 @@ class Column:
                 raise ValueError
             numbers = np.asarray(values, "float64")
         except (TypeError, ValueError):
-            found = [math.nan if is_missing(v) else v for v in values]
+            found = [math.nan if is_missing(v) else rows.untruth(v) for v in values]
             bad = np.array([not rows.is_number(v) for v in found], bool)
             if bad.any():
                 first = values[int(np.flatnonzero(bad)[0])]
@@ -170,24 +181,36 @@ class Column:
 class Index:
     """Finds the place of a value in a public list: as text, and as a number where the list holds numbers.
 
-    A value that is a number is also found where the list holds the text that is written for it.
+    A value that is a number is also found where the list holds the text that is written for it. The words true and
+    false are found in any letters, and 1 and 0 are the same where the list holds either both words or both numbers.
+
+    Args:
+        values: the list.
+        is_missing: says which values stand for none, unless the list holds them as they are.
 
     Example:
         >>> find = Index(("no", "yes", 2))
         >>> [find(value) for value in (" yes", "2.0", 2, "maybe")]
         [1, 2, 2, -1]
+        >>> find = Index(("false", "true"))
+        >>> [find(value) for value in ("True", True, "1", 0.0, 2)]
+        [1, 1, 1, 0, -1]
     """
 
-    def __init__(self, values: Sequence):
+    def __init__(self, values: Sequence, is_missing: Callable[[Any], bool] | None = None):
+        self._is_missing = is_missing
         self._texts = {rows.as_text(value): i for i, value in enumerate(values)}
         self._numbers = {float(value): i for i, value in enumerate(values) if not isinstance(value, str)}
         self._written = {
             number: i for i, value in enumerate(values) for number in rows.numbers_of([str(value)], numeric=False)
         }
-        # pandas makes truth values of these, unless one row holds another text.
-        words = {True: ("TRUE", "true"), False: ("FALSE", "false")}
-        found = {truth: [self._texts[word] for word in words[truth] if word in self._texts] for truth in words}
-        self._truths = {truth: min(places) for truth, places in found.items() if places}
+        # pandas makes truth values of such words, unless one row holds another text.
+        words = [(rows.as_truth(value), i) for i, value in reversed(list(enumerate(values)))]
+        self._truths = {truth: i for truth, i in words if truth is not None}
+        digits = {truth: self._written[truth] for truth in (True, False) if truth in self._written}
+        self._digits = self._truths if len(self._truths) == 2 and not digits else {}
+        if not self._truths and len(digits) == 2:
+            self._truths = digits
 
     def __call__(self, value: Any) -> int:
         """Returns the place of a value, or -1."""
@@ -196,18 +219,33 @@ class Index:
             place = self._truths.get(bool(value), -1)
         if place < 0 and self._numbers and rows.is_number(value):
             place = self._numbers.get(rows.as_number(value), -1)
-        return rows.place_of_number(value, self._written) if place < 0 else place
+        if place < 0:
+            place = rows.place_of_number(value, self._written)
+        if place < 0 and not (self._is_missing and self._is_missing(value)):
+            place = self._place_of_truth(value)
+        return place
+
+    def _place_of_truth(self, value: Any) -> int:
+        truth = rows.as_truth(value)
+        if truth is not None:
+            return self._truths.get(truth, -1)
+        number = rows.as_number(value) if self._digits and rows.is_number(value) else math.nan
+        return self._digits[bool(number)] if number in (0.0, 1.0) else -1
 
 
 def check_values(name: str, values: Any, least: int, where: str = "") -> tuple:
-    """Returns a public list of texts and numbers as a tuple; ValueError when they are not, or two of them are equal."""
+    """Returns a public list of texts and numbers as a tuple, truth values as "true" and "false"; ValueError when it
+    holds others, or two of them are equal.
+    """
     if not isinstance(values, (list, tuple)) or len(values) < least:
         raise ValueError(
             f"`{name}` must be a list of at least {least} texts or numbers, known without looking at the private rows. "
             f"Received: {name}={values!r}.{where}"
         )
+    # As JSON writes them.
+    values = [str(value).lower() if isinstance(value, bool | np.bool_) else value for value in values]
     for value in values:
-        if isinstance(value, bool) or not isinstance(value, (str, int, float)) or not math.isfinite(_finite(value)):
+        if not isinstance(value, (str, int, float)) or not math.isfinite(_finite(value)):
             raise ValueError(f"`{name}` must hold texts or numbers. Received: {value!r}.{where}")
     find = Index(values)
     twice = [value for i, value in enumerate(values) if find(value) != i]

@@ -101,6 +101,19 @@ def as_number(value: Any) -> float:
         return math.inf if value > 0 else -math.inf
 
 
+def as_truth(value: Any) -> bool | None:
+    """Returns a truth value, or the word of one in any letters, as True or False; None for what is none."""
+    if isinstance(value, bool | np.bool_):
+        return bool(value)
+    return {"true": True, "false": False}.get(value.strip().lower()) if isinstance(value, str) else None
+
+
+def untruth(value: Any) -> Any:
+    """Returns 1 or 0 for a truth value or the word of one, and others as they are."""
+    truth = as_truth(value)
+    return value if truth is None else float(truth)
+
+
 def numbers_of(words: Iterable[str], numeric: bool) -> frozenset[float]:
     """Returns the numbers that words stand for: all of them, or those in the form in which a number is written."""
     found = (_unwritten(word, numeric) for word in words)

@@ -214,9 +214,9 @@ class Table:
         header: bool = True,
         person: str | None = None,
     ) -> None:
-        """Writes a description to be filled in: column names, and whether they hold numbers or dates; nothing else.
+        """Writes a description to be filled in: column names, and whether they hold numbers, dates or truth values.
 
-        Ranges, vocabularies and classes are left empty: fill them in from what is publicly known, not from the rows.
+        Ranges, classes and other vocabularies are left empty: fill them in by what is publicly known, not by the rows.
 
         Args:
             source: path of a `.csv` file, a DataFrame, or a dictionary from column name to values.
@@ -286,8 +286,11 @@ def _no_column(what: str, name: str, found: rows.Rows) -> ValueError:
 
 
 def _blank(values) -> dict:
+    present = [value for value in values if not rows.is_missing(value)]
+    if present and all(rows.as_truth(value) is not None for value in present):
+        return {"kind": "category", "vocabulary": ["false", "true"], "missing": True}
     for kind, fits in (("number", rows.is_number), ("date", rows.is_day)):
-        if all(fits(value) or rows.is_missing(value) for value in values):
+        if all(map(fits, present)):
             return {"kind": kind, "range": [None, None], "unit": "", "missing": True}
     return {"kind": "category", "vocabulary": [], "missing": True}
 

@@ -91,6 +91,73 @@ def test_truth_values_of_a_frame_are_the_words_of_its_file(tmp_path, yes, no):
         assert table.labels({"b": values[::-1]}).tolist() == table.labels(path).tolist() == [0, 1]
 
 
+WRITTEN = [False, "False", "false", 0, "0", np.False_], [True, "True", "TRUE", " true ", 1, "1", np.True_]
+
+
+@pytest.mark.parametrize(
+    "no, yes", [(False, True), ("false", "true"), ("FALSE", "TRUE"), (0, 1), ("0", "1"), (np.False_, np.True_)]
+)
+def test_a_truth_value_is_one_in_whatever_form_it_is_written(tmp_path, no, yes):
+    column, path = Column("a", kind="category", vocabulary=(no, yes)), tmp_path / "t.csv"
+    table = Table(columns=(column,), label="b", classes=(no, yes))
+    for place, values in enumerate(WRITTEN):
+        path.write_text("a,b\n" + "".join(f"{value},{value}\n" for value in values))
+        for source in (path, {"a": values, "b": values}):
+            assert table.encode(source)[:, place].tolist() == [1.0] * len(values)
+            assert table.labels(source).tolist() == [place] * len(values)
+    found = table.encode({"a": ["yes", 2, -1, "", "1.5", None, 1.0, "0.0"]})
+    assert found.argmax(axis=1).tolist() == [2, 2, 2, 3, 2, 3, 1, 0]
+
+
+def test_truth_values_in_a_description(tmp_path):
+    column = Column("a", kind="category", vocabulary=(True, False))
+    assert column.vocabulary == ("true", "false") and column.features[:2] == ("a=true", "a=false")
+    table = Table(columns=(column,), label="b", classes=(True, False))
+    table.to_json(tmp_path / "t.json")
+    assert Table.from_json(tmp_path / "t.json") == table
+    written = (tmp_path / "t.json").read_text().replace('"true"', "true").replace('"false"', "false")
+    (tmp_path / "t.json").write_text(written)
+    assert "[true, false]" in written and Table.from_json(tmp_path / "t.json") == table
+
+
+def test_words_of_a_description_come_before_other_forms_of_a_truth_value():
+    def places(values, vocabulary, missing=()):
+        column = Column("a", kind="category", vocabulary=vocabulary)
+        return Table(columns=(column,), missing=missing).encode({"a": values}).argmax(axis=1).tolist()
+
+    assert places([True, False, 1, 0], ("true", "false", 1)) == [0, 1, 2, 3]
+    assert places(["true", "True", "TRUE"], ("True", "true")) == [1, 0, 0]
+    assert places(["true", "TRUE", "0", 0, False], ("true", "false"), ("0", "TRUE")) == [0, 3, 3, 3, 1]
+
+
+def test_truth_values_are_numbers_where_numbers_are_asked_for(tmp_path):
+    table, path = (
+        Table(columns=(Column("a", kind="number", range=(0, 1)),), label="b", classes=(0, 1)),
+        tmp_path / "t.csv",
+    )
+    path.write_text("a,b\nTrue,1\nfalse,0\n1,1\n0,0\nNA,0\n")
+    expected = [[1, 0], [-1, 0], [1, 0], [-1, 0], [0, 1]]
+    assert table.encode(path).tolist() == expected
+    assert table.encode({"a": [True, "False", 1, "0", None]}).tolist() == expected
+
+
+def test_truth_values_that_a_vocabulary_does_not_have_are_refused():
+    table = Table(columns=(Column("a", kind="category", vocabulary=("no", "yes")),))
+    with pytest.raises(ValueError, match="'a' of the dict holds truth values.*Received: vocabulary=.*Write true and"):
+        table.encode({"a": np.array([True, False])})
+
+
+def test_a_template_knows_truth_values(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("a,b,c,d\nTrue,1,,x\nfalse,0,,y\n,1,,x\n")
+    frame = {"a": [True, False, None], "b": [1, 0, 1], "c": [None] * 3, "d": list("xyx")}
+    for source in (path, frame):
+        Table.template(source, tmp_path / "t.json")
+        columns = json.loads((tmp_path / "t.json").read_text())["columns"]
+        assert columns["a"] == {"kind": "category", "vocabulary": ["false", "true"], "missing": True}
+        assert columns["b"]["kind"] == columns["c"]["kind"] == "number"
+
+
 def test_rows_are_encoded_each_by_itself(file):
     """Nothing of one row changes another: that is why encoding costs no epsilon."""
     header, *lines = CSV.splitlines()
@@ -293,7 +360,8 @@ def test_labels_that_are_no_classes_are_refused(columns, message):
         ({"kind": "category", "vocabulary": "yes"}, "Received: vocabulary='yes'"),
         ({"kind": "category", "vocabulary": ("x", " x")}, "each value once. Received: 'x' twice"),
         ({"kind": "category", "vocabulary": ("1", 1)}, "each value once"),
-        ({"kind": "category", "vocabulary": (True,)}, "texts or numbers. Received: True"),
+        ({"kind": "category", "vocabulary": (True, "true")}, "each value once. Received: 'true' twice"),
+        ({"kind": "category", "vocabulary": (None,)}, "texts or numbers. Received: None"),
         ({"kind": "category", "vocabulary": (math.nan,)}, "texts or numbers. Received: nan"),
         ({"kind": "number", "missing": 1}, "`missing` must be True or False"),
     ],

@@ -22,7 +22,13 @@ FAULTS = [
             "truth values are no words",
             "place = self._truths.get(bool(value), -1)",
             "pass",
-            "data/test_described.py::test_truth_values_of_a_frame_are_the_words_of_its_file",
+            "data/test_described.py::test_words_of_a_description_come_before_other_forms_of_a_truth_value",
+        ),
+        (
+            "truth values in another form are other words",
+            "place = self._place_of_truth(value)",
+            "pass",
+            "data/test_described.py::test_a_truth_value_is_one_in_whatever_form_it_is_written",
         ),
         (
             "a missing number keeps its place",
