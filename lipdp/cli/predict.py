@@ -11,7 +11,8 @@ import numpy as np
 
 from lipdp import checks, data
 from lipdp.cli import backbone, certify, datasets, diffusion, encoder, language, output, text
-from lipdp.data import text_columns
+from lipdp.data import rows, text_columns
+from lipdp.data.column import as_shown
 from lipdp.data.files import read_examples
 from lipdp.privacy import files
 from lipdp.report import numbers
@@ -36,7 +37,7 @@ def run(options: argparse.Namespace, argv: list[str]) -> None:
     of_texts = (recorded or {}).get("task") == "text"
     frozen: Any = (encoder if of_texts else backbone).of_run(options, recorded)
     texts = text.described_by(pathlib.Path(options.run), recorded, frozen) if of_texts else None
-    x = _examples(options, recorded, path) if texts is None else texts.encode(options.data)
+    x, notes = _examples(options, recorded, path) if texts is None else (texts.encode(options.data), [])
     x = x if frozen is None else frozen.rows(x)
     model = certify.load(path)
     diffusion.refuse(options.run, recorded, model)
@@ -46,6 +47,8 @@ def run(options: argparse.Namespace, argv: list[str]) -> None:
             f"The model is no classifier of such examples. Received: inputs of shape {shapes} and outputs of shape "
             f"{model.output_shape[1:]}, data of shape {x.shape[1:]}. Pass data like those it was trained on."
         )
+    for note in notes:
+        sys.stderr.write(f"lipdp predict: note: {note}.\n")
     logits = model.predict(x, batch_size=options.batch_size, verbose=0)
     radii = None if texts is not None else _radii(model, x, options.batch_size)
     classes = recorded["classes"] if recorded else list(range(logits.shape[-1]))
@@ -61,17 +64,18 @@ def run(options: argparse.Namespace, argv: list[str]) -> None:
     )
 
 
-def _examples(options, recorded: dict | None, path: pathlib.Path) -> np.ndarray:
+def _examples(options, recorded: dict | None, path: pathlib.Path) -> tuple[np.ndarray, list[str]]:
+    """Returns the inputs of the model, and what has to be said of them."""
     run, unknown = pathlib.Path(options.run), recorded is None and options.table is None
     if not options.data.endswith((".csv", *(text_columns.SUFFIXES if unknown else ()))):
         x = read_examples(pathlib.Path(options.data))
-        _note_units(x)
+        notes = _units(x)
         ranges = (recorded or {}).get("feature_ranges")
         if ranges is None:
-            return x
+            return x, notes
         names = tuple(map(str, range(x.shape[-1])))
-        rows = data.Dataset(x, np.zeros(len(x), "int32"), None, None, (0, 1), "data", names)
-        return data.scale(rows, data.read_ranges(ranges)).x_train
+        examples = data.Dataset(x, np.zeros(len(x), "int32"), None, None, (0, 1), "data", names)
+        return data.scale(examples, data.read_ranges(ranges)).x_train, notes
     table: Any = datasets.described_by(run) if recorded else None
     if options.table is not None:
         table = data.Table.from_json(options.table)
@@ -83,17 +87,49 @@ def _examples(options, recorded: dict | None, path: pathlib.Path) -> np.ndarray:
             f"Nothing says how to encode {what}. Received: --data {options.data} and a model without a description. "
             f"{todo}{certify.hint(path)}."
         )
-    return table.encode(options.data)
+    return _encoded(table, options.data)
 
 
-def _note_units(x: np.ndarray) -> None:
+def _encoded(table: data.Table, path: str) -> tuple[np.ndarray, list[str]]:
+    """Returns the rows of a file as inputs, and what of them the model cannot see: no privacy is claimed for them."""
+    found, notes = rows.read(path, table.header), []
+    known = {table.label, *(column.name for column in table.columns)}
+    others = [name for name in found.columns if name not in known]
+    if others and table.header:  # without names, one column more moves the others
+        found = found._replace(columns={name: found.columns[name] for name in found.columns if name in known})
+        notes.append(f"columns that the description does not have are left out: {', '.join(map(repr, others[:20]))}")
+    x, start = table.encode(found), 0
+    for column in table.columns:
+        entries = x[:, start : start + len(column.features)]
+        start += len(column.features)
+        if column.kind == "category":
+            other = entries[:, len(column.vocabulary)] > 0
+            if other.any() and not entries[:, : len(column.vocabulary)].any():
+                notes.append(
+                    f"no row of column {column.name!r} holds a word of its vocabulary, as "
+                    f"{as_shown(column.vocabulary[0])}: {as_shown(found.columns[column.name][int(other.argmax())])} "
+                    "and the like count as any other word"
+                )
+        elif column.kind == "number":
+            values = found.columns[column.name]
+            there: Any = np.flatnonzero(entries[:, -1] == 0) if column.missing else range(len(values))
+            infinite = sum(np.isinf(rows.as_number(rows.untruth(values[i]))) for i in there)
+            if infinite:
+                notes.append(
+                    f"column {column.name!r} is infinite in {infinite} of {len(values)} rows, which counts as the end "
+                    "of its range"
+                )
+    return x, notes
+
+
+def _units(x: np.ndarray) -> list[str]:
     """Says how images are read, where they are not in [0, 1]: those of training may have been divided by 255."""
-    if x.ndim == 4 and (high := float(x.max())) > _BRIGHT:
-        sys.stderr.write(
-            f"lipdp predict: note: these images hold numbers up to {high:g}. Images of 8 bits are divided by 255, "
-            "floats are taken as they are: if the run was trained on images of 8 bits, or in [0, 1], divide these by "
-            "255, or save them as uint8.\n"
-        )
+    if x.ndim != 4 or not (high := float(x.max())) > _BRIGHT:
+        return []
+    return [
+        f"these images hold numbers up to {high:g}. Images of 8 bits are divided by 255, floats are taken as they are: "
+        "if the run was trained on images of 8 bits, or in [0, 1], divide these by 255, or save them as uint8"
+    ]
 
 
 def _radii(model: Any, x: np.ndarray, batch_size: int) -> np.ndarray | None:

@@ -133,8 +133,8 @@ class Table:
             raise _no_column("column", absent[0], found)
         if unknown:
             raise ValueError(
-                f"A column of {found.source} is not described. Received: {unknown[0]!r}. Describe it, with the kind "
-                '"ignore" if no model may see it.'
+                f"A column of {found.source} is not described. Received: {', '.join(map(repr, unknown[:20]))}. Leave "
+                'it out, or describe it, with the kind "ignore" if no model may see it.'
             )
         words = frozenset(self.missing)
         columns = [(c, found.values(c.name, numeric=c.kind == "number")) for c in used]

@@ -126,6 +126,32 @@ def test_certify_and_predict_use_the_description_of_the_run(run, tmp_path, capsy
     assert "Pass --table" in line
 
 
+def test_what_a_model_cannot_see_of_new_rows_is_said(run, tmp_path, capsys):
+    file, clean, out = tmp_path / "new.csv", tmp_path / "clean.csv", tmp_path / "p.csv"
+    file.write_text("name,age,smoker,mail,ill\nx,-inf,Yes,a,well\ny,,No,b,sick\nz,1e999,,c,sick\n")
+    clean.write_text("age,smoker\n0,other\n,other\n6,\n")
+    capsys.readouterr()
+    assert main(["predict", str(run), "--data", str(file), "--output", str(out)]) == 0
+    notes, found = capsys.readouterr().err.splitlines(), out.read_text()
+    assert len(notes) == 3 and all(note.startswith("lipdp predict: note: ") for note in notes)
+    assert notes[0].endswith("columns that the description does not have are left out: 'name', 'mail'.")
+    assert notes[1].endswith("column 'age' is infinite in 2 of 3 rows, which counts as the end of its range.")
+    assert "no row of column 'smoker' holds a word of its vocabulary, as 'no': 'Yes' and the like count" in notes[2]
+    assert main(["predict", str(run), "--data", str(clean), "--output", str(out), "--overwrite"]) == 0
+    assert out.read_text() == found
+    clean.write_text("age,smoker\n0,no\n,at times\n6,\n")
+    capsys.readouterr()
+    assert main(["predict", str(run), "--data", str(clean), "--output", str(out), "--overwrite"]) == 0
+    assert capsys.readouterr().err == ""
+    # Columns are then known by their places.
+    content = json.loads((run / folders.TABLE).read_text())
+    content |= {"header": False, "label": None, "columns": {"0": content["columns"]["age"]}}
+    (tmp_path / "t.json").write_text(json.dumps(content))
+    clean.write_text("3,1\n4,0\n")
+    words = ["predict", run, "--data", clean, "--output", out, "--overwrite", "--table", tmp_path / "t.json"]
+    assert "not described. Received: '1'. Leave it out, or describe it" in refusal(capsys, *words)
+
+
 def test_export_writes_stock_layers_and_the_statement(run, tmp_path, capsys):
     assert main(["export", str(run), "--output", str(tmp_path / "out")]) == 0
     names = {path.name for path in (tmp_path / "out").iterdir()}
