@@ -58,6 +58,11 @@ def as_arrays(
         _refuse_stream(x)
     if y is None:
         raise ValueError("`fit` needs labels. Received: y=None. Pass them as y, one row per example.")
+    if isinstance(y, str):
+        raise ValueError(
+            f"`y` names the column of labels in the rows of x. Received: y={y!r}, and x of type {type(x).__name__}, "
+            "without names of columns. Pass the labels themselves, or x as a DataFrame or a dictionary of columns."
+        )
     x = tree.map_structure(lambda leaf: input_array(leaf, keep_bytes), x)
     # TensorFlow's data pipeline knows tuples, not lists.
     x = tuple(x) if isinstance(x, list) else x
@@ -162,6 +167,7 @@ def _refuse_several(y, rows: int) -> None:
 def input_array(leaf: ArrayLike, keep_bytes: bool = False) -> np.ndarray:
     """Returns inputs as an array of float32, or of uint8 where that is kept, all of which is finite."""
     array = _plain(leaf)
+    refuse_kind(array, "x", tuple(getattr(leaf, "columns", ())) if array.ndim == 2 and hasattr(leaf, "iloc") else ())
     return _finite(array, "x", "uint8" if keep_bytes and array.dtype == np.uint8 else "float32")
 
 
@@ -303,17 +309,19 @@ def _read(dataset, items):
         raise ValueError(f"The {type(dataset).__name__} yields examples of several shapes: {_PAD}") from error
 
 
-def refuse_kind(array: np.ndarray, name: str) -> None:
-    """Refuses text, complex numbers, objects and times."""
+def refuse_kind(array: np.ndarray, name: str, columns: tuple = ()) -> None:
+    """Refuses text, complex numbers, objects and times; of a table with named columns it says where text is."""
     if array.dtype.kind in "US" or (array.dtype == object and any(isinstance(value, str) for value in array.flat)):
         todo = (
             "Encode classes as the integers from 0, by a public list of them: [classes.index(label) for label in y], "
             "or lipdp.data.Table(...).labels."
             if name == "y"
-            else "Encode categories by a public list of them: lipdp.data.Table(...).encode; numbers that were read as "
-            "text: x.astype('float32')."
+            else "Encode categories by a public list of them: lipdp.data.Table(...).encode, of a description that "
+            "lipdp.data.Table.template begins; numbers that were read as text: x.astype('float32')."
         )
-        raise ValueError(f"`{name}` must hold numbers. Received: text, as dtype {array.dtype}. {todo}")
+        texts = [str(c) for i, c in enumerate(columns) if any(isinstance(value, str) for value in array[:, i])]
+        where = f" in {', '.join(map(repr, texts[:20]))}" if texts else ""
+        raise ValueError(f"`{name}` must hold numbers. Received: text, as dtype {array.dtype}{where}. {todo}")
     if array.dtype.kind == "c":
         raise ValueError(
             f"`{name}` must hold real numbers. Received: dtype {array.dtype}. Pass real and imaginary parts as columns "

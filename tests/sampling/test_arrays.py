@@ -199,6 +199,27 @@ def test_labels_are_a_column_by_its_name():
         as_rows(frame(), "labels", 2)
 
 
+@pytest.mark.backend_free
+def test_columns_of_text_are_named_with_the_way_out():
+    columns = {"age": [30.0, 40.5], "owns": ["yes", "no"], "town": ["a", "b"], "label": [1, 0]}
+    people = Frame(columns, {"age": "f", "owns": "O", "town": "O", "label": "i"})
+    message = (
+        "Received: text, as dtype object in 'owns', 'town'. Encode .*Table.* that lipdp.data.Table.template begins"
+    )
+    with pytest.raises(ValueError, match=message):
+        as_rows(people, "label", 2)
+    with pytest.raises(ValueError, match="`y` must hold numbers. Received: text.*Table.*labels"):
+        as_rows(frame(label=["yes", "no"]), "label", 2)
+
+
+@pytest.mark.backend_free
+@pytest.mark.parametrize("x, kind", [(np.zeros((2, 3)), "ndarray"), ([[1.0], [2.0]], "list")])
+def test_a_name_of_labels_needs_names_of_columns(x, kind):
+    """Before, the name itself was taken for the labels."""
+    with pytest.raises(ValueError, match=f"y='label', and x of type {kind}, without names of columns. Pass"):
+        as_rows(x, "label", 2)
+
+
 class Parts(dict):
     """What is used of a `DatasetDict` of Hugging Face."""
 
