@@ -1,13 +1,20 @@
 """The data set that a command names, and what is known of it."""
 
 import argparse
+import contextlib
 import pathlib
+import shlex
 import sys
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 from lipdp import data
+from lipdp.data.column import DESCRIPTION
 from lipdp.report import folder as folders
+
+# Of a model there is.
+TRAINED_BY = "the description, and train the model again"
 
 
 def read(options: argparse.Namespace, run: pathlib.Path | None = None) -> data.Dataset:
@@ -27,16 +34,41 @@ def read(options: argparse.Namespace, run: pathlib.Path | None = None) -> data.D
             "out."
         )
     table = None if own_options(options) or not options.dataset.endswith(".csv") else described_by(run)
+    words = {DESCRIPTION: TRAINED_BY}
     if table is None:
         path = description(options)
         table = None if path is None else data.Table.from_json(path)
-    with warnings.catch_warnings():
+        words = {"`lipdp table`": f"`{command(options)}`"} if path is None else {DESCRIPTION: path}
+    with warnings.catch_warnings(), saying(words):
         warnings.simplefilter("ignore", data.UnchargedWarning)  # `tell` says it
         person = getattr(options, "person_column", None)  # of commands that ask for it
         dataset = data.load(options.dataset, options.label, table, not options.no_header, person)
     if options.feature_ranges is not None:
         return data.scale(dataset, data.read_ranges(options.feature_ranges))
     return dataset
+
+
+def command(options: argparse.Namespace) -> str:
+    """Returns the command that begins the description of the table of these options."""
+    words = ["lipdp", "table", options.dataset]
+    for name in ("label", "person_column"):
+        value = getattr(options, name, None)
+        words += [] if value is None else [f"--{name.replace('_', '-')}", value]
+    return shlex.join([*words, *(["--no-header"] if options.no_header else [])])
+
+
+@contextlib.contextmanager
+def saying(words: dict[str, str]) -> Iterator[None]:
+    """Puts words that fit a command in the place of others in a refusal."""
+    try:
+        yield
+    except ValueError as error:
+        text = str(error)
+        for others, own in words.items():
+            text = text.replace(others, own)
+        if text == str(error):
+            raise
+        raise ValueError(text) from error
 
 
 def own_options(options: argparse.Namespace) -> bool:
@@ -82,23 +114,28 @@ def tell(options: argparse.Namespace, dataset: data.Dataset) -> None:
     """Says on standard error what is assumed of a data set."""
     lines = []
     path = description(options)
+    way = "pass --feature-ranges"
+    if path is not None:
+        way = f"write them into {path}"
+    elif options.dataset.endswith(".csv"):
+        way = f"describe the columns (`{command(options)}`), or {way}"
     if dataset.table is not None and path is not None:
         lines.append(f"the table is encoded by {path} ({len(dataset.table.features)} features)")
     elif dataset.table is not None:
         lines.append(
             f"{options.dataset} has no description: its features are taken as numbers, and the last column (or "
-            "--label) as the classes. `lipdp table` writes a description to fill in"
+            f"--label) as the classes. `{command(options)}` writes a description to fill in"
         )
     lines += [f"read off the private rows, NOT covered by epsilon: {what}" for what in dataset.uncharged]
     if is_rescaled(options, dataset):
         lines.append(
             "the ranges of columns are released first, with noise, as part of epsilon. Ranges that are publicly known "
-            "cost nothing and say more: describe the columns (`lipdp table`), or pass --feature-ranges"
+            f"cost nothing and say more: {way}"
         )
     elif _is_raw(options, dataset):
         lines.append(
             "columns without a public range are taken as they are, and each row is clipped to one norm: a column of "
-            "large numbers hides the others. Describe them (`lipdp table`), or pass --feature-ranges"
+            f"large numbers hides the others. For ranges, {way}"
         )
     for line in lines:
         sys.stderr.write(f"lipdp {options.command}: note: {line}.\n")

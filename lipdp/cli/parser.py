@@ -52,6 +52,8 @@ def parse(argv: list[str]) -> argparse.Namespace:
         word = next((word for word in unknown if word.startswith("-")), unknown[0]).split("=")[0]
         begun = [option for option in known if len(word) > 3 and option.startswith(word)]
         close = begun or difflib.get_close_matches(word, known, 1)
+        if not word.startswith("-") and getattr(options, "dataset", word) is None:
+            close = [f"--dataset {word}"]
         command.error(f"unknown argument {word!r}" + (f". Did you mean {close[0]}?" if close else ""))
     return options
 

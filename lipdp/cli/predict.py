@@ -12,7 +12,7 @@ import numpy as np
 from lipdp import checks, data
 from lipdp.cli import backbone, certify, datasets, diffusion, encoder, language, output, text
 from lipdp.data import rows, text_columns
-from lipdp.data.column import as_shown
+from lipdp.data.column import DESCRIPTION, as_shown
 from lipdp.data.files import read_examples
 from lipdp.privacy import files
 from lipdp.report import numbers
@@ -98,7 +98,8 @@ def _encoded(table: data.Table, path: str) -> tuple[np.ndarray, list[str]]:
     if others and table.header:  # without names, one column more moves the others
         found = found._replace(columns={name: found.columns[name] for name in found.columns if name in known})
         notes.append(f"columns that the description does not have are left out: {', '.join(map(repr, others[:20]))}")
-    x, start = table.encode(found), 0
+    with datasets.saying({DESCRIPTION: datasets.TRAINED_BY}):
+        x, start = table.encode(found), 0
     for column in table.columns:
         entries = x[:, start : start + len(column.features)]
         start += len(column.features)

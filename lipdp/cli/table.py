@@ -26,7 +26,7 @@ def run(options: argparse.Namespace, argv: list[str]) -> None:
         f"Written to {target}: column names and kinds. Kinds follow from all rows, so that one row can change them: "
         "check them, and fill in ranges, vocabularies and classes, by what is publicly known; what you take from the "
         "rows, epsilon does not cover.",
-        f"Then: lipdp train --dataset {options.file} --epsilon 2"
+        f"Then: lipdp train --dataset {shlex.quote(options.file)} --epsilon 2"
         + ("" if options.person_column is None else f" --person-column {shlex.quote(options.person_column)}")
-        + ("" if target == pathlib.Path(options.file).with_suffix(".json") else f" --table {target}"),
+        + ("" if target == pathlib.Path(options.file).with_suffix(".json") else f" --table {shlex.quote(str(target))}"),
     )

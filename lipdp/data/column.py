@@ -12,6 +12,8 @@ from lipdp import checks
 from lipdp.data import rows
 
 KINDS = ("number", "category", "date", "ignore")
+# As messages call it; commands put their own words in its place.
+DESCRIPTION = "the description of the table, which `lipdp table` begins"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,7 +109,7 @@ class Column:
         elif absent.any():
             todo = (
                 'Remove these rows, put a public constant in place of the values, or set "missing": true for the '
-                "column in the description of the table, which `lipdp table` begins"
+                f"column in {DESCRIPTION}"
             )
             raise self._refusal("a missing value", absent, values, source, todo)
         return table
@@ -152,16 +154,15 @@ class Column:
                 other = '"date"' if rows.is_day(first) else '"category"'
                 plain = "write 1234.5, without currency, % or separators of thousands, " if _is_dressed(first) else ""
                 todo = (
-                    f'Features must be numeric: {plain}make the column a {other} or "ignore" it in the description of '
-                    'the table, which `lipdp table` begins, or list the word under "missing" if it stands for a '
-                    "missing value"
+                    f'Features must be numeric: {plain}make the column a {other} or "ignore" it in {DESCRIPTION}, '
+                    'or list the word under "missing" if it stands for a missing value'
                 )
                 raise self._refusal("a value that is not a finite number", bad, values, source, todo) from None
             numbers = np.array([rows.as_number(v) for v in found], "float64")
         with np.errstate(over="ignore"):
             bad = np.isinf(numbers.astype("float32"))
         if self.range is None and bad.any():  # a range clips them
-            todo = "Give the column a range, in the description of the table, which `lipdp table` begins"
+            todo = f"Give the column a range, in {DESCRIPTION}"
             raise self._refusal("a value that is not a finite number", bad, values, source, todo)
         return numbers
 

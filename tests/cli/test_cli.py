@@ -218,6 +218,8 @@ def test_epsilon_and_calibrate_agree(capsys):
         ("train --dataset digits --epsilon 1e9", "needs no noise at all"),
         ("train --dataset digits --epsilom 1", "unknown argument '--epsilom'. Did you mean --epsilon?"),
         ("train --dataset digits --eps 1", "unknown argument '--eps'. Did you mean --epsilon?"),
+        ("train digits --epsilon 1", "unknown argument 'digits'. Did you mean --dataset digits?"),
+        ("train --dataset digits mnist --epsilon 1", "unknown argument 'mnist'."),
         ("train --dataset digits --epsilon 1 --accountant moments", "invalid choice: 'moments'"),
         ("train --epsilon 1", "required: --dataset"),
         ("tain", "invalid choice: 'tain'"),

@@ -2,6 +2,8 @@
 
 import csv
 import json
+import re
+import shlex
 
 import keras
 import numpy as np
@@ -54,6 +56,24 @@ def test_a_template_is_written_once_and_has_to_be_filled_in(tmp_path, capsys):
     assert json.loads(capsys.readouterr().out) == {"output": str(tmp_path / "o.json")}
     assert "does not describe a table" in refusal(capsys, "train", "--dataset", file, "--epsilon", "1")
     assert "no such file" in refusal(capsys, "table", tmp_path / "none.csv")
+
+
+def test_a_table_of_text_leads_to_the_command_that_describes_it(tmp_path, capsys):
+    file = write(tmp_path / "my people.csv")
+    words = ["train", "--dataset", file, "--label", "smoker", "--person-column", "id", "--epsilon", "2"]
+    line = refusal(capsys, *words)
+    command = re.search("`(lipdp table .*?)`", line).group(1)
+    assert "'ill'" not in command and command.endswith("people.csv' --label smoker --person-column id")
+    assert main(shlex.split(command)[1:]) == 0
+    out = capsys.readouterr().out
+    assert f"Then: lipdp train --dataset '{file}' --epsilon 2 --person-column id" in out
+    assert "To fill in as well: 'ill'" in refusal(capsys, *words)
+    content = json.loads((tmp_path / "my people.json").read_text())
+    content["columns"]["age"] = {"kind": "number", "range": [0, 6], "missing": False}
+    content["columns"]["ill"]["vocabulary"], content["label"]["classes"] = ["well", "sick"], ["no", "yes"]
+    (tmp_path / "my people.json").write_text(json.dumps(content))
+    line = refusal(capsys, "train", "--dataset", file, "--epsilon", "2")
+    assert f'set "missing": true for the column in {tmp_path / "my people.json"}.' in line and "lipdp table" not in line
 
 
 def test_a_described_table_is_trained_without_reading_anything_off_it(run):
@@ -150,6 +170,9 @@ def test_what_a_model_cannot_see_of_new_rows_is_said(run, tmp_path, capsys):
     clean.write_text("3,1\n4,0\n")
     words = ["predict", run, "--data", clean, "--output", out, "--overwrite", "--table", tmp_path / "t.json"]
     assert "not described. Received: '1'. Leave it out, or describe it" in refusal(capsys, *words)
+    file.write_text("age,smoker\nold,no\n")
+    line = refusal(capsys, "predict", run, "--data", file, "--output", out, "--overwrite")
+    assert '"ignore" it in the description, and train the model again, or list' in line
 
 
 def test_export_writes_stock_layers_and_the_statement(run, tmp_path, capsys):
@@ -171,7 +194,7 @@ def test_what_is_read_off_the_rows_is_said_everywhere(tmp_path, capsys):
     words = ["train", "--dataset", str(file), "--no-header", *SHORT, "--output", str(tmp_path / "run")]
     assert main(words) == 0
     captured, said = capsys.readouterr(), "the list of classes: those that occur in column '2'"
-    assert f"NOT covered by epsilon: {said}." in captured.err and "`lipdp table`" in captured.err
+    assert f"NOT covered by epsilon: {said}." in captured.err and f"`lipdp table {file} --no-header`" in captured.err
     assert f"NOT covered: read off the private rows: {said}" in captured.out
     content = folders.read(tmp_path / "run")
     assert content.privacy["read_off_the_data"] == [said]
