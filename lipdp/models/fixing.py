@@ -1,7 +1,7 @@
 """Copies of Keras models in which what cannot be trained privately is replaced."""
 
 import sys
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 
@@ -13,6 +13,8 @@ from lipdp.privacy import provenance
 # With fewer channels in a group, normalization leaves little of what they hold.
 _LEAST_CHANNELS = 4
 _MOST_GROUPS = 32
+# Of one kind of change, each with a line of its own.
+_MOST_LINES = 3
 _OTHER_FLOATS = ("float16", "bfloat16", "float64", "mixed_float16", "mixed_bfloat16")
 
 
@@ -30,7 +32,8 @@ def fix(model: keras.Model, verbose: bool = True) -> keras.Model:
 
     Args:
         model: A functional or built Sequential model; nested ones and `TimeDistributed` are followed.
-        verbose: Whether to write a line for each replacement to standard output.
+        verbose: Whether to write what was replaced to standard output: a line for each layer, or one for all where more
+            than 3 had the same done to them.
 
     Returns:
         A model of the same kind, not compiled. All other layers are copied with their weights, and what these have cost
@@ -59,15 +62,28 @@ def fix(model: keras.Model, verbose: bool = True) -> keras.Model:
     fixed = fixer.model(model)
     provenance.attribute(fixed, provenance.ledgers_of(model))
     if verbose:
-        lines = fixer.changes or [f"Model '{model.name}': nothing had to be replaced."]
+        lines = fixer.lines() or [f"Model '{model.name}': nothing had to be replaced."]
         sys.stdout.write("\n".join(lines) + "\n")
     return fixed
+
+
+class _Change(NamedTuple):
+    """What was done to one layer, in the words of all of its kind and in its own, and the groups it has now."""
+
+    name: str
+    kind: str
+    own: str
+    groups: int
 
 
 class _Fixer(GraphCopy):
     def __init__(self):
         super().__init__()
-        self.changes: list[str] = []
+        self.changes: dict[str, list[_Change]] = {}
+
+    def lines(self) -> list[str]:
+        """Returns what was changed, one kind after the other."""
+        return [line for changes in self.changes.values() for line in _lines(changes)]
 
     def model(self, model):
         private = isinstance(model, (DP_Model, DP_Sequential))
@@ -102,7 +118,8 @@ class _Fixer(GraphCopy):
         if isinstance(operation, keras.layers.BatchNormalization) and operation.trainable:
             return self._group_normalization(operation)
         if isinstance(operation, keras.layers.SpectralNormalization):
-            self._note(operation, f"gave its place to '{operation.layer.name}', the layer inside it")
+            own = f"gave its place to '{operation.layer.name}', the layer inside it"
+            self._note(operation, "gave its place to the layer inside it", own)
             return self.copy(operation.layer)
         if isinstance(operation, keras.layers.ActivityRegularization):
             self._note(operation, "became Identity, without the penalty")
@@ -152,11 +169,23 @@ class _Fixer(GraphCopy):
             beta_constraint=layer.beta_constraint,
             name=layer.name,
         )
-        self._note(layer, f"became GroupNormalization(groups={groups})")
+        self._note(layer, "became GroupNormalization", f"became GroupNormalization(groups={groups})", groups)
         return copy, [keras.ops.convert_to_numpy(v) for v in (layer.gamma, layer.beta) if v is not None]
 
-    def _note(self, layer, change: str) -> None:
-        self.changes.append(f"Layer '{layer.name}': {type(layer).__name__} {change}.")
+    def _note(self, layer, change: str, own: str = "", groups: int = 0) -> None:
+        kind = f"{type(layer).__name__} {change}"
+        found = _Change(layer.name, kind, f"{type(layer).__name__} {own or change}", groups)
+        self.changes.setdefault(kind, []).append(found)
+
+
+def _lines(changes: list[_Change]) -> list[str]:
+    """Returns what was done to layers of one kind."""
+    if len(changes) <= _MOST_LINES:
+        return [f"Layer '{change.name}': {change.own}." for change in changes]
+    low, high = min(change.groups for change in changes), max(change.groups for change in changes)
+    groups = "" if not high else f"(groups={low})" if low == high else f", with {low} to {high} groups"
+    first, *_, last = changes
+    return [f"{len(changes)} layers, from '{first.name}' to '{last.name}': {first.kind}{groups}."]
 
 
 def _groups(channels: int) -> int:

@@ -113,6 +113,23 @@ def test_nested_shared_and_several_outputs(capsys):
     assert private.run.ledger.updates == 3
 
 
+@pytest.mark.parametrize(
+    "channels, groups", [((8,) * 4, "(groups=2)"), ((8, 16, 32, 64), ", with 2 to 16 groups"), ((8, 16, 32), None)]
+)
+def test_many_changes_of_a_kind_are_one_line(channels, groups, capsys):
+    parts = [L.Dense(4, kernel_regularizer="l2", name="dense")]
+    for number, size in enumerate(channels):
+        parts += [L.Conv2D(size, 1), L.BatchNormalization(name=f"norm{number}")]
+    lipdp.fix(keras.Sequential([keras.Input((4, 4, 1)), *parts]))
+    first, *lines = capsys.readouterr().out.splitlines()
+    assert first == "Layer 'dense': Dense lost its kernel_regularizer."
+    if groups is None:
+        assert len(lines) == 3 and all(line.startswith(f"Layer 'norm{i}': ") for i, line in enumerate(lines))
+    else:
+        expected = "4 layers, from 'norm0' to 'norm3': BatchNormalization became GroupNormalization"
+        assert lines == [f"{expected}{groups}."]
+
+
 def test_frozen_layers_stay_as_they_are(capsys):
     norm = trained_norm(name="norm")((None, 8, 8, 8))
     model = stack(L.Conv2D(8, 1), norm)
