@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 import warnings
 from typing import Any
@@ -131,7 +130,14 @@ class TrainingRecipe:
         checks.not_twice(own, kwargs)
         if kwargs.get("microbatch_size") is None:
             kwargs["microbatch_size"] = self.microbatch_size
-        prepare = functools.partial(self.prepare, verbose=0 if kwargs.get("verbose", "auto") == 0 else "auto")
+        verbose, known = 0 if kwargs.get("verbose", "auto") == 0 else "auto", {}
+
+        def prepare(rows: Any) -> Any:
+            # One object stays one, so that validation on the training data is seen.
+            if id(rows) not in known:
+                known[id(rows)] = rows, self.prepare(rows, verbose)
+            return known[id(rows)][1]
+
         held_out = kwargs.get("validation_data")
         if isinstance(held_out, tuple | list):
             kwargs["validation_data"] = (prepare(held_out[0]), *held_out[1:])

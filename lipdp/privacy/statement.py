@@ -21,7 +21,8 @@ NOT_COVERED = (
     "Early stopping, learning-rate control and model selection that look at private data, such as training metrics "
     "or a private validation set.",
     "Rows that were held out, by validation_split or as validation_data: they are not among the N that are protected, "
-    "and metrics on them, with all that follows these, say what they say about them.",
+    "and metrics on them, or on training rows that were copied into them, with all that follows these, say what they "
+    "say about them.",
     "Weights that came in by value: initial weights from another training on the same data (set_weights, assign, files "
     "of plain Keras models) bring their cost along, and it is not counted here. Layers that models share are followed.",
     "Training of the same weights by Keras' own fit, or by code of the user, before, between or after the fits that "

@@ -33,16 +33,24 @@ def unpacked(callbacks: Any) -> list:
     return [callbacks]
 
 
-def private_monitors(callbacks: list) -> tuple[str, ...]:
-    """Returns the callbacks that act on a metric of the training data, as "EarlyStopping (loss)"."""
+def private_monitors(callbacks: list, trains: bool = True, validates: bool = False) -> tuple[str, ...]:
+    """Returns the callbacks that act on a metric of the training data, as "EarlyStopping (loss)".
+
+    Args:
+        callbacks: Those of the user.
+        trains: Whether metrics are computed on the training data.
+        validates: Whether the validation data are among the training data.
+    """
     found = []
     for callback in callbacks:
         if isinstance(callback, keras.callbacks.TerminateOnNaN):  # it names no monitor
-            found.append(f"{type(callback).__name__} (loss)")
+            found += [f"{type(callback).__name__} (loss)"] if trains else []
             continue
         monitor = getattr(callback, "monitor", None)
         acts = getattr(callback, "save_best_only", True)  # a ModelCheckpoint that saves always only names it
-        if isinstance(monitor, str) and acts and not monitor.startswith("val_") and monitor not in _PUBLIC:
+        if not isinstance(monitor, str) or not acts or monitor in _PUBLIC:
+            continue
+        if validates if monitor.startswith("val_") else trains:
             found.append(f"{type(callback).__name__} ({monitor})")
     return tuple(found)
 
@@ -52,9 +60,15 @@ def names_of_own(callbacks: list) -> tuple[str, ...]:
     return tuple(dict.fromkeys(type(callback).__name__ for callback in callbacks if _is_users(callback)))
 
 
-def refuse_private_monitors(callbacks: list) -> None:
+def refuse_private_monitors(callbacks: list, trains: bool = True, validates: bool = False) -> None:
     """Refuses callbacks that steer training by numbers that were computed on the private data without noise."""
-    found = private_monitors(callbacks)
+    found = private_monitors(callbacks, trains, validates)
+    if found and validates:
+        raise ValueError(
+            "The validation data are among the training data, so that a metric on them is one on private data, and may "
+            f"not steer the training. Received: {', '.join(found)}. Pass rows of which none trains, or "
+            "validation_split=. Or pass fit(allow_private_monitor=True), which the privacy statement then says."
+        )
     if found:
         raise ValueError(
             "A metric on the private training data may not steer the training: what follows from it (when to stop, the "

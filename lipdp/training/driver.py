@@ -235,8 +235,9 @@ class Driver:
         validations.check_options(**validation)
         # One that validates more often, or longer, would be waited for.
         processes.compare({"when and how long to validate": repr(sorted(validation.items()))})
-        shown = callbacks if self.request.training_metrics else []
-        steered, watched = private_monitors(shown), names_of_own(shown)
+        trains, validates = self.request.training_metrics, self.measures_training_rows
+        steered = private_monitors(callbacks, trains, validates)
+        watched = names_of_own(callbacks) if trains or validates else ()
         ledger, sensitivity = self.run.ledger, self.calibration.sensitivity
         size, (shards, held) = self.plan.sampling.batch_size, backend.row_shards()
         # Of one process.

@@ -13,7 +13,7 @@ from lipdp.training.processes import together
 from lipdp.training.request import FitRequest
 from lipdp.training.resuming import checkpointed
 from lipdp.training.session import expected_batch_size, prepare
-from lipdp.training.validation import check_callbacks
+from lipdp.training.validation import are_training_rows, check_callbacks
 
 _ROWS_PER_PERSON = 8
 
@@ -155,8 +155,8 @@ class Fitting:
             class_weight=None if class_weight is None else losses.check_class_weight(class_weight),
         )
         callbacks = check_callbacks(callbacks)
-        if training_metrics and not allow_private_monitor:
-            refuse_private_monitors(callbacks)
+        if not allow_private_monitor:
+            refuse_private_monitors(callbacks, training_metrics, are_training_rows(x, validation_data))
         model_checks.build(self, x)
         model_checks.check_ledger(self)
         bodies.note(self, request, callbacks)

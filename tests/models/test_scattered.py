@@ -295,6 +295,13 @@ def test_a_further_fit_goes_on_with_features_computed_once(tmp_path, monkeypatch
 
 
 @pytest.mark.backend_free
+def test_validation_on_the_training_images_is_stated():
+    x, y = images(120)
+    model = small(epochs=1).fit(x, y, epsilon=8.0, validation_data=(x, y), training_metrics=False, verbose=0)
+    assert "validation_data are among the training data" in " ".join(model.privacy.statement().split())
+
+
+@pytest.mark.backend_free
 def test_a_further_fit_that_stops_early_is_in_the_ledger():
     class Stop(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):

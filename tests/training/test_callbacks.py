@@ -230,13 +230,13 @@ def test_a_misspelt_monitor_is_refused_before_anything_is_spent(callback, named)
     model = mlp()
     model.compile(keras.optimizers.SGD(0.1), loss=model.loss, metrics=["accuracy"])
     with pytest.raises(ValueError, match="follows what nothing computes") as refusal:
-        model.fit(x, y, epochs=2, callbacks=[callback()], validation_data=(x, y), **FIT)
+        model.fit(x, y, epochs=2, callbacks=[callback()], validation_data=(x.copy(), y), **FIT)
     assert f"Received: {named}. Computed are loss, accuracy" in str(refusal.value)
     assert "val_loss, val_accuracy. Name one" in str(refusal.value)
     assert not model.run.ledger.releases
     # Without metrics on the training data those are not named.
     with pytest.raises(ValueError, match="Computed are epsilon, learning_rate, lr, val_loss, val_accuracy."):
-        model.fit(x, y, callbacks=[callback()], validation_data=(x, y), training_metrics=False, **FIT)
+        model.fit(x, y, callbacks=[callback()], validation_data=(x.copy(), y), training_metrics=False, **FIT)
 
 
 def test_a_monitor_without_a_direction_is_refused_before_anything_is_spent():
@@ -266,6 +266,6 @@ def test_callbacks_that_may_be_reached_are_not_warned_of(tmp_path):
     for mine in (Mine(), given):
         early = keras.callbacks.EarlyStopping("val_mine", mode="min")
         mlp().fit(x, y, epochs=1, callbacks=[mine, early], **FIT)
-    mlp().fit(x, y, epochs=1, callbacks=[keras.callbacks.EarlyStopping()], validation_data=(x, y), **FIT)
+    mlp().fit(x, y, epochs=1, callbacks=[keras.callbacks.EarlyStopping()], validation_data=(x.copy(), y), **FIT)
     always = keras.callbacks.ModelCheckpoint(str(tmp_path / "always.keras"))
     mlp().fit(x, y, epochs=1, callbacks=[always], **FIT)

@@ -205,6 +205,32 @@ def test_lists_share_rows_only_as_a_whole():
     assert validation.are_training_rows({"a": X, "b": Y}, ({"a": X.copy(), "b": Y[2:5]}, Y))
 
 
+@pytest.mark.backend_free
+def test_data_sets_of_one_file_are_the_same_rows(tmp_path):
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "rows.h5", "w") as file:
+        file["x"], file["y"], file["other"] = X, Y, X
+        assert file["x"] is not file["x"]
+        assert validation.are_training_rows(file["x"], (file["x"], file["y"]))
+        assert not validation.are_training_rows(file["x"], (file["other"], file["y"]))
+
+
+@pytest.mark.backend_free
+@pytest.mark.parametrize("trains", [False, True], ids=["without training metrics", "with training metrics"])
+def test_callbacks_that_follow_metrics_on_training_rows_are_refused_whatever_they_are_called(trains):
+    model, held_out = mlp(), (X.copy(), Y)
+    stop = keras.callbacks.EarlyStopping(monitor="val_loss", patience=9)
+    arguments = {"callbacks": [stop], "training_metrics": trains, "epochs": 1, **FIT}
+    with pytest.raises(ValueError, match="among the training data.*EarlyStopping .val_loss.*validation_split="):
+        model.fit(X, Y, validation_data=(X, Y), **arguments)
+    assert model.privacy.updates == 0
+    model.fit(X, Y, validation_data=held_out, **arguments)
+    assert model.privacy.to_dict()["steered_by_training_metrics"] == []
+    model.fit(X, Y, validation_data=(X, Y), allow_private_monitor=True, **arguments | {"epochs": 2})
+    assert model.privacy.to_dict()["steered_by_training_metrics"] == ["EarlyStopping (val_loss)"]
+    assert "TRAINING FOLLOWED METRICS ON THE TRAINING DATA" in model.privacy.statement()
+
+
 def test_the_statement_says_that_held_out_rows_are_not_covered():
     model = mlp()
     model.fit(X, Y, validation_split=0.2, epochs=1, **FIT)
