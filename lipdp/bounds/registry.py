@@ -141,7 +141,22 @@ def _three(output_bound, input_lipschitz, parameter_bounds) -> Callable:
 
         return BoundRules(lambda bounds: output_bound(layer, bounds), lipschitz, parameters, lipschitz)
 
+    entry.__module__ = output_bound.__module__  # where it was declared
     return entry
+
+
+def declared(model: keras.Model, loss: Any) -> tuple[str, ...]:
+    """Returns the names of the classes of layers, and of the loss, whose bounds the user has declared."""
+    kinds = {type(layer) for layer in _keras.walk(model)}
+    own = {kind for kind in kinds if issubclass(kind, LipschitzLayer) and _root(kind) != "lipdp"}
+    own |= {kind for kind in kinds if kind in _ENTRIES and _root(_ENTRIES[kind]) != "lipdp"}
+    if _root(type(loss)) not in ("keras", "lipdp"):
+        own.add(type(loss))
+    return tuple(sorted(kind.__name__ for kind in own))
+
+
+def _root(thing: Any) -> str:
+    return str(getattr(thing, "__module__", None)).split(".")[0]
 
 
 def rules(layer: keras.layers.Layer) -> BoundRules:
@@ -191,7 +206,7 @@ def _is_lipschitz(layer) -> bool:
 
 def _is_registered(layer) -> bool:
     # Keras' own have bounds where nothing trains them.
-    own = type(layer).__module__.split(".")[0] not in ("keras", "lipdp")
+    own = _root(type(layer)) not in ("keras", "lipdp")
     return own and bool(layer.trainable_variables) and type(layer) in _ENTRIES
 
 

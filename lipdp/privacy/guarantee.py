@@ -37,6 +37,7 @@ class Privacy:
         watched: names of callbacks of the user's own that were shown such metrics.
         updates_of_others: how many of the updates other models made, which share weights with this one.
         row_wise: names of own layers, losses and functions that were declared to treat each row alone.
+        bounded: names of classes of own layers and losses whose bounds were declared.
         uncharged: what was read off the data before training without a charge, in words.
         examples_per_person: most rows that one person has; epsilon is then that of a person.
 
@@ -72,6 +73,7 @@ class Privacy:
         watched: Iterable[str] = (),
         updates_of_others: int = 0,
         row_wise: Iterable[str] = (),
+        bounded: Iterable[str] = (),
         uncharged: Iterable[str] = (),
         examples_per_person: int = 1,
     ):
@@ -90,7 +92,7 @@ class Privacy:
         self._training_metrics = tuple(str(name) for name in training_metrics)
         self._steered, self._watched = tuple(steered), tuple(map(str, watched))
         self._updates_of_others = checks.integer("updates_of_others", updates_of_others)
-        self._row_wise = tuple(str(name) for name in row_wise)
+        self._row_wise, self._bounded = (tuple(map(str, names)) for names in (row_wise, bounded))
         self._uncharged = tuple(map(str, uncharged))
 
     @property
@@ -202,6 +204,7 @@ class Privacy:
             "seed_fixed_by_user": self._seeded,
             **({"key_from_a_sample_of_rows": True} if self._by_sample else {}),
             **({"declared_row_wise": list(self._row_wise)} if self._row_wise else {}),
+            **({"declared_bounds": list(self._bounded)} if self._bounded else {}),
             **({"read_off_the_data": list(self._uncharged)} if self._uncharged else {}),
             "noise_generators": list(self._generators),
         }
@@ -314,12 +317,13 @@ class Privacy:
         return [text.format(what) for what in self._uncharged]
 
     def _declared(self) -> list[str]:
-        if not self._row_wise:
-            return []
-        return [
+        what = {
             "Own code that mixes the examples of a batch although it was declared not to. It was declared, and nothing "
-            f"checked it, for: {', '.join(self._row_wise)}."
-        ]
+            "checked it, for: ": self._row_wise,
+            "Own layers and losses whose gradients are longer than was declared. Bounds were declared, and nothing "
+            "checked them, for: ": self._bounded,
+        }
+        return [f"{text}{', '.join(names)}." for text, names in what.items() if names]
 
     def _randomness(self) -> list[str]:
         names = "; ".join(GENERATORS[name] for name in self._generators)

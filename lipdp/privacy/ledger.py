@@ -37,6 +37,7 @@ class Ledger:
         watched: Names of callbacks of the user's own that were shown such metrics.
         generators: Names of what has made the noise, see `privacy.GENERATORS`.
         row_wise: Names of own layers, losses and functions that were declared to treat each row alone.
+        bounded: Names of classes of own layers and losses whose bounds were declared.
         uncharged: What was read off the data before training without a charge, in words.
 
     Example:
@@ -61,6 +62,7 @@ class Ledger:
         self.steered: tuple[str, ...] = ()
         self.watched: tuple[str, ...] = ()
         self.row_wise: tuple[str, ...] = ()
+        self.bounded: tuple[str, ...] = ()
         self.uncharged: tuple[str, ...] = ()
         self.generators: tuple[str, ...] = ()
 
@@ -92,6 +94,7 @@ class Ledger:
             total.watched = tuple(dict.fromkeys([*total.watched, *ledger.watched]))
             total.generators = tuple(dict.fromkeys([*total.generators, *ledger.generators]))
             total.row_wise = tuple(sorted({*total.row_wise, *ledger.row_wise}))
+            total.bounded = tuple(sorted({*total.bounded, *ledger.bounded}))
             total.uncharged = tuple(dict.fromkeys([*total.uncharged, *ledger.uncharged]))
         return total
 

@@ -15,6 +15,7 @@ from keras import tree
 
 from lipdp import _keras, backend, gradients, isolation, losses, sampling
 from lipdp.accounting import risk_budget
+from lipdp.bounds import registry
 from lipdp.callbacks import Checkpoint
 from lipdp.losses.base import fixed
 from lipdp.privacy import Ledger, Plan, Release, statement
@@ -333,6 +334,9 @@ class Driver:
         run.ledger.seeded_by_sample = run.ledger.seeded_by_sample or by_sample
         run.ledger.generators = tuple(dict.fromkeys((*run.ledger.generators, request.noise_generator)))
         run.ledger.row_wise = tuple(sorted({*run.ledger.row_wise, *declared}))
+        if self.calibration.bounds is not None:
+            own = registry.declared(self.model, self.model.loss)
+            run.ledger.bounded = tuple(sorted({*run.ledger.bounded, *own}))
         untouched, self.in_terminal = None, in_terminal(verbose)
         try:
             optimizer.arm(self.noise_std, self.updates, key, run.repeatable, request.noise_generator)

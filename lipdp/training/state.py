@@ -138,6 +138,7 @@ class Run:
             steered=total.steered,
             watched=total.watched,
             row_wise=total.row_wise,
+            bounded=total.bounded,
             uncharged=total.uncharged,
             generators=total.generators,
             examples_per_person=group_size,
@@ -272,6 +273,7 @@ def _ledger_state(ledger: Ledger) -> dict:
         "steered": list(ledger.steered),
         "watched": list(ledger.watched),
         "row_wise": list(ledger.row_wise),
+        "bounded": list(ledger.bounded),
         "uncharged": list(ledger.uncharged),
         "generators": list(ledger.generators),
     }
@@ -288,7 +290,7 @@ def _ledger_from(state: dict) -> Ledger:
     # Files of earlier versions lack these.
     ledger.seeded_by_sample = bool(state.get("seeded_by_sample", False))
     ledger.generators = tuple(map(str, state.get("generators", ["threefry64"] if ledger.releases else [])))
-    for name in ("steered", "watched", "row_wise", "uncharged"):
+    for name in ("steered", "watched", "row_wise", "bounded", "uncharged"):
         setattr(ledger, name, tuple(map(str, state.get(name, ()))))
     return ledger
 

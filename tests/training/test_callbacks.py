@@ -244,7 +244,7 @@ def test_a_monitor_without_a_direction_is_refused_before_anything_is_spent():
     inputs, (x, y) = keras.Input((8,)), blobs()
     model = lipdp.DP_Model(inputs, [keras.layers.Dense(3, name=name)(inputs) for name in "ab"])
     model.compile("sgd", loss=LOSS)
-    held_out = {"validation_data": (x, [y, y]), "training_metrics": False, "strategy": "dpsgd"}
+    held_out = {"validation_data": (x.copy(), [y, y]), "training_metrics": False, "strategy": "dpsgd"}
     for kind in (keras.callbacks.EarlyStopping, keras.callbacks.ReduceLROnPlateau):
         with pytest.raises(ValueError, match="val_a_loss.*mode='min'"):
             model.fit(x, [y, y], callbacks=[kind("val_a_loss")], **held_out, **FIT)

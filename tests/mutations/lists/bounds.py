@@ -4,6 +4,13 @@ from tests.mutations.fault import faults
 
 FAULTS = [
     *faults(
+        "bounds/registry.py",
+        "bounds/test_declared.py",
+        ("own subclasses are not named", 'issubclass(kind, LipschitzLayer) and _root(kind) != "lipdp"', "False"),
+        ("own losses are not named", 'if _root(type(loss)) not in ("keras", "lipdp"):', "if False:"),
+        ("three functions count as lipdp's", "entry.__module__ = output_bound.__module__", "pass"),
+    ),
+    *faults(
         "bounds/propagate.py",
         "bounds/test_propagate.py bounds/test_rounding.py",
         ("no slack for rounding", "SLACK = 1e-5", "SLACK = 0.0"),

@@ -101,6 +101,18 @@ FAULTS = [
             "training/test_callbacks.py::test_an_accepted_monitor_is_stated",
         ),
         (
+            "who watched is not stated",
+            "ledger.watched = tuple(dict.fromkeys([*ledger.watched, *watched]))",
+            "pass",
+            "training/test_callbacks.py::test_callbacks_of_the_users_own_that_saw_private_metrics_are_stated",
+        ),
+        (
+            "declared bounds are not stated",
+            "run.ledger.bounded = tuple(sorted({*run.ledger.bounded, *own}))",
+            "pass",
+            "bounds/test_declared.py",
+        ),
+        (
             "variables do not refer to the ledger",
             "run.attribute([*self.model.trainable_variables, *self.moments.variables()])",
             "pass",
@@ -281,8 +293,20 @@ FAULTS = [
         ),
         (
             "training metrics may steer",
-            'if isinstance(monitor, str) and acts and not monitor.startswith("val_") and monitor not in _PUBLIC:',
-            "if False:",
+            'if validates if monitor.startswith("val_") else trains:',
+            'if validates and monitor.startswith("val_"):',
+        ),
+        (
+            "metrics on validation rows that train may steer",
+            'if validates if monitor.startswith("val_") else trains:',
+            'if trains and not monitor.startswith("val_"):',
+            "training/test_validation.py::test_callbacks_that_follow_metrics_on_training_rows_are_refused_whatever_they_are_called",
+        ),
+        (
+            "functions that were given to a callback are not the user's",
+            'given = any(name.startswith("on_") for name in vars(callback))',
+            "given = False",
+            "training/test_callbacks.py::test_callbacks_of_the_users_own_that_saw_private_metrics_are_stated",
         ),
         (
             "monitors of the loss count as public",
@@ -603,6 +627,18 @@ FAULTS = [
             '"steered": list(ledger.steered),',
             '"steered": [],',
             "training/test_callbacks.py::test_an_accepted_monitor_is_stated",
+        ),
+        (
+            "who watched is forgotten in a file",
+            '"watched": list(ledger.watched),',
+            '"watched": [],',
+            "training/test_callbacks.py::test_callbacks_of_the_users_own_that_saw_private_metrics_are_stated",
+        ),
+        (
+            "declared bounds are forgotten in a file",
+            '"bounded": list(ledger.bounded),',
+            '"bounded": [],',
+            "bounds/test_declared.py",
         ),
         (
             "what was read off the rows is forgotten in a file",
