@@ -869,7 +869,7 @@ FAULTS = [
         "training/test_callbacks.py::test_callbacks_that_follow_private_metrics_are_refused",
         (
             "monitors of training metrics are taken",
-            "            refuse_private_monitors(callbacks)",
+            "            refuse_private_monitors(callbacks, training_metrics, are_training_rows(x, validation_data))",
             "            pass",
         ),
     ),
