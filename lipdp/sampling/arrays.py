@@ -54,6 +54,8 @@ def as_arrays(
         _refuse_stream(x)
     if y is None:
         raise ValueError("`fit` needs labels. Received: y=None. Pass them as y, one row per example.")
+    if arrange is None:
+        _refuse_rows(x, y, example_rank)
     x = tree.map_structure(lambda leaf: input_array(leaf, keep_bytes), x)
     # TensorFlow's data pipeline knows tuples, not lists.
     x = tuple(x) if isinstance(x, list) else x
@@ -143,6 +145,16 @@ def _refuse_stream(x) -> None:
             f"a {type(x).__name__}. Collect its batches into arrays x and y (numpy.concatenate), or pass a "
             "tf.data.Dataset of known size or a keras.utils.PyDataset; for data larger than memory, an object with "
             "`__len__` and `__getitem__`, of which only the rows are read that are drawn (docs/howto/large-data.md)."
+        )
+
+
+def _refuse_rows(x, y, example_rank: int) -> None:
+    """Refuses a list with an array for each example, which would be taken for so many inputs."""
+    rows = isinstance(x, (list, tuple)) and hasattr(y, "__len__") and len(x) == len(y) > 1
+    if rows and example_rank > 1 and {np.ndim(row) for row in x} == {example_rank - 1}:
+        raise ValueError(
+            "A list is taken for several inputs, each with all examples. Received: x with an array for each of "
+            f"{len(x)} examples. Pass numpy.stack(x), and labels as numpy.asarray(y)."
         )
 
 
