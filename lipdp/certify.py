@@ -69,7 +69,7 @@ def lipschitz(model: keras.Model) -> float:
 
 def _name_training_only(model, error: ValueError) -> None:
     """Says of a layer that predictions leave out that they would be certified without it."""
-    for layer in _keras.walk(model):
+    for layer in _keras.walk(model) if isinstance(model, keras.Model) else ():
         # The rules of other layers speak of training.
         if type(layer) in _IN_TRAINING and f"Layer '{layer.name}'" in str(error):
             raise ValueError(
