@@ -12,7 +12,7 @@ from lipdp.sampling.source import is_source
 class OfCleanExamples:
     """What a diffusion model does with clean examples beside training."""
 
-    def evaluate(self, x: Any = None, y: Any = None, **kwargs: Any) -> Any:
+    def evaluate(self, x: Any = None, y: Any = None, *args: Any, **kwargs: Any) -> Any:
         """Returns the mean denoising loss of clean examples, under noise that is the same in each call.
 
         What it returns of private examples is not covered by epsilon.
@@ -20,13 +20,13 @@ class OfCleanExamples:
         Args:
             x: Clean examples `(N, ...)`, as for `fit`.
             y: Class ids `(N,)` of a model with classes.
-            **kwargs: `batch_size`, `verbose`, ..., as in Keras. The noise of an example goes by its place in a batch.
+            *args, **kwargs: `batch_size`, `verbose`, ..., as in Keras. Noise goes by the place of an example in a batch.
 
         Raises:
             ValueError: labels that do not fit, or no arrays.
         """
         if self._is_taken(x, y):
-            return super().evaluate(x, y, **kwargs)
+            return super().evaluate(x, y, *args, **kwargs)
         if not hasattr(x, "shape") and not isinstance(x, list):
             raise ValueError(
                 f"`evaluate` takes arrays of clean examples, and of their class ids. Received: a {type(x).__name__}. "
@@ -38,7 +38,7 @@ class OfCleanExamples:
         before = state.numpy()
         self.noising.seeds.reseed(np.arange(8))
         try:
-            return super().evaluate(x, nothing, **kwargs)
+            return super().evaluate(x, nothing, *args, **kwargs)
         finally:
             state.assign(before)
 
