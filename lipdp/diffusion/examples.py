@@ -20,7 +20,7 @@ class OfCleanExamples:
         Args:
             x: Clean examples `(N, ...)`, as for `fit`.
             y: Class ids `(N,)` of a model with classes.
-            *args, **kwargs: `batch_size`, `verbose`, ..., as in Keras. Noise goes by the place of an example in a batch.
+            *args, **kwargs: `batch_size`, `verbose`, ..., as in Keras. Noise goes by places in a batch.
 
         Raises:
             ValueError: labels that do not fit, or no arrays.
