@@ -380,6 +380,16 @@ def dataset_sources(dataset: Any) -> tuple:
     return tuple(getattr(dataset, "_inputs", tuple)())
 
 
+def dataset_functions(dataset: Any) -> list:
+    """Returns the functions of a `tf.data` data set, from its attributes: `_functions` leaves some out."""
+    return [value.function for value in vars(dataset).values() if hasattr(value, "function")]
+
+
+def dataset_variant(dataset: Any) -> Any:
+    """Returns the tensor that stands for a `tf.data` data set."""
+    return dataset._variant_tensor
+
+
 def check_direction(callback: keras.callbacks.Callback, model: keras.Model) -> None:
     """Has a callback that follows a metric say now, and not after an epoch, that it does not know which way is up."""
     if getattr(callback, "monitor_op", callback) is None and hasattr(callback, "_set_monitor_op"):

@@ -22,6 +22,14 @@ _LOGIT_SLACK = 1e-5
 _METRIC_SLACK = 2e-3
 # These move entries, and round nothing.
 _MOVING = (keras.layers.Flatten, keras.layers.Reshape, keras.layers.Permute, keras.layers.Identity)
+# These do nothing outside of training.
+_IN_TRAINING = (
+    *(keras.layers.Dropout, keras.layers.SpatialDropout1D, keras.layers.SpatialDropout2D),
+    *(keras.layers.SpatialDropout3D, keras.layers.AlphaDropout, keras.layers.GaussianDropout),
+    keras.layers.GaussianNoise,
+    # A crop crops predictions, too.
+    *(layer for name, layer in vars(keras.layers).items() if name.startswith("Random") and name != "RandomCrop"),
+)
 # Activations, or layers, behind which no number is negative.
 _NEVER_NEGATIVE = ("sigmoid", "hard_sigmoid", "softplus", "relu", "relu6", "abs", "absolute")
 
@@ -45,7 +53,11 @@ def lipschitz(model: keras.Model) -> float:
         >>> round(certify.lipschitz(model), 3)
         1.0
     """
-    bounded = bounds.propagate(model, 1.0, trained=True)
+    try:
+        bounded = bounds.propagate(model, 1.0, trained=True)
+    except ValueError as error:
+        _name_training_only(model, error)
+        raise
     constant = bounded.lipschitz * bounded.slack
     if not constant < math.inf:
         raise ValueError(
@@ -53,6 +65,18 @@ def lipschitz(model: keras.Model) -> float:
             "BoundedInput(mode='normalize') or an embedding of tokens. Certificates need BoundedInput(mode='clip')."
         )
     return constant
+
+
+def _name_training_only(model, error: ValueError) -> None:
+    """Says of a layer that predictions leave out that they would be certified without it."""
+    for layer in _keras.walk(model) if isinstance(model, keras.Model) else ():
+        # The rules of other layers speak of training.
+        if type(layer) in _IN_TRAINING and f"Layer '{layer.name}'" in str(error):
+            raise ValueError(
+                f"Certificates know no layer that acts in training only. Received: '{layer.name}', a "
+                f"{type(layer).__name__}, in model '{model.name}'. Rebuild the model without it and copy the weights: "
+                "rebuilt.set_weights(model.get_weights()). Predictions are the same."
+            ) from error
 
 
 def radii(model: keras.Model, x: ArrayLike, batch_size: int = 1024) -> np.ndarray:

@@ -514,3 +514,20 @@ def test_a_last_layer_that_is_used_twice_is_not_taken_apart():
     shared.kernel.assign(np.diag([1.0, 0.5, 0.1]))
     expected = np.full((3, 3), np.sqrt(2.0) * certify.lipschitz(model))
     np.testing.assert_allclose(certify._pair_constants(model), expected, rtol=1e-12)
+
+
+@pytest.mark.backend_free
+@pytest.mark.parametrize("layer", [keras.layers.Dropout(0.5), keras.layers.RandomTranslation(0.1, 0.1)])
+def test_a_layer_that_acts_in_training_only_names_the_way_out(layer):
+    """Before, the advice was that of training without clipping."""
+    end = [keras.layers.Flatten(), keras.layers.Dense(2)]
+    model = keras.Sequential([keras.Input((3, 3, 1)), layer, *end])
+    x = np.random.default_rng(0).normal(size=(3, 3, 3, 1)).astype("float32")
+    with pytest.raises(ValueError, match=f"a {type(layer).__name__}, in model.*Rebuild the model without it and copy"):
+        certify.radii(model, x)
+    rebuilt = keras.Sequential(
+        [keras.Input((3, 3, 1)), *map(keras.layers.deserialize, map(keras.layers.serialize, end))]
+    )
+    rebuilt.set_weights(model.get_weights())
+    np.testing.assert_array_equal(rebuilt.predict(x, verbose=0), model.predict(x, verbose=0))
+    assert (certify.radii(rebuilt, x) > 0.0).all()

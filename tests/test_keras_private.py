@@ -300,3 +300,14 @@ def test_dataset_sources():
     rows = tf.data.Dataset.from_tensor_slices([1, 2])
     assert _keras.dataset_sources(rows.repeat(2).batch(2))[0].__class__.__name__ == "_RepeatDataset"
     assert _keras.dataset_sources(rows) == () == _keras.dataset_sources(object())
+
+
+def test_dataset_functions_and_variants():
+    tf = pytest.importorskip("tensorflow")
+    rows = tf.data.Dataset.from_tensor_slices([1, 2])
+    (function,) = _keras.dataset_functions(rows.flat_map(lambda i: tf.data.Dataset.range(2).shuffle(2)))
+    assert "ShuffleDatasetV3" in {node.op for node in function.graph.as_graph_def().node}
+    kept = rows.group_by_window(lambda i: tf.constant(0, tf.int64), lambda key, w: w.batch(2), window_size=2)
+    assert len(_keras.dataset_functions(kept)) == 3
+    assert _keras.dataset_functions(rows.batch(2)) == []
+    assert _keras.dataset_variant(rows).dtype == tf.variant

@@ -114,9 +114,13 @@ class Fit:
     """
 
     def __init__(self, make_model: Callable[[], keras.Model], arguments: Mapping[str, Any]):
-        if not callable(make_model):
+        if not callable(make_model) or isinstance(make_model, keras.Model):  # a model can be called, too
+            what = (
+                f"the {type(make_model).__name__} itself" if isinstance(make_model, keras.Model) else repr(make_model)
+            )
             raise ValueError(
-                f"`make_model` must be a function that returns a new compiled model. Received: {make_model!r}."
+                f"`make_model` must be a function that returns a new compiled model. Received: {what}. Pass a function "
+                "that builds and compiles a new model: an audit trains it, and some audits train many."
             )
         refused = {"x", "y", "callbacks", "validation_split"} & set(arguments)
         if refused or not {"epsilon", "noise_multiplier"} & set(arguments):

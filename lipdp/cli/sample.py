@@ -2,6 +2,7 @@
 
 import argparse
 import pathlib
+import sys
 
 import numpy as np
 
@@ -51,7 +52,11 @@ def run(options: argparse.Namespace, argv: list[str]) -> None:
     )
     checks.integer("steps", steps, minimum=2)
     checks.not_negative("guidance", guidance)
-    how = {"guidance": guidance, "verbose": 0 if options.json else 1, **chosen(options, "batch_size", "seed")}
+    how = {
+        "guidance": guidance,
+        "verbose": 0 if options.json else int(sys.stdout.isatty()),
+        **chosen(options, "batch_size", "seed"),
+    }
     # Outside of this range there are no pixels.
     drawn = np.clip(model.sample(options.num, labels, diffusion.make_sampler(name, steps), **how), -1.0, 1.0)
     if classified := model.classifier is not None:

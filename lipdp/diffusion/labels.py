@@ -189,6 +189,11 @@ def check_arguments(arguments: dict[str, Any]) -> None:
     unknown = {name: value for name, value in arguments.items() if name not in known}
     model_checks.refuse_unsupported(DP_Model.fit, unknown, shuffle=None)
     refuse_weights(arguments)
+    given = [arguments.get(name) for name in ("epsilon", "noise_multiplier", "risk")]
+    if given == [None] * 3 and not isinstance(arguments.get("accountant"), Filter):  # which has one of its own
+        raise ValueError(
+            "No privacy budget given. Received: epsilon=None, noise_multiplier=None. Pass `fit(epsilon=1.0, ...)`."
+        )
 
 
 def refuse_weights(arguments: dict[str, Any]) -> None:

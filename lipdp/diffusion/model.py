@@ -7,23 +7,23 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from lipdp import _keras, backend, checks, strategies
-from lipdp.diffusion import class_moments, denoisers, pixels, samplers
+from lipdp.diffusion import class_moments, denoisers, samplers
 from lipdp.diffusion.average import Average
-from lipdp.diffusion.labels import check_trained, class_ids, frozen, refuse_weights
+from lipdp.diffusion.examples import OfCleanExamples
+from lipdp.diffusion.labels import check_trained, frozen, refuse_weights
 from lipdp.diffusion.lesson import Lesson
 from lipdp.diffusion.noising import DenoisingLoss, Noising, with_copies
 from lipdp.model import DP_Model
 from lipdp.privacy import provenance
 from lipdp.sampling import columns, persons
 from lipdp.sampling import schemes as sampling_schemes
-from lipdp.sampling.source import is_source
 from lipdp.training import budget, model_checks
 from lipdp.training.exclusive import exclusive
 from lipdp.training.validation import check_callbacks
 
 
 @keras.saving.register_keras_serializable(package="lipdp")
-class DiffusionModel(DP_Model):
+class DiffusionModel(OfCleanExamples, DP_Model):
     """A generative model of private examples: `fit` trains the network, `sample` draws examples.
 
     Args:
@@ -387,14 +387,3 @@ class DiffusionModel(DP_Model):
             # Files of earlier versions have no classifier.
             config[key] = keras.saving.deserialize_keras_object(config.get(key), custom_objects)
         return cls(**config)
-
-    def _data(self, x, y=None):
-        """Returns what the model takes: `x` or `(x, labels)`, and targets that the loss ignores."""
-        x = x if is_source(x) else np.asarray(x, "float32")
-        pixels.warn_of_range(x, self.network.inputs[0].shape[1:])
-        nothing = np.zeros((len(x), 1), "float32")
-        if self.num_classes is None:
-            if y is not None:
-                raise ValueError("This model has no classes. Received: labels. Leave them out, or set `num_classes`.")
-            return x, nothing
-        return (x, class_ids(y, len(x), self.num_classes).astype("float32")), nothing

@@ -1,6 +1,9 @@
-"""The range of images: denoisers and samplers are made for entries in [-1, 1]."""
+"""The range of images: denoisers and samplers are made for entries in [-1, 1], recipes take images in [0, 1]."""
 
+import contextlib
+import contextvars
 import warnings
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -9,6 +12,7 @@ from lipdp import checks
 
 # What rounding may add.
 _SLACK = 1e-3
+_SCALED = contextvars.ContextVar("scaled", default=False)
 
 
 def warn_of_range(images: Any, shape: tuple) -> None:
@@ -18,7 +22,7 @@ def warn_of_range(images: Any, shape: tuple) -> None:
         images: array of examples; sources, which are not read here, are let through.
         shape: of one example. Examples that are no images may have other ranges.
     """
-    if len(shape) != 3 or not isinstance(images, np.ndarray) or not images.size:
+    if len(shape) != 3 or not isinstance(images, np.ndarray) or not images.size or _SCALED.get():
         return
     if images.shape[1:] != tuple(shape):  # refused later
         return
@@ -32,3 +36,40 @@ def warn_of_range(images: Any, shape: tuple) -> None:
             f"{received}. Pass {scaled}.",
             stacklevel=checks.users_line(),
         )
+
+
+def of_unit_range(images: Any, scale: Callable[[Any], np.ndarray]) -> np.ndarray:
+    """Returns what a recipe makes of images; says where they are not in [0, 1].
+
+    Args:
+        images: what the user has passed.
+        scale: maps them to [-1, 1].
+    """
+    if isinstance(images, np.ndarray) and images.size:
+        low, high = float(images.min()), float(images.max())
+        if low < -_SLACK or high > 1.0 + _SLACK:
+            way = "x / 255.0 of bytes" if high > 2.0 else "(x + 1.0) / 2.0 of images in [-1, 1]"
+            warnings.warn(
+                "A recipe of a diffusion model takes images in [0, 1], and maps them to [-1, 1] by itself. Received: "
+                f"entries beyond. Pass {way}.",
+                stacklevel=checks.users_line(),
+            )
+    return scale(images)
+
+
+def with_validation(arguments: dict[str, Any], scale: Callable[[Any], np.ndarray]) -> dict[str, Any]:
+    """Returns arguments of `fit`, whose images to validate on are changed as those to train on."""
+    held_out = arguments.get("validation_data")
+    if not isinstance(held_out, tuple | list):
+        return arguments
+    return {**arguments, "validation_data": (of_unit_range(held_out[0], scale), *held_out[1:])}
+
+
+@contextlib.contextmanager
+def scaled() -> Iterator[None]:
+    """Within it a recipe trains its model on images that it has scaled, and has warned of by itself."""
+    token = _SCALED.set(True)
+    try:
+        yield
+    finally:
+        _SCALED.reset(token)

@@ -10,7 +10,7 @@ import numpy as np
 from lipdp import checks, strategies
 from lipdp._deprecated import renamed_arguments, renamed_property
 from lipdp.accounting import Mechanism, Sampling
-from lipdp.diffusion import class_moments, denoisers, labels, samplers
+from lipdp.diffusion import class_moments, denoisers, labels, pixels, samplers
 from lipdp.diffusion.class_mixture import ClassMixture
 from lipdp.diffusion.labels import LabelRecipe, label_recipe, largest_change
 from lipdp.diffusion.model import DiffusionModel
@@ -21,7 +21,6 @@ from lipdp.sampling import schemes
 _OF_MOMENTS = ("sampling", "examples_per_person", "person_ids", "rows_per_person", "seed", "verbose")
 _OF_CLASSIFIER = (*_OF_MOMENTS, "delta", "noise_generator")
 SAMPLERS = ("ddim", "stochastic", "churn")
-
 # Settings know no smaller budget, and below it there is no classifier.
 _LEAST = 0.25
 # Part of the budget that the classifier costs alone.
@@ -188,7 +187,7 @@ class Recipe:
         """Builds a model and trains it with the settings of this recipe.
 
         Args:
-            x: Training images in [0, 1], `(N, height, width, channels)`; see `images`.
+            x: Training images in [0, 1], `(N, height, width, channels)`; see `images`. `validation_data` has such, too.
             y: Their class ids, `(N,)`.
             epsilon: The privacy budget.
             **kwargs: Everything else that `DiffusionModel.fit` takes, such as `delta`.
@@ -203,17 +202,19 @@ class Recipe:
         own: dict[str, Any] = {"batch_size": self.batch_size, "strategy": self.strategy(), "epochs": 1}
         own |= {"steps_per_epoch": self.updates, "microbatch_size": self.microbatch_size}
         checks.not_twice(own, kwargs)
-        labels.check_arguments(kwargs)
+        labels.check_arguments({"epsilon": epsilon, **kwargs})
         if self.moments_noise is not None or self.classifier is not None:
             class_moments.refuse_split(kwargs.get("validation_split"))
-        x, y = self.images(x), labels.class_ids(y, len(x), self.num_classes)
+        kwargs = pixels.with_validation(kwargs, self.images)
+        x, y = pixels.of_unit_range(x, self.images), labels.class_ids(y, len(x), self.num_classes)
         sampling = labels.bound(self.batch_size, len(x), **kwargs)
         public = {name: kwargs[name] for name in ("delta", "accountant") if kwargs.get(name) is not None}
         suited = self.for_sampling(sampling, public.get("delta", 1e-5))
         labels.check_first(suited.first_releases(sampling), epsilon, **public)
-        model = suited.build(suited.train_classifier(x, y, **kwargs))
-        suited.learn_moments(model, x, y, **kwargs)
-        model.fit(x, y, epsilon=epsilon, **{"training_metrics": False, **kwargs}, **own)
+        with pixels.scaled():
+            model = suited.build(suited.train_classifier(x, y, **kwargs))
+            suited.learn_moments(model, x, y, **kwargs)
+            model.fit(x, y, epsilon=epsilon, **{"training_metrics": False, **kwargs}, **own)
         return model
 
     def train_classifier(self, x: np.ndarray, y: np.ndarray, **kwargs: Any) -> keras.Model | None:

@@ -274,8 +274,8 @@ def generate(
             f"labels={'None' if labels is None else 'given'}, guidance={guidance!r}. Pass `num_classes` for a network "
             "with labels, neither labels nor guidance for one without."
         )
-    if conditional and labels is None:
-        labels = np.arange(num_samples) % num_classes
+    if conditional:
+        labels = _within(labels, num_samples, num_classes)
     denoiser = denoisers.get(denoiser)
 
     def denoise(x, sigma, labels):
@@ -292,6 +292,21 @@ def _class_ids(labels, num_samples: int) -> np.ndarray | None:
     if labels.shape != (num_samples,) or labels.dtype.kind not in "iu":
         raise ValueError(
             f"`labels` must be one class id per example. Received: shape {labels.shape}, dtype {labels.dtype}, for "
-            f"num_samples={num_samples}."
+            f"num_samples={num_samples}. Pass an array of whole numbers; of one class alone np.full({num_samples}, "
+            f"{labels if labels.shape == () and labels.dtype.kind in 'iu' else 0})."
         )
     return labels.astype("int32")
+
+
+def _within(labels, num_samples: int, num_classes: int) -> np.ndarray:
+    """Returns class ids that the network knows: of others TensorFlow fails, and JAX draws NaN."""
+    if labels is None:
+        return np.arange(checks.integer("num_samples", num_samples, minimum=1)) % num_classes
+    labels = _class_ids(labels, num_samples)
+    if labels.min() < 0 or labels.max() >= num_classes:
+        wrong = labels[(labels < 0) | (labels >= num_classes)][0]
+        raise ValueError(
+            f"`labels` must be class ids from 0 to {num_classes - 1}. Received: {wrong}. Number the classes from 0, as "
+            "in training."
+        )
+    return labels

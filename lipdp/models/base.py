@@ -15,9 +15,9 @@ from lipdp.accounting import Mechanism, Sampling
 from lipdp.accounting.held_out import held_out_persons
 from lipdp.model import DP_Model, DP_Sequential
 from lipdp.sampling import schemes
-from lipdp.sampling.arrays import refuse_shuffled
 from lipdp.sampling.columns import columns_of, read
 from lipdp.sampling.persons import checked_ids
+from lipdp.sampling.pipelines import refuse_shuffled
 from lipdp.sampling.source import is_source
 from lipdp.sampling.weighted import with_weights_last
 

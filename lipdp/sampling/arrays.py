@@ -9,18 +9,13 @@ import numpy as np
 from keras import tree
 from numpy.typing import ArrayLike
 
-from lipdp import _keras
 from lipdp.accounting.held_out import held_out
+from lipdp.sampling.pipelines import refuse_repeated
 from lipdp.sampling.weighted import with_weights
 
 _PAD = (
     "pad examples to one size (keras.utils.pad_sequences) and let `Embedding(mask_zero=True)` or `Masking` hide the "
     "padding; make sparse arrays dense."
-)
-
-# Kinds of `tf.data.Dataset` that leave out no row of what they are made of, but for those behind the last full batch.
-_ALL_ROWS = frozenset(
-    "Map Batch Unbatch Rebatch Restructured Cache Prefetch Shuffle Concatenate Options AssertCardinality".split()
 )
 
 
@@ -63,6 +58,8 @@ def as_arrays(
             f"`y` names the column of labels in the rows of x. Received: y={y!r}, and x of type {type(x).__name__}, "
             "without names of columns. Pass the labels themselves, or x as a DataFrame or a dictionary of columns."
         )
+    if arrange is None:
+        _refuse_rows(x, y, example_rank)
     x = tree.map_structure(lambda leaf: input_array(leaf, keep_bytes), x)
     # TensorFlow's data pipeline knows tuples, not lists.
     x = tuple(x) if isinstance(x, list) else x
@@ -155,6 +152,16 @@ def _refuse_stream(x) -> None:
         )
 
 
+def _refuse_rows(x, y, example_rank: int) -> None:
+    """Refuses a list with an array for each example, which would be taken for so many inputs."""
+    rows = isinstance(x, (list, tuple)) and hasattr(y, "__len__") and len(x) == len(y) > 1
+    if rows and example_rank > 1 and {np.ndim(row) for row in x} == {example_rank - 1}:
+        raise ValueError(
+            "A list is taken for several inputs, each with all examples. Received: x with an array for each of "
+            f"{len(x)} examples. Pass numpy.stack(x), and labels as numpy.asarray(y)."
+        )
+
+
 def _refuse_several(y, rows: int) -> None:
     several = isinstance(y, (list, tuple)) and len(y) != rows and all(np.shape(part)[:1] == (rows,) for part in y)
     if isinstance(y, dict) or (several and len(y) > 0):
@@ -237,59 +244,11 @@ def _read_tf_data(dataset, example_rank):
             f"tf.data.Dataset of cardinality {size}. {way}; for data larger than memory pass an object with `__len__` "
             "and `__getitem__` (docs/howto/large-data.md)."
         )
-    if _repeats(dataset):
-        raise ValueError(
-            "Rows that stand in the data several times are protected less than epsilon says. Received: a "
-            "tf.data.Dataset with `.repeat()`, as timeseries_dataset_from_array of Keras has one inside. Remove it, "
-            "and pass epochs=; cut a series into windows with numpy.lib.stride_tricks.sliding_window_view, and say "
-            "whose each is with person_ids= (docs/howto/time-series.md); copies to augment are those of "
-            "DPSGD(augmentation_multiplicity=...). If they are meant, pass arrays and examples_per_person=."
-        )
-    if _doubles(dataset):
-        raise ValueError(
-            "Rows that stand in the data several times are protected less than epsilon says. Received: a "
-            "tf.data.Dataset with `.concatenate()` of the same rows. Leave one of them out; copies to augment are "
-            "those of DPSGD(augmentation_multiplicity=...). If they are meant, pass arrays and examples_per_person=."
-        )
+    refuse_repeated(dataset)
     items = list(dataset.as_numpy_iterator())
     if items and np.ndim(tree.flatten(items[0])[0]) < example_rank:
         items = [tree.map_structure(lambda leaf: np.asarray(leaf)[None], item) for item in items]
     return _read(dataset, items)
-
-
-def _repeats(dataset) -> bool:
-    """Returns whether a dataset, or what it is made of, repeats its elements; the bodies of its maps are not seen."""
-    return "Repeat" in type(dataset).__name__ or any(map(_repeats, _keras.dataset_sources(dataset)))
-
-
-def _doubles(dataset) -> bool:
-    """Returns whether a dataset, or what it is made of, holds all of another one twice, one behind the other."""
-    parts = _keras.dataset_sources(dataset)
-    if "Concatenate" in type(dataset).__name__ and len(parts) == 2 and set.intersection(*map(_wholly, parts)):
-        return True
-    return any(map(_doubles, parts))
-
-
-def _wholly(dataset) -> set[int]:
-    """Returns which datasets, itself among them, one holds with all rows."""
-    kind = type(dataset).__name__.strip("_").removeprefix("Parallel").removesuffix("Dataset")
-    kept = _keras.dataset_sources(dataset) if kind in _ALL_ROWS else ()
-    return {id(dataset)}.union(*map(_wholly, kept))
-
-
-def refuse_shuffled(x: Any) -> None:
-    """Refuses a `tf.data.Dataset` that is shuffled where it matters which row stands where."""
-    if hasattr(x, "as_numpy_iterator") and _shuffles(x):
-        raise ValueError(
-            "Ids of persons, `sample_weight`, and epochs in which each example takes part once go by the places of the "
-            "rows, which must be the same each time the data are read. Received: a tf.data.Dataset with `.shuffle()`. "
-            "Remove it: `fit` draws at random by itself."
-        )
-
-
-def _shuffles(dataset) -> bool:
-    """Returns whether a dataset, or what it is made of, is shuffled; the bodies of its maps are not seen."""
-    return "Shuffle" in type(dataset).__name__ or any(map(_shuffles, _keras.dataset_sources(dataset)))
 
 
 def _read(dataset, items):

@@ -113,6 +113,8 @@ def as_rows(
         x, y = _without(x, y)
     elif y is None:
         x, y = _pair(x if whole else None)
+    elif whole:
+        _refuse_labels(x, names)
     x = _chosen(x, names)
     x = _single(tree.map_structure(_input, x))
     y = tree.map_structure(_label, arrange(y)) if arrange else y if isinstance(y, tuple | dict) else _label(y)
@@ -211,10 +213,25 @@ def _without(columns, name):
 def _pair(columns):
     if not isinstance(columns, tuple) or len(columns) != 2:
         what = "inputs only; pass the labels as y, or return (inputs, labels) from `__getitem__`"
+        if isinstance(columns, tuple) and len(columns) == 3:
+            what = (
+                "(inputs, labels, weights); return (inputs, labels) from `__getitem__`, and pass an array of weights "
+                "as sample_weight="
+            )
         if isinstance(columns, Mapping):
             what = f"a dictionary of {', '.join(columns)}; pass the name of the labels as y"
         raise ValueError(f"`fit` needs labels. Received: y=None, and a source whose rows are {what}.")
     return columns
+
+
+def _refuse_labels(columns, names):
+    """Refuses labels beside a source whose rows bring more than the inputs."""
+    more = isinstance(columns, tuple) and len(columns) in (2, 3)
+    if more and names and len(tree.flatten(columns)) == len(names) + len(columns) - 1:
+        raise ValueError(
+            f"A source whose rows are ({', '.join(('inputs', 'labels', 'weights')[: len(columns)])}) has its own "
+            "labels. Received: y as well. Leave it out, or return the inputs alone from `__getitem__`."
+        )
 
 
 def _chosen(x, names):

@@ -135,6 +135,7 @@ def test_worlds_leave_out_or_replace():
         ({"confidence": 0.0}, "confidence"),
         ({"canaries": 0}, "canaries"),
         ({"make_model": 3}, "must be a function"),
+        ({"make_model": lipschitz()}, "the DP_Sequential itself. Pass a function that builds and compiles a new"),
         ({"make_model": lambda: keras.Sequential([keras.layers.Dense(1)])}, "compiled DP_Model"),
     ],
 )

@@ -56,7 +56,8 @@ def test_a_run_folder_holds_a_model_its_statement_and_samples(run, capsys):
 def test_samples_are_a_data_set(run, tmp_path, capsys):
     target = tmp_path / "drawn.npz"
     words = ["sample", str(run), "--num", "7", "--labels", "2", "0", "--steps", "3", "--seed", "1"]
-    capsys.readouterr()
+    assert main([*words, "--output", str(tmp_path / "told.npz")]) == 0
+    assert not set(capsys.readouterr().out) & {"\x1b", "\r", "\b"}, "Keras' bar where nobody looks on"
     assert main([*words, "--output", str(target), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["shape"] == [7, 4, 4, 1] and 2.9 < found["epsilon"] <= 3.0

@@ -192,6 +192,7 @@ def test_the_classifier_stays_as_it_is(trained):
 @pytest.mark.parametrize(
     ("settings", "error", "words"),
     [
+        ({}, ValueError, "No privacy budget given"),
         ({"epsilon": 1.0}, ValueError, "costs epsilon="),
         ({"epsilon": 20.0, "accountant": "filter"}, ValueError, "must begin before the first release"),
         ({"epsilon": 20.0, "wrong": 1}, TypeError, "wrong"),

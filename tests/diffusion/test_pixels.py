@@ -54,3 +54,32 @@ def test_others_are_taken_in_silence(images, shape):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         pixels.warn_of_range(images, shape)
+
+
+LIGHT = {"updates": 1, "batch_size": 16, "microbatch_size": 16}
+
+
+def of_recipe(images, **arguments):
+    found = diffusion.recipe((8, 8, 1), 2, len(IMAGES), **LIGHT)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        found.fit(images, np.arange(len(images)) % 2, noise_multiplier=2.0, delta=1e-3, verbose=0, **arguments)
+    return [(str(w.message), w.filename) for w in said if "diffusion" in str(w.message)]
+
+
+@pytest.mark.backend_free
+def test_a_recipe_warns_of_images_as_its_caller_passes_them():
+    """Before, images in [-1, 1] were asked for in the way in which they had been made."""
+    ((words, file),) = of_recipe(IMAGES)
+    assert r"takes images in [0, 1]" in words and "Pass (x + 1.0) / 2.0 of images in [-1, 1]" in words
+    assert file == __file__
+    ((words, _),) = of_recipe((127.5 * (IMAGES + 1)).astype("uint8"))
+    assert "Pass x / 255.0 of bytes" in words
+
+
+@pytest.mark.backend_free
+def test_a_recipe_scales_images_to_validate_on():
+    unit, labels = (IMAGES + 1) / 2, np.arange(len(IMAGES)) % 2
+    assert of_recipe(unit, validation_data=(unit, labels)) == []
+    ((words, _),) = of_recipe(unit, validation_data=(IMAGES, labels))
+    assert "(x + 1.0) / 2.0" in words

@@ -153,7 +153,11 @@ def test_serialisation(sampler):
         (lambda: diffusion.sample(gaussian, (2,), 0), "`num_samples` must be"),
         (lambda: diffusion.sample(gaussian, (2,), 3, labels=[1]), "one class id per example"),
         (lambda: diffusion.sample(gaussian, (2,), 3, seed=-1), "`seed` must be"),
+        (lambda: diffusion.sample(gaussian, (2,), 3, labels=5), r"shape \(\).*np.full\(3, 5\)"),
         (lambda: diffusion.generate(small_network(), 3), "The network takes labels"),
+        (lambda: diffusion.generate(small_network(), 2, num_classes=3, labels=[1, 3]), "class ids from 0 to 2.*: 3"),
+        (lambda: diffusion.generate(small_network(), 2, num_classes=3, labels=[-1, 1]), "from 0 to 2. Received: -1"),
+        (lambda: diffusion.generate(small_network(), 2, num_classes=3, labels=1), r"np.full\(2, 1\)"),
     ],
 )
 def test_bad_input(call, message):

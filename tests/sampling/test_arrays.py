@@ -239,3 +239,16 @@ def test_data_that_are_none_are_refused_where_labels_are_named_too(x, match):
     """Before, the word for all of them was that ragged data be padded."""
     with pytest.raises(ValueError, match=match):
         as_rows(x, "label", 2)
+
+
+@pytest.mark.backend_free
+def test_a_list_of_rows_is_refused_with_the_way_to_stack_them():
+    """Before, they were taken for as many inputs, and their lengths were told."""
+    x, y = np.zeros((5, 4, 3)), np.arange(5)
+    for rows, labels in ((list(x), list(y)), (tuple(x), y), (list(x[:4]), np.eye(4))):
+        with pytest.raises(
+            ValueError, match=r"array for each of \d examples. Pass numpy.stack\(x\).*numpy.asarray\(y\)"
+        ):
+            as_arrays(rows, labels, 3)
+    found, _ = as_arrays([x, x], y, 3)  # two inputs
+    assert len(found) == 2

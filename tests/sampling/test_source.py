@@ -522,3 +522,24 @@ def test_no_row_is_a_batch_too():
     assert rows.shape == (0, 3)
     assert columns.finite_rows(rows).shape == (0,) and columns.finite_rows(np.zeros((0, 2, 3, 4))).shape == (0,)
     np.testing.assert_array_equal(columns.finite_rows(np.array([1.0, np.nan])), [True, False])
+
+
+@pytest.mark.backend_free
+def test_rows_with_labels_and_weights_say_where_these_go():
+    class Some(Rows):
+        def __init__(self, parts):
+            super().__init__(np.arange(8.0, dtype="float32").reshape(4, 2))
+            self.parts = parts
+
+        def __getitem__(self, index):
+            return (super().__getitem__(index), np.int32(index), np.float32(1.0))[: self.parts]
+
+    with pytest.raises(ValueError, match=r"y=None.*\(inputs, labels, weights\); return.*sample_weight="):
+        as_rows(Some(3), None, 2, names=("input",))
+    for parts, words in ((2, r"\(inputs, labels\)"), (3, r"\(inputs, labels, weights\)")):
+        with pytest.raises(ValueError, match=words + " has its own labels. Received: y as well. Leave it out"):
+            as_rows(Some(parts), np.arange(4), 2, names=("input",))
+    x, y = as_rows(Some(2), None, 2, names=("input",))
+    assert len(x) == len(y) == 4
+    pair, _ = as_rows(Some(2), np.arange(4), 2, names=("first", "second"))  # two inputs
+    assert len(pair) == 2

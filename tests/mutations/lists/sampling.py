@@ -265,6 +265,17 @@ FAULTS = [
         ("inputs and labels of different length", "if len(lengths) != 1:", "if False:"),
     ),
     *faults(
+        "sampling/pipelines.py",
+        "sampling/test_pipelines.py",
+        ("functions that shuffle are not seen", '    if stage.has("Shuffle"):', "    if False:"),
+        ("functions that repeat are not seen", r'    if stage.has(r"Repeat\w*Dataset"):', "    if False:"),
+        ("an order by who is first", 'node.attr["deterministic"].s == b"false"', "False"),
+        ("data sets that a function uses are not seen", "own, outside = own + nodes, outside + others", "own += nodes"),
+        ("a choice at random", 'if stage.kind == "DirectedInterleave" and _at_random(stage.dataset):', "if False:"),
+        ("what cannot be looked into is taken", "    if unseen:\n", "    if False:\n"),
+        ("a whole data set for each element", "if stage.kind in _READING and", "if False and"),
+    ),
+    *faults(
         "sampling/proposal.py",
         "sampling/test_proposal.py",
         (

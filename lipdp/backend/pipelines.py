@@ -1,0 +1,37 @@
+"""The operations of `tf.data` pipelines, which `fit` takes with every backend."""
+
+from typing import Any
+
+
+def of_function(function: Any) -> tuple[list, list]:
+    """Returns the operations of a function of a pipeline, and those of the data sets from outside that it uses.
+
+    Args:
+        function: A concrete function.
+
+    Raises:
+        ValueError: it uses what cannot be looked into.
+    """
+    graph = function.graph.as_graph_def()
+    variants = [tensor for tensor in function.captured_inputs if tensor.dtype.name == "variant"]
+    return _nodes(graph), [node for variant in variants for node in of_variant(variant)]
+
+
+def of_variant(variant: Any) -> list:
+    """Returns the operations of a data set that only a tensor stands for.
+
+    Raises:
+        ValueError: it cannot be looked into.
+    """
+    import tensorflow as tf
+
+    try:
+        # State, such as that of random generators, plays no part in which operations there are.
+        graph = tf.raw_ops.DatasetToGraphV2(input_dataset=variant, external_state_policy=1).numpy()
+    except (tf.errors.OpError, ValueError) as error:
+        raise ValueError(str(error)) from error
+    return _nodes(tf.compat.v1.GraphDef.FromString(graph))
+
+
+def _nodes(graph: Any) -> list:
+    return [*graph.node, *(node for function in graph.library.function for node in function.node_def)]

@@ -1,0 +1,176 @@
+"""What `tf.data` pipelines do with rows: whether they repeat them, and whether each keeps its place."""
+
+import dataclasses
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from lipdp import _keras
+from lipdp.backend import pipelines
+
+# Kinds of `tf.data.Dataset` that leave out no row of what they are made of, but for those behind the last full batch.
+_ALL_ROWS = frozenset(
+    "Map Batch Unbatch Rebatch Restructured Cache Prefetch Shuffle Concatenate Options AssertCardinality".split()
+)
+# Kinds whose function says which rows there are, and not only what becomes of one.
+_READING = frozenset("FlatMap Interleave".split())
+# Operations that take a part of a data set.
+_PARTS = re.compile(r"(Shard|Skip|Take|TakeWhile|Filter|Window)Dataset")
+_RANDOM = re.compile(r"Random(?!SeedGenerator)|Rng|Multinomial|^Stateful(Uniform|Standard|Truncated)")
+# Python that returns a data set: `tf.data` runs functions so in its debug mode.
+_PYTHON, _VARIANT = ("PyFunc", "EagerPyFunc", "PyFuncStateless"), 21
+
+
+def refuse_repeated(dataset: Any) -> None:
+    """Refuses a `tf.data.Dataset` in which rows stand several times."""
+    found = next((reason for stage in _stages(dataset) if (reason := _repeats(stage))), None)
+    if found is not None:
+        raise ValueError(
+            "Rows that stand in the data several times are protected less than epsilon says. Received: a "
+            f"tf.data.Dataset with {found}. Remove it, "
+            "and pass epochs=; cut a series into windows with numpy.lib.stride_tricks.sliding_window_view, and say "
+            "whose each is with person_ids= (docs/howto/time-series.md); copies to augment are those of "
+            "DPSGD(augmentation_multiplicity=...). If they are meant, pass arrays and examples_per_person=."
+        )
+    if _doubles(dataset):
+        raise ValueError(
+            "Rows that stand in the data several times are protected less than epsilon says. Received: a "
+            "tf.data.Dataset with `.concatenate()` of the same rows. Leave one of them out; copies to augment are "
+            "those of DPSGD(augmentation_multiplicity=...). If they are meant, pass arrays and examples_per_person=."
+        )
+
+
+def refuse_shuffled(x: Any) -> None:
+    """Refuses a `tf.data.Dataset` that is shuffled where it matters which row stands where."""
+    if not hasattr(x, "as_numpy_iterator"):
+        return
+    found = next((reason for stage in _stages(x) if (reason := _moves(stage))), None)
+    # Of the whole pipeline: an option that is set at its end is that of all before.
+    if found is None and hasattr(x, "options") and x.options().deterministic is False:
+        found = "the option `deterministic=False`"
+    if found is not None:
+        raise ValueError(
+            "Ids of persons, `sample_weight`, and epochs in which each example takes part once go by the places of the "
+            f"rows, which must be the same each time the data are read. Received: a tf.data.Dataset with {found}. "
+            "Remove it: `fit` draws at random by itself. Or have the pipeline yield ids or weights beside the rows, "
+            "read all of it into arrays once (as_numpy_iterator), and pass these."
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Stage:
+    """A data set of a pipeline.
+
+    Args:
+        dataset: It.
+        own: Operations of its functions.
+        outside: Operations of the data sets from outside that these functions use.
+        unseen: Why some of it cannot be looked into; empty where all of it can.
+    """
+
+    dataset: Any
+    own: list
+    outside: list
+    unseen: str
+
+    @property
+    def kind(self) -> str:
+        return _kind(self.dataset)
+
+    def has(self, pattern: str | re.Pattern) -> bool:
+        """Returns whether its functions, or what they use, hold an operation of some name."""
+        return any(re.search(pattern, node.op) for node in (*self.own, *self.outside))
+
+
+def _stages(dataset) -> Iterator[_Stage]:
+    own, outside, unseen = [], [], ""
+    try:
+        for function in _keras.dataset_functions(dataset):
+            nodes, others = pipelines.of_function(function)
+            own, outside = own + nodes, outside + others
+        if _kind(dataset) == "Variant":
+            outside = outside + pipelines.of_variant(_keras.dataset_variant(dataset))
+    except (AttributeError, ValueError) as error:
+        unseen = f"{type(error).__name__}: {error}"
+    if any(node.op in _PYTHON and _VARIANT in node.attr["Tout"].list.type for node in own):
+        unseen = "Python that returns a data set, as in the debug mode of tf.data"
+    yield _Stage(dataset, own, outside, unseen)
+    for source in _keras.dataset_sources(dataset):
+        yield from _stages(source)
+
+
+def _kind(dataset) -> str:
+    return type(dataset).__name__.strip("_").removeprefix("Parallel").removesuffix("Dataset")
+
+
+def _repeats(stage: _Stage) -> str | None:
+    """Returns what of a stage repeats rows."""
+    if "Repeat" in stage.kind:
+        return "`.repeat()`, as timeseries_dataset_from_array of Keras has one inside"
+    if stage.has(r"Repeat\w*Dataset"):
+        return "`.repeat()` inside of a function"
+    if stage.unseen:
+        return f"a function that cannot be looked into ({stage.unseen})"
+    parts = any(_PARTS.search(node.op) for node in stage.own)
+    if stage.kind in _READING and stage.outside and not parts and not _single(stage.dataset):
+        return f"{_called(stage)} that reads the whole of another data set for each element"
+    return None
+
+
+def _single(dataset) -> bool:
+    """Returns whether the function of a stage gets one element."""
+    return [int(source.cardinality()) for source in _keras.dataset_sources(dataset)] == [1]
+
+
+def _moves(stage: _Stage) -> str | None:
+    """Returns what of a stage may bring rows to another place."""
+    if "Shuffle" in stage.kind:
+        return "`.shuffle()`"
+    if stage.has("Shuffle"):
+        return "`.shuffle()` inside of a function"
+    nodes, unseen = [*stage.own, *stage.outside], stage.unseen
+    if type(stage.dataset).__name__.startswith("_ParallelInterleave"):  # alone keeps no note of it
+        try:
+            nodes += pipelines.of_variant(_keras.dataset_variant(stage.dataset))
+        except ValueError as error:
+            unseen = str(error)
+    if getattr(stage.dataset, "_deterministic", "") == "false" or any(map(_unordered, nodes)):
+        return "`deterministic=False`"
+    if stage.kind == "DirectedInterleave" and _at_random(stage.dataset):
+        return "`.sample_from_datasets()`"
+    if stage.kind not in ("Map", "MapAndBatch") and stage.has(_RANDOM):
+        return f"{_called(stage)} that draws random numbers"
+    if stage.has("OptionsDataset"):
+        return "`.with_options()` inside of a function"
+    if unseen:
+        return f"a function that cannot be looked into ({unseen})"
+    return None
+
+
+def _unordered(node) -> bool:
+    return "deterministic" in node.attr and node.attr["deterministic"].s == b"false"
+
+
+def _called(stage: _Stage) -> str:
+    """Returns the name of the method that makes such a data set."""
+    return f"a `.{re.sub(r'(?<!^)(?=[A-Z])', '_', stage.kind).lower()}()`"
+
+
+def _at_random(dataset) -> bool:
+    """Returns whether chance says from which of several data sets the next row is."""
+    choice = _keras.dataset_sources(dataset)[:1]
+    return any("Random" in stage.kind or stage.has(_RANDOM) for one in choice for stage in _stages(one))
+
+
+def _doubles(dataset) -> bool:
+    """Returns whether a dataset, or what it is made of, holds all of another one twice, one behind the other."""
+    parts = _keras.dataset_sources(dataset)
+    if "Concatenate" in type(dataset).__name__ and len(parts) == 2 and set.intersection(*map(_wholly, parts)):
+        return True
+    return any(map(_doubles, parts))
+
+
+def _wholly(dataset) -> set[int]:
+    """Returns which datasets, itself among them, one holds with all rows."""
+    kept = _keras.dataset_sources(dataset) if _kind(dataset) in _ALL_ROWS else ()
+    return {id(dataset)}.union(*map(_wholly, kept))

@@ -1,0 +1,143 @@
+"""Rows that stand several times, and rows that change places, inside of the functions of a pipeline."""
+
+import numpy as np
+import pytest
+
+from lipdp.sampling.arrays import as_arrays
+from lipdp.sampling.pipelines import refuse_repeated, refuse_shuffled
+
+pytestmark = [
+    pytest.mark.backend_free,
+    pytest.mark.filterwarnings("ignore"),  # of AutoGraph, which reads no lambdas that share a line
+]
+
+ROWS = 16
+X, Y = np.arange(2.0 * ROWS, dtype="float32").reshape(ROWS, 2), np.arange(ROWS, dtype="int32")
+
+
+@pytest.fixture(scope="module")
+def tf():
+    return pytest.importorskip("tensorflow")
+
+
+@pytest.fixture(scope="module")
+def base(tf):
+    return tf.data.Dataset.from_tensor_slices((X, Y))
+
+
+def rows_of(tf, *row):
+    return tf.data.Dataset.from_tensor_slices(row)
+
+
+def shards(tf, base, **options):
+    return tf.data.Dataset.range(4).interleave(lambda i: base.shard(4, i), **options)
+
+
+def moved(tf, base):
+    """Pipelines that give rows other places each time, with what is said of them."""
+    four, shuffled = tf.data.Dataset.range(4), base.shuffle(ROWS)
+
+    @tf.function
+    def called(i):
+        return base.shard(4, i).shuffle(ROWS)
+
+    def deeper(x, y):
+        return rows_of(tf, x, y).shuffle(4)
+
+    def pair(x, y):
+        return x, y
+
+    def first(x, y):
+        return tf.constant(0, tf.int64)
+
+    option = tf.data.Options()
+    option.deterministic = False
+    inside = r"`\.shuffle\(\)` inside of a function"
+    return {
+        "interleave": (four.interleave(lambda i: base.shard(4, i).shuffle(ROWS)), inside),
+        "flat_map": (base.batch(4).flat_map(lambda x, y: rows_of(tf, x, y).shuffle(4)), inside),
+        "a function in a function": (
+            base.batch(8).flat_map(lambda x, y: rows_of(tf, x, y).batch(4).flat_map(deeper)),
+            inside,
+        ),
+        "a tf.function": (four.interleave(called), inside),
+        "what it uses": (four.interleave(lambda i: shuffled.shard(4, i)), inside),
+        "group_by_window": (
+            base.group_by_window(first, lambda key, w: w.shuffle(8).batch(8), window_size=8),
+            inside,
+        ),
+        "a map of batches": (base.batch(8).map(lambda x, y: (tf.random.shuffle(x), y)), inside),
+        "a map": (base.map(lambda x, y: (x, y), num_parallel_calls=2, deterministic=False), "`deterministic=False`"),
+        "parallel shards": (shards(tf, base, num_parallel_calls=2, deterministic=False), "`deterministic=False`"),
+        "an option": (base.map(pair, num_parallel_calls=2).with_options(option), "`deterministic=False`"),
+        "a choice": (tf.data.Dataset.sample_from_datasets([base.take(8), base.skip(8)]), "sample_from_datasets"),
+        "chance": (base.filter(lambda x, y: tf.random.uniform([]) < 0.5), r"`\.filter\(\)` that draws random numbers"),
+        "a variant": (
+            tf.data.experimental.from_variant(tf.data.experimental.to_variant(shuffled), base.element_spec),
+            inside,
+        ),
+    }  # fmt: skip
+
+
+def in_place(tf, base):
+    """Pipelines that give the same order each time."""
+
+    def rows():
+        yield from zip(X, Y, strict=True)
+
+    spec = (tf.TensorSpec((2,)), tf.TensorSpec((), tf.int32))
+    once = tf.data.Dataset.zip((base, tf.data.Dataset.random(1).take(ROWS)))
+    return {
+        "shards": shards(tf, base),
+        "parallel shards": shards(tf, base, num_parallel_calls=2),
+        "batches": base.batch(4).flat_map(lambda x, y: rows_of(tf, x, y)),
+        "windows": base.window(4).flat_map(lambda x, y: tf.data.Dataset.zip((x, y))),
+        "groups": base.group_by_window(lambda x, y: tf.constant(0, tf.int64), lambda key, w: w.batch(8), window_size=8),
+        "augmentation": base.map(lambda x, y: (x + tf.random.normal([2]), y), num_parallel_calls=2),
+        "numbers beside": once.map(lambda row, number: row),
+        "a generator": tf.data.Dataset.from_generator(rows, output_signature=spec),
+        "parts in turn": tf.data.Dataset.choose_from_datasets(
+            [base.take(8), base.skip(8)], tf.data.Dataset.range(2).repeat(8)
+        ),
+        "one element": tf.data.Dataset.from_tensors(0).flat_map(lambda _: base),
+    }
+
+
+def test_rows_that_change_places_inside_of_a_function_are_refused(tf, base):
+    """Before, ids and weights went to other rows, in silence."""
+    for dataset, reason in moved(tf, base).values():
+        for data in (dataset, dataset.batch(4).prefetch(1)):
+            with pytest.raises(ValueError, match=reason + ".*into arrays once"):
+                refuse_shuffled(data)
+
+
+def test_rows_in_a_fixed_order_are_taken(tf, base):
+    for dataset in in_place(tf, base).values():
+        refuse_shuffled(dataset)
+        refuse_shuffled(dataset.batch(4))
+
+
+def test_rows_that_a_function_repeats_are_refused(tf, base):
+    single = base.take(8).batch(1)
+    twice = base.take(8).repeat(2)
+    for dataset, reason in {
+        "flat_map": (single.flat_map(lambda x, y: rows_of(tf, x, y).repeat(2)), r"`\.repeat\(\)` inside of a function"),
+        "what it uses": (shards(tf, twice), r"`\.repeat\(\)` inside of a function"),
+        "all for each": (tf.data.Dataset.range(4).flat_map(lambda i: base), r"`\.flat_map\(\)` that reads the whole"),
+    }.values():
+        whole = dataset.apply(tf.data.experimental.assert_cardinality(ROWS))
+        with pytest.raises(ValueError, match=f"several times.*{reason}"):
+            as_arrays(whole.batch(4), None, 2)
+    for name, dataset in in_place(tf, base).items():
+        if name != "parts in turn":  # refused before, too
+            refuse_repeated(dataset.batch(4))
+
+
+def test_what_cannot_be_looked_into_is_refused(tf, base, monkeypatch):
+    """In its debug mode functions are Python."""
+    debug_mode = pytest.importorskip("tensorflow.python.data.ops.debug_mode")
+    monkeypatch.setattr(debug_mode, "DEBUG_MODE", True)
+    dataset = shards(tf, base)
+    for refuse in (refuse_shuffled, refuse_repeated):
+        with pytest.raises(ValueError, match="cannot be looked into.*debug mode"):
+            refuse(dataset)
