@@ -413,8 +413,7 @@ reproduction of ACSAC 2024; De et al. 2022. `python benchmarks/scattered.py`
 
 {scattered.table(found["runs"])}
 
-**Without the encoder.** The same for CIFAR-10 on wavelets and patches alone (`encoded=False`), also for strategies
-whose runs were not repeated since it came.
+**Without the encoder.** The same for CIFAR-10 on wavelets and patches alone (`encoded=False`).
 
 {scattered.table(found["runs"], "encoded=False")}
 
