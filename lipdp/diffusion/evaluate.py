@@ -249,7 +249,7 @@ def _features(images, features, batch_size):
     images = applied(features, images, batch_size)
     if images.ndim != 2:
         raise ValueError(
-            f"Features must be (examples, d). Received: shape {images.shape}. Pass features=, which makes them from "
+            f"Features must be (examples, d). Received: shape {images.shape}. Pass `features`, which makes them from "
             "images, such as that of diffusion.classifier_features(x, y, num_classes) of labeled images."
         )
     return images.astype(float)

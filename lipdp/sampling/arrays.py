@@ -155,7 +155,8 @@ def _refuse_stream(x) -> None:
 def _refuse_rows(x, y, example_rank: int) -> None:
     """Refuses a list with an array for each example, which would be taken for so many inputs."""
     rows = isinstance(x, (list, tuple)) and hasattr(y, "__len__") and len(x) == len(y) > 1
-    if rows and example_rank > 1 and {np.ndim(row) for row in x} == {example_rank - 1}:
+    shapes = {np.shape(row) for row in x} if rows and example_rank > 1 else set()
+    if len(shapes) == 1 and len(next(iter(shapes))) == example_rank - 1:
         raise ValueError(
             "A list is taken for several inputs, each with all examples. Received: x with an array for each of "
             f"{len(x)} examples. Pass numpy.stack(x), and labels as numpy.asarray(y)."

@@ -123,7 +123,7 @@ def test_bad_input():
         diffusion.downstream_accuracy(x, y, x[:, :5], y)
     with pytest.raises(ValueError, match="`held_out`"):
         diffusion.downstream_accuracy(x, y, x, y, held_out=0.01)
-    with pytest.raises(ValueError, match="Pass features=.*classifier_features"):
+    with pytest.raises(ValueError, match="Pass `features`.*classifier_features"):
         diffusion.frechet_distance(x, x)
 
 
