@@ -77,7 +77,7 @@ class TrainingRecipe:
         return model
 
     def part(self, model: Any, num_examples: int) -> DP_Model | DP_Sequential:
-        """Returns of a model that takes rows what `fit` trains on, compiled anew, with its weights and its ledger."""
+        """Returns the part of a model that `fit` trains, compiled anew, with the model's weights and ledger."""
         fresh = self.build(num_examples)
         if not isinstance(model, DP_Model | DP_Sequential) or not self._is_alike(model, fresh):
             raise ValueError(

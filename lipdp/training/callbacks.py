@@ -60,6 +60,13 @@ def names_of_own(callbacks: list) -> tuple[str, ...]:
     return tuple(dict.fromkeys(type(callback).__name__ for callback in callbacks if _is_users(callback)))
 
 
+def acts_on_updates(callback: Any) -> bool:
+    """Returns whether a callback does something before or after an update, and not between epochs only."""
+    hooks = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end")
+    plain = [getattr(keras.callbacks.Callback, hook) for hook in hooks]
+    return [getattr(getattr(callback, hook), "__func__", None) for hook in hooks] != plain
+
+
 def refuse_private_monitors(callbacks: list, trains: bool = True, validates: bool = False) -> None:
     """Refuses callbacks that steer training by numbers that were computed on the private data without noise."""
     found = private_monitors(callbacks, trains, validates)
@@ -266,14 +273,22 @@ class SameModel(keras.callbacks.Callback):
         model: The model, before `fit`.
         charge: The callback in front, which tells when an update has been made.
         bound: Function that makes the bounds hold for the present weights, or refuses them; None where no bound counts.
+        within_epochs: Whether weights may be set before each update, and not only before the first of an epoch.
     """
 
-    def __init__(self, model: keras.Model, charge: Charge, bound: Callable[[], None] | None = None):
+    def __init__(
+        self,
+        model: keras.Model,
+        charge: Charge,
+        bound: Callable[[], None] | None = None,
+        within_epochs: bool = False,
+    ):
         super().__init__()
+        self._within_epochs, self._first = within_epochs, True
         self._flags = [(layer, layer.trainable) for layer in _keras.walk(model, include_self=True)]
         self._optimizer, self._bound = model.optimizer, bound
         self._kept: list[np.ndarray] | None = None
-        if bound is not None:
+        if bound is not None and within_epochs:
             charge.after_update = self._keep
 
     def _keep(self) -> None:
@@ -301,11 +316,31 @@ class SameModel(keras.callbacks.Callback):
             "again: the ledger goes on."
         )
 
-    on_epoch_begin = on_train_batch_end = on_epoch_end = _check
+    on_train_batch_end = on_epoch_end = _check
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        self._check()
+        self._first = True
 
     def on_train_batch_begin(self, batch: Any, logs: dict[str, Any] | None = None) -> None:
         self._check()
-        if self._bound is None or not _keras.variables_are_current(self.model):
+        looks, self._first = self._first or self._within_epochs, False
+        if self._bound is None or not looks or not _keras.variables_are_current(self.model):
             return
         if self._kept is None or not all(map(np.array_equal, self._kept, self.model.get_weights())):
             self._bound()
+
+
+def guards(model: keras.Model, charge: Charge, callbacks: list, bound: Callable[[], None] | None) -> list:
+    """Returns what comes behind the user's callbacks; nothing without any, as nobody else changes a model.
+
+    Args:
+        model: The model, before `fit`.
+        charge: The callback in front.
+        callbacks: Those of the user.
+        bound: See `SameModel`; those of Keras set no weights that are out of bounds.
+    """
+    if not callbacks:
+        return []
+    within = any(map(acts_on_updates, callbacks))
+    return [SameModel(model, charge, bound if names_of_own(callbacks) else None, within), FreshNoise()]

@@ -23,7 +23,7 @@ from lipdp.sampling import columns, randomness
 from lipdp.strategies import Calibration
 from lipdp.training import advice, budget, model_checks, processes, seeding, weights
 from lipdp.training import validation as validations
-from lipdp.training.callbacks import Charge, FreshNoise, SameModel, check_monitors, names_of_own, private_monitors
+from lipdp.training.callbacks import Charge, check_monitors, guards, names_of_own, private_monitors
 from lipdp.training.moments import Moments
 from lipdp.training.progress import in_terminal
 from lipdp.training.request import FitRequest
@@ -272,10 +272,8 @@ class Driver:
         charge = Charge(
             self.run, self.updates, self.charge(), self.request.training_metrics, bar=verbose in ("auto", 1)
         )
-        behind: list = []
-        if callbacks:  # nobody else can set the optimizer back, freeze a layer, or set weights
-            bounded = self.calibration.bounds is not None and names_of_own(callbacks)
-            behind = [SameModel(self.model, charge, self.unchanged.hold if bounded else None), FreshNoise()]
+        bound = None if self.calibration.bounds is None else self.unchanged.hold
+        behind = guards(self.model, charge, callbacks, bound)
         if backend.processes()[1] > 1:
             behind.append(processes.Agreement(self.run, [other for other in callbacks if other is not self.checkpoint]))
         return [charge, *callbacks, *behind]

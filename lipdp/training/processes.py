@@ -13,6 +13,7 @@ from keras import tree
 
 from lipdp import backend
 from lipdp.sampling import columns, randomness
+from lipdp.training.callbacks import acts_on_updates
 
 
 def agree(driver: Any) -> None:
@@ -85,7 +86,7 @@ class Agreement(keras.callbacks.Callback):
     def __init__(self, run: Any, callbacks: Iterable[Any]):
         super().__init__()
         self._run = run
-        self._within_epochs = any(map(_acts_on_updates, callbacks))
+        self._within_epochs = any(map(acts_on_updates, callbacks))
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         self._within_epochs = _in_any(self._within_epochs)
@@ -106,12 +107,6 @@ class Agreement(keras.callbacks.Callback):
 def _in_any(here: bool) -> bool:
     """Returns whether something holds in at least one process; all processes call this."""
     return b"\x01" in backend.of_each(b"\x01" if here else b"\x00")
-
-
-def _acts_on_updates(callback: Any) -> bool:
-    hooks = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end")
-    plain = [getattr(keras.callbacks.Callback, hook) for hook in hooks]
-    return [getattr(getattr(callback, hook), "__func__", None) for hook in hooks] != plain
 
 
 @contextlib.contextmanager

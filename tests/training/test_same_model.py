@@ -64,6 +64,16 @@ def test_a_layer_that_is_frozen_or_released_while_fit_runs_ends_it(hook, name, v
     assert model.privacy.epsilon() <= 8.0 and model.run.updates_left == 0
 
 
+@pytest.mark.parametrize("hook", ["on_train_batch_end", "on_epoch_end"])
+def test_neither_at_the_very_end(hook):
+    """JAX would bring the weights back to other variables."""
+    model = compiled()
+    setattr(sets := keras.callbacks.Callback(), hook, lambda *_, **__: setattr(model.layers[0], "trainable", False))
+    with pytest.raises(ValueError, match="for 'first', set while it runs"):
+        model.fit(*data(), batch_size=64, epsilon=8.0, delta=1e-3, strategy="dpsgd", verbose=0, callbacks=[sets])
+    assert [weight.shape for weight in model.get_weights()[:2]] == [(8, 8), (8,)] and model.layers[0].trainable
+
+
 def test_a_model_that_is_frozen_as_a_whole_is_set_back():
     class Freezes(keras.callbacks.Callback):
         def on_epoch_begin(self, epoch, logs=None):
@@ -190,8 +200,24 @@ def test_weights_that_a_callback_sets_leave_no_bound(hook, given):
         "sampling": "fixed_size",
     }
     callbacks = [plain, watching] if given else [changes]
-    model.fit(np.ones((64, 8), "float32"), np.zeros(64, "int32"), epochs=4, callbacks=callbacks, **arguments)
+    model.fit(
+        np.ones((64, 8), "float32"),
+        np.zeros(64, "int32"),
+        epochs=2,
+        steps_per_epoch=2,
+        callbacks=callbacks,
+        **arguments,
+    )
     assert len(watching.moved) == 4 and 0.0 < max(watching.moved) <= 1.01 * CLIP
+
+
+@pytest.mark.parametrize("hook", ["on_train_begin", "on_epoch_begin", "on_epoch_end"])
+def test_neither_do_those_that_are_set_between_epochs_only(hook):
+    model = bounded()
+    setattr(sets := keras.callbacks.Callback(), hook, lambda *args, **kwargs: grow(model))
+    arguments = {"batch_size": 64, "noise_multiplier": 1e-6, "delta": 1e-3, "verbose": 0, "sampling": "fixed_size"}
+    model.fit(np.ones((64, 8), "float32"), np.zeros(64, "int32"), epochs=3, callbacks=[sets], **arguments)
+    assert 0.0 < np.linalg.norm(model.get_layer("bias").get_weights()[0]) <= 3 * 1.01 * CLIP
 
 
 @pytest.mark.usefixtures("declared")

@@ -275,20 +275,22 @@ FAULTS = [
         "training/callbacks.py",
         "training/test_set_back.py",
         ("a key that was seen is taken", "if key in self._seen or not any(key):", "if not any(key):"),
+        ("nobody looks at the key", "within), FreshNoise()]", "within)]"),
         ("the key of zeros is taken", "if key in self._seen or not any(key):", "if key in self._seen:"),
     ),
     *faults(
         "training/callbacks.py",
         "training/test_same_model.py",
         ("what was frozen stays so", "            layer.trainable = flag", "            pass"),
-        ("the end of an update is not looked at", "on_train_batch_end = on_epoch_end = ", ""),
+        (
+            "the end of an update is not looked at",
+            "on_train_batch_end = on_epoch_end = _check",
+            "on_epoch_end = _check",
+        ),
+        ("the first update of an epoch is as the others", "self._first or self._within_epochs", "self._within_epochs"),
+        ("only the first update of an epoch counts", "self._first or self._within_epochs", "self._first"),
         ("weights that were set are not looked at", "            self._bound()\n", "            pass\n"),
         ("another optimizer is not seen", "if self.model.optimizer is not self._optimizer:", "if False:"),
-    ),
-    *faults(
-        "training/driver.py",
-        "training/test_set_back.py",
-        ("nobody looks at the key", "if bounded else None), FreshNoise()]", "if bounded else None)]"),
     ),
     *faults(
         "training/processes.py",
