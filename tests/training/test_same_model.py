@@ -196,14 +196,7 @@ def test_weights_that_a_callback_sets_leave_no_bound(hook, given):
     setattr(plain, hook, lambda *args, **kwargs: grow(model))
     watching = type("Watching", (Changes,), {"__module__": "keras"})("none", grow) if given else changes
     callbacks = [plain, watching] if given else [changes]
-    model.fit(
-        np.ones((64, 8), "float32"),
-        np.zeros(64, "int32"),
-        epochs=2,
-        steps_per_epoch=2,
-        callbacks=callbacks,
-        **arguments,
-    )
+    model.fit(*SOME_WRONG, epochs=2, steps_per_epoch=2, callbacks=callbacks, **ALL_ROWS)
     assert len(watching.moved) == 4 and 0.0 < max(watching.moved) <= 1.01 * CLIP
 
 
