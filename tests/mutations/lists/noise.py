@@ -285,7 +285,7 @@ FAULTS = [
         (
             "the end of an update is not looked at",
             "on_train_batch_end = on_epoch_end = _check",
-            "on_epoch_end = _check",
+            "pass",
         ),
         ("the first update of an epoch is as the others", "self._first or self._within_epochs", "self._within_epochs"),
         ("only the first update of an epoch counts", "self._first or self._within_epochs", "self._first"),
