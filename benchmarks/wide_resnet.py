@@ -25,6 +25,7 @@ SETTINGS = {
     "learning_rate": "learning_rate",
     "clip_norm": "clip_norm",
     "average": "ema_momentum",
+    "standardized": "standardized",
 }
 
 
@@ -45,7 +46,6 @@ def recipe_of(options, num_examples: int):
     recipe = lipdp.recipe((32, 32, 3), 10, num_examples, options.epsilon, style="wrn")
     chosen = {setting: getattr(options, name) for name, setting in SETTINGS.items()}
     recipe = dataclasses.replace(recipe, **{name: value for name, value in chosen.items() if value is not None})
-    recipe = dataclasses.replace(recipe, standardized=options.standardized)
     if options.updates is None:
         return recipe
     return dataclasses.replace(
@@ -137,7 +137,7 @@ def main() -> None:
     parser.add_argument("--clip-norm", type=float)
     parser.add_argument("--average", type=float, help="momentum of the average of the weights")
     parser.add_argument("--dtype-policy", default="float32", choices=["float32", "mixed_bfloat16"])
-    parser.add_argument("--standardized", action="store_true", help="standardize kernels after each update")
+    parser.add_argument("--standardized", action=argparse.BooleanOptionalAction, help="weight standardization")
     parser.add_argument("--held-out", action="store_true")
     parser.add_argument("--name", default="wide_resnet", help="name of the result file")
     options = parser.parse_args()

@@ -8,7 +8,7 @@ from keras import ops, tree
 
 from lipdp import _keras, backend
 from lipdp.bounds.propagate import functional
-from lipdp.layers import LipschitzLayer
+from lipdp.layers import LipschitzLayer, StandardizedConv2D
 from lipdp.privacy import provenance
 
 # Largest difference between the outputs of a model and of its export, relative to outputs above 1.
@@ -105,7 +105,7 @@ class _Exporter(GraphCopy):
         return super().outputs(operation, copy, args, kwargs)
 
     def copy(self, operation):
-        if isinstance(operation, LipschitzLayer):
+        if isinstance(operation, (LipschitzLayer, StandardizedConv2D)):
             return operation.stock_layer()
         if isinstance(operation, keras.Model):
             return self.model(operation), []

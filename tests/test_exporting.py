@@ -158,7 +158,7 @@ def test_nothing_of_the_training_is_in_the_file(tmp_path):
 @pytest.mark.backend_free
 def test_constraints_are_left_out(tmp_path):
     """Of layers inside of layers too: a file that names a constraint of lipdp would not load without lipdp."""
-    held = {"kernel_constraint": lipdp.norms.StandardizedKernel()}
+    held = {"kernel_constraint": lipdp.norms.SpectralBall()}
     model = keras.Sequential(
         [
             keras.Input((6, 4)),

@@ -6,12 +6,13 @@ from keras import layers
 from lipdp import _keras
 from lipdp.bounds.registry import BoundRules
 from lipdp.isolation import stock_activation
+from lipdp.layers.standardized import StandardizedConv2D
 
 # Layers that treat each example on its own, whatever their weights. Batch statistics, dropout and random augmentation
 # are not among them; a frozen BatchNormalization is, because Keras runs it with its moving averages.
 _PER_EXAMPLE = {
     *(layers.Dense, layers.Embedding),
-    *(layers.Conv1D, layers.Conv2D, layers.Conv3D),
+    *(layers.Conv1D, layers.Conv2D, layers.Conv3D, StandardizedConv2D),
     *(layers.Conv1DTranspose, layers.Conv2DTranspose, layers.Conv3DTranspose),
     *(layers.DepthwiseConv1D, layers.DepthwiseConv2D, layers.SeparableConv1D, layers.SeparableConv2D),
     *(layers.BatchNormalization, layers.LayerNormalization, layers.GroupNormalization, layers.RMSNormalization),

@@ -44,6 +44,7 @@ _REPLACEMENTS: dict[str, str] = {
             *("Conv1DTranspose", "Conv2DTranspose", "Conv3DTranspose"),
         )
     },
+    "StandardizedConv2D": "lipdp.layers.SpectralConv2D, followed by lipdp.layers.Bias and lipdp.layers.Abs",
     "Embedding": "lipdp.layers.BoundedEmbedding",
     "SeparableConv2D": "lipdp.layers.SpectralDepthwiseConv2D, then lipdp.layers.SpectralConv2D with kernel size 1",
     "Dense": "lipdp.layers.SpectralDense, followed by lipdp.layers.Bias and lipdp.layers.Abs",

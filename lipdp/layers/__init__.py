@@ -41,6 +41,7 @@ from lipdp.layers.resampling import InvertibleDownSampling2D, InvertibleUpSampli
 from lipdp.layers.rescaling import PrivateRescaling
 from lipdp.layers.residual import ResidualAverage
 from lipdp.layers.scattering import Scattering2D
+from lipdp.layers.standardized import StandardizedConv2D
 from lipdp.layers.transposed import SpectralConv1DTranspose, SpectralConv2DTranspose, SpectralConv3DTranspose
 
 __all__ = ["Activation", "Add", "Average", "AveragePooling2D", "Concatenate", "Flatten", "GlobalAveragePooling2D"]
@@ -59,6 +60,7 @@ __all__ += [
     "SpectralConv2D",
     "SpectralConv3D",
     "SpectralDense",
+    "StandardizedConv2D",
 ]
 __all__ += ["SpectralConv1DTranspose", "SpectralConv2DTranspose", "SpectralConv3DTranspose"]
 __all__ += ["Deskew2D", "EncoderFeatures2D", "PatchFeatures2D", "SpectralDepthwiseConv1D", "SpectralDepthwiseConv2D"]

@@ -20,6 +20,7 @@ from lipdp.sampling.persons import checked_ids
 from lipdp.sampling.pipelines import refuse_shuffled
 from lipdp.sampling.source import is_source
 from lipdp.sampling.weighted import with_weights_last
+from lipdp.training.validation import computed_from
 
 # Expected updates at epsilon 1, and the largest batch, of the recipes that normalize.
 _UPDATES = 150.0
@@ -133,12 +134,13 @@ class TrainingRecipe:
         verbose, known = 0 if kwargs.get("verbose", "auto") == 0 else "auto", {}
 
         def prepare(rows: Any) -> Any:
-            # One object stays one, so that validation on the training data is seen.
+            # What is both, training and validation data, is computed once.
             if id(rows) not in known:
                 known[id(rows)] = rows, self.prepare(rows, verbose)
             return known[id(rows)][1]
 
         held_out = kwargs.get("validation_data")
+        given = x, held_out
         if isinstance(held_out, tuple | list):
             kwargs["validation_data"] = (prepare(held_out[0]), *held_out[1:])
         elif held_out is not None and self.fixes_layers:
@@ -156,7 +158,8 @@ class TrainingRecipe:
         count = _count(x, kwargs)
         part = self.trained(count) if model is None else self.part(model, count)
         try:
-            history = part.fit(prepare(x), y, epsilon=epsilon, **own, **kwargs)
+            with computed_from(*given):
+                history = part.fit(prepare(x), y, epsilon=epsilon, **own, **kwargs)
         finally:
             if model is not None and part is not model:
                 share_run(part, model)

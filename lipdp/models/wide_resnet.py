@@ -7,10 +7,10 @@ from typing import Any
 import keras
 
 from lipdp import checks, strategies
+from lipdp.layers import StandardizedConv2D
 from lipdp.model import DP_Model
 from lipdp.models.base import TrainingRecipe
 from lipdp.models.scattered import is_mirrored
-from lipdp.norms import StandardizedKernel
 
 _GROUPS = 16
 # Updates at epsilon 1, of the size of those that are published; they grow with the root of the budget.
@@ -23,12 +23,12 @@ _SMALLEST_SIDE = 8
 
 
 def wide_resnet(
-    input_shape: tuple[int, ...], num_classes: int, depth: int = 16, width: int = 4, *, standardized: bool = False
+    input_shape: tuple[int, ...], num_classes: int, depth: int = 16, width: int = 4, *, standardized: bool = True
 ) -> keras.Model:
     """Returns a wide residual network for images in [0, 1], WRN-`depth`-`width`, with group normalization.
 
-    Three groups of preactivated blocks, of stock layers: two 3 x 3 convolutions without biases, each behind group
-    normalization (16 groups) and ReLU. Images are scaled to [-2, 2] first, by constants.
+    Three groups of preactivated blocks: two 3 x 3 convolutions without biases, each behind group normalization (16
+    groups) and ReLU. Images are scaled to [-2, 2] first, by constants.
 
     Args:
         input_shape: Shape of one image, `(height, width, channels)`, with sides from 8 pixels on.
@@ -36,8 +36,7 @@ def wide_resnet(
         depth: Number of convolutions on the longest way but those of skips, and the last layer: 10, 16, 22, 28, 34 or
             40, and so on.
         width: Filters of the first group over 16. Memory and time grow with it, and the noise with the weights.
-        standardized: Whether kernels of convolutions are standardized after each update (`norms.StandardizedKernel`).
-            De et al. 2022 do so inside the forward pass.
+        standardized: Whether convolutions are `layers.StandardizedConv2D`, as those of De et al. 2022, or Keras' own.
 
     Returns:
         A functional `keras.Model` of logits; make it private with `lipdp.DP_Model.from_keras`.
@@ -47,7 +46,7 @@ def wide_resnet(
 
     Example:
         >>> wide_resnet((32, 32, 3), num_classes=10).count_params()
-        2748890
+        2751146
     """
     input_shape = _checked_shape(input_shape)
     num_classes = checks.integer("num_classes", num_classes, 2)
@@ -75,14 +74,13 @@ def _activated(h: Any, name: str) -> Any:
 
 
 def _convolution(h: Any, filters: int, size: int, strides: int, standardized: bool, name: str) -> Any:
-    return keras.layers.Conv2D(
+    return (StandardizedConv2D if standardized else keras.layers.Conv2D)(
         filters,
         size,
         strides=strides,
         padding="same",
         use_bias=False,
         kernel_initializer="lecun_uniform",
-        kernel_constraint=StandardizedKernel() if standardized else None,
         name=f"{name}_convolution",
     )(h)
 
@@ -126,8 +124,7 @@ class WideResNetRecipe(TrainingRecipe):
         epochs: expected passes over the data.
         depth: of the network, 4 more than a multiple of 6.
         width: of the network.
-        standardized: whether kernels of convolutions are standardized after each update, with half the learning rate.
-            Where they are not, they grow, and with them the steps get smaller.
+        standardized: whether convolutions are `layers.StandardizedConv2D`.
         augmentation_multiplicity: views of each image in an update; 1 and more. An update takes as many times as long.
         shift: views are moved by up to so many pixels, in each direction.
         mirrored: whether views are mirrored, each with probability 1/2: left and right must mean the same.
@@ -157,7 +154,7 @@ class WideResNetRecipe(TrainingRecipe):
     epochs: int
     depth: int = 16
     width: int = 4
-    standardized: bool = False
+    standardized: bool = True
     augmentation_multiplicity: int = 16
     shift: int = 4
     mirrored: bool = False
@@ -221,13 +218,6 @@ class WideResNetRecipe(TrainingRecipe):
         )
         return model
 
-    def whole(self, model: Any) -> DP_Model:
-        # Keras has put averages in the place of the weights: those of standardized kernels are shorter.
-        for weight in model.trainable_variables:
-            if isinstance(weight.constraint, StandardizedKernel):
-                weight.assign(weight.constraint(weight))
-        return model
-
 
 def _check_method(method: Any) -> None:
     if method != "dpsgd":
@@ -251,8 +241,7 @@ def wide_resnet_recipe(
 
     They depend on public facts only: shapes, the number of examples, the budget; not on any value. On 50,000 images
     they are a batch of 4096, and about 875 updates at epsilon 1 and 2470 at epsilon 8; smaller sets have as many
-    updates of smaller batches. The kernels of the paper are standardized inside the forward pass, those here are free.
-    `lipdp.recipe(style="wrn")` takes these settings.
+    updates of smaller batches. `lipdp.recipe(style="wrn")` takes these settings.
 
     Args:
         input_shape: shape of one image, `(height, width, channels)`, with sides from 8 pixels on.

@@ -1,7 +1,9 @@
 """What `fit` would find wrong with callbacks and validation data after an epoch is found here, before any charge."""
 
+import contextlib
+import contextvars
 import importlib.util
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import keras
@@ -17,6 +19,8 @@ from lipdp.training.callbacks import refuse_public_names, unpacked
 
 # Each row has a weight, by which padding has no say.
 _BY_ROW = "A function among the metrics has to return one value for each row: leave out the mean over them."
+# Whether the validation data of the `fit` inside were computed from rows that train.
+_COMPUTED = contextvars.ContextVar("computed_from_training_rows", default=False)
 
 
 def check_callbacks(callbacks: Any) -> list:
@@ -69,10 +73,22 @@ def are_training_rows(x: Any, validation_data: Any) -> bool:
     """
     if validation_data is None:
         return False
+    if _COMPUTED.get():
+        return True
     first = validation_data[0] if isinstance(validation_data, (tuple, list)) and validation_data else validation_data
     # Lists of numbers or words have leaves that are one object by chance.
     held, given = ([leaf for leaf in tree.flatten(rows) if hasattr(leaf, "shape")] for rows in (x, first))
     return x is first or any(a is b or _share(a, b) for a in held for b in given)
+
+
+@contextlib.contextmanager
+def computed_from(x: Any, validation_data: Any) -> Iterator[None]:
+    """Inside, validation data count as training rows if these are so: what `fit` gets there is computed from both."""
+    token = _COMPUTED.set(are_training_rows(x, validation_data))
+    try:
+        yield
+    finally:
+        _COMPUTED.reset(token)
 
 
 def _share(a: Any, b: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Convolutions: Conv1D, Conv2D, Conv3D, SpectralConv2D, OrthogonalConv2D."""
+"""Convolutions: Conv1D, Conv2D, Conv3D, StandardizedConv2D, SpectralConv2D, OrthogonalConv2D."""
 
 import math
 
@@ -10,6 +10,7 @@ from lipdp.gradients.factors import Whole
 from lipdp.gradients.leaves import rule
 from lipdp.gradients.rules.common import before_activation, bias, plain
 from lipdp.gradients.unfolding import Geometry, grouped_factor, kernel_factor
+from lipdp.layers import standardized
 from lipdp.layers.orthogonal_convolution import directions, shifted
 
 
@@ -48,19 +49,44 @@ def refuse_unknown(layer, inputs) -> None:
 def convolution(layer, call, tape, inputs):
     refuse_unknown(layer, inputs)
     outputs, activation = before_activation(layer, call, inputs)
-    shape = tuple(layer.kernel.shape)
 
     def gradients(rows, g, inputs):
-        g, image = channels_last(layer, g), channels_last(layer, inputs)
-        where = geometry(layer, layer.padding)
-        if layer.groups == 1:
-            yield layer.kernel, kernel_factor(rows, image, g, where, shape)
-        else:
-            yield layer.kernel, grouped_factor(rows, image, g, where, shape, layer.groups)
+        yield layer.kernel, _kernel_factor(layer, rows, g, inputs)
         if layer.bias is not None:
-            yield bias(rows, g, layer.bias)
+            yield bias(rows, channels_last(layer, g), layer.bias)
 
     return activation(tape.tap(outputs, (inputs,), gradients))
+
+
+@rule(layers.StandardizedConv2D, applies=plain)
+def standardized_convolution(layer, call, tape, inputs):
+    refuse_unknown(layer, inputs)
+    outputs, activation = before_activation(layer, call, inputs)
+
+    def gradients(rows, g, inputs, kernel, gain):
+        # Of what is convolved with: the gradients of kernel and gain follow from it, one filter at a time.
+        whole = ops.cast(_kernel_factor(layer, rows, g, inputs).whole(), "float32")
+        direction, inverse, turns = standardized.directions(kernel)
+        along = ops.sum(whole * direction, axis=(1, 2, 3), keepdims=True)
+        # Below the floor of its norm a filter is divided by a constant.
+        turned = ops.where(turns, whole - along * direction, whole)
+        turned = turned - ops.mean(turned, axis=(1, 2, 3), keepdims=True)
+        yield layer.kernel, Whole(turned * (ops.cast(gain, "float32") * inverse))
+        yield layer.gain, Whole(along[:, 0, 0, 0])
+        if layer.bias is not None:
+            yield bias(rows, channels_last(layer, g), layer.bias)
+
+    saved = (inputs, ops.convert_to_tensor(layer.kernel), ops.convert_to_tensor(layer.gain))
+    return activation(tape.tap(outputs, saved, gradients))
+
+
+def _kernel_factor(layer, rows, g, inputs):
+    """Returns the factor of the kernel that a Keras convolution convolves with."""
+    g, image = channels_last(layer, g), channels_last(layer, inputs)
+    where, shape = geometry(layer, layer.padding), tuple(layer.kernel.shape)
+    if layer.groups == 1:
+        return kernel_factor(rows, image, g, where, shape)
+    return grouped_factor(rows, image, g, where, shape, layer.groups)
 
 
 @rule(layers.SpectralConv2D)

@@ -242,6 +242,22 @@ FAULTS = [
             "pads = ((0, dilation[0] * (kernel[0] - 1)),)",
         ),
         (
+            "gradients along a standardized filter",
+            "turned = ops.where(turns, whole - along * direction, whole)",
+            "turned = whole",
+        ),
+        (
+            "filters below the floor turn as others",
+            "turned = ops.where(turns, whole - along * direction, whole)",
+            "turned = whole - along * direction",
+            "layers/test_standardized.py",
+        ),
+        (
+            "gradients along the mean of a filter",
+            "turned = turned - ops.mean(turned, axis=(1, 2, 3), keepdims=True)",
+            "turned = turned * 1.0",
+        ),
+        (
             "the scale of spectral convolutions",
             "kernel_factor(rows, inputs, g * scale, where, shape)",
             "kernel_factor(rows, inputs, g, where, shape)",

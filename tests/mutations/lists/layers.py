@@ -181,6 +181,14 @@ FAULTS = [
         ),
     ),
     *faults(
+        "layers/standardized.py",
+        "layers/test_standardized.py",
+        ("filters keep their mean", "centered = kernel - ops.mean(", "centered = kernel - 0.0 * ops.mean("),
+        ("equal weights are divided by nothing", "ops.rsqrt(ops.maximum(squares, _FLOOR))", "ops.rsqrt(squares)"),
+        ("gains are not saved", 'store["gain"] = self.gain', "pass"),
+        ("gains stay as they began", 'self.gain.assign(store["gain"])', "pass"),
+    ),
+    *faults(
         "layers/orthogonal_convolution.py",
         "layers/test_orthogonal_convolution.py",
         ("factors are not projected", "initializer, constraint=ball,", "initializer, constraint=None,"),

@@ -119,16 +119,6 @@ FAULTS = [
         ),
     ),
     *faults(
-        "norms/standardized.py",
-        "norms/test_standardized.py",
-        (
-            "what is standardized is changed again",
-            "return ops.where(near, value, centered * factor)",
-            "return centered * factor",
-        ),
-        ("the mean stays", "centered = weights - mean", "centered = weights"),
-    ),
-    *faults(
         "norms/sums.py",
         "norms/test_sums.py",
         ("a margin of nothing", "left = 1.0 - times * (chain(terms) + more) * _UNIT", "left = 1.0"),
