@@ -251,7 +251,7 @@ def _fit(options, recipe, dataset, plan, work):
         prepare = functools.partial(recipe.prepare, verbose=train_tell.verbosity(options))
         microbatch = options.microbatch_size or recipe.microbatch_size
         if recipe.fixes_layers:
-            size = 4.0 * dataset.num_examples * math.prod(model.input_shape[1:]) / 2**30
+            size = 2.0 * dataset.num_examples * math.prod(model.input_shape[1:]) / 2**30
             sys.stderr.write(
                 f"lipdp train: note: features of all {dataset.num_examples} rows are computed first, once; they take "
                 f"{size:.1f} GiB of memory.\n"

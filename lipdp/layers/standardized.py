@@ -39,8 +39,8 @@ class StandardizedConv2D(keras.layers.Conv2D):
         >>> from lipdp import layers
         >>> layer = layers.StandardizedConv2D(2, 3)
         >>> layer.build((None, 8, 8, 4))
-        >>> kernel = np.asarray(layer.standardized(7.0 * layer.kernel + 1.0))
-        >>> [round(float(v), 3) for v in np.linalg.norm(kernel, axis=(0, 1, 2))], [w.name for w in layer.weights]
+        >>> filters = np.reshape(layer.standardized(7.0 * layer.kernel + 1.0), (-1, 2))
+        >>> [round(float(v), 3) for v in np.linalg.norm(filters, axis=0)], [w.name for w in layer.weights]
         ([1.0, 1.0], ['kernel', 'bias', 'gain'])
 
     **Guarantee.** Each row of the output is a function of the same row of the input and the weights, and strategies

@@ -10,6 +10,7 @@ from keras import ops, tree
 
 from lipdp import _keras, backend, checks, isolation, sampling
 from lipdp.privacy import provenance
+from lipdp.sampling.arrays import widened
 from lipdp.sampling.columns import read
 from lipdp.sampling.source import is_source
 from lipdp.training.outputs import outputs
@@ -108,7 +109,7 @@ def features(
     progress = keras.utils.Progbar(count, unit_name="row") if shown else None
     for start in range(0, count, _AT_ONCE * batch_size):
         rows = np.arange(start, min(start + _AT_ONCE * batch_size, count))
-        taken = tree.map_structure(_floats, read(x, rows))
+        taken = tree.map_structure(widened, read(x, rows))
         made = outputs(model, taken, batch_size)
         out[start : start + len(rows)] = np.clip(made, -limit, limit)
         if progress is not None:
@@ -145,7 +146,3 @@ def _network(model):
     if _keras.has_own_call(model):
         return model
     return keras.Model(*_keras.structures(_keras.graph(model)), name=model.name)
-
-
-def _floats(rows):
-    return rows.astype("float32") if rows.dtype == np.uint8 else rows

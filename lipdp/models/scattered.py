@@ -15,7 +15,9 @@ from lipdp.models.base import LARGEST_BATCH, METHODS, NormalizedRecipe, share_ru
 from lipdp.models.features import features
 
 # Chosen on held-out training images of CIFAR-10 and Fashion-MNIST, see `benchmarks/scattered.py`.
-_MEMORY = 2**32
+_MEMORY = 2**31
+# Rounding by a thousandth is far below the noise.
+_DTYPE = "float16"
 # Norm of most features of an image with as many numbers; those of "accurate" scattering vary slowly with the image.
 _NORM, _ENTRIES = 2.8, 3072
 # Patches that images are compared with, as many again for mirror images, and windows along a side that the features
@@ -114,7 +116,7 @@ class ScatteredRecipe(NormalizedRecipe):
         return self._compiled(DP_Sequential(stack, name="lipdp"), num_examples)
 
     def prepare(self, x: Any, verbose: str | int = "auto") -> np.ndarray:
-        return features(self._front(), x, verbose=verbose)
+        return features(self._front(), x, dtype=_DTYPE, verbose=verbose)
 
     def whole(self, model: Any) -> DP_Model | DP_Sequential:
         whole = self._joined(model.layers)
@@ -191,8 +193,8 @@ class ScatteredRecipe(NormalizedRecipe):
 def fits(
     input_shape: tuple[int, ...], num_examples: int, mirrored: bool, patches: int = 0, encoded: bool = False
 ) -> bool:
-    """Returns whether the features of so many images fit into memory, up to 4 GiB."""
-    return 4 * num_examples * _entries(input_shape, mirrored, patches, encoded) <= _MEMORY
+    """Returns whether the features of so many images fit into memory, up to 2 GiB."""
+    return np.dtype(_DTYPE).itemsize * num_examples * _entries(input_shape, mirrored, patches, encoded) <= _MEMORY
 
 
 def _num_fixed(model: Any) -> int:
@@ -256,12 +258,12 @@ def scattered_recipe(
     """Returns the settings that reach the highest accuracy here on many images.
 
     They depend on public facts only: shapes, the number of examples, the budget; not on any value. Images with sides
-    from 16 pixels on are also compared with patches (`layers.PatchFeatures2D`), if all features fit into 4 GiB: up to
+    from 16 pixels on are also compared with patches (`layers.PatchFeatures2D`), if all features fit into 2 GiB: up to
     67,000 of 32 x 32 in color, 88,000 of 28 x 28 in gray. Those in color with sides from 24 pixels on, up to 61,000 of
     32 x 32, are also shown to an encoder that has learned from random images (`layers.EncoderFeatures2D`). Deskewed
     ones are for clipless training only. With patches, and with `deskewed`, there are no certificates; those of the
     other networks are valid, and far too small to be of use. `lipdp.recipe` takes these settings for at least 16,384
-    images with sides from 16 pixels on, whose wavelet features take up no more than 4 GiB; `method="clipless"` by
+    images with sides from 16 pixels on, whose wavelet features take up no more than 2 GiB; `method="clipless"` by
     `front_end="accurate"`.
 
     Args:

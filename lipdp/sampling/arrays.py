@@ -13,6 +13,8 @@ from lipdp.accounting.held_out import held_out
 from lipdp.sampling.pipelines import refuse_repeated
 from lipdp.sampling.weighted import with_weights
 
+# Types of inputs that are float32 in the step only: each of their values is one of float32.
+SMALL = ("uint8", "float16")
 _PAD = (
     "pad examples to one size (keras.utils.pad_sequences) and let `Embedding(mask_zero=True)` or `Masking` hide the "
     "padding; make sparse arrays dense."
@@ -24,7 +26,7 @@ def as_arrays(
     y: ArrayLike | None,
     example_rank: int,
     arrange: Callable[[Any], Any] | None = None,
-    keep_bytes: bool = False,
+    keep_small: bool = False,
 ) -> tuple[Any, Any]:
     """Reads training data into memory and checks it.
 
@@ -35,11 +37,12 @@ def as_arrays(
         example_rank: Rank of one batch of inputs, to tell a batched `tf.data.Dataset` from one of single
             examples.
         arrange: For models with several outputs: returns the labels of each in a nest of them.
-        keep_bytes: Whether inputs in uint8 stay as they are: in float32 they are four times as large.
+        keep_small: Whether inputs in uint8 and float16 stay as they are: in float32 they are four times and twice as
+            large.
 
     Returns:
-        `(x, y)`: x in float32, or uint8 where that is kept; labels in int32 or float32, `WeightedLabels` where a
-        dataset has weights.
+        `(x, y)`: x in float32, or uint8 and float16 where these are kept; labels in int32 or float32, `WeightedLabels`
+        where a dataset has weights.
 
     Raises:
         ValueError: unequal lengths, no examples, NaN or infinity, weights that are none, unknown size.
@@ -60,7 +63,7 @@ def as_arrays(
         )
     if arrange is None:
         _refuse_rows(x, y, example_rank)
-    x = tree.map_structure(lambda leaf: input_array(leaf, keep_bytes), x)
+    x = tree.map_structure(lambda leaf: input_array(leaf, keep_small), x)
     # TensorFlow's data pipeline knows tuples, not lists.
     x = tuple(x) if isinstance(x, list) else x
     if arrange is None:
@@ -172,11 +175,16 @@ def _refuse_several(y, rows: int) -> None:
         )
 
 
-def input_array(leaf: ArrayLike, keep_bytes: bool = False) -> np.ndarray:
-    """Returns inputs as an array of float32, or of uint8 where that is kept, all of which is finite."""
+def input_array(leaf: ArrayLike, keep_small: bool = False) -> np.ndarray:
+    """Returns inputs as an array of float32, or of a type in `SMALL` where these are kept, all of which is finite."""
     array = _plain(leaf)
     refuse_kind(array, "x", tuple(getattr(leaf, "columns", ())) if array.ndim == 2 and hasattr(leaf, "iloc") else ())
-    return _finite(array, "x", "uint8" if keep_bytes and array.dtype == np.uint8 else "float32")
+    return _finite(array, "x", array.dtype.name if keep_small and array.dtype.name in SMALL else "float32")
+
+
+def widened(rows: np.ndarray) -> np.ndarray:
+    """Returns rows of inputs in float32, as a step makes them, and all others as they are."""
+    return rows.astype("float32") if rows.dtype.name in SMALL else rows
 
 
 def label_array(y: ArrayLike) -> np.ndarray:

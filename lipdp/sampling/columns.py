@@ -7,7 +7,17 @@ import numpy as np
 from keras import tree
 
 from lipdp.sampling import randomness
-from lipdp.sampling.arrays import as_arrays, input_array, label_array, label_type, large, refuse_kind, refuse_large
+from lipdp.sampling.arrays import (
+    SMALL,
+    as_arrays,
+    input_array,
+    label_array,
+    label_type,
+    large,
+    refuse_kind,
+    refuse_large,
+    widened,
+)
 from lipdp.sampling.source import Source, Unlike, is_source
 
 
@@ -46,7 +56,7 @@ class Column:
             )
         refuse_kind(array, name)
         if name == "x":
-            self.dtype = np.dtype("uint8" if array.dtype == np.uint8 else "float32")
+            self.dtype = np.dtype(array.dtype.name if array.dtype.name in SMALL else "float32")
         else:
             self.dtype = label_type(array.dtype)
         self.sample = self.cast(array)
@@ -105,7 +115,7 @@ def as_rows(
         if isinstance(y, str) and (type(x) is dict or hasattr(x, "iloc")):
             x, y = _without(x, y)
             x = _single(x)
-        x, y = as_arrays(_chosen(x, names), y, example_rank, arrange, keep_bytes=True)
+        x, y = as_arrays(_chosen(x, names), y, example_rank, arrange, keep_small=True)
         return _chosen(x, names), y
     whole = is_source(x)
     x, y = tree.map_structure(lambda leaf: _opened(leaf) if is_source(leaf) else leaf, (x, y))
@@ -154,7 +164,7 @@ def first_row(data: Any) -> Any:
 
     def first(leaf):
         row = leaf.sample[:1] if isinstance(leaf, Column) else leaf[:1]
-        return row.astype("float32") if row.dtype == np.uint8 else row
+        return widened(row)
 
     return tree.map_structure(first, data)
 
@@ -191,7 +201,7 @@ def _opened(data):
 
 
 def _input(leaf):
-    return leaf.typed("x") if isinstance(leaf, Column) else input_array(leaf, keep_bytes=True)
+    return leaf.typed("x") if isinstance(leaf, Column) else input_array(leaf, keep_small=True)
 
 
 def _label(leaf):

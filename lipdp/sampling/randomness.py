@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 from keras import tree
 
+from lipdp.sampling.arrays import SMALL
+
 # Separates these hashes from all others.
 _PERSON = b"lipdp"
 _BLOCK = 1024
@@ -66,12 +68,12 @@ def generator(secret: bytes, label: str, *parts: bytes | str | int) -> np.random
 def digest(data: Any) -> bytes:
     """Returns a digest of a tree of arrays: their number, order, types, shapes and all their bytes.
 
-    Arrays of uint8 are taken for the float32 values that training makes of them.
+    Arrays of uint8 and float16 are taken for the float32 values that training makes of them.
     """
     leaves = tree.flatten(data)
     found = hashlib.blake2b(str(len(leaves)).encode(), digest_size=32, person=_PERSON)
     for leaf in map(np.asarray, leaves):
-        kind = np.dtype("float32") if leaf.dtype == np.uint8 else leaf.dtype
+        kind = np.dtype("float32") if leaf.dtype.name in SMALL else leaf.dtype
         found.update(f"|{kind.str}{leaf.shape}|".encode())
         # In blocks where rows are copied, as float32 or side by side, so that not all of the copy has to be there.
         step = max(len(leaf), 1) if leaf.dtype == kind and leaf.flags.c_contiguous else _BLOCK

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from keras import tree
 
+from lipdp.sampling.arrays import widened
 from lipdp.sampling.columns import Column
 from lipdp.sampling.source import Source, Unlike
 
@@ -127,8 +128,7 @@ class Reader:
             out.append(rows if isinstance(leaf, Column) else take_rows(leaf, index, rows))
         if self:
             self.end(self.begin(index, np.arange(len(index)), out), out, weight)
-        out = [rows.astype("float32") if rows.dtype == np.uint8 else rows for rows in out]
-        return tree.pack_sequence_as(data, out)
+        return tree.pack_sequence_as(data, list(map(widened, out)))
 
     def close(self) -> None:
         """Ends the threads; what they are reading is read to its end."""

@@ -116,12 +116,12 @@ def test_larger_images_in_color_are_shown_to_the_encoder(tmp_path):
     features = recipe.prepare(x)
     assert features.shape == (80, 6 * 3 * 243 + 4 * 2 * 16 + 2 * 2 * 384)
     own = keras.ops.convert_to_numpy(lipdp.layers.EncoderFeatures2D()(x)).reshape(80, -1)
-    np.testing.assert_allclose(features[:, -own.shape[1] :], own, atol=1e-3)
+    np.testing.assert_allclose(features[:, -own.shape[1] :], own, rtol=1e-3, atol=1e-3)
     model = recipe.fit(x, y, epsilon=30.0, verbose=0, seed=0)
     head = keras.Sequential([keras.Input(features.shape[1:]), *model.layers[-2:]])
     model.save(tmp_path / "model.keras")
     for other in (model, keras.saving.load_model(tmp_path / "model.keras"), lipdp.export(model)):
-        np.testing.assert_allclose(other.predict(x, verbose=0), head.predict(features, verbose=0), atol=1e-3)
+        np.testing.assert_allclose(other.predict(x, verbose=0), head.predict(features, verbose=0), rtol=1e-3, atol=3e-3)
     # Another encoder makes other features than those that the recipe computes.
     encoder = model.get_layer("encoder")
     encoder.set_weights([0.9 * weight for weight in encoder.get_weights()])

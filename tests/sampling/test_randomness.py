@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from lipdp.sampling import EpochSampler, PoissonSampler, Sampling, make_sampler, randomness
+from lipdp.sampling.arrays import SMALL
 
 pytestmark = pytest.mark.backend_free
 
@@ -78,7 +79,7 @@ def test_the_digest_sees_every_byte_shape_type_and_place():
 
 def test_the_digest_copies_a_part_of_the_rows_at_a_time():
     rows = np.zeros((40_000, 100), "float32")
-    given = [rows[::2], np.asfortranarray(rows)[::2], rows[::2].astype("uint8")]
+    given = [rows[::2], np.asfortranarray(rows)[::2], *(rows[::2].astype(kind) for kind in SMALL)]
     tracemalloc.start()
     try:
         assert len({randomness.digest(part) for part in given}) == 1

@@ -12,7 +12,7 @@ import pytest
 
 from lipdp import sampling
 from lipdp.sampling import Source, as_rows, columns
-from lipdp.sampling.arrays import label_array
+from lipdp.sampling.arrays import SMALL, label_array
 from lipdp.sampling.columns import Column, digest
 from lipdp.sampling.source import SAMPLE, is_source
 
@@ -477,15 +477,17 @@ def test_pages_of_a_file_are_given_back_and_what_was_written_into_a_private_mapp
     assert (source.read(np.array([3]))[0] == 7).all() and (rows[3] == 7).all()
 
 
-def test_bytes_in_memory_stay_bytes_and_other_numbers_become_float32():
+@pytest.mark.parametrize("kind", SMALL)
+def test_small_numbers_in_memory_stay_so_and_others_become_float32(kind):
     x, y = table()
+    x = x.astype(kind)
     kept, _ = as_rows(x, y, 3)
     assert kept is x
     assert as_rows(x.astype("int16"), y, 3)[0].dtype == np.float32
     assert sampling.as_arrays(x, y, 3)[0].dtype == np.float32
     first, second = sampling.split(kept, y, 0.3)
     for part, other in zip((first, second), sampling.split(x.astype("float32"), y, 0.3), strict=True):
-        assert part[0].dtype == np.uint8
+        assert part[0].dtype == kind
         np.testing.assert_array_equal(part[0], other[0])
 
 

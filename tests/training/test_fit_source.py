@@ -10,6 +10,7 @@ import lipdp
 from lipdp import layers, losses
 from lipdp.callbacks import Checkpoint
 from lipdp.sampling import PoissonSampler, Source
+from lipdp.sampling.arrays import SMALL
 from lipdp.training import importance
 from tests.helpers.models import blobs, mlp, same, state, weights
 from tests.helpers.streams import of_the_seed_alone
@@ -39,9 +40,9 @@ def trained(x, y=None, model=None, **arguments):
     return model
 
 
-def in_bytes():
+def small(kind):
     x, y = blobs()
-    return np.clip(40.0 * x + 128.0, 0.0, 255.0).astype("uint8"), y
+    return (np.clip(40.0 * x + 128.0, 0.0, 255.0) if kind == "uint8" else x).astype(kind), y
 
 
 @pytest.mark.parametrize("way", SOME)
@@ -53,17 +54,19 @@ def test_weights_are_those_of_arrays_bit_by_bit(way, tmp_path):
             np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.parametrize("kind", SMALL)
 @pytest.mark.parametrize("way", [way if way == "dpis" else pytest.param(way, marks=pytest.mark.slow) for way in WAYS])
-def test_bytes_train_as_the_numbers_they_are(way, tmp_path):
-    x, y = in_bytes()
+def test_small_numbers_train_as_those_of_float32(way, kind, tmp_path):
+    x, y = small(kind)
     expected = weights(trained(x.astype("float32"), y, **WAYS[way]))
     for data in (x, mapped(tmp_path, x)):
         for one, other in zip(weights(trained(data, y, **WAYS[way])), expected, strict=True):
             np.testing.assert_array_equal(one, other)
 
 
-def test_a_seed_repeats_what_it_gave_for_the_same_numbers_in_float32():
-    x, y = in_bytes()
+@pytest.mark.parametrize("kind", SMALL)
+def test_a_seed_repeats_what_it_gave_for_the_same_numbers_in_float32(kind):
+    x, y = small(kind)
     models = []
     for data in (x, x.astype("float32")):
         models.append(mlp())
@@ -73,8 +76,9 @@ def test_a_seed_repeats_what_it_gave_for_the_same_numbers_in_float32():
 
 
 @pytest.mark.backend_free
-def test_one_model_trains_on_bytes_and_then_on_numbers():
-    x, y = in_bytes()
+@pytest.mark.parametrize("kind", SMALL)
+def test_one_model_trains_on_small_numbers_and_then_on_float32(kind):
+    x, y = small(kind)
     one, other = mlp(), mlp()
     for data in (x, x.astype("float32")):
         trained(data, y, one)
