@@ -104,6 +104,21 @@ def begin(driver: Any) -> np.ndarray | None:
     return None if same else key
 
 
+def end(model: keras.Model, secret: Secret) -> None:
+    """Forgets what the layers of a model have drawn from, unless files are to hold it.
+
+    **Guarantee.** After a `fit` without a seed no state of the model tells masks that were drawn, in whatever format
+    somebody saves it. Not covered: what a callback saves while `fit` runs, past `save` and `save_weights`.
+    """
+    if secret.basis is not None:
+        return
+    for place, seeds in generators(model):
+        if not hasattr(seeds, "reseed"):  # these tell nothing of what is over
+            # From the secret: the same in processes that train together.
+            words = randomness.words(secret.draws, "layer, afterwards", *place)[:2]
+            seeds.state.assign(words.astype(seeds.state.dtype))
+
+
 def generators(model: keras.Model) -> list[tuple[tuple[int, ...], keras.random.SeedGenerator]]:
     """Returns what the layers of a model draw random numbers from, each with its place in the model."""
     return [
