@@ -151,9 +151,11 @@ def _basis(driver: Any) -> str:
     places = [driver.microbatch, backend.row_shards()[0], *_program(model)] if by_row else None
     parts = [asked, request.noise_generator, places, described(model)]
     parts += [] if model.run.bodies is None else [model.run.bodies]
-    # Configurations name neither single weights that are frozen, nor layers inside of others.
+    # Configurations name neither single weights that are frozen, nor layers inside of others, nor what has no decay.
     frozen = [number for number, variable in enumerate(model.weights) if not variable.trainable]
     parts += [frozen] if frozen else []
+    undecayed = model.optimizer.undecayed(model.trainable_variables)
+    parts += [["undecayed", undecayed]] if undecayed else []
     data = columns.digest((driver.x, driver.y))
     return randomness.from_seed(request.seed, "basis", json.dumps(parts, sort_keys=True), data).hex()
 

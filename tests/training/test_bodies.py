@@ -126,13 +126,13 @@ def shift(amount):
 MSE = keras.losses.MeanSquaredError
 
 
-def trained(loss=None, layers=list, callbacks=(), seed=7, frozen=None, course=None, **compiled):
+def trained(loss=None, layers=list, callbacks=(), seed=7, frozen=None, course=None, optimizer=None, **compiled):
     keras.utils.set_random_seed(0)
     stack = [keras.Input((4,)), *layers(), keras.layers.Dense(1, name="out")]
     model = lipdp.DP_Model.from_keras(keras.Sequential(stack))
     if frozen is not None:
         model.get_layer("out").variables[frozen].trainable = False
-    model.compile(keras.optimizers.SGD(1.0), loss=MSE() if loss is None else loss, **compiled)
+    model.compile(optimizer or keras.optimizers.SGD(1.0), loss=MSE() if loss is None else loss, **compiled)
     model.fit(
         X, Y, batch_size=40, noise_multiplier=300.0, delta=1e-3, verbose=0, strategy="dpsgd", seed=seed,
         training_metrics=False, callbacks=list(callbacks), **{"steps_per_epoch": 1} | (course or {}),
@@ -210,6 +210,12 @@ def on_the_way(**course):
     return lambda: {**scheduled(0.5)(), "course": course}
 
 
+def decayed(*names):
+    optimizer = keras.optimizers.SGD(1.0, weight_decay=0.1)
+    optimizer.exclude_from_weight_decay(var_names=names)
+    return optimizer
+
+
 def plateau(scale):
     """Rates that fall where the loss on validation data does not."""
     held_out = np.ones((4, 4), "float32"), np.full((4, 1), scale, "float32")
@@ -221,6 +227,10 @@ def plateau(scale):
 
 BESIDE = {
     "a weight that is frozen by itself": (dict, lambda: {"frozen": 1}),
+    "weights without decay": (
+        lambda: {"optimizer": decayed("kernel")},
+        lambda: {"optimizer": decayed("bias")},
+    ),
     "the length of epochs": (on_the_way(epochs=1, steps_per_epoch=2), on_the_way(epochs=2)),
     "the first epoch": (on_the_way(epochs=1), on_the_way(epochs=2, initial_epoch=1)),
     "validation data": (plateau(1.0), plateau(2.0)),

@@ -344,6 +344,12 @@ FAULTS = [
             "training/test_bodies.py::test_what_no_configuration_tells_has_noise_of_its_own",
         ),
         (
+            "weights without decay are not looked at",
+            'parts += [["undecayed", undecayed]] if undecayed else []',
+            "",
+            "training/test_bodies.py::test_what_no_configuration_tells_has_noise_of_its_own",
+        ),
+        (
             "what masks followed from stays in the model",
             "seeds.state.assign(words.astype(seeds.state.dtype))",
             "pass",
