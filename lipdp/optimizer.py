@@ -13,6 +13,8 @@ from lipdp import _keras, backend
 # Float32 must not round the noise down.
 _ROUND_UP = 1.0 + 1e-6
 _LEAST_STD = 1e-30
+# Not in every version of Keras.
+_SEVERAL = "MultiOptimizer"
 # Numbers of entries are uint32 where devices make the noise of their own parts.
 _PLACES = 2**32
 
@@ -152,6 +154,10 @@ class PrivateOptimizer:
         found += [ops.all(ops.isfinite(v.value)) for v in own]
         known = zip([*weights, *own], ops.convert_to_numpy(ops.stack(found)), strict=True)
         return next((variable.path for variable, finite in known if not finite), None)
+
+    def undecayed(self, variables: list) -> list[int]:
+        """Returns the places of the variables that `exclude_from_weight_decay` has named."""
+        return [i for i, variable in enumerate(variables) if not self._use_weight_decay(variable)]
 
     def noise_energy(self) -> float:
         """Expected squared norm of the noise on the averaged gradient, in the present state of the strategy."""
@@ -319,6 +325,11 @@ def private(optimizer_class: type) -> type:
             "LossScaleOptimizer skips updates depending on the private gradients. Train in float32 with the "
             "optimizer inside it."
         )
+    if optimizer_class.__name__ == _SEVERAL:
+        raise ValueError(
+            "One optimizer adds the noise to all weights. Received: a MultiOptimizer. Use one for all layers, or "
+            "freeze some and train the others in a `fit` of their own, with another `compile`: the ledger goes on."
+        )
     name = f"Private{optimizer_class.__name__}"
     private_class = type(name, (PrivateOptimizer, optimizer_class), {"__doc__": PrivateOptimizer.__doc__})
     return keras.saving.register_keras_serializable(package="lipdp", name=name)(private_class)
@@ -351,12 +362,32 @@ def as_private(identifier: Any) -> PrivateOptimizer:
     if isinstance(config.get("learning_rate"), dict):
         config["learning_rate"] = _keras.learning_rate(optimizer)
     made = cls(**config)
+    # What `exclude_from_weight_decay` keeps is in no configuration.
+    for name, value in vars(optimizer).items():
+        if "exclude_from_weight_decay" in name:
+            setattr(made, name, value)
+    _refuse_lost(optimizer, made)
     made.check()
     return made
+
+
+def _refuse_lost(optimizer: keras.optimizers.Optimizer, made: PrivateOptimizer) -> None:
+    """Refuses an optimizer of the user's whose configuration leaves out settings: they would go back to defaults."""
+    if type(optimizer).__module__.split(".")[0] == "keras":
+        return
+    simple = {name: v for name, v in vars(optimizer).items() if isinstance(v, (bool, int, float, str, type(None)))}
+    lost = [name for name, v in simple.items() if name not in ("name", "built") and vars(made).get(name) != v]
+    if lost:
+        raise ValueError(
+            "The private optimizer is made from the configuration of the one given. Received: "
+            f"{type(optimizer).__name__}, whose `get_config` leaves out {', '.join(map(repr, lost))}. Add this to what "
+            "`get_config` returns, as for saving."
+        )
 
 
 # Files name these classes, so they have to exist before one is loaded.
 for _class in list(vars(keras.optimizers).values()):
     if isinstance(_class, type) and issubclass(_class, keras.optimizers.Optimizer):
-        if _class not in (keras.optimizers.Optimizer, keras.optimizers.LossScaleOptimizer):
+        special = _class in (keras.optimizers.Optimizer, keras.optimizers.LossScaleOptimizer)
+        if not special and _class.__name__ != _SEVERAL:
             private(_class)

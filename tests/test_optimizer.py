@@ -88,6 +88,37 @@ def test_schedules_and_settings_survive_the_conversion():
     assert float(optimizer.learning_rate) == 0.5
 
 
+def test_weights_without_decay_survive_the_conversion():
+    given = keras.optimizers.AdamW(0.1, weight_decay=0.5)
+    given.exclude_from_weight_decay(var_names=["bias"])
+    kernel, bias = (keras.Variable(np.ones(2), name=name) for name in ("kernel", "bias"))
+    assert as_private(given).undecayed([kernel, bias]) == [1]
+    given.exclude_from_weight_decay(var_list=[kernel])
+    assert as_private(given).undecayed([kernel, bias]) == [0]
+    assert as_private("adamw").undecayed([kernel, bias]) == []
+
+
+class Slowed(keras.optimizers.SGD):
+    """Without a `get_config`, which Keras asks for when it saves."""
+
+    def __init__(self, learning_rate=0.1, share=1.0, **kwargs):
+        super().__init__(learning_rate, **kwargs)
+        self.share = share
+
+
+def test_settings_that_a_configuration_leaves_out_are_refused():
+    with pytest.raises(ValueError, match="Slowed, whose `get_config` leaves out 'share'"):
+        as_private(Slowed(share=0.5))
+    assert as_private(Slowed(momentum=0.5)).momentum == 0.5
+
+
+@pytest.mark.skipif(not hasattr(keras.optimizers, "MultiOptimizer"), reason="not in this version of Keras")
+def test_several_optimizers_are_refused():
+    parts = keras.optimizers.OptimizerMap(keras.optimizers.SGD(), {"head/.*": keras.optimizers.Adam()})
+    with pytest.raises(ValueError, match="One optimizer adds the noise"):
+        as_private(keras.optimizers.MultiOptimizer(parts))
+
+
 @pytest.mark.parametrize("wrong", [int, keras.layers.Dense, "not a class"])
 def test_private_takes_optimizer_classes(wrong):
     with pytest.raises(ValueError, match="optimizer class"):

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import math
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -259,9 +260,10 @@ def as_range(value: Any, where: str) -> tuple[float, float]:
     """Returns `(low, high)` as two floats with low < high; ValueError otherwise."""
     try:
         low, high = (float(number) for number in value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         low = high = math.nan
-    if not -math.inf < low < high < math.inf:
+    # A width that is no float, or next to none, would make NaN of numbers within it.
+    if not -math.inf < low < high < math.inf or not sys.float_info.min < high - low < math.inf:
         raise ValueError(f"A range must be two numbers, the lower one first. Received: {value!r}.{where}")
     return low, high
 

@@ -1,12 +1,12 @@
 """Public ranges of a table's columns: the only scaling that costs no privacy."""
 
 import dataclasses
-import json
 import pathlib
 
 from lipdp.data.column import Column, as_range
 from lipdp.data.dataset import Dataset
 from lipdp.data.table import Table
+from lipdp.privacy import files
 
 
 def read_ranges(path: str) -> dict[str, tuple[float, float]]:
@@ -26,7 +26,7 @@ def read_ranges(path: str) -> dict[str, tuple[float, float]]:
     if not file.is_file():
         raise FileNotFoundError(f"There is no such file of ranges. Received: {path!r}.")
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = files.parse(file.read_text(encoding="utf-8-sig"))
     except ValueError as error:
         raise ValueError(f"{path} is not a JSON file: {error}.") from error
     if not isinstance(content, dict):

@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+# Characters of one value: texts may be longer than the module allows by itself.
+_LONGEST = 2**31 - 1
 _MISSING = frozenset(("", "na", "n/a", "nan", "null", "none", "?"))
 # As Python writes integers: other forms, as "01", are codes.
 _WHOLE = re.compile("-?[1-9][0-9]{0,307}|0")
@@ -214,6 +216,7 @@ def _as_column(values: Any) -> np.ndarray:
 def _read_csv(path: pathlib.Path, header: bool, least: int) -> tuple[list[str], list[list[str]]]:
     names: list[str] | None = None
     rows = []
+    before = csv.field_size_limit(_LONGEST)
     try:
         # The -sig: spreadsheets put a byte order mark in front.
         with open(path, newline="", encoding="utf-8-sig") as file:
@@ -243,6 +246,8 @@ def _read_csv(path: pathlib.Path, header: bool, least: int) -> tuple[list[str], 
             f"{path} is not a comma-separated file: {error}, in line {reader.line_num}. Save it as such, with quotes "
             f"inside of quotes doubled.{hint}"
         ) from error
+    finally:
+        csv.field_size_limit(before)
     names = names or []
     _check_names(names, path, header, least)
     if not rows:

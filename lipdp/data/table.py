@@ -192,7 +192,7 @@ class Table:
                 f"There is no such description of a table. Received: {str(path)!r}. `lipdp table` begins one."
             )
         try:
-            content = json.loads(file.read_text(encoding="utf-8"))
+            content = files.parse(file.read_text(encoding="utf-8-sig"))
         except ValueError as error:
             raise ValueError(f"{path} is not a JSON file: {error}. `lipdp table` writes one to fill in.") from error
         try:

@@ -32,27 +32,30 @@ _STEERING = {
 }
 
 
-def note(model: Any, request: Any, callbacks: Iterable) -> None:
+def note(model: Any, request: Any, callbacks: Iterable, validation_data: Any = None) -> None:
     """Has the run of a model remember the digest for a `fit` with a seed."""
     wanted = request.seed is not None and model.compiled and model.built
-    model.run.bodies = digest(model, request.strategy, callbacks) if wanted else None
+    course = request.initial_epoch, request.steps_per_epoch, validation_data
+    model.run.bodies = digest(model, request.strategy, callbacks, course) if wanted else None
 
 
-def digest(model: keras.Model, strategy: Any, callbacks: Iterable) -> str | None:
+def digest(model: keras.Model, strategy: Any, callbacks: Iterable, course: Any = ()) -> str | None:
     """Returns a digest of the code of the user's that decides what a `fit` releases; None where there is none.
 
     Args:
         model: A compiled model.
         strategy: The strategy of `fit`.
         callbacks: The callbacks of `fit`.
+        course: What Keras' schedules follow: numbers of epochs, and validation data.
 
     **Guarantee.** It differs where one of these differs: the code of functions and methods in model, loss, optimizer,
     strategy and augmentation, and of what they call by name outside of known libraries, in modules of the user's too;
     their defaults, closures and globals, and the attributes of the user's objects, as far as they are numbers, texts,
     arrays, layers, variables, functions or nests of these; the schedule of Keras' `LearningRateScheduler` and the
-    settings of its `ReduceLROnPlateau`.
-    Not covered: other callbacks; files and state outside of these that code reads while it runs; attributes that are
-    found by a text or made on access; code in other languages; what lies more than 12 objects deep.
+    settings of its `ReduceLROnPlateau`, and the `course` beside these.
+    Not covered: other callbacks; validation data other than arrays; files and state outside of these that code reads
+    while it runs; attributes that are found by a text or made on access; code in other languages; what lies more than
+    12 objects deep.
     """
     parts = [*_keras.walk(model), *losses.parts(model.loss), model.optimizer, strategy]
     parts.append(getattr(strategy, "augmentation", None))
@@ -61,6 +64,7 @@ def digest(model: keras.Model, strategy: Any, callbacks: Iterable) -> str | None
     for callback in callbacks:
         names = next((names for kind, names in _STEERING.items() if isinstance(callback, kind)), ())
         found.append({name: _described(getattr(callback, name, None), _Seen(own)) for name in names} or None)
+        found += [_described(course, _Seen(own))] if names else []
     found = [part for part in found if part]
     if not found:
         return None

@@ -361,6 +361,7 @@ class Driver:
             raise
         finally:
             optimizer.disarm()
+            seeding.end(self.model, run.secret)
             run.secret.stand = run.secret.basis and seeding.stand_of(self.model)
             self.x = self.y = self.validation_data = self.checkpoint = None
 

@@ -159,7 +159,7 @@ class Fitting:
             refuse_private_monitors(callbacks, training_metrics, are_training_rows(x, validation_data))
         model_checks.build(self, x)
         model_checks.check_ledger(self)
-        bodies.note(self, request, callbacks)
+        bodies.note(self, request, callbacks, validation_data)
         with together(), checkpointed(self, callbacks) as checkpoint, exclusive(self):
             driver = prepare(
                 self, x, y, validation_split, validation_data, request, checkpoint, person_ids, sample_weight

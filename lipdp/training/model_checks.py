@@ -149,18 +149,20 @@ def check_inputs(inputs: Any, outputs: Any, kind: str) -> None:
 
 
 def warn_of_adapted(model: keras.Model) -> None:
-    """Says that a layer holds numbers that `adapt` has read off data."""
+    """Says that a layer holds numbers or a vocabulary that `adapt` has read off data."""
+    lookups = keras.layers.IntegerLookup, keras.layers.StringLookup
     names = [
         layer.name
         for layer in _keras.walk(model)
         if (isinstance(layer, keras.layers.Normalization) and layer.input_mean is None)
-        or (isinstance(layer, keras.layers.Discretization) and layer.input_bin_boundaries is None)
+        or (isinstance(layer, keras.layers.Discretization) and layer.num_bins is not None)
+        or (isinstance(layer, lookups) and layer.input_vocabulary is None)
     ]
     if names:
         warnings.warn(
             f"What `adapt` reads off private rows is a release that epsilon does not cover. Received: "
-            f"{', '.join(names)}. Pass public constants (mean= and variance=, bin_boundaries=), adapt to public data, "
-            "or use lipdp.layers.PrivateNormalization or PrivateRescaling, whose cost is charged.",
+            f"{', '.join(names)}. Pass public constants (mean= and variance=, bin_boundaries=, vocabulary=), adapt to "
+            "public data, or use lipdp.layers.PrivateNormalization or PrivateRescaling, whose cost is charged.",
             stacklevel=checks.users_line(),
         )
 

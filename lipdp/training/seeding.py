@@ -104,6 +104,21 @@ def begin(driver: Any) -> np.ndarray | None:
     return None if same else key
 
 
+def end(model: keras.Model, secret: Secret) -> None:
+    """Forgets what the layers of a model have drawn from, unless files are to hold it.
+
+    **Guarantee.** After a `fit` without a seed no state of the model tells masks that were drawn, in whatever format
+    somebody saves it. Not covered: what a callback saves while `fit` runs, past `save` and `save_weights`.
+    """
+    if secret.basis is not None:
+        return
+    for place, seeds in generators(model):
+        if not hasattr(seeds, "reseed"):  # these tell nothing of what is over
+            # From the secret: the same in processes that train together.
+            words = randomness.words(secret.draws, "layer, afterwards", *place)[:2]
+            seeds.state.assign(words.astype(seeds.state.dtype))
+
+
 def generators(model: keras.Model) -> list[tuple[tuple[int, ...], keras.random.SeedGenerator]]:
     """Returns what the layers of a model draw random numbers from, each with its place in the model."""
     return [
@@ -136,6 +151,11 @@ def _basis(driver: Any) -> str:
     places = [driver.microbatch, backend.row_shards()[0], *_program(model)] if by_row else None
     parts = [asked, request.noise_generator, places, described(model)]
     parts += [] if model.run.bodies is None else [model.run.bodies]
+    # Configurations name neither single weights that are frozen, nor layers inside of others, nor what has no decay.
+    frozen = [number for number, variable in enumerate(model.weights) if not variable.trainable]
+    parts += [frozen] if frozen else []
+    undecayed = model.optimizer.undecayed(model.trainable_variables)
+    parts += [["undecayed", undecayed]] if undecayed else []
     data = columns.digest((driver.x, driver.y))
     return randomness.from_seed(request.seed, "basis", json.dumps(parts, sort_keys=True), data).hex()
 

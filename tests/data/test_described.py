@@ -354,6 +354,9 @@ def test_labels_that_are_no_classes_are_refused(columns, message):
         ),
         ({"kind": "number", "range": (1, 1)}, "two numbers, the lower one first. Received: \\(1, 1\\). In column 'a'"),
         ({"kind": "number", "range": "low"}, "two numbers"),
+        ({"kind": "number", "range": (0, 10**400)}, "two numbers"),
+        ({"kind": "number", "range": (-1e308, 1e308)}, "two numbers"),
+        ({"kind": "number", "range": (0.0, 5e-324)}, "two numbers"),
         ({"kind": "number", "vocabulary": ("x",)}, "Only categories have a vocabulary"),
         ({"kind": "category", "range": (0, 1), "vocabulary": ("x",)}, "Only numbers and dates have a range"),
         ({"kind": "category"}, "at least 1 texts or numbers, known without looking at the private rows"),
@@ -400,6 +403,8 @@ def test_wrong_tables_are_refused(arguments, message):
     [
         ("{", "not a JSON file"),
         ("[1]", "A JSON object is needed for it"),
+        ("[" * 100_000, "not a JSON file: it is nested too deeply"),
+        ('{"columns": {"a": {"kind": "number", "range": [0, 1]}, "a": {"kind": "ignore"}}}', "holds 'a' twice"),
         ("{}", '"columns" must map names'),
         ('{"colums": {}}', "An unknown word in it. Received: 'colums'. Did you mean 'columns'"),
         ('{"columns": {"a": 3}}', "needed for column 'a'"),
@@ -419,6 +424,14 @@ def test_wrong_descriptions_are_refused(tmp_path, text, message):
     path.write_text(text)
     with pytest.raises(ValueError, match=message):
         Table.from_json(path)
+
+
+def test_a_byte_order_mark_in_front_of_a_description_is_understood(tmp_path):
+    TABLE.to_json(tmp_path / "t.json")
+    (tmp_path / "t.json").write_text((tmp_path / "t.json").read_text(), encoding="utf-8-sig")
+    assert Table.from_json(tmp_path / "t.json") == TABLE
+    (tmp_path / "r.json").write_text('{"age": [0, 120]}', encoding="utf-8-sig")
+    assert data.read_ranges(str(tmp_path / "r.json")) == {"age": (0.0, 120.0)}
 
 
 def test_a_description_that_is_not_there_is_refused(tmp_path):

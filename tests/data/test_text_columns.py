@@ -1,5 +1,6 @@
 """Texts in files: what becomes of each of them alone, and what is refused."""
 
+import csv
 import json
 
 import numpy as np
@@ -217,3 +218,11 @@ def test_what_a_language_model_learns(tmp_path):
     assert 1 not in found.y_train[0] and found.texts.tokenizer.text(found.y_train[0]) == "so goo"
     again = data.load_language(write(tmp_path / "b.csv", ROWS[2:]), "said", 6)
     assert np.array_equal(again.y_train[0], found.y_train[2]) and found.y_train.dtype == np.int32
+
+
+def test_a_file_may_hold_a_long_text(tmp_path):
+    """Longer than the csv module allows by itself, whose limit other code goes on to have."""
+    path, limit = tmp_path / "said.csv", csv.field_size_limit()
+    path.write_text(f"said,mood\n{'long ' * limit},sad\nhi,glad\n")
+    found = data.load_text(path, "said", "mood", data.ByteTokenizer(8), classes=("sad", "glad"))
+    assert found.y_train.tolist() == [0, 1] and csv.field_size_limit() == limit

@@ -126,16 +126,22 @@ def shift(amount):
 MSE = keras.losses.MeanSquaredError
 
 
-def weights(loss=None, layers=list, callbacks=(), seed=7, updates=1, **compiled):
+def trained(loss=None, layers=list, callbacks=(), seed=7, frozen=None, course=None, optimizer=None, **compiled):
     keras.utils.set_random_seed(0)
     stack = [keras.Input((4,)), *layers(), keras.layers.Dense(1, name="out")]
     model = lipdp.DP_Model.from_keras(keras.Sequential(stack))
-    model.compile(keras.optimizers.SGD(1.0), loss=MSE() if loss is None else loss, **compiled)
+    if frozen is not None:
+        model.get_layer("out").variables[frozen].trainable = False
+    model.compile(optimizer or keras.optimizers.SGD(1.0), loss=MSE() if loss is None else loss, **compiled)
     model.fit(
-        X, Y, batch_size=40, steps_per_epoch=1, epochs=updates, noise_multiplier=300.0, delta=1e-3, verbose=0,
-        strategy="dpsgd", seed=seed, training_metrics=False, callbacks=list(callbacks),
+        X, Y, batch_size=40, noise_multiplier=300.0, delta=1e-3, verbose=0, strategy="dpsgd", seed=seed,
+        training_metrics=False, callbacks=list(callbacks), **{"steps_per_epoch": 1} | (course or {}),
     )  # fmt: skip
-    return np.concatenate([np.ravel(w) for w in model.get_weights()])
+    return model
+
+
+def weights(*arguments, **options):
+    return np.concatenate([np.ravel(w) for w in trained(*arguments, **options).get_weights()])
 
 
 def of_global(value):
@@ -198,6 +204,45 @@ def test_what_differs_in_code_alone_has_noise_of_its_own(pair):
 @pytest.mark.parametrize("pair", PAIRS.values(), ids=PAIRS)
 def test_the_same_call_repeats(pair):
     np.testing.assert_array_equal(weights(**pair[0]()), weights(**pair[0]()))
+
+
+def on_the_way(**course):
+    return lambda: {**scheduled(0.5)(), "course": course}
+
+
+def decayed(*names):
+    optimizer = keras.optimizers.SGD(1.0, weight_decay=0.1)
+    optimizer.exclude_from_weight_decay(var_names=names)
+    return optimizer
+
+
+def plateau(scale):
+    """Rates that fall where the loss on validation data does not."""
+    held_out = np.ones((4, 4), "float32"), np.full((4, 1), scale, "float32")
+    return lambda: {
+        "callbacks": [keras.callbacks.ReduceLROnPlateau("val_loss", factor=0.5, patience=0)],
+        "course": {"epochs": 2, "validation_data": held_out},
+    }
+
+
+BESIDE = {
+    "a weight that is frozen by itself": (dict, lambda: {"frozen": 1}),
+    "weights without decay": (
+        lambda: {"optimizer": decayed("kernel")},
+        lambda: {"optimizer": decayed("bias")},
+    ),
+    "the length of epochs": (on_the_way(epochs=1, steps_per_epoch=2), on_the_way(epochs=2)),
+    "the first epoch": (on_the_way(epochs=1), on_the_way(epochs=2, initial_epoch=1)),
+    "validation data": (plateau(1.0), plateau(2.0)),
+}
+
+
+@pytest.mark.backend_free
+@pytest.mark.parametrize("pair", BESIDE.values(), ids=BESIDE)
+def test_what_no_configuration_tells_has_noise_of_its_own(pair):
+    """Rates and frozen weights change what moves: only the keys say whether the noise is the same."""
+    one, again, other = (trained(**make()).optimizer.noise_key.numpy().tolist() for make in (pair[0], *pair))
+    assert one == again != other
 
 
 def test_what_a_logger_remembers_is_no_difference():

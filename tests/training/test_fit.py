@@ -325,13 +325,24 @@ def test_the_accuracy_of_one_logit_splits_the_classes_at_zero():
         assert again.compiled
 
 
+PREPROCESSING = {
+    "Normalization": (keras.layers.Normalization, {}, {"mean": 0.0, "variance": 1.0}),
+    "Discretization": (keras.layers.Discretization, {"num_bins": 4}, {"bin_boundaries": [-1.0, 0.0, 1.0]}),
+    "IntegerLookup": (keras.layers.IntegerLookup, {}, {"vocabulary": [-1, 0, 1]}),
+}
+
+
 @pytest.mark.backend_free
-def test_an_adapted_layer_is_warned_of():
-    x, y = blobs()
-    adapted = keras.layers.Normalization()
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="JAX has no lookups")
+@pytest.mark.parametrize("name", PREPROCESSING)
+def test_an_adapted_layer_is_warned_of(name):
+    (x, y), (kind, own, public) = blobs(), PREPROCESSING[name]
+    x = np.round(x)
+    adapted = kind(**own)
     adapted.adapt(x)
-    for layer, warned in ((adapted, True), (keras.layers.Normalization(mean=0.0, variance=1.0), False)):
-        plain = keras.Sequential([keras.Input((x.shape[1],)), layer, keras.layers.Dense(3)])
+    for layer, warned in ((adapted, True), (kind(**public), False)):
+        codes = [] if name == "Normalization" else [keras.layers.Embedding(40, 2), keras.layers.Flatten()]
+        plain = keras.Sequential([keras.Input((x.shape[1],)), layer, *codes, keras.layers.Dense(3)])
         model = lipdp.DP_Model.from_keras(plain)
         model.compile("adam", loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
         with warnings.catch_warnings(record=True) as caught:

@@ -183,6 +183,27 @@ def test_masks_follow_from_the_secret_and_not_from_a_seed_of_keras(tmp_path):
     assert all(a != b for a, b in zip(states(other), seen[-1], strict=True))
 
 
+@pytest.mark.parametrize("seed", [None, 3])
+def test_once_a_run_without_a_seed_is_over_nothing_holds_what_its_masks_follow_from(seed):
+    """Formats of Keras past `save`, as that of `export`, hold the states: a counter that goes back gives all masks."""
+    model, seen = model_of(L.Dense(8), L.Dropout(0.5), L.GaussianNoise(0.1)), []
+
+    class Look(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            getattr(model, "jax_state_sync", lambda: None)()
+            seen.append(states(model))
+            if len(seen) == 7:
+                raise KeyboardInterrupt
+
+    for _ in range(2):  # one that ends, and one that is stopped
+        try:
+            model.fit(*data(6), strategy="dpsgd", seed=seed, callbacks=[Look()], **FIT)
+        except KeyboardInterrupt:
+            assert len(seen) == 7
+        kept = [key == last for (key, _), (last, _) in zip(states(model), seen[-1], strict=True)]
+        assert kept == [seed is not None] * 2
+
+
 def test_each_update_draws_anew():
     """Counters only rise, and a microbatch takes a number of its own."""
     model, seen = model_of(L.Dense(8), L.Dropout(0.5)), []

@@ -270,6 +270,12 @@ FAULTS = [
         ),
         ("schedules are not looked at", 'keras.callbacks.LearningRateScheduler: ("schedule",),', ""),
         ("functions in Keras' layers are not looked at", "return found or None", "return None"),
+        (
+            "what schedules follow is not looked at",
+            "found += [_described(course, _Seen(own))] if names else []",
+            "",
+            "training/test_bodies.py::test_what_no_configuration_tells_has_noise_of_its_own",
+        ),
     ),
     *faults(
         "training/callbacks.py",
@@ -331,6 +337,24 @@ FAULTS = [
             "return names.get(value, value)",
         ),
         ("masks of XLA come with the same noise", ", *_program(model)] if by_row", "] if by_row"),
+        (
+            "single weights that are frozen are not looked at",
+            "parts += [frozen] if frozen else []",
+            "",
+            "training/test_bodies.py::test_what_no_configuration_tells_has_noise_of_its_own",
+        ),
+        (
+            "weights without decay are not looked at",
+            'parts += [["undecayed", undecayed]] if undecayed else []',
+            "",
+            "training/test_bodies.py::test_what_no_configuration_tells_has_noise_of_its_own",
+        ),
+        (
+            "what masks followed from stays in the model",
+            "seeds.state.assign(words.astype(seeds.state.dtype))",
+            "pass",
+            "training/test_random_layers.py::test_once_a_run_without_a_seed_is_over_nothing_holds_what_its_masks_follow_from",
+        ),
     ),
     *faults(
         "training/seeding.py",
