@@ -111,9 +111,11 @@ def poisson_group(group_size: int, sampling_probability: float, dropped: float) 
     Not covered: other samplers.
     Source: Ganesh 2024, "Tight group-level DP guarantees for DP-SGD with sampling".
     """
-    counts = np.arange(group_size + 1)
     if sampling_probability == 1.0:
         return (float(group_size),), (1.0,), 0.0
+    # What is cut off needs no memory: groups may be large. Beyond the cut, so that `_cut` sees that something is.
+    enough = stats.binom.isf(dropped, group_size, sampling_probability) + 2 if dropped > 0.0 else group_size
+    counts = np.arange(min(group_size, int(enough)) + 1)
     tail = stats.binom.sf(counts, group_size, sampling_probability)
     return _cut(stats.binom.pmf(counts, group_size, sampling_probability), tail, dropped, 1.0)
 

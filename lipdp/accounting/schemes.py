@@ -158,11 +158,18 @@ class Sampling:
         Raises:
             ValueError: when an argument is out of range, or no sound cost is known for the combination.
         """
+        num_examples = checks.integer("num_examples", num_examples, minimum=1)
+        size = checks.integer("examples_per_person", examples_per_person, minimum=1)
+        if size > num_examples:
+            raise ValueError(
+                "`examples_per_person` must not be larger than the data. Received: "
+                f"examples_per_person={size}, num_examples={num_examples}. Pass the most rows that one person has."
+            )
         return dataclasses.replace(
             self,
-            num_examples=checks.integer("num_examples", num_examples, minimum=1),
+            num_examples=num_examples,
             batch_size=checks.integer("batch_size", batch_size, minimum=1),
-            group_size=checks.integer("examples_per_person", examples_per_person, minimum=1),
+            group_size=size,
             sampling_probability=None,
         )
 

@@ -65,6 +65,7 @@ def test_importance_sampling_has_a_probability_of_its_own():
         (lambda: Sampling().bind(60000, 25.6), "`batch_size` must be a positive integer"),
         (lambda: Sampling().bind(0, 1), "`num_examples` must be a positive integer"),
         (lambda: Sampling().bind(60000, 256, 0), "`examples_per_person` must be a positive integer"),
+        (lambda: Sampling().bind(60000, 256, 60001), "must not be larger than the data. Received: examples_per_person"),
         (lambda: Sampling("truncated_poisson").bind(60000, 256, 2), "No sound cost"),
         (lambda: Sampling("shuffle", relation="add_or_remove_one").bind(60000, 256), "no known cost under this"),
         (lambda: Mechanism(0.1, 1.0, 1, "truncated_poisson", num_examples=10), "`capacity` must be given"),

@@ -75,6 +75,25 @@ def test_weights_of_a_group_that_are_cut_off_are_paid():
     assert sum(weights) + stats.binom.pmf(0, 60, 0.1) / (1.0 - lost) == pytest.approx(1.0, abs=1e-12)
 
 
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 60, 10_000])
+@pytest.mark.parametrize("probability", [1e-12, 1e-6, 1e-3, 0.1, 0.9, 1.0 - 1e-9])
+@pytest.mark.parametrize("dropped", [1e-300, 1e-30, 1e-9, 0.3, 0.999])
+def test_what_is_cut_off_is_all_that_is_missing(size, probability, dropped):
+    """A cut that looks like the end of the distribution would be paid by nobody."""
+    shifts, weights, lost = mixture.poisson_group(size, probability, dropped)
+    law, last = stats.binom(size, probability), max(1, int(max(shifts)))
+    assert lost == (law.sf(last) if last < size else 0.0) <= dropped
+    kept = np.arange(1, last + 1)
+    kept = kept[law.pmf(kept) > 0.0]
+    assert shifts == tuple(kept) and weights == pytest.approx(law.pmf(kept) / (1.0 - lost), rel=1e-12)
+
+
+def test_large_groups_need_no_memory_for_what_is_cut_off():
+    """Of a thousand million rows arrays of all of their numbers ended the process."""
+    shifts, weights, lost = mixture.poisson_group(10**9, 1e-4, 1e-12)
+    assert max(shifts) < 1.1e5 and 0.0 < lost <= 1e-12
+
+
 def test_groups_without_sampling_are_as_far_apart_as_they_are_large():
     """A group of four in one order of the data is one Gaussian at four times the distance."""
     four = Mechanism(1.0, 8.0, 3, "shuffle", group_size=4)
