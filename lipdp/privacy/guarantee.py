@@ -38,6 +38,7 @@ class Privacy:
         updates_of_others: how many of the updates other models made, which share weights with this one.
         row_wise: names of own layers, losses and functions that were declared to treat each row alone.
         bounded: names of classes of own layers and losses whose bounds were declared.
+        adapted: names of layers that hold what `adapt` has read.
         uncharged: what was read off the data before training without a charge, in words.
         examples_per_person: most rows that one person has; epsilon is then that of a person.
 
@@ -74,6 +75,7 @@ class Privacy:
         updates_of_others: int = 0,
         row_wise: Iterable[str] = (),
         bounded: Iterable[str] = (),
+        adapted: Iterable[str] = (),
         uncharged: Iterable[str] = (),
         examples_per_person: int = 1,
     ):
@@ -92,7 +94,7 @@ class Privacy:
         self._training_metrics = tuple(str(name) for name in training_metrics)
         self._steered, self._watched = tuple(steered), tuple(map(str, watched))
         self._updates_of_others = checks.integer("updates_of_others", updates_of_others)
-        self._row_wise, self._bounded = (tuple(map(str, names)) for names in (row_wise, bounded))
+        self._row_wise, self._bounded, self._adapted = (tuple(map(str, n)) for n in (row_wise, bounded, adapted))
         self._uncharged = tuple(map(str, uncharged))
 
     @property
@@ -205,6 +207,7 @@ class Privacy:
             **({"key_from_a_sample_of_rows": True} if self._by_sample else {}),
             **({"declared_row_wise": list(self._row_wise)} if self._row_wise else {}),
             **({"declared_bounds": list(self._bounded)} if self._bounded else {}),
+            **({"adapted_layers": list(self._adapted)} if self._adapted else {}),
             **({"read_off_the_data": list(self._uncharged)} if self._uncharged else {}),
             "noise_generators": list(self._generators),
         }
@@ -322,6 +325,7 @@ class Privacy:
             "checked it, for: ": self._row_wise,
             "Own layers and losses whose gradients are longer than was declared. Bounds were declared, and nothing "
             "checked them, for: ": self._bounded,
+            "What `adapt` has read, unless from public data, by the layers: ": self._adapted,
         }
         return [f"{text}{', '.join(names)}." for text, names in what.items() if names]
 

@@ -38,6 +38,7 @@ class Ledger:
         generators: Names of what has made the noise, see `privacy.GENERATORS`.
         row_wise: Names of own layers, losses and functions that were declared to treat each row alone.
         bounded: Names of classes of own layers and losses whose bounds were declared.
+        adapted: Names of layers that hold what `adapt` has read, from data that nobody knows.
         uncharged: What was read off the data before training without a charge, in words.
 
     Example:
@@ -63,6 +64,7 @@ class Ledger:
         self.watched: tuple[str, ...] = ()
         self.row_wise: tuple[str, ...] = ()
         self.bounded: tuple[str, ...] = ()
+        self.adapted: tuple[str, ...] = ()
         self.uncharged: tuple[str, ...] = ()
         self.generators: tuple[str, ...] = ()
 
@@ -95,6 +97,7 @@ class Ledger:
             total.generators = tuple(dict.fromkeys([*total.generators, *ledger.generators]))
             total.row_wise = tuple(sorted({*total.row_wise, *ledger.row_wise}))
             total.bounded = tuple(sorted({*total.bounded, *ledger.bounded}))
+            total.adapted = tuple(sorted({*total.adapted, *ledger.adapted}))
             total.uncharged = tuple(dict.fromkeys([*total.uncharged, *ledger.uncharged]))
         return total
 

@@ -331,6 +331,7 @@ class Driver:
         by_sample = request.seed is not None and bool(columns.columns_of((self.x, self.y)))
         run.ledger.seeded_by_sample = run.ledger.seeded_by_sample or by_sample
         run.ledger.generators = tuple(dict.fromkeys((*run.ledger.generators, request.noise_generator)))
+        run.ledger.adapted = tuple(sorted({*run.ledger.adapted, *model_checks.adapted(self.model)}))
         run.ledger.row_wise = tuple(sorted({*run.ledger.row_wise, *declared}))
         if self.calibration.bounds is not None:
             own = registry.declared(self.model, self.model.loss)

@@ -148,17 +148,21 @@ def check_inputs(inputs: Any, outputs: Any, kind: str) -> None:
         )
 
 
-def warn_of_adapted(model: keras.Model) -> None:
-    """Says that a layer holds numbers or a vocabulary that `adapt` has read off data."""
+def adapted(model: keras.Model) -> list[str]:
+    """Returns the names of the layers that hold numbers or a vocabulary that `adapt` has read off data."""
     lookups = keras.layers.IntegerLookup, keras.layers.StringLookup
-    names = [
+    return [
         layer.name
         for layer in _keras.walk(model)
         if (isinstance(layer, keras.layers.Normalization) and layer.input_mean is None)
         or (isinstance(layer, keras.layers.Discretization) and layer.num_bins is not None)
         or (isinstance(layer, lookups) and layer.input_vocabulary is None)
     ]
-    if names:
+
+
+def warn_of_adapted(model: keras.Model) -> None:
+    """Says that layers hold what `adapt` has read."""
+    if names := adapted(model):
         warnings.warn(
             f"What `adapt` reads off private rows is a release that epsilon does not cover. Received: "
             f"{', '.join(names)}. Pass public constants (mean= and variance=, bin_boundaries=, vocabulary=), adapt to "

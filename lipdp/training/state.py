@@ -139,6 +139,7 @@ class Run:
             watched=total.watched,
             row_wise=total.row_wise,
             bounded=total.bounded,
+            adapted=total.adapted,
             uncharged=total.uncharged,
             generators=total.generators,
             examples_per_person=group_size,
@@ -274,6 +275,7 @@ def _ledger_state(ledger: Ledger) -> dict:
         "watched": list(ledger.watched),
         "row_wise": list(ledger.row_wise),
         "bounded": list(ledger.bounded),
+        "adapted": list(ledger.adapted),
         "uncharged": list(ledger.uncharged),
         "generators": list(ledger.generators),
     }
@@ -290,7 +292,7 @@ def _ledger_from(state: dict) -> Ledger:
     # Files of earlier versions lack these.
     ledger.seeded_by_sample = bool(state.get("seeded_by_sample", False))
     ledger.generators = tuple(map(str, state.get("generators", ["threefry64"] if ledger.releases else [])))
-    for name in ("steered", "watched", "row_wise", "bounded", "uncharged"):
+    for name in ("steered", "watched", "row_wise", "bounded", "adapted", "uncharged"):
         setattr(ledger, name, tuple(map(str, state.get(name, ()))))
     return ledger
 

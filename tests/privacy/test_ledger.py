@@ -43,13 +43,13 @@ def test_merges_only_with_the_last_entry():
 def test_a_joined_ledger_holds_what_each_one_does():
     first, second = ledger_of((UPDATE, 2)), ledger_of((OTHER, 3))
     second.seeded = True
-    for name in ("logged", "steered", "watched", "generators", "row_wise", "bounded", "uncharged"):
+    for name in ("logged", "steered", "watched", "generators", "row_wise", "bounded", "adapted", "uncharged"):
         setattr(first, name, (f"{name} 1", "both"))
         setattr(second, name, ("both", f"{name} 2"))
     for ledgers in ((first, second), (second, first)):
         total = Ledger.joined(ledgers)
         assert (total.updates, total.seeded) == (5, True)
-        for name in ("logged", "steered", "watched", "generators", "row_wise", "bounded", "uncharged"):
+        for name in ("logged", "steered", "watched", "generators", "row_wise", "bounded", "adapted", "uncharged"):
             assert sorted(getattr(total, name)) == sorted(["both", f"{name} 1", f"{name} 2"])
     assert not Ledger.joined([first]).seeded
 

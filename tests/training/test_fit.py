@@ -335,7 +335,7 @@ PREPROCESSING = {
 @pytest.mark.backend_free
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="JAX has no lookups")
 @pytest.mark.parametrize("name", PREPROCESSING)
-def test_an_adapted_layer_is_warned_of(name):
+def test_an_adapted_layer_is_warned_of_and_stated(name, tmp_path):
     (x, y), (kind, own, public) = blobs(), PREPROCESSING[name]
     x = np.round(x)
     adapted = kind(**own)
@@ -349,6 +349,11 @@ def test_an_adapted_layer_is_warned_of(name):
             warnings.simplefilter("always")
             model.fit(x, y, epochs=1, noise_multiplier=1.0, **FIT)
         assert any("reads off private rows" in str(w.message) for w in caught) == warned
+        model.save(tmp_path / "model.keras")
+        for privacy in (model.privacy, keras.saving.load_model(tmp_path / "model.keras").privacy):
+            said = f"What `adapt` has read, unless from public data, by the layers: {layer.name}."
+            assert (said in " ".join(privacy.statement().split())) == warned
+            assert privacy.to_dict().get("adapted_layers", []) == [layer.name] * warned
 
 
 def test_several_updates_per_execution():
