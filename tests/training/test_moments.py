@@ -477,6 +477,19 @@ def test_an_update_that_was_never_made_does_not_take_the_moments_back():
 
 
 @pytest.mark.backend_free
+def test_inputs_may_leave_sizes_open():
+    numbers, tokens = keras.Input((4,), name="numbers"), keras.Input((None,), name="tokens")
+    read = keras.layers.GlobalAveragePooling1D()(keras.layers.Embedding(9, 4)(tokens))
+    both = keras.layers.Concatenate()([layers.PrivateNormalization(4.0)(numbers), read])
+    model = lipdp.DP_Model([numbers, tokens], keras.layers.Dense(2)(both))
+    model.compile("sgd", loss=losses.SparseCategoricalCrossentropy())
+    rng = np.random.default_rng(0)
+    x = [rng.normal(size=(COUNT, 4)), rng.integers(0, 9, size=(COUNT, 6))]
+    fit(model, x, (np.arange(COUNT) % 2).astype("int32"))
+    assert kinds(model)[:2] == FIRST
+
+
+@pytest.mark.backend_free
 def test_two_layers_in_a_row():
     model = lipdp.DP_Sequential(
         [
