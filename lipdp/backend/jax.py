@@ -96,7 +96,8 @@ def private_train_step(model, state, data, *, strategy, calibration, batch_size:
             new, non_trainable, metrics = part(i, non_trainable, metrics, rows)
             return jax.tree.map(jnp.add, totals, new), non_trainable, metrics
 
-        counts = [] if calibration.count_noise_std is None else [jnp.zeros(())]
+        # In float32 also where JAX computes in float64 by default: the state of the optimizer is.
+        counts = [] if calibration.count_noise_std is None else [jnp.zeros((), "float32")]
         zeros = ([jnp.zeros_like(v) for v in trainable], counts, jnp.zeros(()))
         start = (zeros, list(non_trainable), list(metrics))
         (sums, counts, _), non_trainable, metrics = jax.lax.fori_loop(0, number, body, start)

@@ -14,6 +14,8 @@ from lipdp import data
 from lipdp.cli import quiet
 from lipdp.privacy import files
 
+_AT_ONCE = 256
+
 
 @dataclasses.dataclass(frozen=True)
 class Backbone:
@@ -23,8 +25,13 @@ class Backbone:
     digest: str
     network: Any
 
-    def features(self, x: np.ndarray) -> np.ndarray:
-        """Returns a row of features for each row: those of images and sequences are averaged over their places."""
+    def features(self, x: np.ndarray, at_once: int = _AT_ONCE) -> np.ndarray:
+        """Returns a row of features for each row: those of images and sequences are averaged over their places.
+
+        Args:
+            x: Rows.
+            at_once: Rows in a batch, of which the last is filled up: their number where they are few and not private.
+        """
         import lipdp
 
         inputs = [tuple(tensor.shape[1:]) for tensor in self.network.inputs]
@@ -34,12 +41,12 @@ class Backbone:
                 f"{', '.join(map(str, inputs))} of {self.name}. Save a network that begins with what is missing, such "
                 "as keras.layers.Resizing, and takes one input."
             )
-        found = lipdp.features(self.network, x, verbose=0)
+        found = lipdp.features(self.network, x, batch_size=max(1, min(at_once, _AT_ONCE)), verbose=0)
         return found if found.ndim == 2 else found.reshape(len(found), -1, found.shape[-1]).mean(axis=1)
 
-    def rows(self, x: np.ndarray) -> np.ndarray:
+    def rows(self, x: np.ndarray, at_once: int = _AT_ONCE) -> np.ndarray:
         """Returns the features as a head takes them: each row less its own mean, over its own deviation."""
-        found = self.features(x)
+        found = self.features(x, at_once)
         found = found - found.mean(axis=1, keepdims=True)
         return found / (found.std(axis=1, keepdims=True) + np.float32(1e-6))
 

@@ -21,7 +21,7 @@ def run(options: argparse.Namespace, argv: list[str]) -> None:
     x, y, ids, dataset, remark = _examples(options, recorded)
     frozen = backbone.of_run(options, recorded)
     if frozen is not None:
-        x, remark = frozen.rows(x), f"{remark}; radii are in features of {frozen.name}"
+        x, remark = frozen.rows(x, len(x)), f"{remark}; radii are in features of {frozen.name}"
     model = load(path)
     diffusion.refuse(options.run, recorded, model)
     _check_fit(model, x.shape[1:], dataset.num_classes)

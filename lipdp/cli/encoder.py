@@ -13,6 +13,7 @@ import numpy as np
 from lipdp.cli import backbone, quiet
 
 _LENGTH, _AT_ONCE = 128, 512
+_ROWS = 64  # that the network sees at once
 _INPUTS = {"token_ids", "padding_mask", "segment_ids"}
 # Settings of tokenizers that are sets, whatever their type.
 _UNORDERED = ("special_tokens", "unsplittable_tokens")
@@ -67,7 +68,7 @@ class Encoder(backbone.Backbone):
 
     tokenizer: PresetTokenizer
 
-    def features(self, x: np.ndarray) -> np.ndarray:
+    def features(self, x: np.ndarray, at_once: int = _ROWS) -> np.ndarray:
         """Returns a row of features for each row of tokens: the mean over the places of the text."""
         import lipdp
 
@@ -76,7 +77,8 @@ class Encoder(backbone.Backbone):
         rows = {"token_ids": np.where(there, x - 1, padding).astype("int32"), "padding_mask": there.astype("int32")}
         rows["segment_ids"] = np.zeros_like(rows["token_ids"])
         network = _pooled(self.network, self.name)
-        return lipdp.features(network, {name: rows[name] for name in self.network.input}, batch_size=64, verbose=0)
+        size, rows = max(1, min(at_once, _ROWS)), {name: rows[name] for name in self.network.input}
+        return lipdp.features(network, rows, batch_size=size, verbose=0)
 
 
 def load(name: str, length: int | None) -> Encoder:

@@ -38,7 +38,7 @@ def run(options: argparse.Namespace, argv: list[str]) -> None:
     frozen: Any = (encoder if of_texts else backbone).of_run(options, recorded)
     texts = text.described_by(pathlib.Path(options.run), recorded, frozen) if of_texts else None
     x, notes = _examples(options, recorded, path) if texts is None else (texts.encode(options.data), [])
-    x = x if frozen is None else frozen.rows(x)
+    x = x if frozen is None else frozen.rows(x, len(x))
     model = certify.load(path)
     diffusion.refuse(options.run, recorded, model)
     shapes = [tuple(tensor.shape[1:]) for tensor in getattr(model, "inputs", None) or ()]

@@ -71,6 +71,12 @@ class DiffusionModel(OfCleanExamples, DP_Model):
                 "The network must take [x, c_noise], and labels when there are classes. Received: "
                 f"{len(network.inputs)} inputs with num_classes={num_classes!r}."
             )
+        taken, made = tuple(network.inputs[0].shape[1:]), [tuple(tensor.shape[1:]) for tensor in network.outputs]
+        if len(made) != 1 or (None not in made[0] + taken and made[0] != taken):
+            raise ValueError(  # the difference to x would be broadcast
+                "The network must return one tensor, of the shape of x. Received: outputs of shape "
+                f"{', '.join(map(str, made))} for x of shape {taken}. Let its last layer make as many entries."
+            )
         noise_multiplicity = checks.integer("noise_multiplicity", noise_multiplicity, minimum=1)
         average = checks.below_one("average", average)
         denoiser = denoisers.get(denoiser)

@@ -7,6 +7,7 @@ import keras
 from keras import layers, ops
 
 from lipdp import _keras, checks
+from lipdp.layers.base import require_channels_last
 
 _ROOT_HALF = math.sqrt(0.5)
 
@@ -88,6 +89,7 @@ def unet(
         >>> network.output_shape
         (None, 8, 8, 1)
     """
+    require_channels_last("unet")
     _check(image_shape, num_classes, channels, multipliers, blocks, patch_size)
     height, width, depth = image_shape
     image = keras.Input(image_shape, name="x")

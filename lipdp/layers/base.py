@@ -228,11 +228,12 @@ def integer_between(name: str, value: Any, low: int, high: int) -> int:
     return int(value)
 
 
-def require_channels_last(layer: keras.layers.Layer) -> None:
-    """Refuses the image format of Keras' configuration unless it is channels last."""
+def require_channels_last(what: Any) -> None:
+    """Refuses the image format of Keras' configuration unless it is channels last, for an object or the name of one."""
     if keras.config.image_data_format() != "channels_last":
+        name = what if isinstance(what, str) else type(what).__name__
         raise ValueError(
-            f"{type(layer).__name__} works on channels-last images only. Received: image_data_format="
+            f"{name} works on channels-last images only. Received: image_data_format="
             f"{keras.config.image_data_format()!r}. Call keras.config.set_image_data_format('channels_last')."
         )
 

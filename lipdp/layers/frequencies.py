@@ -7,7 +7,7 @@ import numpy as np
 from keras import ops
 
 from lipdp import _keras
-from lipdp.layers.base import LipschitzLayer, sizes
+from lipdp.layers.base import LipschitzLayer, require_channels_last, sizes
 
 
 @_keras.serializable
@@ -44,6 +44,7 @@ class LowFrequencies2D(LipschitzLayer):
 
     def __init__(self, size: int | tuple[int, int], **kwargs: Any):
         super().__init__(**kwargs)
+        require_channels_last(self)
         self.size = sizes("size", size, 2)
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:

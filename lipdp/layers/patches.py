@@ -6,7 +6,7 @@ import keras
 from keras import ops
 
 from lipdp import _keras, checks
-from lipdp.layers.base import KernelLayer, sizes
+from lipdp.layers.base import KernelLayer, require_channels_last, sizes
 from lipdp.layers.resampling import blocked_shape, space_to_depth
 from lipdp.norms import SpectralBall
 
@@ -54,6 +54,7 @@ class OrthogonalPatchConv2D(KernelLayer):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
+        require_channels_last(self)
         self.filters = checks.integer("filters", filters, 1)
         self.patch_size = sizes("patch_size", patch_size, 2)
         self.kernel_initializer = keras.initializers.get(kernel_initializer)

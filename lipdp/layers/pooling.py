@@ -8,7 +8,7 @@ import keras
 from keras import ops
 
 from lipdp import _keras
-from lipdp.layers.base import LipschitzLayer, refuse_empty, sizes
+from lipdp.layers.base import LipschitzLayer, refuse_empty, require_channels_last, sizes
 from lipdp.norms import conv_multiplicity
 
 # Keeps the square root differentiable at zero; subtracted again so that zero maps to zero.
@@ -27,6 +27,7 @@ class AveragePooling(LipschitzLayer):
 
     def __init__(self, pool_size: int | tuple[int, int], strides: int | tuple[int, int] | None, **kwargs: Any):
         super().__init__(**kwargs)
+        require_channels_last(self)
         self.pool_size = sizes("pool_size", pool_size, 2)
         self.strides = sizes("strides", self.pool_size if strides is None else strides, 2)
 
@@ -112,6 +113,9 @@ class GlobalL2NormPooling2D(LipschitzLayer):
 
     **Guarantee.** As `L2NormPooling2D` with one window: 1-Lipschitz, `||y|| <= ||x||`.
     """
+
+    def build(self, input_shape: tuple[int | None, ...]) -> None:
+        require_channels_last(self)
 
     def call(self, inputs: Any) -> Any:
         return _smooth_norm(ops.sum(ops.square(inputs), axis=(1, 2)))

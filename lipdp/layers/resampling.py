@@ -6,7 +6,7 @@ import keras
 from keras import ops
 
 from lipdp import _keras
-from lipdp.layers.base import LipschitzLayer, sizes
+from lipdp.layers.base import LipschitzLayer, require_channels_last, sizes
 
 
 def space_to_depth(inputs: Any, blocks: tuple[int, ...]) -> Any:
@@ -45,6 +45,7 @@ class BlockLayer(LipschitzLayer):
 
     def __init__(self, pool_size: int | tuple[int, int] = 2, **kwargs: Any):
         super().__init__(**kwargs)
+        require_channels_last(self)
         self.pool_size = sizes("pool_size", pool_size, 2)
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:

@@ -37,6 +37,7 @@ def features(
         path: A `.npy` file to write them to, replaced if it is there; None keeps them in memory. Needed where they are
             larger than memory.
         batch_size: Rows that the network sees at once, at least 1; the largest that fits is the fastest.
+            The last batch is filled up: rounding goes by the number of rows in it. For few rows pass a smaller one.
         dtype: `"float32"`, or `"float16"` for files of half the size; values above 65504 are then cut off.
         verbose: 1 shows a progress bar, 0 none; `"auto"` shows it on a terminal.
 

@@ -231,7 +231,9 @@ def _on_random_images(input_shape: tuple[int, ...], patches: int, mirrored: bool
     images = dead_leaves.images(count, input_shape, seed=1)
     known = {}
     for kind in _kinds(patches, mirrored):
-        found = features(keras.Sequential([keras.Input(input_shape), kind]), images, verbose=0)
+        found = features(
+            keras.Sequential([keras.Input(input_shape), kind]), images, batch_size=min(256, count), verbose=0
+        )
         found = found.reshape(-1, found.shape[-1]).astype("float64")
         variance = found.var(axis=0)
         # A channel that is nearly constant there may be none on photographs.

@@ -8,6 +8,7 @@ import keras
 
 from lipdp import checks, strategies
 from lipdp.layers import StandardizedConv2D
+from lipdp.layers.base import require_channels_last
 from lipdp.model import DP_Model
 from lipdp.models.base import TrainingRecipe
 from lipdp.models.scattered import is_mirrored
@@ -48,6 +49,7 @@ def wide_resnet(
         >>> wide_resnet((32, 32, 3), num_classes=10).count_params()
         2751146
     """
+    require_channels_last("wide_resnet")
     input_shape = _checked_shape(input_shape)
     num_classes = checks.integer("num_classes", num_classes, 2)
     blocks, width = _blocks(depth), checks.integer("width", width, 1)

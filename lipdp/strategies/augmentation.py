@@ -9,6 +9,7 @@ from keras import ops, tree
 
 from lipdp import backend, checks, isolation
 from lipdp.backend import threefry
+from lipdp.layers.base import require_channels_last
 
 
 @keras.saving.register_keras_serializable(package="lipdp")
@@ -39,6 +40,7 @@ class RandomShift:
 
     def __call__(self, images, key):
         """Returns the images, `(rows, height, width, channels)`, shifted as two uint32 words say."""
+        require_channels_last(self)
         images = ops.convert_to_tensor(images)
         if len(images.shape) != 4:
             raise ValueError(f"RandomShift takes (rows, height, width, channels). Received: shape {images.shape}.")

@@ -191,7 +191,8 @@ class _Rows:
         first = len(tree.flatten(inputs)) == 1 and tree.flatten(inputs)[0] is read_by
         self._front = None if first else keras.Model(inputs, read_by)
         self._x, self._shares, self._count = x, shares, len(tree.flatten(x)[0])
-        sizes = [math.prod(tensor.shape[1:]) for tensor in (*tree.flatten(inputs), read_by)]
+        # Of the data: inputs of the model may leave sizes open.
+        sizes = [math.prod(shape[1:]) for shape in (*(leaf.shape for leaf in tree.flatten(x)), read_by.shape)]
         self._step = max(1, _AT_ONCE // max(sizes))
         self._kept: dict[int, np.ndarray] | None = {} if not first and self._count * sizes[-1] <= _KEPT else None
 

@@ -9,7 +9,7 @@ import pytest
 
 import lipdp
 from lipdp import data
-from lipdp.cli import main
+from lipdp.cli import backbone, main
 from lipdp.privacy import files
 from lipdp.report import folder as folders
 from tests.helpers.commands import refusal
@@ -59,6 +59,16 @@ def test_certify_and_predict_compute_the_features_again(run, tmp_path, capsys):
     assert f"SHA-256 {digest}. There is no such" in refusal(capsys, *words, tmp_path / "none.keras")
     assert main(["export", str(run), "--output", str(tmp_path / "out")]) == 0
     assert "features of" in capsys.readouterr().out
+
+
+def test_few_rows_are_filled_up_for_training_alone(tmp_path, monkeypatch):
+    frozen, seen, features = backbone.load(str(network(tmp_path / "public.keras"))), [], lipdp.features
+    monkeypatch.setattr(
+        lipdp, "features", lambda *given, **how: seen.append(how["batch_size"]) or features(*given, **how)
+    )
+    x = np.random.default_rng(0).uniform(size=(3, 8, 8, 1)).astype("float32")
+    np.testing.assert_allclose(frozen.rows(x), frozen.rows(x, len(x)), atol=1e-4)
+    assert seen == [256, 3]
 
 
 def test_features_are_written_once(tmp_path, capsys):

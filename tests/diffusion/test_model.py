@@ -269,10 +269,17 @@ def test_a_private_run_keeps_all_nine_modes():
     assert counts.min() > 2000 / 9 / 3, counts
 
 
+def narrow():
+    """A network whose output would be broadcast to the shape of x."""
+    x, c_noise = keras.Input((2,)), keras.Input(())
+    return keras.Model([x, c_noise], keras.layers.Dense(1)(x))
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
         (lambda: diffusion.DiffusionModel(toy.point_network(), num_classes=3), "and labels when there are classes"),
+        (lambda: diffusion.DiffusionModel(narrow()), r"outputs of shape \(1,\) for x of shape \(2,\)"),
         (lambda: points(multiplicity=0), "`noise_multiplicity` must be a positive integer"),
         (lambda: points(average=1.0), "`average` must be a number in"),
         (lambda: points(label_dropout=1.0), "`label_dropout` must be a number in"),

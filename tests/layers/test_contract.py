@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import pytest
 
-from lipdp import bounds, layers
+from lipdp import bounds, diffusion, layers, models, strategies
 from tests.helpers.adversary import Probe, top, weight_settings
 from tests.helpers.layer_cases import ALL, MERGES, OWN, TOKENS
 
@@ -231,12 +231,28 @@ def test_every_layer_has_a_case_and_a_summary():
     assert all(kind.__doc__.splitlines()[0].endswith((".", ":")) for kind in own)
 
 
-def test_convolution_refuses_channels_first():
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda x: layers.SpectralConv2D(2, 3)(x),
+        lambda x: layers.OrthogonalPatchConv2D(2, 2)(x),
+        lambda x: layers.LowFrequencies2D(2)(x),
+        lambda x: layers.L2NormPooling2D(2)(x),
+        lambda x: layers.GlobalL2NormPooling2D()(x),
+        lambda x: layers.ScaledAveragePooling2D(2)(x),
+        lambda x: layers.InvertibleDownSampling2D(2)(x),
+        lambda x: layers.InvertibleUpSampling2D(2)(x),
+        lambda x: strategies.RandomShift(2)(x, np.array([1, 2], "uint32")),
+        lambda x: diffusion.unet((8, 8, 1), channels=8, multipliers=(1,), blocks=1, slim=True),
+        lambda x: models.wide_resnet((8, 8, 1), 2, depth=10, width=1),
+    ],
+)
+def test_images_with_channels_first_are_refused(use):
     before = keras.config.image_data_format()
     keras.config.set_image_data_format("channels_first")
     try:
         with pytest.raises(ValueError, match="channels-last images only"):
-            layers.SpectralConv2D(2, 3)
+            use(np.zeros((1, 4, 8, 8), "float32"))
     finally:
         keras.config.set_image_data_format(before)
 

@@ -319,6 +319,22 @@ def test_a_run_with_a_quantile_resumes_where_it_was(tmp_path):
     resumes(plain, x, y, tmp_path / "m.keras", noise_multiplier=1.0, strategy=strategy)
 
 
+@pytest.mark.skipif(keras.backend.backend() != "jax", reason="A setting of JAX.")
+@pytest.mark.parametrize("microbatch", [None, 8])
+def test_a_quantile_where_jax_computes_in_float64(microbatch):
+    import jax
+
+    x, y = rows(100)
+    jax.config.update("jax_enable_x64", True)
+    try:
+        model = plain()
+        strategy = strategies.DPSGD(0.5, quantile=0.2)
+        model.fit(x, y, noise_multiplier=1.0, strategy=strategy, microbatch_size=microbatch, **FIT)
+    finally:
+        jax.config.update("jax_enable_x64", False)
+    assert model.run.ledger.updates == 5 and model.optimizer.strategy_state[0].dtype == "float32"
+
+
 def test_golden_multiplier_beside_a_quantile():
     strategy = strategies.DPSGD(1.0, quantile=0.5, quantile_noise=12.8)
     calibration = strategy.calibrate(plain(), None, 256)

@@ -1,5 +1,6 @@
 """Private moments: released once, charged first, planned for, and never forgotten."""
 
+import itertools
 import json
 
 import jsonschema
@@ -137,6 +138,26 @@ def test_one_row_moves_the_sums_by_its_sensitivity_at_most(row):
     for query in layer.queries():
         sums = [moments._Rows(model, layer, rows, None).sum(query.total) for rows in (x, without)]
         assert np.linalg.norm(sums[0] - sums[1]) <= query.sensitivity * (1.0 + 1e-6)
+
+
+def test_one_row_more_does_not_change_how_others_are_rounded():
+    """Equal rows, at the edge of a bin: what a product in front of the layer makes of them decides about all."""
+    rng = np.random.default_rng(0)
+    x, kernel = np.repeat(rng.normal(size=(1, 64)), 90, axis=0).astype("float32"), rng.normal(size=(64, 8))
+    product = keras.Sequential([keras.Input((64,)), keras.layers.Dense(8, use_bias=False)])
+    product.set_weights([kernel])
+    few, many = (product.predict(x[:count], verbose=0, batch_size=256)[0] for count in (2, 90))
+    near = np.float32(1.0) / many * (1.0 + 2.0**-24 * np.arange(-40, 41, dtype="float32")[:, None])
+    apart = np.frexp(near * few)[1] != np.frexp(near * many)[1]
+    scale = near[apart.argmax(axis=0), np.arange(8)]
+    front = [keras.layers.Dense(8, use_bias=False, trainable=False), keras.layers.Rescaling(scale.tolist())]
+    model = lipdp.DP_Sequential([keras.Input((64,)), *front, layers.PrivateRescaling(), keras.layers.Dense(2)])
+    front[0].set_weights([kernel])
+    query = model.layers[2].queries()[0]
+    counts = (1, 2, 3, 4, 7, 8, 9, 16, 17, 32, 33, 80, 81)
+    sums = [moments._Rows(model, model.layers[2], x[:count], None).sum(query.total) for count in counts]
+    for (count, before), (other, after) in itertools.pairwise(zip(counts, sums, strict=True)):
+        assert np.linalg.norm(after - before) <= (other - count) * query.sensitivity * (1.0 + 1e-6)
 
 
 @pytest.mark.backend_free
@@ -453,6 +474,19 @@ def test_an_update_that_was_never_made_does_not_take_the_moments_back():
     with pytest.raises(RuntimeError, match="a callback"):
         fit(model, callbacks=[Fails()])
     assert kinds(model) == FIRST and model.layers[0].adapted
+
+
+@pytest.mark.backend_free
+def test_inputs_may_leave_sizes_open():
+    numbers, tokens = keras.Input((4,), name="numbers"), keras.Input((None,), name="tokens")
+    read = keras.layers.GlobalAveragePooling1D()(keras.layers.Embedding(9, 4)(tokens))
+    both = keras.layers.Concatenate()([layers.PrivateNormalization(4.0)(numbers), read])
+    model = lipdp.DP_Model([numbers, tokens], keras.layers.Dense(2)(both))
+    model.compile("sgd", loss=losses.SparseCategoricalCrossentropy())
+    rng = np.random.default_rng(0)
+    x = [rng.normal(size=(COUNT, 4)), rng.integers(0, 9, size=(COUNT, 6))]
+    fit(model, x, (np.arange(COUNT) % 2).astype("int32"))
+    assert kinds(model)[:2] == FIRST
 
 
 @pytest.mark.backend_free
