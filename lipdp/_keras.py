@@ -33,14 +33,8 @@ from keras.src.ops.numpy import Subtract as Subtract
 from keras.src.utils.module_utils import tensorflow
 
 # What a training step is made of. Not every backend has all of them.
-STEP_METHODS = (
-    "train_step",
-    "compute_loss",
-    "_compute_loss",
-    "stateless_compute_loss",
-    "compute_loss_and_updates",
-    "make_train_function",
-)
+STEP_METHODS = ("train_step", "compute_loss", "_compute_loss", "stateless_compute_loss", "compute_loss_and_updates")
+STEP_METHODS += ("make_train_function",)
 
 # How gradients reach `apply` of an optimizer. Not every backend uses all of them.
 OPTIMIZER_ENTRIES = ("scale_loss", "apply_gradients", "stateless_apply")
@@ -358,6 +352,11 @@ def variable_index(optimizer: Any, variable: keras.Variable) -> int:
 def forget(optimizer: Any, variable: keras.Variable) -> None:
     """Stops an optimizer from tracking a variable of its own: there is no public way to remove one."""
     optimizer._tracker.untrack(variable)
+
+
+def has_weight_decay(optimizer: Any, variable: keras.Variable) -> bool:
+    """Returns whether an optimizer lets a variable decay, where it has a decay: what is left out is in no config."""
+    return optimizer._use_weight_decay(variable)
 
 
 def learning_rate(optimizer: Any) -> Any:

@@ -157,7 +157,7 @@ class PrivateOptimizer:
 
     def undecayed(self, variables: list) -> list[int]:
         """Returns the places of the variables that `exclude_from_weight_decay` has named."""
-        return [i for i, variable in enumerate(variables) if not self._use_weight_decay(variable)]
+        return [i for i, variable in enumerate(variables) if not _keras.has_weight_decay(self, variable)]
 
     def noise_energy(self) -> float:
         """Expected squared norm of the noise on the averaged gradient, in the present state of the strategy."""

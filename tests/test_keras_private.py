@@ -46,6 +46,7 @@ NAMES = {
     "_trainable_variables",
     "_untrack_variable",
     "_update_metrics_variables",
+    "_use_weight_decay",
     "call_signature_parameters",
 }
 
@@ -239,10 +240,13 @@ def test_optimizer():
     schedule = keras.optimizers.schedules.ExponentialDecay(0.5, 1, 0.5)
     optimizer = keras.optimizers.SGD(schedule)
     variables = [keras.Variable(1.0), keras.Variable(2.0)]
+    assert _keras.has_weight_decay(optimizer, variables[0])
+    optimizer.exclude_from_weight_decay([variables[0]])
     optimizer.build(variables)
     assert [id(v) for v in _keras.optimizer_variables(optimizer)] == [id(v) for v in variables]
     assert [_keras.variable_index(optimizer, v) for v in variables] == [0, 1]
     assert _keras.learning_rate(optimizer) is schedule
+    assert [_keras.has_weight_decay(optimizer, v) for v in variables] == [False, True]
     own = optimizer.add_variable((2,), "zeros", name="own")
     assert any(v is own for v in optimizer.variables)
     _keras.forget(optimizer, own)

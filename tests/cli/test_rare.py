@@ -25,7 +25,7 @@ def write(path, rows=2000, classes=2):
 
 def train(file, run, *words):
     own = ["train", "--dataset", str(file), "--validation-split", "0.5", "--output", str(run), "--verbose", "0"]
-    return main([*own, "--epsilon", "8", "--seed", "1", *words])
+    return main([*own, "--epsilon", "8", "--seed", "5", *words])
 
 
 def test_area_under_the_curve_counts_pairs():

@@ -61,7 +61,7 @@ def test_a_run_and_what_it_is_used_for(file, tmp_path, capsys):
     assert main(["predict", str(run), "--data", file, "--output", str(classes)]) == 0
     assert "without certified radii" in capsys.readouterr().err
     assert classes.read_text().splitlines()[0] == "class,logit 0,logit 1,probability 0,probability 1"
-    assert "GroupNormalization" in refusal(capsys, "certify", run)
+    assert "StandardizedConv2D" in refusal(capsys, "certify", run)
     assert main(["export", str(run), "--output", str(plain)]) == 0
     exported = [keras.saving.load_model(path) for path in plain.rglob("*.keras")]
     assert len(exported) == 1 and "lipdp>" not in exported[0].to_json()
