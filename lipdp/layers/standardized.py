@@ -44,8 +44,8 @@ class StandardizedConv2D(keras.layers.Conv2D):
         ([1.0, 1.0], ['kernel', 'bias', 'gain'])
 
     **Guarantee.** Each row of the output is a function of the same row of the input and the weights, and strategies
-    that clip compute the gradients of kernel and gain through the standardization, one for each example
-    (`gradients.norms`). There is no Lipschitz constant.
+    that clip compute the gradients of kernel and gain through the standardization, one for each example, and take norm
+    and sum of the same float32 numbers. There is no Lipschitz constant.
     """
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
