@@ -86,7 +86,7 @@ class ImportanceDriver(Driver):
             )
         # The order of a ledger that goes on must not change.
         present = run.plan.accountant if run.ledger.adaptive else None
-        if run.ledger.updates and present is None:
+        if run.ledger.entries and present is None:
             self._check_history()
         self._check_count()
         run.refuse_spent(request.epsilon, request.delta, present or "rdp", 1)
@@ -118,13 +118,15 @@ class ImportanceDriver(Driver):
 
     def _check_history(self) -> None:
         """Refuses to go on after releases that cannot be charged at the order of DPIS."""
-        samplers = sorted({release.sampling.name for release in self.run.ledger.entries})
-        accountant = self.run.plan.accountant
-        if samplers != ["poisson"] or isinstance(accountant, Filter):
+        ledger, accountant = self.run.ledger, self.run.plan.accountant
+        samplers = sorted({release.sampling.name for release in ledger.entries})
+        relations = sorted({release.sampling.relation for release in ledger.entries})
+        if samplers != ["poisson"] or "replace_one" in relations or (ledger.updates and isinstance(accountant, Filter)):
             raise ValueError(
-                "DPIS goes on only after Poisson-sampled updates of plans that were fixed in advance. Received: a "
-                f"model trained with sampling {', '.join(samplers)} and accountant={accountant.name!r}. Go on with "
-                "that strategy, or build a new model (its cost adds up outside of this ledger)."
+                "DPIS goes on only after Poisson-sampled releases of plans that were fixed in advance, under any "
+                f"relation but 'replace_one'. Received: a model with releases under sampling {', '.join(samplers)}, "
+                f"relation {', '.join(relations)} and accountant={accountant.name!r}. Go on with another strategy, or "
+                "build a new model (its cost adds up outside of this ledger)."
             )
 
     def _check_count(self) -> None:

@@ -408,7 +408,6 @@ def test_what_it_cannot_do_is_refused(arguments, match):
 
 
 @pytest.mark.backend_free
-@pytest.mark.backend_free
 @pytest.mark.parametrize("arguments", [{"sampling": "fixed_size"}, {"accountant": "filter"}])
 def test_what_cannot_be_charged_at_its_order_is_not_continued(arguments):
     model = network()
@@ -417,6 +416,25 @@ def test_what_cannot_be_charged_at_its_order_is_not_continued(arguments):
     with pytest.raises(ValueError, match="goes on only after"):
         model.fit(*blobs(), epochs=1, epsilon=3.0, strategy="dpis", **FIT)
     assert model.run.ledger.releases == releases
+
+
+@pytest.mark.backend_free
+def test_moments_for_another_relation_are_not_continued():
+    """The refusal named an accountant that DPIS cannot use."""
+    model = compiled(
+        keras.Sequential([keras.Input((8,)), layers.PrivateNormalization(2.0, 8.0), keras.layers.Dense(3)])
+    )
+
+    def stop(logs=None):
+        raise KeyboardInterrupt
+
+    callback = keras.callbacks.LambdaCallback(on_train_begin=stop)
+    with contextlib.suppress(KeyboardInterrupt):
+        model.fit(*blobs(), epsilon=2.0, strategy="dpsgd", sampling="fixed_size", callbacks=callback, **FIT)
+    assert [entry.kind for entry in model.run.ledger.entries] == ["moments", "moments"]
+    with pytest.raises(ValueError, match="goes on only after.*relation replace_one.*another strategy"):
+        model.fit(*blobs(), epsilon=3.0, strategy="dpis", **FIT)
+    model.fit(*blobs(), epsilon=3.0, strategy="dpsgd", **FIT)
 
 
 @pytest.mark.backend_free
