@@ -118,15 +118,17 @@ class ImportanceDriver(Driver):
 
     def _check_history(self) -> None:
         """Refuses to go on after releases that cannot be charged at the order of DPIS."""
-        ledger, accountant = self.run.ledger, self.run.plan.accountant
+        ledger, plan = self.run.ledger, self.run.plan
         samplers = sorted({release.sampling.name for release in ledger.entries})
         relations = sorted({release.sampling.relation for release in ledger.entries})
-        if samplers != ["poisson"] or "replace_one" in relations or (ledger.updates and isinstance(accountant, Filter)):
+        filtered = bool(ledger.updates) and isinstance(plan.accountant, Filter)
+        if samplers != ["poisson"] or "replace_one" in relations or filtered:
+            accountant = f" and accountant={plan.accountant.name!r}" if ledger.updates else ""
             raise ValueError(
                 "DPIS goes on only after Poisson-sampled releases of plans that were fixed in advance, under any "
                 f"relation but 'replace_one'. Received: a model with releases under sampling {', '.join(samplers)}, "
-                f"relation {', '.join(relations)} and accountant={accountant.name!r}. Go on with another strategy, or "
-                "build a new model (its cost adds up outside of this ledger)."
+                f"relation {', '.join(relations)}{accountant}. Go on with another strategy, or build a new model (its "
+                "cost adds up outside of this ledger)."
             )
 
     def _check_count(self) -> None:
