@@ -26,8 +26,8 @@ FEW = [
     Case("shared", strategies.AdaCliP(), policy="mixed_bfloat16"),
 ]
 # JAX compiles these for long; there `make test-all` runs them.
-LONG = {"convolution", "graph", "diffusion", "shared", "dropout", "two_outputs"}
-SLOW = {"shared", "two_outputs", "convolution"}
+LONG = {"graph", "dropout"}
+SLOW = {"shared", "two_outputs", "convolution", "diffusion"}
 
 
 def _marks(case: Case) -> list:

@@ -36,7 +36,7 @@ def test_the_final_model_tells_of_a_canary_that_it_has_learned():
 
 @pytest.mark.backend_free
 @pytest.mark.skipif("keras.backend.backend() != 'tensorflow'", reason="eager training is TensorFlow's")
-@pytest.mark.parametrize("function", [audit.final_model, audit.lira])
+@pytest.mark.parametrize("function", [pytest.param(audit.final_model, marks=pytest.mark.slow), audit.lira])
 def test_the_plan_does_not_tell_whether_a_row_was_there(function):
     """One row more would be one update more here."""
     plans = []

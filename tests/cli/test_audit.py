@@ -71,6 +71,7 @@ def test_the_epsilon_of_the_audit_is_told_from_that_of_the_run():
     assert "Audited were 120 updates with 0.5001" in text and "4.003 is their epsilon" in text
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_a_recipe_on_a_data_set(capsys, tmp_path):
     rng = np.random.default_rng(0)
@@ -82,6 +83,7 @@ def test_a_recipe_on_a_data_set(capsys, tmp_path):
     assert found["epsilon_lower"] <= found["epsilon"] <= 8.0
 
 
+@pytest.mark.slow
 def test_the_recipe_of_a_table_in_unknown_units(capsys, tmp_path):
     rng = np.random.default_rng(0)
     x = (rng.normal(size=(1000, 2)) * [1e-3, 1e4]).astype("float32")

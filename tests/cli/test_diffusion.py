@@ -53,6 +53,7 @@ def test_a_run_folder_holds_a_model_its_statement_and_samples(run, capsys):
     assert main(["report", str(run)]) == 0
 
 
+@pytest.mark.slow
 def test_samples_are_a_data_set(run, tmp_path, capsys):
     target = tmp_path / "drawn.npz"
     words = ["sample", str(run), "--num", "7", "--labels", "2", "0", "--steps", "3", "--seed", "1"]
@@ -212,9 +213,8 @@ def with_moments(monkeypatch):
     monkeypatch.setattr(diffusion, "recipe", recipe)
 
 
-@pytest.mark.parametrize(
-    "when", ["before the first file", pytest.param("after the first epoch", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("when", ["before the first file", "after the first epoch"])
 def test_a_killed_run_that_learns_moments_first_goes_on(images, tmp_path, monkeypatch, with_moments, when, capsys):
     folder = tmp_path / "run"
 
@@ -250,6 +250,7 @@ def test_a_killed_run_that_learns_moments_first_goes_on(images, tmp_path, monkey
     assert logits.std(axis=0).min() > 0.0
 
 
+@pytest.mark.slow
 def test_a_killed_run_whose_checkpoint_is_lost_does_not_start_anew(images, tmp_path, monkeypatch, with_moments, capsys):
     folder, learned = tmp_path / "run", []
     monkeypatch.setattr(diffusion.Recipe, "learn_moments", lambda self, *_, **__: learned.append(self))

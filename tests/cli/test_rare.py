@@ -40,7 +40,7 @@ def test_area_under_the_curve_counts_pairs():
     assert evaluation.area_under_curve(score, np.ones(60, bool)) is None
 
 
-@pytest.mark.parametrize("strategy", ["dpsgd", "clipless"])
+@pytest.mark.parametrize("strategy", [pytest.param("dpsgd", marks=pytest.mark.slow), "clipless"])
 def test_a_model_that_names_one_class_is_said(tmp_path, capsys, strategy):
     run = tmp_path / "run"
     assert train(write(tmp_path / "t.csv"), run, "--strategy", strategy) == 0
@@ -77,6 +77,7 @@ def test_results_of_earlier_versions_are_told():
     assert evaluation.lines(held_out) == ["accuracy 80.0 % on 5 held-out examples"]
 
 
+@pytest.mark.slow
 def test_a_threshold_on_the_probability_finds_rare_rows(tmp_path):
     file, run, out = write(tmp_path / "t.csv"), tmp_path / "run", tmp_path / "p.csv"
     assert train(file, run) == 0

@@ -140,7 +140,8 @@ def test_an_earlier_run_stays_until_the_next_one_is_whole(file, whole, tmp_path,
     assert names(folder) == sorted(folders.FILES) and names(tmp_path) == ["run"]
 
 
-@pytest.mark.parametrize("step", ["exchange", *(pytest.param(s, marks=pytest.mark.slow) for s in ("rmdir", "unlink"))])
+@pytest.mark.slow
+@pytest.mark.parametrize("step", ["exchange", "rmdir", "unlink"])
 @pytest.mark.backend_free
 def test_a_kill_on_the_last_steps_leaves_a_whole_run(file, tmp_path, monkeypatch, step):
     folder = tmp_path / "run"

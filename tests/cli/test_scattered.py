@@ -59,6 +59,7 @@ def test_images_are_trained_on_features_and_used_as_images(file, tmp_path, capsy
     assert main(["report", str(run)]) == 0
 
 
+@pytest.mark.slow
 def test_a_set_of_digits_is_deskewed_and_used_without_certificates(file, tmp_path, capsys, monkeypatch):
     read = data.load
     monkeypatch.setattr(

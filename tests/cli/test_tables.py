@@ -207,7 +207,9 @@ def test_what_is_read_off_the_rows_is_said_everywhere(tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["classes"] == ["no", "yes"]
 
 
-@pytest.mark.parametrize("strategy", ["dpsgd", "adaclip", "dpis"])
+@pytest.mark.parametrize(
+    "strategy", ["dpsgd", pytest.param("adaclip", marks=pytest.mark.slow), pytest.param("dpis", marks=pytest.mark.slow)]
+)
 def test_every_strategy_trains_the_same_network(tmp_path, capsys, strategy):
     words = ["train", "--dataset", "digits", "--epsilon", "3", "--epochs", "2", "--verbose", "0", "--json"]
     assert main([*words, "--strategy", strategy, "--clip-norm", "0.5", "--output", str(tmp_path / "run")]) == 0
@@ -244,6 +246,7 @@ def in_units(path, rows):
     return str(path)
 
 
+@pytest.mark.slow
 def test_ranges_of_columns_in_unknown_units_are_released_as_part_of_epsilon(tmp_path, capsys):
     words = ["train", "--dataset", in_units(tmp_path / "t.csv", 3000), "--validation-split", "0.2"]
     assert main([*words, "--epsilon", "4", "--seed", "1", "--verbose", "0", "--output", str(tmp_path / "run")]) == 0
@@ -255,6 +258,7 @@ def test_ranges_of_columns_in_unknown_units_are_released_as_part_of_epsilon(tmp_
     assert content.privacy["epsilon"] <= 4.0
 
 
+@pytest.mark.slow
 def test_few_rows_and_clipless_training_take_columns_as_they_are(tmp_path, capsys):
     few, many = in_units(tmp_path / "few.csv", 500), in_units(tmp_path / "many.csv", 3000)
     others = ["--dataset", many, "--strategy", "clipless"], ["--dataset", many, "--examples-per-person", "20"]

@@ -218,6 +218,7 @@ def test_a_run_goes_on_with_the_same_vocabulary(tmp_path, monkeypatch, capsys):
     assert main(["train", "--resume", str(run), "--verbose", "0"]) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_attention(tmp_path):
     words = ["--noise-multiplier", "1", "--epochs", "1", "--length", "12", "--recipe", "attention"]

@@ -42,6 +42,7 @@ def words(file, *more):
     return ["train", "--dataset", file, "--recipe", "wrn", *options, *more]
 
 
+@pytest.mark.slow
 def test_a_run_and_what_it_is_used_for(file, tmp_path, capsys):
     run, classes, plain = tmp_path / "run", tmp_path / "classes.csv", tmp_path / "plain"
     assert main(words(file, "--microbatch-size", "8", "--output", str(run))) == 0

@@ -257,6 +257,7 @@ def test_each_query_has_noise_of_its_own(monkeypatch):
     assert all(np.array_equal(noise[i], noise[i + 3]) for i in (3, 4, 5))
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_a_recipe_charges_what_it_says_beforehand():
     settings = recipe((8, 8, 1), 2, 500, moments_noise=9.0, moments_components=3, moments_frequencies=4, updates=2)

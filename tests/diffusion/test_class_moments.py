@@ -209,6 +209,7 @@ def test_statistics_that_learned_moments_carry_their_cost():
     assert other.privacy.epsilon() == pytest.approx(model.privacy.epsilon())
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_the_network_learns_the_classes_from_moments():
     x, y = data(2000)
@@ -229,6 +230,7 @@ def test_the_network_learns_the_classes_from_moments():
     assert means[1::2].mean() - means[::2].mean() > 0.5
 
 
+@pytest.mark.slow
 def test_a_model_without_classes_has_one_normal_distribution():
     network = diffusion.unet((8, 8, 1), None, channels=8, multipliers=(1,), blocks=1, slim=True)
     model = diffusion.DiffusionModel(network)
@@ -297,6 +299,7 @@ def test_one_process_releases_moments(monkeypatch):
     assert model.run.ledger.releases == 0
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_a_recipe_charges_what_it_says_beforehand():
     settings = recipe((8, 8, 1), 2, 500, moments_noise=6.0, moments_images=64, moments_epochs=1)

@@ -89,6 +89,7 @@ def test_the_gradients_of_the_generator_leave_the_classifier_alone(trained):
     assert trained[1].trainable and len(trained[1].trainable_variables) == 4, "the user's own is as it was"
 
 
+@pytest.mark.slow
 def test_a_copy_of_the_generator_without_the_classifier_costs_both(trained):
     model = diffusion.DiffusionModel(network(), num_classes=CLASSES, classifier=trained[1])
     model.compile("adam")
@@ -98,7 +99,9 @@ def test_a_copy_of_the_generator_without_the_classifier_costs_both(trained):
     assert len(provenance.ledgers_of(model)) == 2
 
 
-@pytest.mark.parametrize("sampling", ["poisson", "shuffle", "fixed_size"])
+@pytest.mark.parametrize(
+    "sampling", ["poisson", *(pytest.param(s, marks=pytest.mark.slow) for s in ("shuffle", "fixed_size"))]
+)
 @pytest.mark.parametrize("group", [1, 2])
 def test_a_recipe_charges_what_it_says_beforehand(sampling, group):
     if group > 1 and not SCHEMES[sampling].group_relations:
@@ -175,6 +178,7 @@ def test_layers_that_compute_with_their_weights_are_copied_whole():
     )
 
 
+@pytest.mark.slow
 def test_the_classifier_stays_as_it_is(trained):
     model = diffusion.DiffusionModel(network(), num_classes=CLASSES, classifier=trained[1])
     with pytest.raises(AttributeError):
@@ -236,6 +240,7 @@ def test_classifiers_that_cannot_be_copied_are_refused(wrong):
         diffusion.DiffusionModel(network(), num_classes=CLASSES, classifier=wrong)
 
 
+@pytest.mark.slow
 def test_a_classifier_that_dpis_has_trained_is_refused():
     recipe = labels.label_recipe(SHAPE, CLASSES, COUNT, 4.0)
     own = recipe.build(COUNT)

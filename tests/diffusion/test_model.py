@@ -115,6 +115,7 @@ def test_the_stored_state_of_the_noising_is_that_of_the_next_call_and_not_of_a_p
         assert not set(used) & set(seeds.state.numpy()) and not set(key) & set(following)
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_a_file_holds_the_state_of_the_noising_of_a_seeded_run_only(tmp_path):
     model = points()
@@ -312,6 +313,7 @@ def policy():
     keras.config.set_dtype_policy(before)
 
 
+@pytest.mark.slow
 def test_activations_in_bfloat16_and_noise_in_float32(policy, tmp_path):
     policy("mixed_bfloat16")
     network = diffusion.unet((8, 8, 1), 2, channels=8, multipliers=(1,), blocks=1, slim=True)

@@ -64,6 +64,10 @@ FORMS = {
 }
 
 
+def some_slow(names, slow):
+    return [pytest.param(name, marks=pytest.mark.slow if name in slow else ()) for name in names]
+
+
 def features():
     return dataclasses.replace(models.scattered_recipe(SHAPE, 2, 60, 8.0), batch_size=30, epochs=2, patches=0, hidden=4)
 
@@ -82,7 +86,7 @@ def expected():
     return trained(features(), *data()).get_weights()
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", some_slow(FORMS, ("tf.data of rows", "source of labels", "two sources")))
 def test_fixed_features_of_each_form_are_those_of_arrays(expected, form):
     found = trained(features(), *FORMS[form](*data()))
     for one, other in zip(found.get_weights(), expected, strict=True):
@@ -115,7 +119,7 @@ PERSONAL = {
 }
 
 
-@pytest.mark.parametrize("name", PERSONAL)
+@pytest.mark.parametrize("name", some_slow(PERSONAL, ("language", "classifier", "text")))
 def test_a_file_does_not_tell_how_many_rows_persons_have(tmp_path, name):
     """Before, the schedule of the learning rate counted rows, where only the number of persons is public."""
     make, draw = PERSONAL[name]
@@ -133,7 +137,7 @@ def test_a_file_does_not_tell_how_many_rows_persons_have(tmp_path, name):
     assert contents[0] == contents[1]
 
 
-@pytest.mark.parametrize("name", ["table", "clipless", "scattered", "text"])
+@pytest.mark.parametrize("name", some_slow(("table", "clipless", "scattered", "text"), ("clipless", "text")))
 def test_a_further_fit_goes_on_with_a_model(tmp_path, name):
     make, draw = PERSONAL[name]
     recipe = dataclasses.replace(make(), epochs=2)
@@ -165,7 +169,9 @@ def test_the_schedule_counts_the_persons_that_are_not_held_out():
         assert (model.privacy.updates < recipe.updates(50)) == fewer
 
 
-@pytest.mark.parametrize("form", ["PyDataset", "tf.data of batches", "source"])
+@pytest.mark.parametrize(
+    "form", some_slow(("PyDataset", "tf.data of batches", "source"), ("PyDataset", "tf.data of batches"))
+)
 def test_validation_data_of_each_form(form):
     (x, y), held_out = data(), data(40)
     for recipe, part in ((features, slice(None)), (pixels, slice(None, None, 2))):

@@ -80,6 +80,7 @@ def in_color(**changes):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_images_in_color_are_compared_with_patches_too(tmp_path):
     x, y = images()
@@ -107,6 +108,7 @@ def test_images_in_color_are_compared_with_patches_too(tmp_path):
     assert [entry.kind for entry in loaded.run.ledger.entries].count("moments") == 2
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_larger_images_in_color_are_shown_to_the_encoder(tmp_path):
     x, y = dead_leaves.images(80, (24, 24, 3), seed=2), np.arange(80) % 2
@@ -129,6 +131,7 @@ def test_larger_images_in_color_are_shown_to_the_encoder(tmp_path):
         recipe.fit(x, y, epsilon=40.0, model=model, verbose=0)
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_features_of_photographs_are_scaled_by_random_images():
     recipe = in_color()
@@ -188,7 +191,7 @@ def clipless(**changes):
 
 
 @pytest.mark.backend_free
-@pytest.mark.parametrize("patches", [8, 0])
+@pytest.mark.parametrize("patches", [8, pytest.param(0, marks=pytest.mark.slow)])
 def test_clipless_training_of_the_recipe(patches, tmp_path):
     x, y = images()
     recipe = clipless(patches=patches)
@@ -221,6 +224,7 @@ def test_the_gradient_of_a_clipless_recipe_has_its_clip_norm(clip_norm):
     assert 0.99 * clip_norm < norms.max() <= bound
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_characters_are_deskewed_in_the_features_and_in_the_whole():
     x, y = images()
@@ -258,6 +262,7 @@ def test_the_whole_and_the_part_share_what_they_release():
     assert whole.privacy.epsilon() == pytest.approx(part.privacy.epsilon()) and whole.privacy.epsilon() <= 5.0
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_a_further_fit_goes_on_with_features_computed_once(tmp_path, monkeypatch):
     x, y = images()
@@ -295,7 +300,9 @@ def test_a_further_fit_goes_on_with_features_computed_once(tmp_path, monkeypatch
 
 
 @pytest.mark.backend_free
-@pytest.mark.parametrize("rows", [slice(None), slice(40), slice(100, None, 2)], ids=str)
+@pytest.mark.parametrize(
+    "rows", [*(pytest.param(r, marks=pytest.mark.slow) for r in (slice(None), slice(40))), slice(100, None, 2)], ids=str
+)
 def test_validation_on_training_images_is_stated_and_does_not_steer(rows):
     """Features of a part of the images are another array, of which nobody sees what it was computed from."""
     x, y = images(120)
@@ -326,6 +333,7 @@ def test_a_further_fit_that_stops_early_is_in_the_ledger():
     assert model.run.ledger.releases > releases and spent < model.privacy.epsilon() < 8.0
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_a_recipe_goes_on_with_its_own_models_only():
     x, y = images()

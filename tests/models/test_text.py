@@ -21,6 +21,7 @@ def ordered(rows, seed, length=8):
     return x, y
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_attention_learns_an_order_and_a_bag_does_not():
     (x, y), (x_test, y_test) = ordered(600, 0), ordered(400, 1)

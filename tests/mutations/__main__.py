@@ -84,7 +84,7 @@ def _run(folder: Path, log: Path, tests: list[str]) -> None:
         os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
         import pytest
 
-        options = ["-x", "-q", "-p", "no:cacheprovider", "--rootdir", str(folder)]
+        options = ["-x", "-q", "-m", "", "-p", "no:cacheprovider", "--rootdir", str(folder)]
         code = pytest.main([*options, *(str(folder / "tests" / test) for test in tests)])
     except BaseException:  # nothing of the parent must go on here
         traceback.print_exc()
