@@ -81,8 +81,11 @@ def gram(a):
     return jnp.matmul(a, jnp.swapaxes(a, -1, -2))
 
 
-def probe(model, batches, loss, capture, sums: bool = True):
+def probe(model, batches, loss, capture, sums: bool = True, traced: bool = False):
     """What `capture` finds on small batches `(x, y)` of one size.
+
+    Args:
+        traced: of no use here, where everything is.
 
     Returns:
         Squared norms of the gradients, for each batch; with `sums`, sum of the gradients and the ordinary gradient of

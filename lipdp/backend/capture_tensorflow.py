@@ -172,8 +172,12 @@ def gram(a):
     return tf.matmul(a, a, transpose_b=True)
 
 
-def probe(model, batches, loss, capture, sums: bool = True):
+def probe(model, batches, loss, capture, sums: bool = True, traced: bool = False):
     """What `capture` finds on small batches `(x, y)` of one size.
+
+    Args:
+        traced: whether to make a graph of `capture` once. That takes longer than to run it a few times, unless layers
+            run one row at a time: these are traced again for each batch.
 
     Returns:
         Squared norms of the gradients, for each batch; with `sums`, sum of the gradients and the ordinary gradient of
@@ -190,27 +194,38 @@ def probe(model, batches, loss, capture, sums: bool = True):
                 changed[id(variable)] = variable
                 variable.assign(value)
 
-    def run(x, y):
+    def captured(x, y, sums):
         ones = tf.ones((y.shape[0],))
         record = capture(Forward(model), x, y, ones, loss_values=loss)
-        norms = [tf.convert_to_tensor(t).numpy() for t in record.squared_norms()]
+        found = record.weighted_sum(ones) if sums else ()
+        return [[tf.convert_to_tensor(t) for t in part] for part in (record.squared_norms(), found)]
+
+    graph = tf.function(captured, autograph=False) if traced else None
+
+    def run(x, y, first=False):
+        nonlocal graph
+        try:
+            found = graph(x, y, sums) if graph else captured(x, y, sums and first)
+        except Exception:
+            if not graph:
+                raise
+            graph = None  # without one the message is that of the layer
+            restore()
+            found = captured(x, y, sums and first)
+        norms, found = ([t.numpy() for t in part] for part in found)
         restore()
-        return norms, record, ones
+        return norms, found
 
     batches = [tf.nest.map_structure(tf.convert_to_tensor, batch) for batch in batches]
+    ordinary = ()
     try:
-        first, record, ones = run(*batches[0])
-        found, ordinary = (), ()
+        norms, found = run(*batches[0], first=True)
+        norms = [norms, *(run(*batch)[0] for batch in batches[1:])]
         if sums:
-            found = record.weighted_sum(ones)
             with tf.GradientTape() as tape:
                 total = tf.reduce_sum(loss(batches[0][1], model(batches[0][0], training=True)))
             values = [v.value for v in model.trainable_variables]
             ordinary = tape.gradient(total, values, unconnected_gradients="zero")
-            restore()
-        del record  # all activations of a batch
-        norms = [first, *(run(*batch)[0] for batch in batches[1:])]
     finally:
         restore()
-    found, ordinary = ([tf.convert_to_tensor(t).numpy() for t in part] for part in (found, ordinary))
-    return norms, found, ordinary, list(changed.values())
+    return norms, found, [tf.convert_to_tensor(t).numpy() for t in ordinary], list(changed.values())

@@ -248,8 +248,10 @@ def _run(model, structure, size, rows, draw, sums):
         if draw is _normal and keras.backend.is_float_dtype(tensor.dtype):
             tensor[-1] *= _OUTLIER
     together = functools.partial(capture, isolated=False)
+    alone = bool(isolation.foreign(model)) or any(rule is rules.fallback for _, rule in leaves(model))
+    traced = alone and not getattr(model, "run_eagerly", False)
     with isolation.isolated(model, drawing=True):
-        norms, *rest = backend.probe(model, batches, _loss, together, sums=sums)
+        norms, *rest = backend.probe(model, batches, _loss, together, sums=sums, traced=traced)
     # What becomes of the outlier itself, which may overflow, says nothing.
     norms = [*norms[:-1], [np.append(n[:-1], first[-1:]) for n, first in zip(norms[-1], norms[0], strict=True)]]
     return norms, *rest

@@ -57,6 +57,7 @@ def test_heavy_rows_are_probed_a_few_at_a_time(monkeypatch):
     assert seen == [3, 5, 5, 11]
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_by_default_heavy_rows_are_learnt_from_as_others_are():
     """Microbatches of four, the last with padding, against a whole update."""

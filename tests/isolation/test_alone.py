@@ -234,7 +234,7 @@ def test_what_writes_past_keras_is_refused(way, eager):
     assert model.run.ledger.updates == 0
 
 
-@pytest.mark.parametrize("kind", [L.LSTM, L.GRU, L.SimpleRNN])
+@pytest.mark.parametrize("kind", [*(pytest.param(k, marks=pytest.mark.slow) for k in (L.LSTM, L.GRU)), L.SimpleRNN])
 def test_a_recurrent_layer_inside_of_a_layer_of_the_users_trains(kind):
     class Reads(L.Layer):
         def __init__(self):

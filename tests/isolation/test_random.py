@@ -177,6 +177,7 @@ def test_numbers_from_elsewhere_are_refused():
         model_of(Global()).fit(*data(), strategy="dpsgd", **FIT)
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_clipless_has_no_bound_for_them():
     lipdp.bounds.register(OwnNoise, lambda layer: 1.0)

@@ -66,6 +66,7 @@ def test_hard_images_have_finite_values_and_harm_no_other():
         np.testing.assert_array_equal(of(x)[:5], good[:5])
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_whole_numbers_are_read_as_numbers_and_other_sizes_are_resized():
     x = (images(2) * 255).astype("uint8")
@@ -106,6 +107,7 @@ def fit(model, strategy):
     return model.fit(x, y, batch_size=16, epsilon=8.0, delta=1e-3, strategy=strategy, verbose=0)
 
 
+@pytest.mark.slow
 def test_strategies_that_clip_take_it_and_leave_it_as_it_is():
     model = stack(keras.layers.Flatten(), keras.layers.Dense(2))
     before = [np.array(value) for value in model.layers[0].get_weights()]

@@ -254,6 +254,7 @@ def test_a_monitor_without_a_direction_is_refused_before_anything_is_spent():
     assert early.best is not None and early.monitor_op is not None
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("error:A metric that nothing computes")
 def test_callbacks_that_may_be_reached_are_not_warned_of(tmp_path):
     x, y = blobs()

@@ -100,6 +100,7 @@ def test_what_was_lost_is_charged(path):
     assert history.epoch == list(range(left.ledger.updates // 4, 3))
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_the_budget_holds_however_often_a_run_is_killed(path):
     for _ in range(3):
@@ -157,6 +158,7 @@ def test_the_model_in_memory_goes_on_by_itself(path):
     assert other.privacy.updates == 24
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop", [pytest.param(1, marks=pytest.mark.slow), 6])
 def test_an_error_between_two_updates_loses_nothing(path, stop):
     def fail():
@@ -174,6 +176,7 @@ def test_an_error_between_two_updates_loses_nothing(path, stop):
     assert first.privacy.updates == 12
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_an_unseeded_run_pays_nothing_after_an_error(path):
     def fail():
@@ -320,6 +323,7 @@ def test_files_of_seeded_runs_are_for_their_owner(tmp_path):
     assert json.loads((tmp_path / "open.keras.journal").read_text())["replay"] is None
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 @pytest.mark.parametrize("strategy", [pytest.param("dpsgd", marks=pytest.mark.slow), "adaclip"])
 def test_strategies_that_clip_go_on(tmp_path, strategy):
@@ -335,6 +339,7 @@ def test_strategies_that_clip_go_on(tmp_path, strategy):
 DPIS = {"strategy": strategies.DPIS(clip_norm=1.0), "epsilon": 4.0, "noise_multiplier": None}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", ["epoch", pytest.param(1, marks=pytest.mark.slow)])
 def test_seeded_importance_sampling_repeats_from_the_end_of_an_epoch(tmp_path, every):
     path = tmp_path / "c.weights.h5"
@@ -553,6 +558,7 @@ def test_leftovers_of_a_killed_save_are_swept(path):
     assert not leftover.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_a_checkpoint_that_cannot_be_written_stops_training_and_charges_what_was_made(path, monkeypatch):
     model, saves = mlp(), []

@@ -39,7 +39,7 @@ def test_tokens_that_an_embedding_lacks_are_refused_before_anything_is_charged(t
     model.fit(inputs(), Y, validation_data=(inputs(0), Y), **FIT)
 
 
-@pytest.mark.parametrize("more", [{}, {"id": np.full(60, "text")}])
+@pytest.mark.parametrize("more", [pytest.param({}, marks=pytest.mark.slow), {"id": np.full(60, "text")}])
 @pytest.mark.parametrize("kind", [np.asarray, sampling.Source])
 def test_dictionaries_go_by_the_names_of_inputs(kind, more):
     """As in Keras: of any order, and with more than the model takes."""

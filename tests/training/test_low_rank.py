@@ -34,7 +34,7 @@ def values(model):
 
 
 @pytest.mark.backend_free
-@pytest.mark.parametrize("name", ["m.weights.h5", "m.keras"])
+@pytest.mark.parametrize("name", [pytest.param("m.weights.h5", marks=pytest.mark.slow), "m.keras"])
 def test_a_file_brings_the_additions_and_what_they_are_added_to(tmp_path, name):
     model = compiled()
     train(model, 1)
@@ -54,6 +54,7 @@ def test_a_file_brings_the_additions_and_what_they_are_added_to(tmp_path, name):
     assert (other.layers[0].lora_kernel_a.numpy() != before).any()
 
 
+@pytest.mark.slow
 def test_a_checkpoint_goes_on_as_if_nothing_had_happened(tmp_path):
     whole, first = compiled(), compiled()
     train(whole, 3, callbacks=[Checkpoint(tmp_path / "whole.weights.h5")])

@@ -351,6 +351,7 @@ def test_a_checkpoint_goes_on_with_persons(tmp_path):
     assert again.run.ledger == model.run.ledger
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_rows_of_a_source_are_read_for_persons():
     x, y = blobs(400)

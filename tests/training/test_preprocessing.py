@@ -58,6 +58,7 @@ def test_texts_train_and_are_judged_as_by_the_task(tmp_path):
     np.testing.assert_array_equal(again.predict(TEXTS[:3], verbose=0), model.predict(TEXTS[:3], verbose=0))
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_rows_that_went_through_it_already():
     task = classifier()
@@ -68,6 +69,7 @@ def test_rows_that_went_through_it_already():
     model.fit({k: np.asarray(v) for k, v in ready.items()}, LABELS, batch_size=8, noise_multiplier=1.0, verbose=0)
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_a_language_model_with_low_rank_additions_trains_on_texts_and_generates():
     task = language_model()
@@ -141,6 +143,7 @@ def test_other_numbers_of_texts_and_labels():
         preprocessed(classifier(), TEXTS[:-1], LABELS)
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_a_file_of_a_task_knows_what_is_frozen_and_what_was_added(tmp_path):
     task = classifier()
