@@ -75,12 +75,15 @@ def resolve(identifier: Any, probabilities: bool = False) -> keras.losses.Loss:
 def example_values(loss: keras.losses.Loss, y_true: Any, y_pred: Any) -> Any:
     """Returns the loss of each example, `(batch,)`, in float32, in which all that follows is computed.
 
-    What Keras sums or averages over the other axes, it does here.
+    What Keras sums or averages over the other axes, it does here; places that a mask hides are left out, as in Keras.
 
     **Guarantee.** The value of a row and its gradient depend on no other row: a loss that is neither lipdp's nor one of
     those of Keras that are known to keep rows apart sees one row at a time, unless it was declared (`lipdp.row_wise`).
     """
+    mask = _keras.mask(y_pred)
     y_true, y_pred = ops.convert_to_tensor(y_true), ops.convert_to_tensor(y_pred)
+    if mask is not None and _keras.mask(y_pred) is None:
+        _keras.set_mask(y_pred, mask)
     if _keeps_apart(loss, y_true, y_pred):
         return _values(loss, y_true, y_pred)
     return isolation.alone(functools.partial(_values, loss), f"The loss {_name(loss)}")(y_true, y_pred)
@@ -105,15 +108,36 @@ def _values(loss, y_true, y_pred):
     function, reduction = loss, None
     if isinstance(loss, keras.losses.Loss):
         function, reduction = loss.call, loss.reduction
+    mask = _keras.mask(y_pred)
     if _is_stock(loss):
         y_true, y_pred = _of_one_rank(loss, y_true, y_pred)
     values = ops.cast(function(y_true, y_pred), "float32")
     if len(values.shape) < 1:
         raise _Mixing(_mixes(loss, "it returns one number for the whole batch"))
-    if len(values.shape) == 1:
-        return values
     axes = tuple(range(1, len(values.shape)))
-    return ops.sum(values, axis=axes) if reduction == "sum" else ops.mean(values, axis=axes)
+    there = _shown(mask, values)
+    if there is not None:
+        values = ops.where(there, values, ops.zeros_like(values))
+    if not axes:
+        return values
+    if reduction == "sum":
+        return ops.sum(values, axis=axes)
+    if there is None:
+        return ops.mean(values, axis=axes)
+    # Of each row alone: Keras divides by the places of all rows together.
+    number = ops.sum(ops.cast(there, values.dtype), axis=axes)
+    return ops.sum(values, axis=axes) / ops.maximum(number, 1.0)
+
+
+def _shown(mask, values):
+    """Returns which values a mask of the output does not hide, or None where there is none for these axes."""
+    if mask is None or len(mask.shape) > len(values.shape):
+        return None
+    sizes = zip(mask.shape, values.shape, strict=False)
+    if any(None not in pair and pair[0] != pair[1] for pair in sizes):
+        return None
+    mask = ops.reshape(mask, (*ops.shape(mask), *(1 for _ in values.shape[len(mask.shape) :])))
+    return ops.broadcast_to(ops.cast(mask, "bool"), ops.shape(values))
 
 
 def _of_one_rank(loss, y_true, y_pred):

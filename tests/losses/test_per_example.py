@@ -35,6 +35,40 @@ def test_values_are_what_keras_gives_for_one_row(loss, y):
     np.testing.assert_allclose(values, alone, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("reduction", ["sum", "sum_over_batch_size"])
+@pytest.mark.parametrize("own", [False, True])
+def test_places_that_a_mask_hides_are_left_out_as_keras_does(reduction, own):
+    class Own(keras.losses.SparseCategoricalCrossentropy):  # one row at a time
+        pass
+
+    rng = np.random.default_rng(0)
+    y, tokens = rng.integers(0, 3, (4, 5)), rng.integers(1, 9, (4, 5))
+    for row, length in enumerate((5, 3, 1, 0)):
+        tokens[row, length:] = 0
+    inputs = keras.Input((5,), dtype="int32")
+    inside = keras.layers.Embedding(9, 4, mask_zero=True)(inputs)
+    model = keras.Model(inputs, keras.layers.Dense(3)(inside))
+    loss = (Own if own else keras.losses.SparseCategoricalCrossentropy)(from_logits=True, reduction=reduction)
+    values = keras.ops.convert_to_numpy(losses.example_values(loss, y, model(tokens)))
+    alone = [float(loss(y[i : i + 1], model(tokens[i : i + 1]))) for i in range(4)]
+    np.testing.assert_allclose(values, alone, rtol=1e-5, atol=1e-6)
+    assert values[3] == 0.0  # as padding rows of a batch
+
+
+def test_a_mask_of_whole_rows_takes_their_loss():
+    outputs = keras.layers.Masking()(np.array([[0.0, 0.0], [1.0, 2.0]], "float32"))
+    values = losses.example_values(keras.losses.MeanSquaredError(), np.ones((2, 2), "float32"), outputs)
+    np.testing.assert_allclose(keras.ops.convert_to_numpy(values), [0.0, 0.5])
+
+
+def test_a_mask_of_other_axes_than_those_of_the_loss_is_left_alone():
+    outputs = keras.layers.Masking()(np.array([[[0.0], [0.0]], [[1.0], [3.0]]], "float32"))
+    values = losses.example_values(
+        lambda y, y_pred: keras.ops.mean(y_pred, axis=(1, 2)) - y, np.zeros(2, "float32"), outputs
+    )
+    np.testing.assert_allclose(keras.ops.convert_to_numpy(values), [0.0, 2.0])
+
+
 def test_images_are_averaged_or_summed_as_keras_does():
     y, outputs = (np.random.default_rng(i).normal(size=(3, 4, 5, 2)).astype("float32") for i in (0, 1))
     for reduction in ("sum", "sum_over_batch_size"):
