@@ -59,6 +59,7 @@ def test_the_plan_does_not_tell_whether_a_row_was_there(function):
     assert found.epsilon_lower <= found.epsilon
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 @pytest.mark.skipif("keras.backend.backend() != 'tensorflow'", reason="eager training is TensorFlow's")
 def test_lira_finds_members_of_a_model_without_much_noise():

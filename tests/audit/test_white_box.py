@@ -76,6 +76,7 @@ def test_canaries_that_are_persons(strategy, monkeypatch):
     assert [(count, sizes.tolist(), most) for count, sizes, most in seen] == [(512, [4] * 128, 2)]
 
 
+@pytest.mark.slow
 def test_dpis_is_fitted_again_for_each_run():
     found = audit.white_box("dpis", epsilon=10.0, canaries=128, runs=3, seed=0)
     assert 0.2 <= found.ratio <= 1.0
@@ -112,8 +113,9 @@ def test_microbatches_and_the_other_generator():
     assert 0.5 <= found.ratio <= 1.0
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
-@pytest.mark.parametrize("network", ["convolution", pytest.param("feature_map_bias", marks=_SLOW)])
+@pytest.mark.parametrize("network", ["convolution", "feature_map_bias"])
 def test_networks_reach_the_bound_of_their_layer(network):
     found = audit.white_box("clipless", epsilon=8.0, network=network, canaries=16, runs=150, seed=0)
     assert 0.25 <= found.ratio <= 1.0

@@ -79,7 +79,8 @@ def test_p_values_are_of_pairs(monkeypatch):
     assert [common.p_text(p) for p in (None, 0.0001, 0.0742)] == ["-", "< 0.001", "0.074"]
 
 
-@pytest.mark.parametrize("method", ["adaclip", pytest.param("dpis", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["adaclip", "dpis"])
 def test_a_way_runs(regimes, monkeypatch, method):
     def source(seed):
         rng = np.random.default_rng(seed)

@@ -9,12 +9,12 @@ import pytest
 FOLDER = pathlib.Path(__file__).parents[2] / "benchmarks"
 
 
-@pytest.mark.backend_free
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("module", "network", "steps"),
     [
         ("step_cost", "mlp", ("clipless", "plain", "ordinary")),
-        pytest.param("per_example", "cnn", ("private", "plain"), marks=pytest.mark.slow),
+        ("per_example", "cnn", ("private", "plain")),
     ],
 )
 def test_steps_can_be_timed(monkeypatch, module, network, steps):

@@ -80,6 +80,7 @@ def test_the_saved_model_is_the_trained_one(run):
     assert found["accuracy"] == pytest.approx(content.results["held_out"]["accuracy"], abs=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_the_recorded_command_repeats_the_run(run, tmp_path):
     words = shlex.split(folders.read(run).run["command"])

@@ -122,6 +122,7 @@ def test_signals_keep_what_was_done(file, tmp_path, at, monkeypatch, capsys, sen
     assert int(model_of(folder).optimizer.iterations.numpy()) == 9 == report.read(folder).privacy["updates"]
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_an_earlier_run_stays_until_the_next_one_is_whole(file, whole, tmp_path, at, monkeypatch, capsys):
     folder = tmp_path / "run"

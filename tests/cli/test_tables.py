@@ -106,6 +106,7 @@ def test_a_run_goes_on_with_the_same_description(tmp_path, monkeypatch, capsys):
     assert main(["train", "--resume", str(run), "--verbose", "0"]) == 0
 
 
+@pytest.mark.slow
 def test_moments_of_groups_have_the_noise_of_groups(tmp_path):
     file, out = write(tmp_path / "people.csv"), tmp_path / "run"
     assert main(["table", str(file)]) == 0

@@ -107,6 +107,7 @@ def test_before_moments_are_known_it_returns_zeros():
     assert model.privacy.epsilon() == 0.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("classes", [2, None])
 def test_what_is_drawn_has_the_kinds_of_its_class(classes, tmp_path):
     (x, y), (model, _) = two_kinds(), with_mixture(classes, floor=0.05)

@@ -145,6 +145,7 @@ def test_without_a_classifier_nothing_is_labeled():
         diffusion.DiffusionModel(network(), num_classes=CLASSES).classify(bars(3)[0])
 
 
+@pytest.mark.slow
 def test_an_untrained_classifier_is_trained_first():
     classifier = labels.label_recipe(SHAPE, CLASSES, COUNT, 4.0).build(COUNT)
     model = diffusion.DiffusionModel(network(), num_classes=CLASSES, classifier=classifier)

@@ -177,6 +177,7 @@ def weights(model):
     return [np.array(ops.convert_to_numpy(v)) for v in model.network.trainable_variables]
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_the_average_follows_the_released_weights():
     model = points(average=0.9)

@@ -28,6 +28,7 @@ def test_fit_warns_of_images_in_0_1_and_names_the_line_of_the_user():
     assert [w.filename for w in found if "Images of a diffusion" in str(w.message)] == [__file__]
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Keras and NumPy
 def test_validation_and_moments_warn_as_well():
@@ -67,6 +68,7 @@ def of_recipe(images, **arguments):
     return [(str(w.message), w.filename) for w in said if "diffusion" in str(w.message)]
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_a_recipe_warns_of_images_as_its_caller_passes_them():
     """Before, images in [-1, 1] were asked for in the way in which they had been made."""
@@ -77,6 +79,7 @@ def test_a_recipe_warns_of_images_as_its_caller_passes_them():
     assert "Pass x / 255.0 of bytes" in words
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_a_recipe_scales_images_to_validate_on():
     unit, labels = (IMAGES + 1) / 2, np.arange(len(IMAGES)) % 2

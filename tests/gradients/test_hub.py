@@ -55,6 +55,7 @@ def test_all_weights_of_an_image_model(make):
     check(whole(make), scaled=False, tolerance=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [case for case in TEXT if case.id not in ("roberta", "distil_bert", "opt")])
 def test_low_rank_additions_of_a_text_model(make):
     model = make()

@@ -89,6 +89,7 @@ def test_hard_images_have_finite_values_and_harm_no_other():
         np.testing.assert_array_equal(of(x)[:6], good[:6])
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_patches_come_from_the_seed_alone():
     first = dead_leaves.dictionary(3, 2, 5, 0)
@@ -102,6 +103,7 @@ def test_patches_come_from_the_seed_alone():
     np.testing.assert_allclose(first[1][0, :4], GOLDEN, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_random_images_have_edges_and_flat_parts_and_whitening_evens_their_patches_out():
     image = dead_leaves._image(3, np.random.default_rng(0))
@@ -158,6 +160,7 @@ def fit(model, strategy):
     return model.fit(x, y, batch_size=60, epsilon=8.0, delta=1e-3, strategy=strategy, verbose=0)
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 @pytest.mark.parametrize("strategy", [strategies.DPSGD(clip_norm=1.0), strategies.DPIS(clip_norm=1.0)], ids=str)
 def test_strategies_that_clip_take_it(strategy):
@@ -223,6 +226,7 @@ def test_bad_arguments_and_inputs_are_named():
         keras.config.set_image_data_format("channels_last")
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_random_images_follow_from_their_seed_alone():
     found = dead_leaves.images(3, (16, 20, 3), seed=1)

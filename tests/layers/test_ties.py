@@ -57,6 +57,7 @@ def test_jacobian_at_ties(name, xla):
             assert top(jacobian) <= constant * (1.0 + TOLERANCE)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="oneDNN is a part of TensorFlow")
 def test_jacobian_at_ties_without_onednn():
     """Other kernels of TensorFlow send the gradient of a maximum to other entries."""

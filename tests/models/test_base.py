@@ -157,6 +157,7 @@ def test_a_further_fit_goes_on_with_a_model(tmp_path, name):
         recipe.fit(x, y, epsilon=20.0, model=keras.Sequential([keras.Input((2,))]), verbose=0)
 
 
+@pytest.mark.slow
 def test_the_schedule_counts_the_persons_that_are_not_held_out():
     x, y = data(200)
     ids = np.array([f"p{i // 4}" for i in range(200)], object)

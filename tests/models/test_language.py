@@ -27,6 +27,7 @@ def model():
     return recipe.fit(x, y, epsilon=100.0, delta=1e-4, verbose=0, seed=0)
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_it_learns_more_than_how_often_bytes_are(model):
     x, y = said(200, 1)

@@ -68,6 +68,7 @@ def test_the_averages_are_what_is_returned(fitted):
         np.testing.assert_allclose(ops.convert_to_numpy(variable), average, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_files_and_exports_compute_the_same(fitted, tmp_path):
     recipe, model, _ = fitted

@@ -160,6 +160,7 @@ def test_the_noise_added_is_the_noise_charged():
         assert q * 400 * release.sensitivity == pytest.approx(1.0, rel=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_it_learns_and_draws_few_examples_of_small_gradient():
     x, y = blobs(800)
@@ -170,6 +171,7 @@ def test_it_learns_and_draws_few_examples_of_small_gradient():
     assert updates[-1].sensitivity < 0.7 * updates[0].sensitivity
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_chunks_compute_the_same_updates():
     (x, y), results = blobs(), []

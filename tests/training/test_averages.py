@@ -26,6 +26,7 @@ def flat(model):
     return np.concatenate([np.ravel(w) for w in model.get_weights()])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"ema_overwrite_frequency": 2}], ids=["at the end", "every two updates"])
 def test_averages_are_those_of_keras(options, tmp_path):
     plain = network()

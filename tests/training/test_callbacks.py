@@ -136,6 +136,7 @@ def test_a_missing_package_costs_no_epoch(monkeypatch):
     assert not model.run.ledger.releases
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_what_stands_in_lists_is_called_once_and_finds_epsilon(tmp_path):
     seen = []

@@ -209,6 +209,7 @@ def test_a_seeded_run_that_is_gone_on_with_in_another_way_pays_for_what_was_lost
     assert model.privacy.updates == 12 and int(model.optimizer.iterations.numpy()) < 12 - 1
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_a_seeded_run_killed_again_while_it_repeats_still_owes_what_was_lost(path):
     """Killed at 8; repeated from 4 up to 6; then gone on with by others."""
@@ -352,6 +353,7 @@ def test_seeded_importance_sampling_repeats_from_the_end_of_an_epoch(tmp_path, e
     assert all(np.array_equal(a, b) for a, b in zip(weights(resumed), weights(whole), strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 @pytest.mark.parametrize("stop", [pytest.param(1, marks=pytest.mark.slow), 4, pytest.param(6, marks=pytest.mark.slow)])
 def test_what_importance_sampling_has_lost_is_charged(tmp_path, stop):
@@ -370,6 +372,7 @@ def test_what_importance_sampling_has_lost_is_charged(tmp_path, stop):
     assert made < 12
 
 
+@pytest.mark.slow
 def test_updates_of_importance_sampling_that_were_lost_are_not_planned_again(tmp_path):
     path = tmp_path / "c.weights.h5"
     # Within an epoch of four updates, some of which were reserved.

@@ -45,7 +45,7 @@ def one_step_of_keras(y=Y, loss=None, outputs=3, class_weight=WEIGHTS):
 
 
 @pytest.mark.parametrize("strategy", [strategies.DPSGD(clip_norm=1e3), strategies.DPSGD(1e3, clipping="per_layer")])
-@pytest.mark.parametrize("microbatch", [None, 24])
+@pytest.mark.parametrize("microbatch", [pytest.param(None, marks=pytest.mark.slow), 24])
 def test_one_update_is_that_of_keras_with_class_weight(strategy, microbatch):
     model, history = trained(strategy=strategy, microbatch_size=microbatch)
     weights, loss = one_step_of_keras()

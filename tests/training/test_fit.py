@@ -512,7 +512,7 @@ def one_step(model, **arguments):
     return np.linalg.norm(model.get_weights()[-1] - kernel) / 1e-3
 
 
-@pytest.mark.parametrize("change", ["loss", "layer", "replaced"])
+@pytest.mark.parametrize("change", ["loss", pytest.param("layer", marks=pytest.mark.slow), "replaced"])
 @pytest.mark.parametrize("strategy", ["clipless", "dpsgd"])
 def test_what_changes_between_two_fits_changes_the_compiled_step_as_well(change, strategy):
     keras.utils.set_random_seed(0)

@@ -34,10 +34,10 @@ def draws(monkeypatch):
 @pytest.mark.parametrize(
     ("name", "relation"),
     [
-        ("truncated_poisson", "zero_out_one"),
+        pytest.param("truncated_poisson", "zero_out_one", marks=pytest.mark.slow),
         ("fixed_size", "replace_one"),
         ("shuffle", "zero_out_one"),
-        ("fixed_order", "zero_out_one"),
+        pytest.param("fixed_order", "zero_out_one", marks=pytest.mark.slow),
     ],
 )
 def test_budget_draws_and_statement(name, relation, draws):
@@ -64,6 +64,7 @@ def test_budget_draws_and_statement(name, relation, draws):
         assert model.privacy.epsilon() == accounting.compose([passes], DELTA)
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_the_last_short_batch_is_divided_by_the_expected_size():
     """One pass over everything moves the weights by the sum of all gradients over B, however it is cut."""
@@ -136,7 +137,7 @@ def test_random_allocation_is_drawn_charged_and_stated(monkeypatch):
     assert 0.99 * 3.0 <= model.privacy.epsilon() <= 3.0 < facts["epsilon_without_amplification"]
 
 
-@pytest.mark.parametrize("seed", [None, 6])
+@pytest.mark.parametrize("seed", [None, pytest.param(6, marks=pytest.mark.slow)])
 def test_a_begun_epoch_goes_on_only_where_its_secret_is_known(seed, tmp_path, monkeypatch):
     seen = allocated(monkeypatch)
     arguments = dict(epochs=3, epsilon=3.0, sampling="random_allocation", seed=seed, **FIT)
@@ -162,6 +163,7 @@ def test_a_begun_epoch_goes_on_only_where_its_secret_is_known(seed, tmp_path, mo
         assert sorted(np.concatenate(together)) == list(range(400))
 
 
+@pytest.mark.slow
 def test_a_fit_that_fails_before_its_first_update_knows_no_more_of_a_begun_epoch(tmp_path, monkeypatch):
     """It has drawn a new secret: with it, who was in the first part of the epoch could be in the rest as well."""
     seen, count = allocated(monkeypatch), np.zeros(400, int)

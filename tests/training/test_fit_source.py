@@ -123,6 +123,7 @@ def test_a_row_that_is_not_finite_counts_as_one_that_is_not_allowed_and_changes_
         np.testing.assert_allclose(one, other, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_labels_for_which_the_bound_of_the_loss_does_not_hold_count_as_zero():
     x, ids = blobs()

@@ -59,10 +59,10 @@ FIRST = [("moments", 1), ("moments", 1)]
         pytest.param({"strategy": "adaclip"}, marks=pytest.mark.slow),
         pytest.param({"strategy": "dpis"}, marks=pytest.mark.backend_free),
         pytest.param({"sampling": "fixed_size"}, marks=pytest.mark.backend_free),
-        pytest.param({"sampling": "random_allocation"}, marks=pytest.mark.backend_free),
+        pytest.param({"sampling": "random_allocation"}, marks=pytest.mark.slow),
         pytest.param({"sampling": "shuffle"}, marks=pytest.mark.slow),
         pytest.param({"sampling": "truncated_poisson"}, marks=pytest.mark.slow),
-        pytest.param({"accountant": "filter"}, marks=pytest.mark.backend_free),
+        pytest.param({"accountant": "filter"}, marks=pytest.mark.slow),
         pytest.param({"accountant": "rdp"}, marks=pytest.mark.slow),
         pytest.param({"epsilon": None, "risk": {"advantage": 0.3}}, marks=pytest.mark.backend_free),
         pytest.param({"examples_per_person": 2}, marks=pytest.mark.slow),
@@ -235,6 +235,7 @@ def test_files_hold_moments_and_charges(tmp_path):
     assert kinds(fresh) == kinds(model) and fresh.layers[0].adapted
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_a_model_that_shares_the_layer_holds_the_charges():
     model = network()

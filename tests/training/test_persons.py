@@ -256,6 +256,7 @@ def test_the_statement_is_about_a_person():
     assert "one example" not in text.split("Covered")[0]
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_rows_and_persons_do_not_add_up():
     x, y = blobs(400)

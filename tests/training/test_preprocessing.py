@@ -42,6 +42,7 @@ def compiled(task, **options):
     return model
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_texts_train_and_are_judged_as_by_the_task(tmp_path):
     task = classifier()

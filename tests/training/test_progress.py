@@ -124,6 +124,7 @@ def test_a_line_is_written_over_and_wiped(capsys, monkeypatch):
     assert capsys.readouterr().out == ""
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_the_batches_of_a_dataset_give_the_expected_batch_size():
     import tensorflow as tf

@@ -51,7 +51,9 @@ class Sets(keras.callbacks.Callback):
 
 
 @pytest.mark.parametrize("hook", HOOKS)
-@pytest.mark.parametrize(("name", "value"), [("first", False), ("last", False), ("first", True)])
+@pytest.mark.parametrize(
+    ("name", "value"), [("first", False), pytest.param("last", False, marks=pytest.mark.slow), ("first", True)]
+)
 def test_a_layer_that_is_frozen_or_released_while_fit_runs_ends_it(hook, name, value):
     model = compiled(frozen=value)
     with pytest.raises(ValueError, match=f"fixed when `fit` begins.* for '{name}', set while it runs"):

@@ -234,7 +234,7 @@ def test_a_foreign_weight_file_is_refused(tmp_path):
 
 
 @pytest.mark.backend_free
-@pytest.mark.parametrize("name", ["m.h5", "m.hdf5", "checkpoint"])
+@pytest.mark.parametrize("name", ["m.h5", *(pytest.param(n, marks=pytest.mark.slow) for n in ("m.hdf5", "checkpoint"))])
 def test_a_format_without_a_ledger_is_refused(name, tmp_path):
     """Keras reads its old files past `load_own_variables`, and folders of Orbax too."""
     model = trained(strategy="dpsgd")
@@ -291,6 +291,7 @@ def test_a_file_gives_no_key_of_later_noise(tmp_path):
     assert model.optimizer.noise_key.numpy().any()
 
 
+@pytest.mark.slow
 def test_a_fit_with_a_seed_does_not_go_on_from_a_key_that_is_not_there(tmp_path):
     model = mlp()
     model.fit(*blobs(), epochs=1, noise_multiplier=1.0, **FIT)

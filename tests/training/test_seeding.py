@@ -113,6 +113,7 @@ def interrupted(updates=2, total=4, **arguments):
     return model
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_continuations_of_one_seeded_file_share_noise_only_if_they_are_the_same(tmp_path):
     interrupted().save(tmp_path / "m.keras")

@@ -63,7 +63,14 @@ def fitted(way, folder, strategy="dpsgd"):
 
 
 @pytest.mark.parametrize("strategy", ["dpsgd", "dpis"])
-@pytest.mark.parametrize("way", ["own variables", "file", "variables", "key", "tree", "zeros"])
+@pytest.mark.parametrize(
+    "way",
+    [
+        "own variables",
+        "key",
+        *(pytest.param(w, marks=pytest.mark.slow) for w in ("file", "variables", "tree", "zeros")),
+    ],
+)
 def test_an_optimizer_set_back_within_fit_makes_no_further_update(way, strategy, tmp_path):
     with pytest.raises((RuntimeError, ValueError), match="while `fit` runs"):
         fitted(way, tmp_path, strategy)

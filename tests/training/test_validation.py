@@ -130,6 +130,7 @@ def test_a_metric_function_that_averages_rows_is_told_not_to(more):
     model.fit(X, Y, training_metrics=False, **FIT)
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_what_fits_is_evaluated_as_before():
     weighted = (X[:50], Y[:50], np.ones(50))
@@ -174,11 +175,11 @@ def test_checkpoints_that_hold_the_key_of_the_noise_are_refused():
 @pytest.mark.parametrize(
     ("make", "named"),
     [
-        (lambda: (X, (X, Y)), True),
+        pytest.param(lambda: (X, (X, Y)), True, marks=pytest.mark.slow),
         (lambda: (X, (X[3:9], Y[3:9])), True),
         (lambda: (X[::2], (X[1::2], Y[1::2])), False),
-        (lambda: (X[:-9], (X[-9:], Y[-9:])), False),
-        (lambda: (X, (X.copy(), Y)), False),
+        pytest.param(lambda: (X[:-9], (X[-9:], Y[-9:])), False, marks=pytest.mark.slow),
+        pytest.param(lambda: (X, (X.copy(), Y)), False, marks=pytest.mark.slow),
     ],
     ids=["the same", "a part", "every other", "the rest", "a copy"],
 )

@@ -783,9 +783,15 @@ FAULTS = [
         ),
         (
             "it goes on after any sampler",
-            'if samplers != ["poisson"] or isinstance(accountant, Filter):',
+            'if samplers != ["poisson"] or "replace_one" in relations or filtered:',
             "if False:",
             "strategies/test_dpis.py::test_what_cannot_be_charged_at_its_order_is_not_continued",
+        ),
+        (
+            "it goes on after moments for another relation",
+            '"replace_one" in relations',
+            "False",
+            "strategies/test_dpis.py::test_moments_for_another_relation_are_not_continued",
         ),
         (
             "the order changes on the way",
