@@ -107,7 +107,7 @@ class _PrivateTraining(training.FromTask, training.Fitting, training.Saving):
         weight, y = sampling.weight_and_labels(y)
         weighted = sample_weight if weight is None else sample_weight * weight
         compiling.track(self._output_losses, self.loss, y, y_pred, weighted)
-        return super().compute_metrics(x, y, y_pred, sample_weight)
+        return super().compute_metrics(x, y, y_pred, compiling.weights_of_places(sample_weight, y_pred))
 
     @property
     def metrics(self) -> list[keras.metrics.Metric]:

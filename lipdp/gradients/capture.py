@@ -100,9 +100,12 @@ def capture(forward, x, y, weight, *, loss_values, copies: int = 1, shares=None,
         else:
             total = ops.sum(shares * values)
         uses[:] = tape.uses
-        return total, (tape.saved, values, y_pred, updated)
+        return total, (tape.saved, values, y_pred, [_keras.mask(t) for t in tree.flatten(y_pred)], updated)
 
-    cotangents, (saved, values, y_pred, updated) = backend.cotangents(run)
+    cotangents, (saved, values, y_pred, masks, updated) = backend.cotangents(run)
+    for tensor, mask in zip(tree.flatten(y_pred), masks, strict=True):
+        if mask is not None:  # JAX hands back tensors without it, and metrics go by it
+            _keras.set_mask(tensor, mask)
     # Norms and sums are taken of the same numbers, in float32 whatever the passes computed in.
     cotangents, saved = backend.made_once(tree.map_structure(_float32, (cotangents, saved)))
     cotangents = iter(cotangents)

@@ -3,7 +3,7 @@
 from typing import Any
 
 import keras
-from keras import ops
+from keras import ops, tree
 
 from lipdp import _keras, certify, losses
 from lipdp.training.callbacks import as_list
@@ -96,6 +96,31 @@ def track(trackers: tuple[keras.metrics.Mean, ...], loss: Any, y: Any, y_pred: A
     if trackers:
         for tracker, values, weight in zip(trackers, *_values(loss, y, y_pred, sample_weight), strict=True):
             tracker.update_state(values, weight)
+
+
+def weights_of_places(sample_weight: Any, y_pred: Any) -> Any:
+    """Returns the weights of rows as weights of places, for outputs whose mask hides some of them.
+
+    Keras multiplies the two as they are, which only goes where they have the same axes.
+    """
+    outputs = tree.flatten(y_pred)
+    masks = [_keras.mask(output) for output in outputs]
+    if sample_weight is None or all(mask is None for mask in masks):
+        return sample_weight
+    weights = tree.flatten(sample_weight)
+    if len(weights) != len(outputs):
+        weights = weights[:1] * len(outputs)
+    elif len(weights) > 1:
+        tree.assert_same_structure(sample_weight, y_pred)
+
+    def of_places(weight, mask):
+        weight = ops.convert_to_tensor(weight)
+        if mask is None or len(mask.shape) <= len(weight.shape):
+            return weight
+        added = [1] * (len(mask.shape) - len(weight.shape))
+        return ops.broadcast_to(ops.reshape(weight, (*ops.shape(weight), *added)), ops.shape(mask))
+
+    return tree.pack_sequence_as(y_pred, [of_places(*pair) for pair in zip(weights, masks, strict=True)])
 
 
 def weighted_mean(loss: Any, y: Any, y_pred: Any, sample_weight: Any) -> Any:

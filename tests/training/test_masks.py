@@ -1,0 +1,64 @@
+"""Masks that reach the output: metrics leave out what they hide, in training as in `evaluate` of Keras."""
+
+import keras
+import numpy as np
+import pytest
+from keras import layers
+
+import lipdp
+
+COUNT, LENGTH = 40, 6
+RNG = np.random.default_rng(0)
+X = RNG.integers(1, 9, (COUNT, LENGTH)) * (np.arange(LENGTH) < RNG.integers(1, LENGTH, COUNT)[:, None])
+Y = {"tags": X % 3, "kind": X[:, 0] % 2}
+LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+
+def tagger(several: bool = False) -> keras.Model:
+    keras.utils.set_random_seed(0)
+    inputs = keras.Input((LENGTH,))
+    words = layers.Embedding(9, 4, mask_zero=True)(inputs)
+    outputs = {"tags": layers.Dense(3, name="tags")(words)}
+    if several:
+        outputs["kind"] = layers.Dense(2, name="kind")(layers.GlobalAveragePooling1D()(words))
+    return keras.Model(inputs, outputs if several else outputs["tags"])
+
+
+def told(several: bool) -> dict:
+    """What `compile` gets of loss and metrics."""
+    if not several:
+        return {"loss": LOSS, "metrics": ["accuracy"]}
+    return {"loss": {"tags": LOSS, "kind": LOSS}, "metrics": {"tags": ["accuracy"], "kind": ["accuracy"]}}
+
+
+@pytest.mark.parametrize("several", [False, True])
+@pytest.mark.parametrize("microbatch", [None, pytest.param(8, marks=pytest.mark.slow)])
+def test_metrics_of_training_leave_out_what_is_hidden(several, microbatch):
+    """On TensorFlow `fit` ended with incompatible shapes; on JAX padding was counted."""
+    y = Y if several else Y["tags"]
+    plain = tagger(several)
+    plain.compile("sgd", **told(several))
+    expected = plain.evaluate(X, y, batch_size=COUNT, verbose=0, return_dict=True)
+    model = lipdp.DP_Model.from_keras(tagger(several))
+    model.compile(keras.optimizers.SGD(0.0), **told(several))
+    found = model.fit(
+        X, y, batch_size=COUNT, noise_multiplier=1.0, delta=1e-3, strategy="dpsgd", sampling="shuffle",
+        microbatch_size=microbatch, verbose=0,
+    ).history  # fmt: skip
+    names = [name for name in expected if name.endswith("accuracy")]
+    assert len(names) == 1 + several
+    for name in names:
+        assert found[name][0] == pytest.approx(expected[name], abs=1e-6)
+        assert model.evaluate(X, y, verbose=0, return_dict=True)[name] == pytest.approx(expected[name], abs=1e-6)
+
+
+@pytest.mark.backend_free
+def test_weights_of_rows_weigh_their_places():
+    """Keras multiplied weights of rows with a mask of places."""
+    weights = np.linspace(0.5, 2.0, COUNT)
+    model = lipdp.DP_Model.from_keras(tagger())
+    model.compile("sgd", **told(False))
+    found = model.evaluate(X, Y["tags"], sample_weight=weights, batch_size=COUNT, verbose=0, return_dict=True)
+    right = model.predict(X, verbose=0).argmax(-1) == Y["tags"]
+    there = (X > 0) * weights[:, None]
+    assert found["accuracy"] == pytest.approx((right * there).sum() / there.sum(), abs=1e-6)
