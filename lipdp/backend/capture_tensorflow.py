@@ -202,16 +202,16 @@ def probe(model, batches, loss, capture, sums: bool = True, traced: bool = False
 
     graph = tf.function(captured, autograph=False) if traced else None
 
-    def run(x, y, first=False):
+    def run(batch, first=False):
         nonlocal graph
         try:
-            found = graph(x, y, sums) if graph else captured(x, y, sums and first)
+            found = graph(*batch, sums) if graph else captured(*batch, sums and first)
         except Exception:
             if not graph:
                 raise
             graph = None  # without one the message is that of the layer
             restore()
-            found = captured(x, y, sums and first)
+            found = captured(*batch, sums and first)
         norms, found = ([t.numpy() for t in part] for part in found)
         restore()
         return norms, found
@@ -219,8 +219,8 @@ def probe(model, batches, loss, capture, sums: bool = True, traced: bool = False
     batches = [tf.nest.map_structure(tf.convert_to_tensor, batch) for batch in batches]
     ordinary = ()
     try:
-        norms, found = run(*batches[0], first=True)
-        norms = [norms, *(run(*batch)[0] for batch in batches[1:])]
+        norms, found = run(batches[0], first=True)
+        norms = [norms, *(run(batch)[0] for batch in batches[1:])]
         if sums:
             with tf.GradientTape() as tape:
                 total = tf.reduce_sum(loss(batches[0][1], model(batches[0][0], training=True)))

@@ -207,6 +207,16 @@ FAULTS = [
         "losses/per_example.py",
         "losses/test_per_example.py losses/test_known.py isolation/test_mixing.py",
         (
+            "hidden places count",
+            "there = _shown(mask, values)",
+            "there = None",
+        ),
+        (
+            "hidden places count in the mean",
+            "return ops.sum(values, axis=axes) / ops.maximum(number, 1.0)",
+            "return ops.mean(values, axis=axes)",
+        ),
+        (
             "every loss keeps rows apart",
             'if isolation.is_declared(kind) or isolation.root(kind) == "lipdp":\n        return True',
             "if True:\n        return True",

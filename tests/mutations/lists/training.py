@@ -921,6 +921,12 @@ FAULTS = [
         "training/compiling.py",
         "training/test_outputs.py",
         (
+            "weights of rows meet masks of places",
+            "if sample_weight is None or all(mask is None for mask in masks):",
+            "if True:",
+            "training/test_masks.py",
+        ),
+        (
             "weights of one output are passed over",
             "if loss_weights is not None:\n            raise",
             "if False:\n            raise",
