@@ -12,12 +12,6 @@ FAULTS = [
             "total = ops.sum(weight * ops.sum(ops.reshape(values, (-1, copies)), axis=1))",
         ),
         (
-            "outputs lose their mask",
-            "if mask is not None:  #",
-            "if False:  #",
-            "training/test_masks.py",
-        ),
-        (
             "what low precision leaves is not made float32",
             "backend.made_once(tree.map_structure(_float32, (cotangents, saved)))",
             "backend.made_once((cotangents, saved))",
