@@ -178,7 +178,7 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
 
     **Guarantee.**
     Conditions: every release has sensitivity 1 over its noise multiplier; adaptive choices are allowed.
-    Bound: exact.
+    Bound: exact for delta up to 0.999; above, that of 0.999.
     Not covered: sampling (this is the cost without amplification).
     Source: Balle and Wang 2018, theorem 8; Dong, Roth and Su 2022 for composition.
 
@@ -190,6 +190,7 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
         return 0.0
     if mu > 1e6:  # epsilon is about mu^2 / 2: no guarantee at all
         return math.inf
+    delta = min(delta, 0.999)  # nearer to 1, its logarithm has lost the digits
 
     def excess(epsilon):
         if mu < _SMALL:

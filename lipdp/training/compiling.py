@@ -33,7 +33,7 @@ def compiled_loss(model: keras.Model, loss: Any, loss_weights: Any) -> Any:
                 f"loss_weights={loss_weights!r}. Leave it out; what scales one loss is its temperature, or the "
                 "learning rate."
             )
-        given = [loss[0]] if isinstance(loss, (list, tuple)) and len(loss) == 1 else [loss]
+        given = _per_output("loss", loss, names) if _by_name(loss) or isinstance(loss, (list, tuple)) else [loss]
     elif ready and loss.names == names and loss_weights is None:
         return loss
     else:
@@ -52,7 +52,7 @@ def compiled_metrics(model: keras.Model, metrics: Any, weighted_metrics: Any, lo
     """Returns both kinds of metrics as one list, or for several outputs one for each, in a form that Keras takes."""
     names = output_names(model)
     if len(names) == 1:
-        return _for_logits([*as_list(metrics), *as_list(weighted_metrics)], loss, model, 0)
+        return _for_logits([*_of_one(metrics, names), *_of_one(weighted_metrics, names)], loss, model, 0)
     merged: dict[str, list] = {name: [] for name in names}
     for argument, given in (("metrics", metrics), ("weighted_metrics", weighted_metrics)):
         if not given:
@@ -147,9 +147,21 @@ def output_names(model: keras.Model) -> list[str]:
     return [model.name] if _keras.graph(model) is None else _keras.output_names(model)
 
 
+def _by_name(given: Any) -> bool:
+    return isinstance(given, dict) and not {"class_name", "config"} <= set(given)
+
+
+def _of_one(metrics: Any, names: list[str]) -> list:
+    """Returns the metrics of a model's one output; Keras takes them by its name, and as a list in a list, too."""
+    if _by_name(metrics):
+        metrics = _per_output("metrics", metrics, names, optional=True)
+    found = as_list(metrics)
+    return as_list(found[0]) if len(found) == 1 and isinstance(found[0], (list, tuple)) else found
+
+
 def _per_output(argument: str, given: Any, names: list[str], optional: bool = False) -> list:
     """Returns what was given for each output, from one for all, a list in their order or a dictionary by name."""
-    if isinstance(given, dict) and not {"class_name", "config"} <= set(given):
+    if _by_name(given):
         unknown, missing = set(given) - set(names), set(names) - set(given)
         if unknown or (missing and not optional):
             raise ValueError(_wrong(argument, given, names))

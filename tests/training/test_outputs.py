@@ -263,3 +263,27 @@ def test_refused(name):
     call, message = REFUSED[name]
     with pytest.raises(ValueError, match=message):
         call()
+
+
+@pytest.mark.parametrize("form", [lambda one: {"kind": one}, lambda one: [one]], ids=["dict", "list"])
+def test_one_output_takes_the_forms_of_several(form):
+    """As in Keras."""
+    x, y = data()
+    found = []
+    for wrap in (form, lambda one: one):
+        inputs = keras.Input((6,))
+        model = lipdp.DP_Model(inputs, L.Dense(3, name="kind", kernel_initializer="ones")(inputs))
+        loss = wrap(losses_of()["kind"])
+        model.compile(keras.optimizers.SGD(0.1), loss=loss, metrics=wrap(["accuracy"]), weighted_metrics=wrap([]))
+        history = model.fit(x, y["kind"], strategy=strategies.DPSGD(1.0), seed=0, **FIT, **NOISE).history
+        found.append((history, model.evaluate(x, y["kind"], verbose=0, return_dict=True)))
+    assert found[0] == found[1]
+    assert "accuracy" in found[0][0]
+
+
+def test_another_name_for_one_output_is_refused():
+    inputs = keras.Input((6,))
+    model = lipdp.DP_Model(inputs, L.Dense(3, name="kind")(inputs))
+    for wrong in ({"loss": {"sort": "mse"}}, {"loss": "mse", "metrics": {"sort": ["mae"]}}):
+        with pytest.raises(ValueError, match="must have one for each output: 'kind'"):
+            model.compile("sgd", **wrong)
