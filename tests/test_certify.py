@@ -9,6 +9,7 @@ from lipdp import bounds, certify, layers
 from tests.helpers.adversary import Probe, norm, projected, scaled, starts, top
 
 
+@pytest.mark.slow
 def test_two_outputs_have_no_radius():
     inputs = keras.Input((4,))
     model = keras.Model(inputs, {"a": layers.SpectralDense(2)(inputs), "b": layers.SpectralDense(1)(inputs)})
@@ -147,6 +148,7 @@ def test_lipschitz_is_above_every_jacobian_found(name):
         assert found >= 0.1 * claimed
 
 
+@pytest.mark.slow
 def test_lipschitz_is_reached_by_a_linear_model():
     model = keras.Sequential([keras.Input((5,)), layers.SpectralDense(5), layers.SpectralDense(4)])
     trained_like(model)
@@ -155,6 +157,7 @@ def test_lipschitz_is_reached_by_a_linear_model():
     assert norms <= certify.lipschitz(model) <= norms * (1.0 + 1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_no_attack_flips_a_prediction_inside_its_radius(name):
     model = trained_like(MODELS[name]())
@@ -174,6 +177,7 @@ def test_radius_of_a_linear_model_is_the_distance_to_the_boundary():
     np.testing.assert_allclose(certify.radii(model, x), np.array([0.8, 0.5]) / np.sqrt(2), rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_equal_kernels_and_equal_logits_have_no_radius():
     model = keras.Sequential([keras.Input((3,)), layers.SpectralDense(2)])
     model.weights[0].assign(np.full((3, 2), 0.3, "float32"))
@@ -400,6 +404,7 @@ def test_metric_never_counts_more_than_is_certified(name, radius):
         assert counted >= 0.9 * round(exact * len(x))
 
 
+@pytest.mark.slow
 def test_metric_stays_below_at_the_boundary_itself():
     """A margin of exactly sqrt(2) r, where a bare comparison would count and rounding decide."""
     model = lipdp.DP_Sequential(
@@ -459,6 +464,7 @@ def test_metric_refuses_bad_arguments(arguments):
         certify.CertifiedAccuracy(**arguments)
 
 
+@pytest.mark.slow
 def test_metric_in_compile_and_evaluate():
     model = trained_like(mlp())
     x = examples(model, 40)

@@ -124,6 +124,7 @@ SLOW_SNIPPETS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(

@@ -115,6 +115,7 @@ assert not [name for name in sys.modules if name.startswith("lipdp.")]
 """
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_a_fresh_process_without_lipdp_loads_it(tmp_path):
     x = np.random.default_rng(0).standard_normal((6, 8, 8, 1)).astype("float32")
@@ -136,6 +137,7 @@ def _environment():
     return {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_nothing_of_the_training_is_in_the_file(tmp_path):
     model = mlp()
@@ -181,6 +183,7 @@ def test_the_original_graph_is_left_alone():
     assert before == ([len(la._inbound_nodes) for la in model.layers], lipdp.bounds.propagate(model, 1.0).lipschitz)
 
 
+@pytest.mark.slow
 def test_names_of_the_model_are_not_taken_by_new_operations():
     """A model from a file has names that this process would give to operations of the export."""
     inputs = keras.Input((4,))
@@ -190,6 +193,7 @@ def test_names_of_the_model_are_not_taken_by_new_operations():
     assert difference(model, lipdp.export(model), (4,)) <= 1e-6
 
 
+@pytest.mark.slow
 def test_frozen_stock_layers_keep_their_weights():
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(6, "relu"), keras.layers.BatchNormalization()])
     model.layers[1].set_weights([np.full(6, v) for v in (2.0, 0.5, 0.1, 3.0)])

@@ -27,6 +27,7 @@ def restored(*tables):
             table.update(content)
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 @pytest.mark.parametrize("section", [name for name, text in SECTIONS.items() if "```python" in text])
 def test_code_runs(section, tmp_path, monkeypatch):

@@ -46,6 +46,7 @@ def test_a_moved_module_is_an_attribute_as_well():
         assert lipdp.plan.Plan is lipdp.privacy.Plan
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_accounting_and_all_that_needs_no_model_import_no_framework():
     check(f"import lipdp; dir(lipdp); lipdp.accounting.dpis; import lipdp.privacy, lipdp.data, lipdp.report; {LOOK}")
@@ -54,6 +55,7 @@ def test_accounting_and_all_that_needs_no_model_import_no_framework():
 _RUN = "--noise-multiplier 1 --batch-size 10 --num-examples 1000 --epochs 1"
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_the_commands_of_accounting_import_no_framework():
     commands = [
@@ -76,6 +78,7 @@ def file(tmp_path_factory):
     return str(path)
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 @pytest.mark.parametrize(
     "imports",
@@ -113,6 +116,7 @@ def _ours(found) -> bool:
     return found.__module__.startswith("lipdp.") and vars(sys.modules[found.__module__]).get(found.__name__) is found
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_a_backend_without_support_is_refused_by_lipdp_and_not_by_keras():
     code = (

@@ -163,6 +163,7 @@ def private_keras_names() -> frozenset[str]:
     return frozenset(name for name in names if name.startswith("_") and not name.startswith("__"))
 
 
+@pytest.mark.slow
 def test_private_names_of_keras_stand_in_one_file():
     found = set()
     for path, tree in sources().items():

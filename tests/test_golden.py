@@ -92,6 +92,7 @@ def test_a_weight_file_holds_what_the_model_file_does(name):
 CONTINUED_FAST = {"clipless_stopped", "dpsgd_views", "dpis", "shuffle", "filter"}
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 @pytest.mark.parametrize("name", marked(stored.STOPPED, CONTINUED_FAST))
 def test_the_same_fit_goes_on_from_a_file_to_the_same_end(name):
@@ -107,6 +108,7 @@ def test_a_spent_budget_stays_spent(name):
     check(model.privacy.to_dict(), HELD[name]["privacy"])
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_a_key_of_0_1_0_does_not_go_on():
     """It has 64 bits: a seeded file of 0.1.0 begins a stream of its own, and repeats from then on."""
@@ -120,6 +122,7 @@ def test_a_key_of_0_1_0_does_not_go_on():
     assert found[0] == found[1] != CONTINUED["clipless_stopped"]["weights"]
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_an_unfitted_file_trains():
     model = stored.load("clipless_unfitted")
@@ -146,6 +149,7 @@ SEEDED_FAST = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", marked(cases.seeded_cases(), SEEDED_FAST))
 def test_seeded_results(name):
     with keys.of_0_1_0():
@@ -236,6 +240,7 @@ def test_the_text_of_a_ledger_is_read(name):
     assert type(mine).from_json(mine.to_json()) == mine
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 @pytest.mark.parametrize("name", later.CASES)
 def test_statements_of_what_came_later(name):

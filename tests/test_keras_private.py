@@ -80,6 +80,7 @@ def test_computing_in_float32():
     assert [layer.dtype_policy.name for layer in model.layers] == ["mixed_bfloat16", "float32"]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(keras.backend.backend() != "jax", reason="TensorFlow is there anyway")
 def test_fit_on_jax_does_not_import_tensorflow():
     code = """

@@ -63,12 +63,14 @@ def test_without_a_backend_the_extras_are_named(backend, code):
     assert last.startswith("ImportError") and f"lipdp[{backend}]" in last and "KERAS_BACKEND=" in last
 
 
+@pytest.mark.slow
 def test_accounting_needs_none():
     release = "noise_multiplier=1.0, sampling_probability=0.01, updates=9, delta=1e-5"
     done = process(f"from lipdp import accounting; print(accounting.epsilon({release}))")
     assert float(done.stdout) > 0.1
 
 
+@pytest.mark.slow
 def test_the_command_line_says_so_in_one_line():
     code = "from lipdp.cli import main; sys.exit(main(['train', '--dataset', 'digits', '--epsilon', '3']))"
     done = process(code, KERAS_BACKEND="tensorflow")

@@ -8,6 +8,7 @@ from tests.helpers.audit_faults import FAULTS
 _QUICK = ("noise of 0.7 times its size", "bias of a feature map without its sqrt(HW)", "noise key used again")
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 @pytest.mark.parametrize(
     "fault", [pytest.param(f, id=f.name, marks=[] if f.name in _QUICK else pytest.mark.slow) for f in FAULTS]

@@ -34,6 +34,7 @@ OTHERS = 20.0 * np.eye(SIZE, dtype="float32"), np.ones(SIZE, int)
 STRONG = {"noise_multiplier": 0.15, "batch_size": 20, "epochs": 4, "strategy": "dpsgd", "delta": 1e-3}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("score", ["loss", "gradient"])
 def test_what_is_learned_shows(score):
     found = audit.one_run(wide, X, Y, fit=STRONG, canaries=CANARIES, score=score, seed=1)
@@ -67,6 +68,7 @@ def test_a_strong_guarantee_hides_all():
     assert audit.one_run(wide, X, Y, fit=settings, canaries=CANARIES, seed=1).epsilon_lower < 0.2
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 @pytest.mark.parametrize("strategy", ["clipless", "adaclip"])
 def test_other_strategies(strategy):
@@ -145,6 +147,7 @@ def test_bad_input(change, message):
         audit.one_run(**arguments)
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_a_plan_that_tells_who_was_there_is_refused():
     fit = Fit(wide, {"noise_multiplier": 1.0, "batch_size": 40, "delta": 1e-3, "strategy": "dpsgd"})

@@ -34,6 +34,7 @@ def test_the_final_model_tells_of_a_canary_that_it_has_learned():
     assert found.details["hits"] > found.details["false_alarms"]
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 @pytest.mark.skipif("keras.backend.backend() != 'tensorflow'", reason="eager training is TensorFlow's")
 @pytest.mark.parametrize("function", [pytest.param(audit.final_model, marks=pytest.mark.slow), audit.lira])

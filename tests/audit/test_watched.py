@@ -127,6 +127,7 @@ def test_three_numbers_of_guesses_share_the_error():
     assert bounds["one_run"] == max(intervals.one_run_epsilon(right, n, 400, 1e-5, 0.02) for right, n in tried)
 
 
+@pytest.mark.slow
 def test_the_bound_that_a_run_states_is_that_of_its_plan():
     found = white_box("dpsgd", noise_multiplier=1.0, canaries=8, runs=4, updates=2, seed=0)
     assert found.epsilon == accounting.epsilon(

@@ -16,6 +16,7 @@ QUICK = {"epsilon": 4.0, "canaries": 128, "runs": 100, "seed": 1}
 _SLOW = pytest.mark.slow
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 @pytest.mark.parametrize(
     ("strategy", "least"), [("dpsgd", 0.6), ("clipless", 0.4), pytest.param("adaclip", 0.4, marks=_SLOW)]
@@ -28,6 +29,7 @@ def test_the_bound_comes_near_to_epsilon(strategy, least):
     assert found.details["hits"] > found.details["false_alarms"]
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 @pytest.mark.parametrize(
     "sampler",
@@ -44,6 +46,7 @@ def test_every_sampler_is_scored_as_it_draws(sampler):
     assert found.relation == relations.get(sampler, "zero_out_one")
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 @pytest.mark.parametrize(
     "strategy",
@@ -61,6 +64,7 @@ def test_ways_to_clip(strategy):
     assert 0.05 <= found.ratio <= 1.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["clipless", pytest.param("dpsgd", marks=_SLOW)])
 def test_canaries_that_are_persons(strategy, monkeypatch):
     seen, fit = [], DP_Model.fit
@@ -83,6 +87,7 @@ def test_dpis_is_fitted_again_for_each_run():
     assert sum(found.details["trials"]) == pytest.approx(0.75 * 3 * 128, abs=4)
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_one_run_has_the_bounds_for_one_run():
     found = audit.white_box("dpsgd", epsilon=10.0, canaries=256, runs=1, updates=2, seed=0)
@@ -90,6 +95,7 @@ def test_one_run_has_the_bounds_for_one_run():
     assert 0.0 < found.bounds["one_run"] <= found.bounds["one_run_curve"] <= 10.0
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_an_audit_with_a_seed_repeats():
     settings = {"noise_multiplier": 1.0, "canaries": 16, "runs": 8}

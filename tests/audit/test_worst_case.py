@@ -24,6 +24,7 @@ def deep(optimizer="sgd", outputs=1, loss=losses.MeanAbsoluteError):
 FAR = np.array([[1e3], [-1e3]])
 
 
+@pytest.mark.slow
 def test_the_joint_bound_of_a_whole_network_is_reached():
     found = audit.worst_case(deep(), FAR, tries=40, steps=300)
     assert 0.9 < found.joint <= 1.0001

@@ -112,6 +112,7 @@ def test_chacha20_gives_the_answers_of_rfc_8439(arguments, expected):
     assert key_stream(*arguments) == expected
 
 
+@pytest.mark.slow
 def test_the_words_of_a_generator():
     """ChaCha20: the key stream itself. Threefry: the cipher between two whitenings."""
     secret = key(*range(1, 9))
@@ -167,6 +168,7 @@ def test_neighbouring_keys_give_independent_noise(values, generator):
         assert abs(np.corrcoef(values, other)[0, 1]) < 4 / SIZE**0.5
 
 
+@pytest.mark.slow
 def test_same_values_eager_and_compiled(generator):
     reference = draw(5001, 1, 2, generator=generator)
     for run in compiled(lambda k: backend.normal(5001, k, generator)):  # also inside of a compiled step
@@ -191,6 +193,7 @@ def test_refuses_an_unknown_generator():
         noise.normal(3, full(), "mersenne")
 
 
+@pytest.mark.slow
 def test_values_at_places_are_those_of_the_whole():
     whole = draw(9000, 3, 1, 4, generator="threefry")
     places = np.random.default_rng(0).integers(0, 9000, (7, 300)).astype("uint32")

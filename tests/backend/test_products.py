@@ -72,6 +72,7 @@ class Attention(keras.layers.Layer):
         return ops.sum(inputs * ops.softmax(inputs @ self.scores, axis=1), axis=1)
 
 
+@pytest.mark.slow
 def test_a_layer_that_multiplies_by_a_matrix_trains():
     keras.utils.set_random_seed(0)
     series = keras.Input((28, 28))

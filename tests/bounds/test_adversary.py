@@ -29,6 +29,7 @@ def attack(model, seed, restarts=2, steps=15):
     return ratios
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 @pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 6))])
 def test_random_graphs(seed):
@@ -44,6 +45,7 @@ def test_more_random_graphs(seed):
     assert max(attack(random_model(seed), seed, restarts=6, steps=60)) <= 1.0
 
 
+@pytest.mark.slow
 def test_bounds_of_a_dense_chain_are_reached():
     inputs = keras.Input((4,))
     x = layers.Bias(0.5)(layers.SpectralDense(4)(layers.BoundedInput(norm=INPUT_NORM)(inputs)))

@@ -35,6 +35,7 @@ def _forget():
     bounds.registry._ENTRIES.pop(Gain, None)
 
 
+@pytest.mark.slow
 def test_a_declared_layer_is_checked_printed_and_trained():
     declare()
     texts = []

@@ -57,6 +57,7 @@ def facts(model):
     return model.privacy.to_dict().get("declared_bounds", [])
 
 
+@pytest.mark.slow
 def test_each_way_to_declare_a_bound_is_stated(tmp_path):
     model = model_of(Own(), Plain(), Three(), loss=OwnLoss)
     model.fit(X, Y, **FIT)
@@ -75,12 +76,14 @@ def test_those_of_another_layer_of_keras_are_the_users_too():
     assert facts(model) == ["ReLU"]
 
 
+@pytest.mark.slow
 def test_bounds_of_this_library_are_not_declared():
     model = model_of()
     model.fit(X, Y, **FIT)
     assert facts(model) == [] and "Bounds were declared" not in model.privacy.statement()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["dpsgd", "adaclip"])
 def test_where_gradients_are_clipped_no_bound_counts(strategy):
     model = model_of(Own(), Plain(), loss=OwnLoss)

@@ -30,6 +30,7 @@ def headed(front):
     return lipdp.DP_Model(inputs, layers.SpectralDense(2)(x))
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_a_frozen_backbone_costs_nothing_and_does_not_move():
     front = backbone()
@@ -117,6 +118,7 @@ def test_gradients_and_exact_norms_of_plain_layers(name):
     assert answers.input_lipschitz((2.0,)) == (float("inf"),)
 
 
+@pytest.mark.slow
 def test_a_plain_first_layer_trains_and_is_certified_with_its_exact_norm():
     inputs = keras.Input((4,))
     plain = stock.Dense(6, name="plain")

@@ -49,6 +49,7 @@ def test_row_2b_clustered_spectra_are_projected(values):
     assert top(keras.ops.convert_to_numpy(kernel)) <= 1.0 + 1e-6
 
 
+@pytest.mark.slow
 def test_row_2c_weights_set_by_hand_are_projected_before_training():
     """The reference trains on 5 I until the next step; frozen layers would stay there for good."""
     frozen, trained = layers.SpectralDense(4, trainable=False), layers.SpectralDense(4)
@@ -192,6 +193,7 @@ def test_row_7b_shared_layer_and_duplicate_names():
     assert len({id(use.variables[0]) for use in bounds.propagate(model, 1.0).layers if use.variables}) == 2
 
 
+@pytest.mark.slow
 def test_dropout_masks_belong_to_positions_in_the_batch():
     """Not in the audit: with masks known, adding one example changes the gradients of the others.
 

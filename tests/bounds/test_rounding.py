@@ -15,6 +15,7 @@ def one_layer(layer, shape, entry=None):
     return model, bounds.propagate(model, 1.0).gradient(model.trainable_variables[0])
 
 
+@pytest.mark.slow
 def test_ordinary_sizes_keep_their_bounds():
     for layer, shape in [
         (layers.SpectralDense(3), (1000,)),
@@ -27,6 +28,7 @@ def test_ordinary_sizes_keep_their_bounds():
         assert 1.0 <= one_layer(layer, shape)[1] <= 1.001
 
 
+@pytest.mark.slow
 def test_one_position_costs_no_more_than_the_slack_of_its_layer():
     for layer in (layers.SpectralDense(3), layers.Bias(), stock.Dense(3, use_bias=False)):
         model, bound = one_layer(layer, (4096,))

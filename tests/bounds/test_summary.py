@@ -29,6 +29,7 @@ def measured_by_hand(model, x, y, names):
     return best
 
 
+@pytest.mark.slow
 def test_measured_gradients_are_the_largest_of_single_examples():
     x, y = blobs(examples=12)
     keras.utils.set_random_seed(0)
@@ -46,6 +47,7 @@ def test_measured_gradients_are_the_largest_of_single_examples():
     assert [row["measured"] for row in rows if not row["gradient_bound"]] == [None, None]
 
 
+@pytest.mark.slow
 def test_the_table_says_that_it_is_not_private():
     texts = []
     model = mlp()
@@ -85,6 +87,7 @@ def test_a_gradient_above_its_bound_is_an_error():
         model.summary_bounds(*blobs(examples=20), print_fn=lambda text: None)
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_bad_samples_are_refused_and_the_model_stays_as_it_was():
     model = mlp()

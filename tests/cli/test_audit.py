@@ -15,6 +15,7 @@ from tests.helpers.audit_faults import FAULTS
 SHORT = ["--runs", "30", "--canaries", "64", "--seed", "0"]
 
 
+@pytest.mark.slow
 def test_a_strategy(capsys, tmp_path):
     plot = tmp_path / "audit.svg"
     assert main(["audit", "dpsgd", "--epsilon", "4", *SHORT, "--output", str(plot), "--json"]) == 0
@@ -23,12 +24,14 @@ def test_a_strategy(capsys, tmp_path):
     assert found["written"] == str(plot) and plot.read_text().startswith("<?xml")
 
 
+@pytest.mark.slow
 def test_a_fault_ends_with_1(capsys):
     with FAULTS[0].inject():
         assert main(["audit", "dpsgd", "--epsilon", "4", "--runs", "100", "--canaries", "128", "--seed", "1"]) == 1
     assert "ABOVE THE STATED EPSILON" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sampling", "updates"), [("poisson", 4), pytest.param("shuffle", 4, marks=pytest.mark.backend_free)]
 )
@@ -46,6 +49,7 @@ def test_a_run_is_audited_with_its_own_settings(capsys, tmp_path, sampling, upda
     assert found["run"] == {"epsilon": model.privacy.epsilon(), "updates": 4, "sampling_probability": 0.5}
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_a_run_with_an_augmentation_of_images_is_audited_without_it(capsys, tmp_path):
     model = lipdp.DP_Model.from_keras(

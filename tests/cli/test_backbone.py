@@ -33,6 +33,7 @@ def run(tmp_path_factory):
     return folder / "run"
 
 
+@pytest.mark.slow
 def test_a_head_on_features(run):
     content = folders.read(run)
     settings = content.run["settings"]
@@ -42,6 +43,7 @@ def test_a_head_on_features(run):
     assert "public.keras" in (run / folders.MARKDOWN).read_text()
 
 
+@pytest.mark.slow
 def test_certify_and_predict_compute_the_features_again(run, tmp_path, capsys):
     assert main(["certify", str(run), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)

@@ -53,6 +53,7 @@ def run(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_a_run_folder_holds_everything(run):
     assert {path.name for path in run.iterdir()} == set(folders.FILES)
@@ -97,6 +98,7 @@ def test_the_recorded_command_repeats_the_run(run, tmp_path):
         assert np.array_equal(first, second)
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_without_a_seed_no_two_runs_are_alike_and_training_metrics_are_marked(run, tmp_path, capsys):
     folder = tmp_path / "new"
@@ -116,6 +118,7 @@ def _weights(folder):
     return keras.saving.load_model(folder / folders.MODEL).get_weights()
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_train_on_a_table_of_ones_own(tmp_path, capsys):
     file, ranges = table(tmp_path / "t.csv"), tmp_path / "ranges.json"
@@ -132,6 +135,7 @@ def test_train_on_a_table_of_ones_own(tmp_path, capsys):
     assert found["held_out"]["certified"] == [] and len(again["certified"]) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_without_held_out_rows_nothing_is_measured(tmp_path, capsys):
     words = ["train", "--dataset", table(tmp_path / "t.csv"), "--noise-multiplier", "2", "--epochs", "1"]
@@ -150,6 +154,7 @@ def test_folders_that_hold_anything_else_are_left_alone(tmp_path, capsys):
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_leaves_no_folder(tmp_path, capsys, monkeypatch):
     def interrupt(*_, **__):
         raise KeyboardInterrupt
@@ -160,6 +165,7 @@ def test_an_interrupted_run_leaves_no_folder(tmp_path, capsys, monkeypatch):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_certify_and_report_read_a_run(run, capsys):
     content = folders.read(run)
@@ -293,6 +299,7 @@ def test_models_of_others_are_refused(tmp_path, capsys, run):
     assert "The model does not fit the data" in refusal(capsys, *words)
 
 
+@pytest.mark.slow
 def test_a_broken_run_folder_is_named(tmp_path, capsys, run):
     for name in folders.FILES:
         (tmp_path / name).write_bytes((run / name).read_bytes())
@@ -331,6 +338,7 @@ def test_help_and_version_are_answers(capsys):
     assert lipdp.__version__ in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_the_installed_command_is_quick_and_quiet(tmp_path):
     script = tmp_path / "lipdp"
@@ -360,6 +368,7 @@ def test_group(capsys):
     assert answer(capsys, "group", "4", *fixed, *sizes)["groups"][0]["epsilon"] == pytest.approx(4.768, rel=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_samplers_and_persons_on_the_command_line(capsys):
     run = ["--batch-size", "256", "--num-examples", "60000", "--updates", "2350"]
@@ -372,6 +381,7 @@ def test_samplers_and_persons_on_the_command_line(capsys):
     assert "truncated_poisson, zero out one)" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_plan(capsys, tmp_path, run):
     words = ["--num-examples", "6000", "--delta", "1e-4"]
@@ -394,6 +404,7 @@ def test_plan(capsys, tmp_path, run):
     assert "found: epochs" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_training_with_another_sampler(capsys, tmp_path):
     words = ["--sampling", "shuffle", "--examples-per-person", "2"]

@@ -35,6 +35,7 @@ def run(images, tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_a_run_folder_holds_a_model_its_statement_and_samples(run, capsys):
     assert {path.name for path in run.iterdir()} == {*folders.FILES, folders.SAMPLES}
     content = folders.read(run)
@@ -72,6 +73,7 @@ def test_samples_are_a_data_set(run, tmp_path, capsys):
     np.testing.assert_allclose(2 * again.x_train - 1, np.clip(expected, -1, 1), atol=1.01 / 255)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("classes", [[1, 2, 7], ["bag", "coat", "shoe"]])
 def test_samples_have_the_labels_of_the_data(run, tmp_path, monkeypatch, capsys, classes):
     """What learns from them is judged on images whose labels are these."""
@@ -154,6 +156,7 @@ def test_sample_refuses_in_one_line(run, tmp_path, capsys, words, message):
     assert not (tmp_path / "new.npz").exists()
 
 
+@pytest.mark.slow
 def test_a_diffusion_model_has_no_classes_and_no_export(run, images, tmp_path, capsys):
     file, target = run / folders.MODEL, tmp_path / "new"
     for words in (

@@ -51,6 +51,7 @@ def run(preset, tmp_path_factory):
     return folder / "run"
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_a_row_of_features_is_of_its_own_text(preset):
     found = encoder.load(str(preset), 8)
@@ -67,6 +68,7 @@ def test_a_row_of_features_is_of_its_own_text(preset):
     assert found.digest == longer.digest
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_a_head_learns_and_predicts_raw_texts(run, tmp_path, capsys):
     content = folders.read(run)
@@ -148,6 +150,7 @@ def test_settings_are_the_same_in_each_process():
     assert once == again and "0x" not in str(once) and "layer_3" not in str(once) and "0.5" in str(once)
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_a_run_of_persons_goes_on_behind_the_same_encoder(preset, tmp_path, monkeypatch, capsys):
     def stop(self, batch, logs=None):

@@ -18,6 +18,7 @@ def exported(model, folder):
     return folder / "out"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [None, 3])
 def test_the_export_of_a_file_has_the_statement_of_the_model_in_it(seed, tmp_path):
     model = mlp()

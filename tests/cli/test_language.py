@@ -44,6 +44,7 @@ def run(tmp_path_factory):
     return folder / "run"
 
 
+@pytest.mark.slow
 def test_a_run_says_what_it_has_learned_and_what_a_unit_is(run, capsys):
     content = folders.read(run)
     held_out = content.results["held_out"]
@@ -72,6 +73,7 @@ def test_one_text_is_one_example_without_persons(tmp_path, capsys):
     assert "bits per byte" not in (tmp_path / "run" / folders.MARKDOWN).read_text()
 
 
+@pytest.mark.slow
 def test_texts_are_drawn(run, tmp_path, capsys):
     words = ["sample", str(run), "--num", "3", "--prompt", "we ", "--seed", "1", "--temperature", "0.5", "--output"]
     for name in ("a.jsonl", "b.jsonl"):
@@ -89,6 +91,7 @@ def test_texts_are_drawn(run, tmp_path, capsys):
     assert "temperature" in refusal(capsys, *words, tmp_path / "c.jsonl", "--temperature", "-1")
 
 
+@pytest.mark.slow
 def test_the_other_commands(run, tmp_path, capsys):
     assert "names no classes" in refusal(capsys, "certify", run)
     line = refusal(capsys, "predict", run, "--data", run.parent / "said.csv", "--output", tmp_path / "p.csv")

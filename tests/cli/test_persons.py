@@ -47,6 +47,7 @@ def run(tmp_path_factory):
     return folder / "run"
 
 
+@pytest.mark.slow
 def test_everything_is_about_persons(run, capsys):
     content, out = folders.read(run), held_out_persons(IDS, 0.25)
     persons, held = len(set(IDS[~out])), len(set(IDS[out]))
@@ -92,6 +93,7 @@ def test_the_column_is_no_input_whatever_is_said_of_it(tmp_path, described):
     assert scaled.table.encode({"age": [0], "dose": [0]}).shape == (1, 2)
 
 
+@pytest.mark.slow
 def test_what_persons_are_told_at_the_end(tmp_path, capsys):
     file = write(tmp_path / "t.csv")
     words = ["train", "--dataset", str(file), "--person-column", "patient", "--strategy", "dpsgd"]
@@ -99,6 +101,7 @@ def test_what_persons_are_told_at_the_end(tmp_path, capsys):
     assert "updates on 60 persons (add or remove one person, whatever number of rows" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_run_of_persons_goes_on(tmp_path, capsys, monkeypatch):
     def stop(self, batch, logs=None):
         if self._model.run.ledger.updates == 2:

@@ -41,6 +41,7 @@ def test_keras_shows_what_was_asked_for(monkeypatch, asked, terminal, shown):
     assert train_tell.verbosity(options) == shown and train_tell.progress(options, 5) == []
 
 
+@pytest.mark.slow
 def test_a_run_shows_them(tmp_path, capsys):
     words = ["train", "--dataset", "digits", "--epsilon", "3", "--epochs", "2", "--batch-size", "700"]
     assert main([*words, "--strategy", "clipless", "--output", str(tmp_path / "run")]) == 0

@@ -40,6 +40,7 @@ def test_area_under_the_curve_counts_pairs():
     assert evaluation.area_under_curve(score, np.ones(60, bool)) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", [pytest.param("dpsgd", marks=pytest.mark.slow), "clipless"])
 def test_a_model_that_names_one_class_is_said(tmp_path, capsys, strategy):
     run = tmp_path / "run"
@@ -63,6 +64,7 @@ def test_no_warning_for_a_model_that_is_better():
     evaluation.warn_of_frequent({"bits_per_byte": 3.0})
 
 
+@pytest.mark.slow
 def test_several_classes_have_no_area(tmp_path, capsys):
     run = tmp_path / "run"
     assert train(write(tmp_path / "t.csv", classes=3), run, "--epochs", "1") == 0

@@ -75,6 +75,7 @@ def names(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_a_killed_run_is_gone_on_with_to_the_same_end(file, whole, tmp_path, at, monkeypatch, capsys):
     folder = tmp_path / "run"
@@ -92,6 +93,7 @@ def test_a_killed_run_is_gone_on_with_to_the_same_end(file, whole, tmp_path, at,
     assert found.run["argv"] == words(file, folder, "--seed", "7")
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_a_killed_run_without_a_seed_pays_for_what_was_lost(file, tmp_path, at, monkeypatch):
     folder = tmp_path / "run"
@@ -104,6 +106,7 @@ def test_a_killed_run_without_a_seed_pays_for_what_was_lost(file, tmp_path, at, 
     assert int(model_of(folder).optimizer.iterations.numpy()) < 9
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 @pytest.mark.parametrize(
     ("sent", "code"), [pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow), (signal.SIGTERM, 143)]
@@ -169,6 +172,7 @@ def test_a_kill_on_the_last_steps_leaves_a_whole_run(file, tmp_path, monkeypatch
     assert names(tmp_path) == ["run"]
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_files_of_seeded_runs_are_for_their_owner(whole, file, tmp_path):
     assert stat.S_IMODE(whole.stat().st_mode) == 0o700
@@ -181,6 +185,7 @@ def test_files_of_seeded_runs_are_for_their_owner(whole, file, tmp_path):
     assert stat.S_IMODE((whole / folders.HTML).stat().st_mode) == 0o600
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_a_model_of_another_run_is_refused(whole, file, tmp_path, capsys):
     assert main(words(file, tmp_path / "run")) == 0

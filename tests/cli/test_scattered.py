@@ -28,6 +28,7 @@ def file(tmp_path, monkeypatch):
     return path
 
 
+@pytest.mark.slow
 def test_images_are_trained_on_features_and_used_as_images(file, tmp_path, capsys):
     run = tmp_path / "run"
     words = ["train", "--dataset", str(file), "--epsilon", "8", "--epochs", "3", "--verbose", "0", "--json"]
@@ -115,6 +116,7 @@ def test_an_input_norm_is_for_other_recipes(file, capsys):
         assert "without --front-end" in behind
 
 
+@pytest.mark.slow
 def test_smaller_sets_are_told_which_network_they_have(file, tmp_path, capsys, monkeypatch):
     words = ["train", "--dataset", str(file), "--epsilon", "8", "--epochs", "1", "--verbose", "0"]
     monkeypatch.setattr(classifier, "_SMALL", 16384)

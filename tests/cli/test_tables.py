@@ -76,6 +76,7 @@ def test_a_table_of_text_leads_to_the_command_that_describes_it(tmp_path, capsys
     assert f'set "missing": true for the column in {tmp_path / "my people.json"}.' in line and "lipdp table" not in line
 
 
+@pytest.mark.slow
 def test_a_described_table_is_trained_without_reading_anything_off_it(run):
     content = folders.read(run)
     assert data.Table.from_json(run / folders.TABLE).classes == ("well", "sick")
@@ -85,6 +86,7 @@ def test_a_described_table_is_trained_without_reading_anything_off_it(run):
     assert "read_off_the_data" not in content.privacy and "READ OFF" not in content.statement
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_with_the_same_description(tmp_path, monkeypatch, capsys):
     def stop(self, epoch, logs=None):
         raise KeyboardInterrupt
@@ -117,6 +119,7 @@ def test_moments_of_groups_have_the_noise_of_groups(tmp_path):
     assert found.run["settings"]["moments_noise"] == 120.0 and found.privacy["epsilon"] <= 2.0
 
 
+@pytest.mark.slow
 def test_certify_and_predict_use_the_description_of_the_run(run, tmp_path, capsys):
     capsys.readouterr()
     assert main(["certify", str(run), "--json"]) == 0
@@ -147,6 +150,7 @@ def test_certify_and_predict_use_the_description_of_the_run(run, tmp_path, capsy
     assert "Pass --table" in line
 
 
+@pytest.mark.slow
 def test_what_a_model_cannot_see_of_new_rows_is_said(run, tmp_path, capsys):
     file, clean, out = tmp_path / "new.csv", tmp_path / "clean.csv", tmp_path / "p.csv"
     file.write_text("name,age,smoker,mail,ill\nx,-inf,Yes,a,well\ny,,No,b,sick\nz,1e999,,c,sick\n")
@@ -189,6 +193,7 @@ def test_export_writes_stock_layers_and_the_statement(run, tmp_path, capsys):
     assert "not new or empty" in refusal(capsys, "export", run, "--output", tmp_path / "out")
 
 
+@pytest.mark.slow
 def test_what_is_read_off_the_rows_is_said_everywhere(tmp_path, capsys):
     file = tmp_path / "t.csv"
     file.write_text("".join(f"{i % 7},{i % 5},{'yes' if i % 7 > 3 else 'no'}\n" for i in range(60)))
@@ -208,6 +213,7 @@ def test_what_is_read_off_the_rows_is_said_everywhere(tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["classes"] == ["no", "yes"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "strategy", ["dpsgd", pytest.param("adaclip", marks=pytest.mark.slow), pytest.param("dpis", marks=pytest.mark.slow)]
 )
@@ -221,6 +227,7 @@ def test_every_strategy_trains_the_same_network(tmp_path, capsys, strategy):
     assert settings["strategy"] == strategy and settings["clip_norm"] == 0.5
 
 
+@pytest.mark.slow
 def test_a_front_end_is_part_of_the_model(tmp_path, capsys):
     words = ["train", "--dataset", "digits", "--epsilon", "3", "--epochs", "1", "--verbose", "0", "--json"]
     assert main([*words, "--front-end", "robust", "--output", str(tmp_path / "run")]) == 0

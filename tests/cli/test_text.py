@@ -49,6 +49,7 @@ def run(tmp_path_factory):
     return folder / "run"
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_a_run_learns_and_says_what_it_protects(run):
     content = folders.read(run)
@@ -118,6 +119,7 @@ def test_the_other_commands(run, tmp_path, capsys):
     assert np.allclose(plain.predict(x, verbose=0), model.predict(x, verbose=0), atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_what_is_read_and_cut_is_said(tmp_path, capsys):
     (tmp_path / "words.txt").write_text("\n".join([*GOOD, *BAD]))
@@ -156,6 +158,7 @@ def whose(path, rows=240):
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_persons_are_what_is_protected(tmp_path, capsys):
     file = whose(tmp_path / "said.csv")
@@ -181,6 +184,7 @@ def test_persons_are_what_is_protected(tmp_path, capsys):
     assert main([*predict, "--output", str(tmp_path / "classes.csv")]) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_a_run_of_persons_goes_on(tmp_path, monkeypatch):
     def stop(self, batch, logs=None):
@@ -197,6 +201,7 @@ def test_a_run_of_persons_goes_on(tmp_path, monkeypatch):
     assert content.run["settings"]["style"] == "linear" and content.privacy["unit"] == "person"
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_a_run_goes_on_with_the_same_vocabulary(tmp_path, monkeypatch, capsys):
     def stop(self, batch, logs=None):

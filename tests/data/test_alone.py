@@ -95,6 +95,7 @@ def columns(rows, make=list):
     return {name: make([row[name] for row in rows]) for name in rows[0]}
 
 
+@pytest.mark.slow
 @given(st.lists(ROWS, min_size=1, max_size=6))
 @settings(max_examples=300, deadline=None)
 def test_each_row_is_encoded_as_if_it_were_alone(rows):

@@ -37,6 +37,7 @@ def check(devices, cases):
         assert case["spent"][0] == pytest.approx(case["spent"][1], rel=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "strategies", [("clipless", "dpsgd", "dpis"), pytest.param(("quantile", "adaclip"), marks=pytest.mark.slow)]
 )

@@ -99,6 +99,7 @@ def test_the_label_that_stands_for_any_has_the_moments_of_all():
     assert np.allclose(np.square(mean) + variances @ np.square(axes), of.norm**2 * expected, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_before_moments_are_known_it_returns_zeros():
     model, mixture = with_mixture()
     x = np.random.default_rng(0).normal(size=(4, 8, 8, 1)).astype("float32")
@@ -129,6 +130,7 @@ def test_what_is_drawn_has_the_kinds_of_its_class(classes, tmp_path):
     assert loaded.run.ledger == model.run.ledger
 
 
+@pytest.mark.slow
 def test_it_trains_with_the_network_and_what_it_costs_is_planned_for():
     (x, y), (model, mixture) = two_kinds(500), with_mixture()
     model.learn_moments(x, y, noise_multiplier=8.0, rounds=3)
@@ -291,6 +293,7 @@ def test_the_noise_of_a_recipe_goes_by_how_often_the_data_are_asked():
         recipe(*shape, epsilon=10.0, moments_rounds=0)
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_what_the_moments_leave_to_the_updates_is_what_the_page_says():
     """`docs/diffusion.md` and the docstring of `learn_moments`, for 60,000 images."""
@@ -309,6 +312,7 @@ def test_what_the_moments_leave_to_the_updates_is_what_the_page_says():
     assert more_noise(1.0, 8.0, 3) == pytest.approx(0.6, abs=0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_guidance_of_a_network_that_always_saw_labels_is_refused():
     network = with_mixture()[0].network
@@ -334,6 +338,7 @@ def test_what_is_out_of_range_is_refused(settings, words):
         diffusion.ClassMixture(2, **settings)
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_what_does_not_fit_is_refused_before_anything_is_released():
     (x, y), (model, _) = two_kinds(50), with_mixture()

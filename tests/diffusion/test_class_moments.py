@@ -67,6 +67,7 @@ def test_one_image_moves_the_sums_by_at_most_their_sensitivity():
     assert 0.99 * of.sensitivity < largest <= of.sensitivity * (1 + 1e-9)
 
 
+@pytest.mark.slow
 def test_rows_of_one_person_count_one_together():
     rng, of = np.random.default_rng(0), moments()
     model, (x, y) = small(), data(40)
@@ -164,6 +165,7 @@ def test_other_data_have_other_noise_under_one_seed():
     assert secret_of(None, moments(), 1.0, b"", "") != secret_of(None, moments(), 1.0, b"", "")
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_fit_plans_for_what_is_left_and_the_statement_names_the_moments(tmp_path):
     x, y = data(500)
@@ -336,6 +338,7 @@ def test_a_plan_that_was_not_finished_does_not_go_on_past_its_budget(accountant)
     assert model.privacy.epsilon() <= 1.0
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 @pytest.mark.parametrize("accountant", ["filter", "filter:8.0:10.0:0.001"])
 def test_no_filter_after_moments_were_released(accountant):
@@ -349,6 +352,7 @@ def test_no_filter_after_moments_were_released(accountant):
     assert model.privacy.to_dict()["plans_fixed_in_advance"] == "assumed"
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_moments_that_could_not_be_stated_are_not_released():
     (x, y), filtered = data(200), small()
@@ -363,6 +367,7 @@ def test_moments_that_could_not_be_stated_are_not_released():
         assert model.run.ledger.to_json() == before and model.privacy.epsilon() == epsilon
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_no_moments_within_a_fit_of_the_same_weights():
     first, (x, y) = small(), data(200)
@@ -378,6 +383,7 @@ def test_no_moments_within_a_fit_of_the_same_weights():
     assert not other.run.armed
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_units_of_moments_and_updates_are_one():
     (x, y), ids = data(200), np.arange(200) // 2
@@ -425,6 +431,7 @@ def test_the_relation_is_that_of_the_updates(sampling, group):
     assert said == model.run.ledger.entries[0].mechanism(group)
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_before_the_first_update_epsilon_is_that_of_a_person_too(tmp_path):
     model, (x, y) = small(), data(200)

@@ -66,6 +66,7 @@ def test_features_are_pluggable():
         diffusion.frechet_distance(features(images), features(images)[:, :2])
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_classifier_features_separate_what_matters():
     x, y = stripes(600, 0)
@@ -127,6 +128,7 @@ def test_bad_input():
         diffusion.frechet_distance(x, x)
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_inception_weights_that_are_none(tmp_path):
     x = np.zeros((6, 8, 8, 1), "float32")

@@ -24,6 +24,7 @@ def labelled():
     return model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("make", "data"), [(plain, (X,)), (labelled, (X, LABELS))])
 def test_the_loss_is_the_same_each_time_and_the_noise_of_the_run_stays(make, data):
     """Before, Keras said that it had missed the labels."""

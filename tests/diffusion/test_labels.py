@@ -44,6 +44,7 @@ def test_a_recipe_costs_what_it_was_asked_for():
     assert labels.label_recipe((28, 28, 1), 10, 60000, 0.5).frequencies == (12, 12)
 
 
+@pytest.mark.slow
 def test_labels_are_right_where_images_were_drawn_for_others(trained):
     _, classifier = trained
     model = diffusion.DiffusionModel(network(), num_classes=CLASSES, classifier=classifier)
@@ -52,6 +53,7 @@ def test_labels_are_right_where_images_were_drawn_for_others(trained):
     assert model.classify(x).dtype == np.int32
 
 
+@pytest.mark.slow
 def test_a_budget_holds_the_classifier_and_files_keep_both(trained, tmp_path):
     _, classifier = trained
     cost = classifier.privacy.epsilon(1e-5)
@@ -99,6 +101,7 @@ def test_a_copy_of_the_generator_without_the_classifier_costs_both(trained):
     assert len(provenance.ledgers_of(model)) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "sampling", ["poisson", *(pytest.param(s, marks=pytest.mark.slow) for s in ("shuffle", "fixed_size"))]
 )
@@ -157,6 +160,7 @@ def test_an_untrained_classifier_is_trained_first():
         model.classify(bars(3)[0])
 
 
+@pytest.mark.slow
 def test_layers_that_compute_with_their_weights_are_copied_whole():
     """`Normalization` computes with what it makes of its weights when they are loaded, not with them."""
     x, _ = bars(30)

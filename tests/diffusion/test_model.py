@@ -44,6 +44,7 @@ def norm(tensors):
     return float(np.sqrt(sum(np.sum(np.square(ops.convert_to_numpy(t).astype(float))) for t in tensors)))
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_the_sensitivity_does_not_depend_on_the_multiplicity():
     model = points()
@@ -73,6 +74,7 @@ def test_the_variance_of_a_gradient_falls_as_one_over_the_multiplicity():
     assert spread[1] / spread[8] == pytest.approx(8.0, rel=0.25)
 
 
+@pytest.mark.slow
 def test_rows_get_noise_of_their_own_and_calls_fresh_noise():
     layer = diffusion.Noising(num_classes=3, label_dropout=0.5)
     x, labels = ops.zeros((400, 2)), ops.ones((400,))
@@ -132,6 +134,7 @@ def fit(model, x, y=None, **options):
     return model.fit(x, y, **settings)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunk", [None, 16])
 def test_fit_charges_what_it_executes(chunk):
     model = points(multiplicity=2)
@@ -155,6 +158,7 @@ def test_the_engine_sees_every_weight_of_the_unet():
     gradients.supported(diffusion.DiffusionModel(network, num_classes=3))
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 @pytest.mark.parametrize("wrap", [keras.callbacks.CallbackList, lambda given: [keras.callbacks.CallbackList(given)]])
 def test_callbacks_in_lists_are_looked_at(wrap):
@@ -199,6 +203,7 @@ def test_the_average_follows_the_released_weights():
         np.testing.assert_allclose(ops.convert_to_numpy(variable), value, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_saving_keeps_weights_average_and_ledger(tmp_path):
     model = labelled()
@@ -242,6 +247,7 @@ def test_a_resumed_run_repeats_an_uninterrupted_one(tmp_path):
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_without_a_seed_the_noise_begins_anew_with_each_fit():
     model = points()

@@ -18,6 +18,7 @@ def model():
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Keras and NumPy
 def test_fit_warns_of_images_in_0_1_and_names_the_line_of_the_user():

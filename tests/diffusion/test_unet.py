@@ -39,6 +39,7 @@ def test_presets_have_the_sizes_they_name(name, millions, exactly):
     assert network.output_shape[1:] == tuple(network.inputs[0].shape[1:]) == PRESETS[name]["image_shape"]
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 @pytest.mark.parametrize(
     ("shape", "options"),
@@ -60,6 +61,7 @@ def test_examples_of_a_batch_do_not_meet(shape, options):
     assert np.abs(changed[1:] - whole[1:]).max() > 0.01
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_the_output_begins_at_zero():
     inputs = batch((8, 8, 1))
@@ -88,6 +90,7 @@ def test_every_layer_is_one_of_keras_own():
     assert layers.Dropout in {type(a) for a in diffusion.unet((8, 8, 1), dropout=0.1, **SMALL).layers}
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_saving(tmp_path):
     network = trained(diffusion.unet((6, 6, 1), num_classes=4, patch_size=2, attention=(2,), slim=True, **SMALL))

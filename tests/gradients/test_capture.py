@@ -43,12 +43,14 @@ def attention():
     return shaken(keras.Model(inputs, L.Dense(3)(L.Dense(16, "gelu")(L.RMSNormalization()(h)))))
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 @pytest.mark.parametrize("mode", MODES)
 def test_convolutional_network(mode):
     compare(convolutional(), normal(3, 8, 8, 1), mode=mode)
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free  # test_precision has attention on JAX
 @pytest.mark.parametrize("mode", MODES)
 def test_attention(mode):
@@ -178,6 +180,7 @@ def test_masks_that_a_layer_sets_in_its_call_reach_the_next_one():
     compare(model, np.array([[1, 1, 2, 0], [3, 3, 0, 0], [6, 5, 4, 1]], "int32"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("low_rank", [False, True])
 def test_negative_indices_count_from_the_end_as_in_the_forward_pass(tied, low_rank):
@@ -275,6 +278,7 @@ class Scale(L.Layer):
         return x * ops.exp(self.scale)
 
 
+@pytest.mark.slow
 def test_own_layers_and_subclasses_use_their_own_vjp():
     class Shifted(L.Dense):
         def call(self, inputs):
@@ -284,6 +288,7 @@ def test_own_layers_and_subclasses_use_their_own_vjp():
     compare(shaken(keras.Sequential([keras.Input((4,)), *stack])), normal(3, 4))
 
 
+@pytest.mark.slow
 def test_frozen_layers_and_weights_are_skipped():
     frozen, half = L.Dense(4, "tanh"), L.Dense(3, "tanh")
     model = shaken(keras.Sequential([keras.Input((5,)), L.Dense(5, "tanh"), frozen, half, L.Dense(2)]))
@@ -302,6 +307,7 @@ def test_a_layer_without_say_has_gradient_zero():
     assert all((n > 0).all() for n in found["norms"][2:])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "layer",
     [
@@ -353,6 +359,7 @@ def random_model(seed):
     return shaken(keras.Model(inputs, L.Dense(2)(L.Concatenate()(nodes[-2:]))))
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 @settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.integers(0, 10**6))

@@ -119,6 +119,7 @@ def test_squares_that_underflow_are_not_lost(positions, inputs, outputs, large, 
     assert np.all(scaled >= np.sum(exact**2, axis=(1, 2)) * (1.0 - 1e-6))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("positions,size", [(7, 5), (4, 50)])
 def test_rows_that_do_not_exist_are_nobodys(positions, size):
     """A lookup beside the table counts for no row, least of all for one of the next example; -1 is the last row."""
@@ -155,6 +156,7 @@ def test_positions_that_nearly_cancel_are_not_understated(width):
         assert (norms >= true * (1.0 - 1e-6)).all()
 
 
+@pytest.mark.slow
 def test_parts_that_cancel_in_one_order_only():
     """What is added up with coefficients rounds differently from what its norm was taken of."""
     rng = np.random.default_rng(0)
@@ -177,6 +179,7 @@ def tied(indices, g, a, h):
     return merge([Lookup(indices, g, whole.shape[1:]), Outer(a, h, MatrixLayout((size, g.shape[-1])))]), whole
 
 
+@pytest.mark.slow
 def test_one_table_that_reads_and_writes_needs_no_gradient_of_its_size():
     rng = np.random.default_rng(0)
     indices = rng.integers(0, 6, (3, 5)).astype("int32")

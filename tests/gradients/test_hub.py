@@ -50,6 +50,7 @@ def test_all_weights_of_a_text_model(make):
     check(whole(make), scaled=False, tolerance=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", IMAGES)
 def test_all_weights_of_an_image_model(make):
     check(whole(make), scaled=False, tolerance=1e-5)
@@ -65,12 +66,14 @@ def test_low_rank_additions_of_a_text_model(make):
     check(moved(model), tolerance=1e-5)
 
 
+@pytest.mark.slow
 def test_a_model_with_low_rank_additions_is_supported():
     model = hub.TEXT["gemma"]()
     model.enable_lora(2)
     supported(model)
 
 
+@pytest.mark.slow
 def test_a_block_in_which_something_was_replaced_sees_one_row_at_a_time():
     model = hub.TEXT["bert"]()
     assert not isolation.foreign(model)
@@ -88,6 +91,7 @@ def test_a_block_with_a_function_of_the_users_sees_one_row_at_a_time():
     assert [operation for operation, _ in isolation.foreign(model)] == [block]
 
 
+@pytest.mark.slow
 def test_a_function_that_a_block_calls_itself_counts_too():
     model = hub.TEXT["llama"]()
     block = next(layer for layer in model.layers if type(layer).__name__ == "LlamaTransformerDecoder")

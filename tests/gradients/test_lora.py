@@ -51,12 +51,14 @@ def test_einsum_dense(equation):
     compare(model, images(*shape))
 
 
+@pytest.mark.slow
 def test_embedding():
     model = adapted((7,), L.Embedding(11, 6), dtype="int32")
     assert rules.fallback not in recorded(model).values()
     compare(model, np.random.default_rng(0).integers(0, 11, (4, 7)).astype("int32"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("low_rank", [True, False])
 def test_one_table_that_reads_and_writes(tied, low_rank):
@@ -70,6 +72,7 @@ def test_one_table_that_reads_and_writes(tied, low_rank):
     compare(model, np.random.default_rng(0).integers(0, 11, (4, 7)).astype("int32"))
 
 
+@pytest.mark.slow
 def test_a_kernel_that_was_released_again_trains_beside_its_addition():
     layer = L.Dense(4)
     model = adapted((5,), layer)
@@ -101,6 +104,7 @@ def test_a_layer_used_twice():
     compare(moved(model), images(3, 5))
 
 
+@pytest.mark.slow
 def test_several_rows_of_one_example():
     model = adapted((3, 5), L.EinsumDense("abc,cde->abde", output_shape=(3, 2, 4), bias_axes="de"))
     compare(model, images(3, 5, rows=6), views=2)

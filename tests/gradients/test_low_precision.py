@@ -29,6 +29,7 @@ def private(*stack, **compiled):
     return model
 
 
+@pytest.mark.slow
 def test_norms_and_sums_are_float32_and_of_the_same_numbers(low):
     model = private(L.Dense(16, "relu"), L.LayerNormalization(), L.Dense(3))
     record = gradients.capture(
@@ -46,6 +47,7 @@ def test_norms_and_sums_are_float32_and_of_the_same_numbers(low):
             np.testing.assert_allclose(ops.convert_to_numpy(norm)[i], exact, rtol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["dpsgd", "adaclip", pytest.param("dpis", marks=pytest.mark.slow)])
 def test_models_train_save_and_go_on(low, strategy, tmp_path):
     noise = {"epsilon": 4.0, "noise_multiplier": None} if strategy == "dpis" else {}

@@ -44,6 +44,7 @@ def test_heavy_rows_come_in_few_unless_there_are_convolutions(compiled, monkeypa
     assert default_microbatch(wide()) is None
 
 
+@pytest.mark.slow
 def test_heavy_rows_are_probed_a_few_at_a_time(monkeypatch):
     seen, probe = [], backend.probe
 
@@ -82,6 +83,7 @@ def test_unknown_shapes_have_no_default(monkeypatch):
     assert default_microbatch(model) is None
 
 
+@pytest.mark.slow
 def test_no_microbatch_of_dpis_has_more_rows_than_two_updates(monkeypatch):
     monkeypatch.setattr(backend, "microbatch_bytes", lambda model: 10**12)
     rows, norms = [], backend.ImportanceStep.norms
@@ -93,6 +95,7 @@ def test_no_microbatch_of_dpis_has_more_rows_than_two_updates(monkeypatch):
     assert rows and max(rows) <= 128
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 @pytest.mark.parametrize("strategy", [strategies.DPSGD(1.0), strategies.AdaCliP(), strategies.DPIS(1.0)])
 def test_default_microbatches_change_nothing_but_the_order_of_sums(strategy, monkeypatch):

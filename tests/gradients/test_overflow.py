@@ -92,6 +92,7 @@ def test_an_input_that_overflows(name):
     agree(model, x, y, "eager")
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 @pytest.mark.parametrize("mode", ["graph", "compiled"])
 @pytest.mark.parametrize("name", ["dense, instantiated", "convolution"])
@@ -102,6 +103,7 @@ def test_an_input_that_overflows_in_a_compiled_step(name, mode):
     agree(model, x, y, mode)
 
 
+@pytest.mark.slow
 def test_a_word_that_overflows():
     model = keras.Sequential([keras.Input((4,), dtype="int32"), L.Embedding(9, 3), L.Flatten(), L.Dense(2)])
     table = model.layers[0].get_weights()[0]

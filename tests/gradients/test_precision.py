@@ -157,6 +157,7 @@ def test_the_compiler_makes_nothing_again():
     assert jax.jit(step).lower(x).as_text().count("optimization_barrier") >= 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("strategy", "exact"),
     [(strategies.Clipless(), True), (strategies.DPIS(), True), (strategies.DPSGD(), False), (OwnClipping(), True)],

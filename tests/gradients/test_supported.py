@@ -145,6 +145,7 @@ def test_rows_in_another_order_behind_the_last_weight_are_found(move):
         gradients.supported(keras.Model(inputs, Moved(move)(L.Dense(3)(inputs))))
 
 
+@pytest.mark.slow
 def test_no_size_that_runs_is_no_acceptance():
     """8 tokens do not fit a kernel of 9."""
 
@@ -159,6 +160,7 @@ def test_no_size_that_runs_is_no_acceptance():
         gradients.supported(wide(129, Centre()))
 
 
+@pytest.mark.slow
 def test_what_is_not_finite_is_not_accepted():
     with pytest.raises(ValueError, match="cannot be tested.*not finite"):
         gradients.supported(around(Moved(lambda x: ops.log(-ops.abs(x)) + ops.mean(x))))

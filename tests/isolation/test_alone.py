@@ -116,6 +116,7 @@ class Clips(layers.LipschitzLayer):
         return identity(inputs)
 
 
+@pytest.mark.slow
 def test_gradients_of_a_layers_own_are_kept():
     model = lipdp.DP_Sequential([layers.BoundedInput((4,), norm=1.0), layers.SpectralDense(3), Clips()])
     x = ops.convert_to_tensor(rows(5, 4))
@@ -234,6 +235,7 @@ def test_what_writes_past_keras_is_refused(way, eager):
     assert model.run.ledger.updates == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [*(pytest.param(k, marks=pytest.mark.slow) for k in (L.LSTM, L.GRU)), L.SimpleRNN])
 def test_a_recurrent_layer_inside_of_a_layer_of_the_users_trains(kind):
     class Reads(L.Layer):
@@ -282,6 +284,7 @@ def test_a_declaration_is_of_one_class_or_function():
         lipdp.row_wise(Same())
 
 
+@pytest.mark.slow
 def test_declared_names_are_in_the_statement_after_a_file(tmp_path):
     @keras.saving.register_keras_serializable(package="declared")
     @lipdp.row_wise

@@ -239,6 +239,7 @@ def test_images_without_channels_are_refused_with_the_way_out():
         model.fit(np.zeros((20, 4, 6)), np.arange(20) % 2, batch_size=5, noise_multiplier=1.0, strategy="dpsgd")
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_masks_of_two_axes_are_refused_with_the_way_out():
     x, m = keras.Input((6, 4)), keras.Input((6,), dtype="bool")

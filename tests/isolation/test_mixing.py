@@ -224,6 +224,7 @@ class OwnBounded(losses.Huber):
         return super().gradient(y_true, y_pred) + ops.sum(y_pred)
 
 
+@pytest.mark.slow
 def test_losses_that_mix_see_one_row(unprobed):
     keras.utils.set_random_seed(0)
     for loss in (by_number, OwnLoss()):
@@ -259,6 +260,7 @@ class Mixes(layers.LipschitzLayer):
         return (input_bounds[0] * cotangent_bound,)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("quantile", [None, 0.5])
 def test_own_lipschitz_layers_of_clipless_see_one_row(unprobed, quantile):
     keras.utils.set_random_seed(0)
@@ -318,6 +320,7 @@ class Blends:
         return {}
 
 
+@pytest.mark.slow
 def test_own_augmentations_see_one_row(unprobed, monkeypatch):
     monkeypatch.setattr(sys.modules["lipdp.strategies.augmentation"], "check", lambda *_: None)
     keras.utils.set_random_seed(0)

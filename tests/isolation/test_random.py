@@ -95,6 +95,7 @@ def drawn(model, x, state=7):
     return ops.convert_to_numpy(outputs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SOME)
 def test_rows_draw_their_own_numbers_and_no_row_moves_another(name):
     model, (x, _) = model_of(MAKE[name]()), data(8)
@@ -113,6 +114,7 @@ def test_rows_draw_their_own_numbers_and_no_row_moves_another(name):
     np.testing.assert_allclose(drawn(model, x[:5]), usual[:5], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SOME)
 @pytest.mark.parametrize("copies", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_gradients_are_those_of_the_numbers_that_were_drawn(name, copies):
@@ -136,6 +138,7 @@ def test_gradients_are_those_of_the_numbers_that_were_drawn(name, copies):
     np.testing.assert_allclose(found, flat([ops.convert_to_numpy(g) for g in ordinary]), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_hostile_row_moves_the_sum_by_no_more_than_the_clip_norm():
     model, (x, y) = model_of(Block(4)), data(12)
     x[-1] *= 1e6

@@ -132,6 +132,7 @@ def test_gradient_is_that_of_the_map(mode, shape, xla):
         assert (np.linalg.norm(found, axis=1) <= np.linalg.norm(g, axis=1) * (1 + 1e-5)).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["clip", "normalize"])
 def test_second_derivatives(mode):
     """Those of the written gradient, which autodiff takes, against differences."""

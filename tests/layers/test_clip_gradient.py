@@ -80,6 +80,7 @@ def test_fan_out_is_clipped_once_and_shared_use_each_time():
         assert 0.99 * expected <= found <= bound
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunk", [None, 8])
 def test_in_fit_gradients_obey_the_bound_of_the_batch(chunk):
     """One step of plain SGD without noise moves a kernel by the clipped sum over the batch, and by no more."""

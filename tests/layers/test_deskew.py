@@ -58,6 +58,7 @@ def test_whole_numbers_are_read_as_numbers():
     np.testing.assert_array_equal(deskewed(x), deskewed(x.astype("float32")))
 
 
+@pytest.mark.slow
 def test_values_are_those_of_the_definition():
     x = np.concatenate([noise(), -0.2 + noise(seed=1)])
     np.testing.assert_allclose(deskewed(x), [reference(image) for image in x], atol=2e-5)
@@ -66,6 +67,7 @@ def test_values_are_those_of_the_definition():
 THIN = [pytest.param(shape, marks=pytest.mark.backend_free) for shape in [(7, 1, 1), (1, 1, 3), (2, 2, 1)]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(9, 12, 2), (1, 7, 1), *THIN], ids=str)
 def test_each_example_alone_equals_together(shape):
     x = noise(4, shape)
@@ -84,6 +86,7 @@ def test_channels_move_together():
     np.testing.assert_allclose(after[..., :1], deskewed(bar(slope=0.5)), atol=1e-4)
 
 
+@pytest.mark.slow
 def test_hard_images_have_finite_values_and_harm_no_other():
     x = np.zeros((9, SIDE, SIDE, 1), "float32")
     x[1] = bar(slope=0.5)[0]
@@ -103,6 +106,7 @@ def test_hard_images_have_finite_values_and_harm_no_other():
         np.testing.assert_allclose(in_step[:8], good[:8], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_files_and_exports_compute_the_same(tmp_path):
     x = np.concatenate([bar(slope=0.3), bar(down=4)])
     model = keras.Sequential([keras.Input((SIDE, SIDE, 1)), layers.Deskew2D(name="upright")])
@@ -128,6 +132,7 @@ def fit(model, strategy):
     return model.fit(x, y, batch_size=60, epsilon=8.0, delta=1e-3, strategy=strategy, verbose=0)
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 @pytest.mark.parametrize(
     "strategy",

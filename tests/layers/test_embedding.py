@@ -35,6 +35,7 @@ def test_check_takes_tokens():
     assert ratios["jacobian"] == 0.0 and 0.5 <= ratios["gradient"] <= 1.0 + TOLERANCE
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_a_text_classifier_trains_and_saves(tmp_path):
     """The first token decides the class."""

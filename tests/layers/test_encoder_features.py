@@ -24,6 +24,7 @@ def of(x):
     return keras.ops.convert_to_numpy(layers.EncoderFeatures2D()(x))
 
 
+@pytest.mark.slow
 def test_values_are_those_of_stock_layers_and_those_of_before():
     x = images(2)
     network, used = encoder_features.network()
@@ -40,12 +41,14 @@ def test_values_are_those_of_stock_layers_and_those_of_before():
     np.testing.assert_allclose(found[:, 0, 0, :4], GOLDEN, atol=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_channels_are_scaled_by_what_they_are_on_random_images():
     found = of(images(256))
     assert abs(found.mean()) < 0.1 and 0.5 < found.std() < 1.0
 
 
+@pytest.mark.slow
 def test_each_example_alone_equals_together():
     x = images(4)
     model = keras.Sequential([keras.Input(SHAPE), layers.EncoderFeatures2D()])
@@ -56,6 +59,7 @@ def test_each_example_alone_equals_together():
     np.testing.assert_allclose(model.predict(x, verbose=0), together, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_hard_images_have_finite_values_and_harm_no_other():
     x = images(6).copy()
     x[1], x[2], x[3] = 0.0, 1.0, 1e12
@@ -78,6 +82,7 @@ def test_whole_numbers_are_read_as_numbers_and_other_sizes_are_resized():
     assert of(images(2, (20, 40, 3))).shape == (2, 2, 2, 384)
 
 
+@pytest.mark.slow
 def test_nothing_trains_it_and_files_hold_its_weights(tmp_path):
     model = keras.Sequential([keras.Input((40, 36, 3)), layers.EncoderFeatures2D(name="encoder")])
     x = images(2, (40, 36, 3))
@@ -118,6 +123,7 @@ def test_strategies_that_clip_take_it_and_leave_it_as_it_is():
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_clipless_training_needs_a_bound_behind_it_and_certificates_are_refused():
     refused = stack(layers.Flatten(), layers.SpectralDense(2))

@@ -46,6 +46,7 @@ def on_a_torus(x, factors, kernel_size):
     return x
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_it_is_the_product_of_its_factors_and_of_shifts(case):
     channels, _, _, padding, (height, width) = case
@@ -99,6 +100,7 @@ def test_a_search_over_weights_finds_no_norm_above_one():
     assert 0.5 <= best <= 1.0 + 1e-6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("channels", "filters", "kernel"), [(2, 2, 3), (1, 4, 3), (3, 5, (2, 4)), (4, 4, 5), (1, 1, 3)]
 )
@@ -114,6 +116,7 @@ def test_no_norm_is_lost_where_shapes_allow(channels, filters, kernel):
     np.testing.assert_allclose(np.linalg.norm(y), same.scale * np.linalg.norm(x), rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_with_fewer_filters_no_cotangent_is_lost():
     probe = probe_of(6, 3, 3, "circular", (4, 5))
     values = np.linalg.svd(probe.input_jacobians(np.zeros((1, 4, 5, 6)))[0].squeeze(), compute_uv=False)
@@ -127,6 +130,7 @@ def test_the_border_loses_norm_and_never_gains():
     assert 0.01 < np.linalg.norm(ops.convert_to_numpy(layer(x))) < 0.999
 
 
+@pytest.mark.slow
 def test_a_kernel_is_larger_than_that_of_division_by_the_taps():
     """What it is for: the same shapes, three times the norm."""
     x = np.random.default_rng(0).standard_normal((1, 12, 12, 16)).astype("float32")
@@ -136,6 +140,7 @@ def test_a_kernel_is_larger_than_that_of_division_by_the_taps():
     assert ratio["OrthogonalConv2D"] > 0.9 and ratio["SpectralConv2D"] < 0.35
 
 
+@pytest.mark.slow
 def test_trained_factors_below_one_are_certified_as_such():
     probe = probe_of(3, 3, 3, "same", (4, 4))
     for place, variable in enumerate(probe.variables):
@@ -194,12 +199,14 @@ def test_what_does_not_fit_is_named(make, message):
         make()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("padding", ["same", "circular"])
 def test_gradients_come_close_to_their_bound_and_stay_below(padding):
     reached = tightness(layers.OrthogonalConv2D(4, (2, 3), padding), (3, 4, 2))
     assert 0.7 <= reached["gradient"] <= 1.0 + TOLERANCE and reached["output"] <= 1.0 + TOLERANCE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["clipless", "dpsgd"])
 def test_training_keeps_every_factor_in_the_ball(strategy):
     layer = layers.OrthogonalConv2D(4, 3)

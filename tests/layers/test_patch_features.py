@@ -44,16 +44,19 @@ def reference(image, size=3, places=2, filters=6):
     return gain * out.reshape(places, places, -1) / (down * across / places**2)
 
 
+@pytest.mark.slow
 def test_values_are_those_of_the_definition():
     x = images(3, (10, 12, 2))
     np.testing.assert_allclose(of(x, mirrored=False), [reference(image) for image in x], atol=2e-4)
 
 
+@pytest.mark.slow
 def test_whole_numbers_are_read_as_numbers():
     x = (images() * 255).astype("uint8")
     np.testing.assert_array_equal(of(x), of(x.astype("float32")))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [SHAPE, pytest.param((4, 4, 1), marks=pytest.mark.backend_free), (5, 9, 3)], ids=str)
 @pytest.mark.parametrize("places", [pytest.param(1, marks=pytest.mark.backend_free), 2])
 def test_each_example_alone_equals_together(shape, places):
@@ -66,6 +69,7 @@ def test_each_example_alone_equals_together(shape, places):
     np.testing.assert_allclose(model.predict(x, verbose=0), together, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("places", [2, 3, 4])
 def test_an_image_and_its_mirror_image_give_the_same(places):
     x = images(3, (10, 11, 3))
@@ -119,6 +123,7 @@ def test_random_images_have_edges_and_flat_parts_and_whitening_evens_their_patch
     assert spread[1] < 0.05 * spread[0]
 
 
+@pytest.mark.slow
 def test_files_and_exports_compute_the_same(tmp_path):
     x = images()
     model = keras.Sequential([keras.Input(SHAPE), layer(name="patches")])
@@ -131,6 +136,7 @@ def test_files_and_exports_compute_the_same(tmp_path):
         np.testing.assert_allclose(keras.ops.convert_to_numpy(other(x[:1])), of(x[:1]), atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_files_of_other_patches_are_refused():
     built = layer()
@@ -170,6 +176,7 @@ def test_strategies_that_clip_take_it(strategy):
     assert 0.0 < model.privacy.epsilon() <= 8.0
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_clipless_training_needs_a_bound_behind_it_and_certificates_are_refused():
     head = layers.Flatten(), layers.SpectralDense(2)
@@ -191,6 +198,7 @@ def test_clipless_training_needs_a_bound_behind_it_and_certificates_are_refused(
             ask()
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_bad_arguments_and_inputs_are_named():
     for shape in ((None, 8, 1), (8, 8)):

@@ -73,6 +73,7 @@ def test_thin_columns_keep_most_of_their_range(seed):
     assert (found[:, 1] - found[:, 0] < [260, 9, 17]).all(), found
 
 
+@pytest.mark.slow
 def test_values_go_to_the_unit_interval_and_are_clipped():
     layer = released(layers.PrivateRescaling(), columns()[0])
     x = columns(500, seed=1)[0]
@@ -146,6 +147,7 @@ def network(front=(), count=4, **settings):
     return model
 
 
+@pytest.mark.slow
 def test_fit_releases_ranges_once_within_its_budget_and_files_keep_them(tmp_path):
     x = columns(4000)[0][:, :4]
     y = (x[:, 0] > 170).astype("int32")
@@ -168,6 +170,7 @@ def test_fit_releases_ranges_once_within_its_budget_and_files_keep_them(tmp_path
     np.testing.assert_allclose(stock.predict(x[:50], verbose=0), model.predict(x[:50], verbose=0), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_moments_behind_it_are_those_of_rescaled_columns():
     x = columns(4000)[0][:, :4]
     model = network([], noise_multiplier=0.01)
@@ -188,6 +191,7 @@ def test_moments_behind_it_are_those_of_rescaled_columns():
     np.testing.assert_allclose(keras.ops.convert_to_numpy(model.layers[1].mean), rescaled.mean(axis=0), atol=0.02)
 
 
+@pytest.mark.slow
 def test_persons_count_once_however_many_rows_they_have():
     x = columns(3000)[0][:, :4]
     persons = np.concatenate([np.zeros(1000, int), np.arange(1, 2001)])
@@ -199,6 +203,7 @@ def test_persons_count_once_however_many_rows_they_have():
     assert model.run.ledger.entries[0].sampling.num_examples == 2001
 
 
+@pytest.mark.slow
 def test_a_row_that_overflows_in_front_of_it_stays_within_the_bound():
     front = keras.layers.Dense(3, use_bias=False, trainable=False)
     model = lipdp.DP_Sequential(
@@ -220,6 +225,7 @@ def test_a_row_that_overflows_in_front_of_it_stays_within_the_bound():
     assert all(np.isfinite(w).all() for w in model.get_weights())
 
 
+@pytest.mark.slow
 def test_refuses():
     with pytest.raises(ValueError, match="noise_multiplier"):
         layers.PrivateRescaling(0.0)

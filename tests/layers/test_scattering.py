@@ -67,6 +67,7 @@ def norms(rows):
     return np.linalg.norm(rows, axis=1)
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_float32_errs_far_less_than_is_charged():
     layer = layers.Scattering2D("accurate")
@@ -78,6 +79,7 @@ def test_float32_errs_far_less_than_is_charged():
     assert norm(np.sort(y, 0) - np.sort(expected, 0)) * layer.constant <= 0.05 * charged * norm(x)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weights", [*PRESETS, (3.0, 0.1, 1.0)], ids=str)
 def test_no_jacobian_exceeds_one(weights):
     rng = np.random.default_rng(0)
@@ -88,6 +90,7 @@ def test_no_jacobian_exceeds_one(weights):
     assert found >= {"robust": 0.8, "accurate": 0.4}.get(weights, 0.0)
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 @pytest.mark.parametrize("weights", PRESETS)
 def test_no_pair_of_images_is_moved_apart(weights):
@@ -148,6 +151,7 @@ def test_the_filters_form_a_littlewood_paley_family():
     assert one_sided.sum(-1).max() > 1.2  # the sum that complex images would need
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weights", PRESETS)
 def test_certificates_are_in_pixels(weights, tmp_path):
     rng = np.random.default_rng(0)
@@ -170,6 +174,7 @@ def test_certificates_are_in_pixels(weights, tmp_path):
     assert not front.weights
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_a_head_trains_on_precomputed_features_and_on_images_alike():
     rng = np.random.default_rng(0)

@@ -26,6 +26,7 @@ def images(rows=3, seed=0):
     return np.random.default_rng(seed).normal(size=(rows, *SHAPE)).astype("float32")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", [0.1, 1.0, 1e6])
 def test_filters_have_mean_zero_and_the_norm_of_their_gain(scale):
     layer, rng = built(), np.random.default_rng(0)
@@ -44,6 +45,7 @@ def test_mean_and_size_of_a_kernel_do_not_matter():
     np.testing.assert_allclose(ops.convert_to_numpy(layer(x)), before, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_it_is_the_convolution_of_keras_with_that_kernel():
     for options in (
         {"activation": "tanh"},
@@ -61,6 +63,7 @@ def test_it_is_the_convolution_of_keras_with_that_kernel():
         np.testing.assert_allclose(ops.convert_to_numpy(layer(x)), ops.convert_to_numpy(plain(x)), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_equal_weights_stand_for_nothing_and_stay_finite():
     """Also their gradients, which are those of a division by a constant."""
     model = keras.Sequential([keras.Input(SHAPE), built()])
@@ -75,6 +78,7 @@ def test_equal_weights_stand_for_nothing_and_stay_finite():
     compare(model, images())
 
 
+@pytest.mark.slow
 def test_gradients_turn_a_filter_and_do_not_stretch_it():
     """None along the kernel, none along ones; twice the kernel has half the gradient."""
     model = keras.Sequential([keras.Input(SHAPE), built(), keras.layers.GlobalAveragePooling2D()])
@@ -102,6 +106,7 @@ def network(dtype=None):
     return keras.Model(inputs, keras.layers.Dense(2, dtype="float32")(h))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
 def test_it_trains_privately_and_learns(dtype):
     keras.utils.set_random_seed(0)
@@ -118,6 +123,7 @@ def test_it_trains_privately_and_learns(dtype):
     assert all((ops.convert_to_numpy(v) != b).any() for v, b in zip(model.trainable_variables, before, strict=True))
 
 
+@pytest.mark.slow
 def test_low_rank_additions_count_as_part_of_the_kernel():
     layer = built(use_bias=False)
     model = keras.Sequential([keras.Input(SHAPE), layer])

@@ -24,6 +24,7 @@ class Linear(losses.Loss):
         return 0.5
 
 
+@pytest.mark.slow
 def test_limit_is_in_the_graph_even_if_the_constant_is_wrong(autodiff):
     y = z = np.ones((3, 4), "float32")
     gradient = autodiff(lambda x: Linear().call(y, x), z)

@@ -256,6 +256,7 @@ def test_compiled_model_trains_saves_and_loads(make, kind, num_outputs, tmp_path
     np.testing.assert_allclose(loaded.evaluate(x, y, verbose=0), model.evaluate(x, y, verbose=0), rtol=1e-6)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(
     name=st.sampled_from(sorted(CASES)),

@@ -71,6 +71,7 @@ def test_extreme_logits_stay_finite():
         np.testing.assert_allclose(np.abs(np.asarray(loss.gradient(y, z))).max(axis=-1), loss.lipschitz(2) / 2**0.5)
 
 
+@pytest.mark.slow
 def test_signs_are_refused_by_binary_crossentropy(autodiff):
     """Regression: the reference takes y = -1, which doubles the gradient beyond its claimed bound."""
     loss = losses.BinaryCrossentropy()

@@ -13,6 +13,7 @@ from tests.helpers.reference import compare
 TEXTS = np.array([[3, 5, 2, 0, 0, 0], [5, 3, 2, 0, 0, 0], [4, 4, 1, 6, 2, 5], [0, 0, 0, 0, 0, 0]], "int32")
 
 
+@pytest.mark.slow
 def test_padding_is_nothing_to_a_text():
     model = moved(models.text_attention(6, 8, 3, width=8, blocks=2, heads=2))
     before = model.predict_on_batch(TEXTS)
@@ -48,6 +49,7 @@ def test_each_layer_has_a_rule_and_keeps_rows_apart(make):
     assert rules.fallback not in [rule for _, rule in leaves(model)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "make", [pytest.param(models.text_attention, marks=pytest.mark.backend_free), models.causal_attention]
 )

@@ -86,6 +86,7 @@ def expected():
     return trained(features(), *data()).get_weights()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", some_slow(FORMS, ("tf.data of rows", "source of labels", "two sources")))
 def test_fixed_features_of_each_form_are_those_of_arrays(expected, form):
     found = trained(features(), *FORMS[form](*data()))
@@ -93,6 +94,7 @@ def test_fixed_features_of_each_form_are_those_of_arrays(expected, form):
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["PyDataset", "tf.data of batches", "source"])
 def test_the_schedule_counts_rows_and_not_batches(form):
     x, y = data()
@@ -119,6 +121,7 @@ PERSONAL = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", some_slow(PERSONAL, ("language", "classifier", "text")))
 def test_a_file_does_not_tell_how_many_rows_persons_have(tmp_path, name):
     """Before, the schedule of the learning rate counted rows, where only the number of persons is public."""
@@ -137,6 +140,7 @@ def test_a_file_does_not_tell_how_many_rows_persons_have(tmp_path, name):
     assert contents[0] == contents[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", some_slow(("table", "clipless", "scattered", "text"), ("clipless", "text")))
 def test_a_further_fit_goes_on_with_a_model(tmp_path, name):
     make, draw = PERSONAL[name]
@@ -170,6 +174,7 @@ def test_the_schedule_counts_the_persons_that_are_not_held_out():
         assert (model.privacy.updates < recipe.updates(50)) == fewer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "form", some_slow(("PyDataset", "tf.data of batches", "source"), ("PyDataset", "tf.data of batches"))
 )

@@ -22,6 +22,7 @@ class Scaled(L.Layer):
         return x * self.scale
 
 
+@pytest.mark.slow
 def test_ways_and_costs_of_norms():
     model = keras.Sequential(
         [

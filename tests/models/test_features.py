@@ -31,6 +31,7 @@ def test_a_row_changes_its_own_features_only():
     np.testing.assert_array_equal(np.delete(a, 7, 0), np.delete(b, 7, 0))
 
 
+@pytest.mark.slow
 def test_a_file_of_half_the_size_that_fit_reads_row_by_row(tmp_path):
     model = backbone()
     whole = lipdp.features(model, X)
@@ -59,6 +60,7 @@ def test_large_values_are_cut_off(tmp_path):
     assert np.isfinite(found).all() and np.abs(found).max() == 65504
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_rows_of_a_source_are_read_a_few_at_a_time():
     most = []
@@ -94,6 +96,7 @@ def test_several_inputs():
     np.testing.assert_array_equal(found, np.concatenate([X[:, :3], X[:, :2]], 1))
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_a_task_takes_raw_rows():
     pytest.importorskip("keras_hub")
@@ -116,6 +119,7 @@ def test_layers_that_may_mix_rows_are_refused(layer):
         lipdp.features(model, X)
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_a_network_that_was_trained_privately_is_refused():
     plain = keras.Sequential([keras.Input((6,)), L.Dense(3)])

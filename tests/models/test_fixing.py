@@ -44,6 +44,7 @@ def trains(model, *shape):
     return private
 
 
+@pytest.mark.slow
 def test_batch_normalization_gives_its_gamma_and_beta_to_groups(capsys):
     norm = trained_norm(name="norm", epsilon=0.01)((None, 8, 8, 16))
     model = stack(L.Conv2D(16, 3, padding="same"), norm, L.ReLU(), L.Dropout(0.1))
@@ -80,6 +81,7 @@ def test_axis_and_options_stay(arguments):
     gradients.supported(fixed)
 
 
+@pytest.mark.slow
 def test_without_positions_values_are_not_normalized_to_zero():
     model = stack(L.Dense(32), L.BatchNormalization(), shape=(6,))
     fixed = lipdp.fix(model, verbose=False)
@@ -89,6 +91,7 @@ def test_without_positions_values_are_not_normalized_to_zero():
     trains(fixed, 6)
 
 
+@pytest.mark.slow
 def test_nested_shared_and_several_outputs(capsys):
     keras.utils.set_random_seed(0)
     inner_input = keras.Input((6,))
@@ -130,6 +133,7 @@ def test_many_changes_of_a_kind_are_one_line(channels, groups, capsys):
         assert lines == [f"{expected}{groups}."]
 
 
+@pytest.mark.slow
 def test_frozen_layers_stay_as_they_are(capsys):
     norm = trained_norm(name="norm")((None, 8, 8, 8))
     model = stack(L.Conv2D(8, 1), norm)
@@ -193,6 +197,7 @@ def test_a_layer_outside_of_its_scope(capsys):
     gradients.supported(fixed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [lipdp.DP_Model, pytest.param(lipdp.DP_Sequential, marks=pytest.mark.slow)])
 def test_the_ledger_follows_the_weights(kind):
     model = stack(L.Conv2D(4, 3), L.GroupNormalization(2))

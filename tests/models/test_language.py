@@ -38,6 +38,7 @@ def test_it_learns_more_than_how_often_bytes_are(model):
     assert model.privacy.epsilon() <= 100.0
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_it_writes(model):
     texts = models.write(model, TOKENIZER, 3, "we s", seed=1)
@@ -55,6 +56,7 @@ def test_it_writes(model):
         models.write(models.bag_of_tokens(LENGTH, 258, 258), TOKENIZER)
 
 
+@pytest.mark.slow
 def test_a_byte_that_ends_a_text_is_the_last_one():
     model = models.causal_attention(LENGTH, 258, width=8, blocks=1, heads=2)
     bias = np.zeros(258, "float32")

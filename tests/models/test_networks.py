@@ -31,6 +31,7 @@ def halves(examples=600, seed=0):
 SOME = [pytest.param(n, marks=pytest.mark.slow if n in ("vgg", "mlp_mixer") else []) for n in NETWORKS]
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 @pytest.mark.parametrize("name", SOME)
 def test_each_network_trains_saves_and_certifies(name, tmp_path):

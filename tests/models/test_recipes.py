@@ -11,6 +11,7 @@ from lipdp import data, diffusion, models
 pytestmark = pytest.mark.backend_free
 
 
+@pytest.mark.slow
 def test_a_classifier_that_learns():
     digits = data.load("digits")
     recipe = lipdp.recipe(digits.input_shape, digits.num_classes, digits.num_examples, epsilon=8.0)
@@ -46,6 +47,7 @@ def test_what_the_recipe_sets_is_not_passed_again():
         lipdp.recipe((8,), 3, 500, task="regression")
 
 
+@pytest.mark.slow
 def test_texts_that_learn():
     rng = np.random.default_rng(0)
     words, y = np.array("good bad of the and it day film".split()), rng.integers(0, 2, 1000)

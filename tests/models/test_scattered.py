@@ -40,6 +40,7 @@ def fitted():
     return small(batch_size=480).fit(x, y, epsilon=8.0, verbose=0, validation_data=images(60, 1))
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_it_learns_and_takes_images(fitted):
     assert fitted.input_shape == (None, *SHAPE)
@@ -58,6 +59,7 @@ def test_the_whole_has_the_ledger_of_the_part_that_was_trained(fitted):
     assert np.isfinite(certify.radii(fitted, images(4)[0])).all()
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_the_whole_computes_what_its_parts_do():
     recipe = small(mirrored=True)
@@ -190,6 +192,7 @@ def clipless(**changes):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 @pytest.mark.parametrize("patches", [8, pytest.param(0, marks=pytest.mark.slow)])
 def test_clipless_training_of_the_recipe(patches, tmp_path):
@@ -241,6 +244,7 @@ def test_characters_are_deskewed_in_the_features_and_in_the_whole():
     np.testing.assert_allclose(model.predict(x, verbose=0), part.predict(features, verbose=0), rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_the_whole_goes_on_and_is_saved(fitted, tmp_path):
     fitted.save(tmp_path / "model.keras")
@@ -251,6 +255,7 @@ def test_the_whole_goes_on_and_is_saved(fitted, tmp_path):
     assert [entry.kind for entry in loaded.run.ledger.entries].count("moments") == 2
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_the_whole_and_the_part_share_what_they_release():
     x, y = images()
@@ -299,6 +304,7 @@ def test_a_further_fit_goes_on_with_features_computed_once(tmp_path, monkeypatch
         recipe.fit(x, y, epsilon=40.0, model=model, verbose=0)
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 @pytest.mark.parametrize(
     "rows", [*(pytest.param(r, marks=pytest.mark.slow) for r in (slice(None), slice(40))), slice(100, None, 2)], ids=str
@@ -318,6 +324,7 @@ def test_validation_on_training_images_is_stated_and_does_not_steer(rows):
     assert said not in " ".join(model.privacy.statement().split())
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_a_further_fit_that_stops_early_is_in_the_ledger():
     class Stop(keras.callbacks.Callback):
@@ -369,6 +376,7 @@ def test_sets_whose_features_do_not_fit_keep_the_other_recipe():
     assert isinstance(lipdp.recipe((64, 64, 3), 10, 20000, 2.0), models.ScatteredRecipe)
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 @pytest.mark.parametrize("method", [pytest.param("adaclip", marks=pytest.mark.slow), "dpis"])
 def test_other_strategies(method):
@@ -467,6 +475,7 @@ def test_bad_arguments_are_named(wrong):
         models.scattered_recipe(**arguments)
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_images_of_whole_numbers_are_not_in_the_unit_of_the_recipe():
     x, y = images()

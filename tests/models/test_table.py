@@ -57,6 +57,7 @@ def test_the_network_and_what_it_releases_first():
     assert np.allclose(model.predict(1e6 * row, verbose=0), model.predict(10.0 * row, verbose=0), atol=1e-4)
 
 
+@pytest.mark.slow
 def test_columns_in_any_units_are_learned_within_the_same_budget():
     (x, y), (x_test, y_test) = rows(), rows(1000, 1)
     units = np.array([1e-4, 1e5, 1.0, 30.0, 1e3, 1e-2], "float32")

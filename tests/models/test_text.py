@@ -34,6 +34,7 @@ def test_attention_learns_an_order_and_a_bag_does_not():
     assert reached["attention"] > 0.9 and reached["linear"] < 0.6
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_a_head_on_features():
     rng = np.random.default_rng(0)

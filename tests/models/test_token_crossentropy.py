@@ -15,6 +15,7 @@ def values(labels, logits):
     return keras.ops.convert_to_numpy(example_values(models.TokenCrossentropy(), labels, logits))
 
 
+@pytest.mark.slow
 def test_the_average_is_over_the_tokens_of_a_text():
     shares = np.exp(LOGITS) / np.exp(LOGITS).sum(-1, keepdims=True)
     chosen = -np.log(np.take_along_axis(shares, LABELS[..., None], -1)[..., 0])
@@ -24,6 +25,7 @@ def test_the_average_is_over_the_tokens_of_a_text():
     assert float(whole) == pytest.approx(np.mean(expected), abs=1e-5)
 
 
+@pytest.mark.slow
 def test_padding_and_other_texts_are_nothing_to_it():
     other = np.where(LABELS[..., None] == 0, LOGITS + 9.0, LOGITS)
     assert np.allclose(values(LABELS, other), values(LABELS, LOGITS), atol=1e-5)

@@ -49,6 +49,7 @@ def convolutions(network):
     return [layer for layer in network.layers if isinstance(layer, keras.layers.Conv2D)]
 
 
+@pytest.mark.slow
 def test_it_trains_by_dpsgd_within_the_budget(fitted):
     recipe, model, kept = fitted
     assert len(kept) == recipe.updates(COUNT) == model.run.ledger.updates == 6

@@ -28,6 +28,7 @@ def names(path):
     return {node.name for node in ast.walk(ast.parse(text(path))) if isinstance(node, ast.FunctionDef)}
 
 
+@pytest.mark.slow
 def test_each_fault_is_in_one_place_and_is_python():
     for fault in FAULTS:
         changed = fault.applied(text(fault.path()))

@@ -78,6 +78,7 @@ def test_multiplicity_refuses(arguments):
         conv_multiplicity(*arguments)
 
 
+@pytest.mark.slow
 @given(
     kernel=st.tuples(st.integers(1, 3), st.integers(1, 3)),
     channels=st.tuples(st.integers(1, 2), st.integers(1, 3)),

@@ -99,6 +99,7 @@ def test_constant_matrices(shape, value):
     assert singular_values(result)[0] <= 1 + 1e-6
 
 
+@pytest.mark.slow
 def test_large_matrices_of_equal_entries():
     """Their rounding errors are equal too and add up: more than is kept free, and less than bounds charge."""
     for way in compiled(project):
@@ -107,6 +108,7 @@ def test_large_matrices_of_equal_entries():
             assert 0.99 < spectral_norm(result) <= (1 + SLACK) ** 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("function", [project, SpectralBall()])
 def test_not_finite_gives_nan_everywhere(function, bad):
@@ -116,6 +118,7 @@ def test_not_finite_gives_nan_everywhere(function, bad):
         assert np.all(np.isnan(run(way, weights)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(9, 16), (144, 32), (70, 100)])
 @pytest.mark.parametrize("scale", [1.0, 1.3, 5.0, 1e25])
 def test_same_result_however_it_is_compiled(shape, scale):
@@ -175,6 +178,7 @@ def test_a_huge_matrix_leaves_the_others_of_a_batch_finite(small):
     assert np.linalg.norm(found[1], 2) > 0.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("groups", [2, 3])
 def test_the_parts_of_a_grouped_kernel_are_projected_each_on_its_own(groups):
     kernel = 3.0 * np.random.default_rng(0).normal(size=(3, 3, 4, 6)).astype("float32")

@@ -81,6 +81,7 @@ def test_special_cases_are_said(ledger):
     assert "none were logged" in text
 
 
+@pytest.mark.slow
 def test_plans_on_several_numbers_of_examples_are_said(ledger):
     for size in (70000, 50000):
         ledger.charge(dataclasses.replace(UPDATE, sampling=Sampling().bind(size, 256)), 10)
@@ -147,6 +148,7 @@ def test_each_sampler_is_stated_as_what_it_is(sampler):
     jsonschema.validate(privacy.to_dict(), schema())
 
 
+@pytest.mark.slow
 def test_groups_and_persons(ledger):
     privacy = Privacy(ledger, 1e-5)
     assert privacy.epsilon(group_size=0) == 0.0
@@ -177,6 +179,7 @@ def test_formats(ledger):
         privacy.statement("html")
 
 
+@pytest.mark.slow
 def test_schema_is_valid_and_strict(ledger):
     jsonschema.Draft202012Validator.check_schema(schema())
     for privacy in (Privacy(Ledger(), 1e-5), Privacy(ledger, 1e-5), Privacy(ledger, 1e-5, "autodp", seeded=True)):

@@ -232,12 +232,14 @@ def test_what_is_not_used_does_not_count_and_nothing_is_searched_for_ever():
         assert provenance.ledgers_of(around(keras.layers.Lambda(function, output_shape=(3,)))) == ()
 
 
+@pytest.mark.slow
 def test_a_model_of_many_layers_is_searched_to_its_end():
     stock = [keras.layers.Identity() for _ in range(1500)]
     last = keras.layers.Lambda(closed(PRIVATE), output_shape=(3,))
     assert provenance.ledgers_of(keras.Sequential([*stock, last])) == (LEDGER,)
 
 
+@pytest.mark.slow
 def test_updates_of_a_private_model_behind_a_function_are_in_the_ledger_of_a_head():
     x, y = blobs(100, 6)
     fit = {"batch_size": 20, "epochs": 1, "noise_multiplier": 2.0, "delta": DELTA, "verbose": 0, "strategy": "dpsgd"}

@@ -26,6 +26,7 @@ def test_agrees_with_what_fit_adds(noise):
         assert found["aligned"] == pytest.approx(40 / (1.5 * math.sqrt(size)), rel=1e-6)
 
 
+@pytest.mark.slow
 def test_refusals():
     with pytest.raises(ValueError, match="`noise_multiplier` must be a finite number above 0"):
         signal_to_noise(mlp(), noise_multiplier=0.0, batch_size=40)

@@ -94,6 +94,7 @@ def test_noise_is_not_lost_beside_the_mean():
     assert float(strategy.after_noise(sums, far)[0][0]) == pytest.approx(4e-6, rel=1e-2)  # the mean, shortened
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 @pytest.mark.parametrize("granularity", GRANULARITIES)
 def test_one_example_moves_the_transformed_gradient_by_at_most_one(granularity):
@@ -128,6 +129,7 @@ def test_an_example_that_overflows_contributes_nothing(granularity):
         np.testing.assert_allclose(with_it, without, rtol=1e-5, atol=1e-8)
 
 
+@pytest.mark.slow
 def test_the_first_update_is_dpsgd():
     model = plain()
     x, y = rows(BATCH)
@@ -135,6 +137,7 @@ def test_the_first_update_is_dpsgd():
     np.testing.assert_allclose(flat(ours), flat(theirs), rtol=1e-4, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_applied_noise_is_that_of_the_transform():
     """Zero gradients: the first update has noise C z / B, the next ones b z / B with the b of the state."""
     strategy = strategies.AdaCliP(0.5, floor=0.1)
@@ -175,6 +178,7 @@ def simulate(granularity, momentum, deviation, d=2000, batch=256, updates=400, z
     return state
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("granularity", GRANULARITIES)
 def test_estimates_settle_at_the_true_deviation(granularity):
     """Neither the batch size nor the noise leaks into them (the paper's equation 5 decays to its floor)."""
@@ -184,6 +188,7 @@ def test_estimates_settle_at_the_true_deviation(granularity):
     assert mean.mean() == pytest.approx(0.01, rel=0.05)
 
 
+@pytest.mark.slow
 def test_a_resumed_run_repeats_an_uninterrupted_one(tmp_path):
     x, y = rows(100)
     arguments = {"epochs": 2, "noise_multiplier": 1.0, "seed": 9, "strategy": strategies.AdaCliP(), **FIT}
@@ -208,6 +213,7 @@ def test_a_resumed_run_repeats_an_uninterrupted_one(tmp_path):
     assert {r.strategy for r in resumed.run.ledger.entries} == {"adaclip", "dpsgd"}
 
 
+@pytest.mark.slow
 def test_a_run_in_chunks_repeats_one_without():
     x, y = rows(100)
     found = []

@@ -54,6 +54,7 @@ def test_one_example_moves_the_gradient_by_at_most_the_scaled_bound(factor):
     assert 0.9 * bound <= largest <= bound * (1.0 + 1e-4)
 
 
+@pytest.mark.slow
 def test_the_count_is_of_gradients_below_the_threshold_and_ignores_padding():
     model, strategy = linear(clip=0.4), strategies.Clipless(quantile=0.5)
     x, y = data(20)
@@ -65,6 +66,7 @@ def test_the_count_is_of_gradients_below_the_threshold_and_ignores_padding():
     assert sums(model, strategy, x, y, weight, factor)[1] == np.sum((norms[:15] <= np.float32(0.4 * factor)) - 0.5)
 
 
+@pytest.mark.slow
 def test_noise_follows_the_threshold_and_the_charge_does_not_change():
     """Targets that are met: all gradients are 0, so the threshold shrinks and every update is noise."""
     inputs, outputs = 4, 3000
@@ -87,6 +89,7 @@ def test_noise_follows_the_threshold_and_the_charge_does_not_change():
     assert release.noise_multiplier == 1.3 and "quantile" in release.noise_allocation
 
 
+@pytest.mark.slow
 def test_chunks_give_the_same_run():
     x, y = data()
     found = []
@@ -101,6 +104,7 @@ def test_chunks_give_the_same_run():
     np.testing.assert_allclose(*found, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_threshold_is_part_of_the_file(tmp_path):
     x, y = data()
     model = linear()
@@ -111,6 +115,7 @@ def test_the_threshold_is_part_of_the_file(tmp_path):
     assert float(a.numpy()) == float(b.numpy()) != 1.0
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(keras.backend.backend() == "jax", reason="JAX computes in float32 in any case.")
 @pytest.mark.parametrize(
     "strategy",
@@ -132,6 +137,7 @@ def test_a_loss_in_float64_trains_as_one_in_float32(strategy):
         np.testing.assert_allclose(a, b, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_a_run_resumes_where_the_threshold_was(tmp_path):
     def make():

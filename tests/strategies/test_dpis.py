@@ -64,6 +64,7 @@ def eager_part(strategy, model, data):
 
 
 # The cap on proposals binds for most examples in the second case, for nobody in the first.
+@pytest.mark.slow
 @pytest.mark.parametrize("norm_sum, growth", [(30.0, 2.0), (5.1, 5.0)])
 def test_the_mean_of_the_gradient_is_that_of_the_clipped_ones(norm_sum, growth):
     """Many updates at fixed weights, noise off, against gradients written down by hand."""
@@ -105,6 +106,7 @@ def test_the_mean_of_the_gradient_is_that_of_the_clipped_ones(norm_sum, growth):
     assert 0.9998 < np.linalg.norm(eager_part(strategy, model, one)[0][0]) < 1.0
 
 
+@pytest.mark.slow
 def test_rejected_padding_and_overflowing_rows_add_nothing():
     (x, y), model = blobs(4), linear()
     x[2] = 1e30
@@ -185,6 +187,7 @@ def test_chunks_compute_the_same_updates():
         assert a.noise_multiplier == pytest.approx(b.noise_multiplier, rel=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_a_seed_repeats_a_run_and_no_seed_does_not():
     runs = []
@@ -196,6 +199,7 @@ def test_a_seed_repeats_a_run_and_no_seed_does_not():
     assert not np.allclose(runs[0], runs[2], atol=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 @pytest.mark.parametrize(
     "update, arguments",
@@ -226,6 +230,7 @@ def test_a_run_goes_on_within_an_epoch(tmp_path, update, arguments):
         loaded.fit(*blobs(), **fit)
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_the_file_holds_no_number_of_the_data():
     x, y = blobs(397)
@@ -243,6 +248,7 @@ def test_the_file_holds_no_number_of_the_data():
     }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_an_older_file_forgets_no_sum():
     model = network()
@@ -309,6 +315,7 @@ def test_no_released_sum_exceeds_the_budget(monkeypatch, noise):
     assert all(0 < r.sampling.sampling_probability <= 1 for r in model.run.ledger.entries)
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 @pytest.mark.parametrize("validation", [False, True])
 def test_without_training_metrics_nothing_private_is_logged(validation):
@@ -321,6 +328,7 @@ def test_without_training_metrics_nothing_private_is_logged(validation):
     assert {name for name in history if not name.startswith("val_")} == {"epsilon"}
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_metrics_are_those_of_the_data_and_not_of_the_proposals():
     x, y = blobs(1000)
@@ -331,6 +339,7 @@ def test_metrics_are_those_of_the_data_and_not_of_the_proposals():
     assert history["loss"][-1] == pytest.approx(exact["loss"], rel=0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_eager_execution_does_the_same():
     results = []
@@ -420,6 +429,7 @@ def test_what_cannot_be_charged_at_its_order_is_not_continued(arguments):
     assert model.run.ledger.releases == releases
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 @pytest.mark.parametrize("planned", [True, False])
 def test_moments_for_another_relation_are_not_continued(planned):
@@ -442,6 +452,7 @@ def test_moments_for_another_relation_are_not_continued(planned):
     model.fit(*blobs(), epsilon=3.0, strategy="dpsgd", **FIT)
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 @pytest.mark.parametrize("before", ["moments", "updates", "exact"])
 def test_a_number_of_examples_that_was_told_cannot_become_private(before):
@@ -466,6 +477,7 @@ def test_a_number_of_examples_that_was_told_cannot_become_private(before):
     model.fit(x, y, **private | {"strategy": DPIS()}, **FIT)
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_a_private_number_of_examples_stays_private():
     """What follows a count was taken for noisy, also where it was not."""
@@ -483,6 +495,7 @@ def test_a_private_number_of_examples_stays_private():
     assert not facts["num_examples_is_public"] and 417 not in {r["num_examples"] for r in facts["releases"]}
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_the_file_of_an_unseeded_run_holds_no_key(tmp_path):
     """Draws of proposals come from the operating system; the key of the noise is only saved for a fixed seed."""
@@ -500,6 +513,7 @@ def test_the_file_of_an_unseeded_run_holds_no_key(tmp_path):
             assert not {"seed", "key"} & set(loaded.run.importance["state"]) and loaded.run.epoch_key is None
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_the_statement_in_every_format():
     model = network()

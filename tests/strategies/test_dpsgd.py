@@ -80,6 +80,7 @@ def test_one_example_moves_the_gradient_by_at_most_the_clip_norm(name):
     assert largest >= 0.9 * strategy.total_clip_norm / BATCH
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_an_example_that_overflows_contributes_nothing(name):
     strategy = STRATEGIES[name]
@@ -106,6 +107,7 @@ def test_copies_come_from_the_secret_of_the_noise():
     assert all(not np.array_equal(a, b) for a, b in itertools.combinations(seen, 2))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(keras.backend.backend() == "jax", reason="JAX traces its loop over microbatches, eager or not.")
 def test_each_microbatch_has_copies_of_its_own(monkeypatch):
     seen = []
@@ -123,6 +125,7 @@ def test_each_microbatch_has_copies_of_its_own(monkeypatch):
     assert sorted(set(seen)) == [0, 1, 2]
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_augmentation_in_fit_repeats_with_a_seed():
     found = []
@@ -139,6 +142,7 @@ def test_augmentation_in_fit_repeats_with_a_seed():
     np.testing.assert_array_equal(*found)
 
 
+@pytest.mark.slow
 def test_no_contribution_exceeds_the_clip_norm_in_float32():
     model = plain()
     for seed in range(20):
@@ -207,6 +211,7 @@ def masked_words(*layers, shortest=0):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 @pytest.mark.parametrize(
     "make",
@@ -244,6 +249,7 @@ def test_per_layer_clipping_equals_that_of_explicit_gradients(make, norms):
         np.testing.assert_allclose(g.ravel(), expected[variable.path], rtol=1e-4, atol=1e-7, err_msg=variable.path)
 
 
+@pytest.mark.slow
 def test_copies_are_averaged_before_they_are_clipped():
     """Copies that do not differ change nothing, whatever their number."""
     model = plain()
@@ -264,6 +270,7 @@ def test_shifted_images_keep_to_themselves():
     assert not np.array_equal(moved, other)
 
 
+@pytest.mark.slow
 def test_chunks_give_the_same_gradient():
     model = plain()
     x, y = rows(BATCH)
@@ -298,6 +305,7 @@ def test_applied_noise_has_the_planned_deviation():
     assert abs(np.corrcoef(first.ravel(), second.ravel())[0, 1]) < 0.04
 
 
+@pytest.mark.slow
 def test_noise_follows_the_private_threshold():
     """All norms are 0, so the threshold shrinks by about exp(-rate / 2) each time, and the noise with it."""
     strategy = strategies.DPSGD(0.5, quantile=0.5, quantile_noise=2.0, quantile_rate=1.0)
@@ -313,12 +321,14 @@ def test_noise_follows_the_private_threshold():
     assert release.noise_multiplier == 1.3 and "quantile" in release.noise_allocation
 
 
+@pytest.mark.slow
 def test_a_run_with_a_quantile_resumes_where_it_was(tmp_path):
     x, y = rows(100)
     strategy = strategies.DPSGD(0.5, quantile=0.2)
     resumes(plain, x, y, tmp_path / "m.keras", noise_multiplier=1.0, strategy=strategy)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(keras.backend.backend() != "jax", reason="A setting of JAX.")
 @pytest.mark.parametrize("microbatch", [None, 8])
 def test_a_quantile_where_jax_computes_in_float64(microbatch):
@@ -400,6 +410,7 @@ def test_from_keras_shares_layers_and_trains_any_graph():
         model.summary_bounds(print_fn=lambda text: None)
 
 
+@pytest.mark.slow
 def test_lipschitz_models_train_with_dpsgd_too():
     from tests.helpers.models import mlp
 
@@ -485,6 +496,7 @@ def test_probabilities_into_a_loss_on_logits():
         model.fit(*rows(100), noise_multiplier=1.0, strategy="dpsgd", **FIT)
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 @pytest.mark.parametrize(
     ("name", "outputs", "activation"),
@@ -509,6 +521,7 @@ def test_probabilities_and_the_name_of_a_loss_train_as_in_keras(name, outputs, a
     assert model.run.ledger.updates == 5 and model.run.ledger.entries[0].strategy == "dpsgd"
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_ordinary_networks_take_dpsgd_by_themselves_and_lipschitz_ones_clipless(capsys):
     ordinary = plain()

@@ -20,6 +20,7 @@ def other():
     return model
 
 
+@pytest.mark.slow
 def test_a_second_model_changes_nothing_for_the_first():
     strategy = strategies.Clipless(quantile=0.5)
 

@@ -22,6 +22,7 @@ def fit(optimizer, strategy="clipless", epochs=60, clip=0.5, **arguments):
     return model
 
 
+@pytest.mark.slow
 def test_the_default_rate_of_sgd_is_too_small():
     with pytest.warns(UserWarning, match="learning rate is too small") as caught:
         fit("sgd")
@@ -32,12 +33,14 @@ def test_the_default_rate_of_sgd_is_too_small():
     assert {w.filename for w in caught if w.category is UserWarning} == {__file__}
 
 
+@pytest.mark.slow
 def test_a_schedule_counts_with_its_mean():
     rate = keras.optimizers.schedules.PolynomialDecay(0.02, 60, end_learning_rate=0.0)
     with pytest.warns(UserWarning, match="learning rate is too small"):
         fit(keras.optimizers.SGD(rate))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -61,6 +64,7 @@ def test_noise_that_outweighs_all_gradients():
     assert "batch_size=2" in text and "Try a batch size of" in text
 
 
+@pytest.mark.slow
 def test_the_suggested_rate_is_not_warned_of_again():
     with pytest.warns(UserWarning, match="too small") as caught:
         fit("sgd")

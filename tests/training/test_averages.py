@@ -45,6 +45,7 @@ def test_averages_are_those_of_keras(options, tmp_path):
     np.testing.assert_array_equal(flat(loaded), flat(model))
 
 
+@pytest.mark.slow
 def test_a_model_that_was_used_is_saved_and_goes_on(tmp_path):
     """On JAX a weight was the array of its average, which `predict` deleted."""
     model = lipdp.DP_Model.from_keras(network())
@@ -58,6 +59,7 @@ def test_a_model_that_was_used_is_saved_and_goes_on(tmp_path):
     assert model.run.ledger.updates == 8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["dpsgd", "adaclip", "dpis"])
 def test_noise_and_charges_are_as_without(strategy):
     budget = {"epsilon": 60.0} if strategy == "dpis" else {"noise_multiplier": 2.0}
@@ -78,6 +80,7 @@ def test_bounds_of_weights_refuse_averages(strategy):
     assert model.run.ledger.updates == 0
 
 
+@pytest.mark.slow
 def test_a_checkpoint_holds_the_average_of_the_end(tmp_path):
     def fitted(*more):
         model = lipdp.DP_Model.from_keras(network())

@@ -221,6 +221,7 @@ def test_what_differs_in_code_alone_has_noise_of_its_own(pair):
     assert one == again != other
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["a closure", pytest.param("a function in a layer", marks=pytest.mark.slow)])
 def test_weights_follow_the_key(name):
     one, again, other = (weights(**make()) for make in (PAIRS[name][0], *PAIRS[name]))
@@ -268,6 +269,7 @@ def test_what_no_configuration_tells_has_noise_of_its_own(pair):
     assert one == again != other
 
 
+@pytest.mark.slow
 def test_what_a_logger_remembers_is_no_difference():
     one = weights(logging_loss)
     LOG.debug("between the two")
@@ -275,6 +277,7 @@ def test_what_a_logger_remembers_is_no_difference():
     np.testing.assert_array_equal(one, weights(logging_loss))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="TensorFlow has two ways to draw")
 def test_masks_that_xla_draws_otherwise_come_with_other_noise():
     def layers():

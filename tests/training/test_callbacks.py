@@ -33,6 +33,7 @@ def test_callbacks_that_follow_private_metrics_are_refused(callback):
     assert not model.run.ledger.updates
 
 
+@pytest.mark.slow
 def test_an_accepted_monitor_is_stated(tmp_path):
     model = mlp()
     arguments = {"epsilon": 1.0, "batch_size": 40, "delta": DELTA, "verbose": 0, "epochs": 2}
@@ -55,6 +56,7 @@ class Own(keras.callbacks.Callback):
     """It might act on anything."""
 
 
+@pytest.mark.slow
 def test_callbacks_of_the_users_own_that_saw_private_metrics_are_stated(tmp_path):
     model = mlp()
     silent = {"training_metrics": False, **FIT}
@@ -182,6 +184,7 @@ def test_metrics_with_names_of_public_numbers_are_refused(name):
     mlp(metrics=[keras.metrics.SparseCategoricalAccuracy(name=f"my_{name}")])
 
 
+@pytest.mark.slow
 def test_names_that_outputs_and_layers_bring_are_refused_by_fit():
     inputs, (x, y) = keras.Input((8,)), blobs()
     outputs = [keras.layers.Dense(3, name=name)(inputs) for name in ("val", "other")]

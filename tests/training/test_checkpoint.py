@@ -73,6 +73,7 @@ def path(tmp_path, request):
     return tmp_path / request.param
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("every", "stop"),
     [("epoch", 6), pytest.param(1, 6, marks=pytest.mark.slow), pytest.param(3, 2, marks=pytest.mark.slow)],
@@ -113,6 +114,7 @@ def test_the_budget_holds_however_often_a_run_is_killed(path):
     assert int(model.optimizer.iterations.numpy()) < 12
 
 
+@pytest.mark.slow
 def test_a_finished_run_returns_at_once(path):
     model = mlp()
     fit(model, path)
@@ -146,6 +148,7 @@ def test_a_seeded_run_that_has_paid_once_pays_again(path):
     assert int(model.optimizer.iterations.numpy()) == int(held.optimizer.iterations.numpy()) + 12 - owed
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_the_model_in_memory_goes_on_by_itself(path):
     """A second fit of the same model is a second plan, as without the callback."""
@@ -188,6 +191,7 @@ def test_an_unseeded_run_pays_nothing_after_an_error(path):
     assert model.privacy.updates == 12 == int(model.optimizer.iterations.numpy())
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 @pytest.mark.parametrize(
     "change",
@@ -230,6 +234,7 @@ def test_a_seeded_run_killed_again_while_it_repeats_still_owes_what_was_lost(pat
     assert model.privacy.updates == 12 and made <= 6 + 12 - owed
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_a_fit_of_a_model_with_releases_of_its_own_is_refused(path):
     fit(mlp(), path, stop=6)
@@ -241,6 +246,7 @@ def test_a_fit_of_a_model_with_releases_of_its_own_is_refused(path):
     assert model.run.ledger.to_json() == before
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_file_and_journal_belong_together(path, tmp_path):
     fit(mlp(), path, stop=6)
@@ -258,6 +264,7 @@ def test_file_and_journal_belong_together(path, tmp_path):
         fit(mlp(), path)
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_a_journal_alone_is_no_obstacle_before_the_first_release(path, monkeypatch):
     monkeypatch.setattr(callbacks.Checkpoint, "_save", lambda *_, **__: kill())
@@ -269,6 +276,7 @@ def test_a_journal_alone_is_no_obstacle_before_the_first_release(path, monkeypat
     assert model.privacy.updates == 12
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_a_corrupt_journal_is_refused(path):
     fit(mlp(), path, stop=6)
@@ -282,6 +290,7 @@ def test_a_corrupt_journal_is_refused(path):
             fit(mlp(), path)
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_two_processes_do_not_share_a_file(path):
     seen = []
@@ -297,6 +306,7 @@ def test_two_processes_do_not_share_a_file(path):
     assert seen and model.privacy.updates == 12
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_a_checkpoint_that_is_refused_does_not_unlock_the_fit_that_has_it(path):
     """The same object given to a second `fit` took the lock of the first one away."""
@@ -314,6 +324,7 @@ def test_a_checkpoint_that_is_refused_does_not_unlock_the_fit_that_has_it(path):
     assert journal.read(f"{path}.journal").ledger == model.run.ledger
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_files_of_seeded_runs_are_for_their_owner(tmp_path):
     fit(mlp(), tmp_path / "secret.keras", seed=1)
@@ -429,6 +440,7 @@ MOMENTS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", MOMENTS, ids=lambda settings: str(settings["strategy"]))
 def test_a_seeded_run_that_was_killed_between_its_moments_repeats_them(path, monkeypatch, settings):
     """It could never go on with its seed."""
@@ -553,6 +565,7 @@ def test_models_of_keras_are_not_for_it(tmp_path):
         model.fit(*blobs(), verbose=0, callbacks=[callbacks.Checkpoint(tmp_path / "c.keras")])
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_leftovers_of_a_killed_save_are_swept(path):
     leftover = path.with_name(f".~1-x~{path.name}")
@@ -582,6 +595,7 @@ def test_a_checkpoint_that_cannot_be_written_stops_training_and_charges_what_was
     assert other.privacy.updates == 12 and int(other.optimizer.iterations.numpy()) == 10
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_losses_keep_out_of_the_file(path):
     """The history of private losses is nobody's business but the caller's."""

@@ -44,6 +44,7 @@ def one_step_of_keras(y=Y, loss=None, outputs=3, class_weight=WEIGHTS):
     return kernels(model), history.history["loss"][0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", [strategies.DPSGD(clip_norm=1e3), strategies.DPSGD(1e3, clipping="per_layer")])
 @pytest.mark.parametrize("microbatch", [pytest.param(None, marks=pytest.mark.slow), 24])
 def test_one_update_is_that_of_keras_with_class_weight(strategy, microbatch):
@@ -54,6 +55,7 @@ def test_one_update_is_that_of_keras_with_class_weight(strategy, microbatch):
     assert np.abs(weights - one_step_of_keras(class_weight=None)[0]).max() > 1e-2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("labels", ["ids in a column", "one-hot", "float ids"])
 def test_labels_of_all_forms_name_their_class(labels):
     loss = None
@@ -67,6 +69,7 @@ def test_labels_of_all_forms_name_their_class(labels):
     np.testing.assert_allclose(kernels(model), one_step_of_keras()[0], atol=2e-5)
 
 
+@pytest.mark.slow
 def test_binary_labels():
     y, loss = (Y > 1).astype("float32")[:, None], keras.losses.BinaryCrossentropy(from_logits=True)
     model, _ = trained(y, loss, outputs=1, class_weight={1: 7.0})
@@ -103,6 +106,7 @@ def test_a_weight_moves_no_update_beyond_the_clip_norm(strategy):
     assert 0.9 * 0.05 < np.linalg.norm(moved) <= 0.05 * 1.01
 
 
+@pytest.mark.slow
 def test_importance_sampling_weighs_both_its_passes(monkeypatch):
     """A class of weight 0 has gradients of norm 0, by which its rows are drawn; and the others train as in Keras."""
     seen, all_norms = [], ImportanceDriver._all_norms
@@ -114,6 +118,7 @@ def test_importance_sampling_weighs_both_its_passes(monkeypatch):
     assert len(seen) > 0 and all((norms[Y == 2] > 0).all() and (norms[Y != 2] < 1e-12).all() for norms in seen)
 
 
+@pytest.mark.slow
 def test_other_weights_are_another_plan_with_noise_of_its_own():
     """With one seed, two runs that differ in the weights of classes alone must not share their noise."""
     asked = {"noise_multiplier": 1e3, "seed": 7}
@@ -122,6 +127,7 @@ def test_other_weights_are_another_plan_with_noise_of_its_own():
     assert np.abs(one - two).max() > 100.0
 
 
+@pytest.mark.slow
 def test_the_second_fit_takes_other_weights(tmp_path):
     """The compiled step is made anew, and a file remembers what the plan was."""
     model, _ = trained(class_weight={2: 3.0})

@@ -76,6 +76,7 @@ def test_it_is_seen_soon(lost, seen):
     assert model.privacy.updates == seen
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_a_checkpoint_keeps_the_last_good_weights(tmp_path):
     path = tmp_path / "run.weights.h5"

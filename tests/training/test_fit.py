@@ -32,6 +32,7 @@ def test_executed_equals_accounted():
     assert mechanism == accounting.Mechanism(40 / 400, model.run.plan.noise_multiplier, 30)
 
 
+@pytest.mark.slow
 def test_it_learns():
     x, y = blobs()
     model = mlp()
@@ -39,6 +40,7 @@ def test_it_learns():
     assert model.evaluate(x, y, verbose=0, return_dict=True)["accuracy"] > 0.9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["clipless", "dpis"])
 def test_nothing_holds_the_data_after_training(strategy):
     # TensorFlow keeps an unfinished generator for as long as the process lives.
@@ -63,6 +65,7 @@ def test_the_last_epoch_ends_at_the_budget():
     assert int(model.optimizer.iterations.numpy()) == updates
 
 
+@pytest.mark.slow
 def test_a_second_fit_continues_the_plan():
     model = mlp()
     stop = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: setattr(model, "stop_training", True))
@@ -101,6 +104,7 @@ def test_noise_multiplier_without_a_budget():
     assert len(model.run.ledger) == 1
 
 
+@pytest.mark.slow
 def test_noise_differs_by_default_and_repeats_with_a_seed():
     runs = [mlp() for _ in range(4)]
     for model, seed in zip(runs, (None, None, 7, 7), strict=True):
@@ -113,6 +117,7 @@ def test_noise_differs_by_default_and_repeats_with_a_seed():
     assert "the operating system seeded the noise" not in runs[2].privacy.statement()
 
 
+@pytest.mark.slow
 def test_chunks_compute_the_same_update():
     x, y = blobs()
     models = [mlp() for _ in range(3)]
@@ -127,6 +132,7 @@ def test_chunks_compute_the_same_update():
         assert other.run.ledger.mechanisms() == models[0].run.ledger.mechanisms()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunk", [None, 8])
 def test_noise_is_added_once_per_update(chunk):
     """On zero inputs the gradient is zero, so a step is nothing but noise."""
@@ -146,6 +152,7 @@ def test_noise_is_added_once_per_update(chunk):
     assert abs(np.corrcoef(steps)[0, 1]) < 0.02
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noise", ["global", "per_layer", "optimal"])
 def test_applied_noise_has_the_planned_deviation(noise):
     model = lipdp.DP_Sequential(
@@ -179,6 +186,7 @@ def test_applied_noise_has_the_planned_deviation(noise):
     np.testing.assert_allclose(moved[2].std(), model.run.noise_std[0], rtol=0.02)
 
 
+@pytest.mark.slow
 def test_the_divisor_is_the_expected_batch():
     """One update without noise equals the sum over the drawn rows divided by B, whatever was drawn."""
     x, y = blobs()
@@ -221,6 +229,7 @@ def test_evaluation_reports_means():
     np.testing.assert_allclose(result["loss"], values.mean(), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_empty_draws_are_noise_only_updates():
     model = mlp()
     model.fit(*blobs(), epochs=1, noise_multiplier=1.0, steps_per_epoch=12, **{**FIT, "batch_size": 1})
@@ -228,6 +237,7 @@ def test_empty_draws_are_noise_only_updates():
     assert all(np.isfinite(w).all() for w in weights(model))
 
 
+@pytest.mark.slow
 def test_validation_split_is_not_counted():
     model = mlp()
     history = model.fit(*blobs(), epochs=1, epsilon=1.0, validation_split=0.25, **FIT).history
@@ -235,6 +245,7 @@ def test_validation_split_is_not_counted():
     assert "val_accuracy" in history
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_training_metrics_can_be_left_out(tmp_path):
     x, y = blobs()
@@ -257,6 +268,7 @@ def test_training_metrics_can_be_left_out(tmp_path):
     assert "accuracy" in model.privacy.statement()
 
 
+@pytest.mark.slow
 def test_callbacks_find_epsilon():
     model = mlp()
     stop = keras.callbacks.EarlyStopping(monitor="epsilon", mode="min", patience=1)
@@ -264,6 +276,7 @@ def test_callbacks_find_epsilon():
     assert len(history["epsilon"]) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_datasets_give_the_same_run_as_arrays():
     import tensorflow as tf
@@ -303,6 +316,7 @@ def test_a_dataset_that_repeats_its_rows_is_refused():
         assert model.privacy.updates == 0
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_the_accuracy_of_one_logit_splits_the_classes_at_zero():
     x, y = blobs()
@@ -332,6 +346,7 @@ PREPROCESSING = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="JAX has no lookups")
 @pytest.mark.parametrize("name", PREPROCESSING)
@@ -356,6 +371,7 @@ def test_an_adapted_layer_is_warned_of_and_stated(name, tmp_path):
             assert privacy.to_dict().get("adapted_layers", []) == [layer.name] * warned
 
 
+@pytest.mark.slow
 def test_several_updates_per_execution():
     model = mlp(steps_per_execution=5)
     model.fit(*blobs(), epochs=2, epsilon=1.0, **FIT)
@@ -391,6 +407,7 @@ def test_what_was_charged_before_an_update_that_never_ran_stays():
     assert model.run.ledger.to_json() == before and model.run.ledger.updates == 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rate", [0.3, 0.0])
 def test_an_update_that_was_cut_short_stays_charged(rate):
     """Weights or moments have moved, the counter has not: something was released."""
@@ -429,6 +446,7 @@ def test_a_failure_later_on_keeps_what_was_charged():
     assert model.run.ledger.updates == int(model.optimizer.iterations.numpy()) == 4
 
 
+@pytest.mark.slow
 def test_nothing_trains_outside_of_fit():
     model = mlp()
     model.fit(*blobs(), epochs=1, epsilon=1.0, **FIT)
@@ -443,6 +461,7 @@ def test_nothing_trains_outside_of_fit():
     assert all(np.array_equal(a, b) for a, b in zip(before, weights(model), strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_singular_values_stay_below_one_for_200_noisy_updates():
     model = lipdp.DP_Sequential(
@@ -493,6 +512,7 @@ def test_weights_set_by_hand_are_projected_before_training():
     assert norms and max(norms) <= 1 + 1e-5
 
 
+@pytest.mark.slow
 def test_functional_model_with_two_inputs():
     a, b = keras.Input((4,)), keras.Input((4,))
     x = layers.Concatenate()([layers.BoundedInput(norm=1.0)(a), layers.BoundedInput(norm=1.0)(b)])
@@ -512,6 +532,7 @@ def one_step(model, **arguments):
     return np.linalg.norm(model.get_weights()[-1] - kernel) / 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", ["loss", pytest.param("layer", marks=pytest.mark.slow), "replaced"])
 @pytest.mark.parametrize("strategy", ["clipless", "dpsgd"])
 def test_what_changes_between_two_fits_changes_the_compiled_step_as_well(change, strategy):
@@ -529,6 +550,7 @@ def test_what_changes_between_two_fits_changes_the_compiled_step_as_well(change,
     assert one_step(model, strategy=strategy) < 0.02 * before
 
 
+@pytest.mark.slow
 def test_updates_per_execution_may_change_between_two_fits():
     model = lipdp.DP_Sequential([layers.BoundedInput((4,), norm=1.0), layers.SpectralDense(3)])
     model.compile("sgd", loss="sparse_categorical_crossentropy", steps_per_execution=4)
@@ -541,6 +563,7 @@ def test_updates_per_execution_may_change_between_two_fits():
     assert int(model.optimizer.iterations.numpy()) == model.run.ledger.updates == 5
 
 
+@pytest.mark.slow
 def test_clipped_gradients_are_those_of_sums_where_the_clip_follows_a_quantile():
     found = []
     for quantile in (None, 0.5):

@@ -80,6 +80,7 @@ def test_the_last_short_batch_is_divided_by_the_expected_size():
         np.testing.assert_allclose(one, three, atol=2e-6)
 
 
+@pytest.mark.slow
 def test_a_resumed_pass_goes_on_with_the_same_permutation(tmp_path, draws):
     """No seed: the key of the permutation is in the file."""
     arguments = dict(epochs=4, steps_per_epoch=PER_PASS, epsilon=3.0, sampling="shuffle", **FIT)
@@ -193,6 +194,7 @@ def test_a_fit_that_fails_before_its_first_update_knows_no_more_of_a_begun_epoch
             model.fit(*blobs(), callbacks=[Fail()], **arguments)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["shuffle", pytest.param("random_allocation", marks=pytest.mark.slow)])
 def test_a_begun_epoch_needs_its_rows_in_their_order(name):
     x, y = blobs()
@@ -212,6 +214,7 @@ def test_a_begun_epoch_needs_its_rows_in_their_order(name):
     assert model.run.ledger.updates == 2 * PER_PASS
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="needs tf.data")
 def test_a_shuffled_dataset_has_no_order():
     import tensorflow as tf
@@ -222,6 +225,7 @@ def test_a_shuffled_dataset_has_no_order():
     mlp().fit(data, epochs=1, noise_multiplier=1.0, **FIT)
 
 
+@pytest.mark.slow
 def test_the_end_of_a_begun_last_epoch_is_refused(tmp_path):
     model = mlp()
     arguments = dict(epochs=1, epsilon=3.0, sampling="random_allocation", **FIT)
@@ -251,6 +255,7 @@ def test_an_epoch_with_several_noises_costs_that_of_the_least():
     assert (mechanism.noise_multiplier, mechanism.count) == (1.0, 2)
 
 
+@pytest.mark.slow
 def test_a_new_plan_within_an_epoch_pays_for_a_new_epoch():
     model = mlp()
     run = dict(noise_multiplier=20.0, steps_per_epoch=4, sampling="shuffle", **FIT)
@@ -264,6 +269,7 @@ def test_a_new_plan_within_an_epoch_pays_for_a_new_epoch():
     assert model.privacy.epsilon() == accounting.compose([accounting.Mechanism(1.0, 20.0, 3, "shuffle")], DELTA)
 
 
+@pytest.mark.slow
 def test_poisson_and_shuffle_in_one_ledger():
     model = mlp()
     model.fit(*blobs(), epochs=1, epsilon=2.0, **FIT)
@@ -290,6 +296,7 @@ def test_a_budget_per_person():
     assert 0.99 * 4.0 <= model.privacy.epsilon() <= 4.0
 
 
+@pytest.mark.slow
 def test_a_filter_covers_noise_chosen_on_the_way():
     model = mlp()
     run = dict(accountant="filter", steps_per_epoch=5, **FIT)

@@ -45,6 +45,7 @@ def small(kind):
     return (np.clip(40.0 * x + 128.0, 0.0, 255.0) if kind == "uint8" else x).astype(kind), y
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", SOME)
 def test_weights_are_those_of_arrays_bit_by_bit(way, tmp_path):
     x, y = blobs()
@@ -54,6 +55,7 @@ def test_weights_are_those_of_arrays_bit_by_bit(way, tmp_path):
             np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", SMALL)
 @pytest.mark.parametrize("way", [way if way == "dpis" else pytest.param(way, marks=pytest.mark.slow) for way in WAYS])
 def test_small_numbers_train_as_those_of_float32(way, kind, tmp_path):
@@ -64,6 +66,7 @@ def test_small_numbers_train_as_those_of_float32(way, kind, tmp_path):
             np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", SMALL)
 def test_a_seed_repeats_what_it_gave_for_the_same_numbers_in_float32(kind):
     x, y = small(kind)
@@ -75,6 +78,7 @@ def test_a_seed_repeats_what_it_gave_for_the_same_numbers_in_float32(kind):
     assert models[0].history.history["val_loss"] == models[1].history.history["val_loss"]
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 @pytest.mark.parametrize("kind", SMALL)
 def test_one_model_trains_on_small_numbers_and_then_on_float32(kind):
@@ -86,6 +90,7 @@ def test_one_model_trains_on_small_numbers_and_then_on_float32(kind):
     assert same((weights(one), ""), (weights(other), ""))
 
 
+@pytest.mark.slow
 def test_only_the_sample_and_drawn_rows_are_read():
     x, y = blobs(2000)
     rows = Rows(x, y)
@@ -104,6 +109,7 @@ def test_only_the_sample_and_drawn_rows_are_read():
     assert set(rows.seen) <= set(sample.seen) | {i for each in drawn for i in each}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", [pytest.param("clipless", marks=pytest.mark.slow), "dpsgd in microbatches", "dpis"])
 def test_a_row_that_is_not_finite_counts_as_one_that_is_not_allowed_and_changes_no_other(way):
     """With microbatches a count of the rows that count would leave out the last ones that were drawn."""
@@ -141,6 +147,7 @@ def test_labels_for_which_the_bound_of_the_loss_does_not_hold_count_as_zero():
     assert same((found[0], ""), (found[1], ""))
 
 
+@pytest.mark.slow
 def test_several_inputs_by_name_and_a_column_of_labels():
     x, y = blobs()
     inputs = {name: keras.Input((4,), name=name) for name in ("left", "right")}
@@ -152,6 +159,7 @@ def test_several_inputs_by_name_and_a_column_of_labels():
     assert model.privacy.updates == 10
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_validation_data_may_be_a_source():
     x, y = blobs()
@@ -189,6 +197,7 @@ def test_bad_sources_are_refused_before_anything_is_charged(x, y, more, message)
     assert same(before, state(model)) and not readers()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["clipless", pytest.param("dpsgd", marks=pytest.mark.slow), "dpis"])
 def test_a_source_that_fails_ends_training_in_order(way):
     x, y = blobs()
@@ -236,6 +245,7 @@ def test_an_interruption_leaves_no_thread_and_what_was_charged(way):
     assert not [thread for thread in set(threading.enumerate()) - before if not thread.daemon]
 
 
+@pytest.mark.slow
 def test_the_statement_says_that_a_key_came_from_a_sample_and_files_keep_it(tmp_path):
     x, y = blobs()
     sentence = "rows, evenly spread from the first to the last, not from all rows"
@@ -256,6 +266,7 @@ def test_the_statement_says_that_a_key_came_from_a_sample_and_files_keep_it(tmp_
     assert says(keras.saving.load_model(tmp_path / "model.keras"))
 
 
+@pytest.mark.slow
 def test_a_seed_gives_other_noise_for_another_sample_length_or_type():
     x, y = blobs()
     other = x.copy()
@@ -268,6 +279,7 @@ def test_a_seed_gives_other_noise_for_another_sample_length_or_type():
     assert len(set(found)) == len(found)
 
 
+@pytest.mark.slow
 def test_a_seed_gives_other_noise_where_a_source_that_is_kept_has_other_rows():
     """The key came from the rows that the source had when it was made."""
     x, y = blobs()
@@ -319,6 +331,7 @@ def test_a_diffusion_model_trains_on_a_source():
     assert model.privacy.updates == 2
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 @pytest.mark.parametrize("way", ["clipless", pytest.param("dpsgd in microbatches", marks=pytest.mark.slow)])
 def test_updates_that_draw_no_row(way):

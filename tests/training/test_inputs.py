@@ -39,6 +39,7 @@ def test_tokens_that_an_embedding_lacks_are_refused_before_anything_is_charged(t
     model.fit(inputs(), Y, validation_data=(inputs(0), Y), **FIT)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("more", [pytest.param({}, marks=pytest.mark.slow), {"id": np.full(60, "text")}])
 @pytest.mark.parametrize("kind", [np.asarray, sampling.Source])
 def test_dictionaries_go_by_the_names_of_inputs(kind, more):
@@ -54,6 +55,7 @@ def test_dictionaries_go_by_the_names_of_inputs(kind, more):
     np.testing.assert_allclose(*found, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_model_with_one_input_takes_it_by_name():
     model = lipdp.DP_Sequential([keras.Input((4,), name="words"), keras.layers.Dense(3)])
     model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))

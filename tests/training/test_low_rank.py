@@ -33,6 +33,7 @@ def values(model):
     return [np.asarray(v.numpy()) for v in model.weights]
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 @pytest.mark.parametrize("name", [pytest.param("m.weights.h5", marks=pytest.mark.slow), "m.keras"])
 def test_a_file_brings_the_additions_and_what_they_are_added_to(tmp_path, name):
@@ -73,6 +74,7 @@ def test_a_checkpoint_goes_on_as_if_nothing_had_happened(tmp_path):
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_a_model_without_additions_is_told_that_a_file_has_them(tmp_path):
     model = compiled()
@@ -133,6 +135,7 @@ def test_additions_of_another_layer_rank_or_factor_stay_in_the_kernel(adapted_at
         assert layer.lora_kernel_a.numpy().any() and not layer.lora_kernel_b.numpy().any()
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 @pytest.mark.parametrize("earlier", [False, True])
 def test_each_layer_takes_its_own_additions(tmp_path, monkeypatch, earlier):
@@ -152,6 +155,7 @@ def test_each_layer_takes_its_own_additions(tmp_path, monkeypatch, earlier):
         np.testing.assert_allclose(other.predict(X, verbose=0), model.predict(X, verbose=0), atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_additions_to_a_layer_that_was_frozen_first_are_named():
     model = compiled(adapted=False)

@@ -31,6 +31,7 @@ def told(several: bool) -> dict:
     return {"loss": {"tags": LOSS, "kind": LOSS}, "metrics": {"tags": ["accuracy"], "kind": ["accuracy"]}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("several", [False, True])
 @pytest.mark.parametrize("microbatch", [None, pytest.param(8, marks=pytest.mark.slow)])
 def test_metrics_of_training_leave_out_what_is_hidden(several, microbatch):

@@ -83,6 +83,7 @@ def test_moments_and_updates_share_one_budget(settings):
     assert model.layers[0].adapted and float(model.layers[0].num_examples.numpy()) == count
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_the_cost_is_that_of_two_gaussians_beside_the_updates():
     model = network(noise_multiplier=2.0)
@@ -100,6 +101,7 @@ def test_replacing_an_example_costs_twice_the_distance(relation, distance):
     assert cost == pytest.approx(gaussian, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_what_is_released_is_near_the_moments_and_noisy():
     x, y = data(20000)
     model = network(norm=12.0)
@@ -140,6 +142,7 @@ def test_one_row_moves_the_sums_by_its_sensitivity_at_most(row):
         assert np.linalg.norm(sums[0] - sums[1]) <= query.sensitivity * (1.0 + 1e-6)
 
 
+@pytest.mark.slow
 def test_one_row_more_does_not_change_how_others_are_rounded():
     """Equal rows, at the edge of a bin: what a product in front of the layer makes of them decides about all."""
     rng = np.random.default_rng(0)
@@ -173,6 +176,7 @@ def test_all_rows_of_a_person_count_as_one():
     assert np.linalg.norm(whole - others) == pytest.approx(6.0)
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_a_source_is_read_a_part_at_a_time(tmp_path, monkeypatch):
     x, y = data()
@@ -195,6 +199,7 @@ def _prepared(rows):
     return lipdp.sampling.as_rows(rows, np.zeros(len(rows), "int32"), 3)[:1]
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_a_second_fit_keeps_them():
     model = network()
@@ -205,6 +210,7 @@ def test_a_second_fit_keeps_them():
     np.testing.assert_array_equal(model.layers[0].mean.numpy(), mean)
 
 
+@pytest.mark.slow
 def test_a_seed_repeats_them_and_other_data_do_not():
     x, y = data()
     other = x.copy()
@@ -220,6 +226,7 @@ def test_a_seed_repeats_them_and_other_data_do_not():
     assert np.abs(means[2] - means[0]).max() > 0.01
 
 
+@pytest.mark.slow
 def test_files_hold_moments_and_charges(tmp_path):
     model = network()
     fit(model)
@@ -255,6 +262,7 @@ class _Stop(keras.callbacks.Callback):
             raise KeyboardInterrupt
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [None, 5])
 @pytest.mark.backend_free
 def test_an_interrupted_fit_goes_on_with_the_same_moments(tmp_path, seed):
@@ -387,6 +395,7 @@ def test_no_file_of_a_seeded_run_gives_the_noise_again(tmp_path):
     assert np.abs(released - exact - 8.0 * 6.0 / COUNT * again).max() > 0.01
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 @pytest.mark.parametrize("seed", [None, 5])
 def test_a_fit_that_was_stopped_within_the_moments_goes_on_from_its_checkpoint(tmp_path, monkeypatch, seed):
@@ -400,6 +409,7 @@ def test_a_fit_that_was_stopped_within_the_moments_goes_on_from_its_checkpoint(t
     assert sum(entry.count for entry in again.run.ledger.entries if entry.kind == "moments") == 3 + 2
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_the_noise_of_a_source_hangs_on_all_of_its_rows(tmp_path):
     x, y = data(5000)
@@ -427,6 +437,7 @@ def test_a_layer_is_looked_at_where_it_stands_in_this_model():
         fit(model)
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_moments_that_came_in_by_value_are_pointed_out():
@@ -547,6 +558,7 @@ def test_a_private_number_of_examples_is_refused():
         fit(network(), strategy=strategies.DPIS(count_noise=10.0))
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_the_statement_lists_them():
     model = network()

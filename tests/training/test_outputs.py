@@ -61,6 +61,7 @@ def by_hand(model, x, y):
     return np.stack(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", [pytest.param(list, marks=pytest.mark.backend_free), dict])
 def test_gradients_are_those_of_the_weighted_sum(form):
     model, (x, y) = model_of(form), data(12)
@@ -93,6 +94,7 @@ def test_an_update_clips_all_outputs_of_an_example_together(copies):
     assert float(loss) == pytest.approx(values[:11].sum() / 12, rel=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("form", "given", "strategy"),
     [
@@ -133,6 +135,7 @@ def test_fit_evaluate_predict_save_and_load(form, given, strategy, tmp_path):
     assert {"val_kind_loss", "val_loss"} < set(history) and "kind_loss" not in history
 
 
+@pytest.mark.slow
 def test_logs_of_training_are_means_over_the_drawn_examples():
     """An update of weight 0 on all rows: what is logged is what `evaluate` finds."""
     model, (x, y) = model_of(), data()
@@ -144,6 +147,7 @@ def test_logs_of_training_are_means_over_the_drawn_examples():
         assert history[name] == pytest.approx([value, value], rel=1e-4), name
 
 
+@pytest.mark.slow
 def test_one_loss_for_all_and_losses_of_lipdp():
     inputs = keras.Input((6,))
     model = lipdp.DP_Model(inputs, [L.Dense(2, name="a")(inputs), L.Dense(2, name="b")(inputs)])
@@ -154,6 +158,7 @@ def test_one_loss_for_all_and_losses_of_lipdp():
     assert model.run.ledger.updates == 5
 
 
+@pytest.mark.slow
 def test_a_data_set_brings_the_labels_of_all_outputs():
     class Batches(keras.utils.PyDataset):
         def __len__(self):
@@ -168,6 +173,7 @@ def test_a_data_set_brings_the_labels_of_all_outputs():
     assert model.run.ledger.updates == 5
 
 
+@pytest.mark.slow
 def test_a_layer_that_makes_both_outputs_and_nested_models():
     inputs, inner = keras.Input((6,)), keras.Input((6,))
     shared = L.Dense(2, name="shared")

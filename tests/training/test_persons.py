@@ -81,6 +81,7 @@ def averages(model, x, y, chosen):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("microbatch", [None, 6])
 def test_a_person_is_clipped_once_after_the_rows_are_averaged(microbatch, monkeypatch):
     x, y = rows()
@@ -115,6 +116,7 @@ def test_clipless_sums_the_averages_of_persons(microbatch, monkeypatch):
         np.testing.assert_allclose(a, b, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "strategy",
     [
@@ -149,6 +151,7 @@ def test_no_person_moves_an_update_by_more_than_is_charged(strategy, monkeypatch
     assert 0.9 < largest <= 1.0 + TOLERANCE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("quantile", [None, pytest.param(0.5, marks=pytest.mark.slow)])
 def test_no_person_moves_a_clipless_update_by_more_than_is_charged(quantile, monkeypatch):
     x, y = rows()
@@ -174,6 +177,7 @@ def clipping():
     return model
 
 
+@pytest.mark.slow
 def test_a_layer_that_clips_each_row_bounds_no_person_of_several(monkeypatch):
     """Eight shares of an eighth pass a clip that one whole row does not."""
     x, y = rows()
@@ -233,6 +237,7 @@ def test_persons_are_drawn_and_charged(name, monkeypatch):
         assert len(set(sizes)) > 1
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_the_statement_is_about_a_person():
     x, y = blobs(400)
@@ -302,6 +307,7 @@ def test_a_strategy_that_does_not_know_of_persons_is_refused(monkeypatch):
         dense().fit(*rows(), person_ids=IDS, strategy="dpsgd", **FIT)
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_a_run_goes_on_with_the_same_persons_only(tmp_path):
     x, y = blobs(400)
@@ -327,6 +333,7 @@ def test_a_run_goes_on_with_the_same_persons_only(tmp_path):
     assert wrong.run.secret.basis != key and wrong.run.ledger.updates > whole.run.ledger.updates  # a plan of its own
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_files_of_a_run_without_a_seed_do_not_tell_the_ids(tmp_path):
     x, y = blobs(400)
@@ -342,6 +349,7 @@ def test_files_of_a_run_without_a_seed_do_not_tell_the_ids(tmp_path):
         assert loaded.privacy.to_dict()["unit"] == "person"
 
 
+@pytest.mark.slow
 def test_a_checkpoint_goes_on_with_persons(tmp_path):
     x, y = blobs(400)
     fit = {**FIT, "person_ids": np.arange(400) % 57, "epochs": 3, "strategy": "clipless"}
@@ -378,6 +386,7 @@ def test_rows_of_a_source_are_read_for_persons():
         assert model.privacy.to_dict()["unit"] == "person"
 
 
+@pytest.mark.slow
 def test_importance_sampling_clips_once_per_person(monkeypatch):
     """Stored norms and contributions are those of persons."""
     x, y = rows()

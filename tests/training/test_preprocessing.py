@@ -160,6 +160,7 @@ def test_a_file_of_a_task_knows_what_is_frozen_and_what_was_added(tmp_path):
     again.fit(TEXTS, LABELS, batch_size=8, noise_multiplier=1.0, verbose=0)
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_a_task_that_takes_short_texts_only():
     model = models.BertBackbone(vocabulary_size=7, **{**SIZES, "max_sequence_length": 6})

@@ -138,6 +138,7 @@ def test_what_a_callback_stops_around_an_epoch_ends_here(two, word, updates):
     assert model.privacy.updates == updates
 
 
+@pytest.mark.slow
 def test_a_callback_that_follows_updates_is_known_to_all_processes(two):
     said = []
     two(lambda digest: said.append(digest) or digest)
@@ -159,6 +160,7 @@ def test_the_secret_is_that_of_the_first_process(monkeypatch):
     assert np.array_equal(models[0].optimizer.noise_key, models[1].optimizer.noise_key)
 
 
+@pytest.mark.slow
 def test_a_process_goes_on_beside_the_file_that_the_first_one_has_written(two, tmp_path, monkeypatch):
     two(lambda digest: digest)
     monkeypatch.setattr(backend, "of_first", lambda own: bytes(range(len(own))))
@@ -170,6 +172,7 @@ def test_a_process_goes_on_beside_the_file_that_the_first_one_has_written(two, t
     assert other.run.ledger.origins == first.run.ledger.origins
 
 
+@pytest.mark.slow
 def test_a_checkpoint_is_read_when_the_first_process_has_written_it(two, tmp_path, monkeypatch):
     """That one ends its earlier `fit` later, and until then its journal may list more than was released."""
     monkeypatch.setattr(backend, "of_first", lambda own: bytes(range(len(own))))

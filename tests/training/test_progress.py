@@ -74,6 +74,7 @@ class Logs(keras.callbacks.Callback):
         self.spent.append(self.model.privacy.epsilon())
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 @pytest.mark.parametrize("strategy", ["clipless", strategies.DPIS()])
 def test_the_bar_shows_epsilon_within_an_epoch(strategy, capsys):
@@ -96,6 +97,7 @@ def test_without_a_bar_nothing_is_computed_for_it():
     assert all(seen == {} for seen in logs.seen)
 
 
+@pytest.mark.slow
 def test_a_terminal_is_told_what_it_waits_for(capsys, monkeypatch):
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     model, (x, y) = mlp(), (part[:397] for part in blobs())

@@ -58,6 +58,7 @@ def final(model):
     return np.concatenate([w.ravel() for w in model.get_weights()])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "strategy",
     [
@@ -75,6 +76,7 @@ def test_ordinary_models_train(strategy):
     assert model.run.ledger.updates == 10 and np.isfinite(final(model)).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in IMAGES])
 @pytest.mark.filterwarnings("ignore:Explicitly requested dtype")
 def test_random_images_train_and_keep_rows_apart(name):
@@ -100,6 +102,7 @@ def test_random_images_train_and_keep_rows_apart(name):
     assert model.run.ledger.updates == 5 and np.isfinite(final(model)).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rate", [0.0, 0.5])
 def test_rows_of_several_devices_have_other_masks_and_so_other_noise(rate, monkeypatch):
     """A seed gives a mask to a place in the batch: with the same noise, two runs would give their difference away."""
@@ -183,6 +186,7 @@ def test_masks_follow_from_the_secret_and_not_from_a_seed_of_keras(tmp_path):
     assert all(a != b for a, b in zip(states(other), seen[-1], strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [None, 3])
 def test_once_a_run_without_a_seed_is_over_nothing_holds_what_its_masks_follow_from(seed):
     """Formats of Keras past `save`, as that of `export`, hold the states: a counter that goes back gives all masks."""
@@ -204,6 +208,7 @@ def test_once_a_run_without_a_seed_is_over_nothing_holds_what_its_masks_follow_f
         assert kept == [seed is not None] * 2
 
 
+@pytest.mark.slow
 def test_each_update_draws_anew():
     """Counters only rise, and a microbatch takes a number of its own."""
     model, seen = model_of(L.Dense(8), L.Dropout(0.5)), []
@@ -218,6 +223,7 @@ def test_each_update_draws_anew():
     assert np.diff([count for _, count in seen]).min() >= 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("eager", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_seed_repeats_and_a_run_that_was_stopped_goes_on_with_its_masks(tmp_path, eager):
     def build():

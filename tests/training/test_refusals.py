@@ -276,6 +276,7 @@ def test_devices_that_stay_idle_are_mentioned(monkeypatch, capsys):
     assert "3 more visible devices stay unused" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_unfreezing_without_compiling_again():
     model = mlp()
     model.layers[1].trainable = False

@@ -10,6 +10,7 @@ from tests.helpers.models import DELTA, blobs, mlp, same, state
 FIT = {"batch_size": 40, "delta": DELTA, "verbose": 0}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wanted", [{"advantage": 0.3}, {"tpr": 0.05, "fpr": 0.01}])
 def test_the_noise_follows_from_the_risk(wanted, capsys):
     model = mlp()
@@ -24,6 +25,7 @@ def test_the_noise_follows_from_the_risk(wanted, capsys):
     assert ("at most 0.3" if "advantage" in wanted else "at most 5 % of the examples found at 1 %") in said
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_the_bound_covers_everything_the_model_releases(tmp_path):
     x, y = blobs()
@@ -37,6 +39,7 @@ def test_the_bound_covers_everything_the_model_releases(tmp_path):
     assert 0.99 * 0.3 <= model.privacy.risk().advantage <= 0.3
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_an_interrupted_plan_goes_on(tmp_path):
     x, y = blobs()
@@ -53,6 +56,7 @@ def test_an_interrupted_plan_goes_on(tmp_path):
     assert loaded.run.ledger.updates == 20 and loaded.privacy.risk().advantage <= 0.3
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_the_risk_of_a_person_is_that_of_all_their_rows():
     model = mlp()

@@ -50,6 +50,7 @@ class Sets(keras.callbacks.Callback):
             layer.trainable = before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hook", HOOKS)
 @pytest.mark.parametrize(
     ("name", "value"), [("first", False), pytest.param("last", False, marks=pytest.mark.slow), ("first", True)]
@@ -87,12 +88,14 @@ def test_a_model_that_is_frozen_as_a_whole_is_set_back():
     assert model.trainable and [layer.trainable for layer in model.layers] == [False, True, True]
 
 
+@pytest.mark.slow
 def test_a_callback_that_sets_it_back_itself_is_nobodys_concern():
     model = compiled()
     fit(model, callbacks=[Sets("on_epoch_end", "first", False, back=True)])
     assert model.privacy.updates == 8
 
 
+@pytest.mark.slow
 def test_the_way_out_keeps_the_ledger():
     model = compiled(frozen=True)
     fit(model)
@@ -105,6 +108,7 @@ def test_the_way_out_keeps_the_ledger():
     assert np.abs(first.get_weights()[0] - before).max() > 0.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["compile", "by hand"])
 def test_another_optimizer_is_refused(way):
     class Replaces(keras.callbacks.Callback):
@@ -223,6 +227,7 @@ def test_bounds_that_follow_from_a_weight_which_a_callback_sets_are_refused(hook
         fit_bounded(model, callbacks=[changes])
 
 
+@pytest.mark.slow
 def test_weights_inside_of_their_bounds_may_be_set():
     model = bounded()
     zeros = Changes("on_epoch_end", lambda model: model.get_layer("bias").set_weights([np.zeros(8)]))

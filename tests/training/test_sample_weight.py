@@ -36,6 +36,7 @@ def kernels(model) -> np.ndarray:
     return np.concatenate([np.ravel(w) for w in model.get_weights()])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", [strategies.DPSGD(clip_norm=1e3), strategies.DPSGD(1e3, clipping="per_layer")])
 @pytest.mark.parametrize("microbatch", [None, 24])
 @pytest.mark.parametrize("eager", [False, pytest.param(True, marks=pytest.mark.slow)])
@@ -81,6 +82,7 @@ def test_no_weight_moves_an_update_beyond_the_clip_norm(strategy, weight):
     assert weight == 1e38 or np.linalg.norm(moved) > 0.9 * 0.05
 
 
+@pytest.mark.slow
 def test_an_example_of_weight_zero_moves_nothing():
     """As if it were not there, also where its label is one that no class has."""
     weight, other = np.ones(ROWS), Y.copy()
@@ -90,6 +92,7 @@ def test_an_example_of_weight_zero_moves_nothing():
     np.testing.assert_allclose(kernels(one), kernels(two), atol=1e-7)
 
 
+@pytest.mark.slow
 def test_importance_sampling_weighs_both_its_passes(monkeypatch):
     seen, all_norms = [], ImportanceDriver._all_norms
     monkeypatch.setattr(ImportanceDriver, "_all_norms", lambda *a: seen.append(all_norms(*a)) or seen[-1])
@@ -99,6 +102,7 @@ def test_importance_sampling_weighs_both_its_passes(monkeypatch):
     assert len(seen) == 2 and all((norms[Y == 2] > 0).all() and (norms[Y != 2] < 1e-12).all() for norms in seen)
 
 
+@pytest.mark.slow
 def test_rows_of_a_person_are_weighted_before_they_are_averaged():
     ids = np.repeat(np.arange(ROWS // 2), 2)
     model, _ = trained(person_ids=ids, batch_size=ROWS // 2)
@@ -115,6 +119,7 @@ def outputs() -> keras.Model:
     return keras.Model(inputs, [keras.layers.Dense(3, name="a")(hidden), keras.layers.Dense(1, name="b")(hidden)])
 
 
+@pytest.mark.slow
 def test_several_outputs_share_the_weight_of_their_row():
     y = {"a": Y, "b": X[:, :1]}
     asked = {"loss": {"a": LOSS, "b": "mse"}, "loss_weights": {"a": 1.0, "b": 0.5}, "metrics": {"b": ["mae"]}}
@@ -128,6 +133,7 @@ def test_several_outputs_share_the_weight_of_their_row():
     assert {"a_loss", "b_loss"} <= set(ours)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampling", ["poisson", "random_allocation", "shuffle"])
 def test_weights_are_drawn_with_their_rows(sampling):
     """Rows of another class have weight 0: whoever is drawn, only class 2 is learned."""
@@ -135,6 +141,7 @@ def test_weights_are_drawn_with_their_rows(sampling):
     assert (model.predict(X, verbose=0).argmax(axis=1) == 2).all()
 
 
+@pytest.mark.slow
 def test_weights_beside_a_source_whose_labels_are_read_as_well():
     class Rows:
         def __len__(self):
@@ -161,6 +168,7 @@ class Batches(keras.utils.PyDataset):
         return tuple(part[number * ROWS // 2 : (number + 1) * ROWS // 2] for part in self._parts)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["PyDataset", "tf.data"])
 def test_weights_of_a_dataset(kind):
     data = Batches(X, Y, WEIGHTS[:, None])
@@ -181,6 +189,7 @@ def test_weights_do_not_go_with_rows_in_random_order():
     trained(None, rows((X, Y, WEIGHTS)).shuffle(ROWS).batch(10), None, sampling="poisson", batch_size=16)
 
 
+@pytest.mark.slow
 def test_a_dataset_may_say_that_it_has_no_weights():
     class Unweighted(Batches):
         def __getitem__(self, number):
@@ -196,6 +205,7 @@ def test_a_dataset_of_other_parts_is_refused():
         trained(None, Batches(X, Y, -np.ones(ROWS)), None)
 
 
+@pytest.mark.slow
 def test_a_recipe_takes_weights_of_datasets():
     """For training and for validation, as it takes arrays."""
     asked = {"epsilon": 3.0, "seed": 3, "verbose": 0, "delta": 1e-3, "training_metrics": False}
@@ -215,6 +225,7 @@ def test_a_recipe_takes_weights_of_datasets():
         recipe.fit(Batches(X, Y, WEIGHTS), sample_weight=WEIGHTS, **asked)
 
 
+@pytest.mark.slow
 def test_rows_that_are_held_out_keep_their_weights():
     weight = np.where(Y == 2, 3.0, 0.0)
     model = lipdp.DP_Model.from_keras(plain())
@@ -229,6 +240,7 @@ def test_rows_that_are_held_out_keep_their_weights():
     assert abs(held_out - model.evaluate(x, y.labels, verbose=0)) > 1e-3
 
 
+@pytest.mark.slow
 def test_other_weights_have_noise_of_their_own():
     asked = {"noise_multiplier": 1e3, "seed": 7}
     one, two, same = (kernels(trained(w, **asked)[0]) for w in (WEIGHTS, WEIGHTS * 2, WEIGHTS))
@@ -236,6 +248,7 @@ def test_other_weights_have_noise_of_their_own():
     assert np.abs(one - two).max() > 100.0
 
 
+@pytest.mark.slow
 def test_a_fit_with_weights_follows_one_without():
     model = lipdp.DP_Model.from_keras(plain())
     model.compile(keras.optimizers.SGD(0.1), loss=LOSS, metrics=["accuracy"])

@@ -28,6 +28,7 @@ def saved(tmp_path_factory):
     return model, path
 
 
+@pytest.mark.slow
 def test_keras_file_keeps_everything_bit_for_bit(saved):
     model, path = saved
     loaded = keras.saving.load_model(path)
@@ -44,6 +45,7 @@ def test_keras_file_keeps_everything_bit_for_bit(saved):
     assert model.loss.get_config() == loaded.loss.get_config()
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_the_state_of_a_strategy_goes_on_from_a_file(tmp_path):
     # The augmentation of the file is another object, and says the same.
@@ -83,6 +85,7 @@ def test_a_loaded_model_goes_on_from_what_is_spent(saved):
     assert loaded.run.ledger.updates == 40
 
 
+@pytest.mark.slow
 def test_a_resumed_run_repeats_an_uninterrupted_one(tmp_path):
     whole = mlp()
     whole.fit(*blobs(), epochs=4, epsilon=2.0, seed=9, **FIT)
@@ -98,6 +101,7 @@ def test_a_resumed_run_repeats_an_uninterrupted_one(tmp_path):
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.slow
 def test_a_compiled_model_is_saved_before_its_first_fit(tmp_path):
     model = mlp()
     model.save(tmp_path / "m.keras")
@@ -118,6 +122,7 @@ def test_weight_files_carry_the_ledger(saved, tmp_path):
     assert fresh.run.ledger == model.run.ledger
 
 
+@pytest.mark.slow
 def test_loading_an_earlier_checkpoint_forgets_nothing(tmp_path):
     model = trained()
     model.save_weights(tmp_path / "m.weights.h5")
@@ -127,6 +132,7 @@ def test_loading_an_earlier_checkpoint_forgets_nothing(tmp_path):
     assert model.privacy.epsilon() == spent
 
 
+@pytest.mark.slow
 def test_the_file_of_another_model_does_not_replace_a_ledger(saved, tmp_path):
     model, other = keras.saving.load_model(saved[1]), trained()
     other.save_weights(tmp_path / "m.weights.h5")
@@ -146,6 +152,7 @@ def forks(tmp_path, releases):
     return keras.saving.load_model(tmp_path / "early.keras"), keras.saving.load_model(tmp_path / "early.keras")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("releases", "noise", "steps"),
     # The last: the same releases, with noise of their own.
@@ -164,6 +171,7 @@ def test_copies_that_went_on_by_themselves_do_not_replace_each_other(tmp_path, r
         assert same(state(kept), before) and repr(kept.privacy) == privacy
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("releases", [pytest.param(0, marks=pytest.mark.slow), 2])
 def test_copies_that_follow_each_other_share_their_files(tmp_path, releases):
     a, b = forks(tmp_path, releases)
@@ -178,6 +186,7 @@ def test_copies_that_follow_each_other_share_their_files(tmp_path, releases):
     assert a.run.ledger.updates == 6 + releases
 
 
+@pytest.mark.slow
 def test_a_copy_in_memory_has_a_history_of_its_own(tmp_path):
     a = trained()
     b = copy.deepcopy(a)
@@ -188,6 +197,7 @@ def test_a_copy_in_memory_has_a_history_of_its_own(tmp_path):
         b.load_weights(tmp_path / "m.weights.h5")
 
 
+@pytest.mark.slow
 def test_files_of_earlier_versions_name_their_history_once():
     """Copies of such a file have one name, whatever they released: their ledgers tell them apart."""
 
@@ -233,6 +243,7 @@ def test_a_foreign_weight_file_is_refused(tmp_path):
     assert all(np.array_equal(a, b) for a, b in zip(before, weights(model), strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 @pytest.mark.parametrize("name", ["m.h5", *(pytest.param(n, marks=pytest.mark.slow) for n in ("m.hdf5", "checkpoint"))])
 def test_a_format_without_a_ledger_is_refused(name, tmp_path):
@@ -277,6 +288,7 @@ def test_a_corrupt_ledger_is_refused():
     assert model.run.ledger.updates == 0
 
 
+@pytest.mark.slow
 def test_a_file_gives_no_key_of_later_noise(tmp_path):
     """A checkpoint that is published while training goes on: with the key one could take the noise off."""
     keys = []
@@ -309,6 +321,7 @@ def test_a_fit_with_a_seed_does_not_go_on_from_a_key_that_is_not_there(tmp_path)
     assert seen[0].any() and not np.array_equal(before, weights(loaded))
 
 
+@pytest.mark.slow
 def test_no_file_is_loaded_while_fit_runs(tmp_path):
     model = mlp()
     x, y = blobs()

@@ -86,6 +86,7 @@ VARIATIONS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_releases_under_one_seed_share_noise_only_if_they_are_the_same():
     found = {}
@@ -147,6 +148,7 @@ def one_hot():
     return x, np.eye(CLASSES, dtype="float32")[y]
 
 
+@pytest.mark.slow
 def test_an_interruption_changes_nothing_in_one_process():
     whole, model = moves(silent(), updates=4), interrupted()
     np.testing.assert_array_equal(moves(model, updates=4), whole[2:])
@@ -154,6 +156,7 @@ def test_an_interruption_changes_nothing_in_one_process():
     assert correlation(moves(model, updates=4)[0], whole[0]) < LIMIT
 
 
+@pytest.mark.slow
 def test_a_fit_that_fails_before_its_first_update_leaves_its_noise_to_the_next():
     whole, model = moves(silent()), silent()
 
@@ -171,6 +174,7 @@ def test_a_fit_that_fails_before_its_first_update_leaves_its_noise_to_the_next()
     assert correlation(moves(other)[0], whole[0]) < LIMIT
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("generator", ["threefry", "chacha20"])
 def test_the_stored_key_is_that_of_the_next_update_and_not_of_a_past_one(generator):
     model, keys = silent(eager=False), []
@@ -191,6 +195,7 @@ def test_the_stored_key_is_that_of_the_next_update_and_not_of_a_past_one(generat
             assert max(correlation(noise(known), step) for step in steps[: i + 1]) < LIMIT
 
 
+@pytest.mark.slow
 def test_batches_noise_and_what_a_file_holds_have_different_keys():
     model, seen = silent(), []
     note = keras.callbacks.LambdaCallback(
@@ -229,6 +234,7 @@ def test_a_corrupt_secret_is_refused():
         assert model.run.secret is None
 
 
+@pytest.mark.slow
 def test_models_that_were_built_alike_have_one_description(tmp_path):
     def make(units=3):
         inputs = keras.Input((6, 6, 2))
@@ -246,6 +252,7 @@ def test_models_that_were_built_alike_have_one_description(tmp_path):
     assert json.dumps(seeding.described(other)) != texts[0]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The learning rate is too small")
 def test_noise_of_the_private_count():
     """Over silent updates the log of the threshold moves by rate * noise / B, and nothing else is random."""

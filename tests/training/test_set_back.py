@@ -62,6 +62,7 @@ def fitted(way, folder, strategy="dpsgd"):
     return model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["dpsgd", "dpis"])
 @pytest.mark.parametrize(
     "way",
@@ -84,6 +85,7 @@ def test_earlier_weights_alone_may_come_back(strategy, tmp_path):
     assert int(model.optimizer.iterations.numpy()) == 6
 
 
+@pytest.mark.slow
 def test_the_next_fit_takes_a_state_from_before(tmp_path):
     """Between two fits the state may be any: the next one without a seed draws a key of its own."""
     model = fitted("weights", tmp_path)

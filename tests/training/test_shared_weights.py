@@ -56,6 +56,7 @@ def cost():
     return values
 
 
+@pytest.mark.slow
 def test_each_model_made_of_one_plain_model_starts_with_what_the_others_spent(cost):
     plain = keras.Sequential([keras.Input((6,)), keras.layers.Dense(3)])
     models = [trained(lipdp.DP_Model.from_keras(plain), strategy="dpsgd") for _ in range(3)]
@@ -88,6 +89,7 @@ def test_a_plan_does_not_go_on_past_what_another_model_spent_meanwhile():
     assert first.privacy.epsilon() <= 2.0
 
 
+@pytest.mark.slow
 def test_a_model_inside_a_model(cost):
     inner = net()
     outer = trained(around(inner))
@@ -96,6 +98,7 @@ def test_a_model_inside_a_model(cost):
     assert inner.privacy.epsilon() == outer.privacy.epsilon() == pytest.approx(cost[3])
 
 
+@pytest.mark.slow
 def test_layers_of_a_trained_model_bring_its_cost(cost):
     inner = net()
     outer = on_top(inner)
@@ -106,6 +109,7 @@ def test_layers_of_a_trained_model_bring_its_cost(cost):
     assert inner.privacy.epsilon() == pytest.approx(cost[1]), "what was trained beside them does not"
 
 
+@pytest.mark.slow
 def test_frozen_weights_that_nobody_trained_cost_nothing():
     public = keras.layers.Dense(6)
     public.build((None, 6))
@@ -134,6 +138,7 @@ def test_a_file_keeps_what_other_models_spent(build, fits, tmp_path):
     assert wrapped.privacy.epsilon() == outer.privacy.epsilon()
 
 
+@pytest.mark.slow
 def test_an_export_brings_its_cost():
     model = net()
     again = lipdp.DP_Model.from_keras(lipdp.export(model))
@@ -179,6 +184,7 @@ def test_layers_whose_variables_keras_replaces_keep_what_they_cost(change):
             lipdp.features(network, X)
 
 
+@pytest.mark.slow
 def test_ledgers_that_cannot_be_joined_are_refused():
     plain = keras.Sequential([keras.Input((6,)), keras.layers.Dense(3)])
     arguments = {"epsilon": 8.0, **FIT}
@@ -197,6 +203,7 @@ def test_ledgers_that_cannot_be_joined_are_refused():
         both.privacy.epsilon()
 
 
+@pytest.mark.slow
 def test_a_filter_is_refused_on_weights_of_several_models():
     plain = keras.Sequential([keras.Input((6,)), keras.layers.Dense(3)])
     first, second = (compiled(lipdp.DP_Model.from_keras(plain)) for _ in range(2))
@@ -295,6 +302,7 @@ def both_of(first, second):
     return lipdp.DP_Model(inputs, keras.layers.Add()([first(inputs), second(inputs)]))
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_two_filters_add_up_at_the_lower_order():
     first, second = filtered(spectral()), filtered(spectral(), 2.0)
@@ -305,6 +313,7 @@ def test_two_filters_add_up_at_the_lower_order():
     assert both_of(second, first).privacy.epsilon() == both.privacy.epsilon()
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_an_exceeded_filter_is_exceeded_beside_others():
     first, second = filtered(spectral()), trained(spectral())
@@ -327,6 +336,7 @@ def test_a_filter_under_which_nothing_was_released_covers_nothing():
     assert model.privacy.to_dict()["plans_fixed_in_advance"] == "assumed"
 
 
+@pytest.mark.slow
 def test_open_epochs_of_two_models_are_both_charged():
     plain = keras.Sequential([keras.Input((6,)), keras.layers.Dense(3)])
     half = {"strategy": "dpsgd", "sampling": "shuffle", "steps_per_epoch": 2}
@@ -344,6 +354,7 @@ def test_weights_that_come_in_by_value_are_named():
     assert "set_weights" in fresh.privacy.statement()
 
 
+@pytest.mark.slow
 def test_one_fit_at_a_time_in_threads():
     plain = keras.Sequential([keras.Input((8,)), keras.layers.Dense(3)])
     first, second = (compiled(lipdp.DP_Model.from_keras(plain)) for _ in range(2))

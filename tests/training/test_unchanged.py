@@ -95,6 +95,7 @@ def test_a_loss_that_a_callback_changes_before_the_first_step_is_refused(change,
     assert untouched(model)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", [write_past_the_check, replace])
 def test_a_loss_that_changes_later_moves_no_weight_further(change):
     model = model_of()  # the compiled step keeps what it was made of
@@ -167,6 +168,7 @@ def test_what_changes_the_norm_of_an_input_names_the_weight():
         model.fit(X, Y, callbacks=[change], **FIT)
 
 
+@pytest.mark.slow
 def test_a_step_that_is_made_anew_is_checked_again():
     """As other shapes of batches have it made: the first one was made in time, the second one is not."""
     model = model_of(keras.layers.Rescaling(0.01), clip=None)
@@ -182,6 +184,7 @@ def test_a_step_that_is_made_anew_is_checked_again():
         assert 0.0 < moved(model) < 0.02
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["dpsgd", "adaclip"])
 def test_where_gradients_are_clipped_a_loss_may_change(strategy):
     model = model_of()
@@ -207,6 +210,7 @@ def test_a_callback_that_lets_batch_statistics_in_is_refused(strategy, eagerly):
         model.fit(X, Y, callbacks=[change], **arguments)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("eagerly", [False, True], ids=["compiled", "eagerly"])
 def test_bounds_that_follow_from_weights_are_known_while_a_step_is_made(eagerly):
     model = model_of(Scaled(), eagerly=eagerly)
@@ -224,6 +228,7 @@ def test_microbatches_and_quantiles_are_checked_as_well(strategy):
     assert untouched(model)
 
 
+@pytest.mark.slow
 def test_a_loss_may_be_changed_between_two_fits():
     model = model_of()
     for clip in (1e-3, 1e-2):

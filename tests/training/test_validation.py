@@ -171,6 +171,7 @@ def test_checkpoints_that_hold_the_key_of_the_noise_are_refused():
     assert keras.callbacks.OrbaxCheckpoint.__name__ == "OrbaxCheckpoint"
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 @pytest.mark.parametrize(
     ("make", "named"),
@@ -216,6 +217,7 @@ def test_data_sets_of_one_file_are_the_same_rows(tmp_path):
         assert not validation.are_training_rows(file["x"], (file["other"], file["y"]))
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 @pytest.mark.parametrize("trains", [False, True], ids=["without training metrics", "with training metrics"])
 def test_callbacks_that_follow_metrics_on_training_rows_are_refused_whatever_they_are_called(trains):
@@ -232,6 +234,7 @@ def test_callbacks_that_follow_metrics_on_training_rows_are_refused_whatever_the
     assert "TRAINING FOLLOWED METRICS ON THE TRAINING DATA" in model.privacy.statement()
 
 
+@pytest.mark.slow
 def test_the_statement_says_that_held_out_rows_are_not_covered():
     model = mlp()
     model.fit(X, Y, validation_split=0.2, epochs=1, **FIT)
