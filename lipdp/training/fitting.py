@@ -6,7 +6,7 @@ import keras
 
 from lipdp import losses
 from lipdp._deprecated import renamed_arguments
-from lipdp.training import bodies, model_checks
+from lipdp.training import bodies, memory, model_checks
 from lipdp.training.callbacks import refuse_private_monitors
 from lipdp.training.exclusive import exclusive
 from lipdp.training.processes import together
@@ -160,7 +160,7 @@ class Fitting:
         model_checks.build(self, x)
         model_checks.check_ledger(self)
         bodies.note(self, request, callbacks, validation_data)
-        with together(), checkpointed(self, callbacks) as checkpoint, exclusive(self):
+        with together(), checkpointed(self, callbacks) as checkpoint, exclusive(self), memory.kept():
             driver = prepare(
                 self, x, y, validation_split, validation_data, request, checkpoint, person_ids, sample_weight
             )
