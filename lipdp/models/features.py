@@ -13,6 +13,7 @@ from lipdp.privacy import provenance
 from lipdp.sampling.arrays import widened
 from lipdp.sampling.columns import read
 from lipdp.sampling.source import is_source
+from lipdp.training import memory
 from lipdp.training.outputs import outputs
 from lipdp.training.preprocessing import preprocessed
 from lipdp.training.progress import in_terminal
@@ -108,13 +109,14 @@ def features(
     if shown:
         sys.stdout.write(f"Features of {count} rows\n")
     progress = keras.utils.Progbar(count, unit_name="row") if shown else None
-    for start in range(0, count, _AT_ONCE * batch_size):
-        rows = np.arange(start, min(start + _AT_ONCE * batch_size, count))
-        taken = tree.map_structure(widened, read(x, rows))
-        made = outputs(model, taken, batch_size)
-        out[start : start + len(rows)] = np.clip(made, -limit, limit)
-        if progress is not None:
-            progress.update(start + len(rows))
+    with memory.kept():
+        for start in range(0, count, _AT_ONCE * batch_size):
+            rows = np.arange(start, min(start + _AT_ONCE * batch_size, count))
+            taken = tree.map_structure(widened, read(x, rows))
+            made = outputs(model, taken, batch_size)
+            out[start : start + len(rows)] = np.clip(made, -limit, limit)
+            if progress is not None:
+                progress.update(start + len(rows))
     if isinstance(out, np.memmap):
         out.flush()
     return out if path is None else np.load(path, mmap_mode="r")
