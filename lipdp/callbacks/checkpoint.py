@@ -101,7 +101,18 @@ class Checkpoint(keras.callbacks.Callback):
         self._check_file(reserved)
         if run.ledger.releases and run.ledger == reserved.ledger and run.ledger.origins == reserved.ledger.origins:
             return  # the model that wrote the file goes on
-        model.load_weights(self.path)
+        try:
+            model.load_weights(self.path)
+        except ValueError as error:
+            # Keras lists all values of the variables that do not fit, and no way out.
+            if "could not be loaded" not in str(error):
+                raise
+            raise ValueError(
+                f"The checkpoint does not fit the model: other layers, sizes or another optimizer wrote it. Received: "
+                f"{self.path} for model '{model.name}'. Build and compile the model as before, on data with the same "
+                "columns and classes, or train with a new path: what was released before adds up outside of the new "
+                "ledger."
+            ) from error
         if not reserved.ledger.covers(run.ledger):
             raise ValueError(
                 f"Checkpoint and journal are of different runs. Received: {self.path} with {run.ledger!r} and its "

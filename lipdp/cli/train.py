@@ -49,6 +49,7 @@ def run(options: argparse.Namespace, argv: list[str]) -> None:
         return
     work = place.unfinished(options.resume)
     with place.working(work):
+        place.final(work)  # refuses a mark that is corrupt before hours of training, not after them
         if folders.is_whole(work):  # stopped on the last steps
             folder = place.finish(work)
             train_tell.tell(options, folders.read(folder), folder)

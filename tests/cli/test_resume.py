@@ -275,3 +275,10 @@ def test_a_folder_beside_that_holds_something_else_is_left_alone(whole, file, tm
     assert main(words(file, tmp_path / "run", "--overwrite")) == 2
     assert "that place is taken" in capsys.readouterr().err
     assert names(tmp_path / ".run.next") == ["mine.txt"]
+
+
+@pytest.mark.backend_free
+def test_a_corrupt_mark_is_refused_before_anything_is_read(tmp_path, capsys):
+    (tmp_path / folders.UNFINISHED).write_text("")
+    assert main(["train", "--resume", str(tmp_path)]) == 2
+    assert "unfinished is corrupt" in capsys.readouterr().err

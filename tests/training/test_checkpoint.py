@@ -601,3 +601,16 @@ def test_losses_keep_out_of_the_file(path):
     """The history of private losses is nobody's business but the caller's."""
     fit(mlp(), path, training_metrics=False)
     assert "loss" not in pathlib.Path(f"{path}.journal").read_text(encoding="utf-8")
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning:keras.*")
+@pytest.mark.parametrize(("columns", "classes"), [(8, 4), pytest.param(9, 3, marks=pytest.mark.slow)])
+def test_a_checkpoint_of_another_network_is_refused_in_words(tmp_path, columns, classes):
+    path = tmp_path / "c.weights.h5"
+    fit(plain(), path, stop=2)
+    other = lipdp.DP_Model.from_keras(keras.Sequential([keras.Input((columns,)), keras.layers.Dense(classes)]))
+    other.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    x, y = blobs()
+    with pytest.raises(ValueError, match="does not fit the model.*same columns and classes") as caught:
+        fit(other, path, data=(np.resize(x, (len(x), columns)), y))
+    assert len(str(caught.value)) < 600 and not other.run.ledger.releases
