@@ -186,6 +186,8 @@ def _wrong(argument: str, given: Any, names: list[str]) -> str:
     elif isinstance(given, (list, tuple)):
         received += f" of {len(given)}"
     todo = "Pass a list in this order, or a dictionary with these keys"
-    if argument == "loss":
+    if len(names) == 1:
+        todo = "The model has one output: pass what it has alone"
+    elif argument == "loss":
         todo += "; without an output that is not to be trained, keras.Model(inputs, outputs) shares the layers"
     return f"`{argument}` must have one for each output: {', '.join(map(repr, names))}. Received: {received}. {todo}."
