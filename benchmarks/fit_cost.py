@@ -11,9 +11,9 @@ that Keras does between steps are in it. Three are compared, each compiled once 
 - clipless: the network that README prints, or an MLP of its layers, under `strategy="clipless"`;
 - dpsgd: the ordinary network under `strategy="dpsgd"`.
 
-Private `fit`s keep freed memory from one update to the next, that of Keras does not: `MALLOC_CHECK_=0` before the command
-leaves the allocator of all three alone. Ratios are paired within a round, of CPU time of all threads and of the clock on the wall. What the file holds is not
-measured again: a run that was cut short goes on.
+Private `fit`s keep freed memory from one update to the next, that of Keras does not: `MALLOC_CHECK_=0` before the
+command leaves the allocator of all three alone. Ratios are paired within a round, of CPU time of all threads and of the
+clock on the wall. What the file holds is not measured again: a run that was cut short goes on.
 """
 
 import argparse
