@@ -12,6 +12,8 @@ from lipdp.accounting.loss_distribution import LossDistribution
 # Outcomes further out than this (probability e^-50) count as a total loss of privacy.
 TAIL = -float(special.ndtri_exp(-50.0 - math.log(2.0)))
 _SMALL = 1e-4  # of mu: below it, delta is not the difference of two probabilities
+# Nearer to 1, the logarithm of a delta has lost the digits.
+_NEAR_1 = 1.0 - 1e-6
 _MILLS_AT_0 = math.sqrt(0.5 * math.pi)
 _MANY, _DENSE = 1 << 17, 1 << 13  # grid points from which on not all are looked at, and how many then
 
@@ -178,7 +180,7 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
 
     **Guarantee.**
     Conditions: every release has sensitivity 1 over its noise multiplier; adaptive choices are allowed.
-    Bound: exact for delta up to 0.999; above, that of 0.999.
+    Bound: exact for delta up to 1 - 1e-6; above, that of 1 - 1e-6, which is larger.
     Not covered: sampling (this is the cost without amplification).
     Source: Balle and Wang 2018, theorem 8; Dong, Roth and Su 2022 for composition.
 
@@ -190,7 +192,7 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
         return 0.0
     if mu > 1e6:  # epsilon is about mu^2 / 2: no guarantee at all
         return math.inf
-    delta = min(delta, 0.999)  # nearer to 1, its logarithm has lost the digits
+    delta = min(delta, _NEAR_1)
 
     def excess(epsilon):
         if mu < _SMALL:

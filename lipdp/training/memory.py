@@ -25,7 +25,7 @@ def kept() -> Iterator[None]:
 
     glibc returns that of large arrays to the system at once. The next update then gets it again page by page, each
     filled with zeros first, which can take longer than all that is computed. Other allocators stay as they are, and so
-    does glibc's where variables `MALLOC_...` of the environment set it.
+    does glibc's where variables `MALLOC_...` or `GLIBC_TUNABLES` of the environment set it.
     """
     library = _glibc()
     if library is None:
@@ -52,7 +52,8 @@ def _hold(library: ctypes.CDLL, change: int) -> None:
 
 
 def _glibc() -> ctypes.CDLL | None:
-    if not sys.platform.startswith("linux") or any(name.startswith("MALLOC_") for name in os.environ):
+    set_by_user = any(name.startswith("MALLOC_") for name in os.environ)
+    if not sys.platform.startswith("linux") or set_by_user or "malloc" in os.environ.get("GLIBC_TUNABLES", ""):
         return None
     library = ctypes.CDLL(None)
     return library if hasattr(library, "gnu_get_libc_version") else None

@@ -78,6 +78,22 @@ def test_gaussian_epsilon_keeps_its_digits_where_noise_is_large(mu, delta, exact
     assert exact * (1.0 - 1e-13) <= gaussian_epsilon(mu, delta) <= exact * (1.0 + 1e-8)
 
 
+@pytest.mark.parametrize(
+    ("mu", "gap", "exact"),  # computed with 400 digits
+    [
+        (14.5, 1e-6, 34.992890412293),
+        (14.5, 1e-9, 16.872211584056),
+        (14.5, 1e-12, 1.7646844882632),
+        (20.0, 1e-12, 58.08042457532),
+        (40.0, 1e-9, 559.00461075828),
+        (100.0, 1e-12, 4295.5144351885),
+    ],
+)
+def test_gaussian_epsilon_is_never_below_where_delta_is_near_1(mu, gap, exact):
+    assert gaussian_epsilon(mu, 1.0 - gap) >= exact * (1.0 - 1e-13)
+    assert gap < 1e-6 or gaussian_epsilon(mu, 1.0 - gap) <= exact * (1.0 + 1e-9)
+
+
 def test_noise_whose_inverse_square_vanishes_still_costs_something():
     run = {"sampling_probability": 1.0, "updates": 1}
     assert accounting.epsilon(noise_multiplier=1e200, delta=1e-300, **run) > 0.0

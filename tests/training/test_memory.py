@@ -29,6 +29,7 @@ def test_freed_memory_is_kept_and_given_back_at_the_end():
     with memory.kept():
         with memory.kept():  # of another model
             use_and_free()
+        use_and_free()
         assert resident() - before > LARGE / 2
     assert resident() - before < LARGE / 4
     use_and_free()
@@ -45,8 +46,11 @@ def test_an_error_gives_it_back_as_well():
 
 
 @pytest.mark.backend_free
-def test_settings_of_the_user_stay(monkeypatch):
-    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "131072")
+@pytest.mark.parametrize(
+    "setting", [("MALLOC_TRIM_THRESHOLD_", "131072"), ("GLIBC_TUNABLES", "glibc.malloc.trim_threshold=131072")]
+)
+def test_settings_of_the_user_stay(monkeypatch, setting):
+    monkeypatch.setenv(*setting)
     before = resident()
     with memory.kept():
         use_and_free()

@@ -38,6 +38,7 @@ FAULTS = [
         "accounting/test_gaussian.py",
         ("the other direction", "loss = -epsilon if add else epsilon", "loss = epsilon if add else -epsilon"),
         ("digits are lost where noise is large", "_SMALL = 1e-4 ", "_SMALL = 0.0 "),
+        ("digits are lost where delta is near 1", "_NEAR_1 = 1.0 - 1e-6", "_NEAR_1 = 1.0"),
         (
             "the sampled part without its rate",
             "sampled = q * between(x, x + 1.0, z)",

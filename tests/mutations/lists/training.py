@@ -315,6 +315,14 @@ FAULTS = [
         ),
     ),
     *faults(
+        "training/memory.py",
+        "training/test_memory.py",
+        ("memory is not kept", "if not before:", "if False:"),
+        ("memory is not given back", "elif not _holders:", "elif False:"),
+        ("the first of two fits gives it back", "elif not _holders:", "elif change < 0:"),
+        ("settings of the user are lost", 'name.startswith("MALLOC_")', "False"),
+    ),
+    *faults(
         "training/exclusive.py",
         "training/test_shared_weights.py::test_one_fit_at_a_time_in_threads training/test_refusals.py::test_a_fit_inside_a_fit_of_the_same_model_is_refused training/test_shared_weights.py::test_a_model_inside_a_model",
         ("weights of another model that trains", "if model.run.armed or other is not None:", "if model.run.armed:"),
