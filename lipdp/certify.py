@@ -199,7 +199,8 @@ def _logits(model, x, batch_size: int) -> np.ndarray:
     batch_size = checks.integer("batch_size", batch_size, minimum=1)
     # TF32 would add errors that the slack below does not cover.
     with backend.full_precision():
-        return np.asarray(model.predict(x, batch_size=batch_size, verbose=0), "float64")
+        (found,) = tree.flatten(model.predict(x, batch_size=batch_size, verbose=0))
+        return np.asarray(found, "float64")
 
 
 def _radii(model, x, logits) -> np.ndarray:

@@ -135,7 +135,7 @@ def loss_gradient(model):
     def gradient(trainable, other, x, y):
         def loss(trainable):
             y_pred, _ = model.stateless_call(trainable, other, x, training=True)
-            return jnp.sum(model.loss.call(y, y_pred))
+            return jnp.sum(model.loss.call(y, *jax.tree.leaves(y_pred)))
 
         return jax.grad(loss)(trainable)
 

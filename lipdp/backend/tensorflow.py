@@ -110,7 +110,7 @@ def loss_gradient(model):
     @tf.function(reduce_retracing=True)
     def gradient(x, y):
         with tf.GradientTape() as tape:
-            loss = tf.reduce_sum(model.loss.call(y, model(x, training=True)))
+            loss = tf.reduce_sum(model.loss.call(y, *tf.nest.flatten(model(x, training=True))))
         gradients = tape.gradient(loss, variables, unconnected_gradients="zero")
         return [tf.convert_to_tensor(g) for g in gradients]
 

@@ -80,6 +80,7 @@ def example_values(loss: keras.losses.Loss, y_true: Any, y_pred: Any) -> Any:
     **Guarantee.** The value of a row and its gradient depend on no other row: a loss that is neither lipdp's nor one of
     those of Keras that are known to keep rows apart sees one row at a time, unless it was declared (`lipdp.row_wise`).
     """
+    y_true, y_pred = _only(y_true), _only(y_pred)
     mask = _keras.mask(y_pred)
     y_true, y_pred = ops.convert_to_tensor(y_true), ops.convert_to_tensor(y_pred)
     if mask is not None and _keras.mask(y_pred) is None:
@@ -96,10 +97,16 @@ def limited_values(loss: Loss, y_true: Any, y_pred: Any, limit: Any) -> tuple[An
         values, norms = loss.limited(y_true, y_pred, limit)
         return ops.cast(values, "float32"), ops.cast(norms, "float32")
 
-    y_true, y_pred = ops.convert_to_tensor(y_true), ops.convert_to_tensor(y_pred)
+    y_true, y_pred = ops.convert_to_tensor(_only(y_true)), ops.convert_to_tensor(_only(y_pred))
     if not _keeps_apart(loss, y_true, y_pred):
         run = isolation.alone(run, f"The loss {_name(loss)}")
     return run(y_true, y_pred)
+
+
+def _only(nest):
+    """Returns the tensor of a model whose outputs are a list or dictionary of one; its rows must not become columns."""
+    held = list(nest.values()) if isinstance(nest, dict) else nest
+    return held[0] if isinstance(held, (list, tuple)) and len(held) == 1 and hasattr(held[0], "shape") else nest
 
 
 def _values(loss, y_true, y_pred):

@@ -27,6 +27,7 @@ def as_arrays(
     example_rank: int,
     arrange: Callable[[Any], Any] | None = None,
     keep_small: bool = False,
+    output: str = "",
 ) -> tuple[Any, Any]:
     """Reads training data into memory and checks it.
 
@@ -39,6 +40,7 @@ def as_arrays(
         arrange: For models with several outputs: returns the labels of each in a nest of them.
         keep_small: Whether inputs in uint8 and float16 stay as they are: in float32 they are four times and twice as
             large.
+        output: What the only output is called, in dictionaries of labels.
 
     Returns:
         `(x, y)`: x in float32, or uint8 and float16 where these are kept; labels in int32 or float32, `WeightedLabels`
@@ -67,8 +69,7 @@ def as_arrays(
     # TensorFlow's data pipeline knows tuples, not lists.
     x = tuple(x) if isinstance(x, list) else x
     if arrange is None:
-        _refuse_several(y, len(tree.flatten(x)[0]))
-        y = label_array(y)
+        y = label_array(only_labels(y, output, len(tree.flatten(x)[0])))
     else:
         y = tree.map_structure(label_array, arrange(y))
     lengths = {len(leaf) for leaf in tree.flatten((x, y))}
@@ -166,13 +167,29 @@ def _refuse_rows(x, y, example_rank: int) -> None:
         )
 
 
-def _refuse_several(y, rows: int) -> None:
-    several = isinstance(y, (list, tuple)) and len(y) != rows and all(np.shape(part)[:1] == (rows,) for part in y)
-    if isinstance(y, dict) or (several and len(y) > 0):
-        raise ValueError(
-            f"`y` must be one array of labels, as the model has one output. Received: a {type(y).__name__} of "
-            f"{len(y)}. Pass the array itself."
-        )
+def only_labels(y: Any, output: str, rows: int) -> Any:
+    """Returns the labels of a model with one output, which may be in a list or dictionary of one, as in Keras.
+
+    Args:
+        y: Labels, one for each row.
+        output: What the output is called.
+        rows: How many rows there are.
+
+    Raises:
+        ValueError: labels of several outputs, or of another one.
+    """
+    listed = isinstance(y, (list, tuple)) and len(y) not in (0, rows)
+    listed = listed and all(np.shape(part)[:1] == (rows,) for part in y)
+    if not listed and not isinstance(y, dict):
+        return y
+    if len(y) == 1 and (listed or output in y):
+        return y[0 if listed else output]
+    received = ", ".join(map(repr, y)) if isinstance(y, dict) else len(y)
+    named = f", called {output!r}" if output and isinstance(y, dict) else ""
+    raise ValueError(
+        f"`y` must be one array of labels, as the model has one output{named}. Received: a {type(y).__name__} of "
+        f"{received}. Pass the array itself."
+    )
 
 
 def input_array(leaf: ArrayLike, keep_small: bool = False) -> np.ndarray:

@@ -14,6 +14,7 @@ from lipdp.sampling.arrays import (
     label_array,
     label_type,
     large,
+    only_labels,
     refuse_kind,
     refuse_large,
     widened,
@@ -93,7 +94,12 @@ class Column:
 
 
 def as_rows(
-    x: Any, y: Any, example_rank: int, arrange: Callable[[Any], Any] | None = None, names: tuple[str, ...] = ()
+    x: Any,
+    y: Any,
+    example_rank: int,
+    arrange: Callable[[Any], Any] | None = None,
+    names: tuple[str, ...] = (),
+    output: str = "",
 ) -> tuple[Any, Any]:
     """Returns training data whose rows `Batches` can take: arrays, and `Column`s of what is read when it is drawn.
 
@@ -103,6 +109,7 @@ def as_rows(
             or zarr; None where x yields `(x, y)`.
         example_rank, arrange: As in `as_arrays`.
         names: What the inputs of the model are called, of all that dictionaries hold.
+        output: As in `as_arrays`.
 
     Raises:
         ValueError: as `as_arrays`; labels that are missing, a source whose rows are not alike.
@@ -115,7 +122,7 @@ def as_rows(
         if isinstance(y, str) and (type(x) is dict or hasattr(x, "iloc")):
             x, y = _without(x, y)
             x = _single(x)
-        x, y = as_arrays(_chosen(x, names), y, example_rank, arrange, keep_small=True)
+        x, y = as_arrays(_chosen(x, names), y, example_rank, arrange, keep_small=True, output=output)
         return _chosen(x, names), y
     whole = is_source(x)
     x, y = tree.map_structure(lambda leaf: _opened(leaf) if is_source(leaf) else leaf, (x, y))
@@ -127,12 +134,10 @@ def as_rows(
         _refuse_labels(x, names)
     x = _chosen(x, names)
     x = _single(tree.map_structure(_input, x))
-    y = tree.map_structure(_label, arrange(y)) if arrange else y if isinstance(y, tuple | dict) else _label(y)
-    if not arrange and isinstance(y, tuple | dict):
-        raise ValueError(
-            f"`y` must be one array or column of labels, as the model has one output. Received: a {type(y).__name__}. "
-            "Pass that one."
-        )
+    if arrange is None:
+        y = _label(only_labels(y, output, len(tree.flatten(x)[0])))
+    else:
+        y = tree.map_structure(_label, arrange(y))
     lengths = {len(leaf) for leaf in tree.flatten((x, y))}
     if len(lengths) != 1:
         raise ValueError(f"Inputs and labels must have the same length. Received lengths: {sorted(lengths)}.")

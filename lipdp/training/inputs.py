@@ -8,7 +8,7 @@ from keras import tree
 
 from lipdp import _keras, sampling
 from lipdp.sampling.columns import sampled
-from lipdp.training import model_checks
+from lipdp.training import compiling, model_checks
 
 
 def as_rows(model: keras.Model, x: Any, y: Any) -> tuple[Any, Any]:
@@ -17,7 +17,8 @@ def as_rows(model: keras.Model, x: Any, y: Any) -> tuple[Any, Any]:
     tensors = tree.flatten(model.inputs)
     flat = isinstance(struct, keras.KerasTensor) or (isinstance(struct, list | tuple) and len(struct) == len(tensors))
     names = tuple(struct) if isinstance(struct, dict) else tuple(t.name for t in tensors) if flat else ()
-    x, y = sampling.as_rows(x, y, len(tensors[0].shape), model_checks.example_labels(model), names)
+    (output, *_), arrange = compiling.output_names(model), model_checks.example_labels(model)
+    x, y = sampling.as_rows(x, y, len(tensors[0].shape), arrange, names, output)
     if flat and isinstance(x, dict) and set(x) == set(names):
         x = tuple(x[name] for name in names) if len(names) > 1 else x[names[0]]
     _check_shapes(names if isinstance(struct, dict) or isinstance(x, dict) else (), tensors, x)

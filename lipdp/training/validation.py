@@ -129,7 +129,8 @@ def check_data(model: keras.Model, validation_data: Any) -> Any:
             raise ValueError(f"It needs one weight per example. Received: {np.shape(batch[2])} for {rows} examples.")
         losses.check_per_example(model.loss, sampled(y), model_checks.output_shapes(model))
         # Keras would fail after an epoch on names of labels, texts beside inputs, and DataFrames of several kinds.
-        named = isinstance(batch[1], str) or isinstance(batch[0], dict) or hasattr(batch[0], "iloc")
+        # Those of one output may be in a list or dictionary of one.
+        named = isinstance(batch[1], (str, dict, list)) or isinstance(batch[0], dict) or hasattr(batch[0], "iloc")
         again = named and isinstance(validation_data, (tuple, list))
         return (x, y, *batch[2:]) if again or columns_of((x, y)) else validation_data
     except ValueError as error:

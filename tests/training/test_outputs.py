@@ -7,7 +7,7 @@ from keras import layers as L
 from keras import ops
 
 import lipdp
-from lipdp import backend, gradients, losses, strategies
+from lipdp import backend, certify, gradients, layers, losses, strategies
 from tests.helpers.clipping import SECRET, flat
 
 FIT = {"batch_size": 20, "delta": 1e-3, "verbose": 0}
@@ -293,3 +293,76 @@ def test_another_name_for_one_output_is_refused():
     for wrong in ({"loss": {"sort": "mse"}}, {"loss": "mse", "metrics": {"sort": ["mae"]}}):
         with pytest.raises(ValueError, match="must have one for each output: 'kind'"):
             model.compile("sgd", **wrong)
+
+
+def one_output(form=None):
+    keras.utils.set_random_seed(0)
+    inputs = keras.Input((6,))
+    outputs = layers.SpectralDense(3, name="kind")(layers.BoundedInput(norm=3.0)(inputs))
+    model = lipdp.DP_Model(inputs, outputs if form is None else form(outputs))
+    model.compile("sgd", loss=losses.SparseCategoricalCrossentropy(), metrics=["accuracy"])
+    return model
+
+
+@pytest.mark.parametrize("form", [lambda one: {"kind": one}, lambda one: [one]], ids=["dict", "list"])
+@pytest.mark.parametrize("strategy", ["clipless", "dpsgd"])
+def test_the_only_output_in_a_dictionary_or_list(strategy, form, tmp_path):
+    x, labels = data(40)
+    y = labels["kind"]
+    model, plain = one_output(form), one_output()
+    plain.set_weights(model.get_weights())
+    assert model.evaluate(x, y, verbose=0) == plain.evaluate(x, form(y), verbose=0)
+    np.testing.assert_array_equal(certify.radii(model, x), certify.radii(plain, x))
+    history = model.fit(x, form(y), strategy=strategy, validation_data=(x, form(y)), **FIT, **NOISE).history
+    plain.set_weights(model.get_weights())
+    np.testing.assert_allclose(history["val_loss"], plain.evaluate(x, y, verbose=0)[0], rtol=1e-6)
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    assert again.evaluate(x, y, verbose=0) == model.evaluate(x, y, verbose=0)
+    assert isinstance(keras.Model.predict(again, x, verbose=0), dict if form("") == {"kind": ""} else np.ndarray)
+
+
+@pytest.mark.parametrize("form", [dict, list])
+def test_gradients_of_the_only_output_are_those_of_it(form):
+    x, labels = data(12)
+    y, found = labels["kind"], []
+    for wrap in ((lambda one: {"kind": one}) if form is dict else lambda one: [one], None):
+        model = one_output(wrap)
+        found.append(backend.loss_gradient(model)(x[:1], y[:1]))
+        values = losses.example_values(model.loss, y if wrap is None else wrap(y), model(x))
+        found[-1] = [*found[-1], values]
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_allclose(ops.convert_to_numpy(one), ops.convert_to_numpy(other), rtol=1e-6)
+
+
+def test_rows_of_a_source_and_of_a_data_set_name_the_only_output():
+    x, labels = data(40)
+    y = labels["kind"]
+
+    class Rows:
+        def __len__(self):
+            return len(x)
+
+        def __getitem__(self, index):
+            return x[index], {"kind": y[index]}
+
+    class Batches(keras.utils.PyDataset):
+        def __len__(self):
+            return 4
+
+        def __getitem__(self, index):
+            return x[10 * index : 10 * index + 10], {"kind": y[10 * index : 10 * index + 10]}
+
+    for given in (Rows(), Batches()):
+        history = one_output().fit(given, strategy="dpsgd", **FIT, **NOISE).history
+        assert history["epsilon"][-1] > 0
+
+
+def test_labels_of_another_output_than_the_only_one_are_refused():
+    x, labels = data(40)
+    y = labels["kind"]
+    for wrong, received in (({"sort": y}, "a dict of 'sort'"), ({"kind": y, "more": y}, "a dict of 'kind', 'more'")):
+        with pytest.raises(ValueError, match=f"one array of labels.*, called 'kind'. Received: {received}"):
+            one_output().fit(x, wrong, **FIT, **NOISE)
+    with pytest.raises(ValueError, match="one array of labels.* Received: a list of 2"):
+        one_output().fit(x, [y, y], **FIT, **NOISE)
