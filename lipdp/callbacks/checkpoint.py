@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pathlib
+import warnings
 from typing import Any
 
 import keras
@@ -163,9 +164,19 @@ class Checkpoint(keras.callbacks.Callback):
         if reserved is not None and replay is not None and reserved.replay == replay and _continues_noise(model):
             least = reserved.ledger
         elif reserved is not None:
+            self._warn_of_lost(reserved.ledger.updates - run.ledger.updates)
             run.ledger.hold(reserved.ledger)
             run.ledger.origins = reserved.ledger.origins
         run.journal = journal.Journal(self.journal_path, replay, private, least, self._writes)
+
+    def _warn_of_lost(self, updates: int) -> None:
+        if updates:
+            warnings.warn(
+                f"Training goes on from an earlier state. Received: {self.path}, and up to {updates} updates that were "
+                "made since are lost. They stay charged, and a budget has as many fewer. A `fit` with a seed repeats "
+                "such updates and does not pay again.",
+                stacklevel=checks.users_line(),
+            )
 
     def close(self, model: Any, whole: bool) -> None:
         """Saves what an error has interrupted, if it did so between two updates, and ends the reservations."""

@@ -16,9 +16,12 @@ _FREE = ("command", "resume", "json", "verbose")
 _BESIDE = "the file beside the data"
 
 
-def note(work: pathlib.Path, options: argparse.Namespace, argv: list[str], started: str, digests: dict) -> None:
-    """Writes down the settings of a run that begins, and the `digests` of what it needs."""
+def note(
+    work: pathlib.Path, options: argparse.Namespace, argv: list[str], started: str, digests: dict, count: int
+) -> None:
+    """Writes down the settings of a run that begins, the `digests` of what it needs, and how many examples it has."""
     content = {"options": vars(options), "argv": argv, "started": started, "directory": os.getcwd(), "digests": digests}
+    content["count"] = count
     private = options.seed is not None
     if private:
         work.chmod(0o700)
@@ -58,18 +61,24 @@ def digests(options: argparse.Namespace, frozen: Any) -> dict[str, str]:
     return found | {name: files.digest(path) for name, path in named.items() if path is not None}
 
 
-def check_same(work: pathlib.Path, options: argparse.Namespace, found: dict[str, str]) -> None:
-    """Refuses to go on behind another backbone, vocabulary or description of the data than the run began with.
+def check_same(work: pathlib.Path, options: argparse.Namespace, found: dict[str, str], count: int) -> None:
+    """Refuses to go on with another number of examples, backbone, vocabulary or description than the run began with.
 
     Args:
         work: folder of the run.
         options: as `recall` returned them.
         found: what `digests` returns now; runs that an earlier version began have noted none.
+        count: how many examples or persons the data have now.
 
     Raises:
         ValueError: it is another one.
     """
     content = _noted(work)
+    if content.get("count", count) != count:
+        raise ValueError(
+            f"A run goes on with the data it began with: {content['count']} examples or persons. Received: {count}. "
+            "Put those back in their place, or start a new run."
+        )
     for name, before in content.get("digests", {}).items():
         if found.get(name) != before:
             raise ValueError(
@@ -89,7 +98,8 @@ def _noted(work: pathlib.Path) -> dict[str, Any]:
         return content
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(
-            f"The settings of the unfinished run in {work} cannot be read: {error}. Start it again with --overwrite."
+            f"The settings of the unfinished run in {work} cannot be read: {error}. Start it again with --overwrite; "
+            "what this run has released adds up outside of the new ledger."
         ) from error
 
 
@@ -108,8 +118,13 @@ def rows(work: pathlib.Path, training_metrics: bool, private: bool) -> Any:
 
     path = work / folders.HISTORY
 
+    try:
+        before = list(folders.read_history(path)) if path.is_file() else []
+    except ValueError as error:
+        raise ValueError(f"{error} Or remove the file: the rows of earlier epochs are then lost.") from error
+
     class Rows(keras.callbacks.Callback):
-        kept: list[dict] = list(folders.read_history(path)) if path.is_file() else []
+        kept: list[dict] = before
 
         def on_epoch_end(self, epoch, logs=None):
             row = {"epoch": epoch + 1}

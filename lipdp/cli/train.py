@@ -63,13 +63,12 @@ def _train(options, argv: list[str], started: str, clock: float, work: pathlib.P
     train_check.check(options)
     frozen = None if options.backbone is None else _frozen(options)
     raw = dataset = _dataset(options, frozen)
-    digests = resuming.digests(options, frozen)
+    digests, count = resuming.digests(options, frozen), dataset.num_persons or dataset.num_examples
     if work is not None:
-        resuming.check_same(work, options, digests)
+        resuming.check_same(work, options, digests, count)
     if frozen is not None:
         dataset = frozen.apply(raw)
     generative = options.task == "diffusion"
-    count = dataset.num_persons or dataset.num_examples
     delta = _default_delta(count) if options.delta is None else options.delta
     asked = options.strategy
     recipe: Any = diffusion.recipe(options, dataset, delta) if generative else _recipe(options, dataset)
@@ -86,7 +85,7 @@ def _train(options, argv: list[str], started: str, clock: float, work: pathlib.P
                 train_tell.tell_choice(options, recipe, dataset)
         try:
             if not (work / place.SETTINGS).exists():
-                resuming.note(work, options, argv, started, digests)
+                resuming.note(work, options, argv, started, digests, count)
             written = _made(options, argv, work, recipe, dataset, plan, started, clock, frozen)
         except BaseException as error:
             _stopped(work, error)

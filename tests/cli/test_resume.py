@@ -106,6 +106,30 @@ def test_a_killed_run_without_a_seed_pays_for_what_was_lost(file, tmp_path, at, 
     assert int(model_of(folder).optimizer.iterations.numpy()) < 9
 
 
+@pytest.mark.filterwarnings("default:Training goes on from an earlier state")
+@pytest.mark.backend_free
+def test_a_run_goes_on_with_as_many_examples_and_with_rows_that_can_be_read(file, tmp_path, at, monkeypatch, capsys):
+    folder, own = tmp_path / "run", str(tmp_path / "own.npz")
+    with np.load(file) as data:
+        x, y = data["x"], data["y"]
+    np.savez(own, x=x, y=y)
+    at(5, kill)
+    killed(*words(own, folder))
+    monkeypatch.undo()
+    np.savez(own, x=x[:-20], y=y[:-20])
+    assert main(["train", "--resume", str(folder), "--json"]) == 2
+    assert "goes on with the data it began with" in capsys.readouterr().err
+    np.savez(own, x=x, y=y)
+    history = folder / folders.HISTORY
+    history.write_text("epoch\nno number\n")
+    assert main(["train", "--resume", str(folder), "--json"]) == 2
+    assert "history.csv is corrupt" in (said := capsys.readouterr().err) and "Or remove the file" in said
+    history.unlink()
+    assert main(["train", "--resume", str(folder), "--json"]) == 0
+    assert "updates that were made since are lost" in capsys.readouterr().err
+    assert report.read(folder).privacy["updates"] == 9
+
+
 @pytest.mark.slow
 @pytest.mark.backend_free
 @pytest.mark.parametrize(

@@ -94,7 +94,11 @@ def test_what_was_lost_is_charged(path):
     left = journal.read(f"{path}.journal")
     assert 7 <= left.ledger.updates <= 12
     model = mlp()
-    history = fit(model, path)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        history = fit(model, path)
+    (said,) = [str(one.message) for one in caught if issubclass(one.category, UserWarning)]
+    assert f"up to {left.ledger.updates - 4} updates that were made since are lost. They stay charged" in said
     made = int(model.optimizer.iterations.numpy())
     assert model.privacy.updates == 12
     assert made == 4 + 12 - left.ledger.updates  # the file held four
