@@ -51,6 +51,7 @@ def test_tokens_out_of_range_and_two_lengths():
         np.testing.assert_array_equal(*map(keras.ops.convert_to_numpy, (a, b)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "layer, shape",
     [(layers.SpectralConv2D(3, 3, strides=(1, 2)), (5, 2, 1)), (layers.SpectralConv1D(3, 3, strides=4), (4, 1))],

@@ -202,6 +202,7 @@ def _pass(sampling):
     return lipdp.accounting.Mechanism(1.0, 1e-4, 1, sampling)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{"steps_per_execution": 5}, {"steps_per_execution": 3}])
 def test_several_steps_in_one_execution_lose_no_batch(options):
     model = one_hot(**options)

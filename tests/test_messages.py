@@ -612,6 +612,7 @@ def test_it_is_taken_as_it_was_meant(name):
         assert ACCEPTED[name]()
 
 
+@pytest.mark.slow
 def test_a_sequential_model_without_a_shape_is_built_by_its_first_fit():
     model = lipdp.DP_Sequential([layers.BoundedInput(norm=1.0), layers.SpectralDense(3)])
     model.compile("sgd", loss="sparse_categorical_crossentropy")

@@ -53,6 +53,7 @@ def test_where_rows_are_replaced_epsilon_is_that_of_replacing_one(sampling):
     assert found.details["num_examples"] == 40 + SIZE
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_a_score_of_ones_own():
     def confidence_in_the_label(model, x, y):
@@ -62,6 +63,7 @@ def test_a_score_of_ones_own():
     assert found.epsilon_lower > 0.2 and found.details["score"] == "confidence_in_the_label"
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_a_strong_guarantee_hides_all():
     settings = {**STRONG, "noise_multiplier": 50.0}

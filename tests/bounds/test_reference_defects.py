@@ -153,6 +153,7 @@ def test_row_6d_unchecked_arguments_that_exist_are_counted_or_refused():
         bounds.propagate(keras.Model(inputs, regularized), 1.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("depth", [1, 2, 4, 6])
 def test_row_6e_groupsort_at_ties_through_whole_networks(depth):
     """The reference's first bias gradient is 1.41, 2, 4, 8 times its bound, on a zero example."""

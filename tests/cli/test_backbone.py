@@ -73,6 +73,7 @@ def test_few_rows_are_filled_up_for_training_alone(tmp_path, monkeypatch):
     assert seen == [256, 3]
 
 
+@pytest.mark.slow
 def test_features_are_written_once(tmp_path, capsys):
     file, target = network(tmp_path / "public.keras"), tmp_path / "features.npz"
     words = ["features", "--backbone", str(file), "--dataset", "digits", "--output", str(target)]
@@ -98,6 +99,7 @@ def test_backbones_that_do_not_fit(run, tmp_path, capsys):
     assert "no backbone" in refusal(capsys, "certify", run / folders.MODEL, "--dataset", "digits", *own[-1:], "x.keras")
 
 
+@pytest.mark.slow
 def test_presets(tmp_path, capsys, monkeypatch):
     hub = pytest.importorskip("keras_hub")
     own = ["train", "--dataset", "digits", "--epsilon", "2", "--backbone"]

@@ -110,6 +110,7 @@ def replaced(preset, folder, file, *changes):
     return encoder.load(str(folder), 8).digest
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_settings_that_shape_no_weight_are_part_of_an_encoder(preset, tmp_path):
     own = encoder.load(str(preset), 8).digest

@@ -105,6 +105,7 @@ def test_no_text_is_drawn_from_a_classifier(run, tmp_path, capsys):
     assert "Not a diffusion model" in line and "Use .npz" not in line and "which is likely" not in line
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_the_other_commands(run, tmp_path, capsys):
     assert "no certificates" in refusal(capsys, "certify", run)

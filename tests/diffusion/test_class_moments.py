@@ -188,6 +188,7 @@ def test_fit_plans_for_what_is_left_and_the_statement_names_the_moments(tmp_path
     assert loaded.run.ledger == model.run.ledger
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_weights_that_learned_moments_carry_their_cost():
     x, y = data()
@@ -197,6 +198,7 @@ def test_weights_that_learned_moments_carry_their_cost():
     assert other.privacy.epsilon() == pytest.approx(model.privacy.epsilon())
 
 
+@pytest.mark.slow
 def test_statistics_that_learned_moments_carry_their_cost():
     """Normalization keeps what it has seen in weights that are not trainable."""
     known = dense()
@@ -241,6 +243,7 @@ def test_a_model_without_classes_has_one_normal_distribution():
     assert model.run.ledger.releases == 1
 
 
+@pytest.mark.slow
 def test_a_source_of_rows_has_the_moments_of_its_array():
     class Rows:
         def __len__(self):
@@ -445,6 +448,7 @@ def test_before_the_first_update_epsilon_is_that_of_a_person_too(tmp_path):
     assert "one person with at most 4 examples" in " ".join(model.privacy.statement().split())
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_held_out_rows_are_none_that_the_moments_know():
     model, (x, y) = small(), data(200)
@@ -456,6 +460,7 @@ def test_held_out_rows_are_none_that_the_moments_know():
         settings.fit((x + 1) / 2, y, epsilon=4.0, validation_split=0.2, delta=1e-3, verbose=0)
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_numbers_of_numpy_and_rows_that_are_pairs():
     model, (x, y) = small(), data(200)

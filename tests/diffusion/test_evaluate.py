@@ -90,6 +90,7 @@ def test_downstream_accuracy_rises_with_the_quality_of_the_images():
     assert good > 0.9 and wrong < 0.1
 
 
+@pytest.mark.slow
 def test_the_epoch_is_chosen_on_synthetic_images(monkeypatch):
     seen = {}
 

@@ -32,6 +32,7 @@ def flow(x):
     return MEAN + ((x - MEAN) @ TURN * np.sqrt(VARIANCES / (VARIANCES + TOP**2))) @ TURN.T
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "sampler",
     [
@@ -92,6 +93,7 @@ def test_churn_raises_the_noise_only_between_its_bounds():
     np.testing.assert_allclose(limited.coefficients()[:, 0], np.sqrt(2) * limited.levels())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampler", [diffusion.DDIM(5, eta=1.0), diffusion.Churn(5, s_churn=2.0)])
 def test_seeds_batches_and_labels(sampler):
     def denoise(x, sigma, labels):

@@ -78,6 +78,7 @@ def test_noise_level_and_label_matter():
         assert np.abs(call(network, changed) - before).max() > 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_every_layer_is_one_of_keras_own():
     network = diffusion.unet((8, 8, 1), num_classes=4, attention=(4,), **SMALL)

@@ -80,6 +80,7 @@ def test_views_of_sequences(stack):
     compare(model, np.random.default_rng(0).integers(0, 4, (4, 5)).astype("int32"), views=2)
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_padding_adds_nothing():
     weight = np.array([1, 0, 1, 0, 0], "float32")
@@ -226,6 +227,7 @@ def test_masks(layer):
     compare(shaken(keras.Model(inputs, h)), x)
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_masked_attention_and_initial_states():
     inputs = keras.Input((5,), dtype="int32")

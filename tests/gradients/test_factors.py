@@ -83,6 +83,7 @@ def test_a_centre_at_the_gradient_gives_almost_zero_and_never_less(positions):
     assert 0 <= found[0] <= 1e-5 * size
 
 
+@pytest.mark.slow
 def test_unlike_forms_of_one_variable_are_added_at_full_size():
     rng = np.random.default_rng(0)
     a, g = (ops.convert_to_tensor(rng.normal(size=(2, 3, n)).astype("float32")) for n in (4, 5))

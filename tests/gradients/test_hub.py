@@ -45,6 +45,7 @@ def vector(model):
     return keras.Model(model.input, keras.tree.flatten(model.output)[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", TEXT)
 def test_all_weights_of_a_text_model(make):
     check(whole(make), scaled=False, tolerance=1e-5)

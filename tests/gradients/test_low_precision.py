@@ -80,6 +80,7 @@ def test_the_rules_take_low_precision(low, shape, stack):
     assert all(np.isfinite(w).all() for w in model.get_weights())
 
 
+@pytest.mark.slow
 def test_layers_that_mix_examples_are_still_found(low):
     class Centered(L.Layer):
         def call(self, inputs):

@@ -113,6 +113,7 @@ def test_what_is_added_keeps_the_norm_that_was_measured(coarse, make):
     assert found.min() >= 1.0 - 3e-4
 
 
+@pytest.mark.slow
 def test_without_it_they_would_differ(coarse, monkeypatch):
     """A test of the test: were the sum as coarse as the passes, it would be longer than what was measured."""
     monkeypatch.setattr(factors.Outer, "_summed", factors.Outer._summed.__wrapped__)

@@ -168,6 +168,7 @@ def _ids(cases):
     return {"argvalues": [pytest.param(case, marks=marks[name], id=name) for name, case in cases.items()]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", **_ids({**DENSE, **NORMALIZATIONS}))
 def test_dense_and_scales(case):
     shape, layer = case
@@ -197,6 +198,7 @@ def test_convolutions_in_large_products(case, monkeypatch):
     compare(network(shape, layer), images(*shape))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", **_ids(RECURRENT))
 def test_recurrent(case):
     shape, layer = case

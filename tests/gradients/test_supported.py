@@ -92,6 +92,7 @@ def read_in_float16():
     return keras.Model(inputs, table(table(inputs), reverse=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [cast, read_in_float16])
 def test_a_graph_in_float16_runs_or_is_named(make):
     try:
@@ -106,6 +107,7 @@ def test_nested_layers_are_found():
         gradients.supported(around(inner))
 
 
+@pytest.mark.slow
 def test_rows_in_another_order_are_found():
     model = keras.Sequential([keras.Input((5, 4)), Reorder(), L.Dense(3), Reorder(), L.Dense(2)])
     with pytest.raises(ValueError, match="reorders the rows"):
@@ -225,6 +227,7 @@ def test_sparse_inputs_are_refused():
         gradients.supported(keras.Model(inputs, L.Dense(2)(inputs)))
 
 
+@pytest.mark.slow
 def test_an_unknown_size_with_padding_that_depends_on_it_is_refused():
     inputs = keras.Input((None, 3))
     model = keras.Model(inputs, L.GlobalAveragePooling1D()(L.Conv1D(2, 3, strides=2, padding="same")(inputs)))
@@ -242,6 +245,7 @@ def test_an_unknown_size_with_padding_that_depends_on_it_is_refused():
             run(ops.ones((2, 5, 3)), ops.ones((2,)))
 
 
+@pytest.mark.slow
 def test_what_is_accepted_leaves_the_model_as_it_was():
     frozen = L.BatchNormalization(trainable=False)
     model = around(frozen, L.Dropout(0.5), L.GaussianNoise(0.1), L.LayerNormalization())

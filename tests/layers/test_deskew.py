@@ -163,6 +163,7 @@ def test_clipless_training_needs_a_bound_behind_it():
         bounds.propagate(trained, 1.0)
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_certificates_are_refused_with_the_way_out():
     model = stack(layers.BoundedInput(norm=2.0), layers.Flatten(), layers.SpectralDense(2))

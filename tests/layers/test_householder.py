@@ -15,6 +15,7 @@ def reference(x, angles):
     return np.concatenate([np.where(kept, a, first), np.where(kept, b, second)], axis=-1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("channels", [6, 128, 130, 514])
 def test_the_reflection(channels):
     rng = np.random.default_rng(channels)

@@ -151,6 +151,7 @@ def test_trained_factors_below_one_are_certified_as_such():
     assert certify.lipschitz(probe.model) == 0.0
 
 
+@pytest.mark.slow
 def test_every_factor_is_kept_in_the_ball_and_starts_different():
     layer = layers.OrthogonalConv2D(4, 3, kernel_initializer=keras.initializers.RandomNormal(stddev=5.0, seed=3))
     layer.build((None, 6, 6, 4))

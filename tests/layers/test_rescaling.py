@@ -84,6 +84,7 @@ def test_values_go_to_the_unit_interval_and_are_clipped():
     assert layer.adapted and float(keras.ops.convert_to_numpy(layer.num_examples)) == 20000
 
 
+@pytest.mark.slow
 def test_before_a_fit_inputs_are_only_clipped():
     layer = layers.PrivateRescaling()
     x = np.array([[0.5, -3.0], [-0.25, 7.0]], "float32")

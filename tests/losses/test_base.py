@@ -74,6 +74,7 @@ def test_low_precision_is_refused(dtype):
         losses.Huber(dtype=dtype)
 
 
+@pytest.mark.slow
 def test_low_precision_outputs_are_computed_in_float32():
     z = ops.convert_to_tensor(np.ones((2, 3)), dtype="bfloat16")
     loss = losses.SparseCategoricalCrossentropy()

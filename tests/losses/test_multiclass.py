@@ -72,6 +72,7 @@ def test_constant_of_unequal_priors():
     assert uniform.lipschitz(4) == pytest.approx(losses.MulticlassHKR(3.0).lipschitz(4), rel=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_classes", [2, 10])
 @pytest.mark.parametrize("name", ["MulticlassKR", "MulticlassHKR"])
 def test_batch_counts_do_not_matter(name, num_classes, autodiff):

@@ -69,6 +69,7 @@ def test_a_mask_of_other_axes_than_those_of_the_loss_is_left_alone():
     np.testing.assert_allclose(keras.ops.convert_to_numpy(values), [0.0, 2.0])
 
 
+@pytest.mark.slow
 def test_images_are_averaged_or_summed_as_keras_does():
     y, outputs = (np.random.default_rng(i).normal(size=(3, 4, 5, 2)).astype("float32") for i in (0, 1))
     for reduction in ("sum", "sum_over_batch_size"):

@@ -103,6 +103,7 @@ def test_a_layer_of_the_users_is_told_apart():
     assert "lipdp.row_wise" in text
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_a_layer_of_keras_without_a_rule():
     model = keras.Sequential([keras.Input((4, 4, 2)), L.Conv2D(3, 2)])

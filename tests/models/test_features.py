@@ -44,6 +44,7 @@ def test_a_file_of_half_the_size_that_fit_reads_row_by_row(tmp_path):
     assert head.privacy.epsilon() > 0
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_progress_is_shown_where_it_is_asked_for(capsys, monkeypatch):
     monkeypatch.setattr("lipdp.models.features._AT_ONCE", 1)

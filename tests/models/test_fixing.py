@@ -164,6 +164,7 @@ OTHERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Layer.*mixed")
 @pytest.mark.parametrize("name", OTHERS)
 def test_what_else_is_replaced(name, capsys):

@@ -66,6 +66,7 @@ def test_bad_arguments_are_named(arguments, message):
         models.lenet((12, 12, 1), **arguments)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:__array__ implementation")
 def test_the_old_spelling_warns_and_works():
     with pytest.warns(DeprecationWarning, match="`centred=`"):

@@ -137,6 +137,7 @@ def test_repeated_projection_converges_to_an_orthogonal_matrix(shape):
     assert 1 - 3e-6 <= values[-1] and values[0] <= 1 + 1e-6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(300, 257), (257, 300), (256, 256)])
 def test_blocked_gram_matrix(shape):
     matrix = np.random.default_rng(0).standard_normal(shape).astype("float32")

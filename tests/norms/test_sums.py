@@ -86,6 +86,7 @@ def test_the_chain_of_roundings_grows_with_the_root():
         assert 0.99 <= sums.margin(size) < 1.0
 
 
+@pytest.mark.slow
 def test_what_is_not_finite_shows():
     for bad in (np.nan, np.inf, 3e38):
         row = np.ones((2, LARGE), "float32")

@@ -95,6 +95,7 @@ def test_the_report_is_one_sound_file_without_anything_from_elsewhere():
     assert reader.tags.count("h1") == reader.tags.count("title") == 1
 
 
+@pytest.mark.slow
 def test_it_begins_with_what_epsilon_means_and_explains_each_number():
     for text in (report.to_html(made_up()), report.to_markdown(made_up())):
         assert text.index("can tell whether that example was used in at most 88.1 of 100 cases") < text.index(
@@ -152,6 +153,7 @@ def test_accuracy_stands_beside_what_a_guess_reaches():
     assert "area under the curve" not in report.to_html(run)
 
 
+@pytest.mark.slow
 def test_what_is_not_covered_is_said():
     text = report.to_html(made_up())
     assert "epsilon does not cover them" in text and "(not private)" not in text

@@ -258,6 +258,7 @@ def test_copies_are_averaged_before_they_are_clipped():
     np.testing.assert_allclose(flat(once), flat(many), rtol=1e-4, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_shifted_images_keep_to_themselves():
     shift = strategies.RandomShift(2, flip=True)
     x = np.zeros((64, 9, 9, 1), "float32")
@@ -390,6 +391,7 @@ def test_the_query_counts_and_has_sensitivity_one_half():
     assert with_padding == np.sum((norms[3:] <= strategy.clip_norm) - 0.5)
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_from_keras_shares_layers_and_trains_any_graph():
     a, b = keras.Input((4,)), keras.Input((3,))
@@ -538,6 +540,7 @@ def test_ordinary_networks_take_dpsgd_by_themselves_and_lipschitz_ones_clipless(
         mixed.fit(*rows(100), noise_multiplier=1.0, **FIT)
 
 
+@pytest.mark.slow
 def test_sequential_from_keras_shares_layers_and_trains():
     graph = keras.Sequential([keras.Input((6,), name="start"), keras.layers.Dense(3)], name="stack")
     model = lipdp.DP_Sequential.from_keras(graph)

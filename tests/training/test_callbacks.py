@@ -91,6 +91,7 @@ def test_one_row_does_not_decide_how_many_updates_are_made():
     assert model.privacy.updates == 10 and "FOLLOWED" not in model.privacy.statement()
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_an_accepted_end_at_a_loss_is_stated():
     model = mlp()

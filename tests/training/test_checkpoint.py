@@ -470,6 +470,7 @@ def test_a_seeded_run_that_was_killed_between_its_moments_repeats_them(path, mon
     assert all(np.array_equal(a, b) for a, b in zip(weights(resumed), weights(whole), strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 @pytest.mark.parametrize("change", ["data", "weights", "seed"])
 def test_moments_of_something_else_are_not_taken_for_those_of_a_killed_run(path, monkeypatch, change):

@@ -180,6 +180,7 @@ def test_strategies_that_weights_would_not_fit_refuse_them(strategy):
     assert model.run.ledger.updates == 0
 
 
+@pytest.mark.slow
 def test_labels_without_one_class_an_example_are_refused():
     inputs = keras.Input((6,))
     hidden = keras.layers.Dense(4)(inputs)

@@ -94,6 +94,7 @@ def test_a_checkpoint_keeps_the_last_good_weights(tmp_path):
     assert again.privacy.epsilon() <= 4.0
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_the_last_update_of_a_plan_warns():
@@ -103,6 +104,7 @@ def test_the_last_update_of_a_plan_warns():
     assert model.privacy.updates == 20
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_the_loss_has_no_say():
     """It is computed on the private data without noise: what follows it is outside of the guarantee."""

@@ -341,6 +341,7 @@ def test_a_filter_keeps_budget_and_unit_under_every_name():
     assert model.run.ledger.updates == 6 and model.privacy.epsilon() == pytest.approx(2.0)
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 @pytest.mark.parametrize("accountant", ["pld", "rdp"])
 def test_no_other_accountant_takes_over_from_a_filter(accountant):

@@ -332,6 +332,7 @@ def test_moments_that_a_fit_without_a_filter_released_keep_one_out(monkeypatch):
     assert model.run.ledger.releases == 1
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_a_plan_under_which_nothing_was_released_keeps_no_filter_out(monkeypatch):
     model = _double()
@@ -488,6 +489,7 @@ def test_an_update_that_was_never_made_does_not_take_the_moments_back():
     assert kinds(model) == FIRST and model.layers[0].adapted
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_inputs_may_leave_sizes_open():
     numbers, tokens = keras.Input((4,), name="numbers"), keras.Input((None,), name="tokens")
@@ -501,6 +503,7 @@ def test_inputs_may_leave_sizes_open():
     assert kinds(model)[:2] == FIRST
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_two_layers_in_a_row():
     model = lipdp.DP_Sequential(
@@ -578,6 +581,7 @@ def test_the_statement_lists_them():
     assert facts["groups"]
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_fit_says_what_it_releases(capsys):
     fit(network(), verbose=2)

@@ -102,6 +102,7 @@ def test_a_person_is_clipped_once_after_the_rows_are_averaged(microbatch, monkey
     assert min(norms) < clip_norm < max(norms)
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 @pytest.mark.parametrize("microbatch", [None, 4])
 def test_clipless_sums_the_averages_of_persons(microbatch, monkeypatch):

@@ -91,6 +91,7 @@ def test_another_network_is_named(two, place, name):
         mlp().fit(*blobs(), **FIT)
 
 
+@pytest.mark.slow
 def test_ledgers_are_compared_at_the_end_of_each_epoch(two):
     calls = []
 
@@ -105,6 +106,7 @@ def test_ledgers_are_compared_at_the_end_of_each_epoch(two):
     assert model.privacy.updates == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("nth", "updates"), [(1, 1), (2, 2), (3, 3), (4, 4)])
 def test_what_a_callback_stops_in_another_process_ends_here(two, nth, updates):
     """The other process would not come to the next update, and this one would wait for it."""
@@ -123,6 +125,7 @@ def test_what_a_callback_stops_in_another_process_ends_here(two, nth, updates):
     assert model.privacy.updates == updates
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("word", "updates"), [(2, 1), (3, 2), (4, 3), (5, 4)])
 def test_what_a_callback_stops_around_an_epoch_ends_here(two, word, updates):
     """At its beginning as well: Keras makes one more update then, and nobody acts on updates here."""
@@ -197,6 +200,7 @@ def test_a_checkpoint_is_read_when_the_first_process_has_written_it(two, tmp_pat
     assert other.privacy.updates == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", ["epoch", 1])
 def test_all_processes_have_the_same_checkpoint_or_none(two, tmp_path, every):
     """One that the first process lacks would never be written."""

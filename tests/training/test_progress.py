@@ -91,6 +91,7 @@ def test_the_bar_shows_epsilon_within_an_epoch(strategy, capsys):
     assert "compiled" not in out and "Gradient norms" not in out  # no terminal
 
 
+@pytest.mark.slow
 def test_without_a_bar_nothing_is_computed_for_it():
     logs, model = Logs(), mlp()
     model.fit(*blobs(), batch_size=40, epsilon=1.0, delta=DELTA, callbacks=[logs], verbose=0, training_metrics=False)

@@ -71,6 +71,7 @@ def test_fit_refuses(model, name):
     assert same(before, state(model))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_delta_of_one_over_n_warns():
     with pytest.warns(UserWarning, match="delta"):
@@ -268,6 +269,7 @@ def test_processes_that_feed_different_numbers_of_rows_are_refused(monkeypatch):
     assert not model.run.ledger.releases
 
 
+@pytest.mark.slow
 def test_devices_that_stay_idle_are_mentioned(monkeypatch, capsys):
     from lipdp import backend
 
@@ -337,6 +339,7 @@ def test_what_is_set_on_the_optimizer_afterwards_is_refused(name, value):
         model.fit(X, Y, epsilon=1.0, batch_size=40, delta=DELTA, verbose=0)
 
 
+@pytest.mark.slow
 def test_a_fit_inside_a_fit_of_the_same_model_is_refused(model):
     arguments = {"batch_size": 40, "noise_multiplier": 4.0, "delta": DELTA, "verbose": 0}
     before, errors = model.run.ledger.updates, []
@@ -372,6 +375,7 @@ def test_steps_per_execution_is_a_number(steps):
         mlp().compile("sgd", losses.SparseCategoricalCrossentropy(), steps_per_execution=steps)
 
 
+@pytest.mark.slow
 def test_a_subclassed_model_trains_within_a_graph():
     """As its refusal says."""
 

@@ -67,6 +67,7 @@ def test_a_layer_that_is_frozen_or_released_while_fit_runs_ends_it(hook, name, v
     assert model.privacy.epsilon() <= 8.0 and model.run.updates_left == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hook", ["on_train_batch_end", "on_epoch_end"])
 def test_neither_at_the_very_end(hook):
     """JAX would bring the weights back to other variables."""
@@ -193,6 +194,7 @@ def grow(model):
     kernel.assign(100.0 * kernel)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given", [False, True], ids=["own", "given a function"])
 @pytest.mark.parametrize("hook", HOOKS)
 def test_weights_that_a_callback_sets_leave_no_bound(hook, given):
@@ -206,6 +208,7 @@ def test_weights_that_a_callback_sets_leave_no_bound(hook, given):
     assert len(watching.moved) == 4 and 0.0 < max(watching.moved) <= 1.01 * CLIP
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hook", ["on_train_begin", "on_epoch_begin", "on_epoch_end"])
 def test_neither_do_those_that_are_set_between_epochs_only(hook):
     model, places = bounded(), [np.zeros(8)]

@@ -180,6 +180,7 @@ def test_weights_of_a_dataset(kind):
         trained(WEIGHTS, data, None)
 
 
+@pytest.mark.slow
 def test_weights_do_not_go_with_rows_in_random_order():
     """A weight that comes to another row says something of that row's update, and of its own."""
     rows = pytest.importorskip("tensorflow").data.Dataset.from_tensor_slices

@@ -120,6 +120,7 @@ def mean_accuracy(y, y_pred):
     return keras.ops.mean(keras.metrics.sparse_categorical_accuracy(y, y_pred))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("more", [{"validation_data": (X, Y)}, {}])
 def test_a_metric_function_that_averages_rows_is_told_not_to(more):
     """Keras takes it where rows have no weights; what it said of them named no way out, and JAX kept the weights."""
