@@ -219,21 +219,10 @@ def graph(model: keras.Model) -> Any:
     return found if isinstance(found, Functional) else None
 
 
-def output_activations(model: keras.Model) -> list[str]:
-    """Returns, for each output, the name of the activation of the layer it comes from, or of the layer itself."""
-    found = graph(model)
-    if found is None:
-        last = model.layers[-1:]
-    else:
-        last = [tensor._keras_history.operation for tensor in found.outputs]
-    names = []
-    for index, layer in enumerate(last):
-        if isinstance(layer, keras.Model) and graph(layer) is not None:
-            place = 0 if found is None else found.outputs[index]._keras_history.tensor_index
-            names.append(output_activations(layer)[place])
-        else:
-            names.append(getattr(getattr(layer, "activation", None), "__name__", type(layer).__name__.lower()))
-    return names
+def origin(tensor: Any) -> tuple[Any, list, int]:
+    """Returns the operation that a tensor of a graph comes from, that one's inputs, and which of its outputs it is."""
+    made = tensor._keras_history
+    return made.operation, made.operation._inbound_nodes[made.node_index].input_tensors, made.tensor_index
 
 
 def output_names(model: keras.Model) -> list[str]:

@@ -39,9 +39,9 @@ class _PrivateTraining(training.FromTask, training.Fitting, training.Saving):
         self,
         optimizer: Any = "sgd",
         loss: Any = None,
+        loss_weights: Any = None,
         metrics: Any = None,
         weighted_metrics: Any = None,
-        loss_weights: Any = None,
         **kwargs: Any,
     ) -> None:
         """Configures the model, as in Keras.
@@ -51,9 +51,9 @@ class _PrivateTraining(training.FromTask, training.Fitting, training.Saving):
             loss: A `lipdp.losses` loss or its name, on logits. Strategies that clip also take a loss of Keras: an
                 object, or a name that lipdp does not have or, where the output ends in softmax or sigmoid, that of
                 a cross-entropy. For several outputs one for each, as a list or a dictionary, or one for all.
+            loss_weights: Factors of the losses of several outputs, as a list or a dictionary.
             metrics: Metrics; padding rows never count. For several outputs a list or a dictionary of them.
             weighted_metrics: The same, kept for Keras' signature.
-            loss_weights: Factors of the losses of several outputs, as a list or a dictionary.
             **kwargs: `run_eagerly`, `steps_per_execution`, `jit_compile`, as in Keras.
 
         Raises:
@@ -105,8 +105,9 @@ class _PrivateTraining(training.FromTask, training.Fitting, training.Saving):
             # Keras needs some log; `fit` takes it out again.
             return {"updates": ops.zeros(())}
         weight, y = sampling.weight_and_labels(y)
-        weighted = sample_weight if weight is None else sample_weight * weight
-        compiling.track(self._output_losses, self.loss, y, y_pred, weighted)
+        # In a step those of the user come with the labels, and `sample_weight` says who is there.
+        weights = (weight, sample_weight) if self.run.tracing else (sample_weight, None)
+        compiling.track(self._output_losses, self.loss, y, y_pred, *weights)
         return super().compute_metrics(x, y, y_pred, compiling.weights_of_places(sample_weight, y_pred))
 
     @property

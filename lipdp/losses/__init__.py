@@ -5,6 +5,7 @@ from lipdp.losses.binary_crossentropy import BinaryCrossentropy
 from lipdp.losses.categorical_crossentropy import CategoricalCrossentropy
 from lipdp.losses.class_weight import check_class_weight, check_weighted_labels, class_factors
 from lipdp.losses.cosine_similarity import CosineSimilarity
+from lipdp.losses.endings import endings
 from lipdp.losses.huber import Huber
 from lipdp.losses.mean_absolute_error import MeanAbsoluteError
 from lipdp.losses.multiclass_hinge import MulticlassHinge
@@ -17,5 +18,5 @@ from lipdp.losses.sparse_categorical_crossentropy import SparseCategoricalCrosse
 
 __all__ = ["BinaryCrossentropy", "CategoricalCrossentropy", "CosineSimilarity", "Huber", "Loss", "MeanAbsoluteError"]
 __all__ += ["MulticlassHKR", "MulticlassHinge", "MulticlassKR", "SparseCategoricalCrossentropy"]
-__all__ += ["OutputLosses", "check_per_example", "example_values", "get", "label_check", "limited_values"]
+__all__ += ["OutputLosses", "check_per_example", "endings", "example_values", "get", "label_check", "limited_values"]
 __all__ += ["check_class_weight", "check_weighted_labels", "class_factors", "parts", "refuse_additional", "resolve"]

@@ -55,6 +55,8 @@ def resolve(identifier: Any, probabilities: bool = False) -> keras.losses.Loss:
             f"An output has one loss. Received: a {type(identifier).__name__} of {len(identifier)} losses. Pass one "
             "loss for each output of the model."
         )
+    if isinstance(identifier, str) and identifier.lower() == "bce":
+        identifier = "binary_crossentropy"
     if probabilities and isinstance(identifier, str) and identifier.lower().endswith("crossentropy"):
         # As an object, which also fits labels (batch,) to outputs (batch, 1), as `compile` of Keras makes one.
         name = identifier.title().replace("_", "") if identifier.islower() else identifier

@@ -67,7 +67,7 @@ def as_arrays(
         _refuse_rows(x, y, example_rank)
     x = tree.map_structure(lambda leaf: input_array(leaf, keep_small), x)
     # TensorFlow's data pipeline knows tuples, not lists.
-    x = tuple(x) if isinstance(x, list) else x
+    x = tree.lists_to_tuples(x)
     if arrange is None:
         y = label_array(only_labels(y, output, len(tree.flatten(x)[0])))
     else:

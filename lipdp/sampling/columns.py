@@ -147,7 +147,7 @@ def as_rows(
                 f"`{column.name}` holds NaN or infinity in each of {len(column.sample)} rows that were looked at. Rows "
                 "that are not finite count as zero, so nothing would be learned. Replace them in `__getitem__`."
             )
-    return tuple(x) if isinstance(x, list) else x, y
+    return tree.lists_to_tuples(x), y
 
 
 def columns_of(data: Any) -> list[Column]:

@@ -168,7 +168,7 @@ def layer_groups(model: keras.Model) -> tuple[tuple[int, ...], ...]:
 
 def refuse_probabilities(model: keras.Model, loss: Any) -> None:
     """Refuses logits where a loss takes probabilities, and the reverse: it would train badly without a word."""
-    for one, activation in zip(losses.parts(loss), _keras.output_activations(model), strict=False):
+    for one, activation in zip(losses.parts(loss), losses.endings(model), strict=False):
         _refuse_probabilities(model, one, activation)
 
 

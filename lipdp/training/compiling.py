@@ -1,5 +1,6 @@
 """What `compile` makes of losses and metrics, for one output and for several."""
 
+import math
 from typing import Any
 
 import keras
@@ -24,7 +25,7 @@ def compiled_loss(model: keras.Model, loss: Any, loss_weights: Any) -> Any:
     """
     if loss is None:
         return None
-    names, activations = output_names(model), _keras.output_activations(model)
+    names, activations = output_names(model), losses.endings(model)
     ready = isinstance(loss, losses.OutputLosses)  # from a file
     if len(names) == 1 and not ready:
         if loss_weights is not None:
@@ -77,7 +78,7 @@ def _for_logits(metrics: list, loss: Any, model: keras.Model, output: int) -> li
     """
     certified = any(isinstance(metric, certify.CertifiedAccuracy) for metric in metrics)
     if certified and _keras.graph(model) is not None and model.outputs[output].shape[-1] == 1:
-        certify.refuse_end(model.name, _keras.output_activations(model)[output])
+        certify.refuse_end(model.name, losses.endings(model)[output])
     logits = isinstance(loss, losses.BinaryCrossentropy) or getattr(loss, "from_logits", False)
     if _keras.graph(model) is None or not logits or model.outputs[output].shape[-1] != 1:
         return metrics
@@ -91,11 +92,21 @@ def loss_trackers(loss: Any) -> tuple[keras.metrics.Mean, ...]:
     return tuple(keras.metrics.Mean(name=f"{name}_loss") for name in names)
 
 
-def track(trackers: tuple[keras.metrics.Mean, ...], loss: Any, y: Any, y_pred: Any, sample_weight: Any) -> None:
-    """Adds the losses of a batch to their means, as in Keras without `loss_weights`."""
+def track(
+    trackers: tuple[keras.metrics.Mean, ...], loss: Any, y: Any, y_pred: Any, sample_weight: Any, shares: Any = None
+) -> None:
+    """Adds the losses of a batch to their means, as in Keras without `loss_weights`.
+
+    Args:
+        trackers: what `loss_trackers` has returned.
+        loss, y, y_pred: of a batch.
+        sample_weight: factors of the losses of its rows; None for 1.
+        shares: how much of each row is there; default: all, but for those behind the data.
+    """
     if trackers:
         for tracker, values, weight in zip(trackers, *_values(loss, y, y_pred, sample_weight), strict=True):
-            tracker.update_state(values, weight)
+            weighted, there = _weighted(values, weight)
+            tracker.update_state(weighted, there if shares is None else shares)
 
 
 def weights_of_places(sample_weight: Any, y_pred: Any) -> Any:
@@ -124,13 +135,25 @@ def weights_of_places(sample_weight: Any, y_pred: Any) -> Any:
 
 
 def weighted_mean(loss: Any, y: Any, y_pred: Any, sample_weight: Any) -> Any:
-    """Returns the loss of a batch outside of training; Keras has weights of examples for each output."""
+    """Returns the loss of a batch outside of training: as in Keras, weights are factors, and do not divide.
+
+    Keras has weights of examples for each output.
+    """
     factors = loss.weights if isinstance(loss, losses.OutputLosses) else [1.0]
     total = 0.0
     for factor, values, weight in zip(factors, *_values(loss, y, y_pred, sample_weight), strict=True):
-        weight = ops.cast(ops.reshape(weight, ops.shape(values)), values.dtype)
-        total = total + factor * ops.sum(values * weight) / ops.maximum(ops.sum(weight), 1e-12)
+        weighted, there = _weighted(values, weight)
+        total = total + factor * ops.sum(weighted) / ops.maximum(ops.sum(there), 1.0)
     return total
+
+
+def _weighted(values, weight) -> tuple[Any, Any]:
+    """Returns losses times their weights, and 1 for each row but those of weight -0, which stand behind the data."""
+    if weight is None:
+        return values, ops.ones_like(values)
+    weight = ops.cast(ops.reshape(weight, ops.shape(values)), values.dtype)
+    behind = ops.equal(1.0 / weight, -math.inf)
+    return values * weight, ops.cast(ops.logical_not(behind), values.dtype)
 
 
 def _values(loss, y, y_pred, sample_weight) -> tuple[list, list]:

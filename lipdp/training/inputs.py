@@ -10,6 +10,8 @@ from lipdp import _keras, sampling
 from lipdp.sampling.columns import sampled
 from lipdp.training import compiling, model_checks
 
+_WHOLE = 2**24  # float32 tells all integers below apart
+
 
 def as_rows(model: keras.Model, x: Any, y: Any) -> tuple[Any, Any]:
     """Returns data as `sampling.as_rows`, with inputs as the model nests them; dictionaries go by name, as in Keras."""
@@ -21,9 +23,30 @@ def as_rows(model: keras.Model, x: Any, y: Any) -> tuple[Any, Any]:
     x, y = sampling.as_rows(x, y, len(tensors[0].shape), arrange, names, output)
     if flat and isinstance(x, dict) and set(x) == set(names):
         x = tuple(x[name] for name in names) if len(names) > 1 else x[names[0]]
+    if len(tree.flatten(x)) == len(tensors):
+        x = tree.pack_sequence_as(x, [_of_rank(*pair) for pair in zip(tree.flatten(x), tensors, strict=True)])
     _check_shapes(names if isinstance(struct, dict) or isinstance(x, dict) else (), tensors, x)
+    _check_whole(tensors, x)
     _check_tokens(model, x)
     return x, y
+
+
+def _of_rank(leaf, tensor):
+    """Returns a column as the (N, 1) that an input takes, as Keras does."""
+    column = isinstance(leaf, np.ndarray) and leaf.ndim == 1 and tuple(tensor.shape[1:]) == (1,)
+    return leaf[:, None] if column else leaf
+
+
+def _check_whole(tensors, x):
+    """Refuses integers that are not told apart any more: inputs are float32 until they are in the step."""
+    for tensor, leaf in zip(tensors, tree.flatten(x), strict=True):
+        rows = sampled(leaf)
+        if "int" in tensor.dtype and rows.size and (largest := np.abs(rows).max()) >= _WHOLE:
+            raise ValueError(
+                f"Input '{tensor.name}' takes integers, which must be below {_WHOLE}: larger ones have no float32 of "
+                f"their own. Received: {largest:.0f}. Number them from 0, by a public list of them, or pass what "
+                "IntegerLookup or Hashing makes of them."
+            )
 
 
 def _check_shapes(names, tensors, x):

@@ -238,9 +238,8 @@ def graph_of(model: Any, private: Any) -> Any:
 
 
 def tensors_of(graph: Any) -> tuple[Any, Any]:
-    """Returns the nests of inputs and outputs of a graph; one output alone."""
-    inputs, outputs = _keras.structures(graph)
-    return inputs, graph.outputs[0] if len(graph.outputs) == 1 else outputs
+    """Returns the nests of inputs and outputs of a graph."""
+    return _keras.structures(graph)
 
 
 def check_layers(layers: Any) -> None:

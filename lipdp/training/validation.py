@@ -154,7 +154,10 @@ def rehearse(model: keras.Model, validation_data: Any, example: tuple | None) ->
 
     def zeros(rows):
         rows = rows if hasattr(rows, "dtype") else np.asarray(rows)
-        return keras.ops.zeros((2, *rows.shape[1:]), "int32" if rows.dtype.kind in "biu" else "float32")
+        # Tensors of TensorFlow have types of their own.
+        kind = getattr(rows.dtype, "kind", None) or keras.backend.standardize_dtype(rows.dtype)
+        whole = kind in ("b", "i", "u") or kind.startswith(("int", "uint", "bool"))
+        return keras.ops.zeros((2, *rows.shape[1:]), "int32" if whole else "float32")
 
     x, y = tree.map_structure(zeros, tuple(batch[:2]))
     y_pred = tree.pack_sequence_as(
@@ -192,7 +195,8 @@ class _Batches(keras.utils.PyDataset):
 def shared_out(data: Any, shards: int, batch_size: int = 1024) -> Any:
     """Returns the share of validation arrays that this process feeds to its devices.
 
-    Rows of weight 0 stand behind them, so that each device has as many. Columns of a source become batches. Datasets
+    Rows of weight -0 stand behind them, so that each device has as many: the means of losses tell these from rows that
+    were given the weight 0. Columns of a source become batches. Datasets
     are Keras' own to share out: their batches have to be multiples of the number of devices.
     """
     if columns_of(data):
@@ -203,13 +207,13 @@ def shared_out(data: Any, shards: int, batch_size: int = 1024) -> Any:
     rows = len(tree.flatten(y)[0])
     _, held = backend.row_shards()
 
-    def share(leaf):
+    def share(leaf, behind=0.0):
         leaf = np.asarray(leaf)
-        leaf = np.concatenate([leaf, np.zeros((-rows % shards, *leaf.shape[1:]), leaf.dtype)])
+        leaf = np.concatenate([leaf, np.full((-rows % shards, *leaf.shape[1:]), behind, leaf.dtype)])
         return leaf if len(held) == shards else np.concatenate([leaf[number::shards] for number in held])
 
     weight = np.ones(rows, "float32") if not weight else np.asarray(weight[0], "float32")
-    return (*tree.map_structure(share, (x, y)), share(weight))
+    return (*tree.map_structure(share, (x, y)), share(weight, -0.0))
 
 
 def _arrays(data):
