@@ -1,7 +1,7 @@
 """Registry of layer bounds: those a layer carries itself, or an entry here by type."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import keras
@@ -166,6 +166,32 @@ def rules(layer: keras.layers.Layer) -> BoundRules:
     Raises:
         ValueError: no bound is registered for it; the message names it and what to use instead.
     """
+    return _signed(_rules(layer), layer)
+
+
+def _signed(found: BoundRules, layer: Any) -> BoundRules:
+    """Returns rules that refuse a bound below 0 or NaN: a sum would be too small by it, and the noise too."""
+
+    def checked(function):
+        def run(*given):
+            bounds = function(*given)
+            if any(not bound >= 0.0 for bound in (bounds if isinstance(bounds, (tuple, list)) else (bounds,))):
+                raise ValueError(
+                    f"A bound is a number that is at least 0, as the norm of a factor -0.9 is 0.9. Received: {bounds} "
+                    f"for layer '{getattr(layer, 'name', layer)}' of type {type(layer).__name__}. Declare the absolute "
+                    "value of a factor, or math.inf where nothing is known."
+                )
+            return bounds
+
+        return run
+
+    names = ("output_bound", "input_lipschitz", "parameter_bounds", "trained_lipschitz")
+    names += ("cotangent_bounds", "trained_output_bound")
+    given = {name: getattr(found, name) for name in names}
+    return replace(found, **{name: checked(function) for name, function in given.items() if function is not None})
+
+
+def _rules(layer: keras.layers.Layer) -> BoundRules:
     if isinstance(layer, LipschitzLayer):
         return BoundRules(
             layer.output_bound,
