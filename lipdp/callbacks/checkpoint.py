@@ -41,7 +41,8 @@ class Checkpoint(keras.callbacks.Callback):
         and layers differ, it pays. Under DPIS with a seed the file is written at the ends of epochs only, because the
         norms that it remembers are private. Noisy sums of DPIS that were lost are made and paid again; when they leave
         too little of the budget, training ends with a warning.
-        Not covered: older copies of the file; a `fit` with a fixed seed whose other callbacks change the training in
+        Not covered: older copies of the file; rows in another order when a `fit` whose `sampling` goes through epochs
+        goes on within one; a `fit` with a fixed seed whose other callbacks change the training in
         another way the second time.
 
     Example:

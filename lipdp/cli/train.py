@@ -51,6 +51,7 @@ def run(options: argparse.Namespace, argv: list[str]) -> None:
     with place.working(work):
         place.final(work)  # refuses a mark that is corrupt before hours of training, not after them
         if folders.is_whole(work):  # stopped on the last steps
+            report.render(work)
             folder = place.finish(work)
             train_tell.tell(options, folders.read(folder), folder)
             return
@@ -96,6 +97,10 @@ def _train(options, argv: list[str], started: str, clock: float, work: pathlib.P
 
 def _stopped(work: pathlib.Path, error: BaseException) -> None:
     """Keeps what can be gone on with, and says so; a run that has released nothing leaves nothing."""
+    try:
+        place.check_held(work)
+    except FileExistsError:
+        return  # what is there is another run's
     if not resuming.released(work):
         place.abandon(work)
         return
@@ -138,12 +143,14 @@ def _made(options, argv, work, recipe, dataset, plan, started, clock, frozen) ->
     }
     privacy = output.finite(model.privacy.to_dict())
     written = report.RunFolder(facts, results, privacy, statement, history)
+    place.check_held(work)
     model.save(work / MODEL)
     if dataset.table is not None:
         dataset.table.to_json(work / folders.TABLE)
     if generative:
         with files.replacing(work / SAMPLES, private=options.seed is not None) as path:
             diffusion.draw_samples(model, recipe, path)
+    place.check_held(work)
     report.write(work, written)
     report.render(work)
     return written

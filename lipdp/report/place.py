@@ -20,6 +20,8 @@ _WORK = (SETTINGS, CHECKPOINT, f"{CHECKPOINT}.journal", f"{CHECKPOINT}.lock")
 _KNOWN = {*FILES, *OPTIONAL, *_WORK, UNFINISHED}
 # The hidden folder of the run that is to replace an earlier one.
 _NEXT = ".{}.next"
+# The marks that this process has locked, by their folders.
+_held: dict[str, tuple[int, int]] = {}
 
 
 def claim(output: str | None, name: str, overwrite: bool = False) -> pathlib.Path:
@@ -61,8 +63,15 @@ def claim(output: str | None, name: str, overwrite: bool = False) -> pathlib.Pat
             f"Only the folder of an earlier run can be overwritten. Received: {str(folder)!r} with "
             f"{', '.join(sorted(names - _KNOWN)[:3]) or 'no ' + RUN}; nothing was changed."
         )
+    beside = _beside(folder)
+    if not names and not overwrite and (beside / UNFINISHED).is_file():
+        raise FileExistsError(
+            f"An unfinished run was to take this place. Received: {str(folder)!r}, and {str(beside)!r} beside it. "
+            f"--resume {shlex.quote(str(folder))} goes on with it, and --overwrite begins another one in its place; "
+            "nothing was changed."
+        )
     # A run that is there stays until the next one is whole.
-    work = _beside(folder) if RUN in names and UNFINISHED not in names else folder
+    work = beside if (RUN in names and UNFINISHED not in names) or (beside / UNFINISHED).is_file() else folder
     if not _names(work) <= _KNOWN:
         raise FileExistsError(
             f"The new run is written beside the earlier one, and that place is taken. Received: {str(work)!r} with "
@@ -102,11 +111,37 @@ def working(work: pathlib.Path) -> Iterator[None]:
     """
     try:
         with files.locked(work / UNFINISHED):
-            yield
+            _held[str(work.resolve())] = _identity(work)
+            try:
+                yield
+            finally:
+                _held.pop(str(work.resolve()), None)
     except BlockingIOError as error:
         raise FileExistsError(
             f"Another process is writing the run in this folder. Received: {str(work)!r}. Wait until it has ended."
         ) from error
+
+
+def check_held(work: pathlib.Path) -> None:
+    """Refuses to write into a folder that has become another one since `working` locked it.
+
+    Raises:
+        FileExistsError: it was removed, and another run may have begun there.
+    """
+    try:
+        same = _held.get(str(work.resolve())) in (None, _identity(work))
+    except FileNotFoundError:
+        same = False
+    if not same:
+        raise FileExistsError(
+            f"The folder of this run was removed or replaced while it was trained. Received: {str(work)!r}. Nothing "
+            "more is written; train again, in another folder."
+        )
+
+
+def _identity(work: pathlib.Path) -> tuple[int, int]:
+    found = os.stat(work / UNFINISHED)
+    return found.st_dev, found.st_ino
 
 
 def unfinished(folder: str | pathlib.Path) -> pathlib.Path:
@@ -114,11 +149,17 @@ def unfinished(folder: str | pathlib.Path) -> pathlib.Path:
 
     Raises:
         FileNotFoundError: there is none.
+        FileExistsError: there are two.
     """
     folder = pathlib.Path(folder)
-    for work in (_beside(folder), folder):
-        if (work / UNFINISHED).is_file():
-            return work
+    found = [work for work in (_beside(folder), folder) if (work / UNFINISHED).is_file()]
+    if len(found) > 1:
+        raise FileExistsError(
+            f"Two unfinished runs have this name. Received: --resume {str(folder)!r}, with runs in {str(found[0])!r} "
+            "and in the folder itself. Move one of them into another folder."
+        )
+    if found:
+        return found[0]
     reason = "its run is finished" if folders.is_whole(folder) else "no run was begun there"
     raise FileNotFoundError(f"There is nothing to go on with. Received: --resume {str(folder)!r}: {reason}.")
 
@@ -132,7 +173,10 @@ def final(work: pathlib.Path) -> pathlib.Path:
             f"{work / UNFINISHED} is corrupt: {error}. The run cannot be gone on with; start it again with --overwrite."
         ) from error
     if work.resolve().name not in (name, _NEXT.format(name)):
-        raise ValueError(f"{work / UNFINISHED} is corrupt: it names {name!r}. Start the run again with --overwrite.")
+        raise ValueError(
+            f"The folder of an unfinished run was renamed. Received: {str(work)!r}, of a run that was begun in "
+            f"{name!r}. Give it that name again to go on with the run."
+        )
     return work if work.resolve().name == name else work.with_name(name)
 
 
@@ -144,10 +188,17 @@ def finish(work: pathlib.Path) -> pathlib.Path:
 
     Raises:
         FileNotFoundError, ValueError: the run is not whole; nothing was changed.
+        FileExistsError: another run has taken one of its folders; nothing was changed.
     """
+    check_held(work)
     folders.read(work)
     folder = final(work)
     if folder != work:
+        if (folder / UNFINISHED).exists():
+            raise FileExistsError(
+                f"Another run was begun where this one is to be. Received: {str(folder)!r}; this run is whole in "
+                f"{str(work)!r}. Move the other one away, and --resume this one."
+            )
         if folder.exists():
             files.exchange(work, folder)
             _remove(work)

@@ -89,3 +89,20 @@ def test_where_gradients_are_clipped_no_bound_counts(strategy):
     model = model_of(Own(), Plain(), loss=OwnLoss)
     model.fit(X, Y, strategy=strategy, **FIT)
     assert facts(model) == []
+
+
+@pytest.mark.parametrize("constant", [-0.5, float("nan")])
+def test_a_constant_below_zero_is_refused(constant):
+    """In a residual it made the sum of two constants, and the noise, too small."""
+    bounds.register(Plain, lambda layer: constant)
+    for call in (
+        lambda: bounds.check(Plain(), (4,), print_fn=lambda text: None),
+        lambda: model_of(Plain()).fit(X, Y, **FIT),
+    ):
+        with pytest.raises(ValueError, match="A bound is a number that is at least 0.*'plain.*of type Plain"):
+            call()
+    bounds.register(
+        Three, output_bound=lambda layer, inputs: inputs[0], input_lipschitz=lambda layer, inputs: (constant,)
+    )
+    with pytest.raises(ValueError, match="A bound is a number that is at least 0"):
+        model_of(Three()).fit(X, Y, **FIT)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import stat
 
@@ -306,3 +307,40 @@ def test_a_corrupt_mark_is_refused_before_anything_is_read(tmp_path, capsys):
     (tmp_path / folders.UNFINISHED).write_text("")
     assert main(["train", "--resume", str(tmp_path)]) == 2
     assert "unfinished is corrupt" in capsys.readouterr().err
+
+
+@pytest.mark.backend_free
+def test_a_run_whose_folder_became_another_ones_writes_nothing_more(tmp_path):
+    folder = report.claim(str(tmp_path / "run"), "toy")
+    with place.working(folder):
+        place.check_held(folder)
+        shutil.rmtree(folder)
+        with pytest.raises(FileExistsError, match="removed or replaced"):
+            place.check_held(folder)
+        assert report.claim(str(tmp_path / "run"), "toy") == folder
+        for step in (place.check_held, place.finish):
+            with pytest.raises(FileExistsError, match="removed or replaced"):
+                step(folder)
+    assert names(folder) == [folders.UNFINISHED]
+
+
+@pytest.mark.backend_free
+def test_an_unfinished_run_beside_a_folder_is_not_forgotten(tmp_path, capsys):
+    folder, beside = tmp_path / "run", tmp_path / ".run.next"
+    beside.mkdir()
+    (beside / folders.UNFINISHED).write_text(json.dumps({"folder": "run"}))
+    with pytest.raises(FileExistsError, match="An unfinished run was to take this place"):
+        report.claim(str(folder), "toy")
+    assert place.unfinished(folder) == beside
+    assert report.claim(str(folder), "toy", overwrite=True) == beside
+    folder.mkdir()
+    (folder / folders.UNFINISHED).write_text(json.dumps({"folder": "run"}))
+    assert main(["train", "--resume", str(folder)]) == 2
+    assert "Two unfinished runs have this name" in capsys.readouterr().err
+
+
+@pytest.mark.backend_free
+def test_a_renamed_unfinished_run_is_not_called_corrupt(tmp_path):
+    report.claim(str(tmp_path / "run"), "toy").rename(tmp_path / "other")
+    with pytest.raises(ValueError, match="was renamed.* Give it that name again"):
+        place.final(tmp_path / "other")

@@ -71,3 +71,46 @@ def test_of_a_source_the_sample_is_looked_at():
     model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     with pytest.raises(ValueError, match="Received: 3 to 11; the first row with another is 0"):
         model.fit(sampling.Source(TOKENS + 3), Y, **FIT)
+
+
+def of_integers(first):
+    ids = first + np.arange(4)
+    x = np.random.default_rng(0).choice(ids, (40, 1))
+    inputs = keras.Input((1,), dtype="int64", name="id")
+    outputs = keras.layers.Dense(3)(keras.ops.cast(inputs, "float32") * 1e-9)
+    model = lipdp.DP_Model(inputs, outputs)
+    model.compile("sgd", loss="mse")
+    return model, x, np.zeros((40, 3), "float32")
+
+
+def test_integers_that_float32_does_not_tell_apart_are_refused():
+    """They were rounded without a word in `fit`, and not in `predict`."""
+    model, x, y = of_integers(2**24)
+    with pytest.raises(ValueError, match="Input 'id' takes integers, which must be below 16777216"):
+        model.fit(x, y, strategy="dpsgd", batch_size=8, noise_multiplier=1.0, delta=1e-3, verbose=0)
+    assert model.run.ledger.updates == 0
+    model, x, y = of_integers(2**24 - 4)
+    model.fit(x, y, strategy="dpsgd", batch_size=8, noise_multiplier=1.0, delta=1e-3, verbose=0)
+
+
+def test_columns_of_a_table_and_lists_within_a_dictionary():
+    """As in Keras: a column goes to an input (N, 1)."""
+    rng = np.random.default_rng(0)
+    a, b = keras.Input((1,), name="a"), keras.Input((1,), name="b")
+    joined = keras.layers.Concatenate()([a, b])
+    columns, y = {"a": rng.normal(size=40), "b": rng.normal(size=40)}, rng.normal(size=(40, 1))
+    for inputs, x in (([a, b], columns), ({"pair": [a, b]}, {"pair": [columns["a"][:, None], columns["b"][:, None]]})):
+        model = lipdp.DP_Model(inputs, keras.layers.Dense(1)(joined))
+        model.compile("sgd", loss="mse")
+        more = {"validation_data": (x, y)} if "a" in x else {}
+        model.fit(x, y, strategy="dpsgd", batch_size=8, noise_multiplier=1.0, delta=1e-3, verbose=0, **more)
+        assert model.run.ledger.updates == 5
+
+
+def test_validation_data_of_tensors():
+    model = lipdp.DP_Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    x, y = np.ones((40, 4), "float32"), np.ones((40, 1), "float32")
+    held_out = keras.ops.convert_to_tensor(x), keras.ops.convert_to_tensor(y)
+    asked = {"batch_size": 8, "noise_multiplier": 1.0, "delta": 1e-3, "verbose": 0, "validation_data": held_out}
+    assert np.isfinite(model.fit(x, y, strategy="dpsgd", **asked).history["val_loss"]).all()

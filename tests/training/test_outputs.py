@@ -366,3 +366,12 @@ def test_labels_of_another_output_than_the_only_one_are_refused():
             one_output().fit(x, wrong, **FIT, **NOISE)
     with pytest.raises(ValueError, match="one array of labels.* Received: a list of 2"):
         one_output().fit(x, [y, y], **FIT, **NOISE)
+
+
+def test_from_keras_keeps_a_dictionary_of_one_output():
+    inputs = keras.Input((6,))
+    model = lipdp.DP_Model.from_keras(keras.Model(inputs, {"kind": L.Dense(3)(inputs)}))
+    model.compile("sgd", {"kind": losses_of()["kind"]}, None, {"kind": ["accuracy"]})  # in the order of Keras
+    x, y = data(40)
+    model.fit(x, {"kind": y["kind"]}, strategy="dpsgd", **FIT, **NOISE)
+    assert set(model.predict(x, verbose=0)) == {"kind"}

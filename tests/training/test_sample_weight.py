@@ -294,3 +294,18 @@ def test_strategies_that_weights_would_not_fit_refuse_them(strategy):
         model.fit(X, Y, epsilon=1.0, sample_weight=WEIGHTS, strategy=strategy, verbose=0)
     assert "dpsgd" in str(refusal.value)
     assert model.run.ledger.updates == 0
+
+
+def test_the_loss_of_weighted_rows_is_that_of_keras_whatever_the_batch_size():
+    """Weights are factors; a mean over their sum changed with the batches."""
+    model, usual = lipdp.DP_Model.from_keras(outputs()), outputs()
+    y, weight = [Y, X[:, :1]], np.repeat([0.0, 2.0], [ROWS // 2, ROWS - ROWS // 2])
+    for one in (model, usual):
+        one.compile("sgd", loss=[LOSS, "mse"], loss_weights=[1.0, 0.5], weighted_metrics=[[], ["mae"]])
+    model.set_weights(usual.get_weights())
+    expected = usual.evaluate(X, y, sample_weight=[weight, weight], verbose=0, return_dict=True)
+    for size in (5, ROWS):
+        asked = {"sample_weight": weight, "batch_size": size, "verbose": 0, "return_dict": True}
+        found = model.evaluate(X, y, **asked)
+        for name, value in expected.items():
+            np.testing.assert_allclose(found[name], value, rtol=1e-5, err_msg=name)
