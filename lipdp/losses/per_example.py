@@ -120,11 +120,15 @@ def _values(loss, y_true, y_pred):
     mask = _keras.mask(y_pred)
     if _is_stock(loss):
         y_true, y_pred = _of_one_rank(loss, y_true, y_pred)
-    values = ops.cast(function(y_true, y_pred), "float32")
+    values = function(y_true, y_pred)
+    labelled = _keras.mask(values)  # of `ignore_class`
+    values = ops.cast(values, "float32")
     if len(values.shape) < 1:
         raise _Mixing(_mixes(loss, "it returns one number for the whole batch"))
     axes = tuple(range(1, len(values.shape)))
-    there = _shown(mask, values)
+    there, labelled = _shown(mask, values), _shown(labelled, values)
+    if labelled is not None:
+        there = labelled if there is None else ops.logical_and(there, labelled)
     if there is not None:
         values = ops.where(there, values, ops.zeros_like(values))
     if not axes:

@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from keras import ops
 
 from lipdp import losses
 from lipdp.losses import per_example
@@ -222,3 +223,15 @@ def test_names_mean_losses_of_lipdp_first():
     assert losses.resolve("mse") is keras.losses.mean_squared_error
     with pytest.raises(ValueError, match="Did you mean"):
         losses.resolve("categorical_crossentropi")
+
+
+def test_places_of_an_ignored_class_do_not_divide():
+    """As in Keras, but of each row alone."""
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=-1)
+    logits = np.random.default_rng(0).normal(size=(4, 6, 5)).astype("float32")
+    y = np.where(np.arange(6) < np.array([[2], [2], [6], [0]]), 3, -1)
+    found = ops.convert_to_numpy(losses.example_values(loss, y, logits))
+    for i, count in enumerate([2, 2, 6]):
+        np.testing.assert_allclose(found[i], loss(y[i : i + 1, :count], logits[i : i + 1, :count]), rtol=1e-6)
+    assert found[3] == 0.0
+    assert losses.example_values(loss, y[:2], logits[:2]).shape == (2,)
