@@ -10,7 +10,7 @@ from keras import ops
 class TokenCrossentropy(keras.losses.SparseCategoricalCrossentropy):
     """Cross-entropy of the next token, from logits, averaged over the tokens of each text; padding is left out.
 
-    `keras.losses.SparseCategoricalCrossentropy(ignore_class=0)`, called by itself, averages over the tokens of all texts.
+    `keras.losses.SparseCategoricalCrossentropy(ignore_class=0)`, called by itself, averages over the tokens of all.
 
     Args:
         name: Of the loss.

@@ -20,8 +20,8 @@ from lipdp.training.callbacks import refuse_public_names, unpacked
 # Each row has a weight, by which padding has no say.
 _BY_ROW = (
     "A function among the metrics has to return one value for each row: leave out the mean over them. One that counts "
-    "places, such as MeanIoU or AUC of images, takes no weights of rows: leave it out of `compile`, and call it on what "
-    "`predict` returns."
+    "places, such as MeanIoU or AUC of images, takes no weights of rows: leave it out of `compile`, and call it on "
+    "what `predict` returns."
 )
 # Whether the validation data of the `fit` inside were computed from rows that train.
 _COMPUTED = contextvars.ContextVar("computed_from_training_rows", default=False)
@@ -144,9 +144,9 @@ def check_data(model: keras.Model, validation_data: Any) -> Any:
 def rehearse(model: keras.Model, validation_data: Any, example: tuple | None) -> None:
     """Runs loss and metrics once on zeros of the shapes of validation data, and forgets the results.
 
-    Without validation data, and with metrics that are the user's own functions or outputs of several places, of those of
-    an example `(x, y)`: a step in which they fail is charged, and JAX keeps the weights. The metrics are built: they have been tried on one row. The names of
-    their results are looked at first.
+    Without validation data, and with metrics that are the user's own functions or outputs of several places, of those
+    of an example `(x, y)`: a step in which they fail is charged, and JAX keeps the weights. The metrics are built:
+    they have been tried on one row. The names of their results are looked at first.
     """
     refuse_public_names(model.get_metrics_result())
     named = "`validation_data`"
