@@ -41,7 +41,7 @@ def _check_whole(tensors, x):
     """Refuses integers that are not told apart any more: inputs are float32 until they are in the step."""
     for tensor, leaf in zip(tensors, tree.flatten(x), strict=True):
         rows = sampled(leaf)
-        if "int" in tensor.dtype and rows.size and (largest := np.abs(rows).max()) >= _WHOLE:
+        if "int" in tensor.dtype and rows.size and (largest := max(float(rows.max()), -float(rows.min()))) >= _WHOLE:
             raise ValueError(
                 f"Input '{tensor.name}' takes integers, which must be below {_WHOLE}: larger ones have no float32 of "
                 f"their own. Received: {largest:.0f}. Number them from 0, by a public list of them, or pass what "
