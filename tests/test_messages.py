@@ -268,7 +268,7 @@ DATA = {
     "y shorter": (lambda: fit(y=Y[:-1]), "same length", "[299, 300]"),
     "y scalar": (lambda: fit(y=3), "a scalar", "one row per example"),
     "y of several": (lambda: fit(y=[Y, Y]), "a list of 2", "Pass the array itself"),
-    "y by name": (lambda: fit(y={"last": Y}), "a dict of 1", "Pass the array itself"),
+    "y by name": (lambda: fit(y={"last": Y}), "a dict of 'last'", "Pass the array itself"),
     "x NaN": (lambda: fit(x=not_a_number(X)), "in 1 of 300 examples", "Remove or replace"),
     "y NaN": (lambda: fit(y=not_a_number(Y)), "in 1 of 300 examples", "Remove or replace"),
     "empty": (lambda: fit(x=X[:0], y=Y[:0]), "no example", "length 0"),

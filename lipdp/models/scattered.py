@@ -120,7 +120,9 @@ class ScatteredRecipe(NormalizedRecipe):
 
     def whole(self, model: Any) -> DP_Model | DP_Sequential:
         whole = self._joined(model.layers)
-        whole.compile(model.optimizer.__class__.from_config(model.optimizer.get_config()), model.loss, ["accuracy"])
+        whole.compile(
+            model.optimizer.__class__.from_config(model.optimizer.get_config()), model.loss, metrics=["accuracy"]
+        )
         share_run(model, whole)
         return whole
 
