@@ -76,7 +76,7 @@ def test_of_a_source_the_sample_is_looked_at():
 def of_integers(first):
     ids = first + np.arange(4)
     x = np.random.default_rng(0).choice(ids, (40, 1))
-    inputs = keras.Input((1,), dtype="int64", name="id")
+    inputs = keras.Input((1,), dtype="int32", name="id")
     outputs = keras.layers.Dense(3)(keras.ops.cast(inputs, "float32") * 1e-9)
     model = lipdp.DP_Model(inputs, outputs)
     model.compile("sgd", loss="mse")
