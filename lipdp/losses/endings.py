@@ -16,12 +16,17 @@ _KEEPING = {
     *("GlobalMaxPooling2D", "GlobalMaxPooling3D", "AveragePooling1D", "AveragePooling2D", "MaxPooling1D"),
     *("MaxPooling2D", "Cropping1D", "Cropping2D", "Resizing"),
 }
+# The activations that are looked for behind them; anything else says nothing of the values.
+_TOLD = {"softmax", "sigmoid", "relu", "hard_sigmoid", "softplus", "exponential", "log_softmax"}
 
 
 def endings(model: keras.Model) -> list[str]:
     """Returns, for each output, the name of the activation that it comes from, or of the layer.
 
     Layers behind an activation that only move or average its values, as `Flatten` does, are looked through.
+
+    Args:
+        model: A model; of one without a graph the last layer is looked at.
 
     Example:
         >>> from keras import layers
@@ -42,13 +47,9 @@ def _ending(tensor: Any) -> str:
     keeps = type(operation).__name__ in _KEEPING or (isinstance(operation, keras.layers.Activation) and linear)
     if keeps and type(operation).__module__.startswith("keras.") and inputs:
         before = {_ending(one) for one in tree.flatten(inputs)}
-        if len(before) == 1 and before <= _KNOWN:
+        if len(before) == 1 and before <= _TOLD:
             return before.pop()
     return _of_layer(operation)
-
-
-# Anything else says nothing of the values behind it.
-_KNOWN = {"softmax", "sigmoid", "relu", "hard_sigmoid", "softplus", "exponential", "log_softmax"}
 
 
 def _of_layer(layer: Any) -> str:

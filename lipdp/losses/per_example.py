@@ -126,7 +126,8 @@ def _values(loss, y_true, y_pred):
     if len(values.shape) < 1:
         raise _Mixing(_mixes(loss, "it returns one number for the whole batch"))
     axes = tuple(range(1, len(values.shape)))
-    there, labelled = _shown(mask, values), _shown(labelled, values)
+    there = _shown(mask, values)
+    labelled = _shown(labelled, values)
     if labelled is not None:
         there = labelled if there is None else ops.logical_and(there, labelled)
     if there is not None:

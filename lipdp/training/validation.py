@@ -150,7 +150,8 @@ def rehearse(model: keras.Model, validation_data: Any, example: tuple | None) ->
     """
     refuse_public_names(model.get_metrics_result())
     named = "`validation_data`"
-    places = any(len(tensor.shape) > 2 for tensor in model.outputs)  # which rows' weights may not fit
+    # Weights of rows may not fit places; behind a mask a step has weights of places.
+    places = any(len(tensor.shape) > 2 and _keras.mask(tensor) is None for tensor in model.outputs)
     if validation_data is None and (places or _keras.own_metric_functions(model)):
         validation_data, named = example, "batches of the training data"
     batch, outputs = _arrays(validation_data), [tensor.shape for tensor in model.outputs]
@@ -200,9 +201,9 @@ class _Batches(keras.utils.PyDataset):
 def shared_out(data: Any, shards: int, batch_size: int = 1024) -> Any:
     """Returns the share of validation arrays that this process feeds to its devices.
 
-    Rows of weight -0 stand behind them, so that each device has as many: the means of losses tell these from rows that
-    were given the weight 0. Columns of a source become batches. Datasets
-    are Keras' own to share out: their batches have to be multiples of the number of devices.
+    Rows of weight -0 stand behind them, so that each device has as many: the means of losses tell these from rows
+    that were given the weight 0. Columns of a source become batches. Datasets are Keras' own to share out: their
+    batches have to be multiples of the number of devices.
     """
     if columns_of(data):
         return _Batches(data, batch_size, shards)

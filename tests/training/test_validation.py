@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 
+import lipdp
 from lipdp import layers
 from lipdp.training import validation
 from tests.helpers.models import DELTA, blobs, mlp, same, state
@@ -240,3 +241,33 @@ def test_the_statement_says_that_held_out_rows_are_not_covered():
     model = mlp()
     model.fit(X, Y, validation_split=0.2, epochs=1, **FIT)
     assert "Rows that were held out" in " ".join(model.privacy.statement().split())
+
+
+def segmenting(*metrics):
+    model = lipdp.DP_Sequential(
+        [keras.Input((4, 4, 1)), keras.layers.Conv2D(1, 3, padding="same", activation="sigmoid")]
+    )
+    model.compile("sgd", "binary_crossentropy", metrics=list(metrics))
+    rng = np.random.default_rng(0)
+    return model, rng.normal(size=(80, 4, 4, 1)).astype("float32"), rng.integers(0, 2, (80, 4, 4, 1))
+
+
+def test_a_metric_that_counts_places_costs_nothing():
+    model, x, y = segmenting(keras.metrics.AUC())
+    with pytest.raises(ValueError, match="One that counts places.* leave it out of `compile`"):
+        model.fit(x, y, strategy="dpsgd", training_metrics=True, **FIT)
+    assert model.run.ledger.updates == 0
+    model, x, y = segmenting("accuracy")
+    assert "accuracy" in model.fit(x, y, strategy="dpsgd", training_metrics=True, **FIT).history
+
+
+def test_rows_behind_the_data_have_no_say_in_a_loss():
+    """They have weight -0; rows to which the user gives the weight 0 count, as in Keras."""
+    model = mlp()
+    model.fit(X, Y, **FIT)
+    expected = model.evaluate(X[:7], Y[:7], verbose=0)
+    weight = np.r_[np.ones(7), -0.0 * np.ones(3)].astype("float32")
+    found = model.evaluate(X[:10], Y[:10], sample_weight=weight, verbose=0)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    zero = model.evaluate(X[:10], Y[:10], sample_weight=np.abs(weight), verbose=0)
+    np.testing.assert_allclose(zero[0] if isinstance(zero, list) else zero, np.atleast_1d(expected)[0] * 0.7, rtol=1e-5)

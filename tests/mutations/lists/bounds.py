@@ -76,6 +76,12 @@ FAULTS = [
         ("several outputs", "if len(self.functional.outputs) != 1:", "if False:"),
     ),
     *faults(
+        "bounds/registry.py",
+        "bounds/test_declared.py::test_a_constant_below_zero_is_refused",
+        ("declared bounds have any sign", "if any(not bound >= 0.0 for", "if any(False for"),
+        ("declared bounds may be NaN", "not bound >= 0.0", "bound < 0.0"),
+    ),
+    *faults(
         "bounds/stock.py",
         "bounds/test_propagate.py layers/test_adversarial.py bounds/test_adversary.py",
         ("sigmoid contracts more", '"sigmoid": (0.25, 0.5),', '"sigmoid": (0.2, 0.5),'),

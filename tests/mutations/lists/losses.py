@@ -204,6 +204,12 @@ FAULTS = [
         ),
     ),
     *faults(
+        "losses/endings.py",
+        "losses/test_endings.py",
+        ("only the last layer counts", "keeps = type(operation).__name__ in _KEEPING or", "keeps = False and"),
+        ("one of several inputs decides", "if len(before) == 1 and", "if"),
+    ),
+    *faults(
         "losses/per_example.py",
         "losses/test_per_example.py losses/test_known.py isolation/test_mixing.py",
         (
@@ -211,6 +217,7 @@ FAULTS = [
             "there = _shown(mask, values)",
             "there = None",
         ),
+        ("places of an ignored class count", "if labelled is not None:", "if False:"),
         (
             "hidden places count in the mean",
             "return ops.sum(values, axis=axes) / ops.maximum(number, 1.0)",
