@@ -26,6 +26,7 @@ ENDS = {
         lambda x: L.Dense(3)(L.Dense(3, activation="softmax")(x)),
         lambda x: L.Add()([L.Dense(3, activation="softmax")(x), L.Dense(3)(x)]),
         lambda x: L.Average()([L.Dense(3, activation="softmax")(x), L.Dense(3)(x)]),
+        lambda x: L.Average()([L.Dense(3, activation="softmax")(x), L.Dense(3, activation="relu")(x)]),
     ],
 }
 
