@@ -61,3 +61,8 @@ def test_time_distributed_probabilities():
     inputs = keras.Input((5, 4))
     model = lipdp.DP_Model(inputs, L.TimeDistributed(L.Dense(3, activation="softmax"))(inputs))
     assert losses.endings(model) == ["softmax"]
+
+
+def test_two_kinds_of_values_are_neither():
+    model = model_of(lambda x: L.Average()([L.Dense(3, activation=kind)(x) for kind in ("softmax", "relu")]))
+    assert losses.endings(model) == ["average"]
