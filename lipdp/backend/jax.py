@@ -215,10 +215,10 @@ def large_products() -> bool:
     return jax.devices()[0].platform == "gpu"
 
 
-def pullback(model, xla: bool = False):
+def pullback(model, xla: bool = False, training: bool = False):
     """Returns the function from inputs and a cotangent to outputs and the gradients of inputs and trainable variables.
 
-    Integer inputs have no gradient; None stands in its place.
+    Integer inputs have no gradient; None stands in its place. `training`: what the model is called with.
     """
     real = [not jnp.issubdtype(t.dtype, jnp.integer) for t in model.inputs]
 
@@ -227,7 +227,7 @@ def pullback(model, xla: bool = False):
         def outputs(trainable, floats):
             floats = iter(floats)
             given = [next(floats) if r else x for r, x in zip(real, xs, strict=True)]
-            return model.stateless_call(trainable, other, given if len(given) > 1 else given[0])[0]
+            return model.stateless_call(trainable, other, given if len(given) > 1 else given[0], training=training)[0]
 
         y, back = jax.vjp(outputs, trainable, [x for r, x in zip(real, xs, strict=True) if r])
         variables, inputs = back(cotangent)

@@ -221,10 +221,11 @@ def large_products() -> bool:
     return False
 
 
-def pullback(model, xla: bool = False):
+def pullback(model, xla: bool = False, training: bool = False):
     """Returns the function from inputs and a cotangent to outputs and the gradients of inputs and trainable variables.
 
-    Integer inputs have no gradient; None stands in its place. `xla`: compile as `fit` may do.
+    Integer inputs have no gradient; None stands in its place. `xla`: compile as `fit` may do. `training`: what the
+    model is called with.
     """
 
     @tf.function(jit_compile=xla)
@@ -233,7 +234,7 @@ def pullback(model, xla: bool = False):
         floats = [x for x in xs if x.dtype.is_floating]
         with tf.GradientTape() as tape:
             tape.watch(floats)
-            y = model(xs if len(xs) > 1 else xs[0])
+            y = model(xs if len(xs) > 1 else xs[0], training=training)
         inputs, variables = tape.gradient(y, [floats, variables], cotangent, unconnected_gradients="zero")
         inputs = iter(inputs)
         return (

@@ -1,6 +1,6 @@
 """Exact measures and adversarial search for the norms, Jacobians and gradients of one layer."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -21,9 +21,17 @@ class Probe:
         shapes: Shape of one example, for each input; none for a model.
         dtype: Type of the inputs.
         xla: On TensorFlow, compile as `fit` does.
+        training: Whether the layer is called as in training.
     """
 
-    def __init__(self, layer: keras.layers.Layer, *shapes: tuple[int, ...], dtype: str = "float32", xla: bool = False):
+    def __init__(
+        self,
+        layer: keras.layers.Layer,
+        *shapes: tuple[int, ...],
+        dtype: str = "float32",
+        xla: bool = False,
+        training: bool = False,
+    ):
         self.layer = self.model = layer
         if shapes:
             inputs = [keras.Input(shape, dtype=dtype) for shape in shapes]
@@ -33,7 +41,7 @@ class Probe:
         self.output_shape = tuple(self.model.output_shape)[1:]
         self.variables = list(self.model.trainable_variables)
         self._dtypes = [t.dtype for t in self.model.inputs]
-        self._pull = backend.pullback(self.model, xla)
+        self._pull = backend.pullback(self.model, xla, training)
 
     def value(self, *xs: Any) -> Any:
         return self.pull(xs, np.zeros((len(xs[0]), *self.output_shape)))[0]
@@ -70,13 +78,20 @@ def norm(array: Any) -> float:
 
 
 def top(matrix: np.ndarray) -> float:
-    """Returns the largest singular value."""
+    """Returns the largest singular value; that of a matrix which is not finite is infinite."""
+    if not np.isfinite(matrix).all():
+        return float("inf")
     return float(np.linalg.svd(np.asarray(matrix, "float64"), compute_uv=False)[0])
 
 
 def scaled(array: Any, size: float) -> Any:
     """Returns the array on the sphere of radius `size`; zero stays zero."""
     return np.asarray(array, "float64") * (size / max(norm(array), 1e-30))
+
+
+def _within(array: Any, size: float) -> Any:
+    """Returns the nearest array in the ball of radius `size`."""
+    return scaled(array, size) if norm(array) > size else array
 
 
 def starts(shape: tuple[int, ...], rng: np.random.Generator, size: float = 1.0) -> Any:
@@ -163,12 +178,42 @@ def largest_input_jacobians(
     best = [0.0] * len(sizes)
     candidates = list(zip(*(starts(s, rng, n) for s, n in zip(probe.shapes, sizes, strict=True)), strict=True))
     candidates += [
-        tuple(x + 0.1 * rng.standard_normal(x.shape) for x in candidates[k % len(candidates)]) for k in range(steps)
+        tuple(
+            _within(x + 0.1 * rng.standard_normal(x.shape), n)
+            for x, n in zip(candidates[k % len(candidates)], sizes, strict=True)
+        )
+        for k in range(steps)
     ]
     for xs in candidates:
         norms = [top(j) for j in probe.input_jacobians(*xs)]
         best = [max(pair) for pair in zip(best, norms, strict=True)]
     return best
+
+
+def largest_cotangent_ratio(
+    probe: Probe, sizes: Sequence[float], bounds: Callable, rng: np.random.Generator, lengths: Sequence[float]
+) -> float:
+    """Returns the largest norm that the backward pass sends to an input, over what `bounds` says, for each length.
+
+    Only a backward pass that is not the derivative of the forward pass answers otherwise than by its Jacobian.
+    """
+    best = 0.0
+    for xs in zip(*(starts(s, rng, n) for s, n in zip(probe.shapes, sizes, strict=True)), strict=True):
+        for k, jacobian in enumerate(probe.input_jacobians(*xs)):
+            if not np.isfinite(jacobian).all():
+                return float("inf")
+            direction = np.linalg.svd(jacobian)[0][:, 0].reshape(1, *probe.output_shape)
+            for length in lengths:
+                sent = norm(probe.pull(xs, length * direction)[1][k])
+                best = max(best, ratio(sent, bounds(tuple(sizes), length)[k]))
+    return best
+
+
+def ratio(measured: float, bound: float) -> float:
+    """Returns what was measured over its bound; NaN, and more than nothing over a bound of 0, are infinite."""
+    if measured == 0.0:
+        return 0.0
+    return measured / bound if bound and not np.isnan(measured) else float("inf")
 
 
 def largest_parameter_gradients(

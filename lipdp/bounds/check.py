@@ -1,14 +1,20 @@
 """The adversarial search on one layer: does a bound break, and how close does the search come?"""
 
 import contextlib
+import inspect
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import keras
 import numpy as np
 
+from lipdp import _keras
 from lipdp.bounds import adversary
 from lipdp.bounds.registry import rules
+
+# Of cotangents, where the backward pass may treat small and large ones in different ways.
+_LENGTHS = (1e-3, 1.0, 1e3)
 
 
 def check(
@@ -21,11 +27,13 @@ def check(
 ) -> dict[str, float]:
     """Searches for a violation of a layer's bounds, over inputs, weights and cotangents, and prints their tightness.
 
+    A layer whose `call`, or that of a layer inside it, takes `training` is searched with False and with True.
+
     Args:
         layer: A layer with bounds: one of `lipdp.layers`, a Keras layer, or one declared with `register`. A small
             instance: Jacobians are computed in full.
         shapes: Shape of one example, for each input. Small ones, for the same reason.
-        norms: Norms of the inputs to try.
+        norms: Norms of the inputs to try, each with all weights that are tried.
         dtype: Type of the inputs; `"int32"` for tokens.
         seed: Seed of the search.
         print_fn: Receives the table as text; default: standard output.
@@ -39,7 +47,8 @@ def check(
         ValueError: a bound is exceeded by more than float32 rounding, or no bound is registered for the layer.
 
     **Guarantee.** None: a search that finds no violation proves nothing. A bound that it breaks is wrong; one that it
-    reaches to 0.9 can hardly be improved. The layer's weights are as before afterwards.
+    reaches to 0.9 can hardly be improved. `cotangent_bounds` are tried with cotangents of three lengths;
+    `gradient_terms`, which counts roundings, is not tried. The layer's weights are as before afterwards.
 
     Example:
         >>> from lipdp import bounds, layers
@@ -69,35 +78,48 @@ def tightness(
     layer: Any, *shapes: tuple[int, ...], norms: Sequence[float] = (1.0, 8.0), dtype: str = "float32", seed: int = 0
 ) -> dict[str, float]:
     """Returns what `check` returns, violations included."""
-    rng = np.random.default_rng(seed)
-    probe = adversary.Probe(layer, *shapes, dtype=dtype)
-    bounds = rules(layer)
+    # Unequal norms tell the inputs of a merge apart.
+    sizes = [tuple(norm * (1.0 + 0.5 * k) for k in range(len(shapes))) for norm in norms]
     ratios = {"output": 0.0, "jacobian": 0.0}
-    with _kept(probe.variables):
-        # Unequal norms tell the inputs of a merge apart.
-        sizes = [tuple(norm * (1.0 + 0.5 * k) for k in range(len(shapes))) for norm in norms]
-        settings = [adversary.weight_settings(v, rng) for v in probe.variables]
-        for turn in range(max(map(len, settings), default=1)):
-            adversary.assign(probe.variables, [s[turn % len(s)] for s in settings])
-            for size in sizes if not settings else sizes[:1]:
-                constants = bounds.input_lipschitz(size)
-                jacobians = adversary.largest_input_jacobians(probe, size, rng)
-                pairs = zip(jacobians, constants, strict=True)
-                ratios["jacobian"] = max(ratios["jacobian"], *(_ratio(f, c) for f, c in pairs))
-                output = _ratio(adversary.largest_output(probe, size, rng), bounds.output_bound(size))
-                ratios["output"] = max(ratios["output"], output)
-        if probe.variables:
-            size = tuple(2.0 * n for n in sizes[0])
-            gradients = adversary.largest_parameter_gradients(probe, size, rng)
-            limits = bounds.parameter_bounds(size, 1.0)
-            ratios["gradient"] = max(_ratio(g, b) for g, b in zip(gradients, limits, strict=True))
+    for training in (False, True):
+        if training and not any("training" in inspect.signature(part.call).parameters for part in _parts(layer)):
+            break  # the same once more
+        rng = np.random.default_rng(seed)
+        probe = adversary.Probe(layer, *shapes, dtype=dtype, training=training)
+        with _kept(probe.variables):
+            for kind, found in _searched(probe, rules(layer), sizes, rng).items():
+                ratios[kind] = max(ratios.get(kind, 0.0), found)
     return ratios
 
 
-def _ratio(measured: float, bound: float) -> float:
-    if measured == 0.0:
-        return 0.0
-    return measured / bound if bound else float("inf")
+def _searched(probe, bounds, sizes, rng) -> dict[str, float]:
+    ratios = {"output": 0.0, "jacobian": 0.0}
+    settings = [adversary.weight_settings(v, rng) for v in probe.variables]
+    for turn in range(max(map(len, settings), default=1)):
+        adversary.assign(probe.variables, [s[turn % len(s)] for s in settings])
+        for size in sizes:
+            constants = bounds.input_lipschitz(size)
+            jacobians = adversary.largest_input_jacobians(probe, size, rng)
+            pairs = zip(jacobians, constants, strict=True)
+            ratios["jacobian"] = max(ratios["jacobian"], *(adversary.ratio(f, c) for f, c in pairs))
+            output = adversary.ratio(adversary.largest_output(probe, size, rng), bounds.output_bound(size))
+            ratios["output"] = max(ratios["output"], output)
+    if bounds.cotangent_bounds is not None:
+        for size in sizes:
+            sent = adversary.largest_cotangent_ratio(probe, size, bounds.cotangent_bounds, rng, _LENGTHS)
+            ratios["jacobian"] = max(ratios["jacobian"], sent)
+    if probe.variables:
+        ratios["gradient"] = 0.0
+        for size in sizes:
+            gradients = adversary.largest_parameter_gradients(probe, size, rng)
+            limits = bounds.parameter_bounds(size, 1.0)
+            pairs = zip(gradients, limits, strict=True)
+            ratios["gradient"] = max(ratios["gradient"], *(adversary.ratio(g, b) for g, b in pairs))
+    return ratios
+
+
+def _parts(layer):
+    return _keras.walk(layer, include_self=True) if isinstance(layer, keras.layers.Layer) else []
 
 
 @contextlib.contextmanager

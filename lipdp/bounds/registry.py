@@ -171,24 +171,41 @@ def rules(layer: keras.layers.Layer) -> BoundRules:
 
 def _signed(found: BoundRules, layer: Any) -> BoundRules:
     """Returns rules that refuse a bound below 0 or NaN: a sum would be too small by it, and the noise too."""
+    where = f"for layer '{getattr(layer, 'name', layer)}' of type {type(layer).__name__}"
 
-    def checked(function):
-        def run(*given):
-            bounds = function(*given)
-            if any(not bound >= 0.0 for bound in (bounds if isinstance(bounds, (tuple, list)) else (bounds,))):
+    def checked(name, function):
+        def run(norms, *more):
+            bounds = function(norms, *more)
+            if name in _ONE_NUMBER:
+                valid = _is_bound(bounds)
+            else:
+                valid = isinstance(bounds, (tuple, list)) and all(map(_is_bound, bounds))
+                valid = valid and (name == "parameter_bounds" or len(bounds) == len(norms))
+            if not valid:
+                each = "each trainable variable" if name == "parameter_bounds" else "each input"
+                form = "a number" if name in _ONE_NUMBER else f"a tuple of one number for {each}"
                 raise ValueError(
-                    f"A bound is a number that is at least 0, as the norm of a factor -0.9 is 0.9. Received: {bounds} "
-                    f"for layer '{getattr(layer, 'name', layer)}' of type {type(layer).__name__}. Declare the absolute "
-                    "value of a factor, or math.inf where nothing is known."
+                    f"A bound is a number that is at least 0, as the norm of a factor -0.9 is 0.9; `{name}` returns "
+                    f"{form}. Received: {bounds!r} {where}. Declare the absolute value of a factor, or math.inf where "
+                    "nothing is known."
                 )
             return bounds
 
         return run
 
-    names = ("output_bound", "input_lipschitz", "parameter_bounds", "trained_lipschitz")
-    names += ("cotangent_bounds", "trained_output_bound")
-    given = {name: getattr(found, name) for name in names}
-    return replace(found, **{name: checked(function) for name, function in given.items() if function is not None})
+    given = {name: getattr(found, name) for name in (*_ONE_NUMBER, *_ONE_PER_TENSOR)}
+    return replace(found, **{name: checked(name, function) for name, function in given.items() if function is not None})
+
+
+_ONE_NUMBER = ("output_bound", "trained_output_bound")
+_ONE_PER_TENSOR = ("input_lipschitz", "parameter_bounds", "trained_lipschitz", "cotangent_bounds")
+
+
+def _is_bound(value: Any) -> bool:
+    try:
+        return bool(float(value) >= 0.0)
+    except (TypeError, ValueError):
+        return False
 
 
 def _rules(layer: keras.layers.Layer) -> BoundRules:
@@ -212,7 +229,7 @@ def _rules(layer: keras.layers.Layer) -> BoundRules:
     try:
         if entry is None:
             raise ValueError(unknown(layer))
-        return _as_rules(entry(layer))
+        return _as_rules(entry(layer), layer)
     except ValueError as refusal:
         # A frozen layer of a backbone needs no bound.
         backbone = frozen(layer, refusal)
@@ -237,10 +254,16 @@ def _is_registered(layer) -> bool:
     return own and bool(layer.trainable_variables) and type(layer) in _ENTRIES
 
 
-def _as_rules(entry) -> BoundRules:
+def _as_rules(entry, layer) -> BoundRules:
     if isinstance(entry, BoundRules):
         return entry
-    constant = float(entry)
+    try:
+        constant = float(entry)
+    except (TypeError, ValueError):
+        raise ValueError(
+            "The function given to lipdp.bounds.register returns a number or a BoundRules. Received: "
+            f"{entry!r} for layer '{layer.name}' of type {type(layer).__name__}."
+        ) from None
     return parameter_free(lambda bounds: (constant,) * len(bounds))
 
 

@@ -59,6 +59,78 @@ def test_bounds_that_are_too_small_are_found(wrong, kind):
         bounds.check(Gain(), (4,), print_fn=lambda text: None)
 
 
+class Mode(keras.layers.Layer):
+    """Three times as much in training."""
+
+    def call(self, inputs, training=False):
+        return (3.0 if training else 1.0) * inputs
+
+
+class Around(keras.layers.Layer):
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.inner = Mode()
+
+    def call(self, inputs):
+        return self.inner(inputs)
+
+
+@pytest.mark.parametrize("kind", [Mode, Around])
+def test_a_layer_that_does_more_in_training_is_found(monkeypatch, kind):
+    monkeypatch.setattr(bounds.registry, "_ENTRIES", {kind: lambda layer: 1.0})
+    with pytest.raises(ValueError, match="is 3 times the declared one"):
+        bounds.check(kind(), (4,), print_fn=lambda text: None)
+
+
+class Saturated(Gain):
+    """Its output is as large as declared on inputs of norm 1 only."""
+
+    def call(self, inputs):
+        return inputs * self.gain * (1.0 + ops.sum(inputs**2, axis=-1, keepdims=True))
+
+
+@pytest.mark.parametrize("kind", ["output_bound", "input_lipschitz", "parameter_bounds"])
+def test_each_norm_is_tried_with_the_weights(monkeypatch, kind):
+    right = {"output_bound": lambda layer, norms: norms[0] * (1.0 + norms[0] ** 2)}
+    right["input_lipschitz"] = lambda layer, norms: (1.0 + 3.0 * norms[0] ** 2,)
+    right["parameter_bounds"] = lambda layer, norms, cotangent: (norms[0] * (1.0 + norms[0] ** 2) * cotangent,)
+    monkeypatch.setattr(bounds.registry, "_ENTRIES", {})
+    bounds.register(Saturated, **right)
+    bounds.check(Saturated(), (4,), norms=(1.0, 8.0), print_fn=lambda text: None)
+
+    def wrong(layer, norms, *cotangent):
+        return right[kind](layer, (min(norms[0], 1.0),), *cotangent)
+
+    bounds.register(Saturated, **(right | {kind: wrong}))
+    with pytest.raises(ValueError, match="exceeds its (output|jacobian|gradient) bound"):
+        bounds.check(Saturated(), (4,), norms=(1.0, 8.0), print_fn=lambda text: None)
+
+
+def test_a_gradient_that_is_no_number_is_no_bounded_one(monkeypatch):
+    class Root(keras.layers.Layer):
+        def call(self, inputs):
+            return ops.sqrt(ops.sum(inputs**2, axis=-1, keepdims=True))
+
+    monkeypatch.setattr(bounds.registry, "_ENTRIES", {Root: lambda layer: 1.0})
+    with pytest.raises(ValueError, match="the value found is inf times"):
+        bounds.check(Root(), (4,), print_fn=lambda text: None)
+
+
+class Sends(layers.LipschitzLayer):
+    """Declares that it passes on less of a cotangent than it does."""
+
+    def call(self, inputs):
+        return 1.0 * inputs
+
+    def cotangent_bounds(self, input_bounds, cotangent_bound):
+        return (min(cotangent_bound, 2.0),)
+
+
+def test_cotangents_beyond_their_bound_are_found():
+    with pytest.raises(ValueError, match="exceeds its jacobian bound: the value found is 500 times"):
+        bounds.check(Sends(), (4,), print_fn=lambda text: None)
+
+
 def test_too_few_bounds_and_half_a_declaration_are_refused():
     with pytest.raises(ValueError, match="both `output_bound` and `input_lipschitz`"):
         bounds.register(Gain, output_bound=lambda layer, inputs: inputs[0])

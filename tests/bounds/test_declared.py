@@ -106,3 +106,21 @@ def test_a_constant_below_zero_is_refused(constant):
     )
     with pytest.raises(ValueError, match="A bound is a number that is at least 0"):
         model_of(Three()).fit(X, Y, **FIT)
+
+
+@pytest.mark.parametrize("constant", [None, "half", (0.5,)])
+def test_what_is_no_number_is_named(constant):
+    bounds.register(Plain, lambda layer: constant)
+    with pytest.raises(ValueError, match="returns a number or a BoundRules. Received: .*of type Plain"):
+        bounds.check(Plain(), (4,), print_fn=lambda text: None)
+
+
+@pytest.mark.parametrize("output, lipschitz", [(None, (0.5,)), ((1.0,), (0.5,)), (1.0, 0.5), (1.0, ()), (1.0, (None,))])
+def test_bounds_of_another_form_are_named(output, lipschitz):
+    bounds.register(Three, output_bound=lambda layer, norms: output, input_lipschitz=lambda layer, norms: lipschitz)
+    for call in (
+        lambda: bounds.check(Three(), (4,), print_fn=lambda text: None),
+        lambda: model_of(Three()).fit(X, Y, **FIT),
+    ):
+        with pytest.raises(ValueError, match="`(output_bound|input_lipschitz)` returns a .*Received: .*of type Three"):
+            call()
