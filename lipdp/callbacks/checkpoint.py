@@ -41,9 +41,10 @@ class Checkpoint(keras.callbacks.Callback):
         and layers differ, it pays. Under DPIS with a seed the file is written at the ends of epochs only, because the
         norms that it remembers are private. Noisy sums of DPIS that were lost are made and paid again; when they leave
         too little of the budget, training ends with a warning.
-        Not covered: older copies of the file; rows in another order when a `fit` whose `sampling` goes through epochs
-        goes on within one; a `fit` with a fixed seed whose other callbacks change the training in
-        another way the second time.
+        A `fit` whose `sampling` goes through epochs makes no more updates of an epoch within which the file was
+        written: only that of a `fit` with a seed tells whether the rows still have their order.
+        Not covered: older copies of the file; rows of a source in another order when such a `fit` goes on within an
+        epoch; a `fit` with a fixed seed whose other callbacks change the training in another way the second time.
 
     Example:
         >>> import os, tempfile

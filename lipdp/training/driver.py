@@ -21,7 +21,7 @@ from lipdp.losses.base import fixed
 from lipdp.privacy import Ledger, Plan, Release, statement
 from lipdp.sampling import columns, randomness
 from lipdp.strategies import Calibration
-from lipdp.training import advice, budget, model_checks, processes, seeding, weights
+from lipdp.training import advice, budget, model_checks, processes, resuming, seeding, weights
 from lipdp.training import validation as validations
 from lipdp.training.callbacks import Charge, check_monitors, guards, names_of_own, private_monitors
 from lipdp.training.moments import Moments
@@ -86,9 +86,9 @@ class Driver:
         self.plan = self.make_plan()
         self.noise_std = tuple(calibration.noise_stddevs(self.plan.noise_multiplier))
         self.continued = self.plan is self.run.plan
-        self.order = self._order()
+        self.order = resuming.order_of_rows(self)
         left = self.run.updates_left if self.continued else self.plan.updates
-        self.forgone = self._forgone(left)
+        self.forgone = resuming.forgone(self, left)
         self.updates = min(request.updates, left - self.forgone)
         steps = model.steps_per_execution
         common = math.gcd(self.updates, request.updates_per_epoch)
@@ -115,7 +115,7 @@ class Driver:
     def batches(self) -> Iterator[Any]:
         """Endless padded batches; Keras takes as many as there are updates."""
         scheme, run = self.plan.sampling, self.run
-        start = run.ledger.position(self._release()) if scheme.by_epoch else run.ledger.updates
+        start = run.ledger.position(self.release()) if scheme.by_epoch else run.ledger.updates
         compiles = backend.compiles(self.model)
         shards, held = backend.row_shards()
         expected, deviation = self._drawn()
@@ -134,7 +134,7 @@ class Driver:
 
     def charge(self) -> Callable[[int], None] | None:
         """Returns the function that charges a number of updates before they are executed."""
-        release = self._release()
+        release = self.release()
         return lambda count: self.run.charge(release, count)
 
     def train_function(self, present: Callable | None, force: bool) -> Callable | None:
@@ -186,44 +186,13 @@ class Driver:
         """Returns what fixes the releases beside the plan, as JSON-serializable values."""
         return {}
 
-    def _order(self) -> bytes | None:
-        """Returns a digest of the rows in their order, where an epoch goes by it; None where nobody reads them all."""
-        scheme, run = self.plan.sampling, self.run
-        if not scheme.by_epoch or columns.columns_of((self.x, self.y)):
-            return None
-        order = randomness.digest((self.x, self.y))
-        begun = self.continued and run.ledger.position(self._release()) % scheme.updates_per_epoch
-        if begun and run.order not in (None, order):
-            raise ValueError(
-                "An epoch was begun, and who is left for the rest of it goes by the places of the rows. Received: "
-                "other rows, or the same in another order. Pass the data as before; another `batch_size` begins a new "
-                "epoch, which costs as much as a whole one."
-            )
-        return order
-
-    def _forgone(self, left: int) -> int:
-        """Returns how many updates of a begun epoch cannot be made, as nobody knows any more who is left for them.
-
-        Their epoch is charged in full already, so counting them as made costs nothing.
-        """
-        scheme = self.plan.sampling
-        if not (self.continued and scheme.scheme.allocates and self.run.epoch_key is None):
-            return 0
-        rest = min(-self.run.ledger.position(self._release()) % scheme.updates_per_epoch, left)
-        if rest == left and left:
-            raise ValueError(
-                "Who is left for the rest of the last epoch is a secret that no file of a run without a seed holds, "
-                f"and no epoch comes after it. Received: a plan of which {left} updates are left. Training is at its "
-                "end; to make them all, save at the end of an epoch, or pass a seed."
-            )
-        return rest
-
     def _sampler(self) -> Any:
         seed = int.from_bytes(randomness.derive(self.run.secret.draws, "sampler"), "little")
         # An epoch that goes on has the same permutation.
         return sampling.make_sampler(self.plan.sampling, seed, self.run.epoch_key if self.continued else None)
 
-    def _release(self) -> Release:
+    def release(self) -> Release:
+        """Returns what an update is charged as."""
         return self.plan.release(
             sensitivity=self.calibration.sensitivity,
             strategy=self.strategy.name,
@@ -324,7 +293,7 @@ class Driver:
         run.driver, run.traced, run.executing = self, traced, False
         run.adopt(self.plan, request)
         if self.forgone:
-            run.charge(self._release(), self.forgone)
+            run.charge(self.release(), self.forgone)
             before = run.ledger.to_json()  # even if no update is made: who is left was never found out
         run.attribute([*self.model.trainable_variables, *self.moments.variables()])
         run.noise_std, run.ledger.seeded = self.noise_std, run.ledger.seeded or request.seed is not None
@@ -347,6 +316,8 @@ class Driver:
             self.begin()
             if verbose:
                 notice = [statement.TRAINING_METRICS] if request.training_metrics else []
+                if self.forgone:
+                    notice.append(resuming.words_of_forgone(self.forgone))
                 if idle := backend.idle_devices():
                     notice.append(advice.of_idle_devices(idle))
                 if self.in_terminal and self.model.train_function is None and not self.model.run_eagerly:

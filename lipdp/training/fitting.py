@@ -102,7 +102,8 @@ class Fitting:
             sampling: `"poisson"`, `"truncated_poisson"`, `"fixed_size"`, `"random_allocation"` (each example in one
                 update of each pass), `"shuffle"` or `"fixed_order"`, or a `lipdp.sampling.Sampling`. Each is charged
                 as what it is, under its own neighboring relation; the last two are not amplified. A fit that goes on
-                within a pass needs its rows in the order they had.
+                within a pass needs its rows in the order they had; from a file of a fit without a seed, which does not
+                tell it, the next pass begins.
             examples_per_person: The most rows that one person has, where it is not known who has which. Budget and
                 epsilon are then those of a person, and the noise is calibrated for groups of that size.
             person_ids: `(N,)`, integers or texts: whose each row is. Persons are then drawn in the place of rows, and

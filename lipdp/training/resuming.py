@@ -60,6 +60,51 @@ def resumed(
     return dataclasses.replace(request, initial_epoch=first), False
 
 
+def order_of_rows(driver: Any) -> bytes | None:
+    """Returns a digest of the rows in their order, where an epoch goes by it; None where nobody reads them all."""
+    scheme, run = driver.plan.sampling, driver.run
+    if not scheme.by_epoch or columns.columns_of((driver.x, driver.y)):
+        return None
+    order = randomness.digest((driver.x, driver.y))
+    begun = driver.continued and run.ledger.position(driver.release()) % scheme.updates_per_epoch
+    if begun and run.order not in (None, order):
+        raise ValueError(
+            "An epoch was begun, and who is left for the rest of it goes by the places of the rows. Received: "
+            "other rows, or the same in another order. Pass the data as before; another `batch_size` begins a new "
+            "epoch, which costs as much as a whole one."
+        )
+    return order
+
+
+def forgone(driver: Any, left: int) -> int:
+    """Returns how many updates of a begun epoch cannot be made, as nobody knows any more which rows are left for them.
+
+    Their epoch is charged in full already, so counting them as made costs nothing.
+    """
+    scheme, run = driver.plan.sampling, driver.run
+    forgotten = scheme.scheme.allocates and run.epoch_key is None
+    # Rows in another order would have some of them twice in this epoch, which is charged for once.
+    moved = driver.order is not None and run.order is None
+    if not driver.continued or not (forgotten or moved):
+        return 0
+    rest = min(-run.ledger.position(driver.release()) % scheme.updates_per_epoch, left)
+    if rest == left and left:
+        raise ValueError(
+            "Which rows are left for the rest of the last epoch no file of a run without a seed tells, and no epoch "
+            f"comes after it. Received: a plan of which {left} updates are left. Training is at its end; to make them "
+            "all, save at the end of an epoch, or pass a seed."
+        )
+    return rest
+
+
+def words_of_forgone(updates: int) -> str:
+    """Returns what `fit` says of them."""
+    return (
+        f"The file was written within an epoch, and which rows are left for the rest of it no file of a run without a "
+        f"seed tells: {updates} updates are left out. Their epoch is charged as a whole; the next one begins now."
+    )
+
+
 class Finished:
     """Carries out a `fit` of which nothing is left."""
 

@@ -32,7 +32,8 @@ class Run:
         plan_start: Number of updates in the ledger when the plan began.
         planned_moments: How many moments the ledger holds that are not released yet, only while a plan is made.
         epoch_key: Key of the permutations of the plan's epochs, if it shuffles, or of their allocation, a secret.
-        order: Digest of the rows, in their order, that the epochs go by; None where it is not known, as after loading.
+        order: Digest of the rows, in their order, that the epochs go by; None where it is not known. A file holds it
+            after a `fit` with a seed only.
         importance: Where a plan of importance sampling stands: arguments and state of its budget, all public; or None.
         noise_std: Noise standard deviation per trainable variable in the last `fit`.
         secret: What the batches of the last `fit` are drawn from. A file holds it after a `fit` with a seed only.
@@ -207,6 +208,7 @@ class Run:
             "examples_per_person": self.examples_per_person,
             "plan_start": self.plan_start,
             "pass_key": self._kept_key(),
+            "order": self.order.hex() if self.order and self.repeatable else None,
             "noise_std": list(self.noise_std),
             "secret": self._kept_secret(),
             "adaptive": self.importance,
@@ -246,6 +248,10 @@ class Run:
                 "importance": state.get("adaptive"),  # files of earlier versions lack it
                 "_releases_of_others": int(state.get("releases_of_others", 0)),
             }
+            if state.get("order") is not None:
+                values["order"] = bytes.fromhex(state["order"])
+            elif ledger != self.ledger or ledger.origins != self.ledger.origins:
+                values["order"] = None
             others = [_ledger_from(other) for other in state.get("others", ())]
             check_plan(ledger, values["plan_start"], values["importance"])
         except (AttributeError, KeyError, TypeError, UnicodeDecodeError, json.JSONDecodeError) as error:

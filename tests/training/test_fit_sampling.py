@@ -214,6 +214,40 @@ def test_a_begun_epoch_needs_its_rows_in_their_order(name):
     assert model.run.ledger.updates == 2 * PER_PASS
 
 
+@pytest.mark.parametrize("seed", [None, pytest.param(5, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["shuffle", pytest.param("fixed_order", marks=pytest.mark.slow)])
+def test_a_file_within_an_epoch_needs_its_rows_in_their_order_too(tmp_path, capsys, name, seed):
+    """Rows that were moved would count twice in an epoch that is charged for once."""
+    (x, y), arguments = blobs(), dict(epochs=3, noise_multiplier=1.0, sampling=name, seed=seed, **FIT)
+    model = mlp()
+    model.fit(x, y, callbacks=[stopping_after(3)], **arguments)
+    model.save(tmp_path / "m.keras")
+    loaded = keras.saving.load_model(tmp_path / "m.keras")
+    if seed is not None:
+        with pytest.raises(ValueError, match="in another order"):
+            loaded.fit(x[::-1], y[::-1], **arguments)
+        loaded.fit(x, y, **arguments)
+        assert loaded.run.ledger.updates == 3 * PER_PASS == int(loaded.optimizer.iterations.numpy())
+        return
+    # Which rows are left nothing tells: the rest of the begun epoch counts as made.
+    loaded.fit(x[::-1], y[::-1], **(arguments | {"verbose": 2}))
+    assert f"{PER_PASS - 3} updates are left out" in capsys.readouterr().out
+    assert loaded.run.ledger.updates == 3 * PER_PASS
+    assert int(loaded.optimizer.iterations.numpy()) == 3 + 2 * PER_PASS
+    # The same file, read by the model that wrote it, is about the epoch that it knows.
+    model.load_weights(tmp_path / "m.keras")
+    model.fit(x, y, **arguments)
+    assert int(model.optimizer.iterations.numpy()) == 3 * PER_PASS
+
+
+def stopping_after(updates):
+    class Stop(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            self.model.stop_training = self.model.stop_training or self.model.run.ledger.updates == updates
+
+    return Stop()
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="needs tf.data")
 def test_a_shuffled_dataset_has_no_order():
