@@ -89,12 +89,16 @@ def forgone(driver: Any, left: int) -> int:
         return 0
     rest = min(-run.ledger.position(driver.release()) % scheme.updates_per_epoch, left)
     if rest == left and left:
-        raise ValueError(
+        raise AtItsEnd(
             "Which rows are left for the rest of the last epoch no file of a run without a seed tells, and no epoch "
             f"comes after it. Received: a plan of which {left} updates are left. Training is at its end; to make them "
             "all, save at the end of an epoch, or pass a seed."
         )
     return rest
+
+
+class AtItsEnd(ValueError):
+    """Of a plan only the rest of its last epoch is left, which cannot be made."""
 
 
 def words_of_forgone(updates: int) -> str:

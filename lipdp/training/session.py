@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import keras
 import numpy as np
 from keras import tree
 
-from lipdp import losses, sampling, strategies
+from lipdp import checks, losses, sampling, strategies
 from lipdp.bounds.propagate import disproportionate
 from lipdp.callbacks import Checkpoint
 from lipdp.sampling import persons
@@ -22,7 +23,7 @@ from lipdp.training.driver import Driver
 from lipdp.training.importance import ImportanceDriver
 from lipdp.training.preprocessing import preprocessed
 from lipdp.training.request import FitRequest
-from lipdp.training.resuming import Finished, resumed
+from lipdp.training.resuming import AtItsEnd, Finished, resumed
 
 _BATCH_SIZE = 256
 
@@ -98,7 +99,13 @@ def prepare(
     driver = ImportanceDriver if isinstance(strategy, strategies.DPIS) else Driver
     first = moments.pending(model, request, drawn)
     with first.planned(model.run):
-        made = driver(model, request, calibration, x, y, validation_data, drawn, first, checkpoint)
+        try:
+            made = driver(model, request, calibration, x, y, validation_data, drawn, first, checkpoint)
+        except AtItsEnd as end:
+            if checkpoint is None or checkpoint.reserved is None:
+                raise
+            warnings.warn(str(end), stacklevel=checks.users_line())
+            return Finished(model)
     made.measures_training_rows = measured
     return made
 

@@ -1,12 +1,13 @@
 """`fit(sampling=...)`: each sampler is drawn for real, charged as what it is, and goes on where it stopped."""
 
 import json
+import warnings
 
 import keras
 import numpy as np
 import pytest
 
-from lipdp import accounting, privacy, sampling
+from lipdp import accounting, callbacks, privacy, sampling
 from lipdp.sampling import AllocationSampler, EpochSampler, FixedSizeSampler, PoissonSampler, Sampling
 from tests.helpers.models import DELTA, blobs, mlp, same, state
 
@@ -238,6 +239,35 @@ def test_a_file_within_an_epoch_needs_its_rows_in_their_order_too(tmp_path, caps
     model.load_weights(tmp_path / "m.keras")
     model.fit(x, y, **arguments)
     assert int(model.optimizer.iterations.numpy()) == 3 * PER_PASS
+
+
+def test_a_checkpoint_within_the_last_epoch_ends_the_training(tmp_path):
+    """The call that is made again after a crash returns, as it does where nothing is left."""
+
+    class Crash(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if self.model.run.ledger.updates == 3:
+                raise KeyboardInterrupt
+
+    def trained(*more):
+        model = mlp()
+        model.fit(
+            *blobs(),
+            epochs=1,
+            noise_multiplier=1.0,
+            sampling="shuffle",
+            callbacks=[callbacks.Checkpoint(tmp_path / "c.weights.h5"), *more],
+            **FIT,
+        )
+        return model
+
+    with pytest.raises(KeyboardInterrupt):
+        trained(Crash())
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model = trained()
+    assert any("Training is at its end" in str(w.message) for w in caught)
+    assert int(model.optimizer.iterations.numpy()) <= 3 and model.history.epoch == []
 
 
 def stopping_after(updates):
