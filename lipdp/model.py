@@ -64,7 +64,7 @@ class _PrivateTraining(training.FromTask, training.Fitting, training.Saving):
         kwargs["auto_scale_loss"] = False
         loss = compiling.compiled_loss(self, loss, loss_weights)
         metrics = compiling.compiled_metrics(self, metrics, weighted_metrics, loss)
-        model_checks.check_compile(metrics, kwargs)
+        compiling.check_compile(metrics, kwargs)
         model_checks.warn_of_reduction(self, loss)
         # Past Keras' attribute tracking, so that no file holds them.
         object.__setattr__(self, "_output_losses", compiling.loss_trackers(loss))

@@ -328,6 +328,13 @@ MODELS = {
     "optimizer None": (lambda: compiled(optimizer=None), "Received: None", "keras.optimizers.SGD"),
     "optimizer class": (lambda: compiled(optimizer=keras.optimizers.SGD), "SGD", "Make an object"),
     "metrics acc2": (lambda: compiled(metrics=["acc2"]), "'acc2'", "Did you mean 'acc'"),
+    "metrics huber": (lambda: compiled(metrics=["huber"]), "'huber'", "pass keras.metrics.huber."),
+    "metrics with arguments": (
+        lambda: compiled(metrics=["PrecisionAtRecall"]),
+        "'PrecisionAtRecall'",
+        "pass keras.metrics.PrecisionAtRecall(...)",
+    ),
+    "metrics hubber": (lambda: compiled(metrics=["hubber"]), "'hubber'", "Pass for example"),
     "metrics 3": (lambda: compiled(metrics=[3]), "Received: 3", "metrics=['accuracy']"),
     "loss weights": (lambda: compiled(loss_weights=[1.0]), "loss_weights", "temperature"),
     "loss 3": (lambda: compiled(loss=3), "Received: 3", "Use one of lipdp.losses"),

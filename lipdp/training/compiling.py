@@ -1,15 +1,18 @@
 """What `compile` makes of losses and metrics, for one output and for several."""
 
+import difflib
+import inspect
 import math
 from typing import Any
 
 import keras
 from keras import ops, tree
 
-from lipdp import _keras, certify, losses
-from lipdp.training.callbacks import as_list
+from lipdp import _keras, certify, checks, losses
+from lipdp.training.callbacks import as_list, refuse_public_names
 
 _PROBABILITIES = ("softmax", "sigmoid")
+_SHORT = ("acc", "accuracy", "ce", "crossentropy")  # of metrics, which Keras chooses by the shapes
 
 
 def compiled_loss(model: keras.Model, loss: Any, loss_weights: Any) -> Any:
@@ -84,6 +87,40 @@ def _for_logits(metrics: list, loss: Any, model: keras.Model, output: int) -> li
         return metrics
     names = ("acc", "accuracy", "binary_accuracy")
     return [keras.metrics.BinaryAccuracy(name=m, threshold=0.0) if m in names else m for m in metrics]
+
+
+def _names_metric(name: str) -> bool:
+    try:
+        return name in _SHORT or callable(keras.metrics.get(name))
+    except (TypeError, ValueError):  # of classes that need arguments, and of what is none
+        return False
+
+
+def check_compile(metrics: Any, others: dict) -> None:
+    """Refuses what `compile` was given and Keras would refuse late or without a cure."""
+    known = [name for name in inspect.signature(keras.Model.compile).parameters if name not in ("self", "loss_weights")]
+    for name in others:
+        if name not in known:
+            raise checks.unexpected("compile", name, known)
+    hint = "Leave it out, or pass a number that divides the updates of an epoch."
+    checks.integer("steps_per_execution", others.get("steps_per_execution", 1), 1, hint=hint)
+    for metric in tree.flatten(metrics):
+        refused = not (metric is None or callable(metric) or isinstance(metric, (str, dict, list, tuple)))
+        if refused or isinstance(metric, str) and not _names_metric(metric):
+            names = [name for name in (*_SHORT, *vars(keras.metrics)) if _names_metric(name)]
+            close = difflib.get_close_matches(str(metric), names, 1)
+            hint = f" Did you mean {close[0]!r}?" if close else ""
+            known = vars(keras.metrics).get(str(metric))
+            if callable(known):  # such as huber, a function, and PrecisionAtRecall, which needs arguments
+                hint = (
+                    f" Keras does not find it by name: pass keras.metrics.{metric}{'(...)' * isinstance(known, type)}."
+                )
+            raise ValueError(
+                f"`metrics` must be metrics of Keras, as objects or by name. Received: {metric!r}.{hint} Pass for "
+                "example metrics=['accuracy']."
+            )
+        # What outputs and results add to these `fit` looks at.
+        refuse_public_names([str(getattr(metric, "name", getattr(metric, "__name__", "")))])
 
 
 def loss_trackers(loss: Any) -> tuple[keras.metrics.Mean, ...]:
