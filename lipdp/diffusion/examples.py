@@ -153,8 +153,7 @@ def taken(x: Any, y: Any, rank: int, labeled: bool) -> tuple[Any, Any]:
         if len(rest) > 1:
             raise ValueError("The loss of a diffusion model has no weights. Received: a dataset with some. Drop them.")
         y = rest[0] if rest else None
-    if x is None:
-        raise ValueError("A diffusion model needs clean examples. Received: x=None. Pass them as x.")
+    arrays.refuse_none(x)
     if not is_source(x):
         arrays.refuse_stream(x)
     if isinstance(x, Mapping) or isinstance(y, str):

@@ -50,6 +50,7 @@ def as_arrays(
         ValueError: unequal lengths, no examples, NaN or infinity, weights that are none, unknown size.
     """
     weight: list = []
+    refuse_none(x)
     if is_dataset(x):
         x, y, *weight = read_dataset(_no_y(x, y), example_rank)
     if y is None or isinstance(y, str):
@@ -144,6 +145,12 @@ def split(x: Any, y: Any, fraction: float, choose: Callable[[list], np.ndarray] 
     first = tree.map_structure(lambda leaf: leaf[~out], (x, y))
     second = tree.map_structure(lambda leaf: leaf[out], (x, y))
     return first, second
+
+
+def refuse_none(x: Any) -> None:
+    """Refuses data that are missing."""
+    if x is None:
+        raise ValueError("`fit` needs examples. Received: x=None. Pass them as x, one row per example.")
 
 
 def refuse_stream(x: Any) -> None:
@@ -318,13 +325,16 @@ def _read(dataset, items, labeled):
 
 def refuse_kind(array: np.ndarray, name: str, columns: tuple = ()) -> None:
     """Refuses text, complex numbers, objects and times; of a table with named columns it says where text is."""
-    if array.dtype.kind in "US" or (array.dtype == object and any(isinstance(value, str) for value in array.flat)):
+    if array.dtype.kind in "US" or (
+        array.dtype == object and any(isinstance(value, (str, bytes)) for value in array.flat)
+    ):
         todo = (
             "Encode classes as the integers from 0, by a public list of them: [classes.index(label) for label in y], "
             "or lipdp.data.Table(...).labels."
             if name == "y"
             else "Encode categories by a public list of them: lipdp.data.Table(...).encode, of a description that "
-            "lipdp.data.Table.template begins; numbers that were read as text: x.astype('float32')."
+            "lipdp.data.Table.template begins; sentences as tokens: lipdp.data.ByteTokenizer(length=256)(texts), or "
+            "another tokenizer of lipdp.data; numbers that were read as text: x.astype('float32')."
         )
         texts = [str(c) for i, c in enumerate(columns) if any(isinstance(value, str) for value in array[:, i])]
         where = f" in {', '.join(map(repr, texts[:20]))}" if texts else ""
