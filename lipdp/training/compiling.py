@@ -40,8 +40,10 @@ def compiled_loss(model: keras.Model, loss: Any, loss_weights: Any) -> Any:
         given = _per_output("loss", loss, names) if _by_name(loss) or isinstance(loss, (list, tuple)) else [loss]
     elif ready and loss.names == names and loss_weights is None:
         return loss
+    elif ready:  # of a file that calls the outputs otherwise
+        given, loss_weights = _per_output("loss", loss.losses, names), loss_weights or loss.weights
     else:
-        given = _per_output("loss", loss.losses if ready else loss, names)
+        given = _per_output("loss", loss, names)
     found = [
         losses.resolve(one, probabilities=bool(activations) and activations[i] in _PROBABILITIES)
         for i, one in enumerate(given)
@@ -70,6 +72,9 @@ def compiled_metrics(model: keras.Model, metrics: Any, weighted_metrics: Any, lo
     if not any(merged.values()):
         return []
     outputs = _keras.structures(_keras.graph(model))[1]
+    parts = outputs.values() if isinstance(outputs, dict) else outputs
+    if any(isinstance(part, (dict, list, tuple)) for part in parts):
+        return _keras.packed_as_outputs(model, list(merged.values()))
     return merged if isinstance(outputs, dict) else list(merged.values())
 
 
@@ -222,6 +227,7 @@ def _of_one(metrics: Any, names: list[str]) -> list:
 def _per_output(argument: str, given: Any, names: list[str], optional: bool = False) -> list:
     """Returns what was given for each output, from one for all, a list in their order or a dictionary by name."""
     if _by_name(given):
+        given = _by_path(given)
         unknown, missing = set(given) - set(names), set(names) - set(given)
         if unknown or (missing and not optional):
             raise ValueError(_wrong(argument, given, names))
@@ -236,6 +242,15 @@ def _per_output(argument: str, given: Any, names: list[str], optional: bool = Fa
         raise ValueError(_wrong(argument, given, names))
     if not optional and any(one is None for one in found):
         raise ValueError(_wrong(argument, given, names))
+    return found
+
+
+def _by_path(given: dict, path: tuple = ()) -> dict:
+    """Returns a dictionary of dictionaries as one, with paths as keys."""
+    found: dict[str, Any] = {}
+    for key, value in given.items():
+        inside = _by_path(value, (*path, key)) if _by_name(value) else {"/".join(map(str, (*path, key))): value}
+        found |= inside
     return found
 
 
