@@ -7,6 +7,7 @@ import pytest
 
 from lipdp import diffusion
 from lipdp.diffusion import examples, toy
+from lipdp.privacy import statement
 
 X, LABELS = np.random.default_rng(0).normal(size=(48, 2)).astype("float32"), np.arange(48) % 3
 
@@ -117,7 +118,15 @@ def test_forms_of_examples_are_those_of_every_private_model(shared, stored, form
     history = shared.fit(x, y, validation_data=held_out, **asked)
     assert np.isfinite(history.history["val_loss"]).all()
     assert shared.run.plan.sampling.batch_size == (16 if form == "PyDataset" else 24)
-    assert any("validat" in note for note in shared.run.ledger.logged) or form in ("file", "source")
+
+
+def test_validation_on_training_examples_is_stated():
+    model, same = labelled(), Rows()
+    model.fit(same, validation_data=same, batch_size=24, **ASKED)
+    assert statement.VALIDATED in model.run.ledger.logged
+    model = labelled()
+    model.fit(Rows(), validation_data=Rows(), batch_size=24, **ASKED)
+    assert statement.VALIDATED not in model.run.ledger.logged
 
 
 def test_examples_alone_come_as_a_dataset_too():
