@@ -228,13 +228,21 @@ def origin(tensor: Any) -> tuple[Any, list, int]:
 def output_names(model: keras.Model) -> list[str]:
     """Returns what Keras calls each output in dictionaries and logs: keys where outputs are a dictionary.
 
-    Where a layer makes several outputs, numbers tell them apart.
+    In nested outputs these are paths, as "head/logits". Where a layer makes several outputs, numbers tell them apart.
     """
     _, outputs = structures(graph(model))
-    if isinstance(outputs, dict) and len(outputs) == len(tree.flatten(outputs)):
-        return tree.flatten(type(outputs)((key, key) for key in outputs))  # in the order of `model.outputs`
+
+    def named(part, path):
+        if isinstance(part, dict):
+            return type(part)((key, named(value, (*path, key))) for key, value in part.items())
+        if isinstance(part, (list, tuple)):
+            return [named(value, (*path, i)) for i, value in enumerate(part)]
+        # In a list a layer has its own name.
+        return "/".join(map(str, path if path and isinstance(path[-1], str) else (*path[:-1], part)))
+
     names: list[str] = []
-    for name in graph(model).output_names:
+    # In the order of `model.outputs`.
+    for name in tree.flatten(named(tree.pack_sequence_as(outputs, graph(model).output_names), ())):
         others = (f"{name}_{k}" for k in itertools.count(1))
         names.append(next(other for other in others if other not in names) if name in names else name)
     return names

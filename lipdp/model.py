@@ -47,7 +47,9 @@ class _PrivateTraining(training.FromTask, training.Fitting, training.Saving):
         """Configures the model, as in Keras.
 
         Args:
-            optimizer: Name or instance of a Keras optimizer; it becomes a private one.
+            optimizer: Name or instance of a Keras optimizer; default: SGD, where Keras has RMSprop. A private one is
+                copied from it: to change the learning rate later, set `model.optimizer.learning_rate`. The object that
+                was passed has no effect any more.
             loss: A `lipdp.losses` loss or its name, on logits. Strategies that clip also take a loss of Keras: an
                 object, or a name that lipdp does not have or, where the output ends in softmax or sigmoid, that of
                 a cross-entropy. For several outputs one for each, as a list or a dictionary, or one for all.
@@ -64,7 +66,7 @@ class _PrivateTraining(training.FromTask, training.Fitting, training.Saving):
         kwargs["auto_scale_loss"] = False
         loss = compiling.compiled_loss(self, loss, loss_weights)
         metrics = compiling.compiled_metrics(self, metrics, weighted_metrics, loss)
-        model_checks.check_compile(metrics, kwargs)
+        compiling.check_compile(metrics, kwargs)
         model_checks.warn_of_reduction(self, loss)
         # Past Keras' attribute tracking, so that no file holds them.
         object.__setattr__(self, "_output_losses", compiling.loss_trackers(loss))

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import lipdp
-from lipdp import accounting, bounds, certify, layers, losses, sampling, strategies
+from lipdp import accounting, bounds, certify, layers, losses, models, sampling, strategies
 from lipdp.cli import main
 from tests.helpers.models import DELTA, blobs, mlp
 
@@ -258,6 +258,9 @@ DATA = {
     "x of numbers as text": (lambda: fit(x=X.astype(str)), "text, as dtype <U", "astype('float32')"),
     "x of words": (lambda: fit(x=np.full((300, 8), "a")), "text, as dtype <U1", "Encode categories"),
     "x of objects": (lambda: fit(x=np.full((300, 8), "a", dtype=object)), "text, as dtype object", "Encode categories"),
+    "x of bytes": (lambda: fit(x=np.full((300, 8), b"a", dtype=object)), "text, as dtype object", "ByteTokenizer"),
+    "x of nothing": (lambda: fit(x=None), "x=None", "one row per example"),
+    "recipe of nothing": (lambda: models.text_recipe((8,), 3, 300).fit(None, Y), "x=None", "one row per example"),
     "x ragged": (lambda: fit(x=np.array([[1], [1, 2]] * 150, dtype=object)), "dtype object", "pad_sequences"),
     "x of dates": (lambda: fit(x=np.zeros((300, 8), "datetime64[D]")), "dtype datetime64", "array of numbers"),
     "x complex": (lambda: fit(x=X.astype(complex)), "dtype complex128", "x.real, x.imag"),
@@ -328,6 +331,13 @@ MODELS = {
     "optimizer None": (lambda: compiled(optimizer=None), "Received: None", "keras.optimizers.SGD"),
     "optimizer class": (lambda: compiled(optimizer=keras.optimizers.SGD), "SGD", "Make an object"),
     "metrics acc2": (lambda: compiled(metrics=["acc2"]), "'acc2'", "Did you mean 'acc'"),
+    "metrics huber": (lambda: compiled(metrics=["huber"]), "'huber'", "pass keras.metrics.huber."),
+    "metrics with arguments": (
+        lambda: compiled(metrics=["PrecisionAtRecall"]),
+        "'PrecisionAtRecall'",
+        "pass keras.metrics.PrecisionAtRecall(...)",
+    ),
+    "metrics hubber": (lambda: compiled(metrics=["hubber"]), "'hubber'", "Pass for example"),
     "metrics 3": (lambda: compiled(metrics=[3]), "Received: 3", "metrics=['accuracy']"),
     "loss weights": (lambda: compiled(loss_weights=[1.0]), "loss_weights", "temperature"),
     "loss 3": (lambda: compiled(loss=3), "Received: 3", "Use one of lipdp.losses"),

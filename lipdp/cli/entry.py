@@ -49,6 +49,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(options.command, error, 2)
     except (OSError, FloatingPointError) as error:  # a disk, or training that has diverged
         return _fail(options.command, error, 1)
+    except RuntimeError as error:  # what HDF5 makes of a disk that is full when a file is closed
+        if "errno = " not in str(error):
+            raise
+        return _fail(options.command, error, 1)
     except KeyboardInterrupt as error:
         text = str(error) or "interrupted; nothing was written."
         return _fail(options.command, text, 143 if isinstance(error, Terminated) else 130)

@@ -9,6 +9,7 @@ from lipdp import report
 from lipdp.cli import certify, diffusion, output, quiet
 from lipdp.privacy import files
 from lipdp.report import folder as folders
+from lipdp.report import place
 
 SAVED_MODEL = "saved_model"
 
@@ -16,6 +17,7 @@ SAVED_MODEL = "saved_model"
 def run(options: argparse.Namespace, argv: list[str]) -> None:
     """Writes the model, its privacy statement and the description of its table."""
     target = pathlib.Path(options.output)
+    place.refuse_dangling(target)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise FileExistsError(f"The output is not new or empty. Received: --output {target}. Pass a new folder.")
     path, recorded = certify.find(options.run)

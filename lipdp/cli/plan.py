@@ -7,7 +7,7 @@ import pathlib
 from lipdp import accounting
 from lipdp.cli import output
 from lipdp.cli.parser import chosen
-from lipdp.report import numbers, planning
+from lipdp.report import numbers, place, planning
 
 
 def run(options: argparse.Namespace, argv: list[str]) -> None:
@@ -83,6 +83,7 @@ def _signal(path, plan) -> dict:
 
 def _write(folder: pathlib.Path, plan, shared, budget) -> list[str]:
     files = planning.plots(plan, shared, budget)
+    place.refuse_dangling(folder)
     folder.mkdir(parents=True, exist_ok=True)
     files["plan.json"] = json.dumps(output.finite({**shared, **plan}), indent=2, allow_nan=False) + "\n"
     for name, text in files.items():

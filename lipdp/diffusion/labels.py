@@ -231,6 +231,7 @@ def check_first(
 def class_ids(y: Any, count: int, num_classes: int) -> np.ndarray:
     """Returns labels as an array, or refuses what is not one class id for each example."""
     y = np.asarray(() if y is None else y)
+    y = y[:, 0] if y.shape == (count, 1) else y  # as keras.datasets.cifar10 has them
     fits = y.shape == (count,) and y.dtype.kind in "iu"
     if not fits or (y.size and not 0 <= y.min() <= y.max() < num_classes):
         raise ValueError(

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 from lipdp import _keras, backend, checks, strategies
 from lipdp.diffusion import class_moments, denoisers, samplers
 from lipdp.diffusion.average import Average
-from lipdp.diffusion.examples import OfCleanExamples
+from lipdp.diffusion.examples import OfCleanExamples, refuse_moved
 from lipdp.diffusion.labels import check_trained, frozen, refuse_weights
 from lipdp.diffusion.lesson import Lesson
 from lipdp.diffusion.noising import DenoisingLoss, Noising, with_copies
@@ -19,7 +19,7 @@ from lipdp.sampling import columns, persons
 from lipdp.sampling import schemes as sampling_schemes
 from lipdp.training import budget, model_checks
 from lipdp.training.exclusive import exclusive
-from lipdp.training.validation import check_callbacks
+from lipdp.training.validation import check_callbacks, computed_from
 
 
 @keras.saving.register_keras_serializable(package="lipdp")
@@ -112,7 +112,7 @@ class DiffusionModel(OfCleanExamples, DP_Model):
         y: ArrayLike | None = None,
         *,
         strategy: Any = "dpsgd",
-        validation_data: tuple | None = None,
+        validation_data: Any = None,
         callbacks: list | None = None,
         seed: int | None = None,
         **kwargs: Any,
@@ -120,11 +120,12 @@ class DiffusionModel(OfCleanExamples, DP_Model):
         """Trains with differential privacy; see `DP_Model.fit` for the other arguments.
 
         Args:
-            x: clean examples `(N, ...)`, entries of order one, of images in [-1, 1]; or a source, see `DP_Model.fit`.
-            y: class ids `(N,)` of a model with classes.
+            x: clean examples `(N, ...)`, entries of order one, of images in [-1, 1]; or a source of them alone; or a
+                dataset of them and their class ids, which is read into memory; see `DP_Model.fit`.
+            y: class ids `(N,)` of a model with classes, or their name in a dictionary or file of h5py or zarr.
             strategy: `"dpsgd"`, `"adaclip"` or an object of `lipdp.strategies` that clips; its `views` become
                 `noise_multiplicity`.
-            validation_data: `(x, y)`, or `(x,)` without classes.
+            validation_data: `(x, y)`, or `(x,)` without classes, or a dataset.
             callbacks: as in Keras.
             seed: see `DP_Model.fit`.
             **kwargs: `epochs`, `batch_size`, `epsilon`, `delta`, `microbatch_size`, ...
@@ -140,17 +141,18 @@ class DiffusionModel(OfCleanExamples, DP_Model):
         if class_moments.learned(self.run.total):
             class_moments.refuse_split(kwargs.get("validation_split"))
         refuse_weights(kwargs)
+        kwargs, given = self._of_dataset(x, kwargs), (x, validation_data)
         x, y = self._data(x, y)
-        if validation_data is not None:
-            validation_data = self._data(*validation_data)
+        validation_data = self._validation(validation_data)
         callbacks = check_callbacks(callbacks)
         if self.average:
             # First: a callback that saves the model finds the average of the same update.
             callbacks.insert(0, Average(self))
         strategy = with_copies(strategies.get(strategy), self.noise_multiplicity)
-        return super().fit(
-            x, y, strategy=strategy, validation_data=validation_data, callbacks=callbacks, seed=seed, **kwargs
-        )
+        with computed_from(*given):
+            return super().fit(
+                x, y, strategy=strategy, validation_data=validation_data, callbacks=callbacks, seed=seed, **kwargs
+            )
 
     def learn_moments(
         self,
@@ -240,6 +242,7 @@ class DiffusionModel(OfCleanExamples, DP_Model):
                 "processes. Call learn_moments in one process, and save the model."
             )
         lesson = Lesson(num_images=num_images, epochs=epochs, batch_size=batch_size, learning_rate=learning_rate)
+        refuse_moved(x, {"person_ids": person_ids, "sampling": sampling})
         rows, nothing = self._data(x, y)
         rows, labels = (rows, np.zeros(len(nothing), "int32")) if self.num_classes is None else rows
         rows, _ = columns.as_rows(rows, nothing, 4)

@@ -57,14 +57,6 @@ def of_unit_range(images: Any, scale: Callable[[Any], np.ndarray]) -> np.ndarray
     return scale(images)
 
 
-def with_validation(arguments: dict[str, Any], scale: Callable[[Any], np.ndarray]) -> dict[str, Any]:
-    """Returns arguments of `fit`, whose images to validate on are changed as those to train on."""
-    held_out = arguments.get("validation_data")
-    if not isinstance(held_out, tuple | list):
-        return arguments
-    return {**arguments, "validation_data": (of_unit_range(held_out[0], scale), *held_out[1:])}
-
-
 @contextlib.contextmanager
 def scaled() -> Iterator[None]:
     """Within it a recipe trains its model on images that it has scaled, and has warned of by itself."""

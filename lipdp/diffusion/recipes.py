@@ -12,10 +12,12 @@ from lipdp._deprecated import renamed_arguments, renamed_property
 from lipdp.accounting import Mechanism, Sampling
 from lipdp.diffusion import class_moments, denoisers, labels, pixels, samplers
 from lipdp.diffusion.class_mixture import ClassMixture
+from lipdp.diffusion.examples import of_recipe
 from lipdp.diffusion.labels import LabelRecipe, label_recipe, largest_change
 from lipdp.diffusion.model import DiffusionModel
 from lipdp.diffusion.unet import CPU_SIZES, PRESETS, preset, unet
 from lipdp.sampling import schemes
+from lipdp.training.validation import computed_from
 
 # What `fit` and `DiffusionModel.learn_moments` both take.
 _OF_MOMENTS = ("sampling", "examples_per_person", "person_ids", "rows_per_person", "seed", "verbose")
@@ -183,12 +185,12 @@ class Recipe:
         model.compile(keras.optimizers.Adam(rate))
         return model
 
-    def fit(self, x: np.ndarray, y: np.ndarray, *, epsilon: float | None = None, **kwargs: Any) -> DiffusionModel:
+    def fit(self, x: Any, y: Any = None, *, epsilon: float | None = None, **kwargs: Any) -> DiffusionModel:
         """Builds a model and trains it with the settings of this recipe.
 
         Args:
             x: Training images in [0, 1], `(N, height, width, channels)`; see `images`. `validation_data` has such, too.
-            y: Their class ids, `(N,)`.
+            y: Their class ids, `(N,)`. Both in the forms that `DiffusionModel.fit` takes; they are read into memory.
             epsilon: The privacy budget.
             **kwargs: Everything else that `DiffusionModel.fit` takes, such as `delta`.
 
@@ -205,13 +207,14 @@ class Recipe:
         labels.check_arguments({"epsilon": epsilon, **kwargs})
         if self.moments_noise is not None or self.classifier is not None:
             class_moments.refuse_split(kwargs.get("validation_split"))
-        kwargs = pixels.with_validation(kwargs, self.images)
-        x, y = pixels.of_unit_range(x, self.images), labels.class_ids(y, len(x), self.num_classes)
+        given = x, kwargs.get("validation_data")
+        x, y, kwargs = of_recipe(x, y, kwargs, self.images)
+        y = labels.class_ids(y, len(x), self.num_classes)
         sampling = labels.bound(self.batch_size, len(x), **kwargs)
         public = {name: kwargs[name] for name in ("delta", "accountant") if kwargs.get(name) is not None}
         suited = self.for_sampling(sampling, public.get("delta", 1e-5))
         labels.check_first(suited.first_releases(sampling), epsilon, **public)
-        with pixels.scaled():
+        with pixels.scaled(), computed_from(*given):
             model = suited.build(suited.train_classifier(x, y, **kwargs))
             suited.learn_moments(model, x, y, **kwargs)
             model.fit(x, y, epsilon=epsilon, **{"training_metrics": False, **kwargs}, **own)
@@ -366,18 +369,8 @@ def _knowing_moments(epsilon: float | None) -> dict[str, Any]:
 
 
 # After Dockhorn et al. 2023: K = 32, 300 epochs of MNIST.
-_PAPER = {
-    "batch_size": 4096,
-    "updates": 4395,
-    "microbatch_size": 66,
-    "multiplicity": 32,
-    "learning_rate": 3e-4,
-    "warmup": 0,
-    "final_rate": 1.0,
-    "p_mean": -1.2,
-    "sampler": "churn",
-    "steps": 100,
-}
+_PAPER: dict[str, Any] = {"batch_size": 4096, "updates": 4395, "microbatch_size": 66, "multiplicity": 32}
+_PAPER |= {"learning_rate": 3e-4, "warmup": 0, "final_rate": 1.0, "p_mean": -1.2, "sampler": "churn", "steps": 100}
 _OWN = {"dpdm-28": _PAPER, "dpdm-32": _PAPER}
 
 

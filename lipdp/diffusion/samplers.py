@@ -267,6 +267,7 @@ def generate(
     Raises:
         ValueError: when an argument is out of its range, or labels do not fit the network.
     """
+    guidance = checks.not_negative("guidance", guidance)
     conditional = len(network.inputs) > 2
     if conditional and num_classes is None or not conditional and (labels is not None or guidance):
         raise ValueError(

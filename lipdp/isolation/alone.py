@@ -7,6 +7,7 @@ from typing import Any
 
 import keras
 import numpy as np
+from keras import layers as L
 from keras import ops, tree
 
 from lipdp import _keras, backend
@@ -18,6 +19,7 @@ _WAYS = (
     "with layers of Keras or lipdp, or declare it with lipdp.row_wise if it treats each row alone, which the privacy "
     "statement will say."
 )
+_AT_ONCE = (L.AugMix, L.CutMix, L.MixUp, L.RandAugment)
 
 
 class _Refusal(ValueError):
@@ -231,10 +233,13 @@ def synthetic(graph: keras.Function) -> tuple:
     """Returns the nest of a graph's inputs and as one of 11 rows, the last of which is an outlier."""
     rng = np.random.default_rng(0)
     structure, _ = _keras.structures(graph)
+    # TensorFlow stops at tokens that an embedding does not have, and Keras lets these be floats.
+    embedded = [node for node in _keras.nodes(graph) if isinstance(node.operation, keras.layers.Embedding)]
+    tokens = {id(tensor) for node in embedded for tensor in node.input_tensors}
 
     def made_up(tensor):
         shape = (11, *(8 if size is None else size for size in tensor.shape[1:]))
-        if not keras.backend.is_float_dtype(tensor.dtype):
+        if id(tensor) in tokens or not keras.backend.is_float_dtype(tensor.dtype):
             return ops.convert_to_tensor(rng.integers(0, 2, shape).astype(tensor.dtype))
         rows = rng.uniform(0.1, 1.9, shape)
         rows[-1] *= 1e6
@@ -290,6 +295,13 @@ def _replacements(operation, nodes) -> dict:
     name = f"Layer '{operation.name}' ({type(operation).__name__})"
     if advice(operation):
         raise _Refusal(advice(operation))
+    inside = _keras.walk(operation, include_self=True) if isinstance(operation, keras.Layer) else []
+    if at_once := [type(one).__name__ for one in inside if type(one) in _AT_ONCE]:
+        raise _Refusal(
+            f"{name} draws changes for all rows of a batch together, or mixes them. Received: {at_once[0]}. Use random "
+            "layers that draw for each row, such as RandomFlip, RandomRotation and RandomColorJitter, in a model or in "
+            "keras.layers.Pipeline; or DPSGD(augmentation_multiplicity=4, augmentation=strategies.RandomShift(4))."
+        )
     if _defined_by_user(operation, "__call__") or getattr(operation, "quantization_mode", None) is not None:
         raise _Refusal(
             f"{name} has a `__call__` of its own or is quantized, so that it cannot be run one row at a time. Put what "

@@ -141,7 +141,8 @@ def _keeps_apart(operation, node=None, ranks=frozenset()) -> bool:
     if name is not None:
         return node is not None and _operation(name, operation, node)
     inner = _keras.walk(operation, deep=False)
-    within = {L.TimeDistributed: frozenset(r - 1 for r in ranks), L.RandomColorJitter: ranks}.get(kind, frozenset())
+    less = int(kind is L.TimeDistributed)
+    within = frozenset(r - less for r in ranks if less or kind in (L.RandomColorJitter, L.Pipeline))
     if not all(_keeps_apart(layer, None, within) for layer in inner):
         return False
     if is_declared(kind):
@@ -338,11 +339,11 @@ _LAYERS: dict[type, Callable[[Any, Any], bool]] = {
             *(L.RandomFlip, L.RandomTranslation, L.RandomRotation, L.RandomZoom, L.RandomShear, L.RandomCrop),
             *(L.RandomBrightness, L.RandomContrast, L.RandomHue, L.RandomSaturation, L.RandomGrayscale),
             *(L.RandomColorJitter, L.RandomColorDegeneration, L.RandomInvert, L.RandomPosterization),
-            *(L.RandomSharpness, L.RandomGaussianBlur, L.RandomErasing, L.RandomPerspective),
-            L.RandomElasticTransform,
+            *(L.RandomSharpness, L.RandomGaussianBlur, L.RandomErasing, L.RandomPerspective, L.RandomElasticTransform),
         ),
         _images,
     ),
+    L.Pipeline: lambda layer, ranks: {_LAYERS.get(type(one)) for one in layer.layers} <= {_images, _scalar},
     **dict.fromkeys((L.Attention, L.AdditiveAttention), _sequences),
     L.GlobalAveragePooling1D: _along_positions,
     L.TimeDistributed: _each_time,
@@ -380,10 +381,9 @@ def _operation(name: str, operation, node) -> bool:
     """Whether one of Keras' operations on tensors keeps rows apart in one call."""
     leaves = tree.flatten((node.arguments.args, node.arguments.kwargs))
     tensors = [leaf for leaf in leaves if isinstance(leaf, keras.KerasTensor)]
-    ranks = {len(t.shape) for t in tensors}
-    if len(ranks) != 1 or ranks == {0}:
+    rank, *others = {len(t.shape) for t in tensors} or {0}
+    if others or rank == 0:
         return False
-    (rank,) = ranks
     if name in _ENTRYWISE:
         shapes = [np.shape(leaf) for leaf in leaves if not isinstance(leaf, (keras.KerasTensor, slice, str))]
         kept = all(len(shape) < rank or (len(shape) == rank and shape[0] == 1) for shape in shapes)

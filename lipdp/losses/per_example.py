@@ -63,7 +63,7 @@ def resolve(identifier: Any, probabilities: bool = False) -> keras.losses.Loss:
         if hasattr(keras.losses, name):
             return keras.losses.get(name)
     try:
-        return get(identifier)
+        loss: Any = get(identifier)
     except ValueError as refusal:
         try:
             loss = keras.losses.get(identifier)
@@ -71,7 +71,13 @@ def resolve(identifier: Any, probabilities: bool = False) -> keras.losses.Loss:
             loss = None
         if not callable(loss):
             raise refusal
-        return loss
+    owner = next((kind for kind in type(loss).__mro__ if "__call__" in vars(kind)), None)
+    if isinstance(loss, keras.losses.Loss) and owner is not keras.losses.Loss:
+        raise ValueError(
+            "The loss of an example is what `call` returns: `__call__`, which is of the whole batch, is not used. "
+            f"Received: {type(loss).__name__} with a `__call__` of its own. Put what it does into `call`."
+        )
+    return loss
 
 
 def example_values(loss: keras.losses.Loss, y_true: Any, y_pred: Any) -> Any:
@@ -231,6 +237,11 @@ def check_per_example(loss: keras.losses.Loss, y: np.ndarray, output_shape: tupl
     Raises:
         ValueError: the loss mixes examples, does not fit the labels, or the labels are out of its range.
     """
+    if len(output_shape) == 1 and (isinstance(loss, Loss) or _is_stock(loss)):
+        raise ValueError(
+            f"The loss {_name(loss)} needs an axis behind that of the examples. Received: an output of shape (batch,), "
+            "as Reshape(()) and squeeze make it. Leave these out: to an output (batch, 1) labels (N,) fit as well."
+        )
     if isinstance(loss, Loss):
         return loss.check_labels(y, output_shape[-1])
     along_last = _is_stock(loss) and _keras.loss_arguments(loss).get("axis", -1) == -1

@@ -15,6 +15,7 @@ from lipdp.accounting import Mechanism, Sampling
 from lipdp.accounting.held_out import held_out_persons
 from lipdp.model import DP_Model, DP_Sequential
 from lipdp.sampling import schemes
+from lipdp.sampling.arrays import refuse_none
 from lipdp.sampling.columns import columns_of, read
 from lipdp.sampling.persons import checked_ids
 from lipdp.sampling.pipelines import refuse_shuffled
@@ -188,6 +189,7 @@ class TrainingRecipe:
         Datasets are read into memory, as `fit` of a model does. Sources are read there row by row, but fixed layers
         need all rows at once, and the labels apart from them.
         """
+        refuse_none(x)
         dataset = isinstance(x, keras.utils.PyDataset) or hasattr(x, "as_numpy_iterator")
         apart = y is not None and not isinstance(y, str) and not is_source(y)
         if not dataset and (apart or not self.fixes_layers):

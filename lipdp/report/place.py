@@ -50,6 +50,7 @@ def claim(output: str | None, name: str, overwrite: bool = False) -> pathlib.Pat
     folder = pathlib.Path(output)
     if folder.exists() and not folder.is_dir():
         raise NotADirectoryError(f"The run folder is a file. Received: {output!r}. Pass a new folder.")
+    refuse_dangling(folder)
     _complete(folder)
     names = _names(folder)
     if names and not overwrite:
@@ -79,6 +80,14 @@ def claim(output: str | None, name: str, overwrite: bool = False) -> pathlib.Pat
         )
     work.mkdir(parents=True, exist_ok=True)
     return _marked(work, folder, overwrite)
+
+
+def refuse_dangling(folder: pathlib.Path) -> None:
+    """Refuses a link that leads nowhere as the folder to write to: the system only says that it exists."""
+    if folder.is_symlink() and not folder.exists():
+        raise NotADirectoryError(
+            f"The folder is a link that leads nowhere. Received: {str(folder)!r}. Remove it, or pass a new folder."
+        )
 
 
 def _marked(work: pathlib.Path, folder: pathlib.Path, overwrite: bool) -> pathlib.Path:

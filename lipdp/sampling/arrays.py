@@ -50,12 +50,11 @@ def as_arrays(
         ValueError: unequal lengths, no examples, NaN or infinity, weights that are none, unknown size.
     """
     weight: list = []
-    if isinstance(x, keras.utils.PyDataset):
-        x, y, *weight = _read(_no_y(x, y), [x[i] for i in range(_batches(x))])
-    elif hasattr(x, "as_numpy_iterator") and hasattr(x, "cardinality"):
-        x, y, *weight = _read_tf_data(_no_y(x, y), example_rank)
+    refuse_none(x)
+    if is_dataset(x):
+        x, y, *weight = read_dataset(_no_y(x, y), example_rank)
     if y is None or isinstance(y, str):
-        _refuse_stream(x)
+        refuse_stream(x)
     if y is None:
         raise ValueError("`fit` needs labels. Received: y=None. Pass them as y, one row per example.")
     if isinstance(y, str):
@@ -78,6 +77,27 @@ def as_arrays(
     if lengths == {0}:
         raise ValueError("The training data holds no example. Received: arrays of length 0.")
     return x, with_weights(y, weight[0]) if weight else y
+
+
+def is_dataset(x: Any) -> bool:
+    """Returns whether training data are a dataset that is read into memory."""
+    return isinstance(x, keras.utils.PyDataset) or (hasattr(x, "as_numpy_iterator") and hasattr(x, "cardinality"))
+
+
+def read_dataset(dataset: Any, example_rank: int, labeled: bool = True) -> tuple:
+    """Returns what a dataset yields, all of it: inputs and labels, and weights where there are some.
+
+    Args:
+        dataset: As `x` in `as_arrays`.
+        example_rank: As in `as_arrays`.
+        labeled: Whether there must be labels; without, inputs alone are a tuple of one.
+
+    Raises:
+        ValueError: unknown size, rows that stand in it several times, another number of elements.
+    """
+    if isinstance(dataset, keras.utils.PyDataset):
+        return _read(dataset, [dataset[i] for i in range(_batches(dataset))], labeled)
+    return _read_tf_data(dataset, example_rank, labeled)
 
 
 def batch_size_of(x: Any, example_rank: int) -> int | None:
@@ -127,7 +147,14 @@ def split(x: Any, y: Any, fraction: float, choose: Callable[[list], np.ndarray] 
     return first, second
 
 
-def _refuse_stream(x) -> None:
+def refuse_none(x: Any) -> None:
+    """Refuses data that are missing."""
+    if x is None:
+        raise ValueError("`fit` needs examples. Received: x=None. Pass them as x, one row per example.")
+
+
+def refuse_stream(x: Any) -> None:
+    """Refuses what holds no rows by itself: paths, functions, several sets at once, streams of batches."""
     if isinstance(x, (str, os.PathLike)):
         raise ValueError(
             f"`x` must hold the training data themselves. Received: x={str(x)!r}. Read the file first: "
@@ -261,7 +288,7 @@ def _batches(dataset) -> int:
     return count
 
 
-def _read_tf_data(dataset, example_rank):
+def _read_tf_data(dataset, example_rank, labeled):
     size = int(dataset.cardinality())
     if size < 0:
         way = "Remove `.repeat()`" if size == -1 else "Declare it with tf.data.experimental.assert_cardinality"
@@ -274,16 +301,18 @@ def _read_tf_data(dataset, example_rank):
     items = list(dataset.as_numpy_iterator())
     if items and np.ndim(tree.flatten(items[0])[0]) < example_rank:
         items = [tree.map_structure(lambda leaf: np.asarray(leaf)[None], item) for item in items]
-    return _read(dataset, items)
+    return _read(dataset, items, labeled)
 
 
-def _read(dataset, items):
+def _read(dataset, items, labeled):
     if not items:
         raise ValueError(f"The {type(dataset).__name__} is empty.")
     # As in Keras, None stands for no weights.
     items = [item[:2] if isinstance(item, tuple) and len(item) == 3 and item[2] is None else item for item in items]
+    if not labeled:
+        items = [item if isinstance(item, tuple) else (item,) for item in items]
     sizes = {len(item) if isinstance(item, tuple) else 1 for item in items}
-    if len(sizes) > 1 or not sizes <= {2, 3}:
+    if len(sizes) > 1 or not sizes <= ({2, 3} if labeled else {1, 2, 3}):
         raise ValueError(
             "The dataset must yield (inputs, labels), or (inputs, labels, weights). Received: "
             f"{' or '.join(map(str, sorted(sizes)))} element{'' if sizes == {1} else 's'}."
@@ -296,13 +325,16 @@ def _read(dataset, items):
 
 def refuse_kind(array: np.ndarray, name: str, columns: tuple = ()) -> None:
     """Refuses text, complex numbers, objects and times; of a table with named columns it says where text is."""
-    if array.dtype.kind in "US" or (array.dtype == object and any(isinstance(value, str) for value in array.flat)):
+    if array.dtype.kind in "US" or (
+        array.dtype == object and any(isinstance(value, (str, bytes)) for value in array.flat)
+    ):
         todo = (
             "Encode classes as the integers from 0, by a public list of them: [classes.index(label) for label in y], "
             "or lipdp.data.Table(...).labels."
             if name == "y"
             else "Encode categories by a public list of them: lipdp.data.Table(...).encode, of a description that "
-            "lipdp.data.Table.template begins; numbers that were read as text: x.astype('float32')."
+            "lipdp.data.Table.template begins; sentences as tokens: lipdp.data.ByteTokenizer(length=256)(texts), or "
+            "another tokenizer of lipdp.data; numbers that were read as text: x.astype('float32')."
         )
         texts = [str(c) for i, c in enumerate(columns) if any(isinstance(value, str) for value in array[:, i])]
         where = f" in {', '.join(map(repr, texts[:20]))}" if texts else ""

@@ -116,8 +116,7 @@ def as_rows(
 
     **Guarantee.** Of a source only `SAMPLE` rows at fixed places are read.
     """
-    if hasattr(x, "require_group"):  # a file or group of h5py or zarr
-        x = {name: x[name] for name in x}
+    x = _members(x)
     if not any(map(is_source, tree.flatten((x, y)))):
         if isinstance(y, str) and (type(x) is dict or hasattr(x, "iloc")):
             x, y = _without(x, y)
@@ -148,6 +147,14 @@ def as_rows(
                 "that are not finite count as zero, so nothing would be learned. Replace them in `__getitem__`."
             )
     return tree.lists_to_tuples(x), y
+
+
+def by_name(x: Any, y: Any) -> tuple[Any, Any]:
+    """Returns inputs and labels of a file of h5py or zarr, or a dictionary, of which `y` may name a column."""
+    x = _members(x)
+    if isinstance(y, str) and isinstance(x, Mapping) and not is_source(x):
+        x, y = _without(x, y)
+    return _single(x), y
 
 
 def columns_of(data: Any) -> list[Column]:
@@ -196,6 +203,11 @@ def digest(data: Any) -> bytes:
 def finite_rows(rows: np.ndarray) -> np.ndarray:
     """Returns for each row whether all of it is finite."""
     return np.isfinite(rows).all(axis=tuple(range(1, rows.ndim)))
+
+
+def _members(x):
+    """Returns a file or group of h5py or zarr as the dictionary of what is in it."""
+    return {name: x[name] for name in x} if hasattr(x, "require_group") else x
 
 
 def _opened(data):

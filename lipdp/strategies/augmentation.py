@@ -83,7 +83,7 @@ def get(augmentation: Any) -> Any:
     raise ValueError(
         "`augmentation` must be a serializable object called as augmentation(x, key), such as "
         f"strategies.RandomShift(4). Received: augmentation={augmentation!r}. Layers keep random states that a "
-        "compiled step would freeze."
+        "compiled step would freeze: put random layers of Keras into the model, where each copy gets a draw of its own."
     )
 
 

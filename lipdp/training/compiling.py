@@ -1,15 +1,18 @@
 """What `compile` makes of losses and metrics, for one output and for several."""
 
+import difflib
+import inspect
 import math
 from typing import Any
 
 import keras
 from keras import ops, tree
 
-from lipdp import _keras, certify, losses
-from lipdp.training.callbacks import as_list
+from lipdp import _keras, certify, checks, losses
+from lipdp.training.callbacks import as_list, refuse_public_names
 
 _PROBABILITIES = ("softmax", "sigmoid")
+_SHORT = ("acc", "accuracy", "ce", "crossentropy")  # of metrics, which Keras chooses by the shapes
 
 
 def compiled_loss(model: keras.Model, loss: Any, loss_weights: Any) -> Any:
@@ -37,8 +40,10 @@ def compiled_loss(model: keras.Model, loss: Any, loss_weights: Any) -> Any:
         given = _per_output("loss", loss, names) if _by_name(loss) or isinstance(loss, (list, tuple)) else [loss]
     elif ready and loss.names == names and loss_weights is None:
         return loss
+    elif ready:  # of a file that calls the outputs otherwise
+        given, loss_weights = _per_output("loss", loss.losses, names), loss_weights or loss.weights
     else:
-        given = _per_output("loss", loss.losses if ready else loss, names)
+        given = _per_output("loss", loss, names)
     found = [
         losses.resolve(one, probabilities=bool(activations) and activations[i] in _PROBABILITIES)
         for i, one in enumerate(given)
@@ -67,6 +72,9 @@ def compiled_metrics(model: keras.Model, metrics: Any, weighted_metrics: Any, lo
     if not any(merged.values()):
         return []
     outputs = _keras.structures(_keras.graph(model))[1]
+    parts = outputs.values() if isinstance(outputs, dict) else outputs
+    if any(isinstance(part, (dict, list, tuple)) for part in parts):
+        return _keras.packed_as_outputs(model, list(merged.values()))
     return merged if isinstance(outputs, dict) else list(merged.values())
 
 
@@ -84,6 +92,40 @@ def _for_logits(metrics: list, loss: Any, model: keras.Model, output: int) -> li
         return metrics
     names = ("acc", "accuracy", "binary_accuracy")
     return [keras.metrics.BinaryAccuracy(name=m, threshold=0.0) if m in names else m for m in metrics]
+
+
+def _names_metric(name: str) -> bool:
+    try:
+        return name in _SHORT or callable(keras.metrics.get(name))
+    except (TypeError, ValueError):  # of classes that need arguments, and of what is none
+        return False
+
+
+def check_compile(metrics: Any, others: dict) -> None:
+    """Refuses what `compile` was given and Keras would refuse late or without a cure."""
+    known = [name for name in inspect.signature(keras.Model.compile).parameters if name not in ("self", "loss_weights")]
+    for name in others:
+        if name not in known:
+            raise checks.unexpected("compile", name, known)
+    hint = "Leave it out, or pass a number that divides the updates of an epoch."
+    checks.integer("steps_per_execution", others.get("steps_per_execution", 1), 1, hint=hint)
+    for metric in tree.flatten(metrics):
+        refused = not (metric is None or callable(metric) or isinstance(metric, (str, dict, list, tuple)))
+        if refused or isinstance(metric, str) and not _names_metric(metric):
+            names = [name for name in (*_SHORT, *vars(keras.metrics)) if _names_metric(name)]
+            close = difflib.get_close_matches(str(metric), names, 1)
+            hint = f" Did you mean {close[0]!r}?" if close else ""
+            known = vars(keras.metrics).get(str(metric))
+            if callable(known):  # such as huber, a function, and PrecisionAtRecall, which needs arguments
+                hint = (
+                    f" Keras does not find it by name: pass keras.metrics.{metric}{'(...)' * isinstance(known, type)}."
+                )
+            raise ValueError(
+                f"`metrics` must be metrics of Keras, as objects or by name. Received: {metric!r}.{hint} Pass for "
+                "example metrics=['accuracy']."
+            )
+        # What outputs and results add to these `fit` looks at.
+        refuse_public_names([str(getattr(metric, "name", getattr(metric, "__name__", "")))])
 
 
 def loss_trackers(loss: Any) -> tuple[keras.metrics.Mean, ...]:
@@ -185,6 +227,7 @@ def _of_one(metrics: Any, names: list[str]) -> list:
 def _per_output(argument: str, given: Any, names: list[str], optional: bool = False) -> list:
     """Returns what was given for each output, from one for all, a list in their order or a dictionary by name."""
     if _by_name(given):
+        given = _by_path(given)
         unknown, missing = set(given) - set(names), set(names) - set(given)
         if unknown or (missing and not optional):
             raise ValueError(_wrong(argument, given, names))
@@ -199,6 +242,15 @@ def _per_output(argument: str, given: Any, names: list[str], optional: bool = Fa
         raise ValueError(_wrong(argument, given, names))
     if not optional and any(one is None for one in found):
         raise ValueError(_wrong(argument, given, names))
+    return found
+
+
+def _by_path(given: dict, path: tuple = ()) -> dict:
+    """Returns a dictionary of dictionaries as one, with paths as keys."""
+    found: dict[str, Any] = {}
+    for key, value in given.items():
+        inside = _by_path(value, (*path, key)) if _by_name(value) else {"/".join(map(str, (*path, key))): value}
+        found |= inside
     return found
 
 

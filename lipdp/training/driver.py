@@ -202,7 +202,7 @@ class Driver:
 
     def fit(self, keras_fit: Callable, callbacks: list, verbose: Any, **validation: Any) -> keras.callbacks.History:
         """Calls Keras' `fit` with batches, callbacks and an optimizer that are ready for the planned updates."""
-        validations.check_options(**validation)
+        validation = validations.check_options(**validation)
         # One that validates more often, or longer, would be waited for.
         processes.compare({"when and how long to validate": repr(sorted(validation.items()))})
         trains, validates = self.request.training_metrics, self.measures_training_rows

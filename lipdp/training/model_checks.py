@@ -1,6 +1,5 @@
 """What `fit` refuses before anything is planned or changed: arguments, data and models that cannot be trained on."""
 
-import difflib
 import inspect
 import warnings
 from collections.abc import Callable
@@ -8,14 +7,12 @@ from typing import Any
 
 import keras
 import numpy as np
-from keras import tree
 
 from lipdp import _keras, backend, checks, isolation, losses
 from lipdp.bounds.registry import lipschitz_by_construction
 from lipdp.layers.released import ReleasedConstants
 from lipdp.optimizer import PrivateOptimizer
 from lipdp.sampling.columns import Column
-from lipdp.training.callbacks import refuse_public_names
 
 
 def refuse_unsupported(fit: Callable, unknown: dict, *, shuffle: Any) -> None:
@@ -71,33 +68,6 @@ def check_policy(policy: Any) -> None:
             f"Gradients, norms and noise are float32. Received: dtype policy {policy.name!r}. Use "
             "keras.config.set_dtype_policy('float32'), or 'mixed_bfloat16' with a strategy that clips."
         )
-
-
-def check_compile(metrics: Any, others: dict) -> None:
-    """Refuses what `compile` was given and Keras would refuse late or without a cure."""
-    known = [name for name in inspect.signature(keras.Model.compile).parameters if name not in ("self", "loss_weights")]
-    for name in others:
-        if name not in known:
-            raise checks.unexpected("compile", name, known)
-    hint = "Leave it out, or pass a number that divides the updates of an epoch."
-    checks.integer("steps_per_execution", others.get("steps_per_execution", 1), 1, hint=hint)
-    short = ("acc", "accuracy", "ce", "crossentropy")
-    for metric in tree.flatten(metrics):
-        refused = not (metric is None or callable(metric) or isinstance(metric, (str, dict, list, tuple)))
-        if isinstance(metric, str) and metric not in short:
-            try:
-                keras.metrics.get(metric)
-            except ValueError:
-                refused = True
-        if refused:
-            close = difflib.get_close_matches(str(metric), [*short, *vars(keras.metrics)], 1)
-            hint = f" Did you mean {close[0]!r}?" if close else ""
-            raise ValueError(
-                f"`metrics` must be metrics of Keras, as objects or by name. Received: {metric!r}.{hint} Pass for "
-                "example metrics=['accuracy']."
-            )
-        # What outputs and results add to these `fit` looks at.
-        refuse_public_names([str(getattr(metric, "name", getattr(metric, "__name__", "")))])
 
 
 def warn_of_reduction(model: keras.Model, loss: Any) -> None:

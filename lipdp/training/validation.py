@@ -62,12 +62,21 @@ def check_callbacks(callbacks: Any) -> list:
     return given
 
 
-def check_options(validation_steps: Any, validation_batch_size: Any, validation_freq: Any) -> None:
-    """Refuses options of Keras' validation that would fail when the first epoch has ended."""
-    checks.integer("validation_steps", validation_steps, minimum=1, optional=True)
-    checks.integer("validation_batch_size", validation_batch_size, minimum=1)
-    if not isinstance(validation_freq, Collection) or isinstance(validation_freq, str):
-        checks.integer("validation_freq", validation_freq, minimum=1)
+def check_options(validation_steps: Any, validation_batch_size: Any, validation_freq: Any) -> dict[str, Any]:
+    """Returns options of Keras' validation as Keras takes them; refuses what would fail when an epoch has ended."""
+    if isinstance(validation_freq, np.ndarray) and validation_freq.ndim == 1:
+        validation_freq = validation_freq.tolist()
+    hint = "Pass how many epochs lie between two validations, or a list of the epochs after which to validate."
+    several = isinstance(validation_freq, Collection) and not isinstance(validation_freq, (str, dict, np.ndarray))
+    if several:
+        found: Any = [checks.integer("validation_freq", epoch, minimum=1, hint=hint) for epoch in validation_freq]
+    else:
+        found = checks.integer("validation_freq", validation_freq, minimum=1, hint=hint)
+    return {
+        "validation_steps": checks.integer("validation_steps", validation_steps, minimum=1, optional=True),
+        "validation_batch_size": checks.integer("validation_batch_size", validation_batch_size, minimum=1),
+        "validation_freq": found,
+    }
 
 
 def are_training_rows(x: Any, validation_data: Any) -> bool:
@@ -126,11 +135,10 @@ def check_data(model: keras.Model, validation_data: Any) -> Any:
                 f"It must be (inputs, labels), or (inputs, labels, sample weights). Received: {received}. Pass that."
             )
         x, y = inputs.as_rows(model, batch[0], batch[1])
-        rows = len(tree.flatten(y)[0])
-        if len(batch) == 3 and isinstance(batch[2], dict):
-            raise ValueError("Weights by output are not supported here. Received: a dict. Pass one array of weights.")
-        if len(batch) == 3 and np.shape(batch[2])[:1] != (rows,):
-            raise ValueError(f"It needs one weight per example. Received: {np.shape(batch[2])} for {rows} examples.")
+        if len(batch) == 3:
+            batch = (*batch[:2], *_weights(batch[2], len(tree.flatten(y)[0])))
+            if isinstance(validation_data, (tuple, list)):
+                validation_data = batch
         losses.check_per_example(model.loss, sampled(y), model_checks.output_shapes(model))
         # Keras would fail after an epoch on names of labels, texts beside inputs, and DataFrames of several kinds.
         # Those of one output may be in a list or dictionary of one.
@@ -139,6 +147,21 @@ def check_data(model: keras.Model, validation_data: Any) -> Any:
         return (x, y, *batch[2:]) if again or columns_of((x, y)) else validation_data
     except ValueError as error:
         raise ValueError(f"`validation_data` does not fit. {error}") from error
+
+
+def _weights(weights: Any, rows: int) -> tuple:
+    """Returns the weights of validation data in a tuple, or none where they are None, as in Keras."""
+    if weights is None:
+        return ()
+    if isinstance(weights, dict):
+        raise ValueError("Weights by output are not supported here. Received: a dict. Pass one array of weights.")
+    try:
+        found = np.asarray(weights, "float32")
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"Weights must be numbers. Received: {error}. Pass an array of them.") from error
+    if found.shape[:1] != (rows,):
+        raise ValueError(f"It needs one weight per example. Received: {found.shape} for {rows} examples.")
+    return (found + np.float32(0.0),)  # -0 is that of rows behind the data
 
 
 def rehearse(model: keras.Model, validation_data: Any, example: tuple | None) -> None:
@@ -182,7 +205,7 @@ def rehearse(model: keras.Model, validation_data: Any, example: tuple | None) ->
         model.reset_metrics()
 
 
-class _Batches(keras.utils.PyDataset):
+class SourceBatches(keras.utils.PyDataset):
     """Validation data of a source, in the order of their rows."""
 
     def __init__(self, data: tuple, rows: int, shards: int):
@@ -206,7 +229,7 @@ def shared_out(data: Any, shards: int, batch_size: int = 1024) -> Any:
     batches have to be multiples of the number of devices.
     """
     if columns_of(data):
-        return _Batches(data, batch_size, shards)
+        return SourceBatches(data, batch_size, shards)
     if shards == 1 or not isinstance(data, (tuple, list)):
         return data
     x, y, *weight = data

@@ -451,6 +451,29 @@ def test_accounting_commands_refuse_in_one_line(capsys, words, message):
 
 
 @pytest.mark.backend_free
+def test_a_full_disk_gets_one_line_and_an_error_of_the_program_a_traceback(monkeypatch, capsys):
+    def failing(options, argv):
+        raise RuntimeError(message)
+
+    monkeypatch.setattr("lipdp.cli.epsilon.run", failing)
+    words = ["epsilon", "--noise-multiplier", "1", "--num-examples", "100", "--batch-size", "10", "--updates", "1"]
+    message = "Can't decrement id ref count (file write failed: errno = 28, error message = 'No space left on device')"
+    assert main(words) == 1
+    assert capsys.readouterr().err == f"lipdp epsilon: error: {message}\n"
+    message = "something else"
+    with pytest.raises(RuntimeError, match="something else"):
+        main(words)
+
+
+@pytest.mark.backend_free
+def test_a_link_that_leads_nowhere_is_refused_in_words(tmp_path, capsys):
+    (tmp_path / "link").symlink_to(tmp_path / "gone")
+    words = ["plan", "--num-examples", "1000", "--epsilon", "1", "--epochs", "1", "--batch-size", "100"]
+    assert main([*words, "--output", str(tmp_path / "link")]) == 2
+    assert "a link that leads nowhere" in capsys.readouterr().err
+
+
+@pytest.mark.backend_free
 def test_training_that_has_diverged_gets_one_line(capsys, monkeypatch):
     def diverged(options, argv):
         raise FloatingPointError("Training has diverged.")

@@ -160,6 +160,7 @@ def test_serialisation(sampler):
         (lambda: diffusion.generate(small_network(), 2, num_classes=3, labels=[1, 3]), "class ids from 0 to 2.*: 3"),
         (lambda: diffusion.generate(small_network(), 2, num_classes=3, labels=[-1, 1]), "from 0 to 2. Received: -1"),
         (lambda: diffusion.generate(small_network(), 2, num_classes=3, labels=1), r"np.full\(2, 1\)"),
+        (lambda: diffusion.generate(small_network(), 2, num_classes=3, guidance=np.nan), "`guidance` must be a finite"),
     ],
 )
 def test_bad_input(call, message):

@@ -9,7 +9,7 @@ from keras import layers as L
 from keras import ops
 
 import lipdp
-from lipdp import backend, diffusion, layers, losses, strategies
+from lipdp import backend, diffusion, isolation, layers, losses, strategies
 from tests.helpers.clipping import BATCH, averaged, flat
 
 C = 0.1
@@ -346,3 +346,15 @@ def test_own_denoisers_see_one_row():
         found.append([ops.convert_to_numpy(t)[1:] for t in noising(x)])
     for few, many in zip(*found, strict=True):
         np.testing.assert_array_equal(few, many)
+
+
+def test_an_embedding_of_floats_gets_tokens():
+    """TensorFlow stopped at tokens that it does not have."""
+    inputs = keras.Input((3,))
+    outputs = keras.layers.Lambda(lambda rows: 2.0 * rows)(keras.layers.Embedding(4, 2)(inputs))
+    isolation.refuse_mixing(keras.Model(inputs, outputs))
+    outputs = keras.layers.Lambda(lambda rows: rows - keras.ops.mean(rows, axis=0))(
+        keras.layers.Embedding(4, 2)(inputs)
+    )
+    with pytest.raises(ValueError, match="depends on the other examples"):
+        isolation.refuse_mixing(keras.Model(inputs, outputs))

@@ -190,3 +190,18 @@ def test_clipless_has_no_bound_for_them():
         model.fit(*data(), **FIT)
     assert str(caught.value).count("dpsgd") == 1
     model.fit(*data(), strategy="dpsgd", **FIT)
+
+
+@pytest.mark.backend_free
+@pytest.mark.parametrize(
+    "layer", [L.RandAugment, lambda: L.Pipeline([L.RandAugment()])], ids=["alone", "in a pipeline"]
+)
+def test_layers_that_draw_once_for_all_rows_are_refused_with_others(layer):
+    """The message spoke of seeds, as if the layer were the user's."""
+    inputs = keras.Input((8, 8, 3))
+    model = lipdp.DP_Model(inputs, L.Dense(2)(L.Flatten()(layer()(inputs))))
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    x = np.random.default_rng(0).random((40, 8, 8, 3), dtype="float32")
+    with pytest.raises(ValueError, match="all rows of a batch together.*RandAugment.*RandomFlip.*Pipeline"):
+        model.fit(x, np.arange(40) % 2, **FIT)
+    assert model.privacy.epsilon() == 0.0

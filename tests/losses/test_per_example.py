@@ -235,3 +235,31 @@ def test_places_of_an_ignored_class_do_not_divide():
         np.testing.assert_allclose(found[i], loss(y[i : i + 1, :count], logits[i : i + 1, :count]), rtol=1e-6)
     assert found[3] == 0.0
     assert losses.example_values(loss, y[:2], logits[:2]).shape == (2,)
+
+
+@pytest.mark.backend_free
+@pytest.mark.parametrize("kind", [keras.losses.MeanSquaredError, losses.MeanAbsoluteError])
+def test_a_call_of_the_whole_batch_is_not_left_out_in_silence(kind):
+    """It was: the model learned another loss than Keras would have."""
+
+    class Own(kind):
+        def __call__(self, y_true, y_pred, sample_weight=None):
+            return 2.0 * super().__call__(y_true, y_pred, sample_weight)
+
+    class Plain(kind):
+        pass
+
+    with pytest.raises(ValueError, match="Own with a `__call__` of its own. Put what it does into `call`"):
+        losses.resolve(Own())
+    assert isinstance(losses.resolve(Plain()), Plain)
+
+
+@pytest.mark.backend_free
+@pytest.mark.parametrize(
+    "loss", ["mse", keras.losses.MeanSquaredError(), "binary_crossentropy", keras.losses.Huber(), "mean_absolute_error"]
+)
+def test_outputs_without_an_axis_of_their_own_are_named(loss):
+    """It said that the loss mixes examples, or that `num_outputs` is None."""
+    with pytest.raises(ValueError, match=r"an output of shape \(batch,\).*an output \(batch, 1\)"):
+        losses.check_per_example(losses.resolve(loss), np.zeros(7, "float32"), (None,))
+    losses.check_per_example(lambda y, outputs: ops.square(y - outputs), np.zeros(7, "float32"), (None,))

@@ -223,6 +223,14 @@ def test_a_file_is_no_folder(tmp_path):
         report.claim(str(tmp_path / "file"), "toy")
 
 
+@pytest.mark.parametrize("target", ["gone", "link"])
+def test_a_link_that_leads_nowhere_is_no_folder(tmp_path, target):
+    """The system said that the file exists, and of a link to itself Python ended with a traceback."""
+    (tmp_path / "link").symlink_to(tmp_path / target)
+    with pytest.raises(NotADirectoryError, match="a link that leads nowhere.*Remove it"):
+        report.claim(str(tmp_path / "link"), "toy")
+
+
 @pytest.mark.parametrize(
     ("value", "text"), [(0.0, "0"), (1.23400001, "1.235"), (9.9999999, "10"), (123456.0, "1.235e+05")]
 )

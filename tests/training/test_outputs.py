@@ -186,6 +186,46 @@ def test_a_layer_that_makes_both_outputs_and_nested_models():
     assert {"inside_loss", "inside_1_loss"} < set(history)
 
 
+def nested(form):
+    x = keras.Input((6,))
+    heads = [L.Dense(2, name=name)(x) for name in "abc"]
+    outputs = {"u": heads[0], "v": {"q": heads[2], "p": heads[1]}} if form is dict else [heads[0], heads[1:]]
+    return keras.Model(x, outputs)
+
+
+@pytest.mark.parametrize("form", [dict, list])
+def test_nested_outputs_are_called_as_in_keras(form):
+    """They were called after their layers, and dictionaries of losses in the form of the outputs were refused."""
+    plain, (x, y) = nested(form), data()
+    model = lipdp.DP_Model.from_keras(plain)
+    labels, given, metrics = [y["size"], [y["size"] + 1, y["size"] + 2]], "mse", None
+    if form is dict:
+        labels = {"u": y["size"], "v": {"p": y["size"] + 1, "q": y["size"] + 2}}
+        given = {"u": "mse", "v": {"p": "mae", "q": "mse"}}
+        metrics = {"u": ["mae"], "v": {"p": ["mae"], "q": ["mse"]}}
+    plain.compile("sgd", loss=given, metrics=metrics)
+    model.compile("sgd", loss=given, metrics=metrics)
+    expected = plain.evaluate(x, labels, 100, return_dict=True, verbose=0)
+    found = model.evaluate(x, labels, return_dict=True, verbose=0)
+    assert set(found) == set(expected)
+    np.testing.assert_allclose([found[name] for name in expected], list(expected.values()), rtol=1e-5)
+    history = model.fit(x, labels, strategy="dpsgd", validation_data=(x, labels), **NOISE, **FIT).history
+    assert set(history) == {"epsilon", *expected, *(f"val_{name}" for name in expected)}
+
+
+@pytest.mark.backend_free
+def test_losses_of_a_file_with_other_names_keep_their_weights():
+    model = lipdp.DP_Model.from_keras(nested(dict))
+    model.compile("sgd", loss=losses.OutputLosses(["mse"] * 3, [1.0, 0.5, 2.0], ["a", "b", "c"]))
+    assert model.loss.names == ["u", "v/p", "v/q"] and model.loss.weights == [1.0, 0.5, 2.0]
+
+
+@pytest.mark.backend_free
+def test_a_leaf_of_nested_outputs_without_a_loss_is_named():
+    with pytest.raises(ValueError, match="'u', 'v/p', 'v/q'"):
+        lipdp.DP_Model.from_keras(nested(dict)).compile("sgd", loss={"u": "mse", "v": {"p": "mse"}})
+
+
 def mixing(y_true, y_pred):
     return ops.mean(ops.square(y_true - y_pred), axis=1) * ops.mean(y_pred)
 

@@ -38,6 +38,7 @@ DATA = {
     "no labels": ((X,), "inputs, labels"),
     "labels None": ((X, None), "labels"),
     "weights": ((X, Y, np.ones(3)), "one weight per example"),
+    "weights as text": ((X, Y, ["a"] * len(Y)), "must be numbers"),
     "list": ([X[:, :-1], Y], "do not fit"),
     "dataset": (Batches(X[:, :-1], Y), "do not fit"),
 }
@@ -67,6 +68,9 @@ OPTIONS = {
     "batch": ({"validation_batch_size": -1}, "validation_batch_size"),
     "frequency": ({"validation_freq": 0}, "validation_freq"),
     "frequency as text": ({"validation_freq": "1"}, "validation_freq"),
+    "frequency as dict": ({"validation_freq": {1: 2}}, "validation_freq.*list of the epochs"),
+    "frequencies as text": ({"validation_freq": ["1"]}, "validation_freq"),
+    "frequency from 0": ({"validation_freq": [0, 1]}, "validation_freq"),
 }
 
 
@@ -77,6 +81,50 @@ def test_options_that_fail_after_an_epoch_cost_nothing(model, name):
     with pytest.raises(ValueError, match=message):
         model.fit(X, Y, validation_data=(X, Y), **options, **FIT)
     assert same(before, state(model))
+
+
+@pytest.mark.backend_free
+@pytest.mark.parametrize(
+    "frequency", [np.int64(2), (2,), [2], {2}, range(2, 3), np.array([2])], ids=lambda given: type(given).__name__
+)
+def test_frequencies_of_any_kind_are_those_of_keras(frequency):
+    """Other numbers than int, and others than a list of them, failed after an epoch that was charged."""
+    found = validation.check_options(np.int64(1), np.int32(5), frequency)
+    expected = 2 if isinstance(frequency, np.int64) else [2]
+    assert found == {"validation_steps": 1, "validation_batch_size": 5, "validation_freq": expected}
+    assert type(found["validation_freq"]) in (int, list) and type(found["validation_batch_size"]) is int
+
+
+@pytest.mark.slow
+def test_a_frequency_is_heard(model):
+    history = model.fit(X, Y, validation_data=(X, Y), epochs=2, validation_freq=(2,), **FIT)
+    assert len(history.history["val_loss"]) == 1
+
+
+WEIGHTS = {
+    "list": (np.arange(len(Y)) % 3).tolist(),
+    "none": None,
+    "negative": 1.0 - np.arange(len(Y)) % 3,
+    "minus zero": -0.0 * np.ones(len(Y)),
+}
+
+
+@pytest.mark.parametrize("name", WEIGHTS)
+def test_weights_of_validation_data_are_those_of_keras(model, name):
+    """A list of them failed after an epoch that was charged, and None was refused."""
+    weights = WEIGHTS[name]
+    found = validation.check_data(model, (X, Y, weights))
+    assert len(found) == (2 if weights is None else 3)
+    if weights is None:
+        return
+    expected = model.evaluate(X, Y, verbose=0, sample_weight=np.asarray(weights, "float32") + np.float32(0.0))
+    assert not np.signbit(found[2][np.asarray(weights) == 0]).any()
+    np.testing.assert_allclose(model.evaluate(*found[:2], verbose=0, sample_weight=found[2]), expected, rtol=1e-6)
+
+
+def test_batches_of_validation_data_may_have_no_weights(model):
+    before = Batches(X, Y, None)
+    assert validation.check_data(model, before) is before
 
 
 class Failing(keras.metrics.SparseCategoricalAccuracy):

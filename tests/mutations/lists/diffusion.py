@@ -183,4 +183,24 @@ FAULTS = [
             "diffusion/test_class_mixture.py::test_a_recipe_charges_what_it_says_beforehand",
         ),
     ),
+    *faults(
+        "diffusion/examples.py",
+        "diffusion/test_examples.py",
+        ("places in a shuffled dataset", "        refuse_shuffled(x)\n", "        pass\n"),
+        (
+            "validation data count as taken",
+            "if isinstance(x, SourceBatches):\n            return True",
+            "if False:\n            return True",
+        ),
+    ),
+    *faults(
+        "diffusion/model.py",
+        "diffusion/test_examples.py",
+        (
+            "validation on training rows is not stated",
+            "with computed_from(*given):",
+            "with computed_from(None, None):",
+            "diffusion/test_examples.py::test_validation_on_training_examples_is_stated",
+        ),
+    ),
 ]

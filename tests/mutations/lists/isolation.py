@@ -192,6 +192,11 @@ FAULTS = [
             "return ()",
         ),
         ("Masking of vectors", "L.Masking: _several_axes,", "L.Masking: _always,"),
+        (
+            "a Pipeline of any layers",
+            "for one in layer.layers} <= {_images, _scalar}",
+            "for one in layer.layers} and True",
+        ),
         ("a Rescaling by arrays", "L.Rescaling: _scalar,", "L.Rescaling: _always,"),
     ),
     *faults(
