@@ -241,8 +241,9 @@ def test_a_file_within_an_epoch_needs_its_rows_in_their_order_too(tmp_path, caps
     assert int(model.optimizer.iterations.numpy()) == 3 * PER_PASS
 
 
-def test_a_checkpoint_within_the_last_epoch_ends_the_training(tmp_path):
-    """The call that is made again after a crash returns, as it does where nothing is left."""
+@pytest.mark.parametrize("epochs, made", [(1, []), pytest.param(3, [1, 2], marks=pytest.mark.slow)])
+def test_a_checkpoint_within_an_epoch_goes_on_with_the_next(tmp_path, epochs, made):
+    """In the last one the call that is made again after a crash returns, as it does where nothing is left."""
 
     class Crash(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):
@@ -253,7 +254,7 @@ def test_a_checkpoint_within_the_last_epoch_ends_the_training(tmp_path):
         model = mlp()
         model.fit(
             *blobs(),
-            epochs=1,
+            epochs=epochs,
             noise_multiplier=1.0,
             sampling="shuffle",
             callbacks=[callbacks.Checkpoint(tmp_path / "c.weights.h5"), *more],
@@ -266,8 +267,9 @@ def test_a_checkpoint_within_the_last_epoch_ends_the_training(tmp_path):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         model = trained()
-    assert any("Training is at its end" in str(w.message) for w in caught)
-    assert int(model.optimizer.iterations.numpy()) <= 3 and model.history.epoch == []
+    assert any("Training is at its end" in str(w.message) for w in caught) == (epochs == 1)
+    assert model.history.epoch == made
+    assert int(model.optimizer.iterations.numpy()) <= 3 + PER_PASS * len(made)
 
 
 def stopping_after(updates):
