@@ -19,7 +19,7 @@ from lipdp.sampling import columns, persons
 from lipdp.sampling import schemes as sampling_schemes
 from lipdp.training import budget, model_checks
 from lipdp.training.exclusive import exclusive
-from lipdp.training.validation import check_callbacks
+from lipdp.training.validation import check_callbacks, computed_from
 
 
 @keras.saving.register_keras_serializable(package="lipdp")
@@ -140,6 +140,7 @@ class DiffusionModel(OfCleanExamples, DP_Model):
         if class_moments.learned(self.run.total):
             class_moments.refuse_split(kwargs.get("validation_split"))
         refuse_weights(kwargs)
+        given = x, validation_data
         x, y = self._data(x, y)
         if validation_data is not None:
             validation_data = self._data(*validation_data)
@@ -148,9 +149,10 @@ class DiffusionModel(OfCleanExamples, DP_Model):
             # First: a callback that saves the model finds the average of the same update.
             callbacks.insert(0, Average(self))
         strategy = with_copies(strategies.get(strategy), self.noise_multiplicity)
-        return super().fit(
-            x, y, strategy=strategy, validation_data=validation_data, callbacks=callbacks, seed=seed, **kwargs
-        )
+        with computed_from(*given):
+            return super().fit(
+                x, y, strategy=strategy, validation_data=validation_data, callbacks=callbacks, seed=seed, **kwargs
+            )
 
     def learn_moments(
         self,
