@@ -381,6 +381,11 @@ def dataset_functions(dataset: Any) -> list:
     return [value.function for value in vars(dataset).values() if hasattr(value, "function")]
 
 
+def dataset_windows(dataset: Any) -> tuple[int, int, int]:
+    """Returns size, shift and stride of the windows of a `tf.data` data set."""
+    return int(dataset._size), int(dataset._shift), int(dataset._stride)
+
+
 def dataset_variant(dataset: Any) -> Any:
     """Returns the tensor that stands for a `tf.data` data set."""
     return dataset._variant_tensor

@@ -10,7 +10,7 @@ from keras import ops, tree
 from numpy.typing import ArrayLike
 
 from lipdp import _keras, backend, bounds, checks
-from lipdp.bounds.propagate import functional
+from lipdp.bounds.propagate import functional, refuse_rounded
 from lipdp.layers import Bias, BoundedInput, SpectralDense
 from lipdp.layers.base import times
 
@@ -41,7 +41,8 @@ def lipschitz(model: keras.Model) -> float:
         model: A Sequential or functional model of layers with bounds.
 
     Raises:
-        ValueError: a layer without bounds or without a Lipschitz constant.
+        ValueError: a layer without bounds or without a Lipschitz constant, or inputs in another type than float32, in
+            which numbers are rounded before the first layer.
 
     **Guarantee.** The product (or sum, at branches) of certified upper bounds on each layer's norm, computed in
     float64; never an estimate from below.
@@ -64,6 +65,7 @@ def lipschitz(model: keras.Model) -> float:
             f"Model '{model.name}' holds a layer without a Lipschitz constant, such as "
             "BoundedInput(mode='normalize') or an embedding of tokens. Certificates need BoundedInput(mode='clip')."
         )
+    refuse_rounded(functional(model))
     return constant
 
 

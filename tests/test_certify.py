@@ -537,3 +537,16 @@ def test_a_layer_that_acts_in_training_only_names_the_way_out(layer):
     rebuilt.set_weights(model.get_weights())
     np.testing.assert_array_equal(rebuilt.predict(x, verbose=0), model.predict(x, verbose=0))
     assert (certify.radii(rebuilt, x) > 0.0).all()
+
+
+@pytest.mark.backend_free
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize("dtype", ["uint8", "bfloat16"])
+def test_inputs_that_are_rounded_have_no_certificate(dtype, nested):
+    """Before, 0.999 was another class than 1, at a radius of 0.7."""
+    model = keras.Sequential([keras.Input((3,), dtype=dtype), layers.SpectralDense(3)])
+    if nested:
+        model = keras.Sequential([keras.Input((3,)), layers.BoundedInput(norm=4.0), model])
+    for certified in (certify.lipschitz, lambda model: certify.radii(model, np.eye(3))):
+        with pytest.raises(ValueError, match=f"dtype {dtype}.*keras.Input in float32"):
+            certified(model)

@@ -1,6 +1,7 @@
 """Scalar bounds through a Keras graph: norms forward, cotangents backward."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import keras
@@ -188,6 +189,7 @@ class _Node:
         self.inner = _Graph(self.operation) if isinstance(self.operation, keras.Model) else None
         if self.inner:
             _refuse_named_inputs(node, self.inner.functional)
+            refuse_rounded(self.inner.functional, [t.dtype for t in node.input_tensors])
         self.rules: BoundRules | None = None if self.inner else rules(self.operation)
         _refuse_call(node)
         policy = getattr(self.operation, "dtype_policy", None)
@@ -299,6 +301,22 @@ def _refuse_named_inputs(node, graph) -> None:
             f"Model '{node.operation.name}' has several inputs; inside another model it is read as a list. Received: "
             f"{type(inputs).__name__}. Build it and call it with a list of tensors."
         )
+
+
+def refuse_rounded(graph: keras.Model, given: Sequence[str] = ()) -> None:
+    """Refuses inputs that Keras rounds, or cuts to whole numbers, before the first layer: no bound covers the jump.
+
+    Args:
+        graph: A functional model.
+        given: Types of what it is called on; inputs of the same type are not rounded.
+    """
+    for i, tensor in enumerate(graph.inputs):
+        if tensor.dtype not in ("float32", "float64", *given[i : i + 1]):
+            raise ValueError(
+                f"Numbers are rounded on their way into model '{graph.name}', which no bound covers. Received: an "
+                f"input of dtype {tensor.dtype}. Build the model with keras.Input in float32 and copy the weights: "
+                "rebuilt.set_weights(model.get_weights())."
+            )
 
 
 def functional(model: keras.Model) -> keras.Model:

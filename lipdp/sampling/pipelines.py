@@ -1,6 +1,8 @@
 """What `tf.data` pipelines do with rows: whether they repeat them, and whether each keeps its place."""
 
 import dataclasses
+import itertools
+import math
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -35,8 +37,9 @@ def refuse_repeated(dataset: Any) -> None:
     if _doubles(dataset):
         raise ValueError(
             "Rows that stand in the data several times are protected less than epsilon says. Received: a "
-            "tf.data.Dataset with `.concatenate()` of the same rows. Leave one of them out; copies to augment are "
-            "those of DPSGD(augmentation_multiplicity=...). If they are meant, pass arrays and examples_per_person=."
+            "tf.data.Dataset with `.concatenate()` of the same rows, or a choice between them. Leave one of them out; "
+            "copies to augment are those of DPSGD(augmentation_multiplicity=...), and for rare classes there is "
+            "class_weight=. If they are meant, pass arrays and examples_per_person=."
         )
 
 
@@ -109,12 +112,19 @@ def _repeats(stage: _Stage) -> str | None:
         return "`.repeat()`, as timeseries_dataset_from_array of Keras has one inside"
     if stage.has(r"Repeat\w*Dataset"):
         return "`.repeat()` inside of a function"
+    if stage.kind == "Window" and _overlap(*_keras.dataset_windows(stage.dataset)):
+        return "`.window()` whose windows overlap"
     if stage.unseen:
         return f"a function that cannot be looked into ({stage.unseen})"
     parts = any(_PARTS.search(node.op) for node in stage.own)
     if stage.kind in _READING and stage.outside and not parts and not _single(stage.dataset):
         return f"{_called(stage)} that reads the whole of another data set for each element"
     return None
+
+
+def _overlap(size: int, shift: int, stride: int) -> bool:
+    """Returns whether a row stands in two of the windows: so many shifts are a whole number of strides within one."""
+    return shift // math.gcd(shift, stride) < size
 
 
 def _single(dataset) -> bool:
@@ -163,11 +173,19 @@ def _at_random(dataset) -> bool:
 
 
 def _doubles(dataset) -> bool:
-    """Returns whether a dataset, or what it is made of, holds all of another one twice, one behind the other."""
-    parts = _keras.dataset_sources(dataset)
-    if "Concatenate" in type(dataset).__name__ and len(parts) == 2 and set.intersection(*map(_wholly, parts)):
-        return True
+    """Returns whether a dataset, or what it is made of, holds all of another one and, beside that, rows of it again."""
+    parts, kind = _keras.dataset_sources(dataset), _kind(dataset)
+    # The first of several from which is chosen says which.
+    beside = parts if kind == "Concatenate" else parts[1:] if kind == "DirectedInterleave" else ()
+    for one, other in itertools.permutations(beside, 2):
+        if _wholly(one) & _all_behind(other):
+            return True
     return any(map(_doubles, parts))
+
+
+def _all_behind(dataset) -> set[int]:
+    """Returns from which datasets, itself among them, the rows of one come, all or some."""
+    return {id(dataset)}.union(*map(_all_behind, _keras.dataset_sources(dataset)))
 
 
 def _wholly(dataset) -> set[int]:

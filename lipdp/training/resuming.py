@@ -61,17 +61,22 @@ def resumed(
 
 
 def order_of_rows(driver: Any) -> bytes | None:
-    """Returns a digest of the rows in their order, where an epoch goes by it; None where nobody reads them all."""
-    scheme, run = driver.plan.sampling, driver.run
-    if not scheme.by_epoch or columns.columns_of((driver.x, driver.y)):
+    """Returns a digest of the rows in their order, where an epoch goes by it, and of whose they are.
+
+    None where nobody reads them all, and no ids are known.
+    """
+    scheme, run, persons = driver.plan.sampling, driver.run, driver.request.persons
+    read = not columns.columns_of((driver.x, driver.y))
+    if not scheme.by_epoch or not (read or persons):
         return None
-    order = randomness.digest((driver.x, driver.y))
+    order = randomness.digest((driver.x, driver.y)) if read else b""
+    order += bytes.fromhex(persons or "")
     begun = driver.continued and run.ledger.position(driver.release()) % scheme.updates_per_epoch
     if begun and run.order not in (None, order):
         raise ValueError(
-            "An epoch was begun, and who is left for the rest of it goes by the places of the rows. Received: "
-            "other rows, or the same in another order. Pass the data as before; another `batch_size` begins a new "
-            "epoch, which costs as much as a whole one."
+            "An epoch was begun, and who is left for the rest of it goes by the places of the rows, or the ids of "
+            "persons. Received: other rows or ids, or the same in another order. Pass the data as before; another "
+            "`batch_size` begins a new epoch, which costs as much as a whole one."
         )
     return order
 

@@ -13,7 +13,7 @@ from keras import tree
 from lipdp import _keras, backend, checks, isolation, losses
 from lipdp.callbacks import Checkpoint
 from lipdp.sampling.columns import columns_of, read, sampled
-from lipdp.sampling.source import is_source
+from lipdp.sampling.source import Source, is_source
 from lipdp.training import inputs, model_checks
 from lipdp.training.callbacks import refuse_public_names, unpacked
 
@@ -90,7 +90,8 @@ def are_training_rows(x: Any, validation_data: Any) -> bool:
         return True
     first = validation_data[0] if isinstance(validation_data, (tuple, list)) and validation_data else validation_data
     # Lists of numbers or words have leaves that are one object by chance.
-    held, given = ([leaf for leaf in tree.flatten(rows) if hasattr(leaf, "shape")] for rows in (x, first))
+    leaves = (map(_rows_of, tree.flatten(rows)) for rows in (x, first))
+    held, given = ([leaf for leaf in each if hasattr(leaf, "shape") or is_source(leaf)] for each in leaves)
     return x is first or any(a is b or _share(a, b) for a in held for b in given)
 
 
@@ -102,6 +103,10 @@ def computed_from(x: Any, validation_data: Any) -> Iterator[None]:
         yield
     finally:
         _COMPUTED.reset(token)
+
+
+def _rows_of(leaf: Any) -> Any:
+    return leaf.rows if isinstance(leaf, Source) else leaf
 
 
 def _share(a: Any, b: Any) -> bool:

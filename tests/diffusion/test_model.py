@@ -277,6 +277,20 @@ def test_a_private_run_keeps_all_nine_modes():
     assert counts.min() > 2000 / 9 / 3, counts
 
 
+@pytest.mark.backend_free
+@pytest.mark.parametrize("dtype", [pytest.param("float32", marks=pytest.mark.slow), "float64"])
+def test_validation_on_training_rows_is_named_in_every_type(dtype):
+    """Images in float64, which are copied into float32, passed for public ones."""
+    model, x = points(), np.random.default_rng(0).normal(size=(64, 2)).astype(dtype)
+    model.compile("sgd")
+    fit = {"batch_size": 32, "noise_multiplier": 4.0, "delta": 1e-3, "verbose": 0, "training_metrics": False}
+    stop = keras.callbacks.EarlyStopping(monitor="val_loss")
+    with pytest.raises(ValueError, match="among the training data"):
+        model.fit(x, validation_data=(x[:16],), callbacks=[stop], **fit)
+    model.fit(x, validation_data=(x[:16],), **fit)
+    assert "validation_data are among the training data" in " ".join(model.privacy.statement().split())
+
+
 def narrow():
     """A network whose output would be broadcast to the shape of x."""
     x, c_noise = keras.Input((2,)), keras.Input(())

@@ -1,5 +1,7 @@
 """Rows that stand several times, and rows that change places, inside of the functions of a pipeline."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -131,6 +133,21 @@ def test_rows_that_a_function_repeats_are_refused(tf, base):
     for name, dataset in in_place(tf, base).items():
         if name != "parts in turn":  # refused before, too
             refuse_repeated(dataset.batch(4))
+
+
+def test_windows_that_overlap_are_refused(tf, base):
+    def cut(*arguments):
+        windows = base.window(*arguments).flat_map(lambda x, y: tf.data.Dataset.zip((x, y)))
+        return windows.apply(tf.data.experimental.assert_cardinality(ROWS)).batch(4)
+
+    for size, shift, stride in itertools.product(range(1, 5), range(1, 5), range(1, 4)):
+        starts = np.arange(0, 100, shift)[:, None] + stride * np.arange(size)
+        if len(np.unique(starts)) == starts.size:
+            refuse_repeated(cut(size, shift, stride))
+        else:
+            with pytest.raises(ValueError, match=r"several times.*`\.window\(\)` whose windows overlap"):
+                refuse_repeated(cut(size, shift, stride))
+    refuse_repeated(cut(4))
 
 
 def test_what_cannot_be_looked_into_is_refused(tf, base, monkeypatch):

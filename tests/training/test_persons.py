@@ -334,6 +334,27 @@ def test_a_run_goes_on_with_the_same_persons_only(tmp_path):
     assert wrong.run.secret.basis != key and wrong.run.ledger.updates > whole.run.ledger.updates  # a plan of its own
 
 
+@pytest.mark.parametrize("source", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_a_begun_epoch_needs_its_ids_though_a_file_does_not_tell_them(tmp_path, source):
+    """The model that wrote the file knows the epoch; under other ids somebody would be in it twice."""
+    (x, y), model = rows(), dense()
+    arguments = FIT | {"batch_size": 2, "sampling": "shuffle", "epochs": 2, "rows_per_person": 2}
+
+    class Stop(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            self.model.stop_training = self.model.run.ledger.updates == 2
+
+    data = (sampling.Source(x), y) if source else (x, y)
+    model.fit(*data, person_ids=IDS, callbacks=[Stop()], **arguments)
+    model.save_weights(tmp_path / "m.weights.h5")
+    model.load_weights(tmp_path / "m.weights.h5")
+    with pytest.raises(ValueError, match="other rows or ids"):
+        model.fit(*data, person_ids=IDS.max() - IDS, **arguments)
+    assert model.run.ledger.updates == 2
+    model.fit(*data, person_ids=IDS, **arguments)
+    assert model.run.ledger.updates == 8 == int(model.optimizer.iterations.numpy())
+
+
 @pytest.mark.slow
 @pytest.mark.backend_free
 def test_files_of_a_run_without_a_seed_do_not_tell_the_ids(tmp_path):

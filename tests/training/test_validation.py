@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import lipdp
-from lipdp import layers
+from lipdp import layers, sampling
 from lipdp.training import validation
 from tests.helpers.models import DELTA, blobs, mlp, same, state
 
@@ -255,6 +255,23 @@ def test_lists_share_rows_only_as_a_whole():
     batches = Batches(X, Y)
     assert validation.are_training_rows(batches, batches)
     assert validation.are_training_rows({"a": X, "b": Y}, ({"a": X.copy(), "b": Y[2:5]}, Y))
+
+
+@pytest.mark.backend_free
+def test_a_source_has_the_rows_of_what_it_reads():
+    class Rows:
+        def __len__(self):
+            return len(X)
+
+        def __getitem__(self, index):
+            return X[index]
+
+    rows = Rows()
+    assert validation.are_training_rows(sampling.Source(X), (X[3:9], Y[3:9]))
+    assert validation.are_training_rows({"a": X}, ({"a": sampling.Source(X)}, Y))
+    assert validation.are_training_rows(sampling.Source(rows), (sampling.Source(rows), Y))
+    assert validation.are_training_rows(rows, (sampling.Source(rows), Y))
+    assert not validation.are_training_rows(sampling.Source(rows), (sampling.Source(Rows()), Y))
 
 
 @pytest.mark.backend_free

@@ -8,6 +8,12 @@ FAULTS = [
         "test_certify.py::test_margin_that_is_rounding_error_is_not_certified",
         ("rounding of logits is free", "_LOGIT_SLACK = 1e-5", "_LOGIT_SLACK = 0.0"),
         (
+            "inputs that are rounded are certified",
+            "    refuse_rounded(functional(model))\n",
+            "",
+            "test_certify.py::test_inputs_that_are_rounded_have_no_certificate",
+        ),
+        (
             "the metric counts as many",
             "_METRIC_SLACK = 2e-3",
             "_METRIC_SLACK = -2e-2",

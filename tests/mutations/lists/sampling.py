@@ -268,6 +268,13 @@ FAULTS = [
         "sampling/pipelines.py",
         "sampling/test_pipelines.py",
         ("functions that shuffle are not seen", '    if stage.has("Shuffle"):', "    if False:"),
+        ("windows overlap", 'if stage.kind == "Window" and _overlap', 'if stage.kind == "none" and _overlap'),
+        (
+            "a rare class stands behind all classes",
+            "if _wholly(one) & _all_behind(other):",
+            "if _wholly(one) & _wholly(other):",
+            "sampling/test_arrays.py::test_the_same_rows_one_behind_the_other_are_refused",
+        ),
         ("functions that repeat are not seen", r'    if stage.has(r"Repeat\w*Dataset"):', "    if False:"),
         ("an order by who is first", 'node.attr["deterministic"].s == b"false"', "False"),
         ("data sets that a function uses are not seen", "own, outside = own + nodes, outside + others", "own += nodes"),

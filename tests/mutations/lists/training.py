@@ -974,6 +974,12 @@ FAULTS = [
             "moved = False",
             "training/test_fit_sampling.py::test_a_file_within_an_epoch_needs_its_rows_in_their_order_too",
         ),
+        (
+            "the rest of an epoch goes on with other ids of persons",
+            '    order += bytes.fromhex(persons or "")\n',
+            "",
+            "training/test_persons.py::test_a_begun_epoch_needs_its_ids_though_a_file_does_not_tell_them",
+        ),
         ("lost updates on a source are made again without a charge", "if columns.columns_of((x, y)):", "if False:"),
         (
             "processes read a file that is still being written",
