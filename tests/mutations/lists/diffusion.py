@@ -199,14 +199,4 @@ FAULTS = [
             "if False:\n            return True",
         ),
     ),
-    *faults(
-        "diffusion/model.py",
-        "diffusion/test_examples.py",
-        (
-            "validation on training rows is not stated",
-            "with computed_from(*given):",
-            "with computed_from(None, None):",
-            "diffusion/test_examples.py::test_validation_on_training_examples_is_stated",
-        ),
-    ),
 ]
