@@ -16,7 +16,7 @@ from lipdp.accounting.held_out import held_out_persons
 from lipdp.model import DP_Model, DP_Sequential
 from lipdp.sampling import schemes
 from lipdp.sampling.arrays import refuse_none
-from lipdp.sampling.columns import columns_of, read
+from lipdp.sampling.columns import by_name, columns_of, read
 from lipdp.sampling.persons import checked_ids
 from lipdp.sampling.pipelines import refuse_shuffled
 from lipdp.sampling.source import is_source
@@ -192,6 +192,7 @@ class TrainingRecipe:
         refuse_none(x)
         dataset = isinstance(x, keras.utils.PyDataset) or hasattr(x, "as_numpy_iterator")
         apart = y is not None and not isinstance(y, str) and not is_source(y)
+        x, y = by_name(x, y)
         if not dataset and (apart or not self.fixes_layers):
             return x, y
         x, y = sampling.as_rows(x, y, 1 + len(self.input_shape))
@@ -211,7 +212,7 @@ def _kind(layer: keras.Layer) -> tuple:
 def _count(x: Any, options: dict[str, Any]) -> int:
     """Returns how many examples, or persons, `fit` draws from; with persons the number of rows is private."""
     if options.get("person_ids") is None:
-        return len(x)
+        return x.shape[0] if hasattr(x, "shape") else len(x)  # arrays of zarr have no length
     ids = checked_ids(options["person_ids"])
     fraction = options.get("validation_split") or 0.0
     if options.get("validation_data") is None and 0.0 < fraction < 1.0:

@@ -4,6 +4,7 @@ import dataclasses
 import re
 import zipfile
 
+import h5py
 import keras
 import numpy as np
 import pytest
@@ -54,7 +55,15 @@ def tensors(x, y):
     return tf.data.Dataset.from_tensor_slices((x, y))
 
 
+def stored(x, y):
+    file = h5py.File("rows.h5", "w", driver="core", backing_store=False)
+    file["x"], file["y"] = x, y
+    return file
+
+
 FORMS = {
+    "dictionary": lambda x, y: ({"x": x, "y": y}, "y"),
+    "file of h5py": lambda x, y: (stored(x, y), "y"),
     "PyDataset": lambda x, y: (Batches(x, y), None),
     "tf.data of batches": lambda x, y: (tensors(x, y).batch(20), None),
     "tf.data of rows": lambda x, y: (tensors(x, y), None),
@@ -95,8 +104,9 @@ def test_fixed_features_of_each_form_are_those_of_arrays(expected, form):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("form", ["PyDataset", "tf.data of batches", "source"])
+@pytest.mark.parametrize("form", ["dictionary", "file of h5py", "PyDataset", "tf.data of batches", "source"])
 def test_the_schedule_counts_rows_and_not_batches(form):
+    """Nor columns: it ended long before the training."""
     x, y = data()
     model = trained(pixels(), *FORMS[form](x[:, ::2, ::2], y))
     rate = model.optimizer.get_config()["learning_rate"]["config"]
