@@ -90,9 +90,7 @@ class Driver:
         left = self.run.updates_left if self.continued else self.plan.updates
         self.forgone = resuming.forgone(self, left)
         if self.forgone and checkpoint is not None and checkpoint.reserved is not None:
-            # The begun epoch is over.
-            request = dataclasses.replace(request, initial_epoch=min(request.initial_epoch + 1, request.epochs - 1))
-            self.request = request
+            self.request = request = resuming.after(request, self.forgone, self.run)
         self.updates = min(request.updates, left - self.forgone)
         steps = model.steps_per_execution
         common = math.gcd(self.updates, request.updates_per_epoch)

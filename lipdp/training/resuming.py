@@ -102,6 +102,13 @@ def forgone(driver: Any, left: int) -> int:
     return rest
 
 
+def after(request: FitRequest, forgone: int, run: Any) -> FitRequest:
+    """Returns a request that begins in the epoch behind the updates that are left out."""
+    made, each = run.ledger.updates - run.plan_start, request.updates_per_epoch
+    epochs = (made + forgone) // each - made // each
+    return dataclasses.replace(request, initial_epoch=min(request.initial_epoch + epochs, request.epochs - 1))
+
+
 class AtItsEnd(ValueError):
     """Of a plan only the rest of its last epoch is left, which cannot be made."""
 
