@@ -86,7 +86,7 @@ def tightness(
             break  # the same once more
         rng = np.random.default_rng(seed)
         probe = adversary.Probe(layer, *shapes, dtype=dtype, training=training)
-        with _kept(probe.variables):
+        with _kept(probe.model.variables):
             for kind, found in _searched(probe, rules(layer), sizes, rng).items():
                 ratios[kind] = max(ratios.get(kind, 0.0), found)
     return ratios
@@ -124,8 +124,10 @@ def _parts(layer):
 
 @contextlib.contextmanager
 def _kept(variables):
-    before = [adversary._numpy(v.value) for v in variables]
+    before = [np.array(keras.ops.convert_to_numpy(v.value)) for v in variables]
     try:
         yield
     finally:
-        adversary.assign(variables, before)
+        # Not only the trainable ones: in training a layer may change its state.
+        for variable, value in zip(variables, before, strict=True):
+            variable.assign(value)

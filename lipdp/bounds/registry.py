@@ -203,7 +203,7 @@ _ONE_PER_TENSOR = ("input_lipschitz", "parameter_bounds", "trained_lipschitz", "
 
 def _is_bound(value: Any) -> bool:
     try:
-        return bool(float(value) >= 0.0)
+        return float(value) >= 0.0  # NaN is not
     except (TypeError, ValueError):
         return False
 

@@ -41,8 +41,8 @@ class Checkpoint(keras.callbacks.Callback):
         and layers differ, it pays. Under DPIS with a seed the file is written at the ends of epochs only, because the
         norms that it remembers are private. Noisy sums of DPIS that were lost are made and paid again; when they leave
         too little of the budget, training ends with a warning.
-        A `fit` whose `sampling` goes through epochs makes no more updates of an epoch within which the file was
-        written: only that of a `fit` with a seed tells whether the rows still have their order.
+        Without a seed no file tells whether the rows still have their order. Where `sampling` goes through epochs, the
+        rest of the epoch within which the file was written is left out, and the next epoch begins.
         Not covered: older copies of the file; rows of a source in another order when such a `fit` goes on within an
         epoch; a `fit` with a fixed seed whose other callbacks change the training in another way the second time.
 

@@ -90,7 +90,7 @@ class Driver:
         left = self.run.updates_left if self.continued else self.plan.updates
         self.forgone = resuming.forgone(self, left)
         if self.forgone and checkpoint is not None and checkpoint.reserved is not None:
-            self.request = request = resuming.after(request, self.forgone, self.run)
+            self.request = request = resuming.after_forgone(request, self.forgone, self.run)
         self.updates = min(request.updates, left - self.forgone)
         steps = model.steps_per_execution
         common = math.gcd(self.updates, request.updates_per_epoch)
@@ -319,7 +319,7 @@ class Driver:
             if verbose:
                 notice = [statement.TRAINING_METRICS] if request.training_metrics else []
                 if self.forgone:
-                    notice.append(resuming.words_of_forgone(self.forgone))
+                    notice.append(resuming.notice_of_forgone(self.forgone))
                 if idle := backend.idle_devices():
                     notice.append(advice.of_idle_devices(idle))
                 if self.in_terminal and self.model.train_function is None and not self.model.run_eagerly:

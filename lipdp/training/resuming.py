@@ -95,14 +95,14 @@ def forgone(driver: Any, left: int) -> int:
     rest = min(-run.ledger.position(driver.release()) % scheme.updates_per_epoch, left)
     if rest == left and left:
         raise AtItsEnd(
-            "Which rows are left for the rest of the last epoch no file of a run without a seed tells, and no epoch "
-            f"comes after it. Received: a plan of which {left} updates are left. Training is at its end; to make them "
-            "all, save at the end of an epoch, or pass a seed."
+            "Nothing tells which rows are left for the rest of the last epoch, and no epoch comes after it. Received: "
+            f"a plan of which {left} updates are left. Training is at its end; to make all updates of a plan, save at "
+            "the end of an epoch, or pass a seed."
         )
     return rest
 
 
-def after(request: FitRequest, forgone: int, run: Any) -> FitRequest:
+def after_forgone(request: FitRequest, forgone: int, run: Any) -> FitRequest:
     """Returns a request that begins in the epoch behind the updates that are left out."""
     made, each = run.ledger.updates - run.plan_start, request.updates_per_epoch
     epochs = (made + forgone) // each - made // each
@@ -113,11 +113,12 @@ class AtItsEnd(ValueError):
     """Of a plan only the rest of its last epoch is left, which cannot be made."""
 
 
-def words_of_forgone(updates: int) -> str:
-    """Returns what `fit` says of them."""
+def notice_of_forgone(updates: int) -> str:
+    """Returns what `fit` says of updates that it leaves out."""
     return (
-        f"The file was written within an epoch, and which rows are left for the rest of it no file of a run without a "
-        f"seed tells: {updates} updates are left out. Their epoch is charged as a whole; the next one begins now."
+        f"An epoch was begun, and nothing tells which rows are left for the rest of it: {updates} updates are left "
+        "out. Their epoch is charged as a whole; the next one begins now. To make all of them, save at the ends of "
+        "epochs, or pass a seed."
     )
 
 

@@ -82,6 +82,25 @@ def test_a_layer_that_does_more_in_training_is_found(monkeypatch, kind):
         bounds.check(kind(), (4,), print_fn=lambda text: None)
 
 
+class Counting(Mode):
+    """Its state changes in training."""
+
+    def build(self, input_shape):
+        self.count = self.add_weight(shape=(), initializer="zeros", trainable=False)
+
+    def call(self, inputs, training=False):
+        if training:
+            self.count.assign_add(1.0)
+        return inputs
+
+
+def test_the_state_of_a_layer_is_as_before(monkeypatch):
+    monkeypatch.setattr(bounds.registry, "_ENTRIES", {Counting: lambda layer: 1.0})
+    layer = Counting()
+    bounds.check(layer, (4,), print_fn=lambda text: None)
+    assert float(ops.convert_to_numpy(layer.count)) == 0.0
+
+
 class Saturated(Gain):
     """Its output is as large as declared on inputs of norm 1 only."""
 

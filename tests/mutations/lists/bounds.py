@@ -78,8 +78,8 @@ FAULTS = [
     *faults(
         "bounds/registry.py",
         "bounds/test_declared.py::test_a_constant_below_zero_is_refused",
-        ("declared bounds have any sign", "if any(not bound >= 0.0 for", "if any(False for"),
-        ("declared bounds may be NaN", "not bound >= 0.0", "bound < 0.0"),
+        ("declared bounds have any sign", "            if not valid:", "            if False:"),
+        ("declared bounds may be NaN", "return float(value) >= 0.0", "return not float(value) < 0.0"),
     ),
     *faults(
         "bounds/stock.py",
