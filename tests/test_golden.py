@@ -199,7 +199,11 @@ def count(model, **arguments):
 
 @pytest.mark.backend_free
 @pytest.mark.parametrize("sampling", ["fixed_order", "shuffle"])
-@pytest.mark.parametrize("arguments", [{}, {"physical_batch_size": 3, "training_metrics": False}])
+@pytest.mark.parametrize(
+    "arguments",
+    [{}, pytest.param({"physical_batch_size": 3, "training_metrics": False}, marks=pytest.mark.slow)],
+    ids=["whole", "in parts"],
+)
 def test_each_example_takes_part_once_in_what_is_charged_as_one_pass(sampling, arguments, tmp_path):
     """Frameworks look at batches before they train: none may get lost, in one fit or in several."""
     model, arguments = one_hot(), {"sampling": sampling, **arguments}

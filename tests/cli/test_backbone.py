@@ -90,6 +90,7 @@ def test_features_are_written_once(tmp_path, capsys):
     assert "folder of the output" in refusal(capsys, *words[:-1], tmp_path / "no" / "features.npz")
 
 
+@pytest.mark.slow
 def test_backbones_that_do_not_fit(run, tmp_path, capsys):
     own = ["train", "--dataset", "digits", "--epsilon", "2", "--backbone"]
     assert "There is no such backbone" in refusal(capsys, *own, tmp_path / "none.keras")

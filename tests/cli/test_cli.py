@@ -310,6 +310,7 @@ def test_a_broken_run_folder_is_named(tmp_path, capsys, run):
     assert "lacks run.json" in refusal(capsys, "certify", str(tmp_path))
 
 
+@pytest.mark.backend_free
 def test_other_classes_are_refused(tmp_path, capsys, run):
     np.savez(tmp_path / "two.npz", x=np.zeros((4, 8, 8)), y=[0, 1, 0, 1])
     line = refusal(capsys, "certify", str(run), "--dataset", str(tmp_path / "two.npz"))

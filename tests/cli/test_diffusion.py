@@ -138,6 +138,7 @@ def test_options_of_the_other_task_and_tables_are_refused(images, tmp_path, caps
     assert "draw images" in refusal(capsys, *train, "--task", "diffusion", "--dataset", str(table))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "message"),
     [

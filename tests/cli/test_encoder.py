@@ -87,6 +87,7 @@ def test_a_head_learns_and_predicts_raw_texts(run, tmp_path, capsys):
     assert "no certificates" in refusal(capsys, "certify", run)
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_another_encoder_is_refused(run, preset, tmp_path, capsys):
     other = tmp_path / "other"

@@ -477,6 +477,7 @@ def test_numbers_of_numpy_and_rows_that_are_pairs():
         small().learn_moments(Pairs(), y, **LEARN)
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_moments_that_cost_the_whole_budget_name_a_noise_that_does_not():
     model, (x, y) = small(), data(200)

@@ -103,6 +103,7 @@ def _stop(model):
     return keras.callbacks.LambdaCallback(on_train_begin=lambda logs: setattr(model, "stop_training", True))
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize("form", FORMS)
 def test_forms_of_examples_are_those_of_every_private_model(shared, stored, form):
     """Those of files, dictionaries and datasets failed within NumPy."""
@@ -129,6 +130,7 @@ def test_validation_on_training_examples_is_stated():
     assert statement.VALIDATED not in model.run.ledger.logged
 
 
+@pytest.mark.backend_free
 def test_examples_alone_come_as_a_dataset_too():
     class Alone(Rows):
         def __getitem__(self, i):

@@ -84,6 +84,7 @@ def mechanisms(model):
     return [entry.mechanism() for ledger in provenance.ledgers_of(model) for entry in ledger.entries]
 
 
+@pytest.mark.slow
 def test_the_gradients_of_the_generator_leave_the_classifier_alone(trained):
     model = diffusion.DiffusionModel(network(), num_classes=CLASSES, classifier=trained[1])
     plain = diffusion.DiffusionModel(network(), num_classes=CLASSES)

@@ -106,6 +106,7 @@ def test_a_flipped_bit_in_a_text_is_refused_or_changes_nothing(name, made, tmp_p
     assert check(name, made, tmp_path, FLIPS) > 0.5 * FLIPS
 
 
+@pytest.mark.backend_free
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("count", [12, pytest.param(FLIPS, marks=[pytest.mark.slow, pytest.mark.backend_free])])
 @pytest.mark.parametrize("name", ["model.keras", "m.weights.h5"])

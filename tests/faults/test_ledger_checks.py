@@ -78,6 +78,7 @@ def test_a_ledger_that_lacks_updates_of_the_optimizer_is_refused(model, tmp_path
     assert all(np.array_equal(a, b) for a, b in zip(weights(fresh), before, strict=True))
 
 
+@pytest.mark.backend_free
 def test_an_optimizer_that_is_compiled_anew_counts_from_zero(tmp_path):
     model = mlp()
     model.fit(*blobs(), **FIT)

@@ -175,6 +175,7 @@ def test_each_layer_that_is_listed_is_there():
         assert all(getattr(found, name).__module__ == found.__name__ for name in names), module
 
 
+@pytest.mark.backend_free
 def test_other_versions_were_not_read(monkeypatch):
     import keras_hub
 

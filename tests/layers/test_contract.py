@@ -21,6 +21,7 @@ def examples(case, size=3, seed=0):
 
 
 # One of the activations, which all work entry by entry.
+@pytest.mark.backend_free
 @pytest.mark.parametrize(
     "case",
     [c for c in ALL if not c.name.startswith("activation_") or c.name.endswith("_gelu")],
@@ -39,6 +40,7 @@ def test_rows_do_not_see_each_other(case):
         np.testing.assert_array_equal(a[0], b[0])
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize("case", {c.name[:8]: c for c in OWN}.values(), ids=lambda case: case.name)
 def test_shape_is_announced_and_configuration_survives(case, tmp_path):
     (x,) = examples(case)

@@ -49,6 +49,7 @@ def test_it_learns_and_takes_images(fitted):
     assert 7.9 < fitted.privacy.epsilon() <= 8.0
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_the_whole_has_the_ledger_of_the_part_that_was_trained(fitted):
     kinds = [(entry.kind, entry.count) for entry in fitted.run.ledger.entries]

@@ -60,6 +60,7 @@ def test_it_trains_by_dpsgd_within_the_budget(fitted):
     assert "val_loss" not in model.history.history and len(model.history.history["epsilon"]) == 2
 
 
+@pytest.mark.slow
 def test_the_averages_are_what_is_returned(fitted):
     recipe, model, kept = fitted
     for i, variable in enumerate(model.trainable_variables):

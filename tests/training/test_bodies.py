@@ -215,6 +215,7 @@ PAIRS = {
 }
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize("pair", PAIRS.values(), ids=PAIRS)
 def test_what_differs_in_code_alone_has_noise_of_its_own(pair):
     one, again, other = (key(**make()) for make in (pair[0], *pair))

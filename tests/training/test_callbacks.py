@@ -213,6 +213,7 @@ def test_a_callback_that_nothing_will_reach_is_named_before_the_budget_is_spent(
     assert first < later
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize(
     ("callback", "named"),
     [
@@ -244,6 +245,7 @@ def test_a_misspelt_monitor_is_refused_before_anything_is_spent(callback, named)
         model.fit(x, y, callbacks=[callback()], validation_data=(x.copy(), y), training_metrics=False, **FIT)
 
 
+@pytest.mark.backend_free
 def test_a_monitor_without_a_direction_is_refused_before_anything_is_spent():
     """Keras does not know that the loss of one of several outputs should fall, and says so after an epoch."""
     inputs, (x, y) = keras.Input((8,)), blobs()

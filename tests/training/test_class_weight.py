@@ -81,8 +81,8 @@ def test_binary_labels():
     "strategy",
     [
         strategies.DPSGD(clip_norm=0.05),
-        strategies.DPSGD(clip_norm=0.05, clipping="per_layer"),
-        strategies.DPSGD(clip_norm=0.05, quantile=0.5),
+        pytest.param(strategies.DPSGD(clip_norm=0.05, clipping="per_layer"), marks=pytest.mark.slow),
+        pytest.param(strategies.DPSGD(clip_norm=0.05, quantile=0.5), marks=pytest.mark.slow),
         strategies.AdaCliP(clip_norm=0.05),
     ],
     ids=["flat", "per layer", "quantile", "adaclip"],

@@ -26,6 +26,7 @@ def inputs(token=8):
     return {"words": words, "numbers": np.full((60, 2), 50.0)}
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize("token", [9, -1, 1e9])
 def test_tokens_that_an_embedding_lacks_are_refused_before_anything_is_charged(token):
     """TensorFlow stopped within the epoch; JAX trained on what stands for them."""
@@ -93,6 +94,7 @@ def test_integers_that_float32_does_not_tell_apart_are_refused():
     model.fit(x, y, strategy="dpsgd", batch_size=8, noise_multiplier=1.0, delta=1e-3, verbose=0)
 
 
+@pytest.mark.backend_free
 def test_columns_of_a_table_and_lists_within_a_dictionary():
     """As in Keras: a column goes to an input (N, 1)."""
     rng = np.random.default_rng(0)

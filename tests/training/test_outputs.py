@@ -193,6 +193,7 @@ def nested(form):
     return keras.Model(x, outputs)
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize("form", [dict, list])
 def test_nested_outputs_are_called_as_in_keras(form):
     """They were called after their layers, and dictionaries of losses in the form of the outputs were refused."""
@@ -344,6 +345,7 @@ def one_output(form=None):
     return model
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize("form", [lambda one: {"kind": one}, lambda one: [one]], ids=["dict", "list"])
 @pytest.mark.parametrize("strategy", ["clipless", "dpsgd"])
 def test_the_only_output_in_a_dictionary_or_list(strategy, form, tmp_path):

@@ -60,9 +60,9 @@ def test_one_update_is_that_of_keras(strategy, microbatch, eager):
     "strategy",
     [
         strategies.DPSGD(clip_norm=0.05),
-        strategies.DPSGD(clip_norm=0.05, clipping="per_layer"),
+        pytest.param(strategies.DPSGD(clip_norm=0.05, clipping="per_layer"), marks=pytest.mark.slow),
         strategies.DPSGD(clip_norm=0.05, quantile=0.5),
-        strategies.DPSGD(clip_norm=0.05, augmentation_multiplicity=2),
+        pytest.param(strategies.DPSGD(clip_norm=0.05, augmentation_multiplicity=2), marks=pytest.mark.slow),
         strategies.AdaCliP(clip_norm=0.05),
     ],
     ids=["flat", "per layer", "quantile", "copies", "adaclip"],

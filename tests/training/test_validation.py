@@ -317,6 +317,7 @@ def segmenting(*metrics):
     return model, rng.normal(size=(80, 4, 4, 1)).astype("float32"), rng.integers(0, 2, (80, 4, 4, 1))
 
 
+@pytest.mark.backend_free
 def test_a_metric_that_counts_places_costs_nothing():
     model, x, y = segmenting(keras.metrics.AUC())
     with pytest.raises(ValueError, match="One that counts places.* leave it out of `compile`"):
