@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed-test
 DOCS_STAMP := $(VENV)/.installed-docs
 export TF_CPP_MIN_LOG_LEVEL ?= 2
+# Each module is compiled once, not by every process that a test starts.
+export PYTHONDONTWRITEBYTECODE =
 # Neighbors stay in one process, where they share what was compiled.
 PYTEST := $(BIN)/python -m pytest -q -n 2 --dist worksteal
 
