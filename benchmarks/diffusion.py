@@ -31,6 +31,7 @@ from diffusion_cost import cost, cost_table
 from lipdp.privacy import files
 
 DELTA = 1e-5
+DRAWN = "drawn.npy"
 HELD_OUT = 10000
 
 PRESETS = ("cpu-14", "cpu-28", "dpdm-28")
@@ -59,9 +60,12 @@ class Folder:
         if self.model_file.exists():
             self.progress = json.loads(progress.read_text())
 
+    def note(self) -> None:
+        files.write_text(self.path / "progress.json", json.dumps(self.progress))
+
     def save(self, model) -> None:
         # Progress first: a kill in between counts a little time twice, and loses none.
-        files.write_text(self.path / "progress.json", json.dumps(self.progress))
+        self.note()
         model.save(self.model_file)
 
 
@@ -103,36 +107,55 @@ def callback(options, folder: Folder, recipe, scoring):
     return Watch()
 
 
-def score(model, recipe, real, samples: int, epochs: int, classifiers, seed: int, features=None) -> dict:
-    """Accuracy on real images of classifiers that learned from `samples` images of the model, and how far these are."""
+def score(
+    model, recipe, real, samples: int, epochs: int, classifiers, seed: int, features=None, folder: Folder | None = None
+) -> dict:
+    """Accuracy on real images of classifiers that learned from `samples` images of the model, and how far these are.
+
+    A folder keeps the images and what each classifier reached: a run that was stopped goes on from there.
+    """
     import numpy as np
 
     from lipdp import diffusion
 
-    start = time.perf_counter()
-    labels = np.arange(samples) % recipe.num_classes
-    drawn = model.sample(
-        samples, labels, recipe.make_sampler(), guidance=recipe.guidance, batch_size=500, seed=seed + 1
-    )
-    middle = time.perf_counter()
-    # Outside of this range there are no pixels.
-    drawn = np.clip(drawn, -1.0, 1.0)
-    if model.classifier is not None:
-        labels = model.classify(drawn)
-    accuracy = diffusion.downstream_accuracy(
-        drawn, labels, *real, classifiers=classifiers, num_classes=10, epochs=epochs, seed=seed
-    )
+    found = {"samples": samples, "epochs": epochs, "accuracy": {}, "classifier_seconds": 0.0}
+    if folder is not None:
+        found = folder.progress.setdefault("final", found)
+        if (found["samples"], found["epochs"]) != (samples, epochs):
+            sys.exit(f"{folder.path} was scored by other images or epochs. Give another --output.")
+    if folder is not None and "sampling_seconds" in found and (folder.path / DRAWN).exists():
+        drawn = np.load(folder.path / DRAWN)
+    else:
+        start = time.perf_counter()
+        drawn = model.sample(
+            samples,
+            np.arange(samples) % recipe.num_classes,
+            recipe.make_sampler(),
+            guidance=recipe.guidance,
+            batch_size=500,
+            seed=seed + 1,
+        )
+        seconds = round(time.perf_counter() - start, 1)
+        # Outside of this range there are no pixels.
+        drawn = np.clip(drawn, -1.0, 1.0)
+        if folder is not None:
+            np.save(folder.path / DRAWN, drawn)
+        found["sampling_seconds"] = seconds
+    labels = np.arange(samples) % recipe.num_classes if model.classifier is None else model.classify(drawn)
+    for name in classifiers:
+        if name not in found["accuracy"]:
+            if folder is not None:
+                folder.note()
+            start = time.perf_counter()
+            reached = diffusion.downstream_accuracy(
+                drawn, labels, *real, classifiers=(name,), num_classes=10, epochs=epochs, seed=seed
+            )
+            found["accuracy"][name] = round(reached[name], 4)
+            found["classifier_seconds"] = round(found["classifier_seconds"] + time.perf_counter() - start, 1)
     distance = None
     if features is not None:
         distance = round(diffusion.frechet_distance(real[0], drawn[: len(real[0])], features), 2)
-    return {
-        "samples": samples,
-        "epochs": epochs,
-        "frechet_distance": distance,
-        "accuracy": {name: round(value, 4) for name, value in accuracy.items()},
-        "sampling_seconds": round(middle - start, 1),
-        "classifier_seconds": round(time.perf_counter() - middle, 1),
-    }
+    return {**found, "frechet_distance": distance}
 
 
 def train(options, changes: dict) -> dict:
@@ -206,7 +229,7 @@ def train(options, changes: dict) -> dict:
     classifiers = ("logistic_regression", "mlp", "cnn")
     # Of a network that real images train: it measures, and nothing is chosen by it.
     features = diffusion.classifier_features(x, y, data.num_classes, seed=0)
-    final = score(model, recipe, real, options.samples, options.epochs, classifiers, options.seed, features)
+    final = score(model, recipe, real, options.samples, options.epochs, classifiers, options.seed, features, folder)
     result = {
         **identity,
         "command": f"python benchmarks/diffusion.py {' '.join(sys.argv[1:])}",
@@ -223,6 +246,7 @@ def train(options, changes: dict) -> dict:
         "versions": versions(),
     }
     (folder.path / "result.json").write_text(json.dumps(result, indent=1) + "\n")
+    (folder.path / DRAWN).unlink()
     if not options.held_out:
         name = f"{options.name}_{options.preset}_{options.dataset}_{options.epsilon:g}.png"
         (RESULTS / name).write_bytes(picture.read_bytes())
