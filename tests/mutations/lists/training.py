@@ -1013,6 +1013,12 @@ FAULTS = [
             "with ",
             "training/test_unchanged.py::test_a_loss_that_a_callback_changes_before_the_first_step_is_refused",
         ),
+        (
+            "a scale that was set with the weights stays",
+            "weights.set_loss_divisor(self.model, self.plan.sampling.batch_size)\n        self.unchanged",
+            "self.unchanged",
+            "training/test_same_model.py::test_weights_of_a_fit_of_smaller_batches_do_not_loosen_a_clip",
+        ),
     ),
     *faults(
         "training/unchanged.py",
