@@ -9,8 +9,9 @@ import numpy as np
 from keras import ops, tree
 from numpy.typing import ArrayLike
 
-from lipdp import _keras, backend, bounds, checks
+from lipdp import _keras, backend, bounds, checks, isolation
 from lipdp.bounds.propagate import functional, refuse_rounded
+from lipdp.bounds.settings import settings
 from lipdp.layers import Bias, BoundedInput, SpectralDense
 from lipdp.layers.base import times
 
@@ -20,6 +21,8 @@ __all__ = ["CertifiedAccuracy", "certified_accuracy", "lipschitz", "radii"]
 _LOGIT_SLACK = 1e-5
 # Margin by which the metric, which sees neither the model nor its inputs, stays below `certified_accuracy`.
 _METRIC_SLACK = 2e-3
+# Where a model keeps which program predicts, and under which settings of its layers that was compiled.
+_COMPILED = "_lipdp_certified"
 # These move entries, and round nothing.
 _MOVING = (keras.layers.Flatten, keras.layers.Reshape, keras.layers.Permute, keras.layers.Identity)
 # These do nothing outside of training.
@@ -199,10 +202,28 @@ def _logits(model, x, batch_size: int) -> np.ndarray:
             f"{model.output_shape}. End it with Flatten or a dense layer."
         )
     batch_size = checks.integer("batch_size", batch_size, minimum=1)
+    _refuse_own_prediction(model)
     # TF32 would add errors that the slack below does not cover.
     with backend.full_precision():
+        present = settings(model)
+        # What was compiled under other settings computes something else than what the bounds are about.
+        if vars(model).get(_COMPILED) != (model.predict_function, present):
+            model.predict_function = None
         (found,) = tree.flatten(model.predict(x, batch_size=batch_size, verbose=0))
+        object.__setattr__(model, _COMPILED, (model.predict_function, present))
         return np.asarray(found, "float64")
+
+
+def _refuse_own_prediction(model) -> None:
+    """Refuses a model whose predictions are not what its layers compute."""
+    for name in ("predict", "predict_step", "make_predict_function"):
+        source = next((c for c in type(model).__mro__ if name in vars(c)), keras.Model)
+        if name in vars(model) or isolation.root(source) not in ("keras", "keras_hub", "lipdp"):
+            raise ValueError(
+                f"Certificates are about what the layers of a model compute. Received: model '{model.name}' of "
+                f"{type(model).__name__}, with a `{name}` of its own. Put what it does into layers, or pass "
+                "keras.Model(model.inputs, model.outputs), which predicts without it."
+            )
 
 
 def _radii(model, x, logits) -> np.ndarray:

@@ -217,6 +217,13 @@ class PrivateOptimizer:
         for variable, value in zip(self.strategy_state, noisy[len(present) :], strict=True):
             variable.assign(value)
         super().apply(grads, trainable_variables)
+        source = next(c for c in type(self).__mro__ if "apply" in vars(c) and c is not PrivateOptimizer)
+        if source.__module__.split(".")[0] == "keras":
+            return
+        # An `apply` of the user's need not project, as Keras' does at its end, and bounds rest on that.
+        for variable in variables:
+            if variable.constraint is not None:
+                variable.assign(variable.constraint(variable))
 
     def finalize_variable_values(self, var_list: list) -> None:
         super().finalize_variable_values(var_list)

@@ -346,6 +346,34 @@ def test_normalisation_and_outputs_with_positions_are_refused():
         certify.lipschitz(keras.Sequential([keras.Input((4,)), keras.layers.LayerNormalization()]))
 
 
+@pytest.mark.parametrize("change", ["scale", "activation"])
+def test_settings_of_layers_that_were_changed_since_the_last_prediction_count(change):
+    """What `predict` has compiled keeps the old ones: with a scale of 0.01 radii were a hundred times too large."""
+    stack = [keras.Input((4,)), keras.layers.Rescaling(1.0), keras.layers.Activation("linear")]
+    model, x = keras.Sequential([*stack, layers.SpectralDense(2)]), np.eye(4, dtype="float32")
+    for _ in range(2):  # after a plain prediction, and after one of its own
+        model.predict(x, verbose=0)
+        certify.radii(model, x)
+        if change == "scale":
+            model.layers[0].scale *= 0.01
+        else:
+            model.layers[1].activation = keras.activations.sigmoid
+        assert not attack(Probe(model), x, certify.radii(model, x)).any()
+        again = keras.Sequential([keras.Input((4,)), *model.layers])
+        np.testing.assert_allclose(certify.radii(model, x), certify.radii(again, x), rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["predict", "predict_step", "make_predict_function"])
+def test_predictions_that_are_not_what_the_layers_compute_are_refused(name):
+    """With a `predict_step` that multiplies by ten, radii were ten times too large."""
+    own = type("Own", (keras.Model,), {name: lambda self, *args: 10.0 * getattr(keras.Model, name)(self, *args)})
+    inputs = keras.Input((4,))
+    model, x = own(inputs, layers.SpectralDense(2)(inputs)), np.eye(4, dtype="float32")
+    with pytest.raises(ValueError, match=f"of Own, with a `{name}` of its own"):
+        certify.radii(model, x)
+    assert certify.radii(keras.Model(model.inputs, model.outputs), x).shape == (4,)
+
+
 def test_subclass_of_the_last_layer_is_not_trusted_to_be_linear():
     class Steeper(layers.SpectralDense):
         def input_lipschitz(self, input_bounds):

@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 
+from lipdp.norms import SpectralBall
 from lipdp.optimizer import PrivateOptimizer, as_private, private
 
 
@@ -163,3 +164,22 @@ def test_what_comes_after_the_noise_may_be_overridden():
     optimizer.check()
     step(optimizer, variables)
     assert np.std(seen[0][0]) == pytest.approx(2.0, rel=0.1)
+
+
+@pytest.mark.parametrize("own", ["without a projection", "after the projection"])
+def test_bounds_of_weights_hold_behind_an_apply_of_a_users(own):
+    """A kernel of norm 5 behind an `apply` that does not project made gradients five times as long as allowed."""
+
+    def apply(self, grads, trainable_variables=None):
+        if own == "after the projection":
+            keras.optimizers.SGD.apply(self, grads, trainable_variables)
+        for variable in trainable_variables:
+            variable.assign(3.0 * variable)
+
+    variable = keras.Variable(np.eye(3, dtype="float32"), trainable=True)
+    variable.constraint = SpectralBall()
+    optimizer = as_private(_own(apply=apply)(0.1))
+    optimizer.build([variable])
+    optimizer.arm([1e-3], 1, key=np.arange(8, dtype="uint32"))
+    step(optimizer, [variable])
+    assert np.linalg.norm(variable.numpy(), 2) <= 1.0 + 1e-6

@@ -9,7 +9,7 @@ from keras import tree
 
 from lipdp import _keras, checks
 from lipdp.bounds.registry import BoundRules, rules
-from lipdp.layers.base import entries, times
+from lipdp.layers.base import LipschitzLayer, entries, times
 
 # Float32 rounding of one layer, forward and backward, and of its projected kernel.
 SLACK = 1e-5
@@ -87,8 +87,9 @@ def propagate(
         A `Bounds`.
 
     Raises:
-        ValueError: a layer without bounds; a trainable layer without `BoundedInput` upstream; a gradient
-            that has to pass a layer without a Lipschitz constant; a precision other than float32.
+        ValueError: a layer without bounds, or whose weights have other constraints than it gave them; a trainable
+            layer without `BoundedInput` upstream; a gradient that has to pass a layer without a Lipschitz constant; a
+            precision other than float32.
 
     **Guarantee.** If each layer's bounds hold, `gradient(v)` bounds the norm of one example's gradient of v.
     Forward: `output_bound`. Backward (chain rule): the cotangent of a tensor is at most the sum, over the layers that
@@ -205,6 +206,8 @@ class _Node:
             return self.inner.forward(input_bounds, trains, trained)
         if self.rules.refusal and any(trains) and not trained:
             raise self.rules.refusal
+        if isinstance(self.operation, LipschitzLayer) and not trained:
+            self.operation.refuse_other_constraints()
         here = bool(getattr(self.operation, "trainable_variables", ()))
         return self._norm(input_bounds, trained), here or any(trains)
 

@@ -85,6 +85,24 @@ class LipschitzLayer(keras.layers.Layer):
             )
         super().__setattr__(name, value)
 
+    def add_weight(self, *args: Any, **kwargs: Any) -> Any:
+        variable = super().add_weight(*args, **kwargs)
+        # By identity, in what Keras does not track.
+        self.__dict__.setdefault("_lipdp_constraints", {})[id(variable)] = getattr(variable, "constraint", None)
+        return variable
+
+    def refuse_other_constraints(self) -> None:
+        """Refuses weights whose constraint is not the one that the layer gave them: training bounds rest on it."""
+        given = self.__dict__.get("_lipdp_constraints", {})
+        for variable in self.weights:
+            if variable.constraint is not given.get(id(variable), variable.constraint):
+                raise ValueError(
+                    f"The bounds of layer '{self.name}' rest on the constraint that it gives its weights. Received: "
+                    f"'{variable.path}' with {_kind(variable.constraint)} in the place of "
+                    f"{_kind(given[id(variable)])}. Leave constraints as they are, or train with a strategy that "
+                    "clips, such as strategy='dpsgd'."
+                )
+
     def input_lipschitz(self, input_bounds: tuple[float, ...]) -> tuple[float, ...]:
         """Returns the Lipschitz constant with respect to each input, the others fixed, for every allowed weight."""
         return (1.0,) * len(input_bounds)
@@ -145,6 +163,10 @@ class LipschitzLayer(keras.layers.Layer):
                 f"{layer} cannot be exported: its `call` must consist of `keras.ops` on tensors (no "
                 f"`custom_gradient`). Override `export_call`. Received: {error}"
             ) from error
+
+
+def _kind(constraint: Any) -> str:
+    return "none" if constraint is None else type(constraint).__name__
 
 
 @functools.cache

@@ -59,9 +59,10 @@ class Source:
         ValueError: no rows, rows that are not alike, or that hold no numbers.
 
     **Guarantee.**
-    Conditions: the row that `rows` returns for an index depends on that index and on one example alone, stays the same
-    while a model trains, and is not written to by another thread that reads; in `__getitems__`, that no row depends on
-    the others of the list. Nothing can check that: three rows are compared with what `__getitem__` returns for them.
+    Conditions: the row that `rows` returns for an index depends on that index and on one example alone, which stands
+    behind no other index (it would be protected half), stays the same while a model trains, and is not written to by
+    another thread that reads; in `__getitems__`, that no row depends on the others of the list. Nothing can check that:
+    three rows are compared with what `__getitem__` returns for them.
     Bound: an update depends on the drawn rows and on no other. A row that is not finite, or in a model with one output
     whose label the loss does not allow, counts as zero: that depends on this row alone, and so does every other cast.
     Not covered: that reading fails, which ends training; how long it takes.

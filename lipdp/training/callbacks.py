@@ -237,23 +237,35 @@ class Charge(keras.callbacks.Callback):
 
 
 class FreshNoise(keras.callbacks.Callback):
-    """Refuses an update whose noise would be that of an earlier one, or none that is secret.
+    """Refuses an update whose noise would be that of an earlier one, too little of it, or none that is secret.
 
-    The key of the noise is a variable of the optimizer, which a callback can set back with all others. Comes behind
-    the user's callbacks, so that it sees the key that the next update takes.
+    Key and size of the noise are variables of the optimizer, which a callback can set back with all others, also to
+    what they were in an earlier `fit`. Comes behind the user's callbacks, so that it sees what the next update takes.
 
-    **Guarantee.** No two updates of a `fit` begin with the same key, and none with the key of zeros that files hold.
-    Not covered: a callback that changes the state of the optimizer in another thread while an update runs.
+    Args:
+        run: The model's `Run`.
+
+    **Guarantee.** No two updates of the fits of one model object without a seed, and of one `fit` with a seed, begin
+    with the same key, none with the key of zeros that files hold, and none with less noise than the plan's. Not
+    covered: a callback that changes the state of the optimizer in another thread while an update runs.
     """
 
-    def __init__(self):
+    def __init__(self, run: Any):
         super().__init__()
-        self._seen: set[bytes] = set()
+        # A seed may repeat a `fit`, with all of its keys.
+        self._run, self._seen = run, set() if run.repeatable else run.keys
 
     def on_train_batch_begin(self, batch: Any, logs: dict[str, Any] | None = None) -> None:
+        optimizer: Any = self.model.optimizer
         if not _keras.variables_are_current(self.model):
             return  # nobody can have set them
-        key = np.asarray(self.model.optimizer.noise_key.numpy()).tobytes()
+        key = np.asarray(optimizer.noise_key.numpy()).tobytes()
+        if not np.all(optimizer.noise_std.numpy() >= np.asarray(self._run.noise_std)):
+            raise RuntimeError(
+                "The noise of an update would not be what the plan charges. Received: a state of the optimizer that a "
+                "callback has set back while `fit` runs, to less noise. Go back to earlier weights alone, with "
+                "`set_weights`; or end this `fit`, load a file, and call `fit` again."
+            )
         if key in self._seen or not any(key):
             raise RuntimeError(
                 "Noise that was drawn already, or that everybody knows, would be added to other batches. Received: a "
@@ -343,4 +355,4 @@ def guards(model: keras.Model, charge: Charge, callbacks: list, bound: Callable[
     if not callbacks:
         return []
     within = any(map(acts_on_updates, callbacks))
-    return [SameModel(model, charge, bound if names_of_own(callbacks) else None, within), FreshNoise()]
+    return [SameModel(model, charge, bound if names_of_own(callbacks) else None, within), FreshNoise(model.run)]

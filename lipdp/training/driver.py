@@ -243,11 +243,16 @@ class Driver:
         charge = Charge(
             self.run, self.updates, self.charge(), self.request.training_metrics, bar=verbose in ("auto", 1)
         )
-        bound = None if self.calibration.bounds is None else self.unchanged.hold
+        bound = None if self.calibration.bounds is None else self._hold
         behind = guards(self.model, charge, callbacks, bound)
         if backend.processes()[1] > 1:
             behind.append(processes.Agreement(self.run, [other for other in callbacks if other is not self.checkpoint]))
         return [charge, *callbacks, *behind]
+
+    def _hold(self) -> None:
+        """Makes the bounds hold for weights that somebody has set, those of a `fit` of other batches among them."""
+        weights.set_loss_divisor(self.model, self.plan.sampling.batch_size)
+        self.unchanged.hold()
 
     def _precision(self) -> contextlib.AbstractContextManager:
         """Returns the context in which the steps are traced and run."""

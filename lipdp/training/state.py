@@ -37,6 +37,7 @@ class Run:
         importance: Where a plan of importance sampling stands: arguments and state of its budget, all public; or None.
         noise_std: Noise standard deviation per trainable variable in the last `fit`.
         secret: What the batches of the last `fit` are drawn from. A file holds it after a `fit` with a seed only.
+        keys: Keys of the noise that updates of fits without a seed began with, as far as callbacks could see them.
         bodies: Digest of code of the user's that the present `fit` with a seed runs, see `training.bodies`.
         driver: What carries out the present or last `fit`, or None before the first.
         traced: What the compiled step was traced for.
@@ -59,6 +60,7 @@ class Run:
         self.importance: dict | None = None
         self.noise_std: tuple[float, ...] = ()
         self.secret: seeding.Secret | None = None
+        self.keys: set[bytes] = set()
         self.bodies: str | None = None
         self.driver: Any = None
         self.traced: tuple | None = None

@@ -1,30 +1,24 @@
 """What `fit` reads and mends in a model's variables before and after it trains."""
 
 import hashlib
-import json
 from collections.abc import Sequence
 
 import keras
 import numpy as np
 
 from lipdp import _keras
+from lipdp.bounds.settings import settings
 from lipdp.layers import ClipGradient
 
 
 def traced(model: keras.Model) -> str:
     """Returns a digest of what a compiled step keeps from when it was traced, and what may change without `compile`."""
-    parts = [model.loss, model.steps_per_execution]
     with _keras.not_importing_tensorflow():
-        for layer in _keras.walk(model):
-            try:
-                parts.append(layer.get_config())
-            except Exception:  # a layer without one, or with one that fails
-                parts.append(id(layer))
         try:
-            parts[0] = keras.saving.serialize_keras_object(model.loss)
+            loss = keras.saving.serialize_keras_object(model.loss)
         except Exception:  # a function that cannot be written
-            parts[0] = id(model.loss)
-    return hashlib.sha256(json.dumps(parts, default=repr).encode()).hexdigest()
+            loss = id(model.loss)
+    return hashlib.sha256(settings(model, (loss, model.steps_per_execution)).encode()).hexdigest()
 
 
 def fingerprint(model: keras.Model, more: Sequence = (), without: Sequence = ()) -> bytes | None:

@@ -555,6 +555,16 @@ def test_weights_with_a_regularizer_are_refused():
         bounds.propagate(keras.Model(inputs, Regularised()(x)), 1.0)
 
 
+@pytest.mark.parametrize("constraint", [None, keras.constraints.NonNeg()], ids=["none", "another"])
+def test_weights_whose_constraint_was_replaced_have_no_bound(constraint):
+    """Kernels then left their ball while `fit` ran, to norm 3.4, and noise was that for norm 1."""
+    model = keras.Sequential([keras.Input((4,)), layers.BoundedInput(norm=1.0), layers.SpectralDense(3)])
+    model.layers[1].kernel.constraint = constraint
+    with pytest.raises(ValueError, match="with (none|NonNeg) in the place of SpectralBall"):
+        bounds.propagate(model, 1.0)
+    assert bounds.propagate(model, 1.0, trained=True).lipschitz == pytest.approx(1.0, rel=1e-3)
+
+
 def test_trained_norms_replace_those_of_the_constraint():
     inputs, x = bounded(size=2.0)
     dense = layers.SpectralDense(4)

@@ -236,3 +236,16 @@ def test_weights_inside_of_their_bounds_may_be_set():
     zeros = Changes("on_epoch_end", lambda model: model.get_layer("bias").set_weights([np.zeros(8)]))
     fit_bounded(model, callbacks=[zeros])
     assert not np.any(model.get_layer("bias").get_weights()[0]) and model.privacy.updates == 8
+
+
+@pytest.mark.parametrize("hook", ["on_epoch_begin", "on_epoch_end"])
+def test_weights_of_a_fit_of_smaller_batches_do_not_loosen_a_clip(hook):
+    """They hold the scale of `ClipGradient`, 1 / 4: in batches of 64 gradients that were 16 times as long passed."""
+    model = bounded(layers.ClipGradient(CLIP / 10.0, name="clip"))
+    model.fit(*data(), batch_size=4, epsilon=8.0, delta=1e-3, verbose=0)
+    kept, scales = model.get_weights(), []
+    plain = keras.callbacks.Callback()
+    setattr(plain, hook, lambda epoch, logs=None: epoch or model.set_weights(kept))
+    plain.on_train_end = lambda logs=None: scales.append(float(model.get_layer("clip").scale.numpy()))
+    model.fit(*data(), batch_size=64, epochs=2, epsilon=16.0, delta=1e-3, verbose=0, callbacks=[plain])
+    assert scales == [1.0 / 64.0]

@@ -85,6 +85,33 @@ def test_earlier_weights_alone_may_come_back(strategy, tmp_path):
     assert int(model.optimizer.iterations.numpy()) == 6
 
 
+class OfTheFitBefore(keras.callbacks.Callback):
+    """Keeps the state of the optimizer in one `fit`, and goes back to it in the next."""
+
+    kept: list | None = None
+
+    def on_epoch_end(self, epoch, logs=None):
+        variables = self.model.optimizer.variables
+        if self.kept is None:
+            self.kept = [v.numpy() for v in variables]
+        elif epoch == 0 and self.params["epochs"] == 2:
+            for variable, value in zip(variables, self.kept, strict=True):
+                variable.assign(value)
+
+
+@pytest.mark.parametrize(("noise", "received"), [(2.0, "have noise drawn again|drawn already"), (4.0, "to less noise")])
+def test_an_optimizer_set_back_to_an_earlier_fit_makes_no_further_update(noise, received):
+    """Noise was drawn again for other batches, or that of a larger budget was taken for the present one's."""
+    model = lipdp.DP_Sequential([keras.Input((4,)), keras.layers.Dense(3)])
+    model.compile(keras.optimizers.SGD(0.1), loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    arguments = {"strategy": "dpsgd", "batch_size": 20, "steps_per_epoch": 2, "delta": 1e-3, "verbose": 0}
+    back = OfTheFitBefore()
+    model.fit(X, Y, epochs=3, noise_multiplier=2.0, callbacks=[back], **arguments)
+    with pytest.raises(RuntimeError, match=received):
+        model.fit(X, Y, epochs=2, noise_multiplier=noise, callbacks=[back], **arguments)
+    assert int(model.optimizer.iterations.numpy()) <= model.run.ledger.updates == 9
+
+
 @pytest.mark.slow
 def test_the_next_fit_takes_a_state_from_before(tmp_path):
     """Between two fits the state may be any: the next one without a seed draws a key of its own."""

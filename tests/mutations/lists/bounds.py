@@ -14,6 +14,7 @@ FAULTS = [
         "bounds/propagate.py",
         "bounds/test_propagate.py bounds/test_rounding.py",
         ("no slack for rounding", "SLACK = 1e-5", "SLACK = 0.0"),
+        ("constraints may be replaced", "self.operation.refuse_other_constraints()", "pass"),
         (
             "masks that are passed by position",
             "others += [v for v in arguments.args[1:] if isinstance(v, keras.KerasTensor)]",

@@ -14,6 +14,18 @@ FAULTS = [
             "test_certify.py::test_inputs_that_are_rounded_have_no_certificate",
         ),
         (
+            "a program of other settings predicts",
+            "model.predict_function = None",
+            "pass",
+            "test_certify.py::test_settings_of_layers_that_were_changed_since_the_last_prediction_count",
+        ),
+        (
+            "predictions of a model's own are certified",
+            "    _refuse_own_prediction(model)\n",
+            "",
+            "test_certify.py::test_predictions_that_are_not_what_the_layers_compute_are_refused",
+        ),
+        (
             "the metric counts as many",
             "_METRIC_SLACK = 2e-3",
             "_METRIC_SLACK = -2e-2",

@@ -84,6 +84,12 @@ FAULTS = [
             "strategies/test_dpsgd.py::test_noise_follows_the_private_threshold",
         ),
         (
+            "nothing is projected behind an `apply` of a user's",
+            'if source.__module__.split(".")[0] == "keras":',
+            "if True:",
+            "test_optimizer.py::test_bounds_of_weights_hold_behind_an_apply_of_a_users",
+        ),
+        (
             "an `apply` of one's own is taken",
             'for name in ("apply", *_keras.OPTIMIZER_ENTRIES):',
             "for name in _keras.OPTIMIZER_ENTRIES:",
@@ -281,7 +287,13 @@ FAULTS = [
         "training/callbacks.py",
         "training/test_set_back.py",
         ("a key that was seen is taken", "if key in self._seen or not any(key):", "if not any(key):"),
-        ("nobody looks at the key", "within), FreshNoise()]", "within)]"),
+        ("nobody looks at the key", "within), FreshNoise(model.run)]", "within)]"),
+        ("keys of earlier fits are taken", "set() if run.repeatable else run.keys", "set()"),
+        (
+            "less noise is taken",
+            "if not np.all(optimizer.noise_std.numpy() >= np.asarray(self._run.noise_std)):",
+            "if False:",
+        ),
         ("the key of zeros is taken", "if key in self._seen or not any(key):", "if key in self._seen:"),
     ),
     *faults(

@@ -510,9 +510,13 @@ FAULTS = [
         ),
         (
             "a changed loss keeps the compiled step",
-            "parts[0] = keras.saving.serialize_keras_object(model.loss)",
-            "parts[0] = 0",
+            "loss = keras.saving.serialize_keras_object(model.loss)",
+            "loss = 0",
         ),
+    ),
+    *faults(
+        "bounds/settings.py",
+        "training/test_fit.py::test_what_changes_between_two_fits_changes_the_compiled_step_as_well",
         ("a changed layer keeps the compiled step", "parts.append(layer.get_config())", "parts.append(0)"),
     ),
     *faults(
@@ -1012,6 +1016,12 @@ FAULTS = [
             "with fixed(noted), ",
             "with ",
             "training/test_unchanged.py::test_a_loss_that_a_callback_changes_before_the_first_step_is_refused",
+        ),
+        (
+            "a scale that was set with the weights stays",
+            "weights.set_loss_divisor(self.model, self.plan.sampling.batch_size)\n        self.unchanged",
+            "self.unchanged",
+            "training/test_same_model.py::test_weights_of_a_fit_of_smaller_batches_do_not_loosen_a_clip",
         ),
     ),
     *faults(
