@@ -105,7 +105,13 @@ def _encoded(table: data.Table, path: str) -> tuple[np.ndarray, list[str]]:
         start += len(column.features)
         if column.kind == "category":
             other = entries[:, len(column.vocabulary)] > 0
-            if other.any() and not entries[:, : len(column.vocabulary)].any():
+            if other.any() and entries[:, : len(column.vocabulary)].any():
+                notes.append(
+                    f"{int(other.sum())} of {len(x)} rows of column {column.name!r} hold no word of its vocabulary, as "
+                    f"{as_shown(found.columns[column.name][int(other.argmax())])}: if no row that trained the model "
+                    "did, its class for them means little, however large the probability"
+                )
+            elif other.any():
                 notes.append(
                     f"no row of column {column.name!r} holds a word of its vocabulary, as "
                     f"{as_shown(column.vocabulary[0])}: {as_shown(found.columns[column.name][int(other.argmax())])} "

@@ -302,7 +302,7 @@ class DiffusionModel(OfCleanExamples, DP_Model):
             averaged: whether to use the moving average of the weights, once there is one.
 
         Returns:
-            Float32 array `(num_samples, ...)`.
+            Float32 array `(num_samples, ...)`, of images about in [-1, 1]: clip what goes beyond.
 
         Raises:
             ValueError: guidance of a model that has never learned without labels.

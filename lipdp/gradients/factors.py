@@ -9,6 +9,7 @@ way, the numbers that are held for it beside what the passes leave, and the mult
 import functools
 import math
 
+import keras
 from keras import ops
 
 from lipdp import backend
@@ -141,7 +142,9 @@ class Outer:
     """
 
     def __init__(self, a, g, layout: MatrixLayout):
-        self.a, self.g, self.layout = a, g, layout
+        # Squares of integers overflow in silence, and a norm that is too small clips too little.
+        self.a, self.g = (t if keras.backend.is_float_dtype(t.dtype) else ops.cast(t, "float32") for t in (a, g))
+        self.layout = layout
         self._matrix = None
 
     @property

@@ -26,7 +26,15 @@ class Rows:
         place, rest = tensor.shape[1:cut], ops.shape(tensor)[cut:]
         if self.views is None or any(size is None for size in place):
             return ops.reshape(tensor, (self.batch, -1, *rest))
-        # A tensor whose first axis is not the rows of the batch does not fit this shape.
+        # A tensor whose first axis is not the rows of the batch does not fit this shape: frameworks only say that.
+        rows = tensor.shape[0]
+        if isinstance(self.batch, int) and rows not in (None, self.batch * self.views):
+            raise ValueError(
+                "A layer with weights is called on a tensor whose first axis is not that of the examples. Received: "
+                f"shape {tuple(tensor.shape)} for {self.batch * self.views} rows. Keep the rows in front; what is the "
+                "same for all of them, such as the positions in a text, repeat for each: "
+                "ops.broadcast_to(ops.arange(length), ops.shape(inputs))."
+            )
         return ops.reshape(tensor, (self.batch, self.views * math.prod(place), *rest))
 
     def summed(self, tensor, shape):

@@ -233,9 +233,12 @@ def synthetic(graph: keras.Function) -> tuple:
     """Returns the nest of a graph's inputs and as one of 11 rows, the last of which is an outlier."""
     rng = np.random.default_rng(0)
     structure, _ = _keras.structures(graph)
-    # TensorFlow stops at tokens that an embedding does not have, and Keras lets these be floats.
-    embedded = [node for node in _keras.nodes(graph) if isinstance(node.operation, keras.layers.Embedding)]
-    tokens = {id(tensor) for node in embedded for tensor in node.input_tensors}
+    # TensorFlow stops at tokens that an embedding does not have, and Keras lets these be floats. The embedding may be
+    # inside of a layer, and tokens may be reshaped before they reach it: from outputs to inputs.
+    tokens: set[int] = set()
+    for node in reversed(_keras.nodes(graph)):
+        if _embeds(node.operation) or not tokens.isdisjoint(map(id, node.output_tensors)):
+            tokens.update(map(id, node.input_tensors))
 
     def made_up(tensor):
         shape = (11, *(8 if size is None else size for size in tensor.shape[1:]))
@@ -246,6 +249,12 @@ def synthetic(graph: keras.Function) -> tuple:
         return ops.convert_to_tensor(rows.astype(tensor.dtype))
 
     return structure, tree.map_structure(made_up, structure)
+
+
+def _embeds(operation: keras.Operation) -> bool:
+    """Whether an operation is an embedding, or a layer or model with one inside of it."""
+    inside = _keras.walk(operation, include_self=True) if isinstance(operation, keras.layers.Layer) else []
+    return any(isinstance(layer, keras.layers.Embedding) for layer in inside)
 
 
 def refuse_mixing(model: keras.Model) -> None:

@@ -126,7 +126,7 @@ class TrainingRecipe:
 
         Raises:
             TypeError: an argument that the recipe sets.
-            ValueError: a model that is not of this recipe, or see `DP_Model.fit`.
+            ValueError: a model that is not of this recipe, fewer examples than its batch size, or see `DP_Model.fit`.
         """
         own = {"batch_size": self.batch_size, "epochs": self.epochs, "strategy": self.strategy()}
         checks.not_twice(own, kwargs)
@@ -157,6 +157,11 @@ class TrainingRecipe:
             kwargs["sample_weight"] = weight
         self._warn_of_bytes(x)
         count = _count(x, kwargs)
+        if self.batch_size > count:
+            raise ValueError(
+                f"The recipe was made for more examples. Received: batch_size={self.batch_size} of the recipe, for "
+                f"{count} examples or persons. Pass num_examples={count} to lipdp.recipe."
+            )
         part = self.trained(count) if model is None else self.part(model, count)
         try:
             with computed_from(*given):

@@ -167,6 +167,10 @@ def test_what_a_model_cannot_see_of_new_rows_is_said(run, tmp_path, capsys):
     clean.write_text("age,smoker\n0,no\n,at times\n6,\n")
     capsys.readouterr()
     assert main(["predict", str(run), "--data", str(clean), "--output", str(out), "--overwrite"]) == 0
+    (note,) = capsys.readouterr().err.splitlines()
+    assert "1 of 3 rows of column 'smoker' hold no word of its vocabulary, as 'at times': if no row" in note
+    clean.write_text("age,smoker\n0,no\n,yes\n6,\n")
+    assert main(["predict", str(run), "--data", str(clean), "--output", str(out), "--overwrite"]) == 0
     assert capsys.readouterr().err == ""
     # Columns are then known by their places.
     content = json.loads((run / folders.TABLE).read_text())

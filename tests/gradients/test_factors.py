@@ -283,3 +283,24 @@ def test_squares_of_long_gradients_are_not_added_up_one_by_one():
         compiled = backend.compiled(function, [])
     exact = 2**22 * float(np.float32(1.0 / 3.0)) ** 2
     np.testing.assert_allclose(array(compiled(ops.convert_to_tensor(value))), exact, rtol=2e-5)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int32", "bool"])
+@pytest.mark.parametrize("positions", [1, 3, 60])
+def test_integers_are_measured_as_numbers(dtype, positions):
+    """Squares of bytes were taken modulo 256 on JAX, so that a gradient of 36 times the clip norm was not clipped."""
+    rng = np.random.default_rng(0)
+    whole = (
+        rng.integers(50_000, 60_000, (4, positions, 20))
+        if dtype == "int32"
+        else rng.integers(0, 256, (4, positions, 20))
+    )
+    whole = (whole % 2 if dtype == "bool" else whole).astype(dtype)
+    g = ops.convert_to_tensor(rng.normal(size=(4, positions, 30)).astype("float32"))
+    found, same = (Outer(ops.convert_to_tensor(a), g, MatrixLayout((20, 30))) for a in (whole, whole.astype("float32")))
+    for ask in (
+        lambda factor: factor.squared_norm(),
+        lambda factor: factor.scaled_squared_norm(0.5, 2.0),
+        lambda factor: factor.weighted_sum(ops.ones((4,))),
+    ):
+        np.testing.assert_allclose(array(ask(found)), array(ask(same)), rtol=1e-6)

@@ -114,7 +114,30 @@ def test_rows_in_another_order_are_found():
         gradients.supported(model)
     # Where the sizes do not agree, the engine itself notices.
     model = keras.Sequential([keras.Input((3, 4)), Reorder(), L.Dense(3), Reorder(), L.Dense(2)])
-    with pytest.raises(Exception, match="."):
+    with pytest.raises(ValueError, match="first axis is not that of the examples"):
+        gradients.supported(model)
+
+
+@lipdp.row_wise
+class Placed(L.Layer):
+    def __init__(self, repeated):
+        super().__init__()
+        self.words, self.places, self.repeated = L.Embedding(7, 3), L.Embedding(4, 3), repeated
+
+    def call(self, x):
+        places = ops.arange(ops.shape(x)[-1])
+        return self.words(x) + self.places(ops.broadcast_to(places, ops.shape(x)) if self.repeated else places)
+
+
+@pytest.mark.parametrize("repeated", [False, True])
+def test_what_has_no_axis_of_examples_is_named(repeated):
+    """The transformers of keras.io look up places once for the whole batch."""
+    inputs = keras.Input((4,), dtype="int32")
+    model = keras.Model(inputs, L.Dense(2)(L.Flatten()(Placed(repeated)(inputs))))
+    if repeated:
+        gradients.supported(model)
+        return
+    with pytest.raises(ValueError, match=r"shape \(4,\) for .* rows.*ops.broadcast_to"):
         gradients.supported(model)
 
 

@@ -9,7 +9,7 @@ from keras import layers as L
 from keras import ops
 
 import lipdp
-from lipdp import backend, diffusion, isolation, layers, losses, strategies
+from lipdp import _keras, backend, diffusion, isolation, layers, losses, strategies
 from tests.helpers.clipping import BATCH, averaged, flat
 
 C = 0.1
@@ -358,3 +358,24 @@ def test_an_embedding_of_floats_gets_tokens():
     )
     with pytest.raises(ValueError, match="depends on the other examples"):
         isolation.refuse_mixing(keras.Model(inputs, outputs))
+
+
+class Embedded(keras.layers.Layer):
+    def __init__(self):
+        super().__init__()
+        self.table = keras.layers.Embedding(4, 2)
+
+    def call(self, tokens):
+        return self.table(tokens)
+
+
+@pytest.mark.parametrize("inside", [Embedded, lambda: keras.Sequential([keras.layers.Embedding(4, 2)])])
+def test_tokens_of_an_embedding_inside_of_a_layer(inside):
+    tokens, numbers = keras.Input((3,)), keras.Input((2,))
+    words = inside()(keras.layers.Reshape((1, 3))(tokens))
+    own = keras.layers.Lambda(lambda rows: 2.0 * rows)(keras.layers.Flatten()(words))
+    model = keras.Model([tokens, numbers], [own, numbers])
+    isolation.refuse_mixing(model)
+    _, (x, other) = isolation.synthetic(_keras.graph(model))
+    x, other = (ops.convert_to_numpy(tensor) for tensor in (x, other))
+    assert set(np.unique(x)) == {0.0, 1.0} and np.max(other) > 1e4  # an outlier where none is looked up

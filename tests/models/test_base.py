@@ -225,3 +225,12 @@ def test_what_is_missing_is_named():
         features().fit(x, epsilon=8.0)
     with pytest.raises(ValueError, match="Received: 4 elements"):
         features().fit(tensors(x, y).map(lambda a, b: (a, b, 1.0, 1.0)).batch(20), epsilon=8.0)
+
+
+def test_a_recipe_for_more_examples_says_so():
+    x, y = data()
+    recipe = lipdp.recipe((8, 8, 1), 2, 600, epsilon=8.0)
+    with pytest.raises(ValueError, match=r"Received: batch_size=300 of the recipe, for 60 examples.*num_examples=60 "):
+        recipe.fit(x[:, ::2, ::2], y, epsilon=8.0)
+    with pytest.raises(ValueError, match="for 30 examples or persons"):
+        recipe.fit(x[:, ::2, ::2], y, epsilon=8.0, person_ids=np.arange(60) // 2)

@@ -576,3 +576,17 @@ def test_an_augmentation_that_mixes():
             strategy=strategies.DPSGD(augmentation_multiplicity=2, augmentation=Mix(1)),
             **FIT,
         )
+
+
+@pytest.mark.parametrize("dtype, largest", [("uint8", 255.0), ("int32", 60000.0)])
+def test_integer_inputs_are_clipped(dtype, largest):
+    """JAX squared them as integers: one row moved the weights by 36 times the clip norm."""
+    x, y = np.zeros((32, 6), "float32"), np.zeros((32, 1), "float32")
+    x[0], y[0] = largest, 1.0  # the other rows have no gradient
+    inputs = keras.Input((6,), dtype=dtype)
+    model = lipdp.DP_Model(inputs, keras.layers.Dense(1, kernel_initializer="zeros")(inputs))
+    model.compile(keras.optimizers.SGD(1.0), loss="mse")
+    options = {"batch_size": 32, "epochs": 1, "sampling": "shuffle", "noise_multiplier": 1e-3, "verbose": 0}
+    model.fit(x.astype("uint8") if dtype == "uint8" else x, y, strategy=lipdp.strategies.DPSGD(1.0), **options)
+    moved = 32 * np.sqrt(sum(np.square(w).sum() for w in model.get_weights()))
+    assert moved == pytest.approx(1.0, abs=0.02)

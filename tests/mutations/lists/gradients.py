@@ -61,6 +61,11 @@ FAULTS = [
             "total = total if merged is None else merged",
         ),
         ("what underflows is lost", "TINY = 1.2e-38", "TINY = 0.0"),
+        (
+            "squares of integers overflow",
+            'self.a, self.g = (t if keras.backend.is_float_dtype(t.dtype) else ops.cast(t, "float32") for t in (a, g))',
+            "self.a, self.g = a, g",
+        ),
         ("long sums in one", "_AT_ONCE = 2**10", "_AT_ONCE = 2**30"),
         (
             "the center is left out",
