@@ -205,7 +205,7 @@ def _audit(parser):
 def _table(parser):
     add = parser.add_argument
     add("file", metavar="FILE", help="a .csv file")
-    add("--label", metavar="COLUMN", help="column of classes; default: the last one")
+    add("--label", metavar="COLUMN", help="column of classes, not of a number to predict; default: the last")
     add("--no-header", action="store_true", help='the file has no column names; they are then "0", "1", ...')
     add("--person-column", metavar="COLUMN", help="column that says whose each row is: no model will see it")
     add("--output", metavar="FILE", help="default: the .json of the same name beside it")

@@ -61,7 +61,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--task",
         default="classifier",
         choices=("classifier", "diffusion", "language", "text"),
-        help="default: classifier",
+        help="default: classifier; how to predict a number is in docs/howto/regression.md",
     )
     group("--epochs", type=int, help="default: by the budget")
     group("--batch-size", type=int, help="EXPECTED batch size; default: by the number of examples")

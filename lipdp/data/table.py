@@ -81,7 +81,8 @@ class Table:
             if (names + [self.label]).count(name) > 1:
                 raise ValueError(f"Each column is described once. Received: {name!r} twice. Leave one out.")
         if self.label is not None:
-            object.__setattr__(self, "classes", check_values("classes", self.classes, 2, f" Of label {self.label!r}."))
+            told = f" Of label {self.label!r}; how to predict a number is in docs/howto/regression.md."
+            object.__setattr__(self, "classes", check_values("classes", self.classes, 2, told))
         elif self.classes:
             raise ValueError(f"Classes need a label column. Received: classes={self.classes!r}. Pass label as well.")
         interval = tuple(self.interval) if isinstance(self.interval, (list, tuple)) else self.interval

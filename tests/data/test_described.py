@@ -384,7 +384,7 @@ def test_wrong_columns_are_refused(arguments, message):
         ),
         ({"columns": (AGE, AGE)}, "described once. Received: 'age' twice"),
         ({"label": "age", "classes": (0, 1)}, "described once. Received: 'age' twice"),
-        ({"label": "ill"}, "at least 2 texts or numbers.*Of label 'ill'"),
+        ({"label": "ill"}, "at least 2 texts or numbers.*Of label 'ill'; how to predict a number"),
         ({"classes": (0, 1)}, "Classes need a label column"),
         ({"interval": (0, 2)}, "`interval` must be \\(-1, 1\\) or \\(0, 1\\). Received: interval=\\(0, 2\\)"),
         ({"interval": 1}, "`interval` must be"),
