@@ -16,9 +16,11 @@ demo: $(STAMP)
 	$(BIN)/lipdp train --dataset digits --epsilon 4 --output runs/demo --overwrite
 	@echo "Open runs/demo/report.html; the privacy statement is runs/demo/privacy.txt."
 
-# A program that runs once takes longer to optimize than to run: on JAX `test` leaves that out, `test-all` does not.
+# Quicker than what users run, which `test-all` tests: each process keeps to one core, since there are as many as cores,
+# and JAX does not optimize, which takes longer than it saves where a program runs once.
+test: export OMP_NUM_THREADS = 1
 test: $(STAMP) lint
-	KERAS_BACKEND=tensorflow $(PYTEST)
+	TF_NUM_INTRAOP_THREADS=1 TF_NUM_INTEROP_THREADS=1 KERAS_BACKEND=tensorflow $(PYTEST)
 	XLA_FLAGS="--xla_backend_optimization_level=0 $(XLA_FLAGS)" KERAS_BACKEND=jax $(PYTEST) -m "not slow and not backend_free"
 
 test-all: $(STAMP) lint
