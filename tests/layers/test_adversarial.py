@@ -12,8 +12,11 @@ NORMS = (1.0, 8.0)
 
 # On JAX, where each case is compiled, one of each type by default.
 FIRST = {case.name.split("-")[0].split("_")[0].rstrip("0123456789"): case.name for case in reversed(ALL)}.values()
-# Repeats of another case that take longest.
-SLOW = ("scattering_mirrored", "scattering_rgb")
+# Repeats of another case that take longest, and every second geometry of a convolution, whose exact norms others test.
+SLOW = {"scattering_mirrored", "scattering_rgb"}
+SLOW.update(
+    [case.name for case in ALL if case.name.startswith(("conv", "factors", "Spectral")) and "-" in case.name][::2]
+)
 
 
 def _marks(name: str) -> list:
