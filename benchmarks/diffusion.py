@@ -122,7 +122,7 @@ def score(
     if folder is not None:
         found = folder.progress.setdefault("final", found)
         if (found["samples"], found["epochs"]) != (samples, epochs):
-            sys.exit(f"{folder.path} was scored by other images or epochs. Give another --output.")
+            sys.exit(f"{folder.path} was scored with another number of images or epochs. Give another --output.")
     if folder is not None and "sampling_seconds" in found and (folder.path / DRAWN).exists():
         drawn = np.load(folder.path / DRAWN)
     else:
