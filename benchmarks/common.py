@@ -26,6 +26,17 @@ def machine() -> dict:
     return {"cores": os.cpu_count(), "processor": platform.machine()}
 
 
+def device() -> str:
+    """The kind of device that the run was on."""
+    import keras
+
+    if keras.backend.backend() != "jax":
+        return keras.backend.backend()
+    import jax
+
+    return jax.devices()[0].device_kind
+
+
 def spread(values) -> dict:
     """Median and the 10 % and 90 % quantiles."""
     low, median, high = np.quantile(np.asarray(values, float), [0.1, 0.5, 0.9])

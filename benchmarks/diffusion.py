@@ -25,7 +25,7 @@ import statistics
 import sys
 import time
 
-from common import RESULTS, versions, write
+from common import RESULTS, device, versions, write
 from diffusion_cost import cost, cost_table
 
 from lipdp.privacy import files
@@ -234,6 +234,7 @@ def train(options, changes: dict) -> dict:
         **identity,
         "command": f"python benchmarks/diffusion.py {' '.join(sys.argv[1:])}",
         "backend": keras.backend.backend(),
+        "device": device(),
         **final,
         "spent": model.privacy.epsilon(),
         "delta": DELTA,

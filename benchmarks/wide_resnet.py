@@ -12,7 +12,7 @@ import dataclasses
 import math
 import time
 
-from common import Series
+from common import Series, device
 
 DELTA = 1e-5
 # Settings of the recipe by the name of the option.
@@ -110,17 +110,6 @@ def run(options) -> dict:
     }
     model.set_weights(report.last)
     return found | {"accuracy_of_last_weights": accuracy()}
-
-
-def device() -> str:
-    """The kind of device that the run was on."""
-    import keras
-
-    if keras.backend.backend() != "jax":
-        return keras.backend.backend()
-    import jax
-
-    return jax.devices()[0].device_kind
 
 
 def main() -> None:

@@ -416,7 +416,9 @@ def test_labels_of_another_length_are_refused():
 
 
 @pytest.mark.parametrize("name", ["mlp", "single_output", "cnn", "two_classes"])
-@pytest.mark.parametrize("radius", [0.0, 0.05, 0.1, 0.3])
+@pytest.mark.parametrize(
+    "radius", [0.0, pytest.param(0.05, marks=pytest.mark.slow), 0.1, pytest.param(0.3, marks=pytest.mark.slow)]
+)
 def test_metric_never_counts_more_than_is_certified(name, radius):
     model = trained_like(MODELS[name]())
     x = examples(model, 200)

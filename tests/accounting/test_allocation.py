@@ -55,7 +55,7 @@ def exact_of_two(z, epsilon, add, points=4001):
 
 
 @pytest.mark.parametrize("add", [False, True])
-@pytest.mark.parametrize("z", [0.6, 1.0, 5.0])
+@pytest.mark.parametrize("z", [0.6, pytest.param(1.0, marks=pytest.mark.slow), 5.0])
 def test_one_of_two_is_the_integral_and_never_below(z, add):
     for epsilon in (0.0, 0.1, 0.5, 1.5):
         exact = exact_of_two(z, epsilon, add)

@@ -9,29 +9,27 @@ from lipdp import strategies
 from tests.adversarial.attack import ROWS, TOLERANCE
 from tests.adversarial.cases import CLIPPED, DIFFUSION, Case, chosen
 
-# Of each kind a few in the default suite: a step that clips, one that does not, loops, copies, a count, a state.
+# By default a step that clips, copies and a count, masks, deviations, one that does not clip, low precision.
 FEW = [
     Case("mlp", strategies.DPSGD(), "Adam", warm=2),
-    Case("shared", strategies.DPSGD(clipping="per_layer"), microbatch=8),
     Case("logistic", strategies.DPSGD(quantile=0.5, augmentation_multiplicity=2), warm=3),
-    Case("logistic", strategies.DPSGD(clipping="automatic"), "Nadam", steps=2, warm=1),
-    Case("dropout", strategies.DPSGD(augmentation_multiplicity=2), microbatch=8, warm=1),
-    Case("two_outputs", strategies.DPSGD(augmentation_multiplicity=2), microbatch=8, warm=1),
+    pytest.param(
+        Case("dropout", strategies.DPSGD(augmentation_multiplicity=2), microbatch=8, warm=1),
+        marks=pytest.mark.backend_free,
+    ),
     Case("mlp", strategies.AdaCliP(granularity="layer"), "RMSprop", warm=2),
-    Case("graph", strategies.Clipless("per_layer", quantile=0.5), execution="eager", warm=2),
     Case("lipschitz", strategies.Clipless(), "Adam", microbatch=6),
-    Case("diffusion", strategies.DPSGD(0.5, augmentation_multiplicity=3), microbatch=8),
     Case("mlp", strategies.DPSGD(), "Adam", policy="mixed_bfloat16"),
+]
+MORE = [
+    Case("shared", strategies.DPSGD(clipping="per_layer"), microbatch=8),
+    Case("logistic", strategies.DPSGD(clipping="automatic"), "Nadam", steps=2, warm=1),
+    Case("two_outputs", strategies.DPSGD(augmentation_multiplicity=2), microbatch=8, warm=1),
+    Case("graph", strategies.Clipless("per_layer", quantile=0.5), execution="eager", warm=2),
+    Case("diffusion", strategies.DPSGD(0.5, augmentation_multiplicity=3), microbatch=8),
     Case("convolution", strategies.DPSGD(), policy="mixed_bfloat16", warm=1),
     Case("shared", strategies.AdaCliP(), policy="mixed_bfloat16"),
 ]
-# JAX compiles these for long; there `make test-all` runs them.
-LONG = {"graph", "dropout"}
-SLOW = {"shared", "two_outputs", "convolution", "diffusion"}
-
-
-def _marks(case: Case) -> list:
-    return [pytest.mark.slow] if case.model in SLOW else [pytest.mark.backend_free] if case.model in LONG else []
 
 
 # Where every row is cut to the same length the largest ratio is 1, but for the margin for rounding.
@@ -39,7 +37,7 @@ REACHED = {"dpsgd": 0.99, "adaclip": 0.99, "clipless": 0.05}
 KINDS = {"clipless": 40, "dpsgd": 50, "adaclip": 30, "diffusion": 20}
 
 
-@pytest.mark.parametrize("case", [pytest.param(c, marks=_marks(c), id=str(c)) for c in FEW])
+@pytest.mark.parametrize("case", [*FEW, *(pytest.param(case, marks=pytest.mark.slow) for case in MORE)], ids=str)
 def test_a_hostile_row_moves_no_more_than_is_charged(case):
     largest = case.target().ratios().max()
     assert REACHED[case.strategy.name] <= largest <= 1.0 + TOLERANCE

@@ -418,7 +418,7 @@ def test_one_id_for_each_row(count):
 
 @pytest.mark.backend_free
 @pytest.mark.parametrize("sampling", ["poisson", "fixed_size", "shuffle", "truncated_poisson", "random_allocation"])
-@pytest.mark.parametrize("group", [1, 3])
+@pytest.mark.parametrize("group", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_the_relation_is_that_of_the_updates(sampling, group):
     from lipdp.accounting import Sampling
     from lipdp.accounting.schemes import SCHEMES

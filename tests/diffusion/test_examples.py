@@ -104,7 +104,9 @@ def _stop(model):
 
 
 @pytest.mark.backend_free
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    "form", [pytest.param(form, marks=[pytest.mark.slow] * (number % 2)) for number, form in enumerate(FORMS)]
+)
 def test_forms_of_examples_are_those_of_every_private_model(shared, stored, form):
     """Those of files, dictionaries and datasets failed within NumPy."""
     x, y = FORMS[form](stored)
@@ -121,6 +123,7 @@ def test_forms_of_examples_are_those_of_every_private_model(shared, stored, form
     assert shared.run.plan.sampling.batch_size == (16 if form == "PyDataset" else 24)
 
 
+@pytest.mark.backend_free
 def test_validation_on_training_examples_is_stated():
     model, same = labelled(), Rows()
     model.fit(same, validation_data=same, batch_size=24, **ASKED)

@@ -137,6 +137,7 @@ def test_recipes_of_28_pixels_have_one():
     assert diffusion.recipe((8, 8, 1), 10, 1000).classifier is None
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize("classes", [None, 4])
 def test_classifiers_that_do_not_fit_are_refused(trained, classes):
     own = diffusion.unet(SHAPE, classes, channels=4, multipliers=(1,), blocks=1, slim=True)

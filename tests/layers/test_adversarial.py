@@ -10,20 +10,9 @@ from tests.helpers.layer_cases import ALL
 NORMS = (1.0, 8.0)
 
 
-# On JAX, where each case is compiled, one of each type by default.
+# By default one of each type; `make test-all` runs the others.
 FIRST = {case.name.split("-")[0].split("_")[0].rstrip("0123456789"): case.name for case in reversed(ALL)}.values()
-# Repeats of another case that take longest, and every second geometry of a convolution, whose exact norms others test.
-SLOW = {"scattering_mirrored", "scattering_rgb"}
-SLOW.update(
-    [case.name for case in ALL if case.name.startswith(("conv", "factors", "Spectral")) and "-" in case.name][::2]
-)
-
-
-def _marks(name: str) -> list:
-    return [] if name in FIRST else [pytest.mark.backend_free] + [pytest.mark.slow] * (name in SLOW)
-
-
-CASES = [pytest.param(c, id=c.name, marks=_marks(c.name)) for c in ALL]
+CASES = [pytest.param(c, id=c.name, marks=[pytest.mark.slow] * (c.name not in FIRST)) for c in ALL]
 
 
 @pytest.mark.backend_free

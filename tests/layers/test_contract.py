@@ -62,6 +62,7 @@ def test_shape_is_announced_and_configuration_survives(case, tmp_path):
     assert [type(v.constraint) for v in loaded.weights] == [type(v.constraint) for v in model.weights]
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize("case", {c.name[:4]: c for c in OWN}.values(), ids=lambda case: case.name)
 def test_names_and_dtypes_are_kept(case):
     layer = case.make()
@@ -72,6 +73,7 @@ def test_names_and_dtypes_are_kept(case):
     assert layer(examples(case)[0]).dtype in ("float32", keras.ops.zeros((), "float32").dtype)
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize("case", KERNELS, ids=lambda c: c.name)
 def test_kernels_start_in_the_ball_and_are_nearly_orthonormal(case):
     probe = Probe(case.make(), *case.shapes)
@@ -94,6 +96,7 @@ def test_any_initializer_is_projected(initializer):
         assert bounds.rules(layer).input_lipschitz((1.0,)) == (1.0,)
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize("case", KERNELS, ids=lambda c: c.name)
 def test_trained_lipschitz_is_the_norm_of_the_trained_layer_from_above(case):
     probe = Probe(case.make(), *case.shapes)

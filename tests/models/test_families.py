@@ -16,7 +16,7 @@ from tests.helpers.reference import compare
 # B0 of keras.applications holds the moments of ImageNet in a layer that could have been adapted to private rows.
 pytestmark = pytest.mark.filterwarnings("ignore:What `adapt` reads")
 # The others are run by make test-all.
-_QUICK = ("llama", "vit")
+_QUICK = ("vit",)
 FAMILIES = {**hub.TEXT, **hub.IMAGES}
 
 

@@ -118,7 +118,15 @@ def test_rejected_padding_and_overflowing_rows_add_nothing():
 
 
 @pytest.mark.backend_free
-@pytest.mark.parametrize("arguments", [{}, {"clip_scale": 2.0}, {"count_noise": 8.0}, {"first_phase": 0.0}])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"clip_scale": 2.0},
+        {"count_noise": 8.0},
+        *(pytest.param(one, marks=pytest.mark.slow) for one in ({}, {"first_phase": 0.0})),
+    ],
+    ids=str,
+)
 def test_the_budget_is_met_and_what_is_accounted_is_executed(arguments):
     model = network()
     history = model.fit(*blobs(), epochs=3, steps_per_epoch=10, epsilon=2.0, strategy=DPIS(**arguments), **FIT).history

@@ -216,7 +216,10 @@ PAIRS = {
 
 
 @pytest.mark.backend_free
-@pytest.mark.parametrize("pair", PAIRS.values(), ids=PAIRS)
+@pytest.mark.parametrize(
+    "pair",
+    [pytest.param(PAIRS[name], id=name, marks=[pytest.mark.slow] * (number % 2)) for number, name in enumerate(PAIRS)],
+)
 def test_what_differs_in_code_alone_has_noise_of_its_own(pair):
     one, again, other = (key(**make()) for make in (pair[0], *pair))
     assert one == again != other

@@ -307,7 +307,15 @@ def _stopping(monkeypatch, after):
 
 
 @pytest.mark.backend_free
-@pytest.mark.parametrize("settings", [{}, {"accountant": "filter"}, {"strategy": "dpis"}, {"seed": 5}], ids=str)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"accountant": "filter"},
+        *(pytest.param(one, marks=pytest.mark.slow) for one in ({"strategy": "dpis"}, {"seed": 5})),
+    ],
+    ids=str,
+)
 def test_a_fit_that_was_stopped_before_its_first_update_keeps_to_the_budget(monkeypatch, settings):
     model = _double()
     for after in (1, 3):

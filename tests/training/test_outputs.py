@@ -77,7 +77,9 @@ def test_gradients_are_those_of_the_weighted_sum(form):
     np.testing.assert_allclose(total, coefficients @ expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("copies", [1, pytest.param(3, marks=pytest.mark.backend_free)])
+@pytest.mark.parametrize(
+    "copies", [pytest.param(1, marks=pytest.mark.backend_free), pytest.param(3, marks=pytest.mark.slow)]
+)
 def test_an_update_clips_all_outputs_of_an_example_together(copies):
     model, (x, y) = model_of(), data(12)
     strategy = strategies.DPSGD(0.3, augmentation_multiplicity=copies)
@@ -346,8 +348,9 @@ def one_output(form=None):
 
 
 @pytest.mark.backend_free
-@pytest.mark.parametrize("form", [lambda one: {"kind": one}, lambda one: [one]], ids=["dict", "list"])
-@pytest.mark.parametrize("strategy", ["clipless", "dpsgd"])
+@pytest.mark.parametrize(
+    ("strategy", "form"), [("clipless", lambda one: {"kind": one}), ("dpsgd", lambda one: [one])], ids=["dict", "list"]
+)
 def test_the_only_output_in_a_dictionary_or_list(strategy, form, tmp_path):
     x, labels = data(40)
     y = labels["kind"]
