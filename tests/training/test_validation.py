@@ -337,3 +337,20 @@ def test_rows_behind_the_data_have_no_say_in_a_loss():
     np.testing.assert_allclose(found, expected, rtol=1e-5)
     zero = model.evaluate(X[:10], Y[:10], sample_weight=np.abs(weight), verbose=0)
     np.testing.assert_allclose(zero[0] if isinstance(zero, list) else zero, np.atleast_1d(expected)[0] * 0.7, rtol=1e-5)
+
+
+@pytest.mark.parametrize("fails", ["labels", "a callback"])
+def test_an_evaluation_that_fails_leaves_the_weights(fails):
+    """Under JAX Keras takes them off the model until it has ended."""
+    model = lipdp.DP_Sequential([layers.BoundedInput((X.shape[1],)), layers.SpectralDense(3)])
+    model.compile("sgd", loss="sparse_categorical_crossentropy")
+    before = [np.asarray(v) for v in model.weights]
+    y = Y if fails == "a callback" else np.zeros((len(X), 2))
+    stops = keras.callbacks.LambdaCallback()
+    if fails == "a callback":
+        stops.on_test_batch_end = lambda *_: 1 / 0
+    with pytest.raises(Exception):  # noqa: B017 - of Keras, TensorFlow or JAX
+        model.evaluate(X, y, batch_size=40, verbose=0, callbacks=[stops])
+    assert all(np.array_equal(v, b) for v, b in zip(model.weights, before, strict=True))
+    assert np.isfinite(model.evaluate(X, Y, verbose=0))
+    assert model.predict(X, verbose=0).shape == (len(X), 3)
