@@ -313,12 +313,12 @@ def is_empty(model: keras.Sequential) -> bool:
     return not model._layers
 
 
-def own_metric_functions(model: keras.Model) -> bool:
-    """Whether some metric of `compile` is a function that is not of Keras."""
+def own_metrics(model: keras.Model) -> bool:
+    """Whether some metric of `compile` is a function, or of a class, that is not of Keras."""
     # lipdp passes all of them on as weighted ones.
-    given = getattr(model._compile_metrics, "_user_weighted_metrics", None)
-    functions = [m for m in keras.tree.flatten(given) if callable(m) and not isinstance(m, keras.metrics.Metric)]
-    return any(not getattr(function, "__module__", "").startswith("keras.") for function in functions)
+    given = keras.tree.flatten(getattr(model._compile_metrics, "_user_weighted_metrics", None))
+    kinds = [type(m) if isinstance(m, keras.metrics.Metric) else m for m in given if callable(m)]
+    return any(not getattr(kind, "__module__", "").startswith("keras.") for kind in kinds)
 
 
 def metrics_wait(model: keras.Model) -> bool:

@@ -1,5 +1,6 @@
 """Keras models whose `fit` trains with differential privacy."""
 
+import contextlib
 from typing import Any
 
 import keras
@@ -110,7 +111,9 @@ class _PrivateTraining(training.FromTask, training.Fitting, training.Saving):
         # In a step those of the user come with the labels, and `sample_weight` says who is there.
         weights = (weight, sample_weight) if self.run.tracing else (sample_weight, None)
         compiling.track(self._output_losses, self.loss, y, y_pred, *weights)
-        return super().compute_metrics(x, y, y_pred, compiling.weights_of_places(sample_weight, y_pred))
+        places = compiling.weights_of_places(sample_weight, y_pred, self)
+        with compiling.whole_weights() if self.run.tracing else contextlib.nullcontext():
+            return super().compute_metrics(x, y, y_pred, places)
 
     @property
     def metrics(self) -> list[keras.metrics.Metric]:

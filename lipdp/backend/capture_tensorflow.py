@@ -177,7 +177,7 @@ def probe(model, batches, loss, capture, sums: bool = True, traced: bool = False
 
     Args:
         traced: whether to make a graph of `capture` once. That takes longer than to run it a few times, unless layers
-            run one row at a time: these are traced again for each batch.
+            run one row at a time, which are traced again for each batch, or one step at a time.
 
     Returns:
         Squared norms of the gradients, for each batch; with `sums`, sum of the gradients and the ordinary gradient of

@@ -1,5 +1,6 @@
 """The functions of `lipdp.backend` for JAX."""
 
+import contextlib
 import gc
 from functools import partial
 
@@ -257,3 +258,27 @@ def compiled(function, variables):
             return function(*arguments)
 
     return lambda *arguments: with_values([v.value for v in variables], *arguments)
+
+
+@contextlib.contextmanager
+def weights_kept(model):
+    """Inside, `evaluate` and `predict` of Keras leave a model its weights when they fail.
+
+    They take them off the variables until the end. Buffers that a step has used up are in what it has returned.
+    """
+    before = [(variable, variable.value) for variable in (*model.variables, *model.metrics_variables)]
+    try:
+        yield
+    except BaseException as error:
+        model.jax_state_sync()
+        for variable, value in before:
+            if not value.is_deleted():
+                variable.assign(value)
+        shards, _ = row_shards()
+        if shards > 1 and isinstance(error, ValueError) and "partitioned" in str(error):
+            raise ValueError(
+                f"Devices take as many rows of a batch each. Received: {shards} of them, and a batch that they cannot "
+                "share. Call this after the scope of the distribution has ended, or after "
+                f"keras.distribution.set_distribution(None); or make rows and batch_size multiples of {shards}."
+            ) from error
+        raise

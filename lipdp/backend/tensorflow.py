@@ -254,3 +254,8 @@ def compiled(function, variables):
         variables: the Keras variables that it reads.
     """
     return tf.function(function, autograph=False)
+
+
+def weights_kept(model):
+    """Returns a context in which a model has its weights, whatever fails: here always."""
+    return contextlib.nullcontext()

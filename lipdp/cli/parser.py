@@ -51,7 +51,8 @@ def parse(argv: list[str]) -> argparse.Namespace:
         known = [word for action in command._actions for word in action.option_strings]
         word = next((word for word in unknown if word.startswith("-")), unknown[0]).split("=")[0]
         begun = [option for option in known if len(word) > 3 and option.startswith(word)]
-        close = begun or difflib.get_close_matches(word, known, 1)
+        close = begun or difflib.get_close_matches(word, known)
+        close.sort(key=lambda option: sorted(option) != sorted(word))  # swapped letters, as in --lable, not --table
         if not word.startswith("-") and getattr(options, "dataset", word) is None:
             close = [f"--dataset {word}"]
         command.error(f"unknown argument {word!r}" + (f". Did you mean {close[0]}?" if close else ""))

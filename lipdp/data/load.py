@@ -65,14 +65,17 @@ def load(
         _refuse_options(source, label, table, header, person)
         return _LOADERS[source]()
     path = pathlib.Path(source)
+    if path.is_dir():
+        raise ValueError(
+            f"A folder is no data set. Received: {source!r}. Pass the path of a file: of a table or of texts a .csv "
+            "file, of images arrays x and y, saved as a .npz file by numpy.savez."
+        )
     if path.suffix not in (".npz", ".csv"):
         close = difflib.get_close_matches(source, NAMES, 1)
         hint = f"Did you mean {close[0]!r}?" if close else f"Pass one of {', '.join(NAMES)}, or a .npz or .csv file."
         if path.is_file():
             hint = "Save the file as comma-separated values, and let its name end in .csv, or as a .npz file."
         raise ValueError(f"The data set is not known. Received: {source!r}. {hint}")
-    if path.is_dir():
-        raise ValueError(f"A folder is no data set. Received: {source!r}. Pass the path of a file in it.")
     if not path.is_file():
         raise FileNotFoundError(f"There is no such file. Received: {source!r}. Pass the path of an existing file.")
     if path.suffix != ".csv":

@@ -249,7 +249,9 @@ def _run(model, structure, size, rows, draw, sums):
             tensor[-1] *= _OUTLIER
     together = functools.partial(capture, isolated=False)
     alone = bool(isolation.foreign(model)) or any(rule is rules.fallback for _, rule in leaves(model))
-    traced = alone and not getattr(model, "run_eagerly", False)
+    # Without a graph each step of a sequence is dispatched by itself.
+    loops = any(isinstance(layer, keras.layers.RNN) for layer in _keras.walk(model))
+    traced = (alone or loops) and not getattr(model, "run_eagerly", False)
     with isolation.isolated(model, drawing=True):
         norms, *rest = backend.probe(model, batches, _loss, together, sums=sums, traced=traced)
     # What becomes of the outlier itself, which may overflow, says nothing.

@@ -1,8 +1,11 @@
 """What `compile` makes of losses and metrics, for one output and for several."""
 
+import contextlib
 import difflib
 import inspect
 import math
+import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -151,14 +154,24 @@ def track(
             tracker.update_state(weighted, there if shares is None else shares)
 
 
-def weights_of_places(sample_weight: Any, y_pred: Any) -> Any:
-    """Returns the weights of rows as weights of places, for outputs whose mask hides some of them.
+@contextlib.contextmanager
+def whole_weights() -> Iterator[None]:
+    """Inside, Keras does not warn that a metric of whole numbers, such as IoU, rounds weights: they are 0 or 1."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "You are passing weight as `float`")
+        yield
 
-    Keras multiplies the two as they are, which only goes where they have the same axes.
+
+def weights_of_places(sample_weight: Any, y_pred: Any, model: keras.Model) -> Any:
+    """Returns the weights of rows as weights of places, for outputs of several places.
+
+    Keras multiplies those of an output with a mask as they are, which only goes where they have the same axes, and its
+    metrics that count places, such as IoU, take no others. Metrics of the user's own get those of rows.
     """
     outputs = tree.flatten(y_pred)
     masks = [_keras.mask(output) for output in outputs]
-    if sample_weight is None or all(mask is None for mask in masks):
+    counted = any(len(output.shape) > 2 for output in outputs) and not _keras.own_metrics(model)
+    if sample_weight is None or not counted and all(mask is None for mask in masks):
         return sample_weight
     weights = tree.flatten(sample_weight)
     if len(weights) != len(outputs):
@@ -166,14 +179,15 @@ def weights_of_places(sample_weight: Any, y_pred: Any) -> Any:
     elif len(weights) > 1:
         tree.assert_same_structure(sample_weight, y_pred)
 
-    def of_places(weight, mask):
+    def of_places(weight, mask, output):
         weight = ops.convert_to_tensor(weight)
-        if mask is None or len(mask.shape) <= len(weight.shape):
+        if mask is None and (not counted or len(output.shape) < 3):
             return weight
-        added = [1] * (len(mask.shape) - len(weight.shape))
-        return ops.broadcast_to(ops.reshape(weight, (*ops.shape(weight), *added)), ops.shape(mask))
+        shape = (*ops.shape(output)[:-1], 1) if mask is None else ops.shape(mask)
+        added = [1] * (len(shape) - len(weight.shape))
+        return ops.broadcast_to(ops.reshape(weight, (*ops.shape(weight), *added)), shape) if added else weight
 
-    return tree.pack_sequence_as(y_pred, [of_places(*pair) for pair in zip(weights, masks, strict=True)])
+    return tree.pack_sequence_as(y_pred, [of_places(*each) for each in zip(weights, masks, outputs, strict=True)])
 
 
 def weighted_mean(loss: Any, y: Any, y_pred: Any, sample_weight: Any) -> Any:

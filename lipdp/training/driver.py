@@ -21,7 +21,7 @@ from lipdp.losses.base import fixed
 from lipdp.privacy import Ledger, Plan, Release, statement
 from lipdp.sampling import columns, randomness
 from lipdp.strategies import Calibration
-from lipdp.training import advice, budget, model_checks, processes, resuming, seeding, weights
+from lipdp.training import advice, budget, compiling, model_checks, processes, resuming, seeding, weights
 from lipdp.training import validation as validations
 from lipdp.training.callbacks import Charge, check_monitors, guards, names_of_own, private_monitors
 from lipdp.training.moments import Moments
@@ -267,8 +267,11 @@ class Driver:
         run, optimizer, request = self.run, self.model.optimizer, self.request
         before = run.ledger.to_json()
         example = columns.first_row((self.x, sampling.weight_and_labels(self.y)[1]))
-        _keras.build_metrics(self.model, (*example, np.ones(1, "float32")))
-        validations.rehearse(self.model, self.validation_data, example if request.training_metrics else None)
+        with compiling.whole_weights():
+            _keras.build_metrics(self.model, (*example, np.ones(1, "float32")))
+            validations.rehearse(self.model, self.validation_data, example if request.training_metrics else None)
+        if self.persons is not None and request.training_metrics:
+            validations.refuse_whole_metrics(self.model)
         validates = self.validation_data is not None
         check_monitors(callbacks, self.model, trains=request.training_metrics, validates=validates)
         optimizer.build(self.model.trainable_variables)

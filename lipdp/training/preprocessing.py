@@ -9,7 +9,7 @@ import keras
 import numpy as np
 from keras import tree
 
-from lipdp import _keras
+from lipdp import _keras, backend
 
 # What labels say where the preprocessor gives a position no weight, such as padding.
 IGNORED = -1
@@ -55,10 +55,13 @@ class FromTask:
     def evaluate(self, x: Any = None, y: Any = None, *args: Any, **kwargs: Any) -> Any:
         if not _keras.inside_fit(kwargs):  # where they went through it before the first epoch
             x, y = preprocessed(self, x, y, private=False)
-        return super().evaluate(x, y, *args, **kwargs)  # type: ignore[misc]
+        with backend.weights_kept(self):
+            return super().evaluate(x, y, *args, **kwargs)  # type: ignore[misc]
 
     def predict(self, x: Any, *args: Any, **kwargs: Any) -> Any:
-        return super().predict(preprocessed(self, x, private=False)[0], *args, **kwargs)  # type: ignore[misc]
+        x = preprocessed(self, x, private=False)[0]
+        with backend.weights_kept(self):
+            return super().predict(x, *args, **kwargs)  # type: ignore[misc]
 
 
 def of_task(model: Any, task: keras.Model) -> Any:

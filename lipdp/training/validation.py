@@ -20,8 +20,8 @@ from lipdp.training.callbacks import refuse_public_names, unpacked
 # Each row has a weight, by which padding has no say.
 _BY_ROW = (
     "A function among the metrics has to return one value for each row: leave out the mean over them. One that counts "
-    "places, such as MeanIoU or AUC of images, takes no weights of rows: leave it out of `compile`, and call it on "
-    "what `predict` returns."
+    "places, such as MeanIoU or AUC of images, takes no weights of rows, which it gets beside metrics of your own: "
+    "leave it out of `compile`, and call it on what `predict` returns."
 )
 # Whether the validation data of the `fit` inside were computed from rows that train.
 _COMPUTED = contextvars.ContextVar("computed_from_training_rows", default=False)
@@ -169,10 +169,22 @@ def _weights(weights: Any, rows: int) -> tuple:
     return (found + np.float32(0.0),)  # -0 is that of rows behind the data
 
 
+def refuse_whole_metrics(model: keras.Model) -> None:
+    """Refuses metrics that count in whole numbers where a row counts for a part, as one of several of a person."""
+    found = [metric for each in model.metrics for metric in getattr(each, "metrics", [each])]
+    whole = [metric.name for metric in found if str(metric.dtype).startswith("int")]
+    if whole:
+        raise ValueError(
+            "Metrics on the training data count each person once, so that a row counts for a part, which a metric of "
+            f"whole numbers leaves out. Received: {', '.join(whole)}. Give it dtype='float32', or pass "
+            "fit(training_metrics=False)."
+        )
+
+
 def rehearse(model: keras.Model, validation_data: Any, example: tuple | None) -> None:
     """Runs loss and metrics once on zeros of the shapes of validation data, and forgets the results.
 
-    Without validation data, and with metrics that are the user's own functions or outputs of several places, of those
+    Without validation data, and with metrics that are the user's own or outputs of several places, of those
     of an example `(x, y)`: a step in which they fail is charged, and JAX keeps the weights. The metrics are built:
     they have been tried on one row. The names of their results are looked at first.
     """
@@ -180,7 +192,7 @@ def rehearse(model: keras.Model, validation_data: Any, example: tuple | None) ->
     named = "`validation_data`"
     # Weights of rows may not fit places; behind a mask a step has weights of places.
     places = any(len(tensor.shape) > 2 and _keras.mask(tensor) is None for tensor in model.outputs)
-    if validation_data is None and (places or _keras.own_metric_functions(model)):
+    if validation_data is None and (places or _keras.own_metrics(model)):
         validation_data, named = example, "batches of the training data"
     batch, outputs = _arrays(validation_data), [tensor.shape for tensor in model.outputs]
     if batch is None or any(None in shape[1:] for shape in outputs):

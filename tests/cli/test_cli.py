@@ -224,6 +224,7 @@ def test_epsilon_and_calibrate_agree(capsys):
         ("train --dataset digits --epsilon 1 --validation-split 2", "--validation-split must be a number in (0, 1)"),
         ("train --dataset digits --epsilon 1e9", "needs no noise at all"),
         ("train --dataset digits --epsilom 1", "unknown argument '--epsilom'. Did you mean --epsilon?"),
+        ("train --dataset mine.csv --epsilon 1 --lable sick", "unknown argument '--lable'. Did you mean --label?"),
         ("train --dataset digits --eps 1", "unknown argument '--eps'. Did you mean --epsilon?"),
         ("train digits --epsilon 1", "unknown argument 'digits'. Did you mean --dataset digits?"),
         ("train --dataset digits mnist --epsilon 1", "unknown argument 'mnist'."),

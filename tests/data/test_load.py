@@ -115,9 +115,9 @@ def test_files_that_are_no_npz_are_refused(tmp_path):
 
 
 def test_a_folder_is_no_file(tmp_path):
-    for name in ("dir.csv", "dir.npz"):
+    for name in ("dir.csv", "dir.npz", "images"):
         (tmp_path / name).mkdir()
-        with pytest.raises(ValueError, match="A folder is no data set. Received: .*dir"):
+        with pytest.raises(ValueError, match=f"A folder is no data set. Received: .*{name}"):
             data.load(tmp_path / name)
 
 

@@ -1,5 +1,7 @@
 """What the engine refuses, by type and by trying, and what it says."""
 
+import sys
+
 import keras
 import numpy as np
 import pytest
@@ -276,6 +278,14 @@ def test_what_is_accepted_leaves_the_model_as_it_was():
     gradients.supported(model)
     assert all((np.asarray(v) == b).all() for v, b in zip(model.variables, before, strict=True))
     assert all("call" not in layer.__dict__ for layer in model.layers)
+
+
+def test_a_sequence_is_not_run_step_by_step(monkeypatch):
+    runs, supported = [], sys.modules["lipdp.gradients.supported"]
+    capture = supported.capture
+    monkeypatch.setattr(supported, "capture", lambda *args, **kwargs: runs.append(1) or capture(*args, **kwargs))
+    gradients.supported(keras.Sequential([keras.Input((6, 2)), L.Bidirectional(L.GRU(3)), L.Dense(2)]))
+    assert len(runs) <= 2  # once for each number of rows
 
 
 def test_a_failing_model_gets_its_layers_back():

@@ -317,14 +317,50 @@ def segmenting(*metrics):
     return model, rng.normal(size=(80, 4, 4, 1)).astype("float32"), rng.integers(0, 2, (80, 4, 4, 1))
 
 
+def bright(y, y_pred):
+    return keras.ops.mean(y_pred, axis=(1, 2, 3))
+
+
 @pytest.mark.backend_free
-def test_a_metric_that_counts_places_costs_nothing():
-    model, x, y = segmenting(keras.metrics.AUC())
+def test_a_metric_that_counts_places_beside_one_of_rows_costs_nothing():
+    model, x, y = segmenting(keras.metrics.AUC(), bright)
     with pytest.raises(ValueError, match="One that counts places.* leave it out of `compile`"):
         model.fit(x, y, strategy="dpsgd", training_metrics=True, **FIT)
     assert model.run.ledger.updates == 0
-    model, x, y = segmenting("accuracy")
-    assert "accuracy" in model.fit(x, y, strategy="dpsgd", training_metrics=True, **FIT).history
+    model, x, y = segmenting("accuracy", bright)
+    assert {"accuracy", "bright"} <= set(model.fit(x, y, strategy="dpsgd", training_metrics=True, **FIT).history)
+
+
+@pytest.mark.filterwarnings("ignore:You are passing weight as `float`", "ignore:Explicitly requested dtype int64")
+def test_metrics_that_count_places_are_those_of_keras():
+    """They take weights of places only: padding rows have none of these."""
+    made = (keras.metrics.BinaryIoU, keras.metrics.AUC, keras.metrics.Precision, keras.metrics.BinaryAccuracy)
+    model, x, y = segmenting(*(metric(name=metric.__name__) for metric in made))
+    model.optimizer.learning_rate = 0.0
+    history = model.fit(
+        *(x, y), strategy="dpsgd", training_metrics=True, steps_per_epoch=1, validation_data=(x[:30], y[:30]), **FIT
+    ).history
+    assert model.evaluate(x[:30], y[:30], verbose=0, return_dict=True).keys() >= {"AUC"}
+    for metric in made:
+        for weight in (None, np.r_[np.ones(30), np.zeros(50)]):
+            kept = slice(None) if weight is None else slice(30)
+            alone = metric()
+            alone.update_state(y[kept], model.predict(x[kept], verbose=0))
+            found = model.evaluate(x, y, sample_weight=weight, verbose=0, return_dict=True)[metric.__name__]
+            assert found == pytest.approx(float(alone.result()), abs=1e-5)
+        assert history[f"val_{metric.__name__}"][0] == pytest.approx(found, abs=1e-5)
+
+
+@pytest.mark.backend_free
+@pytest.mark.filterwarnings("ignore:Explicitly requested dtype int64")  # Keras' own, under JAX
+def test_whole_numbers_do_not_count_parts_of_a_person():
+    persons = {"person_ids": np.arange(80) // 2, "rows_per_person": 2, "strategy": "dpsgd", "training_metrics": True}
+    model, x, y = segmenting(keras.metrics.BinaryIoU())
+    with pytest.raises(ValueError, match="Give it dtype='float32'"):
+        model.fit(x, y, **persons, **{**FIT, "batch_size": 20})
+    assert model.run.ledger.updates == 0
+    model, x, y = segmenting(keras.metrics.BinaryIoU(dtype="float32", name="iou"))
+    assert 0 < model.fit(x, y, **persons, **{**FIT, "batch_size": 20}).history["iou"][0] < 1
 
 
 def test_rows_behind_the_data_have_no_say_in_a_loss():
@@ -337,3 +373,20 @@ def test_rows_behind_the_data_have_no_say_in_a_loss():
     np.testing.assert_allclose(found, expected, rtol=1e-5)
     zero = model.evaluate(X[:10], Y[:10], sample_weight=np.abs(weight), verbose=0)
     np.testing.assert_allclose(zero[0] if isinstance(zero, list) else zero, np.atleast_1d(expected)[0] * 0.7, rtol=1e-5)
+
+
+@pytest.mark.parametrize("fails", ["labels", "a callback"])
+def test_an_evaluation_that_fails_leaves_the_weights(fails):
+    """Under JAX Keras takes them off the model until it has ended."""
+    model = lipdp.DP_Sequential([layers.BoundedInput((X.shape[1],)), layers.SpectralDense(3)])
+    model.compile("sgd", loss="sparse_categorical_crossentropy")
+    before = [np.asarray(v) for v in model.weights]
+    y = Y if fails == "a callback" else np.zeros((len(X), 2))
+    stops = keras.callbacks.LambdaCallback()
+    if fails == "a callback":
+        stops.on_test_batch_end = lambda *_: 1 / 0
+    with pytest.raises(Exception):  # noqa: B017 - of Keras, TensorFlow or JAX
+        model.evaluate(X, y, batch_size=40, verbose=0, callbacks=[stops])
+    assert all(np.array_equal(v, b) for v, b in zip(model.weights, before, strict=True))
+    assert np.isfinite(model.evaluate(X, Y, verbose=0))
+    assert model.predict(X, verbose=0).shape == (len(X), 3)
