@@ -249,3 +249,17 @@ def test_weights_of_a_fit_of_smaller_batches_do_not_loosen_a_clip(hook):
     plain.on_train_end = lambda logs=None: scales.append(float(model.get_layer("clip").scale.numpy()))
     model.fit(*data(), batch_size=64, epochs=2, epsilon=16.0, delta=1e-3, verbose=0, callbacks=[plain])
     assert scales == [1.0 / 64.0]
+
+
+@pytest.mark.parametrize("hook", [pytest.param("on_train_batch_begin", marks=pytest.mark.slow), "on_train_batch_end"])
+def test_updates_at_once_that_change_while_fit_runs_end_it(hook):
+    """The compiled step would make four updates of which one is charged."""
+    model = compiled()
+    model.compile("sgd", model.loss, steps_per_execution=4)
+    setattr(sets := keras.callbacks.Callback(), hook, lambda *_, **__: setattr(model, "steps_per_execution", 1))
+    with pytest.raises(ValueError, match="updates are made at once is fixed .* 1, set while it runs"):
+        fit(model, callbacks=[sets])
+    assert model.steps_per_execution == 4
+    assert model.privacy.updates == int(model.optimizer.iterations.numpy()) in (0, 4)
+    fit(model)
+    assert model.privacy.updates == int(model.optimizer.iterations.numpy())
