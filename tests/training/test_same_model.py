@@ -263,3 +263,19 @@ def test_updates_at_once_that_change_while_fit_runs_end_it(hook):
     assert model.privacy.updates == int(model.optimizer.iterations.numpy()) in (0, 4)
     fit(model)
     assert model.privacy.updates == int(model.optimizer.iterations.numpy())
+
+
+@pytest.mark.parametrize("hook", ["on_train_begin", pytest.param("on_train_batch_begin", marks=pytest.mark.slow)])
+def test_an_optimizer_that_scales_the_loss_makes_no_update(hook):
+    """What it divides by afterwards would take the noise with it."""
+    model = lipdp.DP_Sequential([layers.BoundedInput((8,)), layers.SpectralDense(2)])
+    model.compile("sgd", losses.SparseCategoricalCrossentropy())
+    before = model.get_weights()
+    setattr(
+        sets := keras.callbacks.Callback(), hook, lambda *_, **__: setattr(model.optimizer, "loss_scale_factor", 1e6)
+    )
+    with pytest.raises(ValueError, match="Loss scaling changes the gradient that the noise was calibrated for"):
+        model.fit(*data(), batch_size=64, epsilon=1.0, delta=1e-3, verbose=0, callbacks=[sets])
+    if keras.backend.backend() == "tensorflow":  # JAX has taken the weights out of their variables by then
+        assert all(map(np.array_equal, before, model.get_weights()))
+    assert model.run.ledger.updates <= 1
