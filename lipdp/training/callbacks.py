@@ -9,6 +9,7 @@ import keras
 import numpy as np
 
 from lipdp import _keras, checks
+from lipdp.training.model_checks import refuse_own_steps
 from lipdp.training.progress import EpsilonSoFar
 
 # What is logged beside metrics is public.
@@ -278,8 +279,8 @@ class FreshNoise(keras.callbacks.Callback):
 class SameModel(keras.callbacks.Callback):
     """Refuses or mends what the user's callbacks change of a model while `fit` runs.
 
-    Which layers train, the optimizer, and how many updates are made at once are those that the step and its noise were
-    made for: other ones are refused.
+    Which layers train, the optimizer, what a step does and how many are made at once are those that the noise was made
+    for: other ones are refused.
     Weights may be set; where bounds follow from them, these are made to hold again. Comes behind the user's callbacks.
 
     Args:
@@ -317,6 +318,7 @@ class SameModel(keras.callbacks.Callback):
                 "`compile` or by hand, while `fit` runs. End this `fit`, call `compile` and then `fit` again: the "
                 "ledger goes on."
             )
+        refuse_own_steps(self.model)
         received = self.model.steps_per_execution
         if received != self._steps:
             self.model.steps_per_execution = self._steps

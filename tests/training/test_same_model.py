@@ -279,3 +279,22 @@ def test_an_optimizer_that_scales_the_loss_makes_no_update(hook):
     if keras.backend.backend() == "tensorflow":  # JAX has taken the weights out of their variables by then
         assert all(map(np.array_equal, before, model.get_weights()))
     assert model.run.ledger.updates <= 1
+
+
+@pytest.mark.parametrize("name", ["compute_loss", pytest.param("train_step", marks=pytest.mark.slow)])
+def test_a_step_of_its_own_that_a_callback_gives_to_a_model_makes_no_update(name):
+    """The noise is that of the loss that was compiled."""
+    model = lipdp.DP_Sequential([layers.BoundedInput((8,)), layers.SpectralDense(2)])
+    model.compile("sgd", losses.SparseCategoricalCrossentropy())
+    own = getattr(model, name)
+    hook = {"on_train_begin": lambda *_: setattr(model, name, lambda *given, **named: 1e6 * own(*given, **named))}
+    with pytest.raises(ValueError, match=f"with a `{name}` of its own"):
+        model.fit(*data(), batch_size=64, epsilon=1.0, delta=1e-3, verbose=0, callbacks=[Calls(hook)])
+
+
+class Calls(keras.callbacks.Callback):
+    """Calls a function for each hook."""
+
+    def __init__(self, hooks):
+        super().__init__()
+        vars(self).update(hooks)
