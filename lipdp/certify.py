@@ -206,8 +206,10 @@ def _logits(model, x, batch_size: int) -> np.ndarray:
     # TF32 would add errors that the slack below does not cover.
     with backend.full_precision():
         present = settings(model)
-        # What was compiled under other settings computes something else than what the bounds are about.
-        if vars(model).get(_COMPILED) != (model.predict_function, present):
+        # What was compiled under other settings computes something else than what the bounds are about; those of a
+        # layer of the user's need not be in its configuration.
+        own = any(isolation.root(type(layer)) not in ("keras", "lipdp") for layer in _keras.walk(model))
+        if own or vars(model).get(_COMPILED) != (model.predict_function, present):
             model.predict_function = None
         (found,) = tree.flatten(model.predict(x, batch_size=batch_size, verbose=0))
         object.__setattr__(model, _COMPILED, (model.predict_function, present))

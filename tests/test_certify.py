@@ -363,6 +363,27 @@ def test_settings_of_layers_that_were_changed_since_the_last_prediction_count(ch
         np.testing.assert_allclose(certify.radii(model, x), certify.radii(again, x), rtol=1e-5)
 
 
+class Gain(keras.layers.Layer):
+    """Keras makes its configuration from what the constructor was given."""
+
+    def __init__(self, gain, **kwargs):
+        super().__init__(**kwargs)
+        self.gain = gain
+
+    def call(self, inputs):
+        return inputs * self.gain
+
+
+def test_settings_of_own_layers_that_were_changed_since_the_last_prediction_count():
+    """They need not be in its configuration: with a gain of 1 in place of 100, radii were a hundred times too large."""
+    bounds.register(Gain, lambda layer: abs(layer.gain))
+    model = keras.Sequential([keras.Input((4,)), layers.SpectralDense(2), Gain(100.0)])
+    x = np.eye(4, dtype="float32")
+    before = certify.radii(model, x)
+    model.layers[-1].gain = 1.0
+    np.testing.assert_allclose(certify.radii(model, x), before, rtol=1e-2)
+
+
 @pytest.mark.parametrize("name", ["predict", "predict_step", "make_predict_function"])
 def test_predictions_that_are_not_what_the_layers_compute_are_refused(name):
     """With a `predict_step` that multiplies by ten, radii were ten times too large."""

@@ -6,15 +6,14 @@ import keras
 import numpy as np
 from numpy.typing import ArrayLike
 
-from lipdp import _keras, backend, checks, strategies
+from lipdp import backend, checks, strategies
 from lipdp.diffusion import class_moments, denoisers, samplers
-from lipdp.diffusion.average import Average
+from lipdp.diffusion.average import Average, Averaged
 from lipdp.diffusion.examples import OfCleanExamples, refuse_moved
 from lipdp.diffusion.labels import check_trained, frozen, refuse_weights
 from lipdp.diffusion.lesson import Lesson
 from lipdp.diffusion.noising import DenoisingLoss, Noising, with_copies
 from lipdp.model import DP_Model
-from lipdp.privacy import provenance
 from lipdp.sampling import columns, persons
 from lipdp.sampling import schemes as sampling_schemes
 from lipdp.training import budget, model_checks
@@ -23,7 +22,7 @@ from lipdp.training.validation import check_callbacks, computed_from
 
 
 @keras.saving.register_keras_serializable(package="lipdp")
-class DiffusionModel(OfCleanExamples, DP_Model):
+class DiffusionModel(OfCleanExamples, Averaged, DP_Model):
     """A generative model of private examples: `fit` trains the network, `sample` draws examples.
 
     Args:
@@ -91,8 +90,7 @@ class DiffusionModel(OfCleanExamples, DP_Model):
         self.network, self.noising, self.denoiser = network, noising, denoiser
         self.num_classes, self.noise_multiplicity, self.average = num_classes, noise_multiplicity, average
         self._classifier = None if classifier is None else frozen(classifier, clean.shape[1:], num_classes)
-        # Past Keras' attribute tracking: host arrays, saved beside the ledger.
-        object.__setattr__(self, "_averaged", None)
+        self._hold(None)
 
     def compile(self, optimizer: Any = "adam", loss: Any = None, **kwargs: Any) -> None:
         """Configures the model; the loss is the denoiser's.
@@ -281,7 +279,7 @@ class DiffusionModel(OfCleanExamples, DP_Model):
                 history = lesson.learn(self, found, secret, verbose)
             else:
                 mixture.learn(found)
-        object.__setattr__(self, "_averaged", None)
+        self._hold(None)
         return history
 
     def sample(
@@ -348,34 +346,6 @@ class DiffusionModel(OfCleanExamples, DP_Model):
             return np.zeros(0, "int32")
         logits = self.classifier.predict(images, batch_size=batch_size, verbose=0)
         return logits.argmax(axis=-1).astype("int32")
-
-    def averaged_network(self) -> keras.Model:
-        """Returns a copy of the network with the moving average of its weights; before training, the network."""
-        if self._averaged is None:
-            return self.network
-        network = _keras.copied(self.network)
-        for variable, value in zip(network.trainable_variables, self._averaged, strict=True):
-            variable.assign(value)
-        provenance.attribute(network, self.run.ledgers)
-        return network
-
-    def save_own_variables(self, store: dict[str, Any]) -> None:
-        super().save_own_variables(store)
-        for i, value in enumerate(self._averaged or ()):
-            store[f"average_{i}"] = value
-        if self.run.repeatable:
-            # Files of runs without a seed hold no key, see `Noising`.
-            store["noising"] = self.noising.seeds.state.numpy()
-
-    def load_own_variables(self, store: dict[str, Any]) -> None:
-        names = [key for key in store.keys() if key.startswith("average_")]
-        averaged = [np.asarray(store[f"average_{i}"]) for i in range(len(names))]
-        key_of_noise = np.asarray(store["noising"]) if "noising" in store.keys() else None
-        names.append("noising")
-        super().load_own_variables({key: store[key] for key in store.keys() if key not in names})
-        if key_of_noise is not None and key_of_noise.shape == self.noising.seeds.state.shape:  # 0.1.0 had another one
-            self.noising.seeds.state.assign(key_of_noise)
-        object.__setattr__(self, "_averaged", averaged or None)
 
     def get_config(self) -> dict[str, Any]:
         return {

@@ -134,14 +134,14 @@ def _keeps_apart(operation, node=None, ranks=frozenset()) -> bool:
     """
     if isinstance(operation, keras.Model):
         return not foreign(operation)
-    kind = type(operation)
-    name = _keras.operation_name(operation)
+    kind, name = type(operation), _keras.operation_name(operation)
     if "call" in vars(operation):
         return False
     if name is not None:
         return node is not None and _operation(name, operation, node)
-    inner = _keras.walk(operation, deep=False)
-    less = int(kind is L.TimeDistributed)
+    if not isinstance(operation, keras.Layer):
+        return is_declared(kind)  # an operation of the user's
+    inner, less = _keras.walk(operation, deep=False), int(kind is L.TimeDistributed)
     within = frozenset(r - less for r in ranks if less or kind in (L.RandomColorJitter, L.Pipeline))
     if not all(_keeps_apart(layer, None, within) for layer in inner):
         return False

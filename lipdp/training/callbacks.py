@@ -9,6 +9,7 @@ import keras
 import numpy as np
 
 from lipdp import _keras, checks
+from lipdp.training.model_checks import refuse_own_steps
 from lipdp.training.progress import EpsilonSoFar
 
 # What is logged beside metrics is public.
@@ -278,7 +279,8 @@ class FreshNoise(keras.callbacks.Callback):
 class SameModel(keras.callbacks.Callback):
     """Refuses or mends what the user's callbacks change of a model while `fit` runs.
 
-    Which layers train, and the optimizer, are those that the step and its noise were made for: other ones are refused.
+    Which layers train, the optimizer, what a step does and how many are made at once are those that the noise was made
+    for: other ones are refused.
     Weights may be set; where bounds follow from them, these are made to hold again. Comes behind the user's callbacks.
 
     Args:
@@ -298,7 +300,7 @@ class SameModel(keras.callbacks.Callback):
         super().__init__()
         self._within_epochs, self._first = within_epochs, True
         self._flags = [(layer, layer.trainable) for layer in _keras.walk(model, include_self=True)]
-        self._optimizer, self._bound = model.optimizer, bound
+        self._optimizer, self._bound, self._steps = model.optimizer, bound, model.steps_per_execution
         self._kept: list[np.ndarray] | None = None
         if bound is not None and within_epochs:
             charge.after_update = self._keep
@@ -315,6 +317,15 @@ class SameModel(keras.callbacks.Callback):
                 "The optimizer of a model is fixed when `fit` begins: it adds the noise. Received: another one, by "
                 "`compile` or by hand, while `fit` runs. End this `fit`, call `compile` and then `fit` again: the "
                 "ledger goes on."
+            )
+        refuse_own_steps(self.model)
+        received = self.model.steps_per_execution
+        if received != self._steps:
+            self.model.steps_per_execution = self._steps
+            raise ValueError(  # the compiled step goes on to make as many, and others would be charged
+                "How many updates are made at once is fixed when `fit` begins. Received: another "
+                f"`steps_per_execution`, {received!r}, set while it runs; it has been set back to {self._steps}. End "
+                "this `fit`, call `compile` with it and then `fit` again: the ledger goes on."
             )
         changed = [(layer, flag) for layer, flag in self._flags if layer.trainable != flag]
         if not changed:

@@ -362,6 +362,7 @@ class Driver:
     def step(self, state_and_data: tuple, keras_step: Callable) -> Any:
         """Traces one training step: Keras' own, or that of the strategy."""
         self.unchanged.check()
+        self.model.optimizer.check()  # callbacks may have set what scales the loss
         *state, (x, y, weight) = state_and_data
         # Bytes go to the device as they are.
         x = tree.map_structure(lambda leaf: keras.ops.cast(leaf, "float32"), x)

@@ -233,15 +233,7 @@ def check_model(model: keras.Model) -> None:
             "A model needs a loss. Received: one that is not compiled, as `from_keras` returns it. Call "
             "`compile(optimizer, loss=...)` before `fit`."
         )
-    # Noise and charge are those of these methods, and of no others.
-    for name in _keras.STEP_METHODS:
-        source = next((c for c in type(model).__mro__ if name in vars(c)), keras.Model)
-        if name in vars(model) or source.__module__.split(".")[0] not in ("lipdp", "keras"):
-            raise ValueError(
-                "The noise is calibrated for the loss given to `compile` and for lipdp's own training step. Received: "
-                f"model '{model.name}' of {type(model).__name__}, with a `{name}` of its own. Leave it out; put what "
-                "it does into the loss or into layers."
-            )
+    refuse_own_steps(model)
     if not isinstance(model.optimizer, PrivateOptimizer):
         raise ValueError(
             "The optimizer adds the noise, so it must be the one that `compile` made private. Received: a "
@@ -282,6 +274,18 @@ def check_model(model: keras.Model) -> None:
             f"whole. Received: weight '{scattered}', of which no process has all parts. Let each row of the mesh lie "
             "within one process."
         )
+
+
+def refuse_own_steps(model: keras.Model) -> None:
+    """Refuses a model whose noise and charge are not those of lipdp's own methods."""
+    for name in _keras.STEP_METHODS:
+        source = next((c for c in type(model).__mro__ if name in vars(c)), keras.Model)
+        if name in vars(model) or source.__module__.split(".")[0] not in ("lipdp", "keras"):
+            raise ValueError(
+                "The noise is calibrated for the loss given to `compile` and for lipdp's own training step. Received: "
+                f"model '{model.name}' of {type(model).__name__}, with a `{name}` of its own. Leave it out; put what "
+                "it does into the loss or into layers."
+            )
 
 
 def refuse_several_outputs(model: keras.Model) -> None:

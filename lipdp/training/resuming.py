@@ -156,6 +156,7 @@ def _replay(model, request: FitRequest, x: Any, y: Any) -> str | None:
         backend.row_shards()[0],  # sums in another order are other sums, and differences grow with each update
         model.run.bodies,
         backend.compiles(model),
+        *seeding.everywhere(),
     ]
     text = json.dumps(facts, sort_keys=True, default=repr)
     return randomness.from_seed(request.seed, "replay", text, randomness.digest((x, y))).hex()

@@ -56,16 +56,16 @@ def begin(driver: Any) -> np.ndarray | None:
     **Guarantee.**
     Without a seed the secret is 32 bytes from the operating system, new for each `fit`. With a seed it is a
     cryptographic hash (BLAKE2b) of: the seed; the plan; what `fit` was asked for, strategy included; configuration of
-    model, loss and optimizer, and code of the user's in them (`bodies.digest`); the ledger; all weights and the state
-    of the optimizer; all bytes of the data, but of a source its length, types and shapes, and a fixed sample of its
-    rows; where layers draw random numbers also what decides about these: backend, XLA, devices and microbatches. Two
-    fits that differ in one of these have independent noise, batches and noisings; two whose sources differ in other
-    rows alone share noise, which the statement says. A `fit` goes on with the stream of the one before it only if it
-    goes on with its plan, under the
-    same seed, model, strategy and data, from exactly the weights and the state that the stream has led to; or if it
-    would begin the very stream that a file holds, of which nothing was drawn before the file was written. Masks of
-    dropout and random changes of images come from the same secret; the generators of Keras' layers take 64 bits of it,
-    and files hold their state only after a `fit` with a seed.
+    model, loss and optimizer, and code of the user's in them (`bodies.digest`); epsilon and floatx of Keras; the
+    ledger; all weights and the state of the optimizer; all bytes of the data, but of a source its length, types and
+    shapes, and a fixed sample of its rows; where layers draw random numbers also what decides about these: backend,
+    XLA, devices and microbatches. Two fits that differ in one of these have independent noise, batches and noisings;
+    two whose sources differ in other rows alone share noise, which the statement says. A `fit` goes on with the stream
+    of the one before it only if it goes on with its plan, under the same seed, model, strategy and data, from exactly
+    the weights and the state that the stream has led to; or if it would begin the very stream that a file holds, of
+    which nothing was drawn before the file was written. Masks of dropout and random changes of images come from the
+    same secret; the generators of Keras' layers take 64 bits of it, and files hold their state only after a `fit` with
+    a seed.
     Not covered: callbacks of the user's that change the training; what `bodies.digest` does not see; a seed
     that can be guessed, by people who know all of the above. The same call on other hardware, another backend or in
     other microbatches has the same noise, if no layer draws, and may differ by rounding.
@@ -156,8 +156,15 @@ def _basis(driver: Any) -> str:
     parts += [frozen] if frozen else []
     undecayed = model.optimizer.undecayed(model.trainable_variables)
     parts += [["undecayed", undecayed]] if undecayed else []
+    parts += everywhere()
     data = columns.digest((driver.x, driver.y))
     return randomness.from_seed(request.seed, "basis", json.dumps(parts, sort_keys=True), data).hex()
+
+
+def everywhere() -> list:
+    """Returns what losses and layers of Keras compute with wherever they are, where it is not the default."""
+    set_by_user = keras.config.epsilon(), keras.config.floatx()
+    return [] if set_by_user == (1e-7, "float32") else [list(set_by_user)]
 
 
 def _program(model: keras.Model) -> list:

@@ -14,11 +14,12 @@ def points(multiplicity=1, **options):
     return diffusion.DiffusionModel(network, noise_multiplicity=multiplicity, **options)
 
 
-def labelled():
+def labelled(**options):
     x, c_noise, label = keras.Input((2,)), keras.Input(()), keras.Input((), dtype="int32")
     seen = keras.layers.Concatenate()([x, keras.layers.Embedding(4, 3)(label), keras.layers.Reshape((1,))(c_noise)])
     hidden = keras.layers.Dense(8, activation="silu")(seen)
-    return diffusion.DiffusionModel(keras.Model([x, c_noise, label], keras.layers.Dense(2)(hidden)), num_classes=3)
+    network = keras.Model([x, c_noise, label], keras.layers.Dense(2)(hidden))
+    return diffusion.DiffusionModel(network, num_classes=3, **options)
 
 
 def captured(model, x, copies, use):
@@ -221,6 +222,26 @@ def test_saving_keeps_weights_average_and_ledger(tmp_path):
     assert np.any(model.sample(4, **draw) != model.sample(4, averaged=False, **draw))
     fit(again, x, y)
     assert again.privacy.epsilon() > model.privacy.epsilon()
+
+
+@pytest.mark.filterwarnings("ignore:A total of", "ignore:Skipping nested container")
+@pytest.mark.backend_free
+def test_a_file_that_does_not_fit_leaves_no_average_behind(tmp_path):
+    """What `sample` drew from was that of the file, and the ledger was not."""
+
+    def with_classifier(width):
+        inputs = keras.Input((2,))
+        outputs = keras.layers.Dense(3)(keras.layers.Dense(width)(inputs))
+        model = labelled(classifier=keras.Model(inputs, outputs))
+        model.compile("adam")
+        return model
+
+    model, other = with_classifier(4), with_classifier(5)
+    fit(model, toy.nine_modes(60), np.arange(60) % 3)
+    model.save_weights(tmp_path / "run.weights.h5")
+    with pytest.raises(ValueError, match="could not be loaded"):
+        other.load_weights(tmp_path / "run.weights.h5")
+    assert other.privacy.epsilon() == 0.0 and other.averaged_network() is other.network
 
 
 @pytest.mark.slow

@@ -279,3 +279,41 @@ def test_quantized_layers_give_each_row_a_scale_of_its_own(mode):
     if mode == "int8":
         model.layers[0].inputs_quantizer = keras.quantizers.AbsMaxQuantizer(axis=0)
         assert known.foreign(model)
+
+
+class Own(keras.Operation):
+    """An operation that is no layer."""
+
+    def compute_output_spec(self, inputs):
+        return keras.KerasTensor(inputs.shape, inputs.dtype)
+
+
+class Doubles(Own):
+    def call(self, inputs):
+        return 2.0 * inputs
+
+
+@lipdp.row_wise
+class Triples(Own):
+    def call(self, inputs):
+        return 3.0 * inputs
+
+
+class Centers(Own):
+    def call(self, inputs):
+        return inputs - ops.mean(inputs, axis=0, keepdims=True)
+
+
+def test_operations_of_the_users_own_run_one_row_at_a_time():
+    found = [type(one) for one, _ in known.foreign(graph(lambda x: Triples()(Doubles()(x)))())]
+    assert found == [Doubles]
+    x, y = np.random.default_rng(0).normal(size=(40, 6)).astype("float32"), np.arange(40) % 2
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    for kind in (Doubles, Centers):
+        model = lipdp.DP_Model.from_keras(graph(lambda x, kind=kind: L.Dense(2)(kind()(x)))())
+        model.compile("sgd", loss)
+        if kind is Doubles:
+            model.fit(x, y, batch_size=10, epsilon=4.0, delta=1e-3, verbose=0)
+            continue
+        with pytest.raises(ValueError, match="depends on the other examples of the batch"):
+            model.fit(x, y, batch_size=10, epsilon=4.0, delta=1e-3, verbose=0)

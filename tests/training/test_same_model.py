@@ -249,3 +249,52 @@ def test_weights_of_a_fit_of_smaller_batches_do_not_loosen_a_clip(hook):
     plain.on_train_end = lambda logs=None: scales.append(float(model.get_layer("clip").scale.numpy()))
     model.fit(*data(), batch_size=64, epochs=2, epsilon=16.0, delta=1e-3, verbose=0, callbacks=[plain])
     assert scales == [1.0 / 64.0]
+
+
+@pytest.mark.parametrize("hook", [pytest.param("on_train_batch_begin", marks=pytest.mark.slow), "on_train_batch_end"])
+def test_updates_at_once_that_change_while_fit_runs_end_it(hook):
+    """The compiled step would make four updates of which one is charged."""
+    model = compiled()
+    model.compile("sgd", model.loss, steps_per_execution=4)
+    setattr(sets := keras.callbacks.Callback(), hook, lambda *_, **__: setattr(model, "steps_per_execution", 1))
+    with pytest.raises(ValueError, match="updates are made at once is fixed .* 1, set while it runs"):
+        fit(model, callbacks=[sets])
+    assert model.steps_per_execution == 4
+    assert model.privacy.updates == int(model.optimizer.iterations.numpy()) in (0, 4)
+    fit(model)
+    assert model.privacy.updates == int(model.optimizer.iterations.numpy())
+
+
+@pytest.mark.parametrize("hook", ["on_train_begin", pytest.param("on_train_batch_begin", marks=pytest.mark.slow)])
+def test_an_optimizer_that_scales_the_loss_makes_no_update(hook):
+    """What it divides by afterwards would take the noise with it."""
+    model = lipdp.DP_Sequential([layers.BoundedInput((8,)), layers.SpectralDense(2)])
+    model.compile("sgd", losses.SparseCategoricalCrossentropy())
+    before = model.get_weights()
+    setattr(
+        sets := keras.callbacks.Callback(), hook, lambda *_, **__: setattr(model.optimizer, "loss_scale_factor", 1e6)
+    )
+    with pytest.raises(ValueError, match="Loss scaling changes the gradient that the noise was calibrated for"):
+        model.fit(*data(), batch_size=64, epsilon=1.0, delta=1e-3, verbose=0, callbacks=[sets])
+    if keras.backend.backend() == "tensorflow":  # JAX has taken the weights out of their variables by then
+        assert all(map(np.array_equal, before, model.get_weights()))
+    assert model.run.ledger.updates <= 1
+
+
+@pytest.mark.parametrize("name", ["compute_loss", pytest.param("train_step", marks=pytest.mark.slow)])
+def test_a_step_of_its_own_that_a_callback_gives_to_a_model_makes_no_update(name):
+    """The noise is that of the loss that was compiled."""
+    model = lipdp.DP_Sequential([layers.BoundedInput((8,)), layers.SpectralDense(2)])
+    model.compile("sgd", losses.SparseCategoricalCrossentropy())
+    own = getattr(model, name)
+    hook = {"on_train_begin": lambda *_: setattr(model, name, lambda *given, **named: 1e6 * own(*given, **named))}
+    with pytest.raises(ValueError, match=f"with a `{name}` of its own"):
+        model.fit(*data(), batch_size=64, epsilon=1.0, delta=1e-3, verbose=0, callbacks=[Calls(hook)])
+
+
+class Calls(keras.callbacks.Callback):
+    """Calls a function for each hook."""
+
+    def __init__(self, hooks):
+        super().__init__()
+        vars(self).update(hooks)

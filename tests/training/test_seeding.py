@@ -103,6 +103,19 @@ def test_releases_under_one_seed_share_noise_only_if_they_are_the_same():
     assert len(set(drawn)) == len(drawn), "batches of another release"
 
 
+@pytest.mark.backend_free
+def test_what_keras_computes_with_everywhere_is_part_of_a_seed():
+    """Losses such as the divergence clip by it: two releases told the difference of their gradients."""
+    first = moves(silent())[0]
+    keras.config.set_epsilon(1e-3)
+    try:
+        second = moves(silent())[0]
+    finally:
+        keras.config.set_epsilon(1e-7)
+    assert correlation(first, second) < LIMIT
+    np.testing.assert_array_equal(moves(silent())[0], first)
+
+
 def interrupted(updates=2, total=4, **arguments):
     """A model that was stopped within its plan."""
     model = silent()

@@ -20,6 +20,12 @@ FAULTS = [
             "test_certify.py::test_settings_of_layers_that_were_changed_since_the_last_prediction_count",
         ),
         (
+            "own layers have no settings beside their configuration",
+            "if own or vars(model)",
+            "if vars(model)",
+            "test_certify.py::test_settings_of_own_layers_that_were_changed_since_the_last_prediction_count",
+        ),
+        (
             "predictions of a model's own are certified",
             "    _refuse_own_prediction(model)\n",
             "",
