@@ -234,7 +234,16 @@ def test_what_cancels_in_front_of_a_bound_is_not_certified(kind):
     assert certify.radii(model, 3.0 * np.eye(1, 784, dtype="float32"))[0] > 1.5
 
 
-@pytest.mark.parametrize("name", ["mlp", "cnn", "single_output", "two_classes", "flat"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("mlp", marks=pytest.mark.slow),
+        "cnn",
+        "single_output",
+        pytest.param("two_classes", marks=pytest.mark.slow),
+        "flat",
+    ],
+)
 def test_rounding_of_a_model_that_begins_with_its_bound_is_that_of_the_bound(name):
     """Whatever the norm of the examples: what is cut off in front adds nothing."""
     flat = [layers.Flatten(), layers.BoundedInput(norm=2.0), layers.SpectralDense(3)]
@@ -436,6 +445,7 @@ def test_labels_of_another_length_are_refused():
         certify.certified_accuracy(model, examples(model), [0, 1, 2])
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize("name", ["mlp", "single_output", "cnn", "two_classes"])
 @pytest.mark.parametrize(
     "radius", [0.0, pytest.param(0.05, marks=pytest.mark.slow), 0.1, pytest.param(0.3, marks=pytest.mark.slow)]

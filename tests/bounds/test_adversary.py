@@ -9,6 +9,8 @@ from lipdp import bounds, layers, losses
 from tests.helpers.adversary import Probe, assign, largest_gradient, norm, scaled, starts, top, weight_settings
 from tests.helpers.random_models import INPUT_NORM, random_model
 
+pytestmark = pytest.mark.backend_free
+
 COTANGENT = 0.7
 
 
@@ -30,7 +32,6 @@ def attack(model, seed, restarts=2, steps=15):
 
 
 @pytest.mark.slow
-@pytest.mark.backend_free
 @pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 6))])
 def test_random_graphs(seed):
     ratios = attack(random_model(seed), seed)

@@ -9,6 +9,8 @@ import lipdp
 from lipdp import bounds, certify, layers, losses
 from tests.helpers.adversary import TOLERANCE, Probe, norm, scaled, starts, top
 
+pytestmark = pytest.mark.backend_free
+
 
 def backbone(trainable=False):
     """What people take from keras.applications, small: batch normalisation, depthwise and plain convolutions."""
@@ -31,7 +33,6 @@ def headed(front):
 
 
 @pytest.mark.slow
-@pytest.mark.backend_free
 def test_a_frozen_backbone_costs_nothing_and_does_not_move():
     front = backbone()
     model = headed(front)
@@ -49,7 +50,6 @@ def test_a_frozen_backbone_costs_nothing_and_does_not_move():
         certify.radii(model, x[:2])
 
 
-@pytest.mark.backend_free
 def test_what_trains_in_front_of_it_is_refused_by_name():
     with pytest.raises(ValueError, match="BatchNormalization has no sensitivity bound"):
         bounds.propagate(headed(backbone(trainable=True)), 1.0)

@@ -14,6 +14,8 @@ import lipdp
 from lipdp import bounds, layers, losses
 from tests.helpers.adversary import TOLERANCE, Probe, assign, largest_parameter_gradient, norm, scaled, top
 
+pytestmark = pytest.mark.backend_free
+
 
 @pytest.mark.parametrize("kernel, size", [(3, 4), (3, 8), (3, 12), (5, 8), (7, 7)])
 @pytest.mark.parametrize("padding", ["same", "valid"])

@@ -10,6 +10,8 @@ from lipdp import accounting, diffusion
 from lipdp.diffusion.class_moments import ClassMoments, Mixtures, mixtures
 from lipdp.diffusion.recipes import recipe
 
+pytestmark = pytest.mark.backend_free
+
 
 def moments(shape=(8, 8, 1), classes=2, frequencies=4, norm=4.8, center=0.0):
     return ClassMoments(image_shape=shape, num_classes=classes, frequencies=frequencies, norm=norm, center=center)
@@ -172,7 +174,6 @@ def test_one_image_moves_the_sums_of_each_round_by_at_most_their_sensitivity():
     assert 0.99 * of.sensitivity < largest <= of.sensitivity * (1 + 1e-9)
 
 
-@pytest.mark.backend_free
 @pytest.mark.parametrize("components", [3, 5, 7, 13, 32])
 def test_an_image_moves_no_other_one_where_centers_are_alike(components):
     rng, of = np.random.default_rng(0), moments(classes=1, center=-0.6)
@@ -227,7 +228,6 @@ def test_rounds_find_the_kinds():
     assert many.variances.sum() < 0.2 * one.variances.sum()
 
 
-@pytest.mark.backend_free
 def test_each_query_has_noise_of_its_own(monkeypatch):
     from lipdp.diffusion import class_moments
 
@@ -261,7 +261,6 @@ def test_each_query_has_noise_of_its_own(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.backend_free
 def test_a_recipe_charges_what_it_says_beforehand():
     settings = recipe((8, 8, 1), 2, 500, moments_noise=9.0, moments_components=3, moments_frequencies=4, updates=2)
     x, y = two_kinds(500)
@@ -274,7 +273,6 @@ def test_a_recipe_charges_what_it_says_beforehand():
     assert alone.first_releases(sampling) == (accounting.Mechanism.of_updates(None, 9.0, 1, whole),)
 
 
-@pytest.mark.backend_free
 def test_the_noise_of_a_recipe_goes_by_how_often_the_data_are_asked():
     shape = (28, 28, 1), 10, 60000
     for epsilon, changes in ((1.0, {}), (1.0, {"moments_components": 32}), (10.0, {}), (4.0, {"moments_rounds": 5})):
@@ -294,7 +292,6 @@ def test_the_noise_of_a_recipe_goes_by_how_often_the_data_are_asked():
 
 
 @pytest.mark.slow
-@pytest.mark.backend_free
 def test_what_the_moments_leave_to_the_updates_is_what_the_page_says():
     """`docs/diffusion.md` and the docstring of `learn_moments`, for 60,000 images."""
     whole, sampler = (accounting.Sampling("poisson").bind(60000, size) for size in (60000, 2048))
@@ -313,7 +310,6 @@ def test_what_the_moments_leave_to_the_updates_is_what_the_page_says():
 
 
 @pytest.mark.slow
-@pytest.mark.backend_free
 def test_guidance_of_a_network_that_always_saw_labels_is_refused():
     network = with_mixture()[0].network
     model = diffusion.DiffusionModel(network, num_classes=2, label_dropout=0.0)
@@ -322,7 +318,6 @@ def test_guidance_of_a_network_that_always_saw_labels_is_refused():
     assert model.sample(2, sampler=diffusion.DDIM(2), seed=0).shape == (2, 8, 8, 1)
 
 
-@pytest.mark.backend_free
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
@@ -339,7 +334,6 @@ def test_what_is_out_of_range_is_refused(settings, words):
 
 
 @pytest.mark.slow
-@pytest.mark.backend_free
 def test_what_does_not_fit_is_refused_before_anything_is_released():
     (x, y), (model, _) = two_kinds(50), with_mixture()
     for settings, words in (

@@ -10,6 +10,8 @@ from keras import ops
 from lipdp import diffusion
 from lipdp.diffusion import denoisers
 
+pytestmark = pytest.mark.backend_free
+
 ALL = list(denoisers.DENOISERS)
 SIGMAS = np.array([0.003, 0.02, 0.3, 1.0, 7.0, 60.0])
 DATA = 1.0 / 3.0  # sigma_data squared

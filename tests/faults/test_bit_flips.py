@@ -11,6 +11,8 @@ from lipdp import callbacks, report
 from lipdp.privacy import journal
 from tests.helpers.models import DELTA, blobs, mlp, weights
 
+pytestmark = pytest.mark.backend_free
+
 FLIPS = 160
 FIT = {"batch_size": 40, "steps_per_epoch": 4, "noise_multiplier": 1.5, "delta": DELTA, "verbose": 0}
 
@@ -100,13 +102,11 @@ def check(name, made, tmp_path, count):
 TEXTS = [name for name in READERS if name not in ("model.keras", "m.weights.h5")]
 
 
-@pytest.mark.backend_free
 @pytest.mark.parametrize("name", TEXTS)
 def test_a_flipped_bit_in_a_text_is_refused_or_changes_nothing(name, made, tmp_path):
     assert check(name, made, tmp_path, FLIPS) > 0.5 * FLIPS
 
 
-@pytest.mark.backend_free
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("count", [12, pytest.param(FLIPS, marks=[pytest.mark.slow, pytest.mark.backend_free])])
 @pytest.mark.parametrize("name", ["model.keras", "m.weights.h5"])
@@ -114,7 +114,6 @@ def test_a_flipped_bit_in_a_model_is_refused_or_changes_nothing(name, count, mad
     check(name, made, tmp_path, count)
 
 
-@pytest.mark.backend_free
 @pytest.mark.parametrize("name", ["model.keras", *TEXTS[1:]])
 def test_a_file_of_another_run_is_refused(name, made, tmp_path):
     """Cut short, emptied, replaced or taken away."""
@@ -133,7 +132,6 @@ def test_a_file_of_another_run_is_refused(name, made, tmp_path):
         report.read(tmp_path)
 
 
-@pytest.mark.backend_free
 def test_deep_nesting_is_corrupt(made, tmp_path):
     shutil.copytree(made[0], tmp_path, dirs_exist_ok=True)
     (tmp_path / "run.json").write_text("[" * 100_000)

@@ -18,6 +18,8 @@ from tests.helpers.adversary import (
     weight_settings,
 )
 
+pytestmark = pytest.mark.backend_free
+
 GEOMETRIES = [
     {"kernel_size": k, "strides": s, "dilation_rate": d, "padding": p}
     for k, (s, d), p in itertools.product((3, 4), ((1, 1), (2, 1), (3, 1), ((1, 2), 1), (1, 2)), ("same", "valid"))

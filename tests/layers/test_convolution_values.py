@@ -8,6 +8,8 @@ from lipdp import layers
 from lipdp.norms.exact import _Convolution
 from tests.helpers.adversary import Probe
 
+pytestmark = pytest.mark.backend_free
+
 
 def reference(layer, x):
     """Group by group, from the definition."""

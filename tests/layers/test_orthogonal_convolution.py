@@ -12,6 +12,8 @@ from lipdp.bounds.propagate import SLACK
 from lipdp.layers.orthogonal_convolution import directions
 from tests.helpers.adversary import TOLERANCE, Probe, projected, top, weight_settings
 
+pytestmark = pytest.mark.backend_free
+
 # Channels, filters, kernel, padding, image: odd and even sizes, images smaller than the kernel, one channel.
 CASES = [
     (1, 4, 3, "same", (5, 6)),
@@ -182,7 +184,6 @@ def test_shifts_go_along_both_axes(size, expected):
     assert directions(size) == expected
 
 
-@pytest.mark.backend_free
 @pytest.mark.parametrize(
     ("make", "message"),
     [

@@ -7,6 +7,8 @@ import pytest
 
 from lipdp import losses
 
+pytestmark = pytest.mark.backend_free
+
 Z = np.array([[1.0, -2.0, 0.1], [0.0, 0.0, 0.0], [-3.0, 0.2, -0.3]], "float32")
 IDS = np.array([2, 0, 1])
 ONE_HOT = np.eye(3, dtype="float32")[IDS]

@@ -14,6 +14,8 @@ from lipdp import bounds, certify, models
 from lipdp.layers import dead_leaves
 from lipdp.models import reached
 
+pytestmark = pytest.mark.backend_free
+
 SHAPE = (16, 16, 1)
 
 
@@ -41,7 +43,6 @@ def fitted():
 
 
 @pytest.mark.slow
-@pytest.mark.backend_free
 def test_it_learns_and_takes_images(fitted):
     assert fitted.input_shape == (None, *SHAPE)
     assert fitted.evaluate(*images(100, 2), verbose=0, return_dict=True)["accuracy"] > 0.9
@@ -50,7 +51,6 @@ def test_it_learns_and_takes_images(fitted):
 
 
 @pytest.mark.slow
-@pytest.mark.backend_free
 def test_the_whole_has_the_ledger_of_the_part_that_was_trained(fitted):
     kinds = [(entry.kind, entry.count) for entry in fitted.run.ledger.entries]
     assert kinds == [("moments", 1), ("moments", 1), ("gradient", 16)]
@@ -61,7 +61,6 @@ def test_the_whole_has_the_ledger_of_the_part_that_was_trained(fitted):
 
 
 @pytest.mark.slow
-@pytest.mark.backend_free
 def test_the_whole_computes_what_its_parts_do():
     recipe = small(mirrored=True)
     x, _ = images(20)
@@ -84,7 +83,6 @@ def in_color(**changes):
 
 
 @pytest.mark.slow
-@pytest.mark.backend_free
 def test_images_in_color_are_compared_with_patches_too(tmp_path):
     x, y = images()
     x = np.concatenate([x, 0.5 * x, 1.0 - x], axis=-1)
@@ -112,7 +110,6 @@ def test_images_in_color_are_compared_with_patches_too(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.backend_free
 def test_larger_images_in_color_are_shown_to_the_encoder(tmp_path):
     x, y = dead_leaves.images(80, (24, 24, 3), seed=2), np.arange(80) % 2
     recipe = models.scattered_recipe((24, 24, 3), 2, 80, 8.0)
@@ -135,7 +132,6 @@ def test_larger_images_in_color_are_shown_to_the_encoder(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.backend_free
 def test_features_of_photographs_are_scaled_by_random_images():
     recipe = in_color()
     assert recipe.scaled
@@ -152,7 +148,6 @@ def test_features_of_photographs_are_scaled_by_random_images():
     assert not models.scattered_recipe((32, 32, 3), 10, 100000, 2.0).scaled
 
 
-@pytest.mark.backend_free
 def test_patches_are_for_images_whose_features_fit():
     for shape, count, changes, patches in (
         ((32, 32, 3), 50000, {}, 512),
@@ -194,7 +189,6 @@ def clipless(**changes):
 
 
 @pytest.mark.slow
-@pytest.mark.backend_free
 @pytest.mark.parametrize("patches", [8, pytest.param(0, marks=pytest.mark.slow)])
 def test_clipless_training_of_the_recipe(patches, tmp_path):
     x, y = images()
@@ -229,7 +223,6 @@ def test_the_gradient_of_a_clipless_recipe_has_its_clip_norm(clip_norm):
 
 
 @pytest.mark.slow
-@pytest.mark.backend_free
 def test_characters_are_deskewed_in_the_features_and_in_the_whole():
     x, y = images()
     recipe = small(deskewed=True, epochs=2)
@@ -246,7 +239,6 @@ def test_characters_are_deskewed_in_the_features_and_in_the_whole():
 
 
 @pytest.mark.slow
-@pytest.mark.backend_free
 def test_the_whole_goes_on_and_is_saved(fitted, tmp_path):
     fitted.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
@@ -257,7 +249,6 @@ def test_the_whole_goes_on_and_is_saved(fitted, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.backend_free
 def test_the_whole_and_the_part_share_what_they_release():
     x, y = images()
     recipe = small(epochs=1)
@@ -269,7 +260,6 @@ def test_the_whole_and_the_part_share_what_they_release():
 
 
 @pytest.mark.slow
-@pytest.mark.backend_free
 def test_a_further_fit_goes_on_with_features_computed_once(tmp_path, monkeypatch):
     x, y = images()
     x = np.concatenate([x, 0.5 * x, 1.0 - x], axis=-1)
@@ -306,7 +296,6 @@ def test_a_further_fit_goes_on_with_features_computed_once(tmp_path, monkeypatch
 
 
 @pytest.mark.slow
-@pytest.mark.backend_free
 @pytest.mark.parametrize(
     "rows", [*(pytest.param(r, marks=pytest.mark.slow) for r in (slice(None), slice(40))), slice(100, None, 2)], ids=str
 )
@@ -326,7 +315,6 @@ def test_validation_on_training_images_is_stated_and_does_not_steer(rows):
 
 
 @pytest.mark.slow
-@pytest.mark.backend_free
 def test_a_further_fit_that_stops_early_is_in_the_ledger():
     class Stop(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):
@@ -342,7 +330,6 @@ def test_a_further_fit_that_stops_early_is_in_the_ledger():
 
 
 @pytest.mark.slow
-@pytest.mark.backend_free
 def test_a_recipe_goes_on_with_its_own_models_only():
     x, y = images()
     x = np.concatenate([x, 0.5 * x, 1.0 - x], axis=-1)
@@ -360,7 +347,6 @@ def test_a_recipe_goes_on_with_its_own_models_only():
     assert model.optimizer is optimizer
 
 
-@pytest.mark.backend_free
 def test_small_budgets_are_not_spent_on_moments():
     for epsilon in (0.5, 1.0, 2.0, 8.0):
         recipe = models.scattered_recipe((32, 32, 3), 10, 50000, epsilon)
@@ -371,14 +357,12 @@ def test_small_budgets_are_not_spent_on_moments():
         assert 1.0 < ratio < 1.05
 
 
-@pytest.mark.backend_free
 def test_sets_whose_features_do_not_fit_keep_the_other_recipe():
     assert isinstance(lipdp.recipe((224, 224, 3), 10, 20000, 2.0), models.ClassifierRecipe)
     assert isinstance(lipdp.recipe((64, 64, 3), 10, 20000, 2.0), models.ScatteredRecipe)
 
 
 @pytest.mark.slow
-@pytest.mark.backend_free
 @pytest.mark.parametrize("method", [pytest.param("adaclip", marks=pytest.mark.slow), "dpis"])
 def test_other_strategies(method):
     x, y = images()
@@ -386,7 +370,6 @@ def test_other_strategies(method):
     assert {entry.strategy for entry in model.run.ledger.entries} == {"private_normalization", method}
 
 
-@pytest.mark.backend_free
 def test_settings_follow_from_public_facts():
     recipe = models.scattered_recipe((32, 32, 3), 10, 50000, 2.0)
     assert recipe.mirrored and recipe.batch_size == 8192
@@ -416,7 +399,6 @@ def test_settings_follow_from_public_facts():
     assert isinstance(lipdp.recipe((32, 32, 3), 10, 5000, 2.0), models.ClassifierRecipe)
 
 
-@pytest.mark.backend_free
 def test_what_was_reached_is_what_the_benchmark_found():
     root = pathlib.Path(__file__).parents[2]
     runs = json.loads((root / "benchmarks" / "results" / "scattered.json").read_text())["runs"]
@@ -435,7 +417,6 @@ def test_what_was_reached_is_what_the_benchmark_found():
     assert found["epsilon"] == 2.0 and reached.reached("cifar10", None) is None
 
 
-@pytest.mark.backend_free
 @pytest.mark.parametrize("dataset", ["mnist", "fashion_mnist", "cifar10"])
 def test_what_was_reached_was_reached_with_these_settings(dataset):
     root = pathlib.Path(__file__).parents[2]
@@ -457,7 +438,6 @@ def test_what_was_reached_was_reached_with_these_settings(dataset):
             }
 
 
-@pytest.mark.backend_free
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -477,7 +457,6 @@ def test_bad_arguments_are_named(wrong):
 
 
 @pytest.mark.slow
-@pytest.mark.backend_free
 def test_images_of_whole_numbers_are_not_in_the_unit_of_the_recipe():
     x, y = images()
     with warnings.catch_warnings(record=True) as told:

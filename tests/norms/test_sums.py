@@ -11,6 +11,8 @@ from lipdp import layers
 from lipdp.norms import L2Ball, RowBall, sums
 from tests.norms.test_projection import compiled
 
+pytestmark = pytest.mark.backend_free
+
 UNIT = 2.0**-24
 LARGE = 2**20 + 17
 

@@ -427,7 +427,9 @@ def test_what_it_cannot_do_is_refused(arguments, match):
 
 
 @pytest.mark.backend_free
-@pytest.mark.parametrize("arguments", [{"sampling": "fixed_size"}, {"accountant": "filter"}])
+@pytest.mark.parametrize(
+    "arguments", [{"sampling": "fixed_size"}, pytest.param({"accountant": "filter"}, marks=pytest.mark.slow)]
+)
 def test_what_cannot_be_charged_at_its_order_is_not_continued(arguments):
     model = network()
     model.fit(*blobs(), epochs=1, epsilon=1.0, strategy="dpsgd", **FIT, **arguments)
@@ -570,7 +572,7 @@ def test_a_public_number_of_examples_is_not_stated_as_private():
 
 
 @pytest.mark.backend_free
-@pytest.mark.parametrize("first", ["dpsgd", "dpis"])
+@pytest.mark.parametrize("first", ["dpsgd", pytest.param("dpis", marks=pytest.mark.slow)])
 def test_a_budget_that_grew_is_not_stated_as_fixed_in_advance(first):
     """That order and budget, chosen after releases, do not follow from them is an assumption."""
     model = network()

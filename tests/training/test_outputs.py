@@ -196,7 +196,7 @@ def nested(form):
 
 
 @pytest.mark.backend_free
-@pytest.mark.parametrize("form", [dict, list])
+@pytest.mark.parametrize("form", [dict, pytest.param(list, marks=pytest.mark.slow)])
 def test_nested_outputs_are_called_as_in_keras(form):
     """They were called after their layers, and dictionaries of losses in the form of the outputs were refused."""
     plain, (x, y) = nested(form), data()
@@ -314,6 +314,7 @@ def test_refused(name):
         call()
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize("form", [lambda one: {"kind": one}, lambda one: [one]], ids=["dict", "list"])
 def test_one_output_takes_the_forms_of_several(form):
     """As in Keras."""

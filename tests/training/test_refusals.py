@@ -8,6 +8,8 @@ import lipdp
 from lipdp import layers, losses, strategies
 from tests.helpers.models import DELTA, blobs, mlp, same, state
 
+pytestmark = pytest.mark.backend_free
+
 X, Y = blobs()
 NAN = X.copy()
 NAN[3, 2] = np.nan

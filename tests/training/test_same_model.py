@@ -238,7 +238,7 @@ def test_weights_inside_of_their_bounds_may_be_set():
     assert not np.any(model.get_layer("bias").get_weights()[0]) and model.privacy.updates == 8
 
 
-@pytest.mark.parametrize("hook", ["on_epoch_begin", "on_epoch_end"])
+@pytest.mark.parametrize("hook", ["on_epoch_begin", pytest.param("on_epoch_end", marks=pytest.mark.slow)])
 def test_weights_of_a_fit_of_smaller_batches_do_not_loosen_a_clip(hook):
     """They hold the scale of `ClipGradient`, 1 / 4: in batches of 64 gradients that were 16 times as long passed."""
     model = bounded(layers.ClipGradient(CLIP / 10.0, name="clip"))

@@ -124,7 +124,7 @@ def test_frozen_weights_that_nobody_trained_cost_nothing():
 
 
 @pytest.mark.backend_free
-@pytest.mark.parametrize("fits", [0, 1])
+@pytest.mark.parametrize("fits", [pytest.param(0, marks=pytest.mark.slow), 1])
 @pytest.mark.parametrize("build", [around, on_top])
 def test_a_file_keeps_what_other_models_spent(build, fits, tmp_path):
     outer = trained(build(net()), fits)
