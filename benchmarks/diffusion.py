@@ -277,8 +277,8 @@ def table(content: dict) -> str:
     """The results as a Markdown table, one row for the seeds of one setting."""
     lines = [
         "| data | preset | epsilon | labels | CNN % (sd) | published | MLP % (sd) | logistic regression % (sd) | "
-        "distance | synthetic images | epochs | updates | B | K | processor minutes | seeds |",
-        "|" + "---|" * 16,
+        "distance | synthetic images | epochs | updates | B | K | device | processor minutes | seeds |",
+        "|" + "---|" * 17,
     ]
     for runs in by_setting(content):
         one = runs[0]
@@ -295,7 +295,7 @@ def table(content: dict) -> str:
             f"| {one['dataset']} | {one['preset']} | {one['epsilon']:g} | {labels} | {means['cnn']} | {published} | "
             f"{means['mlp']} | {means['logistic_regression']} | {distance} | {one['samples']} | {one['epochs']} | "
             f"{one['updates']} | {one['settings']['batch_size']} | {one['settings']['multiplicity']} | "
-            f"{minutes:.0f} | {len(runs)} |"
+            f"{one.get('device', 'CPU')} | {minutes:.0f} | {len(runs)} |"
         )
     return "\n".join(lines)
 

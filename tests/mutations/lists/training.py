@@ -928,7 +928,7 @@ FAULTS = [
         "training/test_outputs.py",
         (
             "weights of rows meet masks of places",
-            "if sample_weight is None or all(mask is None for mask in masks):",
+            "if sample_weight is None or not counted and all(mask is None for mask in masks):",
             "if True:",
             "training/test_masks.py",
         ),
