@@ -27,14 +27,15 @@ def machine() -> dict:
 
 
 def device() -> str:
-    """The kind of device that the run was on."""
+    """The kind of device that the run was on. Benchmarks use a GPU under JAX only."""
     import keras
 
     if keras.backend.backend() != "jax":
-        return keras.backend.backend()
+        return "CPU"
     import jax
 
-    return jax.devices()[0].device_kind
+    (first, *_) = jax.devices()
+    return "CPU" if first.platform == "cpu" else first.device_kind
 
 
 def spread(values) -> dict:

@@ -266,6 +266,7 @@ def weights_kept(model):
 
     They take them off the variables until the end. Buffers that a step has used up are in what it has returned.
     """
+    model.jax_state_sync()  # a callback may call this between two updates, when the variables are empty
     before = [(variable, variable.value) for variable in (*model.variables, *model.metrics_variables)]
     try:
         yield
