@@ -6,7 +6,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from lipdp import _keras, losses, sampling, training
+from lipdp import _keras, backend, losses, sampling, training
 from lipdp.bounds import summary
 from lipdp.layers import BoundedInput
 from lipdp.optimizer import as_private
@@ -127,14 +127,17 @@ class _PrivateTraining(training.FromTask, training.Fitting, training.Saving):
             return {}
         return super().get_metrics_result()
 
-    def make_train_function(self, force: bool = False) -> Any:
+    def make_train_function(self, force: bool = False) -> None:
         if not getattr(self.optimizer, "armed", False):  # Keras' own `fit`
             raise ValueError(_THROUGH_FIT)
-        own = None if self.run.driver is None else self.run.driver.train_function(self.train_function, force)
+        present = self.train_function
+        own = None if self.run.driver is None else self.run.driver.train_function(present, force)
         if own is None:
-            return super().make_train_function(force)
-        self.train_function = own
-        return None
+            super().make_train_function(force)
+            if self.train_function is not present:
+                self.train_function = backend.train_function(self, self.train_function)
+        else:
+            self.train_function = own
 
     def train_step(self, *state_and_data: Any) -> Any:
         if self.run.driver is None:

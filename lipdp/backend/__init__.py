@@ -36,6 +36,7 @@ pullback = _steps.pullback
 ratchet = _steps.ratchet
 release_programs = _steps.release_programs
 subkey = _steps.subkey
+train_function = _steps.train_function
 weights_kept = _steps.weights_kept
 apart = _devices.apart
 idle_devices = _devices.idle_devices

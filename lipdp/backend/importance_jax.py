@@ -7,7 +7,7 @@ import numpy as np
 
 from lipdp import _keras
 from lipdp.backend.devices_jax import shared_out
-from lipdp.backend.jax import Forward
+from lipdp.backend.jax import Forward, state_kept
 
 
 class ImportanceStep:
@@ -57,6 +57,10 @@ class ImportanceStep:
         self._norms, self._part, self._apply, self._track = compiled
 
     def __call__(self, state, iterator):
+        with state_kept(self._model, state):
+            return self._updated(state, iterator)
+
+    def _updated(self, state, iterator):
         next(iterator)  # the number of the update
         model = self._model
         self._trainable, self._non_trainable, self._optimizer, self._metrics = map(list, state)

@@ -261,6 +261,34 @@ def compiled(function, variables):
 
 
 @contextlib.contextmanager
+def state_kept(model, state):
+    """Inside, a train function of Keras that fails leaves a model the state that it was given.
+
+    Keras takes it off the variables before an update, and puts back only what an update has returned. What an update
+    has begun to compute with is used up; what was never compiled is whole.
+    """
+    try:
+        yield
+    except BaseException:
+        if not any(value.is_deleted() for value in jax.tree.leaves(state)):
+            kinds = (model.trainable_variables, model.non_trainable_variables, model.optimizer.variables)
+            for variables, values in zip((*kinds, model.metrics_variables), state, strict=True):
+                for variable, value in zip(variables, values, strict=True):
+                    variable.assign(value)
+        raise
+
+
+def train_function(model, function):
+    """Returns the train function that Keras has made, which leaves a model its weights when it cannot be compiled."""
+
+    def guarded(state, iterator):
+        with state_kept(model, state):
+            return function(state, iterator)
+
+    return guarded
+
+
+@contextlib.contextmanager
 def weights_kept(model):
     """Inside, `evaluate` and `predict` of Keras leave a model its weights when they fail.
 
