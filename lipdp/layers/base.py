@@ -3,13 +3,13 @@
 import functools
 import inspect
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
 from keras import ops
 
-from lipdp import checks
+from lipdp import backend, checks
 from lipdp.norms import SpectralBall, spectral_norm
 
 _OF_KERAS = [p for p in inspect.signature(keras.layers.Layer.__init__).parameters if p != "kwargs"]
@@ -206,11 +206,10 @@ class KernelLayer(LipschitzLayer):
 
     def add_kernel(self, shape: tuple[int, ...], ball: SpectralBall, first: SpectralBall | None = None) -> None:
         """Adds the kernel and, if it is projected, its constraint `ball`; `first` projects the initial values."""
-        constraint = ball if self.projected else None
-        self.kernel = self.add_weight(shape, self.kernel_initializer, constraint=constraint, name="kernel")
+        initializer, constraint = self.kernel_initializer, None
         if self.projected:
-            # In NumPy: one operation at a time, JAX would take half a second.
-            self.kernel.assign((first or ball).start(ops.convert_to_numpy(self.kernel)).astype("float32"))
+            initializer, constraint = StartedIn((first or ball).start, initializer), ball
+        self.kernel = self.add_weight(shape, initializer, constraint=constraint, name="kernel")
 
     def stock_layer(self) -> tuple[keras.layers.Layer | None, list]:
         kernel = ops.convert_to_numpy(self.kernel)
@@ -227,6 +226,25 @@ class KernelLayer(LipschitzLayer):
 
     def trained_lipschitz(self, input_bounds: tuple[float, ...]) -> tuple[float, ...]:
         return (spectral_norm(ops.convert_to_numpy(self.kernel)),)
+
+
+class StartedIn(keras.initializers.Initializer):
+    """Values of an initializer, brought into a ball.
+
+    In NumPy: one operation at a time, JAX would take half a second. Keras may build a layer while it traces a step.
+
+    Args:
+        project: Brings an array into the ball.
+        initializer: As of Keras.
+    """
+
+    def __init__(self, project: Callable, initializer: Callable):
+        self.project, self.initializer = project, initializer
+
+    def __call__(self, shape: tuple[int, ...], dtype: str | None = None) -> Any:
+        with backend.concrete():
+            values = self.project(ops.convert_to_numpy(self.initializer(shape, dtype=dtype)))
+            return ops.convert_to_tensor(values, dtype="float32")
 
 
 def times(factor: float, bound: float) -> float:

@@ -7,7 +7,7 @@ import keras
 from keras import ops
 
 from lipdp import _keras, checks
-from lipdp.layers.base import LipschitzLayer, entries, integer_between
+from lipdp.layers.base import LipschitzLayer, StartedIn, entries, integer_between
 from lipdp.norms import RowBall
 
 
@@ -69,8 +69,8 @@ class BoundedEmbedding(LipschitzLayer):
     def build(self, input_shape: tuple[int | None, ...]) -> None:
         entries(input_shape, self)
         shape, ball = (self.input_dim, self.output_dim), RowBall(self.max_norm)
-        self.embeddings = self.add_weight(shape, self.embeddings_initializer, constraint=ball, name="embeddings")
-        self.embeddings.assign(self.embeddings.constraint(self.embeddings))
+        initializer = StartedIn(ball, self.embeddings_initializer)
+        self.embeddings = self.add_weight(shape, initializer, constraint=ball, name="embeddings")
 
     def call(self, inputs: Any) -> Any:
         return self._scaled_lookup(lambda tokens: ops.take(self.embeddings, tokens, axis=0), inputs)

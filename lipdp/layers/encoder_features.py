@@ -160,11 +160,9 @@ class EncoderFeatures2D(Unbounded):
         self.input_spec = keras.layers.InputSpec(shape=(None, *shape[1:]))
         # Weights of the layer, so that a saved model holds those that it was trained on.
         self._values = [
-            self.add_weight(name=f"fixed_{i}", shape=value.shape, initializer="zeros", trainable=False)
+            self.add_weight(value.shape, keras.initializers.Constant(value), trainable=False, name=f"fixed_{i}")
             for i, value in enumerate(stored())
         ]
-        for variable, value in zip(self._values, stored(), strict=True):
-            variable.assign(value)
 
     def call(self, inputs: Any) -> Any:
         *values, mean, deviation = self._values

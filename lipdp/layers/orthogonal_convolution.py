@@ -9,7 +9,7 @@ import numpy as np
 from keras import ops
 
 from lipdp import _keras, checks
-from lipdp.layers.base import LipschitzLayer, positions, refuse_empty, require_channels_last, sizes
+from lipdp.layers.base import LipschitzLayer, StartedIn, positions, refuse_empty, require_channels_last, sizes
 from lipdp.norms import SpectralBall, spectral_norm
 
 # `norms.project` may leave a factor above 1 by about half of this (1.2e-5 was seen). The slack of a layer, which is as
@@ -105,9 +105,8 @@ class OrthogonalConv2D(LipschitzLayer):
             if isinstance(initializer, keras.initializers.Initializer):
                 # One instance draws the same numbers at every call.
                 initializer = initializer.clone()
-            factor = self.add_weight(shape, initializer, constraint=ball, name=f"factor_{place}")
-            factor.assign(SpectralBall(steps=3).start(ops.convert_to_numpy(factor)).astype("float32"))
-            self.factors.append(factor)
+            initializer = StartedIn(SpectralBall(steps=3).start, initializer)
+            self.factors.append(self.add_weight(shape, initializer, constraint=ball, name=f"factor_{place}"))
 
     def call(self, inputs: Any) -> Any:
         kernel = self.scale * composed(self.factors, self.kernel_size)

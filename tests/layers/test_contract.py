@@ -62,6 +62,29 @@ def test_shape_is_announced_and_configuration_survives(case, tmp_path):
     assert [type(v.constraint) for v in loaded.weights] == [type(v.constraint) for v in model.weights]
 
 
+def holds(variable):
+    value, constraint = keras.ops.convert_to_numpy(variable), getattr(variable, "constraint", None)
+    return np.isfinite(value).all() and (not hasattr(constraint, "holds") or constraint.holds(value))
+
+
+@pytest.mark.backend_free
+@pytest.mark.parametrize("case", {type(c.make()): c for c in OWN}.values(), ids=lambda case: case.name)
+def test_keras_may_build_a_layer_while_it_traces_a_prediction(case):
+    (x,), layer = examples(case), case.make()
+    model = keras.Sequential([layer])  # without an input, so that only the first batch tells the shape
+    assert model.predict(x, verbose=0).shape == layer.compute_output_shape(x.shape)
+    assert all(map(holds, layer.weights))
+
+
+def test_keras_may_build_layers_while_it_traces_a_step():
+    stack = [layers.SpectralConv2D(3, 3), layers.Flatten(), layers.SpectralDense(2)]
+    model = keras.Sequential(stack)
+    model.compile(keras.optimizers.SGD(0.0), loss="mse")
+    model.fit(np.ones((2, 4, 4, 1), "float32"), np.zeros((2, 2), "float32"), verbose=0)
+    assert len(model.weights) == 2
+    assert all(map(holds, model.weights))
+
+
 @pytest.mark.backend_free
 @pytest.mark.parametrize("case", {c.name[:4]: c for c in OWN}.values(), ids=lambda case: case.name)
 def test_names_and_dtypes_are_kept(case):
