@@ -270,6 +270,8 @@ def state_kept(model, state):
     try:
         yield
     except BaseException:
+        if model.run_eagerly or not model.jit_compile:
+            model.run.executing = True  # what was computed may have been seen: the charge stays
         if not any(value.is_deleted() for value in jax.tree.leaves(state)):
             kinds = (model.trainable_variables, model.non_trainable_variables, model.optimizer.variables)
             for variables, values in zip((*kinds, model.metrics_variables), state, strict=True):

@@ -41,7 +41,7 @@ def model_and_failure(epoch):
     return model, failure
 
 
-@pytest.mark.parametrize("strategy", ["dpsgd", "dpis"])
+@pytest.mark.parametrize("strategy", ["dpsgd", pytest.param("dpis", marks=pytest.mark.slow)])
 def test_first_update_that_cannot_be_compiled_leaves_the_weights(strategy):
     model, failure = model_and_failure(epoch=0)
     budget = {"epsilon": 20.0} if strategy == "dpis" else {"noise_multiplier": 2.0}
@@ -57,6 +57,18 @@ def test_first_update_that_cannot_be_compiled_leaves_the_weights(strategy):
     model.fit(X, Y, **arguments)
     assert model.privacy.epsilon(1e-3) > 0
     assert all(np.isfinite(value).all() for value in model.get_weights())
+
+
+@pytest.mark.skipif(keras.backend.backend() != "jax", reason="TensorFlow changes the weights themselves.")
+def test_update_that_fails_while_it_is_executed_stays_charged():
+    model, failure = model_and_failure(epoch=0)
+    model.run_eagerly = True
+    before = model.get_weights()
+    with pytest.raises(RuntimeError, match="cannot be compiled"):
+        model.fit(X, Y, callbacks=[failure], batch_size=20, delta=1e-3, verbose=0, noise_multiplier=2.0)
+    for old, new in zip(before, model.get_weights(), strict=True):
+        np.testing.assert_array_equal(old, new)
+    assert model.privacy.epsilon(1e-3) > 0.0
 
 
 def test_later_update_that_cannot_be_compiled_leaves_what_the_earlier_ones_have_made():
