@@ -85,6 +85,7 @@ class Target:
     def _fit(self):
         model, steps = self.model, self.model.steps_per_execution
         self.draws.last = model.run.ledger.updates + steps - 1
+        model.run.keys.clear()  # the same noise again and again, on purpose
         with fixed(self.draws):
             model.fit(*self.data, steps_per_epoch=steps, **self.arguments)
 
