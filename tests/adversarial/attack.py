@@ -16,6 +16,7 @@ from keras import ops
 from lipdp import _keras, backend, sampling
 from lipdp.optimizer import PrivateOptimizer
 from lipdp.sampling import randomness
+from lipdp.training import callbacks
 
 # Rounding of float32 in sums of some thousand terms.
 TOLERANCE = 1e-4
@@ -60,6 +61,8 @@ def fixed(draws):
         mock.patch.object(sampling, "make_sampler", lambda *arguments: draws),
         mock.patch.object(randomness, "fresh", lambda: b"0" * 32),
         mock.patch.object(backend, "normal", ones),
+        # The same noise again, or none: on purpose.
+        mock.patch.object(callbacks, "FreshNoise", lambda run: keras.callbacks.Callback()),
     ):
         yield
 
@@ -85,7 +88,6 @@ class Target:
     def _fit(self):
         model, steps = self.model, self.model.steps_per_execution
         self.draws.last = model.run.ledger.updates + steps - 1
-        model.run.keys.clear()  # the same noise again and again, on purpose
         with fixed(self.draws):
             model.fit(*self.data, steps_per_epoch=steps, **self.arguments)
 
