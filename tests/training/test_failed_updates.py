@@ -71,3 +71,26 @@ def test_later_update_that_cannot_be_compiled_leaves_what_the_earlier_ones_have_
     assert spent > 0
     model.fit(X, Y, **arguments)
     assert model.privacy.epsilon(1e-3) > spent
+
+
+class Looks(keras.optimizers.SGD):
+    """Keeps the noisy gradient that it is given, and fails."""
+
+    seen: list = []
+
+    def update_step(self, gradient, variable, learning_rate):
+        self.seen.append(keras.ops.convert_to_numpy(gradient))
+        raise KeyboardInterrupt
+
+
+def test_update_in_eager_mode_that_fails_after_its_noise_stays_charged():
+    model = lipdp.DP_Sequential([keras.Input((4,)), keras.layers.Dense(3)])
+    model.compile(Looks(0.1), loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True), run_eagerly=True)
+    before = model.get_weights()
+    Looks.seen.clear()
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(X, Y, batch_size=20, noise_multiplier=2.0, delta=1e-3, verbose=0)
+    assert Looks.seen
+    assert model.privacy.epsilon(1e-3) > 0
+    for old, new in zip(before, model.get_weights(), strict=True):
+        np.testing.assert_array_equal(old, new)
