@@ -1,4 +1,4 @@
-"""What `tf.vectorized_map` computes wrongly: products of matrices with batch axes, and rolls along last axes."""
+"""What `tf.vectorized_map` computes wrongly: products of matrices with batch axes, rolls, padding."""
 
 import contextlib
 import functools
@@ -15,14 +15,14 @@ _LOCK = threading.RLock()
 
 @contextlib.contextmanager
 def own_converters() -> Iterator[None]:
-    """Has `tf.vectorized_map` take `product` for products of matrices with batch axes, and roll within rows only.
+    """Has `tf.vectorized_map` take `product` for products of matrices, roll within rows only, and pad with constants.
 
     On CPUs TensorFlow 2.21 reads past the end of a matrix that stands for all of several batch axes, gives what it
     finds there as the result, and may crash (its issue 117700). One row at a time turns `x @ kernel`, for x of shape
     (batch, steps, channels), into such a product.
 
     It counts the axis of a roll from the front also where it is negative, so that `roll(x, 1, axis=-1)` of each row
-    moves whole rows into others.
+    moves whole rows into others. And it pads with zeros, whatever the constant is.
     """
     with _LOCK:
         before = {name: _CONVERTERS[name] for name in _OWN if name in _CONVERTERS}
@@ -75,7 +75,14 @@ def _roll(each, before):
     return before(each)
 
 
-_OWN = {"BatchMatMulV2": _product, "Roll": _roll}
+def _pad(each, before):
+    """As TensorFlow's own function, but with the constant, which has to be that of all rows: else a loop."""
+    paddings = tf.concat([[[0, 0]], each.unstacked_input(1)], axis=0)
+    constant = each.unstacked_input(2)
+    return pfor.wrap(tf.raw_ops.PadV2(input=each.stacked_input(0), paddings=paddings, constant_values=constant), True)
+
+
+_OWN = {"BatchMatMulV2": _product, "Roll": _roll, "PadV2": _pad}
 
 
 def _alone(t):

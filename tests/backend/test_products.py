@@ -1,4 +1,4 @@
-"""Products of matrices and rolls that run one row at a time on TensorFlow, whose vectorized map gets them wrong."""
+"""Products, rolls and padding that run one row at a time on TensorFlow, whose vectorized map gets them wrong."""
 
 import keras
 import numpy as np
@@ -58,7 +58,7 @@ def test_tensorflow_keeps_its_own_way():
 
     from lipdp.backend.products_tensorflow import own_converters
 
-    before = {name: pfor._pfor_converter_registry[name] for name in ("BatchMatMulV2", "Roll")}
+    before = {name: pfor._pfor_converter_registry[name] for name in ("BatchMatMulV2", "Roll", "PadV2")}
     with own_converters():
         assert all(pfor._pfor_converter_registry[name] is not kept for name, kept in before.items())
     assert all(pfor._pfor_converter_registry[name] is kept for name, kept in before.items())
@@ -82,6 +82,17 @@ def test_rolls_stay_within_their_row(axis, own_shift):
     np.testing.assert_allclose(backend.row_by_row(function, [], [rows])[0], expected, rtol=1e-5)
     found = backend.local_gradients(gradient, [weight], [rows], vectorised=True)[0]
     np.testing.assert_allclose(found, expected[:, None], rtol=1e-5)
+
+
+@pytest.mark.parametrize("own_constant", [False, True])
+def test_padding_has_its_constant(own_constant):
+    rows = drawn(11, 4, 6)
+
+    def function(values, row):
+        return [ops.pad(row[0], ((0, 0), (1, 1), (0, 2)), constant_values=row[0][0, 0, 0] if own_constant else 3.0)]
+
+    expected = np.concatenate([function([], [rows[i : i + 1]])[0] for i in range(11)])
+    np.testing.assert_array_equal(backend.row_by_row(function, [], [rows])[0], expected)
 
 
 class Attention(keras.layers.Layer):
