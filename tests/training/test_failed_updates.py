@@ -94,3 +94,28 @@ def test_update_in_eager_mode_that_fails_after_its_noise_stays_charged():
     assert model.privacy.epsilon(1e-3) > 0
     for old, new in zip(before, model.get_weights(), strict=True):
         np.testing.assert_array_equal(old, new)
+
+
+class Breaks(keras.optimizers.SGD):
+    """Fails while an update is executed."""
+
+    def update_step(self, gradient, variable, learning_rate):
+        import jax
+
+        def fails(gradient):
+            raise RuntimeError("this update cannot be executed")
+
+        none = jax.pure_callback(fails, jax.ShapeDtypeStruct((), "float32"), gradient)
+        super().update_step(gradient + none, variable, learning_rate)
+
+
+@pytest.mark.skipif(keras.backend.backend() != "jax", reason="TensorFlow keeps the values in the variables")
+def test_update_that_fails_while_it_is_executed_leaves_the_ledger():
+    model = lipdp.DP_Sequential([keras.Input((4,)), keras.layers.Dense(3)])
+    model.compile(Breaks(0.1), loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    arguments = {"batch_size": 20, "delta": 1e-3, "verbose": 0, "noise_multiplier": 2.0}
+    with pytest.raises(Exception, match="cannot be executed"):
+        model.fit(X, Y, **arguments)
+    assert model.privacy.epsilon(1e-3) > 0
+    with pytest.raises(ValueError, match="takes the weights"):
+        model.fit(X, Y, **arguments)
