@@ -176,7 +176,9 @@ def _inputs(model, x) -> Any:
         )
     if not received[0][0]:
         raise ValueError("There is no example to certify. Received: arrays of length 0. Pass at least one row.")
-    return x
+    # JAX would take large integers modulo 2^32.
+    large = [part.dtype.kind in "iu" and part.dtype.itemsize > 2 for part in tree.flatten(x)]
+    return tree.map_structure(lambda part: part.astype("float32"), x) if any(large) else x
 
 
 def _labels(y, outputs: int) -> np.ndarray:

@@ -335,6 +335,14 @@ def test_margin_that_is_rounding_error_is_not_certified():
     assert (certify.radii(model, x / 1e6 + np.array([[0.1, 0.0]], "float32")) > 0).all()
 
 
+def test_large_integers_are_what_they_are_as_floats():
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential([keras.Input((4,)), layers.BoundedInput(norm=3.0), layers.SpectralDense(3)])
+    x = np.random.default_rng(0).normal(size=(6, 4)) * 2.0**40
+    whole = np.trunc(x).astype("int64")
+    np.testing.assert_array_equal(certify.radii(model, whole), certify.radii(model, whole.astype("float32")))
+
+
 def test_inputs_that_are_not_numbers_have_radius_zero():
     model = trained_like(mlp())
     x = examples(model)

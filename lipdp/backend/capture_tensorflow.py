@@ -4,7 +4,7 @@ import re
 
 import tensorflow as tf
 
-from lipdp.backend.products_tensorflow import own_products
+from lipdp.backend.products_tensorflow import own_converters
 from lipdp.backend.tensorflow import Forward
 
 # Operations of TensorFlow that write to what outlives them.
@@ -131,13 +131,13 @@ def _each(one, rows) -> list:
     level = logger.level
     try:
         logger.setLevel("CRITICAL")  # what cannot be vectorized is no error
-        with own_products():
+        with own_converters():
             return list(tf.vectorized_map(one, rows, warn=False))
     except Exception:
         logger.setLevel(level)
         specs = [tf.TensorSpec(t.shape[1:], t.dtype) for t in rows]
         traced = tf.function(one, autograph=False).get_concrete_function(specs)
-        signature = [tf.TensorSpec(t.shape, t.dtype) for t in traced.structured_outputs]
+        signature = tf.nest.map_structure(lambda t: tf.TensorSpec(t.shape, t.dtype), traced.structured_outputs)
         return list(tf.map_fn(one, rows, fn_output_signature=signature))
     finally:
         logger.setLevel(level)

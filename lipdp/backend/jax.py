@@ -265,13 +265,14 @@ def state_kept(model, state):
     """Inside, a train function of Keras that fails leaves a model the state that it was given.
 
     Keras takes it off the variables before an update, and puts back only what an update has returned. What an update
-    has begun to compute with is used up; what was never compiled is whole.
+    has begun to compute with is used up; what was never compiled is whole. A step that is not compiled leaves its state
+    whole wherever it fails, and the user's code in it may have seen the noisy gradient: its charge stays.
     """
     try:
         yield
     except BaseException:
         if model.run_eagerly or not model.jit_compile:
-            model.run.executing = True  # what was computed may have been seen: the charge stays
+            model.run.executing = True
         if not any(value.is_deleted() for value in jax.tree.leaves(state)):
             kinds = (model.trainable_variables, model.non_trainable_variables, model.optimizer.variables)
             for variables, values in zip((*kinds, model.metrics_variables), state, strict=True):

@@ -1,35 +1,36 @@
-"""Products of matrices under `tf.vectorized_map`, without the batch axes that oneDNN reads wrongly."""
+"""What `tf.vectorized_map` computes wrongly: products of matrices with batch axes, rolls, padding."""
 
 import contextlib
+import functools
 import threading
 from collections.abc import Iterator
 
 import tensorflow as tf
 from tensorflow.python.ops.parallel_for import pfor
 
-_OPERATION = "BatchMatMulV2"
 # How TensorFlow vectorizes each operation; private, so it may be gone one day.
 _CONVERTERS = getattr(pfor, "_pfor_converter_registry", {})
 _LOCK = threading.RLock()
 
 
 @contextlib.contextmanager
-def own_products() -> Iterator[None]:
-    """Has `tf.vectorized_map` take `product` for products of matrices with batch axes.
+def own_converters() -> Iterator[None]:
+    """Has `tf.vectorized_map` take `product` for products of matrices, roll within rows only, and pad with constants.
 
     On CPUs TensorFlow 2.21 reads past the end of a matrix that stands for all of several batch axes, gives what it
     finds there as the result, and may crash (its issue 117700). One row at a time turns `x @ kernel`, for x of shape
     (batch, steps, channels), into such a product.
+
+    It counts the axis of a roll from the front also where it is negative, so that `roll(x, 1, axis=-1)` of each row
+    moves whole rows into others. And it pads with zeros, whatever the constant is.
     """
     with _LOCK:
-        before = _CONVERTERS.get(_OPERATION)
-        if before is not None:
-            _CONVERTERS[_OPERATION] = _convert
+        before = {name: _CONVERTERS[name] for name in _OWN if name in _CONVERTERS}
+        _CONVERTERS.update({name: functools.partial(_OWN[name], before=kept) for name, kept in before.items()})
         try:
             yield
         finally:
-            if before is not None:
-                _CONVERTERS[_OPERATION] = before
+            _CONVERTERS.update(before)
 
 
 def product(x: tf.Tensor, y: tf.Tensor, adjoint_x: bool = False, adjoint_y: bool = False, paired: bool = False):
@@ -54,12 +55,34 @@ def product(x: tf.Tensor, y: tf.Tensor, adjoint_x: bool = False, adjoint_y: bool
     return result
 
 
-def _convert(each):
+def _product(each, before):
     """As TensorFlow's own function for this operation, but for `product`."""
     each.expanddim_inputs_for_broadcast()
     (x, x_stacked, _), (y, y_stacked, _) = each.input(0), each.input(1)
     found = product(x, y, each.get_attr("adj_x"), each.get_attr("adj_y"), x_stacked and y_stacked)
     return pfor.wrap(found, True)
+
+
+def _roll(each, before):
+    """As TensorFlow's own function, but for negative axes."""
+    shift, shift_stacked, _ = each.input(1)
+    axis = each.unstacked_input(2)
+    if not shift_stacked:
+        return pfor.wrap(tf.roll(each.stacked_input(0), shift, tf.where(axis < 0, axis, axis + 1)), True)
+    known = tf.get_static_value(axis)
+    if known is None or (known < 0).any():
+        raise NotImplementedError("Shifts of each row's own, along an axis that is counted from the end.")  # a loop
+    return before(each)
+
+
+def _pad(each, before):
+    """As TensorFlow's own function, but with the constant, which has to be that of all rows: else a loop."""
+    paddings = tf.concat([[[0, 0]], each.unstacked_input(1)], axis=0)
+    constant = each.unstacked_input(2)
+    return pfor.wrap(tf.raw_ops.PadV2(input=each.stacked_input(0), paddings=paddings, constant_values=constant), True)
+
+
+_OWN = {"BatchMatMulV2": _product, "Roll": _roll, "PadV2": _pad}
 
 
 def _alone(t):

@@ -260,6 +260,12 @@ def check_model(model: keras.Model) -> None:
             "processes than of others, or whose rows reach over different processes. Pass as many devices of each "
             "process, or none: keras.distribution.DataParallel() takes all."
         )
+    if _values_are_lost(model):
+        raise ValueError(
+            "With JAX, an update that fails while it is executed takes the weights and the state of the optimizer with "
+            f"it. Received: model '{model.name}' without values, after such an update. Build the model again, and load "
+            "a file of it, such as that of a lipdp.callbacks.Checkpoint; the ledger is in it."
+        )
     misplaced = backend.misplaced(model)
     if misplaced is not None:
         raise ValueError(
@@ -355,11 +361,22 @@ def check_weights(model: keras.Model) -> None:
         )
 
 
+def _values_are_lost(model: keras.Model) -> bool:
+    """Returns whether variables have no values any more: JAX uses them up in an update that fails."""
+    try:
+        values = [variable.value for variable in (*model.weights, *model.optimizer.variables)]
+    except Exception:  # Keras took them off, and would make new ones
+        return True
+    return any(getattr(value, "is_deleted", bool)() for value in values)
+
+
 def check_ledger(model: Any) -> None:
     """Refuses a model whose optimizer has made more updates than its ledger holds."""
     optimizer = getattr(model, "optimizer", None)
     if model.run.armed or optimizer is None or not optimizer.built:
         return
+    if _values_are_lost(model):
+        return  # no weight is left that the ledger could say too little of
     made, charged = int(keras.ops.convert_to_numpy(optimizer.iterations)), model.run.ledger.updates
     if made > charged:
         raise ValueError(

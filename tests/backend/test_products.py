@@ -1,4 +1,4 @@
-"""Products of matrices that run one row at a time on TensorFlow, where oneDNN reads past one that all rows share."""
+"""Products, rolls and padding that run one row at a time on TensorFlow, whose vectorized map gets them wrong."""
 
 import keras
 import numpy as np
@@ -56,12 +56,43 @@ def test_gradients_of_a_shared_matrix_are_those_of_each_row():
 def test_tensorflow_keeps_its_own_way():
     from tensorflow.python.ops.parallel_for import pfor
 
-    from lipdp.backend.products_tensorflow import own_products
+    from lipdp.backend.products_tensorflow import own_converters
 
-    before = pfor._pfor_converter_registry["BatchMatMulV2"]
-    with own_products():
-        assert pfor._pfor_converter_registry["BatchMatMulV2"] is not before
-    assert pfor._pfor_converter_registry["BatchMatMulV2"] is before
+    before = {name: pfor._pfor_converter_registry[name] for name in ("BatchMatMulV2", "Roll", "PadV2")}
+    with own_converters():
+        assert all(pfor._pfor_converter_registry[name] is not kept for name, kept in before.items())
+    assert all(pfor._pfor_converter_registry[name] is kept for name, kept in before.items())
+
+
+@pytest.mark.parametrize("axis", [-1, -2, 1, 2, (-1, -2), (1, -1), (2, 2)])
+@pytest.mark.parametrize("own_shift", [False, True])
+def test_rolls_stay_within_their_row(axis, own_shift):
+    rows = drawn(11, 4, 6)
+
+    def function(values, row):
+        shift = ops.cast(ops.abs(10.0 * row[0][0, 0, 0]), "int32") if own_shift else 1
+        several = (shift, 2) if isinstance(axis, tuple) else shift
+        return [ops.roll(ops.square(row[0]), several, axis)]
+
+    def gradient(values, row):
+        return ops.sum(values[0] * function([], [row[None]])[0])
+
+    weight = drawn(1, 4, 6)
+    expected = np.concatenate([function([], [rows[i : i + 1]])[0] for i in range(11)])
+    np.testing.assert_allclose(backend.row_by_row(function, [], [rows])[0], expected, rtol=1e-5)
+    found = backend.local_gradients(gradient, [weight], [rows], vectorised=True)[0]
+    np.testing.assert_allclose(found, expected[:, None], rtol=1e-5)
+
+
+@pytest.mark.parametrize("own_constant", [False, True])
+def test_padding_has_its_constant(own_constant):
+    rows = drawn(11, 4, 6)
+
+    def function(values, row):
+        return [ops.pad(row[0], ((0, 0), (1, 1), (0, 2)), constant_values=row[0][0, 0, 0] if own_constant else 3.0)]
+
+    expected = np.concatenate([function([], [rows[i : i + 1]])[0] for i in range(11)])
+    np.testing.assert_array_equal(backend.row_by_row(function, [], [rows])[0], expected)
 
 
 class Attention(keras.layers.Layer):

@@ -239,6 +239,20 @@ def test_losses_that_mix_see_one_row(unprobed):
         np.testing.assert_allclose(few, np.full(12, few[1]), rtol=1e-6)
 
 
+def of_neighbors(y_true, y_pred):
+    """How far each number is from the one before it, in a circle; without a sum over the batch."""
+    return ops.mean(ops.square(y_pred - ops.roll(y_pred, 1, axis=-1)), axis=-1)
+
+
+def test_losses_that_roll_along_the_last_axis_see_one_row():
+    keras.utils.set_random_seed(0)
+    assert effect(private(stack()(), of_neighbors), strategies.DPSGD(C)) <= C * 1.001
+    outputs = np.random.default_rng(0).normal(size=(12, 3)).astype("float32")
+    expected = np.mean(np.square(outputs - np.roll(outputs, 1, -1)), -1)
+    found = losses.example_values(of_neighbors, np.zeros(12, "float32"), outputs)
+    np.testing.assert_allclose(ops.convert_to_numpy(found), expected, rtol=1e-5)
+
+
 class Mixes(layers.LipschitzLayer):
     """States a bound that holds for one row only."""
 

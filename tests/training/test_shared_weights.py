@@ -385,3 +385,28 @@ def test_one_fit_at_a_time_in_threads():
     assert first.run.ledger.updates == 10 and second.run.ledger.updates == 0
     train(second)
     assert second.privacy.updates == 20
+
+
+class Own(keras.layers.Layer):
+    """Without weights, and not known to keep rows apart."""
+
+    def call(self, inputs):
+        return 1.0 * inputs
+
+
+@pytest.mark.parametrize("share", ["layer", "operation", "input"])
+def test_one_fit_at_a_time_on_layers_without_weights(share):
+    inputs, own = keras.Input((8,)), Own()
+    rolled = keras.ops.roll(inputs, 1, -1)
+    stem = {"layer": lambda: own(inputs), "operation": lambda: rolled, "input": lambda: Own()(inputs)}[share]
+    first, second = (compiled(lipdp.DP_Model(inputs, keras.layers.Dense(3)(stem()))) for _ in range(2))
+    x, y = blobs()
+    arguments = {"batch_size": 40, "noise_multiplier": 4.0, "delta": DELTA, "verbose": 0, "strategy": "dpsgd"}
+    callback = keras.callbacks.LambdaCallback(on_epoch_begin=lambda epoch, logs: second.fit(x, y, **arguments))
+    if share == "input":
+        first.fit(x, y, callbacks=[callback], **arguments)
+        return
+    with pytest.raises(ValueError, match="shares neither weights nor layers"):
+        first.fit(x, y, callbacks=[callback], **arguments)
+    assert first.run.ledger.updates == second.run.ledger.updates == 0
+    second.fit(x, y, **arguments)
