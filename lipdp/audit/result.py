@@ -98,7 +98,8 @@ class Audit:
         else:
             lines.append("The attack found nothing wrong. That proves nothing about attacks that are better.")
         lines += [f"  {_number(value):>8}  {BOUNDS[name]}" for name, value in self.bounds.items()]
-        lines.append(f"Each of these holds by itself with confidence {sure}.")
+        before = "; which one the second line states was chosen before the audit" if len(self.bounds) > 1 else ""
+        lines.append(f"Each of these holds by itself with confidence {sure}{before}.")
         if "assumes" in self.details:
             lines.append(f"Assumed: {self.details['assumes']}.")
         return "\n".join(lines)

@@ -253,7 +253,9 @@ def compiled(function, variables):
         function: reads `variables` and changes none.
         variables: the Keras variables that it reads.
     """
-    return tf.function(function, autograph=False)
+    # TensorFlow warns of functions of one code that are traced again and again. Here each is of another model, and
+    # a partial has no code.
+    return tf.function(functools.partial(function), autograph=False)
 
 
 def train_function(model, function):

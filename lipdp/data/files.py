@@ -81,9 +81,11 @@ def read_examples(path: pathlib.Path) -> np.ndarray:
     """Returns the examples in a `.npz` file, as `from_arrays` makes them: its array `x`, else `x_test`.
 
     Raises:
-        ValueError: when the file is not such a file, or holds neither.
+        ValueError: when the file is not such a file, or holds neither; for a folder.
         FileNotFoundError: when there is no such file.
     """
+    if path.is_dir():
+        raise ValueError(f"A folder is no file of examples. Received: {str(path)!r}. Pass a .npz or a .csv file.")
     if not path.is_file():
         raise FileNotFoundError(f"There is no such file. Received: {str(path)!r}. Pass a .npz or a .csv file.")
     arrays = _arrays(path)

@@ -74,6 +74,11 @@ class Table:
 
     def __post_init__(self):
         object.__setattr__(self, "columns", tuple(self.columns))
+        if other := next((column for column in self.columns if not isinstance(column, Column)), None):
+            raise ValueError(
+                "`columns` must be lipdp.data.Column objects. Received: "
+                f"{other!r}. Pass for example Column('age', kind='number', range=(0, 120))."
+            )
         names = [column.name for column in self.columns]
         if not any(column.features for column in self.columns):
             raise ValueError(f"A table needs a column that is not ignored. Received: columns {names}. Describe one.")

@@ -368,10 +368,15 @@ def _wrong_shape(loss, labels: tuple, outputs: tuple) -> str:
 
 
 def _mixes(loss, reason: str) -> str:
+    todo = "Return one value for each example: take means and sums over its own outputs alone, by `axis=-1`."
+    if isolation.root(getattr(loss, "fn", type(loss) if isinstance(loss, keras.losses.Loss) else loss)) == "keras":
+        todo = (
+            "Use a loss with one value per example, such as keras.losses.CategoricalCrossentropy, or set its `axis` to "
+            "exclude the batch."
+        )
     return (
         "A loss that mixes examples has no per-example gradients: one person would move the gradients of others. "
-        f"Received: loss={_name(loss)}; {reason}. Use a loss with one value per example, such as "
-        "keras.losses.CategoricalCrossentropy, or set its `axis` to exclude the batch."
+        f"Received: loss={_name(loss)}; {reason}. {todo}"
     )
 
 

@@ -1,5 +1,6 @@
 """One door to the settings that need no choice: a network and how it is trained, from shapes and sizes."""
 
+import operator
 from typing import Any
 
 from lipdp import checks, diffusion
@@ -56,6 +57,7 @@ def recipe(
         >>> recipe((28, 28, 1), 10, 60000, 10.0, task="diffusion").network
         'cpu-28'
     """
+    _check_shape(input_shape)
     if checks.choice("task", task, TASKS) == "diffusion":
         shape: Any = input_shape
         return diffusion.recipe(shape, num_classes, num_examples, epsilon=epsilon, **settings)
@@ -64,3 +66,17 @@ def recipe(
     if task == "text":
         return text_recipe(input_shape, num_classes, num_examples, epsilon, **settings)
     return classifier_recipe(input_shape, num_classes, num_examples, epsilon, **settings)
+
+
+def _check_shape(input_shape: Any) -> None:
+    """Refuses what is no shape, such as the examples themselves, of which no number may be in a message."""
+    try:
+        sizes = [operator.index(size) for size in input_shape]
+    except TypeError:
+        sizes = []
+    if not sizes or min(sizes) < 1:
+        received = repr(input_shape) if isinstance(input_shape, (int, tuple)) else f"a {type(input_shape).__name__}"
+        raise ValueError(
+            "`input_shape` must be the shape of one example, such as (28, 28, 1) or (10,). Received: "
+            f"{received}. Pass x.shape[1:]."
+        )

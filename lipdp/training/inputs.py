@@ -59,9 +59,13 @@ def _check_shapes(names, tensors, x):
     if not fits:
         named = f", under the keys {', '.join(map(repr, sorted(names)))}" if names else ""
         given = f", under the keys {', '.join(map(repr, sorted(x)))}" if isinstance(x, dict) else ""
+        hint = "; column[:, None] has shape (N, 1)"
+        # Gray images, as files have them.
+        if len(expected) == len(received) == 1 and len(expected[0]) > 2 and (*received[0][1:], 1) == expected[0][1:]:
+            hint = ": x[..., None] has an axis of channels"
         raise ValueError(
             f"The data do not fit the model's inputs. Expected shapes: {expected}{named}. Received: {received}{given}. "
-            "Pass one array per input, of these shapes behind the axis of examples; column[:, None] has shape (N, 1)."
+            f"Pass one array per input, of these shapes behind the axis of examples{hint}."
         )
 
 

@@ -229,9 +229,9 @@ def check_layers(layers: Any) -> None:
 def check_model(model: keras.Model) -> None:
     """Refuses a model that is not compiled, trains by steps of its own, or would draw its noise several times."""
     if not model.compiled or model.loss is None:
+        how = "is compiled without" if model.compiled else "is not compiled, as `from_keras` returns it"
         raise ValueError(
-            "A model needs a loss. Received: one that is not compiled, as `from_keras` returns it. Call "
-            "`compile(optimizer, loss=...)` before `fit`."
+            f"A model needs a loss. Received: one that {how}. Call `compile(optimizer, loss=...)` before `fit`."
         )
     refuse_own_steps(model)
     if not isinstance(model.optimizer, PrivateOptimizer):

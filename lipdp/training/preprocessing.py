@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import keras
@@ -55,13 +56,27 @@ class FromTask:
     def evaluate(self, x: Any = None, y: Any = None, *args: Any, **kwargs: Any) -> Any:
         if not _keras.inside_fit(kwargs):  # where they went through it before the first epoch
             x, y = preprocessed(self, x, y, private=False)
-        with backend.weights_kept(self):
+        with backend.weights_kept(self), _read_by_keras("evaluate", x):
             return super().evaluate(x, y, *args, **kwargs)  # type: ignore[misc]
 
     def predict(self, x: Any, *args: Any, **kwargs: Any) -> Any:
         x = preprocessed(self, x, private=False)[0]
-        with backend.weights_kept(self):
+        with backend.weights_kept(self), _read_by_keras("predict", x):
             return super().predict(x, *args, **kwargs)  # type: ignore[misc]
+
+
+@contextlib.contextmanager
+def _read_by_keras(method: str, x: Any) -> Iterator[None]:
+    """Says what to pass in the place of what `fit` reads row by row, and Keras' own methods do not know."""
+    try:
+        yield
+    except ValueError as error:
+        if not str(error).startswith("Unrecognized data type"):
+            raise
+        raise ValueError(
+            f"`{method}` takes arrays, or what Keras reads in batches. Received: a {type(x).__name__}. Pass arrays of "
+            "its rows; where they are too large for memory, a keras.utils.PyDataset or a tf.data.Dataset."
+        ) from error
 
 
 def of_task(model: Any, task: keras.Model) -> Any:

@@ -3,7 +3,7 @@
 import contextlib
 import contextvars
 import importlib.util
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import keras
@@ -126,10 +126,14 @@ def check_data(model: keras.Model, validation_data: Any) -> Any:
     Of a source columns are returned, which are checked on a sample. Arrays are checked in full, a `tf.data.Dataset` or
     `keras.utils.PyDataset` on its first batch. What can be read only once, as a generator, is not looked at.
     """
-    if is_source(validation_data):
+    hint = ""
+    if (source := is_source(validation_data)) or isinstance(validation_data, Mapping):
+        # Not what `fit` calls y, of which the messages below speak.
+        hint = " Labels, or the name of their column, stand beside the inputs: validation_data=(data, 'label')."
+    if source:
         validation_data = (validation_data, None)
     batch: Any = _arrays(validation_data)
-    if batch is None and (hasattr(validation_data, "shape") or isinstance(validation_data, (str, dict, float, int))):
+    if batch is None and (hasattr(validation_data, "shape") or isinstance(validation_data, (str, Mapping, float, int))):
         batch = validation_data
     if batch is None:
         return validation_data
@@ -151,7 +155,7 @@ def check_data(model: keras.Model, validation_data: Any) -> Any:
         again = named and isinstance(validation_data, (tuple, list))
         return (x, y, *batch[2:]) if again or columns_of((x, y)) else validation_data
     except ValueError as error:
-        raise ValueError(f"`validation_data` does not fit. {error}") from error
+        raise ValueError(f"`validation_data` does not fit. {error}{hint}") from error
 
 
 def _weights(weights: Any, rows: int) -> tuple:

@@ -75,6 +75,29 @@ def test_the_epsilon_of_the_audit_is_told_from_that_of_the_run():
     assert "Audited were 120 updates with 0.5001" in text and "4.003 is their epsilon" in text
 
 
+@pytest.mark.backend_free
+def test_what_keeps_the_epsilon_or_the_bound_of_an_audit_low_is_said():
+    """With the same updates, draws and noise 1.94 stood beside 2, and a bound of 0 beside both."""
+    details = {"updates": 120, "sampling_probability": 0.5, "runs": 1}
+    words = ("white_box", "dpsgd", "poisson", "add_or_remove_one", 1.94, 1e-5, 0.95, {"curve": 0.0, "one_run": 0.6})
+    stated = {"epsilon": 2.0, "updates": 120, "sampling_probability": 0.5}
+    found = Audit(*words, "curve", details)
+    assert "The 2 noisy moments that the run released" in audit._beside(found, {**stated, "moments_left_out": 2})
+    assert "moments" not in audit._beside(found, stated) and "--runs 8" in audit._beside(found, stated)
+    assert "--runs" not in audit._beside(Audit(*words, "curve", {**details, "runs": 16}), stated)
+    assert "which one the second line states was chosen before the audit" in found.statement()
+
+
+@pytest.mark.slow
+@pytest.mark.backend_free
+def test_the_moments_of_a_run_are_named(capsys, tmp_path):
+    x, y = np.random.default_rng(0).standard_normal((200, 4)), np.arange(200) % 2
+    recipe = lipdp.recipe((4,), 2, 200, epsilon=4.0)
+    recipe.fit(x, y, epsilon=4.0, delta=1e-3, verbose=0).save(tmp_path / "model.keras")
+    assert main(["audit", str(tmp_path / "model.keras"), "--seed", "0"]) == 0
+    assert "noisy moments that the run released" in capsys.readouterr().out
+
+
 @pytest.mark.slow
 @pytest.mark.backend_free
 def test_a_recipe_on_a_data_set(capsys, tmp_path):

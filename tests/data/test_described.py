@@ -382,6 +382,7 @@ def test_wrong_columns_are_refused(arguments, message):
             {"columns": (Column(name="a", kind="ignore"),)},
             "needs a column that is not ignored. Received: columns \\['a'\\]",
         ),
+        ({"columns": ("age", "region")}, "lipdp.data.Column objects. Received: 'age'. Pass for example Column"),
         ({"columns": (AGE, AGE)}, "described once. Received: 'age' twice"),
         ({"label": "age", "classes": (0, 1)}, "described once. Received: 'age' twice"),
         ({"label": "ill"}, "at least 2 texts or numbers.*Of label 'ill'; how to predict a number"),

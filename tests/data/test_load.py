@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from lipdp import data
+from lipdp.data.files import read_examples
 
 pytestmark = [pytest.mark.backend_free, pytest.mark.filterwarnings("ignore::lipdp.data.UnchargedWarning")]
 
@@ -141,3 +142,8 @@ def test_rows_in_the_place_of_a_path_are_not_repeated_in_the_message():
     ) as raised:
         data.load(np.array([[12345.0]]))
     assert "12345" not in str(raised.value)
+
+
+def test_a_folder_of_examples_is_not_said_to_be_missing(tmp_path):
+    with pytest.raises(ValueError, match=r"A folder is no file of examples.*Pass a \.npz"):
+        read_examples(tmp_path)

@@ -326,3 +326,15 @@ def test_a_subclass_and_a_call_set_on_an_object_are_not_what_they_were():
     inputs = keras.Input((3,))
     model = keras.Model(inputs, changed(Own(3)(keras.layers.Dense(3)(inputs))))
     assert [type(layer) for layer, _ in isolation.foreign(model)] == [Own, keras.layers.Dense]
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="a warning of TensorFlow")
+def test_several_models_with_layers_of_their_own_are_no_retracing(monkeypatch):
+    """From the third on the log advised to move a tf.function, which no user has, out of a loop."""
+    import tensorflow as tf
+
+    said = []
+    monkeypatch.setattr(tf.get_logger(), "warning", lambda text, *values: said.append(text % values))
+    for _ in range(6):
+        isolation.refuse_mixing(around(Own()))
+    assert not said

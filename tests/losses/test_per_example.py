@@ -93,9 +93,10 @@ def test_images_are_averaged_or_summed_as_keras_does():
     ],
 )
 def test_losses_that_mix_examples(loss, y):
-    why = "one number for the whole batch" if loss is one_number else "mixes examples"
-    with pytest.raises(ValueError, match=why):
+    why = "one number for the whole batch. Return one value for each" if loss is one_number else "mixes examples"
+    with pytest.raises(ValueError, match=why) as error:
         losses.check_per_example(loss, y, (None, 3))
+    assert error.match("set its `axis`" if isinstance(loss, keras.losses.Loss) else "by `axis=-1`")
 
 
 class MeanSquaredError(keras.losses.Loss):

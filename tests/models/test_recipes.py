@@ -60,3 +60,11 @@ def test_texts_that_learn():
     assert lipdp.recipe((64,), 2, 10**6, 1.0, task="text").batch_size == 8192
     with pytest.raises(ValueError, match="row of tokens"):
         lipdp.recipe((8, 8, 1), 2, 500, task="text")
+
+
+@pytest.mark.parametrize("task", ["classifier", "diffusion", "text", "language"])
+@pytest.mark.parametrize("shape", [10, (), (8, 0), ("8",), np.full((3, 8), 0.25)])
+def test_what_is_no_shape_is_refused_without_its_numbers(task, shape):
+    with pytest.raises(ValueError, match=r"shape of one example.*Pass x.shape\[1:\]") as error:
+        lipdp.recipe(shape, 3, 300, 1.0, task=task)
+    assert "0.25" not in str(error.value)

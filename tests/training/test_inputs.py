@@ -116,3 +116,12 @@ def test_validation_data_of_tensors():
     held_out = keras.ops.convert_to_tensor(x), keras.ops.convert_to_tensor(y)
     asked = {"batch_size": 8, "noise_multiplier": 1.0, "delta": 1e-3, "verbose": 0, "validation_data": held_out}
     assert np.isfinite(model.fit(x, y, strategy="dpsgd", **asked).history["val_loss"]).all()
+
+
+@pytest.mark.backend_free
+def test_images_without_an_axis_of_channels_are_told_how_to_get_one():
+    network = keras.Sequential([keras.Input((6, 6, 1)), keras.layers.Flatten(), keras.layers.Dense(2)])
+    model = lipdp.DP_Model.from_keras(network)
+    model.compile("sgd", loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    with pytest.raises(ValueError, match=r"x\[..., None\] has an axis of channels\.$"):
+        model.fit(np.zeros((40, 6, 6), "float32"), np.zeros(40, int), batch_size=8, epsilon=1.0, strategy="dpsgd")

@@ -398,3 +398,12 @@ def test_a_subclassed_model_trains_within_a_graph():
     model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     model.fit(X, Y, noise_multiplier=1.0, batch_size=40, delta=DELTA, verbose=0, strategy="dpsgd")
     assert model.privacy.updates == 10
+
+
+@pytest.mark.parametrize(("compiled", "received"), [(True, "is compiled without"), (False, "is not compiled")])
+def test_a_loss_that_is_missing_is_told_from_a_compile_that_is(compiled, received):
+    model = lipdp.DP_Sequential([layers.BoundedInput((8,)), layers.SpectralDense(3)])
+    if compiled:
+        model.compile("sgd")
+    with pytest.raises(ValueError, match=f"needs a loss. Received: one that {received}"):
+        model.fit(X, Y, batch_size=40, epsilon=1.0)

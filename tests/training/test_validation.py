@@ -1,5 +1,7 @@
 """What would fail when the first epoch ends is refused before anything is charged."""
 
+import types
+
 import keras
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ import lipdp
 from lipdp import layers, sampling
 from lipdp.training import validation
 from tests.helpers.models import DELTA, blobs, mlp, same, state
+from tests.sampling.test_source import Named, Rows
 
 X, Y = blobs()
 FIT = {"batch_size": 40, "noise_multiplier": 4.0, "delta": DELTA, "verbose": 0}
@@ -41,6 +44,8 @@ DATA = {
     "weights as text": ((X, Y, ["a"] * len(Y)), "must be numbers"),
     "list": ([X[:, :-1], Y], "do not fit"),
     "dataset": (Batches(X[:, :-1], Y), "do not fit"),
+    "file": (types.MappingProxyType({"image": X, "label": Y}), r"validation_data=\(data, 'label'\)"),
+    "rows by name": (Named(image=X, label=Y), r"image, label.*validation_data=\(data, 'label'\)"),
 }
 
 
@@ -57,6 +62,14 @@ def test_validation_data_that_do_not_fit_cost_nothing(model, name):
     with pytest.raises(ValueError, match="`validation_data` does not fit") as error:
         model.fit(X, Y, validation_data=data, **FIT)
     assert error.match(message) and same(before, state(model))
+
+
+@pytest.mark.parametrize("method", ["evaluate", "predict"])
+@pytest.mark.parametrize("rows", [Rows(X, Y), Named(image=X), types.MappingProxyType({"image": X})])
+def test_what_keras_cannot_read_is_said_in_other_words(model, method, rows):
+    """Only `fit` reads sources; Keras says no more than "Unrecognized data type"."""
+    with pytest.raises(ValueError, match=f"`{method}` takes arrays.*Received: a {type(rows).__name__}.*PyDataset"):
+        getattr(model, method)(rows, verbose=0)
 
 
 OPTIONS = {
