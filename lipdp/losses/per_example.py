@@ -319,6 +319,10 @@ def _compare(loss, labels, predictions) -> bool:
             alone = ops.convert_to_numpy(_values(loss, y_true[i : i + 1], y_pred[i : i + 1]))
             if alone.shape != (1,) or not np.allclose(together[i], alone[0], rtol=1e-4, atol=1e-5, equal_nan=True):
                 raise _Mixing(_mixes(loss, "the value of an example changes with the others in its batch"))
+        # As the step computes it: a vectorized map has rules of its own.
+        mapped = ops.convert_to_numpy(example_values(loss, y_true, y_pred))
+        if not np.allclose(mapped, together, rtol=1e-4, atol=1e-5, equal_nan=True):
+            raise _Mixing(_mixes(loss, "one row at a time its values are others"))
     return finite
 
 

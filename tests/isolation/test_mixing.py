@@ -1,5 +1,6 @@
 """Own layers, functions and losses that mix examples: one more row moves the released sum by the clip norm at most."""
 
+import contextlib
 import sys
 
 import keras
@@ -251,6 +252,17 @@ def test_losses_that_roll_along_the_last_axis_see_one_row():
     expected = np.mean(np.square(outputs - np.roll(outputs, 1, -1)), -1)
     found = losses.example_values(of_neighbors, np.zeros(12, "float32"), outputs)
     np.testing.assert_allclose(ops.convert_to_numpy(found), expected, rtol=1e-5)
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="TensorFlow's rules of vectorized maps.")
+def test_a_loss_that_the_map_of_rows_computes_wrongly_is_refused(monkeypatch):
+    from lipdp.backend import capture_tensorflow
+
+    monkeypatch.setattr(capture_tensorflow, "own_converters", contextlib.nullcontext)
+    model = private(stack()(), of_neighbors)
+    with pytest.raises(ValueError, match="one row at a time its values are others"):
+        model.fit(*data(), batch_size=6, noise_multiplier=1.0, delta=0.01, verbose=0)
+    assert model.privacy.epsilon(0.01) == 0.0
 
 
 class Mixes(layers.LipschitzLayer):
