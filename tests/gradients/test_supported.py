@@ -232,6 +232,27 @@ def test_weights_used_behind_the_back_of_their_layer_are_found():
         gradients.supported(keras.Sequential([keras.Input((4,)), owner, Borrower()]))
 
 
+@pytest.mark.parametrize("wrong", [1, 2])
+def test_rounding_at_a_kink_is_not_taken_for_weights_that_are_used_elsewhere(monkeypatch, wrong):
+    calls, probe = [], backend.probe
+
+    def rounded(*args, sums, **kwargs):
+        norms, first, ordinary, changed = probe(*args, sums=sums, **kwargs)
+        if sums:
+            calls.append(args[1])
+            first = [f + 1e3 * (len(calls) <= wrong) for f in first]
+        return norms, first, ordinary, changed
+
+    monkeypatch.setattr(backend, "probe", rounded)
+    if wrong == 1:
+        gradients.supported(around(L.ReLU()))
+    else:
+        with pytest.raises(ValueError, match="used outside of the `call`"):
+            gradients.supported(around(L.ReLU()))
+    (first, _), (second, _) = (batches[0] for batches in calls)
+    assert len(calls) == 2 and not np.array_equal(first, second)
+
+
 def test_stateful_and_weightless_models_are_refused():
     model = keras.Sequential([keras.Input((4, 3), batch_size=3), L.LSTM(2, stateful=True)])
     with pytest.raises(ValueError, match="stateful=False"):
