@@ -244,7 +244,7 @@ class StartedIn(keras.initializers.Initializer):
     def __call__(self, shape: tuple[int, ...], dtype: str | None = None) -> Any:
         with backend.concrete():
             values = self.project(ops.convert_to_numpy(self.initializer(shape, dtype=dtype)))
-            return ops.convert_to_tensor(values, dtype="float32")
+            return ops.convert_to_tensor(values, dtype=dtype or "float32")
 
 
 def times(factor: float, bound: float) -> float:
