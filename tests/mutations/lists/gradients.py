@@ -368,7 +368,7 @@ FAULTS = [
             "isolation/test_mixing.py::test_a_declaration_that_a_larger_batch_disproves_is_refused",
         ),
         ("rows that move others", "if np.max(spread) > 1e-3 * scale:", "if False:"),
-        ("weights used behind the back of a layer", "if np.max(np.abs(total - expected)) > 1e-3 * scale:", "if False:"),
+        ("weights used behind the back of a layer", "if not np.max(np.abs(total - expected)) <= largest:", "if False:"),
         ("statistics kept by the forward pass", "if id(variable) not in seeds:", "if False:"),
         (
             "no mixing is looked for",

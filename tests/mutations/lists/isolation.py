@@ -178,8 +178,8 @@ FAULTS = [
         ("stateful recurrent layers", "lambda layer, ranks: not layer.stateful,", "_always,"),
         (
             "what is inside a declared layer is trusted",
-            "inner = _keras.walk(operation, deep=False)\n",
-            "inner = [] if is_declared(kind) else _keras.walk(operation, deep=False)\n",
+            "inner, less = _keras.walk(operation, deep=False), int",
+            "inner, less = [] if is_declared(kind) else _keras.walk(operation, deep=False), int",
         ),
         (
             "models with a call of their own",

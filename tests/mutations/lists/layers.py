@@ -14,14 +14,14 @@ FAULTS = [
         ),
         (
             "kernels are not projected",
-            "constraint = ball if self.projected else None",
-            "constraint = None",
+            "initializer, constraint = StartedIn((first or ball).start, initializer), ball",
+            "initializer = StartedIn((first or ball).start, initializer)",
             "training/test_fit.py bounds/test_reference_defects.py layers/test_contract.py",
         ),
         (
             "kernels begin outside of the ball",
-            'self.kernel.assign((first or ball).start(ops.convert_to_numpy(self.kernel)).astype("float32"))',
-            "pass",
+            "initializer, constraint = StartedIn((first or ball).start, initializer), ball",
+            "constraint = ball",
         ),
         (
             "kernels without projection have norm one",
@@ -285,8 +285,8 @@ FAULTS = [
         ),
         (
             "optimizers train its weights",
-            'initializer="zeros", trainable=False)',
-            'initializer="zeros")',
+            "keras.initializers.Constant(value), trainable=False, ",
+            "keras.initializers.Constant(value), ",
             "layers/test_encoder_features.py::test_nothing_trains_it_and_files_hold_its_weights",
         ),
     ),
