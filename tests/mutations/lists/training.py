@@ -335,7 +335,7 @@ FAULTS = [
         (
             "layers without weights of another model that trains",
             "(*model.weights, *layers, *operations)",
-            "(*model.weights, *operations)",
+            "model.weights",
             "training/test_shared_weights.py::test_one_fit_at_a_time_on_layers_without_weights",
         ),
     ),
