@@ -170,6 +170,7 @@ def test_a_process_goes_on_beside_the_file_that_the_first_one_has_written(two, t
     first, other = mlp(), mlp()
     for rank, model in ((1, other), (0, first), (1, other)):  # who does not write begins before there is a file
         monkeypatch.setattr(backend, "processes", lambda rank=rank: (rank, 2))
+        model.run.keys.clear()  # all secrets are one here
         model.fit(*blobs(), callbacks=callbacks.Checkpoint(tmp_path / "c.weights.h5"), **FIT)
     assert other.privacy.updates == 4
     assert other.run.ledger.origins == first.run.ledger.origins
@@ -196,6 +197,7 @@ def test_a_checkpoint_is_read_when_the_first_process_has_written_it(two, tmp_pat
 
     two(meets)
     monkeypatch.setattr(backend, "processes", lambda: (1, 2))
+    other.run.keys.clear()  # all secrets are one here
     other.fit(*blobs(), callbacks=callbacks.Checkpoint(path), **FIT)
     assert other.privacy.updates == 4
 
