@@ -4,8 +4,8 @@ import re
 
 import tensorflow as tf
 
-from lipdp.backend.products_tensorflow import own_converters
 from lipdp.backend.tensorflow import Forward
+from lipdp.backend.vectorizing_tensorflow import own_converters
 
 # Operations of TensorFlow that write to what outlives them.
 _WRITES = re.compile(

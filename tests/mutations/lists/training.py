@@ -1005,11 +1005,11 @@ FAULTS = [
         ),
     ),
     *faults(
-        "backend/products_tensorflow.py",
-        "isolation/test_mixing.py::test_losses_that_roll_along_the_last_axis_see_one_row backend/test_products.py",
+        "backend/vectorizing_tensorflow.py",
+        "isolation/test_mixing.py::test_losses_that_roll_along_the_last_axis_see_one_row backend/test_vectorizing.py",
         ("TensorFlow's rule rolls rows into others", '"Roll": _roll, ', ""),
         ("axes from the end are those of rows", "tf.where(axis < 0, axis, axis + 1)", "axis + 1"),
-        ("padding is with zeros", ', "PadV2": _pad', "", "backend/test_products.py::test_padding_has_its_constant"),
+        ("padding is with zeros", ', "PadV2": _pad', "", "backend/test_vectorizing.py::test_padding_has_its_constant"),
     ),
     *faults(
         "backend/jax.py",

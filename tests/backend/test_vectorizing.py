@@ -26,7 +26,7 @@ BATCHES = [((11, 1), ()), ((), (11, 1)), ((11, 1), (1, 1)), ((11, 3), (3,)), ((1
 def test_products_are_those_of_numpy(batches, adjoint, known):
     import tensorflow as tf
 
-    from lipdp.backend.products_tensorflow import product
+    from lipdp.backend.vectorizing_tensorflow import product
 
     x, y = (drawn(*batch, 5, 5) for batch in batches)
     expected = np.matmul(*(np.swapaxes(t, -1, -2) if turned else t for t, turned in zip((x, y), adjoint, strict=True)))
@@ -56,7 +56,7 @@ def test_gradients_of_a_shared_matrix_are_those_of_each_row():
 def test_tensorflow_keeps_its_own_way():
     from tensorflow.python.ops.parallel_for import pfor
 
-    from lipdp.backend.products_tensorflow import own_converters
+    from lipdp.backend.vectorizing_tensorflow import own_converters
 
     before = {name: pfor._pfor_converter_registry[name] for name in ("BatchMatMulV2", "Roll", "PadV2")}
     with own_converters():
