@@ -75,7 +75,10 @@ def _check_shape(input_shape: Any) -> None:
     except TypeError:
         sizes = []
     if not sizes or min(sizes) < 1:
-        received = repr(input_shape) if isinstance(input_shape, (int, tuple)) else f"a {type(input_shape).__name__}"
+        shown = isinstance(input_shape, int) or (
+            isinstance(input_shape, tuple) and all(size is None or isinstance(size, int) for size in input_shape)
+        )
+        received = repr(input_shape) if shown else f"a {type(input_shape).__name__}"
         raise ValueError(
             "`input_shape` must be the shape of one example, such as (28, 28, 1) or (10,). Received: "
             f"{received}. Pass x.shape[1:]."

@@ -63,7 +63,7 @@ def test_texts_that_learn():
 
 
 @pytest.mark.parametrize("task", ["classifier", "diffusion", "text", "language"])
-@pytest.mark.parametrize("shape", [10, (), (8, 0), ("8",), np.full((3, 8), 0.25)])
+@pytest.mark.parametrize("shape", [10, (), (8, 0), ("8",), np.full((3, 8), 0.25), (np.full(3, 0.25), 1)])
 def test_what_is_no_shape_is_refused_without_its_numbers(task, shape):
     with pytest.raises(ValueError, match=r"shape of one example.*Pass x.shape\[1:\]") as error:
         lipdp.recipe(shape, 3, 300, 1.0, task=task)
