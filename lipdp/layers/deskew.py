@@ -70,10 +70,11 @@ class Deskew2D(Unbounded, ShapePreserving):
         rows, columns = (np.arange(n, dtype="float32")[None] for n in (height, width))
         middle, center = (height - 1) / 2, (width - 1) / 2
         ink = ops.maximum(ops.mean(inputs, axis=-1), 0.0)
-        down, across = ops.sum(ink, axis=2), ops.sum(ink, axis=1)
+        # Sums go along the last axis, as XLA rounds those along another one by the place of an image in its batch.
+        down, across = ops.sum(ink, axis=2), ops.sum(ink * (columns - center)[:, None], axis=2)
         mass = ops.maximum(ops.sum(down, axis=1, keepdims=True), _FLOOR)
         row = ops.sum(down * (rows - middle), axis=1, keepdims=True) / mass
-        column = ops.sum(across * (columns - center), axis=1, keepdims=True) / mass
+        column = ops.sum(across, axis=1, keepdims=True) / mass
         # How far each place is below the mass and to the right of it.
         below = ops.subtract(rows - middle, row)
         right = ops.subtract(columns - center, column)

@@ -53,12 +53,13 @@ class LowFrequencies2D(LipschitzLayer):
         self._rows = [cosines(kept, int(n or 0)) for kept, n in zip(self.size, input_shape[1:3], strict=True)]
 
     def call(self, inputs: Any) -> Any:
-        rows, columns = map(ops.convert_to_tensor, self._rows)
-        # Height first: what is left of it makes the second product smaller.
+        rows, columns = (ops.convert_to_tensor(part.T) for part in self._rows)
+        # Height first: what is left of it makes the second product smaller. Images stand on the left of both: on the
+        # right of a product JAX rounds them by their place in the batch.
         height, width, channels = inputs.shape[1:]
-        across = ops.matmul(rows, ops.reshape(inputs, (-1, height, width * channels)))
-        across = ops.matmul(columns, ops.reshape(across, (-1, width, channels)))
-        return ops.reshape(across, (-1, *self.size, channels))
+        down = ops.swapaxes(ops.reshape(inputs, (-1, height, width * channels)), 1, 2)
+        across = ops.reshape(ops.matmul(down, rows), (-1, width, channels, self.size[0]))
+        return ops.swapaxes(ops.matmul(ops.transpose(across, (0, 3, 2, 1)), columns), 2, 3)
 
     def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
         sides = input_shape[1:3]

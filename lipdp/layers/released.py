@@ -33,6 +33,8 @@ class ReleasedConstants(ShapePreserving):
     # What `fit` says is released, and the name in the ledger.
     released = ""
     mechanism = ""
+    # Whether entries are counted by thresholds, so that the last bit of an entry may move a whole row.
+    counts = False
 
     def __init__(self, noise_multiplier: float, **kwargs: Any):
         super().__init__(**kwargs)

@@ -74,6 +74,7 @@ class PrivateRescaling(ReleasedConstants):
     lipschitz_formula = "2 / smallest range"
     released = "Ranges"
     mechanism = "private_rescaling"
+    counts = True
 
     def __init__(self, noise_multiplier: float = 8.0, **kwargs: Any):
         super().__init__(noise_multiplier, **kwargs)

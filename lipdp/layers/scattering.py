@@ -156,8 +156,9 @@ class Scattering2D(LipschitzLayer):
     def _average(self, images, resolution: int, gain: float):
         """Returns the low-pass of the last two axes, as one matrix for each."""
         rows, columns = (_low_pass_matrix(n, self.scales - resolution) for n in images.shape[2:])
-        images = ops.matmul(images, np.asarray(columns.T, "float32"))
-        return ops.matmul(np.asarray(gain * rows, "float32"), images)
+        images = ops.swapaxes(ops.matmul(images, np.asarray(columns.T, "float32")), 2, 3)
+        # On the right of a product JAX rounds images by their place in the batch.
+        return ops.swapaxes(ops.matmul(images, np.asarray(gain * rows.T, "float32")), 2, 3)
 
     def _bound(self, order: int, last: int, resolution: int, size) -> tuple[float, float]:
         """Returns, for a stage and all after it, before the division, the Lipschitz constant and the float32 error of

@@ -17,7 +17,7 @@ from lipdp.layers.released import ReleasedConstants
 from lipdp.privacy import Release
 from lipdp.sampling import randomness
 from lipdp.sampling.columns import columns_of, read
-from lipdp.training.outputs import outputs
+from lipdp.training.outputs import OneByOne, outputs
 from lipdp.training.request import FitRequest
 from lipdp.training.state import Run
 
@@ -190,6 +190,8 @@ class _Rows:
         # Nothing to compute where the layer comes first.
         first = len(tree.flatten(inputs)) == 1 and tree.flatten(inputs)[0] is read_by
         self._front = None if first else keras.Model(inputs, read_by)
+        if self._front is not None and layer.counts:
+            self._front = OneByOne(self._front)
         self._x, self._shares, self._count = x, shares, len(tree.flatten(x)[0])
         # Of the data: inputs of the model may leave sizes open.
         sizes = [math.prod(shape[1:]) for shape in (*(leaf.shape for leaf in tree.flatten(x)), read_by.shape)]

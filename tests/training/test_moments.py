@@ -10,8 +10,9 @@ import pytest
 
 import lipdp
 from lipdp import accounting, callbacks, layers, losses, privacy, strategies
+from lipdp.layers.frequencies import cosines
 from lipdp.sampling import randomness
-from lipdp.training import moments
+from lipdp.training import moments, outputs
 
 SHAPE, COUNT = (4, 3), 600
 
@@ -164,6 +165,40 @@ def test_one_row_more_does_not_change_how_others_are_rounded():
 
 
 @pytest.mark.backend_free
+class ByPlace(keras.layers.Layer):
+    """Sums of images `(28, 28)` that XLA rounds by the place of an image in its batch: on TensorFlow, and on JAX."""
+
+    def call(self, images):
+        kernel = cosines(5, 28)
+        across = keras.ops.reshape(keras.ops.matmul(kernel, images), (-1, 28, 1))
+        products = keras.ops.reshape(keras.ops.matmul(kernel, across), (-1, 25))
+        return keras.ops.concatenate([keras.ops.sum(images, axis=1), products], axis=1)
+
+
+def test_a_row_in_front_does_not_change_how_others_are_counted():
+    """One row more in front of the others gives each another place."""
+    front = keras.Sequential([keras.Input((28, 28)), ByPlace()])
+    image = np.abs(np.random.default_rng(0).normal(size=(28, 28)))
+
+    def places(scale):
+        """Where a row with this image is counted elsewhere than one place further, among the entries of a column."""
+        rows = np.repeat((image * scale).astype("float32")[None], 256, axis=0)
+        powers = np.frexp(np.abs(outputs.outputs(front, rows, 256)))[1]
+        return max((np.flatnonzero(np.diff(column) == step) for column in powers.T for step in (1, -1)), key=len)
+
+    made = np.abs(outputs.outputs(front, np.repeat(image[None], 256, axis=0).astype("float32"), 256))
+    scales = ((1.0 + 3e-8 * t) / entry for entry in made[0][np.ptp(made, axis=0) > 0.0] for t in range(-10, 10))
+    scale = next((scale for scale in scales if len(places(scale))), 1.0)  # where there is none, none moves
+    x = np.zeros((8 * 256, 28, 28), "float32")
+    for start in range(0, len(x), 256):
+        x[start + places(scale)] = image * scale
+    model = lipdp.DP_Sequential([front, layers.PrivateRescaling(), keras.layers.Dense(2)])
+    layer = model.layers[1]
+    query = layer.queries()[0]
+    sums = [moments._Rows(model, layer, rows, None).sum(query.total) for rows in (x, np.concatenate([x[:1], x]))]
+    assert np.linalg.norm(sums[1] - sums[0]) <= query.sensitivity * (1.0 + 1e-6)
+
+
 def test_all_rows_of_a_person_count_as_one():
     ids = np.array([0] * 40 + [1] * 5 + list(range(2, 7)))
     shares = lipdp.sampling.Persons(ids, 8).shares()

@@ -1,0 +1,27 @@
+"""Fixed layers in front of a network: the bits of an image do not follow from its place in the batch."""
+
+import keras
+import numpy as np
+import pytest
+
+from lipdp import layers
+from lipdp.training.outputs import outputs
+
+IMAGES = {"small": (28, 28, 1), "color": (32, 32, 3)}
+LAYERS = {
+    "deskew": layers.Deskew2D,
+    "few_frequencies": lambda: layers.LowFrequencies2D(5),
+    "frequencies": lambda: layers.LowFrequencies2D((12, 14)),
+    "scattering": layers.Scattering2D,
+    "mirrored": lambda: layers.Scattering2D(mirrored=True),
+}
+
+
+@pytest.mark.parametrize("make", LAYERS.values(), ids=LAYERS)
+@pytest.mark.parametrize("shape", IMAGES.values(), ids=IMAGES)
+def test_an_image_has_the_same_bits_at_each_place(make, shape):
+    """Rows that one row more moves to other places would else cross a kink or a threshold together."""
+    image = np.abs(np.random.default_rng(0).normal(size=(1, *shape))).astype("float32")
+    model = keras.Sequential([keras.Input(shape), make(), keras.layers.Flatten()])
+    for rows in (64, 256):
+        assert len(np.unique(outputs(model, np.repeat(image, rows, axis=0), rows), axis=0)) == 1
