@@ -236,9 +236,12 @@ def _read_csv(path: pathlib.Path, header: bool, least: int) -> tuple[list[str], 
                     )
                 rows.append(row)
     except UnicodeDecodeError as error:
-        raise ValueError(
-            f"{path} is not a text file in UTF-8: {error}. Save it as such; spreadsheets call it CSV UTF-8."
-        ) from error
+        todo = "Save it as such; spreadsheets call it CSV UTF-8."
+        if path.suffix in (".npz", ".npy"):
+            todo = f"Its arrays are numbers already, which need no description: lipdp train --dataset {path}."
+        elif path.suffix not in (".csv", ".txt"):
+            todo = "Save the table as comma-separated values, in pandas with frame.to_csv(path, index=False)."
+        raise ValueError(f"{path} is not a text file in UTF-8: {error}. {todo}") from error
     except csv.Error as error:
         # Quotes around names end the reading before there are names to look at.
         hint = "" if names else _other_separator([_first_line(path)])

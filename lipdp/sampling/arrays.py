@@ -276,6 +276,11 @@ def refuse_large(y: np.ndarray) -> None:
 
 
 def _no_y(x, y):
+    if isinstance(y, str):
+        raise ValueError(
+            f"A {type(x).__name__} yields its own labels. Received: y={y!r}. Return (inputs, labels) from "
+            "`__getitem__`, and leave y out."
+        )
     if y is not None:
         raise ValueError(f"A {type(x).__name__} yields its own labels. Received: y as well; leave it out.")
     return x

@@ -19,6 +19,7 @@ from lipdp.sampling.arrays import (
     refuse_large,
     widened,
 )
+from lipdp.sampling.pipelines import labeled_by
 from lipdp.sampling.source import Source, Unlike, is_source
 
 
@@ -106,7 +107,7 @@ def as_rows(
     Args:
         x: As in `as_arrays`, or a source, or a nest with sources in it.
         y: As in `as_arrays`, a source, or the name of the labels in x, a source, dictionary, DataFrame, file of h5py
-            or zarr; None where x yields `(x, y)`.
+            or zarr, `tf.data.Dataset` of dictionaries; None where x yields `(x, y)`.
         example_rank, arrange: As in `as_arrays`.
         names: What the inputs of the model are called, of all that dictionaries hold.
         output: As in `as_arrays`.
@@ -117,6 +118,8 @@ def as_rows(
     **Guarantee.** Of a source only `SAMPLE` rows at fixed places are read.
     """
     x = _members(x)
+    if isinstance(y, str) and hasattr(x, "as_numpy_iterator"):
+        x, y = labeled_by(x, y), None
     if not any(map(is_source, tree.flatten((x, y)))):
         if isinstance(y, str) and (type(x) is dict or hasattr(x, "iloc")):
             x, y = _without(x, y)
@@ -206,8 +209,8 @@ def finite_rows(rows: np.ndarray) -> np.ndarray:
 
 
 def _members(x):
-    """Returns a file or group of h5py or zarr as the dictionary of what is in it."""
-    return {name: x[name] for name in x} if hasattr(x, "require_group") else x
+    """Returns a file or group of h5py or zarr, or a .npz file, as the dictionary of what is in it."""
+    return {name: x[name] for name in x} if hasattr(x, "require_group") or isinstance(x, np.lib.npyio.NpzFile) else x
 
 
 def _opened(data):
