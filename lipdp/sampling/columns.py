@@ -38,7 +38,7 @@ class Column:
     def __init__(self, source: Source, number: int):
         self.source, self.number, self.name = source, number, "x"
         self.dtype = np.dtype("float32")
-        self.sample = source.sample[number]
+        self.sample, self._axis = source.sample[number], False
 
     def __len__(self) -> int:
         return len(self.source)
@@ -64,8 +64,14 @@ class Column:
         self.sample = self.cast(array)
         return self
 
+    def with_axis(self) -> "Column":
+        """Makes of rows that are numbers rows of one number each, as an input (N, 1) takes them."""
+        self.sample, self._axis = self.sample[:, None], True
+        return self
+
     def cast(self, rows: np.ndarray) -> np.ndarray:
         """Returns rows in the type of this column; refuses other shapes than those of the sample, and large labels."""
+        rows = rows[:, None] if self._axis else rows
         if rows.shape[1:] != self.shape[1:]:
             raise Unlike(
                 f"The rows of a source must have one shape. Received: {rows.shape[1:]} and {self.shape[1:]}. Cut or "
@@ -118,8 +124,8 @@ def as_rows(
     **Guarantee.** Of a source only `SAMPLE` rows at fixed places are read.
     """
     x = _members(x)
-    if isinstance(y, str) and hasattr(x, "as_numpy_iterator"):
-        x, y = labeled_by(x, y), None
+    if hasattr(x, "as_numpy_iterator"):
+        x, y = by_name(x, y)
     if not any(map(is_source, tree.flatten((x, y)))):
         if isinstance(y, str) and (type(x) is dict or hasattr(x, "iloc")):
             x, y = _without(x, y)
@@ -153,9 +159,11 @@ def as_rows(
 
 
 def by_name(x: Any, y: Any) -> tuple[Any, Any]:
-    """Returns inputs and labels of a file of h5py or zarr, or a dictionary, of which `y` may name a column."""
+    """Returns inputs and labels of a file, dictionary, DataFrame or dataset, of which `y` may name a column."""
     x = _members(x)
-    if isinstance(y, str) and isinstance(x, Mapping) and not is_source(x):
+    if isinstance(y, str) and hasattr(x, "as_numpy_iterator"):
+        return labeled_by(x, y), None
+    if isinstance(y, str) and (isinstance(x, Mapping) or hasattr(x, "iloc")) and not is_source(x):
         x, y = _without(x, y)
     return _single(x), y
 
