@@ -17,6 +17,12 @@ def as_rows(model: keras.Model, x: Any, y: Any) -> tuple[Any, Any]:
     """Returns data as `sampling.as_rows`, with inputs as the model nests them; dictionaries go by name, as in Keras."""
     struct, _ = _keras.structures(_keras.graph(model))
     tensors, frame = tree.flatten(model.inputs), hasattr(x, "iloc")
+    if texts := [tensor.name for tensor in tensors if tensor.dtype == "string"]:
+        raise ValueError(
+            f"A private model takes numbers. Received: a model with inputs of text, {', '.join(map(repr, texts))}. "
+            "Call its StringLookup or TextVectorization layers, of a public vocabulary, on the data before `fit`, and "
+            "let the model begin behind them."
+        )
     flat = isinstance(struct, keras.KerasTensor) or (isinstance(struct, list | tuple) and len(struct) == len(tensors))
     names = tuple(struct) if isinstance(struct, dict) else tuple(t.name for t in tensors) if flat else ()
     (output, *_), arrange = compiling.output_names(model), model_checks.example_labels(model)

@@ -173,6 +173,15 @@ def test_evaluate_takes_the_name_of_the_labels_as_fit_does():
         assert model.evaluate(data, "label", verbose=0) == model.evaluate(x, Y, verbose=0) != expected
 
 
+@pytest.mark.backend_free
+def test_a_model_that_begins_with_text_says_what_to_do_before_fit():
+    words = keras.Input((1,), dtype="string", name="job")
+    model = lipdp.DP_Model(words, keras.layers.Dense(3)(keras.layers.Lambda(lambda x: x, (4,), dtype="float32")(words)))
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    with pytest.raises(ValueError, match="inputs of text, 'job'. Call its StringLookup or TextVectorization layers"):
+        model.fit(np.full((60, 1), "baker"), Y, **FIT)
+
+
 def test_validation_data_of_tensors():
     model = lipdp.DP_Sequential([keras.Input((4,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
