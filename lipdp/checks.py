@@ -33,6 +33,10 @@ _CURES = {
     "epsilon": "Pass epsilon=... to `fit`.",
     "delta": "Pass delta=... to `fit`.",
     "learning_rate": "Pass an optimizer with this rate to `compile`.",
+    **dict.fromkeys(
+        ("workers", "use_multiprocessing", "max_queue_size"),
+        "Leave it out: in Keras 3 a keras.utils.PyDataset takes it.",
+    ),
     "from_logits": "Losses of lipdp always take logits: leave it out, and end the model without softmax or sigmoid.",
 }
 

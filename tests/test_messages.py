@@ -151,7 +151,8 @@ FIT = {
     "generator of noise": (lambda: fit(noise_generator="philox"), "'philox'", "chacha20"),
     "accountant": (lambda: fit(accountant="pdl"), "'pdl'", "pld"),
     "accountant of dpis": (lambda: fit(accountant="rdp_order:5"), "'rdp_order:5.0'", "strategy='dpis'"),
-    "sampling": (lambda: fit(sampling="uniform"), "'uniform'", "poisson"),
+    "sampling": (lambda: fit(sampling="uniform"), "`sampling` must be", "sampling='uniform'", "poisson"),
+    "sampling of balls and bins": (lambda: fit(sampling="balls_in_bins"), "sampling='balls_in_bins'", "Use 'poisson'"),
     "sampling with sizes": (lambda: fit(sampling=sampling.Sampling("poisson").bind(300, 30)), "a name", "batch_size"),
     "strategy": (lambda: fit(strategy="clip"), "strategy='clip'", "dpsgd"),
     "strategy None": (lambda: fit(strategy=None), "strategy=None", "dpsgd"),
@@ -202,7 +203,9 @@ UNKNOWN = {
     "fit batchsize": (lambda: fit(batchsize=1), "'batchsize'", "Did you mean `batch_size`"),
     "fit nb_epoch": (lambda: fit(nb_epoch=1), "'nb_epoch'", "Did you mean `epochs`"),
     "fit learning_rate": (lambda: fit(learning_rate=1.0), "'learning_rate'", "to `compile`"),
-    "fit workers": (lambda: fit(workers=2), "'workers'", "It takes: x, y, batch_size"),
+    "fit workers": (lambda: fit(workers=2), "'workers'", "Leave it out", "keras.utils.PyDataset"),
+    "fit use_multiprocessing": (lambda: fit(use_multiprocessing=True), "'use_multiprocessing'", "Leave it out"),
+    "fit anything": (lambda: fit(zzz=2), "'zzz'", "It takes: x, y, batch_size"),
     "DPSGD max_grad_norm": (lambda: strategies.DPSGD(max_grad_norm=1.0), "'max_grad_norm'", "Did you mean `clip_norm`"),
     "DPSGD l2_norm_clip": (lambda: strategies.DPSGD(l2_norm_clip=1.0), "'l2_norm_clip'", "Did you mean `clip_norm`"),
     "DPSGD clip_nrom": (lambda: strategies.DPSGD(clip_nrom=1.0), "'clip_nrom'", "Did you mean `clip_norm`"),
@@ -647,6 +650,8 @@ COMMANDS = {
     "unknown data": (f"{TRAIN} --dataset digts", "'digts'", "Did you mean 'digits'"),
     "no such file": (f"{TRAIN} --dataset no.csv", "no.csv", "existing file"),
     "other file": (f"{TRAIN} --dataset x.parquet", "x.parquet", ".csv"),
+    "table of arrays": ("table {objects} --label y", "objects.npz", "arrays", "--dataset"),
+    "table of another kind": ("table {binary}", "binary.parquet", "is not a text file", "to_csv"),
     "budget 0": ("train --dataset digits --epsilon 0", "epsilon=0", "above 0"),
     "budget as text": ("train --dataset digits --epsilon one", "'one'", "float"),
     "delta 2": (f"{TRAIN} --dataset digits --delta 2", "delta=2", "such as 1e-5"),
@@ -710,6 +715,7 @@ def files(tmp_path_factory):
     for name, text in texts.items():
         (folder / f"{name}.csv").write_text(text)
     (folder / "junk.npz").write_text("a,b\n1,2\n")
+    (folder / "binary.parquet").write_bytes(b"PAR1\xff\xfe")
     np.savez(folder / "objects.npz", x=np.array([{}, {}], dtype=object), y=np.zeros(2))
     with open(folder / "array.npz", "wb") as file:
         np.save(file, np.zeros(3))

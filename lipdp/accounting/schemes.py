@@ -278,14 +278,14 @@ class Sampling:
         return f"Sampling({', '.join([repr(self.name), *(f'{f.name}={getattr(self, f.name)!r}' for f in unusual)])})"
 
 
-def check_sampler(name: str) -> str:
-    """Returns the name of a sampler; ValueError when it is unknown or has no sound accountant."""
+def check_sampler(name: str, argument: str = "sampler") -> str:
+    """Returns the name of a sampler, an argument; ValueError when it is unknown or has no sound accountant."""
     if isinstance(name, str) and name in WITHOUT_ACCOUNTANT:
         raise ValueError(
-            f"The sampler has no sound accountant: {WITHOUT_ACCOUNTANT[name]}. Received: sampler={name!r}. "
+            f"The sampler has no sound accountant: {WITHOUT_ACCOUNTANT[name]}. Received: {argument}={name!r}. "
             "Use 'poisson' or 'random_allocation', or 'shuffle' without amplification."
         )
-    return checks.choice("sampler", name, tuple(SCHEMES))
+    return checks.choice(argument, name, tuple(SCHEMES))
 
 
 def check_bound(sampling: Sampling) -> Sampling:

@@ -7,6 +7,15 @@ from typing import Any
 
 from lipdp.cli import shared_options, train_options
 
+# What other tools and papers call an option.
+_ELSEWHERE = {
+    "--target": "--label",
+    "--lr": "--learning-rate",
+    "--n": "--num-examples",
+    "--sigma": "--noise-multiplier",
+    "--steps": "--updates",
+}
+
 
 class Finished(Exception):
     """Parsing ended the command: help was shown, or the arguments were wrong."""
@@ -51,7 +60,8 @@ def parse(argv: list[str]) -> argparse.Namespace:
         known = [word for action in command._actions for word in action.option_strings]
         word = next((word for word in unknown if word.startswith("-")), unknown[0]).split("=")[0]
         begun = [option for option in known if len(word) > 3 and option.startswith(word)]
-        close = begun or difflib.get_close_matches(word, known)
+        meant = _ELSEWHERE.get(word)
+        close = [meant] if meant in known else begun or difflib.get_close_matches(word, known)
         close.sort(key=lambda option: sorted(option) != sorted(word))  # swapped letters, as in --lable, not --table
         if not word.startswith("-") and getattr(options, "dataset", word) is None:
             close = [f"--dataset {word}"]

@@ -63,10 +63,12 @@ def read(source: Any, header: bool = True, least: int = 2) -> Rows:
             raise FileNotFoundError(f"There is no such file. Received: {str(source)!r}. Pass an existing .csv file.")
         names, rows = _read_csv(path, header, least)
         return Rows(dict(zip(names, zip(*rows, strict=True), strict=True)), str(path))
-    if not isinstance(source, Mapping) and not (hasattr(source, "columns") and hasattr(source, "__getitem__")):
+    # Those of Arrow have columns as well, without their names.
+    frame = hasattr(source, "columns") and hasattr(source, "__getitem__") and not hasattr(source, "column_names")
+    if not isinstance(source, Mapping) and not frame:
         raise ValueError(
             f"A table is the path of a .csv file, a DataFrame or a dictionary of columns. Received: a "
-            f"{type(source).__name__}. Pass one of these."
+            f"{type(source).__name__}. Pass one of these{': .to_pandas()' if hasattr(source, 'to_pandas') else ''}."
         )
     names = list(source if isinstance(source, Mapping) else source.columns)
     called = f"the {type(source).__name__}"
@@ -236,9 +238,12 @@ def _read_csv(path: pathlib.Path, header: bool, least: int) -> tuple[list[str], 
                     )
                 rows.append(row)
     except UnicodeDecodeError as error:
-        raise ValueError(
-            f"{path} is not a text file in UTF-8: {error}. Save it as such; spreadsheets call it CSV UTF-8."
-        ) from error
+        todo = "Save it as such; spreadsheets call it CSV UTF-8."
+        if path.suffix in (".npz", ".npy"):
+            todo = f"Its arrays are numbers already, which need no description: lipdp train --dataset {path}."
+        elif path.suffix not in (".csv", ".txt"):
+            todo = "Save the table as comma-separated values, in pandas with frame.to_csv(path, index=False)."
+        raise ValueError(f"{path} is not a text file in UTF-8: {error}. {todo}") from error
     except csv.Error as error:
         # Quotes around names end the reading before there are names to look at.
         hint = "" if names else _other_separator([_first_line(path)])

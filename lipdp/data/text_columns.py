@@ -158,11 +158,13 @@ def load_text(
     uncharged = () if classes else (f"the list of classes: those that occur in column {label!r}",)
     if not classes:
         labels = [_plain(value) for value in _column(found, "label", label)]
-        missing = [i for i, value in enumerate(labels) if not value]
+        # "none" may be a class, as in tables.
+        missing = [i for i, value in enumerate(labels) if rows.is_missing(value) and value.lower() != "none"]
         if missing:
             raise ValueError(
-                f"Label column {label!r} of {found.source} is empty in {len(missing)} of {len(labels)} rows, first in "
-                f"row {missing[0] + 1}. Remove these rows."
+                f"Label column {label!r} of {found.source} holds no class in {len(missing)} of {len(labels)} rows, "
+                f"first in row {missing[0] + 1}. Received: {labels[missing[0]]!r}. Remove these rows, or list the text "
+                "among `classes` (--classes) if it is one."
             )
         numbers = all(map(rows.is_number, labels))
         _, classes = class_ids(np.asarray(labels, "float64" if numbers else None), f"column {label!r} of {source}")

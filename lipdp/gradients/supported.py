@@ -195,6 +195,8 @@ def _probe(model) -> None:
                 if (unseen := _unseen(model, results[0])) is not None:
                     unseen = _unseen(model, _run(model, structure, size, numbers[0], draw, True, seed=1))
                 if unseen is not None:
+                    if behind := _on_integers(graph, unseen):
+                        raise ValueError(behind)
                     raise ValueError(
                         f"Weight '{unseen.path}' is used outside of the `call` of the layers that own it, where its "
                         "per-example gradients cannot be seen. Give the layer that uses it an attribute that holds it."
@@ -209,6 +211,8 @@ def _probe(model) -> None:
             f"{failure}"
         ) from failure
     if failure is not None and not unknown:
+        if behind := _on_integers(graph):
+            raise ValueError(f"{behind} Received: {failure}") from failure
         raise failure
     raise ValueError(
         f"Model '{model.name}' cannot be tested for cross-example dependence: it does not run on random inputs"
@@ -216,6 +220,24 @@ def _probe(model) -> None:
         + ", or its gradients there are not finite. Give the `Input` its full shape, and keep the model finite for "
         f"inputs of order one. Received: {failure or 'NaN or infinite gradients'}"
     ) from failure
+
+
+def _on_integers(graph, weight: keras.Variable | None = None) -> str:
+    """Returns what to do about a layer with weights, or with this one, that gets integers; "" where none does."""
+    for node in _keras.nodes(graph):
+        layer = node.operation
+        weights = _keras.own_variables(layer) if isinstance(layer, keras.Layer) else []
+        held = any(each is weight for each in weights)
+        if weight is None:  # of the layers in which such inputs fail, those whose message would not say so
+            stock = type(layer).__module__.startswith(("keras.", "lipdp."))
+            held = bool(weights) and stock and not isinstance(layer, (keras.layers.Embedding, keras.layers.Dense))
+        kinds = {keras.backend.standardize_dtype(tensor.dtype) for tensor in node.input_tensors}
+        if held and not any(map(keras.backend.is_float_dtype, kinds)):
+            return (
+                f"Layer '{layer.name}' ({type(layer).__name__}) gets {', '.join(sorted(kinds))}, and its weights have "
+                "no gradient there, in Keras neither. Give the `Input` dtype='float32', which it has by default."
+            )
+    return ""
 
 
 def _other_floats(model, graph) -> list[str]:

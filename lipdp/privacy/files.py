@@ -49,12 +49,12 @@ def replacing(path: str | os.PathLike, private: bool = False) -> Iterator[pathli
         ...     pathlib.Path(folder, "note.txt").read_text()
         'whole'
     """
-    path = pathlib.Path(os.path.realpath(path))
+    given, path = path, pathlib.Path(os.path.realpath(path))
     try:
         handle, name = tempfile.mkstemp(prefix=f"{_TEMPORARY}{os.getpid()}-", suffix=f"~{path.name}", dir=path.parent)
     except FileNotFoundError as error:
         raise FileNotFoundError(
-            errno.ENOENT, "There is no such folder to write into. Create it first", str(path.parent)
+            errno.ENOENT, f"There is no such folder to write into. Create it first{home_hint(given)}", str(path.parent)
         ) from error
     os.close(handle)  # made with mode 0600; the writer keeps it
     temporary = pathlib.Path(name)
@@ -78,6 +78,11 @@ def replacing(path: str | os.PathLike, private: bool = False) -> Iterator[pathli
             temporary.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
+
+
+def home_hint(path: Any) -> str:
+    """Returns what to do where a path begins with ~, which a shell replaces and Python does not."""
+    return ". Python takes ~ as a name: pass os.path.expanduser(path)" if str(path).startswith("~") else ""
 
 
 def _settle(path: pathlib.Path) -> None:

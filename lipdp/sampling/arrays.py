@@ -60,7 +60,8 @@ def as_arrays(
     if isinstance(y, str):
         raise ValueError(
             f"`y` names the column of labels in the rows of x. Received: y={y!r}, and x of type {type(x).__name__}, "
-            "without names of columns. Pass the labels themselves, or x as a DataFrame or a dictionary of columns."
+            "without names of columns. Pass the labels themselves, or x as a DataFrame or a dictionary of columns"
+            f"{': x.to_pandas().' if hasattr(x, 'to_pandas') else '.'}"
         )
     if arrange is None:
         _refuse_rows(x, y, example_rank)
@@ -276,6 +277,11 @@ def refuse_large(y: np.ndarray) -> None:
 
 
 def _no_y(x, y):
+    if isinstance(y, str):
+        raise ValueError(
+            f"A {type(x).__name__} yields its own labels. Received: y={y!r}. Return (inputs, labels) from "
+            "`__getitem__`, and leave y out."
+        )
     if y is not None:
         raise ValueError(f"A {type(x).__name__} yields its own labels. Received: y as well; leave it out.")
     return x

@@ -19,6 +19,7 @@ from lipdp.sampling.arrays import (
     refuse_large,
     widened,
 )
+from lipdp.sampling.pipelines import labeled_by
 from lipdp.sampling.source import Source, Unlike, is_source
 
 
@@ -37,7 +38,7 @@ class Column:
     def __init__(self, source: Source, number: int):
         self.source, self.number, self.name = source, number, "x"
         self.dtype = np.dtype("float32")
-        self.sample = source.sample[number]
+        self.sample, self._axis = source.sample[number], False
 
     def __len__(self) -> int:
         return len(self.source)
@@ -63,8 +64,14 @@ class Column:
         self.sample = self.cast(array)
         return self
 
+    def with_axis(self) -> "Column":
+        """Makes of rows that are numbers rows of one number each, as an input (N, 1) takes them."""
+        self.sample, self._axis = self.sample[:, None], True
+        return self
+
     def cast(self, rows: np.ndarray) -> np.ndarray:
         """Returns rows in the type of this column; refuses other shapes than those of the sample, and large labels."""
+        rows = rows[:, None] if self._axis else rows
         if rows.shape[1:] != self.shape[1:]:
             raise Unlike(
                 f"The rows of a source must have one shape. Received: {rows.shape[1:]} and {self.shape[1:]}. Cut or "
@@ -106,7 +113,7 @@ def as_rows(
     Args:
         x: As in `as_arrays`, or a source, or a nest with sources in it.
         y: As in `as_arrays`, a source, or the name of the labels in x, a source, dictionary, DataFrame, file of h5py
-            or zarr; None where x yields `(x, y)`.
+            or zarr, `tf.data.Dataset` of dictionaries; None where x yields `(x, y)`.
         example_rank, arrange: As in `as_arrays`.
         names: What the inputs of the model are called, of all that dictionaries hold.
         output: As in `as_arrays`.
@@ -117,6 +124,8 @@ def as_rows(
     **Guarantee.** Of a source only `SAMPLE` rows at fixed places are read.
     """
     x = _members(x)
+    if hasattr(x, "as_numpy_iterator"):
+        x, y = by_name(x, y)
     if not any(map(is_source, tree.flatten((x, y)))):
         if isinstance(y, str) and (type(x) is dict or hasattr(x, "iloc")):
             x, y = _without(x, y)
@@ -150,9 +159,11 @@ def as_rows(
 
 
 def by_name(x: Any, y: Any) -> tuple[Any, Any]:
-    """Returns inputs and labels of a file of h5py or zarr, or a dictionary, of which `y` may name a column."""
+    """Returns inputs and labels of a file, dictionary, DataFrame or dataset, of which `y` may name a column."""
     x = _members(x)
-    if isinstance(y, str) and isinstance(x, Mapping) and not is_source(x):
+    if isinstance(y, str) and hasattr(x, "as_numpy_iterator"):
+        return labeled_by(x, y), None
+    if isinstance(y, str) and (isinstance(x, Mapping) or hasattr(x, "iloc")) and not is_source(x):
         x, y = _without(x, y)
     return _single(x), y
 
@@ -206,8 +217,8 @@ def finite_rows(rows: np.ndarray) -> np.ndarray:
 
 
 def _members(x):
-    """Returns a file or group of h5py or zarr as the dictionary of what is in it."""
-    return {name: x[name] for name in x} if hasattr(x, "require_group") else x
+    """Returns a file or group of h5py or zarr, or a .npz file, as the dictionary of what is in it."""
+    return {name: x[name] for name in x} if hasattr(x, "require_group") or isinstance(x, np.lib.npyio.NpzFile) else x
 
 
 def _opened(data):

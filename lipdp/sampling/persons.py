@@ -121,6 +121,11 @@ def checked_ids(person_ids: ArrayLike, rows: int | None = None) -> np.ndarray:
     Raises:
         ValueError: other values, or another number of them.
     """
+    if isinstance(person_ids, str):
+        raise ValueError(
+            f"`person_ids` must be one integer or text for each row. Received: person_ids={person_ids!r}. Pass that "
+            "column itself, and leave it out of x, where it would be an input."
+        )
     # A list as it is: NumPy would make the text "nan" of what is missing among texts.
     ids: Any = np.array(person_ids, object) if isinstance(person_ids, list | tuple) else np.asarray(person_ids)
     if np.ma.is_masked(person_ids):

@@ -43,6 +43,24 @@ def refuse_repeated(dataset: Any) -> None:
         )
 
 
+def labeled_by(dataset: Any, name: str) -> Any:
+    """Returns a `tf.data.Dataset` of dictionaries as one of `(inputs, labels)`; `name` is that of the labels."""
+    columns = dataset.element_spec
+    if not isinstance(columns, dict) or name not in columns or len(columns) < 2:
+        found = f"the columns {', '.join(map(repr, columns))}" if isinstance(columns, dict) else "no dictionaries"
+        raise ValueError(
+            "`y` may name the labels in a tf.data.Dataset of dictionaries. Received: "
+            f"y={name!r}, and {found}. Pass one of the columns, or leave y out where it yields (inputs, labels)."
+        )
+    names = [other for other in columns if other != name]
+    only = names[0] if len(names) == 1 else None
+
+    def pair(row):
+        return ({other: row[other] for other in names} if only is None else row[only]), row[name]
+
+    return dataset.map(pair)
+
+
 def refuse_shuffled(x: Any) -> None:
     """Refuses a `tf.data.Dataset` that is shuffled where it matters which row stands where."""
     if not hasattr(x, "as_numpy_iterator"):

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from lipdp.accounting.schemes import SCHEMES, Sampling, Scheme
+from lipdp.accounting.schemes import SCHEMES, Sampling, Scheme, check_sampler
 from lipdp.sampling import randomness
 from lipdp.sampling.allocation import AllocationSampler
 from lipdp.sampling.epochs import EpochSampler
@@ -56,7 +56,7 @@ def secret_key(seed: int | None) -> tuple[int, ...]:
 
 def get(identifier: str | Sampling) -> Sampling:
     """Returns a `Sampling` from its name or itself."""
-    return identifier if isinstance(identifier, Sampling) else Sampling(identifier)
+    return identifier if isinstance(identifier, Sampling) else Sampling(check_sampler(identifier, "sampling"))
 
 
 def _epochs(sampling: Sampling, seed: int | None, key: tuple[int, int] | None) -> EpochSampler:

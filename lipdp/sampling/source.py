@@ -98,7 +98,16 @@ class Source:
 
     def look(self) -> None:
         """Reads the rows at fixed places, as each `fit` does: since the one before they may have become others."""
-        self.sample = [leaf.copy() for leaf in self.read(self._sampled)]
+        try:
+            self.sample = [leaf.copy() for leaf in self.read(self._sampled)]
+        except (Unlike, MemoryError):
+            raise
+        except Exception as error:  # whatever a source raises for a row that it does not have
+            raise ValueError(
+                f"Some of the rows of a source cannot be read. Received: {type(error).__name__}: {error} from a "
+                f"{type(self.rows).__name__} of length {len(self)}. `__getitem__` must take each index from 0 to its "
+                "length minus 1."
+            ) from error
         self.check_length()
         self.release()
 

@@ -65,7 +65,7 @@ class Fitting:
                 `__len__` and `__getitem__`, see `lipdp.sampling.Source`); or a `tf.data.Dataset` of known size or a
                 `keras.utils.PyDataset`, which are read into memory.
             y: Labels, where x does not bring them: arrays, a source, or the name of a column of x (a source,
-                dictionary, DataFrame, file of h5py or zarr).
+                dictionary, DataFrame, .npz file, file of h5py or zarr, `tf.data.Dataset` of dictionaries).
             batch_size: EXPECTED batch size B, a public constant and the divisor of the gradient. Under
                 Poisson sampling every example joins each update with probability B / N; the realised
                 size varies. Default: 256, or that of the batches of a dataset.

@@ -7,7 +7,7 @@ import numpy as np
 from keras import tree
 
 from lipdp import _keras, sampling
-from lipdp.sampling.columns import sampled
+from lipdp.sampling.columns import Column, sampled
 from lipdp.training import compiling, model_checks
 
 _WHOLE = 2**24  # float32 tells all integers below apart
@@ -16,7 +16,13 @@ _WHOLE = 2**24  # float32 tells all integers below apart
 def as_rows(model: keras.Model, x: Any, y: Any) -> tuple[Any, Any]:
     """Returns data as `sampling.as_rows`, with inputs as the model nests them; dictionaries go by name, as in Keras."""
     struct, _ = _keras.structures(_keras.graph(model))
-    tensors = tree.flatten(model.inputs)
+    tensors, frame = tree.flatten(model.inputs), hasattr(x, "iloc")
+    if texts := [tensor.name for tensor in tensors if tensor.dtype == "string"]:
+        raise ValueError(
+            f"A private model takes numbers. Received: a model with inputs of text, {', '.join(map(repr, texts))}. "
+            "Call its StringLookup or TextVectorization layers, of a public vocabulary, on the data before `fit`, and "
+            "let the model begin behind them."
+        )
     flat = isinstance(struct, keras.KerasTensor) or (isinstance(struct, list | tuple) and len(struct) == len(tensors))
     names = tuple(struct) if isinstance(struct, dict) else tuple(t.name for t in tensors) if flat else ()
     (output, *_), arrange = compiling.output_names(model), model_checks.example_labels(model)
@@ -25,7 +31,7 @@ def as_rows(model: keras.Model, x: Any, y: Any) -> tuple[Any, Any]:
         x = tuple(x[name] for name in names) if len(names) > 1 else x[names[0]]
     if len(tree.flatten(x)) == len(tensors):
         x = tree.pack_sequence_as(x, [_of_rank(*pair) for pair in zip(tree.flatten(x), tensors, strict=True)])
-    _check_shapes(names if isinstance(struct, dict) or isinstance(x, dict) else (), tensors, x)
+    _check_shapes(names if isinstance(struct, dict) or isinstance(x, dict) else (), tensors, x, frame)
     _check_whole(tensors, x)
     _check_tokens(model, x)
     return x, y
@@ -33,8 +39,9 @@ def as_rows(model: keras.Model, x: Any, y: Any) -> tuple[Any, Any]:
 
 def _of_rank(leaf, tensor):
     """Returns a column as the (N, 1) that an input takes, as Keras does."""
-    column = isinstance(leaf, np.ndarray) and leaf.ndim == 1 and tuple(tensor.shape[1:]) == (1,)
-    return leaf[:, None] if column else leaf
+    if len(leaf.shape) != 1 or tuple(tensor.shape[1:]) != (1,):
+        return leaf
+    return leaf.with_axis() if isinstance(leaf, Column) else leaf[:, None]
 
 
 def _check_whole(tensors, x):
@@ -49,7 +56,7 @@ def _check_whole(tensors, x):
             )
 
 
-def _check_shapes(names, tensors, x):
+def _check_shapes(names, tensors, x, frame):
     expected = [tuple(t.shape) for t in tensors]
     received = [leaf.shape for leaf in tree.flatten(x)]
     fits = len(expected) == len(received) and all(
@@ -63,6 +70,10 @@ def _check_shapes(names, tensors, x):
         # Gray images, as files have them.
         if len(expected) == len(received) == 1 and len(expected[0]) > 2 and (*received[0][1:], 1) == expected[0][1:]:
             hint = ": x[..., None] has an axis of channels"
+        if frame and len(expected) > 1:
+            hint = ": dict(frame) of a DataFrame has one for each column"
+        if len(expected) == 1 and isinstance(x, dict) and expected[0][1:] == (len(x),):
+            hint = ": numpy.stack([x[name] for name in names], axis=1) makes one of columns"
         raise ValueError(
             f"The data do not fit the model's inputs. Expected shapes: {expected}{named}. Received: {received}{given}. "
             f"Pass one array per input, of these shapes behind the axis of examples{hint}."

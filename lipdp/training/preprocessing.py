@@ -11,6 +11,7 @@ import numpy as np
 from keras import tree
 
 from lipdp import _keras, backend
+from lipdp.sampling.columns import by_name
 
 # What labels say where the preprocessor gives a position no weight, such as padding.
 IGNORED = -1
@@ -55,6 +56,7 @@ class FromTask:
 
     def evaluate(self, x: Any = None, y: Any = None, *args: Any, **kwargs: Any) -> Any:
         if not _keras.inside_fit(kwargs):  # where they went through it before the first epoch
+            x, y = by_name(x, y) if isinstance(y, str) else (x, y)
             x, y = preprocessed(self, x, y, private=False)
         with backend.weights_kept(self), _read_by_keras("evaluate", x):
             return super().evaluate(x, y, *args, **kwargs)  # type: ignore[misc]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import os
@@ -97,6 +98,8 @@ class Saving:
                 f"or .weights.json. Received: filepath={str(filepath)!r}. Save the model that made them in one of "
                 "these; weights that cost nothing go into a plain Keras model first, and then into `from_keras`."
             )
+        if _is_local(filepath) and not os.path.exists(filepath):
+            raise FileNotFoundError(errno.ENOENT, f"There is no such file{files.home_hint(filepath)}", str(filepath))
         if self.compiled:
             self.optimizer.build(self.trainable_variables)
         variables = [*self.weights, *(self.optimizer.variables if self.compiled else ())]

@@ -66,6 +66,8 @@ def prepare(
     model_checks.refuse_averages(model, strategy)
     if person_ids is not None or sample_weight is not None or request.sampling.by_epoch:
         refuse_shuffled(x)
+    if isinstance(person_ids, str):
+        persons.checked_ids(person_ids)  # before its column is found among the inputs
     x, y = preprocessed(model, x, y)
     if isinstance(validation_data, tuple) and model.preprocessor is not None:
         validation_data = (*preprocessed(model, *validation_data[:2]), *validation_data[2:])

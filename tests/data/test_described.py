@@ -438,3 +438,14 @@ def test_a_byte_order_mark_in_front_of_a_description_is_understood(tmp_path):
 def test_a_description_that_is_not_there_is_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match="no such description"):
         Table.from_json(tmp_path / "none.json")
+
+
+def test_a_table_of_arrow_is_refused_with_what_makes_a_frame_of_it():
+    class Arrow(Frame):
+        column_names = ("a",)
+
+        def to_pandas(self):
+            raise AssertionError
+
+    with pytest.raises(ValueError, match=r"Received: a Arrow. Pass one of these: \.to_pandas\(\)\."):
+        data.Table.template(Arrow({"a": [1, 2]}), "never.json")

@@ -321,3 +321,17 @@ def test_a_failing_model_gets_its_layers_back():
     with pytest.raises(RuntimeError):
         gradients.supported(model)
     assert all("call" not in layer.__dict__ for layer in model.layers)
+
+
+@pytest.mark.backend_free
+@pytest.mark.parametrize("layer", [L.LayerNormalization, lambda: L.GroupNormalization(2)])
+def test_weights_of_a_layer_on_integers_have_no_gradient(layer):
+    model = keras.Sequential([keras.Input((4,), dtype="int32"), layer(), L.Dense(2)])
+    with pytest.raises(ValueError, match=r"gets int32.*dtype='float32'"):
+        gradients.supported(model)
+
+
+def test_dense_layers_and_embeddings_take_integers():
+    inputs = keras.Input((4,), dtype="int32")
+    embedded = L.Flatten()(L.Embedding(3, 2)(inputs))
+    gradients.supported(keras.Model(inputs, L.Dense(2)(L.Concatenate()([L.Dense(3)(inputs), embedded]))))

@@ -301,6 +301,24 @@ def test_datasets_give_the_same_run_as_arrays():
 
 
 @pytest.mark.backend_free
+def test_labels_by_their_name_in_a_dataset_of_dictionaries_or_a_file_of_arrays(tmp_path):
+    tf = pytest.importorskip("tensorflow")
+    x, y = blobs()
+    np.savez(tmp_path / "rows.npz", x=x, kind=y)
+    rows = tf.data.Dataset.from_tensor_slices({"kind": y, "x": x})
+    results = []
+    with np.load(tmp_path / "rows.npz") as file:
+        for data, labels in ((x, y), (file, "kind"), (rows, "kind"), (rows.batch(50), "kind")):
+            model = mlp()
+            model.fit(data, labels, epochs=1, noise_multiplier=1.0, seed=5, **FIT)
+            results.append(weights(model)[0])
+    for other in results[1:]:
+        np.testing.assert_array_equal(results[0], other)
+    with pytest.raises(ValueError, match="y='label', and the columns 'kind', 'x'"):
+        mlp().fit(rows, "label", epochs=1, noise_multiplier=1.0, **FIT)
+
+
+@pytest.mark.backend_free
 def test_a_dataset_that_repeats_its_rows_is_refused():
     """A row that stands in the data twice would cost twice what is stated."""
     tf = pytest.importorskip("tensorflow")

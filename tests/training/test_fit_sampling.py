@@ -435,8 +435,8 @@ def test_a_filter_must_be_there_from_the_start():
     ("arguments", "message"),
     [
         ({"sampling": "balls_in_bins"}, "no sound accountant.*Monte Carlo.*'poisson'"),
-        ({"sampling": "cyclic"}, "`sampler` must be one of.*'poisson'.*'cyclic'"),
-        ({"sampling": 3}, "`sampler` must be one of"),
+        ({"sampling": "cyclic"}, "`sampling` must be one of.*'poisson'.*'cyclic'"),
+        ({"sampling": 3}, "`sampling` must be one of"),
         ({"sampling": "truncated_poisson", "accountant": "rdp"}, '"rdp" has no bound.*Use accountant="pld"'),
         ({"sampling": "truncated_poisson", "examples_per_person": 2}, "No sound cost is known for groups"),
         ({"examples_per_person": 0}, "`(examples_per_person|group_size)` must be"),

@@ -178,9 +178,19 @@ class Shrinking(Rows):
         return self.shrunk
 
 
+class Short(Rows):
+    """Rows of which `len` counts more than there are."""
+
+    def __getitem__(self, index):
+        if index >= 300:
+            raise IndexError(f"index {index} is out of bounds")
+        return super().__getitem__(index)
+
+
 @pytest.mark.parametrize(
     ("x", "y", "more", "message"),
     [
+        (Short(*blobs()), None, {}, "cannot be read. Received: IndexError: index 30. is out of bounds from a Short of"),
         (Rows(blobs()[0]), None, {}, "needs labels"),
         (Rows(blobs()[0][:, :5]), blobs()[1], {}, "do not fit the model's inputs"),
         (Rows(*blobs()), None, {"validation_split": 0.2}, "validation_split.*all of a source"),

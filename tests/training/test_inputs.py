@@ -6,6 +6,8 @@ import pytest
 
 import lipdp
 from lipdp import sampling
+from tests.helpers.streams import of_the_seed_alone
+from tests.sampling.test_source import Named
 
 FIT = {"batch_size": 20, "noise_multiplier": 1.0, "delta": 1e-3, "strategy": "dpsgd", "verbose": 0}
 TOKENS, Y = np.random.default_rng(0).integers(0, 9, (60, 4)), np.arange(60) % 3
@@ -107,6 +109,77 @@ def test_columns_of_a_table_and_lists_within_a_dictionary():
         more = {"validation_data": (x, y)} if "a" in x else {}
         model.fit(x, y, strategy="dpsgd", batch_size=8, noise_multiplier=1.0, delta=1e-3, verbose=0, **more)
         assert model.run.ledger.updates == 5
+
+
+class Frame:
+    """What is looked at of a pandas.DataFrame."""
+
+    iloc = None
+
+    def __init__(self, **columns):
+        self._columns, self.columns = columns, list(columns)
+        self.shape = (len(self), len(columns))
+
+    def __len__(self):
+        return len(next(iter(self._columns.values())))
+
+    def __getitem__(self, names):
+        return Frame(**{n: self._columns[n] for n in names}) if isinstance(names, list) else self._columns[names]
+
+    def __array__(self, dtype=None, copy=None):
+        return np.stack(list(self._columns.values()), axis=1).astype(dtype or "float64")
+
+
+def of_columns():
+    named = {name: keras.Input((1,), name=name) for name in ("a", "b")}
+    model = lipdp.DP_Model(named, keras.layers.Dense(3)(keras.layers.Concatenate()(list(named.values()))))
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    return model
+
+
+@pytest.mark.backend_free
+def test_numbers_in_the_rows_of_a_source_go_to_inputs_of_one_number():
+    found = []
+    for kind in (dict, Named):
+        keras.utils.set_random_seed(1)
+        model, data = of_columns(), kind(a=TOKENS[:, 0], b=TOKENS[:, 1] / 7, label=Y)
+        with of_the_seed_alone():
+            model.fit(data, "label", validation_data=(data, "label"), seed=3, **FIT)
+        found.append(model.history.history["val_loss"])
+    np.testing.assert_allclose(*found, rtol=1e-5)
+
+
+@pytest.mark.backend_free
+def test_columns_that_are_not_what_the_model_takes_say_how_to_make_that():
+    frame = Frame(a=TOKENS[:, 0], b=TOKENS[:, 1], label=Y)
+    with pytest.raises(ValueError, match=r"\(60, 2\).*: dict\(frame\) of a DataFrame"):
+        of_columns().fit(frame, "label", **FIT)
+    model = lipdp.DP_Sequential([keras.Input((2,)), keras.layers.Dense(3)])
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    with pytest.raises(ValueError, match=r"the keys 'a', 'b'.*numpy\.stack\("):
+        model.fit(Named(a=TOKENS[:, 0], b=TOKENS[:, 1], label=Y), "label", **FIT)
+    with pytest.raises(ValueError, match="person_ids='label'. Pass that column itself, and leave it out of x"):
+        model.fit(frame, "a", person_ids="label", **FIT)
+
+
+@pytest.mark.backend_free
+def test_evaluate_takes_the_name_of_the_labels_as_fit_does():
+    model = lipdp.DP_Sequential([keras.Input((2,)), keras.layers.Dense(3)])
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    x = TOKENS[:, :2].astype("float32")
+    expected = model.evaluate(x, Y, verbose=0)
+    for data in ({"x": x, "label": Y}, Frame(a=x[:, 0], b=x[:, 1], label=Y)):
+        model.fit(data, "label", validation_data=(data, "label"), **FIT)
+        assert model.evaluate(data, "label", verbose=0) == model.evaluate(x, Y, verbose=0) != expected
+
+
+@pytest.mark.backend_free
+def test_a_model_that_begins_with_text_says_what_to_do_before_fit():
+    words = keras.Input((1,), dtype="string", name="job")
+    model = lipdp.DP_Model(words, keras.layers.Dense(3)(keras.layers.Lambda(lambda x: x, (4,), dtype="float32")(words)))
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    with pytest.raises(ValueError, match="inputs of text, 'job'. Call its StringLookup or TextVectorization layers"):
+        model.fit(np.full((60, 1), "baker"), Y, **FIT)
 
 
 def test_validation_data_of_tensors():

@@ -264,6 +264,13 @@ def test_a_format_without_a_ledger_is_refused(name, tmp_path):
     assert fresh.run.ledger.releases == 0
 
 
+@pytest.mark.backend_free
+def test_a_path_that_begins_with_a_tilde_is_refused_with_what_to_call():
+    for name, call in (("There is no such file", mlp().load_weights), ("no such folder", mlp().save_weights)):
+        with pytest.raises(FileNotFoundError, match=rf"{name}.*os\.path\.expanduser"):
+            call("~/no-such-folder/m.weights.h5")
+
+
 def test_a_file_whose_ledger_was_not_read_is_refused(saved, tmp_path):
     saved[0].save_weights(tmp_path / "m.weights.h5")
     fresh = mlp()
