@@ -31,8 +31,9 @@ NOT_COVERED = (
     "weights, removed outliers, maps over the batches of a data pipeline. Rows that were copied into the data several "
     "times.",
     "Floating-point arithmetic: the Gaussian noise is a float32 approximation. Rounding of matrix products is covered "
-    "as independent errors (1e-5 per layer). The backend may round a row by its place in the batch: rows made to stand "
-    "exactly at a kink, as that of a ReLU, can cross it together when one row more moves them to other places.",
+    "as independent errors (1e-5 per layer).",
+    "Rounding by place: the backend may round a row by its place in the batch. Rows made to stand exactly at a kink, "
+    "as that of a ReLU, or at a threshold can cross it together when one row more moves them to other places.",
     "Seeds, the state of the random generators (in model files of runs with a fixed seed) and who was in which "
     "batch: keep them secret. Who knows a generator's state can subtract the noise.",
     "Going on from an older file: what was released after it was written, on a branch that was lost, is in the ledger "
