@@ -176,8 +176,11 @@ def described(model: keras.Model) -> Any:
     """Returns model, loss and optimizer as JSON values that are the same for two models that were built alike."""
     loss, optimizer = model.loss, model.optimizer
     names: dict[str, str] = {}
+    layers = [model, *_keras.walk(model)]
+    # Operations as `h + x` are no layers.
+    operations = [operation for layer in layers for operation in getattr(layer, "operations", ())]
     # Keras numbers the names that it gives, all through a process.
-    for named in (model, *_keras.walk(model), loss, optimizer):
+    for named in (*layers, loss, optimizer, *operations):
         names.setdefault(str(getattr(named, "name", named)), f"#{len(names)}")
     with _keras.not_importing_tensorflow():
         rates = optimizer.get_config()
@@ -206,11 +209,16 @@ _LEFT_OUT = ("build_config", "compile_config")
 _NAMED = ("name", "names", "keras_history", "input_layers", "output_layers")
 
 
-def _plain(value: Any, names: dict[str, str], named: bool = False) -> Any:
+def _plain(value: Any, names: dict[str, str], named: bool = False, node: bool = False) -> Any:
     """Returns configurations with `names` in the place of those that stand where names of layers do."""
     if isinstance(value, dict):
-        alone = set(value) == {"name"}  # that of a dtype policy
-        return {str(k): _plain(v, names, k in _NAMED and not alone) for k, v in value.items() if k not in _LEFT_OUT}
+        alone = set(value) == {"name"} and not node  # that of a dtype policy, which is no node of a graph
+        nodes = "inbound_nodes" in value
+        return {
+            str(k): _plain(v, names, k in _NAMED and not alone, nodes and k == "config")
+            for k, v in value.items()
+            if k not in _LEFT_OUT
+        }
     if isinstance(value, (list, tuple)):
         return [_plain(v, names, named) for v in value]
     if isinstance(value, str):

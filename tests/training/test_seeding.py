@@ -254,7 +254,8 @@ def test_models_that_were_built_alike_have_one_description(tmp_path):
         x = keras.layers.Conv2D(4, 3, activation="relu")(inputs)
         inner = keras.Sequential([keras.Input((4, 4, 4)), keras.layers.GroupNormalization(2), keras.layers.Flatten()])
         x = keras.layers.Concatenate()([inner(x), keras.layers.GlobalAveragePooling2D()(x)])
-        model = lipdp.DP_Model(inputs, keras.layers.Dense(units)(x))
+        x = keras.layers.Dense(units)(x)
+        model = lipdp.DP_Model(inputs, ops.relu(x) + keras.layers.Dense(units)(x))  # operations have names, too
         model.compile("adam", loss=keras.losses.MeanSquaredError())
         return model
 
