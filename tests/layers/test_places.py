@@ -14,6 +14,9 @@ LAYERS = {
     "frequencies": lambda: layers.LowFrequencies2D((12, 14)),
     "scattering": layers.Scattering2D,
     "mirrored": lambda: layers.Scattering2D(mirrored=True),
+    "patches": layers.PatchFeatures2D,
+    "centered": layers.LayerCentering,
+    "bounded": lambda: layers.BoundedInput(norm=3.0),
 }
 
 
