@@ -10,6 +10,7 @@ import keras
 
 from lipdp import _keras
 from lipdp.backend import noise
+from lipdp.backend.convolutions_jax import channels_last
 from lipdp.backend.devices_jax import row_shards
 
 _MANY_PARTS = 16_000
@@ -97,6 +98,7 @@ def private_train_step(model, state, data, *, strategy, calibration, batch_size:
             new, non_trainable, metrics = part(i, non_trainable, metrics, rows)
             return jax.tree.map(jnp.add, totals, new), non_trainable, metrics
 
+        body = channels_last(body) if _on_cpu() else body
         # In float32 also where JAX computes in float64 by default: the state of the optimizer is.
         counts = [] if calibration.count_noise_std is None else [jnp.zeros((), "float32")]
         zeros = ([jnp.zeros_like(v) for v in trainable], counts, jnp.zeros(()))
@@ -183,9 +185,16 @@ def _parts() -> int:
         return 0
 
 
-def microbatch_bytes(model) -> int | None:
-    """Returns the bytes of activations that one microbatch should have, or None for no limit."""
-    return 20 * 2**20 if jax.devices()[0].platform == "cpu" else None
+def microbatch_bytes(model, clips: bool = True) -> int | None:
+    """Returns the bytes of activations that one microbatch should have, or None for no limit.
+
+    Measured on CPUs with one and two cores, where a loop is one call and few rows stay in the cache.
+    """
+    return 2 * 2**20 if _on_cpu() else None
+
+
+def _on_cpu() -> bool:
+    return jax.devices()[0].platform == "cpu"
 
 
 def feed(batches, example):

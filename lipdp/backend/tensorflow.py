@@ -137,14 +137,26 @@ def release_programs():
     """Gives back the programs of models that are gone, before they are too many: TensorFlow does so by itself."""
 
 
-def microbatch_bytes(model) -> int | None:
+def microbatch_bytes(model, clips: bool = True) -> int | None:
     """Returns the bytes of activations that one microbatch should have, or None for no limit.
 
-    Measured on CPUs, where it is a matter of the cache. Compiled steps pad to whole microbatches.
+    Measured on CPUs, where it is a matter of the cache. Several threads need more work at once, and a step that does
+    not clip is fastest with all of it. Compiled steps pad to whole microbatches.
+
+    Args:
+        clips: Whether the gradients of examples are clipped.
     """
     if model.jit_compile or tf.config.list_logical_devices("GPU"):
         return None
-    return 20 * 2**20
+    if _threads() == 1:
+        return 6 * 2**20
+    return 20 * 2**20 if clips else None
+
+
+def _threads() -> int:
+    """Returns how many threads an operation may use."""
+    asked = tf.config.threading.get_intra_op_parallelism_threads() or int(os.environ.get("TF_NUM_INTRAOP_THREADS") or 0)
+    return asked or len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def feed(batches, example):

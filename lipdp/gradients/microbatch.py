@@ -6,32 +6,39 @@ import keras
 
 from lipdp import _keras, backend
 
-# Copies count as rows. Smaller microbatches cost more in calls than their activations save in the cache.
-_LEAST = 16
+# Copies count as rows. Operations of TensorFlow are calls of their own, and cost more than few rows save in the cache.
+_LEAST = 32
 # A row with more bytes of activations is heavy: a few are work enough for a call, and many would fill the memory.
-_HEAVY, _LEAST_HEAVY = 4 * 2**20, 4
+_HEAVY, _LEAST_HEAVY, _LEAST_HEAVY_CONVOLVED = 4 * 2**20, 4, 16
+# Each microbatch adds gradients of the size of the weights: with less than this many times their bytes of activations
+# that takes longer than what stays in the cache saves. Activations of more are not worth it.
+_TIMES_WEIGHTS, _MOST = 4, 20 * 2**20
 
 
-def default_microbatch(model: keras.Model, copies: int = 1) -> int | None:
+def default_microbatch(model: keras.Model, copies: int = 1, clips: bool = True) -> int | None:
     """Returns the examples of a microbatch whose activations stay near the cache; None for a whole update at once.
 
     One backward pass that keeps every layer's inputs and cotangents is bound by memory: on a CPU, microbatches of this
-    size take less time than a whole update, and far less memory. Where each shape costs a compilation they are for
-    heavy rows only: there they save more, as microbatches of padding are skipped, than their calls cost. Few rows are
-    not for convolutions: XLA computes these several times slower in a loop, and TensorFlow needs more rows at once.
+    size take less time than a whole update, and far less memory.
 
     Args:
         model: A functional or Sequential model.
         copies: Copies of each example.
+        clips: Whether the gradients of examples are clipped.
     """
-    budget, row = backend.microbatch_bytes(model), row_bytes(model)
+    budget, row = backend.microbatch_bytes(model, clips), row_bytes(model)
     if budget is None or row is None:
         return None
-    few = heavy(model) and not any(hasattr(layer, "kernel_size") for layer in _keras.walk(model))
-    if backend.compiles(model) and not few:
-        return None
-    rows = max(_LEAST_HEAVY if few else _LEAST, budget // row)
-    return max(1, rows // copies)
+    if backend.compiles(model):
+        weights = 4 * sum(math.prod(v.shape) for v in model.trainable_variables)
+        budget = max(budget, min(_TIMES_WEIGHTS * weights, _MOST))
+        least, row = _LEAST_HEAVY, row + _recurrent_bytes(model)
+    elif not heavy(model):
+        least = _LEAST
+    else:
+        convolved = any(hasattr(layer, "kernel_size") for layer in _keras.walk(model))
+        least = _LEAST_HEAVY_CONVOLVED if convolved else _LEAST_HEAVY
+    return max(1, max(least, budget // row) // copies)
 
 
 def row_bytes(model: keras.Model) -> int | None:
@@ -40,6 +47,18 @@ def row_bytes(model: keras.Model) -> int | None:
     if not shapes or any(None in shape for shape in shapes):
         return None
     return 4 * sum(math.prod(shape) for shape in shapes)
+
+
+def _recurrent_bytes(model: keras.Model) -> int:
+    """Returns about how many bytes the steps of recurrent layers make of one row, beside their outputs."""
+    total = 0
+    for layer in _keras.walk(model):
+        turns = isinstance(layer, keras.layers.Bidirectional)
+        both = (layer.forward_layer, layer.backward_layer) if turns else (layer,)
+        columns = [math.prod(w.shape[-1:]) for one in both if isinstance(one, keras.layers.RNN) for w in one.weights]
+        if columns:
+            total += 4 * sum(columns) * sum(use.inputs[0][1] or 0 for use in _keras.uses(layer))
+    return total
 
 
 def heavy(model: keras.Model) -> bool:

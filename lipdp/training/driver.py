@@ -157,17 +157,20 @@ class Driver:
 
     def default_microbatch(self, largest: int) -> int | None:
         """Returns the examples to process at once when the user does not say: `largest`, or as many as are fastest."""
-        if not self.strategy.per_example:
-            return None
-        rows = gradients.default_microbatch(self.model, self.strategy.augmentation_multiplicity)
+        strategy, (shards, _) = self.strategy, backend.row_shards()
+        rows = gradients.default_microbatch(self.model, strategy.augmentation_multiplicity, clips=strategy.per_example)
         # Gradients of rows can be larger than their activations: never more at once than an update has.
-        return rows and min(rows, largest)
+        return rows and min(rows * shards, largest)
 
     def _microbatch(self) -> int | None:
         size = math.ceil(self._drawn()[0]) * self._together
         rows = self.request.microbatch_size or self.default_microbatch(size)
         if not rows or rows >= size:
             return None
+        if not self.request.microbatch_size and backend.compiles(self.model):
+            # All of one shape: the last one that a large draw needs is to be nearly full.
+            large = size + 2.5 * math.sqrt(size)
+            rows = math.ceil(large / math.ceil(large / rows))
         return whole_shares(max(1, rows // self._together)) * self._together
 
     def _drawn(self) -> tuple[float, float | None]:

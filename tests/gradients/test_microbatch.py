@@ -21,27 +21,68 @@ def wide(*more):
     return lipdp.DP_Sequential([keras.Input((2048, 2)), *layers])
 
 
+def allow(monkeypatch, budget, compiled=False):
+    monkeypatch.setattr(backend, "compiles", lambda model: compiled)
+    monkeypatch.setattr(backend, "microbatch_bytes", lambda model, clips: budget)
+
+
+ROW = 4 * (8 * 8 * (1 + 4 + 4) + 3)
+
+
 def test_rows_follow_from_activations(monkeypatch):
-    monkeypatch.setattr(backend, "compiles", lambda model: False)
-    monkeypatch.setattr(backend, "microbatch_bytes", lambda model: 4 * 1000 * (8 * 8 * (1 + 4 + 4) + 3))
+    allow(monkeypatch, 1000 * ROW)
     assert default_microbatch(network()) == 1000
     assert default_microbatch(network(), copies=4) == 250
     assert default_microbatch(network(), copies=4000) == 1
-    monkeypatch.setattr(backend, "microbatch_bytes", lambda model: 1)
-    assert default_microbatch(network()) == 16 and default_microbatch(network(), copies=3) == 5
+    allow(monkeypatch, 1)
+    assert default_microbatch(network()) == 32 and default_microbatch(network(), copies=3) == 10
+
+
+def test_compiled_steps_take_fewer_rows_but_not_for_many_weights(monkeypatch):
+    allow(monkeypatch, 1000 * ROW, compiled=True)
+    assert default_microbatch(network()) == 1000
+    allow(monkeypatch, 1, compiled=True)
+    weights = 4 * (9 * 4 + 4 + 8 * 8 * 4 * 3 + 3)
+    assert default_microbatch(network()) == max(4, 4 * weights // ROW) == 5
+    vast = lipdp.DP_Sequential([keras.Input((8,)), keras.layers.Dense(2**18)])
+    assert default_microbatch(vast) == 20 * 2**20 // (4 * (8 + 2**18))
+
+
+def test_steps_of_recurrent_layers_count_where_they_are_compiled(monkeypatch):
+    def recurrent(layer):
+        return lipdp.DP_Sequential([keras.Input((50, 2)), layer, keras.layers.Dense(2)])
+
+    outputs, inside = 4 * (50 * 2 + 8 + 2), 4 * 50 * 3 * (4 * 8)
+    for compiled, row in ((False, outputs), (True, outputs + inside)):
+        allow(monkeypatch, 2**20, compiled)
+        assert default_microbatch(recurrent(keras.layers.LSTM(8))) == 2**20 // row
+    both = keras.layers.Bidirectional(keras.layers.LSTM(8))
+    assert default_microbatch(recurrent(both)) == 2**20 // (4 * (50 * 2 + 16 + 2) + 2 * inside)
 
 
 @pytest.mark.parametrize("compiled", [False, True])
-def test_heavy_rows_come_in_few_unless_there_are_convolutions(compiled, monkeypatch):
-    monkeypatch.setattr(backend, "compiles", lambda model: compiled)
-    monkeypatch.setattr(backend, "microbatch_bytes", lambda model: 20 * 2**20)
+def test_heavy_rows_come_in_few(compiled, monkeypatch):
+    allow(monkeypatch, 2 * 2**20, compiled)
     assert default_microbatch(wide()) == 4 and default_microbatch(wide(), copies=2) == 2
     convolution = wide(keras.layers.Conv1D(4, 3))
-    assert default_microbatch(convolution) == (None if compiled else 16)
-    # Light rows: shapes that cost a compilation are not worth it.
-    assert default_microbatch(network()) == (None if compiled else 20 * 2**20 // (4 * (8 * 8 * (1 + 4 + 4) + 3)))
-    monkeypatch.setattr(backend, "microbatch_bytes", lambda model: None)
+    assert default_microbatch(convolution) == (4 if compiled else 16)
+    allow(monkeypatch, None, compiled)
     assert default_microbatch(wide()) is None
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_what_does_not_clip_comes_whole_where_threads_need_the_work(threads, monkeypatch):
+    if keras.backend.backend() == "tensorflow":
+        from lipdp.backend import tensorflow
+
+        monkeypatch.setattr(tensorflow, "_threads", lambda: threads)
+        assert backend.microbatch_bytes(network(), True) == (6 if threads == 1 else 20) * 2**20
+        assert backend.microbatch_bytes(network(), False) == (6 * 2**20 if threads == 1 else None)
+    elif keras.backend.backend() == "jax":
+        import jax
+
+        assert backend.microbatch_bytes(network(), True) == backend.microbatch_bytes(network(), False)
+        assert (backend.microbatch_bytes(network()) is None) == (jax.devices()[0].platform != "cpu")
 
 
 @pytest.mark.slow
@@ -77,7 +118,7 @@ def test_by_default_heavy_rows_are_learnt_from_as_others_are():
 
 
 def test_unknown_shapes_have_no_default(monkeypatch):
-    monkeypatch.setattr(backend, "microbatch_bytes", lambda model: 10**6)
+    monkeypatch.setattr(backend, "microbatch_bytes", lambda model, clips: 10**6)
     inputs = keras.Input((None, 3))
     model = lipdp.DP_Model(inputs, keras.layers.Dense(2)(keras.layers.GlobalAveragePooling1D()(inputs)))
     assert default_microbatch(model) is None
@@ -85,7 +126,7 @@ def test_unknown_shapes_have_no_default(monkeypatch):
 
 @pytest.mark.slow
 def test_no_microbatch_of_dpis_has_more_rows_than_two_updates(monkeypatch):
-    monkeypatch.setattr(backend, "microbatch_bytes", lambda model: 10**12)
+    monkeypatch.setattr(backend, "microbatch_bytes", lambda model, clips: 10**12)
     rows, norms = [], backend.ImportanceStep.norms
     monkeypatch.setattr(backend.ImportanceStep, "norms", lambda self, d: rows.append(len(d[2])) or norms(self, d))
     model = network()
@@ -103,7 +144,7 @@ def test_default_microbatches_change_nothing_but_the_order_of_sums(strategy, mon
     x, y = rng.normal(size=(200, 8, 8, 1)).astype("float32"), rng.integers(0, 3, 200)
     found = []
     for size in (None, 16):
-        monkeypatch.setattr(gradients, "default_microbatch", lambda model, copies, size=size: size)
+        monkeypatch.setattr(gradients, "default_microbatch", lambda model, copies, clips, size=size: size)
         keras.utils.set_random_seed(0)
         model = network()
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -113,7 +154,7 @@ def test_default_microbatches_change_nothing_but_the_order_of_sums(strategy, mon
             x, y, batch_size=50, epochs=2, delta=1e-3, seed=1, strategy=strategy, verbose=0, **budget
         ).history
         if not isinstance(strategy, strategies.DPIS):
-            assert model.run.driver.microbatch == size
+            assert model.run.driver.microbatch == (size and (14 if backend.compiles(model) else 16))
         found.append((np.concatenate([w.ravel() for w in model.get_weights()]), history["loss"]))
     (whole, loss), (parts, other) = found
     np.testing.assert_allclose(whole, parts, rtol=1e-4, atol=1e-5)
