@@ -93,9 +93,8 @@ class Fitting:
                 later fits chosen while looking at earlier ones. Its budget, delta, `examples_per_person` and
                 neighboring relation are those of the first fit.
             microbatch_size: Rows processed at once; a larger update is computed in several microbatches,
-                with one draw of noise. Default: the whole update at once, or, for strategies that clip on a
-                CPU, as many rows as are fastest: with TensorFlow, and with JAX where a row has more than 4 MiB of
-                activations and there are no convolutions.
+                with one draw of noise. Default: the whole update at once on a GPU, and as many rows as are fastest
+                on a CPU.
             training_metrics: Whether to compute and log the loss and metrics on the private training
                 data. They are outside the guarantee.
             seed: Integer from 0 with which this call repeats, and no other; as secret as the data, not for a release.
