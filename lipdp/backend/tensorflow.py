@@ -149,7 +149,7 @@ def microbatch_bytes(model, clips: bool = True) -> int | None:
     if model.jit_compile or tf.config.list_logical_devices("GPU"):
         return None
     if _threads() == 1:
-        return 6 * 2**20
+        return 4 * 2**20
     return 20 * 2**20 if clips else None
 
 

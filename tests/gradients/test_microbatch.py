@@ -76,8 +76,8 @@ def test_what_does_not_clip_comes_whole_where_threads_need_the_work(threads, mon
         from lipdp.backend import tensorflow
 
         monkeypatch.setattr(tensorflow, "_threads", lambda: threads)
-        assert backend.microbatch_bytes(network(), True) == (6 if threads == 1 else 20) * 2**20
-        assert backend.microbatch_bytes(network(), False) == (6 * 2**20 if threads == 1 else None)
+        assert backend.microbatch_bytes(network(), True) == (4 if threads == 1 else 20) * 2**20
+        assert backend.microbatch_bytes(network(), False) == (4 * 2**20 if threads == 1 else None)
     elif keras.backend.backend() == "jax":
         import jax
 
