@@ -156,7 +156,8 @@ def microbatch_bytes(model, clips: bool = True) -> int | None:
 def _threads() -> int:
     """Returns how many threads an operation may use."""
     asked = tf.config.threading.get_intra_op_parallelism_threads() or int(os.environ.get("TF_NUM_INTRAOP_THREADS") or 0)
-    return asked or len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return asked or available or 1
 
 
 def feed(batches, example):
