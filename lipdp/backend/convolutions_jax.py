@@ -1,7 +1,7 @@
 """Convolutions that stay fast inside a loop under JAX on a CPU.
 
 XLA has a fast convolution for tensors with channels last. It brings others into that order at the top of a program
-only: the gradient of a convolution inside a loop takes ten times as long as outside of it.
+only: the gradient of a convolution inside a loop takes many times as long as outside of it.
 """
 
 from collections.abc import Callable
