@@ -61,6 +61,7 @@ made_once = _capture.made_once
 local_gradients = _capture.local_gradients
 probe = _capture.probe
 row_by_row = _capture.row_by_row
+segment_sums = _capture.segment_sums
 ImportanceStep = _importance.ImportanceStep
 
 __all__ = sorted(name for name, value in globals().items() if callable(value))

@@ -63,6 +63,12 @@ def contract(a, b):
     return jnp.matmul(jnp.swapaxes(a, -1, -2), b)
 
 
+def segment_sums(values, segments, number: int):
+    """Sums values `(batch, positions, width)` by their segments `(batch, positions)` into `(batch, number, width)`."""
+    # Row by row, not by numbers that run on over the batch: devices that share it out then need none of the others'.
+    return jax.vmap(lambda v, s: jax.ops.segment_sum(v, s, number))(values, segments)
+
+
 def made_once(tensors):
     """Returns tensors, or a nest of them, that the compiler may not make again, in another way, for another use.
 

@@ -148,6 +148,13 @@ def contract(a, b):
     return tf.matmul(a, b, transpose_a=True)
 
 
+def segment_sums(values, segments, number: int):
+    """Sums values `(batch, positions, width)` by their segments `(batch, positions)` into `(batch, number, width)`."""
+    batch = tf.shape(values)[0]
+    sums = tf.math.unsorted_segment_sum(values, segments + number * tf.range(batch)[:, None], batch * number)
+    return tf.reshape(sums, (batch, number, values.shape[-1]))
+
+
 def made_once(tensors):
     """Returns tensors, or a nest of them, that are not made again for another use: no graph does so."""
     return tensors

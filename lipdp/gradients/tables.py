@@ -2,6 +2,7 @@
 
 from keras import ops
 
+from lipdp import backend
 from lipdp.gradients.factors import (
     TINY,
     MatrixLayout,
@@ -41,58 +42,72 @@ class Lookup:
     def _positions(self):
         return self.indices.shape[1]
 
+    @property
+    def _few_rows(self):
+        """Whether the whole gradient of an example is not much larger than what it looked up."""
+        return self._positions is None or self._shape[0] <= 2 * self._positions
+
+    def whole(self):
+        return backend.segment_sums(self.g, self.indices, self._shape[0])
+
+    def _rows_apart(self):
+        """Numbers the rows that an example looked up, equal ones alike, and how many numbers there may be."""
+        rows, positions = self._shape[0], self._positions
+        if self._few_rows:
+            return self.indices, rows
+        if rows * positions < 2**31:
+            # One sort of numbers that hold both is faster than one of pairs.
+            both = ops.sort(self.indices * positions + ops.arange(positions, dtype="int32"), axis=1)
+            found = both // positions
+            order = both - found * positions
+        else:
+            order = ops.cast(ops.argsort(self.indices, axis=1), "int32")
+            found = ops.take_along_axis(self.indices, order, axis=1)
+        new = ops.cast(found[:, 1:] != found[:, :-1], "int32")
+        numbers = ops.cumsum(ops.pad(new, [[0, 0], [1, 0]]), axis=1)
+        return backend.segment_sums(numbers[..., None], order, positions)[..., 0], positions
+
+    def _sums(self, g):
+        """Returns at least the squared norm of the sums of `g` row by row, and the squares of how long they can be.
+
+        The second is `sum_rows (sum_p |g_p|)^2` over the positions of a row: its part by which the first is wrong.
+        """
+        places, count = self._rows_apart()
+        lengths = ops.sqrt(squared_length(g))[..., None]
+        of_rows, longest = (backend.segment_sums(t, places, count) for t in (g, lengths))
+        return sum_of_squares(of_rows), sum_of_squares(longest)
+
     def _rounding(self):
         known = self._positions is not None
         positions = self._positions if known else ops.cast(ops.shape(self.indices)[1], "float32")
-        return rounding(self._shape[1] + 2 * positions)
-
-    def whole(self):
-        rows, width = self._shape
-        batch = ops.shape(self.indices)[0]
-        places = self.indices + rows * ops.arange(batch, dtype="int32")[:, None]
-        flat = ops.reshape(self.g, (-1, width))
-        sums = ops.segment_sum(flat, ops.reshape(places, (-1,)), num_segments=batch * rows)
-        return ops.reshape(sums, (batch, rows, width))
+        # Sums of as many terms in the norm and in `weighted_sum`, which adds them up in another order; each counts
+        # twice in the square.
+        return rounding(4 * positions)
 
     def squared_norm(self):
         if self._positions == 1:
             return sum_of_squares(self.g)
-        rows, width = self._shape
-        if self._positions is None or rows * width <= self._positions * (self._positions + width):
-            total = sum_of_squares(self.whole())
-        else:
-            total = self._pairs(self.g, self.g) + self._positions**2 * width * TINY
-        # For `weighted_sum` too, which adds the parts up in another order.
-        return ops.maximum(total + self._margin(), 0.0)
+        total, longest = self._sums(self.g)
+        return total + self._rounding() * longest
 
     def cost(self):
         positions, (rows, width) = self._positions, self._shape
         if positions == 1:
             return "product of two norms", 0, width
-        if rows * width <= positions * (positions + width):
+        if self._few_rows:
             return "whole gradients", rows * width, rows * width
-        return "pairs of positions", 2 * positions**2, positions**2 * width
-
-    def _pairs(self, g, h):
-        """`sum_{p,q} [same row] g_p h_q`."""
-        same = ops.cast(ops.equal(self.indices[:, :, None], self.indices[:, None, :]), self.g.dtype)
-        return row_sums(pair_sums(same * matmul(g, ops.transpose(h, (0, 2, 1)))))
-
-    def _margin(self):
-        lengths = ops.sum(ops.sqrt(ops.sum(ops.square(self.g), axis=-1)), axis=-1)
-        return self._rounding() * ops.square(lengths)
+        return "sums by row", positions * (width + 5), positions * width
 
     def scaled_squared_norm(self, center, inverse_scale):
         # Rows that an example does not touch hold -center: |s c|^2, corrected where it does.
         center, scale = (ops.broadcast_to(t, self._shape) for t in (center, inverse_scale))
-        square = ops.square(scale)
-        scaled = ops.take(square, self.indices, axis=0) * self.g
-        first = self._pairs(scaled, self.g)
+        scaled = ops.take(scale, self.indices, axis=0) * self.g
+        first, longest = self._sums(scaled)
+        center = scale * center
         cross = row_sums(scaled * ops.take(center, self.indices, axis=0))
-        last = ops.sum(square * ops.square(center))
-        # |cross| <= sum_p |s g_p| |s c|, and |s c|^2 is `last`.
-        lengths = ops.sum(ops.sqrt(ops.sum(ops.abs(scaled * self.g), axis=-1)), axis=-1)
-        margin = 2.0 * self._rounding() * (ops.square(lengths) + lengths * ops.sqrt(last) + last)
+        last = ops.sum(ops.square(center))
+        # |cross| <= sum over rows of (sum_p |s g_p|) |s c|, and |s c|^2 is `last`.
+        margin = 2.0 * (self._rounding() + rounding(self._shape[1])) * (longest + ops.sqrt(longest * last) + last)
         return ops.maximum(first - 2.0 * cross + last + margin, 0.0)
 
     def weighted_sum(self, coefficients):

@@ -69,6 +69,28 @@ def test_lookups_of_repeated_rows_never_understate_the_norm(positions, size, see
     np.testing.assert_allclose(array(factor.whole()), table, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("size", [3, 60, 2**29])
+def test_norms_of_lookups_are_those_of_sums_by_row(size):
+    """Few rows, many, and more than numbers of 32 bits can hold beside the positions."""
+    rng = np.random.default_rng(0)
+    indices = rng.integers(0, min(size, 7), (4, 20)).astype("int32")
+    indices[1], indices[2] = size - 1, np.arange(20) % size
+    indices[3, 5:] += size - min(size, 7)
+    g = rng.normal(size=(4, 20, 6)).astype("float32")
+    found = array(Lookup(ops.convert_to_tensor(indices), ops.convert_to_tensor(g), (size, 6)).squared_norm())
+    exact = [sum(np.square(v[row == r].sum(0)).sum() for r in set(row)) for row, v in zip(indices, g, strict=True)]
+    np.testing.assert_allclose(found, exact, rtol=1e-4)
+
+
+def test_a_long_text_is_not_taken_for_longer_than_it_is():
+    """Rounding is that of the positions of a row, not of the text: 1000 unlike words have the norm they have."""
+    g = np.random.default_rng(0).normal(size=(2, 1000, 8)).astype("float32")
+    factor = Lookup(
+        ops.convert_to_tensor(np.arange(2000, dtype="int32").reshape(2, -1)), ops.convert_to_tensor(g), (4000, 8)
+    )
+    np.testing.assert_allclose(array(factor.squared_norm()), np.square(g.astype("float64")).sum((1, 2)), rtol=5e-4)
+
+
 @pytest.mark.parametrize("positions", [1, 2, 30])
 def test_a_centre_at_the_gradient_gives_almost_zero_and_never_less(positions):
     """`|s (g - a)|^2` with a = g: everything cancels."""
