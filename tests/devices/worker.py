@@ -51,6 +51,10 @@ def trained(case, callbacks=()):
             if case.get("moments"):
                 stack[1:1] = [layers.LayerCentering(), layers.PrivateNormalization(4.0)]
             loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        if case.get("words"):
+            x = rng.integers(0, case["words"], x.shape).astype("int32")
+            words = [keras.layers.Embedding(case["words"], 12, name="words"), keras.layers.GlobalAveragePooling1D()]
+            stack[:1] = [keras.Input((12,), dtype="int32"), *words]
         model = lipdp.DP_Sequential(stack)
         model.compile(keras.optimizers.SGD(0.5, momentum=0.9), loss=loss, metrics=["accuracy"])
         chosen = {"quantile": strategies.DPSGD(quantile=0.5), "dpis": strategies.DPIS(clip_norm=1.0)}
