@@ -140,17 +140,19 @@ def release_programs():
 def microbatch_bytes(model, clips: bool = True) -> int | None:
     """Returns the bytes of activations that one microbatch should have, or None for no limit.
 
-    Measured on CPUs, where it is a matter of the cache. Several threads need more work at once, and a step that does
-    not clip is fastest with all of it. Compiled steps pad to whole microbatches.
+    Measured on CPUs, where it is a matter of the cache. A step that does not clip is fastest with all of it where there
+    are several threads. Each operation is a call of its own, which has to be worth it, for several threads more so:
+    networks of many layers take more rows. Compiled steps pad to whole microbatches.
 
     Args:
         clips: Whether the gradients of examples are clipped.
     """
     if model.jit_compile or tf.config.list_logical_devices("GPU"):
         return None
+    layers = sum(len(_keras.uses(layer)) for layer in _keras.walk(model))
     if _threads() == 1:
-        return 4 * 2**20
-    return 20 * 2**20 if clips else None
+        return max(4 * 2**20, layers * 2**19)
+    return max(20 * 2**20, layers * 2**21) if clips else None
 
 
 def _threads() -> int:

@@ -252,11 +252,10 @@ def _fit(options, recipe, dataset, plan, work):
     if generative:
         model = diffusion.begin(options, recipe, dataset, plan.delta, work)
         epochs = diffusion.epochs(recipe, dataset.num_examples)
-        prepare, microbatch = recipe.images, options.microbatch_size or recipe.microbatch_size
+        prepare = recipe.images
     else:
         model, epochs = recipe.trained(plan.sampling.num_examples), recipe.epochs
         prepare = functools.partial(recipe.prepare, verbose=train_tell.verbosity(options))
-        microbatch = options.microbatch_size or recipe.microbatch_size
         if recipe.fixes_layers:
             size = 2.0 * dataset.num_examples * math.prod(model.input_shape[1:]) / 2**30
             sys.stderr.write(
@@ -279,7 +278,7 @@ def _fit(options, recipe, dataset, plan, work):
             validation_data=held_out,
             delta=plan.delta,
             strategy=recipe.strategy(),
-            microbatch_size=microbatch,
+            microbatch_size=options.microbatch_size or recipe.microbatch(model),
             person_ids=dataset.person_ids,
             rows_per_person=options.rows_per_person,
             **chosen(options, "epsilon", "noise_multiplier", "accountant", "sampling", "examples_per_person"),

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from lipdp import checks, strategies
+from lipdp import checks, gradients, strategies
 from lipdp._deprecated import renamed_arguments, renamed_property
 from lipdp.accounting import Mechanism, Sampling
 from lipdp.diffusion import class_moments, denoisers, labels, pixels, samplers
@@ -42,7 +42,8 @@ class Recipe:
         network: a name of `diffusion.preset`, or "small": about the size of "cpu-14", for any image.
         batch_size: expected batch size.
         updates: noisy updates.
-        microbatch_size: examples at once, with their K copies; only time and memory depend on it.
+        microbatch_size: examples at once at most, with their K copies; a CPU takes fewer where that is faster. Only
+            time and memory depend on it.
         multiplicity: noises per example and update, K.
         learning_rate: of Adam, at its highest.
         warmup: updates in which the rate rises from near 0.
@@ -202,7 +203,7 @@ class Recipe:
             ValueError: See `DiffusionModel.fit`; images that do not fit the network.
         """
         own: dict[str, Any] = {"batch_size": self.batch_size, "strategy": self.strategy(), "epochs": 1}
-        own |= {"steps_per_epoch": self.updates, "microbatch_size": self.microbatch_size}
+        own |= {"steps_per_epoch": self.updates, "microbatch_size": None}
         checks.not_twice(own, kwargs)
         labels.check_arguments({"epsilon": epsilon, **kwargs})
         if self.moments_noise is not None or self.classifier is not None:
@@ -217,6 +218,7 @@ class Recipe:
         with pixels.scaled(), computed_from(*given):
             model = suited.build(suited.train_classifier(x, y, **kwargs))
             suited.learn_moments(model, x, y, **kwargs)
+            own["microbatch_size"] = self.microbatch(model)
             model.fit(x, y, epsilon=epsilon, **{"training_metrics": False, **kwargs}, **own)
         return model
 
@@ -274,6 +276,10 @@ class Recipe:
             moments_noise=None if noise is None else noise * largest_change(sampling),
             classifier=None if self.classifier is None else self.classifier.for_sampling(sampling, delta),
         )
+
+    def microbatch(self, model: DiffusionModel) -> int | None:
+        """Returns `microbatch_size` for `fit` of a model of this recipe; None where a CPU is faster with fewer."""
+        return gradients.at_most(model, self.microbatch_size, self.multiplicity)
 
     def strategy(self) -> strategies.Strategy:
         """Returns the strategy for `fit`."""

@@ -1,8 +1,8 @@
 """Per-example gradients: their norms and weighted sums from one forward and one backward pass."""
 
 from lipdp.gradients.capture import capture
-from lipdp.gradients.microbatch import default_microbatch
+from lipdp.gradients.microbatch import at_most, default_microbatch
 from lipdp.gradients.record import Record
 from lipdp.gradients.supported import refuse_untrainable, supported
 
-__all__ = ["Record", "capture", "default_microbatch", "refuse_untrainable", "supported"]
+__all__ = ["Record", "at_most", "capture", "default_microbatch", "refuse_untrainable", "supported"]

@@ -10,6 +10,8 @@ from lipdp import _keras, backend
 _LEAST = 32
 # A row with more bytes of activations is heavy: a few are work enough for a call, and many would fill the memory.
 _HEAVY, _LEAST_HEAVY, _LEAST_HEAVY_CONVOLVED = 4 * 2**20, 4, 16
+# A compiled loop is one call, but threads share out an operation only where it is large.
+_LEAST_COMPILED = 8
 # Each microbatch adds gradients of the size of the weights: with less than this many times their bytes of activations
 # that takes longer than what stays in the cache saves. Activations of more are not worth it.
 _TIMES_WEIGHTS, _MOST = 4, 20 * 2**20
@@ -32,13 +34,28 @@ def default_microbatch(model: keras.Model, copies: int = 1, clips: bool = True) 
     if backend.compiles(model):
         weights = 4 * sum(math.prod(v.shape) for v in model.trainable_variables)
         budget = max(budget, min(_TIMES_WEIGHTS * weights, _MOST))
-        least, row = _LEAST_HEAVY, row + _recurrent_bytes(model)
+        least, row = _LEAST_HEAVY if heavy(model) else _LEAST_COMPILED, row + _recurrent_bytes(model)
     elif not heavy(model):
         least = _LEAST
     else:
         convolved = any(hasattr(layer, "kernel_size") for layer in _keras.walk(model))
         least = _LEAST_HEAVY_CONVOLVED if convolved else _LEAST_HEAVY
     return max(1, max(least, budget // row) // copies)
+
+
+def at_most(model: keras.Model, rows: int | None, copies: int = 1) -> int | None:
+    """Returns what `fit` is to take for a microbatch so that it has no more examples than `rows`.
+
+    Args:
+        model: A functional or Sequential model.
+        rows: Examples that fit into memory; None for any number.
+        copies: Copies of each example.
+
+    Returns:
+        None where `default_microbatch`, which `fit` takes then, is not more.
+    """
+    suited = default_microbatch(model, copies)
+    return None if suited is not None and rows is not None and suited <= rows else rows
 
 
 def row_bytes(model: keras.Model) -> int | None:

@@ -10,7 +10,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from lipdp import checks, losses, sampling, strategies
+from lipdp import checks, gradients, losses, sampling, strategies
 from lipdp.accounting import Mechanism, Sampling
 from lipdp.accounting.held_out import held_out_persons
 from lipdp.model import DP_Model, DP_Sequential
@@ -130,8 +130,6 @@ class TrainingRecipe:
         """
         own = {"batch_size": self.batch_size, "epochs": self.epochs, "strategy": self.strategy()}
         checks.not_twice(own, kwargs)
-        if kwargs.get("microbatch_size") is None:
-            kwargs["microbatch_size"] = self.microbatch_size
         verbose, known = 0 if kwargs.get("verbose", "auto") == 0 else "auto", {}
 
         def prepare(rows: Any) -> Any:
@@ -163,6 +161,8 @@ class TrainingRecipe:
                 f"{count} examples or persons. Pass num_examples={count} to lipdp.recipe."
             )
         part = self.trained(count) if model is None else self.part(model, count)
+        if kwargs.get("microbatch_size") is None:
+            kwargs["microbatch_size"] = self.microbatch(part)
         try:
             with computed_from(*given):
                 history = part.fit(prepare(x), y, epsilon=epsilon, **own, **kwargs)
@@ -172,6 +172,10 @@ class TrainingRecipe:
         whole = self.whole(part) if model is None or part is model else model
         whole.history = history
         return whole
+
+    def microbatch(self, model: Any) -> int | None:
+        """Returns `microbatch_size` for `fit` of a model of this recipe; None where a CPU is faster with fewer."""
+        return gradients.at_most(model, self.microbatch_size, self.strategy().augmentation_multiplicity)
 
     def _warn_of_bytes(self, x: Any) -> None:
         """Says that images of whole numbers are in another unit than the settings were chosen in."""

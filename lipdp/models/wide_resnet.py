@@ -135,8 +135,8 @@ class WideResNetRecipe(TrainingRecipe):
         learning_rate: of stochastic gradient descent, constant.
         method: "dpsgd".
         clip_norm: L2 norm that the gradient of each image is clipped to.
-        microbatch_size: images in memory at once, with all their views; `fit(microbatch_size=...)` comes first. Only
-            time and memory depend on it.
+        microbatch_size: images in memory at once at most, with all their views; a CPU takes fewer where that is faster,
+            and `fit(microbatch_size=...)` comes first. Only time and memory depend on it.
 
     Raises:
         ValueError: a setting is out of range, or the method is another one.

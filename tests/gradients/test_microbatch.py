@@ -6,7 +6,7 @@ import pytest
 
 import lipdp
 from lipdp import backend, gradients, strategies
-from lipdp.gradients import default_microbatch, supported
+from lipdp.gradients import at_most, default_microbatch, supported
 
 
 def network():
@@ -38,12 +38,20 @@ def test_rows_follow_from_activations(monkeypatch):
     assert default_microbatch(network()) == 32 and default_microbatch(network(), copies=3) == 10
 
 
+def test_a_limit_holds_only_where_more_would_be_taken(monkeypatch):
+    allow(monkeypatch, 1000 * ROW)
+    assert at_most(network(), 1000) is None and at_most(network(), 999) == 999 and at_most(network(), None) is None
+    assert at_most(network(), 250, copies=4) is None and at_most(network(), 249, copies=4) == 249
+    allow(monkeypatch, None)
+    assert at_most(network(), 999) == 999 and at_most(network(), None) is None
+
+
 def test_compiled_steps_take_fewer_rows_but_not_for_many_weights(monkeypatch):
     allow(monkeypatch, 1000 * ROW, compiled=True)
     assert default_microbatch(network()) == 1000
     allow(monkeypatch, 1, compiled=True)
     weights = 4 * (9 * 4 + 4 + 8 * 8 * 4 * 3 + 3)
-    assert default_microbatch(network()) == max(4, 4 * weights // ROW) == 5
+    assert 4 * weights // ROW == 5 and default_microbatch(network()) == 8
     vast = lipdp.DP_Sequential([keras.Input((8,)), keras.layers.Dense(2**18)])
     assert default_microbatch(vast) == 20 * 2**20 // (4 * (8 + 2**18))
 
@@ -78,6 +86,8 @@ def test_what_does_not_clip_comes_whole_where_threads_need_the_work(threads, mon
         monkeypatch.setattr(tensorflow, "_threads", lambda: threads)
         assert backend.microbatch_bytes(network(), True) == (4 if threads == 1 else 20) * 2**20
         assert backend.microbatch_bytes(network(), False) == (4 * 2**20 if threads == 1 else None)
+        deep = lipdp.DP_Sequential([keras.Input((4,)), *(keras.layers.Dense(4) for _ in range(39))])
+        assert backend.microbatch_bytes(deep, True) == 40 * (2**19 if threads == 1 else 2**21)
     elif keras.backend.backend() == "jax":
         import jax
 
