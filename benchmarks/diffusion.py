@@ -213,7 +213,7 @@ def train(options, changes: dict) -> dict:
             epsilon=options.epsilon,
             delta=DELTA,
             strategy=recipe.strategy(),
-            microbatch_size=recipe.microbatch_size,
+            microbatch_size=recipe.microbatch(model),
             training_metrics=False,
             callbacks=[callback(options, folder, recipe, scoring)],
             seed=options.seed,
