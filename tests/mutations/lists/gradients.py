@@ -96,17 +96,22 @@ FAULTS = [
         ),
     ),
     *faults(
+        "backend/capture_tensorflow.py",
+        "gradients/test_factors.py",
+        ("rows of other examples", "segments + number * tf.range(batch)[:, None]", "segments + 0 * number"),
+    ),
+    *faults(
         "gradients/tables.py",
         "gradients/test_factors.py gradients/test_rules.py gradients/test_capture.py",
         (
             "uses of a table that meet in a row",
-            "same = ops.cast(ops.equal(self.indices[:, :, None], self.indices[:, None, :]), self.g.dtype)",
-            "same = ops.eye(self.indices.shape[1], dtype=self.g.dtype)[None] + 0.0 * ops.cast(self.indices[:, :, None], self.g.dtype)",
+            'new = ops.cast(found[:, 1:] != found[:, :-1], "int32")',
+            'new = ops.ones_like(found[:, 1:], "int32")',
         ),
         (
-            "rows of other examples",
-            'places = self.indices + rows * ops.arange(batch, dtype="int32")[:, None]',
-            'places = self.indices + 0 * ops.arange(batch, dtype="int32")[:, None]',
+            "lengths of unlike rows count for one",
+            "return sum_of_squares(of_rows), sum_of_squares(longest)",
+            "return sum_of_squares(of_rows), 0.0 * sum_of_squares(longest)",
         ),
         (
             "rows that do not exist are the first",
