@@ -140,7 +140,7 @@ def downstream_accuracy(
     synthetic_labels: ArrayLike,
     real: ArrayLike,
     real_labels: ArrayLike,
-    classifiers: Sequence[str] = ("logistic_regression", "mlp", "cnn"),
+    classifiers: Sequence[str | keras.Model] = ("logistic_regression", "mlp", "cnn"),
     num_classes: int | None = None,
     epochs: int = 50,
     batch_size: int = 128,
@@ -159,7 +159,9 @@ def downstream_accuracy(
         synthetic_labels: class ids `(N,)`.
         real: images of the same shape and range.
         real_labels: class ids.
-        classifiers: names, see `classifier`; "logistic_regression", "mlp", "cnn".
+        classifiers: names, see `classifier`; "logistic_regression", "mlp", "cnn". Also Keras models of your own, from
+            images in [-1, 1] to logits, untrained: they are trained in place, as they are compiled, with the metric
+            "accuracy", or else as above.
         num_classes: number of classes; default: one more than the largest id.
         epochs: passes over the synthetic images.
         batch_size: images per step.
@@ -168,10 +170,10 @@ def downstream_accuracy(
         verbose: 1 or 2 shows the training, as in Keras.
 
     Returns:
-        Accuracy in [0, 1] by name. For private real images it is not covered by epsilon.
+        Accuracy in [0, 1] by name, for models that of the model. For private real images it is not covered by epsilon.
 
     Raises:
-        ValueError: when shapes or settings do not fit.
+        ValueError: when shapes or settings do not fit; two classifiers of one name; a model without accuracy.
     """
     synthetic, real = np.asarray(synthetic, "float32"), np.asarray(real, "float32")
     synthetic_labels, real_labels = np.asarray(synthetic_labels), np.asarray(real_labels)
@@ -187,10 +189,18 @@ def downstream_accuracy(
     order = np.random.default_rng(seed).permutation(len(synthetic))
     chosen, rest = order[:out], order[out:]
     accuracies = {}
-    for name in classifiers:
+    for one in classifiers:
         keras.utils.set_random_seed(seed)
-        network = classifier(name, synthetic.shape[1:], num_classes)
-        _compile(network)
+        network = classifier(one, synthetic.shape[1:], num_classes) if isinstance(one, str) else one
+        name = network.name
+        if name in accuracies:
+            raise ValueError(
+                f"Classifiers must have names of their own. Received: {name!r} twice. Pass `name` to a model."
+            )
+        if not network.compiled:
+            _compile(network)
+        elif "accuracy" not in network.evaluate(synthetic[:1], synthetic_labels[:1], verbose=0, return_dict=True):
+            raise ValueError(f"The epoch is chosen by accuracy. Pass metrics=['accuracy'] to `compile` of {name!r}.")
         best = keras.callbacks.EarlyStopping(
             "val_accuracy", mode="max", patience=epochs, restore_best_weights=True, min_delta=0.0
         )

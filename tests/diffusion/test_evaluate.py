@@ -91,6 +91,30 @@ def test_downstream_accuracy_rises_with_the_quality_of_the_images():
 
 
 @pytest.mark.slow
+@pytest.mark.backend_free
+def test_classifiers_can_be_models_of_ones_own():
+    x, y = stripes(600, 0)
+
+    def own(name, **options):
+        model = keras.Sequential([keras.Input(x.shape[1:]), keras.layers.Flatten(), keras.layers.Dense(2)], name=name)
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        return options and model.compile(keras.optimizers.SGD(0.5), loss, **options) or model
+
+    models = own("as_compiled", metrics=["accuracy"]), own("as_others")
+    found = diffusion.downstream_accuracy(x, y, x, y, ["logistic_regression", *models], epochs=2)
+    assert list(found) == ["logistic_regression", "as_compiled", "as_others"]
+    assert isinstance(models[0].optimizer, keras.optimizers.SGD) and isinstance(
+        models[1].optimizer, keras.optimizers.Adam
+    )
+    # The same network, begun from the same seed, and trained in place.
+    assert found["as_others"] == models[1].evaluate(x, y, verbose=0, return_dict=True)["accuracy"]
+    with pytest.raises(ValueError, match="'own' twice"):
+        diffusion.downstream_accuracy(x, y, x, y, [own("own"), own("own")], epochs=1)
+    with pytest.raises(ValueError, match=r"metrics=\['accuracy'\] to `compile` of 'own'"):
+        diffusion.downstream_accuracy(x, y, x, y, [own("own", metrics=["mse"])], epochs=1)
+
+
+@pytest.mark.slow
 def test_the_epoch_is_chosen_on_synthetic_images(monkeypatch):
     seen = {}
 
