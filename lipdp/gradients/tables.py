@@ -107,7 +107,9 @@ class Lookup:
         cross = row_sums(scaled * ops.take(center, self.indices, axis=0))
         last = ops.sum(ops.square(center))
         # |cross| <= sum over rows of (sum_p |s g_p|) |s c|, and |s c|^2 is `last`.
-        margin = 2.0 * (self._rounding() + rounding(self._shape[1])) * (longest + ops.sqrt(longest * last) + last)
+        margin = (
+            2.0 * (self._rounding() + rounding(self._shape[1])) * (longest + ops.sqrt(longest) * ops.sqrt(last) + last)
+        )
         return ops.maximum(first - 2.0 * cross + last + margin, 0.0)
 
     def weighted_sum(self, coefficients):
