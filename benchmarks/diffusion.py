@@ -302,11 +302,12 @@ def by_setting(content: dict) -> list[list[dict]]:
 
 def table(content: dict) -> str:
     """The results as a Markdown table, one row for the seeds of one setting."""
+    wider = any(WIDER in run["accuracy"] for run in content.get("runs", []))
     lines = [
-        "| data | preset | epsilon | labels | CNN % (sd) | wider CNN % (sd) | published | MLP % (sd) | "
-        "logistic regression % (sd) | distance | synthetic images | epochs | updates | B | K | device | "
+        f"| data | preset | epsilon | labels | CNN % (sd) | {'wider CNN % (sd) | ' if wider else ''}published | "
+        "MLP % (sd) | logistic regression % (sd) | distance | synthetic images | epochs | updates | B | K | device | "
         "processor minutes | seeds |",
-        "|" + "---|" * 18,
+        "|" + "---|" * (17 + wider),
     ]
     for runs in by_setting(content):
         one = runs[0]
@@ -322,9 +323,9 @@ def table(content: dict) -> str:
         distance = f"{statistics.mean(distances):.1f}" if distances else ""
         published = PUBLISHED.get((one["dataset"], one["epsilon"]), "")
         lines.append(
-            f"| {one['dataset']} | {one['preset']} | {one['epsilon']:g} | {labels} | {means['cnn']} | {means[WIDER]} | "
-            f"{published} | {means['mlp']} | {means['logistic_regression']} | {distance} | "
-            f"{one['samples']} | {one['epochs']} | "
+            f"| {one['dataset']} | {one['preset']} | {one['epsilon']:g} | {labels} | {means['cnn']} | "
+            f"{means[WIDER] + ' | ' if wider else ''}{published} | {means['mlp']} | "
+            f"{means['logistic_regression']} | {distance} | {one['samples']} | {one['epochs']} | "
             f"{one['updates']} | {one['settings']['batch_size']} | {one['settings']['multiplicity']} | "
             f"{one.get('device', 'CPU')} | {minutes:.0f} | {len(runs)} |"
         )

@@ -25,6 +25,7 @@ SIZES = {
     "cnn": (256, 1024, 4096),
     "mlp": (256, 1024, 4096),
     "lstm": (256,),
+    "text": (256,),
     "transformer": (64,),
     "unet": (64,),
 }
@@ -54,6 +55,11 @@ def build(network: str):
     elif network == "lstm":
         x = rng.integers(0, 100, (examples, 80)).astype("int32")
         model = keras.Sequential([keras.Input((80,), dtype="int32"), L.Embedding(100, 8), L.LSTM(32), L.Dense(10)])
+    elif network == "text":
+        # Words are as frequent as in a language.
+        x = np.minimum(rng.zipf(1.3, (examples, 200)), 10000).astype("int32") - 1
+        stack = [L.Embedding(10000, 64), L.GlobalAveragePooling1D(), L.Dense(64, "relu"), L.Dense(10)]
+        model = keras.Sequential([keras.Input((200,), dtype="int32"), *stack])
     elif network == "transformer":
         x = rng.normal(size=(examples, 80, 64)).astype("float32")
         inputs = keras.Input((80, 64))

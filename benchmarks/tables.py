@@ -229,16 +229,23 @@ network. `{found["command"]}` and `{beside["command"]}`
 
 
 def _per_example(found: dict) -> str:
-    beside = RESULTS / "per_example_jax.json"
-    beside = json.loads(beside.read_text()) if beside.exists() else {"results": {}}
-    commands = " and ".join(f"`{one['command']}`" for one in (found, beside) if "command" in one)
+    paths = [RESULTS / f"per_example_{name}.json" for name in ("jax", "more")]
+    parts = [found, *(json.loads(path.read_text()) for path in paths if path.exists())]
+    commands = " and ".join(f"`{one['command']}`" for one in parts)
+    rows = {}
+    for one in parts:
+        for backend, measured in one["results"].items():
+            # What was measured again stands in place of what was.
+            again = {(row["network"], row["batch"]) for row in measured}
+            kept = [row for row in rows.get(backend, ()) if (row["network"], row["batch"]) not in again]
+            rows[backend] = [*kept, *measured]
     return f"""
 ## Cost of a DP-SGD step
 
 Against the same network without privacy, median [10 % - 90 %] of paired ratios; memory is
 the ratio of peaks of processes that do nothing else. {commands}
 
-{per_example.table({**found["results"], **beside["results"]})}
+{per_example.table(rows)}
 """
 
 
