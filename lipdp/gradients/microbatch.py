@@ -1,6 +1,7 @@
 """How many rows of an update a CPU should take at once."""
 
 import math
+from collections.abc import Iterable
 
 import keras
 
@@ -17,7 +18,9 @@ _LEAST_COMPILED = 8
 _TIMES_WEIGHTS, _MOST = 4, 20 * 2**20
 
 
-def default_microbatch(model: keras.Model, copies: int = 1, clips: bool = True) -> int | None:
+def default_microbatch(
+    model: keras.Model, copies: int = 1, clips: bool = True, inputs: Iterable[tuple[int, ...]] = ()
+) -> int | None:
     """Returns the examples of a microbatch whose activations stay near the cache; None for a whole update at once.
 
     One backward pass that keeps every layer's inputs and cotangents is bound by memory: on a CPU, microbatches of this
@@ -27,15 +30,18 @@ def default_microbatch(model: keras.Model, copies: int = 1, clips: bool = True) 
         model: A functional or Sequential model.
         copies: Copies of each example.
         clips: Whether the gradients of examples are clipped.
+        inputs: Shapes of one example of the data, where the model leaves sizes open.
     """
-    budget, row = backend.microbatch_bytes(model, clips), row_bytes(model)
+    inputs = list(inputs)
+    budget, row = backend.microbatch_bytes(model, clips), row_bytes(model, inputs)
     if budget is None or row is None:
         return None
     if backend.compiles(model):
         weights = 4 * sum(math.prod(v.shape) for v in model.trainable_variables)
         budget = max(budget, min(_TIMES_WEIGHTS * weights, _MOST))
-        least, row = _LEAST_HEAVY if heavy(model) else _LEAST_COMPILED, row + _recurrent_bytes(model)
-    elif not heavy(model):
+        least = _LEAST_HEAVY if row > _HEAVY else _LEAST_COMPILED
+        row += _recurrent_bytes(model, inputs)
+    elif row <= _HEAVY:
         least = _LEAST
     else:
         convolved = any(hasattr(layer, "kernel_size") for layer in _keras.walk(model))
@@ -58,15 +64,26 @@ def at_most(model: keras.Model, rows: int | None, copies: int = 1) -> int | None
     return None if suited is not None and rows is not None and suited <= rows else rows
 
 
-def row_bytes(model: keras.Model) -> int | None:
-    """Returns the bytes of what the layers make of one row; None where sizes are not known."""
-    shapes = [shape[1:] for layer in _keras.walk(model) for use in _keras.uses(layer) for shape in use.outputs]
+def row_bytes(model: keras.Model, inputs: Iterable[tuple[int, ...]] = ()) -> int | None:
+    """Returns the bytes of what the layers make of one row; None where sizes are not known, from `inputs` either.
+
+    A size that is left open is taken for that of the inputs along the same axis: layers that stride make less.
+    """
+    uses = [use for layer in _keras.walk(model) for use in _keras.uses(layer)]
+    shapes = [_closed(shape[1:], inputs) for use in uses for shape in use.outputs]
     if not shapes or any(None in shape for shape in shapes):
         return None
     return 4 * sum(math.prod(shape) for shape in shapes)
 
 
-def _recurrent_bytes(model: keras.Model) -> int:
+def _closed(shape: tuple, inputs: Iterable[tuple[int, ...]]) -> tuple:
+    return tuple(
+        max((given[axis] for given in inputs if len(given) > axis), default=None) if size is None else size
+        for axis, size in enumerate(shape)
+    )
+
+
+def _recurrent_bytes(model: keras.Model, inputs: Iterable[tuple[int, ...]]) -> int:
     """Returns about how many bytes the steps of recurrent layers make of one row, beside their outputs."""
     total = 0
     for layer in _keras.walk(model):
@@ -74,7 +91,8 @@ def _recurrent_bytes(model: keras.Model) -> int:
         both = (layer.forward_layer, layer.backward_layer) if turns else (layer,)
         columns = [math.prod(w.shape[-1:]) for one in both if isinstance(one, keras.layers.RNN) for w in one.weights]
         if columns:
-            total += 4 * sum(columns) * sum(use.inputs[0][1] or 0 for use in _keras.uses(layer))
+            steps = [_closed(use.inputs[0][1:2], inputs)[0] for use in _keras.uses(layer)]
+            total += 4 * sum(columns) * sum(step or 0 for step in steps)
     return total
 
 

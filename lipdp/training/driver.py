@@ -158,7 +158,9 @@ class Driver:
     def default_microbatch(self, largest: int) -> int | None:
         """Returns the examples to process at once when the user does not say: `largest`, or as many as are fastest."""
         strategy, (shards, _) = self.strategy, backend.row_shards()
-        rows = gradients.default_microbatch(self.model, strategy.augmentation_multiplicity, clips=strategy.per_example)
+        inputs = [np.shape(leaf)[1:] for leaf in tree.flatten(columns.first_row(self.x))]
+        copies, clips = strategy.augmentation_multiplicity, strategy.per_example
+        rows = gradients.default_microbatch(self.model, copies, clips, inputs)
         # Gradients of rows can be larger than their activations: never more at once than an update has.
         return rows and min(rows * shards, largest)
 

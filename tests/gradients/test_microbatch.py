@@ -132,6 +132,22 @@ def test_unknown_shapes_have_no_default(monkeypatch):
     inputs = keras.Input((None, 3))
     model = lipdp.DP_Model(inputs, keras.layers.Dense(2)(keras.layers.GlobalAveragePooling1D()(inputs)))
     assert default_microbatch(model) is None
+    assert default_microbatch(model, inputs=[(50,)]) == default_microbatch(model, inputs=[(50, 3)])
+    assert default_microbatch(model, inputs=[(50, 3)]) == 10**6 // (4 * (50 * 3 + 3 + 2))
+
+
+@pytest.mark.backend_free
+def test_lengths_that_a_model_leaves_open_are_those_of_the_data(monkeypatch):
+    """A text classifier of Keras' examples, of any length."""
+    monkeypatch.setattr(backend, "microbatch_bytes", lambda model, clips: 2**18)
+    found, x, y = [], np.zeros((600, 40), "int32"), np.zeros(600)
+    for length in (None, 40):
+        stack = [keras.layers.Embedding(9, 16), keras.layers.LSTM(8), keras.layers.Dense(2)]
+        model = lipdp.DP_Sequential([keras.Input((length,), dtype="int32"), *stack])
+        model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        model.fit(x, y, batch_size=300, steps_per_epoch=1, noise_multiplier=1.0, delta=1e-4, verbose=0)
+        found.append(model.run.driver.microbatch)
+    assert found[0] == found[1] and found[0] < 300
 
 
 @pytest.mark.slow
@@ -154,7 +170,7 @@ def test_default_microbatches_change_nothing_but_the_order_of_sums(strategy, mon
     x, y = rng.normal(size=(200, 8, 8, 1)).astype("float32"), rng.integers(0, 3, 200)
     found = []
     for size in (None, 16):
-        monkeypatch.setattr(gradients, "default_microbatch", lambda model, copies, clips, size=size: size)
+        monkeypatch.setattr(gradients, "default_microbatch", lambda model, copies, clips, inputs, size=size: size)
         keras.utils.set_random_seed(0)
         model = network()
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
