@@ -123,7 +123,9 @@ def wider_cnn(image_shape, num_classes: int, steps: int):
     stack += [L.Conv2D(256, 3, activation="relu"), L.Flatten(), L.Dense(128, activation="relu"), L.Dropout(0.5)]
     model = keras.Sequential([keras.Input(image_shape), *stack, L.Dense(num_classes)], name=WIDER)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(keras.optimizers.Adam(keras.optimizers.schedules.CosineDecay(WIDER_RATE, steps)), loss, ["accuracy"])
+    model.compile(
+        keras.optimizers.Adam(keras.optimizers.schedules.CosineDecay(WIDER_RATE, steps)), loss, metrics=["accuracy"]
+    )
     return model
 
 
