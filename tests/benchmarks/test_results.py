@@ -4,7 +4,10 @@ import importlib
 import json
 import pathlib
 
+import numpy as np
 import pytest
+
+import lipdp
 
 FOLDER = pathlib.Path(__file__).parents[2] / "benchmarks"
 
@@ -75,3 +78,13 @@ def test_only_seeds_of_one_setting_share_a_row_of_diffusion(monkeypatch):
         run["accuracy"]["wider_cnn"] = 0.9 + 0.01 * number
     rows = diffusion.table({"runs": runs}).splitlines()[2:]
     assert [row.split(" | ")[5] for row in rows] == ["", "", "91.00"]
+
+
+@pytest.mark.slow
+@pytest.mark.backend_free
+def test_the_wider_classifier_is_one_that_drawn_images_can_train(monkeypatch):
+    monkeypatch.syspath_prepend(FOLDER)
+    network = importlib.import_module("diffusion").wider_cnn((28, 28, 1), 10, steps=2)
+    x, y = np.random.default_rng(0).normal(size=(20, 28, 28, 1)).astype("float32"), np.arange(20) % 10
+    found = lipdp.diffusion.downstream_accuracy(x, y, x, y, [network], epochs=1, batch_size=9)
+    assert list(found) == ["wider_cnn"] and 0.0 <= found["wider_cnn"] <= 1.0
