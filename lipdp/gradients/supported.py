@@ -255,14 +255,16 @@ def _run(model, structure, size, rows, draw, sums, seed=0):
     changes and the other does not. The last batch is the first with an outlier for its last row.
     """
     rng = np.random.default_rng(seed)
+    tables = [layer.input_dim for layer in _keras.walk(model) if isinstance(layer, keras.layers.Embedding)]
+    last = min(1, *(rows - 1 for rows in tables)) if tables else 1  # a table may have one row only
 
     def versions(tensor):
         shape = (rows, *(size if s is None else s for s in tensor.shape[1:]))
         if keras.backend.is_float_dtype(tensor.dtype):
             return [draw(rng, shape).astype(tensor.dtype) for _ in range(2)]
-        bits = rng.integers(0, 2, shape)
-        pair = [bits, 1 - bits]
-        if draw is _positive and len(shape) > 1:
+        bits = rng.integers(0, last + 1, shape)
+        pair = [bits, last - bits]
+        if draw is _positive and len(shape) > 1 and last:
             # Keras' mean over a sequence that is masked throughout is NaN.
             for one in pair:
                 one[:, 0] = 1

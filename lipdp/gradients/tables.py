@@ -15,6 +15,7 @@ from lipdp.gradients.factors import (
     squared_length,
     sum_of_squares,
     together,
+    weighted,
     zeroed,
 )
 
@@ -43,6 +44,10 @@ class Lookup:
         return self.indices.shape[1]
 
     @property
+    def _single(self):
+        return self._positions in (0, 1)
+
+    @property
     def _few_rows(self):
         """Whether the whole gradient of an example is not much larger than what it looked up."""
         return self._positions is None or self._shape[0] <= 2 * self._positions
@@ -51,10 +56,14 @@ class Lookup:
         return backend.segment_sums(self.g, self.indices, self._shape[0])
 
     def _rows_apart(self):
-        """Numbers the rows that an example looked up, equal ones alike, and how many numbers there may be."""
+        """Numbers the rows that an example looked up, equal ones alike.
+
+        Returns:
+            The number of each position, how many numbers there may be, and the row of each, `(batch, numbers)`.
+        """
         rows, positions = self._shape[0], self._positions
         if self._few_rows:
-            return self.indices, rows
+            return self.indices, rows, None
         if rows * positions < 2**31:
             # One sort of numbers that hold both is faster than one of pairs.
             both = ops.sort(self.indices * positions + ops.arange(positions, dtype="int32"), axis=1)
@@ -65,14 +74,16 @@ class Lookup:
             found = ops.take_along_axis(self.indices, order, axis=1)
         new = ops.cast(found[:, 1:] != found[:, :-1], "int32")
         numbers = ops.cumsum(ops.pad(new, [[0, 0], [1, 0]]), axis=1)
-        return backend.segment_sums(numbers[..., None], order, positions)[..., 0], positions
+        places = backend.segment_sums(numbers[..., None], order, positions)[..., 0]
+        first = found * ops.pad(new, [[0, 0], [1, 0]], constant_values=1)
+        return places, positions, backend.segment_sums(first[..., None], numbers, positions)[..., 0]
 
     def _sums(self, g):
         """Returns at least the squared norm of the sums of `g` row by row, and the squares of how long they can be.
 
         The second is `sum_rows (sum_p |g_p|)^2` over the positions of a row: its part by which the first is wrong.
         """
-        places, count = self._rows_apart()
+        places, count, _ = self._rows_apart()
         lengths = ops.sqrt(squared_length(g))[..., None]
         of_rows, longest = (backend.segment_sums(t, places, count) for t in (g, lengths))
         return sum_of_squares(of_rows), sum_of_squares(longest)
@@ -80,19 +91,19 @@ class Lookup:
     def _rounding(self):
         known = self._positions is not None
         positions = self._positions if known else ops.cast(ops.shape(self.indices)[1], "float32")
-        # Sums of as many terms in the norm and in `weighted_sum`, which adds them up in another order; each counts
+        # Sums of as many terms in the norm and in `weighted_sum`, which a GPU adds up in another order; each counts
         # twice in the square.
         return rounding(4 * positions)
 
     def squared_norm(self):
-        if self._positions == 1:
+        if self._single:
             return sum_of_squares(self.g)
         total, longest = self._sums(self.g)
         return total + self._rounding() * longest
 
     def cost(self):
         positions, (rows, width) = self._positions, self._shape
-        if positions == 1:
+        if self._single:
             return "product of two norms", 0, width
         if self._few_rows:
             return "whole gradients", rows * width, rows * width
@@ -113,8 +124,17 @@ class Lookup:
         return ops.maximum(first - 2.0 * cross + last + margin, 0.0)
 
     def weighted_sum(self, coefficients):
-        rows = ops.reshape(self.g * coefficients[:, None, None], (-1, self._shape[1]))
-        return ops.segment_sum(rows, ops.reshape(self.indices, (-1,)), num_segments=self._shape[0])
+        if self._single:
+            sums, rows = self.g, self.indices
+        else:
+            # Row by row within an example first: a sum of all positions of all examples would round the last ones by
+            # parts of a percent, all in one direction where they are alike.
+            places, count, rows = self._rows_apart()
+            sums = backend.segment_sums(self.g, places, count)
+            if rows is None:
+                return weighted(coefficients, sums)
+        sums = ops.reshape(sums * coefficients[:, None, None], (-1, self._shape[1]))
+        return ops.segment_sum(sums, ops.reshape(rows, (-1,)), num_segments=self._shape[0])
 
     def masked(self, keep):
         return Lookup(self.indices, zeroed(self.g, keep), self._shape)

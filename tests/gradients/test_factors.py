@@ -82,6 +82,24 @@ def test_norms_of_lookups_are_those_of_sums_by_row(size):
     np.testing.assert_allclose(found, exact, rtol=1e-4)
 
 
+@pytest.mark.parametrize(("size", "positions", "width"), [(1000, 1300, 8), (4000, 1300, 8), (1000, 3001, 4)])
+def test_texts_of_one_word_each_add_no_more_than_the_clip_norm_to_the_sum_of_a_batch(size, positions, width):
+    """A sum over all positions of all texts rounds the last ones in one direction, by up to 1 %."""
+    indices = ops.zeros((256, positions), "int32")
+    g = ops.full((256, positions, width), np.float32(1.01 / positions / width**0.5))
+    factor = Lookup(indices, g, (size, width))
+    coefficients = ((1.0 - 1e-4) / np.sqrt(array(factor.squared_norm()))).astype("float32")
+    without = np.where(np.arange(256) == 255, 0.0, coefficients).astype("float32")
+    with_it, without_it = (array(factor.weighted_sum(ops.convert_to_tensor(c))) for c in (coefficients, without))
+    assert np.linalg.norm(with_it.astype("float64") - without_it) <= 1.0
+
+
+def test_no_positions_have_no_gradient():
+    factor = Lookup(ops.zeros((2, 0), "int32"), ops.zeros((2, 0, 3)), (9, 3))
+    assert array(factor.squared_norm()).tolist() == [0.0, 0.0]
+    assert not array(factor.weighted_sum(ops.ones(2))).any()
+
+
 def test_a_long_text_is_not_taken_for_longer_than_it_is():
     """Rounding is that of the positions of a row, not of the text: 1000 unlike words have the norm they have."""
     g = np.random.default_rng(0).normal(size=(2, 1000, 8)).astype("float32")

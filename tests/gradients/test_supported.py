@@ -335,3 +335,9 @@ def test_dense_layers_and_embeddings_take_integers():
     inputs = keras.Input((4,), dtype="int32")
     embedded = L.Flatten()(L.Embedding(3, 2)(inputs))
     gradients.supported(keras.Model(inputs, L.Dense(2)(L.Concatenate()([L.Dense(3)(inputs), embedded]))))
+
+
+@pytest.mark.backend_free
+def test_a_table_may_have_one_row():
+    stack = [L.Embedding(1, 4), L.Flatten(), L.Dense(2)]
+    supported(lipdp.DP_Sequential([keras.Input((3,), dtype="int32"), *stack]))

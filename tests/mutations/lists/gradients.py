@@ -109,6 +109,11 @@ FAULTS = [
             'new = ops.ones_like(found[:, 1:], "int32")',
         ),
         (
+            "positions of all texts are added up at once",
+            "if self._single:\n            sums, rows = self.g, self.indices",
+            "if True:\n            sums, rows = self.g, self.indices",
+        ),
+        (
             "lengths of unlike rows count for one",
             "return sum_of_squares(of_rows), sum_of_squares(longest)",
             "return sum_of_squares(of_rows), 0.0 * sum_of_squares(longest)",
