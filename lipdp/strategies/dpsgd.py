@@ -61,6 +61,8 @@ class DPSGD(FollowsQuantile, PerExample):
         `quantile`, gradient and count are one Gaussian vector: the gradient gets the multiplier
         `(z^-2 - (2 quantile_noise)^-2)^-1/2`, and the noise follows C inside the compiled step; C depends on
         released numbers only. An example whose gradient or its norm overflows float32 contributes nothing.
+        Not covered: how the float32 sum over the examples of an update rounds. Where the gradients of many
+        thousands are alike, one of them can move it by about `B 2^-25` C more: 1.0013 C in all at B = 60,000.
         Sources: Abadi et al. 2016; Bu et al. 2023 (automatic); Andrew et al. 2021 (quantile).
 
     Example:
