@@ -89,7 +89,8 @@ class Zero:
         return ops.zeros((self._rows.batch,))
 
     def scaled_squared_norm(self, center, inverse_scale):
-        return self.squared_norm() + ops.sum(ops.square(inverse_scale * (center + ops.zeros(self._shape))))
+        scaled = inverse_scale * (center + ops.zeros(self._shape))
+        return self.squared_norm() + ops.reshape(sums.sum_of_squares(scaled, per_row=False), (-1,))
 
     def weighted_sum(self, coefficients):
         return ops.zeros(self._shape)

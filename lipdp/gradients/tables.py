@@ -18,6 +18,7 @@ from lipdp.gradients.factors import (
     weighted,
     zeroed,
 )
+from lipdp.norms import sums
 
 
 def known_rows(indices, rows: int):
@@ -116,7 +117,7 @@ class Lookup:
         first, longest = self._sums(scaled)
         center = scale * center
         cross = row_sums(scaled * ops.take(center, self.indices, axis=0))
-        last = ops.sum(ops.square(center))
+        last = ops.reshape(sums.sum_of_squares(center, per_row=False), ())
         # |cross| <= sum over rows of (sum_p |s g_p|) |s c|, and |s c|^2 is `last`.
         margin = (
             2.0 * (self._rounding() + rounding(self._shape[1])) * (longest + ops.sqrt(longest) * ops.sqrt(last) + last)

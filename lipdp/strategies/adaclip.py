@@ -48,16 +48,15 @@ class AdaCliP(PerExample):
         augmentation: What makes the copies differ, such as `RandomShift(4)`.
 
     Guarantee:
-        Conditions: as for `DPSGD`. Bound: for the transform of the present update, which depends on earlier
-        releases only, the sum of the clipped w has sensitivity 1; the gradient `a + b (sum w + N(0, z^2)) / B`
-        therefore is one Gaussian mechanism of multiplier z, with noise of standard deviation `b z / B`,
-        coordinate by coordinate. The mean is added once with the constant B, and padding is left out after
-        the transform. Mean and variance are functions of released gradients; a mean of more than 4 clip norms (of w) is
-        shortened to that, so that float32 sums keep what is clipped. An example whose gradient or its norm
-        overflows float32 is left out like padding. Source: Pichapati et al. 2019. Their equation 5 for the variance
-        holds for a batch of one; here it is `B / 2 ((g - g')^2 - both noise variances)` from two consecutive
-        releases g and g' of batches of B (a mean that moves would count B-fold), averaged over updates by
-        precision before it is limited.
+        Conditions, and what is not covered: as for `DPSGD`. Bound: for the transform of the present update, which
+        depends on earlier releases only, the sum of the clipped w has sensitivity 1; the gradient `a + b (sum w + N(0,
+        z^2)) / B` therefore is one Gaussian mechanism of multiplier z, with noise of standard deviation `b z / B`,
+        coordinate by coordinate. The mean is added once with the constant B, and padding is left out after the
+        transform. Mean and variance are functions of released gradients; a mean of more than 4 clip norms (of w) is
+        shortened to that, so that float32 sums keep what is clipped. An example whose gradient or its norm overflows
+        float32 is left out like padding. Source: Pichapati et al. 2019. Their equation 5 for the variance holds for a
+        batch of one; here it is `B / 2 ((g - g')^2 - both noise variances)` from two consecutive releases g and g' of
+        batches of B (a mean that moves would count B-fold), averaged over updates by precision before it is limited.
 
     Example:
         >>> from lipdp import strategies

@@ -51,17 +51,16 @@ class DPIS(Strategy):
 
     Guarantee:
         Conditions: as for `DPSGD`; `fit(epsilon=...)`, which fixes one RDP order in advance and accounts at it,
-        whatever `accountant` says. Bound: whatever norms
-        are stored, an example is included with probability at most `B C / K` and contributes `K / (N B)`, so an
-        update is a Poisson-sampled Gaussian mechanism; sums of norms have sensitivity C. Noise is solved at the
-        beginning of each epoch from what is left of the budget, and no sequence of norm sums exceeds it
-        (`accounting.dpis`). A run that stops early has cost its whole budget, as what it used up until then
-        depended on the norms. Norms of examples are never released or saved: a resumed run computes them
-        anew. An example whose gradient or its norm overflows float32 contributes nothing. Not covered: raising the
-        budget of a later `fit`, or turning to this strategy, in view of results; the number of gradients
-        computed, which shows in the time an update takes. Source: Wei et al. 2022, with proposals
-        capped (otherwise probabilities would be cut at 1 and contributions exceed what is accounted), sums of all
-        norms instead of a subsample, and one order for the whole run.
+        whatever `accountant` says. Bound: whatever norms are stored, an example is included with probability at most `B
+        C / K` and contributes `K / (N B)`, so an update is a Poisson-sampled Gaussian mechanism; sums of norms have
+        sensitivity C. Noise is solved at the beginning of each epoch from what is left of the budget, and no sequence
+        of norm sums exceeds it (`accounting.dpis`). A run that stops early has cost its whole budget, as what it used
+        up until then depended on the norms. Norms of examples are never released or saved: a resumed run computes them
+        anew. An example whose gradient or its norm overflows float32 contributes nothing. Not covered: what `DPSGD`
+        does not cover; raising the budget of a later `fit`, or turning to this strategy, in view of results; the number
+        of gradients computed, which shows in the time an update takes. Source: Wei et al. 2022, with proposals capped
+        (otherwise probabilities would be cut at 1 and contributions exceed what is accounted), sums of all norms
+        instead of a subsample, and one order for the whole run.
 
     Example:
         >>> from lipdp import strategies

@@ -172,7 +172,7 @@ class Charge(keras.callbacks.Callback):
         self._in_epoch = 0
         self._run, self._left, self._charge, self._training_metrics = run, updates, charge, training_metrics
         self._made, self._next_look = 0, 1
-        self._named = False
+        self._named, self._spent = False, None
         self.after_update: Callable[[], None] | None = None
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
@@ -234,7 +234,12 @@ class Charge(keras.callbacks.Callback):
         self._refuse_to_go_on()
         if logs is not None:
             logs.pop("updates", None)
-            logs["epsilon"] = self._run.privacy().spent()
+            logs["epsilon"] = self._spent = self._run.privacy().spent()
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        # Keras gives each of its calls a dictionary of its own.
+        if logs is not None and self._spent is not None:
+            logs["epsilon"] = self._spent
 
 
 class FreshNoise(keras.callbacks.Callback):

@@ -155,6 +155,15 @@ def test_what_stands_in_lists_is_called_once_and_finds_epsilon(tmp_path):
     assert path.exists()
 
 
+@pytest.mark.backend_free
+def test_callbacks_find_epsilon_in_the_logs_of_the_end_too():
+    seen, model = {}, mlp()
+    look = keras.callbacks.LambdaCallback(on_train_end=seen.update)
+    history = model.fit(*blobs(), callbacks=[look], **FIT).history
+    assert seen["epsilon"] == history["epsilon"][-1] == model.privacy.epsilon()
+    assert seen["loss"] == history["loss"][-1]
+
+
 @lipdp.row_wise
 class Watched(keras.layers.Layer):
     """A layer that brings a metric along."""
