@@ -293,10 +293,11 @@ PUBLISHED = {
 
 
 def by_setting(content: dict) -> list[list[dict]]:
-    """The runs that differ in nothing but their seed, together."""
+    """The runs of the same classifiers that differ in nothing but their seed, together."""
 
     def setting(run):
-        return *_place(run)[:-1], run["samples"], run["epochs"], json.dumps(run["settings"], sort_keys=True)
+        same = run["samples"], run["epochs"], json.dumps(run["settings"], sort_keys=True), sorted(run["accuracy"])
+        return *_place(run)[:-1], *same
 
     runs = sorted(content.get("runs", []), key=lambda run: (*setting(run), run["seed"]))
     return [list(same) for _, same in itertools.groupby(runs, setting)]
@@ -314,7 +315,7 @@ def table(content: dict) -> str:
     for runs in by_setting(content):
         one = runs[0]
         means = dict.fromkeys((*PROTOCOL, WIDER), "")
-        for name in set.intersection(*(set(run["accuracy"]) for run in runs)):
+        for name in one["accuracy"]:
             values = [100 * run["accuracy"][name] for run in runs]
             means[name] = f"{statistics.mean(values):.2f}"
             if len(runs) > 1:
@@ -416,7 +417,11 @@ def main() -> None:
     if options.cost:
         content["cost"] = found
     else:
-        kept = [run for run in content.get("runs", []) if _place(run) != _place(found)]
+
+        def again(run):
+            return (_place(run), set(run["accuracy"])) == (_place(found), set(found["accuracy"]))
+
+        kept = [run for run in content.get("runs", []) if not again(run)]
         content["runs"] = sorted([*kept, found], key=_place)
         print(table(content))
     print(f"written to {write(options.name, content)}")

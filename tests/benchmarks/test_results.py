@@ -73,11 +73,16 @@ def test_only_seeds_of_one_setting_share_a_row_of_diffusion(monkeypatch):
     assert [row.split(" | ")[8] for row in rows] == [""] * 3
     runs[0]["frechet_distance"] = 12.34
     assert diffusion.table({"runs": runs}).splitlines()[3].split(" | ")[8] == "12.3"
-    # A classifier that not all seeds have is none of the row.
+    # Runs with another classifier are a row of their own.
     for number, run in enumerate(runs[:2]):
         run["accuracy"]["wider_cnn"] = 0.9 + 0.01 * number
     rows = diffusion.table({"runs": runs}).splitlines()[2:]
-    assert [row.split(" | ")[5] for row in rows] == ["", "", "91.00"]
+    assert [row.split(" | ")[4:6] for row in rows] == [
+        ["80.00", ""],
+        ["93.00", ""],
+        ["95.00", "90.00"],
+        ["90.00", "91.00"],
+    ]
 
 
 @pytest.mark.slow
