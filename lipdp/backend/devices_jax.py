@@ -70,7 +70,8 @@ def misplaced(model) -> str | None:
 
 def parted(variable) -> bool:
     """Returns whether a variable is parted among devices by the present distribution."""
-    return variable is not None and any(axis is not None for axis in _axes(variable))
+    sharding = None if variable is None else _sharding(variable)
+    return sharding is not None and not sharding.is_fully_replicated
 
 
 def places(variable, shape, start: int):
@@ -81,14 +82,15 @@ def places(variable, shape, start: int):
         stride *= shape[axis]
     if not parted(variable):
         return found
-    layout = keras.distribution.distribution().get_variable_layout(variable)
-    return jax.lax.with_sharding_constraint(found, layout.backend_layout)
+    return jax.lax.with_sharding_constraint(found, _sharding(variable))
 
 
-def _axes(variable) -> tuple:
+def _sharding(variable):
+    """Returns how the present distribution, if there is one, parts a variable."""
     distribution = keras.distribution.distribution()
     layout = None if distribution is None else distribution.get_variable_layout(variable)
-    return () if layout is None else tuple(layout.axes)
+    # A variable may be given JAX's own layout, and Keras 3.12 keeps no other.
+    return getattr(layout, "backend_layout", layout)
 
 
 def processes() -> tuple[int, int]:
@@ -119,8 +121,8 @@ def set_here(variable, value) -> None:
     """Sets a variable in this process alone: JAX asks all of them for the value, and waits for one that has failed."""
     distribution = keras.distribution.distribution()
     if distribution is not None and jax.process_count() > 1:
-        whole, layout = np.asarray(value, variable.dtype), distribution.get_variable_layout(variable).backend_layout
-        value = jax.make_array_from_callback(whole.shape, layout, lambda index: whole[index])
+        whole = np.asarray(value, variable.dtype)
+        value = jax.make_array_from_callback(whole.shape, _sharding(variable), lambda index: whole[index])
     variable.assign(value)
 
 

@@ -36,14 +36,18 @@ def test_processes_that_do_not_feed_as_many_rows_are_found(monkeypatch, mesh, un
     assert not backend.uneven()
 
 
-def test_a_variable_is_set_without_asking_other_processes(monkeypatch):
+@pytest.mark.parametrize("own", [False, True])
+def test_a_variable_is_set_without_asking_other_processes(monkeypatch, own):
     """JAX compares what all processes put on their devices: one that had failed waited for the others for ever."""
     import jax
 
     made, put = [], jax.make_array_from_callback
     monkeypatch.setattr(jax, "make_array_from_callback", lambda *given: made.append(given) or put(*given))
     with keras.distribution.DataParallel().scope():
-        variable = keras.Variable(np.int32(3), dtype="int32")
+        # Keras 3.12 keeps JAX's own layout in all variables, later ones in those that were given it.
+        layout = jax.sharding.NamedSharding(jax.make_mesh((1,), ("batch",)), jax.sharding.PartitionSpec())
+        variable = keras.Variable(np.int32(3), dtype="int32", **({"layout": layout} if own else {}))
+        assert not backend.parted(variable)
         for count in (1, 2):
             monkeypatch.setattr(jax, "process_count", lambda count=count: count)
             backend.set_here(variable, count)
