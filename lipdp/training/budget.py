@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import warnings
 from typing import Any
 
-from lipdp import accounting
+from lipdp import accounting, checks
 from lipdp.accounting import Accountant, Filter, Mechanism, risk_budget
 from lipdp.privacy import Plan, Release
 from lipdp.training.request import FitRequest
@@ -62,6 +63,40 @@ def plan_for(run: Run, request: FitRequest) -> Plan:
             f"epsilon={epsilon!r}. Raise `noise_multiplier`, or leave it out to have it calibrated."
         )
     return Plan(updates=min(allowed, request.updates), noise_multiplier=noise, **plan)
+
+
+def check_earlier_budgets(run: Run, request: FitRequest) -> None:
+    """Refuses a `fit` that would drop the persons whom earlier ones protect; warns of another delta or risk.
+
+    Args:
+        run: The state of the model.
+        request: A `fit` that does not go on with the plan before.
+
+    Raises:
+        ValueError: Earlier releases protect persons with more examples.
+    """
+    plans = [ledger.plan for ledger in run.ledgers if ledger.plan is not None and ledger.releases]
+    most = max([run.examples_per_person, *(plan.sampling.group_size for plan in plans)])
+    if request.sampling.group_size < most:
+        raise ValueError(
+            f"What these weights have released protects persons with up to {most} examples, and that epsilon would grow "
+            f"unseen. Received: examples_per_person={request.sampling.group_size}. Pass examples_per_person={most} again; "
+            "to train on, epsilon must be a larger total."
+        )
+    least = min((plan.delta for plan in plans), default=1.0)
+    if request.delta > least and request.epsilon is not None:
+        warnings.warn(
+            f"Earlier training of these weights had a budget at delta={least:g}, and this one is at a larger delta. "
+            f"Received: delta={request.delta:g}. Epsilon is stated at this one from now on; pass delta={least:g} to "
+            "keep to the budget before.",
+            stacklevel=checks.users_line(),
+        )
+    if run.request is not None and run.request.risk is not None and request.risk is None:
+        warnings.warn(
+            f"Earlier training of these weights was to keep the risk {run.request.risk!r}, and this one is not bound by "
+            "it. Pass the same `risk` in place of a budget to keep it.",
+            stacklevel=checks.users_line(),
+        )
 
 
 def check_moments(run: Run, release: Release, count: int, group_size: int) -> None:

@@ -83,6 +83,8 @@ class Driver:
         self.x, self.y, self.validation_data = x, y, validation_data
         self.strategy: Any = request.strategy
         self.run = model.run
+        if self.run.continued(request) is None:
+            budget.check_earlier_budgets(self.run, request)
         self.plan = self.make_plan()
         self.noise_std = tuple(calibration.noise_stddevs(self.plan.noise_multiplier))
         self.continued = self.plan is self.run.plan

@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import pytest
 
+import lipdp
 from lipdp import accounting, callbacks, privacy, sampling
 from lipdp.sampling import AllocationSampler, EpochSampler, FixedSizeSampler, PoissonSampler, Sampling
 from tests.helpers.models import DELTA, blobs, mlp, same, state
@@ -358,8 +359,35 @@ def test_a_budget_per_person():
     assert "one person with at most 4 examples" in model.privacy.statement()
     with pytest.raises(ValueError, match="budget is spent"):
         model.fit(*blobs(), examples_per_person=4, **run)
+    for less in ({}, {"examples_per_person": 2}):
+        with pytest.raises(ValueError, match="up to 4 examples.*Pass examples_per_person=4 again"):
+            model.fit(*blobs(), **run | {"epsilon": 4.0} | less)
     model.fit(*blobs(), examples_per_person=4, **(run | {"epsilon": 4.0}))
     assert 0.99 * 4.0 <= model.privacy.epsilon() <= 4.0
+    # A model that shares the weights, too.
+    other = lipdp.DP_Model(model.inputs, model.outputs)
+    other.compile("sgd", loss=model.loss)
+    with pytest.raises(ValueError, match="up to 4 examples"):
+        other.fit(*blobs(), **run | {"epsilon": 8.0})
+
+
+@pytest.mark.backend_free
+def test_a_budget_at_another_delta_or_after_a_bound_on_risk_is_told_of():
+    def told(model, **arguments):
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always", UserWarning)
+            model.fit(*blobs(), **FIT | arguments)
+        assert all(one.filename == __file__ for one in found)
+        return [str(one.message) for one in found]
+
+    model = mlp()
+    assert told(model, epsilon=2.0, delta=1e-7) == told(model, epsilon=2.5, delta=1e-7) == []
+    (text,) = told(model, epsilon=3.0, delta=1e-6)
+    assert "budget at delta=1e-07" in text and "pass delta=1e-07" in text
+    model = mlp()
+    assert told(model, risk={"advantage": 0.1}) == told(model, risk={"advantage": 0.2}) == []
+    (text,) = told(model, epsilon=9.0)
+    assert "keep the risk {'advantage': 0.2}" in text
 
 
 @pytest.mark.slow
