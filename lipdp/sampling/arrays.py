@@ -1,6 +1,7 @@
 """Training data as arrays: random access is what Poisson sampling needs."""
 
 import os
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -9,8 +10,9 @@ import numpy as np
 from keras import tree
 from numpy.typing import ArrayLike
 
+from lipdp import checks
 from lipdp.accounting.held_out import held_out
-from lipdp.sampling.pipelines import refuse_repeated
+from lipdp.sampling.pipelines import elements_in_memory, refuse_repeated
 from lipdp.sampling.weighted import with_weights
 
 # Types of inputs that are float32 in the step only: each of their values is one of float32.
@@ -307,6 +309,14 @@ def _read_tf_data(dataset, example_rank, labeled):
     items = list(dataset.as_numpy_iterator())
     if items and np.ndim(tree.flatten(items[0])[0]) < example_rank:
         items = [tree.map_structure(lambda leaf: np.asarray(leaf)[None], item) for item in items]
+    rows, elements = sum(len(tree.flatten(item)[0]) for item in items), elements_in_memory(dataset)
+    if elements is not None and rows > elements:
+        warnings.warn(
+            f"A tf.data.Dataset makes {rows} rows of {elements} elements: what is protected is a row. If it should be "
+            "an element, leave out what makes several rows of one, as copies to augment (there is "
+            "DPSGD(augmentation_multiplicity=...)), or say whose each row is with person_ids=.",
+            stacklevel=checks.users_line(),
+        )
     return _read(dataset, items, labeled)
 
 

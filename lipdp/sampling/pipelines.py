@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from keras import tree
+
 from lipdp import _keras
 from lipdp.backend import pipelines
 
@@ -14,6 +16,8 @@ from lipdp.backend import pipelines
 _ALL_ROWS = frozenset(
     "Map Batch Unbatch Rebatch Restructured Cache Prefetch Shuffle Concatenate Options AssertCardinality".split()
 )
+# Kinds that leave each row at its place, from the first on.
+_IN_STEP = frozenset("Map Cache Prefetch Options AssertCardinality Take".split())
 # Kinds whose function says which rows there are, and not only what becomes of one.
 _READING = frozenset("FlatMap Interleave".split())
 # Operations that take a part of a data set.
@@ -41,6 +45,29 @@ def refuse_repeated(dataset: Any) -> None:
             "copies to augment are those of DPSGD(augmentation_multiplicity=...), and for rare classes there is "
             "class_weight=. If they are meant, pass arrays and examples_per_person=."
         )
+    if _pairs_with_others(dataset):
+        raise ValueError(
+            "Rows that have a part in several rows are protected less than epsilon says. Received: a tf.data.Dataset "
+            "with `.zip()` of rows and other rows of the same data set. Zip before anything that moves or leaves out "
+            "rows (`.shuffle()`, `.skip()`, `.batch()`, `.filter()`); to pair rows, cut the data into disjoint pairs. "
+            "If rows are to stand in several, pass arrays and examples_per_person=."
+        )
+
+
+def elements_in_memory(dataset: Any) -> int | None:
+    """Returns of how many elements in memory functions make the rows of a `tf.data.Dataset`; None where it is unknown.
+
+    File names are not counted: one may stand for many rows.
+    """
+    stages = list(_stages(dataset))
+    ends = {id(stage.dataset): stage for stage in stages if not _keras.dataset_sources(stage.dataset)}
+    # `.unbatch()` of arrays alone brings a function that only passes them on.
+    made = any(node.op not in ("Placeholder", "Identity") for stage in stages for node in stage.own)
+    if not made or any(stage.kind != "TensorSlice" for stage in ends.values()):
+        return None
+    if any(spec.dtype == "string" for stage in ends.values() for spec in tree.flatten(stage.dataset.element_spec)):
+        return None
+    return sum(int(stage.dataset.cardinality()) for stage in ends.values())
 
 
 def labeled_by(dataset: Any, name: str) -> Any:
@@ -132,6 +159,8 @@ def _repeats(stage: _Stage) -> str | None:
         return "`.repeat()` inside of a function"
     if stage.kind == "Window" and _overlap(*_keras.dataset_windows(stage.dataset)):
         return "`.window()` whose windows overlap"
+    if stage.kind == "Scan" or stage.has("ScanDataset"):
+        return "`.scan()`, whose state brings what one row says to all later ones"
     if stage.unseen:
         return f"a function that cannot be looked into ({stage.unseen})"
     parts = any(_PARTS.search(node.op) for node in stage.own)
@@ -199,6 +228,22 @@ def _doubles(dataset) -> bool:
         if _wholly(one) & _all_behind(other):
             return True
     return any(map(_doubles, parts))
+
+
+def _pairs_with_others(dataset) -> bool:
+    """Returns whether a dataset, or what it is made of, zips rows with other rows of the same data set."""
+    parts = _keras.dataset_sources(dataset)
+    if _kind(dataset) == "Zip":
+        for one, other in itertools.combinations(parts, 2):
+            if _all_behind(one) & _all_behind(other) and not _in_step(one) & _in_step(other):
+                return True
+    return any(map(_pairs_with_others, parts))
+
+
+def _in_step(dataset) -> set[int]:
+    """Returns the datasets, itself among them, whose n-th row is what the n-th row of one is made of."""
+    moves = _kind(dataset) not in _IN_STEP or getattr(dataset, "_deterministic", "") == "false"
+    return {id(dataset)}.union(*([] if moves else map(_in_step, _keras.dataset_sources(dataset))))
 
 
 def _all_behind(dataset) -> set[int]:

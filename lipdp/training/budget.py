@@ -79,9 +79,9 @@ def check_earlier_budgets(run: Run, request: FitRequest) -> None:
     most = max([run.examples_per_person, *(plan.sampling.group_size for plan in plans)])
     if request.sampling.group_size < most:
         raise ValueError(
-            f"What these weights have released protects persons with up to {most} examples, and that epsilon would grow "
-            f"unseen. Received: examples_per_person={request.sampling.group_size}. Pass examples_per_person={most} again; "
-            "to train on, epsilon must be a larger total."
+            f"Earlier training of these weights protects persons with up to {most} examples, and their epsilon would "
+            f"grow unseen. Received: examples_per_person={request.sampling.group_size}. Pass "
+            f"examples_per_person={most} again."
         )
     least = min((plan.delta for plan in plans), default=1.0)
     if request.delta > least and request.epsilon is not None:
@@ -93,8 +93,8 @@ def check_earlier_budgets(run: Run, request: FitRequest) -> None:
         )
     if run.request is not None and run.request.risk is not None and request.risk is None:
         warnings.warn(
-            f"Earlier training of these weights was to keep the risk {run.request.risk!r}, and this one is not bound by "
-            "it. Pass the same `risk` in place of a budget to keep it.",
+            f"Earlier training of these weights was to keep the risk {run.request.risk!r}, and this one is not bound "
+            "by it. Pass the same `risk` in place of a budget to keep it.",
             stacklevel=checks.users_line(),
         )
 

@@ -1,12 +1,13 @@
 """Rows that stand several times, and rows that change places, inside of the functions of a pipeline."""
 
 import itertools
+import warnings
 
 import numpy as np
 import pytest
 
 from lipdp.sampling.arrays import as_arrays
-from lipdp.sampling.pipelines import refuse_repeated, refuse_shuffled
+from lipdp.sampling.pipelines import elements_in_memory, refuse_repeated, refuse_shuffled
 
 pytestmark = [
     pytest.mark.backend_free,
@@ -133,6 +134,53 @@ def test_rows_that_a_function_repeats_are_refused(tf, base):
     for name, dataset in in_place(tf, base).items():
         if name != "parts in turn":  # refused before, too
             refuse_repeated(dataset.batch(4))
+
+
+def test_rows_that_have_a_part_in_others_are_refused(tf, base):
+    def mixed(one, other):
+        return (one[0] + other[0]) / 2.0, one[1]
+
+    def carried(state, row):
+        return state + row[0], (state, row[1])
+
+    beside, zipped = base.map(lambda x, y: (x, y)), tf.data.Dataset.zip
+    for other in (base.skip(1), base.shuffle(ROWS), base.filter(lambda x, y: y > 2), beside.skip(1).cache()):
+        for pair in ((base, other), (other, beside.prefetch(1)), (base.take(8), {"a": other})):
+            with pytest.raises(ValueError, match=r"part in several rows.*`\.zip\(\)`.*disjoint pairs"):
+                refuse_repeated(zipped(pair).take(9).batch(4))
+    with pytest.raises(ValueError, match="part in several rows"):
+        as_arrays(zipped((base, base.skip(1))).map(mixed).batch(4), None, 2)
+    with pytest.raises(ValueError, match=r"several times.*`\.scan\(\)`"):
+        refuse_repeated(base.scan(tf.zeros(2), carried).batch(4))
+    # A row beside itself, or beside other data.
+    for pair in ((base.map(lambda x, y: x), base.cache().map(lambda x, y: y)), (base, rows_of(tf, X, Y).skip(1))):
+        refuse_repeated(zipped(pair).batch(4))
+    refuse_repeated(base.enumerate().map(lambda i, row: row))
+
+
+def test_more_rows_than_elements_are_told_of(tf, base):
+    def flipped(x, y):
+        return tf.stack([x, -x]), tf.stack([y, y])
+
+    many = {
+        "unbatch": base.map(flipped).unbatch(),
+        "flat_map": base.flat_map(lambda x, y: rows_of(tf, *flipped(x, y))),
+        "a batch": base.batch(4).map(lambda x, y: (tf.concat([x, -x], 0), tf.concat([y, y], 0))),
+    }
+    for name, dataset in many.items():
+        with pytest.warns(UserWarning, match="makes 32 rows of 16 elements.*person_ids") as found:
+            as_arrays(
+                dataset.apply(tf.data.experimental.assert_cardinality(2 * ROWS if name != "a batch" else 4)), None, 2
+            )
+        assert [one.filename for one in found if "elements" in str(one.message)] == [__file__]
+    images = tf.data.Dataset.from_tensor_slices((X.reshape(4, 4, 2), Y.reshape(4, 4)))
+    files = tf.data.Dataset.from_tensor_slices(["a", "b"]).flat_map(lambda name: base.take(8))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        for dataset in (base, base.batch(3), base.map(lambda x, y: (-x, y)).batch(3), images, images.unbatch()):
+            as_arrays(dataset, None, 2)
+        refuse_repeated(files.take(3))
+        assert elements_in_memory(files) is None and elements_in_memory(base.map(lambda x, y: (-x, y))) == ROWS
 
 
 def test_windows_that_overlap_are_refused(tf, base):
