@@ -111,7 +111,7 @@ class _PrivateTraining(training.FromTask, training.Fitting, training.Saving):
         # In a step those of the user come with the labels, and `sample_weight` says who is there.
         weights = (weight, sample_weight) if self.run.tracing else (sample_weight, None)
         compiling.track(self._output_losses, self.loss, y, y_pred, *weights)
-        places = compiling.weights_of_places(sample_weight, y_pred, self)
+        y, places = compiling.by_place(y, y_pred, sample_weight, self)
         with compiling.whole_weights() if self.run.tracing else contextlib.nullcontext():
             return super().compute_metrics(x, y, y_pred, places)
 

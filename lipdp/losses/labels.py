@@ -144,7 +144,12 @@ def _wrong_shape(owner: str, shape: tuple, num_outputs: int, dense: bool, ids: b
     if ids:
         accepted.append("(batch, 1)")
     todo = "Match the labels to the outputs of the last layer."
-    if not ids and num_outputs > 1 and (len(shape) == 1 or shape[1:] == (1,)):
+    if len(shape) > 2:
+        todo = (
+            "Losses of lipdp are for one place: for outputs of several, such as pixels or steps, pass a loss of "
+            "keras.losses, with a strategy that clips (strategy='dpsgd')."
+        )
+    elif not ids and num_outputs > 1 and (len(shape) == 1 or shape[1:] == (1,)):
         todo = "For class ids use keras.utils.to_categorical, or a loss that accepts them."
     elif not dense and len(shape) == 2:
         todo = "For one-hot labels use CategoricalCrossentropy."

@@ -2,6 +2,7 @@
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 import keras
 
@@ -79,6 +80,26 @@ def get(identifier: str | dict | type | Loss) -> Loss:
         return _from_config(identifier)
     # A function has its own name, an object that of its class.
     raise ValueError(_refusal(identifier, getattr(identifier, "__name__", type(identifier).__name__)))
+
+
+def of_places(identifier: Any, probabilities: bool) -> Any:
+    """Returns the loss of Keras in place of a name, for outputs of several places: lipdp's are for `(batch, outputs)`.
+
+    Args:
+        identifier: What `compile` was given; anything but a name that both have is returned as it is.
+        probabilities: Whether the output ends in softmax or sigmoid; if not, a cross-entropy takes logits, as lipdp's.
+
+    Example:
+        >>> from lipdp.losses.registry import of_places
+        >>> of_places("binary_crossentropy", probabilities=False).from_logits
+        True
+    """
+    key = _key(identifier) if isinstance(identifier, str) else ""
+    known = _by_key().get(key) or SHORT_NAMES.get(key)
+    theirs = getattr(keras.losses, known.__name__, None) if known else None
+    if theirs is None:
+        return identifier
+    return theirs(from_logits=not probabilities) if key.endswith(("crossentropy", "bce")) else theirs()
 
 
 def _named(name: str, identifier: object) -> type[Loss]:

@@ -47,10 +47,12 @@ def compiled_loss(model: keras.Model, loss: Any, loss_weights: Any) -> Any:
         given, loss_weights = _per_output("loss", loss.losses, names), loss_weights or loss.weights
     else:
         given = _per_output("loss", loss, names)
-    found = [
-        losses.resolve(one, probabilities=bool(activations) and activations[i] in _PROBABILITIES)
-        for i, one in enumerate(given)
-    ]
+    graph, found = _keras.graph(model), []
+    for i, one in enumerate(given):
+        probabilities = bool(activations) and activations[i] in _PROBABILITIES
+        if graph is not None and len(graph.outputs[i].shape) > 2:
+            one = losses.of_places(one, probabilities)
+        found.append(losses.resolve(one, probabilities))
     if len(names) == 1 and not ready:
         return found[0]
     weights = None if loss_weights is None else _per_output("loss_weights", loss_weights, names)
@@ -162,17 +164,18 @@ def whole_weights() -> Iterator[None]:
         yield
 
 
-def weights_of_places(sample_weight: Any, y_pred: Any, model: keras.Model) -> Any:
-    """Returns the weights of rows as weights of places, for outputs of several places.
+def by_place(y: Any, y_pred: Any, sample_weight: Any, model: keras.Model) -> tuple[Any, Any]:
+    """Returns labels and weights of rows as metrics of Keras take them, for outputs of several places.
 
-    Keras multiplies those of an output with a mask as they are, which only goes where they have the same axes, and its
-    metrics that count places, such as IoU, take no others. Metrics of the user's own get those of rows.
+    Keras multiplies weights of an output with a mask as they are, which only goes where they have the same axes, and
+    its metrics that count places, such as IoU, take no others; AUC and its like need all axes of the output in the
+    labels, too. Metrics of the user's own get weights of rows.
     """
     outputs = tree.flatten(y_pred)
     masks = [_keras.mask(output) for output in outputs]
     counted = any(len(output.shape) > 2 for output in outputs) and not _keras.own_metrics(model)
     if sample_weight is None or not counted and all(mask is None for mask in masks):
-        return sample_weight
+        return y, sample_weight
     weights = tree.flatten(sample_weight)
     if len(weights) != len(outputs):
         weights = weights[:1] * len(outputs)
@@ -187,7 +190,15 @@ def weights_of_places(sample_weight: Any, y_pred: Any, model: keras.Model) -> An
         added = [1] * (len(shape) - len(weight.shape))
         return ops.broadcast_to(ops.reshape(weight, (*ops.shape(weight), *added)), shape) if added else weight
 
-    return tree.pack_sequence_as(y_pred, [of_places(*each) for each in zip(weights, masks, outputs, strict=True)])
+    def whole(label, mask, output):
+        short = counted and mask is None and len(output.shape) > 2 and output.shape[-1] == 1
+        return ops.expand_dims(label, -1) if short and len(ops.shape(label)) == len(output.shape) - 1 else label
+
+    labels = tree.flatten(y)
+    if len(labels) == len(outputs):
+        y = tree.pack_sequence_as(y, [whole(*each) for each in zip(labels, masks, outputs, strict=True)])
+    found = [of_places(*each) for each in zip(weights, masks, outputs, strict=True)]
+    return y, tree.pack_sequence_as(y_pred, found)
 
 
 def weighted_mean(loss: Any, y: Any, y_pred: Any, sample_weight: Any) -> Any:

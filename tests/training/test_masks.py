@@ -63,3 +63,29 @@ def test_weights_of_rows_weigh_their_places():
     right = model.predict(X, verbose=0).argmax(-1) == Y["tags"]
     there = (X > 0) * weights[:, None]
     assert found["accuracy"] == pytest.approx((right * there).sum() / there.sum(), abs=1e-6)
+
+
+@pytest.mark.parametrize("last", [(), (1,)])
+def test_metrics_of_places_are_those_of_keras_with_and_without_a_last_axis(last):
+    """Without it AUC ended `fit` with shapes that do not fit."""
+    x = RNG.normal(size=(COUNT, LENGTH, 2)).astype("float32")
+    y = (x[..., 0] > RNG.normal(size=(COUNT, LENGTH))).astype("int32").reshape(COUNT, LENGTH, *last)
+
+    def compiled(kind):
+        net = keras.Sequential(
+            [keras.Input((LENGTH, 2)), layers.Dense(1, activation="sigmoid", kernel_initializer="ones")]
+        )
+        model = kind(net)
+        metrics = [keras.metrics.AUC(name="auc"), keras.metrics.Precision(name="precision"), "accuracy", "mae"]
+        model.compile(keras.optimizers.SGD(0.0), "binary_crossentropy", metrics=metrics)
+        return model
+
+    plain, model = compiled(lambda net: net), compiled(lipdp.DP_Model.from_keras)
+    expected = plain.evaluate(x, y, batch_size=COUNT, verbose=0, return_dict=True)
+    found = model.fit(
+        x, y, batch_size=COUNT // 2, noise_multiplier=1.0, delta=1e-3, sampling="shuffle", strategy="dpsgd", verbose=0,
+        validation_data=(x, y),
+    ).history  # fmt: skip
+    for name in ("auc", "precision", "accuracy", "mae"):
+        assert found[name][0] == pytest.approx(expected[name], abs=1e-5)
+        assert found[f"val_{name}"][0] == pytest.approx(expected[name], abs=1e-5)

@@ -331,6 +331,36 @@ def test_one_output_takes_the_forms_of_several(form):
     assert "accuracy" in found[0][0]
 
 
+@pytest.mark.backend_free
+@pytest.mark.parametrize("name", ["mae", "Huber", "cosine_similarity", "binary_crossentropy", "bce"])
+@pytest.mark.parametrize("activation", [None, "sigmoid"])
+def test_names_of_losses_of_several_places_are_those_of_keras(name, activation):
+    """lipdp's are for outputs `(batch, n)`: labels that matched the outputs were refused."""
+    entropy = name in ("binary_crossentropy", "bce")
+    theirs = keras.losses.BinaryCrossentropy(from_logits=activation is None) if entropy else keras.losses.get(name)
+    x = np.random.default_rng(0).normal(size=(6, 3, 2)).astype("float32")
+    y = (x[..., :1] > 0).astype("float32")
+    model = lipdp.DP_Model.from_keras(
+        keras.Sequential([keras.Input((3, 2)), L.GRU(2, return_sequences=True), L.Dense(1, activation=activation)])
+    )
+    model.compile("sgd", name)
+    model.fit(x, y, batch_size=3, noise_multiplier=9.0, delta=1e-3, strategy="dpsgd", verbose=0)
+    found = losses.example_values(model.loss, y, model(x))
+    expected = [float(np.mean(theirs(y[i : i + 1], model(x)[i : i + 1]))) for i in range(6)]
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    row = lipdp.DP_Model.from_keras(keras.Sequential([keras.Input((2,)), L.Dense(1)]))
+    row.compile("sgd", name)
+    assert isinstance(row.loss, losses.Loss)
+
+
+@pytest.mark.backend_free
+def test_a_loss_of_lipdp_names_the_way_out_for_several_places():
+    model = lipdp.DP_Sequential([layers.BoundedInput((3, 2), norm=1.0), layers.SpectralDense(1)])
+    model.compile("sgd", losses.MeanAbsoluteError())
+    with pytest.raises(ValueError, match="for one place.*keras.losses, with a strategy that clips"):
+        model.fit(np.ones((6, 3, 2)), np.ones((6, 3, 1)), batch_size=3, noise_multiplier=9.0, delta=1e-3, verbose=0)
+
+
 def test_another_name_for_one_output_is_refused():
     inputs = keras.Input((6,))
     model = lipdp.DP_Model(inputs, L.Dense(3, name="kind")(inputs))
