@@ -207,7 +207,8 @@ class DP_Model(_PrivateTraining, keras.Model):
 
         Returns:
             A `DP_Model` with the same layers: training it trains those of `model`. Compile it. Certificates need
-            layers with bounds. What cannot be trained privately `lipdp.fix` replaces.
+            layers with bounds. What cannot be trained privately `lipdp.fix` replaces. It is a functional model, whose
+            `layers` begin with that of the input; `DP_Sequential.from_keras` keeps the numbers of a Sequential one.
 
         Raises:
             ValueError: a subclassed or unbuilt model, whose graph of layers is not known.

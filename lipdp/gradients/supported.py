@@ -227,7 +227,8 @@ def _on_integers(graph, weight: keras.Variable | None = None) -> str:
     for node in _keras.nodes(graph):
         layer = node.operation
         weights = _keras.own_variables(layer) if isinstance(layer, keras.Layer) else []
-        held = any(each is weight for each in weights)
+        # Numbers of rows are what an Embedding takes: a weight of one is used elsewhere as well.
+        held = any(each is weight for each in weights) and not isinstance(layer, keras.layers.Embedding)
         if weight is None:  # of the layers in which such inputs fail, those whose message would not say so
             stock = type(layer).__module__.startswith(("keras.", "lipdp."))
             held = bool(weights) and stock and not isinstance(layer, (keras.layers.Embedding, keras.layers.Dense))

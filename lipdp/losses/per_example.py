@@ -330,8 +330,8 @@ def refuse_additional(added: list) -> None:
     """Refuses losses beside the one that was compiled, which no bound and no clipping covers."""
     if added:
         raise ValueError(
-            "Additional losses (regularizers, `add_loss`) have no sensitivity bound. Remove them from layer "
-            f"configurations. Received: {len(added)} of them."
+            "Additional losses (regularizers, `add_loss`) have no sensitivity bound. Remove them from layers; what one "
+            f"is of can be an output with a loss of its own. Received: {len(added)} of them."
         )
 
 
@@ -347,8 +347,8 @@ def _check_classes(loss, y, classes) -> None:
         wrong &= y != ignored
     if wrong.any():
         todo = " Number the classes from 0, or give the layer of logits one output for each."
-        if ignored is None and (y[wrong] == -1).all():
-            todo = " To leave these out, as positions without a label, pass ignore_class=-1 to the loss."
+        if ignored is None and (y[wrong] == y[wrong][0]).all() and y[wrong][0] in (-1, 255):
+            todo = f" To leave these out, as places without a label, pass ignore_class={y[wrong][0]:g} to the loss."
         raise ValueError(
             f"Labels must be class ids from 0 to {classes - 1}. Received: {few(y[wrong])}, in "
             f"{int(wrong.sum())} of {wrong.size} labels.{todo}"

@@ -38,6 +38,8 @@ NOT_COVERED = (
     "batch: keep them secret. Who knows a generator's state can subtract the noise.",
     "Going on from an older file: what was released after it was written, on a branch that was lost, is in the ledger "
     "only where `lipdp.callbacks.Checkpoint` loads the file together with its journal.",
+    "Choosing one of several files of a run, as ModelCheckpoint(save_best_only=True) does: what was chosen has cost "
+    "what the latest file that was looked at states.",
     "Side channels: running time, memory, and the realized size of each batch.",
 )
 

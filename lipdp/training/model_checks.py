@@ -31,6 +31,7 @@ def check_weighting(strategy: Any, name: str) -> None:
     """Refuses weights of classes or of examples, an argument of `fit`, where a strategy does not know what to do."""
     automatic = getattr(strategy, "clipping", None) == "automatic"
     if automatic or not strategy.weighs_losses:
+        told = f"{strategy.name}, clipping=automatic" if automatic else strategy.name
         raise ValueError(
             (
                 "Automatic clipping gives all gradients nearly the same length, so weights have next to no effect."
@@ -38,9 +39,9 @@ def check_weighting(strategy: Any, name: str) -> None:
                 else "The bounds of this strategy know nothing of weights, which would multiply what one example "
                 "contributes."
             )
-            + f" Received: {name} with strategy={strategy.name!r}. Use fit(strategy='dpsgd'), which clips the "
-            "weighted gradient; clipless training has lipdp.losses.MulticlassKR and MulticlassHKR, with class_priors. "
-            "See docs/howto/weights.md."
+            + f" Received: {name} with strategy={told!r}. Use fit(strategy='dpsgd'), whose flat clipping is of "
+            "the weighted gradient; clipless training has lipdp.losses.MulticlassKR and MulticlassHKR, with "
+            "class_priors. See docs/howto/weights.md."
         )
 
 

@@ -58,10 +58,10 @@ NEW_WORDS = (
 NEW_LINES = re.compile(
     r"- (Whoever breaks the random generators|In version 0.1.0 keys came|Keys came from a hash|Weights that came in by|"
     r"Going on from an|In plain words:|Training of the same weights|Two runs under this seed|"
-    r"Rows that were held out|Rounding by place)"
+    r"Rows that were held out|Rounding by place|Choosing one of several files)"
     r".*?(cryptographic hash|epsilon says|noise of its own|share are followed|with its journal|right in 50|"
     r"of it is charged|was used|were used|which it was|who it was|publish one of them|say about them|"
-    r"to other places)\. ?"
+    r"to other places|looked at states)\. ?"
 )
 NEW_FACTS = {"risk", "noise_generators", "steered_by_training_metrics", "updates_of_other_models"}
 

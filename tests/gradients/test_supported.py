@@ -230,6 +230,15 @@ def test_weights_used_behind_the_back_of_their_layer_are_found():
 
     with pytest.raises(ValueError, match="used outside of the `call`"):
         gradients.supported(keras.Sequential([keras.Input((4,)), owner, Borrower()]))
+    # The numbers of rows that an Embedding gets were blamed.
+    table = L.Embedding(9, 4)
+
+    class Tied(L.Layer):
+        def call(self, x):
+            return ops.matmul(x, ops.transpose(table.embeddings))
+
+    with pytest.raises(ValueError, match="used outside of the `call`"):
+        gradients.supported(keras.Sequential([keras.Input((5,), dtype="int32"), table, L.Dense(4), Tied()]))
 
 
 @pytest.mark.parametrize("wrong", [1, 2])

@@ -215,6 +215,11 @@ def test_labels_are_checked():
     losses.check_per_example(
         keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=-1), np.array([0, -1]), (None, 3)
     )
+    for ignored in (-1, 255):
+        with pytest.raises(ValueError, match=f"as places without a label, pass ignore_class={ignored} to"):
+            losses.check_per_example(loss, np.array([0, ignored, 1]), (None, 3))
+    with pytest.raises(ValueError, match="Number the classes from 0"):
+        losses.check_per_example(loss, np.array([0, 255, 4]), (None, 3))
     with pytest.raises(ValueError, match="labels of shape"):
         losses.check_per_example(keras.losses.MeanSquaredError(), np.zeros((7, 2), "float32"), (None, 3))
 
