@@ -34,13 +34,20 @@ _SIGNAL = 0.6
 
 
 @functools.lru_cache(maxsize=1)
-def data(table: str, inner: bool):
-    """One table, a part of it held out: a row by its hash, so that of the rest the next part is held out."""
+def data(table: str, inner: bool, rows: int | None = None):
+    """One table, a part of it held out: a row by its hash, so that of the rest the next part is held out.
+
+    Of the training rows some may be enough, drawn at random.
+    """
     from lipdp.data import adbench, load, scale
 
     found = load(f"adbench/{table}")
     found = scale(found, adbench.ranges(found)).held_out(0.2)
-    return found.held_out(1.0 - 0.8 * 0.8) if inner else found
+    found = found.held_out(1.0 - 0.8 * 0.8) if inner else found
+    if rows is None:
+        return found
+    some = np.random.default_rng(0).permutation(found.num_examples)[:rows]
+    return dataclasses.replace(found, x_train=found.x_train[some], y_train=found.y_train[some])
 
 
 @functools.lru_cache(maxsize=1)
@@ -120,11 +127,11 @@ def open_scores(found, method: str, seed: int) -> tuple:
     return model.predict_proba(found.x_test)[:, 1], None, {}
 
 
-def run(table: str, method: str, epsilon: float, seed: int, inner: bool, changes: dict) -> dict:
+def run(table: str, method: str, epsilon: float, seed: int, inner: bool, changes: dict, rows: int | None) -> dict:
     """One run and its AUROC."""
     from sklearn.metrics import roc_auc_score
 
-    found = (in_units if method in IN_UNITS else data)(table, inner)
+    found = in_units(table, inner) if method in IN_UNITS else data(table, inner, rows)
     begin = time.perf_counter()
     if method in ("boosting", "logistic"):
         score, spent, own = open_scores(found, method, seed)
@@ -137,7 +144,7 @@ def run(table: str, method: str, epsilon: float, seed: int, inner: bool, changes
         "epsilon": epsilon if method in PRIVATE else None,
         "seed": seed,
         "evaluated_on": place(inner),
-        "changes": words(changes),
+        "changes": words(changes, rows),
         "auroc": round(float(roc_auc_score(found.y_test, score)), 4),
         "spent": spent,
         "examples": found.num_examples,
@@ -151,8 +158,9 @@ def place(inner: bool) -> str:
     return "a fifth of the training rows" if inner else "validation rows, a fifth of all"
 
 
-def words(changes: dict) -> str:
-    return " ".join(f"{name}={value}" for name, value in changes.items())
+def words(changes: dict, rows: int | None = None) -> str:
+    some = {} if rows is None else {"rows": rows}
+    return " ".join(f"{name}={value}" for name, value in (some | changes).items())
 
 
 def render(runs: list[dict]) -> str:
@@ -235,6 +243,7 @@ def main() -> None:
     parser.add_argument("--epsilon", nargs="+", type=float, default=[1.0])
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2, 3, 4])
     parser.add_argument("--inner", action="store_true", help="score on a part of the training rows")
+    parser.add_argument("--rows", type=int, help="train on so many rows, of tables whose ranges are known")
     parser.add_argument("--set", nargs="+", default=[], metavar="NAME=VALUE", help="settings to try, with --inner")
     parser.add_argument("--name", default="tabular", help="name of the result file")
     options = parser.parse_args()
@@ -245,9 +254,9 @@ def main() -> None:
         options.tables, options.seeds, options.method, options.epsilon
     ):
         budget = epsilon if method in PRIVATE else None
-        if series.missing(table, method, budget, seed, place(options.inner), words(changes)):
+        if series.missing(table, method, budget, seed, place(options.inner), words(changes, options.rows)):
             try:
-                found = run(table, method, epsilon, seed, options.inner, changes)
+                found = run(table, method, epsilon, seed, options.inner, changes, options.rows)
             except ValueError as error:
                 if method != "dpis":  # whose sums cost more than the budget of a small table
                     raise

@@ -9,6 +9,8 @@ from lipdp import checks, layers
 from lipdp.model import DP_Sequential
 from lipdp.models.base import LARGEST_BATCH, METHODS, NormalizedRecipe
 
+# With fewer rows the noise of an update, which is as much larger, takes a lower rate.
+_ROWS_OF_RATE = 8000
 # Rows for each standard deviation of the noise in a count of `layers.PrivateRescaling`: with fewer, columns that happen
 # to be of one size lose more than others gain.
 _ROWS_OF_NOISE = 60
@@ -95,7 +97,7 @@ def table_recipe(
     Args:
         input_shape: shape of one row, `(columns,)`.
         num_classes: number of classes.
-        num_examples: number of training examples.
+        num_examples: number of training examples; fewer than 8000 train at a lower rate.
         epsilon: the budget; None when the noise is given instead. Larger budgets train for longer.
         method: name of the strategy: "dpsgd", "adaclip" or "dpis".
         row_norm: a public bound on the L2 norm of a row, such as `data.Table.norm`. Default: the square root of the
@@ -126,14 +128,15 @@ def table_recipe(
     if row_norm is not None:
         row_norm = checks.between("row_norm", row_norm, 1e-6, 1e6)
     batch_size = max(1, min(LARGEST_BATCH, num_examples // 2))
-    # The rate was chosen on a part of the training rows of four tables of ADBench, see `benchmarks/tabular.py`.
+    # Chosen on a part of the training rows of tables of ADBench, of some of them too: `benchmarks/tabular.py --inner`.
+    rate = min(1.0, num_examples / _ROWS_OF_RATE)
     budget, shared = TableRecipe.by_budget(num_examples, epsilon, batch_size)
     return TableRecipe(
         input_shape=tuple(input_shape),
         num_classes=num_classes,
         input_norm=math.sqrt(input_shape[0]) if row_norm is None else row_norm,
         rescaled=rescaled,
-        learning_rate=math.sqrt(budget),
+        learning_rate=math.sqrt(budget) * rate,
         method=method,
         **shared,
     )
