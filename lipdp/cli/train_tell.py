@@ -30,8 +30,8 @@ def tell_choice(options: argparse.Namespace, recipe: Any, dataset: Any) -> None:
     shape = " x ".join(map(str, dataset.input_shape))
     sys.stderr.write(
         f"lipdp train: note: {dataset.num_persons or dataset.num_examples} images of {shape} have a clipless network, "
-        "with certificates. The more accurate one on fixed features takes at least 16384 images with sides from 16 "
-        "pixels on, whose features fit into 2 GiB.\n"
+        "with certificates. The more accurate one on fixed features takes images with sides from 16 pixels on, whose "
+        "features fit into 2 GiB.\n"
     )
 
 

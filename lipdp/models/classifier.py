@@ -184,12 +184,12 @@ def classifier_recipe(
         num_examples: number of training examples.
         epsilon: the budget; None when the noise is given instead.
         style: "accurate", or "robust": larger certified radii for some accuracy. Unless `method="clipless"` is asked
-            for, the accurate style is `models.scattered_recipe` on larger sets of images and `models.table_recipe` on
-            tables, whose certificates, if any, are small. "wrn", for images: `models.wide_resnet_recipe`, made for a
-            GPU, by DP-SGD and without certificates.
-        method: name of the strategy, of `METHODS`. Default: "clipless" for small sets of images, in the robust style of
-            tables, and behind a front end; else "dpsgd", whose automatic clipping in the robust style of images asks
-            every example for a margin.
+            for, the accurate style is `models.scattered_recipe` on images with sides from 16 pixels on and
+            `models.table_recipe` on tables, whose certificates, if any, are small. "wrn", for images:
+            `models.wide_resnet_recipe`, made for a GPU, by DP-SGD and without certificates.
+        method: name of the strategy, of `METHODS`. Default: "clipless" for small images, in the robust style of few
+            images and of tables, and behind a front end; else "dpsgd", whose automatic clipping in the robust style of
+            images asks every example for a margin.
         front_end: for images, weights of a first `layers.Scattering2D`: "accurate" or "robust"; None for none. On
             larger sets "accurate" is `models.scattered_recipe` with `method="clipless"`: accuracy, no certificates.
         row_norm: for tables, a public bound on the L2 norm of a row, such as `data.Table.norm`; None when there is
@@ -199,7 +199,7 @@ def classifier_recipe(
         radius: of the robust style for images: the L2 radius that certificates should reach, in pixels of [0, 1]; from
             0 (accuracy) to 1. Default: 0.5.
         handwritten: whether each image is known to be a character written by hand, bright on a ground of 0: the
-            accurate style deskews larger sets of them (`layers.Deskew2D`), and has no certificates then.
+            accurate style deskews those with sides from 16 pixels on (`layers.Deskew2D`), and has no certificates then.
 
     Returns:
         A `ClassifierRecipe`, `ScatteredRecipe`, `TableRecipe` or `WideResNetRecipe`; change it with
@@ -259,7 +259,8 @@ def classifier_recipe(
             f"input_shape={tuple(input_shape)}, style={style!r}, method={method!r}. Leave it out, or pass "
             "method='dpsgd'."
         )
-    if num_examples >= _SMALL and _is_large(input_shape) and front_end != "robust" and not certified:
+    many = num_examples >= _SMALL or front_end is None
+    if many and _is_large(input_shape) and front_end != "robust" and not certified:
         if fits(input_shape, num_examples, is_mirrored(input_shape, handwritten)):
             usual = "dpsgd" if front_end is None else "clipless"
             return scattered_recipe(*facts, method=method or usual, deskewed=handwritten)

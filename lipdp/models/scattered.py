@@ -24,6 +24,7 @@ _NORM, _ENTRIES = 2.8, 3072
 # are averaged over.
 _PATCHES, _PLACES, _SMALLEST_COMPARED = 256, 4, 16
 # Smaller images have to be enlarged too far for the encoder.
+_IMAGES_OF_RATE = 16384  # with fewer the learning rate is lower, in proportion
 _SMALLEST_ENCODED, _ENCODED = 24, math.prod(encoder_features.OUTPUT_SHAPE)
 # Below the norm of most normalized rows, in units of the root of their size: what is longer is cut to it.
 _SHORT = 0.65
@@ -259,16 +260,16 @@ def scattered_recipe(
     mirrored: bool | None = None,
     deskewed: bool = False,
 ) -> ScatteredRecipe:
-    """Returns the settings that reach the highest accuracy here on many images.
+    """Returns the settings that reach the highest accuracy here on images.
 
     They depend on public facts only: shapes, the number of examples, the budget; not on any value. Images with sides
     from 16 pixels on are also compared with patches (`layers.PatchFeatures2D`), if all features fit into 2 GiB: up to
     67,000 of 32 x 32 in color, 88,000 of 28 x 28 in gray. Those in color with sides from 24 pixels on, up to 61,000 of
     32 x 32, are also shown to an encoder that has learned from random images (`layers.EncoderFeatures2D`). Deskewed
     ones are for clipless training only. With patches, and with `deskewed`, there are no certificates; those of the
-    other networks are valid, and far too small to be of use. `lipdp.recipe` takes these settings for at least 16,384
-    images with sides from 16 pixels on, whose wavelet features take up no more than 2 GiB; `method="clipless"` by
-    `front_end="accurate"`.
+    other networks are valid, and far too small to be of use. `lipdp.recipe` takes these settings for images with sides
+    from 16 pixels on, whose wavelet features take up no more than 2 GiB; `method="clipless"` by
+    `front_end="accurate"`, for at least 16,384 of them.
 
     Args:
         input_shape: shape of one image, `(height, width, channels)`.
@@ -315,6 +316,8 @@ def scattered_recipe(
     norm = math.hypot(norm, _NORM) if compared else norm
     # More noise asks for smaller steps, and for fewer; digits that stand upright bear larger ones.
     rate = 0.3 * budget**0.45 if compared else 0.7 * budget**0.35 if deskewed else 0.35 * budget**0.85
+    # Few images have more noise in an update. Chosen on held-out training images, see `benchmarks/few_images.py`.
+    rate *= min(1.0, num_examples / _IMAGES_OF_RATE)
     if method == "clipless":
         # Rows are cut to one norm already, so that the gradient at the logits may keep more of what tells them apart.
         shared |= {"clip_norm": 6.0}

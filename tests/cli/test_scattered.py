@@ -117,11 +117,10 @@ def test_an_input_norm_is_for_other_recipes(file, capsys):
 
 
 @pytest.mark.slow
-def test_smaller_sets_are_told_which_network_they_have(file, tmp_path, capsys, monkeypatch):
-    words = ["train", "--dataset", str(file), "--epsilon", "8", "--epochs", "1", "--verbose", "0"]
-    monkeypatch.setattr(classifier, "_SMALL", 16384)
+def test_small_images_are_told_which_network_they_have(tmp_path, capsys):
+    words = ["train", "--dataset", "digits", "--epsilon", "8", "--epochs", "1", "--verbose", "0"]
     assert main([*words, "--output", str(tmp_path / "run")]) == 0
     told = capsys.readouterr().err
-    assert "note: 2400 images of 16 x 16 x 1 have a clipless network" in told and "at least 16384 images" in told
+    assert "note: 1437 images of 8 x 8 x 1 have a clipless network" in told and "from 16 pixels on" in told
     assert main([*words, "--strategy", "clipless", "--output", str(tmp_path / "other")]) == 0
     assert "have a clipless network" not in capsys.readouterr().err
