@@ -459,8 +459,8 @@ def _few_images(found: dict) -> str:
 ## Few images
 
 The default recipe on the first images of a training set, epsilon = {found["epsilon"]:g}, delta = 1e-5, beside clipless
-training of the pixels, which was the default there before; test set, mean over seeds. The learning rate of the recipe
-grows with the number of images up to 16,384, which was chosen on the last 3000 training images
+training of the pixels; test set, mean over seeds. Learning rates grow with the
+number of images up to 16,384 and 8000, which was chosen on the last 3000 training images
 (`benchmarks/few_images.py --held-out`). `{found["command"]}`
 
 {few_images.table(found["runs"])}

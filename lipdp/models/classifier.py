@@ -24,6 +24,8 @@ _REFERENCE_NORM = 7.0
 _SMALL_NORM_PER_PIXEL = 0.375
 # Below this number of examples noise dominates: larger batches, smaller steps.
 _SMALL = 16384
+# With fewer images the learning rate is lower, in proportion.
+_IMAGES_OF_RATE = 8000
 # Images with a side below this one have nothing to pool.
 _SMALLEST_SIDE = 16
 # Part of the frequencies that the robust style keeps: 12 of 28.
@@ -282,7 +284,7 @@ def classifier_recipe(
     elif front_end is not None:
         found = _front_end(shared, front_end)
     else:
-        found = _images(shared, style, num_examples >= _SMALL)
+        found = _images(shared, style, num_examples)
     if method == "clipless":
         return found
     # Chosen on held-out training images of MNIST (`benchmarks/recipes.py`); smaller rates were worse.
@@ -321,14 +323,14 @@ def _robust(
     )
 
 
-def _images(shared: dict, style: str, many: bool) -> ClassifierRecipe:
+def _images(shared: dict, style: str, num_examples: int) -> ClassifierRecipe:
     input_shape = shared["input_shape"]
     if min(input_shape[:2]) < _SMALLEST_SIDE:
         norm = _SMALL_NORM_PER_PIXEL * math.sqrt(math.prod(input_shape))
         # The product of temperature and norm sets the largest logit: a small one asks for large margins.
         return ClassifierRecipe(**shared, input_norm=norm, temperature=(30.0 if style == "accurate" else 15.0) / norm)
     norm = _REFERENCE_NORM * math.sqrt(math.prod(input_shape) / _REFERENCE_SIZE)
-    if style == "accurate" and many:
+    if style == "accurate" and num_examples >= _SMALL:
         # The ball inside divides the noise of the dense layers by three.
         return ClassifierRecipe(
             **shared,
@@ -340,7 +342,8 @@ def _images(shared: dict, style: str, many: bool) -> ClassifierRecipe:
             learning_rate=2.0 * _REFERENCE_NORM / norm,
             noise="per_layer",
         )
-    return ClassifierRecipe(**shared, input_norm=norm, temperature=40.0 / norm)
+    rate = ClassifierRecipe.learning_rate * min(1.0, num_examples / _IMAGES_OF_RATE)
+    return ClassifierRecipe(**shared, input_norm=norm, temperature=40.0 / norm, learning_rate=rate)
 
 
 def _front_end(shared: dict, preset: str) -> ClassifierRecipe:
