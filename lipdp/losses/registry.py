@@ -83,11 +83,14 @@ def get(identifier: str | dict | type | Loss) -> Loss:
 
 
 def of_places(identifier: Any, probabilities: bool) -> Any:
-    """Returns the loss of Keras in place of a name, for outputs of several places: lipdp's are for `(batch, outputs)`.
+    """Returns the loss of Keras that a name means for outputs of several places; lipdp's are for `(batch, outputs)`.
 
     Args:
         identifier: What `compile` was given; anything but a name that both have is returned as it is.
         probabilities: Whether the output ends in softmax or sigmoid; if not, a cross-entropy takes logits, as lipdp's.
+
+    Returns:
+        A `keras.losses.Loss`, or `identifier` itself.
 
     Example:
         >>> from lipdp.losses.registry import of_places
