@@ -23,8 +23,9 @@ _NORM, _ENTRIES = 2.8, 3072
 # Patches that images are compared with, as many again for mirror images, and windows along a side that the features
 # are averaged over.
 _PATCHES, _PLACES, _SMALLEST_COMPARED = 256, 4, 16
+# With fewer images the learning rate is lower, in proportion.
+_IMAGES_OF_RATE = 16384
 # Smaller images have to be enlarged too far for the encoder.
-_IMAGES_OF_RATE = 16384  # with fewer the learning rate is lower, in proportion
 _SMALLEST_ENCODED, _ENCODED = 24, math.prod(encoder_features.OUTPUT_SHAPE)
 # Below the norm of most normalized rows, in units of the root of their size: what is longer is cut to it.
 _SHORT = 0.65

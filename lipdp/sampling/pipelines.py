@@ -60,14 +60,19 @@ def elements_in_memory(dataset: Any) -> int | None:
     File names are not counted: one may stand for many rows.
     """
     stages = list(_stages(dataset))
-    ends = {id(stage.dataset): stage for stage in stages if not _keras.dataset_sources(stage.dataset)}
+    ends = [stage for stage in stages if not _keras.dataset_sources(stage.dataset)]
     # `.unbatch()` of arrays alone brings a function that only passes them on.
     made = any(node.op not in ("Placeholder", "Identity") for stage in stages for node in stage.own)
-    if not made or any(stage.kind != "TensorSlice" for stage in ends.values()):
+    if not made or any(stage.kind != "TensorSlice" for stage in ends):
         return None
-    if any(spec.dtype == "string" for stage in ends.values() for spec in tree.flatten(stage.dataset.element_spec)):
+    if any(spec.dtype == "string" for stage in ends for spec in tree.flatten(stage.dataset.element_spec)):
         return None
-    return sum(int(stage.dataset.cardinality()) for stage in ends.values())
+    return _elements(dataset)
+
+
+def _elements(dataset) -> int:
+    counts = [_elements(source) for source in _keras.dataset_sources(dataset)] or [int(dataset.cardinality())]
+    return min(counts) if _kind(dataset) == "Zip" else sum(counts)
 
 
 def labeled_by(dataset: Any, name: str) -> Any:

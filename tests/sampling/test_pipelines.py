@@ -165,6 +165,7 @@ def test_more_rows_than_elements_are_told_of(tf, base):
     many = {
         "unbatch": base.map(flipped).unbatch(),
         "flat_map": base.flat_map(lambda x, y: rows_of(tf, *flipped(x, y))),
+        "beside": tf.data.Dataset.zip((rows_of(tf, X), rows_of(tf, Y))).map(lambda x, y: flipped(x[0], y[0])).unbatch(),
         "a batch": base.batch(4).map(lambda x, y: (tf.concat([x, -x], 0), tf.concat([y, y], 0))),
     }
     for name, dataset in many.items():
