@@ -75,7 +75,7 @@ FAULTS = [
         ),
         (
             "a variable that nobody reads has no center",
-            "return self.squared_norm() + ops.sum(ops.square(inverse_scale * (center + ops.zeros(self._shape))))",
+            "return self.squared_norm() + ops.reshape(sums.sum_of_squares(scaled, per_row=False), (-1,))",
             "return self.squared_norm()",
         ),
         (

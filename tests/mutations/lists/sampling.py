@@ -275,6 +275,12 @@ FAULTS = [
             "if _wholly(one) & _wholly(other):",
             "sampling/test_arrays.py::test_the_same_rows_one_behind_the_other_are_refused",
         ),
+        (
+            "rows are zipped with others of the same set",
+            "and not _in_step(one) & _in_step(other)",
+            "and not _all_behind(one) & _all_behind(other)",
+        ),
+        ("state goes from row to row", 'if stage.kind == "Scan" or', 'if stage.kind == "none" or'),
         ("functions that repeat are not seen", r'    if stage.has(r"Repeat\w*Dataset"):', "    if False:"),
         ("an order by who is first", 'node.attr["deterministic"].s == b"false"', "False"),
         ("data sets that a function uses are not seen", "own, outside = own + nodes, outside + others", "own += nodes"),
