@@ -1,4 +1,4 @@
-"""Accuracy of the default recipe on few images, beside clipless training of the pixels.
+"""Accuracy of the default recipe on few images, beside clipless training of the pixels and the robust recipe.
 
     python benchmarks/few_images.py                            # test sets, seeds 0 1 2
     python benchmarks/few_images.py --held-out --factor 0.4 1 2.5 --seeds 0    # how the learning rate was chosen
@@ -17,7 +17,8 @@ import time
 from common import Series
 
 DATASETS = ("mnist", "fashion_mnist", "cifar10")
-WAYS = ("default", "clipless")
+WAYS = ("default", "clipless", "robust")
+RADIUS = 0.5
 EPSILON, HELD_OUT = 2.0, 3000
 PLACE = ("dataset", "rows", "way", "seed")
 
@@ -37,7 +38,8 @@ def run(dataset: str, rows: int, way: str, seed: int, held_out: bool = False, fa
         data.num_classes,
         rows,
         EPSILON,
-        method=None if way == "default" else way,
+        style="robust" if way == "robust" else "accurate",
+        method="clipless" if way == "clipless" else None,
         handwritten=data.handwritten and way == "default",
     )
     recipe = dataclasses.replace(recipe, learning_rate=factor * recipe.learning_rate)
@@ -47,6 +49,9 @@ def run(dataset: str, rows: int, way: str, seed: int, held_out: bool = False, fa
     seconds = time.perf_counter() - begin
     scored = other if held_out else (data.x_test, data.y_test)
     accuracy = model.evaluate(*scored, batch_size=500, verbose=0, return_dict=True)["accuracy"]
+    shares = {}
+    if way == "robust":
+        shares = lipdp.certify.certified_accuracy(model, *scored, at=(RADIUS,))
     keras.backend.clear_session()
     return {
         "dataset": dataset,
@@ -55,6 +60,7 @@ def run(dataset: str, rows: int, way: str, seed: int, held_out: bool = False, fa
         "seed": seed,
         "epsilon": EPSILON,
         "accuracy": round(accuracy, 4),
+        "certified": {str(radius): round(share, 4) for radius, share in shares.items()},
         "seconds": round(seconds, 1),
         "learning_rate": recipe.learning_rate,
     }
@@ -64,16 +70,23 @@ def table(runs: list[dict]) -> str:
     """The accuracies as a Markdown table."""
     found: dict = {}
     for one in runs:
-        found.setdefault((one["dataset"], one["rows"], one["way"]), []).append(100.0 * one["accuracy"])
+        place = one["dataset"], one["rows"]
+        found.setdefault((*place, one["way"]), []).append(100.0 * one["accuracy"])
+        for share in one.get("certified", {}).values():
+            found.setdefault((*place, "certified"), []).append(100.0 * share)
 
     def cell(values):
         deviation = f" ({statistics.stdev(values):.2f})" if len(values) > 1 else ""
         return f"{statistics.mean(values):.2f}{deviation}" if values else "-"
 
-    lines = ["| data | training images | default recipe % (sd) | clipless, pixels % (sd) | seeds |", "|---" * 5 + "|"]
+    lines = [
+        "| data | training images | default recipe % (sd) | clipless, pixels % (sd) | robust recipe % (sd) "
+        f"| of which certified at L2 {RADIUS:g} % (sd) | seeds |",
+        "|---" * 7 + "|",
+    ]
     for dataset, rows in sorted({key[:2] for key in found}):
-        default, clipless = (found.get((dataset, rows, way), []) for way in WAYS)
-        lines.append(f"| {dataset} | {rows} | {cell(default)} | {cell(clipless)} | {len(default)} |")
+        columns = [found.get((dataset, rows, way), []) for way in (*WAYS, "certified")]
+        lines.append(f"| {dataset} | {rows} | {' | '.join(map(cell, columns))} | {len(columns[0])} |")
     return "\n".join(lines)
 
 

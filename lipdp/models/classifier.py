@@ -25,7 +25,7 @@ _SMALL_NORM_PER_PIXEL = 0.375
 # Below this number of examples noise dominates: larger batches, smaller steps.
 _SMALL = 16384
 # With fewer images the learning rate is lower, in proportion.
-_IMAGES_OF_RATE = 8000
+_IMAGES_OF_RATE, _IMAGES_OF_ROBUST_RATE = 8000, 50000
 # Images with a side below this one have nothing to pool.
 _SMALLEST_SIDE = 16
 # Part of the frequencies that the robust style keeps: 12 of 28.
@@ -189,9 +189,9 @@ def classifier_recipe(
             for, the accurate style is `models.scattered_recipe` on images with sides from 16 pixels on and
             `models.table_recipe` on tables, whose certificates, if any, are small. "wrn", for images:
             `models.wide_resnet_recipe`, made for a GPU, by DP-SGD and without certificates.
-        method: name of the strategy, of `METHODS`. Default: "clipless" for small images, in the robust style of few
-            images and of tables, and behind a front end; else "dpsgd", whose automatic clipping in the robust style of
-            images asks every example for a margin.
+        method: name of the strategy, of `METHODS`. Default: "clipless" for small images, in the robust style of tables,
+            and behind a front end; else "dpsgd", whose automatic clipping in the robust style of images asks every
+            example for a margin.
         front_end: for images, weights of a first `layers.Scattering2D`: "accurate" or "robust"; None for none. On
             larger sets "accurate" is `models.scattered_recipe` with `method="clipless"`: accuracy, no certificates.
         row_norm: for tables, a public bound on the L2 norm of a row, such as `data.Table.norm`; None when there is
@@ -249,7 +249,7 @@ def classifier_recipe(
                 )
         facts_of_images = (tuple(input_shape), num_classes, num_examples, epsilon)
         return wide_resnet_recipe(*facts_of_images, method=method or "dpsgd", handwritten=handwritten)
-    if style == "robust" and front_end is None and num_examples >= _SMALL and _is_large(input_shape):
+    if style == "robust" and front_end is None and _is_large(input_shape):
         return _robust(tuple(input_shape), num_classes, num_examples, epsilon, method or "dpsgd", radius)
     facts: tuple = (tuple(input_shape), num_classes, num_examples, epsilon)
     certified = style == "robust" or (method == "clipless" and front_end is None)
@@ -300,9 +300,9 @@ def _robust(
 ) -> ClassifierRecipe:
     """Returns what certified most in `benchmarks/certified.py`: few weights behind a low-pass, and large margins."""
     scale = math.sqrt(math.prod(input_shape) / _REFERENCE_SIZE)
-    batch_size = min(8192, num_examples // 6)
+    batch_size = min(8192, math.ceil(num_examples / 6))
     # More noise asks for smaller steps; larger ones than these did not help.
-    rate = min(2.5 * (min(epsilon or 1.0, 8.0) / 2.0) ** 0.3, 3.0)
+    rate = min(2.5 * (min(epsilon or 1.0, 8.0) / 2.0) ** 0.3, 3.0) * min(1.0, num_examples / _IMAGES_OF_ROBUST_RATE)
     temperature = (6.0 - 2.0 * radius) / scale
     own: dict[str, Any]
     if method == "clipless":

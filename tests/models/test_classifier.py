@@ -50,7 +50,12 @@ def test_the_robust_recipe_aims_at_a_radius():
     model = recipe.build(60000)
     assert [layer.name for layer in model.layers][1:4] == ["low_frequencies", "bounded_input", "flatten"]
     assert model.get_layer("hidden").kernel.shape == (144, 128)
-    # Few or small images, and tables: as before, clipless.
+    # Few images have more noise in an update.
+    rates = [
+        classifier.classifier_recipe((28, 28, 1), 10, n, 2.0, "robust").learning_rate for n in (1000, 25000, 60000)
+    ]
+    assert rates == pytest.approx([rates[2] / 50, rates[2] / 2, 2.5])
+    # Small images, and tables: clipless.
     assert classifier.classifier_recipe((8, 8, 1), 10, 1437, 2.0, "robust").method == "clipless"
     for wrong in ({"style": "accurate"}, {"input_shape": (5,)}, {"front_end": "robust"}, {"radius": 2.0}):
         arguments = {"input_shape": (28, 28, 1), "style": "robust", "radius": 0.5, **wrong}
