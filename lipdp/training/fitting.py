@@ -104,7 +104,8 @@ class Fitting:
                 within a pass needs its rows in the order they had; from a file of a fit without a seed, which does not
                 tell it, the next pass begins.
             examples_per_person: The most rows that one person has, where it is not known who has which. Budget and
-                epsilon are then those of a person, and the noise is calibrated for groups of that size.
+                epsilon are then those of a person, and the noise is calibrated for groups of that size. A later `fit`
+                of the same weights cannot have fewer.
             person_ids: `(N,)`, integers or texts: whose each row is. Persons are then drawn in the place of rows, and
                 the gradients of a person's rows averaged: N, `batch_size` and epsilon are about persons. The ids are
                 private; a file of a run without a seed does not tell them, nor whether they have changed.
