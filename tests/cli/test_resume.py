@@ -131,8 +131,17 @@ def test_a_run_goes_on_with_as_many_examples_and_with_rows_that_can_be_read(file
     assert report.read(folder).privacy["updates"] == 9
 
 
+@pytest.fixture
+def interruptible():
+    """A shell starts what runs in the background with this signal ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.slow
 @pytest.mark.backend_free
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize(
     ("sent", "code"), [pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow), (signal.SIGTERM, 143)]
 )
