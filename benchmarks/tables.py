@@ -464,7 +464,7 @@ def _few_images(found: dict) -> str:
 
 The default recipe on the first images of a training set, epsilon = {found["epsilon"]:g}, delta = 1e-5, beside clipless
 training of the pixels and the [robust recipe](howto/certified.md); test set, mean over seeds. Learning rates grow with
-the number of images, up to 16,384, 8000 and 50,000, which was chosen on the last 3000 training images
+the number of images, up to 16,384, 8000 and 50,000, which was chosen on the last training images, with one seed
 (`benchmarks/few_images.py --held-out`). `python benchmarks/few_images.py`
 
 {few_images.table(found["runs"])}

@@ -261,8 +261,8 @@ def classifier_recipe(
             f"input_shape={tuple(input_shape)}, style={style!r}, method={method!r}. Leave it out, or pass "
             "method='dpsgd'."
         )
-    many = num_examples >= _SMALL or front_end is None
-    if many and _is_large(input_shape) and front_end != "robust" and not certified:
+    behind = front_end is None or (front_end == "accurate" and num_examples >= _SMALL)
+    if behind and _is_large(input_shape) and not certified:
         if fits(input_shape, num_examples, is_mirrored(input_shape, handwritten)):
             usual = "dpsgd" if front_end is None else "clipless"
             return scattered_recipe(*facts, method=method or usual, deskewed=handwritten)
