@@ -61,6 +61,16 @@ class Backbone:
         return found
 
 
+def adapted(options: argparse.Namespace, recipe: Any) -> Any:
+    """Returns a recipe with what follows from the rows that it gets: those of `Backbone.rows`, and of persons."""
+    found: dict[str, Any] = {}
+    if options.backbone is not None and getattr(recipe, "standardized", False):
+        found["standardized"] = False  # they are already, and without that layer the head has a Lipschitz constant
+    if hasattr(recipe, "moments_noise"):  # k rows of a person move a moment k times as far
+        found["moments_noise"] = recipe.moments_noise * options.examples_per_person
+    return dataclasses.replace(recipe, **found)
+
+
 def load(name: str) -> Backbone:
     """Returns the backbone in a `.keras` file, or a preset of keras_hub by its name or folder.
 

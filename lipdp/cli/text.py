@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from lipdp import data
-from lipdp.cli import encoder, evaluation, quiet
+from lipdp.cli import backbone, encoder, evaluation, quiet
 from lipdp.cli.parser import chosen
 from lipdp.data import text_columns
 from lipdp.report import folder as folders
@@ -100,11 +100,11 @@ def read(options: argparse.Namespace, frozen: encoder.Encoder | None = None) -> 
 
 
 def recipe(options: argparse.Namespace, dataset: data.Dataset) -> Any:
-    """Returns the `models.TextRecipe` for the options; behind a backbone that of a head."""
+    """Returns the recipe for the options; behind a backbone that of a head."""
     quiet.load_keras()
     from lipdp.models import text_recipe
 
-    found = text_recipe(
+    found: Any = text_recipe(
         dataset.input_shape,
         dataset.num_classes,
         dataset.num_persons or dataset.num_examples,
@@ -114,6 +114,7 @@ def recipe(options: argparse.Namespace, dataset: data.Dataset) -> Any:
         method=options.strategy,
     )
     overrides = chosen(options, "epochs", "batch_size", "learning_rate", "clip_norm")
+    found = backbone.adapted(options, found)
     return dataclasses.replace(found, **{name: value for name, value in overrides.items() if value is not None})
 
 

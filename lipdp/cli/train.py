@@ -184,14 +184,15 @@ def _recipe(options, dataset):
     quiet.load_keras()
     from lipdp.models import classifier
 
+    # A head is a recipe of its own; the others stay for those who ask for certificates.
+    headed = options.backbone is not None and options.recipe == "accurate" and options.strategy != "clipless"
     recipe = classifier.classifier_recipe(
         dataset.input_shape,
         dataset.num_classes,
         dataset.num_persons or dataset.num_examples,
         options.epsilon,
-        options.recipe,
-        # Chosen for columns of tables; heads on features were measured with this one.
-        method=options.strategy or ("clipless" if options.backbone else None),
+        "head" if headed else options.recipe,
+        method=options.strategy,
         front_end=options.front_end,
         row_norm=None if dataset.table is None or options.backbone else dataset.table.norm,
         rescaled=datasets.is_rescaled(options, dataset),
@@ -215,8 +216,7 @@ def _recipe(options, dataset):
             "The recipe for these images bounds no norm of an image. Received: --input-norm. Leave it out, or pass "
             f"{others}."
         )
-    if hasattr(recipe, "moments_noise"):  # k rows of a person move a moment k times as far
-        overrides["moments_noise"] = recipe.moments_noise * options.examples_per_person
+    recipe = backbone.adapted(options, recipe)
     return dataclasses.replace(recipe, **{name: value for name, value in overrides.items() if value is not None})
 
 

@@ -2,6 +2,7 @@
 
 from lipdp.models.attention import causal_attention, text_attention
 from lipdp.models.classifier import ClassifierRecipe, classifier_recipe
+from lipdp.models.head import head_recipe
 from lipdp.models.language import LanguageRecipe, bits_per_token, language_recipe
 from lipdp.models.lenet import lenet
 from lipdp.models.mlp_mixer import mlp_mixer
@@ -16,7 +17,7 @@ from lipdp.models.wide_resnet import WideResNetRecipe, wide_resnet, wide_resnet_
 from lipdp.models.writing import write
 
 __all__ = ["ClassifierRecipe", "LanguageRecipe", "ScatteredRecipe", "TableRecipe", "TextRecipe", "WideResNetRecipe"]
-__all__ += ["TokenCrossentropy", "classifier_recipe", "language_recipe", "scattered_recipe"]
+__all__ += ["TokenCrossentropy", "classifier_recipe", "head_recipe", "language_recipe", "scattered_recipe"]
 __all__ += ["table_recipe", "text_recipe", "wide_resnet_recipe"]
 __all__ += ["bag_of_tokens", "bidirectional_lstm", "causal_attention", "lenet", "mlp_mixer", "resnet", "small_cnn"]
 __all__ += ["bits_per_token", "text_attention", "vgg", "wide_resnet", "write"]

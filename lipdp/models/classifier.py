@@ -10,11 +10,12 @@ from lipdp import checks, layers, losses, strategies
 from lipdp._deprecated import renamed_arguments, renamed_attributes, renamed_property
 from lipdp.model import DP_Sequential
 from lipdp.models.base import TrainingRecipe
+from lipdp.models.head import head_recipe
 from lipdp.models.scattered import ScatteredRecipe, fits, is_mirrored, scattered_recipe
 from lipdp.models.table import TableRecipe, table_recipe
 from lipdp.models.wide_resnet import WideResNetRecipe, wide_resnet_recipe
 
-STYLES = ("accurate", "robust", "wrn")
+STYLES = ("accurate", "robust", "wrn", "head")
 METHODS = ("clipless", "dpsgd", "adaclip", "dpis")
 
 # The constants below were chosen on images of this size and norm: a held-out part of MNIST's training set.
@@ -188,7 +189,8 @@ def classifier_recipe(
         style: "accurate", or "robust": larger certified radii for some accuracy. Unless `method="clipless"` is asked
             for, the accurate style is `models.scattered_recipe` on images with sides from 16 pixels on and
             `models.table_recipe` on tables, whose certificates, if any, are small. "wrn", for images:
-            `models.wide_resnet_recipe`, made for a GPU, by DP-SGD and without certificates.
+            `models.wide_resnet_recipe`, made for a GPU, by DP-SGD and without certificates. "head", for rows of
+            `lipdp.features`: `models.head_recipe`, likewise.
         method: name of the strategy, of `METHODS`. Default: "clipless" for small images, in the robust style of tables,
             and behind a front end; else "dpsgd", whose automatic clipping in the robust style of images asks every
             example for a margin.
@@ -239,16 +241,16 @@ def classifier_recipe(
     num_classes = checks.integer("num_classes", num_classes, 1)
     num_examples = checks.integer("num_examples", num_examples, 1)
     epsilon = checks.positive("epsilon", epsilon, optional=True)
-    if style == "wrn":
+    if style in ("wrn", "head"):
         others = {"front_end": front_end, "row_norm": row_norm, "rescaled": rescaled or None}
         for name, value in others.items():
             if value is not None:
-                raise ValueError(
-                    f"A wide residual network reads the pixels of images. Received: {name}={value!r} with style='wrn'. "
-                    "Leave one of them out."
-                )
-        facts_of_images = (tuple(input_shape), num_classes, num_examples, epsilon)
-        return wide_resnet_recipe(*facts_of_images, method=method or "dpsgd", handwritten=handwritten)
+                reads = "wide residual network reads the pixels of images" if style == "wrn" else "head reads features"
+                raise ValueError(f"A {reads}. Received: {name}={value!r} with style={style!r}. Leave one of them out.")
+        facts_of_both = (tuple(input_shape), num_classes, num_examples, epsilon)
+        if style == "head":
+            return head_recipe(*facts_of_both, method=method or "dpsgd")
+        return wide_resnet_recipe(*facts_of_both, method=method or "dpsgd", handwritten=handwritten)
     if style == "robust" and front_end is None and _is_large(input_shape):
         return _robust(tuple(input_shape), num_classes, num_examples, epsilon, method or "dpsgd", radius)
     facts: tuple = (tuple(input_shape), num_classes, num_examples, epsilon)

@@ -10,7 +10,7 @@ from lipdp.model import DP_Sequential
 from lipdp.models.base import LARGEST_BATCH, METHODS, NormalizedRecipe
 
 # With fewer rows the noise of an update, which is as much larger, takes a lower rate.
-_ROWS_OF_RATE = 8000
+ROWS_OF_RATE = 8000
 # Rows for each standard deviation of the noise in a count of `layers.PrivateRescaling`: with fewer, columns that happen
 # to be of one size lose more than others gain.
 _ROWS_OF_NOISE = 60
@@ -21,9 +21,10 @@ _NUMBERS = "Recipes train classifiers; how to predict a number is in docs/howto/
 class TableRecipe(NormalizedRecipe):
     """The settings of one training run on the rows of a table; every one is a public constant.
 
-    Columns in unknown units are mapped to [-1, 1] by private ranges (`layers.PrivateRescaling`). Rows are clipped to a
-    norm and normalized by private moments (`layers.PrivateNormalization`); then come a hidden layer with ReLU and a
-    layer of logits. A model of `build` is trained with `fit(strategy=recipe.strategy())`.
+    Columns in unknown units are mapped to [-1, 1] by private ranges (`layers.PrivateRescaling`), features of a frozen
+    network standardized row by row. Rows are clipped to a norm and normalized by private moments
+    (`layers.PrivateNormalization`); then come a hidden layer with ReLU and a layer of logits. A model of `build` is
+    trained with `fit(strategy=recipe.strategy())`.
 
     Args:
         input_shape: shape of one row, `(columns,)`.
@@ -32,6 +33,7 @@ class TableRecipe(NormalizedRecipe):
         epochs: expected passes over the data.
         input_norm: norm that rows are clipped to.
         rescaled: whether the range of each column is released first, with noise (`layers.PrivateRescaling`).
+        standardized: whether each row is first brought to mean 0 and deviation 1, by its own numbers alone.
         moments_noise: noise multiplier of the two releases of moments, and of the three of ranges.
         hidden: width of the hidden layer; 0 for none.
         learning_rate: of stochastic gradient descent, at the start; it falls linearly to zero.
@@ -46,6 +48,7 @@ class TableRecipe(NormalizedRecipe):
 
     input_norm: float
     rescaled: bool = False
+    standardized: bool = False
     hidden: int = 64
 
     @property
@@ -64,6 +67,7 @@ class TableRecipe(NormalizedRecipe):
         stack = [
             keras.Input(self.input_shape, name="input"),
             *([layers.PrivateRescaling(self.moments_noise, name="rescaling")] if self.rescaled else []),
+            *([_standardization()] if self.standardized else []),
             layers.BoundedInput(norm=self.input_norm, name="bounded_input"),
             layers.PrivateNormalization(self.input_norm, self.moments_noise, name="normalization"),
         ]
@@ -129,7 +133,7 @@ def table_recipe(
         row_norm = checks.between("row_norm", row_norm, 1e-6, 1e6)
     batch_size = max(1, min(LARGEST_BATCH, num_examples // 2))
     # Chosen on a part of the training rows of tables of ADBench, of some of them too: `benchmarks/tabular.py --inner`.
-    rate = min(1.0, num_examples / _ROWS_OF_RATE)
+    rate = min(1.0, num_examples / ROWS_OF_RATE)
     budget, shared = TableRecipe.by_budget(num_examples, epsilon, batch_size)
     return TableRecipe(
         input_shape=tuple(input_shape),
@@ -140,3 +144,7 @@ def table_recipe(
         method=method,
         **shared,
     )
+
+
+def _standardization() -> keras.layers.Layer:
+    return keras.layers.LayerNormalization(epsilon=1e-6, center=False, scale=False, name="standardization")

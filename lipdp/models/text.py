@@ -1,4 +1,4 @@
-"""Default settings of `lipdp train --task text`: a linear model of the words of a text, attention, or a head."""
+"""Default settings of `lipdp train --task text`: a linear model of the words of a text, or attention."""
 
 import dataclasses
 import math
@@ -10,6 +10,8 @@ from lipdp import checks, layers
 from lipdp.model import DP_Model
 from lipdp.models.attention import text_attention
 from lipdp.models.base import METHODS, TrainingRecipe
+from lipdp.models.head import head_recipe
+from lipdp.models.table import TableRecipe
 
 STYLES = ("linear", "attention", "head")
 
@@ -19,8 +21,6 @@ _RATE, _SIGNAL = 40.0, 16000.0
 _LARGEST_BATCH = 8192
 # Chosen on synthetic texts whose class is the order of two words, 1000 and 4000 of them, at epsilon 2 and 8.
 _ATTENTION_UPDATES, _ATTENTION_RATE, _ATTENTION_SIGNAL, _ATTENTION_BATCH = 120, 0.5, 8000.0, 2048
-# Of a head: its steps are as long for rows of any number of features.
-_HEAD_RATE = 16.0
 
 
 def bag_of_tokens(length: int, vocabulary_size: int, num_classes: int) -> keras.Model:
@@ -54,11 +54,10 @@ class TextRecipe(TrainingRecipe):
     """The settings of one training run on texts; every one is a public constant.
 
     Args:
-        input_shape: `(length,)`, the tokens of a text; of a head `(features,)`.
+        input_shape: `(length,)`, the tokens of a text.
         num_classes: number of classes.
         vocabulary_size: of the tokenizer.
-        style: "linear": `bag_of_tokens`; "attention": `text_attention`; "head": one dense layer on what a frozen
-            network has made of the texts.
+        style: "linear": `bag_of_tokens`; "attention": `text_attention`.
         batch_size: expected batch size.
         epochs: expected passes over the data.
         learning_rate: of stochastic gradient descent, at the start; it falls linearly to zero.
@@ -99,13 +98,8 @@ class TextRecipe(TrainingRecipe):
             A `DP_Model`, compiled, with the metric "accuracy".
         """
         (length,) = self.input_shape
-        if self.style == "head":
-            head = keras.layers.Dense(self.num_classes, kernel_initializer="zeros", name="logits")
-            network = keras.Sequential([keras.Input((length,)), head])
-        else:
-            make = {"linear": bag_of_tokens, "attention": text_attention}[self.style]
-            network = make(length, self.vocabulary_size, self.num_classes)
-        model = DP_Model.from_keras(network)
+        make = {"linear": bag_of_tokens, "attention": text_attention}[self.style]
+        model = DP_Model.from_keras(make(length, self.vocabulary_size, self.num_classes))
         model.compile(
             keras.optimizers.SGD(self.rate(num_examples), momentum=self.momentum),
             loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
@@ -123,7 +117,7 @@ def text_recipe(
     style: str = "linear",
     vocabulary_size: int | None = None,
     method: str = "dpsgd",
-) -> TextRecipe:
+) -> TextRecipe | TableRecipe:
     """Returns the default settings for texts of one length.
 
     They depend on public facts only: length, sizes, the number of examples, the budget; not on any text.
@@ -134,13 +128,14 @@ def text_recipe(
         num_examples: number of training texts, or of the persons who wrote them.
         epsilon: the budget; None when the noise is given instead. Larger budgets make larger steps.
         style: "linear": a weight for each token, which learns from few texts. "attention": a small transformer, for
-            classes that hang on the order of the words. "head": a dense layer on the features of a frozen network.
+            classes that hang on the order of the words. "head": `models.head_recipe`, for what a frozen network has
+            made of the texts.
         vocabulary_size: of the tokenizer; default: that of `data.ByteTokenizer`, or, for attention, of
             `data.HashedWordTokenizer`.
         method: name of the strategy: "dpsgd", "adaclip" or "dpis".
 
     Returns:
-        A `TextRecipe`; change it with `dataclasses.replace`.
+        A `TextRecipe`, or, of a head, a `TableRecipe`; change it with `dataclasses.replace`.
 
     Raises:
         ValueError: an argument is out of range.
@@ -156,6 +151,8 @@ def text_recipe(
     length = checks.integer("input_shape", input_shape[0], 1)
     num_examples = checks.integer("num_examples", num_examples, 1)
     epsilon = checks.positive("epsilon", epsilon, optional=True)
+    if style == "head":
+        return head_recipe((length,), num_classes, num_examples, epsilon, method=method)
     if vocabulary_size is None:
         vocabulary_size = 2**12 + 1 if style == "attention" else 2**15 + 1
     # More texts and a larger budget drown in less noise, so that larger steps pay.
@@ -165,7 +162,6 @@ def text_recipe(
     updates, largest, fraction, rate = {
         "linear": (_UPDATES, _LARGEST_BATCH, 4, _RATE * share),
         "attention": (_ATTENTION_UPDATES, _ATTENTION_BATCH, 8, _ATTENTION_RATE * slower),
-        "head": (_UPDATES, _LARGEST_BATCH, 4, _HEAD_RATE * share / math.sqrt(length)),
     }[style]
     batch_size = min(largest, math.ceil(num_examples / fraction))
     return TextRecipe(

@@ -75,7 +75,8 @@ def test_a_head_learns_and_predicts_raw_texts(run, tmp_path, capsys):
     content = folders.read(run)
     settings = content.run["settings"]
     assert content.results["held_out"]["accuracy"] > 0.75 and content.privacy["epsilon"] <= 8.0
-    assert settings["input_shape"] == [16] and settings["length"] == 12 and settings["style"] == "head"
+    assert settings["input_shape"] == [16] and settings["length"] == 12
+    assert not settings["standardized"]  # the features are
     assert "first 12 tokens" in " ".join(content.statement.split()) and not (run / folders.TEXTS).exists()
     (tmp_path / "new.csv").write_text("said\ngood good good\nbad bad bad\n")
     words = ["predict", str(run), "--data", str(tmp_path / "new.csv"), "--output", str(tmp_path / "classes.csv")]
