@@ -178,34 +178,40 @@ def _table_or_images(options) -> data.Dataset:
         raise ValueError(f"{error}{hint}") from error
 
 
+def _style(options) -> str:
+    """Returns the style of a classifier: behind a backbone a head, unless certificates are asked for."""
+    headed = options.backbone is not None and options.recipe == "accurate" and options.strategy != "clipless"
+    return "head" if headed else options.recipe
+
+
 def _recipe(options, dataset):
     if options.task in _OF_TEXTS:
         return _OF_TEXTS[options.task].recipe(options, dataset)
     quiet.load_keras()
     from lipdp.models import classifier
 
-    # A head is a recipe of its own; the others stay for those who ask for certificates.
-    headed = options.backbone is not None and options.recipe == "accurate" and options.strategy != "clipless"
+    style = _style(options)
     recipe = classifier.classifier_recipe(
         dataset.input_shape,
         dataset.num_classes,
         dataset.num_persons or dataset.num_examples,
         options.epsilon,
-        "head" if headed else options.recipe,
+        style,
         method=options.strategy,
         front_end=options.front_end,
-        row_norm=None if dataset.table is None or options.backbone else dataset.table.norm,
+        row_norm=None if dataset.table is None or options.backbone or style == "head" else dataset.table.norm,
         rescaled=datasets.is_rescaled(options, dataset),
         radius=options.radius,
         handwritten=dataset.handwritten,
     )
+    recipe = backbone.adapted(options, recipe)
     options.strategy = recipe.method
     train_check.clip_norm(options)
     overrides = chosen(options, "epochs", "batch_size", "learning_rate", "input_norm", "clip_norm")
     others = "--strategy clipless or --recipe robust" + (", without --front-end" if options.front_end else "")
     if options.radii is not None and not recipe.bounded:
         # These features have no Lipschitz constant.
-        constant = not (getattr(recipe, "patches", 0) or getattr(recipe, "deskewed", False))
+        constant = not any(getattr(recipe, name, False) for name in ("patches", "deskewed", "standardized"))
         certified = "small, and `lipdp certify RUN` measures it" if constant else "nothing"
         raise ValueError(
             f"The network of this recipe is made for accuracy; what it certifies is {certified}. Received: --radii. "
@@ -216,7 +222,6 @@ def _recipe(options, dataset):
             "The recipe for these images bounds no norm of an image. Received: --input-norm. Leave it out, or pass "
             f"{others}."
         )
-    recipe = backbone.adapted(options, recipe)
     return dataclasses.replace(recipe, **{name: value for name, value in overrides.items() if value is not None})
 
 

@@ -18,7 +18,7 @@ _ONLY = {
     "backbone": ("classifier", *_TEXTS),  # of which the last one says what to do instead
 }
 # Of `--recipe`.
-_CLASSIFIERS, _TEXT_RECIPES = ("accurate", "robust", "wrn"), ("linear", "attention")
+_CLASSIFIERS, _TEXT_RECIPES = ("accurate", "robust", "wrn", "head"), ("linear", "attention")
 # Of a network of stock layers on the pixels of images, which has no Lipschitz constant.
 _NOT_OF_WRN = {
     "front_end": "A wide residual network is a front end of its own, and all of it is trained.",

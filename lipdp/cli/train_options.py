@@ -80,10 +80,10 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
     group(
         "--recipe",
-        choices=("accurate", "robust", "wrn", "linear", "attention"),
+        choices=("accurate", "robust", "wrn", "head", "linear", "attention"),
         help="default: accurate; robust trades accuracy for larger certified radii; wrn is a wide residual network for "
-        "images, made for a GPU, by dpsgd and without certificates. Of texts: linear, the default, or attention, which "
-        "sees the order of the words",
+        "images, made for a GPU, by dpsgd and without certificates; head is for rows that lipdp features has written, "
+        "and the default with --backbone. Of texts: linear, the default, or attention, which sees the order of the words",
     )
     group(
         "--front-end",

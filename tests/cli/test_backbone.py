@@ -63,6 +63,20 @@ def test_certify_and_predict_compute_the_features_again(run, tmp_path, capsys):
     assert "features of" in capsys.readouterr().out
 
 
+@pytest.mark.slow
+@pytest.mark.backend_free
+def test_a_head_on_features_that_were_written(tmp_path, capsys):
+    file, target = network(tmp_path / "public.keras"), tmp_path / "features.npz"
+    assert main(["features", "--backbone", str(file), "--dataset", "digits", "--output", str(target)]) == 0
+    words = ["train", "--dataset", str(target), "--recipe", "head", "--epsilon", "8", "--verbose", "0"]
+    assert "certifies is nothing" in refusal(capsys, *words, "--radii", "0.1")
+    assert "'dpsgd'" in refusal(capsys, *words, "--strategy", "clipless")
+    assert "takes rows of features" in refusal(capsys, "train", "--dataset", "digits", *words[3:])
+    assert main([*words, "--output", str(tmp_path / "run")]) == 0
+    content = folders.read(tmp_path / "run")
+    assert content.results["held_out"]["accuracy"] > 0.6 and content.run["settings"]["standardized"]
+
+
 def test_few_rows_are_filled_up_for_training_alone(tmp_path, monkeypatch):
     frozen, seen, features = backbone.load(str(network(tmp_path / "public.keras"))), [], lipdp.features
     monkeypatch.setattr(

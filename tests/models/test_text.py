@@ -2,7 +2,6 @@
 
 import dataclasses
 
-import keras
 import numpy as np
 import pytest
 
