@@ -83,7 +83,8 @@ def add(parser: argparse.ArgumentParser) -> None:
         choices=("accurate", "robust", "wrn", "head", "linear", "attention"),
         help="default: accurate; robust trades accuracy for larger certified radii; wrn is a wide residual network for "
         "images, made for a GPU, by dpsgd and without certificates; head is for rows that lipdp features has written, "
-        "and the default with --backbone. Of texts: linear, the default, or attention, which sees the order of the words",
+        "and the default with --backbone. Of texts: linear, the default, or attention, which sees the order of "
+        "the words",
     )
     group(
         "--front-end",
