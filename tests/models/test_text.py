@@ -44,6 +44,8 @@ def test_the_settings_follow_from_public_facts():
     attention = models.text_recipe((128,), 2, 8000, style="attention")
     assert attention.vocabulary_size == 4097 and attention.updates(8000) == 120
     assert models.text_recipe((128,), 2, 8000).vocabulary_size == 32769
+    rates = [models.text_recipe((128,), 2, count, epsilon).learning_rate for count, epsilon in ((500, 1), (9000, 8))]
+    assert rates == pytest.approx([0.625, 80.0])
     assert models.text_recipe((128,), 2, 500, 1.0, style="attention").learning_rate < attention.learning_rate
     with pytest.raises(ValueError, match="style.*linear.*attention"):
         models.text_recipe((128,), 2, 8000, style="recurrent")
