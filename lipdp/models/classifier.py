@@ -25,8 +25,8 @@ _REFERENCE_NORM = 7.0
 _SMALL_NORM_PER_PIXEL = 0.375
 # Below this number of examples noise dominates: larger batches, smaller steps.
 _SMALL = 16384
-# With fewer images the learning rate is lower, in proportion.
-_IMAGES_OF_RATE, _IMAGES_OF_ROBUST_RATE = 8000, 50000
+# With fewer images, or rows of a table, the learning rate is lower, in proportion.
+_IMAGES_OF_RATE, _IMAGES_OF_ROBUST_RATE, _ROWS_OF_RATE = 8000, 50000, 4000
 # Images with a side below this one have nothing to pool.
 _SMALLEST_SIDE = 16
 # Part of the frequencies that the robust style keeps: 12 of 28.
@@ -282,7 +282,7 @@ def classifier_recipe(
     if len(input_shape) == 1 and front_end is not None:
         raise ValueError(f"A front end is for images. Received: front_end={front_end!r} for a table. Leave it out.")
     if len(input_shape) == 1:
-        found = _table(shared, row_norm)
+        found = _table(shared, row_norm, num_examples)
     elif front_end is not None:
         found = _front_end(shared, front_end)
     else:
@@ -357,9 +357,9 @@ def _front_end(shared: dict, preset: str) -> ClassifierRecipe:
     return ClassifierRecipe(**shared | own, front_end=preset, centered=preset == "accurate", hidden=0)
 
 
-def _table(shared: dict, row_norm: float | None) -> ClassifierRecipe:
+def _table(shared: dict, row_norm: float | None, num_examples: int) -> ClassifierRecipe:
     # Columns of order one have a norm of the square root of their number.
     norm = math.sqrt(shared["input_shape"][0]) if row_norm is None else row_norm
-    return ClassifierRecipe(
-        **shared, input_norm=norm, centered=False, hidden=64, biased=True, temperature=40.0 / max(norm, 2.0)
-    )
+    rate = ClassifierRecipe.learning_rate * min(1.0, num_examples / _ROWS_OF_RATE)
+    own: dict[str, Any] = {"input_norm": norm, "temperature": 40.0 / max(norm, 2.0), "learning_rate": rate}
+    return ClassifierRecipe(**shared, **own, centered=False, hidden=64, biased=True)

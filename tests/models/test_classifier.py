@@ -114,6 +114,8 @@ def test_a_front_end_is_a_first_layer_with_bounds(front_end):
 def test_methods_and_row_norms():
     clipless = classifier.classifier_recipe((6,), 2, 300, 2.0, row_norm=1.5, method="clipless")
     assert clipless.input_norm == 1.5 and clipless.strategy().name == "clipless"
+    more = classifier.classifier_recipe((6,), 2, 8000, 2.0, row_norm=1.5, method="clipless")
+    assert clipless.learning_rate == pytest.approx(more.learning_rate * 300 / 4000)
     for method in classifier.METHODS[1:]:
         recipe = classifier.classifier_recipe((6,), 2, 300, 2.0, method=method)
         assert recipe.strategy().name == method and recipe.strategy().clip_norm == recipe.clip_norm
