@@ -348,12 +348,13 @@ def _images(shared: dict, style: str, num_examples: int) -> ClassifierRecipe:
     return ClassifierRecipe(**shared, input_norm=norm, temperature=40.0 / norm, learning_rate=rate)
 
 
-def _front_end(shared: dict, preset: str) -> ClassifierRecipe:
+def _front_end(shared: dict, preset: str, num_examples: int) -> ClassifierRecipe:
     """Returns what `benchmarks/frontend.py` found on images of the reference size, for others in proportion."""
     scale = math.sqrt(math.prod(shared["input_shape"]) / _REFERENCE_SIZE)
-    own = {"input_norm": 8.0 * scale, "temperature": 4.0 / scale, "clip": 0.1, "learning_rate": 1.0}
+    rate = min(1.0, num_examples / _SMALL)
+    own = {"input_norm": 8.0 * scale, "temperature": 4.0 / scale, "clip": 0.1, "learning_rate": rate}
     if preset == "accurate":
-        own = {"input_norm": scale, "temperature": 100.0 / scale, "clip": 0.2, "learning_rate": 3.0 / scale}
+        own = {"input_norm": scale, "temperature": 100.0 / scale, "clip": 0.2, "learning_rate": 3.0 * rate / scale}
     return ClassifierRecipe(**shared | own, front_end=preset, centered=preset == "accurate", hidden=0)
 
 

@@ -400,6 +400,10 @@ def test_settings_follow_from_public_facts():
     # Few images have more noise in an update.
     rates = [lipdp.recipe((28, 28, 1), 10, n, 2.0).learning_rate for n in (1024, 8192, 16384, 60000)]
     assert rates == pytest.approx([rates[3] / 16, rates[3] / 2, rates[3], rates[3]])
+    upright = [lipdp.recipe((28, 28, 1), 10, n, 2.0, handwritten=True).learning_rate for n in (1000, 50000, 60000)]
+    assert upright == pytest.approx([upright[2] / 50, upright[2], upright[2]])
+    behind = [lipdp.recipe((28, 28, 1), 10, n, 2.0, front_end="robust").learning_rate for n in (2048, 16384, 60000)]
+    assert behind == pytest.approx([behind[2] / 8, behind[2], behind[2]])
 
 
 def test_what_was_reached_is_what_the_benchmark_found():
