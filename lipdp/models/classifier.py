@@ -284,7 +284,7 @@ def classifier_recipe(
     if len(input_shape) == 1:
         found = _table(shared, row_norm, num_examples)
     elif front_end is not None:
-        found = _front_end(shared, front_end)
+        found = _front_end(shared, front_end, num_examples)
     else:
         found = _images(shared, style, num_examples)
     if method == "clipless":

@@ -1,0 +1,236 @@
+"""When each layer and operation of Keras keeps the rows of a batch apart: by its type, its axes, its inputs' ranks."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+from keras import layers as L
+from keras import tree
+
+from lipdp import _keras
+from lipdp.isolation.declared import is_declared
+
+
+def _always(layer, ranks) -> bool:
+    return True
+
+
+def elsewhere(axes, ranks) -> bool:
+    """No axis is that of the batch; where ranks are not known, none that counts from the end but the last one."""
+    known = [isinstance(axis, int) and (axis > 0 or axis == -1 or bool(ranks)) for axis in axes]
+    return all(known) and all(axis % rank for axis in axes for rank in ranks)
+
+
+def _along_others(layer, ranks) -> bool:
+    """No axis that is worked along is that of the batch, and no mask has its batch at the place of another axis."""
+    if any(len(shape) < len(use.inputs[0]) for use in _keras.uses(layer) for shape in use.inputs):
+        return False
+    return elsewhere(layer.axis if isinstance(layer.axis, (list, tuple)) else [layer.axis], ranks)
+
+
+def _several_axes(layer, ranks) -> bool:
+    # Inside of layers of Keras there are two at least.
+    return all(rank > 1 for rank in ranks)
+
+
+def _ranks_of(layer, name: str) -> set[int]:
+    """Returns the ranks of all tensors and arrays that a layer is called with for an argument."""
+    return {np.ndim(leaf) for given in _keras.passed(layer, name) for leaf in tree.flatten(given) if leaf is not None}
+
+
+def _alike(layer, ranks) -> bool:
+    """All inputs of all calls have equally many axes: where Keras would add some hangs on the first call alone."""
+    given = set() if type(layer) in _CELLS else _ranks_of(layer, "inputs")
+    return len(given | {len(shape) for use in _keras.uses(layer) for shape in use.inputs}) < 2
+
+
+def _sequences(layer, ranks) -> bool:
+    """Inputs have equally many axes, and positions beside the batch, which would be attended along otherwise."""
+    ranks, masks = _ranks_of(layer, "inputs"), _ranks_of(layer, "mask")
+    plain = not masks and not _keras.is_masked(layer)
+    return len(ranks) == 1 and min(ranks) > 2 and (plain or (ranks == {3} and masks <= {2}))
+
+
+def _recurrent(layer, ranks) -> bool:
+    """States have the axes of one time, and masks those of batch and times."""
+    inner = getattr(layer, "forward_layer", layer)
+    if inner.stateful or not all(rank == 3 or isinstance(inner, _CONVOLUTIONAL) for rank in ranks):
+        return False
+    states = {rank + 1 for rank in _ranks_of(layer, "initial_state")}
+    return _ranks_of(layer, "mask") <= {2} and (not states or len(ranks | states) == 1)
+
+
+def moments(layer, ranks) -> bool:
+    """What rows are normalized by has no axis of rows, and no more axes than they have."""
+    held = [tuple(value.shape) for name in ("mean", "variance") if (value := getattr(layer, name, None)) is not None]
+    return all(len(shape) < rank or (len(shape) == rank and shape[0] == 1) for shape in held for rank in ranks or {2})
+
+
+def _dropping(layer, ranks) -> bool:
+    """What is dropped is drawn for the axes that a row has."""
+    shape = getattr(layer, "noise_shape", None)
+    return shape is None or all(rank == len(shape) for rank in ranks)
+
+
+def _along_positions(layer, ranks) -> bool:
+    """A mask has no axis but batch and positions."""
+    return all(len(mask.shape) == 2 for mask in _keras.passed(layer, "mask"))
+
+
+def _each_time(layer, ranks) -> bool:
+    """No layer inside takes the mask of one time, which is a vector, for one of another axis."""
+    inner = _keras.walk(layer.layer, include_self=True)
+    return not (_keras.is_masked(layer) or _keras.passed(layer, "mask")) or not any(
+        isinstance(one, (L.Softmax, L.Attention, L.MultiHeadAttention, L.GroupQueryAttention)) for one in inner
+    )
+
+
+def images(layer, ranks) -> bool:
+    """With three axes the whole batch is one image."""
+    return bool(ranks) and all(rank > 3 for rank in ranks)
+
+
+def scalar(layer, ranks) -> bool:
+    return all(np.ndim(value) == 0 for value in (layer.scale, layer.offset)) or (
+        all(np.ndim(value) <= 1 for value in (layer.scale, layer.offset)) and _several_axes(layer, ranks)
+    )
+
+
+def attends_within(layer, ranks) -> bool:
+    with _keras.not_importing_tensorflow():
+        axes = layer.get_config().get("attention_axes")
+    axes = [] if axes is None else axes if isinstance(axes, (list, tuple)) else [axes]
+    if not ranks:
+        # What was not given is filled in when the layer is built, with nothing where there are no positions.
+        return (bool(axes) or isinstance(layer, L.GroupQueryAttention)) and all(axis > 0 for axis in axes)
+    inputs = [len(tensor.shape) for name in ("query", "value", "key") for tensor in _keras.passed(layer, name)]
+    if not inputs:
+        return False
+    positions = max(len(axes) or max(inputs) - 2, 1)
+    padding = [mask for name in ("query_mask", "value_mask", "key_mask") for mask in _keras.passed(layer, name)]
+    if positions > 1 and (padding or _keras.is_masked(layer)):
+        return False  # Keras takes their second axis for all positions
+    # A mask with fewer axes is one for all rows, whose first axis would be that of the batch.
+    masks = [len(mask.shape) for mask in _keras.passed(layer, "attention_mask")]
+    return min(inputs) >= 3 and all(rank > 2 * positions for rank in masks) and elsewhere(axes, ranks)
+
+
+def _product(layer, ranks) -> bool:
+    """The letter of the batch comes first, before and after, and the kernel has none of its name."""
+    operands, _, result = layer.equation.replace(" ", "").partition("->")
+    inputs, _, kernel = operands.partition(",")
+    if "..." in layer.equation:
+        # The dots stand for one axis at least.
+        several = all(len(inputs) - 3 < rank for rank in ranks or {2})
+        return inputs.startswith("...") and result.startswith("...") and several
+    return bool(result) and inputs[0] == result[0] and inputs[0] not in kernel + inputs[1:]
+
+
+def _lambda(layer, ranks) -> bool:
+    return is_declared(layer.function) and (not callable(layer.mask) or is_declared(layer.mask))
+
+
+_CELLS = (L.LSTMCell, L.GRUCell, L.SimpleRNNCell, L.StackedRNNCells, _keras.ConvLSTMCell)
+_CONVOLUTIONAL = (L.ConvLSTM1D, L.ConvLSTM2D, L.ConvLSTM3D)
+# Numbers that layers are given, each of which is one for all entries.
+SETTINGS = ("alpha", "epsilon", "mask_value", "max_value", "negative_slope", "rate", "stddev", "threshold")
+
+LAYERS: dict[type, Callable[[Any, Any], bool]] = {
+    **dict.fromkeys(
+        (
+            *(L.InputLayer, L.Identity, L.Flatten, L.Reshape, L.Permute, L.RepeatVector, L.Activation),
+            *(L.Dense, L.Embedding, L.ReversibleEmbedding),
+            *(L.Conv1D, L.Conv2D, L.Conv3D, L.Conv1DTranspose, L.Conv2DTranspose, L.Conv3DTranspose),
+            *(L.DepthwiseConv1D, L.DepthwiseConv2D, L.SeparableConv1D, L.SeparableConv2D),
+            *(L.MaxPooling1D, L.MaxPooling2D, L.MaxPooling3D),
+            *(L.AveragePooling1D, L.AveragePooling2D, L.AveragePooling3D),
+            *(L.GlobalMaxPooling1D, L.GlobalMaxPooling2D, L.GlobalMaxPooling3D),
+            *(L.GlobalAveragePooling2D, L.GlobalAveragePooling3D),
+            *(L.ZeroPadding1D, L.ZeroPadding2D, L.ZeroPadding3D, L.Cropping1D, L.Cropping2D, L.Cropping3D),
+            *(L.UpSampling1D, L.UpSampling2D, L.UpSampling3D),
+            *(L.ReLU, L.LeakyReLU, L.ELU, L.PReLU, _keras.LayerScale),
+            # Masks of their own making depend on the place of a row, not on what is in the others.
+            *(L.SpatialDropout1D, L.SpatialDropout2D, L.SpatialDropout3D, L.GaussianDropout, L.GaussianNoise),
+            L.Dot,
+        ),
+        _always,
+    ),
+    **dict.fromkeys((L.Dropout, L.AlphaDropout), _dropping),
+    **dict.fromkeys((L.Add, L.Subtract, L.Multiply, L.Average, L.Maximum, L.Minimum, *_CELLS), _alike),
+    L.Normalization: moments,
+    # Random changes of images take one draw for each row or one for all.
+    **dict.fromkeys(
+        (
+            *(L.Resizing, L.CenterCrop),
+            *(L.RandomFlip, L.RandomTranslation, L.RandomRotation, L.RandomZoom, L.RandomShear, L.RandomCrop),
+            *(L.RandomBrightness, L.RandomContrast, L.RandomHue, L.RandomSaturation, L.RandomGrayscale),
+            *(L.RandomColorJitter, L.RandomColorDegeneration, L.RandomInvert, L.RandomPosterization),
+            *(L.RandomSharpness, L.RandomGaussianBlur, L.RandomErasing, L.RandomPerspective, L.RandomElasticTransform),
+        ),
+        images,
+    ),
+    L.Pipeline: lambda layer, ranks: {LAYERS.get(type(one)) for one in layer.layers} <= {images, scalar},
+    **dict.fromkeys((L.Attention, L.AdditiveAttention), _sequences),
+    L.GlobalAveragePooling1D: _along_positions,
+    L.TimeDistributed: _each_time,
+    **dict.fromkeys((L.RNN, L.LSTM, L.GRU, L.SimpleRNN, *_CONVOLUTIONAL, L.Bidirectional), _recurrent),
+    **dict.fromkeys(
+        (L.LayerNormalization, L.GroupNormalization, L.RMSNormalization, L.UnitNormalization), _along_others
+    ),
+    **dict.fromkeys((L.Softmax, L.Concatenate), _along_others),
+    **dict.fromkeys((L.MultiHeadAttention, L.GroupQueryAttention), attends_within),
+    L.BatchNormalization: lambda layer, ranks: not layer.trainable,
+    L.EinsumDense: _product,
+    L.Lambda: _lambda,
+    L.Masking: _several_axes,
+    L.Rescaling: scalar,
+}
+_ENTRYWISE = {
+    *("Absolute", "Abs", "Add", "Subtract", "Multiply", "Divide", "TrueDivide", "DivideNoNan", "Negative", "Power"),
+    *("Square", "Sqrt", "Exp", "Log", "Log1p", "Expm1", "Sin", "Cos", "Tanh", "Sign", "Reciprocal", "Clip", "Maximum"),
+    *("Minimum", "Where", "Equal", "NotEqual", "Greater", "GreaterEqual", "Less", "LessEqual", "LogicalAnd"),
+    *("LogicalNot", "LogicalOr", "Cast", "StopGradient", "Relu", "Relu6", "Sigmoid", "Silu", "Gelu", "Elu", "Softplus"),
+}
+_ALONG_AXES = {
+    *("Sum", "Mean", "Max", "Min", "Prod", "Std", "Var", "All", "Any", "Argmax", "Argmin"),
+    *("Cumsum", "Cumprod", "Flip", "Sort", "Softmax", "LogSoftmax", "Logsumexp", "Concatenate"),
+}
+
+
+def is_array(value: Any) -> bool:
+    """Whether it is a tensor or an array with axes, but no variable of a layer."""
+    known = isinstance(value, np.ndarray) or (keras.ops.is_tensor(value) and not isinstance(value, keras.Variable))
+    return known and len(value.shape) > 0
+
+
+def operation_keeps_apart(name: str, operation, node) -> bool:
+    """Whether one of Keras' operations on tensors keeps rows apart in one call."""
+    given = [*node.arguments.args, *node.arguments.kwargs.values()]
+    leaves = tree.flatten(given)
+    tensors = [leaf for leaf in leaves if isinstance(leaf, keras.KerasTensor)]
+    rank, *others = {len(t.shape) for t in tensors} or {0}
+    if others or rank == 0 or any(t.shape[:1] != tensors[0].shape[:1] for t in node.output_tensors):
+        return False
+    held = [value for key, value in vars(operation).items() if not key.startswith("_")]
+    if name in _ENTRYWISE:
+        # A list counts as the array that it becomes.
+        arrays = [value for value in (*given, *held) if is_array(value) or isinstance(value, (list, tuple))]
+        if any(isinstance(leaf, keras.KerasTensor) for leaf in tree.flatten(arrays)):
+            return False
+        shapes = [np.shape(value) for value in arrays]
+        kept = all(len(shape) < rank or (len(shape) == rank and shape[0] == 1) for shape in shapes)
+        return kept and len(node.output_tensors[0].shape) == rank
+    if any(map(is_array, tree.flatten(held))):
+        return False
+    if name in _ALONG_AXES:
+        axes = operation.axis if isinstance(operation.axis, (list, tuple)) else [operation.axis]
+        return all(isinstance(axis, int) and axis % rank for axis in axes)
+    if name == "GetItem":
+        key = leaves[1:] if len(leaves) > 1 else [None]
+        return isinstance(key[0], slice) and key[0] == slice(None)
+    if name == "Reshape" and len(tensors) == 1:
+        before, after = tensors[0].shape[1:], node.output_tensors[0].shape[1:]
+        return None not in (*before, *after) and math.prod(before) == math.prod(after) > 0
+    return False
