@@ -317,6 +317,11 @@ def _replacements(operation, nodes) -> dict:
             f"`__call__` does into `call`. {_WAYS}"
         )
     layer = isinstance(operation, keras.layers.Layer)
+    if layer and root(type(operation.dtype_policy)) != "keras":
+        raise _Refusal(
+            f"{name} has a dtype policy of its own, which sees whole batches before `call` does. Received: "
+            f"{type(operation.dtype_policy).__name__}. Pass one of Keras', such as dtype='float32'."
+        )
     leaves = [leaf for node in nodes for leaf in tree.flatten((node.arguments.args, node.arguments.kwargs))]
     arrays = [leaf for leaf in leaves if not isinstance(leaf, keras.KerasTensor) and len(np.shape(leaf)) > 0]
     if layer and arrays:

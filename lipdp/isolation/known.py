@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import keras
-import numpy as np
 from keras import layers as L
 from keras import ops
 
@@ -14,12 +13,12 @@ from lipdp import _keras
 from lipdp.isolation.declared import declared, is_declared
 from lipdp.isolation.rules import (
     LAYERS,
-    SETTINGS,
     attends_within,
     elsewhere,
     images,
     is_array,
     moments,
+    numbers_are_numbers,
     operation_keeps_apart,
     scalar,
 )
@@ -131,7 +130,8 @@ def used(model: keras.Model, *others: Any) -> tuple[str, ...]:
 def _follows_graph(model) -> bool:
     """Whether a model computes what its graph says."""
     own = [name for name in ("__call__", "compute_mask") if _defined_by_user(model, name)]
-    return not (_keras.has_own_call(model) or own or "call" in vars(model))
+    policy = root(type(model.dtype_policy)) != "keras"
+    return not (_keras.has_own_call(model) or own or policy or "call" in vars(model))
 
 
 def _defined_by_user(operation, name: str) -> bool:
@@ -161,10 +161,10 @@ def _keeps_apart(operation, node=None, ranks=frozenset()) -> bool:
         return True
     if root(kind) != "lipdp" and not _rule(operation, kind, ranks):
         return False
-    arrays = root(kind) == "lipdp" or LAYERS.get(kind) in (moments, scalar)  # whose shapes were looked at
-    if any(np.ndim(getattr(operation, name, None)) for name in SETTINGS):
+    own = root(kind) == "lipdp"
+    if not (own or numbers_are_numbers(operation)):
         return False
-    held = _held(operation)
+    held, arrays = _held(operation), own or LAYERS.get(kind) in (moments, scalar)  # whose shapes were looked at
     return not _shadows(operation) and all(
         _is_harmless(part, inner) and (arrays or not is_array(part)) for part in held
     )

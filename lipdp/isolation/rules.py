@@ -135,7 +135,7 @@ def _lambda(layer, ranks) -> bool:
 _CELLS = (L.LSTMCell, L.GRUCell, L.SimpleRNNCell, L.StackedRNNCells, _keras.ConvLSTMCell)
 _CONVOLUTIONAL = (L.ConvLSTM1D, L.ConvLSTM2D, L.ConvLSTM3D)
 # Numbers that layers are given, each of which is one for all entries.
-SETTINGS = ("alpha", "epsilon", "mask_value", "max_value", "negative_slope", "rate", "stddev", "threshold")
+_NUMBERS = ("alpha", "epsilon", "mask_value", "max_value", "negative_slope", "rate", "stddev", "threshold")
 
 LAYERS: dict[type, Callable[[Any, Any], bool]] = {
     **dict.fromkeys(
@@ -197,6 +197,12 @@ _ALONG_AXES = {
     *("Sum", "Mean", "Max", "Min", "Prod", "Std", "Var", "All", "Any", "Argmax", "Argmin"),
     *("Cumsum", "Cumprod", "Flip", "Sort", "Softmax", "LogSoftmax", "Logsumexp", "Concatenate"),
 }
+
+
+def numbers_are_numbers(layer) -> bool:
+    """Whether no array or list is in the place of a number, which would give rows more axes."""
+    given = [getattr(layer, name, None) for name in _NUMBERS]
+    return not any(np.ndim(value) for value in given if not isinstance(value, keras.Variable))
 
 
 def is_array(value: Any) -> bool:

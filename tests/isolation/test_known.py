@@ -7,6 +7,7 @@ from keras import layers as L
 from keras import ops
 
 import lipdp
+from lipdp import isolation
 from lipdp.isolation import known
 
 
@@ -109,6 +110,36 @@ def set_to(name, value, inner=None):
     return lambda layer: setattr(getattr(layer, inner) if inner else layer, name, value)
 
 
+def twice(make, first, then, shape=(4,)):
+    """A model with a layer that is called on inputs of other ranks, of which Keras looks at the first ones."""
+
+    def called():
+        x, layer = keras.Input(shape), make()
+        return keras.Model(x, [layer(first(x)), layer(then(x))])
+
+    return called
+
+
+def row(x):
+    return L.Reshape((1, 4))(x)
+
+
+class Policy(keras.DTypePolicy):
+    """Mixes rows before a layer is called."""
+
+    def __init__(self):
+        super().__init__("float32")
+
+    def convert_input(self, x, autocast, dtype):
+        return total(x)
+
+
+def with_policy():
+    model = sequence(lambda: L.Dense(3))()
+    model.dtype_policy = Policy()
+    return model
+
+
 class Summing(L.EinsumDense):
     def call(self, inputs, training=None):
         return total(super().call(inputs))
@@ -188,6 +219,32 @@ MIXING = {
     "mask of attention on images": graph(lambda x: L.Attention()([L.Masking()(x)] * 2), (3, 3, 4)),
     "values with fewer axes": masked(lambda x, m: L.Attention()([x, m]), (3, 4), (3, 3, 4)),
     "mask of three axes": masked(lambda x, m: L.GlobalAveragePooling1D()(x, mask=m), (6, 1)),
+    **{
+        f"{kind.__name__} of other ranks": twice(kind, lambda x: [x, x], lambda x: [x, row(x)])
+        for kind in (L.Add, L.Multiply, L.Average, L.Maximum)
+    },
+    "a sum with an array": graph(lambda x: L.Add()([x, np.ones((1, 1, 6), "float32")])),
+    "cells with more axes": graph(lambda x: L.SimpleRNNCell(4)(x, [L.Dense(4)(L.Flatten()(x))])[0], (1, 4)),
+    "moments of other ranks": twice(lambda: L.Normalization(mean=0.0, variance=1.0), row, lambda x: x),
+    "mask of values with three axes": masked(
+        lambda x, m: L.Attention()([x, x], mask=[None, m], use_causal_mask=True), (3, 1), (3, 4)
+    ),
+    "mask of queries with three axes": masked(
+        lambda x, m: L.AdditiveAttention()([x, x], mask=[m, None]), (3, 1), (3, 4)
+    ),
+    "states with three axes": masked(lambda x, m: L.SimpleRNN(4, unroll=True)(x, initial_state=[m]), (1, 4), (3, 4)),
+    "states of both directions": masked(
+        lambda x, m: L.Bidirectional(L.SimpleRNN(4, unroll=True))(x, initial_state=[m, m]), (1, 4), (3, 4)
+    ),
+    "mask of times with three axes": masked(lambda x, m: L.LSTM(4)(x, mask=m), (3, 1), (3, 4)),
+    "a cell on images": graph(lambda x: L.RNN(L.SimpleRNNCell(4))(x), (3, 1, 4)),
+    "dropped by more axes": sequence(lambda: L.Dropout(0.5, noise_shape=(1, 1, 6))),
+    "slope by an array": sequence(lambda: L.LeakyReLU(np.ones((1, 1, 1)))),
+    "slope by a list": sequence(lambda: L.ELU([[[1.0]]])),
+    "an array in a layer": changed(set_to("parts", [np.ones((1, 1, 1))]), lambda: L.Dense(3)),
+    "an array in an operation": graph(lambda x: ops.clip(x, np.full((1, 1, 1), -1.0), 1.0)),
+    "a list in an operation": graph(lambda x: ops.clip(x, [[[-1.0]]], 1.0)),
+    "a policy of one's own": sequence(lambda: L.Dense(3, dtype=Policy())),
     "rows of a constant": graph(lambda x: x * np.ones((4, 6), "float32"), batch_shape=(4, 6)),
 }
 APART = {
@@ -220,6 +277,14 @@ APART = {
     "convolutions in time": graph(lambda x: L.ConvLSTM1D(2, 3)(x), (2, 5, 3)),
     "declared": sequence(lambda: Holds(L.Dense(3))),
     "lipdp": sequence(lambda: lipdp.layers.SpectralDense(3), lipdp.layers.Abs),
+    "merged": graph(lambda x: L.Multiply()([x, L.Add()([x, x])])),
+    "learned slopes": sequence(L.PReLU),
+    "states": masked(lambda x, m: L.SimpleRNN(4)(x, initial_state=[m]), (4,), (3, 4)),
+    "mask of each time": masked(lambda x, m: L.LSTM(4)(x, mask=m), (3,), (3, 4)),
+    "mask of values": masked(lambda x, m: L.Attention()([x, x], mask=[None, m]), (3,), (3, 4)),
+    "moments": sequence(lambda: L.Normalization(mean=0.0, variance=1.0)),
+    "drawn for each row": sequence(lambda: L.Dropout(0.5, noise_shape=(None, 1))),
+    "both directions": graph(lambda x: L.Bidirectional(L.LSTM(3))(x), (3, 4)),
     "operations": graph(lambda x: ops.sum(ops.exp(x[:, 1:3]) * 2.0 - ops.reshape(x[:, :2], (-1, 2)), axis=-1)),
 }
 
@@ -232,6 +297,25 @@ def test_what_may_mix_rows_is_not_trusted(name):
     found = [operation for operation, _ in known.foreign(model)]
     # A model that cannot be looked into is foreign as a whole.
     assert found and (model in found) == (name == "own call of a model")
+
+
+@pytest.mark.backend_free
+def test_policies_that_convert_whole_batches_are_refused():
+    assert known.foreign(with_policy())
+    for make in (with_policy, sequence(lambda: L.Dense(3, dtype=Policy()))):
+        with pytest.raises(ValueError, match="dtype policy of its own"), isolation.isolated(make()):
+            pass
+
+
+def test_a_merge_that_keras_would_broadcast_over_rows_has_no_bound():
+    inputs, product = keras.Input((4,)), L.Multiply()
+    product([inputs, inputs])
+    means = L.GlobalAveragePooling1D()(product([inputs, row(inputs)]))
+    stack = lipdp.layers.SpectralDense(3)(lipdp.layers.BoundedInput(norm=1.0)(means))
+    model = lipdp.DP_Model(inputs, stack)
+    model.compile("sgd", loss="sparse_categorical_crossentropy")
+    with pytest.raises(ValueError, match="depends on the other examples|equal, known shapes"):
+        model.fit(np.ones((8, 4)), np.arange(8) % 3, batch_size=4, noise_multiplier=1.0, verbose=0)
 
 
 @pytest.mark.backend_free

@@ -8,13 +8,13 @@ FAULTS = [
         "isolation/test_known.py isolation/test_alone.py",
         (
             "every type is trusted",
-            "return kind in _LAYERS and _LAYERS[kind](layer, ranks) and",
-            "return _LAYERS.get(kind, _always)(layer, ranks) and",
+            "return kind in LAYERS and LAYERS[kind](layer, ranks) and",
+            "return LAYERS.get(kind, _always)(layer, ranks) and",
         ),
         (
             "subclasses are trusted",
-            "return kind in _LAYERS and _LAYERS[kind](layer, ranks) and",
-            "kind = next((c for c in kind.__mro__ if c in _LAYERS), kind)\n    return kind in _LAYERS and _LAYERS[kind](layer, ranks) and",
+            "return kind in LAYERS and LAYERS[kind](layer, ranks) and",
+            "kind = next((c for c in kind.__mro__ if c in LAYERS), kind)\n    return kind in LAYERS and LAYERS[kind](layer, ranks) and",
         ),
         (
             "what is named like Keras is Keras",
@@ -26,11 +26,7 @@ FAULTS = [
             'if "call" in vars(operation):\n        return False',
             "if False:\n        return False",
         ),
-        (
-            "activations of one's own",
-            " and all(_function(layer, name) for name in FUNCTIONS)",
-            "",
-        ),
+        ("activations of one's own", " and all(_function(layer, name) for name in FUNCTIONS)", ""),
         (
             "what is inside of a layer is not looked at",
             "if not all(_keeps_apart(layer, None, within) for layer in inner):",
@@ -39,8 +35,8 @@ FAULTS = [
         ),
         (
             "what a layer holds is not looked at",
-            "return not _shadows(operation) and all(_is_harmless(part, inner) for part in _held(operation))",
-            "return not _shadows(operation)",
+            "_is_harmless(part, inner) and (arrays or not is_array(part)) for part in held",
+            "True for part in held",
             "gradients/test_hub.py isolation/test_known.py",
         ),
         (
@@ -50,11 +46,7 @@ FAULTS = [
             "",
             "what is set there is looked at like all that a layer holds; only functions that keep rows apart would pass",
         ),
-        (
-            "layers that nothing tracks are harmless",
-            "return any(part is layer for layer in inner)",
-            "return True",
-        ),
+        ("layers that nothing tracks are harmless", "return any(part is layer for layer in inner)", "return True"),
         (
             "operations in a block are harmless",
             "if isinstance(part, keras.Operation):\n        return False",
@@ -69,24 +61,9 @@ FAULTS = [
         ),
         (
             "what a block inherits is not looked at",
-            "return _elsewhere(axes, ranks) and all(rule(layer, ranks) for rule in above)",
-            "return _elsewhere(axes, ranks)",
+            "return elsewhere(axes, ranks) and all(rule(layer, ranks) for rule in above)",
+            "return elsewhere(axes, ranks)",
             "gradients/test_hub.py",
-        ),
-        (
-            "axes from the end are not the batch inside of layers",
-            "known = [isinstance(axis, int) and (axis > 0 or axis == -1 or bool(ranks)) for axis in axes]",
-            "known = [isinstance(axis, int) for axis in axes]",
-        ),
-        (
-            "images need no channels",
-            "return bool(ranks) and all(rank > 3 for rank in ranks)",
-            "return True",
-        ),
-        (
-            "attention on vectors",
-            "return len(ranks) == 1 and min(ranks) > 2 and (ranks == {3} or not _keras.is_masked(layer))",
-            "return True",
         ),
         (
             "versions that were not read are trusted",
@@ -100,28 +77,66 @@ FAULTS = [
             "several = True",
         ),
         (
+            "masks of a softmax that is an activation",
+            "if isinstance(function, L.Softmax) and _keras.is_masked(layer):",
+            "if False:",
+        ),
+        (
+            "what is inside a declared layer is trusted",
+            "inner, less = _keras.walk(operation, deep=False), int",
+            "inner, less = [] if is_declared(kind) else _keras.walk(operation, deep=False), int",
+        ),
+        (
+            "models with a call of their own",
+            'return not (_keras.has_own_call(model) or own or policy or "call" in vars(model))',
+            "return True",
+        ),
+        (
+            "declarations are not stated",
+            "return declared([*map(type, operations), *functions, *others, *map(type, others)])",
+            "return ()",
+        ),
+        ("arrays that a layer holds are one number", "(arrays or not is_array(part))", "True"),
+        (
+            "settings of a layer that are lists",
+            "if not (own or numbers_are_numbers(operation)):",
+            "if False:",
+        ),
+        (
+            "policies of one's own convert inputs",
+            'return root(type(part)) == "keras"  # it converts',
+            "return True  # it converts",
+        ),
+        ("models with a policy of their own", 'policy = root(type(model.dtype_policy)) != "keras"', "policy = False"),
+    ),
+    *faults(
+        "isolation/rules.py",
+        "isolation/test_known.py isolation/test_alone.py",
+        (
+            "axes from the end are not the batch inside of layers",
+            "known = [isinstance(axis, int) and (axis > 0 or axis == -1 or bool(ranks)) for axis in axes]",
+            "known = [isinstance(axis, int) for axis in axes]",
+        ),
+        ("images need no channels", "return bool(ranks) and all(rank > 3 for rank in ranks)", "return True"),
+        (
+            "attention on vectors",
+            "return len(ranks) == 1 and min(ranks) > 2 and (plain or (ranks == {3} and masks <= {2}))",
+            "return True",
+        ),
+        (
             "normalization over the batch",
             "return all(known) and all(axis % rank for axis in axes for rank in ranks)",
             "return all(known)",
         ),
         (
             "attention over the batch",
-            "return min(inputs) >= 3 and all(rank > 2 * positions for rank in masks) and _elsewhere(axes, ranks)",
+            "return min(inputs) >= 3 and all(rank > 2 * positions for rank in masks) and elsewhere(axes, ranks)",
             "return True",
         ),
-        (
-            "masks of attention for all rows at once",
-            "all(rank > 2 * positions for rank in masks)",
-            "True",
-        ),
+        ("masks of attention for all rows at once", "all(rank > 2 * positions for rank in masks)", "True"),
         (
             "masks without an axis that is attended along",
             "if positions > 1 and (padding or _keras.is_masked(layer)):",
-            "if False:",
-        ),
-        (
-            "masks of a softmax that is an activation",
-            "if isinstance(function, L.Softmax) and _keras.is_masked(layer):",
             "if False:",
         ),
         (
@@ -175,29 +190,40 @@ FAULTS = [
             "L.BatchNormalization: lambda layer, ranks: not layer.trainable,",
             "L.BatchNormalization: _always,",
         ),
-        ("stateful recurrent layers", "lambda layer, ranks: not layer.stateful,", "_always,"),
-        (
-            "what is inside a declared layer is trusted",
-            "inner, less = _keras.walk(operation, deep=False), int",
-            "inner, less = [] if is_declared(kind) else _keras.walk(operation, deep=False), int",
-        ),
-        (
-            "models with a call of their own",
-            'return not (_keras.has_own_call(model) or own or "call" in vars(model))',
-            "return True",
-        ),
-        (
-            "declarations are not stated",
-            "return declared([*map(type, operations), *functions, *others, *map(type, others)])",
-            "return ()",
-        ),
+        ("stateful recurrent layers", "if inner.stateful or", "if"),
         ("Masking of vectors", "L.Masking: _several_axes,", "L.Masking: _always,"),
         (
             "a Pipeline of any layers",
-            "for one in layer.layers} <= {_images, _scalar}",
+            "for one in layer.layers} <= {images, scalar}",
             "for one in layer.layers} and True",
         ),
-        ("a Rescaling by arrays", "L.Rescaling: _scalar,", "L.Rescaling: _always,"),
+        ("a Rescaling by arrays", "L.Rescaling: scalar,", "L.Rescaling: _always,"),
+        (
+            "merged inputs of any ranks",
+            "return len(given | {len(shape) for use in _keras.uses(layer) for shape in use.inputs}) < 2",
+            "return True",
+        ),
+        (
+            "merged arrays of any ranks",
+            'given = set() if type(layer) in _CELLS else _ranks_of(layer, "inputs")',
+            "given = set()",
+        ),
+        ("masks of attention with more axes", "(ranks == {3} and masks <= {2})", "ranks == {3}"),
+        ("states with more axes", "(not states or len(ranks | states) == 1)", "True"),
+        ("masks of times with more axes", 'return _ranks_of(layer, "mask") <= {2} and (not', "return (not"),
+        (
+            "cells on sequences with more axes",
+            "rank == 3 or isinstance(inner, _CONVOLUTIONAL) for rank in ranks",
+            "True for rank in ranks",
+        ),
+        (
+            "moments with more axes",
+            "return all(len(shape) < rank or (len(shape) == rank and shape[0] == 1) for shape in held for rank in ranks or {2})",
+            "return True",
+        ),
+        ("drawn for more axes", "return shape is None or all(rank == len(shape) for rank in ranks)", "return True"),
+        ("lists count as numbers", "if is_array(value) or isinstance(value, (list, tuple))]", "if is_array(value)]"),
+        ("arrays that an operation holds", "for value in (*given, *held) if", "for value in given if"),
     ),
     *faults(
         "isolation/alone.py",

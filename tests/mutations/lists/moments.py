@@ -234,7 +234,7 @@ FAULTS = [
         ("moments of small budgets", "max(8.0, 24.0 / epsilon)", "max(8.0, 24.0 / budget)"),
     ),
     *faults(
-        "cli/train.py",
+        "cli/backbone.py",
         "cli/test_tables.py::test_moments_of_groups_have_the_noise_of_groups",
         ("moments of groups", "recipe.moments_noise * options.examples_per_person", "recipe.moments_noise"),
     ),
