@@ -1,5 +1,6 @@
 """What the engine of per-example gradients needs from TensorFlow."""
 
+import contextlib
 import re
 
 import tensorflow as tf
@@ -42,10 +43,11 @@ def local_gradients(function, values, rows, vectorised: bool):
     values = [tf.convert_to_tensor(v) for v in values]
 
     def one(row):
-        with tf.GradientTape(watch_accessed_variables=False) as tape:
-            tape.watch(values)
-            result = function(values, *row)
-        return tuple(tape.gradient(result, values, unconnected_gradients="zero"))
+        with _refusing_writes():
+            with tf.GradientTape(watch_accessed_variables=False) as tape:
+                tape.watch(values)
+                result = function(values, *row)
+            return tuple(tape.gradient(result, values, unconnected_gradients="zero"))
 
     if vectorised:
         return _each(one, rows)
@@ -70,11 +72,8 @@ def row_by_row(function, values, rows) -> list:
     number = len(values)
 
     def one(values, row):
-        graph = tf.compat.v1.get_default_graph()
-        before = len(graph.get_operations())
-        outputs = [tf.convert_to_tensor(t) for t in function(list(values), [t[tf.newaxis] for t in row])]
-        _refuse_writes(graph, graph.get_operations()[before:])
-        return outputs
+        with _refusing_writes():
+            return [tf.convert_to_tensor(t) for t in function(list(values), [t[tf.newaxis] for t in row])]
 
     @tf.custom_gradient
     def run(*tensors):
@@ -91,10 +90,17 @@ def row_by_row(function, values, rows) -> list:
                     tape.watch(watched)
                     found = [t for t, real in zip(one(values, row), kinds, strict=True) if real]
                 cotangent = [g[tf.newaxis] for g in cotangent]
-                return tape.gradient(found, watched, cotangent, unconnected_gradients="zero")
+                with _refusing_writes():  # a function may bring a gradient of its own
+                    return tape.gradient(found, watched, cotangent, unconnected_gradients="zero")
 
             real = [g for g, r in zip(cotangents, kinds, strict=True) if r]
-            found = dict(zip(inputs, _each(pull, [*rows, *real]), strict=True)) if real else {}
+            try:
+                found = dict(zip(inputs, _each(pull, [*rows, *real]), strict=True)) if real else {}
+            except ValueError as error:
+                raise ValueError(
+                    f"A layer cannot be differentiated one row at a time. Received: {error}. Leave that out, or use "
+                    "layers of Keras."
+                ) from error
             gradients = [
                 None if g is None else tf.reduce_sum(g, axis=0) if i < number else g
                 for i, g in ((i, found.get(i)) for i in range(len(tensors)))
@@ -106,22 +112,27 @@ def row_by_row(function, values, rows) -> list:
     return list(run(*values, *rows))
 
 
-def _refuse_writes(graph, operations) -> None:
-    """Refuses operations of one row that keep something of it for others; those of Keras' variables are held back."""
-    nodes = [operation.node_def for operation in operations]
-    functions, seen = {f.signature.name: f.node_def for f in graph.as_graph_def().library.function}, set()
+@contextlib.contextmanager
+def _refusing_writes():
+    """Refuses what one row keeps of itself for others; changes of Keras' variables are held back elsewhere."""
+    graph = tf.compat.v1.get_default_graph()
+    before = len(graph.get_operations())
+    yield
+    nodes = [operation.node_def for operation in graph.get_operations()[before:]]
+    functions, seen = None, set()
     while nodes:
         node = nodes.pop()
         if _WRITES.match(node.op):
             raise ValueError(
-                f"it changes a tf.Variable or another store in its forward pass, or runs Python code ({node.op}): "
-                "what it keeps of the examples would be released without noise, or mix them"
+                f"it changes a tf.Variable or another store, or runs Python code ({node.op}): what it keeps of the "
+                "examples would be released without noise, or mix them"
             )
-        for value in node.attr.values():
-            for called in (value.func, *value.list.func):
-                if called.name and called.name not in seen:
-                    seen.add(called.name)
-                    nodes += functions.get(called.name, ())
+        called = {f.name for value in node.attr.values() for f in (value.func, *value.list.func)} - {"", *seen}
+        if called and functions is None:
+            functions = {f.signature.name: f.node_def for f in graph.as_graph_def().library.function}
+        for name in called:
+            seen.add(name)
+            nodes += functions.get(name, ())
 
 
 def _each(one, rows) -> list:

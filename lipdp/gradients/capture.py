@@ -95,6 +95,7 @@ def capture(forward, x, y, weight, *, loss_values, copies: int = 1, shares=None,
             y_pred, added, updated = forward(x)
         losses.refuse_additional(added)
         values = _float32(loss_values(y, y_pred))
+        _check_losses(values, ops.shape(weight)[0], copies)
         if shares is None:
             total = ops.sum(weight * ops.mean(ops.reshape(values, (-1, copies)), axis=1))
         else:
@@ -119,6 +120,16 @@ def capture(forward, x, y, weight, *, loss_values, copies: int = 1, shares=None,
         for v in forward.model.trainable_variables
     ]
     return Record(factors, values, y_pred, updated)
+
+
+def _check_losses(values, examples, copies: int) -> None:
+    """Refuses losses that are not one number for each row, as one for all would be added to each."""
+    rows = examples * copies if isinstance(examples, int) else None
+    if len(values.shape) != 1 or (rows is not None and values.shape[0] not in (None, rows)):
+        raise ValueError(
+            f"The loss must return one number for each row of the batch. Received: shape {tuple(values.shape)} for "
+            f"{'a batch of' if rows is None else rows} rows. Average over all axes but the first."
+        )
 
 
 def _float32(tensor):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from keras import ops
 
 from lipdp import backend
-from lipdp.gradients.factors import MatrixLayout, Outer, weighted, zeroed
+from lipdp.gradients.factors import MatrixLayout, Outer, sum_of_squares, weighted, zeroed
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class Taps:
         return ops.reshape(stacked, (batch, *self._shape))
 
     def squared_norm(self):
-        return sum(ops.sum(ops.square(t), axis=tuple(range(1, len(t.shape)))) for t in self._matrices())
+        return sum(sum_of_squares(t) for t in self._matrices())
 
     def scaled_squared_norm(self, center, inverse_scale):
         parts = self._matrices()
@@ -122,7 +122,7 @@ class Taps:
         total = 0.0
         for k, part in enumerate(parts):
             difference = self._restore(scale[k]) * (part - self._restore(center[k]))
-            total = total + ops.sum(ops.square(difference), axis=tuple(range(1, len(part.shape))))
+            total = total + sum_of_squares(difference)
         return total
 
     def weighted_sum(self, coefficients):

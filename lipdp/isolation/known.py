@@ -164,7 +164,8 @@ def _keeps_apart(operation, node=None, ranks=frozenset()) -> bool:
     own = root(kind) == "lipdp"
     if not (own or numbers_are_numbers(operation)):
         return False
-    held, arrays = _held(operation), own or LAYERS.get(kind) in (moments, scalar)  # whose shapes were looked at
+    # Of these the shapes are looked at, or were when the layer was read.
+    held, arrays = _held(operation), own or _of_family(kind) or LAYERS.get(kind) in (moments, scalar)
     return not _shadows(operation) and all(
         _is_harmless(part, inner) and (arrays or not is_array(part)) for part in held
     )

@@ -96,6 +96,15 @@ def test_padding_adds_nothing():
             np.testing.assert_allclose(sums, expected, rtol=1e-4, atol=1e-5 * largest)
 
 
+@pytest.mark.parametrize("shape", [(), (1,), (3, 1)])
+def test_losses_must_be_one_number_for_each_row(shape):
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    with pytest.raises(ValueError, match="one number for each row"):
+        gradients.capture(
+            backend.Forward(model), ops.ones((3, 3)), None, ops.ones((3,)), loss_values=lambda y, p: ops.ones(shape)
+        )
+
+
 def test_losses_that_layers_add_are_refused():
     inputs = keras.Input((4,))
     model = keras.Model(inputs, L.ActivityRegularization(l2=1.0)(L.Dense(2)(inputs)))

@@ -196,7 +196,7 @@ def _writers():
 
     class Keeps(L.Layer):
         def __init__(self, way):
-            super().__init__(name=f"keeps_{way}")
+            super().__init__(name=f"keeps_{way.replace(' ', '_')}")
             self.way, self.last = way, tf.Variable(tf.zeros((1, 5)), trainable=False)
 
         def call(self, inputs):
@@ -213,20 +213,35 @@ def _writers():
             if self.way == "scatter":
                 self.last.scatter_nd_update([[0, 0]], [inputs[0, 0]])
                 return inputs
-            return tf.ensure_shape(tf.numpy_function(lambda x: x, [inputs], tf.float32), inputs.shape)
+            if self.way == "python":
+                return tf.ensure_shape(tf.numpy_function(lambda x: x, [inputs], tf.float32), inputs.shape)
 
-    return [Keeps(way) for way in ("plain", "function", "branch", "scatter", "python")]
+            @tf.custom_gradient
+            def run(x):
+                def back(cotangent):
+                    if self.way == "python backward":
+                        return tf.ensure_shape(tf.numpy_function(lambda g: g, [cotangent], tf.float32), x.shape)
+                    with tf.control_dependencies([self.last.assign(x[:1])]):
+                        return tf.identity(cotangent)
+
+                return tf.identity(x), back
+
+            return run(inputs)
+
+    ways = ("plain", "function", "branch", "scatter", "python", "backward", "python backward")
+    return [Keeps(way) for way in ways]
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="tf.Variable")
 @pytest.mark.parametrize("eager", [False, True])
-@pytest.mark.parametrize("way", range(5))
+@pytest.mark.parametrize("way", range(7))
 def test_what_writes_past_keras_is_refused(way, eager):
     """No scope of Keras holds back a tf.Variable: it would keep a row, without noise, and could couple rows by it."""
     layer = _writers()[way]
     rng = np.random.default_rng(11)
     x, y = rng.normal(size=(40, 5)).astype("float32"), rng.integers(0, 3, 40)
-    model = lipdp.DP_Model.from_keras(keras.Sequential([keras.Input((5,)), layer, L.Dense(3)]))
+    before = [L.Dense(5)] if "backward" in layer.way else []  # what nothing trains in front of goes backward for nobody
+    model = lipdp.DP_Model.from_keras(keras.Sequential([keras.Input((5,)), *before, layer, L.Dense(3)]))
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile("sgd", loss=loss, run_eagerly=eager)
     with pytest.raises(ValueError, match=r"(?s)changes a tf.Variable.*without noise"):

@@ -55,7 +55,13 @@ def fallback(layer, call, tape, *args, **kwargs):
 
         # A layer made of layers may hold operations that TensorFlow cannot vectorize: it loops instead.
         vectorized = alone or not _keras.walk(layer)
-        whole = backend.local_gradients(product, trainable, (*examples, *cotangents, *drawn), vectorized)
+        try:
+            whole = backend.local_gradients(product, trainable, (*examples, *cotangents, *drawn), vectorized)
+        except ValueError as error:
+            raise ValueError(
+                f"Layer '{layer.name}' ({type(layer).__name__}) cannot be differentiated one row at a time. Received: "
+                f"{error}. Leave that out, or use layers of Keras."
+            ) from error
         if alone and rows.views != 1:
             whole = [ops.sum(rows.examples(t), axis=1) for t in whole]
         return [(variable, Whole(t)) for variable, t in zip(variables, whole, strict=True)]

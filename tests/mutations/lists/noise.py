@@ -333,7 +333,7 @@ FAULTS = [
         "backend/capture_tensorflow.py",
         "isolation/test_alone.py",
         ("writes past Keras are taken", "if _WRITES.match(node.op):", "if False:"),
-        ("writes in inner functions are taken", "nodes += functions.get(called.name, ())", "pass"),
+        ("writes in inner functions are taken", "nodes += functions.get(name, ())", "pass"),
     ),
     *faults(
         "backend/tensorflow.py",
