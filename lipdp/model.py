@@ -4,9 +4,10 @@ import contextlib
 from typing import Any
 
 import keras
-from keras import ops
+from keras import ops, tree
 
 from lipdp import _keras, backend, losses, sampling, training
+from lipdp._unread import step_of, unread, writing_metrics
 from lipdp.bounds import summary
 from lipdp.layers import BoundedInput
 from lipdp.optimizer import as_private
@@ -21,6 +22,8 @@ class _PrivateTraining(training.FromTask, training.Fitting, training.Saving):
 
     # The mean loss of each output, where there are several.
     _output_losses: tuple[keras.metrics.Mean, ...] = ()
+    # The objects that `compile` was given: Keras knows some of them after the first batch only.
+    given_metrics: tuple[keras.metrics.Metric, ...] = ()
 
     @property
     def run(self) -> training.Run:
@@ -71,6 +74,8 @@ class _PrivateTraining(training.FromTask, training.Fitting, training.Saving):
         model_checks.warn_of_reduction(self, loss)
         # Past Keras' attribute tracking, so that no file holds them.
         object.__setattr__(self, "_output_losses", compiling.loss_trackers(loss))
+        given = tree.flatten(metrics)
+        object.__setattr__(self, "given_metrics", tuple(m for m in given if isinstance(m, keras.metrics.Metric)))
         super().compile(
             optimizer=as_private(optimizer),
             loss=loss,
@@ -90,6 +95,11 @@ class _PrivateTraining(training.FromTask, training.Fitting, training.Saving):
             "call `fit` with `epochs` and callbacks."
         )
 
+    @unread
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return super().__call__(*args, **kwargs)
+
+    @unread
     def compute_loss(
         self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None, training: bool = True
     ) -> Any:
@@ -112,7 +122,8 @@ class _PrivateTraining(training.FromTask, training.Fitting, training.Saving):
         weights = (weight, sample_weight) if self.run.tracing else (sample_weight, None)
         compiling.track(self._output_losses, self.loss, y, y_pred, *weights)
         y, places = compiling.by_place(y, y_pred, sample_weight, self)
-        with compiling.whole_weights() if self.run.tracing else contextlib.nullcontext():
+        whole = compiling.whole_weights() if self.run.tracing else contextlib.nullcontext()
+        with whole, writing_metrics():
             return super().compute_metrics(x, y, y_pred, places)
 
     @property
@@ -144,7 +155,8 @@ class _PrivateTraining(training.FromTask, training.Fitting, training.Saving):
             raise ValueError(_THROUGH_FIT)
         self.run.tracing = True
         try:
-            return self.run.driver.step(state_and_data, super().train_step)
+            with step_of(self):
+                return self.run.driver.step(state_and_data, super().train_step)
         finally:
             self.run.tracing = False
 

@@ -9,6 +9,7 @@ import numpy as np
 from keras import ops
 
 from lipdp import _keras, backend
+from lipdp._unread import unread
 
 # Float32 must not round the noise down.
 _ROUND_UP = 1.0 + 1e-6
@@ -170,6 +171,7 @@ class PrivateOptimizer:
             sum(v * np.sum(np.broadcast_to(q, shape)) for v, q, shape in zip(std**2, squares, shapes, strict=True))
         )
 
+    @unread
     def apply(self, grads: list, trainable_variables: list | None = None) -> None:
         variables = list(_keras.optimizer_variables(self) if trainable_variables is None else trainable_variables)
         if not self.built:

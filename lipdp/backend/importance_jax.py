@@ -6,6 +6,7 @@ import keras
 import numpy as np
 
 from lipdp import _keras
+from lipdp._unread import step_of, unread_metrics
 from lipdp.backend.devices_jax import shared_out
 from lipdp.backend.jax import Forward, state_kept
 
@@ -26,20 +27,24 @@ class ImportanceStep:
         self._model, self._with_metrics, self.update = model, training_metrics, None
 
         def norms(trainable, non_trainable, data):
-            found, non_trainable = strategy.norms(Forward(model, trainable, non_trainable), data)
+            with step_of(model), unread_metrics():
+                found, non_trainable = strategy.norms(Forward(model, trainable, non_trainable), data)
             return found, list(non_trainable)
 
         def part(trainable, non_trainable, metrics, data, totals):
             forward = Forward(model, trainable, non_trainable)
-            (sums, norms, loss), seen, non_trainable = strategy.proposed(forward, data)
+            with step_of(model), unread_metrics():
+                (sums, norms, loss), seen, non_trainable = strategy.proposed(forward, data)
             if training_metrics:
                 # The loss of the update is known at its end; here only the metrics count.
-                metrics = _keras.update_metrics(model, metrics, jnp.zeros(()), *seen)
+                with step_of(model):
+                    metrics = _keras.update_metrics(model, metrics, jnp.zeros(()), *seen)
             return jax.tree.map(jnp.add, totals, (sums, loss)), norms, list(non_trainable), list(metrics)
 
         def apply(trainable, optimizer_variables, totals, factor):
             sums = [s * factor for s in totals[0]]
-            return model.optimizer.stateless_apply(optimizer_variables, sums, trainable)
+            with step_of(model):
+                return model.optimizer.stateless_apply(optimizer_variables, sums, trainable)
 
         def track(metrics, before, loss):
             """Puts the loss tracker back to before the microbatches and counts the update's loss once."""

@@ -4,6 +4,7 @@ import numpy as np
 import tensorflow as tf
 
 from lipdp import _keras
+from lipdp._unread import step_of, unread_metrics
 from lipdp.backend.tensorflow import Forward
 
 
@@ -24,18 +25,23 @@ class ImportanceStep:
         forward = Forward(model)
 
         def norms(data):
-            return strategy.norms(forward, data)[0]
+            with step_of(model), unread_metrics():
+                return strategy.norms(forward, data)[0]
 
         def part(data, totals):
-            (sums, norms, loss), seen, _ = strategy.proposed(forward, data)
+            with step_of(model), unread_metrics():
+                (sums, norms, loss), seen, _ = strategy.proposed(forward, data)
             if training_metrics:
-                model.compute_metrics(*seen)
+                with step_of(model):
+                    model.compute_metrics(*seen)
             return tf.nest.map_structure(tf.add, totals, (sums, loss)), norms
 
         def apply(totals, factor):
             sums, loss = totals
-            _keras.loss_tracker(model).update_state(loss)
-            model.optimizer.apply([s * factor for s in sums], model.trainable_variables)
+            if training_metrics:
+                _keras.loss_tracker(model).update_state(loss)
+            with step_of(model):
+                model.optimizer.apply([s * factor for s in sums], model.trainable_variables)
 
         if model.run_eagerly:
             self._norms, self._part, self._apply = norms, part, apply

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import keras
 
 from lipdp import _keras
+from lipdp._unread import unread_metrics
 from lipdp.backend import noise
 from lipdp.backend.convolutions_jax import channels_last
 from lipdp.backend.devices_jax import row_shards
@@ -81,11 +82,13 @@ def private_train_step(model, state, data, *, strategy, calibration, batch_size:
 
     def part(i, non_trainable, metrics, data):
         forward = Forward(model, trainable, non_trainable)
-        totals, seen, non_trainable = strategy.microbatch(
-            calibration, forward, strategy_state, i, secret, data, batch_size
-        )
+        with unread_metrics():
+            totals, seen, non_trainable = strategy.microbatch(
+                calibration, forward, strategy_state, i, secret, data, batch_size
+            )
         # The mean over microbatches of number * loss is the sum over them, which is the loss of the update.
-        metrics = _keras.update_metrics(model, metrics, totals[2] * number, *seen)
+        if model.run.driver.request.training_metrics:
+            metrics = _keras.update_metrics(model, metrics, totals[2] * number, *seen)
         return totals, list(non_trainable), metrics
 
     if microbatch is None:
@@ -109,6 +112,12 @@ def private_train_step(model, state, data, *, strategy, calibration, batch_size:
     with keras.StatelessScope(state_mapping=zip(model.metrics_variables, metrics, strict=True)):
         logs = model.get_metrics_result()
     return logs, (trainable, non_trainable, optimizer_variables, metrics)
+
+
+def untracked(model, state, result):
+    """Returns what Keras' own training step has returned, with the metrics as they were before it."""
+    logs, (*changed, _) = result
+    return logs, (*changed, state[0][-1])
 
 
 def _to_compute(weight, microbatch):

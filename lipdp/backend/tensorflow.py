@@ -10,6 +10,7 @@ import threading
 import tensorflow as tf
 
 from lipdp import _keras
+from lipdp._unread import unread_metrics
 from lipdp.backend import noise
 
 # Variables that switch the rewriting of whole programs on.
@@ -80,7 +81,8 @@ def private_train_step(model, data, *, strategy, calibration, batch_size: int, m
     secret = tf.convert_to_tensor(optimizer.noise_key.value)
 
     def part(i, rows):
-        totals, seen, _ = strategy.microbatch(calibration, forward, state, i, secret, rows, batch_size)
+        with unread_metrics():
+            totals, seen, _ = strategy.microbatch(calibration, forward, state, i, secret, rows, batch_size)
         model.compute_metrics(*seen)
         return totals
 
@@ -98,9 +100,16 @@ def private_train_step(model, data, *, strategy, calibration, batch_size: int, m
         zeros = ([tf.zeros(v.shape) for v in model.trainable_variables], counts, tf.zeros(()))
         _, (sums, counts, loss) = tf.while_loop(lambda i, _: i < number, body, (0, zeros), parallel_iterations=1)
     # In an epoch's log larger updates weigh more where Keras' own step would weigh them so.
-    _keras.loss_tracker(model).update_state(loss, sample_weight=None if strategy.uses_own_step else number)
+    if model.run.driver.request.training_metrics:
+        _keras.loss_tracker(model).update_state(loss, sample_weight=None if strategy.uses_own_step else number)
     optimizer.apply([*strategy.average(sums, state, batch_size), *counts], model.trainable_variables)
     return model.get_metrics_result()
+
+
+def untracked(model, state, result):
+    """Returns what Keras' own training step has returned, and leaves no trace of the loss in its tracker."""
+    _keras.loss_tracker(model).reset_state()
+    return result
 
 
 def loss_gradient(model):

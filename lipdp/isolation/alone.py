@@ -11,6 +11,7 @@ from keras import layers as L
 from keras import ops, tree
 
 from lipdp import _keras, backend
+from lipdp._unread import MetricError
 from lipdp.backend import threefry
 from lipdp.isolation.known import _defined_by_user, advice, foreign, root, suspects
 
@@ -170,7 +171,7 @@ def alone(
 
         try:
             results = backend.row_by_row(one, [v.value for v in variables], [*arguments.rows, *drawn])
-        except _Refusal:
+        except (_Refusal, MetricError):
             raise
         except Exception as error:
             raise ValueError(f"{name} cannot be run one row at a time. Received: {error}. {_WAYS}") from error

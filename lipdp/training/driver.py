@@ -376,7 +376,8 @@ class Driver:
         state_and_data = (*state, (x, y, weight))
         with isolation.isolated(self.model):
             if self.microbatch is None and not self.strategy.uses_own_step:
-                return keras_step(*state_and_data)
+                result = keras_step(*state_and_data)
+                return result if self.request.training_metrics else backend.untracked(self.model, state, result)
             return backend.private_train_step(
                 self.model,
                 *state_and_data,

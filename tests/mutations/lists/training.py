@@ -4,6 +4,29 @@ from tests.mutations.fault import faults
 
 FAULTS = [
     *faults(
+        "_unread.py",
+        "test_unread.py",
+        ("what trains reads metrics", "if unread and known:", "if False:"),
+        ("metrics write to weights", "if writing and not (unread or known):", "if False:"),
+        (
+            "only metrics of earlier batches are known",
+            "for metric in [*model.metrics, *model.given_metrics]",
+            "for metric in model.metrics",
+            "",
+            "by the first step Keras has built the metrics in most ways; the objects are named for the others",
+        ),
+    ),
+    *faults(
+        "backend/tensorflow.py",
+        "test_unread.py",
+        ("the loss is tracked all the same", "_keras.loss_tracker(model).reset_state()", "pass"),
+        (
+            "the loss of microbatches is tracked all the same",
+            "if model.run.driver.request.training_metrics:\n        _keras",
+            "if True:\n        _keras",
+        ),
+    ),
+    *faults(
         "training/driver.py",
         "training/test_fit.py::test_several_updates_per_execution",
         (
