@@ -7,7 +7,7 @@ import keras
 from keras import ops, tree
 
 from lipdp import _keras, backend, losses, sampling, training
-from lipdp._unread import step_of, unread, writing_metrics
+from lipdp.backend.unread import step_of, unread, writing_metrics
 from lipdp.bounds import summary
 from lipdp.layers import BoundedInput
 from lipdp.optimizer import as_private

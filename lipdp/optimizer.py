@@ -9,7 +9,7 @@ import numpy as np
 from keras import ops
 
 from lipdp import _keras, backend
-from lipdp._unread import unread
+from lipdp.backend.unread import unread
 
 # Float32 must not round the noise down.
 _ROUND_UP = 1.0 + 1e-6
@@ -90,10 +90,8 @@ class PrivateOptimizer:
         if [tuple(v.shape) for v in self.strategy_state] != [a.shape for a in arrays]:
             for variable in self.strategy_state:
                 _keras.forget(self, variable)
-            names = (f"strategy_{i}" for i in range(len(arrays)))
             self.strategy_state = tuple(
-                self.add_variable(a.shape, "zeros", dtype="float32", name=name)
-                for a, name in zip(arrays, names, strict=False)
+                self.add_variable(a.shape, "zeros", dtype="float32", name=f"strategy_{i}") for i, a in enumerate(arrays)
             )
         for variable, array in zip(self.strategy_state, arrays, strict=True):
             variable.assign(array)

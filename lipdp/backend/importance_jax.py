@@ -6,9 +6,9 @@ import keras
 import numpy as np
 
 from lipdp import _keras
-from lipdp._unread import step_of, unread_metrics
 from lipdp.backend.devices_jax import shared_out
 from lipdp.backend.jax import Forward, state_kept
+from lipdp.backend.unread import step_of, unread_metrics
 
 
 class ImportanceStep:

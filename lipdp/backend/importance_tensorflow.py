@@ -4,8 +4,8 @@ import numpy as np
 import tensorflow as tf
 
 from lipdp import _keras
-from lipdp._unread import step_of, unread_metrics
 from lipdp.backend.tensorflow import Forward
+from lipdp.backend.unread import step_of, unread_metrics
 
 
 class ImportanceStep:

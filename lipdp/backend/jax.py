@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import keras
 
 from lipdp import _keras
-from lipdp._unread import unread_metrics
 from lipdp.backend import noise
 from lipdp.backend.convolutions_jax import channels_last
 from lipdp.backend.devices_jax import row_shards
+from lipdp.backend.unread import unread_metrics
 
 _MANY_PARTS = 16_000
 _TOO_MANY_PARTS = 30_000

@@ -10,8 +10,8 @@ import threading
 import tensorflow as tf
 
 from lipdp import _keras
-from lipdp._unread import unread_metrics
 from lipdp.backend import noise
+from lipdp.backend.unread import unread_metrics
 
 # Variables that switch the rewriting of whole programs on.
 _REWRITING = ("TF_ENABLE_AUTO_MIXED_PRECISION", "TF_ENABLE_AUTO_MIXED_PRECISION_GRAPH_REWRITE")

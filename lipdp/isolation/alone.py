@@ -11,8 +11,8 @@ from keras import layers as L
 from keras import ops, tree
 
 from lipdp import _keras, backend
-from lipdp._unread import MetricError
 from lipdp.backend import threefry
+from lipdp.backend.unread import MetricError
 from lipdp.isolation.known import _defined_by_user, advice, foreign, root, suspects
 
 _WAYS = (

@@ -217,8 +217,8 @@ FAULTS = [
         ),
         (
             "the norm of the first tap",
-            "return sum(ops.sum(ops.square(t), axis=tuple(range(1, len(t.shape)))) for t in self._matrices())",
-            "return ops.sum(ops.square(self._matrices()[0]), axis=tuple(range(1, len(self._matrices()[0].shape))))",
+            "return sum(sum_of_squares(t) for t in self._matrices())",
+            "return sum_of_squares(self._matrices()[0])",
         ),
         (
             "groups of channels see all channels",

@@ -4,8 +4,8 @@ from tests.mutations.fault import faults
 
 FAULTS = [
     *faults(
-        "_unread.py",
-        "test_unread.py",
+        "backend/unread.py",
+        "backend/test_unread.py",
         ("what trains reads metrics", "if unread and known:", "if False:"),
         ("metrics write to weights", "if writing and not (unread or known):", "if False:"),
         (
@@ -18,7 +18,7 @@ FAULTS = [
     ),
     *faults(
         "backend/tensorflow.py",
-        "test_unread.py",
+        "backend/test_unread.py",
         ("the loss is tracked all the same", "_keras.loss_tracker(model).reset_state()", "pass"),
         (
             "the loss of microbatches is tracked all the same",
