@@ -80,6 +80,13 @@ def test_the_rules_take_low_precision(low, shape, stack):
     assert all(np.isfinite(w).all() for w in model.get_weights())
 
 
+def test_layers_without_a_rule_train(low):
+    cells = L.RNN([L.LSTMCell(3), L.GRUCell(2)])
+    model = private(L.Reshape((4, 3)), cells, L.Dense(3))
+    model.fit(X, Y, strategy="dpsgd", steps_per_epoch=1, epochs=1, **FIT)
+    assert model.run.ledger.updates == 1
+
+
 @pytest.mark.slow
 def test_layers_that_mix_examples_are_still_found(low):
     class Centered(L.Layer):

@@ -50,7 +50,9 @@ def fallback(layer, call, tape, *args, **kwargs):
                 other[place] = state
             with isolation.together(layer):
                 result, _ = run(values, other, *inner_args, **inner_kwargs)
-            result = [t for t, keep in zip(tree.flatten(result), floats, strict=True) if keep]
+            # Cotangents are in float32, whatever the layer computes in.
+            kept = [t for t, keep in zip(tree.flatten(result), floats, strict=True) if keep]
+            result = [ops.cast(t, c.dtype) for t, c in zip(kept, row[len(examples) :], strict=False)]
             return sum(ops.sum(r * c) for r, c in zip(result, row[len(examples) :], strict=False))
 
         # A layer made of layers may hold operations that TensorFlow cannot vectorize: it loops instead.
