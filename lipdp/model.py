@@ -123,7 +123,7 @@ class _PrivateTraining(training.FromTask, training.Fitting, training.Saving):
         compiling.track(self._output_losses, self.loss, y, y_pred, *weights)
         y, places = compiling.by_place(y, y_pred, sample_weight, self)
         whole = compiling.whole_weights() if self.run.tracing else contextlib.nullcontext()
-        with whole, writing_metrics():
+        with whole, writing_metrics(), backend.metrics_written(self):
             return super().compute_metrics(x, y, y_pred, places)
 
     @property

@@ -27,6 +27,7 @@ full_precision = _steps.full_precision
 gradient_norms = _steps.gradient_norms
 large_products = _steps.large_products
 loss_gradient = _steps.loss_gradient
+metrics_written = _steps.metrics_written
 microbatch_bytes = _steps.microbatch_bytes
 mixed_products = _steps.mixed_products
 normal = _steps.normal

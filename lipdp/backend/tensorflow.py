@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from lipdp import _keras
 from lipdp.backend import noise
-from lipdp.backend.unread import unread_metrics
+from lipdp.backend.unread import MetricError, unread_metrics
 
 # Variables that switch the rewriting of whole programs on.
 _REWRITING = ("TF_ENABLE_AUTO_MIXED_PRECISION", "TF_ENABLE_AUTO_MIXED_PRECISION_GRAPH_REWRITE")
@@ -110,6 +110,24 @@ def untracked(model, state, result):
     """Returns what Keras' own training step has returned, and leaves no trace of the loss in its tracker."""
     _keras.loss_tracker(model).reset_state()
     return result
+
+
+@contextlib.contextmanager
+def metrics_written(model):
+    """Refuses metrics that write to a `tf.Variable`, which a loss could read; where the step is a graph."""
+    graph = tf.compat.v1.get_default_graph()
+    before = len(graph.get_operations())
+    yield
+    made = graph.get_operations()[before:]
+    values = [v.value for v in model.metrics_variables] if made else []
+    own = {id(graph.capture(v.handle)) for v in values if isinstance(v, tf.Variable)}  # but for a step that is tried
+    for op in made:
+        foreign = [t.name for t in op.inputs if t.dtype == tf.resource and id(t) not in own]
+        if "Assign" in op.type and foreign:
+            raise MetricError(
+                "A metric sees private rows, and what it writes has no noise. Received: a metric that changes a "
+                f"tf.Variable ({foreign[0]}). Make that with `add_variable` of the metric."
+            )
 
 
 def loss_gradient(model):

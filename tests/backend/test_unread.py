@@ -137,6 +137,18 @@ def test_metrics_write_to_nothing_else(strategy):
         model.fit(*rows(), batch_size=8, steps_per_epoch=2, epochs=1, verbose=0, strategy=strategy, **noise)
 
 
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="tf.Variable")
+@pytest.mark.parametrize("strategy", ["dpsgd", "dpis"])
+def test_metrics_keep_nothing_in_variables_of_tensorflow(strategy):
+    import tensorflow as tf
+
+    model = lipdp.DP_Sequential([keras.Input((3,)), L.Dense(1)])
+    model.compile("sgd", loss="mse", metrics=[Collects(tf.Variable(0.0, trainable=False))])
+    noise = {"epsilon": 50.0, "delta": 1e-2} if strategy == "dpis" else {"noise_multiplier": 1.0}
+    with pytest.raises(ValueError, match="changes a tf.Variable"):
+        model.fit(*rows(), batch_size=8, steps_per_epoch=2, epochs=1, verbose=0, strategy=strategy, **noise)
+
+
 @pytest.mark.parametrize("strategy", ["dpsgd", "clipless", "dpis"])
 def test_without_training_metrics_no_loss_is_left_behind(strategy):
     seen = []
