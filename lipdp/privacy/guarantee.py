@@ -33,6 +33,7 @@ class Privacy:
         bounded: names of classes of own layers and losses whose bounds were declared.
         adapted: names of layers that hold what `adapt` has read.
         uncharged: what was read off the data before training without a charge, in words.
+        ids_differ: whether releases are known to be of persons by several ids.
         examples_per_person: most rows that one person has; epsilon is then that of a person.
 
     Raises:
@@ -70,6 +71,7 @@ class Privacy:
         bounded: Iterable[str] = (),
         adapted: Iterable[str] = (),
         uncharged: Iterable[str] = (),
+        ids_differ: bool = False,
         examples_per_person: int = 1,
     ):
         if not isinstance(ledger, Ledger):
@@ -88,7 +90,7 @@ class Privacy:
         self._steered, self._watched = tuple(steered), tuple(map(str, watched))
         self._updates_of_others = checks.integer("updates_of_others", updates_of_others)
         self._row_wise, self._bounded, self._adapted = (tuple(map(str, n)) for n in (row_wise, bounded, adapted))
-        self._uncharged = tuple(map(str, uncharged))
+        self._uncharged, self._ids_differ = tuple(map(str, uncharged)), bool(ids_differ)
 
     @property
     def ledger(self) -> Ledger:
@@ -169,10 +171,12 @@ class Privacy:
         by_person = [release for release in releases if "rows_per_person" in release]
         drawn = [each["rows_per_person"] for each in by_person if each["kind"] != "moments"]
         drawn = drawn or [each["rows_per_person"] for each in by_person]
+        ids_differ = bool(by_person) and (self._ids_differ or len(statement.sizes(by_person)[0]) > 1)
         return {
             "unit": "person" if self._persons > 1 else self._ledger.unit or "example",
             "examples_per_person": self._persons,
             **({"rows_per_person": max(drawn)} if drawn else {}),
+            **({"ids_of_persons_differ": True} if ids_differ else {}),
             "neighboring_relation": accounting.common_relation(mechanisms),
             "sampler": sorted({release["sampler"] for release in releases}),
             "amplification_by_sampling": any(m.sampling.amplified for m in mechanisms),

@@ -66,7 +66,7 @@ def plan_for(run: Run, request: FitRequest) -> Plan:
 
 
 def check_earlier_budgets(run: Run, request: FitRequest) -> None:
-    """Refuses a `fit` that would drop the persons whom earlier ones protect; warns of another delta or risk.
+    """Refuses a `fit` that would drop the persons whom earlier ones protect; warns of other ids, delta or risk.
 
     Args:
         run: The state of the model.
@@ -82,6 +82,16 @@ def check_earlier_budgets(run: Run, request: FitRequest) -> None:
             f"Earlier training of these weights protects persons with up to {most} examples, and their epsilon would "
             f"grow unseen. Received: examples_per_person={request.sampling.group_size}. Pass "
             f"examples_per_person={most} again."
+        )
+    persons, number = request.persons, request.sampling.num_examples
+    if persons is not None and any(ledger.of_other_ids(persons, number) for ledger in run.ledgers):
+        warnings.warn(
+            f"Earlier training of these weights drew persons by other ids. Received: `person_ids` of {number} persons, "
+            "other than before or in another order. Epsilon of all of it together holds for who is one "
+            "person, with all rows, by the ids of all fits, as with more rows of the same persons. Where one person of "
+            "these ids is several of those before, or the reverse, build a new model (its cost adds up outside of this "
+            "ledger).",
+            stacklevel=checks.users_line(),
         )
     least = min((plan.delta for plan in plans), default=1.0)
     if request.delta > least and request.epsilon is not None:

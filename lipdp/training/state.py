@@ -144,6 +144,7 @@ class Run:
             bounded=total.bounded,
             adapted=total.adapted,
             uncharged=total.uncharged,
+            ids_differ=total.ids_differ,
             generators=total.generators,
             examples_per_person=group_size,
             updates_of_others=total.updates - self.ledger.updates,
@@ -265,6 +266,8 @@ class Run:
                 f"{ledger.releases} releases. Load the file into a new model."
             )
         if ledger.releases >= self.ledger.releases:
+            held = values["request"] and values["request"].persons
+            ledger.ids = self.ledger.ids | ({held} if held else set())
             self.ledger.become(ledger)
             vars(self).update(values)
         # Which of them are trained the file does not say.
@@ -285,6 +288,7 @@ def _ledger_state(ledger: Ledger) -> dict:
         "bounded": list(ledger.bounded),
         "adapted": list(ledger.adapted),
         "uncharged": list(ledger.uncharged),
+        "ids_differ": ledger.ids_differ,
         "generators": list(ledger.generators),
     }
 
@@ -299,6 +303,7 @@ def _ledger_from(state: dict) -> Ledger:
     ledger.seeded, ledger.logged = bool(state["seeded"]), tuple(map(str, state["logged"]))
     # Files of earlier versions lack these.
     ledger.seeded_by_sample = bool(state.get("seeded_by_sample", False))
+    ledger.ids_differ = bool(state.get("ids_differ", False))
     ledger.generators = tuple(map(str, state.get("generators", ["threefry64"] if ledger.releases else [])))
     for name in ("steered", "watched", "row_wise", "bounded", "adapted", "uncharged"):
         setattr(ledger, name, tuple(map(str, state.get(name, ()))))
