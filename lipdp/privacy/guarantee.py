@@ -27,7 +27,7 @@ class Privacy:
         generators: names of what has made the noise, of `privacy.GENERATORS`.
         training_metrics: names of metrics computed on the training data that were shown or logged.
         steered: what followed from such metrics.
-        watched: names of callbacks of the user's own that were shown such metrics.
+        watched: names of callbacks of the user's own that could see such metrics.
         updates_of_others: how many of the updates other models made, which share weights with this one.
         row_wise: names of own layers, losses and functions that were declared to treat each row alone.
         bounded: names of classes of own layers and losses whose bounds were declared.

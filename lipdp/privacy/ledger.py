@@ -34,7 +34,7 @@ class Ledger:
         seeded_by_sample: Whether the key of one of these follows from some rows of the data only.
         logged: Names of training metrics that were logged, which the guarantee does not cover.
         steered: What followed from such metrics while the releases were made.
-        watched: Names of callbacks of the user's own that were shown such metrics.
+        watched: Names of callbacks of the user's own that could see such metrics.
         generators: Names of what has made the noise, see `privacy.GENERATORS`.
         row_wise: Names of own layers, losses and functions that were declared to treat each row alone.
         bounded: Names of classes of own layers and losses whose bounds were declared.

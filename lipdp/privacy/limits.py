@@ -33,8 +33,8 @@ def _metrics(facts: dict) -> list[str]:
         lines.append(f"TRAINING FOLLOWED METRICS ON THE TRAINING DATA, as the user accepted: {'; '.join(steered)}.")
     if watched := facts.get("callbacks_that_saw_training_metrics"):
         lines.append(
-            "Callbacks of the user's own were shown these metrics, and nobody has checked what they did with "
-            f"them: {', '.join(watched)}."
+            "Callbacks of the user's own, or with a function of theirs, could see these metrics, and nobody has "
+            f"checked what they did with them: {', '.join(watched)}."
         )
     return lines
 
