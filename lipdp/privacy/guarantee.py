@@ -4,7 +4,7 @@ import importlib.resources
 import json
 import math
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from lipdp import accounting, checks
 from lipdp.accounting import Accountant
@@ -34,6 +34,8 @@ class Privacy:
         adapted: names of layers that hold what `adapt` has read.
         uncharged: what was read off the data before training without a charge, in words.
         ids_differ: whether releases are known to be of persons by several ids.
+        unfinished: returns how many updates of the last plan were made, out of how many, and the ledger with all of
+            them; None where none are left.
         examples_per_person: most rows that one person has; epsilon is then that of a person.
 
     Raises:
@@ -72,6 +74,7 @@ class Privacy:
         adapted: Iterable[str] = (),
         uncharged: Iterable[str] = (),
         ids_differ: bool = False,
+        unfinished: Callable[[], tuple[int, int, Ledger] | None] = lambda: None,
         examples_per_person: int = 1,
     ):
         if not isinstance(ledger, Ledger):
@@ -91,6 +94,7 @@ class Privacy:
         self._updates_of_others = checks.integer("updates_of_others", updates_of_others)
         self._row_wise, self._bounded, self._adapted = (tuple(map(str, n)) for n in (row_wise, bounded, adapted))
         self._uncharged, self._ids_differ = tuple(map(str, uncharged)), bool(ids_differ)
+        self._unfinished = unfinished
 
     @property
     def ledger(self) -> Ledger:
@@ -194,6 +198,7 @@ class Privacy:
             "accountant": accounting.describe(mechanisms, self._delta, self._accountant),
             "releases": releases,
             "plans": len(set(self._descriptions())),
+            **self._stopped(),
             "plans_fixed_in_advance": "not needed" if alone else "assumed",
             "covered": statement.covered(releases),
             "not_covered": list(statement.NOT_COVERED),
@@ -208,6 +213,15 @@ class Privacy:
             **({"read_off_the_data": list(self._uncharged)} if self._uncharged else {}),
             "noise_generators": list(self._generators),
         }
+
+    def _stopped(self) -> dict:
+        stand = None if self._accountant.budget is not None else self._unfinished()
+        if stand is None:
+            return {}
+        made, planned, whole = stand
+        epsilon = accounting.guarantee(whole.mechanisms(self._persons), self._delta, self._accountant)
+        values = {"updates": made, "planned_updates": planned, "epsilon_of_whole_plan": _finite(epsilon)}
+        return {"stopped_early": values}
 
     def _groups(self, groups) -> list[dict]:
         sizes = [n * self._persons for n in (2, 4, 8)] if groups is None else list(groups)
@@ -288,7 +302,7 @@ class Privacy:
                 f"{facts['updates_of_other_models']} of the updates were made by other models that hold some of the "
                 "same weights. They are charged here as if all of them were about this model."
             )
-        lines.append(assumptions.in_words(facts, self._accountant))
+        lines += [assumptions.in_words(facts, self._accountant), *assumptions.of_stopping(facts)]
         if facts["delta_is_large"]:
             lines.append(f"WARNING: delta is not below 1 / N, so it permits publishing a whole {self._ledger.unit}.")
         return lines

@@ -145,10 +145,18 @@ class Run:
             adapted=total.adapted,
             uncharged=total.uncharged,
             ids_differ=total.ids_differ,
+            unfinished=self._unfinished,
             generators=total.generators,
             examples_per_person=group_size,
             updates_of_others=total.updates - self.ledger.updates,
         )
+
+    def _unfinished(self) -> tuple[int, int, Ledger] | None:
+        """Returns how many updates of the plan were made, out of how many, and the ledger with all; None after all."""
+        left = self.updates_left
+        if self.plan is None or left < 1 or left == self.plan.updates or self.ledger.adaptive:
+            return None
+        return self.plan.updates - left, self.plan.updates, self._total(left)
 
     def beside_filters(self, accountant: Any, group_size: int) -> Any:
         """Returns what adds up all releases and more: `accountant`, or, beside filters, their whole budgets with it.
