@@ -31,6 +31,7 @@ class Privacy:
         updates_of_others: how many of the updates other models made, which share weights with this one.
         row_wise: names of own layers, losses and functions that were declared to treat each row alone.
         bounded: names of classes of own layers and losses whose bounds were declared.
+        unchecked: strategies and accountants of the user's own, as "strategy" and the name of the class.
         adapted: names of layers that hold what `adapt` has read.
         uncharged: what was read off the data before training without a charge, in words.
         ids_differ: whether releases are known to be of persons by several ids.
@@ -71,6 +72,7 @@ class Privacy:
         updates_of_others: int = 0,
         row_wise: Iterable[str] = (),
         bounded: Iterable[str] = (),
+        unchecked: Iterable[str] = (),
         adapted: Iterable[str] = (),
         uncharged: Iterable[str] = (),
         ids_differ: bool = False,
@@ -94,7 +96,7 @@ class Privacy:
         self._updates_of_others = checks.integer("updates_of_others", updates_of_others)
         self._row_wise, self._bounded, self._adapted = (tuple(map(str, n)) for n in (row_wise, bounded, adapted))
         self._uncharged, self._ids_differ = tuple(map(str, uncharged)), bool(ids_differ)
-        self._unfinished = unfinished
+        self._unchecked, self._unfinished = tuple(map(str, unchecked)), unfinished
 
     @property
     def ledger(self) -> Ledger:
@@ -209,6 +211,7 @@ class Privacy:
             **({"key_from_a_sample_of_rows": True} if self._by_sample else {}),
             **({"declared_row_wise": list(self._row_wise)} if self._row_wise else {}),
             **({"declared_bounds": list(self._bounded)} if self._bounded else {}),
+            **({"unchecked": list(self._unchecked)} if self._unchecked else {}),
             **({"adapted_layers": list(self._adapted)} if self._adapted else {}),
             **({"read_off_the_data": list(self._uncharged)} if self._uncharged else {}),
             "noise_generators": list(self._generators),

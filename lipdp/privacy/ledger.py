@@ -38,6 +38,7 @@ class Ledger:
         generators: Names of what has made the noise, see `privacy.GENERATORS`.
         row_wise: Names of own layers, losses and functions that were declared to treat each row alone.
         bounded: Names of classes of own layers and losses whose bounds were declared.
+        unchecked: Strategies and accountants of the user's own, as "strategy" and the name of the class.
         adapted: Names of layers that hold what `adapt` has read, from data that nobody knows.
         uncharged: What was read off the data before training without a charge, in words.
         ids: Digests of the ids of the persons, as far as they are known. No file holds them for the ledger's sake.
@@ -66,6 +67,7 @@ class Ledger:
         self.watched: tuple[str, ...] = ()
         self.row_wise: tuple[str, ...] = ()
         self.bounded: tuple[str, ...] = ()
+        self.unchecked: tuple[str, ...] = ()
         self.adapted: tuple[str, ...] = ()
         self.uncharged: tuple[str, ...] = ()
         self.generators: tuple[str, ...] = ()
@@ -101,6 +103,7 @@ class Ledger:
             total.generators = tuple(dict.fromkeys([*total.generators, *ledger.generators]))
             total.row_wise = tuple(sorted({*total.row_wise, *ledger.row_wise}))
             total.bounded = tuple(sorted({*total.bounded, *ledger.bounded}))
+            total.unchecked = tuple(sorted({*total.unchecked, *ledger.unchecked}))
             total.adapted = tuple(sorted({*total.adapted, *ledger.adapted}))
             total.uncharged = tuple(dict.fromkeys([*total.uncharged, *ledger.uncharged]))
             total.ids |= ledger.ids

@@ -47,7 +47,9 @@ def _declared(facts: dict) -> list[str]:
         "checked them, for: ": "declared_bounds",
         "What `adapt` has read, unless from public data, by the layers: ": "adapted_layers",
     }
-    return [f"{text}{', '.join(facts[key])}." for text, key in what.items() if facts.get(key)]
+    lines = [f"{text}{', '.join(facts[key])}." for text, key in what.items() if facts.get(key)]
+    own = (f"{name[0].upper()}{name[1:]}" for name in facts.get("unchecked", ()))
+    return [*lines, *(f"{name} is the user's own: epsilon rests on it, and nothing has checked it." for name in own)]
 
 
 def _randomness(facts: dict) -> list[str]:

@@ -7,7 +7,7 @@ import math
 import warnings
 from typing import Any
 
-from lipdp import accounting, checks
+from lipdp import accounting, checks, isolation
 from lipdp.accounting import Accountant, Filter, Mechanism, risk_budget
 from lipdp.privacy import Plan, Release
 from lipdp.training.request import FitRequest
@@ -107,6 +107,12 @@ def check_earlier_budgets(run: Run, request: FitRequest) -> None:
             "by it. Pass the same `risk` in place of a budget to keep it.",
             stacklevel=checks.users_line(),
         )
+
+
+def unchecked(strategy: Any, accountant: Any) -> set[str]:
+    """Returns which of them is the user's own, for the statement: what it says of itself is believed."""
+    given = {"strategy": type(strategy), "accountant": type(accountant)}
+    return {f"{what} {kind.__name__}" for what, kind in given.items() if isolation.root(kind) != "lipdp"}
 
 
 def check_moments(run: Run, release: Release, count: int, group_size: int) -> None:

@@ -320,6 +320,8 @@ class Driver:
         run.ledger.generators = tuple(dict.fromkeys((*run.ledger.generators, request.noise_generator)))
         run.ledger.adapted = tuple(sorted({*run.ledger.adapted, *model_checks.adapted(self.model)}))
         run.ledger.row_wise = tuple(sorted({*run.ledger.row_wise, *declared}))
+        own_parts = budget.unchecked(self.strategy, self.plan.accountant)
+        run.ledger.unchecked = tuple(sorted({*run.ledger.unchecked, *own_parts}))
         if self.calibration.bounds is not None:
             own = registry.declared(self.model, self.model.loss)
             run.ledger.bounded = tuple(sorted({*run.ledger.bounded, *own}))

@@ -142,6 +142,7 @@ class Run:
             watched=total.watched,
             row_wise=total.row_wise,
             bounded=total.bounded,
+            unchecked=total.unchecked,
             adapted=total.adapted,
             uncharged=total.uncharged,
             ids_differ=total.ids_differ,
@@ -294,6 +295,7 @@ def _ledger_state(ledger: Ledger) -> dict:
         "watched": list(ledger.watched),
         "row_wise": list(ledger.row_wise),
         "bounded": list(ledger.bounded),
+        "unchecked": list(ledger.unchecked),
         "adapted": list(ledger.adapted),
         "uncharged": list(ledger.uncharged),
         "ids_differ": ledger.ids_differ,
@@ -313,7 +315,7 @@ def _ledger_from(state: dict) -> Ledger:
     ledger.seeded_by_sample = bool(state.get("seeded_by_sample", False))
     ledger.ids_differ = bool(state.get("ids_differ", False))
     ledger.generators = tuple(map(str, state.get("generators", ["threefry64"] if ledger.releases else [])))
-    for name in ("steered", "watched", "row_wise", "bounded", "adapted", "uncharged"):
+    for name in ("steered", "watched", "row_wise", "bounded", "unchecked", "adapted", "uncharged"):
         setattr(ledger, name, tuple(map(str, state.get(name, ()))))
     return ledger
 
