@@ -82,18 +82,6 @@ def walk(layer: keras.layers.Layer, include_self: bool = False, deep: bool = Tru
     return layer._flatten_layers(include_self=include_self, recursive=deep)
 
 
-def copied(model: keras.Model) -> keras.Model:
-    """Returns a model of the same layers, with weights of their own that are equal.
-
-    Of `set_weights` alone, layers that compute with something made of their weights (`Normalization`) know nothing.
-    """
-    copy = keras.models.clone_model(model)
-    copy.set_weights(model.get_weights())
-    for layer in walk(copy):
-        getattr(layer, "finalize_state", lambda: None)()
-    return copy
-
-
 def seed_generators(layer: keras.layers.Layer) -> list[keras.random.SeedGenerator]:
     """Returns the random states of a layer itself: no public attribute tells that a layer draws random numbers."""
     return [s for s in getattr(layer, "_seed_generators", ()) if isinstance(s, keras.random.SeedGenerator)]
@@ -359,6 +347,16 @@ def has_weight_decay(optimizer: Any, variable: keras.Variable) -> bool:
 def learning_rate(optimizer: Any) -> Any:
     """Returns the schedule or number itself; `learning_rate` is its present value."""
     return optimizer._learning_rate
+
+
+def optimizer_config(optimizer: Any) -> dict[str, Any]:
+    """Returns the configuration of an optimizer with the schedule itself: many lack one, and Keras trains with them."""
+    rate = learning_rate(optimizer)
+    if isinstance(rate, keras.Variable) or not callable(rate):
+        return optimizer.get_config()
+    constant = object.__new__(type(optimizer))  # `copy.copy` would write the configuration
+    vars(constant).update(vars(optimizer) | {"_learning_rate": 0.0})
+    return constant.get_config() | {"learning_rate": rate}
 
 
 def may_replace(path: Any) -> bool:

@@ -364,10 +364,8 @@ def as_private(identifier: Any) -> PrivateOptimizer:
         optimizer.check()
         return optimizer
     cls = private(type(optimizer))  # type: ignore[arg-type]
-    config = optimizer.get_config()
+    config = _keras.optimizer_config(optimizer)
     config.pop("name", None)
-    if isinstance(config.get("learning_rate"), dict):
-        config["learning_rate"] = _keras.learning_rate(optimizer)
     made = cls(**config)
     # What `exclude_from_weight_decay` keeps is in no configuration.
     for name, value in vars(optimizer).items():

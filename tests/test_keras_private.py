@@ -247,6 +247,7 @@ def test_optimizer():
     assert [id(v) for v in _keras.optimizer_variables(optimizer)] == [id(v) for v in variables]
     assert [_keras.variable_index(optimizer, v) for v in variables] == [0, 1]
     assert _keras.learning_rate(optimizer) is schedule
+    assert _keras.optimizer_config(optimizer) == optimizer.get_config() | {"learning_rate": schedule}
     assert [_keras.has_weight_decay(optimizer, v) for v in variables] == [False, True]
     own = optimizer.add_variable((2,), "zeros", name="own")
     assert any(v is own for v in optimizer.variables)

@@ -4,8 +4,10 @@ import keras
 import numpy as np
 import pytest
 
+from lipdp import _keras
 from lipdp.norms import SpectralBall
 from lipdp.optimizer import PrivateOptimizer, as_private, private
+from tests.helpers.models import blobs, mlp
 
 
 def armed(optimizer, shapes, std, updates):
@@ -87,6 +89,36 @@ def test_schedules_and_settings_survive_the_conversion():
     optimizer = as_private(keras.optimizers.SGD(schedule, momentum=0.8, nesterov=True, weight_decay=0.01))
     assert optimizer.momentum == 0.8 and optimizer.nesterov and optimizer.weight_decay == 0.01
     assert float(optimizer.learning_rate) == 0.5
+
+
+class Warm(keras.optimizers.schedules.LearningRateSchedule):
+    """Without a `get_config`, as in many tutorials; Keras asks for it when it saves."""
+
+    def __init__(self, peak):
+        self.peak = peak
+
+    def __call__(self, step):
+        return self.peak / (keras.ops.cast(step, "float32") + 1.0)
+
+
+def test_a_schedule_without_a_configuration_trains_as_in_keras():
+    schedule = Warm(0.5)
+    given = keras.optimizers.SGD(schedule, momentum=0.8)
+    optimizer = as_private(given)
+    assert _keras.learning_rate(optimizer) is schedule is _keras.learning_rate(given) and optimizer.momentum == 0.8
+    with pytest.raises(NotImplementedError):
+        given.get_config()  # nothing was put in the place of it
+    found = []
+    for peak in (0.5, 0.5, 0.25):
+        model = mlp(optimizer=keras.optimizers.SGD(Warm(peak)))
+        model.fit(*blobs(), epochs=1, batch_size=100, noise_multiplier=1.0, delta=1e-4, seed=3, verbose=0)
+        found.append((model.run.secret.basis, float(model.optimizer.learning_rate)))
+    # A seed knows the schedule by its code and attributes.
+    assert found[0] == found[1] == (found[0][0], pytest.approx(0.1)) and found[2][0] != found[0][0]
+
+
+def test_a_function_of_the_rate_survives_the_conversion():
+    assert float(as_private(keras.optimizers.SGD(lambda: 0.125)).learning_rate) == 0.125
 
 
 def test_weights_without_decay_survive_the_conversion():

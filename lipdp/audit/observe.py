@@ -42,10 +42,8 @@ def observe(model: keras.Model) -> None:
     optimizer = model.optimizer
     # Behind the private class and what makes it private stands the optimizer that was given.
     plain = type(optimizer).__bases__[1]
-    config = optimizer.get_config()
+    config = _keras.optimizer_config(optimizer)
     config.pop("name", None)
-    if isinstance(config.get("learning_rate"), dict):
-        config["learning_rate"] = _keras.learning_rate(optimizer)
     model.compile(
         optimizer=observed_class(plain)(**config),
         loss=model.loss,

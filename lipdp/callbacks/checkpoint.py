@@ -18,7 +18,7 @@ class Checkpoint(keras.callbacks.Callback):
     """Keeps a file from which the same `fit` goes on after the process was stopped, by whatever.
 
     Call the same `fit` again, on a model that was built and compiled alike: it loads the file first, and makes the
-    updates that are left of the plan. When none is left it returns at once. The file stays when training ends.
+    updates that are left of the plan. When none is left it says so and returns. The file stays when training ends.
 
     Args:
         path: file that ends in `.weights.h5` or `.keras`. Beside it come `<path>.journal`, which belongs to it, and

@@ -272,6 +272,8 @@ def _fit(options, recipe, dataset, plan, work):
     with warnings.catch_warnings():
         # The plan above has given this warning already.
         warnings.filterwarnings("ignore", message="delta is not below 1 / num_examples")
+        # A run that was stopped behind its training: what is left is to evaluate.
+        warnings.filterwarnings("ignore", message="The checkpoint holds a finished run")
         model.fit(
             prepare(dataset.x_train),
             dataset.y_train,

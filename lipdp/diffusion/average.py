@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 import numpy as np
 
-from lipdp import _keras
+from lipdp.diffusion.copies import copied
 from lipdp.privacy import provenance
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ class Averaged:
         """Returns a copy of the network with the moving average of its weights; before training, the network."""
         if self._averaged is None:
             return self.network
-        network = _keras.copied(self.network)
+        network = copied(self.network)
         for variable, value in zip(network.trainable_variables, self._averaged, strict=True):
             variable.assign(value)
         provenance.attribute(network, self.run.ledgers)

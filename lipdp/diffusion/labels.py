@@ -13,6 +13,7 @@ import numpy as np
 from lipdp import _keras, layers, losses, strategies
 from lipdp.accounting import Filter, Mechanism, Sampling, calibrate, compose, round_up
 from lipdp.accounting.schemes import REPLACE
+from lipdp.diffusion.copies import copied
 from lipdp.layers.released import ReleasedConstants
 from lipdp.model import DP_Model, DP_Sequential
 from lipdp.privacy import provenance
@@ -266,7 +267,7 @@ def frozen(classifier: keras.Model, image_shape: tuple[int, ...], num_classes: i
             "classifier trained with DPIS. Train it with DPSGD."
         )
     # Of the same layers a plain network, which has no ledger of its own.
-    copy = _keras.copied(keras.Model(classifier.inputs, classifier.outputs, name="classifier"))
+    copy = copied(keras.Model(classifier.inputs, classifier.outputs, name="classifier"))
     copy.trainable = False
     provenance.attribute(copy, ledgers)
     return copy

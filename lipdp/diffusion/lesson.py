@@ -8,8 +8,9 @@ from typing import Any
 import keras
 import numpy as np
 
-from lipdp import _keras, checks
+from lipdp import checks
 from lipdp.diffusion.class_moments import Mixtures
+from lipdp.diffusion.copies import copied
 from lipdp.diffusion.noisy import NoisyBatches
 from lipdp.sampling import randomness
 
@@ -54,7 +55,7 @@ class Lesson:
             seed=int(rng.integers(2**63)),
         )
         # A copy: the user may have compiled the network for something else.
-        network = _keras.copied(model.network)
+        network = copied(model.network)
         rate = keras.optimizers.schedules.CosineDecay(self.learning_rate, self.epochs * len(batches))
         network.compile(keras.optimizers.Adam(rate), loss="mse")
         history = network.fit(batches, epochs=self.epochs, verbose=verbose)

@@ -168,6 +168,7 @@ LAYERS: dict[type, Callable[[Any, Any], bool]] = {
             *(L.RandomBrightness, L.RandomContrast, L.RandomHue, L.RandomSaturation, L.RandomGrayscale),
             *(L.RandomColorJitter, L.RandomColorDegeneration, L.RandomInvert, L.RandomPosterization),
             *(L.RandomSharpness, L.RandomGaussianBlur, L.RandomErasing, L.RandomPerspective, L.RandomElasticTransform),
+            L.Solarization,
         ),
         images,
     ),

@@ -13,7 +13,7 @@ from lipdp.privacy import provenance
 from lipdp.sampling.arrays import widened
 from lipdp.sampling.columns import read
 from lipdp.sampling.source import is_source
-from lipdp.training import memory
+from lipdp.training import memory, model_checks
 from lipdp.training.outputs import outputs
 from lipdp.training.preprocessing import preprocessed
 from lipdp.training.progress import in_terminal
@@ -93,6 +93,7 @@ def features(
             "train that."
         )
     _refuse_mixing(model)
+    model_checks.warn_of_adapted(model)
     x, _ = preprocessed(raw, x)
     count = len(x) if is_source(x) else len(tree.flatten(x)[0])
     rank = len(tree.flatten(model.inputs)[0].shape)

@@ -42,3 +42,19 @@ def in_words(facts: dict, accountant: Accountant) -> str:
             'advance, not chosen in view of earlier results; accountant="filter" covers such choices.'
         )
     return "The stated epsilon assumes that the plan, its length included, was fixed in advance."
+
+
+def of_stopping(facts: dict) -> list[str]:
+    """Returns what the statement says of a plan of which not all updates were made: nothing where all were.
+
+    Whether what stopped it will have it go on, as after a crash, or was a choice is not known.
+    """
+    stopped = facts.get("stopped_early")
+    if stopped is None:
+        return []
+    return [
+        f"Stopped after {stopped['updates']} of {stopped['planned_updates']} updates of the plan, unless it goes on. "
+        "If what stopped it followed from what was released, as metrics on held-out rows do, epsilon is that with the "
+        f"whole plan: {statement.shown(stopped['epsilon_of_whole_plan'])}. If it followed from the training data, no "
+        "epsilon covers that."
+    ]

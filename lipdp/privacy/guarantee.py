@@ -4,22 +4,15 @@ import importlib.resources
 import json
 import math
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from lipdp import accounting, checks
 from lipdp.accounting import Accountant
-from lipdp.privacy import assumptions, statement
+from lipdp.privacy import assumptions, limits, statement
 from lipdp.privacy.ledger import Ledger
 
 _WIDTH = 90
 _MEANINGLESS = 100.0
-
-# What `fit(noise_generator=)` and files call them.
-GENERATORS = {
-    "threefry64": "Threefry 2x32-20 with a key of 64 bits, which is not cryptographic (version 0.1.0)",
-    "threefry": "Threefry 2x32-20, which is fast and not cryptographic, under keys from a ChaCha20 chain of 256 bits",
-    "chacha20": "ChaCha20 with a key of 256 bits, which is cryptographic",
-}
 
 
 class Privacy:
@@ -31,15 +24,19 @@ class Privacy:
         accountant: an `Accountant` or its name; for adaptive releases (DPIS) one that covers them.
         seeded: True when the user fixed a random seed.
         seeded_by_sample: whether the key of such a run followed from some rows of the data only.
-        generators: names of what has made the noise, of `GENERATORS`.
+        generators: names of what has made the noise, of `privacy.GENERATORS`.
         training_metrics: names of metrics computed on the training data that were shown or logged.
         steered: what followed from such metrics.
-        watched: names of callbacks of the user's own that were shown such metrics.
+        watched: names of callbacks of the user's own that could see such metrics.
         updates_of_others: how many of the updates other models made, which share weights with this one.
         row_wise: names of own layers, losses and functions that were declared to treat each row alone.
         bounded: names of classes of own layers and losses whose bounds were declared.
+        unchecked: strategies and accountants of the user's own, as "strategy" and the name of the class.
         adapted: names of layers that hold what `adapt` has read.
         uncharged: what was read off the data before training without a charge, in words.
+        ids_differ: whether releases are known to be of persons by several ids.
+        unfinished: returns how many updates of the last plan were made, out of how many, and the ledger with all of
+            them; None where none are left.
         examples_per_person: most rows that one person has; epsilon is then that of a person.
 
     Raises:
@@ -75,8 +72,11 @@ class Privacy:
         updates_of_others: int = 0,
         row_wise: Iterable[str] = (),
         bounded: Iterable[str] = (),
+        unchecked: Iterable[str] = (),
         adapted: Iterable[str] = (),
         uncharged: Iterable[str] = (),
+        ids_differ: bool = False,
+        unfinished: Callable[[], tuple[int, int, Ledger] | None] = lambda: None,
         examples_per_person: int = 1,
     ):
         if not isinstance(ledger, Ledger):
@@ -90,12 +90,13 @@ class Privacy:
         self._accountant = accounting.get_accountant(accountant)
         self._persons = checks.integer("examples_per_person", examples_per_person, minimum=1)
         self._seeded, self._by_sample = bool(seeded), bool(seeded_by_sample)
-        self._generators = tuple(checks.choice("generators", name, GENERATORS) for name in generators)
+        self._generators = tuple(checks.choice("generators", name, limits.GENERATORS) for name in generators)
         self._training_metrics = tuple(str(name) for name in training_metrics)
         self._steered, self._watched = tuple(steered), tuple(map(str, watched))
         self._updates_of_others = checks.integer("updates_of_others", updates_of_others)
         self._row_wise, self._bounded, self._adapted = (tuple(map(str, n)) for n in (row_wise, bounded, adapted))
-        self._uncharged = tuple(map(str, uncharged))
+        self._uncharged, self._ids_differ = tuple(map(str, uncharged)), bool(ids_differ)
+        self._unchecked, self._unfinished = tuple(map(str, unchecked)), unfinished
 
     @property
     def ledger(self) -> Ledger:
@@ -176,10 +177,12 @@ class Privacy:
         by_person = [release for release in releases if "rows_per_person" in release]
         drawn = [each["rows_per_person"] for each in by_person if each["kind"] != "moments"]
         drawn = drawn or [each["rows_per_person"] for each in by_person]
+        ids_differ = bool(by_person) and (self._ids_differ or len(statement.sizes(by_person)[0]) > 1)
         return {
             "unit": "person" if self._persons > 1 else self._ledger.unit or "example",
             "examples_per_person": self._persons,
             **({"rows_per_person": max(drawn)} if drawn else {}),
+            **({"ids_of_persons_differ": True} if ids_differ else {}),
             "neighboring_relation": accounting.common_relation(mechanisms),
             "sampler": sorted({release["sampler"] for release in releases}),
             "amplification_by_sampling": any(m.sampling.amplified for m in mechanisms),
@@ -197,6 +200,7 @@ class Privacy:
             "accountant": accounting.describe(mechanisms, self._delta, self._accountant),
             "releases": releases,
             "plans": len(set(self._descriptions())),
+            **self._stopped(),
             "plans_fixed_in_advance": "not needed" if alone else "assumed",
             "covered": statement.covered(releases),
             "not_covered": list(statement.NOT_COVERED),
@@ -207,10 +211,20 @@ class Privacy:
             **({"key_from_a_sample_of_rows": True} if self._by_sample else {}),
             **({"declared_row_wise": list(self._row_wise)} if self._row_wise else {}),
             **({"declared_bounds": list(self._bounded)} if self._bounded else {}),
+            **({"unchecked": list(self._unchecked)} if self._unchecked else {}),
             **({"adapted_layers": list(self._adapted)} if self._adapted else {}),
             **({"read_off_the_data": list(self._uncharged)} if self._uncharged else {}),
             "noise_generators": list(self._generators),
         }
+
+    def _stopped(self) -> dict:
+        stand = None if self._accountant.budget is not None else self._unfinished()
+        if stand is None:
+            return {}
+        made, planned, whole = stand
+        epsilon = accounting.guarantee(whole.mechanisms(self._persons), self._delta, self._accountant)
+        values = {"updates": made, "planned_updates": planned, "epsilon_of_whole_plan": _finite(epsilon)}
+        return {"stopped_early": values}
 
     def _groups(self, groups) -> list[dict]:
         sizes = [n * self._persons for n in (2, 4, 8)] if groups is None else list(groups)
@@ -257,8 +271,7 @@ class Privacy:
             sections.append(section("Releases charged", statement.releases(facts)))
             sections.append(section("Accounting", self._method(facts)))
         sections.append(section("Covered", facts["covered"]))
-        not_covered = [*self._metrics(), *facts["not_covered"], *self._declared(), *self._randomness()]
-        sections.append(section("Not covered", [*self._read_off(), *not_covered]))
+        sections.append(section("Not covered", limits.not_covered(facts)))
         return "\n\n".join(sections) + "\n"
 
     def _descriptions(self):
@@ -292,76 +305,9 @@ class Privacy:
                 f"{facts['updates_of_other_models']} of the updates were made by other models that hold some of the "
                 "same weights. They are charged here as if all of them were about this model."
             )
-        lines.append(assumptions.in_words(facts, self._accountant))
+        lines += [assumptions.in_words(facts, self._accountant), *assumptions.of_stopping(facts)]
         if facts["delta_is_large"]:
             lines.append(f"WARNING: delta is not below 1 / N, so it permits publishing a whole {self._ledger.unit}.")
-        return lines
-
-    def _metrics(self) -> list[str]:
-        if not self._training_metrics:
-            return ["Metrics computed on the training data, should any be shown: none were logged."]
-        names = ", ".join(self._training_metrics)
-        lines = [f"Metrics computed on the training data. These were logged, without any noise: {names}."]
-        if self._steered:
-            lines.append(
-                "TRAINING FOLLOWED METRICS ON THE TRAINING DATA, as the user accepted: "
-                + "; ".join(self._steered)
-                + "."
-            )
-        if self._watched:
-            lines.append(
-                "Callbacks of the user's own were shown these metrics, and nobody has checked what they did with "
-                f"them: {', '.join(self._watched)}."
-            )
-        return lines
-
-    def _read_off(self) -> list[str]:
-        text = "READ OFF THE PRIVATE ROWS, without noise and without a charge: {}. It counts as public here."
-        return [text.format(what) for what in self._uncharged]
-
-    def _declared(self) -> list[str]:
-        what = {
-            "Own code that mixes the examples of a batch although it was declared not to. It was declared, and nothing "
-            "checked it, for: ": self._row_wise,
-            "Own layers and losses whose gradients are longer than was declared. Bounds were declared, and nothing "
-            "checked them, for: ": self._bounded,
-            "What `adapt` has read, unless from public data, by the layers: ": self._adapted,
-        }
-        return [f"{text}{', '.join(names)}." for text, names in what.items() if names]
-
-    def _randomness(self) -> list[str]:
-        names = "; ".join(GENERATORS[name] for name in self._generators)
-        covered = statement.covered([_facts(release) for release in self._ledger.entries])
-        lines = [
-            f"Whoever breaks the random generators. Of the noise: {names}. Of the batches"
-            f"{', and of the noise of moments' if statement.MOMENTS in covered else ''}: numpy's Philox, which is not "
-            "cryptographic, with a key for each update from a cryptographic hash."
-        ]
-        lines = lines if names else []
-        if not self._seeded:
-            return [*lines, "A fixed seed, should one be given: none was, the operating system seeded the noise."]
-        lines.append(
-            "A FIXED SEED was used. The guarantee holds only against people who can neither know nor guess it; for a "
-            "release, train again without a seed."
-        )
-        old = "threefry64" in self._generators
-        if old:
-            lines.append(
-                "In version 0.1.0 keys came from the seed alone: any two models that it trained with one seed share "
-                "noise, and together they reveal more than epsilon says."
-            )
-        if not old or len(self._generators) > 1:
-            lines.append(
-                "Keys came from a hash of the seed, the plan, the strategy, model, loss and optimizer, the weights at "
-                "the beginning, and the data, all rows of it: only the same call repeats, and another model "
-                "trained with this seed has noise of its own."
-            )
-            lines.append(
-                "Two runs under this seed that differ in callbacks alone, such as one of the user's that sets the "
-                "learning rate, may share noise: publish one of them."
-            )
-        if self._by_sample:
-            lines.append(statement.KEY_FROM_A_SAMPLE)
         return lines
 
     def __repr__(self) -> str:

@@ -34,12 +34,15 @@ class Ledger:
         seeded_by_sample: Whether the key of one of these follows from some rows of the data only.
         logged: Names of training metrics that were logged, which the guarantee does not cover.
         steered: What followed from such metrics while the releases were made.
-        watched: Names of callbacks of the user's own that were shown such metrics.
+        watched: Names of callbacks of the user's own that could see such metrics.
         generators: Names of what has made the noise, see `privacy.GENERATORS`.
         row_wise: Names of own layers, losses and functions that were declared to treat each row alone.
         bounded: Names of classes of own layers and losses whose bounds were declared.
+        unchecked: Strategies and accountants of the user's own, as "strategy" and the name of the class.
         adapted: Names of layers that hold what `adapt` has read, from data that nobody knows.
         uncharged: What was read off the data before training without a charge, in words.
+        ids: Digests of the ids of the persons, as far as they are known. No file holds them for the ledger's sake.
+        ids_differ: Whether releases are known to be of persons by several ids.
 
     Example:
         >>> update = Release(sampling=Sampling().bind(1000, 10), noise_multiplier=1.0, sensitivity=0.1,
@@ -64,9 +67,12 @@ class Ledger:
         self.watched: tuple[str, ...] = ()
         self.row_wise: tuple[str, ...] = ()
         self.bounded: tuple[str, ...] = ()
+        self.unchecked: tuple[str, ...] = ()
         self.adapted: tuple[str, ...] = ()
         self.uncharged: tuple[str, ...] = ()
         self.generators: tuple[str, ...] = ()
+        self.ids: frozenset[str] = frozenset()
+        self.ids_differ = False
 
     @classmethod
     def joined(cls, ledgers: "Iterable[Ledger]") -> "Ledger":
@@ -97,8 +103,11 @@ class Ledger:
             total.generators = tuple(dict.fromkeys([*total.generators, *ledger.generators]))
             total.row_wise = tuple(sorted({*total.row_wise, *ledger.row_wise}))
             total.bounded = tuple(sorted({*total.bounded, *ledger.bounded}))
+            total.unchecked = tuple(sorted({*total.unchecked, *ledger.unchecked}))
             total.adapted = tuple(sorted({*total.adapted, *ledger.adapted}))
             total.uncharged = tuple(dict.fromkeys([*total.uncharged, *ledger.uncharged]))
+            total.ids |= ledger.ids
+            total.ids_differ = total.ids_differ or ledger.ids_differ or len(total.ids) > 1
         return total
 
     def become(self, other: "Ledger") -> None:
@@ -207,6 +216,23 @@ class Ledger:
                 f"about the sum for one {sampling.unit}. Received: person_ids={received} after {self.updates} updates "
                 f"on drawn {before}s. Go on as before, or build a new model (its cost adds up outside of this ledger)."
             )
+
+    def note_ids(self, digest: str | None) -> None:
+        """Notes by which ids the persons of the next releases are drawn, where persons are."""
+        if digest is None:
+            return
+        before = self.ids if self.releases else frozenset()
+        self.ids = before | {digest}
+        self.ids_differ = (self.releases > 0 and self.ids_differ) or len(self.ids) > 1
+
+    def of_other_ids(self, digest: str, persons: int) -> bool:
+        """Returns whether releases are known to be of persons by other ids: other digests, or numbers of persons."""
+        if self.releases and self.ids - {digest}:
+            return True
+        if any(release.kind == "count" for release in self._descriptions):
+            return False  # their number is private, and noisy wherever it stands
+        gradients = (each.sampling for each in self._descriptions if each.kind == "gradient")
+        return any(each.unit == "person" and each.num_examples != persons for each in gradients)
 
     def check_accountant(self, accountant: str | Accountant) -> None:
         """Refuses an accountant that does not cover what was charged.

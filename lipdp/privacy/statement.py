@@ -61,6 +61,10 @@ MANY = {
 }
 
 
+SEVERAL_IDS = (
+    "Fits were given other ids or other numbers of persons. Epsilon of all of them together holds for who is one "
+    "person, with all their rows, by the ids of each of these fits."
+)
 IMPORTANCE = (
     "importance sampling, as executed: each example enters each batch independently, with a probability in "
     "proportion to the norm of its clipped gradient, at most q."
@@ -174,6 +178,7 @@ def meaning(facts: dict) -> list[str]:
     how = [*(SCHEMES[sampler].statement for sampler in samplers), *([IMPORTANCE] if adaptive else [])]
     return [
         unit,
+        *([SEVERAL_IDS] if facts.get("ids_of_persons_differ") else []),
         f"Neighboring relation: {change}",
         *(f"Sampler: {text.replace('example', 'person') if drawn else text}" for text in how),
         *([_contribution(drawn, {release["kind"] for release in facts["releases"]})] if drawn else []),

@@ -7,7 +7,7 @@ import math
 import warnings
 from typing import Any
 
-from lipdp import accounting, checks
+from lipdp import accounting, checks, isolation
 from lipdp.accounting import Accountant, Filter, Mechanism, risk_budget
 from lipdp.privacy import Plan, Release
 from lipdp.training.request import FitRequest
@@ -66,7 +66,7 @@ def plan_for(run: Run, request: FitRequest) -> Plan:
 
 
 def check_earlier_budgets(run: Run, request: FitRequest) -> None:
-    """Refuses a `fit` that would drop the persons whom earlier ones protect; warns of another delta or risk.
+    """Refuses a `fit` that would drop the persons whom earlier ones protect; warns of other ids, delta or risk.
 
     Args:
         run: The state of the model.
@@ -83,6 +83,16 @@ def check_earlier_budgets(run: Run, request: FitRequest) -> None:
             f"grow unseen. Received: examples_per_person={request.sampling.group_size}. Pass "
             f"examples_per_person={most} again."
         )
+    persons, number = request.persons, request.sampling.num_examples
+    if persons is not None and any(ledger.of_other_ids(persons, number) for ledger in run.ledgers):
+        warnings.warn(
+            f"Earlier training of these weights drew persons by other ids. Received: `person_ids` of {number} persons, "
+            "other than before or in another order. Epsilon of all of it together holds for who is one "
+            "person, with all rows, by the ids of all fits, as with more rows of the same persons. Where one person of "
+            "these ids is several of those before, or the reverse, build a new model (its cost adds up outside of this "
+            "ledger).",
+            stacklevel=checks.users_line(),
+        )
     least = min((plan.delta for plan in plans), default=1.0)
     if request.delta > least and request.epsilon is not None:
         warnings.warn(
@@ -97,6 +107,12 @@ def check_earlier_budgets(run: Run, request: FitRequest) -> None:
             "by it. Pass the same `risk` in place of a budget to keep it.",
             stacklevel=checks.users_line(),
         )
+
+
+def unchecked(strategy: Any, accountant: Any) -> set[str]:
+    """Returns which of them is the user's own, for the statement: what it says of itself is believed."""
+    given = {"strategy": type(strategy), "accountant": type(accountant)}
+    return {f"{what} {kind.__name__}" for what, kind in given.items() if isolation.root(kind) != "lipdp"}
 
 
 def check_moments(run: Run, release: Release, count: int, group_size: int) -> None:

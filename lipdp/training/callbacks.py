@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from lipdp import _keras, checks
+from lipdp import _keras, checks, isolation
 from lipdp.training.model_checks import refuse_own_steps
 from lipdp.training.progress import EpsilonSoFar
 
@@ -58,7 +58,8 @@ def private_monitors(callbacks: list, trains: bool = True, validates: bool = Fal
 
 def names_of_own(callbacks: list) -> tuple[str, ...]:
     """Returns the names of the callbacks whose code is the user's: what they do with what they see nobody knows."""
-    return tuple(dict.fromkeys(type(callback).__name__ for callback in callbacks if _is_users(callback)))
+    own = (callback for callback in callbacks if _is_users(callback) or _has_own_schedule(callback))
+    return tuple(dict.fromkeys(type(callback).__name__ for callback in own))
 
 
 def acts_on_updates(callback: Any) -> bool:
@@ -126,6 +127,15 @@ def _is_users(callback: Any) -> bool:
     """Returns whether the code of a callback is the user's, or a function that it was given."""
     given = any(name.startswith("on_") for name in vars(callback))
     return given or type(callback).__module__.split(".")[0] not in ("keras", "lipdp")
+
+
+def _has_own_schedule(callback: Any) -> bool:
+    """Returns whether a function of the user's sets the rate: it is shown no logs, and may read the model's history."""
+    if not isinstance(callback, keras.callbacks.LearningRateScheduler):
+        return False
+    schedule = callback.schedule
+    named = schedule if hasattr(schedule, "__qualname__") else type(schedule)
+    return isolation.root(named) not in ("keras", "lipdp")
 
 
 def _followed(callback: Any) -> list[str]:

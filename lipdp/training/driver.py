@@ -316,9 +316,12 @@ class Driver:
         run.noise_std, run.ledger.seeded = self.noise_std, run.ledger.seeded or request.seed is not None
         by_sample = request.seed is not None and bool(columns.columns_of((self.x, self.y)))
         run.ledger.seeded_by_sample = run.ledger.seeded_by_sample or by_sample
+        run.ledger.note_ids(request.persons)
         run.ledger.generators = tuple(dict.fromkeys((*run.ledger.generators, request.noise_generator)))
         run.ledger.adapted = tuple(sorted({*run.ledger.adapted, *model_checks.adapted(self.model)}))
         run.ledger.row_wise = tuple(sorted({*run.ledger.row_wise, *declared}))
+        own_parts = budget.unchecked(self.strategy, self.plan.accountant)
+        run.ledger.unchecked = tuple(sorted({*run.ledger.unchecked, *own_parts}))
         if self.calibration.bounds is not None:
             own = registry.declared(self.model, self.model.loss)
             run.ledger.bounded = tuple(sorted({*run.ledger.bounded, *own}))

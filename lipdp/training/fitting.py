@@ -108,7 +108,8 @@ class Fitting:
                 of the same weights cannot have fewer.
             person_ids: `(N,)`, integers or texts: whose each row is. Persons are then drawn in the place of rows, and
                 the gradients of a person's rows averaged: N, `batch_size` and epsilon are about persons. The ids are
-                private; a file of a run without a seed does not tell them, nor whether they have changed.
+                private; a file of a run without a seed does not tell them. Other ids than before give a warning, where
+                they are known.
             rows_per_person: The most rows k, at least 1, that a person brings into an update, with `person_ids`, by
                 default 8; of more rows k are chosen at random, afresh for each update. More cost time, not privacy.
             allow_private_monitor: Whether callbacks such as `EarlyStopping(monitor="loss")` may follow metrics on the

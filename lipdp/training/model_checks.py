@@ -196,14 +196,14 @@ def graph_of(model: Any, private: Any) -> Any:
             "keras.Model(inputs, outputs); or pass keras.Model(inputs, model(inputs)), with inputs = "
             "keras.Input(shape), which trains more slowly, one row at a time."
         )
-    for name in ("train_step", "compute_loss", "make_train_function"):
+    for name in ("train_step", "compute_loss", "make_train_function", "compute_metrics"):
         owner = next(c for c in type(model).__mro__ if name in vars(c) or c is object)
         known = owner is object or isolation.root(owner) in ("keras", "keras_hub", "lipdp")
         if not known or name in vars(model):
             raise ValueError(
                 f"Model '{model.name}' has a `{name}` of its own, which private training does not call. Received: "
-                f"{type(model).__name__}. Put what it does into a loss or a layer; for training without it pass "
-                "keras.Model(model.inputs, model.outputs)."
+                f"{type(model).__name__}. Put what it does into a loss, a layer or a metric; for training without it "
+                "pass keras.Model(model.inputs, model.outputs)."
             )
     return graph
 
@@ -285,13 +285,13 @@ def check_model(model: keras.Model) -> None:
 
 def refuse_own_steps(model: keras.Model) -> None:
     """Refuses a model whose noise and charge are not those of lipdp's own methods."""
-    for name in _keras.STEP_METHODS:
+    for name in (*_keras.STEP_METHODS, "compute_metrics"):
         source = next((c for c in type(model).__mro__ if name in vars(c)), keras.Model)
         if name in vars(model) or source.__module__.split(".")[0] not in ("lipdp", "keras"):
             raise ValueError(
-                "The noise is calibrated for the loss given to `compile` and for lipdp's own training step. Received: "
-                f"model '{model.name}' of {type(model).__name__}, with a `{name}` of its own. Leave it out; put what "
-                "it does into the loss or into layers."
+                "The noise is calibrated for the loss given to `compile` and for lipdp's own training step, which logs "
+                f"the metrics given to `compile`. Received: model '{model.name}' of {type(model).__name__}, with a "
+                f"`{name}` of its own. Leave it out; put what it does into the loss, into layers or into metrics."
             )
 
 

@@ -183,7 +183,10 @@ def described(model: keras.Model) -> Any:
     for named in (*layers, loss, optimizer, *operations):
         names.setdefault(str(getattr(named, "name", named)), f"#{len(names)}")
     with _keras.not_importing_tensorflow():
-        rates = optimizer.get_config()
+        try:
+            rates = optimizer.get_config()
+        except NotImplementedError:  # of a schedule without one; what it is `bodies` tells
+            rates = _keras.optimizer_config(optimizer)
         if isinstance(rates.get("learning_rate"), numbers.Number):
             del rates["learning_rate"]  # a variable of the optimizer, which callbacks may set
         parts = [_config(model), _config(loss), type(optimizer).__name__, rates]

@@ -94,6 +94,13 @@ def prepare(
     count = len(tree.flatten(y)[0]) if drawn is None else drawn.count
     request = request.bind(strategy.declared_examples(count), None if ids is None else persons.digest(ids))
     request, finished = resumed(model, request, x, y, checkpoint)
+    if finished and checkpoint is not None:
+        warnings.warn(
+            "The checkpoint holds a finished run of this plan: nothing was trained. Received: "
+            f"path={str(checkpoint.path)!r}, whose weights the model has now, whatever data, labels and learning rate "
+            "`fit` was given. Pass another path to train anew.",
+            stacklevel=checks.users_line(),
+        )
     if finished:
         return Finished(model)
     model_checks.check_weights(model)

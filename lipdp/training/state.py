@@ -142,12 +142,22 @@ class Run:
             watched=total.watched,
             row_wise=total.row_wise,
             bounded=total.bounded,
+            unchecked=total.unchecked,
             adapted=total.adapted,
             uncharged=total.uncharged,
+            ids_differ=total.ids_differ,
+            unfinished=self._unfinished,
             generators=total.generators,
             examples_per_person=group_size,
             updates_of_others=total.updates - self.ledger.updates,
         )
+
+    def _unfinished(self) -> tuple[int, int, Ledger] | None:
+        """Returns how many updates of the plan were made, out of how many, and the ledger with all; None after all."""
+        left = self.updates_left
+        if self.plan is None or left < 1 or left == self.plan.updates or self.ledger.adaptive:
+            return None
+        return self.plan.updates - left, self.plan.updates, self._total(left)
 
     def beside_filters(self, accountant: Any, group_size: int) -> Any:
         """Returns what adds up all releases and more: `accountant`, or, beside filters, their whole budgets with it.
@@ -265,6 +275,8 @@ class Run:
                 f"{ledger.releases} releases. Load the file into a new model."
             )
         if ledger.releases >= self.ledger.releases:
+            held = values["request"] and values["request"].persons
+            ledger.ids = self.ledger.ids | ({held} if held else set())
             self.ledger.become(ledger)
             vars(self).update(values)
         # Which of them are trained the file does not say.
@@ -283,8 +295,10 @@ def _ledger_state(ledger: Ledger) -> dict:
         "watched": list(ledger.watched),
         "row_wise": list(ledger.row_wise),
         "bounded": list(ledger.bounded),
+        "unchecked": list(ledger.unchecked),
         "adapted": list(ledger.adapted),
         "uncharged": list(ledger.uncharged),
+        "ids_differ": ledger.ids_differ,
         "generators": list(ledger.generators),
     }
 
@@ -299,8 +313,9 @@ def _ledger_from(state: dict) -> Ledger:
     ledger.seeded, ledger.logged = bool(state["seeded"]), tuple(map(str, state["logged"]))
     # Files of earlier versions lack these.
     ledger.seeded_by_sample = bool(state.get("seeded_by_sample", False))
+    ledger.ids_differ = bool(state.get("ids_differ", False))
     ledger.generators = tuple(map(str, state.get("generators", ["threefry64"] if ledger.releases else [])))
-    for name in ("steered", "watched", "row_wise", "bounded", "adapted", "uncharged"):
+    for name in ("steered", "watched", "row_wise", "bounded", "unchecked", "adapted", "uncharged"):
         setattr(ledger, name, tuple(map(str, state.get(name, ()))))
     return ledger
 

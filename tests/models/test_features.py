@@ -1,5 +1,7 @@
 """Features of private rows by a frozen network: each row alone, in memory or on disk."""
 
+import warnings
+
 import keras
 import numpy as np
 import pytest
@@ -21,6 +23,18 @@ def test_they_are_the_outputs_of_the_network(batch_size):
     found = lipdp.features(model, X, batch_size=batch_size)
     assert found.shape == (50, 5) and found.dtype == np.float32
     np.testing.assert_allclose(found, model.predict(X, verbose=0), atol=1e-6)
+
+
+@pytest.mark.backend_free
+def test_what_a_network_has_adapted_to_is_said_as_by_fit():
+    adapted, given = L.Normalization(name="adapted"), L.Normalization(mean=0.0, variance=1.0)
+    adapted.adapt(X)
+    lipdp.features(keras.Sequential([keras.Input((6,)), given]), X)  # warnings are errors
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        lipdp.features(keras.Sequential([keras.Input((6,)), adapted]), X)
+    (said,) = [str(each.message) for each in caught if "What `adapt` reads" in str(each.message)]
+    assert "Received: adapted." in said
 
 
 @pytest.mark.backend_free

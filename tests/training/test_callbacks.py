@@ -1,5 +1,6 @@
 """Callbacks that may not decide: what they follow, however they are given, and names that would hide it."""
 
+import functools
 import sys
 import warnings
 
@@ -8,6 +9,7 @@ import pytest
 
 import lipdp
 from lipdp.callbacks import Checkpoint
+from lipdp.training.callbacks import names_of_own
 from tests.helpers.models import DELTA, blobs, mlp
 
 FIT = {"batch_size": 40, "delta": DELTA, "verbose": 0, "epsilon": 1.0}
@@ -73,6 +75,39 @@ def test_callbacks_of_the_users_own_that_saw_private_metrics_are_stated(tmp_path
     model.save(tmp_path / "m.keras")
     facts = keras.saving.load_model(tmp_path / "m.keras").privacy.to_dict()
     assert facts["callbacks_that_saw_training_metrics"] == ["Own", "LambdaCallback"]
+
+
+def test_a_function_that_sets_the_rate_and_could_see_private_metrics_is_stated():
+    """It is shown no logs, but the history of the model holds the training loss."""
+    model, seen = mlp(), []
+
+    def rate(epoch, present):
+        seen.extend(model.history.history.get("loss", ()))
+        return present
+
+    class Rates:
+        def __call__(self, epoch, present):
+            return present
+
+    stock = keras.callbacks.LearningRateScheduler(keras.optimizers.schedules.ExponentialDecay(0.3, 1, 0.5))
+    assert names_of_own([stock]) == ()
+    for schedule in (lambda epoch: 0.1, functools.partial(rate), Rates()):
+        assert names_of_own([keras.callbacks.LearningRateScheduler(schedule)]) == ("LearningRateScheduler",)
+    fit = {**FIT, "batch_size": 200, "epochs": 2, "callbacks": [keras.callbacks.LearningRateScheduler(rate)]}
+    model.fit(*blobs(), **fit, training_metrics=False)
+    assert "nobody has checked" not in model.privacy.statement()
+    model.fit(*blobs(), **fit | {"epsilon": 2.0})
+    assert "nobody has checked what they did with them: LearningRateScheduler." in " ".join(
+        model.privacy.statement().split()
+    )
+    assert seen
+
+
+def test_a_function_that_sets_the_rate_logs_nothing_that_others_may_follow():
+    stop = keras.callbacks.EarlyStopping(monitor="val_nothing")
+    rate = keras.callbacks.LearningRateScheduler(lambda epoch: 0.1)
+    with pytest.raises(ValueError, match="follows what nothing computes"):
+        mlp().fit(*blobs(), callbacks=[stop, rate], validation_data=blobs(seed=1), **FIT)
 
 
 @pytest.mark.backend_free

@@ -97,7 +97,8 @@ def test_what_was_lost_is_charged(path):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
         history = fit(model, path)
-    (said,) = [str(one.message) for one in caught if issubclass(one.category, UserWarning)]
+    said, *rest = [str(one.message) for one in caught if issubclass(one.category, UserWarning)]
+    assert len(rest) == (left.ledger.updates == 12) and all("nothing was trained" in text for text in rest)
     assert f"up to {left.ledger.updates - 4} updates that were made since are lost. They stay charged" in said
     made = int(model.optimizer.iterations.numpy())
     assert model.privacy.updates == 12
@@ -123,10 +124,28 @@ def test_a_finished_run_returns_at_once(path):
     model = mlp()
     fit(model, path)
     again = mlp()
-    history = fit(again, path)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        history = fit(again, path)
+    (said,) = [str(one.message) for one in caught if issubclass(one.category, UserWarning)]
+    assert said.startswith("The checkpoint holds a finished run of this plan: nothing was trained.")
+    assert said.endswith("Pass another path to train anew.") and path.name in said
     assert history.epoch == [] and again.history is history
     assert again.run.ledger == model.run.ledger
     assert all(np.array_equal(a, b) for a, b in zip(weights(model), weights(again), strict=True))
+
+
+@pytest.mark.backend_free
+def test_a_finished_run_is_not_taken_for_one_on_other_data(path):
+    """The file knows the plan: other labels, or another learning rate, are the same to it."""
+    few = {"epochs": 1, "steps_per_epoch": 1}
+    fit(mlp(), path, **few)
+    x, y = blobs()
+    for data, model in (((x, 2 - y), mlp()), (None, mlp(optimizer=keras.optimizers.SGD(0.01, momentum=0.9)))):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("default")
+            fit(model, path, data=data, **few)
+        assert any("nothing was trained" in str(one.message) for one in caught) and model.privacy.updates == 1
 
 
 @pytest.mark.slow

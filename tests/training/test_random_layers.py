@@ -32,8 +32,9 @@ IMAGES = {
     "RandomErasing": lambda: L.RandomErasing(value_range=(0, 1)),
     "RandomPerspective": lambda: L.RandomPerspective(),
     "RandomElasticTransform": lambda: L.RandomElasticTransform(value_range=(0, 1)),
+    "Solarization": lambda: L.Solarization(0.3, (0.2, 0.8), value_range=(0, 1)),
 }
-QUICK = ("RandomFlip", "RandomColorJitter")  # the second holds others
+QUICK = ("RandomFlip", "RandomColorJitter", "Solarization")  # the second holds others
 
 
 def model_of(*middle, shape=(6,), **compile_arguments):

@@ -306,7 +306,7 @@ def test_a_frozen_layer_that_overflows_reveals_nothing():
     assert all(np.isfinite(w).all() for w in model.get_weights())
 
 
-@pytest.mark.parametrize("name", ["compute_loss", "train_step", "make_train_function"])
+@pytest.mark.parametrize("name", ["compute_loss", "train_step", "make_train_function", "compute_metrics"])
 def test_a_training_step_of_its_own_is_refused(name):
     class Own(lipdp.DP_Sequential):
         pass
@@ -320,7 +320,7 @@ def test_a_training_step_of_its_own_is_refused(name):
             model.fit(x, y, noise_multiplier=4.0, batch_size=40, delta=DELTA, verbose=0, strategy=strategy)
 
 
-@pytest.mark.parametrize("name", ["compute_loss", "train_step", "make_train_function"])
+@pytest.mark.parametrize("name", ["compute_loss", "train_step", "make_train_function", "compute_metrics"])
 def test_from_keras_says_what_it_would_not_call(name):
     class Own(keras.Model):
         pass
