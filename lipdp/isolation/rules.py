@@ -17,7 +17,7 @@ def _always(layer, ranks) -> bool:
     return True
 
 
-def elsewhere(axes, ranks) -> bool:
+def elsewhere(axes: Any, ranks: frozenset) -> bool:
     """No axis is that of the batch; where ranks are not known, none that counts from the end but the last one."""
     known = [isinstance(axis, int) and (axis > 0 or axis == -1 or bool(ranks)) for axis in axes]
     return all(known) and all(axis % rank for axis in axes for rank in ranks)
@@ -62,7 +62,7 @@ def _recurrent(layer, ranks) -> bool:
     return _ranks_of(layer, "mask") <= {2} and (not states or len(ranks | states) == 1)
 
 
-def moments(layer, ranks) -> bool:
+def moments(layer: Any, ranks: frozenset) -> bool:
     """What rows are normalized by has no axis of rows, and no more axes than they have."""
     held = [tuple(value.shape) for name in ("mean", "variance") if (value := getattr(layer, name, None)) is not None]
     return all(len(shape) < rank or (len(shape) == rank and shape[0] == 1) for shape in held for rank in ranks or {2})
@@ -87,18 +87,18 @@ def _each_time(layer, ranks) -> bool:
     )
 
 
-def images(layer, ranks) -> bool:
+def images(layer: Any, ranks: frozenset) -> bool:
     """With three axes the whole batch is one image."""
     return bool(ranks) and all(rank > 3 for rank in ranks)
 
 
-def scalar(layer, ranks) -> bool:
+def scalar(layer: Any, ranks: frozenset) -> bool:
     return all(np.ndim(value) == 0 for value in (layer.scale, layer.offset)) or (
         all(np.ndim(value) <= 1 for value in (layer.scale, layer.offset)) and _several_axes(layer, ranks)
     )
 
 
-def attends_within(layer, ranks) -> bool:
+def attends_within(layer: Any, ranks: frozenset) -> bool:
     with _keras.not_importing_tensorflow():
         axes = layer.get_config().get("attention_axes")
     axes = [] if axes is None else axes if isinstance(axes, (list, tuple)) else [axes]
@@ -200,7 +200,7 @@ _ALONG_AXES = {
 }
 
 
-def numbers_are_numbers(layer) -> bool:
+def numbers_are_numbers(layer: Any) -> bool:
     """Whether no array or list is in the place of a number, which would give rows more axes."""
     given = [getattr(layer, name, None) for name in _NUMBERS]
     return not any(np.ndim(value) for value in given if not isinstance(value, keras.Variable))
@@ -212,7 +212,7 @@ def is_array(value: Any) -> bool:
     return known and len(value.shape) > 0
 
 
-def operation_keeps_apart(name: str, operation, node) -> bool:
+def operation_keeps_apart(name: str, operation: Any, node: Any) -> bool:
     """Whether one of Keras' operations on tensors keeps rows apart in one call."""
     given = [*node.arguments.args, *node.arguments.kwargs.values()]
     leaves = tree.flatten(given)

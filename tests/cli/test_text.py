@@ -262,7 +262,7 @@ def test_refusals(tmp_path, capsys):
     assert "header" in refusal(capsys, *task, "--no-header")
     assert "length" in refusal(capsys, *task, "--length", "0")
     assert "Pass --recipe linear or attention" in refusal(capsys, *task, "--recipe", "robust")
-    assert "robust or wrn, or --task text" in refusal(capsys, *own, "--recipe", "attention")
+    assert "wrn or head, or --task text" in refusal(capsys, *own, "--recipe", "attention")
     assert "no column of persons" in refusal(capsys, *task, "--person-column", "who")
     assert "must not be that of the texts" in refusal(capsys, *task, "--person-column", "said")
     assert "must not be the label" in refusal(capsys, *task, "--person-column", "mood")
