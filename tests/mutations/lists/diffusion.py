@@ -101,7 +101,7 @@ FAULTS = [
         ),
     ),
     *faults(
-        "_keras.py",
+        "diffusion/copies.py",
         "diffusion/test_labels.py::test_layers_that_compute_with_their_weights_are_copied_whole",
         (
             "a copy computes with what its layers were before",
