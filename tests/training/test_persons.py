@@ -310,6 +310,7 @@ def test_a_strategy_that_does_not_know_of_persons_is_refused(monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.backend_free
+@pytest.mark.filterwarnings("ignore:Earlier training of these weights drew persons by other ids")
 def test_a_run_goes_on_with_the_same_persons_only(tmp_path):
     x, y = blobs(400)
     ids, other = np.arange(400) % 57, (np.arange(400) + 1) // 2 % 57
