@@ -369,6 +369,11 @@ class Driver:
         """Takes back what was charged for an update that was never made."""
         self.run.ledger.hold(Ledger.from_json(ledger))
 
+    def _by_keras(self) -> bool:
+        """Whether Keras' own step makes the updates: not where a gradient of the user's could read metrics in it."""
+        plain = self.microbatch is None and not self.strategy.uses_own_step
+        return plain and not registry.declared(self.model, self.model.loss)
+
     def step(self, state_and_data: tuple, keras_step: Callable) -> Any:
         """Traces one training step: Keras' own, or that of the strategy."""
         self.unchanged.check()
@@ -378,7 +383,7 @@ class Driver:
         x = tree.map_structure(lambda leaf: keras.ops.cast(leaf, "float32"), x)
         state_and_data = (*state, (x, y, weight))
         with isolation.isolated(self.model):
-            if self.microbatch is None and not self.strategy.uses_own_step:
+            if self._by_keras():
                 result = keras_step(*state_and_data)
                 return result if self.request.training_metrics else backend.untracked(self.model, state, result)
             return backend.private_train_step(

@@ -113,6 +113,23 @@ def test_without_clipping_either():
         trained(lambda metric: (stack, "sgd", Scaled(metric)), strategy="clipless")
 
 
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="JAX hands metrics on, and no gradient sees them")
+def test_nor_by_a_gradient_of_ones_own():
+    import tensorflow as tf
+
+    class Backward(Scaled):
+        def call(self, y_true, y_pred):
+            @tf.custom_gradient
+            def apart(y_pred):
+                return y_pred, lambda cotangent: cotangent / (1.0 + self.metric.result())
+
+            return ops.sum(ops.abs(y_true - apart(y_pred)), axis=-1)
+
+    stack = [lipdp.layers.BoundedInput(norm=1.0), lipdp.layers.SpectralDense(1)]
+    with pytest.raises(ValueError, match="A metric holds what it has seen of private rows.*error/"):
+        trained(lambda metric: (stack, "sgd", Backward(metric)), strategy="clipless")
+
+
 class Collects(keras.metrics.Metric):
     """A metric that writes what it sees into a weight of the model."""
 

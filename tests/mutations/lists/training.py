@@ -149,7 +149,7 @@ FAULTS = [
         ),
         (
             "private strategies take Keras' own step",
-            "if self.microbatch is None and not self.strategy.uses_own_step:",
+            "if self._by_keras():",
             "if self.microbatch is None:",
             "strategies/test_dpsgd.py::test_applied_noise_has_the_planned_deviation strategies/test_dpsgd.py::test_a_run_is_charged_and_repeats_in_chunks",
         ),
