@@ -72,7 +72,9 @@ def run(network: str, rows: int, epsilon: float, way: str, seed: int, held_out: 
     import lipdp
 
     (x, y), test = features(network)
-    scored = (x[-5000:], y[-5000:]) if held_out else test
+    scored = test
+    if held_out:
+        x, y, scored = x[:-5000], y[:-5000], (x[-5000:], y[-5000:])
     x, y = x[:rows], y[:rows]
     if way == "clipless":
         recipe = lipdp.recipe(x.shape[1:], 5, len(x), epsilon, method="clipless")

@@ -16,18 +16,22 @@ class MetricError(ValueError):
 
 
 @contextlib.contextmanager
-def step_of(model: keras.Model) -> Iterator[None]:
-    """Notes whose training step is made, for `unread_metrics`."""
-    _watch()
-    before, _here.model = getattr(_here, "model", None), model
+def _set(name: str, value: Any) -> Iterator[None]:
+    before = getattr(_here, name, None)
+    setattr(_here, name, value)
     try:
         yield
     finally:
-        _here.model = before
+        setattr(_here, name, before)
 
 
-@contextlib.contextmanager
-def unread_metrics() -> Iterator[None]:
+def step_of(model: keras.Model) -> contextlib.AbstractContextManager[None]:
+    """Notes whose training step is made, for `unread_metrics` and `writing_metrics`."""
+    _watch()
+    return _set("model", model)
+
+
+def unread_metrics() -> contextlib.AbstractContextManager[None]:
     """Refuses that anything reads the metrics of the model whose step is made, or writes to them.
 
     For the parts of a step that weights follow from: the forward pass, the loss, its gradients, the optimizer. The
@@ -35,23 +39,14 @@ def unread_metrics() -> Iterator[None]:
 
     **Guarantee.** Conditions: within this context and `step_of`, in its thread, while a step is traced or runs eagerly.
     Bound: no value of a variable of the model's metrics gets into what is computed. Not covered: what a metric keeps
-    outside of Keras' variables.
+    outside of Keras' variables, and metrics of other models.
     """
-    before, _here.unread = getattr(_here, "unread", False), True
-    try:
-        yield
-    finally:
-        _here.unread = before
+    return _set("unread", True)
 
 
-@contextlib.contextmanager
-def writing_metrics() -> Iterator[None]:
+def writing_metrics() -> contextlib.AbstractContextManager[None]:
     """Refuses that the metrics of the model whose step is made write to other variables of Keras, such as weights."""
-    before, _here.writing = getattr(_here, "writing", False), True
-    try:
-        yield
-    finally:
-        _here.writing = before
+    return _set("writing", True)
 
 
 def unread(method: Any) -> Any:
@@ -67,7 +62,7 @@ def unread(method: Any) -> Any:
 
 @functools.cache
 def _watch() -> None:
-    """Has Keras' variables ask here before they are read or assigned to: for no other thread and time this matters."""
+    """Has Keras' variables ask here, from now on, before they are read or written; outside of steps they may be."""
     value, assign = keras.Variable.value, keras.Variable.assign
 
     def read(self: Any) -> Any:

@@ -143,7 +143,7 @@ def tell_reached(options: argparse.Namespace, recipe: Any) -> None:
     """Says on standard error what the recipe has reached in the benchmarks, where it is left as it is."""
     changed = (
         *(options.epochs, options.batch_size, options.learning_rate, options.clip_norm, options.validation_split),
-        *(options.noise_multiplier, options.delta, options.person_column),
+        *(options.noise_multiplier, options.delta, options.person_column, options.backbone),
         *(
             options.recipe not in (None, "accurate"),
             options.sampling != "poisson",

@@ -102,7 +102,7 @@ def test_what_was_reached_is_said_where_nothing_was_changed(capsys):
     assert "on the test set of cifar10 at epsilon 2 (runs: 5)" in said()
     for more in (["--epochs", "3"], ["--examples-per-person", "2"], ["--noise-multiplier", "2"], ["--delta", "1e-6"]):
         assert said(*more) == ""
-    assert said("--sampling", "shuffle") == ""
+    assert said("--sampling", "shuffle") == "" and said("--backbone", "public.keras") == ""
     evaluation.tell_reached(parser.parse(words), dataclasses.replace(recipe, method="dpis"))
     assert capsys.readouterr().err == ""
 
