@@ -210,7 +210,9 @@ def _is_harmless(part, inner) -> bool:
     if isinstance(part, keras.DTypePolicy) or hasattr(part, "convert_input"):
         return root(type(part)) == "keras"  # it converts the inputs of a layer
     if type(part) is keras.quantizers.AbsMaxQuantizer:
-        return part.axis is None  # the layer says along which axes, and gives each row a scale of its own
+        # Each row has a scale of its own where the layer says along which axes, or they leave the batch out.
+        axes = part.axis if isinstance(part.axis, (list, tuple)) else (part.axis,)
+        return all(axis is None or axis == -1 or axis > 0 for axis in axes)
     return not callable(part) or isinstance(part, _OF_WEIGHTS) or _entrywise(part)
 
 

@@ -360,9 +360,10 @@ def test_quantized_layers_give_each_row_a_scale_of_its_own(mode):
     first = ops.convert_to_numpy(model(x))
     x[2] *= 1e4
     np.testing.assert_array_equal(ops.convert_to_numpy(model(x))[:2], first[:2])
-    if mode == "int8":
-        model.layers[0].inputs_quantizer = keras.quantizers.AbsMaxQuantizer(axis=0)
-        assert known.foreign(model)
+    for axis, apart in ((-1, True), ((1, 2), True), (0, False), ((0, 2), False), (-2, False)):
+        if mode == "int8":
+            model.layers[0].inputs_quantizer = keras.quantizers.AbsMaxQuantizer(axis=axis)
+            assert bool(known.foreign(model)) is not apart
 
 
 class Own(keras.Operation):
