@@ -1,10 +1,16 @@
 """What the engine of per-example gradients needs from JAX."""
 
+import contextlib
+
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from lipdp import _keras
 from lipdp.backend.jax import Forward
+
+# What a vectorized map can hand whole batches, by a rule that is not JAX' own, and what can keep rows on the host.
+_BATCHED = ("custom_vmap_call", "ffi_call", "io_callback", "pure_callback")
 
 
 def cotangents(forward):
@@ -53,9 +59,55 @@ def row_by_row(function, values, rows) -> list:
 
     Returns:
         The list, with all rows.
+
+    Raises:
+        ValueError: the function, or its derivative, calls what a vectorized map can hand all rows at once.
     """
-    values = [jnp.asarray(v) for v in values]
-    return jax.vmap(lambda *row: [t[0] for t in function(values, [t[None] for t in row])])(*map(jnp.asarray, rows))
+    values, rows = [jnp.asarray(v) for v in values], list(map(jnp.asarray, rows))
+
+    def one(values, *row):
+        return [t[0] for t in function(values, [t[None] for t in row])]
+
+    _refuse_batched(one, values, rows)
+    return jax.vmap(lambda *row: one(values, *row))(*rows)
+
+
+def _refuse_batched(one, values, rows) -> None:
+    """Refuses what sees a whole batch under a vectorized map; reads the programs of one row and of its derivative."""
+
+    def differentiated(*arguments):
+        outputs, pull_back = jax.vjp(one, *arguments)
+        ones = [jnp.ones_like(t) if jnp.issubdtype(t.dtype, jnp.inexact) else _no_cotangent(t) for t in outputs]
+        return pull_back(ones)
+
+    arguments = values, *(jax.ShapeDtypeStruct(t.shape[1:], t.dtype) for t in rows)
+    found = _primitives(jax.make_jaxpr(one)(*arguments).jaxpr)
+    if not found.intersection(_BATCHED):
+        # Some loops have no derivative. A step that takes one says so itself.
+        with contextlib.suppress(Exception):
+            found |= _primitives(jax.make_jaxpr(differentiated)(*arguments).jaxpr)
+    if names := sorted(found.intersection(_BATCHED)):
+        raise ValueError(
+            f"{', '.join(names)}, which can see other rows of the batch under jax.vmap too. Compute with jax.numpy or "
+            "keras.ops instead"
+        )
+
+
+def _no_cotangent(tensor):
+    return np.zeros(tensor.shape, jax.dtypes.float0)
+
+
+def _primitives(jaxpr) -> set[str]:
+    """Returns the names of the primitives of a program, and of the programs in it."""
+    found, left = set(), [jaxpr]
+    while left:
+        for equation in left.pop().eqns:
+            found.add(equation.primitive.name)
+            for leaf in jax.tree.leaves(list(equation.params.values()), is_leaf=lambda p: hasattr(p, "jaxpr")):
+                inner = getattr(leaf, "jaxpr", leaf)  # closed over constants, or not
+                if hasattr(inner, "eqns"):
+                    left.append(inner)
+    return found
 
 
 def contract(a, b):

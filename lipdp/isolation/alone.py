@@ -110,9 +110,10 @@ def alone(
 
     **Guarantee.** Row i of each output, and its derivatives, are those of `function` for row i of the arguments: no
     other row is there when it is computed. Refused: a function that returns another number of rows than one, that
-    changes a variable (as a random seed does that is none of `seeds`), adds a loss, or cannot run under a vectorized
-    map. Not covered: code that keeps what it has seen outside of tensors and variables, such as the Python state of a
-    host callback, and batching rules that it brings for itself.
+    changes a variable (as a random seed does that is none of `seeds`), adds a loss, cannot run under a vectorized map,
+    or calls what such a map of JAX can hand whole batches (callbacks, `custom_vmap`, foreign functions). Not covered:
+    code that keeps what it has seen outside of tensors and variables, such as the Python state of a debugging callback,
+    and batching rules of primitives that it brings for itself.
     """
 
     def run(*args: Any, **kwargs: Any) -> Any:

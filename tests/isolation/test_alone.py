@@ -250,6 +250,52 @@ def test_what_writes_past_keras_is_refused(way, eager):
     assert model.run.ledger.updates == 0
 
 
+def past_the_map(way, later=False):
+    """A function of JAX that sees the other rows under a vectorized map too; with `later`, in its derivative."""
+    import jax
+
+    def of_all(x):
+        shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
+        if way == "io_callback":
+            return jax.experimental.io_callback(np.asarray, shape, x)
+        return jax.pure_callback(np.asarray, shape, x, vmap_method=way)
+
+    if way == "custom_vmap":
+        of_all = jax.custom_batching.custom_vmap(lambda x: x)
+        of_all.def_vmap(lambda number, batched, x: (x - x.mean(axis=0), True))
+    if not later:
+        return lambda x: x + of_all(jax.lax.stop_gradient(x))
+    through = jax.custom_vjp(lambda x: x)
+    through.defvjp(lambda x: (x, None), lambda _, cotangent: (of_all(cotangent),))
+    return lambda x: jax.lax.cond(x.sum() > 0, jax.jit(through), lambda x: x, x)
+
+
+@pytest.mark.skipif(keras.backend.backend() != "jax", reason="vectorized maps of JAX")
+@pytest.mark.parametrize("later", [False, True])
+@pytest.mark.parametrize("way", ["broadcast_all", "expand_dims", "sequential", "io_callback", "custom_vmap"])
+def test_what_sees_other_rows_under_a_map_is_refused(way, later):
+    own = L.Lambda(past_the_map(way, later), output_shape=(4,))
+    model = keras.Sequential([keras.Input((4,)), L.Dense(4), own])
+    with pytest.raises(ValueError, match="can see other rows of the batch"):
+        gradients.supported(model)
+
+
+@pytest.mark.skipif(keras.backend.backend() != "jax", reason="vectorized maps of JAX")
+def test_loops_without_a_derivative_and_printing_run():
+    import jax
+
+    def double(x):
+        jax.debug.callback(lambda x: None, x)
+        stopped = jax.lax.stop_gradient(x)
+        return x + jax.lax.while_loop(lambda c: c[0, 0] < 9.0, lambda c: c + 1.0, stopped) - stopped
+
+    x = rows(5, 4)
+    model = around(L.Lambda(double, output_shape=(4,)))
+    with isolation.isolated(model):
+        found = model(x)
+    np.testing.assert_allclose(found, x + np.ceil(9.0 - x[:, :1]), atol=1e-5)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [*(pytest.param(k, marks=pytest.mark.slow) for k in (L.LSTM, L.GRU)), L.SimpleRNN])
 def test_a_recurrent_layer_inside_of_a_layer_of_the_users_trains(kind):
