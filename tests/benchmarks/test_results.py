@@ -87,9 +87,10 @@ def test_only_seeds_of_one_setting_share_a_row_of_diffusion(monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.backend_free
-def test_the_wider_classifier_is_one_that_drawn_images_can_train(monkeypatch):
+@pytest.mark.parametrize("name", ["wider_cnn", "coarse_cnn"])
+def test_classifiers_of_our_own_are_such_that_drawn_images_can_train(name, monkeypatch):
     monkeypatch.syspath_prepend(FOLDER)
-    network = importlib.import_module("diffusion").wider_cnn((28, 28, 1), 10, steps=2)
+    network = importlib.import_module("diffusion").own_cnn(name, (28, 28, 1), 10, steps=2)
     x, y = np.random.default_rng(0).normal(size=(20, 28, 28, 1)).astype("float32"), np.arange(20) % 10
     found = lipdp.diffusion.downstream_accuracy(x, y, x, y, [network], epochs=1, batch_size=9)
-    assert list(found) == ["wider_cnn"] and 0.0 <= found["wider_cnn"] <= 1.0
+    assert list(found) == [name] and 0.0 <= found[name] <= 1.0
