@@ -440,6 +440,12 @@ FAULTS = [
             "training/test_seeding.py::test_an_interruption_changes_nothing_in_one_process training/test_seeding.py::test_continuations_of_one_seeded_file_share_noise_only_if_they_are_the_same training/test_seeding.py::test_a_fit_that_fails_before_its_first_update_leaves_its_noise_to_the_next",
         ),
         (
+            "within an epoch of DPIS noise goes on",
+            " and driver.repeats_from_here()",
+            "",
+            "training/test_seeding.py::test_a_file_of_dpis_from_within_an_epoch_leads_to_noise_of_its_own",
+        ),
+        (
             "batches have the key of the noise",
             'run.secret = Secret(randomness.derive(root, "draws"), basis)',
             'run.secret = Secret(randomness.derive(root, "noise"), basis)',
