@@ -19,6 +19,7 @@ import numpy as np
 from keras import ops
 
 from lipdp import _keras, losses
+from lipdp.optimizer import private
 from lipdp.privacy import provenance
 
 # Values of the standard library.
@@ -61,6 +62,7 @@ def digest(model: keras.Model, strategy: Any, callbacks: Iterable, course: Any =
     parts.append(getattr(strategy, "augmentation", None))
     own = {id(held) for held in (*_keras.walk(model, include_self=True), *model.weights)}
     found = [_inside(part, _Seen(own)) for part in parts]
+    found.append(_of_optimizer(model.optimizer, _Seen(own)))
     for callback in callbacks:
         names = next((names for kind, names in _STEERING.items() if isinstance(callback, kind)), ())
         found.append({name: _described(getattr(callback, name, None), _Seen(own)) for name in names} or None)
@@ -103,6 +105,32 @@ def _inside(part: Any, seen: _Seen) -> Any:
     held = {name: value for name, value in vars(part).items() if name not in _of_every_layer()}
     found = {name: _described(value, seen) for name, value in held.items() if _is_foreign(value)}
     return found or None
+
+
+def _of_optimizer(optimizer: keras.optimizers.Optimizer, seen: _Seen) -> Any:
+    """Returns the user's classes that a private optimizer was made from, and what it holds beside its variables.
+
+    Those are looked at with the weights, and are not there before the first `fit`.
+    """
+    if all(map(_known, type(optimizer).__mro__)):
+        return None
+    held = {name: value for name, value in vars(optimizer).items() if name not in _of_every_optimizer()}
+    held = {name: value for name, value in held.items() if not _has_variables(value)}
+    return [_class(type(optimizer), seen), {name: _described(value, seen) for name, value in held.items()}]
+
+
+def _has_variables(value: Any) -> bool:
+    if isinstance(value, (list, tuple, dict)):
+        return any(map(_has_variables, value.values() if isinstance(value, dict) else value))
+    return isinstance(value, keras.Variable)
+
+
+@functools.cache
+def _of_every_optimizer() -> frozenset[str]:
+    """Names of what Keras and lipdp keep in optimizers."""
+    optimizer = private(keras.optimizers.SGD)()
+    optimizer.build([keras.Variable(np.zeros(1, "float32"))])
+    return frozenset(vars(optimizer))
 
 
 def _is_foreign(value: Any, deep: bool = True) -> bool:

@@ -12,6 +12,7 @@ import pytest
 from keras import ops
 
 import lipdp
+from lipdp.optimizer import as_private
 
 RNG = np.random.default_rng(2)
 X = RNG.normal(size=(40, 4)).astype("float32")
@@ -182,6 +183,34 @@ def with_layer(make, *arguments, **options):
     return lambda: {"layers": lambda: [make(*arguments, **options)]}
 
 
+def with_optimizer(make, *arguments):
+    return lambda: {"optimizer": make(*arguments)}
+
+
+def stepping(factor):
+    """An optimizer of the user's: all that its steps go by is in its code."""
+
+    class Steps(keras.optimizers.SGD):
+        def update_step(self, gradient, variable, learning_rate):
+            super().update_step(gradient * factor, variable, learning_rate)
+
+    return Steps(1.0)
+
+
+class Shortens(keras.optimizers.Adam):
+    factor = 1.0
+
+    def update_step(self, gradient, variable, learning_rate):
+        super().update_step(gradient, variable, learning_rate * self.factor)
+
+
+def shortening(factor):
+    """The class is one and the same, and a number is set on the private optimizer that was made from it."""
+    optimizer = as_private(Shortens(1.0))
+    optimizer.factor = factor
+    return optimizer
+
+
 def scheduled(factor):
     return lambda: {"callbacks": [keras.callbacks.LearningRateScheduler(lambda epoch: 1.0 * factor**epoch)]}
 
@@ -208,6 +237,8 @@ PAIRS = {
     "weights of a teacher": (with_loss(teacher, 1.0), with_loss(teacher, 1.5)),
     "the order of functions": (with_loss(in_turn, [one, two, one]), with_loss(in_turn, [one, two, two])),
     "a schedule": (scheduled(1.0), scheduled(0.5)),
+    "a method of an optimizer": (with_optimizer(stepping, 1.0), with_optimizer(stepping, 0.5)),
+    "an attribute of an optimizer": (with_optimizer(shortening, 1.0), with_optimizer(shortening, 0.5)),
     "options named as their layers": (
         with_layer(keras.layers.Dense, 4, activation="tanh", name="tanh"),
         with_layer(keras.layers.Dense, 4, activation="relu", name="relu"),
@@ -291,3 +322,21 @@ def test_masks_that_xla_draws_otherwise_come_with_other_noise():
     other = weights(layers=layers, jit_compile=True)
     fresh = weights(layers=layers, jit_compile=False, seed=8)
     assert np.linalg.norm(one - other) > 0.3 * np.linalg.norm(one - fresh)
+
+
+@pytest.mark.parametrize("made", [stepping, shortening])
+def test_an_optimizer_of_the_users_goes_on_with_its_noise(tmp_path, made):
+    """What it holds by then is no other code."""
+    whole = weights(optimizer=made(0.5), course={"epochs": 2})
+    first = trained(optimizer=made(0.5), course={"epochs": 2}, callbacks=[EndsAfterOne()])
+    first.save_weights(tmp_path / "model.weights.h5")
+
+    def load(model):
+        model.load_weights(tmp_path / "model.weights.h5")
+
+    np.testing.assert_array_equal(whole, weights(optimizer=made(0.5), course={"epochs": 2}, seen=load))
+
+
+class EndsAfterOne(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        self.model.stop_training = True
