@@ -62,7 +62,7 @@ def digest(model: keras.Model, strategy: Any, callbacks: Iterable, course: Any =
     parts.append(getattr(strategy, "augmentation", None))
     own = {id(held) for held in (*_keras.walk(model, include_self=True), *model.weights)}
     found = [_inside(part, _Seen(own)) for part in parts]
-    found.append(_of_optimizer(model.optimizer, _Seen(own)))
+    found += [_of_subclass(part, _Seen(own)) for part in (model, model.optimizer)]
     for callback in callbacks:
         names = next((names for kind, names in _STEERING.items() if isinstance(callback, kind)), ())
         found.append({name: _described(getattr(callback, name, None), _Seen(own)) for name in names} or None)
@@ -107,16 +107,17 @@ def _inside(part: Any, seen: _Seen) -> Any:
     return found or None
 
 
-def _of_optimizer(optimizer: keras.optimizers.Optimizer, seen: _Seen) -> Any:
-    """Returns the user's classes that a private optimizer was made from, and what it holds beside its variables.
+def _of_subclass(part: Any, seen: _Seen) -> Any:
+    """Returns the user's classes that a model or a private optimizer is of, and what it holds beside its variables.
 
-    Those are looked at with the weights, and are not there before the first `fit`.
+    Those are looked at with the weights, and some are not there before the first `fit`.
     """
-    if all(map(_known, type(optimizer).__mro__)):
+    if all(map(_known, type(part).__mro__)):
         return None
-    held = {name: value for name, value in vars(optimizer).items() if name not in _of_every_optimizer()}
-    held = {name: value for name, value in held.items() if not _has_variables(value)}
-    return [_class(type(optimizer), seen), {name: _described(value, seen) for name, value in held.items()}]
+    kind = next(filter(_known, type(part).__mro__))
+    stock = _of_every_optimizer() if isinstance(part, keras.optimizers.Optimizer) else _of_every_model(kind)
+    held = {name: value for name, value in vars(part).items() if name not in stock and not _has_variables(value)}
+    return [_class(type(part), seen), {name: _described(value, seen) for name, value in held.items()}]
 
 
 def _has_variables(value: Any) -> bool:
@@ -129,8 +130,19 @@ def _has_variables(value: Any) -> bool:
 def _of_every_optimizer() -> frozenset[str]:
     """Names of what Keras and lipdp keep in optimizers."""
     optimizer = private(keras.optimizers.SGD)()
+    optimizer.exclude_from_weight_decay(var_names=[])  # what has no decay is looked at by itself
     optimizer.build([keras.Variable(np.zeros(1, "float32"))])
-    return frozenset(vars(optimizer))
+    return frozenset({*vars(optimizer), "_exclude_from_weight_decay_cache"})
+
+
+@functools.cache
+def _of_every_model(kind: type) -> frozenset[str]:
+    """Names of what Keras and lipdp keep in models of a class, before and after a `fit`."""
+    inputs = keras.Input((1,))
+    model = kind([inputs]) if issubclass(kind, keras.Sequential) else kind(inputs, inputs)
+    model.compile("sgd", keras.losses.MeanSquaredError())
+    later = ("history", "stop_training", "_eval_epoch_iterator", "_jax_state", "_run", provenance.ATTRIBUTE)
+    return frozenset((*vars(model), *later))
 
 
 def _is_foreign(value: Any, deep: bool = True) -> bool:
@@ -152,7 +164,7 @@ def _of_every_layer() -> frozenset[str]:
     """Names of what Keras itself keeps in layers."""
     layer = keras.layers.Dense(1)
     layer(keras.KerasTensor((None, 1)))
-    return frozenset({*vars(layer), "call", "compute_mask", "build"} - {"activation"})
+    return frozenset({*vars(layer), "build"} - {"activation"})
 
 
 def _described(value: Any, seen: _Seen) -> Any:

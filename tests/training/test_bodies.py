@@ -146,20 +146,24 @@ def key(**options):
     return found[0].optimizer.noise_key.numpy().tolist()
 
 
+SAME = {
+    "x": X, "y": Y, "batch_size": 40, "noise_multiplier": 300.0, "delta": 1e-3, "verbose": 0, "strategy": "dpsgd",
+    "seed": 7, "training_metrics": False, "steps_per_epoch": 1,
+}  # fmt: skip
+
+
 def trained(
-    loss=None, layers=list, callbacks=(), seed=7, frozen=None, course=None, optimizer=None, seen=id, **compiled
+    loss=None, layers=list, callbacks=(), seed=7, frozen=None, course=None, optimizer=None, seen=id,
+    kind=lipdp.DP_Model, **compiled
 ):  # fmt: skip
     keras.utils.set_random_seed(0)
     stack = [keras.Input((4,)), *layers(), keras.layers.Dense(1, name="out")]
-    model = lipdp.DP_Model.from_keras(keras.Sequential(stack))
+    model = kind.from_keras(keras.Sequential(stack))
     if frozen is not None:
         model.get_layer("out").variables[frozen].trainable = False
     model.compile(optimizer or keras.optimizers.SGD(1.0), loss=MSE() if loss is None else loss, **compiled)
     seen(model)
-    model.fit(
-        X, Y, batch_size=40, noise_multiplier=300.0, delta=1e-3, verbose=0, strategy="dpsgd", seed=seed,
-        training_metrics=False, callbacks=list(callbacks), **{"steps_per_epoch": 1} | (course or {}),
-    )  # fmt: skip
+    model.fit(callbacks=list(callbacks), **SAME | {"seed": seed} | (course or {}))
     return model
 
 
@@ -211,6 +215,27 @@ def shortening(factor):
     return optimizer
 
 
+def scaled(factor):
+    """A class of models of the user's."""
+
+    class Scaled(lipdp.DP_Model):
+        def call(self, inputs, training=None, mask=None):
+            return factor * super().call(inputs, training=training)
+
+    return Scaled
+
+
+def of_kind(factor):
+    return lambda: {"kind": scaled(factor)}
+
+
+def replaced(factor):
+    """A layer of Keras, whose method was replaced."""
+    layer = keras.layers.Dense(4)
+    layer.call = lambda inputs, training=None: factor * keras.layers.Dense.call(layer, inputs)
+    return layer
+
+
 def scheduled(factor):
     return lambda: {"callbacks": [keras.callbacks.LearningRateScheduler(lambda epoch: 1.0 * factor**epoch)]}
 
@@ -237,6 +262,8 @@ PAIRS = {
     "weights of a teacher": (with_loss(teacher, 1.0), with_loss(teacher, 1.5)),
     "the order of functions": (with_loss(in_turn, [one, two, one]), with_loss(in_turn, [one, two, two])),
     "a schedule": (scheduled(1.0), scheduled(0.5)),
+    "a method of a model": (of_kind(1.0), of_kind(0.5)),
+    "a method that was replaced": (with_layer(replaced, 1.0), with_layer(replaced, 0.5)),
     "a method of an optimizer": (with_optimizer(stepping, 1.0), with_optimizer(stepping, 0.5)),
     "an attribute of an optimizer": (with_optimizer(shortening, 1.0), with_optimizer(shortening, 0.5)),
     "options named as their layers": (
@@ -324,17 +351,24 @@ def test_masks_that_xla_draws_otherwise_come_with_other_noise():
     assert np.linalg.norm(one - other) > 0.3 * np.linalg.norm(one - fresh)
 
 
-@pytest.mark.parametrize("made", [stepping, shortening])
-def test_an_optimizer_of_the_users_goes_on_with_its_noise(tmp_path, made):
-    """What it holds by then is no other code."""
-    whole = weights(optimizer=made(0.5), course={"epochs": 2})
-    first = trained(optimizer=made(0.5), course={"epochs": 2}, callbacks=[EndsAfterOne()])
+@pytest.mark.parametrize(
+    "made",
+    [with_optimizer(stepping, 0.5), with_optimizer(shortening, 0.5), of_kind(0.5), with_layer(replaced, 0.5)],
+    ids=["code of an optimizer", "a number in it", "a model", "a layer"],
+)
+def test_code_of_the_users_goes_on_with_its_noise(tmp_path, made):
+    """What models and optimizers hold after a `fit` is no other code."""
+    whole = weights(course={"epochs": 2}, **made())
+    first = trained(course={"epochs": 2}, callbacks=[EndsAfterOne()], **made())
     first.save_weights(tmp_path / "model.weights.h5")
 
     def load(model):
         model.load_weights(tmp_path / "model.weights.h5")
 
-    np.testing.assert_array_equal(whole, weights(optimizer=made(0.5), course={"epochs": 2}, seen=load))
+    np.testing.assert_array_equal(whole, weights(course={"epochs": 2}, seen=load, **made()))
+    trained_on = trained(course={"epochs": 2}, callbacks=[EndsAfterOne()], **made())
+    trained_on.fit(**SAME, epochs=2)
+    np.testing.assert_array_equal(whole, np.concatenate([np.ravel(w) for w in trained_on.get_weights()]))
 
 
 class EndsAfterOne(keras.callbacks.Callback):
