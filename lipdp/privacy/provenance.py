@@ -24,7 +24,7 @@ from lipdp.privacy.ledger import Ledger
 if TYPE_CHECKING:
     import keras
 
-_ATTRIBUTE = "_lipdp_ledgers"
+ATTRIBUTE = "_lipdp_ledgers"
 # Of the standard library, names that a user's own package may well have.
 _COMMON = {"code", "profile", "test", "token", "trace"}
 # What functions and objects of these hold is not the user's.
@@ -48,7 +48,7 @@ def ledgers_of(model: keras.Model) -> tuple[Ledger, ...]:
         >>> ledgers_of(model)  # nothing was released yet
         ()
     """
-    found = {id(ledger): ledger for holder in _holders(model) for ledger in getattr(holder, _ATTRIBUTE, ())}
+    found = {id(ledger): ledger for holder in _holders(model) for ledger in getattr(holder, ATTRIBUTE, ())}
     return tuple(ledger for ledger in found.values() if ledger.releases)
 
 
@@ -60,10 +60,10 @@ def attribute(model: keras.Model, ledgers: Iterable[Ledger], variables: Iterable
     changed = {id(variable) for variable in variables}
     layers = [layer for layer in _keras.walk(model) if changed & set(map(id, _keras.all_own_variables(layer)))]
     for holder in (model, *layers, *variables):
-        before = getattr(holder, _ATTRIBUTE, ())
+        before = getattr(holder, ATTRIBUTE, ())
         known = set(map(id, before))
         # Past Keras' attribute tracking, which is closed once a layer is built.
-        object.__setattr__(holder, _ATTRIBUTE, (*before, *(ledger for ledger in ledgers if id(ledger) not in known)))
+        object.__setattr__(holder, ATTRIBUTE, (*before, *(ledger for ledger in ledgers if id(ledger) not in known)))
 
 
 def distinct(own: Ledger, others: Iterable[Ledger]) -> tuple[Ledger, ...]:

@@ -19,6 +19,7 @@ import numpy as np
 from keras import ops
 
 from lipdp import _keras, losses
+from lipdp.optimizer import private
 from lipdp.privacy import provenance
 
 # Values of the standard library.
@@ -61,6 +62,7 @@ def digest(model: keras.Model, strategy: Any, callbacks: Iterable, course: Any =
     parts.append(getattr(strategy, "augmentation", None))
     own = {id(held) for held in (*_keras.walk(model, include_self=True), *model.weights)}
     found = [_inside(part, _Seen(own)) for part in parts]
+    found += [_of_subclass(part, _Seen(own)) for part in (model, model.optimizer)]
     for callback in callbacks:
         names = next((names for kind, names in _STEERING.items() if isinstance(callback, kind)), ())
         found.append({name: _described(getattr(callback, name, None), _Seen(own)) for name in names} or None)
@@ -105,6 +107,44 @@ def _inside(part: Any, seen: _Seen) -> Any:
     return found or None
 
 
+def _of_subclass(part: Any, seen: _Seen) -> Any:
+    """Returns the user's classes that a model or a private optimizer is of, and what it holds beside its variables.
+
+    Those are looked at with the weights, and some are not there before the first `fit`.
+    """
+    if all(map(_known, type(part).__mro__)):
+        return None
+    kind = next(filter(_known, type(part).__mro__))
+    stock = _of_every_optimizer() if isinstance(part, keras.optimizers.Optimizer) else _of_every_model(kind)
+    held = {name: value for name, value in vars(part).items() if name not in stock and not _has_variables(value)}
+    return [_class(type(part), seen), {name: _described(value, seen) for name, value in held.items()}]
+
+
+def _has_variables(value: Any) -> bool:
+    if isinstance(value, (list, tuple, dict)):
+        return any(map(_has_variables, value.values() if isinstance(value, dict) else value))
+    return isinstance(value, keras.Variable)
+
+
+@functools.cache
+def _of_every_optimizer() -> frozenset[str]:
+    """Names of what Keras and lipdp keep in optimizers."""
+    optimizer = private(keras.optimizers.SGD)()
+    optimizer.exclude_from_weight_decay(var_names=[])  # what has no decay is looked at by itself
+    optimizer.build([keras.Variable(np.zeros(1, "float32"))])
+    return frozenset({*vars(optimizer), "_exclude_from_weight_decay_cache"})
+
+
+@functools.cache
+def _of_every_model(kind: type) -> frozenset[str]:
+    """Names of what Keras and lipdp keep in models of a class, before and after a `fit`."""
+    inputs = keras.Input((1,))
+    model = kind([inputs]) if issubclass(kind, keras.Sequential) else kind(inputs, inputs)
+    model.compile("sgd", keras.losses.MeanSquaredError())
+    later = ("history", "stop_training", "_eval_epoch_iterator", "_jax_state", "_run", provenance.ATTRIBUTE)
+    return frozenset((*vars(model), *later))
+
+
 def _is_foreign(value: Any, deep: bool = True) -> bool:
     if isinstance(value, (list, tuple, dict)):
         return deep and any(_is_foreign(v, False) for v in (value.values() if isinstance(value, dict) else value))
@@ -124,7 +164,7 @@ def _of_every_layer() -> frozenset[str]:
     """Names of what Keras itself keeps in layers."""
     layer = keras.layers.Dense(1)
     layer(keras.KerasTensor((None, 1)))
-    return frozenset({*vars(layer), "call", "compute_mask", "build"} - {"activation"})
+    return frozenset({*vars(layer), "build"} - {"activation"})
 
 
 def _described(value: Any, seen: _Seen) -> Any:

@@ -62,10 +62,10 @@ def begin(driver: Any) -> np.ndarray | None:
     XLA, devices and microbatches. Two fits that differ in one of these have independent noise, batches and noisings;
     two whose sources differ in other rows alone share noise, which the statement says. A `fit` goes on with the stream
     of the one before it only if it goes on with its plan, under the same seed, model, strategy and data, from exactly
-    the weights and the state that the stream has led to; or if it would begin the very stream that a file holds, of
-    which nothing was drawn before the file was written. Masks of dropout and random changes of images come from the
-    same secret; the generators of Keras' layers take 64 bits of it, and files hold their state only after a `fit` with
-    a seed.
+    the weights and the state that the stream has led to, and not within an epoch of DPIS, as no file holds the norms
+    that were seen; or if it would begin the very stream that a file holds, of which nothing was drawn before the file
+    was written. Masks of dropout and random changes of images come from the same secret; the generators of Keras'
+    layers take 64 bits of it, and files hold their state only after a `fit` with a seed.
     Not covered: callbacks of the user's that change the training; what `bodies.digest` does not see; a seed
     that can be guessed, by people who know all of the above. The same call on other hardware, another backend or in
     other microbatches has the same noise, if no layer draws, and may differ by rounding.
@@ -85,7 +85,7 @@ def begin(driver: Any) -> np.ndarray | None:
         seen = None if before is None else before.to_list()
         processes.compare({"the data": basis, "the earlier `fit`s": str([seen, stand])})
         known = before is not None and driver.continued and stand is not None
-        known = known and (before.basis, before.stand) == (basis, stand)
+        known = known and (before.basis, before.stand) == (basis, stand) and driver.repeats_from_here()
         if known and run.ledger.updates == int(optimizer.iterations.numpy()) and optimizer.noise_key.numpy().any():
             return None
         plan = json.dumps([driver.plan.to_dict(), driver.details()], sort_keys=True)

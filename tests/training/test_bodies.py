@@ -12,6 +12,7 @@ import pytest
 from keras import ops
 
 import lipdp
+from lipdp.optimizer import as_private
 
 RNG = np.random.default_rng(2)
 X = RNG.normal(size=(40, 4)).astype("float32")
@@ -145,20 +146,24 @@ def key(**options):
     return found[0].optimizer.noise_key.numpy().tolist()
 
 
+SAME = {
+    "x": X, "y": Y, "batch_size": 40, "noise_multiplier": 300.0, "delta": 1e-3, "verbose": 0, "strategy": "dpsgd",
+    "seed": 7, "training_metrics": False, "steps_per_epoch": 1,
+}  # fmt: skip
+
+
 def trained(
-    loss=None, layers=list, callbacks=(), seed=7, frozen=None, course=None, optimizer=None, seen=id, **compiled
+    loss=None, layers=list, callbacks=(), seed=7, frozen=None, course=None, optimizer=None, seen=id,
+    kind=lipdp.DP_Model, **compiled
 ):  # fmt: skip
     keras.utils.set_random_seed(0)
     stack = [keras.Input((4,)), *layers(), keras.layers.Dense(1, name="out")]
-    model = lipdp.DP_Model.from_keras(keras.Sequential(stack))
+    model = kind.from_keras(keras.Sequential(stack))
     if frozen is not None:
         model.get_layer("out").variables[frozen].trainable = False
     model.compile(optimizer or keras.optimizers.SGD(1.0), loss=MSE() if loss is None else loss, **compiled)
     seen(model)
-    model.fit(
-        X, Y, batch_size=40, noise_multiplier=300.0, delta=1e-3, verbose=0, strategy="dpsgd", seed=seed,
-        training_metrics=False, callbacks=list(callbacks), **{"steps_per_epoch": 1} | (course or {}),
-    )  # fmt: skip
+    model.fit(callbacks=list(callbacks), **SAME | {"seed": seed} | (course or {}))
     return model
 
 
@@ -180,6 +185,55 @@ def with_loss(make, *arguments):
 
 def with_layer(make, *arguments, **options):
     return lambda: {"layers": lambda: [make(*arguments, **options)]}
+
+
+def with_optimizer(make, *arguments):
+    return lambda: {"optimizer": make(*arguments)}
+
+
+def stepping(factor):
+    """An optimizer of the user's: all that its steps go by is in its code."""
+
+    class Steps(keras.optimizers.SGD):
+        def update_step(self, gradient, variable, learning_rate):
+            super().update_step(gradient * factor, variable, learning_rate)
+
+    return Steps(1.0)
+
+
+class Shortens(keras.optimizers.Adam):
+    factor = 1.0
+
+    def update_step(self, gradient, variable, learning_rate):
+        super().update_step(gradient, variable, learning_rate * self.factor)
+
+
+def shortening(factor):
+    """The class is one and the same, and a number is set on the private optimizer that was made from it."""
+    optimizer = as_private(Shortens(1.0))
+    optimizer.factor = factor
+    return optimizer
+
+
+def scaled(factor):
+    """A class of models of the user's."""
+
+    class Scaled(lipdp.DP_Model):
+        def call(self, inputs, training=None, mask=None):
+            return factor * super().call(inputs, training=training)
+
+    return Scaled
+
+
+def of_kind(factor):
+    return lambda: {"kind": scaled(factor)}
+
+
+def replaced(factor):
+    """A layer of Keras, whose method was replaced."""
+    layer = keras.layers.Dense(4)
+    layer.call = lambda inputs, training=None: factor * keras.layers.Dense.call(layer, inputs)
+    return layer
 
 
 def scheduled(factor):
@@ -208,6 +262,10 @@ PAIRS = {
     "weights of a teacher": (with_loss(teacher, 1.0), with_loss(teacher, 1.5)),
     "the order of functions": (with_loss(in_turn, [one, two, one]), with_loss(in_turn, [one, two, two])),
     "a schedule": (scheduled(1.0), scheduled(0.5)),
+    "a method of a model": (of_kind(1.0), of_kind(0.5)),
+    "a method that was replaced": (with_layer(replaced, 1.0), with_layer(replaced, 0.5)),
+    "a method of an optimizer": (with_optimizer(stepping, 1.0), with_optimizer(stepping, 0.5)),
+    "an attribute of an optimizer": (with_optimizer(shortening, 1.0), with_optimizer(shortening, 0.5)),
     "options named as their layers": (
         with_layer(keras.layers.Dense, 4, activation="tanh", name="tanh"),
         with_layer(keras.layers.Dense, 4, activation="relu", name="relu"),
@@ -291,3 +349,28 @@ def test_masks_that_xla_draws_otherwise_come_with_other_noise():
     other = weights(layers=layers, jit_compile=True)
     fresh = weights(layers=layers, jit_compile=False, seed=8)
     assert np.linalg.norm(one - other) > 0.3 * np.linalg.norm(one - fresh)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [with_optimizer(stepping, 0.5), with_optimizer(shortening, 0.5), of_kind(0.5), with_layer(replaced, 0.5)],
+    ids=["code of an optimizer", "a number in it", "a model", "a layer"],
+)
+def test_code_of_the_users_goes_on_with_its_noise(tmp_path, made):
+    """What models and optimizers hold after a `fit` is no other code."""
+    whole = weights(course={"epochs": 2}, **made())
+    first = trained(course={"epochs": 2}, callbacks=[EndsAfterOne()], **made())
+    first.save_weights(tmp_path / "model.weights.h5")
+
+    def load(model):
+        model.load_weights(tmp_path / "model.weights.h5")
+
+    np.testing.assert_array_equal(whole, weights(course={"epochs": 2}, seen=load, **made()))
+    trained_on = trained(course={"epochs": 2}, callbacks=[EndsAfterOne()], **made())
+    trained_on.fit(**SAME, epochs=2)
+    np.testing.assert_array_equal(whole, np.concatenate([np.ravel(w) for w in trained_on.get_weights()]))
+
+
+class EndsAfterOne(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        self.model.stop_training = True

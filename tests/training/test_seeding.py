@@ -326,3 +326,24 @@ def test_what_dpis_releases_beside_its_gradients_has_the_noise_that_is_charged(m
     assert model.run.plan.sampling.num_examples == round(400 + 8.0 * draw)
     for kind, found, expected in released:
         assert found == pytest.approx(expected, rel=1e-12), kind
+
+
+@pytest.mark.parametrize("update, repeats", [(2, False), (4, True)], ids=["within an epoch", "at its end"])
+def test_a_file_of_dpis_from_within_an_epoch_leads_to_noise_of_its_own(tmp_path, update, repeats):
+    """No file holds the norms that were seen, so other batches may follow than in the run that went on."""
+
+    def noise(model, *callbacks):
+        strategy = strategies.DPIS(norm_sum_noise=20.0)
+        settings = {"updates": 4, "epochs": 2, "noise_multiplier": None, "epsilon": 8.0, "strategy": strategy}
+        return moves(model, callbacks=callbacks, **settings)
+
+    class Keep(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if self.model.run.ledger.updates == update:
+                self.model.save(tmp_path / "model.keras")
+
+    first = noise(silent(), Keep())[update:]
+    rest = noise(keras.saving.load_model(tmp_path / "model.keras"))
+    assert len(first) == len(rest) == 8 - update
+    for pair in zip(first, rest, strict=True):
+        assert correlation(*pair) > 0.999 if repeats else correlation(*pair) < LIMIT

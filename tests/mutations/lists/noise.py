@@ -268,6 +268,8 @@ FAULTS = [
         "training/test_bodies.py::test_what_differs_in_code_alone_has_noise_of_its_own",
         ("closures are not looked at", "cells.append(_used(cell.cell_contents, code, seen))", "cells.append(None)"),
         ("bodies are not looked at", "body = hashlib.sha256(code.co_code).hexdigest()", 'body = ""'),
+        ("optimizers are not looked at", "for part in (model, model.optimizer)]", "for part in (model,)]"),
+        ("models are not looked at", "for part in (model, model.optimizer)]", "for part in (model.optimizer,)]"),
         ("globals are not looked at", "for name in sorted(_names(code)) if name in names", "for name in ()"),
         (
             "attributes are not looked at",
@@ -438,6 +440,12 @@ FAULTS = [
             "known = known and (before.basis, before.stand) == (basis, stand)",
             "known = known",
             "training/test_seeding.py::test_an_interruption_changes_nothing_in_one_process training/test_seeding.py::test_continuations_of_one_seeded_file_share_noise_only_if_they_are_the_same training/test_seeding.py::test_a_fit_that_fails_before_its_first_update_leaves_its_noise_to_the_next",
+        ),
+        (
+            "within an epoch of DPIS noise goes on",
+            " and driver.repeats_from_here()",
+            "",
+            "training/test_seeding.py::test_a_file_of_dpis_from_within_an_epoch_leads_to_noise_of_its_own",
         ),
         (
             "batches have the key of the noise",
