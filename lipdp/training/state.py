@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import keras
@@ -67,6 +68,15 @@ class Run:
         self.tracing = self.armed = self.executing = False
         self.load_error: ValueError | None = None
         self.journal: Journal | None = None
+
+    @contextlib.contextmanager
+    def step_traced(self) -> Iterator[None]:
+        """Inside, `tracing` holds: weights that metrics are given say who is there."""
+        self.tracing = True
+        try:
+            yield
+        finally:
+            self.tracing = False
 
     @property
     def plan(self) -> Plan | None:
