@@ -1,6 +1,7 @@
 """`fit` with a budget: what is planned, executed, charged and logged."""
 
 import gc
+import re
 import warnings
 import weakref
 
@@ -355,6 +356,19 @@ def test_the_accuracy_of_one_logit_splits_the_classes_at_zero():
         again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(model))
         again.build((None, x.shape[1]))
         assert again.compiled
+
+
+@pytest.mark.backend_free
+def test_the_epsilon_of_a_spent_budget_is_rounded_up():
+    """As that of the statement: nobody is told that less was released."""
+    model, (x, y) = mlp(), blobs()
+    model.fit(x, y, epochs=1, noise_multiplier=1.7, **FIT)
+    spent = model.privacy.epsilon()
+    assert float(f"{spent:.4g}") < spent
+    with pytest.raises(ValueError, match="budget is spent") as refused:
+        model.fit(x, y, epochs=1, epsilon=spent / 2, **FIT)
+    shown = float(re.search(r"released epsilon=([\d.]+)", str(refused.value))[1])
+    assert spent <= shown <= spent * 1.001
 
 
 @pytest.mark.slow
