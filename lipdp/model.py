@@ -153,12 +153,8 @@ class _PrivateTraining(training.FromTask, training.Fitting, training.Saving):
     def train_step(self, *state_and_data: Any) -> Any:
         if self.run.driver is None:
             raise ValueError(_THROUGH_FIT)
-        self.run.tracing = True
-        try:
-            with step_of(self):
-                return self.run.driver.step(state_and_data, super().train_step)
-        finally:
-            self.run.tracing = False
+        with self.run.step_traced(), step_of(self):
+            return self.run.driver.step(state_and_data, super().train_step)
 
     def summary_bounds(self, x: Any = None, y: Any = None, print_fn: Any = None) -> list[dict]:
         """Prints and returns, per layer: input bound, Lipschitz constant, gradient bound, noise, tightness.

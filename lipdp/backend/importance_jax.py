@@ -37,7 +37,7 @@ class ImportanceStep:
                 (sums, norms, loss), seen, non_trainable = strategy.proposed(forward, data)
             if training_metrics:
                 # The loss of the update is known at its end; here only the metrics count.
-                with step_of(model):
+                with model.run.step_traced(), step_of(model):
                     metrics = _keras.update_metrics(model, metrics, jnp.zeros(()), *seen)
             return jax.tree.map(jnp.add, totals, (sums, loss)), norms, list(non_trainable), list(metrics)
 

@@ -32,7 +32,7 @@ class ImportanceStep:
             with step_of(model), unread_metrics():
                 (sums, norms, loss), seen, _ = strategy.proposed(forward, data)
             if training_metrics:
-                with step_of(model):
+                with model.run.step_traced(), step_of(model):
                     model.compute_metrics(*seen)
             return tf.nest.map_structure(tf.add, totals, (sums, loss)), norms
 

@@ -141,13 +141,21 @@ def _refusal(identifier: object, name: str) -> str:
     """Returns the message that says what to use in the place of `identifier`, a loss called `name`."""
     key = _key(name)
     known = _by_key()
-    replacement = {_key(theirs): why for theirs, why in REPLACEMENTS.items()}.get(key)
+    if key in ("ce", "crossentropy"):
+        return (
+            f"Keras chooses this loss by the labels, which `compile` does not see. Received: {identifier!r}. Pass "
+            "'sparse_categorical_crossentropy' for class ids, 'categorical_crossentropy' for one-hot labels, or "
+            "'binary_crossentropy' for truth values."
+        )
+    theirs = {_key(name): name for name in REPLACEMENTS}
+    replacement = REPLACEMENTS.get(theirs.get(key, ""))
     if replacement is not None:
         advice = f"Use lipdp.losses.{replacement[0]} instead of {name}: {replacement[1]}."
     elif key in known:
         advice = f"Use lipdp.losses.{known[key].__name__}, which knows its bound."
-    elif (close := _close(key, known)) is not None:
-        advice = f"Did you mean lipdp.losses.{known[close].__name__}?"
+    elif (close := _close(key, [*known, *theirs])) is not None:
+        meant = f"lipdp.losses.{known[close].__name__}" if close in known else f"keras.losses.{theirs[close]}"
+        advice = f"Did you mean {meant}?"
     else:
         advice = f"Use one of lipdp.losses: {', '.join(loss.__name__ for loss in LOSSES)}."
     return (

@@ -15,6 +15,15 @@ from lipdp import _keras, certify, checks, losses
 from lipdp.training.callbacks import as_list, refuse_public_names
 
 _PROBABILITIES = ("softmax", "sigmoid")
+_OF_LOGITS = (losses.BinaryCrossentropy, losses.CategoricalCrossentropy, losses.SparseCategoricalCrossentropy)
+_CROSSENTROPIES = {
+    kind.__name__.lower(): kind
+    for kind in (
+        keras.metrics.BinaryCrossentropy,
+        keras.metrics.CategoricalCrossentropy,
+        keras.metrics.SparseCategoricalCrossentropy,
+    )
+}
 _SHORT = ("acc", "accuracy", "ce", "crossentropy")  # of metrics, which Keras chooses by the shapes
 
 
@@ -84,7 +93,10 @@ def compiled_metrics(model: keras.Model, metrics: Any, weighted_metrics: Any, lo
 
 
 def _for_logits(metrics: list, loss: Any, model: keras.Model, output: int) -> list:
-    """Returns metrics where the accuracy of one logit, by name, splits the classes at 0; Keras' splits them at 0.5.
+    """Returns metrics that are given by name as those of logits, where the loss takes these.
+
+    The accuracy of one logit splits the classes at 0, where Keras' splits them at 0.5; cross-entropies, and `AUC` of
+    one logit, would take logits for probabilities.
 
     Raises:
         ValueError: a certified accuracy, which splits them at 0 too, of one output that is never negative.
@@ -92,11 +104,21 @@ def _for_logits(metrics: list, loss: Any, model: keras.Model, output: int) -> li
     certified = any(isinstance(metric, certify.CertifiedAccuracy) for metric in metrics)
     if certified and _keras.graph(model) is not None and model.outputs[output].shape[-1] == 1:
         certify.refuse_end(model.name, losses.endings(model)[output])
-    logits = isinstance(loss, losses.BinaryCrossentropy) or getattr(loss, "from_logits", False)
-    if _keras.graph(model) is None or not logits or model.outputs[output].shape[-1] != 1:
+    logits = isinstance(loss, _OF_LOGITS) or getattr(loss, "from_logits", False)
+    if _keras.graph(model) is None or not logits:
         return metrics
-    names = ("acc", "accuracy", "binary_accuracy")
-    return [keras.metrics.BinaryAccuracy(name=m, threshold=0.0) if m in names else m for m in metrics]
+    single = model.outputs[output].shape[-1] == 1
+    return [_of_logits(metric, single) if isinstance(metric, str) else metric for metric in metrics]
+
+
+def _of_logits(name: str, single: bool) -> Any:
+    """Returns the metric of this name for logits, or the name where it is the same."""
+    if single and name in ("acc", "accuracy", "binary_accuracy"):
+        return keras.metrics.BinaryAccuracy(name=name, threshold=0.0)
+    kind = _CROSSENTROPIES.get(name.replace("_", "").lower())
+    if single and name == "AUC":
+        kind = keras.metrics.AUC
+    return name if kind is None else kind(name=name, from_logits=True)
 
 
 def _names_metric(name: str) -> bool:

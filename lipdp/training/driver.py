@@ -277,8 +277,8 @@ class Driver:
         with compiling.whole_weights():
             _keras.build_metrics(self.model, (*example, np.ones(1, "float32")))
             validations.rehearse(self.model, self.validation_data, example if request.training_metrics else None)
-        if self.persons is not None and request.training_metrics:
-            validations.refuse_whole_metrics(self.model)
+        if request.training_metrics:
+            validations.refuse_whole_metrics(self.model, self.persons is not None, self.strategy)
         validates = self.validation_data is not None
         check_monitors(callbacks, self.model, trains=request.training_metrics, validates=validates)
         optimizer.build(self.model.trainable_variables)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import keras
@@ -67,6 +68,15 @@ class Run:
         self.tracing = self.armed = self.executing = False
         self.load_error: ValueError | None = None
         self.journal: Journal | None = None
+
+    @contextlib.contextmanager
+    def step_traced(self) -> Iterator[None]:
+        """Inside, `tracing` holds: weights that metrics are given say who is there."""
+        self.tracing = True
+        try:
+            yield
+        finally:
+            self.tracing = False
 
     @property
     def plan(self) -> Plan | None:
@@ -184,18 +194,19 @@ class Run:
         """Refuses to plan for a budget that is used up."""
         total = self.total
         used = total.epsilon(delta, accountant, group_size)
+        shown = f"epsilon={accounting.round_up(used):.4g} at delta={delta:g}"
         # Calibration leaves up to one per cent of a budget unused; that is not a budget to train on.
         shared = isinstance(accountant, SharedFilter)
         if used >= 0.99 * epsilon and not shared and {entry.kind for entry in total.entries} == {"moments"}:
             enough = _noise_of_half(total, epsilon, delta, accountant, group_size)
             raise ValueError(
-                f"The budget: the moments that were released first alone cost epsilon={used:.4g} at delta={delta:g}. "
+                f"The budget: the moments that were released first alone cost {shown}. "
                 f"Received: epsilon={epsilon!r}. Build a new model and give them a larger `noise_multiplier`, at about "
                 f"{enough:.2g} they cost half of this budget; or give a larger budget."
             )
         if used >= 0.99 * epsilon:
             raise ValueError(
-                f"The budget is spent: this model has released epsilon={used:.4g} at delta={delta:g} in "
+                f"The budget is spent: this model has released {shown} in "
                 f"{total.updates} updates{_by_others(total.updates - self.ledger.updates)}"
                 f"{', the whole budget of a filter included' if shared else ''}. Received: "
                 f"epsilon={epsilon!r}. To train on, give a larger total budget; to start again, build a new model (its "

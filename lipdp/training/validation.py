@@ -173,15 +173,22 @@ def _weights(weights: Any, rows: int) -> tuple:
     return (found + np.float32(0.0),)  # -0 is that of rows behind the data
 
 
-def refuse_whole_metrics(model: keras.Model) -> None:
+def refuse_whole_metrics(model: keras.Model, persons: bool, strategy: Any) -> None:
     """Refuses metrics that count in whole numbers where a row counts for a part, as one of several of a person."""
+    if persons:
+        why = "each person once, so that a row"
+    elif strategy.name == "dpis":
+        why = "rows by how likely they were drawn, so that each"
+    elif strategy.augmentation_multiplicity > 1:
+        why = "each example once, so that a copy"
+    else:
+        return
     found = [metric for each in model.metrics for metric in getattr(each, "metrics", [each])]
     whole = [metric.name for metric in found if str(metric.dtype).startswith("int")]
     if whole:
         raise ValueError(
-            "Metrics on the training data count each person once, so that a row counts for a part, which a metric of "
-            f"whole numbers leaves out. Received: {', '.join(whole)}. Give it dtype='float32', or pass "
-            "fit(training_metrics=False)."
+            f"Metrics on the training data count {why} counts for a part, which a metric of whole numbers leaves out. "
+            f"Received: {', '.join(whole)}. Give it dtype='float32', or pass fit(training_metrics=False)."
         )
 
 

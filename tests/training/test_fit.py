@@ -1,6 +1,7 @@
 """`fit` with a budget: what is planned, executed, charged and logged."""
 
 import gc
+import re
 import warnings
 import weakref
 
@@ -355,6 +356,47 @@ def test_the_accuracy_of_one_logit_splits_the_classes_at_zero():
         again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(model))
         again.build((None, x.shape[1]))
         assert again.compiled
+
+
+@pytest.mark.backend_free
+def test_the_epsilon_of_a_spent_budget_is_rounded_up():
+    """As that of the statement: nobody is told that less was released."""
+    model, (x, y) = mlp(), blobs()
+    model.fit(x, y, epochs=1, noise_multiplier=1.7, **FIT)
+    spent = model.privacy.epsilon()
+    assert float(f"{spent:.4g}") < spent
+    with pytest.raises(ValueError, match="budget is spent") as refused:
+        model.fit(x, y, epochs=1, epsilon=spent / 2, **FIT)
+    shown = float(re.search(r"released epsilon=([\d.]+)", str(refused.value))[1])
+    assert spent <= shown <= spent * 1.001
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["sparse_categorical_crossentropy", "categorical_crossentropy", "binary_crossentropy"])
+def test_cross_entropies_by_name_take_logits_where_the_loss_does(kind):
+    """As Keras has them, a metric of the name of the loss took logits for probabilities: it was not the loss."""
+    x, y = blobs()
+    if kind == "binary_crossentropy":
+        y = (y > 0).astype("int32")[:, None]
+    elif kind == "categorical_crossentropy":
+        y = keras.utils.to_categorical(y, 3)
+    outputs = 1 if kind == "binary_crossentropy" else 3
+    theirs = getattr(keras.losses, kind.title().replace("_", ""))
+    for loss in (kind, losses.get(kind), theirs(from_logits=True)):
+        plain = keras.Sequential([keras.Input((x.shape[1],)), keras.layers.Dense(outputs)])
+        model = lipdp.DP_Model.from_keras(plain)
+        model.compile("sgd", loss=loss, metrics=[kind, *["AUC"] * (outputs == 1)])
+        found = model.evaluate(x, y, verbose=0, return_dict=True)
+        assert found[kind] == pytest.approx(found["loss"], rel=1e-5)
+        if outputs == 1:
+            area = keras.metrics.AUC(from_logits=True)
+            area.update_state(y, model.predict(x, verbose=0))
+            assert found["AUC"] == pytest.approx(float(area.result()), abs=1e-6)
+    end = keras.layers.Dense(outputs, activation="sigmoid" if outputs == 1 else "softmax")
+    model = lipdp.DP_Model.from_keras(keras.Sequential([keras.Input((x.shape[1],)), end]))
+    model.compile("sgd", loss=kind, metrics=[kind])
+    found = model.evaluate(x, y, verbose=0, return_dict=True)
+    assert found[kind] == pytest.approx(found["loss"], rel=1e-5)
 
 
 PREPROCESSING = {

@@ -149,6 +149,17 @@ def test_logs_of_training_are_means_over_the_drawn_examples():
         assert history[name] == pytest.approx([value, value], rel=1e-4), name
 
 
+@pytest.mark.parametrize("weight", [None, 3.0])
+def test_losses_of_outputs_under_dpis_are_means_as_metrics_are(weight):
+    """The shares of proposed rows are no factors of their losses: a metric of the same value agrees."""
+    ce = keras.metrics.SparseCategoricalCrossentropy(from_logits=True, name="ce")
+    model, (x, y) = model_of(loss_weights=None, metrics={"kind": [ce], "size": ["mse"]}, weighted_metrics=None), data()
+    weights = None if weight is None else np.full(100, weight)
+    logs = model.fit(x, y, sample_weight=weights, strategy="dpis", microbatch_size=8, epsilon=4.0, **FIT).history
+    for name, metric in (("kind_loss", "kind_ce"), ("size_loss", "size_mse")):
+        assert logs[name] == pytest.approx([(weight or 1.0) * value for value in logs[metric]], rel=1e-4), name
+
+
 @pytest.mark.slow
 def test_one_loss_for_all_and_losses_of_lipdp():
     inputs = keras.Input((6,))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import lipdp
-from lipdp import layers, sampling
+from lipdp import layers, sampling, strategies
 from lipdp.training import validation
 from tests.helpers.models import DELTA, blobs, mlp, same, state
 from tests.sampling.test_source import Named, Rows
@@ -403,3 +403,27 @@ def test_an_evaluation_that_fails_leaves_the_weights(fails):
     assert all(np.array_equal(v, b) for v, b in zip(model.weights, before, strict=True))
     assert np.isfinite(model.evaluate(X, Y, verbose=0))
     assert model.predict(X, verbose=0).shape == (len(X), 3)
+
+
+@pytest.mark.filterwarnings("ignore:Explicitly requested dtype int64")  # Keras' own, under JAX
+@pytest.mark.parametrize(
+    "strategy", [pytest.param("dpis", marks=pytest.mark.slow), strategies.DPSGD(augmentation_multiplicity=2)]
+)
+def test_metrics_of_whole_numbers_are_refused_where_a_row_counts_for_a_part(strategy):
+    """Keras rounds the weights of such a metric to 0, and it would read 0 after each epoch."""
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(60, 4)).astype("float32"), rng.integers(0, 3, 60)
+    fit = {"epsilon": 4.0, "delta": 1e-3, "batch_size": 20, "strategy": strategy, "verbose": 0}
+
+    def trained(dtype, **arguments):
+        model = lipdp.DP_Model.from_keras(keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)]))
+        metric = keras.metrics.MeanIoU(3, sparse_y_pred=False, name="iou", dtype=dtype)
+        model.compile("sgd", loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=[metric])
+        return model, lambda: model.fit(x, y, **fit, **arguments).history
+
+    model, fitting = trained("int")
+    with pytest.raises(ValueError, match="counts for a part.*iou.*dtype='float32'"):
+        fitting()
+    assert model.privacy.epsilon() == 0.0
+    assert trained("float32")[1]()["iou"][-1] > 0.0
+    assert "iou" not in trained("int", training_metrics=False)[1]()
