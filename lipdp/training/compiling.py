@@ -12,6 +12,7 @@ import keras
 from keras import ops, tree
 
 from lipdp import _keras, certify, checks, losses
+from lipdp.bounds import registry
 from lipdp.training.callbacks import as_list, refuse_public_names
 
 _PROBABILITIES = ("softmax", "sigmoid")
@@ -61,6 +62,8 @@ def compiled_loss(model: keras.Model, loss: Any, loss_weights: Any) -> Any:
         probabilities = bool(activations) and activations[i] in _PROBABILITIES
         if graph is not None and len(graph.outputs[i].shape) > 2:
             one = losses.of_places(one, probabilities)
+        elif one in ("cosine_similarity", "CosineSimilarity") and not registry.lipschitz_by_construction(model):
+            one = keras.losses.CosineSimilarity()  # lipdp's is another function where outputs are short
         found.append(losses.resolve(one, probabilities))
     if len(names) == 1 and not ready:
         return found[0]
