@@ -126,6 +126,23 @@ def choice(name: str, value: Any, allowed: Iterable[str], hint: str = "") -> str
     return value
 
 
+def one_length(lengths: Iterable[int]) -> int:
+    """Returns the length of inputs and labels; refuses several."""
+    found = sorted(set(lengths))
+    if len(found) != 1:
+        hint = (
+            ""
+            if len(found) == 2
+            else (
+                " A list holds one array for each input of a model. Make sequences of several lengths one array, as by "
+                "keras.utils.pad_sequences."
+            )
+        )
+        shown = found if len(found) < 9 else f"{str(found[:8])[:-1]}, ...]"
+        raise ValueError(f"Inputs and labels must have the same length. Received lengths: {shown}.{hint}")
+    return found[0]
+
+
 def boolean(name: str, value: Any, hint: str = "") -> bool:
     """Returns `True` or `False`, Python's or NumPy's, as a bool; ValueError otherwise."""
     if not isinstance(value, (bool, np.bool_)):

@@ -284,7 +284,8 @@ def unknown(layer: keras.layers.Layer) -> str:
     default = (
         "a layer of lipdp.layers, or declare a proven bound with lipdp.bounds.register"
         if is_layer
-        else "the layer of lipdp.layers that does the same (raw operations carry no bound)"
+        else "the layer of lipdp.layers that does the same (raw operations carry no bound, nor does what lipdp.export "
+        "returns)"
     )
     replacements = _REPLACEMENTS
     for package, (_, family) in _FAMILIES.items():

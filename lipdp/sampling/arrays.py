@@ -74,10 +74,7 @@ def as_arrays(
         y = label_array(only_labels(y, output, len(tree.flatten(x)[0])))
     else:
         y = tree.map_structure(label_array, arrange(y))
-    lengths = {len(leaf) for leaf in tree.flatten((x, y))}
-    if len(lengths) != 1:
-        raise ValueError(f"Inputs and labels must have the same length. Received lengths: {sorted(lengths)}.")
-    if lengths == {0}:
+    if not checks.one_length(map(len, tree.flatten((x, y)))):
         raise ValueError("The training data holds no example. Received: arrays of length 0.")
     return x, with_weights(y, weight[0]) if weight else y
 

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from keras import tree
 
+from lipdp import checks
 from lipdp.sampling import randomness
 from lipdp.sampling.arrays import (
     SMALL,
@@ -146,9 +147,7 @@ def as_rows(
         y = _label(only_labels(y, output, len(tree.flatten(x)[0])))
     else:
         y = tree.map_structure(_label, arrange(y))
-    lengths = {len(leaf) for leaf in tree.flatten((x, y))}
-    if len(lengths) != 1:
-        raise ValueError(f"Inputs and labels must have the same length. Received lengths: {sorted(lengths)}.")
+    checks.one_length(map(len, tree.flatten((x, y))))
     for column in columns_of((x, y)):
         if column.sample.dtype.kind == "f" and not finite_rows(column.sample).any():
             raise ValueError(

@@ -97,6 +97,12 @@ def check_monitors(callbacks: Sequence, model: keras.Model, *, trains: bool, val
         trains: Whether they are computed on the training data.
         validates: Whether there are validation data. Without them a metric on them is warned of, as in Keras.
     """
+    averages = any(isinstance(callback, keras.callbacks.SwapEMAWeights) for callback in callbacks)
+    if averages and not model.optimizer.use_ema:
+        raise ValueError(
+            "SwapEMAWeights takes averages that the optimizer keeps. Received: one with use_ema=False. Give it "
+            "use_ema=True, and compile again."
+        )
     if any(map(_is_users, callbacks)):
         return
     names = model.get_metrics_result()

@@ -345,8 +345,8 @@ def check_weights(model: keras.Model) -> None:
         id(v) for v in model.trainable_variables
     ]:
         raise ValueError(
-            "The trainable weights are not those the optimizer was built for: a layer was frozen or released since. "
-            "Call `compile` again; the ledger is kept."
+            "The trainable weights are not those the optimizer was built for: a layer was frozen, released or "
+            "quantized since. Call `compile` again; the ledger is kept."
         )
     for variable in model.weights:
         if not np.isfinite(keras.ops.convert_to_numpy(variable)).all():

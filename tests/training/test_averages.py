@@ -94,3 +94,14 @@ def test_a_checkpoint_holds_the_average_of_the_end(tmp_path):
     # On disk the averages would stand for the weights, to which the next `fit` adds noise that was drawn already.
     with pytest.raises(ValueError, match="swap_on_epoch"):
         fitted(keras.callbacks.SwapEMAWeights(swap_on_epoch=True))
+
+
+@pytest.mark.backend_free
+def test_averages_that_the_optimizer_does_not_keep_are_refused_before_anything_is_spent():
+    """Keras said so when training was over."""
+    model = lipdp.DP_Model.from_keras(network())
+    model.compile("sgd", LOSS)
+    swap = keras.callbacks.SwapEMAWeights()
+    with pytest.raises(ValueError, match="use_ema=False. Give it use_ema=True"):
+        model.fit(X, Y, batch_size=8, noise_multiplier=2.0, delta=1e-3, verbose=0, strategy="dpsgd", callbacks=swap)
+    assert not model.run.ledger.updates

@@ -43,6 +43,7 @@ CALLS = {
     "label below": ({"y": Y - 1, "epsilon": 1.0}, ValueError, "(?i)label|class"),
     "no labels": ({"y": None, "epsilon": 1.0}, ValueError, "labels"),
     "lengths": ({"y": Y[:-1], "epsilon": 1.0}, ValueError, "same length"),
+    "ragged": ({"x": [X[0, :n] for n in range(12)], "epsilon": 1.0}, ValueError, r"5, 6, 7, \.\.\.\].*pad_sequences"),
     "shape": ({"x": X[:, :-1], "epsilon": 1.0}, ValueError, "do not fit"),
     "empty": ({"x": X[:0], "y": Y[:0], "epsilon": 1.0}, ValueError, "no example"),
     "strings": ({"x": X.astype(str), "epsilon": 1.0}, ValueError, "numbers"),
