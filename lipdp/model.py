@@ -1,6 +1,8 @@
 """Keras models whose `fit` trains with differential privacy."""
 
 import contextlib
+import inspect
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -15,6 +17,20 @@ from lipdp.privacy import Privacy
 from lipdp.training import compiling, model_checks
 
 _THROUGH_FIT = "Training goes through `fit`, which calibrates the noise and keeps the ledger."
+
+
+def _like_that_of_keras(constructor: Callable) -> Callable:
+    """Returns the constructor of a functional model, without arguments to be seen where that of Keras shows none.
+
+    Before 3.15 it does not, and files hold the layers of a class only if both show the same.
+    """
+    if inspect.getfullargspec(_keras.Functional.__init__).args:
+        return constructor
+
+    def construct(self, *args, **kwargs):
+        constructor(self, *args, **kwargs)
+
+    return construct
 
 
 class _PrivateTraining(training.FromTask, training.Fitting, training.Saving):
@@ -201,6 +217,7 @@ class DP_Model(_PrivateTraining, keras.Model):
         0.0
     """
 
+    @_like_that_of_keras
     def __init__(self, inputs: Any = None, outputs: Any = None, name: str | None = None, **kwargs: Any):
         model_checks.check_inputs(inputs, outputs, "DP_Model")
         super().__init__(inputs, outputs, name=name, **kwargs)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from keras import layers, ops
 
+import lipdp
 from lipdp import _keras
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -317,3 +318,15 @@ def test_dataset_functions_and_variants():
     assert len(_keras.dataset_functions(kept)) == 3
     assert _keras.dataset_functions(rows.batch(2)) == []
     assert _keras.dataset_variant(rows).dtype == tf.variant
+
+
+def test_a_functional_model_comes_back_from_a_file(tmp_path):
+    """Before 3.15 the constructor has to look like that of Keras."""
+    inputs = keras.Input((2,))
+    model = lipdp.DP_Model(inputs, layers.Dense(3)(inputs))
+    model.save(tmp_path / "model.keras")
+    found = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(found.get_weights()[0], model.get_weights()[0])
+    assert type(found) is type(keras.models.clone_model(model)) is lipdp.DP_Model
+    with pytest.raises(ValueError, match="Received: no inputs"):
+        lipdp.DP_Model()
