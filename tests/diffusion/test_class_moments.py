@@ -11,6 +11,7 @@ import lipdp
 from lipdp import accounting, backend, diffusion
 from lipdp.diffusion.class_moments import ClassMoments, mixtures
 from lipdp.diffusion.recipes import recipe
+from tests.helpers.models import zero
 
 
 def moments(shape=(8, 8, 1), classes=2, frequencies=4, norm=3.0, center=-0.6):
@@ -288,7 +289,7 @@ def test_what_is_out_of_range_is_refused_before_anything_is_released(settings, w
 @pytest.mark.backend_free
 def test_rows_that_are_no_images_or_others_are_refused():
     inputs = keras.Input((4,)), keras.Input(())
-    network = keras.Model(inputs, keras.layers.Dense(4)(inputs[0]))
+    network = keras.Model(inputs, keras.layers.Dense(4)(inputs[0]) + zero(inputs[1]))
     model = diffusion.DiffusionModel(network)
     with pytest.raises(ValueError, match="those of images"):
         model.learn_moments(np.zeros((10, 4)))

@@ -7,6 +7,7 @@ from keras import ops
 
 from lipdp import accounting, backend, diffusion, gradients, losses, strategies
 from lipdp.diffusion import toy
+from tests.helpers.models import zero
 
 
 def points(multiplicity=1, **options):
@@ -315,7 +316,7 @@ def test_validation_on_training_rows_is_named_in_every_type(dtype):
 def narrow():
     """A network whose output would be broadcast to the shape of x."""
     x, c_noise = keras.Input((2,)), keras.Input(())
-    return keras.Model([x, c_noise], keras.layers.Dense(1)(x))
+    return keras.Model([x, c_noise], keras.layers.Dense(1)(x) + zero(c_noise))
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from keras import ops
 
 from lipdp import diffusion
 from lipdp.diffusion import samplers
+from tests.helpers.models import zero
 
 MEAN = np.array([0.3, -0.5])
 VARIANCES = np.array([0.09, 0.5])
@@ -114,7 +115,7 @@ def small_network():
     x, c_noise, label = keras.Input((4,)), keras.Input(()), keras.Input((), dtype="int32")
     moved = keras.layers.Dense(4)(x)
     shift = keras.layers.Embedding(4, 4)(label)
-    return keras.Model([x, c_noise, label], keras.layers.Add()([moved, shift]))
+    return keras.Model([x, c_noise, label], keras.layers.Add()([moved, shift, zero(c_noise)]))
 
 
 def test_networks_are_sampled_with_their_present_weights():

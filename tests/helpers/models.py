@@ -70,3 +70,8 @@ def state_of_0_1_0(model, **values):
     )
     content = json.loads(model.run.to_array().tobytes())
     return np.frombuffer(json.dumps({key: content[key] for key in [*known, "adaptive"]} | values).encode(), np.uint8)
+
+
+def zero(numbers):
+    """Zeros `(batch, 1)` that a graph makes of numbers `(batch,)`: Keras 3.12 wants each input to be used."""
+    return keras.layers.Reshape((1,))(keras.layers.Rescaling(0.0)(numbers))
