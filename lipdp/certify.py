@@ -97,8 +97,8 @@ def radii(model: keras.Model, x: ArrayLike, batch_size: int = 1024) -> np.ndarra
         Array of shape `(len(x),)`, float64, >= 0; 0 where the logits are not finite.
 
     Raises:
-        ValueError: see `lipschitz`; the outputs are not of shape `(batch, classes)`; or there is one, behind an
-            activation that is never negative, such as a sigmoid.
+        ValueError: see `lipschitz`; the outputs are not of shape `(batch, classes)`; there is one, behind an activation
+            that is never negative, such as a sigmoid; or Keras' floatx, to which it rounds `x`, is below float32.
 
     **Guarantee.** Between classes i and j the difference of logits is K_ij-Lipschitz: `K_ij = ||w_i - w_j|| L'` when
     the model ends in a dense kernel w behind an L'-Lipschitz body, else `sqrt(2) L`. The radius is `min_j (f_i - f_j)
@@ -204,6 +204,11 @@ def _logits(model, x, batch_size: int) -> np.ndarray:
             f"{model.output_shape}. End it with Flatten or a dense layer."
         )
     batch_size = checks.integer("batch_size", batch_size, minimum=1)
+    if keras.config.floatx() not in ("float32", "float64"):
+        raise ValueError(
+            f"`predict` of Keras rounds examples to its floatx first, which no certificate covers. Received: floatx "
+            f"{keras.config.floatx()!r}, and model '{model.name}'. Call keras.config.set_floatx('float32')."
+        )
     _refuse_own_prediction(model)
     # TF32 would add errors that the slack below does not cover.
     with backend.full_precision():

@@ -325,6 +325,42 @@ def test_weights_outside_of_the_constraint_shrink_the_radius():
     assert not attack(Probe(model), x, certify.radii(model, x)).any()
 
 
+def test_rounding_follows_biases_outside_of_the_constraint():
+    """Before, the class changed within a twentieth of a radius: what is below 1/128 is lost beside such biases."""
+    ends = [layers.Bias(), layers.Abs(), layers.SpectralDense(2)]
+    model = keras.Sequential([keras.Input((2,)), layers.BoundedInput(norm=1.0), *ends])
+    model.weights[0].assign([1e5, 1e5])
+    model.weights[1].assign(np.array([[0.5, -0.5], [-0.5, 0.5]], "float32"))
+    x = np.array([[0.4024, 0.4022], [0.4022, 0.4024]], "float32")
+    assert Probe(model).value(x).argmax(1).tolist() == [0, 1]
+    assert certify.radii(model, x).max() < np.linalg.norm(x[0] - x[1])
+    model.weights[0].assign([0.0, 0.0])
+    assert (certify.radii(model, x) > 1e-5).all()
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_biases_that_are_not_finite_leave_no_radius(value):
+    model = keras.Sequential([keras.Input((2,)), layers.Bias(), layers.Abs(), layers.SpectralDense(2)])
+    model.weights[0].assign([value, 0.0])
+    assert certify.radii(model, np.eye(2, dtype="float32")).tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("floatx", ["float16", "bfloat16"])
+def test_examples_that_keras_rounds_have_no_certificate(floatx):
+    """Before, (5.0018, 5.0021) and (5.002, 5.0018) had two classes, 4e-4 apart, and radii of 2.6e-3."""
+    model = keras.Sequential([keras.Input((2,)), layers.BoundedInput(norm=10.0), layers.SpectralDense(2)])
+    x, before = np.array([[5.0018, 5.0021], [5.002, 5.0018]], "float32"), keras.config.floatx()
+    try:
+        keras.config.set_floatx(floatx)
+        with pytest.raises(ValueError, match=f"rounds examples.*{floatx}.*set_floatx"):
+            certify.radii(model, x)
+        with pytest.raises(ValueError, match=f"rounds examples.*{floatx}.*set_floatx"):
+            certify.certified_accuracy(model, x, [1, 0])
+    finally:
+        keras.config.set_floatx(before)
+    assert certify.radii(model, x).shape == (2,)
+
+
 def test_margin_that_is_rounding_error_is_not_certified():
     """Logits that cancel: without a bound on its inputs, the model's own tell how large the errors are."""
     model = keras.Sequential([keras.Input((2,)), layers.SpectralDense(2)])

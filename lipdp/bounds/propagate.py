@@ -213,10 +213,13 @@ class _Node:
 
     def _norm(self, input_bounds, trained):
         bound = self.rules.output_bound(input_bounds)
-        if trained and bound == float("inf") and max(input_bounds) < float("inf"):
+        if not trained or max(input_bounds) == float("inf"):
+            return bound
+        if self.rules.trained_output_bound:
+            # Weights that were set by hand may be longer than the constraint allows.
+            return self.rules.trained_output_bound(input_bounds)
+        if bound == float("inf"):
             # A layer without projection: only its present norm is known.
-            if self.rules.trained_output_bound:
-                return self.rules.trained_output_bound(input_bounds)
             return sum(map(times, self.rules.trained_lipschitz(input_bounds), input_bounds))
         return bound
 

@@ -19,10 +19,10 @@ class BoundRules:
     """The bounds of one layer, as functions of norm bounds (see `LipschitzLayer`).
 
     `cotangent_bounds` is for layers whose backward pass is not the derivative of the forward pass; without it the
-    cotangent is multiplied by `input_lipschitz`. `trained_output_bound` is for layers whose output is bounded only
-    for the present weights, and which do not map zero to zero. `refusal` says why a layer may stand only where
-    nothing trainable lies upstream. `gradient_terms` is that of `LipschitzLayer`; without it, an entry of a gradient is
-    taken to sum as many terms as the largest input or output has entries.
+    cotangent is multiplied by `input_lipschitz`. `trained_output_bound` is for layers that do not map zero to zero, and
+    whose output is bounded only for the present weights, or otherwise for these. `refusal` says why a layer may stand
+    only where nothing trainable lies upstream. `gradient_terms` is that of `LipschitzLayer`; without it, an entry of a
+    gradient is taken to sum as many terms as the largest input or output has entries.
     """
 
     output_bound: Callable[[Norms], float]

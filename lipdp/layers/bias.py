@@ -69,6 +69,11 @@ class Bias(ShapePreserving):
     def output_bound(self, input_bounds: tuple[float, ...]) -> float:
         return input_bounds[0] + self.max_norm
 
+    def trained_output_bound(self, input_bounds: tuple[float, ...]) -> float:
+        """Returns the largest norm of the output for the present bias, which may have been set by hand."""
+        length = float(np.linalg.norm(np.asarray(ops.convert_to_numpy(self.bias), "float64")))
+        return input_bounds[0] + (math.inf if math.isnan(length) else length)
+
     def parameter_bounds(self, input_bounds: tuple[float, ...], cotangent_bound: float) -> tuple[float, ...]:
         return (cotangent_bound,)
 
