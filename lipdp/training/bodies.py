@@ -139,7 +139,7 @@ def _of_every_optimizer() -> frozenset[str]:
 def _of_every_model(kind: type) -> frozenset[str]:
     """Names of what Keras and lipdp keep in models of a class, before and after a `fit`."""
     inputs = keras.Input((1,))
-    model = kind([inputs]) if issubclass(kind, keras.Sequential) else kind(inputs, inputs)
+    model = kind([inputs]) if issubclass(kind, keras.Sequential) else kind(inputs, keras.layers.Identity()(inputs))
     model.compile("sgd", keras.losses.MeanSquaredError())
     later = ("history", "stop_training", "_eval_epoch_iterator", "_jax_state", "_run", provenance.ATTRIBUTE)
     return frozenset((*vars(model), *later))

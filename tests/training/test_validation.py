@@ -230,8 +230,8 @@ def test_checkpoints_that_hold_the_key_of_the_noise_are_refused():
         with pytest.raises(ValueError, match="with the key of the noise and without the ledger"):
             model.fit(*blobs(), batch_size=40, epsilon=1.0, delta=1e-4, callbacks=[kind()], verbose=0)
         assert model.privacy.updates == 0
-    # By the name that Keras gives it.
-    assert keras.callbacks.OrbaxCheckpoint.__name__ == "OrbaxCheckpoint"
+    # By the name that Keras gives it; 3.12 has none.
+    assert getattr(keras.callbacks, "OrbaxCheckpoint", orbax).__name__ == "OrbaxCheckpoint"
 
 
 @pytest.mark.slow
