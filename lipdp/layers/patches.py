@@ -64,7 +64,8 @@ class OrthogonalPatchConv2D(KernelLayer):
         self.add_kernel((inputs, self.filters), SpectralBall(steps=5))
 
     def call(self, inputs: Any) -> Any:
-        return ops.matmul(space_to_depth(inputs, self.patch_size), self.kernel)
+        # `ops.matmul` of Keras before 3.15 has TensorFlow read past the end of the kernel (its issue 117700).
+        return ops.tensordot(space_to_depth(inputs, self.patch_size), self.kernel, axes=[[-1], [0]])
 
     def export_call(self, stock: Any, inputs: Any) -> Any:
         return stock(space_to_depth(inputs, self.patch_size))

@@ -156,9 +156,13 @@ class Scattering2D(LipschitzLayer):
     def _average(self, images, resolution: int, gain: float):
         """Returns the low-pass of the last two axes, as one matrix for each."""
         rows, columns = (_low_pass_matrix(n, self.scales - resolution) for n in images.shape[2:])
-        images = ops.swapaxes(ops.matmul(images, np.asarray(columns.T, "float32")), 2, 3)
-        # On the right of a product JAX rounds images by their place in the batch.
-        return ops.swapaxes(ops.matmul(images, np.asarray(gain * rows.T, "float32")), 2, 3)
+
+        def product(images, matrix):
+            # On the right of a product JAX rounds images by their place in the batch. `ops.matmul` of Keras before 3.15
+            # has TensorFlow read past the end of the matrix (its issue 117700).
+            return ops.tensordot(images, np.asarray(matrix, "float32"), axes=[[-1], [0]])
+
+        return ops.swapaxes(product(ops.swapaxes(product(images, columns.T), 2, 3), gain * rows.T), 2, 3)
 
     def _bound(self, order: int, last: int, resolution: int, size) -> tuple[float, float]:
         """Returns, for a stage and all after it, before the division, the Lipschitz constant and the float32 error of
