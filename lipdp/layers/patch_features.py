@@ -155,7 +155,7 @@ class PatchFeatures2D(Unbounded):
         shape = (-1, self.places, self.places, 2, *((2, self.filters // 2) if self.mirrored else (self.filters,)))
         found = ops.reshape(found, shape)
         if self.mirrored:
-            found = 0.5 * (found + ops.flip(found, axis=(2, 4)))[:, :, : -(-self.places // 2)]
+            found = 0.5 * (found + ops.flip(ops.flip(found, axis=2), axis=4))[:, :, : -(-self.places // 2)]
         return ops.reshape(found, (-1, *found.shape[1:3], 2 * self.filters))
 
     def _averages(self, images: Any) -> Any:
