@@ -46,7 +46,9 @@ def cotangents(forward):
 def local_gradients(function, values, rows, vectorised: bool):
     """Gradients of `function(values, *row)` with respect to `values`, for each row of the tensors in `rows`."""
     one = jax.grad(lambda values, row: function(values, *row))
-    return jax.vmap(one, in_axes=(None, 0))(list(values), tuple(rows))
+    values, rows = list(map(jnp.asarray, values)), tuple(map(jnp.asarray, rows))
+    _refuse(_primitives(jax.make_jaxpr(one)(values, tuple(map(_of_one, rows))).jaxpr), "A layer with weights calls ")
+    return jax.vmap(one, in_axes=(None, 0))(values, rows)
 
 
 def row_by_row(function, values, rows) -> list:
@@ -73,24 +75,44 @@ def row_by_row(function, values, rows) -> list:
 
 
 def _refuse_batched(one, values, rows) -> None:
-    """Refuses what sees a whole batch under a vectorized map; reads the programs of one row and of its derivative."""
+    """Refuses what sees a whole batch under a vectorized map; reads the programs of one row and of its derivatives."""
+    arguments = values, *map(_of_one, rows)
+    flat, structure = jax.tree.flatten(arguments)
 
-    def differentiated(*arguments):
-        outputs, pull_back = jax.vjp(one, *arguments)
-        ones = [jnp.ones_like(t) if jnp.issubdtype(t.dtype, jnp.inexact) else _no_cotangent(t) for t in outputs]
-        return pull_back(ones)
+    def derivative(places):
+        def program(*leaves):
+            def of(*chosen):
+                given = dict(enumerate(leaves)) | dict(zip(places, chosen, strict=True))
+                return one(*jax.tree.unflatten(structure, given.values()))
 
-    arguments = values, *(jax.ShapeDtypeStruct(t.shape[1:], t.dtype) for t in rows)
+            outputs, pull_back = jax.vjp(of, *(leaves[place] for place in places))
+            ones = [jnp.ones_like(t) if jnp.issubdtype(t.dtype, jnp.inexact) else _no_cotangent(t) for t in outputs]
+            return pull_back(ones)
+
+        return _primitives(jax.make_jaxpr(program)(*flat).jaxpr)
+
     found = _primitives(jax.make_jaxpr(one)(*arguments).jaxpr)
-    if not found.intersection(_BATCHED):
-        # Some loops have no derivative. A step that takes one says so itself.
-        with contextlib.suppress(Exception):
-            found |= _primitives(jax.make_jaxpr(differentiated)(*arguments).jaxpr)
+    try:
+        found |= derivative(range(len(flat)))
+    except Exception:
+        # Some loops have no derivative. A step may leave out those arguments, and take that by each other one.
+        for place in range(len(flat)):
+            with contextlib.suppress(Exception):
+                found |= derivative([place])
+    _refuse(found)
+
+
+def _refuse(found: set[str], who: str = "") -> None:
     if names := sorted(found.intersection(_BATCHED)):
         raise ValueError(
-            f"{', '.join(names)}, which can see other rows of the batch under jax.vmap too. Compute with jax.numpy or "
-            "keras.ops instead"
+            f"{who}{', '.join(names)}, which can see other rows of the batch under jax.vmap too. Compute with "
+            "jax.numpy or keras.ops instead"
         )
+
+
+def _of_one(tensor):
+    """Returns the shape and dtype of one row."""
+    return jax.ShapeDtypeStruct(tensor.shape[1:], tensor.dtype)
 
 
 def _no_cotangent(tensor):

@@ -281,6 +281,41 @@ def test_what_sees_other_rows_under_a_map_is_refused(way, later):
 
 
 @pytest.mark.skipif(keras.backend.backend() != "jax", reason="vectorized maps of JAX")
+def test_what_only_the_derivative_by_a_weight_calls_is_refused():
+    """The loop has no derivative by the rows, and the first layer needs none. The layer has weights, and no rule."""
+    import jax
+
+    class Scales(L.Layer):
+        def build(self, shape):
+            self.scale = self.add_weight(shape=(shape[-1],), initializer="ones")
+
+        def call(self, x):
+            counted = jax.lax.while_loop(lambda c: c[0, 0] < 9.0, lambda c: c + 1.0, x)
+            through = jax.custom_vjp(lambda x, w: x * w)
+            of_all = past_the_map("broadcast_all")
+            through.defvjp(lambda x, w: (x * w, x), lambda x, c: (None, of_all(c * x).sum(axis=0)))
+            return through(counted, self.scale.value)
+
+    model = keras.Sequential([keras.Input((4,)), Scales(), L.Dense(2)])
+    with pytest.raises(ValueError, match="can see other rows of the batch"):
+        gradients.supported(model)
+
+
+@pytest.mark.skipif(keras.backend.backend() != "jax", reason="vectorized maps of JAX")
+def test_what_only_one_derivative_calls_is_refused():
+    import jax
+
+    of_all = past_the_map("broadcast_all", later=True)
+
+    def function(values, row):
+        counted = jax.lax.while_loop(lambda c: c[0, 0] < 9.0, lambda c: c + 1.0, row[0])
+        return [counted * of_all(values[0])]
+
+    with pytest.raises(ValueError, match="can see other rows of the batch"):
+        backend.row_by_row(function, [np.ones(4, "float32")], [rows(5, 4)])
+
+
+@pytest.mark.skipif(keras.backend.backend() != "jax", reason="vectorized maps of JAX")
 def test_loops_without_a_derivative_and_printing_run():
     import jax
 

@@ -7,7 +7,19 @@ FAULTS = [
         "backend/capture_jax.py",
         "isolation/test_alone.py::test_what_sees_other_rows_under_a_map_is_refused",
         ("callbacks see batches", "if names := sorted(found.intersection(_BATCHED)):", "if names := ():"),
-        ("callbacks in a derivative see batches", "with contextlib.suppress(Exception):", "if not rows:"),
+        ("callbacks in a derivative see batches", "found |= derivative(range(len(flat)))", "pass"),
+        (
+            "callbacks in a derivative by some arguments see batches",
+            "found |= derivative([place])",
+            "pass",
+            "isolation/test_alone.py::test_what_only_one_derivative_calls_is_refused",
+        ),
+        (
+            "callbacks in layers without a rule see batches",
+            '_refuse(_primitives(jax.make_jaxpr(one)(values, tuple(map(_of_one, rows))).jaxpr), "A layer with weights calls ")',
+            "pass",
+            "isolation/test_alone.py::test_what_only_the_derivative_by_a_weight_calls_is_refused",
+        ),
         ("callbacks in inner programs see batches", 'if hasattr(inner, "eqns"):', "if False:"),
     ),
     *faults(
