@@ -78,7 +78,7 @@ class Column:
         return (*own, f"{self.name}: missing") if self.missing else own
 
     def encode(
-        self, values: Sequence | np.ndarray, interval: tuple[float, float], words: frozenset[str], source: str
+        self, values: Sequence | np.ndarray, interval: tuple[float, float], words: frozenset[str], found: rows.Rows
     ) -> np.ndarray:
         """Returns float32 entries, shape `(N, len(features))`, each row from its own value alone.
 
@@ -86,7 +86,7 @@ class Column:
             values: N values, or their texts.
             interval: what the range is mapped to.
             words: texts that stand for a missing value, beside the usual ones.
-            source: where the values come from, for messages.
+            found: the rows that the values come from, for messages.
 
         Raises:
             ValueError: a value is not a number, or is missing where none may be.
@@ -95,14 +95,14 @@ class Column:
         if self.kind == "category":
             none = self._is_missing(words)
             find = Index(self.vocabulary, none)
-            self._check_truths(find, values, source)
+            self._check_truths(find, values, found.source)
             # A word of the vocabulary is a value, also where it is one of those that stand for none, as "none".
-            ids = [find(v) for v in values]
+            ids = find.all(values)
             absent = np.array([i < 0 and none(v) for i, v in zip(ids, values, strict=True)], bool)
             places = np.where(np.array(ids) < 0, len(self.vocabulary), ids)
             table[~absent, places[~absent]] = 1.0
         else:
-            numbers = self._numbers(values, words, source)
+            numbers = self._numbers(values, words, found)
             absent = np.isnan(numbers)
             table[:, 0] = np.where(absent, 0.0, self._scaled(numbers, interval))
         if self.missing:
@@ -112,7 +112,7 @@ class Column:
                 'Remove these rows, put a public constant in place of the values, or set "missing": true for the '
                 f"column in {DESCRIPTION}"
             )
-            raise self._refusal("a missing value", absent, values, source, todo)
+            raise self._refusal("a missing value", absent, values, found, todo)
         return table
 
     def _check_truths(self, find: "Index", values: Sequence | np.ndarray, source: str) -> None:
@@ -132,7 +132,7 @@ class Column:
             low, high = rows.as_day(low), rows.as_day(high)
         return np.clip(first + (numbers - low) * ((last - first) / (high - low)), first, last)
 
-    def _numbers(self, values, words, source) -> np.ndarray:
+    def _numbers(self, values, words, found: rows.Rows) -> np.ndarray:
         """Returns float64 numbers, days of dates, NaN where they are missing."""
         is_missing = self._is_missing(words)
         if self.kind == "date":
@@ -140,7 +140,7 @@ class Column:
             bad = np.array([not none and not rows.is_day(v) for none, v in zip(absent, values, strict=True)], bool)
             if bad.any():
                 todo = 'Write dates as "2024-05-31", or list the word under "missing" if it stands for a missing value'
-                raise self._refusal("a value that is not a date", bad, values, source, todo)
+                raise self._refusal("a value that is not a date", bad, values, found, todo)
             return np.array([math.nan if none else rows.as_day(v) for none, v in zip(absent, values, strict=True)])
         try:
             # One of the words may be a number; dates are none, and one of them must not decide for the others.
@@ -148,8 +148,8 @@ class Column:
                 raise ValueError
             numbers = np.asarray(values, "float64")
         except (TypeError, ValueError):
-            found = [math.nan if is_missing(v) else rows.untruth(v) for v in values]
-            bad = np.array([not rows.is_number(v) for v in found], bool)
+            read = [math.nan if is_missing(v) else rows.untruth(v) for v in values]
+            bad = np.array([not rows.is_number(v) for v in read], bool)
             if bad.any():
                 first = values[int(np.flatnonzero(bad)[0])]
                 other = '"date"' if rows.is_day(first) else '"category"'
@@ -158,13 +158,13 @@ class Column:
                     f'Features must be numeric: {plain}make the column a {other} or "ignore" it in {DESCRIPTION}, '
                     'or list the word under "missing" if it stands for a missing value'
                 )
-                raise self._refusal("a value that is not a finite number", bad, values, source, todo) from None
-            numbers = np.array([rows.as_number(v) for v in found], "float64")
+                raise self._refusal("a value that is not a finite number", bad, values, found, todo) from None
+            numbers = np.array([rows.as_number(v) for v in read], "float64")
         with np.errstate(over="ignore"):
             bad = np.isinf(numbers.astype("float32"))
         if self.range is None and bad.any():  # a range clips them
             todo = f"Give the column a range, in {DESCRIPTION}"
-            raise self._refusal("a value that is not a finite number", bad, values, source, todo)
+            raise self._refusal("a value that is not a finite number", bad, values, found, todo)
         return numbers
 
     def _is_missing(self, words: frozenset[str]) -> Callable[[Any], bool]:
@@ -172,11 +172,10 @@ class Column:
             rows.is_missing, words=words, numbers=rows.numbers_of(words, numeric=self.kind == "number")
         )
 
-    def _refusal(self, what: str, bad: np.ndarray, values, source: str, todo: str) -> ValueError:
-        first = int(np.flatnonzero(bad)[0])
+    def _refusal(self, what: str, bad: np.ndarray, values, found: rows.Rows, todo: str) -> ValueError:
         return ValueError(
-            f"Column {self.name!r} of {source} has {what} in {int(bad.sum())} of {len(values)} rows, first in row "
-            f"{first + 1}. Received: {as_shown(values[first])}. {todo}."
+            f"Column {self.name!r} of {found.source} has {what} {found.places(bad)}. Received: "
+            f"{as_shown(values[int(np.flatnonzero(bad)[0])])}. {todo}."
         )
 
 
@@ -226,6 +225,19 @@ class Index:
         if place < 0 and not (self._is_missing and self._is_missing(value)):
             place = self._place_of_truth(value)
         return place
+
+    def all(self, values: Sequence | np.ndarray) -> list[int]:
+        """Returns the places of values; each text is looked for once."""
+        places: dict[str, int] = {}
+        found = []
+        for value in values:
+            if not isinstance(value, str):
+                found.append(self(value))
+                continue
+            if value not in places:
+                places[value] = self(value)
+            found.append(places[value])
+        return found
 
     def _place_of_truth(self, value: Any) -> int:
         truth = rows.as_truth(value)

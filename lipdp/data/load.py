@@ -106,39 +106,55 @@ def _described(path: pathlib.Path, label: str | None, table: Table, header: bool
             f"The description of {path} names the label and says whether there is a header. Received: label={label!r}, "
             f"header={header!r}, described as {table.label!r} and {table.header!r}. Leave them out."
         )
-    found = rows.read(path, table.header)
-    ids = None if person is None else person_ids(found, person, table.label, table.missing)
-    table = table if person is None else table.without(person)
-    x, y = table.encode(found), table.labels(found)
-    return Dataset(x, y, None, None, table.classes, path.stem, table.features, table, person_ids=ids)
+    seen = table if person is None else table.without(person)
+    x, y, ids = [], [], []
+    for found in rows.pieces(path, table.header):
+        if person is not None:
+            ids.append(person_ids(found, person, table.label, table.missing))
+        x.append(seen.encode(found))
+        y.append(table.labels(found))
+    return _dataset(x, np.concatenate(y), ids, path, seen)
 
 
 def _undescribed(path: pathlib.Path, label: str | None, header: bool, person: str | None) -> Dataset:
     """Returns the data set in a `.csv` file of numbers and one column of classes."""
-    found = rows.read(path, header)
-    label = label_of(found, label)
-    ids = None if person is None else person_ids(found, person, label)
-    y, classes = class_ids(_labels(found.columns[label], label, path), f"column {label!r} of {path}")
-    check_few(classes, len(y), f"Label column {label!r} of {path}", _FEW)
-    names = [name for name in found.columns if name not in (label, person)]
-    columns = [Column(name=name, kind="number", missing=False) for name in names]
-    columns += [] if person is None else [Column(name=person, kind="ignore")]
+    x, y, ids, names = [], [], [], []
+    for found in rows.pieces(path, header):
+        label = label_of(found, label)
+        if person is not None:
+            ids.append(person_ids(found, person, label))
+        y.append(_labels(found, label))
+        names = [name for name in found.columns if name not in (label, person)]
+        columns = [Column(name=name, kind="number", missing=False) for name in names]
+        columns += [Column(name=name, kind="ignore") for name in (label, person) if name is not None]
+        x.append(Table(columns=tuple(columns), header=header).encode(found))
+    labels = np.concatenate(y)
+    if all(map(rows.is_number, labels)):
+        labels = labels.astype("float64")
+    numbers, classes = class_ids(labels, f"column {label!r} of {path}")
+    check_few(classes, len(labels), f"Label column {label!r} of {path}", _FEW)
+    columns = [column for column in columns if column.name != label]
     table = Table(columns=tuple(columns), label=label, classes=classes, header=header)
-    uncharged = (f"the list of classes: those that occur in column {label!r}",)
-    return Dataset(table.encode(found), y, None, None, classes, path.stem, table.features, table, uncharged, ids)
+    return _dataset(x, numbers, ids, path, table, (f"the list of classes: those that occur in column {label!r}",))
 
 
-def _labels(values, name: str, path) -> np.ndarray:
-    stripped = [value.strip() for value in values]
+def _dataset(x: list, y: np.ndarray, ids: list, path: pathlib.Path, table: Table, uncharged: tuple = ()) -> Dataset:
+    persons = np.concatenate(ids) if ids else None
+    features = np.concatenate(x)
+    return Dataset(features, y, None, None, table.classes, path.stem, table.features, table, uncharged, persons)
+
+
+def _labels(found: rows.Rows, name: str) -> np.ndarray:
+    stripped = [value.strip() for value in found.columns[name]]
     # "none" is a class of many tables, such as those of diagnoses.
-    missing = [i for i, value in enumerate(stripped) if rows.is_missing(value) and value.lower() != "none"]
-    if missing:
+    missing = [rows.is_missing(value) and value.lower() != "none" for value in stripped]
+    if any(missing):
         raise ValueError(
-            f"Label column {name!r} of {path} holds no class in {len(missing)} of {len(values)} rows, first in row "
-            f"{missing[0] + 1}. Received: {stripped[missing[0]]!r}. Remove these rows, or list the text among the "
-            "classes of a description (`lipdp table`) if it is one."
+            f"Label column {name!r} of {found.source} holds no class {found.places(missing)}. Received: "
+            f"{stripped[missing.index(True)]!r}. Remove these rows, or list the text among the classes of a "
+            "description (`lipdp table`) if it is one."
         )
-    return np.asarray(stripped, "float64") if all(map(rows.is_number, stripped)) else np.asarray(stripped)
+    return np.asarray(stripped)
 
 
 def _refuse_options(source: str, label: str | None, table: Table | None, header: bool, person: str | None) -> None:

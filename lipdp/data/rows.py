@@ -6,11 +6,13 @@ import math
 import os
 import pathlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+# Rows of a file that are texts at a time: texts take ten times the memory of what they are encoded as.
+_PIECE = 50_000
 # Characters of one value: texts may be longer than the module allows by itself.
 _LONGEST = 2**31 - 1
 _MISSING = frozenset(("", "na", "n/a", "nan", "null", "none", "?"))
@@ -19,11 +21,25 @@ _WHOLE = re.compile("-?[1-9][0-9]{0,307}|0")
 
 
 class Rows(NamedTuple):
-    """Columns by name, all of one length, what to call them in messages, and whether texts are those of a file."""
+    """Columns by name, all of one length.
+
+    Args:
+        columns: the columns.
+        source: what to call them in messages.
+        written: whether texts are those of a file.
+        before: rows of a longer file that stand before these; None where these are all.
+    """
 
     columns: Mapping[str, Sequence | np.ndarray]
     source: str
     written: bool = True
+    before: int | None = None
+
+    def places(self, bad: Any) -> str:
+        """Returns in how many rows something is wrong, and in which first, as messages say it."""
+        before, (first, *_) = self.before or 0, np.flatnonzero(bad)
+        rows = f"{len(bad)} rows" if self.before is None else f"rows {before + 1} to {before + len(bad)}"
+        return f"in {np.count_nonzero(bad)} of {rows}, first in row {before + first + 1}"
 
     def values(self, name: str, numeric: bool = False) -> Sequence | np.ndarray:
         """Returns a column, with numbers in the place of texts that NumPy or pandas may have made of them.
@@ -56,13 +72,7 @@ def read(source: Any, header: bool = True, least: int = 2) -> Rows:
     if isinstance(source, Rows):
         return source
     if isinstance(source, (str, os.PathLike)):
-        path = pathlib.Path(source)
-        if path.is_dir():
-            raise ValueError(f"A folder is no file of rows. Received: {str(source)!r}. Pass a .csv file.")
-        if not path.is_file():
-            raise FileNotFoundError(f"There is no such file. Received: {str(source)!r}. Pass an existing .csv file.")
-        names, rows = _read_csv(path, header, least)
-        return Rows(dict(zip(names, zip(*rows, strict=True), strict=True)), str(path))
+        return next(_of_file(_existing(source), header, least, None))
     # Those of Arrow have columns as well, without their names.
     frame = hasattr(source, "columns") and hasattr(source, "__getitem__") and not hasattr(source, "column_names")
     if not isinstance(source, Mapping) and not frame:
@@ -84,6 +94,14 @@ def read(source: Any, header: bool = True, least: int = 2) -> Rows:
     if lengths == {(0,)}:
         raise ValueError(f"The table holds no row. Received: {called} of length 0. Pass one with data.")
     return Rows(columns, called, written=False)
+
+
+def pieces(source: Any, header: bool = True, least: int = 2) -> Iterator[Rows]:
+    """Yields the rows that `read` returns, those of a file by and by."""
+    if isinstance(source, (str, os.PathLike)):
+        yield from _of_file(_existing(source), header, least, _PIECE)
+    else:
+        yield read(source, header, least)
 
 
 def is_number(text: Any) -> bool:
@@ -215,9 +233,25 @@ def _as_column(values: Any) -> np.ndarray:
     return np.asarray(values)
 
 
-def _read_csv(path: pathlib.Path, header: bool, least: int) -> tuple[list[str], list[list[str]]]:
+def _existing(source: str | os.PathLike) -> pathlib.Path:
+    path = pathlib.Path(source)
+    if path.is_dir():
+        raise ValueError(f"A folder is no file of rows. Received: {str(source)!r}. Pass a .csv file.")
+    if not path.is_file():
+        raise FileNotFoundError(f"There is no such file. Received: {str(source)!r}. Pass an existing .csv file.")
+    return path
+
+
+def _of_file(path: pathlib.Path, header: bool, least: int, most: int | None) -> Iterator[Rows]:
+    """Yields the rows of a file, at most so many at a time."""
     names: list[str] | None = None
-    rows = []
+    rows: list[list[str]] = []
+    done = 0
+
+    def columns() -> Rows:
+        found = dict(zip(names or (), zip(*rows, strict=True), strict=True))
+        return Rows(found, str(path), before=done if done or len(rows) == most else None)
+
     before = csv.field_size_limit(_LONGEST)
     try:
         # The -sig: spreadsheets put a byte order mark in front.
@@ -237,6 +271,10 @@ def _read_csv(path: pathlib.Path, header: bool, least: int) -> tuple[list[str], 
                         f"Give every line the same number of comma-separated values.{_other_separator(names)}"
                     )
                 rows.append(row)
+                if len(rows) == most:
+                    _check_names(names, path, header, least)
+                    yield columns()
+                    done, rows = done + len(rows), []
     except UnicodeDecodeError as error:
         todo = "Save it as such; spreadsheets call it CSV UTF-8."
         if path.suffix in (".npz", ".npy"):
@@ -253,11 +291,11 @@ def _read_csv(path: pathlib.Path, header: bool, least: int) -> tuple[list[str], 
         ) from error
     finally:
         csv.field_size_limit(before)
-    names = names or []
-    _check_names(names, path, header, least)
-    if not rows:
+    _check_names(names or [], path, header, least)
+    if rows:
+        yield columns()
+    elif not done:
         raise ValueError(f"{path} has a header and no rows. Pass a file with data.")
-    return names, rows
 
 
 def _check_names(names: list[str], path, header: bool, least: int) -> None:

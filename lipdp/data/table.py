@@ -6,6 +6,7 @@ import json
 import math
 import os
 import pathlib
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,12 @@ from lipdp.privacy import files
 
 _INTERVALS = ((-1.0, 1.0), (0.0, 1.0))
 _KEYS = ("header", "interval", "missing", "columns", "label")
+_FITS: dict[str, Callable[[Any], bool]] = {
+    "none": rows.is_missing,
+    "truth": lambda value: rows.as_truth(value) is not None,
+    "number": rows.is_number,
+    "date": rows.is_day,
+}
 _COLUMN_KEYS = ("kind", "range", "vocabulary", "missing", "unit")
 
 
@@ -131,7 +138,9 @@ class Table:
                 be; says which.
             FileNotFoundError: when there is no such file.
         """
-        found = rows.read(source, self.header)
+        return np.concatenate([self._encoded(found) for found in rows.pieces(source, self.header)])
+
+    def _encoded(self, found: rows.Rows) -> np.ndarray:
         unknown = [n for n in found.columns if n != self.label and n not in {column.name for column in self.columns}]
         used = [column for column in self.columns if column.features]
         absent = [column.name for column in used if column.name not in found.columns]
@@ -144,7 +153,7 @@ class Table:
             )
         words = frozenset(self.missing)
         columns = [(c, found.values(c.name, numeric=c.kind == "number")) for c in used]
-        parts = [c.encode(values, self.interval, words, found.source) for c, values in columns]
+        parts = [c.encode(values, self.interval, words, found) for c, values in columns]
         return np.concatenate(parts, axis=1)
 
     def labels(self, source: Any) -> np.ndarray:
@@ -162,17 +171,19 @@ class Table:
         """
         if self.label is None:
             raise ValueError("The table has no label. Received: label=None. Describe the column of classes.")
-        found = rows.read(source, self.header)
+        return np.concatenate([self._labels(found) for found in rows.pieces(source, self.header)])
+
+    def _labels(self, found: rows.Rows) -> np.ndarray:
         if self.label not in found.columns:
-            raise _no_column("label column", self.label, found)
+            raise _no_column("label column", str(self.label), found)
         values, find = found.columns[self.label], Index(self.classes)
-        ids = np.array([find(value) for value in found.values(self.label)], "int32")
+        ids = np.array(find.all(found.values(self.label)), "int32")
         if (ids < 0).any():
             first = int(np.flatnonzero(ids < 0)[0])
             raise ValueError(
-                f"Label column {self.label!r} of {found.source} holds no class in {int((ids < 0).sum())} of {len(ids)} "
-                f"rows, first in row {first + 1}. Received: {as_shown(values[first])}, classes {list(self.classes)}. "
-                "Remove these rows, or add the class to the description."
+                f"Label column {self.label!r} of {found.source} holds no class {found.places(ids < 0)}. Received: "
+                f"{as_shown(values[first])}, classes {list(self.classes)}. Remove these rows, or add the class to the "
+                "description."
             )
         return ids
 
@@ -234,11 +245,14 @@ class Table:
         Raises:
             ValueError: when there is no such column, or the table cannot be read.
         """
-        found = rows.read(source, header)
-        label = label_of(found, label)
-        if person is not None:
-            person_ids(found, person, label)
-        columns = {name: _blank(values) for name, values in found.columns.items() if name != label}
+        kinds: dict[str, list[str]] = {}
+        for found in rows.pieces(source, header):
+            label = label_of(found, label)
+            if person is not None:
+                person_ids(found, person, label)
+            for name, values in found.columns.items():
+                kinds[name] = _fitting(values, kinds.get(name, list(_FITS)))
+        columns = {name: _blank(fitting) for name, fitting in kinds.items() if name != label}
         columns |= {} if person is None else {person: {"kind": "ignore"}}
         empty: dict = {"column": label, "classes": []}
         _write(path, header=header, interval=_INTERVALS[0], missing=[], columns=columns, label=empty)
@@ -273,12 +287,12 @@ def person_ids(found: rows.Rows, name: str, label: str | None, words: tuple[str,
             "another label."
         )
     values = found.columns[name]
-    missing = [i for i, value in enumerate(values) if rows.is_missing(value, frozenset(words))]
-    if missing:
+    missing = [rows.is_missing(value, frozenset(words)) for value in values]
+    if any(missing):
         raise ValueError(
-            f"Column {name!r} of {found.source} must say whose each row is, but has no id in {len(missing)} of "
-            f"{len(values)} rows, first in row {missing[0] + 1}. Received: {as_shown(values[missing[0]])}. Remove "
-            "these rows, or give each an id of its own: rows of one id count as one person."
+            f"Column {name!r} of {found.source} must say whose each row is, but has no id {found.places(missing)}. "
+            f"Received: {as_shown(values[missing.index(True)])}. Remove these rows, or give each an id of its own: "
+            "rows of one id count as one person."
         )
     # Objects: NumPy's own texts lose zeros at their end, and two ids may become one.
     return np.array([rows.as_text(value) for value in values], object)
@@ -291,14 +305,19 @@ def _no_column(what: str, name: str, found: rows.Rows) -> ValueError:
     return ValueError(f"{found.source} has no {what} of that name. Received: {name!r}. {hint}")
 
 
-def _blank(values) -> dict:
-    present = [value for value in values if not rows.is_missing(value)]
-    if present and all(rows.as_truth(value) is not None for value in present):
+def _fitting(values, kinds: list[str]) -> list[str]:
+    """Returns those of these kinds that all values are of, beside missing ones."""
+    return [kind for kind in kinds if all(_FITS[kind](value) or rows.is_missing(value) for value in values)]
+
+
+def _blank(fitting: list[str]) -> dict:
+    """Returns the description of a column whose values are of these kinds, to be filled in."""
+    if "truth" in fitting and "none" not in fitting:
         return {"kind": "category", "vocabulary": ["false", "true"], "missing": True}
-    for kind, fits in (("number", rows.is_number), ("date", rows.is_day)):
-        if all(map(fits, present)):
-            return {"kind": kind, "range": [None, None], "unit": "", "missing": True}
-    return {"kind": "category", "vocabulary": [], "missing": True}
+    kind = next((kind for kind in fitting if kind in ("number", "date")), None)
+    if kind is None:
+        return {"kind": "category", "vocabulary": [], "missing": True}
+    return {"kind": kind, "range": [None, None], "unit": "", "missing": True}
 
 
 def _described(column: Column) -> dict:

@@ -21,7 +21,7 @@ from lipdp.training.outputs import OneByOne, outputs
 from lipdp.training.request import FitRequest
 from lipdp.training.state import Run
 
-_AT_ONCE = 2**24  # entries of the inputs and of what the layer reads
+_AT_ONCE = 2**22  # entries of the inputs and of what the layer reads
 _KEPT = 2**28  # entries of what the layer reads that are kept from the first pass for the second
 
 
