@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-# Rows of a file that are texts at a time: texts take ten times the memory of what they are encoded as.
-_PIECE = 50_000
+# Values of a file that are texts at a time: texts take ten times the memory of what they are encoded as.
+_AT_ONCE = 2**20
 # Characters of one value: texts may be longer than the module allows by itself.
 _LONGEST = 2**31 - 1
 _MISSING = frozenset(("", "na", "n/a", "nan", "null", "none", "?"))
@@ -99,7 +99,7 @@ def read(source: Any, header: bool = True, least: int = 2) -> Rows:
 def pieces(source: Any, header: bool = True, least: int = 2) -> Iterator[Rows]:
     """Yields the rows that `read` returns, those of a file by and by."""
     if isinstance(source, (str, os.PathLike)):
-        yield from _of_file(_existing(source), header, least, _PIECE)
+        yield from _of_file(_existing(source), header, least, _AT_ONCE)
     else:
         yield read(source, header, least)
 
@@ -242,11 +242,11 @@ def _existing(source: str | os.PathLike) -> pathlib.Path:
     return path
 
 
-def _of_file(path: pathlib.Path, header: bool, least: int, most: int | None) -> Iterator[Rows]:
-    """Yields the rows of a file, at most so many at a time."""
+def _of_file(path: pathlib.Path, header: bool, least: int, at_once: int | None) -> Iterator[Rows]:
+    """Yields the rows of a file, as many at a time as hold so many values."""
     names: list[str] | None = None
     rows: list[list[str]] = []
-    done = 0
+    done, most = 0, 0
 
     def columns() -> Rows:
         found = dict(zip(names or (), zip(*rows, strict=True), strict=True))
@@ -260,6 +260,7 @@ def _of_file(path: pathlib.Path, header: bool, least: int, most: int | None) -> 
             for row in reader:
                 if names is None:
                     names = [name.strip() for name in row] if header else [str(i) for i in range(len(row))]
+                    most = max(1, at_once // max(1, len(names))) if at_once else 0
                     if header:
                         continue
                 if not row:

@@ -29,13 +29,15 @@ def file(tmp_path):
     return path
 
 
-@pytest.mark.parametrize("most", [1, 2, 5, 50])
+@pytest.mark.parametrize("most", [0, 1, 2, 5, 50])
 def test_parts_are_the_whole(file, monkeypatch, most):
     whole, kinds = data.load(str(file), table=TABLE, person="who"), file.with_suffix(".whole")
     Table.template(file, kinds, label="ill", person="who")
-    monkeypatch.setattr(rows, "_PIECE", most)
+    monkeypatch.setattr(rows, "_AT_ONCE", 5 * most + 4)
     found = list(rows.pieces(file))
-    assert [len(part.columns["age"]) for part in found] == [min(most, 5 - start) for start in range(0, 5, most)]
+    assert [len(part.columns["age"]) for part in found] == [
+        min(most or 1, 5 - start) for start in range(0, 5, most or 1)
+    ]
     again = data.load(str(file), table=TABLE, person="who")
     np.testing.assert_array_equal(again.x_train, whole.x_train)
     np.testing.assert_array_equal(TABLE.without("who").encode(file), whole.x_train)
@@ -46,7 +48,7 @@ def test_parts_are_the_whole(file, monkeypatch, most):
 
 
 def test_one_row_anywhere_decides_what_a_column_holds(tmp_path, monkeypatch):
-    monkeypatch.setattr(rows, "_PIECE", 2)
+    monkeypatch.setattr(rows, "_AT_ONCE", 10)
     file, described = tmp_path / "kinds.csv", tmp_path / "kinds.json"
     lines = [f"{i},true,2024-01-0{i},,a\n" for i in (1, 2, 3, 4)]
     file.write_text("number,truth,day,none,label\n" + "".join(lines))
@@ -64,7 +66,7 @@ def test_an_undescribed_file_in_parts(tmp_path, monkeypatch):
     file.write_text("a,b,c\n" + "".join(f"{i},{i / 7},{i % 3}\n" for i in range(50)))
     with pytest.warns(data.UnchargedWarning):
         whole = data.load(str(file))
-    monkeypatch.setattr(rows, "_PIECE", 4)
+    monkeypatch.setattr(rows, "_AT_ONCE", 12)
     with pytest.warns(data.UnchargedWarning):
         parts = data.load(str(file))
     np.testing.assert_array_equal(parts.x_train, whole.x_train)
@@ -82,7 +84,7 @@ def test_an_undescribed_file_in_parts(tmp_path, monkeypatch):
     ],
 )
 def test_a_refusal_names_the_row_of_the_file(file, monkeypatch, line, said):
-    monkeypatch.setattr(rows, "_PIECE", 2)
+    monkeypatch.setattr(rows, "_AT_ONCE", 10)
     file.write_text(file.read_text() + line)
     with pytest.raises(ValueError, match=said):
         data.load(str(file), table=TABLE, person="who")
@@ -91,7 +93,7 @@ def test_a_refusal_names_the_row_of_the_file(file, monkeypatch, line, said):
 def test_texts_of_few_rows_are_in_memory(tmp_path, monkeypatch):
     file = tmp_path / "long.csv"
     file.write_text("a,b\n" + "1,2\n" * 9 + "1\n")
-    monkeypatch.setattr(rows, "_PIECE", 3)
+    monkeypatch.setattr(rows, "_AT_ONCE", 6)
     parts = rows.pieces(file)
     assert [next(parts).before for _ in range(3)] == [0, 3, 6]  # the line that is too short was not read yet
     with pytest.raises(ValueError, match="Line 11 of"):
