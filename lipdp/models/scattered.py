@@ -29,10 +29,11 @@ _IMAGES_OF_RATE, _CHARACTERS_OF_RATE = 16384, 50000
 _SMALLEST_ENCODED, _ENCODED = 24, math.prod(encoder_features.OUTPUT_SHAPE)
 # Below the norm of most normalized rows, in units of the root of their size: what is longer is cut to it.
 _SHORT = 0.65
-# Of random images, the more the smaller they are; and what is added to each variance there, as a share of their mean.
-_RANDOM_PIXELS, _LEAST_SHARE = 2**18, 1e-6
+# Of random images, the more the smaller they are; what is added to each variance there, and to that along a direction
+# of all channels, as a share of their mean; and the power of the deviations that directions are divided by.
+_RANDOM_PIXELS, _LEAST, _LEAST_ALONG, _POWER = 2**18, 1e-6, 0.1, 0.3
 # Norm of most features with this many numbers, once they are scaled: a little more than that of random images.
-_SCALED_NORM = 2.1
+_SCALED_NORM = 1.5
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -57,8 +58,9 @@ class ScatteredRecipe(NormalizedRecipe):
         feature_norm: norm that features are clipped to while their moments are released.
         moments_noise: noise multiplier of these two releases.
         patches: how many patches the images are compared with; 0 for none.
-        scaled: whether each channel of the features is centered and scaled by what it is on random images first, which
-            are public: the noise of the moments then is small beside each deviation. For photographs, with `patches`.
+        scaled: whether the channels of each kind of features are centered, scaled and in part decorrelated by what they
+            are on random images first, which are public: the noise of the moments then is small beside each deviation,
+            and updates reach directions in which features vary less. For photographs, with `patches`.
         encoded: whether the features of an encoder that has seen random images alone stand beside the others. For
             images in color, with `patches`.
         hidden: width of the hidden layer at each place; 0 for none. Without `patches`, and not "clipless".
@@ -150,17 +152,21 @@ class ScatteredRecipe(NormalizedRecipe):
         shown = images = keras.Input(self.input_shape, name="input")
         for layer in self._deskewing():
             shown = layer(shown)
-        known = _on_random_images(self.input_shape, self.patches, self.mirrored) if self.scaled else {}
         flat = []
-        for kind in _kinds(self.patches, self.mirrored):
+        for kind in _kinds(self.patches, self.mirrored, self.encoded):
             found = kind(shown)
             if self.scaled:
-                found = keras.layers.Rescaling(*known[kind.name], name=f"scaled_{kind.name}")(found)
+                found = self._scaled(kind.name, found)
             flat.append(keras.layers.Flatten(name=f"flat_{kind.name}")(found))
-        if self.encoded:  # scaled by what they are on random images already
-            found = layers.EncoderFeatures2D(name="encoder")(shown)
-            flat.append(keras.layers.Flatten(name="flat_encoder")(found))
         return keras.Model(images, keras.layers.Concatenate(name="features")(flat))
+
+    def _scaled(self, kind: str, found: Any) -> Any:
+        kernel, bias = _on_random_images(self.input_shape, self.patches, self.mirrored, self.encoded)[kind]
+        # `Dense` with Keras before 3.15 has TensorFlow read past the end of a matrix.
+        layer = keras.layers.Conv2D(len(bias), 1, kernel_initializer="zeros", trainable=False, name=f"scaled_{kind}")
+        found = layer(found)
+        layer.set_weights([kernel[None, None], bias])
+        return found
 
     def _deskewing(self) -> list:
         return [layers.Deskew2D(name="deskewing")] if self.deskewed else []
@@ -220,29 +226,39 @@ def _entries(input_shape: tuple[int, ...], mirrored: bool, patches: int, encoded
     return rows * columns * 81 * input_shape[-1] + windows * 2 * patches + encoded * _ENCODED
 
 
-def _kinds(patches: int, mirrored: bool) -> list:
+def _kinds(patches: int, mirrored: bool, encoded: bool = False) -> list:
     """Returns fresh fixed layers, one for each kind of features."""
-    wavelets = layers.Scattering2D("accurate", mirrored=mirrored, name="scattering")
-    if not patches:
-        return [wavelets]
-    return [wavelets, layers.PatchFeatures2D(patches, places=_PLACES, mirrored=mirrored, name="patches")]
+    found: list = [layers.Scattering2D("accurate", mirrored=mirrored, name="scattering")]
+    if patches:
+        found.append(layers.PatchFeatures2D(patches, places=_PLACES, mirrored=mirrored, name="patches"))
+    return [*found, layers.EncoderFeatures2D(name="encoder")] if encoded else found
 
 
 @functools.lru_cache(maxsize=4)
-def _on_random_images(input_shape: tuple[int, ...], patches: int, mirrored: bool) -> dict[str, tuple[list, list]]:
-    """Returns scale and offset of each channel, for each kind of features: on random images, deviation 1 and mean 0."""
+def _on_random_images(
+    input_shape: tuple[int, ...], patches: int, mirrored: bool, encoded: bool
+) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Returns kernel and bias of a map of the channels, for each kind of features.
+
+    On random images it gives each channel mean 0 and deviation 1, which those of the encoder have already, then divides
+    each direction of all channels by its deviation to a power.
+    """
     count = max(16, _RANDOM_PIXELS // math.prod(input_shape[:2]))
     images = dead_leaves.images(count, input_shape, seed=1)
     known = {}
-    for kind in _kinds(patches, mirrored):
+    for kind in _kinds(patches, mirrored, encoded):
         found = features(
             keras.Sequential([keras.Input(input_shape), kind]), images, batch_size=min(256, count), verbose=0
         )
         found = found.reshape(-1, found.shape[-1]).astype("float64")
-        variance = found.var(axis=0)
+        mean, variance = found.mean(axis=0), found.var(axis=0)
         # A channel that is nearly constant there may be none on photographs.
-        scale = 1.0 / np.sqrt(variance + _LEAST_SHARE * variance.mean())
-        known[kind.name] = scale.tolist(), (-scale * found.mean(axis=0)).tolist()
+        scale = np.ones_like(mean) if kind.name == "encoder" else 1.0 / np.sqrt(variance + _LEAST * variance.mean())
+        found = (found - mean) * scale
+        variances, directions = np.linalg.eigh(found.T @ found / len(found))
+        variances = np.maximum(variances, 0.0) + _LEAST_ALONG * variances.mean()
+        kernel = scale[:, None] * ((directions * variances ** (-_POWER / 2)) @ directions.T)
+        known[kind.name] = kernel.astype("float32"), (-mean @ kernel).astype("float32")
     return known
 
 

@@ -136,14 +136,15 @@ def test_features_of_photographs_are_scaled_by_random_images():
     recipe = in_color()
     assert recipe.scaled
     random = dead_leaves.images(500, (16, 16, 3), seed=7)
-    plain, scaled = (dataclasses.replace(recipe, scaled=s).prepare(random) for s in (False, True))
-    wavelets = 4 * 2 * 243
-    for part in (slice(0, wavelets), slice(wavelets, None)):
-        spread = [found[:, part].std(axis=0) for found in (plain, scaled)]
-        assert np.median(spread[1]) == pytest.approx(1.0, abs=0.15)
-        # What is left of their differences is that of places and of draws.
-        ratios = [np.quantile(s, 0.9) / np.quantile(s, 0.1) for s in spread]
-        assert ratios[1] < min(2.0, 0.8 * ratios[0])
+    plain, scaled = (dataclasses.replace(recipe, scaled=s).prepare(random).astype("float64") for s in (False, True))
+    wavelets, patches = 4 * 2 * 243, 4 * 2 * 1024
+    for part, channels in ((slice(0, wavelets), 243), (slice(wavelets, wavelets + patches), 1024)):
+        before, after = (found[:, part].reshape(-1, channels) for found in (plain, scaled))
+        # What is left of their differences is that of draws.
+        assert np.abs(after.mean(axis=0)).max() < 0.2
+        variances = np.linalg.eigvalsh(np.cov((before / before.std(axis=0)).T))[::-1][:40]
+        expected = variances / (variances + 0.1) ** 0.3
+        np.testing.assert_allclose(np.linalg.eigvalsh(np.cov(after.T))[::-1][:40], expected, rtol=0.3)
     assert not models.scattered_recipe((28, 28, 1), 10, 60000, 2.0).scaled
     assert not models.scattered_recipe((32, 32, 3), 10, 100000, 2.0).scaled
 
