@@ -224,7 +224,13 @@ def _logits(model, x, batch_size: int) -> np.ndarray:
 
 
 def _refuse_own_prediction(model) -> None:
-    """Refuses a model whose predictions are not what its layers compute."""
+    """Refuses a model whose predictions are not what its layers compute of the rows that it gets."""
+    if getattr(model, "preprocessor", None) is not None:  # of keras_hub
+        raise ValueError(
+            "Certificates are about the rows that the layers of a model take. Received: model "
+            f"'{model.name}', whose preprocessor changes rows first. Certify keras.Model(model.inputs, model.outputs), "
+            "on rows that went through the preprocessor."
+        )
     for name in ("predict", "predict_step", "make_predict_function"):
         source = next((c for c in type(model).__mro__ if name in vars(c)), keras.Model)
         if name in vars(model) or isolation.root(source) not in ("keras", "keras_hub", "lipdp"):
