@@ -43,14 +43,16 @@ def _max_pooling(layer) -> float:
     return math.sqrt(conv_multiplicity(layer.pool_size, layer.strides, (1,) * len(layer.pool_size)))
 
 
-def _average_pooling(layer) -> float:
+def _average_pooling(layer):
     """As the maximum, with the window mapped to `<w, 1> / n`, of norm 1 / sqrt(n)."""
     if layer.padding != "valid":
         raise ValueError(
             f"Layer '{layer.name}' averages windows cut at the border over fewer entries, which has no tight "
             f"bound. Received: padding={layer.padding!r}. Use padding='valid'."
         )
-    return _max_pooling(layer) / math.sqrt(math.prod(layer.pool_size))
+    places = math.prod(layer.pool_size)
+    constant = _max_pooling(layer) / math.sqrt(places)
+    return parameter_free(lambda bounds: (constant,), terms=places)
 
 
 def _max_pooling_of_volumes(layer) -> float:
@@ -71,12 +73,16 @@ for _type in (layers.AveragePooling1D, layers.AveragePooling2D, layers.AveragePo
 
 
 def _global_average(layer):
-    """`sum_p x_p / P` per channel: norm 1 / sqrt(P); 1 where P is unknown."""
+    """`sum_p x_p / P` per channel: norm 1 / sqrt(P); 1 where P is unknown.
+
+    How the sum is made is up to the backend: TensorFlow adds up the places of three channels one after the other.
+    """
     last = getattr(layer, "data_format", "channels_last") == "channels_last"
     sizes = [shape[1:-1] if last else shape[2:] for shape in _keras.input_shapes(layer)]
     if not sizes or any(None in size for size in sizes):
-        return 1.0
-    return 1.0 / math.sqrt(min(math.prod(size) for size in sizes))
+        return parameter_free(lambda bounds: (1.0,), terms=None)
+    places = [math.prod(size) for size in sizes]
+    return parameter_free(lambda bounds: (1.0 / math.sqrt(min(places)),), terms=max(places))
 
 
 for _type in (layers.GlobalAveragePooling1D, layers.GlobalAveragePooling2D, layers.GlobalAveragePooling3D):

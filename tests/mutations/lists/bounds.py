@@ -68,6 +68,18 @@ FAULTS = [
             "layers/test_clip_gradient.py test_certify.py",
         ),
         (
+            "outputs of long sums round for free",
+            "return times(growth, self._norm(input_bounds, trained)), here or any(trains)",
+            "return self._norm(input_bounds, trained), here or any(trains)",
+            "bounds/test_rounding.py::test_what_is_pooled_from_equal_pixels_stays_within_its_bound",
+        ),
+        (
+            "cotangents of long sums round for free",
+            "lipschitz = tuple(times(growth, constant) for constant in lipschitz)",
+            "pass",
+            "bounds/test_rounding.py::test_cotangents_are_charged_for_long_sums_of_outputs",
+        ),
+        (
             "rounding of long sums is free",
             "return max(1.0, math.exp((terms + _AROUND) * _UNIT) / (1.0 + SLACK) ** 2)",
             "return 1.0",
@@ -98,13 +110,25 @@ FAULTS = [
         ("padded averages", 'if layer.padding != "valid":', "if False:"),
         (
             "means over positions shrink by their number",
-            "return 1.0 / math.sqrt(min(math.prod(size) for size in sizes))",
-            "return 1.0 / min(math.prod(size) for size in sizes)",
+            "(1.0 / math.sqrt(min(places)),)",
+            "(1.0 / min(places),)",
         ),
         (
             "the largest of several shapes",
-            "return 1.0 / math.sqrt(min(math.prod(size) for size in sizes))",
-            "return 1.0 / math.sqrt(max(math.prod(size) for size in sizes))",
+            "(1.0 / math.sqrt(min(places)),)",
+            "(1.0 / math.sqrt(max(places)),)",
+        ),
+        (
+            "means over all positions round like one number",
+            "terms=max(places)",
+            "terms=1",
+            "bounds/test_rounding.py::test_what_is_pooled_from_equal_pixels_stays_within_its_bound",
+        ),
+        (
+            "means over windows round like one number",
+            "(constant,), terms=places)",
+            "(constant,), terms=1)",
+            "bounds/test_rounding.py::test_what_is_pooled_from_equal_pixels_stays_within_its_bound",
         ),
         ("slopes above one of LeakyReLU", "return max(1.0, abs(float(layer.negative_slope)))", "return 1.0"),
         ("slopes above one of ReLU", "return max(1.0, abs(slope))", "return 1.0"),
