@@ -10,7 +10,7 @@ import threading
 import tensorflow as tf
 
 from lipdp import _keras
-from lipdp.backend import noise
+from lipdp.backend import noise, switches
 from lipdp.backend.unread import MetricError, unread_metrics
 
 # Variables that switch the rewriting of whole programs on, and those that have oneDNN compute in other types.
@@ -227,6 +227,7 @@ def mixed_products() -> bool:
 def full_precision():
     """Returns a context in which float32 products are computed in float32: TF32 exceeds the slack of the bounds."""
     _refuse_rewriting()
+    switches.refuse_fast_math()
     with _PRECISE:
         if not _precise["users"]:
             _precise["before"] = tf.config.experimental.tensor_float_32_execution_enabled()

@@ -344,6 +344,12 @@ FAULTS = [
         ("oneDNN may compute in low precision", 'not in ("", "strict")', 'in ("none",)'),
     ),
     *faults(
+        "backend/switches.py",
+        "backend/test_switches.py",
+        ("fast math of XLA passes", "if _FAST_MATH.fullmatch(flag):", "if False:"),
+        ("only the whole flag is known", "(=(true|1))?", "=true"),
+    ),
+    *faults(
         "training/seeding.py",
         "training/test_bodies.py",
         (
