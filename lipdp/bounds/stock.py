@@ -178,15 +178,16 @@ for _type in (layers.Dropout, layers.SpatialDropout1D, layers.SpatialDropout2D, 
     register(_type, _dropout)
 
 
-def _upsampling(layer) -> float:
-    """Nearest neighbors: each entry is repeated."""
+def _upsampling(layer):
+    """Nearest neighbors: each entry is repeated, and its gradient is the sum of those of the copies."""
     if getattr(layer, "interpolation", "nearest") != "nearest":
         raise ValueError(
             f"Layer '{layer.name}' has a bound for interpolation='nearest' only. "
             f"Received: interpolation={layer.interpolation!r}."
         )
     size = layer.size if isinstance(layer.size, (tuple, list)) else (layer.size,)
-    return math.sqrt(math.prod(size))
+    copies = math.prod(size)
+    return parameter_free(lambda bounds: (math.sqrt(copies),), terms=copies)
 
 
 for _type in (layers.UpSampling1D, layers.UpSampling2D, layers.UpSampling3D):

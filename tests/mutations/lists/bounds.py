@@ -109,6 +109,12 @@ FAULTS = [
         ),
         ("padded averages", 'if layer.padding != "valid":', "if False:"),
         (
+            "gradients of copies are summed like few",
+            "return parameter_free(lambda bounds: (math.sqrt(copies),), terms=copies)",
+            "return math.sqrt(copies)",
+            "bounds/test_rounding.py::test_gradients_of_repeated_entries_stay_within_their_bounds",
+        ),
+        (
             "means over positions shrink by their number",
             "(1.0 / math.sqrt(min(places)),)",
             "(1.0 / min(places),)",
