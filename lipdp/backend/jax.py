@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import keras
 
 from lipdp import _keras
-from lipdp.backend import noise
+from lipdp.backend import noise, switches
 from lipdp.backend.convolutions_jax import channels_last
 from lipdp.backend.devices_jax import row_shards
 from lipdp.backend.unread import unread_metrics
@@ -223,6 +223,7 @@ def mixed_products() -> bool:
 
 def full_precision():
     """Returns a context in which float32 products are computed in float32: TF32 exceeds the slack of the bounds."""
+    switches.refuse_fast_math()
     return jax.default_matmul_precision("highest")
 
 

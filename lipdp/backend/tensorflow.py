@@ -10,11 +10,12 @@ import threading
 import tensorflow as tf
 
 from lipdp import _keras
-from lipdp.backend import noise
+from lipdp.backend import noise, switches
 from lipdp.backend.unread import MetricError, unread_metrics
 
-# Variables that switch the rewriting of whole programs on.
+# Variables that switch the rewriting of whole programs on, and those that have oneDNN compute in other types.
 _REWRITING = ("TF_ENABLE_AUTO_MIXED_PRECISION", "TF_ENABLE_AUTO_MIXED_PRECISION_GRAPH_REWRITE")
+_FAST_MATH = ("ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE", "TF_SET_ONEDNN_FPMATH_MODE")
 # The switch is one for all threads: whoever leaves last sets it back.
 _PRECISE = threading.Lock()
 _precise = {"users": 0, "before": False}
@@ -226,6 +227,7 @@ def mixed_products() -> bool:
 def full_precision():
     """Returns a context in which float32 products are computed in float32: TF32 exceeds the slack of the bounds."""
     _refuse_rewriting()
+    switches.refuse_fast_math()
     with _PRECISE:
         if not _precise["users"]:
             _precise["before"] = tf.config.experimental.tensor_float_32_execution_enabled()
@@ -241,14 +243,16 @@ def full_precision():
 
 
 def _refuse_rewriting():
-    """Refuses TensorFlow's rewriting of programs into low precision, which takes the engine's own products as well."""
+    """Refuses switches that have TensorFlow compute products in low precision, the engine's own as well."""
     asked = tf.config.optimizer.get_experimental_options()
     on = [name for name, value in asked.items() if name.startswith("auto_mixed_precision") and value]
     on += [name for name in _REWRITING if os.environ.get(name, "").lower() in ("1", "true")]
+    on += [name for name in _FAST_MATH if os.environ.get(name, "").lower() not in ("", "strict")]
     if on:
         raise ValueError(
             "Norms, bounds and noise need float32, and this switch of TensorFlow has products computed in less, "
-            f"whatever their type is. Received: {', '.join(on)} is on. Leave it off; with a strategy that clips, "
+            f"whatever their type is. Received: {', '.join(on)} is on. Leave it off, variables of the environment "
+            "before TensorFlow is imported; with a strategy that clips, "
             "keras.config.set_dtype_policy('mixed_bfloat16') makes layers compute in bfloat16."
         )
 

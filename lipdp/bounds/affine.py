@@ -11,6 +11,7 @@ from keras import layers, ops
 from lipdp import _keras
 from lipdp.bounds.registry import BoundRules, register, unknown
 from lipdp.bounds.stock import activation_constants
+from lipdp.layers.base import of_products
 from lipdp.norms import conv_fourier_bound, conv_multiplicity, spectral_norm
 
 
@@ -47,6 +48,7 @@ def _rules(layer, multiplicity: int, norm) -> BoundRules:
         refusal=ValueError(unknown(layer)),
         # Every entry of the kernel, and of the bias, is read once per position.
         gradient_terms=lambda inputs, output: spots,
+        output_terms=lambda inputs, output: of_products(math.prod(layer.kernel.shape[:-1])),
     )
 
 

@@ -14,12 +14,20 @@ def _coefficient(layer) -> float:
     return abs(float(factor))
 
 
-def _scaled(layer) -> float:
+def _scaled(layer):
     """Disjoint windows, mapped by an inner product with a unit vector or by their norm, times `k_coef_lip`.
 
     The small number that deel-lip adds to the root stands in the derivative only and makes it smaller.
     """
-    return _coefficient(layer)
+    factor, sizes = _coefficient(layer), [layer.pool_size] if hasattr(layer, "pool_size") else _sides(layer)
+    terms = None if any(None in size for size in sizes) else max(map(math.prod, sizes), default=1)
+    return parameter_free(lambda bounds: (factor,), terms=terms)
+
+
+def _sides(layer) -> list[tuple]:
+    """Returns height and width of the images that a layer reads, for each use."""
+    last = layer.data_format == "channels_last"
+    return [shape[1:-1] if last else shape[2:] for shape in _keras.input_shapes(layer)]
 
 
 def _permutation(layer) -> float:
@@ -40,13 +48,11 @@ def _sorting(layer) -> BoundRules:
 
 def _global_average(layer):
     """The mean over the pixels of this input, times the root of the number of pixels it was built on."""
-    sizes = [shape[1:] for shape in _keras.input_shapes(layer)]
-    last = layer.data_format == "channels_last"
-    sizes = [size[:-1] if last else size[1:] for size in sizes]
+    sizes = _sides(layer)
     if not sizes or any(None in size for size in sizes):
         raise ValueError(f"Layer '{layer.name}' needs images of known size to state its bound. Received: {sizes}.")
     constant = float(layer.coef_lip) * _coefficient(layer) / math.sqrt(min(map(math.prod, sizes)))
-    return parameter_free(lambda bounds: (constant,))
+    return parameter_free(lambda bounds: (constant,), terms=max(map(math.prod, sizes)))
 
 
 _ENTRIES = {

@@ -28,6 +28,8 @@ class LayerBounds:
     cotangent_bound: float
     variables: tuple = field(repr=False, default=())
     gradient_bounds: tuple[float, ...] = ()
+    # How many times the usual error its output may have, from the terms that are added up; infinite if not known.
+    rounding: float = 1.0
 
     @property
     def name(self) -> str:
@@ -99,8 +101,9 @@ def propagate(
     parameter's gradient that sums n terms over the positions of an example is charged the worst order of summation:
     its error is at most ((1 + u)^n - 1) times the sum of absolute values, u = 2^-24, and what bounds the gradient by
     Cauchy-Schwarz bounds the sum of absolute values too. A gradient does not pass through its own layer, so that
-    layer's factor pays for the first 327 terms, and exp((n + 8) u) for more. Not covered: losses that mix examples; the
-    rounding that other examples of a batch add to the same sum.
+    layer's factor pays for the first 327 terms, and exp((n + 8) u) for more. The same is charged, forward and backward,
+    for an output whose entries sum n terms one after the other, as averages over all places of an image do. Not
+    covered: losses that mix examples; the rounding that other examples of a batch add to the same sum.
 
     Example:
         >>> import keras
@@ -192,6 +195,7 @@ class _Node:
             _refuse_named_inputs(node, self.inner.functional)
             refuse_rounded(self.inner.functional, [t.dtype for t in node.input_tensors])
         self.rules: BoundRules | None = None if self.inner else rules(self.operation)
+        self.terms = self._output_terms()
         _refuse_call(node)
         policy = getattr(self.operation, "dtype_policy", None)
         if policy is not None and policy.compute_dtype != "float32":
@@ -209,7 +213,8 @@ class _Node:
         if isinstance(self.operation, LipschitzLayer) and not trained:
             self.operation.refuse_other_constraints()
         here = bool(getattr(self.operation, "trainable_variables", ()))
-        return self._norm(input_bounds, trained), here or any(trains)
+        growth = 1.0 if trained else _excess(self.terms or 1)
+        return times(growth, self._norm(input_bounds, trained)), here or any(trains)
 
     def _norm(self, input_bounds, trained):
         bound = self.rules.output_bound(input_bounds)
@@ -227,11 +232,14 @@ class _Node:
         if self.inner:
             return self.inner.backward(cotangent, trained, clipped)
         lipschitz = (self.rules.trained_lipschitz if trained else self.rules.input_lipschitz)(self.input_bounds)
+        growth = 1.0 if trained else _excess(self.terms or 1)
+        lipschitz = tuple(times(growth, constant) for constant in lipschitz)
         variables, gradients = self._parameters(cotangent) if clipped else ((), ())
         norms = {"input_bound": max(self.input_bounds), "lipschitz": max(lipschitz), "cotangent_bound": cotangent}
+        norms["rounding"] = math.inf if self.terms is None else max(1.0, self.terms * _UNIT / SLACK)
         self.use = LayerBounds(self.operation, **norms, variables=variables, gradient_bounds=gradients)
         if clipped and self.rules.cotangent_bounds:
-            return self.rules.cotangent_bounds(self.input_bounds, cotangent)
+            return tuple(times(growth, c) for c in self.rules.cotangent_bounds(self.input_bounds, cotangent))
         return tuple(times(constant, cotangent) for constant in lipschitz)
 
     def _parameters(self, cotangent):
@@ -273,7 +281,17 @@ class _Node:
             terms = self.rules.gradient_terms(inputs, output)
         else:
             terms = max(entries(shape, self.operation) for shape in (*inputs, output))
-        return max(1.0, math.exp((terms + _AROUND) * _UNIT) / (1.0 + SLACK) ** 2)
+        return _excess(terms)
+
+    def _output_terms(self) -> int | None:
+        """How many terms an entry of the output adds up; None where that is not known."""
+        rules = self.rules
+        return 1 if rules is None or rules.output_terms is None else rules.output_terms(*self.shapes)
+
+
+def _excess(terms: int) -> float:
+    """Returns by how much a sum of so many terms may be off beyond the slack of its layer, as a factor."""
+    return max(1.0, math.exp((terms + _AROUND) * _UNIT) / (1.0 + SLACK) ** 2)
 
 
 def _refuse_call(node) -> None:

@@ -22,7 +22,8 @@ class BoundRules:
     cotangent is multiplied by `input_lipschitz`. `trained_output_bound` is for layers that do not map zero to zero, and
     whose output is bounded only for the present weights, or otherwise for these. `refusal` says why a layer may stand
     only where nothing trainable lies upstream. `gradient_terms` is that of `LipschitzLayer`; without it, an entry of a
-    gradient is taken to sum as many terms as the largest input or output has entries.
+    gradient is taken to sum as many terms as the largest input or output has entries. `output_terms` is that of
+    `LipschitzLayer` too; without it, 1.
     """
 
     output_bound: Callable[[Norms], float]
@@ -33,6 +34,7 @@ class BoundRules:
     trained_output_bound: Callable[[Norms], float] | None = None
     refusal: ValueError | None = None
     gradient_terms: Callable[[tuple[tuple, ...], tuple], int] | None = None
+    output_terms: Callable[[tuple[tuple, ...], tuple], int | None] | None = None
 
 
 _ENTRIES: dict[type, Callable] = {}
@@ -217,6 +219,7 @@ def _rules(layer: keras.layers.Layer) -> BoundRules:
             layer.trained_lipschitz,
             layer.cotangent_bounds,
             gradient_terms=layer.gradient_terms,
+            output_terms=layer.output_terms,
             trained_output_bound=getattr(layer, "trained_output_bound", None),
         )
     from lipdp.bounds.frozen import frozen
@@ -267,13 +270,19 @@ def _as_rules(entry, layer) -> BoundRules:
     return parameter_free(lambda bounds: (constant,) * len(bounds))
 
 
-def parameter_free(lipschitz: Callable[[Norms], Norms], output_bound: Callable | None = None) -> BoundRules:
-    """Returns the bounds of a layer without parameters; by default it maps zero to zero and adds over its inputs."""
+def parameter_free(
+    lipschitz: Callable[[Norms], Norms], output_bound: Callable | None = None, terms: int | None = 1
+) -> BoundRules:
+    """Returns the bounds of a layer without parameters; by default it maps zero to zero and adds over its inputs.
+
+    `terms` is what `LipschitzLayer.output_terms` returns.
+    """
 
     def added(bounds):
         return sum(times(c, x) for c, x in zip(lipschitz(bounds), bounds, strict=True))
 
-    return BoundRules(output_bound or added, lipschitz, lambda bounds, cotangent: (), lipschitz)
+    own = (output_bound or added, lipschitz, lambda bounds, cotangent: (), lipschitz)
+    return BoundRules(*own, output_terms=lambda inputs, output: terms)
 
 
 def unknown(layer: keras.layers.Layer) -> str:

@@ -43,14 +43,16 @@ def _max_pooling(layer) -> float:
     return math.sqrt(conv_multiplicity(layer.pool_size, layer.strides, (1,) * len(layer.pool_size)))
 
 
-def _average_pooling(layer) -> float:
+def _average_pooling(layer):
     """As the maximum, with the window mapped to `<w, 1> / n`, of norm 1 / sqrt(n)."""
     if layer.padding != "valid":
         raise ValueError(
             f"Layer '{layer.name}' averages windows cut at the border over fewer entries, which has no tight "
             f"bound. Received: padding={layer.padding!r}. Use padding='valid'."
         )
-    return _max_pooling(layer) / math.sqrt(math.prod(layer.pool_size))
+    places = math.prod(layer.pool_size)
+    constant = _max_pooling(layer) / math.sqrt(places)
+    return parameter_free(lambda bounds: (constant,), terms=places)
 
 
 def _max_pooling_of_volumes(layer) -> float:
@@ -71,12 +73,16 @@ for _type in (layers.AveragePooling1D, layers.AveragePooling2D, layers.AveragePo
 
 
 def _global_average(layer):
-    """`sum_p x_p / P` per channel: norm 1 / sqrt(P); 1 where P is unknown."""
+    """`sum_p x_p / P` per channel: norm 1 / sqrt(P); 1 where P is unknown.
+
+    How the sum is made is up to the backend: TensorFlow adds up the places of three channels one after the other.
+    """
     last = getattr(layer, "data_format", "channels_last") == "channels_last"
     sizes = [shape[1:-1] if last else shape[2:] for shape in _keras.input_shapes(layer)]
     if not sizes or any(None in size for size in sizes):
-        return 1.0
-    return 1.0 / math.sqrt(min(math.prod(size) for size in sizes))
+        return parameter_free(lambda bounds: (1.0,), terms=None)
+    places = [math.prod(size) for size in sizes]
+    return parameter_free(lambda bounds: (1.0 / math.sqrt(min(places)),), terms=max(places))
 
 
 for _type in (layers.GlobalAveragePooling1D, layers.GlobalAveragePooling2D, layers.GlobalAveragePooling3D):
@@ -172,15 +178,16 @@ for _type in (layers.Dropout, layers.SpatialDropout1D, layers.SpatialDropout2D, 
     register(_type, _dropout)
 
 
-def _upsampling(layer) -> float:
-    """Nearest neighbors: each entry is repeated."""
+def _upsampling(layer):
+    """Nearest neighbors: each entry is repeated, and its gradient is the sum of those of the copies."""
     if getattr(layer, "interpolation", "nearest") != "nearest":
         raise ValueError(
             f"Layer '{layer.name}' has a bound for interpolation='nearest' only. "
             f"Received: interpolation={layer.interpolation!r}."
         )
     size = layer.size if isinstance(layer.size, (tuple, list)) else (layer.size,)
-    return math.sqrt(math.prod(size))
+    copies = math.prod(size)
+    return parameter_free(lambda bounds: (math.sqrt(copies),), terms=copies)
 
 
 for _type in (layers.UpSampling1D, layers.UpSampling2D, layers.UpSampling3D):

@@ -128,6 +128,18 @@ class LipschitzLayer(keras.layers.Layer):
         """
         return max(entries(shape, self) for shape in (*input_shapes, output_shape))
 
+    def output_terms(self, input_shapes: tuple[tuple, ...], output_shape: tuple) -> int | None:
+        """Returns how many float32 terms are added up, one after the other, to an entry of the output; None: not known.
+
+        `bounds.propagate` and certificates charge the rounding of that sum. Default: 1; a layer that takes means or
+        sums of many entries says so.
+
+        Args:
+            input_shapes: One shape per input tensor, batch included.
+            output_shape: Shape of the output.
+        """
+        return 1
+
     def cotangent_bounds(self, input_bounds: tuple[float, ...], cotangent_bound: float) -> tuple[float, ...]:
         """Returns the largest norm of the cotangent that the backward pass sends to each input."""
         return tuple(times(constant, cotangent_bound) for constant in self.input_lipschitz(input_bounds))
@@ -224,6 +236,9 @@ class KernelLayer(LipschitzLayer):
     def gradient_terms(self, input_shapes: tuple[tuple, ...], output_shape: tuple) -> int:
         return positions(output_shape, self)
 
+    def output_terms(self, input_shapes: tuple[tuple, ...], output_shape: tuple) -> int | None:
+        return of_products(math.prod(self.kernel.shape[:-1]))
+
     def trained_lipschitz(self, input_bounds: tuple[float, ...]) -> tuple[float, ...]:
         return (spectral_norm(ops.convert_to_numpy(self.kernel)),)
 
@@ -250,6 +265,14 @@ class StartedIn(keras.initializers.Initializer):
 def times(factor: float, bound: float) -> float:
     """Returns the product of a constant and a norm bound; 0 * inf is 0, not NaN."""
     return 0.0 if factor == 0 or bound == 0 else factor * bound
+
+
+def of_products(terms: int) -> int:
+    """Returns how many of the terms of a sum of products are added up one after the other, as for `output_terms`.
+
+    Matrix products and convolutions keep several sums at once: four where a row is alone in its batch, else more.
+    """
+    return -(-terms // 4)
 
 
 def sizes(name: str, value: Any, rank: int) -> tuple[int, ...]:

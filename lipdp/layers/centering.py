@@ -1,5 +1,6 @@
 """Removes means inside one example."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -7,8 +8,11 @@ from keras import ops
 
 from lipdp import _keras, checks
 from lipdp.layers.base import ShapePreserving
+from lipdp.norms import sums
 
 _MAX_RANK = 64
+# Up to so many entries their mean is one sum.
+_AT_ONCE = 2**7
 
 
 @_keras.serializable
@@ -28,8 +32,9 @@ class LayerCentering(ShapePreserving):
         >>> [float(v) for v in layers.LayerCentering()(np.array([[1.0, 3.0]], "float32"))[0]]
         [-1.0, 1.0]
 
-    **Guarantee.** An orthogonal projection: 1-Lipschitz and `||y|| <= ||x||`. It never reads another example of the
-    batch; centering over the batch would, and is refused.
+    **Guarantee.** An orthogonal projection: 1-Lipschitz and `||y|| <= ||x||`. From 128 entries on they are summed by
+    blocks, so that the rounding of a mean grows with the root of their number (`norms.sums`). It never reads another
+    example of the batch; centering over the batch would, and is refused.
     """
 
     def __init__(self, axis: int | Sequence[int] | None = None, **kwargs: Any):
@@ -50,7 +55,23 @@ class LayerCentering(ShapePreserving):
         self._axes = axes
 
     def call(self, inputs: Any) -> Any:
-        return inputs - ops.mean(inputs, axis=self._axes, keepdims=True)
+        terms = self._terms(inputs.shape)
+        if terms is None or terms <= _AT_ONCE:
+            return inputs - ops.mean(inputs, axis=self._axes, keepdims=True)
+        # The mean of entries that are alike is not to be off by more than the slack of a layer.
+        others = [a for a in range(1, len(inputs.shape)) if a not in self._axes]
+        rows = ops.transpose(inputs, (0, *self._axes, *others))
+        total = sums.sum_per_row(ops.reshape(rows, (-1, terms, math.prod(inputs.shape[a] for a in others))), _AT_ONCE)
+        shape = [1 if a in self._axes else inputs.shape[a] for a in range(1, len(inputs.shape))]
+        return inputs - ops.reshape(total * (1.0 / terms), (-1, *shape))
+
+    def _terms(self, shape: tuple[int | None, ...]) -> int | None:
+        """Returns how many entries a mean is of; None where an inner size is not known."""
+        return None if None in tuple(shape)[1:] else math.prod(shape[a] for a in self._axes)
+
+    def output_terms(self, input_shapes: tuple[tuple, ...], output_shape: tuple) -> int | None:
+        terms = self._terms(output_shape)
+        return None if terms is None else sums.chain(terms, _AT_ONCE)
 
 
 def _as_tuple(axis) -> tuple[int, ...]:

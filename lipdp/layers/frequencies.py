@@ -7,7 +7,7 @@ import numpy as np
 from keras import ops
 
 from lipdp import _keras
-from lipdp.layers.base import LipschitzLayer, require_channels_last, sizes
+from lipdp.layers.base import LipschitzLayer, of_products, require_channels_last, sizes
 
 
 @_keras.serializable
@@ -60,6 +60,9 @@ class LowFrequencies2D(LipschitzLayer):
         down = ops.swapaxes(ops.reshape(inputs, (-1, height, width * channels)), 1, 2)
         across = ops.reshape(ops.matmul(down, rows), (-1, width, channels, self.size[0]))
         return ops.swapaxes(ops.matmul(ops.transpose(across, (0, 3, 2, 1)), columns), 2, 3)
+
+    def output_terms(self, input_shapes: tuple[tuple, ...], output_shape: tuple) -> int | None:
+        return of_products(max(input_shapes[0][1:3]))
 
     def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
         sides = input_shape[1:3]

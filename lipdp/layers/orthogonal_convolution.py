@@ -9,7 +9,15 @@ import numpy as np
 from keras import ops
 
 from lipdp import _keras, checks
-from lipdp.layers.base import LipschitzLayer, StartedIn, positions, refuse_empty, require_channels_last, sizes
+from lipdp.layers.base import (
+    LipschitzLayer,
+    StartedIn,
+    of_products,
+    positions,
+    refuse_empty,
+    require_channels_last,
+    sizes,
+)
 from lipdp.norms import SpectralBall, spectral_norm
 
 # `norms.project` may leave a factor above 1 by about half of this (1.2e-5 was seen). The slack of a layer, which is as
@@ -147,6 +155,9 @@ class OrthogonalConv2D(LipschitzLayer):
         # at most 1, in sums over taps and channels that round like those of a chain of layers.
         taps, channels = math.prod(self.kernel_size), max(input_shapes[0][-1], self.filters)
         return positions(output_shape, self) * math.ceil(math.sqrt(taps)) + taps * channels * sum(self.kernel_size)
+
+    def output_terms(self, input_shapes: tuple[tuple, ...], output_shape: tuple) -> int | None:
+        return of_products(math.prod(self.kernel_size) * input_shapes[0][-1])
 
     def trained_lipschitz(self, input_bounds: tuple[float, ...]) -> tuple[float, ...]:
         # Not the norm of the product: where factors cancel, their rounding does not.

@@ -8,11 +8,13 @@ import keras
 from keras import ops
 
 from lipdp import _keras
-from lipdp.layers.base import LipschitzLayer, refuse_empty, require_channels_last, sizes
-from lipdp.norms import conv_multiplicity
+from lipdp.layers.base import LipschitzLayer, positions, refuse_empty, require_channels_last, sizes
+from lipdp.norms import conv_multiplicity, sums
 
 # Keeps the square root differentiable at zero; subtracted again so that zero maps to zero.
 _EPSILON = 1e-10
+# Up to so many places their squares are one sum, whose rounding the slack of a layer covers.
+_AT_ONCE = 2**7
 
 
 def _smooth_norm(squares):
@@ -41,6 +43,9 @@ class AveragePooling(LipschitzLayer):
     def call(self, inputs: Any) -> Any:
         options = (self.pool_size, self.strides, "valid", "channels_last")
         return self.pool(lambda images: ops.average_pool(images, *options), inputs)
+
+    def output_terms(self, input_shapes: tuple[tuple, ...], output_shape: tuple) -> int | None:
+        return math.prod(self.pool_size)
 
     def stock_layer(self) -> tuple[keras.layers.Layer | None, list]:
         # Pooling operations do not survive a file on JAX, pooling layers do.
@@ -111,14 +116,22 @@ class GlobalL2NormPooling2D(LipschitzLayer):
         >>> tuple(layers.GlobalL2NormPooling2D()(np.ones((1, 4, 4, 3), "float32")).shape)[1:]
         (3,)
 
-    **Guarantee.** As `L2NormPooling2D` with one window: 1-Lipschitz, `||y|| <= ||x||`.
+    **Guarantee.** As `L2NormPooling2D` with one window: 1-Lipschitz, `||y|| <= ||x||`. From 128 places on squares are
+    summed by blocks, so that their rounding grows with the root of the number (`norms.sums`).
     """
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
         require_channels_last(self)
 
     def call(self, inputs: Any) -> Any:
-        return _smooth_norm(ops.sum(ops.square(inputs), axis=(1, 2)))
+        squares = ops.square(inputs)
+        if None in inputs.shape[1:3]:
+            return _smooth_norm(ops.sum(squares, axis=(1, 2)))
+        places = math.prod(inputs.shape[1:3])
+        return _smooth_norm(sums.sum_per_row(ops.reshape(squares, (-1, places, inputs.shape[3])), _AT_ONCE))
+
+    def output_terms(self, input_shapes: tuple[tuple, ...], output_shape: tuple) -> int | None:
+        return sums.chain(positions(input_shapes[0], self), _AT_ONCE)
 
     def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
         return (input_shape[0], input_shape[3])

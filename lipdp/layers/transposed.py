@@ -7,7 +7,7 @@ import keras
 from keras import ops
 
 from lipdp import _keras
-from lipdp.layers.base import positions, refuse_empty
+from lipdp.layers.base import of_products, positions, refuse_empty
 from lipdp.layers.convolution import SpectralConv
 
 
@@ -59,6 +59,9 @@ class SpectralConvTranspose(SpectralConv):
 
     def gradient_terms(self, input_shapes: tuple[tuple, ...], output_shape: tuple) -> int:
         return positions(input_shapes[0], self)
+
+    def output_terms(self, input_shapes: tuple[tuple, ...], output_shape: tuple) -> int | None:
+        return of_products(math.prod(self.kernel.shape) // self.filters)
 
     def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
         spatial = [

@@ -86,11 +86,17 @@ def dot(one: Any, other: Any, at_once: int = AT_ONCE) -> Any:
     **Guarantee.** The error is at most `(1 + u)^c - 1` times the product of the two norms, c = `chain(terms, at_once)`,
     as for `sum_over_positions`.
     """
-    products = one * other
-    if products.shape[1] <= at_once:
-        return ops.sum(products, axis=1, keepdims=True)
-    parts = _block_sums(products[..., None])
-    return ops.sum(ops.clip(parts, -_LARGEST, _LARGEST), axis=1)
+    return sum_per_row((one * other)[..., None], at_once)
+
+
+def sum_per_row(values: Any, at_once: int) -> Any:
+    """Returns the sums `(batch, features)` of `(batch, terms, features)`.
+
+    **Guarantee.** That of `sum_over_positions`, for each row.
+    """
+    if values.shape[1] <= at_once:
+        return ops.sum(values, axis=1)
+    return ops.sum(ops.clip(_block_sums(values), -_LARGEST, _LARGEST), axis=1)
 
 
 def sum_over_positions(values: Any, at_once: int) -> Any:

@@ -105,6 +105,12 @@ def _for_logits(metrics: list, loss: Any, model: keras.Model, output: int) -> li
         ValueError: a certified accuracy, which splits them at 0 too, of one output that is never negative.
     """
     certified = any(isinstance(metric, certify.CertifiedAccuracy) for metric in metrics)
+    if certified and getattr(model, "preprocessor", None) is not None:
+        raise ValueError(
+            "A radius is in units of the rows that the layers of a model take. Received: CertifiedAccuracy for model "
+            f"'{model.name}', whose preprocessor changes rows first. Leave that out, and certify "
+            "keras.Model(model.inputs, model.outputs) on rows that went through the preprocessor."
+        )
     if certified and _keras.graph(model) is not None and model.outputs[output].shape[-1] == 1:
         certify.refuse_end(model.name, losses.endings(model)[output])
     logits = isinstance(loss, _OF_LOGITS) or getattr(loss, "from_logits", False)

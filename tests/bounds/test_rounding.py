@@ -96,3 +96,73 @@ def test_gradients_of_equal_terms_stay_within_their_bounds(layer, shape, entry, 
         x = x if entry is layers.BoundedInput else np.zeros_like(x)
         found = np.linalg.norm(probe.pull([x], y)[2][0].astype("float64"))
         assert found <= bound * np.linalg.norm(y.astype("float64"))
+
+
+@pytest.mark.parametrize(
+    ("pooling", "constant"),
+    [
+        (stock.GlobalAveragePooling2D, 1.0 / 256.0),
+        (lambda: stock.AveragePooling2D(256), 1.0 / 256.0),
+        (layers.GlobalL2NormPooling2D, 1.0),
+    ],
+    ids=["average", "windows", "norm"],
+)
+def test_what_is_pooled_from_equal_pixels_stays_within_its_bound(pooling, constant):
+    """On TensorFlow the mean of so many equal pixels of three channels erred by 0.07 %, and the slack was 0.004 %."""
+    shape = (256, 256, 3)
+    stack = [keras.Input(shape), layers.BoundedInput(norm=1e3), pooling(), stock.Flatten(), layers.SpectralDense(2)]
+    model = keras.Sequential(stack)
+    bound = bounds.propagate(model, 1.0).gradient(model.trainable_variables[0]) / (1e3 * constant)
+    for value in np.linspace(0.05, 0.2, 16):
+        x = np.full((1, *shape), value, "float32")
+        found = np.linalg.norm(np.asarray(stack[2](x), "float64"))
+        assert found <= bound * constant * np.linalg.norm(x.astype("float64"))
+
+
+def test_gradients_of_repeated_entries_stay_within_their_bounds():
+    """The gradient of an entry sums those of its copies, on TensorFlow one after the other: it erred by 0.06 %."""
+    shape, copies = (1, 3), 2**16
+    model = keras.Sequential([keras.Input(shape), layers.BoundedInput(), layers.Bias(), stock.UpSampling1D(copies)])
+    bound = bounds.propagate(model, 1.0).gradient(model.trainable_variables[0])
+    assert bound >= copies**0.5 * np.exp(copies * 2.0**-24)
+    probe = Probe(model, shape)
+    for value in (0.1, 0.3, 0.7, 1.0 / 3.0):
+        y = np.full((1, copies, 3), value, "float32")
+        found = np.linalg.norm(probe.pull([np.zeros((1, *shape), "float32")], y)[2][0].astype("float64"))
+        assert found <= bound * np.linalg.norm(y.astype("float64"))
+
+
+@pytest.mark.parametrize(
+    ("pooling", "terms"),
+    [
+        (stock.GlobalAveragePooling2D, 500 * 500),
+        (lambda: stock.AveragePooling2D(500), 500 * 500),
+        (layers.GlobalL2NormPooling2D, 500 + 500),
+        (lambda: layers.ScaledAveragePooling2D(500), 500 * 500),
+        (lambda: layers.L2NormPooling2D(500), 500 * 500),
+        (layers.LayerCentering, 500 + 500),
+    ],
+)
+def test_cotangents_are_charged_for_long_sums_of_outputs(pooling, terms):
+    """Both ways: the norm of what a mean returns, and of what goes back through a root of a sum."""
+    model = keras.Sequential([keras.Input((500, 500, 1)), layers.BoundedInput(), layers.Bias(0.5), pooling()])
+    plain, charged = 1.0, bounds.propagate(model, 1.0)
+    if pooling is stock.GlobalAveragePooling2D or isinstance(model.layers[-1], stock.AveragePooling2D):
+        plain = 1.0 / 500.0
+    factor = max(1.0, np.exp((terms + 8) * 2.0**-24) / (1.0 + 1e-5) ** 2)
+    assert factor > 1.00003
+    assert charged.output_bound == pytest.approx(1.5 * plain * factor, rel=1e-9)
+    assert charged.gradient(model.trainable_variables[0]) >= plain * factor
+
+
+def test_products_are_charged_for_a_quarter_of_their_terms():
+    """A row that is alone in its batch is added up in four strands; 12288 equal terms erred by 0.016 %."""
+    model = keras.Sequential([keras.Input((12288,)), layers.BoundedInput(), layers.SpectralDense(2)])
+    kernel = model.trainable_variables[0]
+    kernel.assign(np.full(kernel.shape, (2.0 * 12288.0) ** -0.5, "float32"))
+    for value in (0.1, 0.3, 0.7, 1.3):
+        x = np.full((1, 12288), value, "float32")
+        found = model.layers[-1](x)
+        assert np.linalg.norm(np.asarray(found, "float64")) <= np.linalg.norm(x.astype("float64")) * (
+            bounds.propagate(model, 1.0).output_bound * (1.0 + 1e-5) ** 2
+        )

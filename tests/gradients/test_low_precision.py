@@ -7,7 +7,7 @@ from keras import layers as L
 from keras import ops
 
 import lipdp
-from lipdp import backend, gradients, layers, losses, strategies
+from lipdp import backend, certify, gradients, layers, losses, strategies
 
 X = np.random.default_rng(0).normal(size=(60, 12)).astype("float32")
 Y = np.arange(60) % 3
@@ -178,3 +178,22 @@ def test_rewriting_programs_into_low_precision_is_refused(way, strategy, monkeyp
         tf.config.optimizer.set_experimental_options({"auto_mixed_precision_onednn_bfloat16": False})
     assert model.run.ledger.updates == 0
     model.fit(X, Y, strategy=strategy, **FIT) if way == "option" else None
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="a switch of TensorFlow")
+@pytest.mark.parametrize(
+    "name", ["ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE", "TF_SET_ONEDNN_FPMATH_MODE"]
+)
+def test_fast_math_of_onednn_is_refused(name, monkeypatch):
+    """Convolutions of float32 take bfloat16 then, with an error of 3e-3, where the slack of bounds is 2e-5."""
+    model = lipdp.DP_Sequential([layers.BoundedInput((12,), norm=5.0), layers.SpectralDense(3)])
+    model.compile(keras.optimizers.SGD(0.1), losses.SparseCategoricalCrossentropy())
+    monkeypatch.setenv(name, "bf16")
+    with pytest.raises(ValueError, match=f"{name} is on"):
+        model.fit(X, Y, **FIT)
+    with pytest.raises(ValueError, match=f"{name} is on"):
+        certify.radii(model, X)
+    assert model.run.ledger.updates == 0
+    monkeypatch.setenv(name, "STRICT")
+    model.fit(X, Y, **FIT)
+    assert certify.radii(model, X).shape == (len(X),)

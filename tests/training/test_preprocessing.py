@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import lipdp
-from lipdp import gradients
+from lipdp import certify, gradients, layers, losses
 from lipdp.training.preprocessing import preprocessed
 
 keras_hub = pytest.importorskip("keras_hub")
@@ -165,3 +165,36 @@ def test_a_file_of_a_task_knows_what_is_frozen_and_what_was_added(tmp_path):
 def test_a_task_that_takes_short_texts_only():
     model = models.BertBackbone(vocabulary_size=7, **{**SIZES, "max_sequence_length": 6})
     gradients.supported(model)
+
+
+def images_of_layers_with_bounds():
+    """A task whose preprocessor multiplies pixels by ten."""
+
+    class Images(models.Task):
+        def __init__(self, backbone, preprocessor):
+            self.backbone, self.preprocessor = backbone, preprocessor
+            super().__init__(inputs=backbone.inputs, outputs=backbone.outputs)
+
+    stack = [keras.Input((4, 4, 3)), keras.layers.Flatten(), layers.SpectralDense(2, "identity")]
+    converter = keras_hub.layers.ImageConverter(image_size=(4, 4), scale=10.0)
+    return Images(keras.Sequential(stack), models.ImageClassifierPreprocessor(image_converter=converter))
+
+
+@pytest.mark.backend_free
+def test_rows_that_are_preprocessed_have_no_certificate():
+    """Their radii were those of preprocessed rows: here ten times too large."""
+    task, x = images_of_layers_with_bounds(), np.zeros((1, 4, 4, 3), "float32")
+    x[0, 0, 0, 0] = 0.2
+    model = lipdp.DP_Model.from_keras(task)
+    for one in (model, task):
+        with pytest.raises(ValueError, match="whose preprocessor changes rows first. Certify keras.Model"):
+            certify.radii(one, x)
+        with pytest.raises(ValueError, match="whose preprocessor changes rows first"):
+            certify.certified_accuracy(one, x, [0])
+    (radius,) = certify.radii(keras.Model(model.inputs, model.outputs), 10.0 * x)
+    assert radius == pytest.approx(2.0 / 2.0**0.5, rel=1e-3)
+    metric, loss = certify.CertifiedAccuracy(0.1), losses.SparseCategoricalCrossentropy()
+    with pytest.raises(ValueError, match="CertifiedAccuracy for model .* whose preprocessor changes rows first"):
+        model.compile("sgd", loss=loss, metrics=[metric])
+    model._task.model.preprocessor = None
+    assert certify.radii(model, 10.0 * x) == pytest.approx([radius])

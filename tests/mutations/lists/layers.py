@@ -346,6 +346,12 @@ FAULTS = [
             "return average(inputs) * math.prod(self.pool_size)",
         ),
         (
+            "a norm of many places is charged as one of few",
+            "return sums.chain(positions(input_shapes[0], self), _AT_ONCE)",
+            "return 1",
+            "bounds/test_rounding.py::test_cotangents_are_charged_for_long_sums_of_outputs",
+        ),
+        (
             "zero becomes something",
             "return ops.sqrt(squares + _EPSILON) - math.sqrt(_EPSILON)",
             "return ops.sqrt(squares + _EPSILON)",
@@ -376,6 +382,18 @@ FAULTS = [
         "layers/test_contract.py bounds/test_reference_defects.py",
         ("the mean of the batch", "if self.axis is not None and 0 in _as_tuple(self.axis):", "if False:"),
         ("axes counted from the end reach the batch", "if any(a < 1 or a >= rank for a in axes):", "if False:"),
+        (
+            "a mean of many entries is one sum",
+            "_AT_ONCE = 2**7",
+            "_AT_ONCE = 2**30",
+            "test_certify.py::test_a_mean_of_many_equal_pixels_is_removed",
+        ),
+        (
+            "the blocks are those of other axes",
+            "rows = ops.transpose(inputs, (0, *self._axes, *others))",
+            "rows = inputs",
+            "test_certify.py::test_centering_by_blocks_is_centering",
+        ),
         (
             "the mean is taken off twice",
             "return inputs - ops.mean(inputs, axis=self._axes, keepdims=True)",

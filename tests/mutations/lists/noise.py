@@ -341,6 +341,13 @@ FAULTS = [
         "backend/tensorflow.py",
         "gradients/test_low_precision.py",
         ("programs are rewritten into low precision", "    if on:\n", "    if False:\n"),
+        ("oneDNN may compute in low precision", 'not in ("", "strict")', 'in ("none",)'),
+    ),
+    *faults(
+        "backend/switches.py",
+        "backend/test_switches.py",
+        ("fast math of XLA passes", "if _FAST_MATH.fullmatch(flag):", "if False:"),
+        ("only the whole flag is known", "(=(true|1))?", "=true"),
     ),
     *faults(
         "training/seeding.py",

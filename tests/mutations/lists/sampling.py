@@ -262,7 +262,11 @@ FAULTS = [
             "first = tree.map_structure(lambda leaf: leaf[~out], (x, y))",
             "first = (x, y)",
         ),
-        ("inputs and labels of different length", "if len(lengths) != 1:", "if False:"),
+        (
+            "inputs and labels of different length",
+            "if not checks.one_length(map(len, tree.flatten((x, y)))):",
+            "if not len(tree.flatten((x, y))[0]):",
+        ),
     ),
     *faults(
         "sampling/pipelines.py",
