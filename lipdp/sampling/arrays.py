@@ -63,7 +63,7 @@ def as_arrays(
         raise ValueError(
             f"`y` names the column of labels in the rows of x. Received: y={y!r}, and x of type {type(x).__name__}, "
             "without names of columns. Pass the labels themselves, or x as a DataFrame or a dictionary of columns"
-            f"{': x.to_pandas().' if hasattr(x, 'to_pandas') else '.'}"
+            f"{next((f': x.{way}().' for way in ('collect', 'to_table', 'to_pandas') if hasattr(x, way)), '.')}"
         )
     if arrange is None:
         _refuse_rows(x, y, example_rank)
@@ -362,6 +362,12 @@ def refuse_kind(array: np.ndarray, name: str, columns: tuple = ()) -> None:
         raise ValueError(
             f"`{name}` must hold numbers. Received: a structured array of the fields {fields}. Pass fields: "
             "rows['name'] is an array, and of a mapped file still mapped."
+        )
+    shapes = set(map(np.shape, array.flat)) if array.dtype == object and array.ndim else set()
+    if len(shapes) == 1 and () not in shapes:
+        raise ValueError(
+            f"`{name}` must be an array of numbers. Received: cells that hold arrays of shape {shapes.pop()}. Make one "
+            "array of each column: numpy.stack(column)."
         )
     if array.dtype == object or array.dtype.kind in "OMm" or array.dtype.type is np.void:
         raise ValueError(

@@ -113,8 +113,8 @@ def as_rows(
 
     Args:
         x: As in `as_arrays`, or a source, or a nest with sources in it.
-        y: As in `as_arrays`, a source, or the name of the labels in x, a source, dictionary, DataFrame, file of h5py
-            or zarr, `tf.data.Dataset` of dictionaries; None where x yields `(x, y)`.
+        y: As in `as_arrays`, a source, or the name of the labels in x, a source, dictionary, DataFrame, Arrow table,
+            file of h5py or zarr, `tf.data.Dataset` of dictionaries; None where x yields `(x, y)`.
         example_rank, arrange: As in `as_arrays`.
         names: What the inputs of the model are called, of all that dictionaries hold.
         output: As in `as_arrays`.
@@ -128,7 +128,7 @@ def as_rows(
     if hasattr(x, "as_numpy_iterator"):
         x, y = by_name(x, y)
     if not any(map(is_source, tree.flatten((x, y)))):
-        if isinstance(y, str) and (type(x) is dict or hasattr(x, "iloc")):
+        if isinstance(y, str) and (type(x) is dict or _is_frame(x)):
             x, y = _without(x, y)
             x = _single(x)
         x, y = as_arrays(_chosen(x, names), y, example_rank, arrange, keep_small=True, output=output)
@@ -162,7 +162,7 @@ def by_name(x: Any, y: Any) -> tuple[Any, Any]:
     x = _members(x)
     if isinstance(y, str) and hasattr(x, "as_numpy_iterator"):
         return labeled_by(x, y), None
-    if isinstance(y, str) and (isinstance(x, Mapping) or hasattr(x, "iloc")) and not is_source(x):
+    if isinstance(y, str) and (isinstance(x, Mapping) or _is_frame(x)) and not is_source(x):
         x, y = _without(x, y)
     return _single(x), y
 
@@ -235,8 +235,15 @@ def _label(leaf):
     return leaf.typed("y") if isinstance(leaf, Column) else label_array(leaf)
 
 
+def _is_frame(x):
+    """Returns whether data are a table in memory whose columns have names, of pandas, polars or Arrow."""
+    return hasattr(x, "iloc") or (hasattr(x, "__array__") and (hasattr(x, "column_names") or hasattr(x, "columns")))
+
+
 def _without(columns, name):
-    names = list(columns) if isinstance(columns, Mapping) else list(getattr(columns, "columns", ()))
+    arrow = hasattr(columns, "column_names") and hasattr(columns, "select")
+    names = columns if isinstance(columns, Mapping) else columns.column_names if arrow else ()
+    names = list(names or getattr(columns, "columns", ()))
     if name not in names:
         found = f"columns {', '.join(map(str, names))}" if names else "rows without names"
         raise ValueError(
@@ -244,7 +251,10 @@ def _without(columns, name):
             "columns, or the labels themselves."
         )
     rest = [key for key in names if key != name]
-    return {key: columns[key] for key in rest} if isinstance(columns, Mapping) else columns[rest], columns[name]
+    if isinstance(columns, Mapping):
+        return {key: columns[key] for key in rest}, columns[name]
+    found = columns.select(rest) if arrow else columns[rest], columns[name]
+    return found if hasattr(columns, "iloc") else tuple(map(np.asarray, found))  # Keras knows pandas alone
 
 
 def _pair(columns):

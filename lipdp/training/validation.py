@@ -149,10 +149,11 @@ def check_data(model: keras.Model, validation_data: Any) -> Any:
             if isinstance(validation_data, (tuple, list)):
                 validation_data = batch
         losses.check_per_example(model.loss, sampled(y), model_checks.output_shapes(model))
-        # Keras would fail after an epoch on names of labels, texts beside inputs, and DataFrames of several kinds.
-        # Those of one output may be in a list or dictionary of one.
+        # Keras would fail after an epoch on names of labels, texts beside inputs, DataFrames of several kinds, and
+        # tables of Arrow. Those of one output may be in a list or dictionary of one.
         named = isinstance(batch[1], (str, dict, list)) or isinstance(batch[0], dict) or hasattr(batch[0], "iloc")
-        again = named and isinstance(validation_data, (tuple, list))
+        tables = any(type(part).__module__.partition(".")[0] in ("polars", "pyarrow") for part in batch[:2])
+        again = (named or tables) and isinstance(validation_data, (tuple, list))
         return (x, y, *batch[2:]) if again or columns_of((x, y)) else validation_data
     except ValueError as error:
         raise ValueError(f"`validation_data` does not fit. {error}{hint}") from error

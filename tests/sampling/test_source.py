@@ -545,3 +545,13 @@ def test_rows_with_labels_and_weights_say_where_these_go():
     assert len(x) == len(y) == 4
     pair, _ = as_rows(Some(2), np.arange(4), 2, names=("first", "second"))  # two inputs
     assert len(pair) == 2
+
+
+@pytest.mark.backend_free
+def test_a_list_of_inputs_and_labels_is_told_that_it_is_one_array():
+    x, y = table()
+    rows = [[x[i], y[i]] for i in range(ROWS)]
+    with pytest.raises(
+        ValueError, match=r"A list in a row of a source is one array. .*Return a tuple, \(inputs, labels\)"
+    ):
+        Source(rows)
