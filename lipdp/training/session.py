@@ -13,8 +13,8 @@ from lipdp import checks, losses, sampling, strategies
 from lipdp.bounds.propagate import disproportionate
 from lipdp.callbacks import Checkpoint
 from lipdp.sampling import persons
-from lipdp.sampling.arrays import batch_size_of
 from lipdp.sampling.columns import sampled
+from lipdp.sampling.datasets import batch_size_of
 from lipdp.sampling.pipelines import refuse_shuffled
 from lipdp.sampling.weighted import with_weights_last
 from lipdp.strategies.clipless import naming_both_ways
