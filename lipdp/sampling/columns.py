@@ -21,7 +21,7 @@ from lipdp.sampling.arrays import (
     widened,
 )
 from lipdp.sampling.pipelines import labeled_by
-from lipdp.sampling.source import Source, Unlike, is_source
+from lipdp.sampling.source import Source, Unlike, is_source, refuse_closed
 
 
 class Column:
@@ -217,6 +217,7 @@ def finite_rows(rows: np.ndarray) -> np.ndarray:
 
 def _members(x):
     """Returns a file or group of h5py or zarr, or a .npz file, as the dictionary of what is in it."""
+    refuse_closed(x)
     return {name: x[name] for name in x} if hasattr(x, "require_group") or isinstance(x, np.lib.npyio.NpzFile) else x
 
 

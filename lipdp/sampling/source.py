@@ -220,9 +220,14 @@ class Source:
 
 
 def is_source(data: Any) -> bool:
-    """Returns whether `fit` reads data row by row: a file that is mapped, or an object that is no array in memory."""
+    """Returns whether `fit` reads data row by row: a file that is mapped, or an object that is no array in memory.
+
+    Raises:
+        ValueError: data of an h5py file that is closed.
+    """
     if isinstance(data, Source):
         return True
+    refuse_closed(data)
     if isinstance(data, np.ndarray):
         return _mapping(data) is not None
     known = (list, tuple, Mapping, str, bytes, os.PathLike, collections.deque, keras.utils.PyDataset)
@@ -234,6 +239,15 @@ def is_source(data: Any) -> bool:
     if hasattr(data, "chunks") and hasattr(data, "shape"):
         return True
     return hasattr(data, "__len__") and not hasattr(data, "__array__")
+
+
+def refuse_closed(data: Any) -> None:
+    """Refuses what belongs to an h5py file that is closed."""
+    if type(data).__module__.startswith("h5py.") and not data:
+        raise ValueError(
+            f"Rows are read while a model trains. Received: a {type(data).__name__} of an h5py file that is closed. "
+            "Call `fit` inside of `with h5py.File(path) as file:`, or pass an array, file['x'][:]."
+        )
 
 
 def _length(rows) -> int:

@@ -555,3 +555,15 @@ def test_a_list_of_inputs_and_labels_is_told_that_it_is_one_array():
         ValueError, match=r"A list in a row of a source is one array. .*Return a tuple, \(inputs, labels\)"
     ):
         Source(rows)
+
+
+def test_a_closed_file_is_named(tmp_path):
+    """h5py speaks of an invalid identifier."""
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "rows.h5", "w") as file:
+        file["x"] = table()[0]
+        rows = file["x"]
+        assert is_source(rows)
+    for x, y in ((rows, table()[1]), (file, "x")):
+        with pytest.raises(ValueError, match="of an h5py file that is closed. Call `fit` inside of `with h5py.File"):
+            as_rows(x, y, 3)
