@@ -142,7 +142,7 @@ def as_rows(
     elif whole:
         _refuse_labels(x, names)
     x = _chosen(x, names)
-    x = _single(tree.map_structure(_input, x))
+    x = _single(_inputs(x))
     if arrange is None:
         y = _label(only_labels(y, output, len(tree.flatten(x)[0])))
     else:
@@ -230,6 +230,19 @@ def _opened(data):
 
 def _input(leaf):
     return leaf.typed("x") if isinstance(leaf, Column) else input_array(leaf, keep_small=True)
+
+
+def _inputs(x):
+    """Returns inputs in their types; of columns with names an error says which it is."""
+    if not isinstance(x, Mapping):
+        return tree.map_structure(_input, x)
+    found = {}
+    for name, part in x.items():
+        try:
+            found[name] = tree.map_structure(_input, part)
+        except ValueError as error:
+            raise ValueError(f"Column {name!r} does not fit; leave it out if it is no input. {error}") from error
+    return found
 
 
 def _label(leaf):

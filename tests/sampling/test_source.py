@@ -567,3 +567,12 @@ def test_a_closed_file_is_named(tmp_path):
     for x, y in ((rows, table()[1]), (file, "x")):
         with pytest.raises(ValueError, match="of an h5py file that is closed. Call `fit` inside of `with h5py.File"):
             as_rows(x, y, 3)
+
+
+def test_a_column_of_text_is_named():
+    x, y = table()
+    rows = Named(x=x, name=np.full(ROWS, "text"), label=y)
+    with pytest.raises(ValueError, match="Column 'name' does not fit; leave it out if it is no input. `x` must hold"):
+        as_rows(rows, "label", 3)
+    columns, _ = as_rows(rows, "label", 3, names=("x",))
+    assert isinstance(columns, Column)
