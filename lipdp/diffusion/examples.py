@@ -7,7 +7,7 @@ import numpy as np
 
 from lipdp.diffusion import pixels
 from lipdp.diffusion.labels import class_ids
-from lipdp.sampling import arrays
+from lipdp.sampling import arrays, datasets
 from lipdp.sampling.columns import by_name
 from lipdp.sampling.pipelines import refuse_shuffled
 from lipdp.sampling.schemes import get
@@ -146,10 +146,10 @@ def taken(x: Any, y: Any, rank: int, labeled: bool) -> tuple[Any, Any]:
         ValueError: no examples, several inputs, weights.
     """
     x, y = by_name(x, y)
-    if arrays.is_dataset(x):
+    if datasets.is_dataset(x):
         if y is not None:
             raise ValueError(f"A {type(x).__name__} yields its own labels. Received: y as well; leave it out.")
-        x, *rest = arrays.read_dataset(x, rank, labeled)
+        x, *rest = datasets.read_dataset(x, rank, labeled)
         if len(rest) > 1:
             raise ValueError("The loss of a diffusion model has no weights. Received: a dataset with some. Drop them.")
         y = rest[0] if rest else None

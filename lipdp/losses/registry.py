@@ -141,26 +141,27 @@ def _refusal(identifier: object, name: str) -> str:
     """Returns the message that says what to use in the place of `identifier`, a loss called `name`."""
     key = _key(name)
     known = _by_key()
+    # Keras writes the address of a function in the place of the name of a loss.
+    theirs = isinstance(identifier, keras.losses.Loss) and type(identifier).__module__.startswith("keras.")
+    received = f"keras.losses.{name}" if theirs else repr(identifier)
     if key in ("ce", "crossentropy"):
         return (
             f"Keras chooses this loss by the labels, which `compile` does not see. Received: {identifier!r}. Pass "
             "'sparse_categorical_crossentropy' for class ids, 'categorical_crossentropy' for one-hot labels, or "
             "'binary_crossentropy' for truth values."
         )
-    theirs = {_key(name): name for name in REPLACEMENTS}
-    replacement = REPLACEMENTS.get(theirs.get(key, ""))
+    others = {_key(name): name for name in REPLACEMENTS}
+    replacement = REPLACEMENTS.get(others.get(key, ""))
     if replacement is not None:
         advice = f"Use lipdp.losses.{replacement[0]} instead of {name}: {replacement[1]}."
     elif key in known:
         advice = f"Use lipdp.losses.{known[key].__name__}, which knows its bound."
-    elif (close := _close(key, [*known, *theirs])) is not None:
-        meant = f"lipdp.losses.{known[close].__name__}" if close in known else f"keras.losses.{theirs[close]}"
+    elif (close := _close(key, [*known, *others])) is not None:
+        meant = f"lipdp.losses.{known[close].__name__}" if close in known else f"keras.losses.{others[close]}"
         advice = f"Did you mean {meant}?"
     else:
         advice = f"Use one of lipdp.losses: {', '.join(loss.__name__ for loss in LOSSES)}."
-    return (
-        f"The loss must be a lipdp.losses.Loss, which knows its Lipschitz constant. Received: {identifier!r}. {advice}"
-    )
+    return f"The loss must be a lipdp.losses.Loss, which knows its Lipschitz constant. Received: {received}. {advice}"
 
 
 def _by_key() -> dict[str, type[Loss]]:

@@ -10,8 +10,9 @@ from keras import ops, tree
 
 from lipdp import _keras, backend, checks, isolation, sampling
 from lipdp.privacy import provenance
-from lipdp.sampling.arrays import widened
+from lipdp.sampling.arrays import refuse_stream, widened
 from lipdp.sampling.columns import read
+from lipdp.sampling.datasets import is_dataset
 from lipdp.sampling.source import is_source
 from lipdp.training import memory, model_checks
 from lipdp.training.outputs import outputs
@@ -94,6 +95,14 @@ def features(
         )
     _refuse_mixing(model)
     model_checks.warn_of_adapted(model)
+    if is_dataset(x):
+        raise ValueError(
+            f"`features` takes arrays or a source, whose rows stay beside their labels. Received: a "
+            f"{type(x).__name__}. Read it once: batches = list(data), x = numpy.concatenate([batch[0] for batch in "
+            "batches]), and the labels in the same way."
+        )
+    if not is_source(x):
+        refuse_stream(x)
     x, _ = preprocessed(raw, x)
     count = len(x) if is_source(x) else len(tree.flatten(x)[0])
     rank = len(tree.flatten(model.inputs)[0].shape)

@@ -1,26 +1,20 @@
 """Training data as arrays: random access is what Poisson sampling needs."""
 
 import os
-import warnings
 from collections.abc import Callable
 from typing import Any
 
-import keras
 import numpy as np
 from keras import tree
 from numpy.typing import ArrayLike
 
 from lipdp import checks
 from lipdp.accounting.held_out import held_out
-from lipdp.sampling.pipelines import elements_in_memory, refuse_repeated
+from lipdp.sampling.datasets import PAD, is_dataset, read_dataset
 from lipdp.sampling.weighted import with_weights
 
 # Types of inputs that are float32 in the step only: each of their values is one of float32.
 SMALL = ("uint8", "float16")
-_PAD = (
-    "pad examples to one size (keras.utils.pad_sequences) and let `Embedding(mask_zero=True)` or `Masking` hide the "
-    "padding; make sparse arrays dense."
-)
 
 
 def as_arrays(
@@ -63,7 +57,7 @@ def as_arrays(
         raise ValueError(
             f"`y` names the column of labels in the rows of x. Received: y={y!r}, and x of type {type(x).__name__}, "
             "without names of columns. Pass the labels themselves, or x as a DataFrame or a dictionary of columns"
-            f"{': x.to_pandas().' if hasattr(x, 'to_pandas') else '.'}"
+            f"{next((f': x.{way}().' for way in ('collect', 'to_table', 'to_pandas') if hasattr(x, way)), '.')}"
         )
     if arrange is None:
         _refuse_rows(x, y, example_rank)
@@ -77,45 +71,6 @@ def as_arrays(
     if not checks.one_length(map(len, tree.flatten((x, y)))):
         raise ValueError("The training data holds no example. Received: arrays of length 0.")
     return x, with_weights(y, weight[0]) if weight else y
-
-
-def is_dataset(x: Any) -> bool:
-    """Returns whether training data are a dataset that is read into memory."""
-    return isinstance(x, keras.utils.PyDataset) or (hasattr(x, "as_numpy_iterator") and hasattr(x, "cardinality"))
-
-
-def read_dataset(dataset: Any, example_rank: int, labeled: bool = True) -> tuple:
-    """Returns what a dataset yields, all of it: inputs and labels, and weights where there are some.
-
-    Args:
-        dataset: As `x` in `as_arrays`.
-        example_rank: As in `as_arrays`.
-        labeled: Whether there must be labels; without, inputs alone are a tuple of one.
-
-    Raises:
-        ValueError: unknown size, rows that stand in it several times, another number of elements.
-    """
-    if isinstance(dataset, keras.utils.PyDataset):
-        return _read(dataset, [dataset[i] for i in range(_batches(dataset))], labeled)
-    return _read_tf_data(dataset, example_rank, labeled)
-
-
-def batch_size_of(x: Any, example_rank: int) -> int | None:
-    """Returns the rows of the first batch of a dataset that yields batches; None where there are none.
-
-    Args:
-        x: As in `as_arrays`; of a dataset one batch is read.
-        example_rank: As in `as_arrays`.
-    """
-    batch: Any = None
-    if isinstance(x, keras.utils.PyDataset):
-        batch = x[0] if _batches(x) else None
-    elif hasattr(x, "as_numpy_iterator"):
-        batch = next(iter(x.as_numpy_iterator()), None)
-    leaves = tree.flatten(batch)
-    if batch is None or not leaves or np.ndim(leaves[0]) < max(example_rank, 1):
-        return None
-    return len(leaves[0]) or None
 
 
 def split(x: Any, y: Any, fraction: float, choose: Callable[[list], np.ndarray] | None = None) -> tuple:
@@ -286,56 +241,6 @@ def _no_y(x, y):
     return x
 
 
-def _batches(dataset) -> int:
-    count = dataset.num_batches
-    if count is None:
-        raise ValueError("The PyDataset must have a known length. Received: num_batches=None.")
-    return count
-
-
-def _read_tf_data(dataset, example_rank, labeled):
-    size = int(dataset.cardinality())
-    if size < 0:
-        way = "Remove `.repeat()`" if size == -1 else "Declare it with tf.data.experimental.assert_cardinality"
-        raise ValueError(
-            "Poisson sampling needs a dataset of known, finite size, and reads all of it into memory. Received: a "
-            f"tf.data.Dataset of cardinality {size}. {way}; for data larger than memory pass an object with `__len__` "
-            "and `__getitem__` (docs/howto/large-data.md)."
-        )
-    refuse_repeated(dataset)
-    items = list(dataset.as_numpy_iterator())
-    if items and np.ndim(tree.flatten(items[0])[0]) < example_rank:
-        items = [tree.map_structure(lambda leaf: np.asarray(leaf)[None], item) for item in items]
-    rows, elements = sum(len(tree.flatten(item)[0]) for item in items), elements_in_memory(dataset)
-    if elements is not None and rows > elements:
-        warnings.warn(
-            f"A tf.data.Dataset makes {rows} rows of {elements} elements: what is protected is a row. If it should be "
-            "an element, leave out what makes several rows of one, as copies to augment (there is "
-            "DPSGD(augmentation_multiplicity=...)), or say whose each row is with person_ids=.",
-            stacklevel=checks.users_line(),
-        )
-    return _read(dataset, items, labeled)
-
-
-def _read(dataset, items, labeled):
-    if not items:
-        raise ValueError(f"The {type(dataset).__name__} is empty.")
-    # As in Keras, None stands for no weights.
-    items = [item[:2] if isinstance(item, tuple) and len(item) == 3 and item[2] is None else item for item in items]
-    if not labeled:
-        items = [item if isinstance(item, tuple) else (item,) for item in items]
-    sizes = {len(item) if isinstance(item, tuple) else 1 for item in items}
-    if len(sizes) > 1 or not sizes <= ({2, 3} if labeled else {1, 2, 3}):
-        raise ValueError(
-            "The dataset must yield (inputs, labels), or (inputs, labels, weights). Received: "
-            f"{' or '.join(map(str, sorted(sizes)))} element{'' if sizes == {1} else 's'}."
-        )
-    try:
-        return tree.map_structure(lambda *parts: np.concatenate([np.asarray(p) for p in parts]), *items)
-    except ValueError as error:
-        raise ValueError(f"The {type(dataset).__name__} yields examples of several shapes: {_PAD}") from error
-
-
 def refuse_kind(array: np.ndarray, name: str, columns: tuple = ()) -> None:
     """Refuses text, complex numbers, objects and times; of a table with named columns it says where text is."""
     if array.dtype.kind in "US" or (
@@ -363,10 +268,16 @@ def refuse_kind(array: np.ndarray, name: str, columns: tuple = ()) -> None:
             f"`{name}` must hold numbers. Received: a structured array of the fields {fields}. Pass fields: "
             "rows['name'] is an array, and of a mapped file still mapped."
         )
+    shapes = set(map(np.shape, array.flat)) if array.dtype == object and array.ndim else set()
+    if len(shapes) == 1 and () not in shapes:
+        raise ValueError(
+            f"`{name}` must be an array of numbers. Received: cells that hold arrays of shape {shapes.pop()}. Make one "
+            "array of each column: numpy.stack(column)."
+        )
     if array.dtype == object or array.dtype.kind in "OMm" or array.dtype.type is np.void:
         raise ValueError(
             f"`{name}` must be a dense array of numbers. Received: dtype {array.dtype}. Dates, and columns with gaps: "
-            f"lipdp.data.Table(...).encode. Ragged or sparse data: {_PAD}"
+            f"lipdp.data.Table(...).encode. Ragged or sparse data: {PAD}"
         )
 
 
@@ -375,7 +286,7 @@ def _finite(array: np.ndarray, name: str, dtype: str) -> np.ndarray:
     if array.ndim == 0:
         raise ValueError(
             f"`{name}` must be an array with one row per example. Received: a scalar. A list is taken for several "
-            f"inputs; make one input a numpy array. Ragged data: {_PAD}"
+            f"inputs; make one input a numpy array. Ragged data: {PAD}"
         )
     with np.errstate(over="ignore"):
         array = np.ascontiguousarray(array, dtype)

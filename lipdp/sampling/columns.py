@@ -21,7 +21,7 @@ from lipdp.sampling.arrays import (
     widened,
 )
 from lipdp.sampling.pipelines import labeled_by
-from lipdp.sampling.source import Source, Unlike, is_source
+from lipdp.sampling.source import Source, Unlike, is_source, refuse_closed
 
 
 class Column:
@@ -113,8 +113,8 @@ def as_rows(
 
     Args:
         x: As in `as_arrays`, or a source, or a nest with sources in it.
-        y: As in `as_arrays`, a source, or the name of the labels in x, a source, dictionary, DataFrame, file of h5py
-            or zarr, `tf.data.Dataset` of dictionaries; None where x yields `(x, y)`.
+        y: As in `as_arrays`, a source, or the name of the labels in x, a source, dictionary, DataFrame, Arrow table,
+            file of h5py or zarr, `tf.data.Dataset` of dictionaries; None where x yields `(x, y)`.
         example_rank, arrange: As in `as_arrays`.
         names: What the inputs of the model are called, of all that dictionaries hold.
         output: As in `as_arrays`.
@@ -128,7 +128,7 @@ def as_rows(
     if hasattr(x, "as_numpy_iterator"):
         x, y = by_name(x, y)
     if not any(map(is_source, tree.flatten((x, y)))):
-        if isinstance(y, str) and (type(x) is dict or hasattr(x, "iloc")):
+        if isinstance(y, str) and (type(x) is dict or _is_frame(x)):
             x, y = _without(x, y)
             x = _single(x)
         x, y = as_arrays(_chosen(x, names), y, example_rank, arrange, keep_small=True, output=output)
@@ -142,7 +142,7 @@ def as_rows(
     elif whole:
         _refuse_labels(x, names)
     x = _chosen(x, names)
-    x = _single(tree.map_structure(_input, x))
+    x = _single(_inputs(x))
     if arrange is None:
         y = _label(only_labels(y, output, len(tree.flatten(x)[0])))
     else:
@@ -162,7 +162,7 @@ def by_name(x: Any, y: Any) -> tuple[Any, Any]:
     x = _members(x)
     if isinstance(y, str) and hasattr(x, "as_numpy_iterator"):
         return labeled_by(x, y), None
-    if isinstance(y, str) and (isinstance(x, Mapping) or hasattr(x, "iloc")) and not is_source(x):
+    if isinstance(y, str) and (isinstance(x, Mapping) or _is_frame(x)) and not is_source(x):
         x, y = _without(x, y)
     return _single(x), y
 
@@ -217,6 +217,7 @@ def finite_rows(rows: np.ndarray) -> np.ndarray:
 
 def _members(x):
     """Returns a file or group of h5py or zarr, or a .npz file, as the dictionary of what is in it."""
+    refuse_closed(x)
     return {name: x[name] for name in x} if hasattr(x, "require_group") or isinstance(x, np.lib.npyio.NpzFile) else x
 
 
@@ -231,12 +232,32 @@ def _input(leaf):
     return leaf.typed("x") if isinstance(leaf, Column) else input_array(leaf, keep_small=True)
 
 
+def _inputs(x):
+    """Returns inputs in their types; of columns with names an error says which it is."""
+    if not isinstance(x, Mapping):
+        return tree.map_structure(_input, x)
+    found = {}
+    for name, part in x.items():
+        try:
+            found[name] = tree.map_structure(_input, part)
+        except ValueError as error:
+            raise ValueError(f"Column {name!r} does not fit; leave it out if it is no input. {error}") from error
+    return found
+
+
 def _label(leaf):
     return leaf.typed("y") if isinstance(leaf, Column) else label_array(leaf)
 
 
+def _is_frame(x):
+    """Returns whether data are a table in memory whose columns have names, of pandas, polars or Arrow."""
+    return hasattr(x, "iloc") or (hasattr(x, "__array__") and (hasattr(x, "column_names") or hasattr(x, "columns")))
+
+
 def _without(columns, name):
-    names = list(columns) if isinstance(columns, Mapping) else list(getattr(columns, "columns", ()))
+    arrow = hasattr(columns, "column_names") and hasattr(columns, "select")
+    names = columns if isinstance(columns, Mapping) else columns.column_names if arrow else ()
+    names = list(names or getattr(columns, "columns", ()))
     if name not in names:
         found = f"columns {', '.join(map(str, names))}" if names else "rows without names"
         raise ValueError(
@@ -244,7 +265,10 @@ def _without(columns, name):
             "columns, or the labels themselves."
         )
     rest = [key for key in names if key != name]
-    return {key: columns[key] for key in rest} if isinstance(columns, Mapping) else columns[rest], columns[name]
+    if isinstance(columns, Mapping):
+        return {key: columns[key] for key in rest}, columns[name]
+    found = columns.select(rest) if arrow else columns[rest], columns[name]
+    return found if hasattr(columns, "iloc") else tuple(map(np.asarray, found))  # Keras knows pandas alone
 
 
 def _pair(columns):

@@ -13,6 +13,7 @@ import numpy as np
 from keras import tree
 
 from lipdp import checks
+from lipdp.sampling.doubled import refuse_doubled
 
 # Rows at fixed places: types, shapes and the key of a seed come from them, and labels are checked on them.
 SAMPLE = 64
@@ -56,13 +57,14 @@ class Source:
         readers: Threads that read at the same time; 1 for a source that only one thread may use.
 
     Raises:
-        ValueError: no rows, rows that are not alike, or that hold no numbers.
+        ValueError: no rows, rows that are not alike, or that hold no numbers; rows of grain, Hugging Face or torch that
+            stand in it several times.
 
     **Guarantee.**
     Conditions: the row that `rows` returns for an index depends on that index and on one example alone, which stands
-    behind no other index (it would be protected half), stays the same while a model trains, and is not written to by
-    another thread that reads; in `__getitems__`, that no row depends on the others of the list. Nothing can check that:
-    three rows are compared with what `__getitem__` returns for them.
+    behind no other index (it would be protected half; repetitions by known libraries are refused), stays the same while
+    a model trains, and is not written to by another thread that reads; in `__getitems__`, that no row depends on the
+    others of the list. Nothing can check that: three rows are compared with what `__getitem__` returns for them.
     Bound: an update depends on the drawn rows and on no other. A row that is not finite, or in a model with one output
     whose label the loss does not allow, counts as zero: that depends on this row alone, and so does every other cast.
     Not covered: that reading fails, which ends training; how long it takes.
@@ -85,6 +87,7 @@ class Source:
                 f"A source must have `__len__` and `__getitem__`. Received: a {type(rows).__name__}. Pass an array, or "
                 "an object with both."
             )
+        refuse_doubled(rows)
         self.rows, self.readers = rows, checks.integer("readers", readers, minimum=1)
         self._length = _length(rows)
         if self._length == 0:
@@ -217,9 +220,14 @@ class Source:
 
 
 def is_source(data: Any) -> bool:
-    """Returns whether `fit` reads data row by row: a file that is mapped, or an object that is no array in memory."""
+    """Returns whether `fit` reads data row by row: a file that is mapped, or an object that is no array in memory.
+
+    Raises:
+        ValueError: data of an h5py file that is closed.
+    """
     if isinstance(data, Source):
         return True
+    refuse_closed(data)
     if isinstance(data, np.ndarray):
         return _mapping(data) is not None
     known = (list, tuple, Mapping, str, bytes, os.PathLike, collections.deque, keras.utils.PyDataset)
@@ -231,6 +239,15 @@ def is_source(data: Any) -> bool:
     if hasattr(data, "chunks") and hasattr(data, "shape"):
         return True
     return hasattr(data, "__len__") and not hasattr(data, "__array__")
+
+
+def refuse_closed(data: Any) -> None:
+    """Refuses what belongs to an h5py file that is closed."""
+    if type(data).__module__.startswith("h5py.") and not data:
+        raise ValueError(
+            f"Rows are read while a model trains. Received: a {type(data).__name__} of an h5py file that is closed. "
+            "Call `fit` inside of `with h5py.File(path) as file:`, or pass an array, file['x'][:]."
+        )
 
 
 def _length(rows) -> int:
@@ -331,7 +348,13 @@ def _parts(row: Any) -> Any:
     if isinstance(row, tuple):
         return tuple(map(_parts, row))
     if isinstance(row, list) and row and not np.isscalar(row[0]):
-        return np.stack([np.asarray(value) for value in row])
+        values = [np.asarray(value) for value in row]
+        if len(shapes := {value.shape for value in values}) > 1:
+            raise Unlike(
+                f"A list in a row of a source is one array. Received: a list of shapes {', '.join(map(str, shapes))}. "
+                "Return a tuple, (inputs, labels), or cut or pad what the list holds."
+            )
+        return np.stack(values)
     return np.asarray(row)
 
 

@@ -15,7 +15,7 @@ _WHOLE = 2**24  # float32 tells all integers below apart
 
 def as_rows(model: keras.Model, x: Any, y: Any) -> tuple[Any, Any]:
     """Returns data as `sampling.as_rows`, with inputs as the model nests them; dictionaries go by name, as in Keras."""
-    struct, _ = _keras.structures(_keras.graph(model))
+    struct, names, flat = _names(model)
     tensors, frame = tree.flatten(model.inputs), hasattr(x, "iloc")
     if texts := [tensor.name for tensor in tensors if tensor.dtype == "string"]:
         raise ValueError(
@@ -23,10 +23,8 @@ def as_rows(model: keras.Model, x: Any, y: Any) -> tuple[Any, Any]:
             "Call its StringLookup or TextVectorization layers, of a public vocabulary, on the data before `fit`, and "
             "let the model begin behind them."
         )
-    flat = isinstance(struct, keras.KerasTensor) or (isinstance(struct, list | tuple) and len(struct) == len(tensors))
-    names = tuple(struct) if isinstance(struct, dict) else tuple(t.name for t in tensors) if flat else ()
     (output, *_), arrange = compiling.output_names(model), model_checks.example_labels(model)
-    x, y = sampling.as_rows(x, y, len(tensors[0].shape), arrange, names, output)
+    x, y = sampling.as_rows(x, y, rank_of_batch(model, x, y), arrange, names, output)
     if flat and isinstance(x, dict) and set(x) == set(names):
         x = tuple(x[name] for name in names) if len(names) > 1 else x[names[0]]
     if len(tree.flatten(x)) == len(tensors):
@@ -35,6 +33,43 @@ def as_rows(model: keras.Model, x: Any, y: Any) -> tuple[Any, Any]:
     _check_whole(tensors, x)
     _check_tokens(model, x)
     return x, y
+
+
+def rank_of_batch(model: keras.Model, x: Any, y: Any = None) -> int:
+    """Returns the rank of the first array in a batch that data yield; an example of `tf.data` has one axis less.
+
+    Args:
+        model: A model whose inputs are known.
+        x: Training data.
+        y: The name of the labels among what x yields, which is no input; else anything.
+    """
+    tensors = tree.flatten(model.inputs)
+    spec = getattr(x, "element_spec", None)
+    columns = spec[0] if isinstance(spec, tuple) and spec else spec
+    if isinstance(columns, dict) and isinstance(y, str):
+        columns = {name: column for name, column in columns.items() if name != y}
+    leaves, (struct, names, _) = tree.flatten(columns), _names(model)
+    if not leaves or any(getattr(getattr(leaf, "shape", None), "rank", None) is None for leaf in leaves):
+        return len(tensors[0].shape)
+    inputs = leaves
+    if isinstance(columns, dict) and names and set(names) <= set(columns):  # it may hold more
+        inputs = tree.flatten([columns[name] for name in names])
+        tensors = tree.flatten([struct[name] for name in names]) if isinstance(struct, dict) else tensors
+    rows = any(_are_rows(tuple(leaf.shape), tensor) for leaf, tensor in zip(inputs, tensors, strict=False))
+    return leaves[0].shape.rank + (0 if rows else 1)
+
+
+def _are_rows(shape, tensor) -> bool:
+    """Returns whether an array of this shape holds several rows of an input, of which one of (N, 1) takes numbers."""
+    return len(shape) == len(tensor.shape) or (len(shape) == 1 and tuple(tensor.shape[1:]) == (1,) and shape != (1,))
+
+
+def _names(model) -> tuple[Any, tuple[str, ...], bool]:
+    """Returns the nest of a model's inputs, their names where data may go by them, and whether it is flat."""
+    struct, _ = _keras.structures(_keras.graph(model))
+    tensors = tree.flatten(model.inputs)
+    flat = isinstance(struct, keras.KerasTensor) or (isinstance(struct, list | tuple) and len(struct) == len(tensors))
+    return struct, tuple(struct) if isinstance(struct, dict) else tuple(t.name for t in tensors) if flat else (), flat
 
 
 def _of_rank(leaf, tensor):
@@ -66,7 +101,9 @@ def _check_shapes(names, tensors, x, frame):
     if not fits:
         named = f", under the keys {', '.join(map(repr, sorted(names)))}" if names else ""
         given = f", under the keys {', '.join(map(repr, sorted(x)))}" if isinstance(x, dict) else ""
-        hint = "; column[:, None] has shape (N, 1)"
+        hint = "; column[:, None] has shape (N, 1)" if any(len(shape) == 1 for shape in received) else ""
+        if [len(shape) - 1 for shape in received] == [len(shape) for shape in expected]:
+            hint = ": single rows, not batches of them"
         # Gray images, as files have them.
         if len(expected) == len(received) == 1 and len(expected[0]) > 2 and (*received[0][1:], 1) == expected[0][1:]:
             hint = ": x[..., None] has an axis of channels"

@@ -165,7 +165,7 @@ class Saving:
 def _no_ledger(model: str, received: str) -> ValueError:
     return ValueError(
         f"The file holds no privacy ledger for model '{model}', so nothing can be said about what its weights cost. "
-        f"Received: {received}. Load it into a plain Keras model."
+        f"Received: {received}. Load it into a plain Keras model; `from_keras` of that trains public weights on."
     )
 
 

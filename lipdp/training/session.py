@@ -13,8 +13,8 @@ from lipdp import checks, losses, sampling, strategies
 from lipdp.bounds.propagate import disproportionate
 from lipdp.callbacks import Checkpoint
 from lipdp.sampling import persons
-from lipdp.sampling.arrays import batch_size_of
 from lipdp.sampling.columns import sampled
+from lipdp.sampling.datasets import batch_size_of
 from lipdp.sampling.pipelines import refuse_shuffled
 from lipdp.sampling.weighted import with_weights_last
 from lipdp.strategies.clipless import naming_both_ways
@@ -32,7 +32,7 @@ def expected_batch_size(model: keras.Model, x: Any, person_ids: Any = None) -> i
     """Returns the expected batch size where the user gives none: that of the batches of a dataset, else 256."""
     if person_ids is not None or not getattr(model, "inputs", None):
         return _BATCH_SIZE
-    return batch_size_of(x, len(tree.flatten(model.inputs)[0].shape)) or _BATCH_SIZE
+    return batch_size_of(x, inputs.rank_of_batch(model, x)) or _BATCH_SIZE
 
 
 def prepare(

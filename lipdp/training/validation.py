@@ -19,7 +19,8 @@ from lipdp.training.callbacks import refuse_public_names, unpacked
 
 # Each row has a weight, by which padding has no say.
 _BY_ROW = (
-    "A function among the metrics has to return one value for each row: leave out the mean over them. One that counts "
+    "A function among the metrics has to return one value for each row: leave out the mean over them. AUC, Precision "
+    "and others that count right answers take labels of the shape of the outputs, as one-hot ones. One that counts "
     "places, such as MeanIoU or AUC of images, takes no weights of rows, which it gets beside metrics of your own: "
     "leave it out of `compile`, and call it on what `predict` returns."
 )
@@ -149,10 +150,11 @@ def check_data(model: keras.Model, validation_data: Any) -> Any:
             if isinstance(validation_data, (tuple, list)):
                 validation_data = batch
         losses.check_per_example(model.loss, sampled(y), model_checks.output_shapes(model))
-        # Keras would fail after an epoch on names of labels, texts beside inputs, and DataFrames of several kinds.
-        # Those of one output may be in a list or dictionary of one.
+        # Keras would fail after an epoch on names of labels, texts beside inputs, DataFrames of several kinds, and
+        # tables of Arrow. Those of one output may be in a list or dictionary of one.
         named = isinstance(batch[1], (str, dict, list)) or isinstance(batch[0], dict) or hasattr(batch[0], "iloc")
-        again = named and isinstance(validation_data, (tuple, list))
+        tables = any(type(part).__module__.partition(".")[0] in ("polars", "pyarrow") for part in batch[:2])
+        again = (named or tables) and isinstance(validation_data, (tuple, list))
         return (x, y, *batch[2:]) if again or columns_of((x, y)) else validation_data
     except ValueError as error:
         raise ValueError(f"`validation_data` does not fit. {error}{hint}") from error
@@ -195,17 +197,15 @@ def refuse_whole_metrics(model: keras.Model, persons: bool, strategy: Any) -> No
 def rehearse(model: keras.Model, validation_data: Any, example: tuple | None) -> None:
     """Runs loss and metrics once on zeros of the shapes of validation data, and forgets the results.
 
-    Without validation data, and with metrics that are the user's own or outputs of several places, of those
-    of an example `(x, y)`: a step in which they fail is charged, and JAX keeps the weights. The metrics are built:
-    they have been tried on one row. The names of their results are looked at first.
+    Without validation data of those of an example `(x, y)`: a step in which they fail is charged, and JAX keeps the
+    weights. The metrics are built: they have been tried on one row. The names of their results are looked at first.
     """
     refuse_public_names(model.get_metrics_result())
-    named = "`validation_data`"
-    # Weights of rows may not fit places; behind a mask a step has weights of places.
-    places = any(len(tensor.shape) > 2 and _keras.mask(tensor) is None for tensor in model.outputs)
-    if validation_data is None and (places or _keras.own_metrics(model)):
-        validation_data, named = example, "batches of the training data"
-    batch, outputs = _arrays(validation_data), [tensor.shape for tensor in model.outputs]
+    batch, named = _arrays(validation_data), "`validation_data`"
+    masked = any(_keras.mask(tensor) is not None for tensor in model.outputs)  # a step has weights of places there
+    if validation_data is None and (not masked or _keras.own_metrics(model)):
+        batch, named = example, "batches of the training data"
+    outputs = [tensor.shape for tensor in model.outputs]
     if batch is None or any(None in shape[1:] for shape in outputs):
         return
 
@@ -226,11 +226,23 @@ def rehearse(model: keras.Model, validation_data: Any, example: tuple | None) ->
         model.compute_metrics(**arguments)
     except Exception as error:
         shapes = tree.map_structure(np.shape, tuple(batch[:2]))
+        found = _failing(model, y, y_pred)
         raise ValueError(
-            f"Loss and metrics of `compile` fail on {named}. Received: shapes {shapes}; {error}. {_BY_ROW}"
+            f"Loss and metrics of `compile` fail on {named}. Received: {found}shapes {shapes}; {error}. {_BY_ROW}"
         ) from error
     finally:
         model.reset_metrics()
+
+
+def _failing(model: keras.Model, y: Any, y_pred: Any) -> str:
+    """Returns which metric of a model with one output fails, as words of a message."""
+    several = not (hasattr(y, "shape") and hasattr(y_pred, "shape"))
+    for metric in () if several else [one for part in model.metrics for one in getattr(part, "metrics", ())]:
+        try:
+            metric.update_state(y, y_pred, sample_weight=keras.ops.ones(2))
+        except Exception:
+            return f"metric {metric.name!r}, "
+    return ""
 
 
 class SourceBatches(keras.utils.PyDataset):

@@ -198,3 +198,18 @@ def test_sizes_and_outputs_that_are_not_one():
     inputs = keras.Input((6,))
     with pytest.raises(ValueError, match="one output"):
         lipdp.features(keras.Model(inputs, [inputs, L.ReLU()(inputs)]), X)
+
+
+@pytest.mark.backend_free
+def test_data_whose_rows_have_no_places_are_refused_with_the_way_out():
+    """A dataset was told that it yields labels of its own, a path that categories be encoded."""
+    tf = pytest.importorskip("tensorflow")
+    for data in (tf.data.Dataset.from_tensor_slices((X, X[:, 0])).batch(10), tf.data.Dataset.from_tensor_slices(X)):
+        with pytest.raises(
+            ValueError, match=f"`features` takes arrays .*Received: a {type(data).__name__}. Read it once"
+        ):
+            lipdp.features(backbone(), data)
+    with pytest.raises(ValueError, match="Received: x='rows.npy'. Read the file first"):
+        lipdp.features(backbone(), "rows.npy")
+    with pytest.raises(ValueError, match="Received: a generator. Collect its batches"):
+        lipdp.features(backbone(), (row for row in X))

@@ -545,3 +545,34 @@ def test_rows_with_labels_and_weights_say_where_these_go():
     assert len(x) == len(y) == 4
     pair, _ = as_rows(Some(2), np.arange(4), 2, names=("first", "second"))  # two inputs
     assert len(pair) == 2
+
+
+@pytest.mark.backend_free
+def test_a_list_of_inputs_and_labels_is_told_that_it_is_one_array():
+    x, y = table()
+    rows = [[x[i], y[i]] for i in range(ROWS)]
+    with pytest.raises(
+        ValueError, match=r"A list in a row of a source is one array. .*Return a tuple, \(inputs, labels\)"
+    ):
+        Source(rows)
+
+
+def test_a_closed_file_is_named(tmp_path):
+    """h5py speaks of an invalid identifier."""
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "rows.h5", "w") as file:
+        file["x"] = table()[0]
+        rows = file["x"]
+        assert is_source(rows)
+    for x, y in ((rows, table()[1]), (file, "x")):
+        with pytest.raises(ValueError, match="of an h5py file that is closed. Call `fit` inside of `with h5py.File"):
+            as_rows(x, y, 3)
+
+
+def test_a_column_of_text_is_named():
+    x, y = table()
+    rows = Named(x=x, name=np.full(ROWS, "text"), label=y)
+    with pytest.raises(ValueError, match="Column 'name' does not fit; leave it out if it is no input. `x` must hold"):
+        as_rows(rows, "label", 3)
+    columns, _ = as_rows(rows, "label", 3, names=("x",))
+    assert isinstance(columns, Column)

@@ -6,6 +6,8 @@ import pytest
 
 import lipdp
 from lipdp import sampling
+from lipdp.training.inputs import as_rows, rank_of_batch
+from lipdp.training.session import expected_batch_size
 from tests.helpers.streams import of_the_seed_alone
 from tests.sampling.test_source import Named
 
@@ -198,3 +200,58 @@ def test_images_without_an_axis_of_channels_are_told_how_to_get_one():
     model.compile("sgd", loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     with pytest.raises(ValueError, match=r"x\[..., None\] has an axis of channels\.$"):
         model.fit(np.zeros((40, 6, 6), "float32"), np.zeros(40, int), batch_size=8, epsilon=1.0, strategy="dpsgd")
+
+
+@pytest.mark.parametrize("more", [{}, {"a0": TOKENS[:, 2]}])
+@pytest.mark.parametrize("batch_size", [None, 1, 7])
+def test_datasets_of_columns_are_read_row_by_row_and_in_batches(batch_size, more):
+    """As in Keras: of a batch of numbers each is a row of an input (N, 1). Before, a batch was taken for one row."""
+    tf = pytest.importorskip("tensorflow")
+    columns = {"a": TOKENS[:, 0], "b": TOKENS[:, 1], **more}
+    whole = tf.data.Dataset.from_tensor_slices((columns, Y))
+    model = of_columns()
+    x, y = as_rows(model, whole.batch(batch_size) if batch_size else whole, None)
+    assert rank_of_batch(model, whole) == 1
+    np.testing.assert_array_equal(x["a"], TOKENS[:, :1])
+    np.testing.assert_array_equal(np.ravel(y), Y)
+    labeled = tf.data.Dataset.from_tensor_slices({**columns, "label": Y})
+    x, y = as_rows(model, labeled.batch(batch_size) if batch_size else labeled, "label")
+    np.testing.assert_array_equal(x["b"], TOKENS[:, 1:2])
+    np.testing.assert_array_equal(np.ravel(y), Y)
+
+
+@pytest.mark.backend_free
+def test_datasets_of_columns_beside_images():
+    """The first of the arrays, by which batches are told, may be another than the first input."""
+    tf = pytest.importorskip("tensorflow")
+    age, image = keras.Input((1,), name="age"), keras.Input((2, 2), name="image")
+    joined = keras.layers.Concatenate()([age, keras.layers.Flatten()(image)])
+    rows = {"age": TOKENS[:, 0], "image": TOKENS.reshape(-1, 2, 2)}
+    for inputs in ([age, image], [image, age], {"age": age, "image": image}):
+        model = lipdp.DP_Model(inputs, keras.layers.Dense(3)(joined))
+        for data in (
+            tf.data.Dataset.from_tensor_slices((rows, Y)),
+            tf.data.Dataset.from_tensor_slices((rows, Y)).batch(7),
+        ):
+            x, _ = as_rows(model, data, None)
+            assert sorted(leaf.shape for leaf in keras.tree.flatten(x)) == [(60, 1), (60, 2, 2)]
+
+
+@pytest.mark.backend_free
+def test_the_batch_size_of_a_dataset_of_columns_is_that_of_its_batches():
+    tf = pytest.importorskip("tensorflow")
+    rows = tf.data.Dataset.from_tensor_slices(({"a": TOKENS[:, 0], "b": TOKENS[:, 1]}, Y)).batch(20)
+    assert expected_batch_size(of_columns(), rows) == 20
+    tagged = lipdp.DP_Sequential([keras.Input((4,)), keras.layers.Embedding(9, 2), keras.layers.Dense(3)])
+    one_by_one = tf.data.Dataset.from_tensor_slices((TOKENS, TOKENS % 3))
+    assert rank_of_batch(tagged, one_by_one) == rank_of_batch(tagged, one_by_one.batch(5)) == 2
+
+
+@pytest.mark.backend_free
+def test_shapes_that_do_not_fit_get_a_hint_that_does():
+    model = lipdp.DP_Sequential([keras.Input((4,)), keras.layers.Dense(3)])
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    with pytest.raises(ValueError, match=r"behind the axis of examples\.$"):
+        model.fit(TOKENS[:, :3], Y, **FIT)
+    with pytest.raises(ValueError, match="behind the axis of examples: single rows, not batches of them"):
+        model.fit(sampling.Source(list(zip(TOKENS.reshape(6, 10, 4), Y.reshape(6, 10), strict=True))), **FIT)

@@ -193,6 +193,18 @@ def test_a_metric_function_that_averages_rows_is_told_not_to(more):
     model.fit(X, Y, training_metrics=False, **FIT)
 
 
+@pytest.mark.parametrize("more", [{"validation_data": (X, Y)}, {}])
+def test_a_metric_that_does_not_fit_the_labels_costs_nothing(more):
+    """Each `fit` without validation data was charged an update that was not made, with an error that named nothing."""
+    model = mlp(metrics=["accuracy", keras.metrics.AUC(name="area")])
+    words = (
+        "of `compile` fail on .*Received: metric 'area', shapes.*labels of the shape of the outputs, as one-hot ones"
+    )
+    with pytest.raises(ValueError, match=words):
+        model.fit(X, Y, **FIT, **more)
+    assert model.run.ledger.releases == 0
+
+
 @pytest.mark.slow
 @pytest.mark.backend_free
 def test_what_fits_is_evaluated_as_before():

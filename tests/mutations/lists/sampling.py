@@ -262,11 +262,19 @@ FAULTS = [
             "first = tree.map_structure(lambda leaf: leaf[~out], (x, y))",
             "first = (x, y)",
         ),
-        (
-            "inputs and labels of different length",
-            "if not checks.one_length(map(len, tree.flatten((x, y)))):",
-            "if not len(tree.flatten((x, y))[0]):",
-        ),
+    ),
+    *faults(
+        "checks.py",
+        "training/test_refusals.py sampling/test_arrays.py",
+        ("inputs and labels of different length", "if len(found) == 1:", "if found:"),
+    ),
+    *faults(
+        "sampling/doubled.py",
+        "sampling/test_doubled.py",
+        ("sources are not looked at", "    if found is not None:\n        raise", "    if False:\n        raise"),
+        ("epochs within a source", "> len(parents[0]):", "> 2 * len(parents[0]):"),
+        ("pieces that overlap", "a[1] + a[2] > b[1]", "a[1] == b[1]"),
+        ("rows that are selected twice", "return int(seen.sum()) < len(index)", "return False"),
     ),
     *faults(
         "sampling/pipelines.py",

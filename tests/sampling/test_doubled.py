@@ -1,0 +1,121 @@
+"""Sources of other libraries that hold a row several times; that libraries themselves are not installed."""
+
+import numpy as np
+import pytest
+
+from lipdp.sampling import Source
+from lipdp.sampling.doubled import refuse_doubled
+
+pytestmark = pytest.mark.backend_free
+
+
+def of(module, name, **attributes):
+    """Returns a class as a library has it, with some attributes."""
+    methods = {"__len__": lambda self: self.length, "__getitem__": lambda self, index: np.zeros(2, "float32")}
+    return type(name, (), {"__module__": module, **methods, **attributes})()
+
+
+def grain(name, *parents, length=10):
+    return of("grain._src.python.dataset", name, parents=parents, length=length)
+
+
+ROWS, OTHERS = grain("SourceMapDataset"), grain("SourceMapDataset")
+DOUBLED = "Rows that stand in the data several times are protected less than epsilon says"
+
+
+@pytest.mark.parametrize(
+    "rows, found",
+    [
+        (grain("RepeatMapDataset", ROWS, length=20), r"RepeatMapDataset with `.repeat\(\)`"),
+        (grain("MapMapDataset", grain("RepeatMapDataset", ROWS, length=2**63 - 1), length=2**63 - 1), "MapMapDataset"),
+        (grain("ConcatenateMapDataset", ROWS, ROWS, length=20), "with the same data set twice"),
+        (of("torch.utils.data.dataset", "ConcatDataset", datasets=[ROWS, ROWS], length=20), "the same data set twice"),
+        (of("torch.utils.data.dataset", "Subset", dataset=ROWS, indices=[1, 2, 1], length=3), "indices that stand in"),
+    ],
+)
+def test_rows_that_are_repeated_are_refused(rows, found):
+    """Before, they trained at half the protection that was stated; those without an end never came to it."""
+    with pytest.raises(ValueError, match=f"{DOUBLED}. Received: a .*{found}.*pass epochs="):
+        Source(rows)
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        ROWS,
+        grain("RepeatMapDataset", ROWS),  # once
+        grain("MixedMapDataset", grain("SliceMapDataset", ROWS, length=5), grain("SliceMapDataset", ROWS, length=5)),
+        grain("ConcatenateMapDataset", ROWS, OTHERS, length=20),
+        of("torch.utils.data.dataset", "ConcatDataset", datasets=[ROWS, OTHERS], length=20),
+        of("torch.utils.data.dataset", "Subset", dataset=ROWS, indices=range(3, 0, -1), length=3),
+        of(
+            "torch.utils.data.dataset", "Subset", dataset=of("mine", "Rows", datasets=["a", "a"]), indices=[0], length=1
+        ),
+        of("mine", "RepeatMapDataset", parents=(ROWS,), length=20),
+    ],
+)
+def test_rows_that_stand_in_data_once_are_taken(rows):
+    assert len(Source(rows)) == rows.length
+
+
+class Buffer:
+    def __init__(self, address):
+        self.address = address
+
+
+class Piece:
+    """A part of an Arrow column: so many values from a place in memory on."""
+
+    def __init__(self, address, offset, length):
+        self.address, self.offset, self.length = address, offset, length
+
+    def __len__(self):
+        return self.length
+
+    def buffers(self):
+        return [None, Buffer(self.address) if self.address else None]
+
+
+class Indices:
+    def __init__(self, index):
+        self.index = index
+
+    def column(self, _):
+        return self
+
+    def to_numpy(self):
+        return np.array(self.index)
+
+
+def hugging_face(*columns, index=None):
+    table = of(
+        "pyarrow", "Table", columns=[of("pyarrow", "Column", chunks=[Piece(*span) for span in c]) for c in columns]
+    )
+    return of("datasets.arrow_dataset", "Dataset", data=table, _indices=None if index is None else Indices(index))
+
+
+TWICE, APART = [(64, 0, 5), (64, 0, 5)], [(64, 0, 5), (64, 5, 5)]
+
+
+@pytest.mark.parametrize(
+    "rows, refused",
+    [
+        (hugging_face(TWICE), True),
+        (hugging_face(TWICE, [(0, 0, 10)]), True),  # a column of nothing does not tell
+        (hugging_face([(64, 0, 6), (64, 5, 5)]), True),
+        (hugging_face([(64, 0, 5)], index=[0, 1, 0]), True),
+        (hugging_face(TWICE, index=[0, 2, 5]), True),
+        (hugging_face(APART), False),
+        (hugging_face(APART, TWICE), False),  # one column of the same values again and again
+        (hugging_face([(64, 0, 5)], index=[4, 0, 3]), False),
+        (hugging_face(TWICE, index=[0, 2, 6, 8]), False),
+        (hugging_face([(64, 0, 0), (64, 0, 5)]), False),
+    ],
+)
+def test_data_sets_of_hugging_face_go_by_places_in_memory(rows, refused):
+    for found in (rows, of("datasets.arrow_dataset", "Column", source=rows)):
+        if refused:
+            with pytest.raises(ValueError, match=f"{DOUBLED}.*`.select\\(\\)`"):
+                refuse_doubled(found)
+        else:
+            refuse_doubled(found)
