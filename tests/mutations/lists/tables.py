@@ -54,17 +54,27 @@ FAULTS = [
         ),
     ),
     *faults(
+        "data/rows.py",
+        "data/test_rows.py",
+        ("a part of a file stays with the next", "done, rows = done + len(rows), []", "done = done + len(rows)"),
+        (
+            "the rest of a file is left out",
+            "    if rows:\n        yield columns()",
+            "    if False:\n        yield columns()",
+        ),
+    ),
+    *faults(
         "data/load.py",
         "data/test_described.py",
         (
             "classes read off the rows are not said",
-            'uncharged = (f"the list of classes: those that occur in column {label!r}",)',
-            "uncharged = ()",
+            '(f"the list of classes: those that occur in column {label!r}",)',
+            "()",
             "data/test_described.py::test_without_a_description_what_is_read_off_the_rows_is_said",
         ),
         (
             "numbers may be published as classes",
-            'check_few(classes, len(y), f"Label column {label!r} of {path}", _FEW)',
+            'check_few(classes, len(labels), f"Label column {label!r} of {path}", _FEW)',
             "pass",
             "data/test_table.py::test_values_that_are_hardly_classes_are_refused",
         ),
