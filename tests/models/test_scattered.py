@@ -118,7 +118,8 @@ def test_larger_images_in_color_are_shown_to_the_encoder(tmp_path):
     features = recipe.prepare(x)
     assert features.shape == (80, 6 * 3 * 243 + 4 * 2 * 16 + 2 * 2 * 384)
     own = keras.ops.convert_to_numpy(lipdp.layers.EncoderFeatures2D()(x)).reshape(80, -1)
-    np.testing.assert_allclose(features[:, -own.shape[1] :], own, rtol=1e-3, atol=1e-3)
+    shown = dataclasses.replace(recipe, scaled=False).prepare(x)[:, -own.shape[1] :]
+    np.testing.assert_allclose(shown, own, rtol=1e-3, atol=1e-3)
     model = recipe.fit(x, y, epsilon=30.0, verbose=0, seed=0)
     head = keras.Sequential([keras.Input(features.shape[1:]), *model.layers[-2:]])
     model.save(tmp_path / "model.keras")
@@ -137,8 +138,8 @@ def test_features_of_photographs_are_scaled_by_random_images():
     assert recipe.scaled
     random = dead_leaves.images(500, (16, 16, 3), seed=7)
     plain, scaled = (dataclasses.replace(recipe, scaled=s).prepare(random).astype("float64") for s in (False, True))
-    wavelets, patches = 4 * 2 * 243, 4 * 2 * 1024
-    for part, channels in ((slice(0, wavelets), 243), (slice(wavelets, wavelets + patches), 1024)):
+    wavelets, channels_of_patches = 4 * 2 * 243, 2 * recipe.patches
+    for part, channels in ((slice(0, wavelets), 243), (slice(wavelets, None), channels_of_patches)):
         before, after = (found[:, part].reshape(-1, channels) for found in (plain, scaled))
         # What is left of their differences is that of draws.
         assert np.abs(after.mean(axis=0)).max() < 0.2
