@@ -377,7 +377,7 @@ def test_settings_follow_from_public_facts():
     assert recipe.mirrored and recipe.batch_size == 8192
     # Once they are scaled, of as many features: 8 x 4 places of 243 wavelets, 4 x 2 windows of 1024 responses, and
     # 2 x 2 places of 384 features of the encoder.
-    assert recipe.feature_norm == pytest.approx(2.1 * np.sqrt(8 * 4 * 243 + 4 * 2 * 1024 + 2 * 2 * 384))
+    assert recipe.feature_norm == pytest.approx(1.5 * np.sqrt(8 * 4 * 243 + 4 * 2 * 1024 + 2 * 2 * 384))
     gray = models.scattered_recipe((28, 28, 1), 10, 60000, 2.0)
     assert not gray.mirrored and gray.feature_norm < recipe.feature_norm
     assert models.scattered_recipe((28, 28, 1), 10, 60000, 2.0, mirrored=True).mirrored
