@@ -28,7 +28,7 @@ from common import Series, p_text, p_value, settings
 DATASETS = ("mnist", "fashion_mnist", "cifar10")
 METHODS = ("dpsgd", "clipless", "dpis", "adaclip")
 EPSILONS = (0.5, 1.0, 2.0, 3.0, 4.0, 8.0)
-_BEFORE = "decorrelated=False"  # runs of the recipe when each channel was scaled by itself
+BEFORE = "decorrelated=False"  # runs of the recipe when each channel was scaled by itself
 PLACE = ("dataset", "method", "epsilon", "seed", "evaluated_on", "changes")
 # Accuracy in percent without public data, and where it is published.
 PUBLISHED = {
@@ -170,15 +170,13 @@ def mean(runs: list[dict]) -> str:
     return f"{accuracy.mean():.2f}{deviation}"
 
 
-def without_encoder(runs: list[dict]) -> str:
-    """What the encoder adds, as a Markdown table, with paired tests, of runs before channels were decorrelated."""
+def gain(runs: list[dict], without: str, given: str = "") -> str:
+    """What a part of the recipe adds on CIFAR-10, by the changes of two kinds of runs, with paired tests."""
     lines = ["| epsilon | method | without % (sd) | with % (sd) | p, paired |", "|---" * 5 + "|"]
     for epsilon, method in itertools.product(EPSILONS, METHODS):
         own = {"dataset": "cifar10", "epsilon": epsilon, "method": method}
         same = [run for run in runs if all(run[name] == value for name, value in own.items())]
-        before, now = (
-            [run for run in same if of_test(run, changes)] for changes in (f"{_BEFORE} encoded=False", _BEFORE)
-        )
+        before, now = ([run for run in same if of_test(run, changes)] for changes in (without, given))
         if before and now:
             p = p_text(p_value(before, now))
             lines.append(f"| {epsilon:g} | {method} | {mean(before)} | {mean(now)} | {p} |")

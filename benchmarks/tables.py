@@ -437,11 +437,15 @@ reproduction of ACSAC 2024; De et al. 2022. `python benchmarks/scattered.py`
 **Before channels were decorrelated.** The same for CIFAR-10, when each channel of the features was scaled by itself.
 These runs are older, and this version does not repeat them.
 
-{scattered.table(found["runs"], "decorrelated=False")}
+{scattered.table(found["runs"], scattered.BEFORE)}
+
+What it adds that channels are decorrelated:
+
+{scattered.gain(found["runs"], scattered.BEFORE)}
 
 **Without the encoder.** The same as in the second table, on wavelets and patches alone (`encoded=False`).
 
-{scattered.table(found["runs"], "decorrelated=False encoded=False")}
+{scattered.table(found["runs"], f"{scattered.BEFORE} encoded=False")}
 
 What the encoder adds. It has learned in seven minutes on one H200 that two views of a random image belong together:
 images of random networks, and of shapes that cover one another, 300,000 of them, drawn by
@@ -449,7 +453,7 @@ images of random networks, and of shapes that cover one another, 300,000 of them
 72.3 % at epsilon 1), where the encoder goes on learning in private, which this one does not.
 `KERAS_BACKEND=jax python benchmarks/encoder.py --seconds 430 --output runs/encoder`
 
-{scattered.without_encoder(found["runs"])}
+{scattered.gain(found["runs"], f"{scattered.BEFORE} encoded=False", scattered.BEFORE)}
 """
 
 
@@ -489,7 +493,8 @@ def _few_images(found: dict) -> str:
 The default recipe on the first images of a training set, epsilon = {found["epsilon"]:g}, delta = 1e-5, beside clipless
 training of the pixels and the [robust recipe](howto/certified.md); test set, mean over seeds. Learning rates grow with
 the number of images, up to 16,384 (of digits 50,000), 8000 and 50,000, which was chosen on the last training images,
-with one seed or two (`benchmarks/few_images.py --held-out`). `python benchmarks/few_images.py`
+with one seed or two (`benchmarks/few_images.py --held-out`). The row of CIFAR-10 is older than decorrelated channels.
+`python benchmarks/few_images.py`
 
 {few_images.table(found["runs"])}
 """
