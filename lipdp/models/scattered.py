@@ -32,7 +32,7 @@ _SHORT = 0.65
 # Of random images, the more the smaller they are; what is added to each variance there, and to that along a direction
 # of all channels, as a share of their mean; and the power of the deviations that directions are divided by.
 _RANDOM_PIXELS, _LEAST, _LEAST_ALONG, _POWER = 2**18, 1e-6, 0.1, 0.3
-# Norm of most features with this many numbers, once they are scaled: a little more than that of random images.
+# Norm of most features with this many numbers, once they are scaled, on photographs.
 _SCALED_NORM = 1.5
 
 
