@@ -439,7 +439,7 @@ These runs are older, and this version does not repeat them.
 
 {scattered.table(found["runs"], scattered.BEFORE)}
 
-What it adds that channels are decorrelated:
+What decorrelating the channels adds:
 
 {scattered.gain(found["runs"], scattered.BEFORE)}
 
