@@ -6,6 +6,7 @@ from lipdp.isolation.alone import (
     alone,
     is_alone,
     isolated,
+    refuse_keeping,
     refuse_mixing,
     row_states,
     seeds_of,
@@ -17,6 +18,7 @@ from lipdp.isolation.known import advice, foreign, root, stock_activation, suspe
 
 __all__ = ["Arguments", "advice", "alone", "foreign", "hub", "is_alone", "is_declared", "isolated", "refuse_mixing"]
 __all__ += [
+    "refuse_keeping",
     "root",
     "row_states",
     "row_wise",

@@ -13,7 +13,7 @@ from keras import ops, tree
 from lipdp import _keras, backend
 from lipdp.backend import threefry
 from lipdp.backend.unread import MetricError
-from lipdp.isolation.known import _defined_by_user, advice, foreign, root, suspects
+from lipdp.isolation.known import _defined_by_user, advice, foreign, root, suspects, used
 
 _WAYS = (
     "It is neither Keras' nor lipdp's, so while a model trains it sees one row at a time, as a batch of one. Write it "
@@ -299,6 +299,28 @@ def refuse_mixing(model: keras.Model) -> None:
                 "The output for one example depends on the other examples of the batch: a layer mixes examples or "
                 f"reorders the rows of the batch. Received: model '{model.name}', where it can be {names}. Use layers "
                 "that treat each row alone."
+            )
+
+
+def refuse_keeping(model: keras.Model) -> None:
+    """Tries a model with declared parts on synthetic rows, and refuses it if its forward pass changes a weight.
+
+    All other layers of the user's run one row at a time, where that is refused.
+
+    Raises:
+        ValueError: a weight is changed.
+    """
+    graph = _keras.graph(model)
+    if graph is None or not used(model):
+        return
+    with isolated(model), keras.StatelessScope() as scope:
+        model(synthetic(graph)[1], training=True)
+    seeds = {id(s.state) for layer in _keras.walk(model, include_self=True) for s in _keras.seed_generators(layer)}
+    for variable in model.variables:
+        if id(variable) not in seeds and scope.get_current_value(variable) is not None:
+            raise ValueError(
+                f"Weight '{variable.path}' is changed by the forward pass of its layer: what it keeps of the examples "
+                "would be released without noise. Use a layer that changes no weights in `call`."
             )
 
 

@@ -83,6 +83,7 @@ class Clipless(FollowsQuantile, Strategy):
             propagated = bounds.propagate(model, first)
         _refuse_drawing(model)
         isolation.refuse_mixing(model)
+        isolation.refuse_keeping(model)
         variables = model.trainable_variables
         sensitivities = [propagated.gradient(v) / batch_size for v in variables]
         sizes = [math.prod(v.shape) for v in variables]

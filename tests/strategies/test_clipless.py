@@ -78,3 +78,28 @@ def test_sensitivity_of_the_averaged_gradient():
 def test_unknown_split(noise):
     with pytest.raises(ValueError, match="noise"):
         strategies.Clipless(noise=noise)
+
+
+@lipdp.row_wise
+class _Remembering(layers.LipschitzLayer):
+    """Each row is treated alone, and something of all of them is kept."""
+
+    def build(self, input_shape):
+        self.seen = self.add_weight(name="seen", shape=input_shape[1:], initializer="zeros", trainable=False)
+
+    def call(self, inputs):
+        self.seen.assign(keras.ops.max(keras.ops.abs(inputs), axis=0))
+        return inputs
+
+
+def test_a_declared_layer_that_keeps_something_of_the_rows():
+    x, y = blobs(60)
+    model = lipdp.DP_Sequential(
+        [layers.BoundedInput(x.shape[1:], norm=3.0), _Remembering(), layers.SpectralDense(int(y.max()) + 1)]
+    )
+    model.compile("sgd", loss=losses.SparseCategoricalCrossentropy())
+    before = [np.array(weight) for weight in model.get_weights()]
+    with pytest.raises(ValueError, match=r"'.*/seen' is changed by the forward pass"):
+        model.fit(x, y, batch_size=20, noise_multiplier=1.0, delta=1e-3, verbose=0)
+    assert model.privacy.updates == 0
+    assert all(map(np.array_equal, before, model.get_weights()))
