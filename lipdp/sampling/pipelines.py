@@ -75,6 +75,14 @@ def _elements(dataset) -> int:
     return min(counts) if _kind(dataset) == "Zip" else sum(counts)
 
 
+def has_rows_of(dataset: Any, other: Any) -> bool:
+    """Returns whether a `tf.data.Dataset` is made of another one, or of arrays of which the other one has all rows."""
+    if not all(hasattr(one, "as_numpy_iterator") for one in (dataset, other)):
+        return False
+    whole = _wholly(other)
+    return any(id(one) in whole and (one is other or _kind(one) == "TensorSlice") for one in _behind(dataset))
+
+
 def labeled_by(dataset: Any, name: str) -> Any:
     """Returns a `tf.data.Dataset` of dictionaries as one of `(inputs, labels)`; `name` is that of the labels."""
     columns = dataset.element_spec
@@ -253,7 +261,13 @@ def _in_step(dataset) -> set[int]:
 
 def _all_behind(dataset) -> set[int]:
     """Returns from which datasets, itself among them, the rows of one come, all or some."""
-    return {id(dataset)}.union(*map(_all_behind, _keras.dataset_sources(dataset)))
+    return set(map(id, _behind(dataset)))
+
+
+def _behind(dataset) -> Iterator[Any]:
+    yield dataset
+    for source in _keras.dataset_sources(dataset):
+        yield from _behind(source)
 
 
 def _wholly(dataset) -> set[int]:

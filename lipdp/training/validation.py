@@ -13,6 +13,7 @@ from keras import tree
 from lipdp import _keras, backend, checks, isolation, losses
 from lipdp.callbacks import Checkpoint
 from lipdp.sampling.columns import columns_of, read, sampled
+from lipdp.sampling.pipelines import has_rows_of
 from lipdp.sampling.source import Source, is_source
 from lipdp.training import inputs, model_checks
 from lipdp.training.callbacks import refuse_public_names, unpacked
@@ -83,6 +84,8 @@ def check_options(validation_steps: Any, validation_batch_size: Any, validation_
 def are_training_rows(x: Any, validation_data: Any) -> bool:
     """Returns whether validation data lie in the memory, or in the file, of the training data, or are the same object.
 
+    A `tf.data.Dataset` that is made of the one that trains, or of arrays that all train, counts as well.
+
     Contents are not compared: that a row is in a public set would tell that it is in the private one.
     """
     if validation_data is None:
@@ -93,7 +96,8 @@ def are_training_rows(x: Any, validation_data: Any) -> bool:
     # Lists of numbers or words have leaves that are one object by chance.
     leaves = (map(_rows_of, tree.flatten(rows)) for rows in (x, first))
     held, given = ([leaf for leaf in each if hasattr(leaf, "shape") or is_source(leaf)] for each in leaves)
-    return x is first or any(a is b or _share(a, b) for a in held for b in given)
+    same = x is first or any(a is b or _share(a, b) for a in held for b in given)
+    return same or has_rows_of(first, x)
 
 
 @contextlib.contextmanager

@@ -300,6 +300,20 @@ def test_a_source_has_the_rows_of_what_it_reads():
 
 
 @pytest.mark.backend_free
+def test_a_data_set_that_is_made_of_the_one_that_trains_has_its_rows():
+    tf = pytest.importorskip("tensorflow")
+    rows, others = (tf.data.Dataset.from_tensor_slices((X, Y)) for _ in range(2))
+    for trains in (rows, rows.batch(8), rows.shuffle(9).map(lambda x, y: (2.0 * x, y))):
+        for held_out in (rows.batch(4), rows.take(5).batch(4), rows.skip(5), trains, trains.prefetch(1)):
+            assert validation.are_training_rows(trains, held_out)
+        assert not validation.are_training_rows(trains, others.batch(4))
+    # A part that may be the other one, and numbers of rows that are read from elsewhere.
+    assert not validation.are_training_rows(rows.skip(5).batch(4), rows.take(5).batch(4))
+    numbers = tf.data.Dataset.range(9)
+    assert not validation.are_training_rows(numbers.map(lambda i: (i, i)), numbers.map(lambda i: (-i, i)))
+
+
+@pytest.mark.backend_free
 def test_data_sets_of_one_file_are_the_same_rows(tmp_path):
     h5py = pytest.importorskip("h5py")
     with h5py.File(tmp_path / "rows.h5", "w") as file:
