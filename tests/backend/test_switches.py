@@ -3,6 +3,7 @@ import pytest
 
 import lipdp
 from lipdp import certify, layers, losses
+from lipdp.backend import switches
 from tests.helpers.models import DELTA, blobs
 
 
@@ -22,3 +23,17 @@ def test_fast_math_of_xla_is_refused(strategy, flag, monkeypatch):
         certify.radii(model, x)
     monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=false")
     assert certify.radii(model, x).shape == (len(x),)
+
+
+@pytest.mark.parametrize("text", ["--xla_cpu_enable_fast_math='true'", '--xla_cpu_enable_fast_math="1"'])
+@pytest.mark.parametrize("in_file", [False, True])
+def test_fast_math_is_refused_in_quotes_and_in_a_file(in_file, text, monkeypatch, tmp_path):
+    """XLA strips quotes around a value, and takes a text that is no flag as the path of a file of flags."""
+    path = tmp_path / "flags.txt"
+    path.write_text(f"--xla_backend_optimization_level=0\n{text}\n")
+    monkeypatch.setenv("XLA_FLAGS", str(path) if in_file else text)
+    with pytest.raises(ValueError, match=r"NaN and infinity.*fast_math"):
+        switches.refuse_fast_math()
+    path.write_text("--xla_cpu_enable_fast_math='false'")
+    monkeypatch.setenv("XLA_FLAGS", str(path) if in_file else path.read_text())
+    switches.refuse_fast_math()
