@@ -340,7 +340,10 @@ def _other_separator(names: list[str]) -> str:
     found = next((mark for mark in (";", "\t", "|") if any(mark in name for name in names)), None)
     if found is None:
         return ""
-    return f" The first line looks separated by {found!r}: put commas there, and write numbers with a decimal point."
+    return (
+        f" The first line looks separated by {found!r}: put commas there, and write numbers with a decimal point. In "
+        f"pandas: pd.read_csv(path, sep={found!r}, decimal=',').to_csv(path, index=False)."
+    )
 
 
 def _counts(names: list[str]) -> bool:
