@@ -250,7 +250,8 @@ def _refusal(name: str, value, expected: str, optional: bool, hint: str) -> Valu
 
 def users_line() -> int:
     """Returns the `stacklevel` with which a warning of the caller shows the line outside of lipdp and Keras."""
+    inner = "lipdp", "keras", "contextlib"  # the last is between where a `with` enters a generator
     frame, level = sys._getframe(1), 1
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] in ("lipdp", "keras"):
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] in inner:
         frame, level = frame.f_back, level + 1
     return level

@@ -285,7 +285,7 @@ def _of_file(path: pathlib.Path, header: bool, least: int, at_once: int | None) 
         raise ValueError(f"{path} is not a text file in UTF-8: {error}. {todo}") from error
     except csv.Error as error:
         # Quotes around names end the reading before there are names to look at.
-        hint = "" if names else _other_separator([_first_line(path)])
+        hint = _other_separator(names or [_first_line(path)])
         raise ValueError(
             f"{path} is not a comma-separated file: {error}, in line {reader.line_num}. Save it as such, with quotes "
             f"inside of quotes doubled.{hint}"
