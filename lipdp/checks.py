@@ -127,13 +127,14 @@ def choice(name: str, value: Any, allowed: Iterable[str], hint: str = "") -> str
 
 
 def one_length(lengths: Iterable[int]) -> int:
-    """Returns the length of inputs and labels; refuses several."""
-    found = sorted(set(lengths))
+    """Returns the length of inputs and labels, in this order; refuses several."""
+    given = list(lengths)
+    found = sorted(set(given))
     if len(found) == 1:
         return found[0]
     hint = " A list holds one array for each input of a model. Make sequences of several lengths one array, as by "
-    hint = f"{hint}keras.utils.pad_sequences." if len(found) > 2 else ""
-    shown = found if len(found) < 9 else f"{str(found[:8])[:-1]}, ...]"
+    hint = f"{hint}keras.utils.pad_sequences." if len(found) > 2 else " Pass one label for each example."
+    shown = f"{given}, inputs first" if len(given) < 9 else found if len(found) < 9 else f"{str(found[:8])[:-1]}, ...]"
     raise ValueError(f"Inputs and labels must have the same length. Received lengths: {shown}.{hint}")
 
 
