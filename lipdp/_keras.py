@@ -301,11 +301,14 @@ def is_empty(model: keras.Sequential) -> bool:
     return not model._layers
 
 
+def given_metrics(model: keras.Model) -> list:
+    """Returns the metrics of `compile` as they were given: lipdp passes all of them on as weighted ones."""
+    return keras.tree.flatten(getattr(model._compile_metrics, "_user_weighted_metrics", None))
+
+
 def own_metrics(model: keras.Model) -> bool:
     """Whether some metric of `compile` is a function, or of a class, that is not of Keras."""
-    # lipdp passes all of them on as weighted ones.
-    given = keras.tree.flatten(getattr(model._compile_metrics, "_user_weighted_metrics", None))
-    kinds = [type(m) if isinstance(m, keras.metrics.Metric) else m for m in given if callable(m)]
+    kinds = [type(m) if isinstance(m, keras.metrics.Metric) else m for m in given_metrics(model) if callable(m)]
     return any(not getattr(kind, "__module__", "").startswith("keras.") for kind in kinds)
 
 

@@ -127,13 +127,14 @@ def choice(name: str, value: Any, allowed: Iterable[str], hint: str = "") -> str
 
 
 def one_length(lengths: Iterable[int]) -> int:
-    """Returns the length of inputs and labels; refuses several."""
-    found = sorted(set(lengths))
+    """Returns the length of inputs and labels, in this order; refuses several."""
+    given = list(lengths)
+    found = sorted(set(given))
     if len(found) == 1:
         return found[0]
     hint = " A list holds one array for each input of a model. Make sequences of several lengths one array, as by "
-    hint = f"{hint}keras.utils.pad_sequences." if len(found) > 2 else ""
-    shown = found if len(found) < 9 else f"{str(found[:8])[:-1]}, ...]"
+    hint = f"{hint}keras.utils.pad_sequences." if len(found) > 2 else " Pass one label for each example."
+    shown = f"{given}, inputs first" if len(given) < 9 else found if len(found) < 9 else f"{str(found[:8])[:-1]}, ...]"
     raise ValueError(f"Inputs and labels must have the same length. Received lengths: {shown}.{hint}")
 
 
@@ -250,7 +251,8 @@ def _refusal(name: str, value, expected: str, optional: bool, hint: str) -> Valu
 
 def users_line() -> int:
     """Returns the `stacklevel` with which a warning of the caller shows the line outside of lipdp and Keras."""
+    inner = "lipdp", "keras", "contextlib"  # the last is between where a `with` enters a generator
     frame, level = sys._getframe(1), 1
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] in ("lipdp", "keras"):
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] in inner:
         frame, level = frame.f_back, level + 1
     return level

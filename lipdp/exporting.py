@@ -117,7 +117,8 @@ class _Exporter(GraphCopy):
         if not type(operation).__module__.startswith("keras."):
             raise ValueError(
                 f"Layer '{operation.name}' of type {type(operation).__name__} is neither lipdp's nor one of Keras' "
-                "own, so its export could not be loaded elsewhere. Replace it, or export the model in front of it."
+                "own, so its export could not be loaded elsewhere. Replace it, or export the model in front of it. For "
+                "readers who have the class: keras.Model(model.inputs, model.outputs).save(path)."
             )
         copy = type(operation).from_config(_free(operation.get_config()))
         return copy, operation.get_weights() if isinstance(operation, keras.Layer) else []

@@ -50,5 +50,5 @@ def _bounds(axes, audit) -> None:
     axes.invert_yaxis()
     axes.grid(axis="y", visible=False)
     sure = f"{100.0 * audit.confidence:g} %"
-    axes.set(xlim=(0.0, 1.3 * most), xlabel=f"lower bound on epsilon, confidence {sure}", title="Bounds")
-    axes.legend(loc="lower right")
+    axes.set(xlim=(0.0, 1.5 * most), xlabel=f"lower bound on epsilon, confidence {sure}", title="Bounds")
+    axes.legend(loc="lower right", handlelength=1.0)  # beside the line that it names

@@ -130,7 +130,7 @@ class Audit:
         """Draws the attack beside what the stated curve allows, and the bounds beside the stated epsilon.
 
         Returns:
-            A `matplotlib.figure.Figure`; in a notebook it shows itself, `savefig` writes it to a file.
+            A `matplotlib.figure.Figure`; a notebook shows it after `%matplotlib inline`, `savefig` writes it to a file.
         """
         from lipdp.audit.plot import draw
 

@@ -79,6 +79,11 @@ def _examples(options, recorded: dict | None, path: pathlib.Path) -> tuple[np.nd
     table: Any = datasets.described_by(run) if recorded else None
     if options.table is not None:
         table = data.Table.from_json(options.table)
+    if table is None and recorded is not None and not recorded["dataset"].endswith(".csv"):  # else of an old version
+        raise ValueError(
+            f"Nothing says how to encode a table. Received: --data {options.data} and a run on arrays, "
+            f"{recorded['dataset']}. Pass a .npz file with x, like the data it was trained on."
+        )
     if table is None:
         what, todo = "a table", "Pass --table with the description it was trained with, or its run folder"
         if unknown and _takes_tokens(path):

@@ -67,7 +67,7 @@ def hint(path: str) -> str:
         return ""
     words = {name: np.median([len(str(value).split()) for value in values]) for name, values in columns.items()}
     found = max(words, key=lambda name: words[name])
-    if words[found] < _WORDS:
+    if words[found] < _WORDS or len(words) == 1 and any(mark in found for mark in "\t;|"):  # of another separator
         return ""
     return f" If column {found!r} holds texts to classify, pass --task text --text {shlex.quote(found)} --label COLUMN."
 

@@ -144,7 +144,7 @@ def class_ids(labels: np.ndarray, source: str) -> tuple[np.ndarray, tuple]:
     if labels.ndim != 1:
         raise ValueError(
             f"Labels must be one class per row. Received: an array of shape {labels.shape} in {source}. For one-hot "
-            "rows, pass y.argmax(axis=1)."
+            "rows, pass y.argmax(axis=1); for rows of several classes docs/howto/tables.md names a loss."
         )
     if labels.dtype.kind == "f":
         if not np.isfinite(labels).all():

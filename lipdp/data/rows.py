@@ -285,7 +285,7 @@ def _of_file(path: pathlib.Path, header: bool, least: int, at_once: int | None) 
         raise ValueError(f"{path} is not a text file in UTF-8: {error}. {todo}") from error
     except csv.Error as error:
         # Quotes around names end the reading before there are names to look at.
-        hint = "" if names else _other_separator([_first_line(path)])
+        hint = _other_separator(names or [_first_line(path)])
         raise ValueError(
             f"{path} is not a comma-separated file: {error}, in line {reader.line_num}. Save it as such, with quotes "
             f"inside of quotes doubled.{hint}"
@@ -340,7 +340,10 @@ def _other_separator(names: list[str]) -> str:
     found = next((mark for mark in (";", "\t", "|") if any(mark in name for name in names)), None)
     if found is None:
         return ""
-    return f" The first line looks separated by {found!r}: put commas there, and write numbers with a decimal point."
+    return (
+        f" The first line looks separated by {found!r}: put commas there, and write numbers with a decimal point. In "
+        f"pandas: pd.read_csv(path, sep={found!r}, decimal=',').to_csv(path, index=False)."
+    )
 
 
 def _counts(names: list[str]) -> bool:

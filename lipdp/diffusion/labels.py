@@ -231,14 +231,16 @@ def check_first(
 
 def class_ids(y: Any, count: int, num_classes: int) -> np.ndarray:
     """Returns labels as an array, or refuses what is not one class id for each example."""
-    y = np.asarray(() if y is None else y)
+    wanted = f"Labels must be class ids from 0 to {num_classes - 1}, one per example. Received:"
+    if y is None:
+        raise ValueError(f"{wanted} none. Pass them as y; a model and a network without `num_classes` take none.")
+    y = np.asarray(y)
     y = y[:, 0] if y.shape == (count, 1) else y  # as keras.datasets.cifar10 has them
-    fits = y.shape == (count,) and y.dtype.kind in "iu"
-    if not fits or (y.size and not 0 <= y.min() <= y.max() < num_classes):
-        raise ValueError(
-            f"Labels must be class ids from 0 to {num_classes - 1}, one per example. Received: shape "
-            f"{y.shape} and dtype {y.dtype} for {count} examples. Pass them as y."
-        )
+    if y.shape != (count,) or y.dtype.kind not in "iu":
+        raise ValueError(f"{wanted} shape {y.shape} and dtype {y.dtype} for {count} examples. Pass whole numbers as y.")
+    wrong = y[(y < 0) | (y >= num_classes)]
+    if len(wrong):
+        raise ValueError(f"{wanted} {wrong[0]}, in {len(wrong)} of {count} labels. Number the classes from 0.")
     return y
 
 

@@ -147,6 +147,11 @@ class DiffusionModel(OfCleanExamples, Averaged, DP_Model):
             # First: a callback that saves the model finds the average of the same update.
             callbacks.insert(0, Average(self))
         strategy = with_copies(strategies.get(strategy), self.noise_multiplicity)
+        if not self.compiled:
+            raise ValueError(
+                'A diffusion model needs an optimizer. Received: one that is not compiled. Call `compile("adam")` '
+                "before `fit`: the loss is the denoiser's."
+            )
         with computed_from(*given):
             return super().fit(
                 x, y, strategy=strategy, validation_data=validation_data, callbacks=callbacks, seed=seed, **kwargs

@@ -78,14 +78,15 @@ def features(
             "Build keras.Model(model.input, output) of the one you need."
         )
     foreign = [operation for operation, _ in isolation.foreign(model)]
-    mixing = [operation.name for operation in foreign]
     if foreign:
         if found := next(filter(None, map(isolation.advice, foreign)), None):
             raise ValueError(found)
+        names = [operation.name for operation in foreign]
+        shown = ", ".join(names[:3]) + (f", and {len(names) - 3} more" if len(names) > 3 else "")
         raise ValueError(
             "The features of a row must depend on that row alone. Received: layers that are not known to keep rows "
-            f"apart: {', '.join(mixing)}. Freeze what is stock Keras (`model.trainable = False`), and declare your own "
-            "layers with lipdp.row_wise if they treat each row alone."
+            f"apart: {shown}. Freeze what is stock Keras (`model.trainable = False`), and declare your own layers with "
+            "lipdp.row_wise if they treat each row alone."
         )
     if provenance.ledgers_of(raw):
         raise ValueError(

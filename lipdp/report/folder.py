@@ -86,7 +86,9 @@ def read(folder: str | pathlib.Path) -> RunFolder:
     """
     folder = pathlib.Path(folder)
     if not folder.is_dir():
-        raise FileNotFoundError(f"There is no such run folder. Received: {str(folder)!r}.")
+        raise FileNotFoundError(
+            f"There is no such run folder. Received: {str(folder)!r}. Pass what `lipdp train` wrote."
+        )
     if (folder / UNFINISHED).exists() and not (folder / RUN).is_file():
         raise FileNotFoundError(
             f"The run in {folder} is not finished: it lacks {RUN}. `lipdp train --resume {folder}` goes on with it."

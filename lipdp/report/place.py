@@ -35,18 +35,19 @@ def claim(output: str | None, name: str, overwrite: bool = False) -> pathlib.Pat
 
     Raises:
         FileExistsError: when the folder holds something else, or another run is being written into it.
-        NotADirectoryError: when it is a file.
+        OSError: when it is a file, or cannot be made.
     """
     if output is None:
         # What a file is called may be no name for a folder, or lead out of it.
         stem = re.sub(r"[^A-Za-z0-9_-]+", "_", name).strip("_-")[:60] or "run"
         stem = f"{stem}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
+        _make(pathlib.Path("runs"))
         for i in itertools.count():
             folder = pathlib.Path("runs", stem + (f"-{i}" if i else ""))
-            with contextlib.suppress(FileExistsError):
-                folder.parent.mkdir(exist_ok=True)
-                folder.mkdir()
-                return _marked(folder, folder, False)
+            if not folder.exists():
+                with contextlib.suppress(FileExistsError):  # another process was faster
+                    _make(folder, new=True)
+                    return _marked(folder, folder, False)
     folder = pathlib.Path(output)
     if folder.exists() and not folder.is_dir():
         raise NotADirectoryError(f"The run folder is a file. Received: {output!r}. Pass a new folder.")
@@ -78,8 +79,19 @@ def claim(output: str | None, name: str, overwrite: bool = False) -> pathlib.Pat
             f"The new run is written beside the earlier one, and that place is taken. Received: {str(work)!r} with "
             f"{', '.join(sorted(_names(work) - _KNOWN)[:3])}; nothing was changed."
         )
-    work.mkdir(parents=True, exist_ok=True)
+    _make(work)
     return _marked(work, folder, overwrite)
+
+
+def _make(folder: pathlib.Path, new: bool = False) -> None:
+    """Makes a folder; says which one where the system does not let it."""
+    try:
+        folder.mkdir(parents=not new, exist_ok=not new)
+    except OSError as error:
+        raise type(error)(
+            f"The run folder cannot be made. Received: {str(folder)!r}: {error.strerror}. Pass --output with a new "
+            "folder in one where you may write."
+        ) from error
 
 
 def refuse_dangling(folder: pathlib.Path) -> None:

@@ -181,7 +181,7 @@ def _epochs(axes, points) -> None:
 
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     if len(points) == 1:
-        axes.set_xlim(points[0][0] - 1, points[0][0] + 1)
+        axes.set(xlim=(points[0][0] - 1, points[0][0] + 1), xticks=[points[0][0]])
 
 
 def _percent_axis(axis) -> None:

@@ -12,7 +12,7 @@ def plot_tightness(rows: list[dict]) -> Any:
         rows: what `model.summary_bounds(x, y)` returned.
 
     Returns:
-        A `matplotlib.figure.Figure`; in a notebook it shows itself, `savefig` writes it to a file.
+        A `matplotlib.figure.Figure`; a notebook shows it after `%matplotlib inline`, `savefig` writes it to a file.
 
     Raises:
         ValueError: when the rows hold no measurement.

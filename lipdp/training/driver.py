@@ -13,7 +13,7 @@ import keras
 import numpy as np
 from keras import tree
 
-from lipdp import _keras, backend, gradients, isolation, losses, sampling
+from lipdp import backend, gradients, isolation, losses, sampling
 from lipdp.accounting import risk_budget
 from lipdp.bounds import registry
 from lipdp.callbacks import Checkpoint
@@ -275,7 +275,7 @@ class Driver:
         before = run.ledger.to_json()
         example = columns.first_row((self.x, sampling.weight_and_labels(self.y)[1]))
         with compiling.whole_weights():
-            _keras.build_metrics(self.model, (*example, np.ones(1, "float32")))
+            validations.build_metrics(self.model, example)
             validations.rehearse(self.model, self.validation_data, example if request.training_metrics else None)
         if request.training_metrics:
             validations.refuse_whole_metrics(self.model, self.persons is not None, self.strategy)

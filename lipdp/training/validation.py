@@ -198,6 +198,25 @@ def refuse_whole_metrics(model: keras.Model, persons: bool, strategy: Any) -> No
         )
 
 
+def build_metrics(model: keras.Model, example: tuple) -> None:
+    """Builds loss and metrics for rows like an example `(x, y)`, which fails where a metric looks at its labels."""
+    try:
+        _keras.build_metrics(model, (*example, np.ones(1, "float32")))
+    except Exception as error:
+        y_pred = tree.pack_sequence_as(
+            _keras.structures(_keras.graph(model))[1],
+            [keras.ops.zeros([size or 1 for size in tensor.shape]) for tensor in model.outputs],
+        )
+        found = _failing(model, example[1], y_pred)
+        if not found:
+            raise
+        shapes = tree.map_structure(np.shape, example)
+        raise ValueError(
+            f"Metrics of `compile` fail on a row of the training data. Received: {found}shapes {shapes}; {error} "
+            f"{_BY_ROW}"
+        ) from error
+
+
 def rehearse(model: keras.Model, validation_data: Any, example: tuple | None) -> None:
     """Runs loss and metrics once on zeros of the shapes of validation data, and forgets the results.
 
@@ -241,9 +260,11 @@ def rehearse(model: keras.Model, validation_data: Any, example: tuple | None) ->
 def _failing(model: keras.Model, y: Any, y_pred: Any) -> str:
     """Returns which metric of a model with one output fails, as words of a message."""
     several = not (hasattr(y, "shape") and hasattr(y_pred, "shape"))
-    for metric in () if several else [one for part in model.metrics for one in getattr(part, "metrics", ())]:
+    built = [one for part in model.metrics for one in getattr(part, "metrics", ())]
+    given = [keras.metrics.get(one) for one in ([] if built else _keras.given_metrics(model))]
+    for metric in () if several else built or [one for one in given if hasattr(one, "update_state")]:
         try:
-            metric.update_state(y, y_pred, sample_weight=keras.ops.ones(2))
+            metric.update_state(y, y_pred, sample_weight=keras.ops.ones(len(y)))
         except Exception:
             return f"metric {metric.name!r}, "
     return ""

@@ -315,6 +315,13 @@ def test_a_broken_run_folder_is_named(tmp_path, capsys, run):
 
 
 @pytest.mark.backend_free
+def test_a_table_for_a_run_on_arrays_is_refused(tmp_path, capsys, run):
+    """The refusal asked for the run folder that it had been given."""
+    line = refusal(capsys, "predict", str(run), "--data", "new.csv", "--output", str(tmp_path / "p.csv"))
+    assert "Received: --data new.csv and a run on arrays, digits. Pass a .npz file with x" in line
+
+
+@pytest.mark.backend_free
 def test_other_classes_are_refused(tmp_path, capsys, run):
     np.savez(tmp_path / "two.npz", x=np.zeros((4, 8, 8)), y=[0, 1, 0, 1])
     line = refusal(capsys, "certify", str(run), "--dataset", str(tmp_path / "two.npz"))

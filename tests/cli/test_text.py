@@ -281,6 +281,8 @@ def test_a_file_of_texts_leads_to_the_task(tmp_path, capsys):
     lines = tmp_path / "said.jsonl"
     lines.write_text('{"said": "we were on time", "mood": "glad"}\n')
     assert hint in refusal(capsys, "train", "--dataset", lines, "--epsilon", "2")
+    file.write_text("age\tincome\twhere\tmood\n1\t2\tnorth\tsad\n3\t4\tsouth\tglad\n")
+    assert "--task text" not in refusal(capsys, "train", "--dataset", file, "--epsilon", "2")
     file.write_text("where,mood\nnorth,sad\nsouth,glad\n")
     assert "--task text" not in refusal(capsys, "train", "--dataset", file, "--epsilon", "2")
     assert "--task text" not in refusal(capsys, "train", "--dataset", "digist", "--epsilon", "2")

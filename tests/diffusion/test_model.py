@@ -329,8 +329,16 @@ def narrow():
         (lambda: points(label_dropout=1.0), "`label_dropout` must be a number in"),
         (lambda: points().compile("sgd", loss="mse"), "The loss of a diffusion model"),
         (lambda: fit(points(), toy.nine_modes(100), np.zeros(100, "int32")), "This model has no classes"),
-        (lambda: fit(labelled(), np.zeros((9, 2)), np.full(9, 3)), "class ids from 0 to 2"),
-        (lambda: fit(labelled(), np.zeros((9, 2))), "class ids from 0 to 2"),
+        (
+            lambda: fit(labelled(), np.zeros((9, 2)), np.full(9, 3)),
+            "class ids from 0 to 2.* 3, in 9 of 9 labels",
+        ),
+        (lambda: fit(labelled(), np.zeros((9, 2)), np.zeros(9)), r"shape \(9,\) and dtype float64.*whole numbers as y"),
+        (lambda: fit(labelled(), np.zeros((9, 2))), "class ids from 0 to 2.*Received: none. Pass them as y"),
+        (
+            lambda: diffusion.DiffusionModel(toy.point_network()).fit(toy.nine_modes(9), epsilon=1.0),
+            r"not compiled. Call `compile\(\"adam\"\)` before",
+        ),
         (lambda: fit(points(), toy.nine_modes(100), strategy="clipless"), "needs a strategy that clips"),
         (lambda: fit(points(), toy.nine_modes(100), class_weight={0: 2.0}), "no weights. Received: class_weight"),
         (

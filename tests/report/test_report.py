@@ -223,6 +223,16 @@ def test_a_file_is_no_folder(tmp_path):
         report.claim(str(tmp_path / "file"), "toy")
 
 
+def test_a_folder_that_cannot_be_made_is_named(tmp_path, monkeypatch):
+    """With a file called "runs" the search for a name that is free went on for ever."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").write_text("")
+    with pytest.raises(FileExistsError, match="cannot be made. Received: 'runs': File exists. Pass --output"):
+        report.claim(None, "toy")
+    with pytest.raises(NotADirectoryError, match="Received: 'runs/one': Not a directory. Pass --output"):
+        report.claim("runs/one", "toy")
+
+
 @pytest.mark.parametrize("target", ["gone", "link"])
 def test_a_link_that_leads_nowhere_is_no_folder(tmp_path, target):
     """The system said that the file exists, and of a link to itself Python ended with a traceback."""

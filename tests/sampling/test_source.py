@@ -411,7 +411,7 @@ def test_a_source_that_ignores_indices_is_refused():
         (Named(a=np.zeros(9), b=np.zeros(9)), None, "needs labels.*a dictionary of a, b; pass the name"),
         (Named(a=np.zeros(9), b=np.zeros(9)), "c", "Received: y='c', and columns a, b"),
         (Rows(np.zeros((9, 2))), "label", "Received: y='label', and rows without names"),
-        (Rows(np.zeros((9, 2))), np.zeros(8), r"same length. Received lengths: \[8, 9\]"),
+        (Rows(np.zeros((9, 2))), np.zeros(8), r"same length. Received lengths: \[9, 8\], inputs first"),
         (Rows(np.zeros((9, 2))), Rows(np.zeros(9), np.zeros(9)), "must be one array of labels"),
     ],
 )

@@ -255,6 +255,7 @@ def test_a_callback_that_nothing_will_reach_is_named_before_the_budget_is_spent(
     first, later = (next(i for i, text in enumerate(texts) if words in text) for words in ("followed", "conditioned"))
     assert "EarlyStopping (val_loss), and no validation data. Pass validation_data=" in texts[first]
     assert first < later
+    assert caught[first].filename == __file__  # the line of `fit`, not one of contextlib
 
 
 @pytest.mark.backend_free

@@ -205,6 +205,16 @@ def test_a_metric_that_does_not_fit_the_labels_costs_nothing(more):
     assert model.run.ledger.releases == 0
 
 
+@pytest.mark.parametrize("metric", [keras.metrics.F1Score(name="score"), "f1_score"])
+def test_a_metric_that_cannot_be_built_for_the_labels_is_named(metric):
+    """Keras refuses shapes that nobody has passed, of a metric that it does not name."""
+    model = mlp(metrics=["accuracy", metric])
+    words = r"fail on a row of the training data\. Received: metric '(f1_)?score', shapes.*as one-hot ones"
+    with pytest.raises(ValueError, match=words):
+        model.fit(X, Y, **FIT)
+    assert model.run.ledger.releases == 0
+
+
 @pytest.mark.slow
 @pytest.mark.backend_free
 def test_what_fits_is_evaluated_as_before():
