@@ -212,8 +212,8 @@ def build_metrics(model: keras.Model, example: tuple) -> None:
             raise
         shapes = tree.map_structure(np.shape, example)
         raise ValueError(
-            f"Metrics of `compile` fail on a row of the training data. Received: {found}shapes {shapes}; {error} "
-            f"{_BY_ROW}"
+            f"Metrics of `compile` fail on a row of the training data. Received: {found}shapes {shapes}; "
+            f"{str(error).rstrip('. ')}. {_BY_ROW}"
         ) from error
 
 
