@@ -287,6 +287,12 @@ FAULTS = [
             "isolation/test_random.py::test_clipless_has_no_bound_for_them",
         ),
         (
+            "declared layers keep something of the rows",
+            "        isolation.refuse_keeping(model)\n",
+            "",
+            "strategies/test_clipless.py::test_a_declared_layer_that_keeps_something_of_the_rows",
+        ),
+        (
             "probabilities pass for logits",
             "refuse_probabilities(model, loss)",
             "pass",

@@ -347,7 +347,7 @@ FAULTS = [
         "backend/switches.py",
         "backend/test_switches.py",
         ("fast math of XLA passes", "if _FAST_MATH.fullmatch(flag):", "if False:"),
-        ("only the whole flag is known", "(=(true|1))?", "=true"),
+        ("only the whole flag is known", r"""(=(["']?)(true|1)\2)?""", "=true"),
     ),
     *faults(
         "training/seeding.py",
