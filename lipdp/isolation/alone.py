@@ -313,8 +313,16 @@ def refuse_keeping(model: keras.Model) -> None:
     graph = _keras.graph(model)
     if graph is None or not used(model):
         return
-    with isolated(model), keras.StatelessScope() as scope:
-        model(synthetic(graph)[1], training=True)
+    try:
+        with isolated(model), keras.StatelessScope() as scope:
+            model(synthetic(graph)[1], training=True)
+    except ValueError:
+        raise
+    except Exception as error:
+        raise ValueError(
+            f"Model '{model.name}' does not run on random inputs, on which its declared layers are tried. Received: "
+            f"{error}. Have these layers take any numbers of their inputs' shapes."
+        ) from error
     seeds = {id(s.state) for layer in _keras.walk(model, include_self=True) for s in _keras.seed_generators(layer)}
     for variable in model.variables:
         if id(variable) not in seeds and scope.get_current_value(variable) is not None:

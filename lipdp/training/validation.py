@@ -261,13 +261,21 @@ def _failing(model: keras.Model, y: Any, y_pred: Any) -> str:
     """Returns which metric of a model with one output fails, as words of a message."""
     several = not (hasattr(y, "shape") and hasattr(y_pred, "shape"))
     built = [one for part in model.metrics for one in getattr(part, "metrics", ())]
-    given = [keras.metrics.get(one) for one in ([] if built else _keras.given_metrics(model))]
+    given = [] if built else map(_as_metric, _keras.given_metrics(model))
     for metric in () if several else built or [one for one in given if hasattr(one, "update_state")]:
         try:
             metric.update_state(y, y_pred, sample_weight=keras.ops.ones(len(y)))
         except Exception:
             return f"metric {metric.name!r}, "
     return ""
+
+
+def _as_metric(given: Any) -> Any:
+    """Returns a metric by its name; None for names that Keras understands beside labels only, as "ce"."""
+    try:
+        return keras.metrics.get(given)
+    except ValueError:
+        return None
 
 
 class SourceBatches(keras.utils.PyDataset):

@@ -103,3 +103,24 @@ def test_a_declared_layer_that_keeps_something_of_the_rows():
         model.fit(x, y, batch_size=20, noise_multiplier=1.0, delta=1e-3, verbose=0)
     assert model.privacy.updates == 0
     assert all(map(np.array_equal, before, model.get_weights()))
+
+
+@lipdp.row_wise
+class _Choosy(layers.LipschitzLayer):
+    """Takes no numbers but those of its data."""
+
+    def compute_output_spec(self, inputs):
+        return keras.KerasTensor(inputs.shape, inputs.dtype)
+
+    def call(self, inputs):
+        raise RuntimeError("a number that no row has")
+
+
+def test_a_declared_layer_that_takes_no_random_inputs_is_refused():
+    x, y = blobs(60)
+    parts = [layers.BoundedInput(x.shape[1:], norm=3.0), _Choosy(), layers.SpectralDense(int(y.max()) + 1)]
+    model = lipdp.DP_Sequential(parts, name="choosy")
+    model.compile("sgd", loss=losses.SparseCategoricalCrossentropy())
+    with pytest.raises(ValueError, match="'choosy' does not run on random inputs[^|]*no row has[^|]*Have these"):
+        model.fit(x, y, batch_size=20, noise_multiplier=1.0, delta=1e-3, verbose=0)
+    assert model.privacy.updates == 0
