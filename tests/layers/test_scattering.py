@@ -46,7 +46,8 @@ def reference(image, weights, scales, angles, constant):
 
 @pytest.mark.backend_free
 @pytest.mark.parametrize(
-    "shape, scales, angles", [((12, 12, 1), 2, 8), ((9, 11, 2), 2, 3), ((7, 5, 1), 1, 4), ((17, 9, 1), 3, 2)]
+    "shape, scales, angles",
+    [((12, 12, 1), 2, 8), ((9, 11, 2), 2, 3), ((7, 5, 1), 1, 4), ((17, 9, 1), 3, 2), ((3, 75, 1), 1, 2)],
 )
 def test_values_are_those_of_the_definition(shape, scales, angles):
     weights = (0.3, 1.0, 2.0)
