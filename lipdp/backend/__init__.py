@@ -25,6 +25,7 @@ concrete = _steps.concrete
 feed = _steps.feed
 full_precision = _steps.full_precision
 gradient_norms = _steps.gradient_norms
+in_tiles = _steps.in_tiles
 large_products = _steps.large_products
 loss_gradient = _steps.loss_gradient
 metrics_written = _steps.metrics_written

@@ -240,6 +240,11 @@ def large_products() -> bool:
     return jax.devices()[0].platform == "gpu"
 
 
+def in_tiles(function, rows, size: int = 48):
+    """Returns what a function makes of rows: those on the left of a product are rounded alike, the last ones too."""
+    return function(rows)
+
+
 def pullback(model, xla: bool = False, training: bool = False):
     """Returns the function from inputs and a cotangent to outputs and the gradients of inputs and trainable variables.
 

@@ -267,6 +267,17 @@ def large_products() -> bool:
     return False
 
 
+def in_tiles(function, rows, size: int = 48):
+    """Returns what a function makes of rows, filled up with zeros to a multiple of `size`.
+
+    A CPU without AVX-512 takes six rows at once into a product, and rounds the last ones in another way if there are
+    one or two; other processors take up to 48.
+    """
+    count = tf.shape(rows)[0]
+    padding = [[0, -count % size], *[[0, 0]] * (rows.shape.rank - 1)]
+    return function(tf.pad(rows, padding))[:count]
+
+
 def pullback(model, xla: bool = False, training: bool = False):
     """Returns the function from inputs and a cotangent to outputs and the gradients of inputs and trainable variables.
 

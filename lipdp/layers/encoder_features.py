@@ -9,7 +9,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from lipdp import _keras
+from lipdp import _keras, backend
 from lipdp.layers.base import require_channels_last
 from lipdp.layers.unbounded import Unbounded
 
@@ -174,8 +174,11 @@ class EncoderFeatures2D(Unbounded):
         def normalized(h):
             return ops.relu(standardized(h) * next(rest) + next(rest))
 
-        found = read(*maps(4.0 * self._resized(inputs) - 2.0, convolved, normalized))
-        return (found - mean) / deviation
+        def features(images):
+            return read(*maps(4.0 * images - 2.0, convolved, normalized))
+
+        # Of three images, the last map has 3 x 8 x 8 places, and all others have more.
+        return (backend.in_tiles(features, self._resized(inputs), 3) - mean) / deviation
 
     def _resized(self, inputs: Any) -> Any:
         images = ops.cast(inputs, self.compute_dtype)

@@ -8,6 +8,7 @@ from keras import ops
 
 from lipdp import _keras
 from lipdp.layers.base import LipschitzLayer, of_products, require_channels_last, sizes
+from lipdp.layers.places import product
 
 
 @_keras.serializable
@@ -53,13 +54,12 @@ class LowFrequencies2D(LipschitzLayer):
         self._rows = [cosines(kept, int(n or 0)) for kept, n in zip(self.size, input_shape[1:3], strict=True)]
 
     def call(self, inputs: Any) -> Any:
-        rows, columns = (ops.convert_to_tensor(part.T) for part in self._rows)
-        # Height first: what is left of it makes the second product smaller. Images stand on the left of both: on the
-        # right of a product JAX rounds them by their place in the batch.
+        rows, columns = (part.T for part in self._rows)
+        # Height first: what is left of it makes the second product smaller.
         height, width, channels = inputs.shape[1:]
         down = ops.swapaxes(ops.reshape(inputs, (-1, height, width * channels)), 1, 2)
-        across = ops.reshape(ops.matmul(down, rows), (-1, width, channels, self.size[0]))
-        return ops.swapaxes(ops.matmul(ops.transpose(across, (0, 3, 2, 1)), columns), 2, 3)
+        across = ops.reshape(product(down, rows), (-1, width, channels, self.size[0]))
+        return ops.swapaxes(product(ops.transpose(across, (0, 3, 2, 1)), columns), 2, 3)
 
     def output_terms(self, input_shapes: tuple[tuple, ...], output_shape: tuple) -> int | None:
         return of_products(max(input_shapes[0][1:3]))

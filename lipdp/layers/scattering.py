@@ -8,6 +8,7 @@ from keras import ops
 
 from lipdp import _keras, checks
 from lipdp.layers.base import LipschitzLayer, integer_between, require_channels_last
+from lipdp.layers.places import product
 from lipdp.layers.wavelets import low_pass, morlet
 from lipdp.norms.filter_bank import filter_bank_norm, same_padding
 
@@ -158,12 +159,6 @@ class Scattering2D(LipschitzLayer):
     def _average(self, images, resolution: int, gain: float):
         """Returns the low-pass of the last two axes, as one matrix for each."""
         rows, columns = (_low_pass_matrix(n, self.scales - resolution) for n in images.shape[2:])
-
-        def product(images, matrix):
-            # On the right of a product JAX rounds images by their place in the batch. `ops.matmul` of Keras before 3.15
-            # has TensorFlow read past the end of the matrix (its issue 117700).
-            return ops.tensordot(images, np.asarray(matrix, "float32"), axes=[[-1], [0]])
-
         return ops.swapaxes(product(ops.swapaxes(product(images, columns.T), 2, 3), gain * rows.T), 2, 3)
 
     def _bound(self, order: int, last: int, resolution: int, size) -> tuple[float, float]:
@@ -235,7 +230,7 @@ def _convolved(images: Any, kernel: np.ndarray, step: int) -> Any:
     along = np.stack([_along_rows(row, width, step) for row in kernel])
     matrix = np.zeros((read, width, 2, along.shape[-1]), "float32")
     matrix[:size, :, 0], matrix[step:, :, 1] = along, along
-    found = ops.tensordot(ops.stack(windows, axis=1), matrix.reshape(read * width, -1), axes=[[-1], [0]])
+    found = product(ops.stack(windows, axis=1), matrix.reshape(read * width, -1))
     return ops.reshape(found, (-1, 2 * len(starts), filters, along.shape[-1] // filters))[:, :places]
 
 

@@ -1,0 +1,20 @@
+"""Products in fixed layers, which round a row in the same way at each place of its batch."""
+
+from typing import Any
+
+import numpy as np
+from keras import ops
+
+from lipdp import backend
+
+
+def product(rows: Any, matrix: np.ndarray) -> Any:
+    """Returns rows `(..., k)` times a constant matrix `(k, n)`.
+
+    Rows stand on the left: on the right of a product JAX rounds them by their place in the batch. They are one list, as
+    `ops.matmul` of Keras before 3.15 has TensorFlow read past the end of the matrix otherwise (its issue 117700).
+    """
+    constant = np.asarray(matrix, "float32")
+    flat = ops.reshape(rows, (-1, rows.shape[-1]))
+    found = backend.in_tiles(lambda part: ops.matmul(part, constant), flat)
+    return ops.reshape(found, (-1, *rows.shape[1:-1], constant.shape[-1]))
