@@ -1,5 +1,6 @@
 """Persons with several rows: who owns which, and which of them take part when a person is drawn."""
 
+import unicodedata
 from typing import Any
 
 import numpy as np
@@ -137,6 +138,7 @@ def checked_ids(person_ids: ArrayLike, rows: int | None = None) -> np.ndarray:
         ids = _of_one_kind(ids)
     if ids.ndim == 1 and ids.dtype.kind in "OU":
         _refuse_unknown(ids)
+        _refuse_alike(ids)
     if ids.ndim != 1 or ids.dtype.kind not in "iuU":
         seen = sorted({type(one).__name__ for one in ids}) if ids.ndim == 1 else ()
         raise ValueError(
@@ -161,6 +163,22 @@ def _refuse_unknown(ids: np.ndarray) -> None:
             f"rows, first in row {unknown[0] + 1}. Give each row whose person is not known an id of its own; if "
             "somebody is called that, write all ids in another way, such as 'id nan'."
         )
+
+
+def _refuse_alike(ids: np.ndarray) -> None:
+    """Refuses texts that differ in spaces around them or in the form of their characters alone."""
+    seen: dict[str, tuple[str, int]] = {}
+    for i, one in enumerate(ids.tolist()):
+        if not isinstance(one, str):
+            continue
+        first, row = seen.setdefault(unicodedata.normalize("NFKC", one).strip(), (one, i))
+        if first != one:
+            raise ValueError(
+                "`person_ids` must say whose each row is: who is written in two ways counts as two persons. Received: "
+                f"{ascii(first)} and {ascii(one)}, which look alike, first in rows {row + 1} and {i + 1}. Write all "
+                "ids in one way, as unicodedata.normalize('NFKC', id).strip() does; if they are two persons, in ways "
+                "that can be told apart."
+            )
 
 
 def _of_one_kind(ids: np.ndarray) -> np.ndarray:

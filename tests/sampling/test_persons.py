@@ -145,3 +145,12 @@ def test_what_is_made_of_a_missing_id_is_nobody(unknown):
         ):
             checked_ids(ids)
     assert Persons(["Nan", "none", "id nan", "nano"], 1).count == 4
+
+
+@pytest.mark.parametrize("other", ["rene\u0301", "ren\u00e9 ", "ren\u00e9\r", "\u00a0ren\u00e9", "\uff52en\u00e9"])
+def test_one_person_is_not_two_by_what_nobody_sees(other):
+    """Accents are one character or two, and files pad texts: who is written in both ways would be protected by half."""
+    for ids in (["ren\u00e9", "bob", other], np.array(["ren\u00e9", "bob", other], object)):
+        with pytest.raises(ValueError, match="look alike.*first in rows 1 and 3.*in one way"):
+            checked_ids(ids)
+    assert Persons(["rene", other, other, "Rene", "bob"], 1).count == 4
