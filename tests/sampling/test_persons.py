@@ -154,3 +154,14 @@ def test_one_person_is_not_two_by_what_nobody_sees(other):
         with pytest.raises(ValueError, match="look alike.*first in rows 1 and 3.*in one way"):
             checked_ids(ids)
     assert Persons(["rene", other, other, "Rene", "bob"], 1).count == 4
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int32", "int64", "object", "list"])
+def test_codes_and_casts_of_a_missing_id_are_nobody(dtype):
+    """`codes` of pandas are -1 where an id is missing, and casts of NaN the least integer: all would be one."""
+    least = {"int8": -1, "int32": -(2**31)}.get(dtype, -(2**63))
+    for unknown in {-1, least}:
+        ids = [3, unknown, 4, unknown]
+        with pytest.raises(ValueError, match=f"Received: {unknown}, which NumPy and pandas make.*for 2 of 4 rows"):
+            checked_ids(ids if dtype == "list" else np.array(ids, dtype))
+    assert Persons([-2, 0, 3], 1).count == 3
