@@ -13,8 +13,8 @@ from lipdp.sampling import arrays, randomness
 # Subsets of up to so many rows are drawn for all persons at once, larger ones for each by itself.
 _AT_ONCE = 32
 # What NumPy and pandas make of a missing value among texts, and in codes or casts to integers.
-_UNKNOWN = frozenset(("", "nan", "None", "NaT", "<NA>"))
 _UNKNOWN_NUMBERS = (-1, -(2**31), -(2**63))
+_UNKNOWN = frozenset(("", "nan", "None", "NaT", "<NA>", *map(str, _UNKNOWN_NUMBERS)))
 
 
 class Persons:

@@ -135,7 +135,7 @@ def test_two_persons_do_not_become_one():
     assert Persons(np.ma.array([1, 2, 3]), 1).count == 3
 
 
-@pytest.mark.parametrize("unknown", ["nan", "None", "", " ", "<NA>", "NaT"])
+@pytest.mark.parametrize("unknown", ["nan", "None", "", " ", "<NA>", "NaT", "-1"])
 def test_what_is_made_of_a_missing_id_is_nobody(unknown):
     """NumPy makes the text "nan" of a missing value among texts: all whom nobody knows would be one person."""
     assert np.array(["a", float("nan")]).tolist() == ["a", "nan"]
