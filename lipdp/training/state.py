@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import uuid
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -16,6 +15,7 @@ from lipdp import accounting, backend
 from lipdp.accounting.filter import Filter, SharedFilter
 from lipdp.privacy import Ledger, Plan, Privacy, Release, files, provenance
 from lipdp.privacy.journal import Journal
+from lipdp.privacy.naming import Name
 from lipdp.training import seeding
 from lipdp.training.request import FitRequest
 
@@ -51,7 +51,7 @@ class Run:
     def __init__(self, model: keras.Model | None = None):
         self._model = model
         self.ledger = Ledger()
-        self._name = uuid.uuid4().hex
+        self._name = Name()
         self.request: FitRequest | None = None
         self.plan_start = self._releases_of_others = self.planned_moments = 0
         self.epoch_key: tuple[int, ...] | None = None
@@ -122,13 +122,13 @@ class Run:
 
     def join(self) -> None:
         """Takes the name of the first process: all that train together make its releases, and read its files."""
-        self._name = backend.of_first(bytes.fromhex(self._name)).hex()
+        self._name.take(backend.of_first(bytes.fromhex(self._name.own())).hex())
 
     def charge(self, release: Release, count: int = 1, most: int | None = None) -> None:
         """Adds releases to the ledger, before they are made; at `most` so many, with these, are alike."""
-        ledger = self.ledger
-        if not ledger.origins or ledger.origins[-1][0] != self._name:
-            ledger.origins = [*ledger.origins, [self._name, ledger.releases]]
+        ledger, name = self.ledger, self._name.own()
+        if not ledger.origins or ledger.origins[-1][0] != name:
+            ledger.origins = [*ledger.origins, [name, ledger.releases]]
         if self.journal is not None:
             most = self.updates_left if most is None else min(most, self.updates_left)
             self.journal.cover(ledger, release, count, most if release.kind == "gradient" else count)
@@ -141,9 +141,8 @@ class Run:
         # A plan under which nothing was released accounts for nothing.
         under = plan if self.ledger.releases else total.plan
         accountant: Any = under.accountant if under else accounting.get_accountant("pld")
-        group_size = plan.sampling.group_size if plan else 1
-        if self.plan is None:  # that of another model may be for fewer
-            group_size = max(group_size, total.examples_per_person)
+        told = 1 if self.plan else total.examples_per_person  # the plan of another model may be for fewer
+        group_size = max(told, plan.sampling.group_size if plan else 1)
         if sum(ledger.releases > 0 for ledger in self.ledgers) > 1:
             accountant = self.beside_filters(accountant, group_size)
         return Privacy(

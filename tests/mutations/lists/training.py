@@ -754,7 +754,7 @@ FAULTS = [
         ),
         (
             "copies share a history",
-            "if not ledger.origins or ledger.origins[-1][0] != self._name:",
+            "if not ledger.origins or ledger.origins[-1][0] != name:",
             "if not ledger.origins:",
             "training/test_saving.py::test_copies_that_went_on_by_themselves_do_not_replace_each_other",
         ),
