@@ -79,8 +79,9 @@ def _name_training_only(model, error: ValueError) -> None:
         if type(layer) in _IN_TRAINING and f"Layer '{layer.name}'" in str(error):
             raise ValueError(
                 f"Certificates know no layer that acts in training only. Received: '{layer.name}', a "
-                f"{type(layer).__name__}, in model '{model.name}'. Rebuild the model without it and copy the weights: "
-                "rebuilt.set_weights(model.get_weights()). Predictions are the same."
+                f"{type(layer).__name__}, in model '{model.name}'. Rebuild the model of its other layers, which bring "
+                "weights and ledger along: if it is Sequential, keras.Sequential([keras.Input(shape), *(each for each "
+                f"in model.layers if each.name != {layer.name!r})]). Predictions are the same."
             ) from error
 
 

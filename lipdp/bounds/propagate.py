@@ -338,8 +338,9 @@ def refuse_rounded(graph: keras.Model, given: Sequence[str] = ()) -> None:
         if tensor.dtype not in ("float32", "float64", *given[i : i + 1]):
             raise ValueError(
                 f"Numbers are rounded on their way into model '{graph.name}', which no bound covers. Received: an "
-                f"input of dtype {tensor.dtype}. Build the model with keras.Input in float32 and copy the weights: "
-                "rebuilt.set_weights(model.get_weights())."
+                f"input of dtype {tensor.dtype}. Build the model with keras.Input in float32 of the same layers, which "
+                "bring weights and ledger along: if it is Sequential, keras.Sequential([keras.Input(shape), "
+                "*model.layers])."
             )
 
 

@@ -272,7 +272,7 @@ class DiffusionModel(OfCleanExamples, Averaged, DP_Model):
             # All weights: a lesson also moves statistics, which are not trainable.
             run.attribute((self.network if mixture is None else mixture).weights)
             run.request = None  # no plan goes on that did not know of them
-            run.examples_per_person = max(run.examples_per_person, scheme.group_size)
+            run.ledger.examples_per_person = max(run.examples_per_person, scheme.group_size)
             run.charge(release, 1 + rounds)
             run.ledger.seeded = run.ledger.seeded or seed is not None
             by_sample = seed is not None and bool(columns.columns_of(rows))

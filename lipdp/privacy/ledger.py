@@ -43,6 +43,7 @@ class Ledger:
         uncharged: What was read off the data before training without a charge, in words.
         ids: Digests of the ids of the persons, as far as they are known. No file holds them for the ledger's sake.
         ids_differ: Whether releases are known to be of persons by several ids.
+        examples_per_person: The most rows of one person that releases before the first plan were told of.
 
     Example:
         >>> update = Release(sampling=Sampling().bind(1000, 10), noise_multiplier=1.0, sensitivity=0.1,
@@ -73,6 +74,7 @@ class Ledger:
         self.generators: tuple[str, ...] = ()
         self.ids: frozenset[str] = frozenset()
         self.ids_differ = False
+        self.examples_per_person = 1
 
     @classmethod
     def joined(cls, ledgers: "Iterable[Ledger]") -> "Ledger":
@@ -106,6 +108,7 @@ class Ledger:
             total.unchecked = tuple(sorted({*total.unchecked, *ledger.unchecked}))
             total.adapted = tuple(sorted({*total.adapted, *ledger.adapted}))
             total.uncharged = tuple(dict.fromkeys([*total.uncharged, *ledger.uncharged]))
+            total.examples_per_person = max(total.examples_per_person, ledger.examples_per_person)
             total.ids |= ledger.ids
             total.ids_differ = total.ids_differ or ledger.ids_differ or len(total.ids) > 1
         return total

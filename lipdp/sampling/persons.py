@@ -1,5 +1,6 @@
 """Persons with several rows: who owns which, and which of them take part when a person is drawn."""
 
+import unicodedata
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,9 @@ from lipdp.sampling import arrays, randomness
 
 # Subsets of up to so many rows are drawn for all persons at once, larger ones for each by itself.
 _AT_ONCE = 32
-# What NumPy and pandas make of a missing value among texts.
-_UNKNOWN = frozenset(("", "nan", "None", "NaT", "<NA>"))
+# What NumPy and pandas make of a missing value among texts, and in codes or casts to integers.
+_UNKNOWN_NUMBERS = (-1, -(2**31), -(2**63))
+_UNKNOWN = frozenset(("", "nan", "None", "NaT", "<NA>", *map(str, _UNKNOWN_NUMBERS)))
 
 
 class Persons:
@@ -135,8 +137,10 @@ def checked_ids(person_ids: ArrayLike, rows: int | None = None) -> np.ndarray:
         )
     if ids.dtype == object and ids.ndim == 1:
         ids = _of_one_kind(ids)
-    if ids.ndim == 1 and ids.dtype.kind in "OU":
+    if ids.ndim == 1 and ids.dtype.kind in "OUi":
         _refuse_unknown(ids)
+    if ids.ndim == 1 and ids.dtype.kind in "OU":
+        _refuse_alike(ids)
     if ids.ndim != 1 or ids.dtype.kind not in "iuU":
         seen = sorted({type(one).__name__ for one in ids}) if ids.ndim == 1 else ()
         raise ValueError(
@@ -152,15 +156,36 @@ def checked_ids(person_ids: ArrayLike, rows: int | None = None) -> np.ndarray:
 
 
 def _refuse_unknown(ids: np.ndarray) -> None:
-    """Refuses texts that NumPy and pandas make of what is missing."""
-    unknown = [i for i, one in enumerate(ids.tolist()) if isinstance(one, str) and one.strip() in _UNKNOWN]
-    if unknown:
+    """Refuses texts and numbers that NumPy and pandas make of what is missing."""
+    if ids.dtype.kind == "i":
+        unknown: Any = np.flatnonzero(np.isin(ids, _UNKNOWN_NUMBERS))
+    else:
+        unknown = [i for i, one in enumerate(ids.tolist()) if isinstance(one, str) and one.strip() in _UNKNOWN]
+    if len(unknown):
+        first = ids[unknown[0]]
         raise ValueError(
             "`person_ids` must say whose each row is: all rows of one id count as one person. Received: "
-            f"{str(ids[unknown[0]])!r}, which NumPy and pandas make of a missing id, for {len(unknown)} of {len(ids)} "
-            f"rows, first in row {unknown[0] + 1}. Give each row whose person is not known an id of its own; if "
-            "somebody is called that, write all ids in another way, such as 'id nan'."
+            f"{first if ids.dtype.kind == 'i' else repr(str(first))}, which NumPy and pandas make of a missing id, for "
+            f"{len(unknown)} of {len(ids)} rows, first in row {unknown[0] + 1}. Give each row whose person is not "
+            "known an id of its own; if somebody is called that, write all ids in another way, such as 'id nan' or "
+            "'id -1'."
         )
+
+
+def _refuse_alike(ids: np.ndarray) -> None:
+    """Refuses texts that differ in spaces around them or in the form of their characters alone."""
+    seen: dict[str, tuple[str, int]] = {}
+    for i, one in enumerate(ids.tolist()):
+        if not isinstance(one, str):
+            continue
+        first, row = seen.setdefault(unicodedata.normalize("NFKC", one).strip(), (one, i))
+        if first != one:
+            raise ValueError(
+                "`person_ids` must say whose each row is: who is written in two ways counts as two persons. Received: "
+                f"{ascii(first)} and {ascii(one)}, which look alike, first in rows {row + 1} and {i + 1}. Write all "
+                "ids in one way, as unicodedata.normalize('NFKC', id).strip() does; if they are two persons, in ways "
+                "that can be told apart."
+            )
 
 
 def _of_one_kind(ids: np.ndarray) -> np.ndarray:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import uuid
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -16,6 +15,7 @@ from lipdp import accounting, backend
 from lipdp.accounting.filter import Filter, SharedFilter
 from lipdp.privacy import Ledger, Plan, Privacy, Release, files, provenance
 from lipdp.privacy.journal import Journal
+from lipdp.privacy.naming import Name
 from lipdp.training import seeding
 from lipdp.training.request import FitRequest
 
@@ -29,7 +29,6 @@ class Run:
     Attributes:
         ledger: Everything that this model has released so far.
         request: What asked for the plan: a `fit` that asks for the same continues it.
-        examples_per_person: What a release before the first plan was told; a plan says it from then on.
         plan_start: Number of updates in the ledger when the plan began.
         planned_moments: How many moments the ledger holds that are not released yet, only while a plan is made.
         epoch_key: Key of the permutations of the plan's epochs, if it shuffles, or of their allocation, a secret.
@@ -52,10 +51,9 @@ class Run:
     def __init__(self, model: keras.Model | None = None):
         self._model = model
         self.ledger = Ledger()
-        self._name = uuid.uuid4().hex
+        self._name = Name()
         self.request: FitRequest | None = None
-        self.examples_per_person, self.plan_start = 1, 0
-        self._releases_of_others = self.planned_moments = 0
+        self.plan_start = self._releases_of_others = self.planned_moments = 0
         self.epoch_key: tuple[int, ...] | None = None
         self.order: bytes | None = None
         self.importance: dict | None = None
@@ -100,6 +98,11 @@ class Run:
         return Ledger.joined([own, *others]) if others else own
 
     @property
+    def examples_per_person(self) -> int:
+        """Returns what releases before a plan were told, those of other models too; a plan says it from then on."""
+        return max(ledger.examples_per_person for ledger in self.ledgers)
+
+    @property
     def repeatable(self) -> bool:
         """Whether the last `fit` had a seed, so that files hold what it goes on with."""
         return self.secret is not None and self.secret.basis is not None
@@ -119,13 +122,13 @@ class Run:
 
     def join(self) -> None:
         """Takes the name of the first process: all that train together make its releases, and read its files."""
-        self._name = backend.of_first(bytes.fromhex(self._name)).hex()
+        self._name.take(backend.of_first(bytes.fromhex(self._name.own())).hex())
 
     def charge(self, release: Release, count: int = 1, most: int | None = None) -> None:
         """Adds releases to the ledger, before they are made; at `most` so many, with these, are alike."""
-        ledger = self.ledger
-        if not ledger.origins or ledger.origins[-1][0] != self._name:
-            ledger.origins = [*ledger.origins, [self._name, ledger.releases]]
+        ledger, name = self.ledger, self._name.own()
+        if not ledger.origins or ledger.origins[-1][0] != name:
+            ledger.origins = [*ledger.origins, [name, ledger.releases]]
         if self.journal is not None:
             most = self.updates_left if most is None else min(most, self.updates_left)
             self.journal.cover(ledger, release, count, most if release.kind == "gradient" else count)
@@ -138,7 +141,8 @@ class Run:
         # A plan under which nothing was released accounts for nothing.
         under = plan if self.ledger.releases else total.plan
         accountant: Any = under.accountant if under else accounting.get_accountant("pld")
-        group_size = plan.sampling.group_size if plan else self.examples_per_person
+        told = 1 if self.plan else total.examples_per_person  # the plan of another model may be for fewer
+        group_size = max(told, plan.sampling.group_size if plan else 1)
         if sum(ledger.releases > 0 for ledger in self.ledgers) > 1:
             accountant = self.beside_filters(accountant, group_size)
         return Privacy(
@@ -228,7 +232,6 @@ class Run:
         own, *others = self.ledgers
         state = _ledger_state(own) | {
             "request": self.request.to_dict(persons=self.repeatable) if self.request else None,
-            "examples_per_person": self.examples_per_person,
             "plan_start": self.plan_start,
             "pass_key": self._kept_key(),
             "order": self.order.hex() if self.order and self.repeatable else None,
@@ -263,7 +266,6 @@ class Run:
             key = state.get("pass_key")  # files of earlier versions lack it
             values = {
                 "request": FitRequest.from_dict(state["request"]) if state["request"] else None,
-                "examples_per_person": int(state.get("examples_per_person", 1)),  # files of earlier versions lack it
                 "plan_start": int(state["plan_start"]),
                 "noise_std": tuple(map(float, state["noise_std"])),
                 "secret": seeding.Secret.from_list(state.get("secret")),
@@ -310,6 +312,7 @@ def _ledger_state(ledger: Ledger) -> dict:
         "adapted": list(ledger.adapted),
         "uncharged": list(ledger.uncharged),
         "ids_differ": ledger.ids_differ,
+        "examples_per_person": ledger.examples_per_person,
         "generators": list(ledger.generators),
     }
 
@@ -325,6 +328,7 @@ def _ledger_from(state: dict) -> Ledger:
     # Files of earlier versions lack these.
     ledger.seeded_by_sample = bool(state.get("seeded_by_sample", False))
     ledger.ids_differ = bool(state.get("ids_differ", False))
+    ledger.examples_per_person = int(state.get("examples_per_person", 1))
     ledger.generators = tuple(map(str, state.get("generators", ["threefry64"] if ledger.releases else [])))
     for name in ("steered", "watched", "row_wise", "bounded", "unchecked", "adapted", "uncharged"):
         setattr(ledger, name, tuple(map(str, state.get(name, ()))))

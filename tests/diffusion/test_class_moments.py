@@ -449,6 +449,27 @@ def test_before_the_first_update_epsilon_is_that_of_a_person_too(tmp_path):
     assert "one person with at most 4 examples" in " ".join(model.privacy.statement().split())
 
 
+@pytest.mark.backend_free
+def test_models_that_share_a_network_know_for_whom_it_learned_moments(tmp_path):
+    """What only the model itself was told is no less than what it has released."""
+    first, (x, y) = small(), data(200)
+    first.learn_moments(x, y, examples_per_person=4, **LEARN)
+    of_four, second = first.privacy.epsilon(), small(first.network)
+    assert second.privacy.epsilon() == of_four
+    second.save(tmp_path / "m.keras")
+    loaded = keras.saving.load_model(tmp_path / "m.keras")
+    assert loaded.privacy.epsilon() == of_four
+    for model in (second, loaded, small(first.averaged_network())):
+        with pytest.raises(ValueError, match="persons with up to 4 examples"):
+            model.fit(x, y, noise_multiplier=4.0, **FIT)
+    # What the second one says of one example leaves the first one with four.
+    other = small()
+    other.fit(x, y, noise_multiplier=4.0, callbacks=[Stop()], **FIT)
+    both = small(other.network)
+    both.learn_moments(x, y, examples_per_person=4, **LEARN)
+    assert both.privacy.to_dict()["examples_per_person"] == 4
+
+
 @pytest.mark.slow
 @pytest.mark.backend_free
 def test_held_out_rows_are_none_that_the_moments_know():

@@ -135,7 +135,7 @@ def test_two_persons_do_not_become_one():
     assert Persons(np.ma.array([1, 2, 3]), 1).count == 3
 
 
-@pytest.mark.parametrize("unknown", ["nan", "None", "", " ", "<NA>", "NaT"])
+@pytest.mark.parametrize("unknown", ["nan", "None", "", " ", "<NA>", "NaT", "-1"])
 def test_what_is_made_of_a_missing_id_is_nobody(unknown):
     """NumPy makes the text "nan" of a missing value among texts: all whom nobody knows would be one person."""
     assert np.array(["a", float("nan")]).tolist() == ["a", "nan"]
@@ -145,3 +145,23 @@ def test_what_is_made_of_a_missing_id_is_nobody(unknown):
         ):
             checked_ids(ids)
     assert Persons(["Nan", "none", "id nan", "nano"], 1).count == 4
+
+
+@pytest.mark.parametrize("other", ["rene\u0301", "ren\u00e9 ", "ren\u00e9\r", "\u00a0ren\u00e9", "\uff52en\u00e9"])
+def test_one_person_is_not_two_by_what_nobody_sees(other):
+    """Accents are one character or two, and files pad texts: who is written in both ways would be protected by half."""
+    for ids in (["ren\u00e9", "bob", other], np.array(["ren\u00e9", "bob", other], object)):
+        with pytest.raises(ValueError, match="look alike.*first in rows 1 and 3.*in one way"):
+            checked_ids(ids)
+    assert Persons(["rene", other, other, "Rene", "bob"], 1).count == 4
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int32", "int64", "object", "list"])
+def test_codes_and_casts_of_a_missing_id_are_nobody(dtype):
+    """`codes` of pandas are -1 where an id is missing, and casts of NaN the least integer: all would be one."""
+    least = {"int8": -1, "int32": -(2**31)}.get(dtype, -(2**63))
+    for unknown in {-1, least}:
+        ids = [3, unknown, 4, unknown]
+        with pytest.raises(ValueError, match=f"Received: {unknown}, which NumPy and pandas make.*for 2 of 4 rows"):
+            checked_ids(ids if dtype == "list" else np.array(ids, dtype))
+    assert Persons([-2, 0, 3], 1).count == 3

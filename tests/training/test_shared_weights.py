@@ -1,7 +1,9 @@
 """The ledger belongs to the weights: whichever model trains them, every model that holds them states it."""
 
+import copy
 import dataclasses
 import math
+import os
 import threading
 
 import jsonschema
@@ -11,6 +13,8 @@ import pytest
 import lipdp
 from lipdp import accounting, layers, losses, privacy
 from lipdp.accounting.filter import conversion
+from lipdp.privacy import provenance
+from lipdp.training import Run
 from tests.helpers.models import DELTA, blobs
 
 X, Y = blobs(64, 6)
@@ -137,6 +141,29 @@ def test_a_file_keeps_what_other_models_spent(build, fits, tmp_path):
     inputs = keras.Input((6,))
     wrapped = lipdp.DP_Model(inputs, loaded(inputs))
     assert wrapped.privacy.epsilon() == outer.privacy.epsilon()
+
+
+@pytest.mark.backend_free
+@pytest.mark.parametrize("before", [0, 2])
+def test_a_process_that_was_forked_makes_releases_of_its_own(before, monkeypatch):
+    """Models of two workers that were forked from one process passed for one, with the cost of one, in an ensemble."""
+    update = privacy.Release(
+        sampling=accounting.Sampling().bind(64, 16), noise_multiplier=1.0, sensitivity=0.1, strategy="dpsgd",
+        noise_allocation="global",
+    )  # fmt: skip
+    parent = Run()
+    for _ in range(before):
+        parent.charge(update)
+    assert parent.privacy().updates == before
+    workers = [copy.deepcopy(parent) for _ in range(2)]
+    for number, worker in enumerate(workers):
+        monkeypatch.setattr(os, "getpid", lambda number=number: 10**9 + number)
+        worker.charge(update, 3)
+    monkeypatch.undo()
+    parent.charge(update, 3)
+    ledgers = [run.ledger for run in (parent, *workers)]
+    assert ledgers[0] == ledgers[1] == ledgers[2]
+    assert len(provenance.distinct(ledgers[0], ledgers[1:])) == 3
 
 
 @pytest.mark.slow

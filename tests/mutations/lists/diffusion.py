@@ -163,7 +163,7 @@ FAULTS = [
         ),
         (
             "before fit epsilon is that of an example",
-            "            run.examples_per_person = max(run.examples_per_person, scheme.group_size)\n",
+            "            run.ledger.examples_per_person = max(run.examples_per_person, scheme.group_size)\n",
             "",
             "diffusion/test_class_moments.py::test_before_the_first_update_epsilon_is_that_of_a_person_too",
         ),

@@ -191,6 +191,16 @@ FAULTS = [
             "np.asarray(person_ids)",
         ),
         (
+            "codes of missing ids are persons",
+            'ids.ndim == 1 and ids.dtype.kind in "OUi":',
+            'ids.ndim == 1 and ids.dtype.kind in "OU" :',
+        ),
+        (
+            "one person is two that look alike",
+            "        _refuse_alike(ids)\n",
+            "        pass\n",
+        ),
+        (
             "a person brings all rows",
             "self.width = int(min(most, self._sizes.max()))",
             "self.width = int(self._sizes.max())",

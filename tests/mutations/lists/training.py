@@ -4,6 +4,11 @@ from tests.mutations.fault import faults
 
 FAULTS = [
     *faults(
+        "privacy/naming.py",
+        "training/test_shared_weights.py::test_a_process_that_was_forked_makes_releases_of_its_own",
+        ("a forked process has the name of the other one", "setdefault(os.getpid(),", "setdefault(0,"),
+    ),
+    *faults(
         "backend/unread.py",
         "backend/test_unread.py",
         ("what trains reads metrics", "if unread and known:", "if False:"),
@@ -753,8 +758,14 @@ FAULTS = [
             "isolation/test_alone.py::test_declared_names_are_in_the_statement_after_a_file",
         ),
         (
+            "models that share a network forget whom its moments protect",
+            "told = 1 if self.plan else total.examples_per_person",
+            "told = 1",
+            "diffusion/test_class_moments.py::test_models_that_share_a_network_know_for_whom_it_learned_moments",
+        ),
+        (
             "copies share a history",
-            "if not ledger.origins or ledger.origins[-1][0] != self._name:",
+            "if not ledger.origins or ledger.origins[-1][0] != name:",
             "if not ledger.origins:",
             "training/test_saving.py::test_copies_that_went_on_by_themselves_do_not_replace_each_other",
         ),
