@@ -18,6 +18,7 @@ import dpsgd
 import few_images
 import finetune
 import fit_cost
+import fixed_features
 import frontend
 import gpu
 import heads
@@ -349,6 +350,21 @@ wall says more here. `{two_cores["command"]}`
 """
 
 
+def _fixed_features(found: dict) -> str:
+    beside = json.loads((RESULTS / "fixed_features_jax.json").read_text())
+    runs = {one["backend"]: one["runs"] for one in (found, beside)}
+    return f"""
+## Cost of fixed features
+
+`lipdp.features` through the fixed layers of the default recipe on images: milliseconds of the processor for each image,
+and median [10 % - 90 %] of paired ratios to Keras' ResNet50 without its head, for 32 x 32. One core, no AVX-512, beside
+other work. `OMP_NUM_THREADS=1 taskset -c 0 {found["command"]}`, and with `KERAS_BACKEND=jax` the same with
+`--name fixed_features_jax`
+
+{fixed_features.table(runs)}
+"""
+
+
 def _sources(found: dict) -> str:
     return f"""
 ## Data on disk
@@ -554,6 +570,7 @@ SECTIONS = {
     "finetune_peers": _finetune_peers,
     "peers": _peers,
     "fit_cost": _fit_cost,
+    "fixed_features": _fixed_features,
     "gpu_steps": _gpu,
     "sources": _sources,
     "dpsgd_low_mixed_bfloat16": _low_precision,
