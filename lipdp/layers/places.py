@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import keras
 import numpy as np
 from keras import ops
 
@@ -12,9 +13,11 @@ def product(rows: Any, matrix: np.ndarray) -> Any:
     """Returns rows `(..., k)` times a constant matrix `(k, n)`.
 
     Rows stand on the left: on the right of a product JAX rounds them by their place in the batch. They are one list, as
-    `ops.matmul` of Keras before 3.15 has TensorFlow read past the end of the matrix otherwise (its issue 117700).
+    `ops.matmul` of Keras before 3.15 has TensorFlow read past the end of the matrix otherwise (its issue 117700). An
+    export has the product alone.
     """
     constant = np.asarray(matrix, "float32")
     flat = ops.reshape(rows, (-1, rows.shape[-1]))
-    found = backend.in_tiles(lambda part: ops.matmul(part, constant), flat)
+    exported = isinstance(flat, keras.KerasTensor)
+    found = ops.matmul(flat, constant) if exported else backend.in_tiles(lambda part: ops.matmul(part, constant), flat)
     return ops.reshape(found, (-1, *rows.shape[1:-1], constant.shape[-1]))

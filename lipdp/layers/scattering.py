@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import keras
 import numpy as np
 from keras import ops
 
@@ -219,7 +220,8 @@ def _convolved(images: Any, kernel: np.ndarray, step: int) -> Any:
     channel is many times slower, unless most of the matrix is zero.
     """
     size, filters = len(kernel), kernel.shape[-1]
-    if images.shape[2] > _WIDE * size:
+    # Constants of an export stand in its file.
+    if images.shape[2] > _WIDE * size or isinstance(images, keras.KerasTensor):
         found = ops.conv(images[..., None], kernel[:, :, None].astype("float32"), step, "same", "channels_last")
         return ops.transpose(found, (0, 1, 3, 2))
     (height, width), (top, _) = images.shape[1:], same_padding(images.shape[1], size, step)
