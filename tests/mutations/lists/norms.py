@@ -1,4 +1,4 @@
-"""Norms, projections, sums."""
+"""Norms, projections, sums, products."""
 
 from tests.mutations.fault import faults
 
@@ -135,5 +135,10 @@ FAULTS = [
             "first = 0",
             "norms/test_sums.py layers/test_bounded_input.py",
         ),
+    ),
+    *faults(
+        "backend/tensorflow.py",
+        "layers/test_places.py::test_the_last_rows_of_a_product_are_filled_up",
+        ("the last rows of a product are rounded otherwise", "[[0, -count % size], *", "[[0, 0 * count], *"),
     ),
 ]
