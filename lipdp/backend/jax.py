@@ -241,7 +241,7 @@ def large_products() -> bool:
 
 
 def in_tiles(function, rows, size: int = 48):
-    """Returns what a function makes of rows: those on the left of a product are rounded alike, the last ones too."""
+    """Returns what a function makes of rows. XLA rounds those on the left of a product alike, the last ones too."""
     return function(rows)
 
 

@@ -8,7 +8,7 @@ from keras import ops
 
 from lipdp import _keras
 from lipdp.layers.base import LipschitzLayer, of_products, require_channels_last, sizes
-from lipdp.layers.places import product
+from lipdp.layers.products import product
 
 
 @_keras.serializable

@@ -9,7 +9,7 @@ from keras import ops
 
 from lipdp import _keras, checks
 from lipdp.layers.base import LipschitzLayer, integer_between, require_channels_last
-from lipdp.layers.places import product
+from lipdp.layers.products import product
 from lipdp.layers.wavelets import low_pass, morlet
 from lipdp.norms.filter_bank import filter_bank_norm, same_padding
 
@@ -159,8 +159,9 @@ class Scattering2D(LipschitzLayer):
 
     def _average(self, images, resolution: int, gain: float):
         """Returns the low-pass of the last two axes, as one matrix for each."""
-        rows, columns = (_low_pass_matrix(n, self.scales - resolution) for n in images.shape[2:])
-        return ops.swapaxes(product(ops.swapaxes(product(images, columns.T), 2, 3), gain * rows.T), 2, 3)
+        taps, step = low_pass(self.scales - resolution)[:, None], 2 ** (self.scales - resolution)
+        rows, columns = (_along_rows(taps, n, step) for n in images.shape[2:])
+        return ops.swapaxes(product(ops.swapaxes(product(images, columns), 2, 3), gain * rows), 2, 3)
 
     def _bound(self, order: int, last: int, resolution: int, size) -> tuple[float, float]:
         """Returns, for a stage and all after it, before the division, the Lipschitz constant and the float32 error of
@@ -257,16 +258,3 @@ def _rounding(kernel: np.ndarray) -> float:
     """Returns a bound on the float32 error of a convolution and its modulus, over the norm of the image."""
     count = kernel.shape[0] * kernel.shape[1] + 8
     return 1.001 * count * _UNIT * _mass(kernel)
-
-
-def _low_pass_matrix(size: int, scale: int) -> np.ndarray:
-    """Returns the matrix of smoothing by `low_pass(scale)` and sampling every `2 ** scale`, with zero padding."""
-    taps, step = low_pass(scale), 2**scale
-    before, _ = same_padding(size, len(taps), step)
-    matrix = np.zeros((-(-size // step), size))
-    for row in range(len(matrix)):
-        for tap, value in enumerate(taps):
-            column = row * step + tap - before
-            if 0 <= column < size:
-                matrix[row, column] = value
-    return matrix

@@ -1,4 +1,4 @@
-"""Names of those who make releases: equal ones of two names are two."""
+"""Names of those who make releases: equal releases under two names count as two."""
 
 import os
 

@@ -138,7 +138,7 @@ FAULTS = [
     ),
     *faults(
         "backend/tensorflow.py",
-        "layers/test_places.py::test_the_last_rows_of_a_product_are_filled_up",
+        "layers/test_products.py::test_the_last_rows_of_a_product_are_filled_up",
         ("the last rows of a product are rounded otherwise", "[[0, -count % size], *", "[[0, 0 * count], *"),
     ),
 ]

@@ -1,4 +1,4 @@
-"""Products in fixed layers, which round a row in the same way at each place of its batch."""
+"""Products of fixed layers, which round a row in the same way at each place in the batch."""
 
 from typing import Any
 
@@ -12,9 +12,9 @@ from lipdp import backend
 def product(rows: Any, matrix: np.ndarray) -> Any:
     """Returns rows `(..., k)` times a constant matrix `(k, n)`.
 
-    Rows stand on the left: on the right of a product JAX rounds them by their place in the batch. They are one list, as
-    `ops.matmul` of Keras before 3.15 has TensorFlow read past the end of the matrix otherwise (its issue 117700). An
-    export has the product alone.
+    Rows stand on the left: on the right of a product JAX rounds them by their place in the batch. They become one
+    matrix, as `ops.matmul` of Keras before 3.15 has TensorFlow read past the end of the constant one otherwise (its
+    issue 117700). An export has the product alone, in layers of Keras.
     """
     constant = np.asarray(matrix, "float32")
     flat = ops.reshape(rows, (-1, rows.shape[-1]))
