@@ -17,11 +17,9 @@ from typing import Any, NamedTuple, TypeVar
 import keras
 from keras import tree
 
-# A layer of ConvNeXt in keras.applications, which is not exported.
+# A layer of ConvNeXt in keras.applications, and what recurrent layers of convolutions hold: neither is exported.
 from keras.src.applications.convnext import LayerScale as LayerScale
 from keras.src.backend.common.masking import get_keras_mask, set_keras_mask
-
-# What recurrent layers of convolutions hold, which is not exported either.
 from keras.src.layers.rnn.conv_lstm import ConvLSTMCell as ConvLSTMCell
 from keras.src.models.functional import Functional
 
@@ -302,14 +300,21 @@ def is_empty(model: keras.Sequential) -> bool:
 
 
 def given_metrics(model: keras.Model) -> list:
-    """Returns the metrics of `compile` as they were given: lipdp passes all of them on as weighted ones."""
-    return keras.tree.flatten(getattr(model._compile_metrics, "_user_weighted_metrics", None))
+    """Returns the metrics of `compile` as they were given."""
+    kinds = ("_user_metrics", "_user_weighted_metrics")
+    return tree.flatten([getattr(model._compile_metrics, kind, None) for kind in kinds])
 
 
-def own_metrics(model: keras.Model) -> bool:
-    """Whether some metric of `compile` is a function, or of a class, that is not of Keras."""
-    kinds = [type(m) if isinstance(m, keras.metrics.Metric) else m for m in given_metrics(model) if callable(m)]
-    return any(not getattr(kind, "__module__", "").startswith("keras.") for kind in kinds)
+def add_to_metrics(model: keras.Model, weighted: bool, y: Any, y_pred: Any, weights: Any) -> None:
+    """Adds a batch to the metrics of `compile`, weighted ones or the others: to these Keras passes no weights."""
+    compiled = model._compile_metrics
+    if metrics_wait(model):
+        compiled.build(y, y_pred)
+    found = compiled._flat_weighted_metrics if weighted else compiled._flat_metrics
+    labels, outputs, each = map(compiled._flatten_y, (y, y_pred, weights))
+    for metrics, *batch in zip(found, labels, outputs, each if len(each) > 1 else each * len(found), strict=False):
+        if metrics is not None:
+            metrics.update_state(*batch)
 
 
 def metrics_wait(model: keras.Model) -> bool:
@@ -375,11 +380,6 @@ def recurrent_loop(step: Callable, inputs: Any, states: Any, **options: Any) -> 
 def dataset_sources(dataset: Any) -> tuple:
     """Returns the `tf.data` data sets that one is made of; there is no public way to see a `repeat`."""
     return tuple(getattr(dataset, "_inputs", tuple)())
-
-
-def dataset_functions(dataset: Any) -> list:
-    """Returns the functions of a `tf.data` data set, from its attributes: `_functions` leaves some out."""
-    return [value.function for value in vars(dataset).values() if hasattr(value, "function")]
 
 
 def dataset_windows(dataset: Any) -> tuple[int, int, int]:

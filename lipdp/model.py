@@ -1,6 +1,5 @@
 """Keras models whose `fit` trains with differential privacy."""
 
-import contextlib
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -75,7 +74,7 @@ class _PrivateTraining(training.FromTask, training.Fitting, training.Saving):
                 a cross-entropy. For several outputs one for each, as a list or a dictionary, or one for all.
             loss_weights: Factors of the losses of several outputs, as a list or a dictionary.
             metrics: Metrics; padding rows never count. For several outputs a list or a dictionary of them.
-            weighted_metrics: The same, kept for Keras' signature.
+            weighted_metrics: Metrics that `sample_weight` and `class_weight` weight, in the same form.
             **kwargs: `run_eagerly`, `steps_per_execution`, `jit_compile`, as in Keras.
 
         Raises:
@@ -85,17 +84,19 @@ class _PrivateTraining(training.FromTask, training.Fitting, training.Saving):
         model_checks.check_policy(self.dtype_policy)
         kwargs["auto_scale_loss"] = False
         loss = compiling.compiled_loss(self, loss, loss_weights)
-        metrics = compiling.compiled_metrics(self, metrics, weighted_metrics, loss)
-        compiling.check_compile(metrics, kwargs)
+        metrics = compiling.compiled_metrics(self, "metrics", metrics, loss)
+        weighted_metrics = compiling.compiled_metrics(self, "weighted_metrics", weighted_metrics, loss)
+        given = tree.flatten([metrics, weighted_metrics])
+        compiling.check_compile(given, kwargs)
         model_checks.warn_of_reduction(self, loss)
         # Past Keras' attribute tracking, so that no file holds them.
         object.__setattr__(self, "_output_losses", compiling.loss_trackers(loss))
-        given = tree.flatten(metrics)
         object.__setattr__(self, "given_metrics", tuple(m for m in given if isinstance(m, keras.metrics.Metric)))
         super().compile(
             optimizer=as_private(optimizer),
             loss=loss,
-            weighted_metrics=metrics or None,  # weighted, so that padding rows have no say
+            metrics=metrics or None,
+            weighted_metrics=weighted_metrics or None,
             **kwargs,
         )
 
@@ -134,13 +135,15 @@ class _PrivateTraining(training.FromTask, training.Fitting, training.Saving):
             # Keras needs some log; `fit` takes it out again.
             return {"updates": ops.zeros(())}
         weight, y = sampling.weight_and_labels(y)
-        # In a step those of the user come with the labels, and `sample_weight` says who is there.
-        weights = (weight, sample_weight) if self.run.tracing else (sample_weight, None)
-        compiling.track(self._output_losses, self.loss, y, y_pred, *weights)
-        y, places = compiling.by_place(y, y_pred, sample_weight, self)
-        whole = compiling.whole_weights() if self.run.tracing else contextlib.nullcontext()
-        with whole, writing_metrics(), backend.metrics_written(self):
-            return super().compute_metrics(x, y, y_pred, places)
+        if self.run.tracing:  # weights of the user come with the labels, and `sample_weight` says who is there
+            there, weights = sample_weight, sample_weight if weight is None else sample_weight * weight
+            compiling.track(self._output_losses, self.loss, y, y_pred, weight, there)
+        else:
+            there, weights = compiling.in_data(sample_weight), sample_weight
+            compiling.track(self._output_losses, self.loss, y, y_pred, weights)
+        with writing_metrics(), backend.metrics_written(self):
+            compiling.add_to_metrics(self, y, y_pred, there, weights)
+        return self.get_metrics_result()
 
     @property
     def metrics(self) -> list[keras.metrics.Metric]:

@@ -13,6 +13,7 @@ from keras import layers, ops
 
 import lipdp
 from lipdp import _keras
+from lipdp.sampling import pipelines
 
 ROOT = Path(__file__).resolve().parents[1]
 # Private names of Keras, and public ones that lipdp reaches through `_keras` only.
@@ -223,6 +224,13 @@ def test_training_step(nested):
     assert _keras.metrics_wait(nested)
     nested.evaluate(x, y, verbose=0)
     assert not _keras.metrics_wait(nested)
+    assert _keras.given_metrics(nested) == [None, "mae"]
+    nested.reset_metrics()
+    _keras.add_to_metrics(nested, False, y, {"out": ops.zeros((2, 2))}, ops.ones(2))
+    assert float(nested.get_metrics_result()["mae"]) == 0.0
+    off = {"out": ops.array([[3.0, 1.0], [1.0, 1.0]])}
+    _keras.add_to_metrics(nested, True, y, off, ops.array([3.0, 1.0]))
+    assert float(nested.get_metrics_result()["mae"]) == pytest.approx(0.75)
     tracker = _keras.loss_tracker(nested)
     nested.reset_metrics()
     tracker.update_state(3.0)
@@ -312,11 +320,11 @@ def test_dataset_sources():
 def test_dataset_functions_and_variants():
     tf = pytest.importorskip("tensorflow")
     rows = tf.data.Dataset.from_tensor_slices([1, 2])
-    (function,) = _keras.dataset_functions(rows.flat_map(lambda i: tf.data.Dataset.range(2).shuffle(2)))
+    (function,) = pipelines._functions(rows.flat_map(lambda i: tf.data.Dataset.range(2).shuffle(2)))
     assert "ShuffleDatasetV3" in {node.op for node in function.graph.as_graph_def().node}
     kept = rows.group_by_window(lambda i: tf.constant(0, tf.int64), lambda key, w: w.batch(2), window_size=2)
-    assert len(_keras.dataset_functions(kept)) == 3
-    assert _keras.dataset_functions(rows.batch(2)) == []
+    assert len(pipelines._functions(kept)) == 3
+    assert pipelines._functions(rows.batch(2)) == []
     assert _keras.dataset_variant(rows).dtype == tf.variant
 
 

@@ -143,10 +143,15 @@ class _Stage:
         return any(re.search(pattern, node.op) for node in (*self.own, *self.outside))
 
 
+def _functions(dataset) -> list:
+    """Returns the functions of a data set from its attributes: `_functions` of TensorFlow leaves some out."""
+    return [value.function for value in vars(dataset).values() if hasattr(value, "function")]
+
+
 def _stages(dataset) -> Iterator[_Stage]:
     own, outside, unseen = [], [], ""
     try:
-        for function in _keras.dataset_functions(dataset):
+        for function in _functions(dataset):
             nodes, others = pipelines.of_function(function)
             own, outside = own + nodes, outside + others
         if _kind(dataset) == "Variant":

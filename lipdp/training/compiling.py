@@ -71,28 +71,21 @@ def compiled_loss(model: keras.Model, loss: Any, loss_weights: Any) -> Any:
     return losses.OutputLosses(found, weights, names)
 
 
-def compiled_metrics(model: keras.Model, metrics: Any, weighted_metrics: Any, loss: Any) -> Any:
-    """Returns both kinds of metrics as one list, or for several outputs one for each, in a form that Keras takes."""
+def compiled_metrics(model: keras.Model, argument: str, given: Any, loss: Any) -> Any:
+    """Returns metrics as one list, or for several outputs one for each, in a form that Keras takes."""
     names = output_names(model)
     if len(names) == 1:
-        return _for_logits([*_of_one(metrics, names), *_of_one(weighted_metrics, names)], loss, model, 0)
-    merged: dict[str, list] = {name: [] for name in names}
-    for argument, given in (("metrics", metrics), ("weighted_metrics", weighted_metrics)):
-        if not given:
-            continue
-        found = _per_output(argument, given, names, optional=True)
-        for name, some in zip(names, found, strict=True):
-            merged[name] += as_list(some)
-    if isinstance(loss, losses.OutputLosses):
-        for i, (name, one) in enumerate(zip(names, loss.losses, strict=True)):
-            merged[name] = _for_logits(merged[name], one, model, i)
-    if not any(merged.values()):
+        return _for_logits(_of_one(argument, given, names), loss, model, 0)
+    found = [as_list(some) for some in _per_output(argument, given, names, optional=True)] if given else []
+    if not any(found):
         return []
+    if isinstance(loss, losses.OutputLosses):
+        found = [_for_logits(some, one, model, i) for i, (some, one) in enumerate(zip(found, loss.losses, strict=True))]
     outputs = _keras.structures(_keras.graph(model))[1]
     parts = outputs.values() if isinstance(outputs, dict) else outputs
     if any(isinstance(part, (dict, list, tuple)) for part in parts):
-        return _keras.packed_as_outputs(model, list(merged.values()))
-    return merged if isinstance(outputs, dict) else list(merged.values())
+        return _keras.packed_as_outputs(model, found)
+    return dict(zip(names, found, strict=True)) if isinstance(outputs, dict) else found
 
 
 def _for_logits(metrics: list, loss: Any, model: keras.Model, output: int) -> list:
@@ -195,6 +188,35 @@ def whole_weights() -> Iterator[None]:
         yield
 
 
+def own_metrics(model: keras.Model) -> bool:
+    """Whether some metric of `compile` is a function, or of a class, that is not of Keras."""
+    given = _keras.given_metrics(model)
+    kinds = [type(m) if isinstance(m, keras.metrics.Metric) else m for m in given if callable(m)]
+    return any(not getattr(kind, "__module__", "").startswith("keras.") for kind in kinds)
+
+
+def in_data(sample_weight: Any) -> Any:
+    """Returns 1 for each row, or part of a nest of rows, but those of weight -0, which stand behind the data."""
+    return None if sample_weight is None else tree.map_structure(_there, sample_weight)
+
+
+def add_to_metrics(model: keras.Model, y: Any, y_pred: Any, there: Any, weights: Any) -> None:
+    """Adds a batch to the metrics of `compile`.
+
+    Args:
+        model, y, y_pred: of a batch.
+        there: how much of each row is there, for `metrics`; None for all of them.
+        weights: that times the user's weights, for `weighted_metrics`.
+    """
+    if not any(metric is not None for metric in _keras.given_metrics(model)):
+        return
+    labels, there = by_place(y, y_pred, there, model)
+    with whole_weights():
+        _keras.add_to_metrics(model, False, labels, y_pred, there)
+    labels, weights = by_place(y, y_pred, weights, model)
+    _keras.add_to_metrics(model, True, labels, y_pred, weights)
+
+
 def by_place(y: Any, y_pred: Any, sample_weight: Any, model: keras.Model) -> tuple[Any, Any]:
     """Returns labels and weights of rows as metrics of Keras take them, for outputs of several places.
 
@@ -204,7 +226,7 @@ def by_place(y: Any, y_pred: Any, sample_weight: Any, model: keras.Model) -> tup
     """
     outputs = tree.flatten(y_pred)
     masks = [_keras.mask(output) for output in outputs]
-    counted = any(len(output.shape) > 2 for output in outputs) and not _keras.own_metrics(model)
+    counted = any(len(output.shape) > 2 for output in outputs) and not own_metrics(model)
     if sample_weight is None or not counted and all(mask is None for mask in masks):
         return y, sample_weight
     weights = tree.flatten(sample_weight)
@@ -250,8 +272,14 @@ def _weighted(values, weight) -> tuple[Any, Any]:
     if weight is None:
         return values, ops.ones_like(values)
     weight = ops.cast(ops.reshape(weight, ops.shape(values)), values.dtype)
-    behind = ops.equal(1.0 / weight, -math.inf)
-    return values * weight, ops.cast(ops.logical_not(behind), values.dtype)
+    return values * weight, _there(weight)
+
+
+def _there(weight) -> Any:
+    """Returns 1 where a row is, and 0 for weight -0."""
+    weight = ops.convert_to_tensor(weight)
+    weight = ops.cast(weight, keras.backend.result_type(weight.dtype, float))
+    return ops.cast(ops.logical_not(ops.equal(1.0 / weight, -math.inf)), weight.dtype)
 
 
 def _values(loss, y, y_pred, sample_weight) -> tuple[list, list]:
@@ -272,10 +300,10 @@ def _by_name(given: Any) -> bool:
     return isinstance(given, dict) and not {"class_name", "config"} <= set(given)
 
 
-def _of_one(metrics: Any, names: list[str]) -> list:
+def _of_one(argument: str, metrics: Any, names: list[str]) -> list:
     """Returns the metrics of a model's one output; Keras takes them by its name, and as a list in a list, too."""
     if _by_name(metrics):
-        metrics = _per_output("metrics", metrics, names, optional=True)
+        metrics = _per_output(argument, metrics, names, optional=True)
     found = as_list(metrics)
     return as_list(found[0]) if len(found) == 1 and isinstance(found[0], (list, tuple)) else found
 

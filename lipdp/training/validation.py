@@ -15,7 +15,7 @@ from lipdp.callbacks import Checkpoint
 from lipdp.sampling.columns import columns_of, read, sampled
 from lipdp.sampling.pipelines import has_rows_of
 from lipdp.sampling.source import Source, is_source
-from lipdp.training import inputs, model_checks
+from lipdp.training import compiling, inputs, model_checks
 from lipdp.training.callbacks import refuse_public_names, unpacked
 
 # Each row has a weight, by which padding has no say.
@@ -226,7 +226,7 @@ def rehearse(model: keras.Model, validation_data: Any, example: tuple | None) ->
     refuse_public_names(model.get_metrics_result())
     batch, named = _arrays(validation_data), "`validation_data`"
     masked = any(_keras.mask(tensor) is not None for tensor in model.outputs)  # a step has weights of places there
-    if validation_data is None and (not masked or _keras.own_metrics(model)):
+    if validation_data is None and (not masked or compiling.own_metrics(model)):
         batch, named = example, "batches of the training data"
     outputs = [tensor.shape for tensor in model.outputs]
     if batch is None or any(None in shape[1:] for shape in outputs):

@@ -58,11 +58,11 @@ def test_weights_of_rows_weigh_their_places():
     """Keras multiplied weights of rows with a mask of places."""
     weights = np.linspace(0.5, 2.0, COUNT)
     model = lipdp.DP_Model.from_keras(tagger())
-    model.compile("sgd", **told(False))
+    model.compile("sgd", **told(False), weighted_metrics=["accuracy"])
     found = model.evaluate(X, Y["tags"], sample_weight=weights, batch_size=COUNT, verbose=0, return_dict=True)
     right = model.predict(X, verbose=0).argmax(-1) == Y["tags"]
-    there = (X > 0) * weights[:, None]
-    assert found["accuracy"] == pytest.approx((right * there).sum() / there.sum(), abs=1e-6)
+    for name, there in (("accuracy", X > 0), ("weighted_accuracy", (X > 0) * weights[:, None])):
+        assert found[name] == pytest.approx((right * there).sum() / there.sum(), abs=1e-6)
 
 
 @pytest.mark.parametrize("last", [(), (1,)])

@@ -309,3 +309,26 @@ def test_the_loss_of_weighted_rows_is_that_of_keras_whatever_the_batch_size():
         found = model.evaluate(X, y, **asked)
         for name, value in expected.items():
             np.testing.assert_allclose(found[name], value, rtol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_metrics_are_those_of_keras(several):
+    """Keras weights those of `weighted_metrics` alone, in training too; padding rows have no say in either."""
+    made = outputs if several else plain
+    model, usual = lipdp.DP_Model.from_keras(made()), made()
+    y, loss = ([Y, X[:, :1]], [LOSS, "mse"]) if several else (Y, LOSS)
+    some = [["accuracy"], ["mae"]] if several else ["accuracy"]
+    for one in (model, usual):
+        one.compile(keras.optimizers.SGD(0.0), loss=loss, metrics=some, weighted_metrics=some)
+    model.set_weights(usual.get_weights())
+    weight = np.where(Y == 2, 3.0, 0.5).astype("float32")
+    expected = usual.evaluate(X, y, sample_weight=weight, verbose=0, return_dict=True, batch_size=ROWS)
+    asked = {"strategy": "dpsgd", "sample_weight": weight, "microbatch_size": 24, **ALL}
+    history = model.fit(X, y, validation_data=(X, y, weight), **asked).history
+    found = model.evaluate(X, y, sample_weight=weight, verbose=0, return_dict=True, batch_size=7)
+    names = {name for name in expected if name.endswith(("accuracy", "mae"))}
+    assert len(names) == (4 if several else 2)
+    for name in names:
+        values = (found[name], history[name][-1], history[f"val_{name}"][-1])
+        np.testing.assert_allclose(values, expected[name], rtol=1e-5, err_msg=name)
+    assert len({expected[name] for name in names}) == len(names)
