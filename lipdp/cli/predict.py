@@ -2,6 +2,7 @@
 
 import argparse
 import csv
+import dataclasses
 import io
 import pathlib
 import sys
@@ -97,41 +98,63 @@ def _examples(options, recorded: dict | None, path: pathlib.Path) -> tuple[np.nd
 
 def _encoded(table: data.Table, path: str) -> tuple[np.ndarray, list[str]]:
     """Returns the rows of a file as inputs, and what of them the model cannot see: no privacy is claimed for them."""
-    found, notes = rows.read(path, table.header), []
+    parts, others, unseen = [], [], [_Unseen(column) for column in table.columns]
     known = {table.label, *(column.name for column in table.columns)}
-    others = [name for name in found.columns if name not in known]
-    if others and table.header:  # without names, one column more moves the others
-        found = found._replace(columns={name: found.columns[name] for name in found.columns if name in known})
+    for found in rows.pieces(path, table.header):
+        others = [name for name in found.columns if name not in known]
+        if others and table.header:  # without names, one column more moves the others
+            found = found._replace(columns={name: found.columns[name] for name in found.columns if name in known})
+        with datasets.saying({DESCRIPTION: datasets.TRAINED_BY}):
+            x, start = table.encode(found), 0
+        for one in unseen:
+            stop = start + len(one.column.features)
+            one.add(found.columns.get(one.column.name, ()), x[:, start:stop])
+            start = stop
+        parts.append(x)
+    x, notes = np.concatenate(parts), []
+    if others and table.header:
         notes.append(f"columns that the description does not have are left out: {', '.join(map(repr, others[:20]))}")
-    with datasets.saying({DESCRIPTION: datasets.TRAINED_BY}):
-        x, start = table.encode(found), 0
-    for column in table.columns:
-        entries = x[:, start : start + len(column.features)]
-        start += len(column.features)
+    return x, notes + [note for one in unseen if (note := one.note(len(x)))]
+
+
+@dataclasses.dataclass
+class _Unseen:
+    """What a model cannot see of a column, in the parts of a file that were read so far."""
+
+    column: data.Column
+    others: int = 0  # entries that hold no word of the vocabulary
+    example: str = ""  # the first of them
+    words: bool = False  # whether some entry holds one
+    infinite: int = 0
+
+    def add(self, values: Any, entries: np.ndarray) -> None:
+        column = self.column
         if column.kind == "category":
             other = entries[:, len(column.vocabulary)] > 0
-            if other.any() and entries[:, : len(column.vocabulary)].any():
-                notes.append(
-                    f"{int(other.sum())} of {len(x)} rows of column {column.name!r} hold no word of its vocabulary, as "
-                    f"{as_shown(found.columns[column.name][int(other.argmax())])}: if no row that trained the model "
-                    "did, its class for them means little, however large the probability"
-                )
-            elif other.any():
-                notes.append(
-                    f"no row of column {column.name!r} holds a word of its vocabulary, as "
-                    f"{as_shown(column.vocabulary[0])}: {as_shown(found.columns[column.name][int(other.argmax())])} "
-                    "and the like count as any other word"
-                )
+            if other.any() and not self.others:
+                self.example = as_shown(values[int(other.argmax())])
+            self.others += int(other.sum())
+            self.words |= bool(entries[:, : len(column.vocabulary)].any())
         elif column.kind == "number":
-            values = found.columns[column.name]
             there: Any = np.flatnonzero(entries[:, -1] == 0) if column.missing else range(len(values))
-            infinite = sum(np.isinf(rows.as_number(rows.untruth(values[i]))) for i in there)
-            if infinite:
-                notes.append(
-                    f"column {column.name!r} is infinite in {infinite} of {len(values)} rows, which counts as the end "
-                    "of its range"
-                )
-    return x, notes
+            self.infinite += sum(np.isinf(rows.as_number(rows.untruth(values[i]))) for i in there)
+
+    def note(self, count: int) -> str:
+        """Returns what has to be said of the column of so many rows, or nothing."""
+        name = repr(self.column.name)
+        if self.others and self.words:
+            return (
+                f"{self.others} of {count} rows of column {name} hold no word of its vocabulary, as {self.example}: if "
+                "no row that trained the model did, its class for them means little, however large the probability"
+            )
+        if self.others:
+            return (
+                f"no row of column {name} holds a word of its vocabulary, as {as_shown(self.column.vocabulary[0])}: "
+                f"{self.example} and the like count as any other word"
+            )
+        if self.infinite:
+            return f"column {name} is infinite in {self.infinite} of {count} rows, which counts as the end of its range"
+        return ""
 
 
 def _units(x: np.ndarray) -> list[str]:

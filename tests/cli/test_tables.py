@@ -151,7 +151,10 @@ def test_certify_and_predict_use_the_description_of_the_run(run, tmp_path, capsy
 
 
 @pytest.mark.slow
-def test_what_a_model_cannot_see_of_new_rows_is_said(run, tmp_path, capsys):
+@pytest.mark.parametrize("at_once", [2**20, 5])
+def test_what_a_model_cannot_see_of_new_rows_is_said(at_once, run, tmp_path, capsys, monkeypatch):
+    """However many rows of the file are read at a time."""
+    monkeypatch.setattr("lipdp.data.rows._AT_ONCE", at_once)
     file, clean, out = tmp_path / "new.csv", tmp_path / "clean.csv", tmp_path / "p.csv"
     file.write_text("name,age,smoker,mail,ill\nx,-inf,Yes,a,well\ny,,No,b,sick\nz,1e999,,c,sick\n")
     clean.write_text("age,smoker\n0,other\n,other\n6,\n")
