@@ -13,6 +13,9 @@ from lipdp.accounting.scheme import WITHOUT_ACCOUNTANT as WITHOUT_ACCOUNTANT
 from lipdp.accounting.scheme import ZERO_OUT as ZERO_OUT
 from lipdp.accounting.scheme import Scheme as Scheme
 
+# The expected batch size of `fit` where neither the user nor the data say one.
+BATCH_SIZE = 256
+
 # Fields of a `Sampling` by their names in files.
 KEYS = {
     "sampler": "name",
@@ -301,8 +304,9 @@ def check_bound(sampling: Sampling) -> Sampling:
 def check_batch(num_examples: int, batch_size: int) -> None:
     """Refuses an expected batch that is larger than the data."""
     if batch_size > num_examples:
+        default = " (what `fit` takes where none is given)" if batch_size == BATCH_SIZE else ""
         raise ValueError(
-            f"`batch_size` must not be larger than the data. Received: batch_size={batch_size}, "
+            f"`batch_size` must not be larger than the data. Received: batch_size={batch_size}{default}, "
             f"num_examples={num_examples}. Pass at most {num_examples}; an eighth of the data is a good start."
         )
 

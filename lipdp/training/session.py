@@ -10,6 +10,7 @@ import numpy as np
 from keras import tree
 
 from lipdp import checks, losses, sampling, strategies
+from lipdp.accounting import schemes
 from lipdp.bounds.propagate import disproportionate
 from lipdp.callbacks import Checkpoint
 from lipdp.sampling import persons
@@ -25,14 +26,12 @@ from lipdp.training.preprocessing import preprocessed
 from lipdp.training.request import FitRequest
 from lipdp.training.resuming import AtItsEnd, Finished, resumed
 
-_BATCH_SIZE = 256
-
 
 def expected_batch_size(model: keras.Model, x: Any, person_ids: Any = None) -> int:
     """Returns the expected batch size where the user gives none: that of the batches of a dataset, else 256."""
     if person_ids is not None or not getattr(model, "inputs", None):
-        return _BATCH_SIZE
-    return batch_size_of(x, inputs.rank_of_batch(model, x)) or _BATCH_SIZE
+        return schemes.BATCH_SIZE
+    return batch_size_of(x, inputs.rank_of_batch(model, x)) or schemes.BATCH_SIZE
 
 
 def prepare(
