@@ -320,6 +320,12 @@ class DiffusionModel(OfCleanExamples, Averaged, DP_Model):
             network, num_samples, self.denoiser, sampler, labels, self.num_classes, guidance, batch_size, seed, verbose
         )
 
+    def predict(self, *args: Any, **kwargs: Any) -> Any:
+        raise ValueError(
+            "A diffusion model predicts nothing of an example. Draw examples with `sample`, ask for labels of drawn ones "
+            "with `classify`, and for the denoising loss of held-out ones with `evaluate`."
+        )
+
     @property
     def classifier(self) -> keras.Model | None:
         """Returns the copy of the classifier; files that Keras makes of it alone have no ledger."""

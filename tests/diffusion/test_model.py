@@ -328,6 +328,7 @@ def narrow():
         (lambda: points(average=1.0), "`average` must be a number in"),
         (lambda: points(label_dropout=1.0), "`label_dropout` must be a number in"),
         (lambda: points().compile("sgd", loss="mse"), "The loss of a diffusion model"),
+        (lambda: points().predict(toy.nine_modes(4)), "predicts nothing of an example. Draw examples with `sample`"),
         (lambda: fit(points(), toy.nine_modes(100), np.zeros(100, "int32")), "This model has no classes"),
         (
             lambda: fit(labelled(), np.zeros((9, 2)), np.full(9, 3)),
