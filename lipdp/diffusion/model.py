@@ -322,8 +322,8 @@ class DiffusionModel(OfCleanExamples, Averaged, DP_Model):
 
     def predict(self, *args: Any, **kwargs: Any) -> Any:
         raise ValueError(
-            "A diffusion model predicts nothing of an example. Draw examples with `sample`, ask for labels of drawn ones "
-            "with `classify`, and for the denoising loss of held-out ones with `evaluate`."
+            "A diffusion model predicts nothing of an example. Draw examples with `sample`, ask for labels of drawn "
+            "ones with `classify`, and for the denoising loss of held-out ones with `evaluate`."
         )
 
     @property
