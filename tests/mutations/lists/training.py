@@ -984,6 +984,12 @@ FAULTS = [
             "training/test_masks.py",
         ),
         (
+            "weights of rows weigh all metrics",
+            "_keras.add_to_metrics(model, False, labels, y_pred, there)",
+            "_keras.add_to_metrics(model, False, labels, y_pred, weights)",
+            "training/test_sample_weight.py::test_metrics_are_those_of_keras",
+        ),
+        (
             "weights of one output are passed over",
             "if loss_weights is not None:\n            raise",
             "if False:\n            raise",
