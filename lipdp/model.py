@@ -7,12 +7,13 @@ from typing import Any
 import keras
 from keras import ops, tree
 
-from lipdp import _keras, backend, losses, sampling, training
+from lipdp import _keras, backend, losses, training
 from lipdp.backend.unread import step_of, unread, writing_metrics
 from lipdp.bounds import summary
 from lipdp.layers import BoundedInput
 from lipdp.optimizer import as_private
 from lipdp.privacy import Privacy
+from lipdp.strategies.clipping import row_weights
 from lipdp.training import compiling, model_checks
 
 _THROUGH_FIT = "Training goes through `fit`, which calibrates the noise and keeps the ledger."
@@ -134,8 +135,8 @@ class _PrivateTraining(training.FromTask, training.Fitting, training.Saving):
         if self.run.tracing and not self.run.driver.request.training_metrics:
             # Keras needs some log; `fit` takes it out again.
             return {"updates": ops.zeros(())}
-        weight, y = sampling.weight_and_labels(y)
         if self.run.tracing:  # weights of the user come with the labels, and `sample_weight` says who is there
+            weight, y = row_weights(self, y)
             there, weights = sample_weight, sample_weight if weight is None else sample_weight * weight
             compiling.track(self._output_losses, self.loss, y, y_pred, weight, there)
         else:

@@ -102,17 +102,21 @@ def present(shares: Any) -> Any:
 
 def example_losses(model: keras.Model) -> Any:
     """Returns the function of targets and outputs that gives the loss of each row, times what the row weighs."""
-    driver = getattr(getattr(model, "run", None), "driver", None)
-    weights = None if driver is None else driver.request.class_weight
 
     def values(y_true, y_pred):
-        weight, y_true = sampling.weight_and_labels(y_true)
+        weight, y_true = row_weights(model, y_true)
         found = losses.example_values(model.loss, y_true, y_pred)
-        if weights is not None:
-            weight = losses.class_factors(weights, y_true)
         return found if weight is None else found * ops.cast(weight, found.dtype)
 
     return values
+
+
+def row_weights(model: keras.Model, y: Any) -> tuple[Any, Any]:
+    """Returns what rows weigh by `fit(class_weight=)` or `fit(sample_weight=)`, None for 1, and their labels."""
+    driver = getattr(getattr(model, "run", None), "driver", None)
+    weights = None if driver is None else driver.request.class_weight
+    weight, y = sampling.weight_and_labels(y)
+    return (weight, y) if weights is None else (losses.class_factors(weights, y), y)
 
 
 def check_clipping(model: keras.Model, loss: Any) -> None:

@@ -193,3 +193,16 @@ def test_labels_without_one_class_an_example_are_refused():
     model.compile("sgd", loss="mse")
     with pytest.raises(ValueError, match="labels of shape"):
         model.fit(X, np.zeros((ROWS, 2, 3, 1)), epsilon=1.0, strategy="dpsgd", class_weight=WEIGHTS, verbose=0)
+
+
+def test_weighted_metrics_are_those_of_keras():
+    some = {"loss": keras.losses.SparseCategoricalCrossentropy(from_logits=True), "metrics": ["accuracy"]}
+    found = []
+    for private in (True, False):
+        model = lipdp.DP_Model.from_keras(plain(3)) if private else plain(3)
+        model.compile(keras.optimizers.SGD(0.0), weighted_metrics=["accuracy"], **some)
+        asked = {"strategy": "dpsgd", "sampling": "fixed_order", "noise_multiplier": 1.0, "delta": 1e-3}
+        history = model.fit(X, Y, batch_size=ROWS, class_weight=WEIGHTS, verbose=0, **asked if private else {}).history
+        found.append([history["accuracy"][0], history["weighted_accuracy"][0]])
+    np.testing.assert_allclose(*found, rtol=1e-5)
+    assert abs(found[0][0] - found[0][1]) > 1e-3
