@@ -22,6 +22,7 @@ Forward = _steps.Forward
 compiled = _steps.compiled
 compiles = _steps.compiles
 concrete = _steps.concrete
+cpu_threads = _steps.cpu_threads
 feed = _steps.feed
 full_precision = _steps.full_precision
 gradient_norms = _steps.gradient_norms

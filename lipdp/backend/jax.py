@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import os
 from functools import partial
 
 import jax
@@ -205,6 +206,12 @@ def microbatch_bytes(model, clips: bool = True) -> int | None:
     Measured on CPUs with one and two cores, where a loop is one call and few rows stay in the cache.
     """
     return 2 * 2**20 if _on_cpu() else None
+
+
+def cpu_threads() -> int | None:
+    """Returns how many threads an operation may use where it runs on a CPU; None where it does not."""
+    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return available or 1 if _on_cpu() else None
 
 
 def _on_cpu() -> bool:

@@ -175,16 +175,18 @@ def microbatch_bytes(model, clips: bool = True) -> int | None:
     Args:
         clips: Whether the gradients of examples are clipped.
     """
-    if model.jit_compile or tf.config.list_logical_devices("GPU"):
+    if model.jit_compile or (threads := cpu_threads()) is None:
         return None
     layers = sum(len(_keras.uses(layer)) for layer in _keras.walk(model))
-    if _threads() == 1:
+    if threads == 1:
         return max(4 * 2**20, layers * 2**19)
     return max(20 * 2**20, layers * 2**21) if clips else None
 
 
-def _threads() -> int:
-    """Returns how many threads an operation may use."""
+def cpu_threads() -> int | None:
+    """Returns how many threads an operation may use where it runs on a CPU; None where it does not."""
+    if tf.config.list_logical_devices("GPU"):
+        return None
     asked = tf.config.threading.get_intra_op_parallelism_threads() or int(os.environ.get("TF_NUM_INTRAOP_THREADS") or 0)
     available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return asked or available or 1

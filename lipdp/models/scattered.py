@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from lipdp import checks, layers, losses, strategies
+from lipdp import backend, checks, layers, losses, strategies
 from lipdp.layers import dead_leaves, encoder_features
 from lipdp.model import DP_Model, DP_Sequential
 from lipdp.models.base import LARGEST_BATCH, METHODS, NormalizedRecipe, share_run
@@ -16,6 +16,8 @@ from lipdp.models.features import features
 
 # Chosen on held-out training images of CIFAR-10 and Fashion-MNIST, see `benchmarks/scattered.py`.
 _MEMORY = 2**31
+# Images that the fixed layers see at once: on a CPU so few for each thread, whose maps then stay in the cache.
+_AT_ONCE, _OF_THREAD = 256, 32
 # Rounding by a thousandth is far below the noise.
 _DTYPE = "float16"
 # Norm of most features of an image with as many numbers; those of "accurate" scattering vary slowly with the image.
@@ -120,7 +122,9 @@ class ScatteredRecipe(NormalizedRecipe):
         return self._compiled(DP_Sequential(stack, name="lipdp"), num_examples)
 
     def prepare(self, x: Any, verbose: str | int = "auto") -> np.ndarray:
-        return features(self._front(), x, dtype=_DTYPE, verbose=verbose)
+        threads = backend.cpu_threads()
+        rows = _AT_ONCE if threads is None else min(_AT_ONCE, _OF_THREAD * threads)
+        return features(self._front(), x, batch_size=rows, dtype=_DTYPE, verbose=verbose)
 
     def whole(self, model: Any) -> DP_Model | DP_Sequential:
         whole = self._joined(model.layers)

@@ -83,7 +83,7 @@ def test_what_does_not_clip_comes_whole_where_threads_need_the_work(threads, mon
     if keras.backend.backend() == "tensorflow":
         from lipdp.backend import tensorflow
 
-        monkeypatch.setattr(tensorflow, "_threads", lambda: threads)
+        monkeypatch.setattr(tensorflow, "cpu_threads", lambda: threads)
         assert backend.microbatch_bytes(network(), True) == (4 if threads == 1 else 20) * 2**20
         assert backend.microbatch_bytes(network(), False) == (4 * 2**20 if threads == 1 else None)
         deep = lipdp.DP_Sequential([keras.Input((4,)), *(keras.layers.Dense(4) for _ in range(39))])
