@@ -132,6 +132,12 @@ def _primitives(jaxpr) -> set[str]:
     return found
 
 
+def _finite(norms, sums) -> bool:
+    """Whether what `probe` has found is finite, but for the last row of the last batch, which may be an outlier."""
+    *usual, last = norms
+    return all(np.isfinite(part).all() for part in jax.tree.leaves((usual, [n[:-1] for n in last], sums)))
+
+
 def contract(a, b):
     """`a^T b` over the last but one axis: (..., p, i) and (..., p, o) to (..., i, o)."""
     return jnp.matmul(jnp.swapaxes(a, -1, -2), b)
@@ -188,15 +194,23 @@ def probe(model, batches, loss, capture, sums: bool = True, traced: bool = False
         return record.squared_norms(), *both, kept
 
     batches = [jax.tree.map(jnp.asarray, batch) for batch in batches]
+    lowered = jax.jit(run).lower(trainable, non_trainable, *batches[0])
+
+    def executed(options):
+        compiled, norms, kept, sums = lowered.compile(compiler_options=options), [], [], ((), ())
+        for i, batch in enumerate(batches):
+            found = jax.device_get(compiled(trainable, non_trainable, *batch))
+            norms.append(found[0])
+            kept.append(found[3])
+            if i == 0:  # as large as the model, so those of the other batches are not kept
+                sums = found[1:3]
+        return norms, kept, sums
+
     # It runs a few times on a few rows: what counts is the time to compile.
-    quick = {"xla_backend_optimization_level": "0"}
-    compiled = jax.jit(run).lower(trainable, non_trainable, *batches[0]).compile(compiler_options=quick)
-    norms, kept, first, ordinary = [], [], (), ()
-    for i, batch in enumerate(batches):
-        found = jax.device_get(compiled(trainable, non_trainable, *batch))
-        norms.append(found[0])
-        kept.append(found[3])
-        if i == 0:  # as large as the model, so those of the other batches are not kept
-            first, ordinary = found[1:3]
+    norms, kept, (first, ordinary) = executed({"xla_backend_optimization_level": "0"})
+    if not _finite(norms, (first, ordinary)):
+        # Without optimization XLA may compute twice, rounded in two ways, what a maximum is taken of: no entry is the
+        # largest one then, and gradients are NaN that in training are not.
+        norms, kept, (first, ordinary) = executed({})
     changed = [v for v, *same in zip(model.non_trainable_variables, *kept, strict=True) if not all(same)]
     return norms, first, ordinary, changed

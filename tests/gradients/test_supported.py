@@ -350,3 +350,13 @@ def test_dense_layers_and_embeddings_take_integers():
 def test_a_table_may_have_one_row():
     stack = [L.Embedding(1, 4), L.Flatten(), L.Dense(2)]
     gradients.supported(lipdp.DP_Sequential([keras.Input((3,), dtype="int32"), *stack]))
+
+
+@pytest.mark.parametrize(
+    "normalization", [L.LayerNormalization, pytest.param(lambda: L.GroupNormalization(1), marks=pytest.mark.slow)]
+)
+def test_a_maximum_of_what_is_normalized_is_finite(normalization):
+    """As it is in training: without optimization, JAX computes what the maximum is of twice, rounded in two ways."""
+    keras.utils.set_random_seed(0)
+    parts = [L.Conv2D(4, 3), normalization(), L.GlobalMaxPooling2D(), L.Dense(3)]
+    gradients.supported(keras.Sequential([keras.Input((6, 6, 3)), *parts]))
