@@ -253,12 +253,14 @@ class PrivateOptimizer:
                 "earlier weights with `set_weights`, or load a file before `fit`."
             )
         names = sorted((k for k in store.keys() if k.startswith("strategy_")), key=lambda k: int(k.split("_")[1]))
-        # Without them Keras' own rules apply: variables by position.
-        self.hold([])
+        self.hold([])  # without them Keras' own rules apply: variables by position
         values = {k: store[k] for k in store.keys() if k not in names}
-        place = str([v is self.noise_key for v in self.variables].index(True)) if self.built else ""
-        if place in values and tuple(values[place].shape) != tuple(self.noise_key.shape):
-            values[place] = _renewed(values[place])
+        own = {str(i): variable for i, variable in enumerate(self.variables)} if self.built else {}
+        for place in {p for p in own.keys() & values.keys() if tuple(values[p].shape) != tuple(own[p].shape)}:
+            if own[place] is self.noise_key:
+                values[place] = _renewed(values[place])
+            elif own[place] is self.noise_std:  # of weights that `enable_lora` has replaced since; each `fit` sets it
+                values[place] = np.zeros(own[place].shape)
         super().load_own_variables(values)
         self.repeatable = self.built and bool(self.noise_key.numpy().any())
         self.hold([np.asarray(store[k]) for k in names])

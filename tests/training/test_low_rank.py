@@ -170,3 +170,23 @@ def test_additions_to_a_layer_that_was_frozen_first_are_named():
         warnings.simplefilter("error", UserWarning)
         train(model, 1)
     assert model.layers[0].lora_kernel_b.numpy().any()
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", keras.optimizers.SGD(0.1, momentum=0.9)], ids=["plain", "momentum"])
+def test_a_model_saved_after_enable_lora_loads(optimizer, tmp_path):
+    """Before it is compiled again; it has more weights than the deviations of the last noise were for."""
+    model = lipdp.DP_Sequential([keras.Input((4,)), keras.layers.Dense(3), keras.layers.Dense(2)])
+    model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    x, y = np.ones((20, 4), "float32"), np.arange(20) % 2
+    asked = {"batch_size": 10, "noise_multiplier": 1.0, "delta": 1e-3, "strategy": "dpsgd", "verbose": 0}
+    model.fit(x, y, **asked)
+    model.layers[0].enable_lora(2)
+    model.save(tmp_path / "model.keras")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Skipping variable loading for optimizer")
+        loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert loaded.privacy.epsilon() == model.privacy.epsilon() > 0
+    np.testing.assert_array_equal(loaded.predict(x, verbose=0), model.predict(x, verbose=0))
+    loaded.compile("sgd", loaded.loss)
+    loaded.fit(x, y, **asked)
+    assert loaded.privacy.updates == 4
