@@ -100,7 +100,9 @@ def _encoded(table: data.Table, path: str) -> tuple[np.ndarray, list[str]]:
     found, notes = rows.read(path, table.header), []
     known = {table.label, *(column.name for column in table.columns)}
     others = [name for name in found.columns if name not in known]
-    if others and table.header:  # without names, one column more moves the others
+    whole = {column.name for column in table.columns if column.features} <= set(found.columns)
+    # Where one is absent, another may be it, misspelt. Without names, one column more moves the others.
+    if others and whole and table.header:
         found = found._replace(columns={name: found.columns[name] for name in found.columns if name in known})
         notes.append(f"columns that the description does not have are left out: {', '.join(map(repr, others[:20]))}")
     with datasets.saying({DESCRIPTION: datasets.TRAINED_BY}):

@@ -142,7 +142,10 @@ def test_certify_and_predict_use_the_description_of_the_run(run, tmp_path, capsy
     assert "already exists" in refusal(capsys, *words, tmp_path / "p.csv")
     assert "folder of the output" in refusal(capsys, *words, tmp_path / "no" / "p.csv")
     file.write_text("smoker,id\nyes,x\n")
-    assert "no column of that name. Received: 'age'" in refusal(capsys, *words, tmp_path / "q.csv")
+    line = refusal(capsys, *words, tmp_path / "q.csv")
+    assert "no column of that name. Received: 'age'. Its columns: smoker, id." in line
+    file.write_text("smoker,Age\nyes,3\n")
+    assert "Received: 'age'. Did you mean 'Age'?" in refusal(capsys, *words, tmp_path / "q.csv")
     np.savez(tmp_path / "x.npz", x=np.zeros((2, 3)))
     line = refusal(capsys, "predict", run, "--data", tmp_path / "x.npz", "--output", tmp_path / "q.csv")
     assert "no classifier of such examples" in line

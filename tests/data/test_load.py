@@ -118,7 +118,7 @@ def test_files_that_are_no_npz_are_refused(tmp_path):
 def test_a_folder_is_no_file(tmp_path):
     for name in ("dir.csv", "dir.npz", "images"):
         (tmp_path / name).mkdir()
-        with pytest.raises(ValueError, match=f"A folder is no data set. Received: .*{name}"):
+        with pytest.raises(ValueError, match=f"A folder is no data set. Received: .*{name}.*howto/images.md"):
             data.load(tmp_path / name)
 
 
@@ -132,6 +132,9 @@ def test_unknown_names_get_a_hint(tmp_path):
     (tmp_path / "a.tsv").write_text("a\tb\n1\t2\n")
     with pytest.raises(ValueError, match="Received: '.*a.tsv'. Save the file as comma-separated values"):
         data.load(tmp_path / "a.tsv")
+    (tmp_path / "mine.npz").write_bytes(b"")
+    with pytest.raises(ValueError, match="Received: '.*mine'. Did you mean '.*mine.npz'"):
+        data.load(tmp_path / "mine")
     with pytest.raises(ValueError, match="Only a .csv file has a label column"):
         data.load("digits", label="y")
 
