@@ -67,7 +67,7 @@ def test_a_table_of_text_leads_to_the_command_that_describes_it(tmp_path, capsys
     assert main(shlex.split(command)[1:]) == 0
     out = capsys.readouterr().out
     assert f"Then: lipdp train --dataset '{file}' --epsilon 2 --person-column id" in out
-    assert "To fill in as well: 'ill'" in refusal(capsys, *words)
+    assert "To fill in as well: 'ill', the classes of the label." in refusal(capsys, *words)
     content = json.loads((tmp_path / "my people.json").read_text())
     content["columns"]["age"] = {"kind": "number", "range": [0, 6], "missing": False}
     content["columns"]["ill"]["vocabulary"], content["label"]["classes"] = ["well", "sick"], ["no", "yes"]
