@@ -6,7 +6,8 @@ import inspect
 import math
 import numbers
 import sys
-from collections.abc import Callable, Iterable, Mapping
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -256,3 +257,13 @@ def users_line() -> int:
     while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] in inner:
         frame, level = frame.f_back, level + 1
     return level
+
+
+def channels_last(shape: Sequence[int]) -> None:
+    """Warns of a shape of images that looks like channels first, as files for torch have them."""
+    if len(shape) == 3 and shape[0] in (1, 3) and shape[1] == shape[2] > 4:
+        warnings.warn(
+            f"Images have channels last here, (height, width, channels). Received: shape {tuple(shape)}, which looks "
+            "like channels first. If so, pass numpy.moveaxis(x, 1, -1): as they are, rows of pixels count as channels.",
+            stacklevel=users_line(),
+        )

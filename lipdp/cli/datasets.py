@@ -127,6 +127,12 @@ def tell(options: argparse.Namespace, dataset: data.Dataset) -> None:
             f"--label) as the classes. `{command(options)}` writes a description to fill in"
         )
     lines += [f"read off the private rows, NOT covered by epsilon: {what}" for what in dataset.uncharged]
+    if dataset.unscaled and getattr(options, "backbone", None) is None:
+        # Their largest number would tell more, and is private.
+        lines.append(
+            "images of another type than uint8 are taken as they are, and the settings are for images in [0, 1]; those "
+            "in [0, 255] are divided by 255 where they are saved as uint8"
+        )
     if is_rescaled(options, dataset):
         lines.append(
             "the ranges of columns are released first, with noise, as part of epsilon. Ranges that are publicly known "

@@ -100,9 +100,11 @@ def _encoded(table: data.Table, path: str) -> tuple[np.ndarray, list[str]]:
     """Returns the rows of a file as inputs, and what of them the model cannot see: no privacy is claimed for them."""
     parts, others, unseen = [], [], [_Unseen(column) for column in table.columns]
     known = {table.label, *(column.name for column in table.columns)}
+    used = {column.name for column in table.columns if column.features}
     for found in rows.pieces(path, table.header):
         others = [name for name in found.columns if name not in known]
-        if others and table.header:  # without names, one column more moves the others
+        # Where one is absent, another may be it, misspelt. Without names, one column more moves the others.
+        if others and table.header and used <= set(found.columns):
             found = found._replace(columns={name: found.columns[name] for name in found.columns if name in known})
         with datasets.saying({DESCRIPTION: datasets.TRAINED_BY}):
             x, start = table.encode(found), 0

@@ -62,6 +62,8 @@ def run(options: argparse.Namespace, argv: list[str]) -> None:
 def _train(options, argv: list[str], started: str, clock: float, work: pathlib.Path | None = None) -> None:
     """Trains in `work`, where an earlier process has begun, or in a new folder."""
     train_check.check(options)
+    if work is None and options.output is not None:
+        place.free(options.output, options.overwrite)  # `claim` asks again, seconds later
     frozen = None if options.backbone is None else _frozen(options)
     raw = dataset = _dataset(options, frozen)
     digests, count = resuming.digests(options, frozen), dataset.num_persons or dataset.num_examples

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import math
+import re
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,6 +16,8 @@ from lipdp.data import rows
 KINDS = ("number", "category", "date", "ignore")
 # As messages call it; commands put their own words in its place.
 DESCRIPTION = "the description of the table, which `lipdp table` begins"
+# What people write for a day, as 31/5/2024 or 5.3.24.
+_DATED = re.compile(r"(\d{1,2}([./-])\d{1,2}\2(\d{4}|\d\d)|\d{4}([./-])\d{1,2}\4\d{1,2})(?![\d.])")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,8 +155,11 @@ class Column:
             bad = np.array([not rows.is_number(v) for v in read], bool)
             if bad.any():
                 first = values[int(np.flatnonzero(bad)[0])]
-                other = '"date"' if rows.is_day(first) else '"category"'
-                plain = "write 1234.5, without currency, % or separators of thousands, " if _is_dressed(first) else ""
+                dated = isinstance(first, str) and _DATED.match(first.strip()) and not rows.is_day(first)
+                other = '"date"' if dated or rows.is_day(first) else '"category"'
+                plain = "write dates as 2024-05-31, " if dated else ""
+                if _is_dressed(first):
+                    plain = "write 1234.5, without currency, % or separators of thousands, "
                 todo = (
                     f'Features must be numeric: {plain}make the column a {other} or "ignore" it in {DESCRIPTION}, '
                     'or list the word under "missing" if it stands for a missing value'

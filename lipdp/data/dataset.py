@@ -36,6 +36,7 @@ class Dataset:
         person_ids: whose each row of `x_train` is, texts `(N,)`; None where that is not known.
         person_ids_test: the same of `x_test`.
         handwritten: whether each image is known to be one character written by hand, bright on a ground of 0.
+        unscaled: whether images came in another type than uint8, and were taken as they are.
 
     **Guarantee.**
     Conditions: none.
@@ -64,6 +65,7 @@ class Dataset:
     person_ids_test: np.ndarray | None = None
     texts: "TextColumns | None" = None
     handwritten: bool = False
+    unscaled: bool = False
 
     @property
     def num_classes(self) -> int:

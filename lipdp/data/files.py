@@ -63,9 +63,11 @@ def from_arrays(arrays: dict, name: str, source: str, public: bool = True) -> Da
         test = ()
     x_train, y_train = _pair(arrays, train, source)
     uncharged = () if public else ("the list of classes: those that occur among the labels",)
+    unscaled = x_train.ndim > 2 and np.asarray(arrays[train[0]]).dtype != np.uint8
+    facts: dict = {"uncharged": uncharged, "unscaled": unscaled}
     if not test:
         ids, classes = class_ids(y_train, source)
-        return Dataset(x_train, ids, None, None, classes, name, _columns(x_train), uncharged=uncharged)
+        return Dataset(x_train, ids, None, None, classes, name, _columns(x_train), **facts)
     x_test, y_test = _pair(arrays, test, source)
     if x_test.shape[1:] != x_train.shape[1:]:
         raise ValueError(
@@ -74,7 +76,7 @@ def from_arrays(arrays: dict, name: str, source: str, public: bool = True) -> Da
         )
     ids, classes = class_ids(np.concatenate([y_train, y_test]), source)
     cut = len(y_train)
-    return Dataset(x_train, ids[:cut], x_test, ids[cut:], classes, name, _columns(x_train), uncharged=uncharged)
+    return Dataset(x_train, ids[:cut], x_test, ids[cut:], classes, name, _columns(x_train), **facts)
 
 
 def read_examples(path: pathlib.Path) -> np.ndarray:

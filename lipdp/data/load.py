@@ -68,11 +68,15 @@ def load(
     if path.is_dir():
         raise ValueError(
             f"A folder is no data set. Received: {source!r}. Pass the path of a file: of a table or of texts a .csv "
-            "file, of images arrays x and y, saved as a .npz file by numpy.savez."
+            "file, of images arrays x and y, saved as a .npz file by numpy.savez; docs/howto/images.md has the lines "
+            "that make one of a folder of images."
         )
     if path.suffix not in (".npz", ".csv"):
         close = difflib.get_close_matches(source, NAMES, 1)
         hint = f"Did you mean {close[0]!r}?" if close else f"Pass one of {', '.join(NAMES)}, or a .npz or .csv file."
+        beside = [path.with_name(path.name + suffix) for suffix in (".csv", ".npz")]
+        if (there := next((file for file in beside if file.is_file()), None)) is not None:
+            hint = f"Did you mean {str(there)!r}?"
         if path.is_file():
             hint = "Save the file as comma-separated values, and let its name end in .csv, or as a .npz file."
         raise ValueError(f"The data set is not known. Received: {source!r}. {hint}")

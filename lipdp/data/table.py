@@ -336,9 +336,9 @@ def _arguments(content: Any) -> dict:
     if not isinstance(columns, dict):
         raise ValueError(f'"columns" must map names to descriptions. Received: {columns!r}.')
     arguments = {name: content[name] for name in ("header", "interval", "missing") if name in content}
-    arguments["columns"] = _columns(columns)
-    if content.get("label") is not None:
-        label = content["label"]
+    label = content.get("label")
+    arguments["columns"] = _columns(columns, isinstance(label, dict) and label.get("classes") == [])
+    if label is not None:
         _check_keys(label, ("column", "classes"), "the label")
         arguments |= {"label": label.get("column"), "classes": label.get("classes", [])}
         if not isinstance(arguments["label"], str):
@@ -346,8 +346,8 @@ def _arguments(content: Any) -> dict:
     return arguments
 
 
-def _columns(described: dict) -> list[Column]:
-    """Returns all columns, or says which of them are not described yet."""
+def _columns(described: dict, unclassed: bool) -> list[Column]:
+    """Returns all columns, or says which of them, and whether the classes of the label, are not described yet."""
     columns, wrong = [], {}
     for name, values in described.items():
         try:
@@ -356,7 +356,8 @@ def _columns(described: dict) -> list[Column]:
             wrong[name] = str(error)
     if wrong:
         (_, *others), (text, *_) = wrong, wrong.values()
-        rest = f" To fill in as well: {', '.join(map(repr, others))}." if others else ""
+        left = [*map(repr, others), *(["the classes of the label"] if unclassed else [])]
+        rest = f" To fill in as well: {', '.join(left)}." if left else ""
         raise ValueError(f'{text}{rest} A column that no model may see has {{"kind": "ignore"}}.')
     return columns
 

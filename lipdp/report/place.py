@@ -48,6 +48,17 @@ def claim(output: str | None, name: str, overwrite: bool = False) -> pathlib.Pat
                 with contextlib.suppress(FileExistsError):  # another process was faster
                     _make(folder, new=True)
                     return _marked(folder, folder, False)
+    work = free(output, overwrite)
+    _make(work)
+    return _marked(work, pathlib.Path(output), overwrite)
+
+
+def free(output: str, overwrite: bool = False) -> pathlib.Path:
+    """Returns where `claim` would write a run, and makes nothing.
+
+    Raises:
+        FileExistsError, NotADirectoryError: as `claim`.
+    """
     folder = pathlib.Path(output)
     if folder.exists() and not folder.is_dir():
         raise NotADirectoryError(f"The run folder is a file. Received: {output!r}. Pass a new folder.")
@@ -79,8 +90,7 @@ def claim(output: str | None, name: str, overwrite: bool = False) -> pathlib.Pat
             f"The new run is written beside the earlier one, and that place is taken. Received: {str(work)!r} with "
             f"{', '.join(sorted(_names(work) - _KNOWN)[:3])}; nothing was changed."
         )
-    _make(work)
-    return _marked(work, folder, overwrite)
+    return work
 
 
 def _make(folder: pathlib.Path, new: bool = False) -> None:

@@ -66,7 +66,12 @@ def _batches(dataset) -> int:
 def _read_tf_data(dataset, example_rank, labeled):
     size = int(dataset.cardinality())
     if size < 0:
-        way = "Remove `.repeat()`" if size == -1 else "Declare it with tf.data.experimental.assert_cardinality"
+        way = "Remove `.repeat()`"
+        if size != -1:
+            way = (
+                "Declare its number of elements, which is that of batches where it is batched: "
+                "dataset.apply(tf.data.experimental.assert_cardinality(number))"
+            )
         raise ValueError(
             "Poisson sampling needs a dataset of known, finite size, and reads all of it into memory. Received: a "
             f"tf.data.Dataset of cardinality {size}. {way}; for data larger than memory pass an object with `__len__` "

@@ -71,11 +71,11 @@ def acts_on_updates(callback: Any) -> bool:
 
 def refuse_private_monitors(callbacks: list, trains: bool = True, validates: bool = False) -> None:
     """Refuses callbacks that steer training by numbers that were computed on the private data without noise."""
-    found = private_monitors(callbacks, trains, validates)
-    if found and validates:
+    found = private_monitors(callbacks, trains)
+    if not found and (on_held_out := private_monitors(callbacks, trains, validates)):
         raise ValueError(
             "The validation data are among the training data, so that a metric on them is one on private data, and may "
-            f"not steer the training. Received: {', '.join(found)}. Pass rows of which none trains, or "
+            f"not steer the training. Received: {', '.join(on_held_out)}. Pass rows of which none trains, or "
             "validation_split=. Or pass fit(allow_private_monitor=True), which the privacy statement then says."
         )
     if found:

@@ -107,6 +107,9 @@ def _check_shapes(names, tensors, x, frame):
         # Gray images, as files have them.
         if len(expected) == len(received) == 1 and len(expected[0]) > 2 and (*received[0][1:], 1) == expected[0][1:]:
             hint = ": x[..., None] has an axis of channels"
+        if len(expected) == len(received) == 1 and len(expected[0]) == len(received[0]) > 3:
+            if (*received[0][2:], received[0][1]) == expected[0][1:]:
+                hint = ": numpy.moveaxis(x, 1, -1) has the channels last"
         if frame and len(expected) > 1:
             hint = ": dict(frame) of a DataFrame has one for each column"
         if len(expected) == 1 and isinstance(x, dict) and expected[0][1:] == (len(x),):

@@ -1,6 +1,7 @@
 """What `fit` reads and mends in a model's variables before and after it trains."""
 
 import hashlib
+import warnings
 from collections.abc import Sequence
 
 import keras
@@ -13,12 +14,13 @@ from lipdp.layers import ClipGradient
 
 def traced(model: keras.Model) -> str:
     """Returns a digest of what a compiled step keeps from when it was traced, and what may change without `compile`."""
-    with _keras.not_importing_tensorflow():
+    with _keras.not_importing_tensorflow(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that a lambda is hard to load: nothing is saved here
         try:
             loss = keras.saving.serialize_keras_object(model.loss)
         except Exception:  # a function that cannot be written
             loss = id(model.loss)
-    return hashlib.sha256(settings(model, (loss, model.steps_per_execution)).encode()).hexdigest()
+        return hashlib.sha256(settings(model, (loss, model.steps_per_execution)).encode()).hexdigest()
 
 
 def fingerprint(model: keras.Model, more: Sequence = (), without: Sequence = ()) -> bytes | None:

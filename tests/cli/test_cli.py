@@ -150,6 +150,8 @@ def test_folders_that_hold_anything_else_are_left_alone(tmp_path, capsys):
     (tmp_path / "mine.txt").write_text("mine")
     words = ["train", "--dataset", "digits", "--epsilon", "3", "--output", str(tmp_path)]
     assert "not empty. Received" in refusal(capsys, *words)
+    # Before the data are read, which may take long.
+    assert "not empty. Received" in refusal(capsys, *words[:2], "absent.csv", *words[3:])
     assert "Only the folder of an earlier run" in refusal(capsys, *words, "--overwrite")
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 

@@ -67,7 +67,7 @@ def test_a_table_of_text_leads_to_the_command_that_describes_it(tmp_path, capsys
     assert main(shlex.split(command)[1:]) == 0
     out = capsys.readouterr().out
     assert f"Then: lipdp train --dataset '{file}' --epsilon 2 --person-column id" in out
-    assert "To fill in as well: 'ill'" in refusal(capsys, *words)
+    assert "To fill in as well: 'ill', the classes of the label." in refusal(capsys, *words)
     content = json.loads((tmp_path / "my people.json").read_text())
     content["columns"]["age"] = {"kind": "number", "range": [0, 6], "missing": False}
     content["columns"]["ill"]["vocabulary"], content["label"]["classes"] = ["well", "sick"], ["no", "yes"]
@@ -142,7 +142,10 @@ def test_certify_and_predict_use_the_description_of_the_run(run, tmp_path, capsy
     assert "already exists" in refusal(capsys, *words, tmp_path / "p.csv")
     assert "folder of the output" in refusal(capsys, *words, tmp_path / "no" / "p.csv")
     file.write_text("smoker,id\nyes,x\n")
-    assert "no column of that name. Received: 'age'" in refusal(capsys, *words, tmp_path / "q.csv")
+    line = refusal(capsys, *words, tmp_path / "q.csv")
+    assert "no column of that name. Received: 'age'. Its columns: smoker, id." in line
+    file.write_text("smoker,Age\nyes,3\n")
+    assert "Received: 'age'. Did you mean 'Age'?" in refusal(capsys, *words, tmp_path / "q.csv")
     np.savez(tmp_path / "x.npz", x=np.zeros((2, 3)))
     line = refusal(capsys, "predict", run, "--data", tmp_path / "x.npz", "--output", tmp_path / "q.csv")
     assert "no classifier of such examples" in line

@@ -259,7 +259,8 @@ def test_all_columns_that_are_not_filled_in_are_named(tmp_path):
     file, path = tmp_path / "t.csv", tmp_path / "t.json"
     file.write_text("id,age,kind,ill\nx1,30,a,yes\nx2,40,b,no\n")
     Table.template(file, path, label="ill")
-    with pytest.raises(ValueError, match="column 'id'.* To fill in as well: 'age', 'kind'.*\"kind\": \"ignore\""):
+    said = r"column 'id'.* To fill in as well: 'age', 'kind', the classes of the label\..*\"kind\": \"ignore\""
+    with pytest.raises(ValueError, match=said):
         Table.from_json(path)
 
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from lipdp import data
+from lipdp.cli import datasets, parser
 from lipdp.data.files import read_examples
 
 pytestmark = [pytest.mark.backend_free, pytest.mark.filterwarnings("ignore::lipdp.data.UnchargedWarning")]
@@ -72,6 +73,22 @@ def test_npz_of_the_users_own(tmp_path):
     assert found.is_table and found.columns == ("0", "1", "2") and found.name == "mine"
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "float32", "float64", "int64"])
+def test_images_of_another_type_than_uint8_are_taken_as_they_are(dtype, tmp_path, capsys):
+    x = np.arange(40)[:, None, None] + np.full((6, 6), 216)  # not all alike: parts go by their contents
+    np.savez(tmp_path / "mine.npz", x=x.astype(dtype), y=np.arange(40) % 2)
+    found = data.load(str(tmp_path / "mine.npz"))
+    assert found.x_train.max() == (1.0 if dtype == "uint8" else 255.0) and found.unscaled == (dtype != "uint8")
+    assert found.held_out(0.5).unscaled == found.unscaled
+    options = parser.parse(["train", "--dataset", str(tmp_path / "mine.npz"), "--epsilon", "1"])
+    datasets.tell(options, found)
+    said = "images of another type than uint8 are taken as they are, and the settings are for images in [0, 1]"
+    assert (said in capsys.readouterr().err) == found.unscaled
+    options.backbone = "public.keras"  # which may take them
+    datasets.tell(options, found)
+    assert said not in capsys.readouterr().err
+
+
 def test_npz_with_a_test_part_shares_the_classes(tmp_path):
     file = tmp_path / "mine.npz"
     np.savez(file, x_train=np.zeros((2, 4)), y_train=[3, 9], x_test=np.zeros((1, 4)), y_test=[5])
@@ -118,7 +135,7 @@ def test_files_that_are_no_npz_are_refused(tmp_path):
 def test_a_folder_is_no_file(tmp_path):
     for name in ("dir.csv", "dir.npz", "images"):
         (tmp_path / name).mkdir()
-        with pytest.raises(ValueError, match=f"A folder is no data set. Received: .*{name}"):
+        with pytest.raises(ValueError, match=f"A folder is no data set. Received: .*{name}.*howto/images.md"):
             data.load(tmp_path / name)
 
 
@@ -132,6 +149,9 @@ def test_unknown_names_get_a_hint(tmp_path):
     (tmp_path / "a.tsv").write_text("a\tb\n1\t2\n")
     with pytest.raises(ValueError, match="Received: '.*a.tsv'. Save the file as comma-separated values"):
         data.load(tmp_path / "a.tsv")
+    (tmp_path / "mine.npz").write_bytes(b"")
+    with pytest.raises(ValueError, match="Received: '.*mine'. Did you mean '.*mine.npz'"):
+        data.load(tmp_path / "mine")
     with pytest.raises(ValueError, match="Only a .csv file has a label column"):
         data.load("digits", label="y")
 

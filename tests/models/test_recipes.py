@@ -37,6 +37,15 @@ def test_it_is_the_recipe_of_its_task():
     assert lipdp.recipe((8, 8, 1), 3, 500, task="diffusion") == diffusion.recipe((8, 8, 1), 3, 500)
 
 
+@pytest.mark.parametrize("task", ["classifier", "diffusion"])
+def test_channels_that_seem_to_come_first_are_warned_of(task, recwarn):
+    with pytest.warns(UserWarning, match=r"channels last here.*\(3, 32, 32\).*numpy\.moveaxis\(x, 1, -1\)"):
+        lipdp.recipe((3, 32, 32), 3, 500, task=task)
+    for shape in ((32, 32, 3), (3, 32, 3), (1, 28, 64), (4, 4, 4), (3, 3, 3)):
+        lipdp.recipe(shape, 3, 500, task=task)
+    assert not recwarn
+
+
 def test_what_the_recipe_sets_is_not_passed_again():
     recipe = dataclasses.replace(lipdp.recipe((8,), 3, 500, 2.0), epochs=2)
     with pytest.raises(TypeError, match="batch_size=3.*dataclasses.replace"):

@@ -638,3 +638,14 @@ def test_clipped_gradients_are_those_of_sums_where_the_clip_follows_a_quantile()
         one_step(model, strategy=strategies.Clipless(**more), sampling="fixed_order")
         found.append(np.linalg.norm(model.get_weights()[0] - kernel))
     assert found[1] > 0.5 * found[0] > 0.1
+
+
+def test_functions_without_a_name_are_not_warned_of_where_nothing_is_saved():
+    model = lipdp.DP_Sequential([keras.Input((8,)), keras.layers.Dense(3, activation=lambda x: x)])
+    model.compile("sgd", loss=lambda y, outputs: keras.ops.mean(keras.ops.square(outputs - y), axis=-1))
+    stop = keras.callbacks.LambdaCallback(on_train_begin=lambda logs: setattr(model, "stop_training", True))
+    x, labels = blobs()
+    with warnings.catch_warnings(record=True) as given:
+        warnings.simplefilter("always")
+        model.fit(x, keras.utils.to_categorical(labels), noise_multiplier=2.0, callbacks=[stop], **FIT)
+    assert not [warning for warning in given if "includes a `lambda`" in str(warning.message)]

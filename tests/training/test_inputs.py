@@ -202,6 +202,15 @@ def test_images_without_an_axis_of_channels_are_told_how_to_get_one():
         model.fit(np.zeros((40, 6, 6), "float32"), np.zeros(40, int), batch_size=8, epsilon=1.0, strategy="dpsgd")
 
 
+@pytest.mark.backend_free
+def test_images_with_channels_first_are_told_how_to_have_them_last():
+    network = keras.Sequential([keras.Input((6, 8, 3)), keras.layers.Flatten(), keras.layers.Dense(2)])
+    model = lipdp.DP_Model.from_keras(network)
+    model.compile("sgd", loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    with pytest.raises(ValueError, match=r"numpy\.moveaxis\(x, 1, -1\) has the channels last\.$"):
+        model.fit(np.zeros((40, 3, 6, 8), "float32"), np.zeros(40, int), batch_size=8, epsilon=1.0, strategy="dpsgd")
+
+
 @pytest.mark.parametrize("more", [{}, {"a0": TOKENS[:, 2]}])
 @pytest.mark.parametrize("batch_size", [None, 1, 7])
 def test_datasets_of_columns_are_read_row_by_row_and_in_batches(batch_size, more):

@@ -100,6 +100,14 @@ def test_endless_dataset_is_refused(model):
         model.fit(tf.data.Dataset.from_tensor_slices((X, Y)).repeat(), epsilon=1.0, verbose=0)
 
 
+def test_a_dataset_of_unknown_size_is_told_how_to_declare_it(model):
+    import tensorflow as tf
+
+    rows = tf.data.Dataset.from_tensor_slices((X, Y)).filter(lambda x, y: True)
+    with pytest.raises(ValueError, match=r"dataset\.apply\(tf\.data\.experimental\.assert_cardinality\(number\)\)"):
+        model.fit(rows, epsilon=1.0, verbose=0)
+
+
 @pytest.mark.parametrize(
     "loss", ["mse", keras.losses.SparseCategoricalCrossentropy(from_logits=True), lambda a, b: a - b]
 )

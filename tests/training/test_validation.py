@@ -342,6 +342,10 @@ def test_callbacks_that_follow_metrics_on_training_rows_are_refused_whatever_the
     arguments = {"callbacks": [stop], "training_metrics": trains, "epochs": 1, **FIT}
     with pytest.raises(ValueError, match="among the training data.*EarlyStopping .val_loss.*validation_split="):
         model.fit(X, Y, validation_data=(X, Y), **arguments)
+    if trains:  # then the validation data have no part in it
+        follows = {**arguments, "callbacks": [keras.callbacks.EarlyStopping(monitor="loss"), stop]}
+        with pytest.raises(ValueError, match=r"training data may not steer.*Received: EarlyStopping \(loss\)\."):
+            model.fit(X, Y, validation_data=(X, Y), **follows)
     assert model.privacy.updates == 0
     model.fit(X, Y, validation_data=held_out, **arguments)
     assert model.privacy.to_dict()["steered_by_training_metrics"] == []
