@@ -134,8 +134,8 @@ def warn_of_frequent(held_out: dict | None) -> None:
     sys.stderr.write(
         "lipdp train: warning: on the held-out examples the model is no more accurate than always naming their most "
         "frequent class. Where the other classes are rare it may still rank examples well: choose a threshold on its "
-        "score, see Rare classes in docs/howto/tables.md. Otherwise it has learned nothing: train on more examples, or "
-        "with a larger epsilon.\n"
+        "score, see Rare classes in docs/howto/tables.md. Otherwise it has learned nothing: train on more examples, "
+        "with a larger epsilon, or, where you have asked for few epochs, for more of them.\n"
     )
 
 

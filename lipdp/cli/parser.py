@@ -228,6 +228,9 @@ def _predict(parser):
     add("run", metavar="RUN_OR_MODEL", help="a run folder or a .keras file")
     add("--data", required=True, metavar="FILE", help="a .csv file with the columns of the run, or a .npz file with x")
     add("--table", metavar="FILE", help="description of the .csv file; default: that of the run")
+    add(
+        "--keep", nargs="+", metavar="COLUMN", help="columns of the .csv file, such as ids, that the output begins with"
+    )
     add("--backbone", metavar="FILE|PRESET", help=shared_options.MOVED)
     add("--batch-size", type=int, default=256, help="examples at once; default: 256")
     add(

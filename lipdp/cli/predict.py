@@ -38,7 +38,10 @@ def run(options: argparse.Namespace, argv: list[str]) -> None:
     of_texts = (recorded or {}).get("task") == "text"
     frozen: Any = (encoder if of_texts else backbone).of_run(options, recorded)
     texts = text.described_by(pathlib.Path(options.run), recorded, frozen) if of_texts else None
-    x, notes = _examples(options, recorded, path) if texts is None else (texts.encode(options.data), [])
+    if options.keep and not options.data.endswith(".csv"):
+        raise ValueError(f"--keep copies columns of a .csv file. Received: --data {options.data}. Leave it out.")
+    x, notes, header = _examples(options, recorded, path) if texts is None else (texts.encode(options.data), [], True)
+    kept = _kept(options, header)
     x = x if frozen is None else frozen.rows(x, len(x))
     model = certify.load(path)
     diffusion.refuse(options.run, recorded, model)
@@ -54,7 +57,7 @@ def run(options: argparse.Namespace, argv: list[str]) -> None:
     radii = None if texts is not None else _radii(model, x, options.batch_size)
     classes = recorded["classes"] if recorded else list(range(logits.shape[-1]))
     probabilities = _probabilities(model, logits)
-    files.write_text(target, _text(logits, radii, probabilities, classes))
+    files.write_text(target, _text(logits, radii, probabilities, classes, kept))
     if options.json:
         output.write_json({"output": str(target), "examples": len(x), "classes": classes})
         return
@@ -65,18 +68,18 @@ def run(options: argparse.Namespace, argv: list[str]) -> None:
     )
 
 
-def _examples(options, recorded: dict | None, path: pathlib.Path) -> tuple[np.ndarray, list[str]]:
-    """Returns the inputs of the model, and what has to be said of them."""
+def _examples(options, recorded: dict | None, path: pathlib.Path) -> tuple[np.ndarray, list[str], bool]:
+    """Returns the inputs of the model, what has to be said of them, and whether a file has a header."""
     run, unknown = pathlib.Path(options.run), recorded is None and options.table is None
     if not options.data.endswith((".csv", *(text_columns.SUFFIXES if unknown else ()))):
         x = read_examples(pathlib.Path(options.data))
         notes = _units(x)
         ranges = (recorded or {}).get("feature_ranges")
         if ranges is None:
-            return x, notes
+            return x, notes, True
         names = tuple(map(str, range(x.shape[-1])))
         examples = data.Dataset(x, np.zeros(len(x), "int32"), None, None, (0, 1), "data", names)
-        return data.scale(examples, data.read_ranges(ranges)).x_train, notes
+        return data.scale(examples, data.read_ranges(ranges)).x_train, notes, True
     table: Any = datasets.described_by(run) if recorded else None
     if options.table is not None:
         table = data.Table.from_json(options.table)
@@ -93,7 +96,21 @@ def _examples(options, recorded: dict | None, path: pathlib.Path) -> tuple[np.nd
             f"Nothing says how to encode {what}. Received: --data {options.data} and a model without a description. "
             f"{todo}{certify.hint(path)}."
         )
-    return _encoded(table, options.data)
+    return (*_encoded(table, options.data), table.header)
+
+
+def _kept(options, header: bool) -> dict[str, list[str]]:
+    """Returns the columns of the file that are to stand in front of the classes."""
+    kept: dict[str, list[str]] = {name: [] for name in options.keep or ()}
+    for found in rows.pieces(options.data, header, least=1) if kept else ():
+        for name, values in kept.items():
+            if name not in found.columns:
+                raise ValueError(
+                    f"--keep names columns of the file. Received: --keep {name}, and {options.data} has "
+                    f"{', '.join(list(found.columns)[:20])}. Pass one of these."
+                )
+            values += found.columns[name]
+    return kept
 
 
 def _encoded(table: data.Table, path: str) -> tuple[np.ndarray, list[str]]:
@@ -212,15 +229,18 @@ def _probabilities(model: Any, logits: np.ndarray) -> np.ndarray | None:
     return np.exp(exponents) / np.exp(exponents).sum(axis=1, keepdims=True)
 
 
-def _text(logits: np.ndarray, radii: np.ndarray | None, probabilities: np.ndarray | None, classes: list) -> str:
+def _text(
+    logits: np.ndarray, radii: np.ndarray | None, probabilities: np.ndarray | None, classes: list, kept: dict
+) -> str:
     text = io.StringIO(newline="")
     writer = csv.writer(text)
     certified = [[]] * len(logits) if radii is None else [[numbers.radius(radius, 6)] for radius in radii]
     # Last: columns of earlier versions keep their places.
     shares: Any = np.empty((len(logits), 0)) if probabilities is None else probabilities
     heads = ["class", *(["radius"] if radii is not None else []), *(f"logit {name}" for name in classes)]
-    writer.writerow([*heads, *(f"probability {name}" for name in classes if probabilities is not None)])
-    for row, radius, share in zip(logits, certified, shares, strict=True):
+    writer.writerow([*kept, *heads, *(f"probability {name}" for name in classes if probabilities is not None)])
+    copied = zip(*kept.values(), strict=True) if kept else [()] * len(logits)
+    for first, row, radius, share in zip(copied, logits, certified, shares, strict=True):
         values = (f"{value:.6g}" for value in (*row, *share))
-        writer.writerow([classes[int(row.argmax())], *radius, *values])
+        writer.writerow([*first, classes[int(row.argmax())], *radius, *values])
     return text.getvalue()

@@ -138,7 +138,13 @@ def test_certify_and_predict_use_the_description_of_the_run(run, tmp_path, capsy
     assert list(rows[0]) == heads
     sharp = model.loss.temperature * (logits[:, 1] - logits[:, 0])
     assert [float(row["probability sick"]) for row in rows] == pytest.approx(1 / (1 + np.exp(-sharp)), rel=1e-3)
+    copied = ["--keep", "id", "smoker", "--output", str(tmp_path / "p.csv"), "--overwrite"]
+    assert main(["predict", str(run), "--data", str(file), *copied]) == 0
+    found = list(csv.DictReader((tmp_path / "p.csv").read_text().splitlines()))
+    assert list(found[0]) == ["id", "smoker", *heads] and [row["id"] for row in found] == ["x", "y", "z"]
+    assert [{name: row[name] for name in heads} for row in found] == rows
     words = ["predict", run, "--data", file, "--output"]
+    assert "--keep ids, and" in refusal(capsys, *words, tmp_path / "q.csv", "--keep", "ids")
     assert "already exists" in refusal(capsys, *words, tmp_path / "p.csv")
     assert "folder of the output" in refusal(capsys, *words, tmp_path / "no" / "p.csv")
     file.write_text("smoker,id\nyes,x\n")
@@ -149,6 +155,8 @@ def test_certify_and_predict_use_the_description_of_the_run(run, tmp_path, capsy
     np.savez(tmp_path / "x.npz", x=np.zeros((2, 3)))
     line = refusal(capsys, "predict", run, "--data", tmp_path / "x.npz", "--output", tmp_path / "q.csv")
     assert "no classifier of such examples" in line
+    words = ["predict", run, "--data", tmp_path / "x.npz", "--output", tmp_path / "q.csv", "--keep", "id"]
+    assert "--keep copies columns of a .csv file" in refusal(capsys, *words)
     line = refusal(capsys, "predict", run / folders.MODEL, "--data", file, "--output", tmp_path / "q.csv")
     assert "Pass --table" in line
 
