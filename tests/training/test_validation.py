@@ -361,11 +361,11 @@ def test_the_statement_says_that_held_out_rows_are_not_covered():
     assert "Rows that were held out" in " ".join(model.privacy.statement().split())
 
 
-def segmenting(*metrics):
+def segmenting(*metrics, kind="metrics"):
     model = lipdp.DP_Sequential(
         [keras.Input((4, 4, 1)), keras.layers.Conv2D(1, 3, padding="same", activation="sigmoid")]
     )
-    model.compile("sgd", "binary_crossentropy", metrics=list(metrics))
+    model.compile("sgd", "binary_crossentropy", **{kind: list(metrics)})
     rng = np.random.default_rng(0)
     return model, rng.normal(size=(80, 4, 4, 1)).astype("float32"), rng.integers(0, 2, (80, 4, 4, 1))
 
@@ -388,7 +388,7 @@ def test_a_metric_that_counts_places_beside_one_of_rows_costs_nothing():
 def test_metrics_that_count_places_are_those_of_keras():
     """They take weights of places only: padding rows have none of these."""
     made = (keras.metrics.BinaryIoU, keras.metrics.AUC, keras.metrics.Precision, keras.metrics.BinaryAccuracy)
-    model, x, y = segmenting(*(metric(name=metric.__name__) for metric in made))
+    model, x, y = segmenting(*(metric(name=metric.__name__) for metric in made), kind="weighted_metrics")
     model.optimizer.learning_rate = 0.0
     history = model.fit(
         *(x, y), strategy="dpsgd", training_metrics=True, steps_per_epoch=1, validation_data=(x[:30], y[:30]), **FIT
