@@ -64,6 +64,7 @@ def test_conservative_and_tight(budget, q, updates, delta, accountant):
     assert 0.99 * budget <= accounting.compose([Mechanism(q, z, updates)], delta, accountant) <= budget
 
 
+@pytest.mark.slow
 def test_millions_of_updates_at_a_small_delta():
     """It was refused as a budget that needs no noise, because delta drowned in rounding."""
     z = accounting.calibrate(epsilon=8.0, delta=1e-11, sampling_probability=0.33126, updates=3 * 10**6)

@@ -21,8 +21,15 @@ LAYERS = {
 }
 
 
-@pytest.mark.parametrize("make", LAYERS.values(), ids=LAYERS)
-@pytest.mark.parametrize("shape", IMAGES.values(), ids=IMAGES)
+LONG = [("mirrored", "small"), ("patches", "color"), ("mirrored", "color")]
+CASES = [
+    pytest.param(make, shape, id=f"{size}-{name}", marks=[pytest.mark.slow] * ((name, size) in LONG))
+    for size, shape in IMAGES.items()
+    for name, make in LAYERS.items()
+]
+
+
+@pytest.mark.parametrize(("make", "shape"), CASES)
 def test_an_image_has_the_same_bits_at_each_place(make, shape):
     """Rows that one row more moves to other places would else cross a kink or a threshold together."""
     if make is layers.EncoderFeatures2D and shape[-1] != 3:

@@ -153,7 +153,7 @@ def logarithm(y_true, y_pred):
 LATE = np.array([5, 6, 7, 5, 6, 7])
 
 
-@pytest.mark.parametrize("kind", ["int64", "float32"])
+@pytest.mark.parametrize("kind", ["int64", pytest.param("float32", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "mixing",
     [

@@ -276,7 +276,10 @@ PAIRS = {
 @pytest.mark.backend_free
 @pytest.mark.parametrize(
     "pair",
-    [pytest.param(PAIRS[name], id=name, marks=[pytest.mark.slow] * (number % 2)) for number, name in enumerate(PAIRS)],
+    [
+        pytest.param(PAIRS[name], id=name, marks=[pytest.mark.slow] * (number % 4 > 0))
+        for number, name in enumerate(PAIRS)
+    ],
 )
 def test_what_differs_in_code_alone_has_noise_of_its_own(pair):
     one, again, other = (key(**make()) for make in (pair[0], *pair))
@@ -353,8 +356,12 @@ def test_masks_that_xla_draws_otherwise_come_with_other_noise():
 
 @pytest.mark.parametrize(
     "made",
-    [with_optimizer(stepping, 0.5), with_optimizer(shortening, 0.5), of_kind(0.5), with_layer(replaced, 0.5)],
-    ids=["code of an optimizer", "a number in it", "a model", "a layer"],
+    [
+        pytest.param(with_optimizer(stepping, 0.5), id="code of an optimizer", marks=pytest.mark.slow),
+        pytest.param(with_optimizer(shortening, 0.5), id="a number in it", marks=pytest.mark.slow),
+        pytest.param(of_kind(0.5), id="a model", marks=pytest.mark.slow),
+        pytest.param(with_layer(replaced, 0.5), id="a layer"),
+    ],
 )
 def test_code_of_the_users_goes_on_with_its_noise(tmp_path, made):
     """What models and optimizers hold after a `fit` is no other code."""

@@ -172,7 +172,7 @@ def test_additions_to_a_layer_that_was_frozen_first_are_named():
     assert model.layers[0].lora_kernel_b.numpy().any()
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", keras.optimizers.SGD(0.1, momentum=0.9)], ids=["plain", "momentum"])
+@pytest.mark.parametrize("optimizer", ["sgd", pytest.param("adam", marks=pytest.mark.slow)])
 def test_a_model_saved_after_enable_lora_loads(optimizer, tmp_path):
     """Before it is compiled again; it has more weights than the deviations of the last noise were for."""
     model = lipdp.DP_Sequential([keras.Input((4,)), keras.layers.Dense(3), keras.layers.Dense(2)])

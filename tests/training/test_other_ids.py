@@ -51,7 +51,9 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("seed", [None, pytest.param(3, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name != "other persons")) for name in OTHERS]
+)
 def test_other_ids_are_said(name, seed, tmp_path):
     """Visits and then patients: what one fit says of a visit says nothing of a patient."""
     model, second = mlp(), OTHERS[name]

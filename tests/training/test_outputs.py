@@ -342,8 +342,11 @@ def test_one_output_takes_the_forms_of_several(form):
     assert "accuracy" in found[0][0]
 
 
+NAMES = ["mae", "Huber", "cosine_similarity", "binary_crossentropy"]
+
+
 @pytest.mark.backend_free
-@pytest.mark.parametrize("name", ["mae", "Huber", "cosine_similarity", "binary_crossentropy", "bce"])
+@pytest.mark.parametrize("name", ["bce", *(pytest.param(name, marks=pytest.mark.slow) for name in NAMES)])
 @pytest.mark.parametrize("activation", [None, "sigmoid"])
 def test_names_of_losses_of_several_places_are_those_of_keras(name, activation):
     """lipdp's are for outputs `(batch, n)`: labels that matched the outputs were refused."""
