@@ -5,7 +5,8 @@
 
 Features of random images by `lipdp.features`, 32 x 32 in color as in CIFAR-10 and 28 x 28 in gray as in MNIST, and by
 turns in the same process the outputs of Keras' ResNet50 without its head, by `predict`, random weights: of the same
-images in color, of so many of 32 x 32 for the gray ones. A round is the processor time of both, over all threads.
+images in color, of so many of 32 x 32 for the gray ones. Both see as many images at once as in the recipe. A round is
+the processor time of both, over all threads.
 """
 
 import argparse
@@ -40,7 +41,9 @@ def measure(layer, shape: tuple, images: int, rounds: int) -> dict:
     import keras
 
     import lipdp
+    from lipdp.models import scattered
 
+    rows = scattered.images_at_once()
     rng = np.random.default_rng(0)
     x = rng.random((images, *shape), dtype="float32")
     fixed = keras.Sequential([keras.Input(shape), layer])
@@ -48,10 +51,10 @@ def measure(layer, shape: tuple, images: int, rounds: int) -> dict:
     beside = x if shape[-1] == 3 else rng.random((images, 32, 32, 3), dtype="float32")
 
     def of_layer():
-        lipdp.features(fixed, x, verbose=0)
+        lipdp.features(fixed, x, batch_size=rows, verbose=0)
 
     def of_network():
-        ordinary.predict(beside, batch_size=256, verbose=0)
+        ordinary.predict(beside, batch_size=rows, verbose=0)
 
     of_layer(), of_network()
     times = [(seconds(of_layer), seconds(of_network)) for _ in range(rounds)]

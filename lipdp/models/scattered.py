@@ -16,7 +16,7 @@ from lipdp.models.features import features
 
 # Chosen on held-out training images of CIFAR-10 and Fashion-MNIST, see `benchmarks/scattered.py`.
 _MEMORY = 2**31
-# Images that the fixed layers see at once: on a CPU so few for each thread, whose maps then stay in the cache.
+# Images that the fixed layers see at once, and on a CPU for each thread.
 _AT_ONCE, _OF_THREAD = 256, 32
 # Rounding by a thousandth is far below the noise.
 _DTYPE = "float16"
@@ -122,9 +122,7 @@ class ScatteredRecipe(NormalizedRecipe):
         return self._compiled(DP_Sequential(stack, name="lipdp"), num_examples)
 
     def prepare(self, x: Any, verbose: str | int = "auto") -> np.ndarray:
-        threads = backend.cpu_threads()
-        rows = _AT_ONCE if threads is None else min(_AT_ONCE, _OF_THREAD * threads)
-        return features(self._front(), x, batch_size=rows, dtype=_DTYPE, verbose=verbose)
+        return features(self._front(), x, batch_size=images_at_once(), dtype=_DTYPE, verbose=verbose)
 
     def whole(self, model: Any) -> DP_Model | DP_Sequential:
         whole = self._joined(model.layers)
@@ -202,6 +200,12 @@ class ScatteredRecipe(NormalizedRecipe):
         if self.method != "clipless":
             return super()._loss(model)
         return losses.SparseCategoricalCrossentropy(clip=self.clip_norm / model.get_layer("bounded_input").norm)
+
+
+def images_at_once() -> int:
+    """Returns how many images the fixed layers see at once: on a CPU so few that their maps stay in its cache."""
+    threads = backend.cpu_threads()
+    return _AT_ONCE if threads is None else min(_AT_ONCE, _OF_THREAD * threads)
 
 
 def fits(

@@ -12,7 +12,7 @@ import pytest
 import lipdp
 from lipdp import bounds, certify, models
 from lipdp.layers import dead_leaves
-from lipdp.models import reached
+from lipdp.models import reached, scattered
 
 pytestmark = pytest.mark.backend_free
 
@@ -473,3 +473,9 @@ def test_images_of_whole_numbers_are_not_in_the_unit_of_the_recipe():
         small(epochs=1).fit((255 * x).astype("uint8"), y, epsilon=8.0, verbose=0)
     texts = [str(one.message) for one in told]
     assert any("in [0, 1]. Received: x of dtype uint8. Divide images of 8 bits by 255" in text for text in texts)
+
+
+@pytest.mark.parametrize(("threads", "expected"), [(None, 256), (1, 32), (2, 64), (64, 256)])
+def test_a_cpu_sees_fewer_images_at_once(threads, expected, monkeypatch):
+    monkeypatch.setattr("lipdp.backend.cpu_threads", lambda: threads)
+    assert scattered.images_at_once() == expected
