@@ -86,7 +86,11 @@ FAULTS = [
     *faults(
         "strategies/clipping.py",
         "training/test_class_weight.py",
-        ("weights of classes do nothing", "        if weights is not None:", "        if False:"),
+        (
+            "weights of classes do nothing",
+            "return (weight, y) if weights is None else",
+            "return (weight, y) if True else",
+        ),
         (
             "weights of examples do nothing",
             "return found if weight is None else",
