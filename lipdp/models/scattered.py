@@ -16,8 +16,9 @@ from lipdp.models.features import features
 
 # Chosen on held-out training images of CIFAR-10 and Fashion-MNIST, see `benchmarks/scattered.py`.
 _MEMORY = 2**31
-# Images that the fixed layers see at once, and on a CPU for each thread.
-_AT_ONCE, _OF_THREAD = 256, 32
+# Images that the fixed layers see at once, and on a CPU with one and two threads, as measured there: with few of them
+# maps stay in the cache, and threads that share out an operation need more.
+_AT_ONCE, _OF_THREADS = 256, {1: 32, 2: 128}
 # Rounding by a thousandth is far below the noise.
 _DTYPE = "float16"
 # Norm of most features of an image with as many numbers; those of "accurate" scattering vary slowly with the image.
@@ -203,9 +204,8 @@ class ScatteredRecipe(NormalizedRecipe):
 
 
 def images_at_once() -> int:
-    """Returns how many images the fixed layers see at once: on a CPU so few that their maps stay in its cache."""
-    threads = backend.cpu_threads()
-    return _AT_ONCE if threads is None else min(_AT_ONCE, _OF_THREAD * threads)
+    """Returns how many images the fixed layers see at once."""
+    return _OF_THREADS.get(backend.cpu_threads(), _AT_ONCE)
 
 
 def fits(
