@@ -259,7 +259,7 @@ def users_line() -> int:
     return level
 
 
-def channels_last(shape: Sequence[int]) -> None:
+def warn_of_channels_first(shape: Sequence[int]) -> None:
     """Warns of a shape of images that looks like channels first, as files for torch have them."""
     if len(shape) == 3 and shape[0] in (1, 3) and shape[1] == shape[2] > 4:
         warnings.warn(

@@ -330,7 +330,7 @@ def recipe(
             f"Diffusion models here draw images. Received: examples of shape {image_shape}. Pass images of shape "
             "(height, width, channels)."
         )
-    checks.channels_last(image_shape)
+    checks.warn_of_channels_first(image_shape)
     if network is None:
         network = "cpu-28" if image_shape == (28, 28, 1) else "small"
     if checks.choice("network", network, ("small", *sorted(PRESETS))) != "small":

@@ -217,7 +217,7 @@ def classifier_recipe(
         718
     """
     checks.choice("style", style, STYLES)
-    checks.channels_last(input_shape)
+    checks.warn_of_channels_first(input_shape)
     if method is not None:
         checks.choice("method", method, METHODS)
     if radius is not None and (style != "robust" or front_end is not None or len(input_shape) == 1):

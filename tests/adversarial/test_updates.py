@@ -13,11 +13,11 @@ from tests.adversarial.cases import CLIPPED, DIFFUSION, Case, chosen
 FEW = [
     Case("mlp", strategies.DPSGD(), "Adam", warm=2),
     Case("logistic", strategies.DPSGD(quantile=0.5, augmentation_multiplicity=2), warm=3),
+    Case("mlp", strategies.AdaCliP(granularity="layer"), "RMSprop", warm=2),
     Case("lipschitz", strategies.Clipless(), "Adam", microbatch=6),
     Case("mlp", strategies.DPSGD(), "Adam", policy="mixed_bfloat16"),
 ]
 MORE = [
-    Case("mlp", strategies.AdaCliP(granularity="layer"), "RMSprop", warm=2),
     Case("dropout", strategies.DPSGD(augmentation_multiplicity=2), microbatch=8, warm=1),
     Case("shared", strategies.DPSGD(clipping="per_layer"), microbatch=8),
     Case("logistic", strategies.DPSGD(clipping="automatic"), "Nadam", steps=2, warm=1),

@@ -21,7 +21,7 @@ LAYERS = {
 }
 
 
-LONG = [("mirrored", "small"), ("patches", "color"), ("mirrored", "color")]
+LONG = [("patches", "color"), ("mirrored", "color")]
 CASES = [
     pytest.param(make, shape, id=f"{size}-{name}", marks=[pytest.mark.slow] * ((name, size) in LONG))
     for size, shape in IMAGES.items()

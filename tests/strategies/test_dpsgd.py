@@ -56,7 +56,7 @@ def test_gradients_of_zeros_stay_zeros_under_automatic_clipping():
 
 
 @pytest.mark.backend_free
-@pytest.mark.parametrize("name", some(STRATEGIES, "flat", "quantile"))
+@pytest.mark.parametrize("name", some(STRATEGIES, "flat", "per layer", "quantile"))
 def test_one_example_moves_the_gradient_by_at_most_the_clip_norm(name):
     """Examples of any size, alone against the others; dropout draws by position, so the others keep their masks."""
     strategy = STRATEGIES[name]
