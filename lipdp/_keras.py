@@ -28,6 +28,7 @@ from keras.src.ops.numpy import Absolute as Absolute
 from keras.src.ops.numpy import Add as Add
 from keras.src.ops.numpy import Negative as Negative
 from keras.src.ops.numpy import Subtract as Subtract
+from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter as ArrayDataAdapter
 from keras.src.utils.module_utils import tensorflow
 
 # What a training step is made of. Not every backend has all of them.
@@ -259,9 +260,7 @@ def mask(tensor: Any) -> Any:
     return get_keras_mask(tensor)
 
 
-def set_mask(tensor: Any, mask: Any) -> None:
-    """Has a tensor carry a mask."""
-    set_keras_mask(tensor, mask)
+set_mask = set_keras_mask
 
 
 def structures(graph: keras.Function) -> tuple:

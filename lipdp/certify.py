@@ -214,7 +214,7 @@ def _logits(model, x, batch_size: int) -> np.ndarray:
         )
     _refuse_own_prediction(model)
     # TF32 would add errors that the slack below does not cover.
-    with backend.full_precision():
+    with backend.full_precision(), backend.untuned():
         present = settings(model)
         # What was compiled under other settings computes something else than what the bounds are about; those of a
         # layer of the user's need not be in its configuration.

@@ -41,6 +41,7 @@ release_programs = _steps.release_programs
 subkey = _steps.subkey
 train_function = _steps.train_function
 untracked = _steps.untracked
+untuned = _steps.untuned
 weights_kept = _steps.weights_kept
 apart = _devices.apart
 idle_devices = _devices.idle_devices

@@ -206,12 +206,33 @@ def feed(batches, example):
     def spec(leaf):
         return tf.TensorSpec((None, *leaf.shape[1:]), leaf.dtype)
 
-    options = tf.data.Options()
-    options.autotune.enabled = False
     signature = tf.nest.map_structure(spec, example)
     dataset = tf.data.Dataset.from_generator(lambda: batches, output_signature=signature)
     _collect_at_exit()
-    return dataset.prefetch(2).with_options(options)
+    return dataset.prefetch(2).with_options(_untuned_options())
+
+
+def _untuned_options():
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return options
+
+
+# What Keras makes of the arrays that `evaluate` and `predict` are given.
+_dataset_of_arrays = _keras.ArrayDataAdapter.get_tf_dataset
+
+
+@contextlib.contextmanager
+def untuned():
+    """Inside, `evaluate` and `predict` of Keras read arrays without tuning at run time, as `feed` does.
+
+    Else they may wait at their end for half as long as they have computed.
+    """
+    _keras.ArrayDataAdapter.get_tf_dataset = lambda self: _dataset_of_arrays(self).with_options(_untuned_options())
+    try:
+        yield
+    finally:
+        _keras.ArrayDataAdapter.get_tf_dataset = _dataset_of_arrays
 
 
 @functools.cache

@@ -15,7 +15,7 @@ from lipdp.sampling.columns import read
 from lipdp.sampling.datasets import is_dataset
 from lipdp.sampling.source import is_source
 from lipdp.training import memory, model_checks
-from lipdp.training.outputs import outputs
+from lipdp.training.outputs import Outputs
 from lipdp.training.preprocessing import preprocessed
 from lipdp.training.progress import in_terminal
 
@@ -38,8 +38,9 @@ def features(
         x: Rows as `fit` takes them: arrays, or a source, of which a few batches are in memory at a time.
         path: A `.npy` file to write them to, replaced if it is there; None keeps them in memory. Needed where they are
             larger than memory.
-        batch_size: Rows that the network sees at once, at least 1; the largest that fits is the fastest.
-            The last batch is filled up: rounding goes by the number of rows in it. For few rows pass a smaller one.
+        batch_size: Rows that the network sees at once, at least 1, on a CPU with several threads as two halves; the
+            largest that fits is the fastest. The last batch is filled up: rounding goes by the number of rows in it.
+            For few rows pass a smaller one.
         dtype: `"float32"`, or `"float16"` for files of half the size; values above 65504 are then cut off.
         verbose: 1 shows a progress bar, 0 none; `"auto"` shows it on a terminal.
 
@@ -120,12 +121,12 @@ def features(
     if shown:
         sys.stdout.write(f"Features of {count} rows\n")
     progress = keras.utils.Progbar(count, unit_name="row") if shown else None
+    outputs = Outputs(model, batch_size, shared=True)
     with memory.kept():
         for start in range(0, count, _AT_ONCE * batch_size):
             rows = np.arange(start, min(start + _AT_ONCE * batch_size, count))
             taken = tree.map_structure(widened, read(x, rows))
-            made = outputs(model, taken, batch_size)
-            out[start : start + len(rows)] = np.clip(made, -limit, limit)
+            out[start : start + len(rows)] = np.clip(outputs(taken), -limit, limit)
             if progress is not None:
                 progress.update(start + len(rows))
     if isinstance(out, np.memmap):

@@ -18,7 +18,7 @@ from lipdp.models.features import features
 _MEMORY = 2**31
 # Images that the fixed layers see at once, and on a CPU with one and two threads, as measured there: with few of them
 # maps stay in the cache, and threads that share out an operation need more.
-_AT_ONCE, _OF_THREADS = 256, {1: 32, 2: 128}
+_AT_ONCE, _OF_THREADS = 256, {1: 32, 2: 64}
 # Rounding by a thousandth is far below the noise.
 _DTYPE = "float16"
 # Norm of most features of an image with as many numbers; those of "accurate" scattering vary slowly with the image.

@@ -17,7 +17,7 @@ from lipdp.layers.released import ReleasedConstants
 from lipdp.privacy import Release
 from lipdp.sampling import randomness
 from lipdp.sampling.columns import columns_of, read
-from lipdp.training.outputs import OneByOne, outputs
+from lipdp.training.outputs import OneByOne, Outputs
 from lipdp.training.request import FitRequest
 from lipdp.training.state import Run
 
@@ -189,9 +189,10 @@ class _Rows:
         inputs, read_by = _keras.structures(_keras.graph(model))[0], _read_by(layer, model)
         # Nothing to compute where the layer comes first.
         first = len(tree.flatten(inputs)) == 1 and tree.flatten(inputs)[0] is read_by
-        self._front = None if first else keras.Model(inputs, read_by)
-        if self._front is not None and layer.counts:
-            self._front = OneByOne(self._front)
+        front = None if first else keras.Model(inputs, read_by)
+        if front is not None:
+            front = Outputs(OneByOne(front) if layer.counts else front, 256)
+        self._outputs = front
         self._x, self._shares, self._count = x, shares, len(tree.flatten(x)[0])
         # Of the data: inputs of the model may leave sizes open.
         sizes = [math.prod(shape[1:]) for shape in (*(leaf.shape for leaf in tree.flatten(x)), read_by.shape)]
@@ -211,9 +212,9 @@ class _Rows:
         if self._kept is not None and start in self._kept:
             return self._kept[start]
         rows = tree.map_structure(lambda leaf: np.asarray(leaf, "float32"), read(self._x, index))
-        if self._front is not None:
+        if self._outputs is not None:
             with backend.full_precision():
-                rows = outputs(self._front, rows, 256)
+                rows = self._outputs(rows)
         rows = np.asarray(tree.flatten(rows)[0])
         if self._kept is not None:
             self._kept[start] = rows

@@ -1,5 +1,7 @@
 """What a model computes of rows, on as many devices as there are."""
 
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import keras
@@ -9,25 +11,57 @@ from keras import ops, tree
 from lipdp import backend
 
 
-def outputs(model: keras.Model, rows: Any, batch_size: int) -> Any:
-    """Returns what `predict` does, for any number of rows, in batches that are all alike.
+class Outputs:
+    """What a model computes of any number of rows, in batches that are all alike.
 
     Devices that share a batch out need as many rows each. And products are rounded by the number of rows in them: in a
     last batch that is shorter, one row more would change the bits of all others. What counts rows by a threshold needs
     `OneByOne` beside that.
 
     Args:
-        model: A model.
-        rows: A nest of arrays with at least one row.
+        model: A model, whose weights may change between calls.
         batch_size: Rows at once.
+        shared: Whether two threads may take half of a batch each: on a CPU with several, the parts of a network that
+            one thread computes alone do not keep the others waiting. Call it in the default precision.
     """
-    shards, _ = backend.row_shards()
-    count, whole = len(tree.flatten(rows)[0]), -(-batch_size // shards) * shards
-    missing = -count % whole
-    if missing:
-        rows = tree.map_structure(lambda leaf: np.concatenate([leaf, np.repeat(leaf[:1], missing, axis=0)]), rows)
-    made = keras.Model.predict(model, rows, batch_size=whole, verbose=0)
-    return tree.map_structure(lambda leaf: leaf[:count], made)
+
+    def __init__(self, model: keras.Model, batch_size: int, shared: bool = False):
+        self._model = model
+        self._distributed = keras.distribution.distribution() is not None
+        shards, _ = backend.row_shards()
+        several = shared and not self._distributed and batch_size > 1 and (backend.cpu_threads() or 1) > 1
+        self._threads = 2 if several else 1
+        self._size = -(-batch_size // (shards * self._threads)) * shards
+        # `predict` of TensorFlow waits, at the end of each call, for a thread that tunes its input and sleeps.
+        self._compute = backend.compiled(lambda rows: model(rows, training=False), model.variables)
+
+    def __call__(self, rows: Any) -> Any:
+        """Returns the outputs of rows, a nest of arrays with at least one row, as `predict` does."""
+        count = len(tree.flatten(rows)[0])
+        missing = -count % self._size
+        if missing:
+            rows = tree.map_structure(lambda leaf: np.concatenate([leaf, np.repeat(leaf[:1], missing, axis=0)]), rows)
+        if self._distributed:
+            made = keras.Model.predict(self._model, rows, batch_size=self._size, verbose=0)
+        else:
+            made = tree.map_structure(lambda *parts: np.concatenate(parts), *self._of(rows, count + missing))
+        return tree.map_structure(lambda leaf: leaf[:count], made)
+
+    def _of(self, rows: Any, count: int) -> Iterator[Any]:
+        batches = (
+            tree.map_structure(lambda leaf, s=start: leaf[s : s + self._size], rows)
+            for start in range(0, count, self._size)
+        )
+        # Here, as the first batch of all compiles.
+        yield self._batch(next(batches))
+        if self._threads == 1:
+            yield from map(self._batch, batches)
+            return
+        with ThreadPoolExecutor(self._threads) as pool:
+            yield from pool.map(self._batch, batches)
+
+    def _batch(self, rows: Any) -> Any:
+        return tree.map_structure(ops.convert_to_numpy, self._compute(tree.map_structure(ops.convert_to_tensor, rows)))
 
 
 class OneByOne(keras.Model):

@@ -4,7 +4,8 @@ import keras
 import numpy as np
 import pytest
 
-from lipdp import backend
+import lipdp
+from lipdp import _keras, backend
 
 EXAMPLE = (np.zeros((9, 2), "float32"), np.zeros((9, 3, 1), "int32")), np.zeros(9, "int32"), np.zeros(9, "float32")
 
@@ -25,3 +26,23 @@ def test_batches_arrive_as_they_are():
 def test_nobody_waits_for_the_end_of_the_iterator():
     """With tuning at run time, `fit` slept for up to a minute after its last epoch."""
     assert backend.feed(batches(), EXAMPLE).options().autotune.enabled is False
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="a matter of tf.data")
+@pytest.mark.parametrize("method", ["evaluate", "predict"])
+def test_nor_for_that_of_keras_in_its_own_methods(method):
+    """With tuning, `predict` of 4096 images waited for 15 seconds after 26 of computing."""
+    found = []
+
+    def tuned(*_):
+        dataset = _keras.ArrayDataAdapter(np.zeros((4, 2), "float32")).get_tf_dataset()
+        found.append(dataset.options().autotune.enabled)
+
+    model = lipdp.DP_Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile(loss="mse")
+    seen = keras.callbacks.LambdaCallback()
+    seen.on_test_begin = seen.on_predict_begin = tuned
+    rows = [np.zeros((4, 2), "float32"), np.zeros((4, 1), "float32")]
+    getattr(model, method)(*rows[: 1 + (method == "evaluate")], verbose=0, callbacks=[seen])
+    tuned()
+    assert found == [False, None]

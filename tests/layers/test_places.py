@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from lipdp import layers
-from lipdp.training.outputs import outputs
+from lipdp.training.outputs import Outputs
 
 IMAGES = {"small": (28, 28, 1), "color": (32, 32, 3)}
 LAYERS = {
@@ -37,4 +37,4 @@ def test_an_image_has_the_same_bits_at_each_place(make, shape):
     image = np.abs(np.random.default_rng(0).normal(size=(1, *shape))).astype("float32")
     model = keras.Sequential([keras.Input(shape), make(), keras.layers.Flatten()])
     for rows in (7, 13, 64, 80, 256):
-        assert len(np.unique(outputs(model, np.repeat(image, rows, axis=0), rows), axis=0)) == 1
+        assert len(np.unique(Outputs(model, rows)(np.repeat(image, rows, axis=0)), axis=0)) == 1

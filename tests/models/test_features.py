@@ -8,6 +8,7 @@ import pytest
 from keras import layers as L
 
 import lipdp
+from lipdp.training.outputs import Outputs
 
 X = np.random.default_rng(0).normal(size=(50, 6)).astype("float32")
 
@@ -23,6 +24,32 @@ def test_they_are_the_outputs_of_the_network(batch_size):
     found = lipdp.features(model, X, batch_size=batch_size)
     assert found.shape == (50, 5) and found.dtype == np.float32
     np.testing.assert_allclose(found, model.predict(X, verbose=0), atol=1e-6)
+
+
+@pytest.mark.parametrize(("batch_size", "seen"), [(256, 128), (16, 8), (7, 4), (1, 1)])
+def test_two_threads_take_half_of_a_batch_each(batch_size, seen, monkeypatch):
+    model = backbone()
+    monkeypatch.setattr("lipdp.backend.cpu_threads", lambda: 1)
+    alone = lipdp.features(model, X, batch_size=seen)
+    monkeypatch.setattr("lipdp.backend.cpu_threads", lambda: 2)
+    np.testing.assert_array_equal(lipdp.features(model, X, batch_size=batch_size), alone)
+
+
+def test_a_failure_in_a_thread_is_that_of_the_call(monkeypatch):
+    """Neither hides it, nor goes on with what is left."""
+    monkeypatch.setattr("lipdp.backend.cpu_threads", lambda: 2)
+    found, made = Outputs(backbone(), 2, shared=True), []
+
+    def failing(rows):
+        made.append(len(rows))
+        if len(made) == 3:
+            raise MemoryError("no memory")
+        return rows
+
+    found._compute = failing
+    with pytest.raises(MemoryError, match="no memory"):
+        found(np.repeat(X, 100, axis=0))
+    assert len(made) < 1000 and set(made) == {1}
 
 
 @pytest.mark.backend_free

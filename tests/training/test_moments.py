@@ -183,10 +183,10 @@ def test_a_row_in_front_does_not_change_how_others_are_counted():
     def places(scale):
         """Where a row with this image is counted elsewhere than one place further, among the entries of a column."""
         rows = np.repeat((image * scale).astype("float32")[None], 256, axis=0)
-        powers = np.frexp(np.abs(outputs.outputs(front, rows, 256)))[1]
+        powers = np.frexp(np.abs(outputs.Outputs(front, 256)(rows)))[1]
         return max((np.flatnonzero(np.diff(column) == step) for column in powers.T for step in (1, -1)), key=len)
 
-    made = np.abs(outputs.outputs(front, np.repeat(image[None], 256, axis=0).astype("float32"), 256))
+    made = np.abs(outputs.Outputs(front, 256)(np.repeat(image[None], 256, axis=0).astype("float32")))
     scales = ((1.0 + 3e-8 * t) / entry for entry in made[0][np.ptp(made, axis=0) > 0.0] for t in range(-10, 10))
     scale = next((scale for scale in scales if len(places(scale))), 1.0)  # where there is none, none moves
     x = np.zeros((8 * 256, 28, 28), "float32")
