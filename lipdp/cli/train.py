@@ -116,7 +116,8 @@ def _stopped(work: pathlib.Path, error: BaseException) -> None:
 def _made(options, argv, work, recipe, dataset, plan, started, clock, frozen) -> report.RunFolder:
     """Trains, measures and writes the files of a run."""
     generative = options.task == "diffusion"
-    model, history = _fit(options, recipe, dataset, plan, work)
+    trained, history, held_out = _fit(options, recipe, dataset, plan, work)
+    model = trained if generative else recipe.whole(trained)
     results: dict[str, Any] = {"held_out": None, "bounds": []}
     statement = model.privacy.statement()
     if dataset.texts is not None:
@@ -126,15 +127,15 @@ def _made(options, argv, work, recipe, dataset, plan, started, clock, frozen) ->
         if dataset.x_test is not None:
             results["held_out"] = _OF_TEXTS[options.task].measure(model, dataset)
     elif not generative:
-        held_out = dataset.x_test, dataset.y_test
         if recipe.bounded:
             results["bounds"] = output.finite(model.summary_bounds(print_fn=lambda text: None))
-        if dataset.x_test is not None and recipe.bounded:
+        if held_out is not None and recipe.bounded:
             results["held_out"] = evaluation.measure(
-                model, *held_out, options.radii or evaluation.RADII, dataset.person_ids_test
+                model, dataset.x_test, dataset.y_test, options.radii or evaluation.RADII, dataset.person_ids_test
             )
-        elif dataset.x_test is not None:
-            results["held_out"] = evaluation.accuracy(model, *held_out, dataset.person_ids_test)
+        elif held_out is not None:
+            # Of features that are there: the fixed layers can take longer than all of the training.
+            results["held_out"] = evaluation.accuracy(trained, held_out[0], dataset.y_test, dataset.person_ids_test)
     facts = {
         "command": shlex.join(["lipdp", *argv]),
         "argv": argv,
@@ -293,7 +294,7 @@ def _fit(options, recipe, dataset, plan, work):
             **chosen(options, "epsilon", "noise_multiplier", "accountant", "sampling", "examples_per_person"),
             **chosen(options, "training_metrics", "seed", "noise_generator"),
         )
-    return (model if generative else recipe.whole(model)), tuple(rows.kept)
+    return model, tuple(rows.kept), held_out
 
 
 def _settings(options, recipe, dataset, plan, frozen) -> dict:
