@@ -263,7 +263,7 @@ def _fit(options, recipe, dataset, plan, work):
         prepare = recipe.images
     else:
         model, epochs = recipe.trained(plan.sampling.num_examples), recipe.epochs
-        prepare = functools.partial(recipe.prepare, verbose=train_tell.verbosity(options))
+        prepare = functools.partial(recipe.prepare, verbose=train_tell.verbosity_of_features(options))
         if recipe.fixes_layers:
             size = 2.0 * dataset.num_examples * math.prod(model.input_shape[1:]) / 2**30
             sys.stderr.write(

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -42,7 +43,8 @@ def features(
             largest that fits is the fastest. The last batch is filled up: rounding goes by the number of rows in it.
             For few rows pass a smaller one.
         dtype: `"float32"`, or `"float16"` for files of half the size; values above 65504 are then cut off.
-        verbose: 1 shows a progress bar, 0 none; `"auto"` shows it on a terminal.
+        verbose: 1 shows a progress bar, 2 a line for each tenth of many rows, 0 nothing; `"auto"` shows the bar on a
+            terminal.
 
     Returns:
         An array `(N, ...)`; with a path a `numpy.memmap` of it, which `fit` reads row by row.
@@ -117,21 +119,33 @@ def features(
         )
     out = np.empty(shape, dtype) if path is None else np.lib.format.open_memmap(path, "w+", dtype, shape)
     limit = np.finfo(dtype).max
-    shown = in_terminal(verbose) if verbose == "auto" else bool(verbose)
-    if shown:
-        sys.stdout.write(f"Features of {count} rows\n")
-    progress = keras.utils.Progbar(count, unit_name="row") if shown else None
+    progress = _progress(count, int(in_terminal(verbose)) if verbose == "auto" else int(verbose))
     outputs = Outputs(model, batch_size, shared=True)
     with memory.kept():
         for start in range(0, count, _AT_ONCE * batch_size):
             rows = np.arange(start, min(start + _AT_ONCE * batch_size, count))
             taken = tree.map_structure(widened, read(x, rows))
             out[start : start + len(rows)] = np.clip(outputs(taken), -limit, limit)
-            if progress is not None:
-                progress.update(start + len(rows))
+            progress(start + len(rows))
     if isinstance(out, np.memmap):
         out.flush()
     return out if path is None else np.load(path, mmap_mode="r")
+
+
+def _progress(count: int, verbose: int) -> Callable[[int], None]:
+    """Returns what shows how many of the rows are done."""
+    if verbose == 1:
+        sys.stdout.write(f"Features of {count} rows\n")
+        return keras.utils.Progbar(count, unit_name="row").update
+    told = [0]
+
+    def line(done: int) -> None:
+        if verbose == 2 and 10 * done // count > told[0] and done < count:
+            told[0] = 10 * done // count
+            sys.stdout.write(f"Features of {done} of {count} rows\n")
+            sys.stdout.flush()
+
+    return line
 
 
 def _refuse_mixing(model) -> None:

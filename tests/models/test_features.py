@@ -64,6 +64,14 @@ def test_what_a_network_has_adapted_to_is_said_as_by_fit():
     assert "Received: adapted." in said
 
 
+def test_where_nobody_watches_a_line_is_written_for_each_tenth(capsys):
+    lipdp.features(backbone(), np.zeros((1000, 6), "float32"), batch_size=2, verbose=2)
+    said = capsys.readouterr().out.splitlines()
+    assert said == [f"Features of {rows} of 1000 rows" for rows in (128, 224, 320, 416, 512, 608, 704, 800, 928)]
+    lipdp.features(backbone(), X, verbose=2)  # as quick as no line is worth
+    assert not capsys.readouterr().out
+
+
 @pytest.mark.backend_free
 def test_a_row_changes_its_own_features_only():
     model, other = backbone(), X.copy()
