@@ -174,4 +174,6 @@ def _network(model):
     """The graph of a model alone: tasks have methods of their own around it."""
     if _keras.has_own_call(model):
         return model
-    return keras.Model(*_keras.structures(_keras.graph(model)), name=model.name)
+    made = keras.Model(*_keras.structures(_keras.graph(model)), name=model.name)
+    made.run_eagerly = model.run_eagerly
+    return made

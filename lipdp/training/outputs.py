@@ -1,5 +1,6 @@
 """What a model computes of rows, on as many devices as there are."""
 
+import functools
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -32,8 +33,10 @@ class Outputs:
         several = shared and not self._distributed and batch_size > 1 and (backend.cpu_threads() or 1) > 1
         self._threads = 2 if several else 1
         self._size = -(-batch_size // (shards * self._threads)) * shards
-        # `predict` of TensorFlow waits, at the end of each call, for a thread that tunes its input and sleeps.
-        self._compute = backend.compiled(lambda rows: model(rows, training=False), model.variables)
+        # `predict` would make a new data set for each call.
+        self._compute = functools.partial(model, training=False)
+        if not model.run_eagerly:
+            self._compute = backend.compiled(self._compute, model.variables)
 
     def __call__(self, rows: Any) -> Any:
         """Returns the outputs of rows, a nest of arrays with at least one row, as `predict` does."""

@@ -13,6 +13,15 @@ from lipdp.training.outputs import Outputs
 X = np.random.default_rng(0).normal(size=(50, 6)).astype("float32")
 
 
+@lipdp.row_wise
+class WithNumpy(L.Layer):
+    def call(self, inputs):
+        return keras.ops.convert_to_tensor(2.0 * keras.ops.convert_to_numpy(inputs))
+
+    def compute_output_spec(self, inputs):
+        return keras.KerasTensor(inputs.shape)
+
+
 def backbone():
     return keras.Sequential([keras.Input((6,)), L.Dense(5, "relu"), L.BatchNormalization(trainable=False)])
 
@@ -62,6 +71,15 @@ def test_what_a_network_has_adapted_to_is_said_as_by_fit():
         lipdp.features(keras.Sequential([keras.Input((6,)), adapted]), X)
     (said,) = [str(each.message) for each in caught if "What `adapt` reads" in str(each.message)]
     assert "Received: adapted." in said
+
+
+@pytest.mark.backend_free
+@pytest.mark.parametrize("functional", [False, True])
+def test_a_network_that_is_run_eagerly_is_not_compiled(functional):
+    model = keras.Sequential([keras.Input((6,)), WithNumpy()])
+    model = keras.Model(model.inputs, model.outputs) if functional else model
+    model.compile(run_eagerly=True)
+    np.testing.assert_array_equal(lipdp.features(model, X), 2.0 * X)
 
 
 def test_where_nobody_watches_a_line_is_written_for_each_tenth(capsys):
