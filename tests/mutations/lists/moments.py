@@ -89,8 +89,8 @@ FAULTS = [
         "training/test_moments.py::test_moments_and_updates_share_one_budget",
         (
             "what ranges count is computed in batches",
-            "if self._front is not None and layer.counts:",
-            "if False:",
+            "OneByOne(front) if layer.counts else front",
+            "front",
             "training/test_moments.py::test_a_row_in_front_does_not_change_how_others_are_counted",
         ),
         ("moments are not planned for", "                run.ledger.charge(release)\n", "                pass\n"),
