@@ -228,11 +228,12 @@ def untuned():
 
     Else they may wait at their end for half as long as they have computed.
     """
+    before = _keras.ArrayDataAdapter.get_tf_dataset
     _keras.ArrayDataAdapter.get_tf_dataset = lambda self: _dataset_of_arrays(self).with_options(_untuned_options())
     try:
         yield
     finally:
-        _keras.ArrayDataAdapter.get_tf_dataset = _dataset_of_arrays
+        _keras.ArrayDataAdapter.get_tf_dataset = before
 
 
 @functools.cache

@@ -4,7 +4,7 @@ from typing import Any
 
 import keras
 
-from lipdp import losses
+from lipdp import backend, losses
 from lipdp._deprecated import renamed_arguments
 from lipdp.training import bodies, memory, model_checks
 from lipdp.training.callbacks import refuse_private_monitors
@@ -162,7 +162,7 @@ class Fitting:
         model_checks.build(self, x)
         model_checks.check_ledger(self)
         bodies.note(self, request, callbacks, validation_data)
-        with together(), checkpointed(self, callbacks) as checkpoint, exclusive(self), memory.kept():
+        with together(), checkpointed(self, callbacks) as checkpoint, exclusive(self), memory.kept(), backend.untuned():
             driver = prepare(
                 self, x, y, validation_split, validation_data, request, checkpoint, person_ids, sample_weight
             )

@@ -29,7 +29,7 @@ def test_nobody_waits_for_the_end_of_the_iterator():
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="a matter of tf.data")
-@pytest.mark.parametrize("method", ["evaluate", "predict"])
+@pytest.mark.parametrize("method", ["evaluate", "predict", "fit"])
 def test_nor_for_that_of_keras_in_its_own_methods(method):
     """With tuning, `predict` of 4096 images waited for 15 seconds after 26 of computing."""
     found = []
@@ -39,10 +39,14 @@ def test_nor_for_that_of_keras_in_its_own_methods(method):
         found.append(dataset.options().autotune.enabled)
 
     model = lipdp.DP_Sequential([keras.Input((2,)), keras.layers.Dense(1)])
-    model.compile(loss="mse")
+    model.compile("sgd", lipdp.losses.MeanAbsoluteError())
     seen = keras.callbacks.LambdaCallback()
-    seen.on_test_begin = seen.on_predict_begin = tuned
-    rows = [np.zeros((4, 2), "float32"), np.zeros((4, 1), "float32")]
-    getattr(model, method)(*rows[: 1 + (method == "evaluate")], verbose=0, callbacks=[seen])
+    rows = np.zeros((4, 2), "float32"), np.zeros((4, 1), "float32")
+    if method == "fit":  # whose `evaluate` reads what `fit` has made of the rows
+        seen.on_epoch_begin = lambda *_: (model.predict(rows[0], verbose=0), tuned())
+        model.fit(*rows, batch_size=2, noise_multiplier=1.0, validation_data=rows, verbose=0, callbacks=[seen])
+    else:
+        seen.on_test_begin = seen.on_predict_begin = tuned
+        getattr(model, method)(*rows[: 1 + (method == "evaluate")], verbose=0, callbacks=[seen])
     tuned()
     assert found == [False, None]
