@@ -450,6 +450,7 @@ def test_before_the_first_update_epsilon_is_that_of_a_person_too(tmp_path):
 
 
 @pytest.mark.backend_free
+@pytest.mark.slow
 def test_models_that_share_a_network_know_for_whom_it_learned_moments(tmp_path):
     """What only the model itself was told is no less than what it has released."""
     first, (x, y) = small(), data(200)

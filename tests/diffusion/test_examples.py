@@ -124,6 +124,7 @@ def test_forms_of_examples_are_those_of_every_private_model(shared, stored, form
 
 
 @pytest.mark.backend_free
+@pytest.mark.slow
 def test_validation_on_training_examples_is_stated():
     model, same = labelled(), Rows()
     model.fit(same, validation_data=same, batch_size=24, **ASKED)
@@ -134,6 +135,7 @@ def test_validation_on_training_examples_is_stated():
 
 
 @pytest.mark.backend_free
+@pytest.mark.slow
 def test_examples_alone_come_as_a_dataset_too():
     class Alone(Rows):
         def __getitem__(self, i):

@@ -138,7 +138,7 @@ def test_recipes_of_28_pixels_have_one():
 
 
 @pytest.mark.backend_free
-@pytest.mark.parametrize("classes", [None, 4])
+@pytest.mark.parametrize("classes", [pytest.param(None, marks=pytest.mark.slow), 4])
 def test_classifiers_that_do_not_fit_are_refused(trained, classes):
     own = diffusion.unet(SHAPE, classes, channels=4, multipliers=(1,), blocks=1, slim=True)
     with pytest.raises(ValueError, match="one logit for each class"):

@@ -227,6 +227,7 @@ def test_saving_keeps_weights_average_and_ledger(tmp_path):
 
 @pytest.mark.filterwarnings("ignore:A total of", "ignore:Skipping nested container")
 @pytest.mark.backend_free
+@pytest.mark.slow
 def test_a_file_that_does_not_fit_leaves_no_average_behind(tmp_path):
     """What `sample` drew from was that of the file, and the ledger was not."""
 

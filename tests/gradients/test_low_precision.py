@@ -80,6 +80,7 @@ def test_the_rules_take_low_precision(low, shape, stack):
     assert all(np.isfinite(w).all() for w in model.get_weights())
 
 
+@pytest.mark.slow
 def test_layers_without_a_rule_train(low):
     cells = L.RNN([L.LSTMCell(3), L.GRUCell(2)])
     model = private(L.Reshape((4, 3)), cells, L.Dense(3))

@@ -137,6 +137,7 @@ def test_unknown_shapes_have_no_default(monkeypatch):
 
 
 @pytest.mark.backend_free
+@pytest.mark.slow
 def test_lengths_that_a_model_leaves_open_are_those_of_the_data(monkeypatch):
     """A text classifier of Keras' examples, of any length."""
     monkeypatch.setattr(backend, "microbatch_bytes", lambda model, clips: 2**18)

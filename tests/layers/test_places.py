@@ -21,7 +21,7 @@ LAYERS = {
 }
 
 
-LONG = [("patches", "color"), ("mirrored", "color")]
+LONG = [("patches", "color"), ("mirrored", "color"), ("scattering", "color"), ("mirrored", "small")]
 CASES = [
     pytest.param(make, shape, id=f"{size}-{name}", marks=[pytest.mark.slow] * ((name, size) in LONG))
     for size, shape in IMAGES.items()

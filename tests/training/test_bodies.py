@@ -277,7 +277,7 @@ PAIRS = {
 @pytest.mark.parametrize(
     "pair",
     [
-        pytest.param(PAIRS[name], id=name, marks=[pytest.mark.slow] * (number % 4 > 0))
+        pytest.param(PAIRS[name], id=name, marks=[pytest.mark.slow] * (number % 8 > 0))
         for number, name in enumerate(PAIRS)
     ],
 )

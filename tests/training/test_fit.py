@@ -302,6 +302,7 @@ def test_datasets_give_the_same_run_as_arrays():
 
 
 @pytest.mark.backend_free
+@pytest.mark.slow
 def test_labels_by_their_name_in_a_dataset_of_dictionaries_or_a_file_of_arrays(tmp_path):
     tf = pytest.importorskip("tensorflow")
     x, y = blobs()

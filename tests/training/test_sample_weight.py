@@ -311,7 +311,7 @@ def test_the_loss_of_weighted_rows_is_that_of_keras_whatever_the_batch_size():
             np.testing.assert_allclose(found[name], value, rtol=1e-5, err_msg=name)
 
 
-@pytest.mark.parametrize("several", [False, True])
+@pytest.mark.parametrize("several", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_metrics_are_those_of_keras(several):
     """Keras weights those of `weighted_metrics` alone, in training too; padding rows have no say in either."""
     made = outputs if several else plain

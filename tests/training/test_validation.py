@@ -385,6 +385,7 @@ def test_a_metric_that_counts_places_beside_one_of_rows_costs_nothing():
 
 
 @pytest.mark.filterwarnings("ignore:You are passing weight as `float`", "ignore:Explicitly requested dtype int64")
+@pytest.mark.slow
 def test_metrics_that_count_places_are_those_of_keras():
     """They take weights of places only: padding rows have none of these."""
     made = (keras.metrics.BinaryIoU, keras.metrics.AUC, keras.metrics.Precision, keras.metrics.BinaryAccuracy)
