@@ -25,12 +25,13 @@ class Backbone:
     digest: str
     network: Any
 
-    def features(self, x: np.ndarray, at_once: int = _AT_ONCE) -> np.ndarray:
+    def features(self, x: np.ndarray, at_once: int = _AT_ONCE, verbose: int = 0) -> np.ndarray:
         """Returns a row of features for each row: those of images and sequences are averaged over their places.
 
         Args:
             x: Rows.
             at_once: Rows in a batch, of which the last is filled up: their number where they are few and not private.
+            verbose: As in `lipdp.features`.
         """
         import lipdp
 
@@ -41,19 +42,20 @@ class Backbone:
                 f"{', '.join(map(str, inputs))} of {self.name}. Save a network that begins with what is missing, such "
                 "as keras.layers.Resizing, and takes one input."
             )
-        found = lipdp.features(self.network, x, batch_size=max(1, min(at_once, _AT_ONCE)), verbose=0)
+        found = lipdp.features(self.network, x, batch_size=max(1, min(at_once, _AT_ONCE)), verbose=verbose)
         return found if found.ndim == 2 else found.reshape(len(found), -1, found.shape[-1]).mean(axis=1)
 
-    def rows(self, x: np.ndarray, at_once: int = _AT_ONCE) -> np.ndarray:
+    def rows(self, x: np.ndarray, at_once: int = _AT_ONCE, verbose: int = 0) -> np.ndarray:
         """Returns the features as a head takes them: each row less its own mean, over its own deviation."""
-        found = self.features(x, at_once)
+        found = self.features(x, at_once, verbose)
         found = found - found.mean(axis=1, keepdims=True)
         return found / (found.std(axis=1, keepdims=True) + np.float32(1e-6))
 
-    def apply(self, dataset: data.Dataset) -> data.Dataset:
+    def apply(self, dataset: data.Dataset, verbose: int = 0) -> data.Dataset:
         """Returns a data set of `rows` in place of what it holds, and says what epsilon then hangs on."""
-        test = None if dataset.x_test is None else self.rows(dataset.x_test)
-        found = dataclasses.replace(dataset, x_train=self.rows(dataset.x_train), x_test=test, handwritten=False)
+        test = None if dataset.x_test is None else self.rows(dataset.x_test, verbose=verbose)
+        train = self.rows(dataset.x_train, verbose=verbose)
+        found = dataclasses.replace(dataset, x_train=train, x_test=test, handwritten=False)
         sys.stderr.write(
             f"lipdp train: note: the head trains on features of {self.name} (SHA-256 {self.digest}), which must come "
             "from PUBLIC data: epsilon covers the head alone. lipdp predict needs that network too.\n"

@@ -68,7 +68,7 @@ class Encoder(backbone.Backbone):
 
     tokenizer: PresetTokenizer
 
-    def features(self, x: np.ndarray, at_once: int = _ROWS) -> np.ndarray:
+    def features(self, x: np.ndarray, at_once: int = _ROWS, verbose: int = 0) -> np.ndarray:
         """Returns a row of features for each row of tokens: the mean over the places of the text."""
         import lipdp
 
@@ -78,7 +78,7 @@ class Encoder(backbone.Backbone):
         rows["segment_ids"] = np.zeros_like(rows["token_ids"])
         network = _pooled(self.network, self.name)
         size, rows = max(1, min(at_once, _ROWS)), {name: rows[name] for name in self.network.input}
-        return lipdp.features(network, rows, batch_size=size, verbose=0)
+        return lipdp.features(network, rows, batch_size=size, verbose=verbose)
 
 
 def load(name: str, length: int | None) -> Encoder:

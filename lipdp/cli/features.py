@@ -20,10 +20,10 @@ def run(options: argparse.Namespace, argv: list[str]) -> None:
         raise FileNotFoundError(f"The folder of the output does not exist. Received: --output {target}. Create it.")
     dataset = datasets.read(options)
     network = backbone.load(options.backbone)
-    classes = np.asarray(dataset.classes)
-    arrays = {"x_train": network.features(dataset.x_train), "y_train": classes[dataset.y_train]}
+    classes, shown = np.asarray(dataset.classes), output.verbosity(options)
+    arrays = {"x_train": network.features(dataset.x_train, verbose=shown), "y_train": classes[dataset.y_train]}
     if dataset.x_test is not None:
-        arrays |= {"x_test": network.features(dataset.x_test), "y_test": classes[dataset.y_test]}
+        arrays |= {"x_test": network.features(dataset.x_test, verbose=shown), "y_test": classes[dataset.y_test]}
     with files.replacing(target, private=True) as path, open(path, "wb") as file:
         np.savez(file, **arrays)
     shape = arrays["x_train"].shape

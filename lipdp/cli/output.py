@@ -1,5 +1,6 @@
 """What the commands write to standard output."""
 
+import argparse
 import json
 import math
 import sys
@@ -14,6 +15,14 @@ def write_json(values: dict) -> None:
 def write(*lines: str) -> None:
     """Writes lines of text."""
     sys.stdout.write("\n".join(lines) + "\n")
+
+
+def verbosity(options: argparse.Namespace) -> int:
+    """Returns `verbose` of `lipdp.features`: what was asked for, a bar on a terminal, else a line now and then."""
+    if options.json:
+        return 0
+    asked = getattr(options, "verbose", None)
+    return asked if asked is not None else 1 if sys.stdout.isatty() else 2
 
 
 def finite(value: Any) -> Any:

@@ -70,7 +70,7 @@ def _train(options, argv: list[str], started: str, clock: float, work: pathlib.P
     if work is not None:
         resuming.check_same(work, options, digests, count)
     if frozen is not None:
-        dataset = frozen.apply(raw)
+        dataset = frozen.apply(raw, output.verbosity(options))
     generative = options.task == "diffusion"
     delta = _default_delta(count) if options.delta is None else options.delta
     asked = options.strategy
@@ -263,7 +263,7 @@ def _fit(options, recipe, dataset, plan, work):
         prepare = recipe.images
     else:
         model, epochs = recipe.trained(plan.sampling.num_examples), recipe.epochs
-        prepare = functools.partial(recipe.prepare, verbose=train_tell.verbosity_of_features(options))
+        prepare = functools.partial(recipe.prepare, verbose=output.verbosity(options))
         if recipe.fixes_layers:
             size = 2.0 * dataset.num_examples * math.prod(model.input_shape[1:]) / 2**30
             sys.stderr.write(

@@ -22,15 +22,6 @@ def verbosity(options: argparse.Namespace) -> int:
     return options.verbose if options.verbose is not None else int(sys.stdout.isatty())
 
 
-def verbosity_of_features(options: argparse.Namespace) -> int:
-    """Returns `verbose` of `lipdp.features`: lines where those of epochs are written."""
-    return 2 if _in_lines(options) else verbosity(options)
-
-
-def _in_lines(options: argparse.Namespace) -> bool:
-    return not (options.json or options.verbose is not None or sys.stdout.isatty())
-
-
 def tell_choice(options: argparse.Namespace, recipe: Any, dataset: Any) -> None:
     """Says on standard error that images have the smaller network, and when they have the other one."""
     asked = (options.recipe not in (None, "accurate"), options.front_end, options.backbone)
@@ -58,7 +49,7 @@ def tell_cost(options: argparse.Namespace, recipe: Any, updates: int) -> None:
 
 def progress(options: argparse.Namespace, epochs: int) -> list[Any]:
     """Returns a callback that writes a line each tenth of the epochs; none where Keras shows them, or nobody asked."""
-    if not _in_lines(options):
+    if options.json or options.verbose is not None or sys.stdout.isatty():
         return []
     import keras
 

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from lipdp.cli import main, train_tell
+from lipdp.cli import main, output, train_tell
 
 pytestmark = pytest.mark.backend_free
 
@@ -27,18 +27,20 @@ def test_long_runs_have_about_ten_lines(capsys):
 
 
 @pytest.mark.parametrize(
-    ("asked", "terminal", "shown"),
+    ("asked", "terminal", "shown", "of_features"),
     [
-        ({"json": True, "verbose": 2}, False, 0),
-        ({"json": False, "verbose": 2}, False, 2),
-        ({"json": False, "verbose": 0}, True, 0),
-        ({"json": False, "verbose": None}, True, 1),
+        ({"json": True, "verbose": 2}, False, 0, 0),
+        ({"json": False, "verbose": 2}, False, 2, 2),
+        ({"json": False, "verbose": 0}, True, 0, 0),
+        ({"json": False, "verbose": None}, True, 1, 1),
+        ({"json": False, "verbose": None}, False, 0, 2),
     ],
 )
-def test_keras_shows_what_was_asked_for(monkeypatch, asked, terminal, shown):
+def test_keras_shows_what_was_asked_for(monkeypatch, asked, terminal, shown, of_features):
     monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
     options = argparse.Namespace(**asked)
-    assert train_tell.verbosity(options) == shown and train_tell.progress(options, 5) == []
+    assert train_tell.verbosity(options) == shown and output.verbosity(options) == of_features
+    assert bool(train_tell.progress(options, 5)) == (shown != of_features)
 
 
 @pytest.mark.slow
