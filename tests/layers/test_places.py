@@ -36,5 +36,5 @@ def test_an_image_has_the_same_bits_at_each_place(make, shape):
         pytest.skip("images in color only")
     image = np.abs(np.random.default_rng(0).normal(size=(1, *shape))).astype("float32")
     model = keras.Sequential([keras.Input(shape), make(), keras.layers.Flatten()])
-    for rows in (7, 13, 64, 80, 256):
+    for rows in (13, 80, 256):
         assert len(np.unique(Outputs(model, rows)(np.repeat(image, rows, axis=0)), axis=0)) == 1

@@ -45,6 +45,7 @@ CASES = {
     "mean_absolute_error": (lambda c: losses.MeanAbsoluteError(), "real", (1, 2, 3, 10, 100)),
 }
 ALL = [pytest.param(make, kind, c, id=f"{name}-{c}") for name, (make, kind, cs) in CASES.items() for c in cs]
+FEW = [pytest.param(*case.values, id=case.id, marks=[pytest.mark.slow] * (case.values[2] in (3, 100))) for case in ALL]
 THREE = [pytest.param(make, kind, 3, id=name) for name, (make, kind, _) in CASES.items()]
 TRAINED = [case for case in THREE if case.values[1] == "ids"]  # one of each class that takes ids
 
@@ -107,7 +108,7 @@ def test_no_adversary_exceeds_the_constant_and_one_reaches_it(make, kind, num_ou
     assert loss.lipschitz(num_outputs) == exact
 
 
-@pytest.mark.parametrize("make, kind, num_outputs", ALL)
+@pytest.mark.parametrize("make, kind, num_outputs", FEW)
 def test_gradient_is_that_of_the_value(make, kind, num_outputs, autodiff):
     loss = make(num_outputs)
     rng = np.random.default_rng(1)
