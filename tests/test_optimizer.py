@@ -101,6 +101,7 @@ class Warm(keras.optimizers.schedules.LearningRateSchedule):
         return self.peak / (keras.ops.cast(step, "float32") + 1.0)
 
 
+@pytest.mark.slow
 def test_a_schedule_without_a_configuration_trains_as_in_keras():
     schedule = Warm(0.5)
     given = keras.optimizers.SGD(schedule, momentum=0.8)

@@ -9,6 +9,7 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_a_run_that_is_killed_goes_on():
     words = [sys.executable, "-m", "tests.crash.kills", "--quick", "--kills", "3"]

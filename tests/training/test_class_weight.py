@@ -83,7 +83,7 @@ def test_binary_labels():
         strategies.DPSGD(clip_norm=0.05),
         pytest.param(strategies.DPSGD(clip_norm=0.05, clipping="per_layer"), marks=pytest.mark.slow),
         pytest.param(strategies.DPSGD(clip_norm=0.05, quantile=0.5), marks=pytest.mark.slow),
-        pytest.param(strategies.AdaCliP(clip_norm=0.05), marks=pytest.mark.backend_free),
+        pytest.param(strategies.AdaCliP(clip_norm=0.05), marks=pytest.mark.slow),
     ],
     ids=["flat", "per layer", "quantile", "adaclip"],
 )

@@ -53,10 +53,10 @@ def enough(logs=None):
     [
         {"noise_multiplier": 1.1},
         pytest.param({"epochs": 2}, marks=pytest.mark.slow),
-        {"seed": 3},
+        pytest.param({"seed": 3}, marks=pytest.mark.slow),
         pytest.param({"data": lambda x, y: (x[:-1], y[:-1])}, marks=pytest.mark.slow),
         {"data": lambda x, y: (x + np.float32(1e-3), y)},
-        {"data": lambda x, y: (x, y[::-1])},
+        pytest.param({"data": lambda x, y: (x, y[::-1])}, marks=pytest.mark.slow),
         # Neighbors somewhere in between: one of them could be fed by two processes.
         {"data": lambda x, y: (np.concatenate([x[:1], x[2:0:-1], x[3:]]), np.concatenate([y[:1], y[2:0:-1], y[3:]]))},
         pytest.param({"model": lambda: mlp(optimizer="adam")}, marks=pytest.mark.slow),
@@ -66,8 +66,8 @@ def enough(logs=None):
         pytest.param({"training_metrics": False}, marks=pytest.mark.slow),
         {"sampling": "fixed_size"},
         {"epochs": 2, "steps_per_epoch": 1},
-        {"validation_data": blobs()},
-        {"validation_freq": 2},
+        pytest.param({"validation_data": blobs()}, marks=pytest.mark.slow),
+        pytest.param({"validation_freq": 2}, marks=pytest.mark.slow),
     ],
 )
 def test_each_change_shows_in_the_digests(two, change):
