@@ -174,7 +174,7 @@ def _weights(weights: Any, rows: int) -> tuple:
         found = np.asarray(weights, "float32")
     except (TypeError, ValueError) as error:
         raise ValueError(f"Weights must be numbers. Received: {error}. Pass an array of them.") from error
-    if found.shape[:1] != (rows,):
+    if found.shape not in ((rows,), (rows, 1)):
         raise ValueError(f"It needs one weight per example. Received: {found.shape} for {rows} examples.")
     return (found + np.float32(0.0),)  # -0 is that of rows behind the data
 

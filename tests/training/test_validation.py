@@ -41,6 +41,7 @@ DATA = {
     "no labels": ((X,), "inputs, labels"),
     "labels None": ((X, None), "labels"),
     "weights": ((X, Y, np.ones(3)), "one weight per example"),
+    "weights in columns": ((X, Y, np.ones((len(Y), 2))), r"one weight per example. Received: \(\d+, 2\)"),
     "weights as text": ((X, Y, ["a"] * len(Y)), "must be numbers"),
     "list": ([X[:, :-1], Y], "do not fit"),
     "dataset": (Batches(X[:, :-1], Y), "do not fit"),
