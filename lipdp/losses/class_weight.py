@@ -1,11 +1,12 @@
 """Weights of classes, as `fit(class_weight=)` takes them."""
 
-import math
 import numbers
 from typing import Any
 
 import numpy as np
 from keras import ops
+
+_LARGEST = float(np.finfo("float32").max)
 
 
 def check_class_weight(class_weight: Any) -> tuple[tuple[int, float], ...]:
@@ -33,12 +34,12 @@ def check_class_weight(class_weight: Any) -> tuple[tuple[int, float], ...]:
                 wrong = f"class {label!r}"
             elif isinstance(weight, bool) or not isinstance(weight, (int, float, np.number)):
                 wrong = f"weight {weight!r} of class {label!r}"
-            elif not 0 <= weight < math.inf:
+            elif not 0 <= weight <= _LARGEST:
                 wrong = f"weight {weight!r} of class {label!r}"
     if wrong is not None:
         raise ValueError(
             f"`class_weight` must be a dictionary from class ids to weights, such as {{0: 1.0, 1: 10.0}}. Received: "
-            f"{wrong}. Ids are integers from 0, weights are finite and not negative; a class without one has weight 1."
+            f"{wrong}. Ids are integers from 0, weights lie from 0 to {_LARGEST:.3g}; others have weight 1."
         )
     return tuple(sorted((int(label), float(weight)) for label, weight in class_weight.items()))
 

@@ -122,9 +122,10 @@ def preprocessed(model: Any, x: Any, y: Any = None, private: bool = True) -> tup
             mixes rows.
 
     **Guarantee.** Private training needs each row to follow from one row of `x` and `y` alone. That is compared on a
-    few rows, alone and in one batch, which finds a preprocessor of your own that moves or mixes rows, or pads to the
-    longest. Not found: what other rows or numbers of rows show only, and a preprocessor that draws at random, which is
-    not compared.
+    few rows, alone and in one batch, which finds a preprocessor of your own that moves or mixes rows. And these rows
+    alone must be as long as all rows together, which finds one that pads to the longest, wherever that stands. Not
+    found: what other rows or numbers of rows show only, and a preprocessor that draws at random, whose values are not
+    compared.
     """
     task = model._task.model if isinstance(model, FromTask) and model._task is not None else model
     if getattr(task, "preprocessor", None) is None or not hasattr(task, "preprocess_samples") or x is None:
@@ -136,9 +137,9 @@ def preprocessed(model: Any, x: Any, y: Any = None, private: bool = True) -> tup
     (count,) = counts
     if y is not None and len(y) != count:
         raise ValueError(f"Inputs and labels must have the same length. Received lengths: {count} and {len(y)}.")
-    if private:
-        _refuse_mixing(task, x, y, count)
     parts = [_made(task, x, y, slice(start, start + _AT_ONCE)) for start in range(0, count, _AT_ONCE)]
+    if private:
+        _refuse_mixing(task, x, y, count, parts)
     x, y = tree.map_structure(lambda *leaves: None if leaves[0] is None else np.concatenate(leaves), *parts)
     if any(len(leaf) != count for leaf in tree.flatten((x, y)) if leaf is not None):
         raise ValueError(
@@ -157,8 +158,8 @@ def _made(task, x, y, rows):
     return found, _ignoring(labels, weight)
 
 
-def _refuse_mixing(task, x, y, count):
-    """Refuses a preprocessor that makes other rows of a few rows together than of each alone."""
+def _refuse_mixing(task, x, y, count, parts):
+    """Refuses a preprocessor that makes other rows of a few rows together than of each alone, or longer ones of all."""
     rows = np.unique(np.linspace(0, count - 1, _COMPARED).round().astype(int))
 
     def together():
@@ -173,10 +174,12 @@ def _refuse_mixing(task, x, y, count):
         return all(np.array_equal(a, b) for a, b in zip(tree.flatten(one), tree.flatten(other), strict=False))
 
     first, second = together(), alone()
-    if not first or same(first, second):
+    shapes = [[np.shape(leaf)[1:] for leaf in tree.flatten(part) if leaf is not None] for part in parts]
+    alike = all(list(map(np.shape, row)) == found for row in second for found in shapes)
+    if alike and (not first or same(first, second)):
         return
     # What draws at random is not the same twice.
-    if all(same(first, together()) and same(second, alone()) for _ in range(_COMPARED)):
+    if not alike or all(same(first, together()) and same(second, alone()) for _ in range(_COMPARED)):
         raise ValueError(
             f"A preprocessor must make each row of one row alone. Received: {type(task.preprocessor).__name__}, whose "
             "rows in a batch are others than alone: it moves or mixes them, or pads to the longest. Set its "

@@ -3,6 +3,8 @@
 import contextlib
 import contextvars
 import importlib.util
+import os
+import types
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
@@ -95,7 +97,7 @@ def are_training_rows(x: Any, validation_data: Any) -> bool:
     first = validation_data[0] if isinstance(validation_data, (tuple, list)) and validation_data else validation_data
     # Lists of numbers or words have leaves that are one object by chance.
     leaves = (map(_rows_of, tree.flatten(rows)) for rows in (x, first))
-    held, given = ([leaf for leaf in each if hasattr(leaf, "shape") or is_source(leaf)] for each in leaves)
+    held, given = ([leaf for leaf in each if _holds_rows(leaf)] for each in leaves)
     same = x is first or any(a is b or _share(a, b) for a in held for b in given)
     return same or has_rows_of(first, x)
 
@@ -114,11 +116,31 @@ def _rows_of(leaf: Any) -> Any:
     return leaf.rows if isinstance(leaf, Source) else leaf
 
 
+def _holds_rows(leaf: Any) -> bool:
+    return hasattr(leaf, "shape") or hasattr(leaf, "require_group") or is_source(leaf)
+
+
+def _in_file(rows: Any) -> tuple[str, np.ndarray] | None:
+    """Returns the file that an array maps, and an array never to be read that lies at its place there; or None."""
+    if not isinstance(rows, np.memmap) or rows.filename is None:
+        return None
+    root = rows
+    while isinstance(root.base, np.memmap):
+        root = root.base
+    start = root.offset + rows.ctypes.data - root.ctypes.data + 1  # no array lies at 0
+    layout = {"version": 3, "shape": rows.shape, "strides": rows.strides, "typestr": rows.dtype.str}
+    place = types.SimpleNamespace(__array_interface__={**layout, "data": (start, True)})
+    return os.path.realpath(rows.filename), np.asarray(place)
+
+
 def _share(a: Any, b: Any) -> bool:
     if type(a) is type(b) and isolation.root(type(a)) in ("h5py", "zarr"):
         return bool(a == b)  # of the same place in the same file
     if not (isinstance(a, np.ndarray) and isinstance(b, np.ndarray)):
         return False
+    first, second = _in_file(a), _in_file(b)
+    if first is not None and second is not None and first[0] == second[0]:
+        a, b = first[1], second[1]
     try:
         return np.shares_memory(a, b, max_work=10_000)  # type: ignore[arg-type]
     except np.exceptions.TooHardError:
@@ -174,7 +196,7 @@ def _weights(weights: Any, rows: int) -> tuple:
         found = np.asarray(weights, "float32")
     except (TypeError, ValueError) as error:
         raise ValueError(f"Weights must be numbers. Received: {error}. Pass an array of them.") from error
-    if found.shape[:1] != (rows,):
+    if found.shape not in ((rows,), (rows, 1)):
         raise ValueError(f"It needs one weight per example. Received: {found.shape} for {rows} examples.")
     return (found + np.float32(0.0),)  # -0 is that of rows behind the data
 

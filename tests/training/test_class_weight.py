@@ -156,6 +156,7 @@ def test_the_second_fit_takes_other_weights(tmp_path):
         ({0: -1.0}, "weight -1.0 of class 0"),
         ({0: float("nan")}, "weight nan"),
         ({0: float("inf")}, "weight inf"),
+        ({0: 1e39}, "weight 1e+39"),
         ({True: 1.0}, "class True"),
         ({0: "2"}, "weight '2'"),
     ],

@@ -132,6 +132,19 @@ def test_a_preprocessor_that_mixes_rows_is_refused(change):
 
 
 @pytest.mark.backend_free
+@pytest.mark.parametrize("copies", [1, 1000])
+def test_one_long_text_among_rows_that_are_not_compared(copies):
+    """All others would be padded to it; and in parts of their own the shorter ones had another length."""
+    texts = ["the quick fox"] * 6 * copies
+    longest = own(lambda t: t[:, : (t != 1).sum(1).max()])
+    found, _ = preprocessed(longest, texts, np.zeros(6 * copies, int))
+    assert found["token_ids"].shape == (6 * copies, 5)
+    texts[-2] = "the quick brown fox jumped"
+    with pytest.raises(ValueError, match="of one row alone.*pads to the longest"):
+        preprocessed(longest, texts, np.zeros(6 * copies, int))
+
+
+@pytest.mark.backend_free
 def test_a_preprocessor_that_draws_at_random_is_not_compared():
     rng = np.random.default_rng(0)
     found, _ = preprocessed(own(lambda t: np.where(rng.random(t.shape) < 0.5, t, 0)), TEXTS, LABELS)

@@ -41,6 +41,7 @@ DATA = {
     "no labels": ((X,), "inputs, labels"),
     "labels None": ((X, None), "labels"),
     "weights": ((X, Y, np.ones(3)), "one weight per example"),
+    "weights in columns": ((X, Y, np.ones((len(Y), 2))), r"one weight per example. Received: \(\d+, 2\)"),
     "weights as text": ((X, Y, ["a"] * len(Y)), "must be numbers"),
     "list": ([X[:, :-1], Y], "do not fit"),
     "dataset": (Batches(X[:, :-1], Y), "do not fit"),
@@ -331,6 +332,27 @@ def test_data_sets_of_one_file_are_the_same_rows(tmp_path):
         assert file["x"] is not file["x"]
         assert validation.are_training_rows(file["x"], (file["x"], file["y"]))
         assert not validation.are_training_rows(file["x"], (file["other"], file["y"]))
+    with h5py.File(tmp_path / "rows.h5") as file, h5py.File(tmp_path / "rows.h5") as again:
+        assert validation.are_training_rows(file, (again, "y"))
+        assert validation.are_training_rows(file["x"], (again["x"], file["y"]))
+
+
+@pytest.mark.backend_free
+def test_a_file_that_is_mapped_twice_holds_the_same_rows(tmp_path):
+    """Only arrays of one mapping were seen to be."""
+    np.save(tmp_path / "x.npy", X)
+    np.save(tmp_path / "other.npy", X)
+    rows, again, other = (np.load(tmp_path / f"{name}.npy", mmap_mode="r") for name in ("x", "x", "other"))
+    assert validation.are_training_rows(rows, (again, Y))
+    assert validation.are_training_rows(rows[10:], (again[5:11], Y[5:11]))
+    assert validation.are_training_rows({"a": sampling.Source(rows)}, ({"a": again[3::2]}, Y[3::2]))
+    raw = np.memmap(tmp_path / "x.npy", X.dtype, "r", offset=rows.offset + X[0].nbytes, shape=X[1:].shape)
+    assert validation.are_training_rows(raw, (again[1:2], Y[1:2]))
+    assert not validation.are_training_rows(raw, (again[:1], Y[:1]))
+    assert not validation.are_training_rows(rows[10:], (again[:10], Y[:10]))
+    assert not validation.are_training_rows(rows[::2], (again[1::2], Y[1::2]))
+    assert not validation.are_training_rows(rows, (other, Y))
+    assert not validation.are_training_rows(rows, (again + 1, Y))
 
 
 @pytest.mark.slow
