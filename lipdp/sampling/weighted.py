@@ -6,6 +6,8 @@ import numpy as np
 from keras import tree
 from numpy.typing import ArrayLike
 
+from lipdp.sampling.source import is_source
+
 
 class WeightedLabels(NamedTuple):
     """Labels, and the weight of each example: they are drawn, cut and padded together.
@@ -42,6 +44,10 @@ def with_weights(y: Any, sample_weight: ArrayLike) -> WeightedLabels:
     rows = len(tree.flatten(y)[0])
     if isinstance(sample_weight, dict):
         raise _refusal("a dictionary", "Weights by output are not supported: `loss_weights` of `compile` are.")
+    if is_source(sample_weight) and not hasattr(sample_weight, "__array__"):  # numpy might read it for ever
+        raise _refusal(
+            f"an object of type {type(sample_weight).__name__}", "Pass an array of one number for each example."
+        )
     try:
         weight = np.asarray(sample_weight)
         number = weight.dtype.kind in "biuf"

@@ -259,6 +259,16 @@ def test_a_fit_with_weights_follows_one_without():
     assert model.privacy.updates == 3
 
 
+class Endless:
+    """A source as it may be written: no index is too large for it."""
+
+    def __len__(self):
+        return ROWS
+
+    def __getitem__(self, index):
+        return 1.0
+
+
 @pytest.mark.parametrize(
     ("weight", "says"),
     [
@@ -270,8 +280,9 @@ def test_a_fit_with_weights_follows_one_without():
         (["heavy"] * ROWS, "no array of numbers"),
         (1.0, "shape ()"),
         ({"a": np.ones(ROWS)}, "a dictionary"),
+        (Endless(), "an object of type Endless"),
     ],
-    ids=["too few", "two columns", "negative", "nan", "too large", "text", "a number", "a dictionary"],
+    ids=["too few", "two columns", "negative", "nan", "too large", "text", "a number", "a dictionary", "a source"],
 )
 def test_what_are_no_weights_is_refused(weight, says):
     with pytest.raises(ValueError, match="sample_weight") as refusal:
