@@ -91,6 +91,11 @@ def certified(x=X, y=Y, **others):
     return certify.certified_accuracy(clipless(), x, y, **others)
 
 
+class InTurn(keras.Model):
+    def train_step(self, data):
+        return {}
+
+
 class Subclassed(keras.Model):
     def __init__(self):
         super().__init__()
@@ -370,6 +375,12 @@ MODELS = {
     "fix None": (lambda: lipdp.fix(None), "NoneType", "keras.saving.load_model"),
     "fix subclass": (lambda: lipdp.fix(Subclassed()), "Subclassed", "keras.Model(inputs, outputs)"),
     "from_keras subclass": (lambda: lipdp.DP_Model.from_keras(Subclassed()), "subclassed", "keras.Model(inputs, outp"),
+    "from_keras GAN": (
+        lambda: lipdp.DP_Model.from_keras(InTurn()),
+        "`train_step` of its own",
+        "pass keras.Model(inputs, outputs)",
+        "lipdp.diffusion.DiffusionModel",
+    ),
     "from_keras None": (lambda: lipdp.DP_Model.from_keras(None), "NoneType", "keras.saving.load_model"),
     "from_keras private": (lambda: lipdp.DP_Model.from_keras(plain()), "is private already", "Train it directly"),
     "from_keras unbuilt": (
