@@ -177,6 +177,12 @@ FIT = {
         "(299,) for 300 examples",
         "one number for each",
     ),
+    "sample weights by place": (
+        lambda: fit(sample_weight=np.ones((300, 3)), strategy="dpsgd"),
+        "(300, 3) for 300 examples",
+        "write a loss of your own",
+        "docs/howto/weights.md",
+    ),
     "split": (lambda: fit(validation_split=1.5), "validation_split=1.5", "in (0, 1)"),
     "monitor": (
         lambda: fit(callbacks=[keras.callbacks.EarlyStopping(monitor="loss")]),
@@ -281,7 +287,7 @@ DATA = {
     "y of several": (lambda: fit(y=[Y, Y]), "a list of 2", "Pass the array itself"),
     "y by name": (lambda: fit(y={"last": Y}), "a dict of 'last'", "Pass the array itself"),
     "x NaN": (lambda: fit(x=not_a_number(X)), "in 1 of 300 examples", "Remove or replace"),
-    "y NaN": (lambda: fit(y=not_a_number(Y)), "in 1 of 300 examples", "Remove or replace"),
+    "y NaN": (lambda: fit(y=not_a_number(Y)), "in 1 of 300", "Remove or replace", "gaps: docs/howto/weights.md"),
     "empty": (lambda: fit(x=X[:0], y=Y[:0]), "no example", "length 0"),
     "too narrow": (lambda: fit(x=X[:, :5]), "[(None, 8)]", "(300, 5)", "array per input"),
     "too deep": (lambda: fit(x=X[..., None]), "[(None, 8)]", "(300, 8, 1)", "array per input"),
