@@ -1,5 +1,6 @@
 """Trained networks without lipdp: plain Keras models of stock layers."""
 
+import inspect
 from typing import Any
 
 import keras
@@ -26,7 +27,8 @@ def export(model: keras.Model) -> keras.Model:
     Returns:
         A functional `keras.Model`, not compiled. It holds the current weights and nothing else: no optimizer
         state, no noise key, no ledger, no constraints. Save it with `model.save("plain.keras")` or
-        `model.export(...)`; keep `privacy.to_dict()` beside it.
+        `model.export(...)`; keep `privacy.to_dict()` beside it. Keras' random images (`RandomFlip`, ...) are told to
+        change nothing: Keras' own `export` of a model leaves them on.
 
     Raises:
         ValueError: a layer is neither lipdp's nor Keras' own, or cannot be written in stock layers.
@@ -102,6 +104,8 @@ class _Exporter(GraphCopy):
     def outputs(self, operation, copy, args, kwargs):
         if isinstance(operation, LipschitzLayer):
             return operation.export_call(copy, *args, **kwargs)
+        if _changes_images(copy):
+            kwargs = {**kwargs, "training": False}  # Keras has noted the default, True, as part of the call
         return super().outputs(operation, copy, args, kwargs)
 
     def copy(self, operation):
@@ -122,6 +126,12 @@ class _Exporter(GraphCopy):
             )
         copy = type(operation).from_config(_free(operation.get_config()))
         return copy, operation.get_weights() if isinstance(operation, keras.Layer) else []
+
+
+def _changes_images(operation: keras.Operation) -> bool:
+    """Whether a layer changes images at random unless it is told not to, as in a SavedModel."""
+    training = inspect.signature(operation.call).parameters.get("training")
+    return training is not None and training.default is True
 
 
 def _free(config: Any) -> Any:

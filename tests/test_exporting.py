@@ -201,6 +201,21 @@ def test_frozen_stock_layers_keep_their_weights():
     assert difference(model, lipdp.export(model), (4,)) <= 1e-6
 
 
+@pytest.mark.parametrize("nested", [False, True], ids=["flat", "nested"])
+def test_random_images_are_at_rest_without_being_told(tmp_path, nested):
+    """A SavedModel, and a model that is called, have no `training`: Keras' own ones then change images at random."""
+    stack = [keras.layers.RandomTranslation(0.4, 0.4), keras.layers.Pipeline([keras.layers.RandomFlip()])]
+    if nested:
+        stack = [keras.Sequential([keras.Input((8, 8, 1)), *stack])]
+    model = keras.Sequential([keras.Input((8, 8, 1)), *stack, keras.layers.Flatten(), keras.layers.Dense(3)])
+    x = np.random.default_rng(0).normal(size=(6, 8, 8, 1)).astype("float32")
+    expected = model.predict(x, verbose=0)
+    plain = lipdp.export(model)
+    plain.save(tmp_path / "plain.keras")
+    for found in (plain, keras.saving.load_model(tmp_path / "plain.keras")):
+        np.testing.assert_allclose(keras.ops.convert_to_numpy(found(x)), expected, atol=1e-5)
+
+
 class Weighted(layers.LipschitzLayer):
     """A user's layer with a weight."""
 

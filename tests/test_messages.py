@@ -91,6 +91,11 @@ def certified(x=X, y=Y, **others):
     return certify.certified_accuracy(clipless(), x, y, **others)
 
 
+class InTurn(keras.Model):
+    def train_step(self, data):
+        return {}
+
+
 class Subclassed(keras.Model):
     def __init__(self):
         super().__init__()
@@ -171,6 +176,12 @@ FIT = {
         "sample_weight",
         "(299,) for 300 examples",
         "one number for each",
+    ),
+    "sample weights by place": (
+        lambda: fit(sample_weight=np.ones((300, 3)), strategy="dpsgd"),
+        "(300, 3) for 300 examples",
+        "write a loss of your own",
+        "docs/howto/weights.md",
     ),
     "split": (lambda: fit(validation_split=1.5), "validation_split=1.5", "in (0, 1)"),
     "monitor": (
@@ -276,7 +287,7 @@ DATA = {
     "y of several": (lambda: fit(y=[Y, Y]), "a list of 2", "Pass the array itself"),
     "y by name": (lambda: fit(y={"last": Y}), "a dict of 'last'", "Pass the array itself"),
     "x NaN": (lambda: fit(x=not_a_number(X)), "in 1 of 300 examples", "Remove or replace"),
-    "y NaN": (lambda: fit(y=not_a_number(Y)), "in 1 of 300 examples", "Remove or replace"),
+    "y NaN": (lambda: fit(y=not_a_number(Y)), "in 1 of 300", "Remove or replace", "gaps: docs/howto/weights.md"),
     "empty": (lambda: fit(x=X[:0], y=Y[:0]), "no example", "length 0"),
     "too narrow": (lambda: fit(x=X[:, :5]), "[(None, 8)]", "(300, 5)", "array per input"),
     "too deep": (lambda: fit(x=X[..., None]), "[(None, 8)]", "(300, 8, 1)", "array per input"),
@@ -370,6 +381,12 @@ MODELS = {
     "fix None": (lambda: lipdp.fix(None), "NoneType", "keras.saving.load_model"),
     "fix subclass": (lambda: lipdp.fix(Subclassed()), "Subclassed", "keras.Model(inputs, outputs)"),
     "from_keras subclass": (lambda: lipdp.DP_Model.from_keras(Subclassed()), "subclassed", "keras.Model(inputs, outp"),
+    "from_keras GAN": (
+        lambda: lipdp.DP_Model.from_keras(InTurn()),
+        "`train_step` of its own",
+        "pass keras.Model(inputs, outputs)",
+        "lipdp.diffusion.DiffusionModel",
+    ),
     "from_keras None": (lambda: lipdp.DP_Model.from_keras(None), "NoneType", "keras.saving.load_model"),
     "from_keras private": (lambda: lipdp.DP_Model.from_keras(plain()), "is private already", "Train it directly"),
     "from_keras unbuilt": (

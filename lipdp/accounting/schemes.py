@@ -304,7 +304,7 @@ def check_bound(sampling: Sampling) -> Sampling:
 def check_batch(num_examples: int, batch_size: int) -> None:
     """Refuses an expected batch that is larger than the data."""
     if batch_size > num_examples:
-        default = " (what `fit` takes where none is given)" if batch_size == BATCH_SIZE else ""
+        default = f" ({BATCH_SIZE} is what `fit` takes where none is given)" if batch_size == BATCH_SIZE else ""
         raise ValueError(
             f"`batch_size` must not be larger than the data. Received: batch_size={batch_size}{default}, "
             f"num_examples={num_examples}. Pass at most {num_examples}; an eighth of the data is a good start."

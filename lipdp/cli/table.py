@@ -23,6 +23,7 @@ def run(options: argparse.Namespace, argv: list[str]) -> None:
     label = json.loads(target.read_text(encoding="utf-8"))["label"]["column"]
     output.write(
         f"The label is {label!r}" + (", the last column; --label names another one." if options.label is None else "."),
+        "Its values are classes: how to predict a number is in docs/howto/regression.md.",
         f"Written to {target}: column names and kinds. Kinds follow from all rows, so that one row can change them: "
         "check them, and fill in ranges, vocabularies and classes, by what is publicly known; what you take from the "
         "rows, epsilon does not cover.",

@@ -110,6 +110,8 @@ def _refuse(layer) -> None:
             "gradient of its own. lipdp.fix(model) returns a copy with GroupNormalization in its place; or freeze it "
             "with `trainable = False`."
         )
+    if isolation.at_once(layer):
+        raise ValueError(isolation.at_once(layer))
     if isinstance(layer, keras.layers.SpectralNormalization):
         raise ValueError(
             f"{name} changes its weights in the forward pass. Use a layer of lipdp.layers with a spectral bound, or "

@@ -14,11 +14,12 @@ from lipdp.isolation.alone import (
     together,
 )
 from lipdp.isolation.declared import is_declared, row_wise
-from lipdp.isolation.known import advice, foreign, root, stock_activation, suspects, trust_family, used
+from lipdp.isolation.known import advice, at_once, foreign, root, stock_activation, suspects, trust_family, used
 
-__all__ = ["Arguments", "advice", "alone", "foreign", "hub", "is_alone", "is_declared", "isolated", "refuse_mixing"]
+__all__ = ["Arguments", "advice", "alone", "at_once", "foreign", "hub", "is_alone", "is_declared", "isolated"]
 __all__ += [
     "refuse_keeping",
+    "refuse_mixing",
     "root",
     "row_states",
     "row_wise",

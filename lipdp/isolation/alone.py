@@ -7,20 +7,18 @@ from typing import Any
 
 import keras
 import numpy as np
-from keras import layers as L
 from keras import ops, tree
 
 from lipdp import _keras, backend
 from lipdp.backend import threefry
 from lipdp.backend.unread import MetricError
-from lipdp.isolation.known import _defined_by_user, advice, foreign, root, suspects, used
+from lipdp.isolation.known import _defined_by_user, advice, at_once, foreign, root, suspects, used
 
 _WAYS = (
     "It is neither Keras' nor lipdp's, so while a model trains it sees one row at a time, as a batch of one. Write it "
     "with layers of Keras or lipdp, or declare it with lipdp.row_wise if it treats each row alone, which the privacy "
     "statement will say."
 )
-_AT_ONCE = (L.AugMix, L.CutMix, L.MixUp, L.RandAugment)
 
 
 class _Refusal(ValueError):
@@ -337,12 +335,8 @@ def _replacements(operation, nodes) -> dict:
     if advice(operation):
         raise _Refusal(advice(operation))
     inside = _keras.walk(operation, include_self=True) if isinstance(operation, keras.Layer) else []
-    if at_once := [type(one).__name__ for one in inside if type(one) in _AT_ONCE]:
-        raise _Refusal(
-            f"{name} draws changes for all rows of a batch together, or mixes them. Received: {at_once[0]}. Use random "
-            "layers that draw for each row, such as RandomFlip, RandomRotation and RandomColorJitter, in a model or in "
-            "keras.layers.Pipeline; or DPSGD(augmentation_multiplicity=4, augmentation=strategies.RandomShift(4))."
-        )
+    if refused := next(filter(None, map(at_once, inside)), ""):
+        raise _Refusal(refused)
     if _defined_by_user(operation, "__call__") or getattr(operation, "quantization_mode", None) is not None:
         raise _Refusal(
             f"{name} has a `__call__` of its own or is quantized, so that it cannot be run one row at a time. Put what "

@@ -116,6 +116,19 @@ def advice(operation: Any) -> str:
     )
 
 
+def at_once(layer: keras.Layer) -> str:
+    """Returns what to use in place of a layer that draws changes for a batch as a whole, or mixes it, and "" else."""
+    if type(layer) not in (L.AugMix, L.CutMix, L.MixUp, L.RandAugment):
+        return ""
+    kind = type(layer).__name__
+    return (
+        f"Layer '{layer.name}' ({kind}) draws changes for all rows of a batch together, or mixes them. Received: "
+        f"{kind}. Use random layers that draw for each row, such as RandomFlip, RandomRotation and RandomColorJitter, "
+        "in a model or in keras.layers.Pipeline; or DPSGD(augmentation_multiplicity=4, "
+        "augmentation=strategies.RandomShift(4))."
+    )
+
+
 def used(model: keras.Model, *others: Any) -> tuple[str, ...]:
     """Returns the names of all that a model, and objects or functions beside it, use and that was declared."""
     operations = _keras.walk(model, include_self=True)

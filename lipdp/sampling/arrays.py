@@ -300,6 +300,7 @@ def _finite(array: np.ndarray, name: str, dtype: str) -> np.ndarray:
         raise ValueError(
             f"`{name}` holds NaN or infinity in {bad} of {len(array)} examples, first in row {first}, for which no "
             "bound holds. Remove or replace them before training, by a public constant: a mean of the rows is a "
-            "release that epsilon does not cover. Columns with gaps: lipdp.data.Table(...).encode."
+            "release that epsilon does not cover. Columns with gaps: lipdp.data.Table(...).encode; labels with gaps: "
+            "docs/howto/weights.md."
         )
     return array

@@ -56,7 +56,11 @@ def with_weights(y: Any, sample_weight: ArrayLike) -> WeightedLabels:
     if not number:
         raise _refusal("what is no array of numbers", "Pass an array of one number for each example.")
     if weight.shape not in ((rows,), (rows, 1)):
-        raise _refusal(f"an array of shape {weight.shape} for {rows} examples", "Pass one number for each example.")
+        raise _refusal(
+            f"an array of shape {weight.shape} for {rows} examples",
+            "Pass one number for each example; to weight parts of a label, or leave them out, write a loss of "
+            "your own, see docs/howto/weights.md.",
+        )
     with np.errstate(over="ignore"):
         weight = weight.reshape(rows).astype("float32")
     if not (np.isfinite(weight) & (weight >= 0)).all():

@@ -189,22 +189,24 @@ def graph_of(model: Any, private: Any) -> Any:
         raise ValueError(
             f"Sequential model '{model.name}' does not know its input shape. Start it with keras.Input(shape)."
         )
-    graph = _keras.graph(model)
-    if graph is None or _keras.has_own_call(model):
+    graph = None if _keras.has_own_call(model) else _keras.graph(model)
+    for name in ("train_step", "compute_loss", "make_train_function", "compute_metrics"):
+        owner = next(c for c in type(model).__mro__ if name in vars(c) or c is object)
+        known = owner is object or isolation.root(owner) in ("keras", "keras_hub", "lipdp")
+        if not known or name in vars(model):
+            stock = "keras.Model(inputs, outputs)" if graph is None else "keras.Model(model.inputs, model.outputs)"
+            raise ValueError(
+                f"Model '{model.name}' has a `{name}` of its own, which private training does not call. Received: "
+                f"{type(model).__name__}. Put what it does into a loss, a layer or a metric; for training without it "
+                f"pass {stock}. Networks that train in turn, as in a GAN, do not fit into one `fit`: private images "
+                "are those of lipdp.diffusion.DiffusionModel, see docs/diffusion.md."
+            )
+    if graph is None:
         raise ValueError(
             f"`from_keras` needs a graph of layers. Received: the subclassed model '{model.name}'. Build it as "
             "keras.Model(inputs, outputs); or pass keras.Model(inputs, model(inputs)), with inputs = "
             "keras.Input(shape), which trains more slowly, one row at a time."
         )
-    for name in ("train_step", "compute_loss", "make_train_function", "compute_metrics"):
-        owner = next(c for c in type(model).__mro__ if name in vars(c) or c is object)
-        known = owner is object or isolation.root(owner) in ("keras", "keras_hub", "lipdp")
-        if not known or name in vars(model):
-            raise ValueError(
-                f"Model '{model.name}' has a `{name}` of its own, which private training does not call. Received: "
-                f"{type(model).__name__}. Put what it does into a loss, a layer or a metric; for training without it "
-                "pass keras.Model(model.inputs, model.outputs)."
-            )
     return graph
 
 

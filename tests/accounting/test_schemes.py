@@ -63,7 +63,7 @@ def test_importance_sampling_has_a_probability_of_its_own():
         (lambda: Sampling().bind(60000, 60001), "larger than the data.*batch_size=60001, num_examples=60000"),
         (
             lambda: Sampling().bind(100, 256),
-            r"batch_size=256 \(what `fit` takes where none is given\), num_examples=100",
+            r"batch_size=256 \(256 is what `fit` takes where none is given\), num_examples=100",
         ),
         (lambda: Sampling().bind(60000, 0), "`batch_size` must be a positive integer"),
         (lambda: Sampling().bind(60000, 25.6), "`batch_size` must be a positive integer"),

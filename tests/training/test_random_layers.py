@@ -159,11 +159,11 @@ def test_nothing_is_drawn_from_elsewhere(make):
 
 @pytest.mark.backend_free
 @pytest.mark.filterwarnings("ignore:Explicitly requested dtype")
-@pytest.mark.parametrize("layer", [L.MixUp, L.CutMix])
+@pytest.mark.parametrize("layer", [L.MixUp, L.CutMix, L.AugMix, L.RandAugment])
 def test_images_that_are_mixed_are_refused(layer):
     x, y = data(8, 8, 3)
     model = model_of(layer(), shape=(8, 8, 3))
-    with pytest.raises(ValueError, match="mixes examples"):
+    with pytest.raises(ValueError, match=rf"or mixes them. Received: {layer.__name__}.*RandomFlip"):
         model.fit(x, y, strategy="dpsgd", **FIT)
     assert model.run.ledger.updates == 0
 
