@@ -1,5 +1,7 @@
 """Features of private rows by a frozen network: each row alone, in memory or on disk."""
 
+import itertools
+import time
 import warnings
 
 import keras
@@ -47,12 +49,14 @@ def test_two_threads_take_half_of_a_batch_each(batch_size, seen, monkeypatch):
 def test_a_failure_in_a_thread_is_that_of_the_call(monkeypatch):
     """Neither hides it, nor goes on with what is left."""
     monkeypatch.setattr("lipdp.backend.cpu_threads", lambda: 2)
-    found, made = Outputs(backbone(), 2, shared=True), []
+    found, made, calls = Outputs(backbone(), 2, shared=True), [], itertools.count()
 
     def failing(rows):
+        call = next(calls)  # `len(made)` could grow by two before either thread reads it
         made.append(len(rows))
-        if len(made) == 3:
+        if call == 2:
             raise MemoryError("no memory")
+        time.sleep(0.01)  # what is left waits for who would cancel it
         return rows
 
     found._compute = failing
