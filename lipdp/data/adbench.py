@@ -4,8 +4,6 @@ import dataclasses
 import functools
 import pathlib
 
-import numpy as np
-
 from lipdp.data import files, sources
 from lipdp.data.dataset import Dataset
 
@@ -61,9 +59,7 @@ def read(name: str) -> Dataset:
     no epsilon accounts for.
     """
     table = TABLES[name]
-    with np.load(_path(name), allow_pickle=False) as content:
-        arrays = {key.lower(): content[key] for key in content.files}
-    data = files.from_arrays(arrays, f"adbench/{name}", f"{name}.npz")
+    data = files.read_npz(_path(name), f"adbench/{name}")
     if data.x_train.shape != (table.rows, table.columns):
         raise ValueError(
             f"{name}.npz is not ADBench's table. Received: shape {data.x_train.shape}, expected "
@@ -79,6 +75,7 @@ def ranges(data: Dataset) -> dict[str, tuple[float, float]]:
         data: a table that `load("adbench/...")` returned.
 
     Example:
+        >>> import numpy as np
         >>> toy = Dataset(np.zeros((1, 2)), np.zeros(1), None, None, (0, 1), "adbench/yeast", ("0", "1"))
         >>> ranges(toy)
         {'0': (-3.0, 3.0), '1': (-3.0, 3.0)}

@@ -14,7 +14,8 @@ def read_npz(path: pathlib.Path, name: str | None = None) -> Dataset:
     """Returns the data set in a `.npz` file.
 
     Args:
-        path: a file with arrays `x`, `y`, or `x_train`, `y_train` and optionally `x_test`, `y_test`.
+        path: a file with arrays `x`, `y`, or `x_train`, `y_train` and optionally `x_test`, `y_test`; in capital letters
+            as well.
         name: name of a data set that everybody knows; default: that of the file.
 
     Returns:
@@ -105,7 +106,7 @@ def _arrays(path: pathlib.Path) -> dict:
         with open(path, "rb") as file:
             content = np.load(file, allow_pickle=False)
             # A .npy file of another name is one bare array.
-            arrays = {key: content[key] for key in content.files} if hasattr(content, "files") else None
+            arrays = _named(content) if hasattr(content, "files") else None
     except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
         reason = f"{error}"
         if "pickle" in reason:  # numpy takes whatever it does not know for pickled objects
@@ -115,6 +116,15 @@ def _arrays(path: pathlib.Path) -> dict:
     if arrays is None:
         raise ValueError(f"{path} is a single array, not a .npz file. {_KEYS}")
     return arrays
+
+
+def _named(content: np.lib.npyio.NpzFile) -> dict:
+    """Returns the arrays of a file, `X` as `x`: many write a matrix so."""
+    small = [name.lower() for name in content.files]
+    # Of two names that differ in their letters alone nobody knows which is meant.
+    return {
+        low if small.count(low) == 1 else name: content[name] for name, low in zip(content.files, small, strict=True)
+    }
 
 
 def _pair(arrays: dict, keys: tuple[str, str], source: str):

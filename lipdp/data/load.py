@@ -74,7 +74,8 @@ def load(
     if path.suffix not in (".npz", ".csv"):
         close = difflib.get_close_matches(source, NAMES, 1)
         hint = f"Did you mean {close[0]!r}?" if close else f"Pass one of {', '.join(NAMES)}, or a .npz or .csv file."
-        beside = [path.with_name(path.name + suffix) for suffix in (".csv", ".npz")]
+        folders = ("", os.environ.get("LIPDP_DATA", ""))
+        beside = [pathlib.Path(folder, source + suffix) for folder in folders for suffix in (".csv", ".npz")]
         if (there := next((file for file in beside if file.is_file()), None)) is not None:
             hint = f"Did you mean {str(there)!r}?"
         if path.is_file():

@@ -21,6 +21,7 @@ from lipdp.sampling.persons import checked_ids
 from lipdp.sampling.pipelines import refuse_shuffled
 from lipdp.sampling.source import is_source
 from lipdp.sampling.weighted import with_weights_last
+from lipdp.training.advice import chosen_rate
 from lipdp.training.validation import computed_from
 
 # Expected updates at epsilon 1, and the largest batch, of the recipes that normalize.
@@ -164,7 +165,7 @@ class TrainingRecipe:
         if kwargs.get("microbatch_size") is None:
             kwargs["microbatch_size"] = self.microbatch(part)
         try:
-            with computed_from(*given):
+            with computed_from(*given), chosen_rate():
                 history = part.fit(prepare(x), y, epsilon=epsilon, **own, **kwargs)
         finally:
             if model is not None and part is not model:

@@ -1,7 +1,10 @@
 """Warnings of settings that cannot learn, from public numbers alone: bounds, rates, sizes, budget."""
 
+import contextlib
+import contextvars
 import math
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -18,6 +21,8 @@ _LEAST_WAY = 10.0
 _USUAL_WAY = 500.0
 # Of the recipes: this share of the longest gradient of the loss.
 _USUAL_CLIP = 0.2
+# Of a recipe, whose rate was chosen by experiment: features of norm 60 need weights of a sixtieth.
+_CHOSEN = contextvars.ContextVar("rate_was_chosen", default=False)
 # A schedule is looked at this often.
 _LOOKS = 20
 # Noise that is this much longer than the sum of all gradients leaves nothing of it.
@@ -45,7 +50,7 @@ def advise(
     longest = sensitivity * batch_size
     rate = _mean_rate(model.optimizer, updates)
     most = _steps(model.optimizer, updates) * longest if rate else 0.0
-    if rate and (way := rate * most) < _LEAST_WAY:  # who sets 0 wants no step
+    if rate and not _CHOSEN.get() and (way := rate * most) < _LEAST_WAY:  # who sets 0 wants no step
         warnings.warn(
             f"The learning rate is too small to learn with. Received: a rate of {rate:.3g} where the gradient of a "
             f"batch has norm {longest:.3g} at most, so that {updates} updates move the weights by {way:.2g} at most. "
@@ -65,6 +70,16 @@ def advise(
             f"{_round(enough):g}, or as near to it as the data allow, a larger epsilon, or fewer weights.",
             stacklevel=checks.users_line(),
         )
+
+
+@contextlib.contextmanager
+def chosen_rate() -> Iterator[None]:
+    """Inside, `advise` takes the learning rate as it is."""
+    token = _CHOSEN.set(True)
+    try:
+        yield
+    finally:
+        _CHOSEN.reset(token)
 
 
 def _advise_clip(model: keras.Model) -> None:

@@ -97,6 +97,25 @@ def test_npz_with_a_test_part_shares_the_classes(tmp_path):
     assert found.y_train.tolist() == [0, 2] and found.y_test.tolist() == [1]
 
 
+def test_capital_letters_name_the_same_arrays(tmp_path):
+    """As scikit-learn and ADBench write a matrix; an array of small letters goes before it."""
+    x, y = np.arange(6.0).reshape(3, 2), np.array([0, 1, 0])
+    np.savez(tmp_path / "a.npz", X=x, y=y)
+    np.savez(tmp_path / "b.npz", X_train=x, Y_train=y)
+    np.savez(tmp_path / "c.npz", X=x + 1, x=x, y=y)
+    for name in ("a", "b", "c"):
+        found = data.load(str(tmp_path / f"{name}.npz"))
+        assert found.x_train.tolist() == x.tolist() and found.y_train.tolist() == [0, 1, 0]
+
+
+def test_a_file_in_the_folder_of_data_is_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("LIPDP_DATA", str(tmp_path))
+    (tmp_path / "adbench").mkdir()
+    np.savez(tmp_path / "adbench" / "other.npz", X=np.zeros((3, 2)), y=[0, 1, 0])
+    with pytest.raises(ValueError, match=r"Received: 'adbench/other'. Did you mean '.*other.npz'"):
+        data.load("adbench/other")
+
+
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [

@@ -57,6 +57,18 @@ def test_what_can_learn_is_left_alone(arguments):
         fit(**arguments)
 
 
+def test_a_recipe_takes_its_own_rate_as_it_is():
+    """It was chosen by experiment, and is low where rows are few; that of a network of the user's is looked at."""
+    recipe = lipdp.recipe((8,), 3, 60, epsilon=0.5)
+    settings = {"epsilon": 0.5, "delta": 1e-3, "training_metrics": False, "verbose": 0}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        model = recipe.fit(X[:60], Y[:60], **settings)
+    model.compile("sgd", losses.SparseCategoricalCrossentropy())
+    with pytest.warns(UserWarning, match="learning rate is too small"):
+        model.fit(X[:60], Y[:60], epochs=30, batch_size=30, strategy="dpsgd", **settings | {"epsilon": 0.7})
+
+
 def test_noise_that_outweighs_all_gradients():
     with pytest.warns(UserWarning, match="Noise outweighs") as caught:
         fit(keras.optimizers.SGD(5.0), batch_size=2, steps_per_epoch=1, noise_multiplier=20.0)
