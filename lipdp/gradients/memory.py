@@ -9,5 +9,5 @@ def give_back() -> None:
 
     What a compiler has freed stays in many small pieces, beside which large tensors are made anew.
     """
-    with contextlib.suppress(OSError, AttributeError):
+    with contextlib.suppress(OSError, AttributeError, TypeError):  # Windows wants the name of a library
         ctypes.CDLL(None).malloc_trim(0)

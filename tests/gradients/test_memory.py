@@ -10,8 +10,10 @@ def test_nothing_fails_without_such_a_function(monkeypatch):
     monkeypatch.setattr(ctypes, "CDLL", lambda name: object())
     memory.give_back()
 
-    def absent(name):
-        raise OSError(name)
+    for error in (OSError, TypeError):
 
-    monkeypatch.setattr(ctypes, "CDLL", absent)
-    memory.give_back()
+        def absent(name, error=error):
+            raise error(name)
+
+        monkeypatch.setattr(ctypes, "CDLL", absent)
+        memory.give_back()
