@@ -92,3 +92,23 @@ def test_code_in_an_object_of_a_loss_sees_one_row(name):
         loss.call = mixing
     found = [ops.convert_to_numpy(losses.example_values(loss, labels, outputs)) for outputs in (few, many)]
     np.testing.assert_array_equal(found[0][1:], found[1][1:])
+
+
+def longer(model):
+    model.layers[2].bias.constraint.max_norm = 100.0
+
+
+def grouped(model):
+    model.layers[1].kernel.constraint.groups = 2
+
+
+@pytest.mark.backend_free
+@pytest.mark.parametrize("change, words", [(longer, "max_norm=100.0"), (grouped, "groups=2")])
+def test_constraints_that_were_set_to_something_else_are_refused(change, words):
+    """Bounds went by the layer, weights by the constraint: one example moved the sum by 44 times what was charged."""
+    model = model_of(layers.Bias)
+    change(model)
+    with pytest.raises(ValueError, match=rf"with \w+\(.*{words}.*\) in the place of"):
+        model.fit(X, Y, strategy="clipless", **FIT)
+    assert model.privacy.updates == 0
+    model.fit(X, Y, strategy="dpsgd", **FIT)
