@@ -237,7 +237,7 @@ def output_names(model: keras.Model) -> list[str]:
 
 def has_own_call(model: keras.Model) -> bool:
     """Whether `call` was overridden, so that the graph does not say what a model computes."""
-    return type(model).call not in (Functional.call, keras.Sequential.call, keras.Model.call)
+    return "call" in vars(model) or type(model).call not in (Functional.call, keras.Sequential.call, keras.Model.call)
 
 
 def nodes(graph: keras.Function) -> list:

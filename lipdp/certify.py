@@ -108,7 +108,7 @@ def radii(model: keras.Model, x: ArrayLike, batch_size: int = 1024) -> np.ndarra
     logits: that of the point itself where a layer computes in front of the first `BoundedInput`, or there is none. A
     layer whose outputs add up n terms one after the other is charged n 2^-24 instead, where that is more: the places
     of an average, a quarter of the inputs of a dense layer. Not covered: inputs changed before they reach the model
-    (cropping, quantization).
+    (cropping, quantization); points so far away, 1e18 and beyond on the way through the layers, that float32 overflows.
 
     Example:
         >>> import keras, numpy as np
@@ -136,7 +136,7 @@ def certified_accuracy(
         at: Radii, or one of them, >= 0, in the input's L2 norm. Radius 0 is plain accuracy.
 
     Returns:
-        A dictionary from radius to fraction.
+        A dictionary from radius to fraction. Of private examples it is a release, which nothing charges.
 
     Example:
         >>> import keras, numpy as np

@@ -250,6 +250,11 @@ def _refusal(name: str, value, expected: str, optional: bool, hint: str) -> Valu
     return ValueError(f"`{name}` must be {expected}. Received: {name}={value!r}.{hint and ' ' + hint}")
 
 
+def replaced(thing: Any) -> list[str]:
+    """Returns the names of methods that were replaced on an object alone: its class does not say what it computes."""
+    return [name for name in vars(thing) if inspect.isroutine(getattr(type(thing), name, None))]
+
+
 def users_line() -> int:
     """Returns the `stacklevel` with which a warning of the caller shows the line outside of lipdp and Keras."""
     inner = "lipdp", "keras", "contextlib"  # the last is between where a `with` enters a generator

@@ -6,7 +6,7 @@ from typing import Any
 
 import keras
 
-from lipdp import _keras
+from lipdp import _keras, checks
 from lipdp.layers.base import LipschitzLayer, times
 from lipdp.layers.released import ReleasedConstants
 from lipdp.layers.unbounded import Unbounded
@@ -211,6 +211,7 @@ def _is_bound(value: Any) -> bool:
 
 
 def _rules(layer: keras.layers.Layer) -> BoundRules:
+    _refuse_replaced(layer)
     if isinstance(layer, LipschitzLayer):
         return BoundRules(
             layer.output_bound,
@@ -239,6 +240,20 @@ def _rules(layer: keras.layers.Layer) -> BoundRules:
         if backbone is None:
             raise
         return backbone
+
+
+def _refuse_replaced(layer: keras.layers.Layer) -> None:
+    """Refuses a layer that may compute something else than its class, whose bounds are known."""
+    if _root(type(layer)) not in ("keras", "lipdp", *(package.split(".")[0] for package in _FAMILIES)):
+        return  # a user's own, whose bounds count as declared
+    # Keras replaces these by itself.
+    found = [name for name in checks.replaced(layer) if name not in ("build", "quantize")]
+    if found:
+        raise ValueError(
+            f"The bounds of layer '{layer.name}' are those of {type(layer).__name__}, and do not follow what was put "
+            f"in the place of its methods. Received: an object with a `{found[0]}` of its own. Write a subclass of "
+            "lipdp.layers.LipschitzLayer that states its bounds."
+        )
 
 
 def lipschitz_by_construction(model: keras.Model) -> bool:

@@ -1,6 +1,5 @@
 """Which operations are known to keep the rows of a batch apart; all others run one row at a time."""
 
-import inspect
 import sys
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -9,7 +8,7 @@ import keras
 from keras import layers as L
 from keras import ops
 
-from lipdp import _keras
+from lipdp import _keras, checks
 from lipdp.isolation.declared import declared, is_declared
 from lipdp.isolation.rules import (
     LAYERS,
@@ -144,7 +143,7 @@ def _follows_graph(model) -> bool:
     """Whether a model computes what its graph says."""
     own = [name for name in ("__call__", "compute_mask") if _defined_by_user(model, name)]
     policy = root(type(model.dtype_policy)) != "keras"
-    return not (_keras.has_own_call(model) or own or policy or "call" in vars(model))
+    return not (_keras.has_own_call(model) or own or policy)
 
 
 def _defined_by_user(operation, name: str) -> bool:
@@ -197,8 +196,7 @@ def _rule(layer, kind, ranks) -> bool:
 
 def _shadows(layer) -> bool:
     """Whether a method was replaced on the object alone."""
-    names = set(vars(layer)) - set(_WRAPPED)
-    return any(inspect.isroutine(getattr(type(layer), name, None)) for name in names)
+    return not set(checks.replaced(layer)) <= set(_WRAPPED)
 
 
 def _held(layer) -> list:

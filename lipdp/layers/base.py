@@ -87,20 +87,23 @@ class LipschitzLayer(keras.layers.Layer):
 
     def add_weight(self, *args: Any, **kwargs: Any) -> Any:
         variable = super().add_weight(*args, **kwargs)
+        constraint = getattr(variable, "constraint", None)
         # By identity, in what Keras does not track.
-        self.__dict__.setdefault("_lipdp_constraints", {})[id(variable)] = getattr(variable, "constraint", None)
+        self.__dict__.setdefault("_lipdp_constraints", {})[id(variable)] = constraint, _described(constraint)
         return variable
 
     def refuse_other_constraints(self) -> None:
-        """Refuses weights whose constraint is not the one that the layer gave them: training bounds rest on it."""
+        """Refuses weights whose constraint is not what the layer gave them: training bounds rest on it."""
         given = self.__dict__.get("_lipdp_constraints", {})
         for variable in self.weights:
-            if variable.constraint is not given.get(id(variable), variable.constraint):
+            if id(variable) not in given:
+                continue
+            (constraint, before), now = given[id(variable)], _described(variable.constraint)
+            if variable.constraint is not constraint or now != before:
                 raise ValueError(
                     f"The bounds of layer '{self.name}' rest on the constraint that it gives its weights. Received: "
-                    f"'{variable.path}' with {_kind(variable.constraint)} in the place of "
-                    f"{_kind(given[id(variable)])}. Leave constraints as they are, or train with a strategy that "
-                    "clips, such as strategy='dpsgd'."
+                    f"'{variable.path}' with {now} in the place of {before}. Leave constraints as they are, or train "
+                    "with a strategy that clips, such as strategy='dpsgd'."
                 )
 
     def input_lipschitz(self, input_bounds: tuple[float, ...]) -> tuple[float, ...]:
@@ -177,8 +180,14 @@ class LipschitzLayer(keras.layers.Layer):
             ) from error
 
 
-def _kind(constraint: Any) -> str:
-    return "none" if constraint is None else type(constraint).__name__
+def _described(constraint: Any) -> str:
+    """Returns the type of a constraint and what it was set to."""
+    if constraint is None:
+        return "none"
+    held = getattr(constraint, "__dict__", {})
+    parts = [f"{k}={v!r}" for k, v in held.items() if v is None or isinstance(v, (bool, int, float, str, tuple))]
+    parts += [f"own {name}" for name in held if callable(held[name])]
+    return f"{type(constraint).__name__}{'(' * bool(parts)}{', '.join(parts)}{')' * bool(parts)}"
 
 
 @functools.cache

@@ -122,6 +122,7 @@ class GlobalL2NormPooling2D(LipschitzLayer):
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
         require_channels_last(self)
+        self.compute_output_shape(input_shape)
 
     def call(self, inputs: Any) -> Any:
         squares = ops.square(inputs)
@@ -134,6 +135,11 @@ class GlobalL2NormPooling2D(LipschitzLayer):
         return sums.chain(positions(input_shapes[0], self), _AT_ONCE)
 
     def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
+        if len(input_shape) != 4:  # a volume would become several rows
+            raise ValueError(
+                f"Layer '{self.name}' needs images (batch, height, width, channels). Received: input shape "
+                f"{tuple(input_shape)}. Bring others into this form with Reshape."
+            )
         return (input_shape[0], input_shape[3])
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from keras import ops
 
 from lipdp import _keras, isolation
-from lipdp.losses.base import Loss
+from lipdp.losses.base import Loss, is_as_its_class
 from lipdp.losses.labels import few
 from lipdp.losses.registry import get
 
@@ -190,8 +190,10 @@ def _generalized(loss) -> bool:
 def _keeps_apart(loss, y_true, y_pred) -> bool:
     """Whether the value of a row is known to depend on that row only, for labels and outputs of these shapes."""
     kind = type(loss) if isinstance(loss, keras.losses.Loss) else loss
-    if isolation.is_declared(kind) or isolation.root(kind) == "lipdp":
+    if isolation.is_declared(kind):
         return True
+    if isolation.root(kind) == "lipdp":
+        return is_as_its_class(loss)
     if not _is_stock(loss):
         return False
     labels, outputs = tuple(y_true.shape)[1:], tuple(y_pred.shape)[1:]
@@ -206,11 +208,7 @@ def _is_stock(loss) -> bool:
     """Whether a loss is one of Keras that keep rows apart, as Keras wrote it."""
     kind = type(loss) if isinstance(loss, keras.losses.Loss) else loss
     name = getattr(kind, "__name__", "")
-    if name not in _KNOWN or getattr(keras.losses, name, None) is not kind or "call" in vars(loss):
-        return False
-    # By identity: what is named like a function of Keras may wrap another one.
-    function = getattr(loss, "fn", loss)
-    return function is loss or getattr(keras.losses, getattr(function, "__name__", ""), None) is function
+    return name in _KNOWN and getattr(keras.losses, name, None) is kind and is_as_its_class(loss)
 
 
 def _fits(loss, labels: tuple, outputs: tuple) -> bool:

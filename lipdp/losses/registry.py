@@ -6,6 +6,7 @@ from typing import Any
 
 import keras
 
+from lipdp import checks
 from lipdp.losses.base import Loss
 from lipdp.losses.binary_crossentropy import BinaryCrossentropy
 from lipdp.losses.categorical_crossentropy import CategoricalCrossentropy
@@ -63,7 +64,8 @@ def get(identifier: str | dict | type | Loss) -> Loss:
         A `lipdp.losses.Loss`.
 
     Raises:
-        ValueError: if it is anything else, such as a loss of Keras; the message names the replacement.
+        ValueError: if it is anything else, such as a loss of Keras; the message names the replacement. Or methods were
+            replaced on the object.
 
     Example:
         >>> from lipdp import losses
@@ -71,6 +73,12 @@ def get(identifier: str | dict | type | Loss) -> Loss:
         1.4142
     """
     if isinstance(identifier, Loss):
+        if found := checks.replaced(identifier):
+            raise ValueError(
+                f"The bound of {type(identifier).__name__} does not follow what was put in the place of its methods. "
+                f"Received: an object with a `{found[0]}` of its own. Write a subclass of lipdp.losses.Loss, or train "
+                "with a strategy that clips, such as strategy='dpsgd'."
+            )
         return identifier
     if isinstance(identifier, type) and issubclass(identifier, Loss):
         return identifier()

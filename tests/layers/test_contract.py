@@ -203,6 +203,8 @@ def test_bad_arguments_are_named(make, message):
         (lambda: layers.BoundedEmbedding(4, 2), (None,), "a known size on every axis but the batch"),
         (lambda: layers.L2NormPooling2D(3), (2, 5, 1), "does not fit into its input"),
         (lambda: layers.ScaledAveragePooling2D(3), (5, 2, 1), "does not fit into its input"),
+        # Each volume became several rows.
+        (lambda: layers.GlobalL2NormPooling2D(), (3, 4, 4, 2), "needs images"),
     ],
 )
 def test_inputs_that_do_not_fit_are_named(make, shape, message):

@@ -1,0 +1,114 @@
+"""Objects in which a method was replaced: their class, by which bounds go, does not say what they compute."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+import lipdp
+from lipdp import bounds, certify, layers, losses
+
+X, Y = np.random.default_rng(0).normal(size=(40, 4)).astype("float32"), np.arange(40) % 3
+FIT = {"batch_size": 20, "epsilon": 2.0, "delta": 1e-3, "verbose": 0}
+
+
+def model_of(middle):
+    stack = [layers.BoundedInput((4,), norm=1.0), layers.SpectralDense(4), middle(), layers.SpectralDense(3)]
+    model = lipdp.DP_Sequential(stack)
+    model.compile("sgd", loss=losses.SparseCategoricalCrossentropy())
+    return model
+
+
+def steeper(thing):
+    """Gives an object a `call` that returns fifty times as much."""
+    call = thing.call
+    thing.call = lambda *args, **kwargs: 50.0 * call(*args, **kwargs)
+
+
+@pytest.mark.parametrize("place, middle", [(0, layers.Abs), (1, layers.Abs), (2, layers.Abs), (2, keras.layers.ReLU)])
+def test_a_layer_with_a_call_of_its_own_has_no_bounds(place, middle):
+    """One example moved the sum by 50 times what was charged, and radii were 50 times too large."""
+    model = model_of(middle)
+    certify.radii(model, X)
+    steeper(model.layers[place])
+    for refused in (lambda: certify.radii(model, X), lambda: model.fit(X, Y, strategy="clipless", **FIT)):
+        with pytest.raises(ValueError, match=f"'{model.layers[place].name}' are those of .* with a `call` of its own"):
+            refused()
+    assert model.privacy.updates == 0
+
+
+@pytest.mark.backend_free
+def test_so_has_a_layer_with_replaced_bounds():
+    layer = layers.SpectralDense(3)
+    layer.build((None, 4))
+    layer.parameter_bounds = lambda inputs, cotangent: (0.0,)
+    with pytest.raises(ValueError, match="with a `parameter_bounds` of its own"):
+        bounds.rules(layer)
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_model_with_a_call_of_its_own_has_no_graph_of_bounds(nested):
+    model = model_of(layers.Abs)
+    steeper(model)
+    if nested:
+        inputs = keras.Input((4,))
+        model = keras.Model(inputs, model(inputs))
+    with pytest.raises(ValueError, match="has a `call` of its own, which its graph does not show"):
+        certify.radii(model, X)
+    if not nested:
+        with pytest.raises(ValueError, match="has a `call` of its own, which its graph does not show"):
+            model.fit(X, Y, strategy="clipless", **FIT)
+
+
+@pytest.mark.backend_free
+@pytest.mark.parametrize("method", ["call", "gradient", "exact_lipschitz"])
+def test_a_loss_with_a_method_of_its_own_has_no_bound(method):
+    """One example moved the sum by 43 times what was charged."""
+    model = model_of(layers.Abs)
+    before = getattr(model.loss, method)
+    setattr(model.loss, method, lambda *args: 50.0 * before(*args))
+    with pytest.raises(ValueError, match=f"with a `{method}` of its own. Write a subclass"):
+        model.fit(X, Y, strategy="clipless", **FIT)
+    assert model.privacy.updates == 0
+    model.fit(X, Y, strategy="dpsgd", **FIT)
+
+
+@pytest.mark.backend_free
+@pytest.mark.parametrize("name", ["fn", "call"])
+def test_code_in_an_object_of_a_loss_sees_one_row(name):
+    """That of lipdp's own losses saw whole batches, also where gradients are clipped."""
+
+    def mixing(y_true, y_pred):
+        return ops.mean(y_pred, axis=-1) * ops.sign(ops.sum(y_pred))
+
+    loss = lipdp.models.TokenCrossentropy() if name == "fn" else losses.Huber()
+    few = np.ones((12, 3), "float32")
+    many, labels = few.copy(), np.ones((12, 3), "float32")
+    many[0] = -1e8
+    if name == "fn":
+        loss.fn = lambda y_true, y_pred, **_: mixing(y_true, y_pred)
+        few, many, labels = few[:, None], many[:, None], labels[:, :1].astype("int32")
+    else:
+        loss.call = mixing
+    found = [ops.convert_to_numpy(losses.example_values(loss, labels, outputs)) for outputs in (few, many)]
+    np.testing.assert_array_equal(found[0][1:], found[1][1:])
+
+
+def longer(model):
+    model.layers[2].bias.constraint.max_norm = 100.0
+
+
+def grouped(model):
+    model.layers[1].kernel.constraint.groups = 2
+
+
+@pytest.mark.backend_free
+@pytest.mark.parametrize("change, words", [(longer, "max_norm=100.0"), (grouped, "groups=2")])
+def test_constraints_that_were_set_to_something_else_are_refused(change, words):
+    """Bounds went by the layer, weights by the constraint: one example moved the sum by 44 times what was charged."""
+    model = model_of(layers.Bias)
+    change(model)
+    with pytest.raises(ValueError, match=rf"with \w+\(.*{words}.*\) in the place of"):
+        model.fit(X, Y, strategy="clipless", **FIT)
+    assert model.privacy.updates == 0
+    model.fit(X, Y, strategy="dpsgd", **FIT)
