@@ -34,7 +34,7 @@ class AdaCliP(PerExample):
             trainable weights; later ones share `sum(s^2) = C^2` among the weights, which never adds more noise
             than DP-SGD with the same C.
         adapt_norm: Whether `sum(s^2)` follows the estimates as well, as in the paper. What is estimated has been
-            clipped, so it tends to shrink.
+            clipped, so it tends to shrink. The first update then clips to `C sqrt(1 + caution)`.
         granularity: `"coordinate"`: one deviation per weight. `"layer"`: one per variable, far less noisy
             when the noise per weight exceeds the gradient.
         mean_momentum: In [0, 1): how slowly the mean follows the released gradients.
@@ -92,6 +92,11 @@ class AdaCliP(PerExample):
     def noise_allocation(self) -> str:
         return f"in proportion to the transform of each {self.granularity} (sensitivity: of the first update)"
 
+    @property
+    def total_clip_norm(self) -> float:
+        """Returns the L2 norm that the first update clips to."""
+        return self.clip_norm * (math.sqrt(1.0 + self.caution) if self.adapt_norm else 1.0)
+
     def initial_state(self, variables: Any) -> Any:
         """Means; weighted sums and weights of variances, in units of the first; last releases and their noise."""
         shapes = [tuple(v.shape) for v in variables]
@@ -107,7 +112,7 @@ class AdaCliP(PerExample):
         ]
 
     def noise_scales(self, state: Any) -> Any:
-        return [b / self.clip_norm for b in self._transform(state)[1]]
+        return [b / self.total_clip_norm for b in self._transform(state)[1]]
 
     def contributions(self, calibration: Any, record: Any, weight: Any, state: Any) -> Any:
         means, widths = self._transform(state)

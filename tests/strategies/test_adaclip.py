@@ -65,7 +65,20 @@ def test_equals_the_definition(granularity, adapt_norm):
             strict=True,
         )
     ]
-    np.testing.assert_allclose(flat(scales) * 0.4, b, rtol=1e-5)
+    # Noise is a multiple of what the ledger names as the sensitivity.
+    np.testing.assert_allclose(flat(scales) * strategy.total_clip_norm, b, rtol=1e-5)
+
+
+@pytest.mark.backend_free
+@pytest.mark.parametrize(("adapt_norm", "caution"), [(False, 1.0), (True, 0.0), (True, 1.0), (True, 8.0)])
+def test_the_first_update_clips_to_the_norm_that_is_stated(adapt_norm, caution):
+    model = plain()
+    strategy = strategies.AdaCliP(0.4, adapt_norm=adapt_norm, caution=caution)
+    state = [keras.ops.convert_to_tensor(t) for t in strategy.initial_state(model.trainable_variables)]
+    for width in strategy._transform(state)[1]:
+        np.testing.assert_allclose(keras.ops.convert_to_numpy(width), strategy.total_clip_norm, rtol=1e-5)
+    sensitivity = strategy.calibrate(model, keras.losses.SparseCategoricalCrossentropy(True), 10).sensitivity
+    assert sensitivity == pytest.approx(strategy.total_clip_norm / 10)
 
 
 @pytest.mark.backend_free
