@@ -247,13 +247,22 @@ class NormalizedRecipe(TrainingRecipe):
     clip_norm: float = 1.0
 
     @staticmethod
-    def by_budget(num_examples: int, epsilon: float | None, batch_size: int) -> tuple[float, dict[str, Any]]:
-        """Returns the budget that settings go by, within bounds, and the settings that all of these recipes share."""
+    def by_budget(
+        num_examples: int, epsilon: float | None, batch_size: int, longer: float = 1.0
+    ) -> tuple[float, dict[str, Any]]:
+        """Returns the budget that settings go by, within bounds, and the settings that all of these recipes share.
+
+        Args:
+            num_examples: number of training examples.
+            epsilon: the budget, or None.
+            batch_size: expected batch size.
+            longer: factor of the usual number of updates.
+        """
         epsilon = checks.positive("epsilon", epsilon, optional=True) or 1.0
         budget = min(max(epsilon, 0.25), 8.0)
         return budget, {
             "batch_size": batch_size,
-            "epochs": max(2, round(_UPDATES * budget**0.4 / math.ceil(num_examples / batch_size))),
+            "epochs": max(2, round(longer * _UPDATES * budget**0.4 / math.ceil(num_examples / batch_size))),
             # Two releases take as large a part of a small budget as of a large one.
             "moments_noise": max(8.0, 24.0 / epsilon),
         }

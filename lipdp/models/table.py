@@ -11,6 +11,8 @@ from lipdp.models.base import LARGEST_BATCH, METHODS, NormalizedRecipe
 
 # With fewer rows the noise of an update, which is as much larger, takes a lower rate.
 ROWS_OF_RATE = 8000
+# With more rows the noise is smaller, which leaves room for a higher rate and more updates: twice as many at most.
+_MANY_ROWS = 40000
 # Rows for each standard deviation of the noise in a count of `layers.PrivateRescaling`: with fewer, columns that happen
 # to be of one size lose more than others gain.
 _ROWS_OF_NOISE = 60
@@ -101,7 +103,8 @@ def table_recipe(
     Args:
         input_shape: shape of one row, `(columns,)`.
         num_classes: number of classes.
-        num_examples: number of training examples; fewer than 8000 train at a lower rate.
+        num_examples: number of training examples; fewer than 8000 train at a lower rate, more than 40000 at a higher
+            rate and for longer.
         epsilon: the budget; None when the noise is given instead. Larger budgets train for longer.
         method: name of the strategy: "dpsgd", "adaclip" or "dpis".
         row_norm: a public bound on the L2 norm of a row, such as `data.Table.norm`. Default: the square root of the
@@ -133,8 +136,9 @@ def table_recipe(
         row_norm = checks.between("row_norm", row_norm, 1e-6, 1e6)
     batch_size = max(1, min(LARGEST_BATCH, num_examples // 2))
     # Chosen on a part of the training rows of tables of ADBench, of some of them too: `benchmarks/tabular.py --inner`.
-    rate = min(1.0, num_examples / ROWS_OF_RATE)
-    budget, shared = TableRecipe.by_budget(num_examples, epsilon, batch_size)
+    many = min(max(1.0, num_examples / _MANY_ROWS), 2.0)
+    rate = many * min(1.0, num_examples / ROWS_OF_RATE)
+    budget, shared = TableRecipe.by_budget(num_examples, epsilon, batch_size, many)
     return TableRecipe(
         input_shape=tuple(input_shape),
         num_classes=num_classes,

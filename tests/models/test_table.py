@@ -36,8 +36,11 @@ def test_tables_take_it_unless_certificates_are_asked_for():
     assert isinstance(recipe, models.TableRecipe) and recipe == models.table_recipe((6,), 2, 3000, 1.0)
     assert (recipe.method, recipe.batch_size, recipe.updates(3000)) == ("dpsgd", 1500, 150)
     # Few rows have more noise in an update.
-    rates = [lipdp.recipe((6,), 2, n, 1.0).learning_rate for n in (800, 4000, 8000, 10**6)]
-    assert rates == pytest.approx([0.1, 0.5, 1.0, 1.0])
+    rates = [lipdp.recipe((6,), 2, n, 1.0).learning_rate for n in (800, 4000, 8000, 40000, 60000, 10**6)]
+    assert rates == pytest.approx([0.1, 0.5, 1.0, 1.0, 1.5, 2.0])
+    # Many rows have less, and take more updates.
+    assert [lipdp.recipe((6,), 2, n, 1.0).updates(n) for n in (40000, 80000)] == [150, 300]
+    assert [lipdp.recipe((6,), 2, n, 1.0).epochs for n in (10**6, 10**7)] == [2, 2]
     assert not recipe.bounded and recipe.input_norm == pytest.approx(6**0.5)
     for own in ({"method": "clipless"}, {"style": "robust"}):
         assert isinstance(lipdp.recipe((6,), 2, 3000, 1.0, **own), models.ClassifierRecipe)
