@@ -4,10 +4,10 @@ from typing import Any
 
 import keras
 import numpy as np
-from keras import tree
+from keras import ops, tree
 
 from lipdp import _keras, sampling
-from lipdp.sampling.columns import Column, sampled
+from lipdp.sampling.columns import Column, first_row, sampled
 from lipdp.training import compiling, model_checks
 
 _WHOLE = 2**24  # float32 tells all integers below apart
@@ -33,6 +33,17 @@ def as_rows(model: keras.Model, x: Any, y: Any) -> tuple[Any, Any]:
     _check_whole(tensors, x)
     _check_tokens(model, x)
     return x, y
+
+
+def build_within(model: keras.Model, x: Any) -> None:
+    """Builds layers within others, such as an activation with weights, which Keras builds where they first compute.
+
+    Args:
+        model: a model that is built itself.
+        x: rows as the model takes them; of one of them the shape is used.
+    """
+    if not all(layer.built for layer in _keras.walk(model)):
+        model(tree.map_structure(lambda leaf: ops.zeros(leaf.shape, leaf.dtype), first_row(x)), training=False)
 
 
 def rank_of_batch(model: keras.Model, x: Any, y: Any = None) -> int:

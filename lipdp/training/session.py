@@ -71,6 +71,7 @@ def prepare(
     if isinstance(validation_data, tuple) and model.preprocessor is not None:
         validation_data = (*preprocessed(model, *validation_data[:2]), *validation_data[2:])
     x, y = inputs.as_rows(model, x, y)
+    inputs.build_within(model, x)
     num_rows = len(tree.flatten(y)[0])
     ids = None if person_ids is None else persons.checked_ids(person_ids, num_rows)
     y = _weighted(strategy, request, y, sample_weight)

@@ -264,3 +264,14 @@ def test_shapes_that_do_not_fit_get_a_hint_that_does():
         model.fit(TOKENS[:, :3], Y, **FIT)
     with pytest.raises(ValueError, match="behind the axis of examples: single rows, not batches of them"):
         model.fit(sampling.Source(list(zip(TOKENS.reshape(6, 10, 4), Y.reshape(6, 10), strict=True))), **FIT)
+
+
+def test_activations_with_weights_train_from_the_first_fit_on():
+    """Keras builds them where they first compute: inside of a step TensorFlow refused them, and JAX failed."""
+    stack = [keras.Input((4,)), keras.layers.Dense(8, activation=keras.layers.PReLU()), keras.layers.Dense(3)]
+    model = lipdp.DP_Model.from_keras(keras.Sequential(stack))
+    model.compile(keras.optimizers.SGD(1.0), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    model.fit(TOKENS.astype("float32"), Y, **FIT)
+    alpha = model.layers[-2].activation.alpha
+    assert any(v is alpha for v in model.trainable_variables) and np.any(keras.ops.convert_to_numpy(alpha.value))
+    assert model.optimizer.noise_std.shape[0] == len(model.trainable_variables) == 5
