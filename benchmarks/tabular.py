@@ -180,7 +180,8 @@ def render(runs: list[dict]) -> str:
         deviation = f" ({values.std(ddof=1):.3f})" if len(values) > 1 and method in PRIVATE else ""
         first, p = found.get((table, epsilon, "dpsgd"), {}), ""
         paired = sorted(set(first) & set(same))
-        if method in ("adaclip", "dpis") and len(paired) > 2:
+        apart = any(same[s] != first[s] for s in paired)  # a test of equal pairs has no p
+        if method in ("adaclip", "dpis") and len(paired) > 2 and apart:
             p = f", p {stats.ttest_rel([same[s] for s in paired], [first[s] for s in paired]).pvalue:.2f}"
         return f"{values.mean():.3f}{deviation}{p}"
 
