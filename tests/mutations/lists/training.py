@@ -408,6 +408,11 @@ FAULTS = [
     *faults(
         "training/inputs.py",
         "training/test_inputs.py",
+        (
+            "activations are built within a step",
+            "if not all(layer.built for layer in _keras.walk(model)):",
+            "if False:",
+        ),
         ("negative tokens", "(rows.min(axes, initial=0) <= -1) | ", ""),
         (
             "tokens above",
