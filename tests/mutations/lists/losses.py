@@ -7,6 +7,12 @@ FAULTS = [
         "losses/base.py",
         "losses/test_base.py losses/test_contract.py",
         (
+            "a function of one's own in a loss of Keras",
+            'stock = function is loss or getattr(keras.losses, getattr(function, "__name__", ""), None) is function',
+            "stock = True",
+            "losses/test_known.py bounds/test_replaced.py",
+        ),
+        (
             "the gradient is not limited",
             "return ops.where(ops.isfinite(norm), gradient * scale, ops.zeros_like(gradient)), norm",
             "return ops.where(ops.isfinite(norm), gradient, ops.zeros_like(gradient)), norm",
@@ -235,7 +241,7 @@ FAULTS = [
         ),
         (
             "every loss keeps rows apart",
-            'if isolation.is_declared(kind) or isolation.root(kind) == "lipdp":\n        return True',
+            "if isolation.is_declared(kind):\n        return True",
             "if True:\n        return True",
         ),
         (
@@ -245,13 +251,8 @@ FAULTS = [
         ),
         (
             "a known name is enough",
-            'if name not in _KNOWN or getattr(keras.losses, name, None) is not kind or "call" in vars(loss):',
-            "if name not in _KNOWN:",
-        ),
-        (
-            "a function of one's own in a loss of Keras",
-            'return function is loss or getattr(keras.losses, getattr(function, "__name__", ""), None) is function',
-            "return True",
+            "return name in _KNOWN and getattr(keras.losses, name, None) is kind and is_as_its_class(loss)",
+            "return name in _KNOWN and is_as_its_class(loss)",
         ),
         (
             "labels without an axis meet all outputs",
