@@ -30,6 +30,7 @@ import persons
 import regimes
 import scattered
 import sources
+import start_cost
 import step_cost
 import tabular
 import transfer
@@ -350,6 +351,20 @@ wall says more here. `{two_cores["command"]}`
 """
 
 
+def _start_cost(found: dict) -> str:
+    return f"""
+## What it takes to begin
+
+A `fit` of one update of 64 rows, the first of a new model and the next of the same: seconds of CPU time on one core of
+stock Keras and of `strategy="dpsgd"` on the same network, and median [10 % - 90 %] of the paired ratios of
+{found["runs"][0]["rounds"]} rounds, beside other work. The first one makes the program of a step. A private `fit` tries
+the network on a few rows and plans the noise before: once for a `fit`, however long that is.
+`OMP_NUM_THREADS=1 taskset -c 0 {found["command"]}`
+
+{start_cost.table(found["runs"])}
+"""
+
+
 def _fixed_features(found: dict) -> str:
     beside = json.loads((RESULTS / "fixed_features_jax.json").read_text())
     runs = {one["backend"]: one["runs"] for one in (found, beside)}
@@ -570,6 +585,7 @@ SECTIONS = {
     "finetune_peers": _finetune_peers,
     "peers": _peers,
     "fit_cost": _fit_cost,
+    "start_cost": _start_cost,
     "fixed_features": _fixed_features,
     "gpu_steps": _gpu,
     "sources": _sources,

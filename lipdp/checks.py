@@ -252,7 +252,8 @@ def _refusal(name: str, value, expected: str, optional: bool, hint: str) -> Valu
 
 def replaced(thing: Any) -> list[str]:
     """Returns the names of methods that were replaced on an object alone: its class does not say what it computes."""
-    return [name for name in vars(thing) if inspect.isroutine(getattr(type(thing), name, None))]
+    of_class = ((name, getattr(type(thing), name, None)) for name in vars(thing))
+    return [name for name, member in of_class if member is not None and inspect.isroutine(member)]
 
 
 def users_line() -> int:

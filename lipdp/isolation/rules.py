@@ -208,6 +208,8 @@ def numbers_are_numbers(layer: Any) -> bool:
 
 def is_array(value: Any) -> bool:
     """Whether it is a tensor or an array with axes, but no variable of a layer."""
+    if not hasattr(value, "shape"):  # TensorFlow takes its time to tell other things from tensors
+        return False
     known = isinstance(value, np.ndarray) or (keras.ops.is_tensor(value) and not isinstance(value, keras.Variable))
     return known and len(value.shape) > 0
 

@@ -318,8 +318,15 @@ class Declared(ByNumber):
     """Said to keep rows apart, and does so in small batches."""
 
 
-def test_a_declaration_that_a_larger_batch_disproves_is_refused():
-    model = private(stack(Declared)())
+@lipdp.row_wise
+def declared(x):
+    """The same as an activation."""
+    return x + ops.cast(ops.shape(x)[0] > 8, "float32") * ops.sum(x, axis=0, keepdims=True)
+
+
+@pytest.mark.parametrize("layer", [Declared, lambda: L.Dense(4, declared)], ids=["layer", "activation"])
+def test_a_declaration_that_a_larger_batch_disproves_is_refused(layer):
+    model = private(stack(layer)())
     with pytest.raises(ValueError, match="depends on the other examples"):
         strategies.DPSGD(C).calibrate(model, model.loss, 4)
 

@@ -77,6 +77,7 @@ def test_callbacks_of_the_users_own_that_saw_private_metrics_are_stated(tmp_path
     assert facts["callbacks_that_saw_training_metrics"] == ["Own", "LambdaCallback"]
 
 
+@pytest.mark.backend_free
 def test_a_function_that_sets_the_rate_and_could_see_private_metrics_is_stated():
     """It is shown no logs, but the history of the model holds the training loss."""
     model, seen = mlp(), []

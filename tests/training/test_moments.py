@@ -67,7 +67,7 @@ FIRST = [("moments", 1), ("moments", 1)]
         pytest.param({"accountant": "rdp"}, marks=pytest.mark.slow),
         pytest.param({"epsilon": None, "risk": {"advantage": 0.3}}, marks=pytest.mark.backend_free),
         pytest.param({"examples_per_person": 2}, marks=pytest.mark.slow),
-        {"person_ids": np.arange(COUNT) // 3, "batch_size": 50},
+        pytest.param({"person_ids": np.arange(COUNT) // 3, "batch_size": 50}, marks=pytest.mark.backend_free),
     ],
     ids=lambda settings: "-".join(map(str, settings)) or "default",
 )

@@ -328,7 +328,13 @@ def test_what_dpis_releases_beside_its_gradients_has_the_noise_that_is_charged(m
         assert found == pytest.approx(expected, rel=1e-12), kind
 
 
-@pytest.mark.parametrize("update, repeats", [(2, False), (4, True)], ids=["within an epoch", "at its end"])
+@pytest.mark.parametrize(
+    "update, repeats",
+    [
+        pytest.param(2, False, id="within an epoch"),
+        pytest.param(4, True, id="at its end", marks=pytest.mark.backend_free),
+    ],
+)
 def test_a_file_of_dpis_from_within_an_epoch_leads_to_noise_of_its_own(tmp_path, update, repeats):
     """No file holds the norms that were seen, so other batches may follow than in the run that went on."""
 

@@ -79,7 +79,7 @@ def test_an_optimizer_set_back_within_fit_makes_no_further_update(way, strategy,
     assert int(model.optimizer.iterations.numpy()) <= model.run.ledger.updates <= 5 + (strategy == "dpis")
 
 
-@pytest.mark.parametrize("strategy", ["dpsgd", "dpis"])
+@pytest.mark.parametrize("strategy", ["dpsgd", pytest.param("dpis", marks=pytest.mark.backend_free)])
 def test_earlier_weights_alone_may_come_back(strategy, tmp_path):
     model = fitted("weights", tmp_path, strategy)
     assert int(model.optimizer.iterations.numpy()) == 6

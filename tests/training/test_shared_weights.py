@@ -71,6 +71,7 @@ def test_each_model_made_of_one_plain_model_starts_with_what_the_others_spent(co
     assert models[2].privacy.to_dict()["updates_of_other_models"] == 8
 
 
+@pytest.mark.backend_free
 def test_a_budget_counts_what_other_models_spent():
     plain = keras.Sequential([keras.Input((6,)), keras.layers.Dense(3)])
     first, second = (compiled(lipdp.DP_Model.from_keras(plain)) for _ in range(2))
@@ -259,6 +260,7 @@ def spectral():
     return lipdp.DP_Sequential([layers.BoundedInput((6,)), layers.SpectralDense(8), layers.SpectralDense(3)])
 
 
+@pytest.mark.backend_free
 def test_the_budget_of_a_filter_goes_with_the_layers(tmp_path):
     model = filtered(spectral())
     assert model.privacy.spent() < 4.0 and model.privacy.epsilon() == 8.0
@@ -421,6 +423,7 @@ class Own(keras.layers.Layer):
         return 1.0 * inputs
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize("share", ["layer", "operation", "input"])
 def test_one_fit_at_a_time_on_layers_without_weights(share):
     inputs, own = keras.Input((8,)), Own()

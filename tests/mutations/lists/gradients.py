@@ -377,6 +377,12 @@ FAULTS = [
             "_ROWS = (5,)",
             "isolation/test_mixing.py::test_a_declaration_that_a_larger_batch_disproves_is_refused",
         ),
+        (
+            "declarations of functions are believed",
+            "if isolation.foreign(model) or isolation.used(model):",
+            "if isolation.foreign(model):",
+            "isolation/test_mixing.py::test_a_declaration_that_a_larger_batch_disproves_is_refused",
+        ),
         ("rows that move others", "if np.max(spread) > 1e-3 * scale:", "if False:"),
         ("weights used behind the back of a layer", "if not np.max(np.abs(total - expected)) <= largest:", "if False:"),
         ("statistics kept by the forward pass", "if id(variable) not in seeds:", "if False:"),
