@@ -1,6 +1,8 @@
 """What the engine of per-example gradients needs from JAX."""
 
 import contextlib
+import hashlib
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +13,9 @@ from lipdp.backend.jax import Forward
 
 # What a vectorized map can hand whole batches, by a rule that is not JAX' own, and what can keep rows on the host.
 _BATCHED = ("custom_vmap_call", "ffi_call", "io_callback", "pure_callback")
+# The last programs of `probe`: each `fit` makes one, and that of a model that did not change is the same.
+_programs: dict[tuple, Any] = {}
+_KEPT_PROGRAMS = 4
 
 
 def cotangents(forward):
@@ -138,6 +143,19 @@ def _finite(norms, sums) -> bool:
     return all(np.isfinite(part).all() for part in jax.tree.leaves((usual, [n[:-1] for n in last], sums)))
 
 
+def _compiled(lowered, options: dict[str, str], arguments):
+    """Compiles a program, unless one with the very same text was compiled for the same devices."""
+    if getattr(jax.config, "jax_use_simplified_jaxpr_constants", True):
+        return lowered.compile(compiler_options=options)  # its text does not hold its constants
+    devices = sorted({str(device) for leaf in jax.tree.leaves(arguments) for device in leaf.devices()})
+    key = hashlib.sha256(lowered.as_text().encode()).digest(), *devices, *options.items()
+    program = _programs.pop(key, None) or lowered.compile(compiler_options=options)
+    _programs[key] = program
+    for oldest in list(_programs)[:-_KEPT_PROGRAMS]:
+        _programs.pop(oldest, None)
+    return program
+
+
 def contract(a, b):
     """`a^T b` over the last but one axis: (..., p, i) and (..., p, o) to (..., i, o)."""
     return jnp.matmul(jnp.swapaxes(a, -1, -2), b)
@@ -197,9 +215,10 @@ def probe(model, batches, loss, capture, sums: bool = True, traced: bool = False
     lowered = jax.jit(run).lower(trainable, non_trainable, *batches[0])
 
     def executed(options):
-        compiled, norms, kept, sums = lowered.compile(compiler_options=options), [], [], ((), ())
+        norms, kept, sums = [], [], ((), ())
+        program = _compiled(lowered, options, (trainable, non_trainable, batches[0]))
         for i, batch in enumerate(batches):
-            found = jax.device_get(compiled(trainable, non_trainable, *batch))
+            found = jax.device_get(program(trainable, non_trainable, *batch))
             norms.append(found[0])
             kept.append(found[3])
             if i == 0:  # as large as the model, so those of the other batches are not kept

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import lipdp
-from lipdp import backend
+from lipdp import backend, gradients
 from tests.helpers.models import DELTA
 
 pytestmark = pytest.mark.skipif(keras.backend.backend() != "jax", reason="TensorFlow maps no programs.")
@@ -61,3 +61,37 @@ def test_programs_of_single_operations_are_given_back_when_they_are_too_many(mon
     x, y = np.zeros((40, 4), "float32"), np.arange(40) % 3
     model.fit(x, y, batch_size=20, noise_multiplier=1.0, delta=DELTA, strategy="dpsgd", verbose=0)
     assert model.privacy.updates == 4
+
+
+class Turning(keras.layers.Layer):
+    """Keeps rows apart until it is told otherwise."""
+
+    mixes = False
+
+    def call(self, inputs):
+        return inputs + keras.ops.sum(inputs, axis=0) if self.mixes else 1.0 * inputs
+
+
+def test_a_model_that_did_not_change_is_tried_by_the_same_program(monkeypatch):
+    from jax.stages import Lowered
+
+    compiled, ordinary = [], Lowered.compile
+
+    def compiling(lowered, *arguments, **options):
+        compiled.append(lowered)
+        return ordinary(lowered, *arguments, **options)
+
+    monkeypatch.setattr(Lowered, "compile", compiling)
+    turning = Turning()
+    model = keras.Sequential([keras.Input((4,)), turning, keras.layers.Dense(3)])
+    gradients.supported(model)
+    once = len(compiled)
+    assert once > 0
+    gradients.supported(model)
+    model.layers[-1].set_weights([np.full((4, 3), 2.0), np.zeros(3)])
+    gradients.supported(model)
+    assert len(compiled) == once
+    turning.mixes = True
+    with pytest.raises(ValueError, match="depends on the other examples"):
+        gradients.supported(model)
+    assert len(compiled) > once
