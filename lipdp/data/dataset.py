@@ -115,7 +115,7 @@ class Dataset:
         if out.all() or not out.any():
             raise ValueError(
                 f"The held-out fraction leaves one part empty. Received: {fraction!r} of {self.num_examples} rows. "
-                "Pass another fraction or more data."
+                "Rows that are equal stay together. Pass another fraction or more data."
             )
         x, y = self.x_train, self.y_train
         whose = {} if ids is None else {"person_ids": ids[~out], "person_ids_test": ids[out]}
@@ -148,6 +148,8 @@ def class_ids(labels: np.ndarray, source: str) -> tuple[np.ndarray, tuple]:
             f"Labels must be one class per row. Received: an array of shape {labels.shape} in {source}. For one-hot "
             "rows, pass y.argmax(axis=1); for rows of several classes docs/howto/tables.md names a loss."
         )
+    if labels.dtype.kind == "S":  # as h5py writes texts; JSON, which names the classes of a run, has no bytes
+        labels = _decoded(labels, source)
     if labels.dtype.kind == "f":
         if not np.isfinite(labels).all():
             missing = int((~np.isfinite(labels)).sum())
@@ -159,7 +161,7 @@ def class_ids(labels: np.ndarray, source: str) -> tuple[np.ndarray, tuple]:
                 "thresholds; how to predict a number is in docs/howto/regression.md."
             )
         labels = labels.astype("int64")
-    elif labels.dtype.kind not in "biuUS":
+    elif labels.dtype.kind not in "biuU":
         raise ValueError(f"Labels must be whole numbers or strings. Received: dtype {labels.dtype} in {source}.")
     classes, ids = np.unique(labels, return_inverse=True)
     if len(classes) < 2:
@@ -181,6 +183,15 @@ def check_few(classes: Sequence, count: int, source: str, todo: str) -> None:
             f"{source} holds too many values to take for public classes. Received: more than {_MOST_CLASSES}, or more "
             f"than half as many as rows. {todo}"
         )
+
+
+def _decoded(labels: np.ndarray, source: str) -> np.ndarray:
+    try:
+        return np.char.decode(labels, "utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"Labels of bytes must be texts in UTF-8. Received: {error} in {source}. Save them as texts."
+        ) from error
 
 
 def _fraction(labels) -> float:

@@ -9,6 +9,10 @@ from lipdp.data.dataset import Dataset, class_ids
 
 _KEYS = "Save x, y or x_train, y_train[, x_test, y_test] with numpy.savez."
 
+_OBJECTS = (
+    "it holds Python objects, not numbers: convert x by x.astype('float32'), y by y.astype('int64') or y.astype(str)"
+)
+
 
 def read_npz(path: pathlib.Path, name: str | None = None) -> Dataset:
     """Returns the data set in a `.npz` file.
@@ -111,7 +115,7 @@ def _arrays(path: pathlib.Path) -> dict:
         reason = f"{error}"
         if "pickle" in reason:  # numpy takes whatever it does not know for pickled objects
             known = zipfile.is_zipfile(path) or path.read_bytes()[:6] == b"\x93NUMPY"
-            reason = "it holds Python objects, not numbers" if known else "it is another kind of file"
+            reason = _OBJECTS if known else "it is another kind of file"
         raise ValueError(f"{path} cannot be read as a .npz file of arrays: {reason}. {_KEYS}") from error
     if arrays is None:
         raise ValueError(f"{path} is a single array, not a .npz file. {_KEYS}")
@@ -149,6 +153,7 @@ def _examples(x, key: str, source: str) -> np.ndarray:
             f"in {source}."
         )
     is_8_bit_image = x.ndim > 2 and x.dtype == np.uint8
+    given = x
     with np.errstate(over="ignore"):
         x = x.astype("float32")
     if is_8_bit_image:
@@ -156,9 +161,8 @@ def _examples(x, key: str, source: str) -> np.ndarray:
         x /= 255.0
     elif not np.isfinite(x).all():
         bad = int((~np.isfinite(x)).reshape(len(x), -1).any(axis=1).sum())
-        raise ValueError(
-            f"{key} holds NaN or infinity in {bad} of {len(x)} examples in {source}. Remove or replace them first."
-        )
+        what = "numbers that float32 cannot hold" if np.isfinite(given).all() else "NaN or infinity"
+        raise ValueError(f"{key} holds {what} in {bad} of {len(x)} examples in {source}. Remove or replace them first.")
     return x[..., None] if x.ndim == 3 else x
 
 

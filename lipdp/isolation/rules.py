@@ -136,6 +136,8 @@ _CELLS = (L.LSTMCell, L.GRUCell, L.SimpleRNNCell, L.StackedRNNCells, _keras.Conv
 _CONVOLUTIONAL = (L.ConvLSTM1D, L.ConvLSTM2D, L.ConvLSTM3D)
 # Numbers that layers are given, each of which is one for all entries.
 _NUMBERS = ("alpha", "epsilon", "mask_value", "max_value", "negative_slope", "rate", "stddev", "threshold")
+# What most attributes of layers are.
+_NO_ARRAYS = (bool, int, float, str, type(None))
 
 LAYERS: dict[type, Callable[[Any, Any], bool]] = {
     **dict.fromkeys(
@@ -208,8 +210,10 @@ def numbers_are_numbers(layer: Any) -> bool:
 
 def is_array(value: Any) -> bool:
     """Whether it is a tensor or an array with axes, but no variable of a layer."""
-    known = isinstance(value, np.ndarray) or (keras.ops.is_tensor(value) and not isinstance(value, keras.Variable))
-    return known and len(value.shape) > 0
+    # Keras' own question takes long on TensorFlow, and is asked of all that thousands of layers hold.
+    if type(value) in _NO_ARRAYS or isinstance(value, keras.Variable):
+        return False
+    return (isinstance(value, np.ndarray) or keras.ops.is_tensor(value)) and len(value.shape) > 0
 
 
 def operation_keeps_apart(name: str, operation: Any, node: Any) -> bool:
