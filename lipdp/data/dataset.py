@@ -169,7 +169,7 @@ def class_ids(labels: np.ndarray, source: str) -> tuple[np.ndarray, tuple]:
     return ids.astype("int32"), tuple(value.item() for value in classes)
 
 
-def check_few(classes: Sequence, count: int, source: str, todo: str) -> None:
+def check_few(classes: Sequence, count: int, source: str, todo: str, numbered: bool = False) -> None:
     """Refuses values that are hardly classes: all of them are written into the description, as public.
 
     Args:
@@ -177,11 +177,14 @@ def check_few(classes: Sequence, count: int, source: str, todo: str) -> None:
         count: number of rows.
         source: where they come from, for messages.
         todo: what to do instead.
+        numbered: whether they are numbers from 0 without a gap, which repeat nothing of the rows: of these there may be
+            more.
     """
-    if len(classes) > _MOST_CLASSES or len(classes) > max(_MANY_CLASSES, count / 2):
+    many = not numbered and len(classes) > _MOST_CLASSES
+    if many or len(classes) > max(_MANY_CLASSES, count / 2):
         raise ValueError(
-            f"{source} holds too many values to take for public classes. Received: more than {_MOST_CLASSES}, or more "
-            f"than half as many as rows. {todo}"
+            f"{source} holds too many values to take for public classes. Received: more than "
+            f"{'' if numbered else f'{_MOST_CLASSES}, or more than '}half as many as rows. {todo}"
         )
 
 

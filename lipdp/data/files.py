@@ -5,10 +5,11 @@ import zipfile
 
 import numpy as np
 
-from lipdp.data.dataset import Dataset, class_ids
+from lipdp.data.dataset import Dataset, check_few, class_ids
 
 _KEYS = "Save x, y or x_train, y_train[, x_test, y_test] with numpy.savez."
 
+_FEW = "Number classes from 0, by a public list of them; how to predict a number is in docs/howto/regression.md."
 _OBJECTS = (
     "it holds Python objects, not numbers: convert x by x.astype('float32'), y by y.astype('int64') or y.astype(str)"
 )
@@ -47,7 +48,8 @@ def from_arrays(arrays: dict, name: str, source: str, public: bool = True) -> Da
         A `Dataset`.
 
     Raises:
-        ValueError: when an array is missing, not numeric, of an unknown shape, or holds NaN or infinity.
+        ValueError: when an array is missing, not numeric, of an unknown shape, or holds NaN or infinity; when labels
+            that are not public are hardly classes.
 
     Example:
         >>> arrays = {"x": np.full((2, 4, 4), 255, "uint8"), "y": np.array([3, 7])}
@@ -72,6 +74,7 @@ def from_arrays(arrays: dict, name: str, source: str, public: bool = True) -> Da
     facts: dict = {"uncharged": uncharged, "unscaled": unscaled}
     if not test:
         ids, classes = class_ids(y_train, source)
+        _check_classes(classes, len(ids), source, public)
         return Dataset(x_train, ids, None, None, classes, name, _columns(x_train), **facts)
     x_test, y_test = _pair(arrays, test, source)
     if x_test.shape[1:] != x_train.shape[1:]:
@@ -80,8 +83,16 @@ def from_arrays(arrays: dict, name: str, source: str, public: bool = True) -> Da
             f"{x_test.shape[1:]} in {source}."
         )
     ids, classes = class_ids(np.concatenate([y_train, y_test]), source)
+    _check_classes(classes, len(ids), source, public)
     cut = len(y_train)
     return Dataset(x_train, ids[:cut], x_test, ids[cut:], classes, name, _columns(x_train), **facts)
+
+
+def _check_classes(classes: tuple, count: int, source: str, public: bool) -> None:
+    """Refuses values that are hardly classes, as of a number to predict: all would be in the files of a run."""
+    if not public:
+        numbered = classes == tuple(range(len(classes)))
+        check_few(classes, count, f"The array of labels in {source}", _FEW, numbered)
 
 
 def read_examples(path: pathlib.Path) -> np.ndarray:

@@ -141,6 +141,27 @@ def test_wrong_npz_files_are_refused(tmp_path, arrays, message):
         data.load(str(tmp_path / "mine.npz"))
 
 
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (7 * np.arange(300) % 707, "more than 100, or more than half as many as rows. Number classes from 0"),
+        (np.arange(300).astype(str), "more than 100, or"),
+        (np.arange(300), "Received: more than half as many as rows"),
+        (np.arange(300) % 140, None),
+        (5 * (np.arange(300) % 100), None),
+    ],
+)
+def test_labels_that_are_hardly_classes_are_not_written_into_the_files_of_a_run(tmp_path, labels, message):
+    """Numbers to predict were taken for classes, and their values stood in the run folder as public."""
+    np.savez(tmp_path / "mine.npz", x=np.zeros((300, 3)), y=labels)
+    if message is not None:
+        with pytest.raises(ValueError, match=f"mine.npz holds too many values to take for public classes.*{message}"):
+            data.load(str(tmp_path / "mine.npz"))
+        return
+    with pytest.warns(data.UnchargedWarning):
+        assert data.load(str(tmp_path / "mine.npz")).num_classes in (100, 140)
+
+
 def test_files_that_are_no_npz_are_refused(tmp_path):
     file = tmp_path / "mine.npz"
     file.write_bytes(b"PK\x03\x04 nothing")
