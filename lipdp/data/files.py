@@ -9,6 +9,7 @@ from lipdp.data.dataset import Dataset, check_few, class_ids
 
 _KEYS = "Save x, y or x_train, y_train[, x_test, y_test] with numpy.savez."
 
+_MISSING = ("", "nan", "nat", "<na>")  # what NumPy and pandas make of a missing text
 _FEW = "Number classes from 0, by a public list of them; how to predict a number is in docs/howto/regression.md."
 _OBJECTS = (
     "it holds Python objects, not numbers: convert x by x.astype('float32'), y by y.astype('int64') or y.astype(str)"
@@ -74,7 +75,7 @@ def from_arrays(arrays: dict, name: str, source: str, public: bool = True) -> Da
     facts: dict = {"uncharged": uncharged, "unscaled": unscaled}
     if not test:
         ids, classes = class_ids(y_train, source)
-        _check_classes(classes, len(ids), source, public)
+        _check_classes(ids, classes, source, public)
         return Dataset(x_train, ids, None, None, classes, name, _columns(x_train), **facts)
     x_test, y_test = _pair(arrays, test, source)
     if x_test.shape[1:] != x_train.shape[1:]:
@@ -83,16 +84,25 @@ def from_arrays(arrays: dict, name: str, source: str, public: bool = True) -> Da
             f"{x_test.shape[1:]} in {source}."
         )
     ids, classes = class_ids(np.concatenate([y_train, y_test]), source)
-    _check_classes(classes, len(ids), source, public)
+    _check_classes(ids, classes, source, public)
     cut = len(y_train)
     return Dataset(x_train, ids[:cut], x_test, ids[cut:], classes, name, _columns(x_train), **facts)
 
 
-def _check_classes(classes: tuple, count: int, source: str, public: bool) -> None:
-    """Refuses values that are hardly classes, as of a number to predict: all would be in the files of a run."""
+def _check_classes(ids: np.ndarray, classes: tuple, source: str, public: bool) -> None:
+    """Refuses missing labels, and values that are hardly classes, as of a number to predict.
+
+    All values would be in the files of a run.
+    """
+    missing = [i for i, one in enumerate(classes) if isinstance(one, str) and one.strip().lower() in _MISSING]
+    if missing:
+        raise ValueError(
+            f"{int(np.isin(ids, missing).sum())} of {len(ids)} labels in {source} are missing. Received: "
+            f"{classes[missing[0]]!r}. Remove these rows."
+        )
     if not public:
         numbered = classes == tuple(range(len(classes)))
-        check_few(classes, count, f"The array of labels in {source}", _FEW, numbered)
+        check_few(classes, len(ids), f"The array of labels in {source}", _FEW, numbered)
 
 
 def read_examples(path: pathlib.Path) -> np.ndarray:

@@ -127,6 +127,7 @@ def test_a_file_in_the_folder_of_data_is_named(tmp_path, monkeypatch):
         ({"x": np.array([[1.0], [np.nan]]), "y": [0, 1]}, "NaN or infinity in 1 of 2"),
         ({"x": np.array([[1.0], [1e300]]), "y": [0, 1]}, "numbers that float32 cannot hold in 1 of 2"),
         ({"x": np.array([[1], [None]]), "y": [0, 1]}, r"Python objects, not numbers: convert x by x.astype"),
+        ({"x": np.zeros((3, 3)), "y": ["a", "nan", "b"]}, "1 of 3 labels in .*mine.npz are missing. Received: 'nan'"),
         ({"x": np.zeros((2, 3)), "y": np.array([b"a", b"\xff"])}, "texts in UTF-8. Received: .* in .*mine.npz"),
         ({"x_train": np.zeros((2, 3)), "y_train": [0, 1], "x_test": np.zeros((1, 3))}, "without the other"),
         (
