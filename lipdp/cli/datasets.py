@@ -78,8 +78,8 @@ def own_options(options: argparse.Namespace) -> bool:
 
 def description(options: argparse.Namespace) -> str | None:
     """Returns the path of the description of a table: the one given, or the one beside a `.csv` file."""
-    beside = pathlib.Path(options.dataset).with_suffix(".json")
     if options.table is None and options.feature_ranges is None and options.dataset.endswith(".csv"):
+        beside = pathlib.Path(options.dataset).with_suffix(".json")
         return str(beside) if beside.is_file() else None
     return options.table
 

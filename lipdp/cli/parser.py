@@ -137,7 +137,7 @@ def _group(parser):
     add("--sampling-probability", type=float, help="expected batch size / number of examples")
     add("--batch-size", type=int, help="instead, with --num-examples; fixed_size needs them")
     add("--num-examples", type=int, help="number of examples; for fixed_size those WITHOUT the group")
-    add("--sampler", default="poisson", choices=grouped, help=shared_options.SAMPLING)
+    add("--sampler", default="poisson", choices=grouped, help=shared_options.SAMPLER)
     add(
         "--accountant", default="pld", choices=accounting.names(), help="default: pld, which groups under sampling need"
     )

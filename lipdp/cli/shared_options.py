@@ -11,8 +11,8 @@ of the same name beside it, if there is one; see lipdp table"""
 RANGES = """instead of a description, JSON file of PUBLIC ranges of a table's columns, as {"age": [0, 120]}, mapped to
 [-1, 1]; never computed from the private rows"""
 
-SAMPLING = """how batches are drawn, and accounted for; default: poisson. shuffle and fixed_order are not
-amplified; random_allocation has each row once per epoch, and is amplified"""
+SAMPLER = """how batches are drawn, and accounted for; default: poisson. shuffle and fixed_order are not amplified"""
+SAMPLING = SAMPLER + "; random_allocation has each row once per epoch, and is amplified"
 PERSON = "state epsilon for a person with at most K rows; default: 1"
 PERSON_COLUMN = """column of a .csv or .jsonl file that says whose each row is: persons are drawn and protected, and
 whole persons held out; no model sees it"""

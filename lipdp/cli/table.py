@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import pathlib
 import shlex
 
@@ -11,7 +12,8 @@ from lipdp.cli import output
 
 def run(options: argparse.Namespace, argv: list[str]) -> None:
     """Writes a description with the names of the columns, and whether they hold numbers, dates or truth values."""
-    target = pathlib.Path(options.output or pathlib.Path(options.file).with_suffix(".json"))
+    beside = pathlib.Path(os.path.splitext(options.file)[0] + ".json")  # also of "." and "/", which are refused below
+    target = pathlib.Path(options.output or beside)
     if target.exists() and not options.overwrite:
         raise FileExistsError(
             f"The description already exists. Received: {str(target)!r}. Pass another --output, or --overwrite."
@@ -29,5 +31,5 @@ def run(options: argparse.Namespace, argv: list[str]) -> None:
         "rows, epsilon does not cover.",
         f"Then: lipdp train --dataset {shlex.quote(options.file)} --epsilon 2"
         + ("" if options.person_column is None else f" --person-column {shlex.quote(options.person_column)}")
-        + ("" if target == pathlib.Path(options.file).with_suffix(".json") else f" --table {shlex.quote(str(target))}"),
+        + ("" if target == beside else f" --table {shlex.quote(str(target))}"),
     )

@@ -80,7 +80,7 @@ def _check_task(options) -> None:
         if options.task not in tasks and getattr(options, name) is not None:
             raise ValueError(
                 f"An option of another task. Received: --{name.replace('_', '-')} with --task {options.task}. It is "
-                f"for --task {checks.either(tasks)}; leave it out."
+                f"for --task {checks.either(tasks)}: pass that task, or leave the option out."
             )
     _check_recipe(options)
     if options.task == "text":

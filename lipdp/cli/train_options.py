@@ -9,10 +9,10 @@ TRAIN = """Train a differentially private classifier and write a run folder.
 
 Files: .npz holds x, y or x_train, y_train[, x_test, y_test]; .csv has a header, features and one column of classes.
 8-bit images are divided by the constant 255. Tables are encoded by a public description of their columns (--table),
-which lipdp table begins. Without one all features must be numbers and are taken as they are, and the classes are
-those that occur, which epsilon does not cover. Each row is clipped to an L2 norm (--input-norm); columns are then
-normalized by mean and standard deviation, which are released with noise as part of the budget. The number of rows is
-treated as public."""
+which lipdp table begins. Without one all features must be numbers, and the classes are those that occur, which epsilon
+does not cover; where there are enough rows, ranges of the columns are released with noise as part of the budget, else
+numbers are taken as they are. Each row is clipped to an L2 norm (--input-norm); columns are then normalized by mean
+and standard deviation, which are released in the same way. The number of rows is treated as public."""
 
 DIFFUSION = """With --task diffusion: a generative model of labeled images, trained with DP-SGD; lipdp sample draws
 from it. With --task text: a classifier of texts. With --task language: a model that writes texts, byte by byte; lipdp

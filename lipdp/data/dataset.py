@@ -115,7 +115,7 @@ class Dataset:
         if out.all() or not out.any():
             raise ValueError(
                 f"The held-out fraction leaves one part empty. Received: {fraction!r} of {self.num_examples} rows. "
-                "Pass another fraction or more data."
+                "Rows that are equal stay together. Pass another fraction or more data."
             )
         x, y = self.x_train, self.y_train
         whose = {} if ids is None else {"person_ids": ids[~out], "person_ids_test": ids[out]}
@@ -148,18 +148,22 @@ def class_ids(labels: np.ndarray, source: str) -> tuple[np.ndarray, tuple]:
             f"Labels must be one class per row. Received: an array of shape {labels.shape} in {source}. For one-hot "
             "rows, pass y.argmax(axis=1); for rows of several classes docs/howto/tables.md names a loss."
         )
+    if labels.dtype.kind == "S":  # as h5py writes texts; JSON, which names the classes of a run, has no bytes
+        labels = _decoded(labels, source)
     if labels.dtype.kind == "f":
         if not np.isfinite(labels).all():
             missing = int((~np.isfinite(labels)).sum())
             raise ValueError(f"{missing} of {len(labels)} labels in {source} are missing. Remove these rows.")
-        if (labels != np.round(labels)).any():
+        # Beyond 2^53 floats tell whole numbers no longer apart.
+        wrong = labels[(labels != np.round(labels)) | (np.abs(labels) > 2.0**53)]
+        if len(wrong):
             raise ValueError(
-                f"Labels must be classes. Received: fractional numbers such as {_fraction(labels)!r} in {source}. "
+                f"Labels must be classes. Received: numbers such as {float(wrong[0])!r} in {source}. "
                 "Name the column of classes (--label, in Python label=), or bin the numbers into classes at public "
                 "thresholds; how to predict a number is in docs/howto/regression.md."
             )
         labels = labels.astype("int64")
-    elif labels.dtype.kind not in "biuUS":
+    elif labels.dtype.kind not in "biuU":
         raise ValueError(f"Labels must be whole numbers or strings. Received: dtype {labels.dtype} in {source}.")
     classes, ids = np.unique(labels, return_inverse=True)
     if len(classes) < 2:
@@ -167,7 +171,7 @@ def class_ids(labels: np.ndarray, source: str) -> tuple[np.ndarray, tuple]:
     return ids.astype("int32"), tuple(value.item() for value in classes)
 
 
-def check_few(classes: Sequence, count: int, source: str, todo: str) -> None:
+def check_few(classes: Sequence, count: int, source: str, todo: str, numbered: bool = False) -> None:
     """Refuses values that are hardly classes: all of them are written into the description, as public.
 
     Args:
@@ -175,13 +179,21 @@ def check_few(classes: Sequence, count: int, source: str, todo: str) -> None:
         count: number of rows.
         source: where they come from, for messages.
         todo: what to do instead.
+        numbered: whether they are numbers from 0 without a gap, which repeat nothing of the rows: of these there may be
+            more.
     """
-    if len(classes) > _MOST_CLASSES or len(classes) > max(_MANY_CLASSES, count / 2):
+    many = not numbered and len(classes) > _MOST_CLASSES
+    if many or len(classes) > max(_MANY_CLASSES, count / 2):
         raise ValueError(
-            f"{source} holds too many values to take for public classes. Received: more than {_MOST_CLASSES}, or more "
-            f"than half as many as rows. {todo}"
+            f"{source} holds too many values to take for public classes. Received: more than "
+            f"{'' if numbered else f'{_MOST_CLASSES}, or more than '}half as many as rows. {todo}"
         )
 
 
-def _fraction(labels) -> float:
-    return float(labels[labels != np.round(labels)][0])
+def _decoded(labels: np.ndarray, source: str) -> np.ndarray:
+    try:
+        return np.char.decode(labels, "utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"Labels of bytes must be texts in UTF-8. Received: {error} in {source}. Save them as texts."
+        ) from error

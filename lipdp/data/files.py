@@ -5,9 +5,15 @@ import zipfile
 
 import numpy as np
 
-from lipdp.data.dataset import Dataset, class_ids
+from lipdp.data.dataset import Dataset, check_few, class_ids
 
 _KEYS = "Save x, y or x_train, y_train[, x_test, y_test] with numpy.savez."
+
+_MISSING = ("", "nan", "nat", "<na>")  # what NumPy and pandas make of a missing text
+_FEW = "Number classes from 0, by a public list of them; how to predict a number is in docs/howto/regression.md."
+_OBJECTS = (
+    "it holds Python objects, not numbers: convert x by x.astype('float32'), y by y.astype('int64') or y.astype(str)"
+)
 
 
 def read_npz(path: pathlib.Path, name: str | None = None) -> Dataset:
@@ -43,7 +49,8 @@ def from_arrays(arrays: dict, name: str, source: str, public: bool = True) -> Da
         A `Dataset`.
 
     Raises:
-        ValueError: when an array is missing, not numeric, of an unknown shape, or holds NaN or infinity.
+        ValueError: when an array is missing, not numeric, of an unknown shape, or holds NaN or infinity; when labels
+            that are not public are hardly classes.
 
     Example:
         >>> arrays = {"x": np.full((2, 4, 4), 255, "uint8"), "y": np.array([3, 7])}
@@ -68,6 +75,7 @@ def from_arrays(arrays: dict, name: str, source: str, public: bool = True) -> Da
     facts: dict = {"uncharged": uncharged, "unscaled": unscaled}
     if not test:
         ids, classes = class_ids(y_train, source)
+        _check_classes(ids, classes, source, public)
         return Dataset(x_train, ids, None, None, classes, name, _columns(x_train), **facts)
     x_test, y_test = _pair(arrays, test, source)
     if x_test.shape[1:] != x_train.shape[1:]:
@@ -76,8 +84,25 @@ def from_arrays(arrays: dict, name: str, source: str, public: bool = True) -> Da
             f"{x_test.shape[1:]} in {source}."
         )
     ids, classes = class_ids(np.concatenate([y_train, y_test]), source)
+    _check_classes(ids, classes, source, public)
     cut = len(y_train)
     return Dataset(x_train, ids[:cut], x_test, ids[cut:], classes, name, _columns(x_train), **facts)
+
+
+def _check_classes(ids: np.ndarray, classes: tuple, source: str, public: bool) -> None:
+    """Refuses missing labels, and values that are hardly classes, as of a number to predict.
+
+    All values would be in the files of a run.
+    """
+    missing = [i for i, one in enumerate(classes) if isinstance(one, str) and one.strip().lower() in _MISSING]
+    if missing:
+        raise ValueError(
+            f"{int(np.isin(ids, missing).sum())} of {len(ids)} labels in {source} are missing. Received: "
+            f"{classes[missing[0]]!r}. Remove these rows."
+        )
+    if not public:
+        numbered = classes == tuple(range(len(classes)))
+        check_few(classes, len(ids), f"The array of labels in {source}", _FEW, numbered)
 
 
 def read_examples(path: pathlib.Path) -> np.ndarray:
@@ -111,7 +136,7 @@ def _arrays(path: pathlib.Path) -> dict:
         reason = f"{error}"
         if "pickle" in reason:  # numpy takes whatever it does not know for pickled objects
             known = zipfile.is_zipfile(path) or path.read_bytes()[:6] == b"\x93NUMPY"
-            reason = "it holds Python objects, not numbers" if known else "it is another kind of file"
+            reason = _OBJECTS if known else "it is another kind of file"
         raise ValueError(f"{path} cannot be read as a .npz file of arrays: {reason}. {_KEYS}") from error
     if arrays is None:
         raise ValueError(f"{path} is a single array, not a .npz file. {_KEYS}")
@@ -149,6 +174,7 @@ def _examples(x, key: str, source: str) -> np.ndarray:
             f"in {source}."
         )
     is_8_bit_image = x.ndim > 2 and x.dtype == np.uint8
+    given = x
     with np.errstate(over="ignore"):
         x = x.astype("float32")
     if is_8_bit_image:
@@ -156,9 +182,8 @@ def _examples(x, key: str, source: str) -> np.ndarray:
         x /= 255.0
     elif not np.isfinite(x).all():
         bad = int((~np.isfinite(x)).reshape(len(x), -1).any(axis=1).sum())
-        raise ValueError(
-            f"{key} holds NaN or infinity in {bad} of {len(x)} examples in {source}. Remove or replace them first."
-        )
+        what = "numbers that float32 cannot hold" if np.isfinite(given).all() else "NaN or infinity"
+        raise ValueError(f"{key} holds {what} in {bad} of {len(x)} examples in {source}. Remove or replace them first.")
     return x[..., None] if x.ndim == 3 else x
 
 

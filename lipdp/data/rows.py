@@ -78,7 +78,8 @@ def read(source: Any, header: bool = True, least: int = 2) -> Rows:
     if not isinstance(source, Mapping) and not frame:
         raise ValueError(
             f"A table is the path of a .csv file, a DataFrame or a dictionary of columns. Received: a "
-            f"{type(source).__name__}. Pass one of these{': .to_pandas()' if hasattr(source, 'to_pandas') else ''}."
+            f"{type(source).__name__}. Pass one of these"
+            f"{': .to_pandas()' if hasattr(source, 'to_pandas') else ', such as {name: values}'}."
         )
     names = list(source if isinstance(source, Mapping) else source.columns)
     called = f"the {type(source).__name__}"

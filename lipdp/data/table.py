@@ -6,7 +6,7 @@ import json
 import math
 import os
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
@@ -145,7 +145,7 @@ class Table:
         used = [column for column in self.columns if column.features]
         absent = [column.name for column in used if column.name not in found.columns]
         if absent:
-            raise _no_column("column", absent[0], found)
+            raise _no_column("column", absent[0], found, [column.name for column in self.columns])
         if unknown:
             raise ValueError(
                 f"A column of {found.source} is not described. Received: {', '.join(map(repr, unknown[:20]))}. Leave "
@@ -298,9 +298,9 @@ def person_ids(found: rows.Rows, name: str, label: str | None, words: tuple[str,
     return np.array([rows.as_text(value) for value in values], object)
 
 
-def _no_column(what: str, name: str, found: rows.Rows) -> ValueError:
+def _no_column(what: str, name: str, found: rows.Rows, known: Collection[str] = ()) -> ValueError:
     names = list(found.columns)
-    close = difflib.get_close_matches(name, names, 1)
+    close = difflib.get_close_matches(name, [other for other in names if other not in known], 1)
     hint = f"Did you mean {close[0]!r}?" if close else f"Its columns: {', '.join(names[:20])}."
     return ValueError(f"{found.source} has no {what} of that name. Received: {name!r}. {hint}")
 

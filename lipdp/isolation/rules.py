@@ -208,10 +208,10 @@ def numbers_are_numbers(layer: Any) -> bool:
 
 def is_array(value: Any) -> bool:
     """Whether it is a tensor or an array with axes, but no variable of a layer."""
-    if not hasattr(value, "shape"):  # TensorFlow takes its time to tell other things from tensors
+    # TensorFlow takes its time to tell other things from tensors.
+    if not hasattr(value, "shape") or isinstance(value, keras.Variable):
         return False
-    known = isinstance(value, np.ndarray) or (keras.ops.is_tensor(value) and not isinstance(value, keras.Variable))
-    return known and len(value.shape) > 0
+    return (isinstance(value, np.ndarray) or keras.ops.is_tensor(value)) and len(value.shape) > 0
 
 
 def operation_keeps_apart(name: str, operation: Any, node: Any) -> bool:

@@ -73,12 +73,22 @@ def _read_by_keras(method: str, x: Any) -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        if not str(error).startswith("Unrecognized data type"):
+        unread = str(error).startswith("Unrecognized data type")
+        if str(error).startswith("Invalid dtype: str") or (unread and _are_texts(x)):
+            raise ValueError(
+                f"`{method}` takes numbers. Received: texts. Encode them as those that the model was trained on, by "
+                "its tokenizer, or by `texts.encode` of what lipdp.data.load_text has returned."
+            ) from error
+        if not unread:
             raise
         raise ValueError(
             f"`{method}` takes arrays, or what Keras reads in batches. Received: a {type(x).__name__}. Pass arrays of "
             "its rows; where they are too large for memory, a keras.utils.PyDataset or a tf.data.Dataset."
         ) from error
+
+
+def _are_texts(x: Any) -> bool:
+    return isinstance(x, list | tuple) and len(x) > 0 and isinstance(x[0], str)
 
 
 def of_task(model: Any, task: keras.Model) -> Any:

@@ -126,7 +126,9 @@ def test_refusals(tmp_path, capsys):
     assert "names no classes. Received: --label author" in refusal(capsys, *task, "--label", "author")
     assert "finetune.md, under Language models" in refusal(capsys, *task, "--backbone", "gpt2_base_en")
     assert "no useful Lipschitz constant" in refusal(capsys, *task, "--strategy", "clipless")
-    assert "It is for --task text; leave it out" in refusal(capsys, *task, "--vocabulary", "words.txt")
+    assert "It is for --task text: pass that task, or leave the option out" in refusal(
+        capsys, *task, "--vocabulary", "words.txt"
+    )
     assert "It is for --task classifier or text" in refusal(capsys, *task, "--recipe", "attention")
     assert "header" in refusal(capsys, *task, "--no-header")
     assert "length" in refusal(capsys, *task, "--length", "1")

@@ -46,6 +46,12 @@ def run(tmp_path_factory):
     return folder / "run"
 
 
+@pytest.mark.parametrize("folder", [".", "/", ""])
+def test_folders_without_a_name_are_refused_as_others_are(folder, capsys):
+    assert "A folder is no data set" in refusal(capsys, "train", "--dataset", folder, "--epsilon", "1")
+    assert "A folder is no file of rows" in refusal(capsys, "table", folder)
+
+
 def test_a_template_is_written_once_and_has_to_be_filled_in(tmp_path, capsys):
     file = write(tmp_path / "people.csv")
     assert main(["table", str(file)]) == 0

@@ -322,13 +322,19 @@ def test_files_without_a_header(tmp_path):
         ({"age": [1, 2], "smoker": ["no"], "rooms": [1]}, "one value per row"),
         ({"age": [[1]], "smoker": ["no"], "rooms": [1]}, "one value per row"),
         ({"age": [], "smoker": [], "rooms": []}, "holds no row"),
-        ([[1, 2]], "Received: a list"),
+        ([[1, 2]], "Received: a list. Pass one of these, such as {name: values}"),
         ("none.csv", "no such file. Received: 'none.csv'"),
     ],
 )
 def test_tables_that_do_not_fit_are_refused(columns, message):
     with pytest.raises((ValueError, FileNotFoundError), match=message):
         TABLE.encode(columns)
+
+
+def test_a_column_that_is_in_use_is_not_proposed_for_an_absent_one():
+    table = Table(columns=(AGE, Column(name="wage", kind="number", range=(0, 9))))
+    with pytest.raises(ValueError, match="Received: 'wage'. Its columns: age."):
+        table.encode({"age": [1]})
 
 
 @pytest.mark.parametrize(

@@ -125,8 +125,10 @@ def test_a_file_in_the_folder_of_data_is_named(tmp_path, monkeypatch):
         ({"x": np.zeros(3), "y": [0, 1, 0]}, r"Received: shape \(3,\)"),
         ({"x": np.array([["a"], ["b"]]), "y": [0, 1]}, "must hold numbers"),
         ({"x": np.array([[1.0], [np.nan]]), "y": [0, 1]}, "NaN or infinity in 1 of 2"),
-        ({"x": np.array([[1.0], [1e300]]), "y": [0, 1]}, "NaN or infinity in 1 of 2"),
-        ({"x": np.array([[1], [None]]), "y": [0, 1]}, "Python objects"),
+        ({"x": np.array([[1.0], [1e300]]), "y": [0, 1]}, "numbers that float32 cannot hold in 1 of 2"),
+        ({"x": np.array([[1], [None]]), "y": [0, 1]}, r"Python objects, not numbers: convert x by x.astype"),
+        ({"x": np.zeros((3, 3)), "y": ["a", "nan", "b"]}, "1 of 3 labels in .*mine.npz are missing. Received: 'nan'"),
+        ({"x": np.zeros((2, 3)), "y": np.array([b"a", b"\xff"])}, "texts in UTF-8. Received: .* in .*mine.npz"),
         ({"x_train": np.zeros((2, 3)), "y_train": [0, 1], "x_test": np.zeros((1, 3))}, "without the other"),
         (
             {"x_train": np.zeros((2, 3)), "y_train": [0, 1], "x_test": np.zeros((1, 4)), "y_test": [0]},
@@ -138,6 +140,27 @@ def test_wrong_npz_files_are_refused(tmp_path, arrays, message):
     np.savez(tmp_path / "mine.npz", **arrays)
     with pytest.raises(ValueError, match=message):
         data.load(str(tmp_path / "mine.npz"))
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (7 * np.arange(300) % 707, "more than 100, or more than half as many as rows. Number classes from 0"),
+        (np.arange(300).astype(str), "more than 100, or"),
+        (np.arange(300), "Received: more than half as many as rows"),
+        (np.arange(300) % 140, None),
+        (5 * (np.arange(300) % 100), None),
+    ],
+)
+def test_labels_that_are_hardly_classes_are_not_written_into_the_files_of_a_run(tmp_path, labels, message):
+    """Numbers to predict were taken for classes, and their values stood in the run folder as public."""
+    np.savez(tmp_path / "mine.npz", x=np.zeros((300, 3)), y=labels)
+    if message is not None:
+        with pytest.raises(ValueError, match=f"mine.npz holds too many values to take for public classes.*{message}"):
+            data.load(str(tmp_path / "mine.npz"))
+        return
+    with pytest.warns(data.UnchargedWarning):
+        assert data.load(str(tmp_path / "mine.npz")).num_classes in (100, 140)
 
 
 def test_files_that_are_no_npz_are_refused(tmp_path):

@@ -58,7 +58,7 @@ def test_a_byte_order_mark_and_quotes_are_understood(tmp_path):
         ("a,ill\n1,\n2,1\n", None, "Label column 'ill' of .* holds no class in 1 of 2 rows, first in row 1"),
         ("a,ill\n1,yes\n2,NA\n3,no\n", None, "no class in 1 of 3 rows, first in row 2. Received: 'NA'. Remove"),
         ("a,ill\n1,?\n2,yes\n3,no\n", None, "Received: '\\?'. Remove these rows, or list the text among the classes"),
-        ("a,ill\n1,0.5\n2,1\n", None, "fractional numbers such as 0.5 in column 'ill'.*--label.*regression.md"),
+        ("a,ill\n1,0.5\n2,1\n", None, "numbers such as 0.5 in column 'ill'.*--label.*regression.md"),
         ("a,ill\n1,0\n2,0\n", None, "at least two classes"),
         ('a,ill\n"1,0\n', None, "not a comma-separated file: .*, in line 2. Save it as such.*doubled.$"),
         ('"a";"ill"\n1;0\n', None, "not a comma-separated file.*looks separated by ';': put commas there"),

@@ -8,7 +8,7 @@ from keras import ops
 
 import lipdp
 from lipdp import isolation
-from lipdp.isolation import known
+from lipdp.isolation import known, rules
 
 
 def sequence(*make, shape=(6,), **kwargs):
@@ -402,3 +402,11 @@ def test_operations_of_the_users_own_run_one_row_at_a_time():
             continue
         with pytest.raises(ValueError, match="depends on the other examples of the batch"):
             model.fit(x, y, batch_size=10, epsilon=4.0, delta=1e-3, verbose=0)
+
+
+def test_values_that_are_no_arrays_are_known_without_asking_the_backend(monkeypatch):
+    """TensorFlow's answer takes long, and a large network holds thousands of them in each of many looks at it."""
+    variable = keras.Variable(np.zeros(3))
+    monkeypatch.setattr(keras.ops, "is_tensor", lambda value: pytest.fail(f"asked of {value!r}"))
+    assert not any(map(rules.is_array, (True, 2, 0.5, "text", None, variable)))
+    assert rules.is_array(np.zeros(3))

@@ -73,6 +73,13 @@ def test_what_keras_cannot_read_is_said_in_other_words(model, method, rows):
         getattr(model, method)(rows, verbose=0)
 
 
+@pytest.mark.parametrize("method", ["evaluate", "predict"])
+@pytest.mark.parametrize("texts", [["a b", "c"], np.array([["a", "b", "c", "d"]])])
+def test_texts_are_sent_to_a_tokenizer(model, method, texts):
+    with pytest.raises(ValueError, match=f"`{method}` takes numbers. Received: texts. Encode them .* tokenizer"):
+        getattr(model, method)(texts, verbose=0)
+
+
 OPTIONS = {
     "callback class": ({"callbacks": [keras.callbacks.History]}, "followed by"),
     "callback function": ({"callbacks": lambda epoch, logs: None}, "keras.callbacks.Callback objects"),
