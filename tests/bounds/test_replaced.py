@@ -85,6 +85,17 @@ def test_a_build_of_its_own_gives_weights_that_no_bound_covers():
 
 
 @pytest.mark.backend_free
+def test_weights_cannot_be_replaced_by_something_else():
+    """A tensor in the place of a kernel was not projected: one example moved the sum by 40 times what was charged."""
+    layer = model_of(layers.Abs).layers[1]
+    before = layer.kernel
+    with pytest.raises(AttributeError, match=r"`kernel` of layer .* is a weight.*Set its values with `kernel.assign`"):
+        layer.kernel = 50.0 * ops.convert_to_tensor(layer.kernel)
+    layer.kernel = before
+    assert layer.kernel is before
+
+
+@pytest.mark.backend_free
 def test_what_keras_wraps_by_itself_is_not_replaced():
     class Own(layers.SpectralDense):
         def build(self, input_shape):
