@@ -11,20 +11,16 @@ from numpy.typing import ArrayLike
 
 from lipdp import _keras, backend, bounds, checks, isolation
 from lipdp.bounds.propagate import functional, refuse_rounded
+from lipdp.bounds.rounding import LOGIT_SLACK, MOVING, rounded, scales_of
 from lipdp.bounds.settings import settings
-from lipdp.layers import Bias, BoundedInput, SpectralDense
-from lipdp.layers.base import times
+from lipdp.layers import Bias, SpectralDense
 
 __all__ = ["CertifiedAccuracy", "certified_accuracy", "lipschitz", "radii"]
 
-# Relative float32 error granted to a computed logit.
-_LOGIT_SLACK = 1e-5
 # Margin by which the metric, which sees neither the model nor its inputs, stays below `certified_accuracy`.
 _METRIC_SLACK = 2e-3
 # Where a model keeps which program predicts, and under which settings of its layers that was compiled.
 _COMPILED = "_lipdp_certified"
-# These move entries, and round nothing.
-_MOVING = (keras.layers.Flatten, keras.layers.Reshape, keras.layers.Permute, keras.layers.Identity)
 # These do nothing outside of training.
 _IN_TRAINING = (
     *(keras.layers.Dropout, keras.layers.SpatialDropout1D, keras.layers.SpatialDropout2D),
@@ -106,9 +102,10 @@ def radii(model: keras.Model, x: ArrayLike, batch_size: int = 1024) -> np.ndarra
     / K_ij` for the predicted i (Tsuzuku et al. 2018), with the margin reduced by the float32 error of the logits. That
     is taken to be 1e-5 of the largest norm that any layer adds up, times the Lipschitz constant from there to the
     logits: that of the point itself where a layer computes in front of the first `BoundedInput`, or there is none. A
-    layer whose outputs add up n terms one after the other is charged n 2^-24 instead, where that is more: the places
-    of an average, a quarter of the inputs of a dense layer. Not covered: inputs changed before they reach the model
-    (cropping, quantization); points so far away, 1e18 and beyond on the way through the layers, that float32 overflows.
+    layer whose outputs add up n terms one after the other (the places of an average, a quarter of the inputs of a dense
+    layer) is charged n 2^-24 instead, and many layers the sum of these, where that is more. Not covered: inputs changed
+    before they reach the model (cropping, quantization); points so far away, 1e18 and beyond on the way through the
+    layers, that float32 overflows.
 
     Example:
         >>> import keras, numpy as np
@@ -247,13 +244,13 @@ def _refuse_own_prediction(model) -> None:
 def _radii(model, x, logits) -> np.ndarray:
     constants = _pair_constants(model)
     scale, growth = _scale(model, x)
-    constants = constants + 2.0 * _LOGIT_SLACK * growth
+    constants = constants + 2.0 * LOGIT_SLACK * growth
     finite = np.isfinite(logits).all(axis=1)
     for part in tree.flatten(x):
         finite &= np.isfinite(np.asarray(part)).reshape(len(logits), -1).all(axis=1)
     logits = np.where(finite[:, None], logits, 0.0)
     # Rounding errors scale with what enters the last layer, not with what cancels to the logits.
-    slack = 2.0 * _LOGIT_SLACK * np.maximum(np.abs(logits).max(axis=1), scale)
+    slack = 2.0 * LOGIT_SLACK * np.maximum(np.abs(logits).max(axis=1), scale)
     if logits.shape[1] == 1:
         return np.where(finite, np.maximum(np.abs(logits[:, 0]) - slack, 0.0) / constants[0, 0], 0.0)
     winner = logits.argmax(axis=1)
@@ -271,35 +268,28 @@ def _scale(model, x) -> tuple[float, float]:
     """
     always = bounds.propagate(model, 1.0, trained=True)
     for use in always.layers:
-        if math.isinf(use.rounding):
+        if use.terms is None:
             raise ValueError(
                 f"How much rounding adds in layer '{use.name}' follows from the size of its input. Received: a "
                 f"{use.kind} whose input shape is not known. Give the input of the model a full shape."
             )
-    scales = _scales(always)
+    scales = scales_of(always)
     if max(scales) < math.inf:
-        return max(scales), 0.0
+        return rounded(always.layers, scales), 0.0
     # Something adds in front of the first BoundedInput, whose bound on the logits does not show what cancels there.
     arrays = [np.asarray(part, "float64") for part in tree.flatten(x)]
     norms = np.stack([np.linalg.norm(part.reshape(len(part), -1), axis=1) for part in arrays])
     norm = norms[np.isfinite(norms)].max(initial=0.0)
-    known = _scales(bounds.propagate(model, 1.0, trained=True, input_bound=norm))
-    scale = max(a if a < math.inf else b for a, b in zip(scales, known, strict=True))
-    return scale, always.lipschitz * max(use.rounding for use in always.layers)
-
-
-def _scales(bounded) -> list[float]:
-    # BoundedInput errs relative to what it returns, and that is counted where it enters the next layer.
-    adding = [use for use in bounded.layers if type(use.layer) not in (BoundedInput, *_MOVING)]
-    entering = [use.rounding * times(use.cotangent_bound, times(use.lipschitz, use.input_bound)) for use in adding]
-    return [*entering, bounded.output_bound]
+    known = scales_of(bounds.propagate(model, 1.0, trained=True, input_bound=norm))
+    scales = [a if a < math.inf else b for a, b in zip(scales, known, strict=True)]
+    return rounded(always.layers, scales), always.lipschitz * rounded(always.layers, [1.0] * len(scales))
 
 
 def _refuse_one_sign(model, uses) -> None:
     """Refuses one output that is never negative: split at zero, it is the same class everywhere."""
     # The last one that leads to the output makes it, and what only moves entries has one input.
     path = [use.layer for use in uses if use.cotangent_bound > 0.0]
-    while len(path) > 1 and type(path[-1]) in _MOVING:
+    while len(path) > 1 and type(path[-1]) in MOVING:
         path.pop()
     for layer in path[-1:]:
         name = getattr(getattr(layer, "activation", None), "__name__", type(layer).__name__.lower())
@@ -373,7 +363,7 @@ class CertifiedAccuracy(keras.metrics.Metric):
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
         logits = ops.cast(y_pred, "float32")
         y_true = ops.cast(y_true, "float32")
-        slack = 2.0 * _LOGIT_SLACK * ops.max(ops.abs(logits), axis=-1)
+        slack = 2.0 * LOGIT_SLACK * ops.max(ops.abs(logits), axis=-1)
         classes = logits.shape[-1]
         if classes == 1:
             sign = ops.where(ops.reshape(y_true, (-1,)) > 0.5, 1.0, -1.0)

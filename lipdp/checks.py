@@ -251,9 +251,51 @@ def _refusal(name: str, value, expected: str, optional: bool, hint: str) -> Valu
 
 
 def replaced(thing: Any) -> list[str]:
-    """Returns the names of methods that were replaced on an object alone: its class does not say what it computes."""
+    """Returns the names of methods that a user has replaced: on an object alone, or in a class of Keras or lipdp.
+
+    Its class does not say then what it computes. What Keras replaces by itself, as `build` of each layer, is left out.
+    """
     of_class = ((name, getattr(type(thing), name, None)) for name in vars(thing))
-    return [name for name, member in of_class if member is not None and inspect.isroutine(member)]
+    found = [name for name, method in of_class if method is not None and inspect.isroutine(method)]
+    found = [name for name in found if name not in _OF_TRAINING and not _kept(thing, name)]
+    return found + [name for kind in type(thing).__mro__ for name in _replaced_in(kind) if name not in found]
+
+
+def _kept(thing: Any, name: str) -> bool:
+    """Whether a method of an object is a wrapper of Keras' around that of the class."""
+    method, original = vars(thing)[name], getattr(type(thing), name)
+    inner = inspect.unwrap(method)
+    return _home(method) == "keras" and getattr(inner, "__func__", inner) is inspect.unwrap(original)
+
+
+def _replaced_in(kind: type) -> tuple[str, ...]:
+    """Returns the names of what is called in a class of Keras or lipdp and comes from elsewhere."""
+    if (root := kind.__module__.partition(".")[0]) not in ("keras", "lipdp"):
+        return ()
+    held = list(vars(kind).values())
+    seen = _looked_at.get(kind)
+    if seen is None or len(seen[0]) != len(held) or any(a is not b for a, b in zip(seen[0], held, strict=True)):
+        # TensorFlow adds methods to the layers of Keras that it keeps track of.
+        methods = {name: v for name, v in vars(kind).items() if name not in _OF_TRAINING and _is_method(v)}
+        names = [name for name, v in methods.items() if _home(v) not in (root, "keras", "tensorflow")]
+        seen = _looked_at[kind] = held, tuple(names)
+    return seen[1]
+
+
+_looked_at: dict[type, tuple[list, tuple[str, ...]]] = {}
+# No layer calls these; what watches trainings, as MLflow, wraps them in the class.
+_OF_TRAINING = ("compile", "evaluate", "export", "fit", "load_weights", "predict", "save", "save_weights", "summary")
+
+
+def _is_method(value: Any) -> bool:
+    return isinstance(value, (property, classmethod, staticmethod)) or callable(value) and not isinstance(value, type)
+
+
+def _home(method: Any) -> str:
+    """Returns the package in which the code of a method was written: `__module__` is copied by `functools.wraps`."""
+    method = getattr(method, "fget", None) or method
+    method = getattr(method, "__func__", None) or method
+    return str(getattr(method, "__globals__", {}).get("__name__")).partition(".")[0]
 
 
 def users_line() -> int:

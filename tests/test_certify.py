@@ -403,6 +403,19 @@ def test_centering_by_blocks_is_centering(axis):
     np.testing.assert_allclose(keras.ops.convert_to_numpy(layer(x)), expected, atol=1e-5)
 
 
+def test_rounding_of_many_layers_adds_up():
+    """In 400 layers whose roundings went one way, most points inside of a radius had another class."""
+    inputs, layer = keras.Input((2,)), layers.SpectralDense(2, "identity")
+    x = layers.BoundedInput(norm=1.5)(inputs)
+    for _ in range(300):
+        x = layer(x)
+    deep = keras.Model(inputs, x)
+    deep.compile(run_eagerly=True)
+    margins = np.array([[1.0, 1.0 - 4e-5], [1.0, 1.0 - 1e-4]], "float32")
+    found = certify.radii(deep, margins)
+    assert found[0] == 0.0 and 2e-5 < found[1] < 5e-5
+
+
 def test_a_certificate_needs_the_number_of_places_of_an_average():
     inputs = keras.Input((None, None, 3))
     model = keras.Model(inputs, layers.SpectralDense(2)(keras.layers.GlobalAveragePooling2D()(inputs)))

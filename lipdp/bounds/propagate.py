@@ -28,8 +28,8 @@ class LayerBounds:
     cotangent_bound: float
     variables: tuple = field(repr=False, default=())
     gradient_bounds: tuple[float, ...] = ()
-    # How many times the usual error its output may have, from the terms that are added up; infinite if not known.
-    rounding: float = 1.0
+    # How many terms an entry of its output adds up, one after the other; None if not known.
+    terms: int | None = 1
 
     @property
     def name(self) -> str:
@@ -236,8 +236,8 @@ class _Node:
         lipschitz = tuple(times(growth, constant) for constant in lipschitz)
         variables, gradients = self._parameters(cotangent) if clipped else ((), ())
         norms = {"input_bound": max(self.input_bounds), "lipschitz": max(lipschitz), "cotangent_bound": cotangent}
-        norms["rounding"] = math.inf if self.terms is None else max(1.0, self.terms * _UNIT / SLACK)
-        self.use = LayerBounds(self.operation, **norms, variables=variables, gradient_bounds=gradients)
+        own = {"variables": variables, "gradient_bounds": gradients, "terms": self.terms}
+        self.use = LayerBounds(self.operation, **norms, **own)
         if clipped and self.rules.cotangent_bounds:
             return tuple(times(growth, c) for c in self.rules.cotangent_bounds(self.input_bounds, cotangent))
         return tuple(times(constant, cotangent) for constant in lipschitz)

@@ -246,12 +246,11 @@ def _refuse_replaced(layer: keras.layers.Layer) -> None:
     """Refuses a layer that may compute something else than its class, whose bounds are known."""
     if _root(type(layer)) not in ("keras", "lipdp", *(package.split(".")[0] for package in _FAMILIES)):
         return  # a user's own, whose bounds count as declared
-    # Keras replaces these by itself.
-    found = [name for name in checks.replaced(layer) if name not in ("build", "quantize")]
-    if found:
+    if found := checks.replaced(layer):
+        where = "an object" if found[0] in vars(layer) else "a class"
         raise ValueError(
             f"The bounds of layer '{layer.name}' are those of {type(layer).__name__}, and do not follow what was put "
-            f"in the place of its methods. Received: an object with a `{found[0]}` of its own. Write a subclass of "
+            f"in the place of its methods. Received: {where} with a `{found[0]}` of its own. Write a subclass of "
             "lipdp.layers.LipschitzLayer that states its bounds."
         )
 

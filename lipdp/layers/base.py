@@ -83,6 +83,13 @@ class LipschitzLayer(keras.layers.Layer):
                 f"constraints and compiled steps would not. Received: {type(self).__name__}.{name} = {value!r}. Make a "
                 "new layer, in a new model, and give it the weights with `set_weights`."
             )
+        held = self.__dict__.get(name)
+        if getattr(self, "built", False) and isinstance(held, keras.Variable) and value is not held:
+            raise AttributeError(
+                f"`{name}` of layer '{self.name}' is a weight: what takes its place would be neither projected nor "
+                f"trained. Received: {type(self).__name__}.{name} = ... of type {type(value).__name__}. Set its values "
+                f"with `{name}.assign`."
+            )
         super().__setattr__(name, value)
 
     def add_weight(self, *args: Any, **kwargs: Any) -> Any:

@@ -74,9 +74,10 @@ def get(identifier: str | dict | type | Loss) -> Loss:
     """
     if isinstance(identifier, Loss):
         if found := checks.replaced(identifier):
+            where = "an object" if found[0] in vars(identifier) else "a class"
             raise ValueError(
                 f"The bound of {type(identifier).__name__} does not follow what was put in the place of its methods. "
-                f"Received: an object with a `{found[0]}` of its own. Write a subclass of lipdp.losses.Loss, or train "
+                f"Received: {where} with a `{found[0]}` of its own. Write a subclass of lipdp.losses.Loss, or train "
                 "with a strategy that clips, such as strategy='dpsgd'."
             )
         return identifier

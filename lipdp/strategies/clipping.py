@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import keras
-from keras import ops
+from keras import ops, tree
 
 from lipdp import _keras, checks, gradients, losses, sampling
 from lipdp._deprecated import renamed_keys, renamed_property
@@ -69,6 +69,8 @@ class PerExample(Strategy):
         x, y, shares = data
         rows, copies = calibration.rows, self.augmentation_multiplicity
         weight = shares if rows == 1 else present(ops.reshape(shares, (-1, rows)))
+        if rows > 1:
+            x, y = own_rows((x, y), ops.reshape(shares, (-1, rows)))
         if copies > 1 or self.augmentation is not None:
             x, y, shares = augmentations.repeat((x, y, shares / copies), copies)
             if self.augmentation is not None:
@@ -98,6 +100,31 @@ class PerExample(Strategy):
 def present(shares: Any) -> Any:
     """Returns 1 for each person with a row that counts, and 0 for the others, from shares `(persons, rows)`."""
     return ops.cast(ops.any(shares > 0, axis=1), shares.dtype)
+
+
+def own_rows(data: Any, shares: Any) -> Any:
+    """Returns rows of persons, with the first row of a person that counts in the place of each that does not.
+
+    Of zeros a model may make NaN, as the mean of a sequence that is masked throughout is: times a share of 0 that is
+    NaN, and the whole person would be left out.
+
+    Args:
+        data: Nest of tensors `(persons * rows, ...)`.
+        shares: `(persons, rows)`, 0 for rows that do not count.
+
+    **Guarantee.** What stands in a place of a person follows from the rows of this person alone.
+    """
+    there = shares > 0
+    first = ops.logical_and(there, ops.equal(ops.cumsum(ops.cast(there, "int32"), axis=1), 1))
+
+    def filled(leaf):
+        rows = ops.reshape(leaf, (*ops.shape(shares), *ops.shape(leaf)[1:]))
+        counts, chosen = (ops.reshape(t, (*ops.shape(t), *(1 for _ in rows.shape[2:]))) for t in (there, first))
+        # All terms but one are zero: no gather, for which devices would exchange rows.
+        own = ops.cast(ops.sum(ops.where(chosen, rows, ops.zeros_like(rows)), axis=1, keepdims=True), rows.dtype)
+        return ops.reshape(ops.where(counts, rows, own), ops.shape(leaf))
+
+    return tree.map_structure(filled, data)
 
 
 def example_losses(model: keras.Model) -> Any:

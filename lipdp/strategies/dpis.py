@@ -17,6 +17,7 @@ from lipdp.strategies.clipping import (
     check_traced,
     checked_clip_norm,
     example_losses,
+    own_rows,
     present,
     total_norm,
 )
@@ -187,6 +188,7 @@ def _record(forward, data: tuple) -> gradients.Record:
     x, y, weight = data
     together: dict[str, Any] = {"loss_values": example_losses(forward.model)}
     if len(weight.shape) == 2:
+        x, y = own_rows((x, y), weight)
         together |= {"copies": weight.shape[1], "shares": ops.reshape(weight, (-1,))}
         weight = present(weight)
     return gradients.capture(forward, x, y, weight, **together)

@@ -1,12 +1,15 @@
 """Objects in which a method was replaced: their class, by which bounds go, does not say what they compute."""
 
+import copy
+import functools
+
 import keras
 import numpy as np
 import pytest
 from keras import ops
 
 import lipdp
-from lipdp import bounds, certify, layers, losses
+from lipdp import bounds, certify, checks, layers, losses
 
 X, Y = np.random.default_rng(0).normal(size=(40, 4)).astype("float32"), np.arange(40) % 3
 FIT = {"batch_size": 20, "epsilon": 2.0, "delta": 1e-3, "verbose": 0}
@@ -44,6 +47,73 @@ def test_so_has_a_layer_with_replaced_bounds():
     layer.parameter_bounds = lambda inputs, cotangent: (0.0,)
     with pytest.raises(ValueError, match="with a `parameter_bounds` of its own"):
         bounds.rules(layer)
+
+
+@pytest.mark.backend_free
+def test_what_watches_trainings_is_no_layer(monkeypatch):
+    """MLflow wraps `fit` in the class, and some wrap that of one model."""
+    model = model_of(layers.Abs)
+    ordinary = keras.Model.fit
+    monkeypatch.setattr(keras.Model, "fit", lambda self, *args, **kwargs: ordinary(self, *args, **kwargs))
+    model.evaluate = functools.partial(model.evaluate, verbose=0)
+    model.fit(X, Y, strategy="clipless", **FIT)
+    assert model.privacy.updates > 0 and certify.radii(model, X).max() > 0.0
+
+
+@pytest.mark.parametrize("kind, name", [(layers.Abs, "call"), (keras.layers.ReLU, "call"), (keras.Layer, "__call__")])
+def test_so_has_a_layer_whose_class_was_changed(kind, name, monkeypatch):
+    """One example moved the sum by 50 times what was charged."""
+    model = model_of(keras.layers.ReLU if kind is keras.layers.ReLU else layers.Abs)
+    certify.radii(model, X)
+    before = getattr(kind, name)
+
+    @functools.wraps(before)  # which says that it is a method of Keras
+    def changed(self, *args, **kwargs):
+        return 50.0 * before(self, *args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(kind, name, changed)
+        for refused in (lambda: certify.radii(model, X), lambda: model.fit(X, Y, strategy="clipless", **FIT)):
+            with pytest.raises(ValueError, match=f"Received: a class with a `{name}` of its own"):
+                refused()
+    certify.radii(model, X)
+    assert model.privacy.updates == 0
+
+
+@pytest.mark.backend_free
+def test_a_build_of_its_own_gives_weights_that_no_bound_covers():
+    """A kernel of norm 50 without a constraint counted as one of norm 1."""
+    layer = layers.SpectralDense(4)
+
+    def build(shape):
+        layer.kernel = layer.add_weight((4, 4), keras.initializers.Identity(50.0), name="kernel")
+
+    layer.build = build
+    model = model_of(lambda: layer)
+    with pytest.raises(ValueError, match=f"'{layer.name}' are those of .* an object with a `build` of its own"):
+        model.fit(X, Y, strategy="clipless", **FIT)
+    assert model.privacy.updates == 0
+
+
+@pytest.mark.backend_free
+def test_weights_cannot_be_replaced_by_something_else():
+    """A tensor in the place of a kernel was not projected: one example moved the sum by 40 times what was charged."""
+    layer = model_of(layers.Abs).layers[1]
+    before = layer.kernel
+    with pytest.raises(AttributeError, match=r"`kernel` of layer .* is a weight.*Set its values with `kernel.assign`"):
+        layer.kernel = 50.0 * ops.convert_to_tensor(layer.kernel)
+    layer.kernel = before
+    assert layer.kernel is before
+
+
+@pytest.mark.backend_free
+def test_what_keras_wraps_by_itself_is_not_replaced():
+    class Own(layers.SpectralDense):
+        def build(self, input_shape):
+            super().build(input_shape)
+
+    for layer in (layers.SpectralDense(4), keras.layers.ReLU(), Own(4), copy.deepcopy(layers.Abs())):
+        assert "build" in vars(layer) and checks.replaced(layer) == []
 
 
 @pytest.mark.parametrize("nested", [False, True])

@@ -102,6 +102,39 @@ def test_a_person_is_clipped_once_after_the_rows_are_averaged(microbatch, monkey
     assert min(norms) < clip_norm < max(norms)
 
 
+@pytest.mark.parametrize(
+    "strategy", [pytest.param(strategies.DPSGD(), marks=pytest.mark.slow), strategies.DPIS()], ids=lambda s: s.name
+)
+def test_a_person_of_few_rows_trains_where_rows_of_zeros_are_not_finite(strategy):
+    """The mean of a sequence that is masked throughout is NaN: only persons with as many rows as can be trained."""
+    keras.utils.set_random_seed(1)
+    stock = keras.layers
+    inner = [keras.Input((4,), dtype="int32"), stock.Embedding(9, 3, mask_zero=True), stock.GlobalAveragePooling1D()]
+    model = lipdp.DP_Model.from_keras(keras.Sequential([*inner, stock.Dense(3)]))
+    model.compile("sgd", loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    shares = np.array([[0.5, 0.5, 0.0], [0.0, 1.0, 0.0], [1 / 3, 1 / 3, 1 / 3], [0.0, 0.0, 0.0]], "float32")
+    x = np.random.default_rng(0).integers(1, 9, (12, 4)).astype("int32") * (shares.reshape(-1, 1) > 0)
+    y = np.tile(np.arange(3, dtype="int32"), 4) * (shares.reshape(-1) > 0)
+    forward = backend.Forward(model, **values_of(model))
+
+    def sums(*chosen):
+        own = shares * np.isin(np.arange(4), chosen)[:, None]
+        data = [ops.convert_to_tensor(t) for t in (x, y, own.astype("float32"))]
+        if strategy.name == "dpis":
+            return ops.convert_to_numpy(strategy.norms(forward, tuple(data))[0])
+        calibration = strategies.Calibration((1.0,), 1.0, rows=3)
+        data[2] = ops.reshape(data[2], (-1,))
+        found = strategy.microbatch(calibration, forward, [], 0, None, tuple(data), 1)[0][0]
+        return np.concatenate([np.ravel(ops.convert_to_numpy(t)) for t in found])
+
+    if strategy.name == "dpis":
+        assert (sums(0, 1, 2)[:3] > 0.05).all() and (sums(0, 2)[[1, 3]] == 0.0).all()
+    else:
+        alone = [sums(person) for person in range(4)]
+        assert [bool(np.abs(one).max() > 0.01) for one in alone] == [True, True, True, False]
+        np.testing.assert_allclose(sums(0, 1, 2), sum(alone), atol=1e-6)
+
+
 @pytest.mark.slow
 @pytest.mark.backend_free
 @pytest.mark.parametrize("microbatch", [None, 4])

@@ -6,7 +6,7 @@ FAULTS = [
     *faults(
         "certify.py",
         "test_certify.py::test_margin_that_is_rounding_error_is_not_certified",
-        ("rounding of logits is free", "_LOGIT_SLACK = 1e-5", "_LOGIT_SLACK = 0.0"),
+        ("rounding of logits is free", "slack = 2.0 * LOGIT_SLACK * np.maximum(", "slack = 0.0 * np.maximum("),
         (
             "inputs that are rounded are certified",
             "    refuse_rounded(functional(model))\n",
@@ -38,14 +38,8 @@ FAULTS = [
             "training/test_preprocessing.py::test_rows_that_are_preprocessed_have_no_certificate",
         ),
         (
-            "averages of many places round like few",
-            "entering = [use.rounding * times(",
-            "entering = [times(",
-            "test_certify.py::test_no_equal_pixels_flip_a_prediction_inside_their_radius",
-        ),
-        (
             "the size of what is averaged need not be known",
-            "if math.isinf(use.rounding):",
+            "if use.terms is None:",
             "if False:",
             "test_certify.py::test_a_certificate_needs_the_number_of_places_of_an_average",
         ),
@@ -117,15 +111,9 @@ FAULTS = [
             "np.abs(logits).max(axis=1)",
         ),
         (
-            "what cancels in front of a bound rounds for free",
-            "return [*entering, bounded.output_bound]",
-            "return [bounded.output_bound]",
-            "test_certify.py::test_what_cancels_in_front_of_a_bound_is_not_certified",
-        ),
-        (
             "rounding is that of the examples, however far away",
-            "return scale, always.lipschitz * max(use.rounding for use in always.layers)",
-            "return scale, 0.0",
+            "return rounded(always.layers, scales), always.lipschitz * rounded(always.layers, [1.0] * len(scales))",
+            "return rounded(always.layers, scales), 0.0",
             "test_certify.py::test_rounding_grows_with_the_distance_where_nothing_bounds_it",
         ),
         (
@@ -133,6 +121,23 @@ FAULTS = [
             "if name in _NEVER_NEGATIVE:",
             "if False:",
             "test_certify.py::test_one_output_that_is_never_negative_is_refused",
+        ),
+    ),
+    *faults(
+        "bounds/rounding.py",
+        "test_certify.py::test_what_cancels_in_front_of_a_bound_is_not_certified",
+        (
+            "averages of many places round like few",
+            "(use.terms or 0) * scale for use",
+            "scale for use",
+            "test_certify.py::test_no_equal_pixels_flip_a_prediction_inside_their_radius",
+        ),
+        ("what cancels in front of a bound rounds for free", "return [*found, ", "return [*(0.0 for _ in found), "),
+        (
+            "many layers round like one",
+            "added = sum((use.terms",
+            "added = max((use.terms",
+            "test_certify.py::test_rounding_of_many_layers_adds_up",
         ),
     ),
 ]
