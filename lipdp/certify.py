@@ -341,8 +341,8 @@ class CertifiedAccuracy(keras.metrics.Metric):
     **Guarantee.** Counts an example when its margin exceeds `sqrt(2) * lipschitz * radius` (one output: `lipschitz *
     radius`) by 0.2 %: never more than are certified. `certify.certified_accuracy` is tighter, because it uses the
     norms of the trained weights. Not covered: one output that is no logit, such as a probability, which `radii` and
-    `certified_accuracy` can tell; rounding where the model's output bound exceeds 100 radii. On training data it is
-    outside of epsilon.
+    `certified_accuracy` can tell; rounding where the model's output bound exceeds 100 radii, or of a hundred layers and
+    more. On training data it is outside of epsilon.
 
     Example:
         >>> from lipdp import certify
