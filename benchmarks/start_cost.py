@@ -108,7 +108,7 @@ def table(runs: list) -> str:
         cells = [run["backend"], run["network"]]
         for name in ("first", "again"):
             ratio = run[name]["ratio"]
-            cells += [f"{run[name][kind]['median']:.2f}" for kind in KINDS]
+            cells += [f"{run[name][kind]['median']:.2g}" for kind in KINDS]
             cells.append(f"{ratio['median']:.1f} [{ratio['low']:.1f}-{ratio['high']:.1f}]")
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
