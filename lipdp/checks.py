@@ -258,7 +258,7 @@ def replaced(thing: Any) -> list[str]:
     of_class = ((name, getattr(type(thing), name, None)) for name in vars(thing))
     found = [name for name, method in of_class if method is not None and inspect.isroutine(method)]
     found = [name for name in found if name not in _OF_TRAINING and not _kept(thing, name)]
-    return found + [name for kind in type(thing).__mro__ for name in _replaced_in(kind) if name not in found]
+    return found + [name for kind in type(thing).__mro__ for name in replaced_in(kind) if name not in found]
 
 
 def _kept(thing: Any, name: str) -> bool:
@@ -268,7 +268,7 @@ def _kept(thing: Any, name: str) -> bool:
     return _home(method) == "keras" and getattr(inner, "__func__", inner) is inspect.unwrap(original)
 
 
-def _replaced_in(kind: type) -> tuple[str, ...]:
+def replaced_in(kind: type) -> tuple[str, ...]:
     """Returns the names of what is called in a class of a known package and comes from elsewhere."""
     if (root := kind.__module__.partition(".")[0]) not in _KNOWN_PACKAGES:
         return ()
