@@ -426,3 +426,21 @@ def test_operations_and_models_whose_class_was_changed_see_one_row_at_a_time(nam
     assert [type(operation) for operation, _ in isolation.foreign(model)] == [kind]
     monkeypatch.undo()
     assert not isolation.foreign(model)
+
+
+@pytest.mark.backend_free
+def test_what_is_put_around_all_layers_is_refused(monkeypatch):
+    """It sees whole batches, and in the trial of a model nothing of it need show."""
+    model = keras.Sequential([keras.Input((4,)), L.Dense(3)])
+    ordinary = keras.Layer.__call__
+
+    def changed(self, *args, **options):
+        outputs = ordinary(self, *args, **options)
+        return ops.flip(outputs, 0) if (outputs.shape[0] or 0) > 11 else outputs
+
+    with monkeypatch.context() as patch:
+        patch.setattr(keras.Layer, "__call__", changed)
+        with pytest.raises(ValueError, match="leave that of Keras' classes as it was"), isolation.isolated(model):
+            model(np.ones((20, 4)))
+    with isolation.isolated(model):
+        model(np.ones((20, 4)))
