@@ -1,7 +1,6 @@
 """Every private name of Keras that lipdp relies on, each behind a function that says why: no other file has one.
 
 Beside them, how lipdp's classes enter Keras' files: `configured` and `serializable`.
-
 `tests/test_keras_private.py` checks each of them on the installed Keras; `pyproject.toml` says what was tested.
 """
 
@@ -30,6 +29,8 @@ from keras.src.ops.numpy import Negative as Negative
 from keras.src.ops.numpy import Subtract as Subtract
 from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter as ArrayDataAdapter
 from keras.src.utils.module_utils import tensorflow
+
+from lipdp import checks
 
 # What a training step is made of. Not every backend has all of them.
 STEP_METHODS = ("train_step", "compute_loss", "_compute_loss", "stateless_compute_loss", "compute_loss_and_updates")
@@ -236,8 +237,9 @@ def output_names(model: keras.Model) -> list[str]:
 
 
 def has_own_call(model: keras.Model) -> bool:
-    """Whether `call` was overridden, so that the graph does not say what a model computes."""
-    return "call" in vars(model) or type(model).call not in (Functional.call, keras.Sequential.call, keras.Model.call)
+    """Whether `call` was overridden or replaced, so that the graph does not say what a model computes."""
+    own = "call" in vars(model) or type(model).call not in (Functional.call, keras.Sequential.call, keras.Model.call)
+    return own or "call" in (*checks.replaced(model), *checks.replaced_in(Functional))  # a Sequential model holds one
 
 
 def nodes(graph: keras.Function) -> list:
@@ -251,8 +253,7 @@ def nodes(graph: keras.Function) -> list:
 
 def operation_name(operation: keras.Operation) -> str | None:
     """Returns the class name of one of Keras' own operations on tensors, such as `x + y` makes; None for all else."""
-    kind = type(operation)
-    return kind.__name__ if kind.__module__.startswith("keras.src.ops.") else None
+    return type(operation).__name__ if type(operation).__module__.startswith("keras.src.ops.") else None
 
 
 def mask(tensor: Any) -> Any:

@@ -251,14 +251,14 @@ def _refusal(name: str, value, expected: str, optional: bool, hint: str) -> Valu
 
 
 def replaced(thing: Any) -> list[str]:
-    """Returns the names of methods that a user has replaced: on an object alone, or in a class of Keras or lipdp.
+    """Returns the names of methods that a user has replaced: on an object alone, or in a class of a known package.
 
     Its class does not say then what it computes. What Keras replaces by itself, as `build` of each layer, is left out.
     """
     of_class = ((name, getattr(type(thing), name, None)) for name in vars(thing))
     found = [name for name, method in of_class if method is not None and inspect.isroutine(method)]
     found = [name for name in found if name not in _OF_TRAINING and not _kept(thing, name)]
-    return found + [name for kind in type(thing).__mro__ for name in _replaced_in(kind) if name not in found]
+    return found + [name for kind in type(thing).__mro__ for name in replaced_in(kind) if name not in found]
 
 
 def _kept(thing: Any, name: str) -> bool:
@@ -268,9 +268,9 @@ def _kept(thing: Any, name: str) -> bool:
     return _home(method) == "keras" and getattr(inner, "__func__", inner) is inspect.unwrap(original)
 
 
-def _replaced_in(kind: type) -> tuple[str, ...]:
-    """Returns the names of what is called in a class of Keras or lipdp and comes from elsewhere."""
-    if (root := kind.__module__.partition(".")[0]) not in ("keras", "lipdp"):
+def replaced_in(kind: type) -> tuple[str, ...]:
+    """Returns the names of what is called in a class of a known package and comes from elsewhere."""
+    if (root := kind.__module__.partition(".")[0]) not in _KNOWN_PACKAGES:
         return ()
     held = list(vars(kind).values())
     seen = _looked_at.get(kind)
@@ -283,6 +283,8 @@ def _replaced_in(kind: type) -> tuple[str, ...]:
 
 
 _looked_at: dict[type, tuple[list, tuple[str, ...]]] = {}
+# Of which layers are known by their class: by what bounds them, or keeps their rows apart.
+_KNOWN_PACKAGES = ("keras", "lipdp", "keras_hub", "deel")
 # No layer calls these; what watches trainings, as MLflow, wraps them in the class.
 _OF_TRAINING = ("compile", "evaluate", "export", "fit", "load_weights", "predict", "save", "save_weights", "summary")
 

@@ -144,11 +144,14 @@ def _finite(norms, sums) -> bool:
 
 
 def _compiled(lowered, options: dict[str, str], arguments):
-    """Compiles a program, unless one with the very same text was compiled for the same devices."""
-    if getattr(jax.config, "jax_use_simplified_jaxpr_constants", True):
-        return lowered.compile(compiler_options=options)  # its text does not hold its constants
+    """Compiles a program, unless one with the very same text was compiled for the same nest and devices."""
+    text = lowered.as_text()
+    # It does not hold the host's functions, nor, in some versions of JAX, constants.
+    if "callback" in text or getattr(jax.config, "jax_use_simplified_jaxpr_constants", True):
+        return lowered.compile(compiler_options=options)
     devices = sorted({str(device) for leaf in jax.tree.leaves(arguments) for device in leaf.devices()})
-    key = hashlib.sha256(lowered.as_text().encode()).digest(), *devices, *options.items()
+    # Nor names of arguments: a list, a tuple and a dictionary of inputs look alike in it.
+    key = hashlib.sha256(text.encode()).digest(), jax.tree.structure(arguments), *devices, *options.items()
     program = _programs.pop(key, None) or lowered.compile(compiler_options=options)
     _programs[key] = program
     for oldest in list(_programs)[:-_KEPT_PROGRAMS]:
@@ -212,7 +215,8 @@ def probe(model, batches, loss, capture, sums: bool = True, traced: bool = False
         return record.squared_norms(), *both, kept
 
     batches = [jax.tree.map(jnp.asarray, batch) for batch in batches]
-    lowered = jax.jit(run).lower(trainable, non_trainable, *batches[0])
+    # With arguments of which the result does not depend: `_compiled` tells programs apart by them.
+    lowered = jax.jit(run, keep_unused=True).lower(trainable, non_trainable, *batches[0])
 
     def executed(options):
         norms, kept, sums = [], [], ((), ())

@@ -340,7 +340,7 @@ def _replacements(operation, nodes) -> dict:
     if _defined_by_user(operation, "__call__") or getattr(operation, "quantization_mode", None) is not None:
         raise _Refusal(
             f"{name} has a `__call__` of its own or is quantized, so that it cannot be run one row at a time. Put what "
-            f"`__call__` does into `call`. {_WAYS}"
+            f"`__call__` does into `call`; leave that of Keras' classes as it was. {_WAYS}"
         )
     layer = isinstance(operation, keras.layers.Layer)
     if layer and root(type(operation.dtype_policy)) != "keras":

@@ -148,7 +148,7 @@ def _follows_graph(model) -> bool:
 
 def _defined_by_user(operation, name: str) -> bool:
     source = next((c for c in type(operation).__mro__ if name in vars(c)), object)
-    return source is not object and root(source) not in ("keras", "lipdp")
+    return source is not object and (root(source) not in ("keras", "lipdp") or name in checks.replaced_in(source))
 
 
 def _keeps_apart(operation, node=None, ranks=frozenset()) -> bool:
@@ -162,7 +162,7 @@ def _keeps_apart(operation, node=None, ranks=frozenset()) -> bool:
     if "call" in vars(operation):
         return False
     if name is not None:
-        return node is not None and operation_keeps_apart(name, operation, node)
+        return node is not None and not checks.replaced(operation) and operation_keeps_apart(name, operation, node)
     if not isinstance(operation, keras.Layer):
         return is_declared(kind)  # an operation of the user's
     inner, less = _keras.walk(operation, deep=False), int(kind is L.TimeDistributed)

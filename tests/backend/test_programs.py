@@ -95,3 +95,34 @@ def test_a_model_that_did_not_change_is_tried_by_the_same_program(monkeypatch):
     with pytest.raises(ValueError, match="depends on the other examples"):
         gradients.supported(model)
     assert len(compiled) > once
+
+
+def test_models_that_differ_in_the_nest_of_their_inputs_are_both_tried():
+    a, b = keras.Input((3,), name="a"), keras.Input((3,), name="b")
+    output = keras.layers.Dense(2)(keras.layers.Add()([a, b]))
+    for nest in ([a, b], (a, b), {"a": a, "b": b}):
+        gradients.supported(keras.Model(nest, output))
+    # Of two inputs the model reads one: its text is that of a model which reads the other.
+    for read, width in ((a, 3), (b, 3), (a, 4)):
+        other = keras.Input((width,))
+        gradients.supported(keras.Model([a, b, other], keras.layers.Dense(2)(read)))
+
+
+def test_a_model_that_calls_functions_of_the_host_is_tried_by_a_program_of_its_own():
+    import jax
+
+    def calling(function):
+        @lipdp.row_wise
+        class Calling(keras.layers.Layer):
+            def call(self, inputs):
+                fixed = jax.lax.stop_gradient(inputs)
+                shape = jax.ShapeDtypeStruct(inputs.shape, inputs.dtype)
+                return inputs + jax.lax.stop_gradient(
+                    jax.pure_callback(function, shape, fixed, vmap_method="expand_dims")
+                )
+
+        return keras.Sequential([keras.Input((3,)), keras.layers.Dense(3), Calling(), keras.layers.Dense(2)])
+
+    gradients.supported(calling(lambda rows: np.asarray(rows)))
+    with pytest.raises(ValueError, match="depends on the other examples"):
+        gradients.supported(calling(lambda rows: np.asarray(rows) + np.sum(rows, axis=0)))

@@ -9,7 +9,7 @@ import pytest
 from keras import ops
 
 import lipdp
-from lipdp import bounds, certify, checks, layers, losses
+from lipdp import _keras, bounds, certify, checks, layers, losses
 
 X, Y = np.random.default_rng(0).normal(size=(40, 4)).astype("float32"), np.arange(40) % 3
 FIT = {"batch_size": 20, "epsilon": 2.0, "delta": 1e-3, "verbose": 0}
@@ -77,6 +77,20 @@ def test_so_has_a_layer_whose_class_was_changed(kind, name, monkeypatch):
             with pytest.raises(ValueError, match=f"Received: a class with a `{name}` of its own"):
                 refused()
     certify.radii(model, X)
+    assert model.privacy.updates == 0
+
+
+@pytest.mark.backend_free
+@pytest.mark.parametrize("name", ["Functional", "Sequential"])
+def test_a_model_whose_class_was_changed_has_no_bounds(name, monkeypatch):
+    model = model_of(layers.Abs)
+    kind = {"Functional": _keras.Functional, "Sequential": keras.Sequential}[name]
+    ordinary = kind.call
+    with monkeypatch.context() as patch:
+        patch.setattr(kind, "call", lambda self, *args, **options: 50.0 * ordinary(self, *args, **options))
+        for refused in (lambda: certify.radii(model, X), lambda: model.fit(X, Y, strategy="clipless", **FIT)):
+            with pytest.raises(ValueError, match="has a `call` of its own"):
+                refused()
     assert model.privacy.updates == 0
 
 

@@ -92,6 +92,20 @@ def test_a_block_with_a_function_of_the_users_sees_one_row_at_a_time():
     assert [operation for operation, _ in isolation.foreign(model)] == [block]
 
 
+@pytest.mark.backend_free
+def test_a_block_whose_class_was_changed_sees_one_row_at_a_time(monkeypatch):
+    import keras_hub
+
+    kind = keras_hub.layers.TransformerEncoder
+    inputs, block, ordinary = keras.Input((4, 6)), kind(8, 2), kind.call
+    model = keras.Model(inputs, block(inputs))
+    assert not isolation.foreign(model)
+    with monkeypatch.context() as patch:
+        patch.setattr(kind, "call", lambda self, x, **options: ordinary(self, x - ops.mean(x, axis=0), **options))
+        assert [operation for operation, _ in isolation.foreign(model)] == [block]
+    assert not isolation.foreign(model)
+
+
 @pytest.mark.slow
 def test_a_function_that_a_block_calls_itself_counts_too():
     model = hub.TEXT["llama"]()

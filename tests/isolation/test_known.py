@@ -7,7 +7,7 @@ from keras import layers as L
 from keras import ops
 
 import lipdp
-from lipdp import isolation
+from lipdp import _keras, isolation
 from lipdp.isolation import known, rules
 
 
@@ -410,3 +410,37 @@ def test_values_that_are_no_arrays_are_known_without_asking_the_backend(monkeypa
     monkeypatch.setattr(keras.ops, "is_tensor", lambda value: pytest.fail(f"asked of {value!r}"))
     assert not any(map(rules.is_array, (True, 2, 0.5, "text", None, variable)))
     assert rules.is_array(np.zeros(3))
+
+
+@pytest.mark.backend_free
+@pytest.mark.parametrize("name", ["Tanh", "Functional", "Sequential"])
+def test_operations_and_models_whose_class_was_changed_see_one_row_at_a_time(name, monkeypatch):
+    inputs = keras.Input((4,))
+    inner = keras.Sequential([keras.Input((4,)), L.Dense(4)])
+    model = keras.Model(inputs, L.Dense(2)(ops.tanh(inner(inputs))))
+    operations = [node.operation for node in _keras.nodes(_keras.graph(model))]
+    kind = next(type(one) for one in (model, *operations) if type(one).__name__ == name)
+    assert not isolation.foreign(model)
+    ordinary = kind.call
+    monkeypatch.setattr(kind, "call", lambda self, *args, **options: ops.flip(ordinary(self, *args, **options), 0))
+    assert [type(operation) for operation, _ in isolation.foreign(model)] == [kind]
+    monkeypatch.undo()
+    assert not isolation.foreign(model)
+
+
+@pytest.mark.backend_free
+def test_what_is_put_around_all_layers_is_refused(monkeypatch):
+    """It sees whole batches, and in the trial of a model nothing of it need show."""
+    model = keras.Sequential([keras.Input((4,)), L.Dense(3)])
+    ordinary = keras.Layer.__call__
+
+    def changed(self, *args, **options):
+        outputs = ordinary(self, *args, **options)
+        return ops.flip(outputs, 0) if (outputs.shape[0] or 0) > 11 else outputs
+
+    with monkeypatch.context() as patch:
+        patch.setattr(keras.Layer, "__call__", changed)
+        with pytest.raises(ValueError, match="leave that of Keras' classes as it was"), isolation.isolated(model):
+            model(np.ones((20, 4)))
+    with isolation.isolated(model):
+        model(np.ones((20, 4)))
