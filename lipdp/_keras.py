@@ -238,7 +238,7 @@ def output_names(model: keras.Model) -> list[str]:
 
 def has_own_call(model: keras.Model) -> bool:
     """Whether `call` was overridden or replaced, so that the graph does not say what a model computes."""
-    own = "call" in vars(model) or type(model).call not in (Functional.call, keras.Sequential.call, keras.Model.call)
+    own = type(model).call not in (Functional.call, keras.Sequential.call, keras.Model.call)
     return own or "call" in (*checks.replaced(model), *checks.replaced_in(Functional))  # a Sequential model holds one
 
 

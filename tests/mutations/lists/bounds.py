@@ -18,7 +18,8 @@ FAULTS = [
     *faults(
         "_keras.py",
         "bounds/test_replaced.py",
-        ("a call that was put on the object", 'return "call" in vars(model) or type', "return type"),
+        ("a call that was put on the object", "(*checks.replaced(model), *checks.", "(*checks."),
+        ("a call that was put into the class", ", *checks.replaced_in(Functional))", ",)"),
     ),
     *faults(
         "losses/registry.py",
