@@ -18,7 +18,7 @@ FAULTS = [
     *faults(
         "_keras.py",
         "bounds/test_replaced.py",
-        ("a call that was put on the object", "(*checks.replaced(model), *checks.", "(*checks."),
+        ("a call that was put on the object", "*checks.replaced(model), ", "*checks.replaced_in(type(model)), "),
         ("a call that was put into the class", ", *checks.replaced_in(Functional))", ",)"),
     ),
     *faults(
