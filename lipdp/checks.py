@@ -284,7 +284,7 @@ def replaced_in(kind: type) -> tuple[str, ...]:
 
 _looked_at: dict[type, tuple[list, tuple[str, ...]]] = {}
 # Of which layers are known by their class: by what bounds them, or keeps their rows apart.
-_KNOWN_PACKAGES = ("keras", "lipdp", "keras_hub", "deel")
+_KNOWN_PACKAGES = ("keras", "lipdp", "keras_hub")
 # No layer calls these; what watches trainings, as MLflow, wraps them in the class.
 _OF_TRAINING = ("compile", "evaluate", "export", "fit", "load_weights", "predict", "save", "save_weights", "summary")
 
