@@ -41,7 +41,8 @@ def supported(model, probe: bool = True) -> None:
     compute something else than it was written for. It runs the engine on random inputs and targets, 5 rows and 11, or
     3 and 5 where a row has more than 4 MiB of activations, and compares: the gradient norms of one row must not move
     when any other row and its target are replaced, one of them by a row a million times as large, and the sum of all
-    gradients must be the ordinary gradient. This finds layers that mix examples or reorder the rows of a batch, and
+    gradients must be the ordinary gradient. Where all code is that of Keras and lipdp, and known to keep rows apart,
+    the smaller number of rows is run alone. This finds layers that mix examples or reorder the rows of a batch, and
     weights that are used where they cannot be seen. Layers whose `call` changes a weight are refused. Not found: layers
     that mix for some inputs or numbers of rows only, or below a thousandth of the largest gradient.
 
