@@ -185,7 +185,7 @@ class PrivateOptimizer:
         # Reshaped: what TensorFlow gathers sparsely for an embedding has no static shape.
         gradients = [ops.reshape(ops.convert_to_tensor(grads[i]), variables[i].shape) for i in present]
         indices = [_keras.variable_index(self, variables[i]) for i in present]
-        std = ops.convert_to_tensor(self.noise_std.value)
+        std = ops.unstack(ops.convert_to_tensor(self.noise_std.value))
         noise_stddevs = [std[i] for i in indices]
         state = [ops.convert_to_tensor(v.value) for v in self.strategy_state]
         scales = None if self.strategy is None else self.strategy.noise_scales(state)
@@ -283,10 +283,8 @@ def _add_noise(gradients, noise_stddevs, key, generator, variables):
         pieces = [backend.normal_at(place, key) for place in places]
     else:
         noise = backend.normal(sum(sizes), key, generator)
-        pieces = [
-            ops.reshape(noise[start : start + size], gradient.shape)
-            for gradient, start, size in zip(gradients, starts, sizes, strict=True)
-        ]
+        cut = ops.split(noise, starts[1:]) if len(starts) > 1 else [noise]
+        pieces = [ops.reshape(piece, gradient.shape) for gradient, piece in zip(gradients, cut, strict=False)]
     return [gradient + stddev * piece for gradient, stddev, piece in zip(gradients, noise_stddevs, pieces, strict=True)]
 
 

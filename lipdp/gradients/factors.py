@@ -288,9 +288,14 @@ def together(costs):
 
 def weighted(coefficients, gradients):
     """Returns `sum_i c_i G_i` for `(batch, ...)`."""
-    shape = tuple(gradients.shape[1:])
-    flat = matmul(coefficients[None, :], ops.reshape(gradients, (-1, math.prod(shape))))
-    return ops.reshape(flat, shape)
+    return ops.reshape(flat_sum(ops.expand_dims(coefficients, 0), gradients), gradients.shape[1:])
+
+
+def flat_sum(coefficients, gradients):
+    """Returns `sum_i c_i G_i` as `(1, entries)`, from coefficients `(1, batch)`."""
+    if len(gradients.shape) != 2:
+        gradients = ops.reshape(gradients, (-1, math.prod(gradients.shape[1:])))
+    return matmul(coefficients, gradients)
 
 
 def zeroed(values, keep):
@@ -320,7 +325,14 @@ def squared_length(vectors):
     return ops.reshape(squares, ops.shape(vectors)[:-1]) + width * TINY
 
 
-def sum_of_squares(values):
+def sum_of_squares(*parts):
     """At least the squared norm of each example, but for the rounding of the sum, whatever underflows."""
-    terms = math.prod(values.shape[1:])
-    return ops.reshape(sums.sum_of_squares(values, at_once=_AT_ONCE), (-1,)) + terms * TINY
+    total, terms = None, 0
+    for part in parts:
+        size = math.prod(part.shape[1:])
+        if size <= _AT_ONCE:
+            squares = row_sums(ops.square(part))
+        else:
+            squares = ops.reshape(sums.sum_of_squares(part, at_once=_AT_ONCE), (-1,))
+        total, terms = squares if total is None else total + squares, terms + size
+    return total + terms * TINY

@@ -23,7 +23,9 @@ class Rows:
     def positions(self, tensor, inner: int = 1):
         """Returns all but the last `inner` axes as `(batch, positions)`: views, time and place are one axis."""
         cut = len(tensor.shape) - inner
-        place, rest = tensor.shape[1:cut], ops.shape(tensor)[cut:]
+        place, rest = tensor.shape[1:cut], tensor.shape[cut:]
+        if None in rest:
+            rest = ops.shape(tensor)[cut:]
         if self.views is None or any(size is None for size in place):
             return ops.reshape(tensor, (self.batch, -1, *rest))
         # A tensor whose first axis is not the rows of the batch does not fit this shape: frameworks only say that.
@@ -44,8 +46,9 @@ class Rows:
         axes = tuple(k + 1 for k, size in enumerate(target) if size == 1)
         if axes:
             tensor = ops.sum(tensor, axis=axes)
-        tensor = ops.reshape(tensor, (self.batch, -1 if self.views is None else self.views, *shape))
-        return tensor[:, 0] if self.views == 1 else ops.sum(tensor, axis=1)
+        if self.views == 1:
+            return ops.reshape(tensor, (self.batch, *shape))
+        return ops.sum(ops.reshape(tensor, (self.batch, -1 if self.views is None else self.views, *shape)), axis=1)
 
     def times(self, steps) -> "Rows":
         """For tensors in which each row became `steps` rows (None: not known)."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from keras import ops
 
 from lipdp import backend
-from lipdp.gradients.factors import MatrixLayout, Outer, sum_of_squares, weighted, zeroed
+from lipdp.gradients.factors import MatrixLayout, Outer, Whole, flat_sum, sum_of_squares, zeroed
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class Taps:
         return ops.reshape(stacked, (batch, *self._shape))
 
     def squared_norm(self):
-        return sum(sum_of_squares(t) for t in self._matrices())
+        return sum_of_squares(*self._matrices())
 
     def scaled_squared_norm(self, center, inverse_scale):
         parts = self._matrices()
@@ -119,21 +119,19 @@ class Taps:
             ops.reshape(ops.broadcast_to(t, self._shape), (len(parts), -1, self._shape[-1]))
             for t in (center, inverse_scale)
         )
-        total = 0.0
-        for k, part in enumerate(parts):
-            difference = self._restore(scale[k]) * (part - self._restore(center[k]))
-            total = total + sum_of_squares(difference)
-        return total
+        return sum_of_squares(
+            *(self._restore(scale[k]) * (part - self._restore(center[k])) for k, part in enumerate(parts))
+        )
 
     def weighted_sum(self, coefficients):
-        sums = [self._arrange(weighted(coefficients, t), ()) for t in self._matrices()]
-        return ops.reshape(ops.stack(sums), self._shape)
+        parts = self._matrices()
+        row = ops.expand_dims(coefficients, 0)
+        flat = ops.concatenate([flat_sum(row, t) for t in parts], axis=0)
+        matrices = ops.reshape(flat, (len(parts), *parts[0].shape[1:]))
+        return ops.reshape(self._arrange(matrices, (len(parts),)), self._shape)
 
     def masked(self, keep):
-        parts = self._matrices()
-        return Taps(
-            lambda: [zeroed(t, keep) for t in parts], self._shape, self._positions, self._arrange, self._restore
-        )
+        return Whole(zeroed(self.whole(), keep))
 
     def cost(self):
         size = math.prod(self._shape)
@@ -181,11 +179,13 @@ def kernel_factor(rows, image, g, geometry: Geometry, shape):
             matrix = ops.sum(rows.examples(matrix), axis=1)
         return [matrix]
 
+    def tap(part):
+        # The rows of `image` are those of `g`, which is checked: their number is not asked for at each tap.
+        return rows.positions(part) if positions is None else ops.reshape(part, (-1, positions, inputs))
+
     def each():
         cotangents = rows.positions(g)
-        return backend.in_turn(
-            lambda s: backend.contract(rows.positions(s), cotangents), geometry.slices(image, places)
-        )
+        return backend.in_turn(lambda s: backend.contract(tap(s), cotangents), geometry.slices(image, places))
 
     def patches_at_once():
         patches = ops.concatenate(list(geometry.slices(image, places)), axis=-1)
