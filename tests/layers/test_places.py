@@ -23,12 +23,15 @@ LAYERS = {
 
 LONG = [("patches", "color"), ("mirrored", "color"), ("scattering", "color"), ("mirrored", "small")]
 CASES = [
-    pytest.param(make, shape, id=f"{size}-{name}", marks=[pytest.mark.slow] * ((name, size) in LONG))
+    pytest.param(
+        make, shape, id=f"{size}-{name}", marks=[pytest.mark.slow if (name, size) in LONG else pytest.mark.backend_free]
+    )
     for size, shape in IMAGES.items()
     for name, make in LAYERS.items()
 ]
 
 
+# On JAX in the long tests alone: by default programs are compiled there as no user's are.
 @pytest.mark.parametrize(("make", "shape"), CASES)
 def test_an_image_has_the_same_bits_at_each_place(make, shape):
     """Rows that one row more moves to other places would else cross a kink or a threshold together."""

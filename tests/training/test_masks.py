@@ -65,6 +65,7 @@ def test_weights_of_rows_weigh_their_places():
         assert found[name] == pytest.approx((right * there).sum() / there.sum(), abs=1e-6)
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize("last", [(), pytest.param((1,), marks=pytest.mark.slow)])
 def test_metrics_of_places_are_those_of_keras_with_and_without_a_last_axis(last):
     """Without it AUC ended `fit` with shapes that do not fit."""

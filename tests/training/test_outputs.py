@@ -326,7 +326,13 @@ def test_refused(name):
 
 
 @pytest.mark.backend_free
-@pytest.mark.parametrize("form", [lambda one: {"kind": one}, lambda one: [one]], ids=["dict", "list"])
+@pytest.mark.parametrize(
+    "form",
+    [
+        pytest.param(lambda one: {"kind": one}, id="dict"),
+        pytest.param(lambda one: [one], id="list", marks=pytest.mark.slow),
+    ],
+)
 def test_one_output_takes_the_forms_of_several(form):
     """As in Keras."""
     x, y = data()
@@ -347,7 +353,7 @@ NAMES = ["mae", "Huber", "cosine_similarity", "binary_crossentropy"]
 
 @pytest.mark.backend_free
 @pytest.mark.parametrize("name", ["bce", *(pytest.param(name, marks=pytest.mark.slow) for name in NAMES)])
-@pytest.mark.parametrize("activation", [None, "sigmoid"])
+@pytest.mark.parametrize("activation", [None, pytest.param("sigmoid", marks=pytest.mark.slow)])
 def test_names_of_losses_of_several_places_are_those_of_keras(name, activation):
     """lipdp's are for outputs `(batch, n)`: labels that matched the outputs were refused."""
     entropy = name in ("binary_crossentropy", "bce")
@@ -398,7 +404,11 @@ def one_output(form=None):
 
 @pytest.mark.backend_free
 @pytest.mark.parametrize(
-    ("strategy", "form"), [("clipless", lambda one: {"kind": one}), ("dpsgd", lambda one: [one])], ids=["dict", "list"]
+    ("strategy", "form"),
+    [
+        pytest.param("clipless", lambda one: {"kind": one}, id="dict", marks=pytest.mark.slow),
+        pytest.param("dpsgd", lambda one: [one], id="list"),
+    ],
 )
 def test_the_only_output_in_a_dictionary_or_list(strategy, form, tmp_path):
     x, labels = data(40)

@@ -63,7 +63,7 @@ def test_one_update_is_that_of_keras(strategy, microbatch, eager):
         pytest.param(strategies.DPSGD(clip_norm=0.05, clipping="per_layer"), marks=pytest.mark.slow),
         pytest.param(strategies.DPSGD(clip_norm=0.05, quantile=0.5), marks=pytest.mark.slow),
         pytest.param(strategies.DPSGD(clip_norm=0.05, augmentation_multiplicity=2), marks=pytest.mark.slow),
-        strategies.AdaCliP(clip_norm=0.05),
+        pytest.param(strategies.AdaCliP(clip_norm=0.05), marks=pytest.mark.backend_free),
     ],
     ids=["flat", "per layer", "quantile", "copies", "adaclip"],
 )
@@ -322,6 +322,7 @@ def test_the_loss_of_weighted_rows_is_that_of_keras_whatever_the_batch_size():
             np.testing.assert_allclose(found[name], value, rtol=1e-5, err_msg=name)
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize("several", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_metrics_are_those_of_keras(several):
     """Keras weights those of `weighted_metrics` alone, in training too; padding rows have no say in either."""

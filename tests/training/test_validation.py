@@ -475,6 +475,7 @@ def test_an_evaluation_that_fails_leaves_the_weights(fails):
     assert model.predict(X, verbose=0).shape == (len(X), 3)
 
 
+@pytest.mark.backend_free
 @pytest.mark.filterwarnings("ignore:Explicitly requested dtype int64")  # Keras' own, under JAX
 @pytest.mark.parametrize(
     "strategy", [pytest.param("dpis", marks=pytest.mark.slow), strategies.DPSGD(augmentation_multiplicity=2)]
