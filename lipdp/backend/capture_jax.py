@@ -189,6 +189,7 @@ def gram(a):
     return jnp.matmul(a, jnp.swapaxes(a, -1, -2))
 
 
+@jax.disable_jit(False)  # who looks for an error in a step may have set it, and JAX runs no compiled program then
 def probe(model, batches, loss, capture, sums: bool = True, traced: bool = False):
     """What `capture` finds on small batches `(x, y)` of one size.
 

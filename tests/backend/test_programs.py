@@ -131,6 +131,13 @@ def test_a_model_that_calls_functions_of_the_host_is_tried_by_a_program_of_its_o
         gradients.supported(calling(lambda rows: np.asarray(rows) + np.sum(rows, axis=0)))
 
 
+def test_a_model_is_tried_by_a_program_where_jax_compiles_none():
+    import jax
+
+    with jax.disable_jit():
+        gradients.supported(keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)]))
+
+
 ELSEWHERE = """
 import jax, keras
 from lipdp import gradients
