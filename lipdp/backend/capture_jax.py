@@ -144,14 +144,15 @@ def _finite(norms, sums) -> bool:
 
 
 def _compiled(lowered, options: dict[str, str], arguments):
-    """Compiles a program, unless one with the very same text was compiled for the same nest and devices."""
+    """Compiles a program, unless one with the very same text was compiled for the same nest in the same places."""
     text = lowered.as_text()
     # It does not hold the host's functions, nor, in some versions of JAX, constants.
     if "callback" in text or getattr(jax.config, "jax_use_simplified_jaxpr_constants", True):
         return lowered.compile(compiler_options=options)
-    devices = sorted({str(device) for leaf in jax.tree.leaves(arguments) for device in leaf.devices()})
+    # Nor which devices, in which order, nor whether an argument may move to those of others.
+    places = [(leaf.sharding, leaf.committed) for leaf in jax.tree.leaves(arguments)]
     # Nor names of arguments: a list, a tuple and a dictionary of inputs look alike in it.
-    key = hashlib.sha256(text.encode()).digest(), jax.tree.structure(arguments), *devices, *options.items()
+    key = hashlib.sha256(text.encode()).digest(), jax.tree.structure(arguments), *places, *options.items()
     program = _programs.pop(key, None) or lowered.compile(compiler_options=options)
     _programs[key] = program
     for oldest in list(_programs)[:-_KEPT_PROGRAMS]:
@@ -188,6 +189,7 @@ def gram(a):
     return jnp.matmul(a, jnp.swapaxes(a, -1, -2))
 
 
+@jax.disable_jit(False)  # who looks for an error in a step may have set it, and JAX runs no compiled program then
 def probe(model, batches, loss, capture, sums: bool = True, traced: bool = False):
     """What `capture` finds on small batches `(x, y)` of one size.
 

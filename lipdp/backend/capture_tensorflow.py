@@ -35,7 +35,11 @@ def cotangents(forward):
             return tensor
 
         total, results = forward(mark)
-    return tape.gradient(total, marked, unconnected_gradients="zero"), results
+    found = list(map(tf.convert_to_tensor, tape.gradient(total, marked, unconnected_gradients="zero")))
+    for cotangent, tensor in zip(found, marked, strict=True):
+        # That of a largest value has no static shape where sizes are not known.
+        cotangent.set_shape(tensor.shape)
+    return found, results
 
 
 def local_gradients(function, values, rows, vectorised: bool):

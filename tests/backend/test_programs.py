@@ -1,7 +1,10 @@
 """A process that trains many models keeps the programs of those that it still has, not of all."""
 
 import gc
+import os
 import pathlib
+import subprocess
+import sys
 import weakref
 
 import keras
@@ -126,3 +129,42 @@ def test_a_model_that_calls_functions_of_the_host_is_tried_by_a_program_of_its_o
     gradients.supported(calling(lambda rows: np.asarray(rows)))
     with pytest.raises(ValueError, match="depends on the other examples"):
         gradients.supported(calling(lambda rows: np.asarray(rows) + np.sum(rows, axis=0)))
+
+
+def test_a_model_is_tried_by_a_program_where_jax_compiles_none():
+    import jax
+
+    with jax.disable_jit():
+        gradients.supported(keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)]))
+
+
+ELSEWHERE = """
+import jax, keras
+from lipdp import gradients
+
+def tried(names=None, weights=0, rows=0):
+    distribution = None if names is None else keras.distribution.DataParallel(devices=names)
+    keras.distribution.set_distribution(distribution)
+    with jax.default_device(jax.devices()[rows]):
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
+        if names is None:
+            for variable in model.variables:
+                variable._value = jax.device_put(variable.value, jax.devices()[weights])
+        gradients.supported(model)
+
+tried(["cpu:0", "cpu:1"])
+tried(["cpu:1", "cpu:0"])
+tried(weights=1)
+tried(rows=1)
+"""
+
+
+@pytest.mark.slow
+def test_models_on_the_same_devices_in_another_order_are_both_tried():
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(pathlib.Path(__file__).parents[2]),
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
+    }
+    done = subprocess.run([sys.executable, "-c", ELSEWHERE], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr[-3000:]

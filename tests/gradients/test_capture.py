@@ -400,3 +400,12 @@ def test_clipped_contributions_do_not_exceed_the_clip_norm():
         exact = plain_gradients(model, x[rows], y[rows], np.ones(1, "float32"))
         true = np.sqrt(sum((g**2).sum() for g in exact))
         assert true / norm <= 1 + 2e-6
+
+
+def test_one_filter_over_unknown_sizes_whose_largest_value_counts():
+    """What TensorFlow makes the cotangent of has no static last axis then."""
+    inputs = keras.Input((None, 1))
+    model = lipdp.DP_Model(inputs, L.GlobalMaxPooling1D()(L.Conv1D(1, 2)(inputs)))
+    model.compile("sgd", loss="mse")
+    model.fit(normal(8, 6, 1), normal(8, 1), batch_size=4, epochs=1, noise_multiplier=1.0, strategy="dpsgd", verbose=0)
+    assert int(model.optimizer.iterations) == 2
