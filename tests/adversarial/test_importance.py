@@ -108,6 +108,7 @@ def test_no_row_moves_an_update_by_more_than_is_charged(name, options, execution
     assert all(largest <= charged * (1.0 + 1e-9) for largest, charged in inclusions)
 
 
+@pytest.mark.slow  # by default strategies/test_dpis.py looks at what is released
 @pytest.mark.parametrize("name, options, execution, microbatch", OPTIONS)
 def test_no_row_moves_a_noisy_sum_by_more_than_is_charged(name, options, execution, microbatch):
     x, y = CLIPPED[name][1](np.random.default_rng(0))

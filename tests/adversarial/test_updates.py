@@ -72,6 +72,7 @@ def test_all_ways_to_train_in_low_precision(kind, capsys):
     assert 0.99 <= found[worst] <= 1.0 + TOLERANCE
 
 
+@pytest.mark.backend_free
 def test_the_attack_sees_a_clip_norm_that_is_not_kept(monkeypatch):
     """An attack that finds nothing proves nothing."""
     ordinary = strategies.DPSGD.contributions
@@ -84,6 +85,7 @@ def test_the_attack_sees_a_clip_norm_that_is_not_kept(monkeypatch):
     assert Case("mlp", strategies.DPSGD()).target().ratios().max() == pytest.approx(2.0, rel=1e-3)
 
 
+@pytest.mark.backend_free
 def test_the_attack_sees_a_row_that_moves_the_others(monkeypatch):
     ordinary = strategies.DPSGD.contributions
 

@@ -145,7 +145,9 @@ def test_a_model_with_a_call_of_its_own_has_no_graph_of_bounds(nested):
 
 
 @pytest.mark.backend_free
-@pytest.mark.parametrize("method", ["call", "gradient", "exact_lipschitz"])
+@pytest.mark.parametrize(
+    "method", ["call", *(pytest.param(name, marks=pytest.mark.slow) for name in ("gradient", "exact_lipschitz"))]
+)
 def test_a_loss_with_a_method_of_its_own_has_no_bound(method):
     """One example moved the sum by 43 times what was charged."""
     model = model_of(layers.Abs)

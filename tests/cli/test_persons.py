@@ -67,6 +67,7 @@ def test_everything_is_about_persons(run, capsys):
     assert f"on {out.sum()} examples of {held} persons of visits" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_new_rows_need_no_ids(run, tmp_path):
     file = tmp_path / "new.csv"
     file.write_text("age,dose\n3,1\n5,2\n")

@@ -13,12 +13,14 @@ from tests.helpers.models import DELTA, blobs, mlp, weights
 
 FIT = {"batch_size": 40, "epochs": 2, "steps_per_epoch": 3, "noise_multiplier": 1.0, "delta": DELTA, "verbose": 0}
 HOOKS = [
-    *("on_train_begin", "on_epoch_end", "on_test_batch_end"),
+    "on_epoch_end",
     *(
         pytest.param(f"on_{name}", marks=pytest.mark.slow)
-        for name in ("train_end", "epoch_begin", "train_batch_begin", "train_batch_end", "test_begin", "test_end")
+        for name in (
+            *("train_begin", "train_end", "epoch_begin", "train_batch_begin", "train_batch_end"),
+            *("test_begin", "test_end", "test_batch_begin", "test_batch_end"),
+        )
     ),
-    pytest.param("on_test_batch_begin", marks=pytest.mark.slow),
 ]
 
 

@@ -21,7 +21,13 @@ LAYERS = {
 }
 
 
-LONG = [("patches", "color"), ("mirrored", "color"), ("scattering", "color"), ("mirrored", "small")]
+LONG = [
+    ("patches", "color"),
+    ("patches", "small"),
+    ("mirrored", "color"),
+    ("scattering", "color"),
+    ("mirrored", "small"),
+]
 CASES = [
     pytest.param(
         make, shape, id=f"{size}-{name}", marks=[pytest.mark.slow if (name, size) in LONG else pytest.mark.backend_free]

@@ -57,6 +57,7 @@ def test_what_can_learn_is_left_alone(arguments):
         fit(**arguments)
 
 
+@pytest.mark.slow
 def test_a_recipe_takes_its_own_rate_as_it_is():
     """It was chosen by experiment, and is low where rows are few; that of a network of the user's is looked at."""
     recipe = lipdp.recipe((8,), 3, 60, epsilon=0.5)

@@ -240,7 +240,7 @@ def test_a_source_that_fails_at_once_costs_one_update_at_most():
         assert model.privacy.updates == 0
 
 
-@pytest.mark.parametrize("way", ["clipless", "dpis"])
+@pytest.mark.parametrize("way", ["clipless", pytest.param("dpis", marks=pytest.mark.slow)])
 def test_an_interruption_leaves_no_thread_and_what_was_charged(way):
     class Stop(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):

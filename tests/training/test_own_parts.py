@@ -46,6 +46,7 @@ def said(model):
     return found
 
 
+@pytest.mark.slow
 def test_own_strategies_and_accountants_are_named(tmp_path, monkeypatch):
     model = mlp()
     model.fit(*blobs(), **FIT, strategy="dpsgd", accountant="rdp")

@@ -130,7 +130,7 @@ def test_frozen_weights_that_nobody_trained_cost_nothing():
 
 @pytest.mark.backend_free
 @pytest.mark.parametrize("fits", [pytest.param(0, marks=pytest.mark.slow), 1])
-@pytest.mark.parametrize("build", [around, on_top])
+@pytest.mark.parametrize("build", [around, pytest.param(on_top, marks=pytest.mark.slow)])
 def test_a_file_keeps_what_other_models_spent(build, fits, tmp_path):
     outer = trained(build(net()), fits)
     outer.save(tmp_path / "outer.keras")

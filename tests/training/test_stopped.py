@@ -61,7 +61,13 @@ def test_a_plan_without_a_budget_is_stated_too_and_with_all_before_it():
     assert said(both) is None  # it has no plan of its own
 
 
-@pytest.mark.parametrize("arguments", [{"strategy": "dpis"}, {"accountant": "filter"}], ids=["dpis", "filter"])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        pytest.param({"strategy": "dpis"}, id="dpis", marks=pytest.mark.slow),
+        pytest.param({"accountant": "filter"}, id="filter"),
+    ],
+)
 def test_a_whole_budget_that_is_stated_covers_the_stop(arguments):
     model = mlp()
     model.fit(*blobs(), **FIT, **arguments, epsilon=8.0, callbacks=[Stop()])
