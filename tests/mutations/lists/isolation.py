@@ -8,6 +8,7 @@ FAULTS = [
         "isolation/test_alone.py::test_what_sees_other_rows_under_a_map_is_refused",
         ("a nest of inputs is like another", "jax.tree.structure(arguments), ", "", "backend/test_programs.py"),
         ("functions of the host are alike", '"callback" in text or ', "", "backend/test_programs.py"),
+        ("one place is like another", "*places, *options.items()", "*options.items()", "backend/test_programs.py"),
         ("callbacks see batches", "if names := sorted(found.intersection(_BATCHED)):", "if names := ():"),
         ("callbacks in a derivative see batches", "found |= derivative(range(len(flat)))", "pass"),
         (
