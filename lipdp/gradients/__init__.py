@@ -3,6 +3,6 @@
 from lipdp.gradients.capture import capture
 from lipdp.gradients.microbatch import at_most, default_microbatch
 from lipdp.gradients.record import Record
-from lipdp.gradients.supported import refuse_untrainable, supported
+from lipdp.gradients.supported import low_precision, refuse_untrainable, supported
 
-__all__ = ["Record", "at_most", "capture", "default_microbatch", "refuse_untrainable", "supported"]
+__all__ = ["Record", "at_most", "capture", "default_microbatch", "low_precision", "refuse_untrainable", "supported"]

@@ -56,8 +56,7 @@ def supported(model, probe: bool = True) -> None:
     refuse_untrainable(model)
     for layer in _keras.walk(model, include_self=True):
         _refuse(layer)
-    low = any(layer.compute_dtype == "bfloat16" for layer in _keras.walk(model, include_self=True))
-    if low and keras.backend.backend() == "tensorflow" and getattr(model, "jit_compile", False):
+    if low_precision(model) and keras.backend.backend() == "tensorflow" and getattr(model, "jit_compile", False):
         raise ValueError(
             "XLA may leave out roundings to bfloat16 in one use of a value and not in another: a norm would not be "
             f"that of what is added. Received: model '{model.name}' under mixed_bfloat16, with jit_compile=True on "
@@ -173,6 +172,11 @@ def _refuse_random(layer) -> None:
             "cannot be repeated for its per-example gradients. Put the random part (such as Dropout) into a layer "
             "beside it."
         )
+
+
+def low_precision(model: keras.Model) -> bool:
+    """Returns whether a layer computes in bfloat16."""
+    return any(layer.compute_dtype == "bfloat16" for layer in _keras.walk(model, include_self=True))
 
 
 def _probe(model) -> None:

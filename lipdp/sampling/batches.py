@@ -35,6 +35,8 @@ class PaddedSize:
         largest: Largest batch that can occur, to which static shapes are padded; None for Poisson sampling.
         shards: Devices among which the rows are shared: each gets as many. Divides `microbatch`.
         deviation: Standard deviation of a draw; default: sqrt(B), that of Poisson sampling.
+        full: Whether the last microbatch is filled up where shapes are not static either: products in bfloat16 round
+            a row otherwise among other numbers of rows.
 
     A draw above the last level gets more rows, in rare cases at the price of a compilation: nothing is
     ever dropped.
@@ -48,11 +50,12 @@ class PaddedSize:
         largest: int | None = None,
         shards: int = 1,
         deviation: float | None = None,
+        full: bool = False,
     ):
         self.microbatch, self.shards = microbatch, shards
         # Compiled microbatches all have the same shape.
         step = _STEP if static or not microbatch else min(_STEP, max(1, int(_PART * expected)))
-        self._step = microbatch if microbatch and static else math.lcm(step, shards)
+        self._step = microbatch if microbatch and (static or full) else math.lcm(step, shards)
         deviation = math.sqrt(expected) if deviation is None else deviation
         levels = [expected + level * deviation for level in (_LEVELS[-1:] if microbatch else _LEVELS)]
         levels = levels if largest is None else [largest]

@@ -125,7 +125,8 @@ class Driver:
         expected, deviation = self._drawn()
         largest = scheme.largest_batch if deviation is None else None
         microbatch = self.microbatch and self.microbatch // self._together
-        size = sampling.PaddedSize(expected, microbatch, compiles, largest, shards, deviation)
+        full = gradients.low_precision(self.model)
+        size = sampling.PaddedSize(expected, microbatch, compiles, largest, shards, deviation, full)
         batches = sampling.Batches(
             self.sampler, self.x, self.y, size, start, held, self.allowed_labels(), self._chooser()
         )

@@ -198,3 +198,17 @@ def test_fast_math_of_onednn_is_refused(name, monkeypatch):
     monkeypatch.setenv(name, "STRICT")
     model.fit(X, Y, **FIT)
     assert certify.radii(model, X).shape == (len(X),)
+
+
+def test_microbatches_have_one_size(low, monkeypatch):
+    """Among four rows one was rounded otherwise than among five: who joined a batch moved others too."""
+    seen, ordinary = set(), strategies.DPSGD.microbatch
+
+    def microbatch(self, calibration, forward, state, index, secret, rows, batch_size):
+        seen.add(rows[-1].shape[0])
+        return ordinary(self, calibration, forward, state, index, secret, rows, batch_size)
+
+    monkeypatch.setattr(strategies.DPSGD, "microbatch", microbatch)
+    model = private(L.Dense(3), run_eagerly=keras.backend.backend() == "tensorflow")
+    model.fit(X, Y, strategy="dpsgd", microbatch_size=8, epochs=3, **FIT)
+    assert seen == {8}

@@ -29,6 +29,7 @@ def test_every_draw_fits(expected, drawn, chunk, static):
 def test_small_batches_in_microbatches_are_padded_by_a_small_part_only():
     assert [PaddedSize(16, 4, static=False).rows(k) for k in (0, 13, 21)] == [1, 13, 21]
     assert [PaddedSize(128, 16, static=False).rows(k) for k in (117, 128, 129)] == [120, 128, 132]
+    assert [PaddedSize(128, 16, static=False, full=True).rows(k) for k in (0, 117, 128, 129)] == [16, 128, 128, 144]
     assert {PaddedSize(16, None, static=True).rows(k) for k in range(41)} == {24, 32, 40}
 
 

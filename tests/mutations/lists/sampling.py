@@ -224,6 +224,7 @@ FAULTS = [
     *faults(
         "sampling/batches.py",
         "sampling/test_batches.py",
+        ("a last microbatch in low precision may be short", "(static or full)", "static"),
         (
             "padding has weight one",
             "weight[i * each + len(share) : (i + 1) * each] = 0.0",
