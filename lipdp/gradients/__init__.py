@@ -1,8 +1,8 @@
 """Per-example gradients: their norms and weighted sums from one forward and one backward pass."""
 
 from lipdp.gradients.capture import capture
-from lipdp.gradients.microbatch import at_most, default_microbatch
+from lipdp.gradients.microbatch import at_most, default_microbatch, of_one_size
 from lipdp.gradients.record import Record
-from lipdp.gradients.supported import low_precision, refuse_untrainable, supported
+from lipdp.gradients.supported import refuse_untrainable, supported
 
-__all__ = ["Record", "at_most", "capture", "default_microbatch", "low_precision", "refuse_untrainable", "supported"]
+__all__ = ["Record", "at_most", "capture", "default_microbatch", "of_one_size", "refuse_untrainable", "supported"]

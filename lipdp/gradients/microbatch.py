@@ -64,6 +64,25 @@ def at_most(model: keras.Model, rows: int | None, copies: int = 1) -> int | None
     return None if suited is not None and rows is not None and suited <= rows else rows
 
 
+def of_one_size(model: keras.Model, full_precision: bool) -> bool:
+    """Returns whether all microbatches have to have the same number of rows.
+
+    Products of less than float32 may round a row otherwise among another number of rows: one that joins would change
+    what the others give.
+
+    Args:
+        model: A functional or Sequential model.
+        full_precision: Whether products of float32 are computed in float32 where the backend leaves a choice.
+    """
+    chosen = not full_precision and backend.mixed_products() and backend.cpu_threads() is None
+    return low_precision(model) or chosen
+
+
+def low_precision(model: keras.Model) -> bool:
+    """Returns whether a layer computes in bfloat16."""
+    return any(layer.compute_dtype == "bfloat16" for layer in _keras.walk(model, include_self=True))
+
+
 def row_bytes(model: keras.Model, inputs: Iterable[tuple[int, ...]] = ()) -> int | None:
     """Returns the bytes of what the layers make of one row; None where sizes are not known, from `inputs` either.
 

@@ -11,7 +11,7 @@ from lipdp.gradients import rules
 from lipdp.gradients.capture import capture
 from lipdp.gradients.leaves import leaves
 from lipdp.gradients.memory import give_back
-from lipdp.gradients.microbatch import heavy
+from lipdp.gradients.microbatch import heavy, low_precision
 
 # Numbers of rows without a common factor: what leaves the rows of one batch in place moves those of the other. Layers
 # that are known not to mix or reorder rows are run on the first alone.
@@ -172,11 +172,6 @@ def _refuse_random(layer) -> None:
             "cannot be repeated for its per-example gradients. Put the random part (such as Dropout) into a layer "
             "beside it."
         )
-
-
-def low_precision(model: keras.Model) -> bool:
-    """Returns whether a layer computes in bfloat16."""
-    return any(layer.compute_dtype == "bfloat16" for layer in _keras.walk(model, include_self=True))
 
 
 def _probe(model) -> None:

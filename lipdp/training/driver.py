@@ -104,6 +104,7 @@ class Driver:
                 f"steps_per_execution={max(k for k in range(1, steps) if common % k == 0)}, or pass another "
                 "steps_per_epoch."
             )
+        self.of_one_size = gradients.of_one_size(self.model, self.strategy.full_precision)
         self.microbatch = self._microbatch()
         self.sampler: Any = None
         self.in_terminal = False
@@ -125,11 +126,9 @@ class Driver:
         expected, deviation = self._drawn()
         largest = scheme.largest_batch if deviation is None else None
         microbatch = self.microbatch and self.microbatch // self._together
-        full = gradients.low_precision(self.model)
-        size = sampling.PaddedSize(expected, microbatch, compiles, largest, shards, deviation, full)
-        batches = sampling.Batches(
-            self.sampler, self.x, self.y, size, start, held, self.allowed_labels(), self._chooser()
-        )
+        size = sampling.PaddedSize(expected, microbatch, compiles, largest, shards, deviation, self.of_one_size)
+        labels, chooser = self.allowed_labels(), self._chooser()
+        batches = sampling.Batches(self.sampler, self.x, self.y, size, start, held, labels, chooser)
         with contextlib.closing(batches), batches.reader.telling():
             yield backend.feed(iter(batches), (self.x, self.y, np.zeros(1, "float32")))
 
@@ -168,15 +167,19 @@ class Driver:
         return rows and min(rows * shards, largest)
 
     def _microbatch(self) -> int | None:
-        size = math.ceil(self._drawn()[0]) * self._together
+        expected, together = math.ceil(self._drawn()[0]), self._together
+        size, large = expected * together, math.ceil(expected + 2.5 * math.sqrt(expected)) * together
         rows = self.request.microbatch_size or self.default_microbatch(size)
-        if not rows or rows >= size:
+        if self.of_one_size and not (rows and rows < size):
+            # One for almost all draws, a second one for the others.
+            large = min(large, (self.plan.sampling.largest_batch or large) * together)
+            rows = min(self.request.microbatch_size or large, large)
+        elif not rows or rows >= size:
             return None
-        if not self.request.microbatch_size and backend.compiles(self.model):
+        elif not self.request.microbatch_size and backend.compiles(self.model):
             # All of one shape: the last one that a large draw needs is to be nearly full.
-            large = size + 2.5 * math.sqrt(size)
             rows = math.ceil(large / math.ceil(large / rows))
-        return whole_shares(max(1, rows // self._together)) * self._together
+        return whole_shares(max(1, rows // together)) * together
 
     def _drawn(self) -> tuple[float, float | None]:
         """Returns how many rows, or persons whose rows lie together, an update is expected to have, and how far off."""

@@ -334,7 +334,7 @@ class ImportanceDriver(Driver):
 
     def _parts(self, count: int) -> Iterator[tuple[int, slice]]:
         """Rows and slices of the microbatches that hold `count` examples: all of them, however many."""
-        static = backend.compiles(self.model)
+        static = backend.compiles(self.model) or self.of_one_size
         for start in range(0, count, self.microbatch):
             size = min(self.microbatch, count - start)
             rows = self.microbatch if static else math.ceil(size / _STEP) * _STEP

@@ -200,8 +200,8 @@ def test_fast_math_of_onednn_is_refused(name, monkeypatch):
     assert certify.radii(model, X).shape == (len(X),)
 
 
-def test_microbatches_have_one_size(low, monkeypatch):
-    """Among four rows one was rounded otherwise than among five: who joined a batch moved others too."""
+def sizes(monkeypatch, **fit):
+    """Returns how many rows the microbatches of a `fit` have."""
     seen, ordinary = set(), strategies.DPSGD.microbatch
 
     def microbatch(self, calibration, forward, state, index, secret, rows, batch_size):
@@ -210,5 +210,43 @@ def test_microbatches_have_one_size(low, monkeypatch):
 
     monkeypatch.setattr(strategies.DPSGD, "microbatch", microbatch)
     model = private(L.Dense(3), run_eagerly=keras.backend.backend() == "tensorflow")
-    model.fit(X, Y, strategy="dpsgd", microbatch_size=8, epochs=3, **FIT)
-    assert seen == {8}
+    model.fit(X, Y, strategy="dpsgd", **FIT | fit)
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("fit", "expected"),
+    [
+        ({"microbatch_size": 8}, 8),
+        ({}, 32),  # 20 + 2.5 sqrt(20)
+        pytest.param({"microbatch_size": 25}, 25, marks=pytest.mark.slow),
+        pytest.param({"microbatch_size": 500}, 32, marks=pytest.mark.slow),
+        ({"sampling": "fixed_size"}, 20),
+        pytest.param({"batch_size": 2}, 6, marks=pytest.mark.slow),
+    ],
+)
+def test_microbatches_have_one_size(low, monkeypatch, fit, expected):
+    """Among four rows one was rounded otherwise than among five: who joined a batch moved others too."""
+    assert sizes(monkeypatch, epochs=4, seed=1, **fit) == {expected}
+
+
+@pytest.mark.skipif(keras.backend.backend() != "jax", reason="TensorFlow computes float32 in float32")
+def test_microbatches_have_one_size_on_a_gpu(monkeypatch):
+    """Its products may be in TF32, but where a strategy asks for float32."""
+    few = {"batch_size": 30, "steps_per_epoch": 1, "seed": 1}
+    assert sizes(monkeypatch, **few) == {40}  # of several
+    monkeypatch.setattr(backend, "cpu_threads", lambda: None)
+    assert sizes(monkeypatch, **few) == {44}  # 30 + 2.5 sqrt(30)
+    monkeypatch.setattr(strategies.DPSGD, "full_precision", True)
+    assert sizes(monkeypatch, **few) == {40}
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="compiled passes always have one size")
+def test_scoring_passes_have_one_size(low, monkeypatch):
+    seen, ordinary = set(), backend.ImportanceStep.norms
+    monkeypatch.setattr(
+        backend.ImportanceStep, "norms", lambda self, rows: seen.add(len(rows[-1])) or ordinary(self, rows)
+    )
+    model = private(L.Dense(3))
+    model.fit(X, Y, strategy="dpis", epsilon=4.0, microbatch_size=16, **FIT | {"noise_multiplier": None})
+    assert seen == {16}

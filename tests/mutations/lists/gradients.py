@@ -4,6 +4,15 @@ from tests.mutations.fault import faults
 
 FAULTS = [
     *faults(
+        "gradients/microbatch.py",
+        "gradients/test_low_precision.py::test_microbatches_have_one_size",
+        (
+            "microbatches in low precision have several sizes",
+            "return low_precision(model) or chosen",
+            "return chosen",
+        ),
+    ),
+    *faults(
         "gradients/capture.py",
         "gradients/test_capture.py",
         (

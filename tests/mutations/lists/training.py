@@ -797,6 +797,12 @@ FAULTS = [
         "strategies/test_dpis.py::test_the_budget_is_met_and_what_is_accounted_is_executed",
         ("updates are not charged to the filter", "budget.charge_update()\n", "pass\n"),
         (
+            "a short scoring pass in low precision",
+            "backend.compiles(self.model) or self.of_one_size",
+            "backend.compiles(self.model)",
+            "gradients/test_low_precision.py::test_scoring_passes_have_one_size",
+        ),
+        (
             "updates are not charged to the ledger",
             "run.charge(self._release_of_updates",
             "str(self._release_of_updates",
