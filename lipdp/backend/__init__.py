@@ -42,6 +42,7 @@ subkey = _steps.subkey
 train_function = _steps.train_function
 untracked = _steps.untracked
 untuned = _steps.untuned
+value_of = _steps.value_of
 weights_kept = _steps.weights_kept
 apart = _devices.apart
 idle_devices = _devices.idle_devices

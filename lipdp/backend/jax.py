@@ -223,6 +223,11 @@ def feed(batches, example):
     return batches
 
 
+def value_of(variable):
+    """Returns what a variable holds, as a NumPy array."""
+    return jax.device_get(variable.value)
+
+
 def mixed_products() -> bool:
     """Returns whether products of one step may differ in precision."""
     return True

@@ -21,9 +21,9 @@ from lipdp.losses.base import fixed
 from lipdp.privacy import Ledger, Plan, Release, statement
 from lipdp.sampling import columns, randomness
 from lipdp.strategies import Calibration
-from lipdp.training import advice, budget, compiling, model_checks, processes, resuming, seeding, weights
+from lipdp.training import advice, budget, compiling, guards, model_checks, processes, resuming, seeding, weights
 from lipdp.training import validation as validations
-from lipdp.training.callbacks import Charge, check_monitors, guards, names_of_own, private_monitors
+from lipdp.training.callbacks import Charge, check_monitors, names_of_own, private_monitors
 from lipdp.training.moments import Moments
 from lipdp.training.progress import in_terminal
 from lipdp.training.request import FitRequest
@@ -255,7 +255,7 @@ class Driver:
             self.run, self.updates, self.charge(), self.request.training_metrics, bar=verbose in ("auto", 1)
         )
         bound = None if self.calibration.bounds is None else self._hold
-        behind = guards(self.model, charge, callbacks, bound)
+        behind = guards.behind(self.model, charge, callbacks, bound)
         if backend.processes()[1] > 1:
             behind.append(processes.Agreement(self.run, [other for other in callbacks if other is not self.checkpoint]))
         return [charge, *callbacks, *behind]

@@ -16,7 +16,7 @@ from keras import ops
 from lipdp import _keras, backend, sampling
 from lipdp.optimizer import PrivateOptimizer
 from lipdp.sampling import randomness
-from lipdp.training import callbacks
+from lipdp.training import guards
 
 # Rounding of float32 in sums of some thousand terms.
 TOLERANCE = 1e-4
@@ -62,7 +62,7 @@ def fixed(draws):
         mock.patch.object(randomness, "fresh", lambda: b"0" * 32),
         mock.patch.object(backend, "normal", ones),
         # The same noise again, or none: on purpose.
-        mock.patch.object(callbacks, "FreshNoise", lambda run: keras.callbacks.Callback()),
+        mock.patch.object(guards, "FreshNoise", lambda *_: keras.callbacks.Callback()),
     ):
         yield
 

@@ -13,7 +13,7 @@ from lipdp import audit, backend, checks, optimizer
 from lipdp.layers import Bias, SpectralConv2D
 from lipdp.sampling import EpochSampler, PoissonSampler, schemes
 from lipdp.strategies import DPSGD
-from lipdp.training import callbacks
+from lipdp.training import guards
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,7 +100,7 @@ def _reused_key():
     ratchet = backend.ratchet
     reused = mock.patch.object(backend, "ratchet", lambda key: (ratchet(key)[0], key))
     # Which would refuse the second update.
-    unseen = mock.patch.object(callbacks.FreshNoise, "on_train_batch_begin", lambda *_, **__: None)
+    unseen = mock.patch.object(guards.FreshNoise, "on_train_batch_begin", lambda *_, **__: None)
     with reused, unseen:
         yield
 

@@ -79,6 +79,29 @@ def test_an_optimizer_set_back_within_fit_makes_no_further_update(way, strategy,
     assert int(model.optimizer.iterations.numpy()) <= model.run.ledger.updates <= 5 + (strategy == "dpis")
 
 
+class SetsBackWithin(keras.callbacks.Callback):
+    """Goes back to the key of the update before, in one of the hooks around an update."""
+
+    kept: np.ndarray | None = None
+
+    def go_back(self):
+        if self.kept is not None:
+            self.model.optimizer.noise_key.assign(self.kept)
+        self.kept = self.model.optimizer.noise_key.numpy()
+
+
+@pytest.mark.skipif(keras.backend.backend() == "jax", reason="JAX holds the variables during an epoch")
+@pytest.mark.parametrize("hook", ["on_train_batch_begin", "on_train_batch_end", "on_batch_begin"])
+def test_a_key_set_back_between_two_updates_is_seen(hook):
+    callback = type("Within", (SetsBackWithin,), {hook: lambda self, batch, logs=None: self.go_back()})()
+    model = lipdp.DP_Sequential([keras.Input((4,)), keras.layers.Dense(3)])
+    model.compile(keras.optimizers.SGD(0.1), loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    arguments = {"batch_size": 20, "steps_per_epoch": 4, "delta": 1e-3, "noise_multiplier": 2.0, "verbose": 0}
+    with pytest.raises(RuntimeError, match="drawn already"):
+        model.fit(X, Y, strategy="dpsgd", callbacks=[callback], **arguments)
+    assert int(model.optimizer.iterations.numpy()) <= 2
+
+
 @pytest.mark.parametrize("strategy", ["dpsgd", pytest.param("dpis", marks=pytest.mark.backend_free)])
 def test_earlier_weights_alone_may_come_back(strategy, tmp_path):
     model = fitted("weights", tmp_path, strategy)

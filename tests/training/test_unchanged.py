@@ -6,7 +6,7 @@ import pytest
 
 import lipdp
 from lipdp import bounds, layers, losses
-from lipdp.training import callbacks
+from lipdp.training import guards
 
 X = np.zeros((200, 4), "float32")
 X[:, 0] = 1.0
@@ -144,7 +144,7 @@ def test_a_layer_that_a_callback_changes_before_the_first_step_is_refused(kind, 
 @pytest.fixture
 def unseen(monkeypatch):
     """Nobody notices that a callback has frozen or released a layer, before the step is made."""
-    monkeypatch.setattr(callbacks, "SameModel", lambda *args: keras.callbacks.Callback())
+    monkeypatch.setattr(guards, "SameModel", lambda *args: keras.callbacks.Callback())
 
 
 @pytest.mark.usefixtures("unseen")
