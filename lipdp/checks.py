@@ -16,7 +16,7 @@ Decorated = TypeVar("Decorated", bound=Callable)
 
 # What Keras, Opacus, TensorFlow Privacy and papers call an argument, and its name here.
 _NAMES_ELSEWHERE = {
-    **dict.fromkeys(("max_grad_norm", "l2_norm_clip", "l2_clip_norm"), "clip_norm"),
+    **dict.fromkeys(("max_grad_norm", "l2_norm_clip", "l2_clip_norm", "clipping_norm"), "clip_norm"),
     **dict.fromkeys(("target_epsilon", "eps"), "epsilon"),
     "target_delta": "delta",
     **dict.fromkeys(("noise", "noise_scale", "sigma"), "noise_multiplier"),
@@ -24,7 +24,7 @@ _NAMES_ELSEWHERE = {
     **dict.fromkeys(("steps", "num_steps", "iterations", "num_iterations"), "updates"),
     **dict.fromkeys(("num_microbatches", "max_physical_batch_size", "microbatches"), "microbatch_size"),
     **dict.fromkeys(("nb_epoch", "num_epochs", "n_epochs"), "epochs"),
-    "dataset_size": "num_examples",
+    **dict.fromkeys(("dataset_size", "number_of_examples", "train_size"), "num_examples"),
 }
 # What to do where nothing here has another name for it.
 _CURES = {
@@ -33,6 +33,8 @@ _CURES = {
     "microbatch_size": "Pass microbatch_size=... to `fit`.",
     "epsilon": "Pass epsilon=... to `fit`.",
     "delta": "Pass delta=... to `fit`.",
+    **dict.fromkeys(("epochs", "batch_size"), "Pass it to `fit`; without a model accounting.solve takes it."),
+    "num_examples": "Leave it out: `fit` counts the rows.",
     "learning_rate": "Pass an optimizer with this rate to `compile`.",
     **dict.fromkeys(
         ("workers", "use_multiprocessing", "max_queue_size"),

@@ -4,6 +4,7 @@ import atexit
 import contextlib
 import functools
 import gc
+import math
 import os
 import threading
 
@@ -179,7 +180,9 @@ def microbatch_bytes(model, clips: bool = True) -> int | None:
         return None
     layers = sum(len(_keras.uses(layer)) for layer in _keras.walk(model))
     if threads == 1:
-        return max(4 * 2**20, layers * 2**19)
+        # Each microbatch adds gradients of the size of the weights.
+        weights = 4 * sum(math.prod(v.shape) for v in model.trainable_variables)
+        return max(8 * 2**20, layers * 2**19, min(16 * weights, 64 * 2**20))
     return max(20 * 2**20, layers * 2**21) if clips else None
 
 

@@ -10,7 +10,7 @@ from keras import ops
 
 from lipdp import _keras, isolation
 from lipdp.losses.base import Loss, is_as_its_class
-from lipdp.losses.labels import few
+from lipdp.losses.labels import check_unit_interval, few
 from lipdp.losses.registry import get
 
 _ROWS = 11
@@ -229,7 +229,7 @@ def check_per_example(loss: keras.losses.Loss, y: np.ndarray, output_shape: tupl
 
     Args:
         loss: What `resolve` returned.
-        y: All labels. Their values count only where the loss takes class ids, or is one of lipdp's.
+        y: All labels. Their values count only where the loss takes class ids or bits, or is one of lipdp's.
         output_shape: Of the model, batch axis included.
 
     Raises:
@@ -245,8 +245,8 @@ def check_per_example(loss: keras.losses.Loss, y: np.ndarray, output_shape: tupl
     along_last = _is_stock(loss) and _keras.loss_arguments(loss).get("axis", -1) == -1
     if along_last and None not in output_shape[1:] and not _fits(loss, y.shape[1:], output_shape[1:]):
         raise ValueError(_wrong_shape(loss, y.shape[1:], output_shape[1:]))
-    if _ids_are_checked(loss):
-        _check_classes(loss, y, output_shape[-1])
+    if (check := label_check(loss, output_shape)) is not None:
+        check(y)
     rng = np.random.default_rng(0)
     # An unknown size, such as the length of a sequence, is that of the labels.
     known = dict(enumerate(y.shape)) if len(y.shape) >= len(output_shape) - 1 else {}
@@ -288,6 +288,9 @@ def label_check(loss: Any, output_shape: Any) -> Callable[[Any], Any] | None:
         return lambda y: loss.check_labels(y, output_shape[-1])
     if _ids_are_checked(loss):
         return lambda y: _check_classes(loss, y, output_shape[-1])
+    # Not where a row has several places: a mask may hide some, and pixels may lie a little beside [0, 1].
+    if _is_stock(loss) and _name(loss).lower().startswith("binary") and len(output_shape) == 2 and output_shape[1]:
+        return lambda y: check_unit_interval(_name(loss), y.reshape(len(y), output_shape[1]), output_shape[1])
     return None
 
 

@@ -101,6 +101,14 @@ def check_monitors(callbacks: Sequence, model: keras.Model, *, trains: bool, val
             "SwapEMAWeights takes averages that the optimizer keeps. Received: one with use_ema=False. Give it "
             "use_ema=True, and compile again."
         )
+    if callable(_keras.learning_rate(model.optimizer)):  # a schedule; Keras would fail where the first epoch ends
+        kinds = (keras.callbacks.ReduceLROnPlateau, keras.callbacks.LearningRateScheduler)
+        setting = [type(each).__name__ for each in callbacks if isinstance(each, kinds) and not _is_users(each)]
+        if setting:
+            raise ValueError(
+                "The optimizer has a schedule as its learning rate, which a callback cannot set. Received: "
+                f"{', '.join(setting)}. Leave it out, or give the optimizer a number, and compile again."
+            )
     if any(map(_is_users, callbacks)):
         return
     names = model.get_metrics_result()

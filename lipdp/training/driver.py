@@ -176,9 +176,10 @@ class Driver:
             rows = min(self.request.microbatch_size or large, large)
         elif not rows or rows >= size:
             return None
-        elif not self.request.microbatch_size and backend.compiles(self.model):
-            # All of one shape: the last one that a large draw needs is to be nearly full.
-            rows = math.ceil(large / math.ceil(large / rows))
+        elif not self.request.microbatch_size:
+            # The last one that a large draw needs is to be nearly full; compiled ones have one shape.
+            parts = math.ceil(large / rows) if backend.compiles(self.model) else round(large / rows)
+            rows = math.ceil(large / parts)
         return whole_shares(max(1, rows // together)) * together
 
     def _drawn(self) -> tuple[float, float | None]:

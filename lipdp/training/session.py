@@ -75,6 +75,11 @@ def prepare(
     num_rows = len(tree.flatten(y)[0])
     ids = None if person_ids is None else persons.checked_ids(person_ids, num_rows)
     y = _weighted(strategy, request, y, sample_weight)
+    if not strategy.per_example:
+        with naming_both_ways(model):
+            losses.get(model.loss)  # the others have no Lipschitz constant; this says what to use instead
+    labels = sampled(sampling.weight_and_labels(y)[1])
+    losses.check_per_example(model.loss, labels, model_checks.output_shapes(model))
     if validation_split and validation_data is None and ids is not None:
         (x, y), validation_data, ids = persons.split(x, y, ids, validation_split)
     elif validation_split and validation_data is None:
@@ -82,11 +87,6 @@ def prepare(
     else:
         validation_data = validation.check_data(model, validation_data)
     validation_data = with_weights_last(validation_data)
-    if not strategy.per_example:
-        with naming_both_ways(model):
-            losses.get(model.loss)  # the others have no Lipschitz constant; this says what to use instead
-    labels = sampled(sampling.weight_and_labels(y)[1])
-    losses.check_per_example(model.loss, labels, model_checks.output_shapes(model))
     if request.class_weight is not None:
         model_checks.check_class_weight(model, strategy, labels)
     strategy.check_fit(request, model.steps_per_execution)

@@ -170,6 +170,12 @@ def check_data(model: keras.Model, validation_data: Any) -> Any:
             raise ValueError(
                 f"It must be (inputs, labels), or (inputs, labels, sample weights). Received: {received}. Pass that."
             )
+        row = tuple(tree.flatten(model.inputs)[0].shape[1:])
+        if hasattr(validation_data, "element_spec") and row != (1,) and np.shape(tree.flatten(batch[0])[0]) == row:
+            raise ValueError(
+                "Keras validates on batches. Received: a dataset without batches. Pass "
+                "validation_data=dataset.batch(256)."
+            )
         x, y = inputs.as_rows(model, batch[0], batch[1])
         if len(batch) == 3:
             batch = (*batch[:2], *_weights(batch[2], len(tree.flatten(y)[0])))

@@ -84,8 +84,11 @@ def test_what_does_not_clip_comes_whole_where_threads_need_the_work(threads, mon
         from lipdp.backend import tensorflow
 
         monkeypatch.setattr(tensorflow, "cpu_threads", lambda: threads)
-        assert backend.microbatch_bytes(network(), True) == (4 if threads == 1 else 20) * 2**20
-        assert backend.microbatch_bytes(network(), False) == (4 * 2**20 if threads == 1 else None)
+        assert backend.microbatch_bytes(network(), True) == (8 if threads == 1 else 20) * 2**20
+        assert backend.microbatch_bytes(network(), False) == (8 * 2**20 if threads == 1 else None)
+        dense = lipdp.DP_Sequential([keras.Input((512,)), keras.layers.Dense(512), keras.layers.Dense(512)])
+        weights = 4 * sum(np.prod(v.shape) for v in dense.trainable_variables)
+        assert backend.microbatch_bytes(dense, True) == (16 * weights if threads == 1 else 20 * 2**20)
         deep = lipdp.DP_Sequential([keras.Input((4,)), *(keras.layers.Dense(4) for _ in range(39))])
         assert backend.microbatch_bytes(deep, True) == 40 * (2**19 if threads == 1 else 2**21)
     elif keras.backend.backend() == "jax":
@@ -181,7 +184,7 @@ def test_default_microbatches_change_nothing_but_the_order_of_sums(strategy, mon
             x, y, batch_size=50, epochs=2, delta=1e-3, seed=1, strategy=strategy, verbose=0, **budget
         ).history
         if not isinstance(strategy, strategies.DPIS):
-            assert model.run.driver.microbatch == (size and (14 if backend.compiles(model) else 16))
+            assert model.run.driver.microbatch == (size and (14 if backend.compiles(model) else 17))
         found.append((np.concatenate([w.ravel() for w in model.get_weights()]), history["loss"]))
     (whole, loss), (parts, other) = found
     np.testing.assert_allclose(whole, parts, rtol=1e-4, atol=1e-5)

@@ -208,6 +208,32 @@ def test_signs_and_bits_are_accepted(y, kind):
     losses.check_per_example(keras.losses.Hinge(), np.array(y, kind)[:, None], (None, 1))
 
 
+@pytest.mark.parametrize("loss", ["BinaryCrossentropy", "BinaryFocalCrossentropy", "binary_crossentropy"])
+def test_signs_are_no_bits(loss):
+    """The loss fell without end, and the budget was gone."""
+    loss = getattr(keras.losses, loss)
+    loss = loss(from_logits=True) if isinstance(loss, type) else loss
+    signs = np.array([-1, 1, 1, -1])
+    for labels in (signs, signs[:, None].astype("float32")):
+        with pytest.raises(ValueError, match=r"2 of 4 rows are not. Received: .*-1.*\(y \+ 1\) / 2"):
+            losses.check_per_example(loss, labels, (None, 1))
+        losses.check_per_example(loss, (labels + 1) / 2, (None, 1))
+    losses.check_per_example(loss, signs > 0, (None, 1))
+    with pytest.raises(ValueError, match="labels must lie in"):
+        losses.check_per_example(loss, np.array([[0.0, 1.0], [0.5, 2.0]]), (None, 2))
+    # A mask may hide places of a sequence.
+    losses.check_per_example(loss, np.array([[[0.0], [-1.0]]]), (None, 2, 1))
+
+
+@pytest.mark.backend_free
+def test_of_a_source_only_rows_with_bits_count():
+    check = losses.label_check(keras.losses.BinaryCrossentropy(), (None, 1))
+    check(np.zeros((0,), "float32"))
+    check(np.array([0.0, 1.0]))
+    with pytest.raises(ValueError, match=r"labels must lie in \[0, 1\]"):
+        check(np.array([-1.0]))
+
+
 def test_labels_are_checked():
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     with pytest.raises(ValueError, match="class ids"):

@@ -326,3 +326,32 @@ def test_callbacks_that_may_be_reached_are_not_warned_of(tmp_path):
     mlp().fit(x, y, epochs=1, callbacks=[keras.callbacks.EarlyStopping()], validation_data=(x.copy(), y), **FIT)
     always = keras.callbacks.ModelCheckpoint(str(tmp_path / "always.keras"))
     mlp().fit(x, y, epochs=1, callbacks=[always], **FIT)
+
+
+@pytest.mark.backend_free
+@pytest.mark.parametrize(
+    "callback",
+    [keras.callbacks.ReduceLROnPlateau("val_loss"), keras.callbacks.LearningRateScheduler(lambda epoch: 0.1)],
+    ids=lambda callback: type(callback).__name__,
+)
+def test_a_rate_that_no_callback_can_set_is_refused_before_anything_is_spent(callback):
+    """Keras says so where the callback sets the rate, when the first epoch has been paid for."""
+    x, y = blobs()
+    model = mlp()
+    model.compile(keras.optimizers.SGD(keras.optimizers.schedules.CosineDecay(0.1, 10)), loss=model.loss)
+    held_out = (x.copy(), y)
+    with pytest.raises(ValueError, match=f"schedule .* cannot set. Received: {type(callback).__name__}. Leave it out"):
+        model.fit(x, y, callbacks=[callback], validation_data=held_out, **FIT)
+    assert not model.run.ledger.releases
+    model.compile(keras.optimizers.SGD(0.1), loss=model.loss)
+    model.fit(x, y, callbacks=[callback], validation_data=held_out, **FIT)
+
+
+@pytest.mark.backend_free
+def test_a_callback_of_the_users_own_may_do_without_the_rate():
+    """What it does nobody knows."""
+    own = type("Own", (keras.callbacks.ReduceLROnPlateau,), {"on_epoch_end": lambda self, epoch, logs=None: None})
+    x, y = blobs()
+    model = mlp()
+    model.compile(keras.optimizers.SGD(keras.optimizers.schedules.CosineDecay(0.1, 10)), loss=model.loss)
+    model.fit(x, y, callbacks=[own("val_loss")], validation_data=(x.copy(), y), **FIT)

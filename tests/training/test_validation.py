@@ -65,6 +65,24 @@ def test_validation_data_that_do_not_fit_cost_nothing(model, name):
     assert error.match(message) and same(before, state(model))
 
 
+@pytest.mark.backend_free
+def test_a_loss_that_mixes_rows_is_not_laid_to_validation_data():
+    model = lipdp.DP_Sequential([keras.Input((8,)), keras.layers.Dense(1)])
+    model.compile("sgd", loss=lambda truth, output: keras.ops.mean(output))
+    with pytest.raises(ValueError, match="^A loss that mixes examples"):
+        model.fit(X, Y, validation_data=(X.copy(), Y), strategy="dpsgd", **FIT)
+
+
+@pytest.mark.backend_free
+def test_what_to_do_with_a_dataset_without_batches(model):
+    """`fit` takes single rows for training; Keras' validation does not."""
+    tf = pytest.importorskip("tensorflow")
+    held_out = tf.data.Dataset.from_tensor_slices((X.copy(), Y))
+    with pytest.raises(ValueError, match=r"does not fit.*without batches.*validation_data=dataset\.batch\(256\)"):
+        model.fit(X, Y, validation_data=held_out, **FIT)
+    model.fit(X, Y, validation_data=held_out.batch(50), **FIT)
+
+
 @pytest.mark.parametrize("method", ["evaluate", "predict"])
 @pytest.mark.parametrize("rows", [Rows(X, Y), Named(image=X), types.MappingProxyType({"image": X})])
 def test_what_keras_cannot_read_is_said_in_other_words(model, method, rows):
