@@ -12,6 +12,16 @@ from keras import ops, tree
 from lipdp import backend
 
 
+def refuse_processes(method: str) -> None:
+    """Refuses to compute outputs on devices of several processes, each of which would have its own rows only."""
+    _, count = backend.processes()
+    if count > 1 and keras.distribution.distribution() is not None:
+        raise ValueError(
+            f"{method} needs the outputs of all rows, and a process has those of its own devices. Received: {count} "
+            "processes that train together. Save the model, and load it in one process without a distribution."
+        )
+
+
 class Outputs:
     """What a model computes of any number of rows, in batches that are all alike.
 
