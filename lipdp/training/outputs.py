@@ -9,7 +9,7 @@ import keras
 import numpy as np
 from keras import ops, tree
 
-from lipdp import backend
+from lipdp import backend, gradients
 
 
 def refuse_processes(method: str) -> None:
@@ -31,7 +31,7 @@ class Outputs:
 
     Args:
         model: A model, whose weights may change between calls.
-        batch_size: Rows at once.
+        batch_size: Rows at once; more of them in low precision where that decides about rounding.
         shared: Whether two threads may take half of a batch each: on a CPU with several, the parts of a network that
             one thread computes alone do not keep the others waiting. Call it in the default precision.
     """
@@ -42,7 +42,9 @@ class Outputs:
         shards, _ = backend.row_shards()
         several = shared and not self._distributed and batch_size > 1 and (backend.cpu_threads() or 1) > 1
         self._threads = 2 if several else 1
-        self._size = -(-batch_size // (shards * self._threads)) * shards
+        # In low precision a row must not be rounded by its place: one that joins gives others another one.
+        alike = gradients.of_one_size(model, full_precision=True) or 1
+        self._size = -(-batch_size // (shards * self._threads * alike)) * alike * shards
         # `predict` would make a new data set for each call.
         self._compute = functools.partial(model, training=False)
         if not model.run_eagerly:
