@@ -27,6 +27,7 @@ feed = _steps.feed
 full_precision = _steps.full_precision
 gradient_norms = _steps.gradient_norms
 in_tiles = _steps.in_tiles
+rows_alike = _steps.rows_alike
 large_products = _steps.large_products
 loss_gradient = _steps.loss_gradient
 metrics_written = _steps.metrics_written

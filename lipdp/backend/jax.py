@@ -252,6 +252,11 @@ def large_products() -> bool:
     return jax.devices()[0].platform == "gpu"
 
 
+def rows_alike() -> int:
+    """Returns of what numbers of rows have to be multiples so that products round all rows alike: see `in_tiles`."""
+    return 1
+
+
 def in_tiles(function, rows, size: int = 48):
     """Returns what a function makes of rows. XLA rounds those on the left of a product alike, the last ones too."""
     return function(rows)

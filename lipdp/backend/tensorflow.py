@@ -17,6 +17,8 @@ from lipdp.backend.unread import MetricError, unread_metrics
 # Variables that switch the rewriting of whole programs on, and those that have oneDNN compute in other types.
 _REWRITING = ("TF_ENABLE_AUTO_MIXED_PRECISION", "TF_ENABLE_AUTO_MIXED_PRECISION_GRAPH_REWRITE")
 _FAST_MATH = ("ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE", "TF_SET_ONEDNN_FPMATH_MODE")
+# Rows of a product that a processor may take at once.
+_TILE = 48
 # The switch is one for all threads: whoever leaves last sets it back.
 _PRECISE = threading.Lock()
 _precise = {"users": 0, "before": False}
@@ -300,7 +302,12 @@ def large_products() -> bool:
     return False
 
 
-def in_tiles(function, rows, size: int = 48):
+def rows_alike() -> int:
+    """Returns of what numbers of rows have to be multiples so that products round all rows alike: see `in_tiles`."""
+    return 1 if cpu_threads() is None else _TILE
+
+
+def in_tiles(function, rows, size: int = _TILE):
     """Returns what a function makes of rows, filled up with zeros to a multiple of `size`.
 
     A CPU without AVX-512 takes six rows at once into a product, and rounds the last ones in another way if there are

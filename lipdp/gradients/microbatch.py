@@ -64,23 +64,34 @@ def at_most(model: keras.Model, rows: int | None, copies: int = 1) -> int | None
     return None if suited is not None and rows is not None and suited <= rows else rows
 
 
-def of_one_size(model: keras.Model, full_precision: bool) -> bool:
-    """Returns whether all microbatches have to have the same number of rows.
+def of_one_size(model: keras.Model, full_precision: bool) -> int:
+    """Returns whether all microbatches have to have the same number of rows: of what that has to be a multiple, or 0.
 
-    Products of less than float32 may round a row otherwise among another number of rows: one that joins would change
-    what the others give.
+    Products of less than float32 may round a row otherwise among another number of rows, and where it stands on a
+    processor that takes several at once: one that joins would change what the others give.
 
     Args:
         model: A functional or Sequential model.
         full_precision: Whether products of float32 are computed in float32 where the backend leaves a choice.
     """
     chosen = not full_precision and backend.mixed_products() and backend.cpu_threads() is None
-    return low_precision(model) or chosen
+    return backend.rows_alike() if low_precision(model) or chosen else 0
 
 
 def low_precision(model: keras.Model) -> bool:
-    """Returns whether a layer computes in bfloat16."""
-    return any(layer.compute_dtype == "bfloat16" for layer in _keras.walk(model, include_self=True))
+    """Returns whether a model computes in bfloat16 or float16 somewhere."""
+    return not floats(model).isdisjoint(("bfloat16", "float16"))
+
+
+def floats(model: keras.Model) -> set[str]:
+    """Returns the types of floats that a model computes in, as far as its layers and graphs tell."""
+    layers = _keras.walk(model, include_self=True)
+    nodes = [node for graph in filter(None, map(_keras.graph, layers)) for node in _keras.nodes(graph)]
+    found = {keras.backend.standardize_dtype(tensor.dtype) for node in nodes for tensor in node.output_tensors}
+    found |= {layer.compute_dtype for layer in layers}
+    # In which a table is read backwards is not the type of the symbolic tensor.
+    found |= {getattr(layer, "reverse_dtype", None) or layer.compute_dtype for layer in layers}
+    return {dtype for dtype in found if keras.backend.is_float_dtype(dtype)}
 
 
 def row_bytes(model: keras.Model, inputs: Iterable[tuple[int, ...]] = ()) -> int | None:

@@ -11,7 +11,7 @@ from lipdp.gradients import rules
 from lipdp.gradients.capture import capture
 from lipdp.gradients.leaves import leaves
 from lipdp.gradients.memory import give_back
-from lipdp.gradients.microbatch import heavy, low_precision
+from lipdp.gradients.microbatch import floats, heavy, low_precision
 
 # Numbers of rows without a common factor: what leaves the rows of one batch in place moves those of the other. Layers
 # that are known not to mix or reorder rows are run on the first alone.
@@ -59,8 +59,8 @@ def supported(model, probe: bool = True) -> None:
     if low_precision(model) and keras.backend.backend() == "tensorflow" and getattr(model, "jit_compile", False):
         raise ValueError(
             "XLA may leave out roundings to bfloat16 in one use of a value and not in another: a norm would not be "
-            f"that of what is added. Received: model '{model.name}' under mixed_bfloat16, with jit_compile=True on "
-            "TensorFlow. Call compile(..., jit_compile=False), or use the JAX backend."
+            f"that of what is added. Received: model '{model.name}', which computes in bfloat16 or float16, with "
+            "jit_compile=True on TensorFlow. Call compile(..., jit_compile=False), or use the JAX backend."
         )
     for tensor in tree.flatten(getattr(model, "inputs", None) or []):
         if getattr(tensor, "ragged", False) or getattr(tensor, "sparse", False):
@@ -206,7 +206,8 @@ def _probe(model) -> None:
                     )
             if finite and len(results) == len(numbers):
                 return
-    other = _other_floats(model, graph)
+    # What holds neither gradients nor activations of `mixed_bfloat16`.
+    other = sorted(floats(model) - {"float32", "bfloat16"})
     if failure is not None and other:
         raise ValueError(
             f"Model '{model.name}' computes in {', '.join(other)}, where the norms of its gradients cannot be had. "
@@ -249,14 +250,6 @@ def _on_integers(graph, weight: keras.Variable | None = None) -> str:
                 "no gradient there, in Keras neither. Give the `Input` dtype='float32', which it has by default."
             )
     return ""
-
-
-def _other_floats(model, graph) -> list[str]:
-    """Returns the types of floats in a graph that hold neither gradients nor activations of `mixed_bfloat16`."""
-    dtypes = {keras.backend.standardize_dtype(t.dtype) for node in _keras.nodes(graph) for t in node.output_tensors}
-    # In which a table is read is not the type of the symbolic tensor.
-    dtypes |= {dtype for layer in _keras.walk(model) if (dtype := getattr(layer, "reverse_dtype", None))}
-    return sorted(d for d in dtypes - {"float32", "bfloat16"} if keras.backend.is_float_dtype(d))
 
 
 def _run(model, structure, size, rows, draw, sums, seed=0):

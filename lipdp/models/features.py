@@ -16,7 +16,7 @@ from lipdp.sampling.columns import read
 from lipdp.sampling.datasets import is_dataset
 from lipdp.sampling.source import is_source
 from lipdp.training import memory, model_checks
-from lipdp.training.outputs import Outputs
+from lipdp.training.outputs import Outputs, refuse_processes
 from lipdp.training.preprocessing import preprocessed
 from lipdp.training.progress import in_terminal
 
@@ -71,6 +71,7 @@ def features(
             f"`features` takes a built Sequential or functional model. Received: {type(model).__name__}. Give a "
             "Sequential model an `Input`."
         )
+    refuse_processes("`features`")
     raw, model = model, model if isinstance(model, keras.Sequential) else _network(model)
     checks.integer("batch_size", batch_size, minimum=1)
     if dtype not in ("float32", "float16"):

@@ -23,13 +23,14 @@ class Persons:
     Args:
         person_ids: `(N,)`, integers or texts: whose each row is.
         rows_per_person: The most rows k, at least 1, that a person brings into one update.
+        fixed_width: Whether everybody has k places, whoever has most rows.
 
     Raises:
         ValueError: ids that are no integers or texts, or not one for each row.
 
     Attributes:
         count: Number of persons.
-        width: The most rows that a person really brings: k, or less where nobody has as many.
+        width: Places of a person: k, or without `fixed_width` less where nobody has as many rows.
 
     **Guarantee.**
     Conditions: all rows of a person have one id.
@@ -47,14 +48,14 @@ class Persons:
         ([[1, 0], [0, 2]], [[1.0, 0.0], [0.5, 0.5]])
     """
 
-    def __init__(self, person_ids: ArrayLike, rows_per_person: int):
+    def __init__(self, person_ids: ArrayLike, rows_per_person: int, fixed_width: bool = False):
         most = checks.integer("rows_per_person", rows_per_person, minimum=1)
         _, owner = np.unique(checked_ids(person_ids), return_inverse=True)
         self._order = np.argsort(owner, kind="stable")
         self._sizes = np.bincount(owner)
         self._first = np.cumsum(self._sizes) - self._sizes
         self.count = len(self._sizes)
-        self.width = int(min(most, self._sizes.max()))
+        self.width = most if fixed_width else int(min(most, self._sizes.max()))
         self._brought = np.minimum(self._sizes, self.width)
 
     def rows(self, drawn: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:

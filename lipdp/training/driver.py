@@ -30,10 +30,10 @@ from lipdp.training.request import FitRequest
 from lipdp.training.unchanged import Unchanged
 
 
-def whole_shares(rows: int) -> int:
-    """Returns a number of rows rounded up, so that each device has as many of them."""
-    shards, _ = backend.row_shards()
-    return math.ceil(rows / shards) * shards
+def whole_shares(count: int, rows: int = 1, alike: int = 0) -> int:
+    """Returns a number of examples of so many rows rounded up: all devices have as many, and `alike` divides rows."""
+    step = math.lcm(backend.row_shards()[0], (alike or 1) // math.gcd(alike or 1, rows))
+    return math.ceil(count / step) * step
 
 
 class Driver:
@@ -126,7 +126,7 @@ class Driver:
         expected, deviation = self._drawn()
         largest = scheme.largest_batch if deviation is None else None
         microbatch = self.microbatch and self.microbatch // self._together
-        size = sampling.PaddedSize(expected, microbatch, compiles, largest, shards, deviation, self.of_one_size)
+        size = sampling.PaddedSize(expected, microbatch, compiles, largest, shards, deviation, bool(self.of_one_size))
         labels, chooser = self.allowed_labels(), self._chooser()
         batches = sampling.Batches(self.sampler, self.x, self.y, size, start, held, labels, chooser)
         with contextlib.closing(batches), batches.reader.telling():
@@ -180,7 +180,7 @@ class Driver:
             # The last one that a large draw needs is to be nearly full; compiled ones have one shape.
             parts = math.ceil(large / rows) if backend.compiles(self.model) else round(large / rows)
             rows = math.ceil(large / parts)
-        return whole_shares(max(1, rows // together)) * together
+        return whole_shares(max(1, rows // together), together, self.of_one_size) * together
 
     def _drawn(self) -> tuple[float, float | None]:
         """Returns how many rows, or persons whose rows lie together, an update is expected to have, and how far off."""

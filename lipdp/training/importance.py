@@ -191,7 +191,7 @@ class ImportanceDriver(Driver):
         width = 1 if self.persons is None else self.persons.width
         size = self.plan.sampling.batch_size * width
         rows = self.request.microbatch_size or self.default_microbatch(2 * size) or min(size, _LARGEST_MICROBATCH)
-        return whole_shares(max(1, rows // width))
+        return whole_shares(max(1, rows // width), width, self.of_one_size)
 
     def begin(self) -> None:
         """Releases the number of examples, if that is private, and notes where the plan stands."""

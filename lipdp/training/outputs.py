@@ -9,7 +9,17 @@ import keras
 import numpy as np
 from keras import ops, tree
 
-from lipdp import backend
+from lipdp import backend, gradients
+
+
+def refuse_processes(method: str) -> None:
+    """Refuses to compute outputs on devices of several processes, each of which would have its own rows only."""
+    _, count = backend.processes()
+    if count > 1 and keras.distribution.distribution() is not None:
+        raise ValueError(
+            f"{method} needs the outputs of all rows, and a process has those of its own devices. Received: {count} "
+            "processes that train together. Save the model, and load it in one process without a distribution."
+        )
 
 
 class Outputs:
@@ -21,7 +31,7 @@ class Outputs:
 
     Args:
         model: A model, whose weights may change between calls.
-        batch_size: Rows at once.
+        batch_size: Rows at once; more of them in low precision where that decides about rounding.
         shared: Whether two threads may take half of a batch each: on a CPU with several, the parts of a network that
             one thread computes alone do not keep the others waiting. Call it in the default precision.
     """
@@ -32,7 +42,9 @@ class Outputs:
         shards, _ = backend.row_shards()
         several = shared and not self._distributed and batch_size > 1 and (backend.cpu_threads() or 1) > 1
         self._threads = 2 if several else 1
-        self._size = -(-batch_size // (shards * self._threads)) * shards
+        # In low precision a row must not be rounded by its place: one that joins gives others another one.
+        alike = gradients.of_one_size(model, full_precision=True) or 1
+        self._size = -(-batch_size // (shards * self._threads * alike)) * alike * shards
         # `predict` would make a new data set for each call.
         self._compute = functools.partial(model, training=False)
         if not model.run_eagerly:

@@ -12,6 +12,7 @@ from keras import tree
 
 from lipdp import _keras, backend
 from lipdp.sampling.columns import by_name
+from lipdp.training.outputs import refuse_processes
 
 # What labels say where the preprocessor gives a position no weight, such as padding.
 IGNORED = -1
@@ -73,6 +74,8 @@ def _read_by_keras(method: str, x: Any) -> Iterator[None]:
     try:
         yield
     except ValueError as error:
+        if "multi-worker" in str(error):
+            refuse_processes(f"`{method}`")
         unread = str(error).startswith("Unrecognized data type")
         if str(error).startswith("Invalid dtype: str") or (unread and _are_texts(x)):
             raise ValueError(

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 from keras import tree
 
-from lipdp import checks, losses, sampling, strategies
+from lipdp import checks, gradients, losses, sampling, strategies
 from lipdp.accounting import schemes
 from lipdp.bounds.propagate import disproportionate
 from lipdp.callbacks import Checkpoint
@@ -134,7 +134,10 @@ def _weighted(strategy: strategies.Strategy, request: FitRequest, y: Any, sample
 
 def _persons(model: keras.Model, ids: np.ndarray, request: FitRequest) -> persons.Persons:
     """Returns the persons of a request, and refuses what cannot draw them."""
-    strategy, found = request.strategy, persons.Persons(ids, request.sampling.rows_per_person or 1)
+    strategy = request.strategy
+    # Where the number of rows decides about their rounding, that must not follow who has most of them.
+    fixed = bool(gradients.of_one_size(model, strategy.full_precision))
+    found = persons.Persons(ids, request.sampling.rows_per_person or 1, fixed)
     if not strategy.averages_persons:
         raise ValueError(
             f"The strategy {strategy.name!r} does not say that it averages the rows of a person before it clips. "

@@ -200,6 +200,11 @@ def test_fast_math_of_onednn_is_refused(name, monkeypatch):
     assert certify.radii(model, X).shape == (len(X),)
 
 
+def alike():
+    """Of what the number of rows of a microbatch is a multiple."""
+    return 1 if keras.backend.backend() == "jax" else 48
+
+
 def sizes(monkeypatch, **fit):
     """Returns how many rows the microbatches of a `fit` have."""
     seen, ordinary = set(), strategies.DPSGD.microbatch
@@ -210,7 +215,7 @@ def sizes(monkeypatch, **fit):
 
     monkeypatch.setattr(strategies.DPSGD, "microbatch", microbatch)
     model = private(L.Dense(3), run_eagerly=keras.backend.backend() == "tensorflow")
-    model.fit(X, Y, strategy="dpsgd", **FIT | fit)
+    model.fit(strategy="dpsgd", **{"x": X, "y": Y} | FIT | fit)
     return seen
 
 
@@ -227,7 +232,46 @@ def sizes(monkeypatch, **fit):
 )
 def test_microbatches_have_one_size(low, monkeypatch, fit, expected):
     """Among four rows one was rounded otherwise than among five: who joined a batch moved others too."""
-    assert sizes(monkeypatch, epochs=4, seed=1, **fit) == {expected}
+    assert sizes(monkeypatch, epochs=4, seed=1, **fit) == {expected if alike() == 1 else 48}
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("kind", ["cast", "reverse"])
+def test_low_precision_is_found_wherever_it_is(kind, dtype):
+    """All layers are float32 here, by their policy."""
+    inputs = keras.Input((12,))
+    if kind == "cast":
+        stack = [keras.Model(inputs, ops.cast(L.Dense(12)(inputs), dtype)), L.Dense(3)]
+    else:
+        table = L.ReversibleEmbedding(3, 12, reverse_dtype=dtype)
+        table.build((None,))
+        stack = [keras.Model(inputs, table(inputs, reverse=True))]
+    assert gradients.of_one_size(keras.Sequential([keras.Input((12,)), *stack]), full_precision=True) == alike()
+    assert not gradients.of_one_size(keras.Sequential([keras.Input((12,)), L.Dense(3)]), full_precision=True)
+
+
+@pytest.mark.parametrize("rounded", ["mixed_bfloat16", "float32"])
+def test_a_row_is_rounded_alike_wherever_it_stands(low, rounded):
+    """The last two of 32 rows were not on TensorFlow, where a processor takes six rows at once into a product."""
+    keras.utils.set_random_seed(0)
+    wide = [L.Dense(256, "relu"), L.Dense(256, "tanh", dtype=rounded), L.Dense(256, "tanh")]
+    model = keras.Sequential([keras.Input((256,)), *wide, L.Dense(3)])
+    rows = 32 if alike() == 1 else 48
+    for seed in range(30):
+        x = np.random.default_rng(seed).normal(size=(rows, 256)).astype("float32")
+        turned = np.roll(x, 5, axis=0)
+        outputs = [ops.convert_to_numpy(ops.cast(model(ops.convert_to_tensor(t)), "float32")) for t in (x, turned)]
+        np.testing.assert_array_equal(np.roll(outputs[0], 5, axis=0), outputs[1])
+
+
+@pytest.mark.parametrize("rows", [2, 4])
+def test_persons_take_as_many_rows_whoever_has_most(low, monkeypatch, rows):
+    """One person with more rows than all others changed the microbatches, and how the rows of others were rounded."""
+    ids = np.append(np.repeat(np.arange(28), 2), [28] * rows)
+    fit = {"x": X[: len(ids)], "y": Y[: len(ids)], "person_ids": ids, "rows_per_person": 3, "batch_size": 10}
+    assert sizes(monkeypatch, epochs=1, steps_per_epoch=1, **fit) == {
+        54 if alike() == 1 else 96
+    }  # 10 + 2.5 sqrt(10) persons
 
 
 @pytest.mark.skipif(keras.backend.backend() != "jax", reason="TensorFlow computes float32 in float32")
@@ -249,4 +293,4 @@ def test_scoring_passes_have_one_size(low, monkeypatch):
     )
     model = private(L.Dense(3))
     model.fit(X, Y, strategy="dpis", epsilon=4.0, microbatch_size=16, **FIT | {"noise_multiplier": None})
-    assert seen == {16}
+    assert seen == {48}

@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 
+import lipdp
 from lipdp import backend, callbacks
 from lipdp.privacy import journal
 from lipdp.training import validation
@@ -258,3 +259,19 @@ def test_processes_that_share_a_group_of_devices_feed_it_the_same(monkeypatch):
         parts.append(validation.shared_out((x, y), 8))
     for one, other in zip(*parts, strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("method", ["predict", "evaluate", "features"])
+def test_outputs_of_all_rows_are_refused(two, monkeypatch, method):
+    """Keras names a switch, with which JAX fails in a way of its own."""
+    model, (x, y) = mlp(), blobs()
+    two(lambda digests: digests)
+    present = keras.distribution.DataParallel() if keras.backend.backend() == "jax" else object()
+    monkeypatch.setattr(keras.distribution, "distribution", lambda: present)
+
+    def refused(*arguments, **more):
+        raise ValueError("When using a multi-worker distribution with auto-sharding enabled, the data must be")
+
+    monkeypatch.setattr(keras.Model, method, refused, raising=False)
+    with pytest.raises(ValueError, match=f"`{method}` needs the outputs of all rows.*2 processes.*in one process"):
+        lipdp.features(model, x) if method == "features" else getattr(model, method)(*[x, y][: 1 + (method[0] == "e")])

@@ -8,8 +8,14 @@ FAULTS = [
         "gradients/test_low_precision.py::test_microbatches_have_one_size",
         (
             "microbatches in low precision have several sizes",
-            "return low_precision(model) or chosen",
-            "return chosen",
+            "if low_precision(model) or chosen",
+            "if chosen",
+        ),
+        (
+            "tables that are read in low precision are not found",
+            '{getattr(layer, "reverse_dtype", None) or layer.compute_dtype for layer in layers}',
+            "set()",
+            "gradients/test_low_precision.py::test_low_precision_is_found_wherever_it_is",
         ),
     ),
     *faults(
