@@ -228,8 +228,7 @@ class Driver:
         validation["validation_batch_size"] = whole_shares(validation["validation_batch_size"]) * len(held) // shards
         backend.release_programs()
         advice.advise(self.model, sensitivity, self.plan.noise_multiplier, self.updates, size)
-        if backend.processes()[0]:
-            verbose = 0
+        verbose = 0 if backend.processes()[0] else verbose
         noted = [] if self.strategy.per_example else losses.parts(self.model.loss)
         with fixed(noted), self.armed(verbose, callbacks), self.batches() as batches, self._precision():
             ledger.steered = tuple(dict.fromkeys([*ledger.steered, *steered]))

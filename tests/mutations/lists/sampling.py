@@ -202,8 +202,8 @@ FAULTS = [
         ),
         (
             "a person brings all rows",
-            "self.width = int(min(most, self._sizes.max()))",
-            "self.width = int(self._sizes.max())",
+            "int(min(most, self._sizes.max()))",
+            "int(self._sizes.max())",
         ),
         (
             "the first rows of a person are always the ones",
