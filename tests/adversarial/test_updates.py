@@ -34,9 +34,9 @@ REACHED = {"dpsgd": 0.99, "adaclip": 0.99, "clipless": 0.05}
 KINDS = {"clipless": 40, "dpsgd": 50, "adaclip": 30, "diffusion": 20}
 
 
-# One of each kind by default on JAX.
+# Two by default on JAX.
 MARKED = [
-    *(pytest.param(case, marks=[pytest.mark.backend_free] * (case in FEW[1:3])) for case in FEW),
+    *(pytest.param(case, marks=[pytest.mark.backend_free] * (case in FEW[1:4])) for case in FEW),
     *(pytest.param(case, marks=pytest.mark.slow) for case in MORE),
 ]
 
@@ -72,6 +72,7 @@ def test_all_ways_to_train_in_low_precision(kind, capsys):
     assert 0.99 <= found[worst] <= 1.0 + TOLERANCE
 
 
+@pytest.mark.slow
 @pytest.mark.backend_free
 def test_the_attack_sees_a_clip_norm_that_is_not_kept(monkeypatch):
     """An attack that finds nothing proves nothing."""

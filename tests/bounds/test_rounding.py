@@ -155,6 +155,7 @@ def test_cotangents_are_charged_for_long_sums_of_outputs(pooling, terms):
     assert charged.gradient(model.trainable_variables[0]) >= plain * factor
 
 
+@pytest.mark.backend_free
 def test_products_are_charged_for_a_quarter_of_their_terms():
     """A row that is alone in its batch is added up in four strands; 12288 equal terms erred by 0.016 %."""
     model = keras.Sequential([keras.Input((12288,)), layers.BoundedInput(), layers.SpectralDense(2)])

@@ -83,6 +83,7 @@ def test_an_image_and_its_mirror_image_give_the_same(places):
     assert np.abs(np.subtract(*both)).max() > 0.05
 
 
+@pytest.mark.backend_free
 def test_hard_images_have_finite_values_and_harm_no_other():
     x = images(7)
     x[1], x[2], x[3], x[4] = 0.0, 1.0, 1e-30, 1e18

@@ -52,6 +52,7 @@ def test_each_network_trains_saves_and_certifies(name, tmp_path):
     np.testing.assert_array_equal(loaded.predict(x[:4], verbose=0), model.predict(x[:4], verbose=0))
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize(
     "arguments, message",
     [

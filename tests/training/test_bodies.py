@@ -354,6 +354,7 @@ def test_masks_that_xla_draws_otherwise_come_with_other_noise():
     assert np.linalg.norm(one - other) > 0.3 * np.linalg.norm(one - fresh)
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize(
     "made",
     [

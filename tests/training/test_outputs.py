@@ -261,6 +261,7 @@ def test_a_loss_of_ones_own_runs_one_row_at_a_time():
     np.testing.assert_allclose(found, square * y_pred.mean(1) + square, rtol=1e-5)
 
 
+@pytest.mark.backend_free
 def test_masks_come_from_the_secret_with_several_outputs():
     weights = []
     for seed in (3, 3, 4):
