@@ -67,6 +67,13 @@ def test_a_layer_that_is_frozen_or_released_while_fit_runs_ends_it(hook, name, v
     assert model.privacy.epsilon() <= 8.0 and model.run.updates_left == 0
 
 
+def test_the_update_after_a_change_is_not_charged():
+    model = compiled()
+    with pytest.raises(ValueError, match="fixed when `fit` begins"):
+        fit(model, callbacks=[Sets("on_train_batch_end", "first", False)])
+    assert model.run.ledger.updates == 1
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("hook", ["on_train_batch_end", "on_epoch_end"])
 def test_neither_at_the_very_end(hook):
