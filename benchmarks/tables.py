@@ -328,6 +328,7 @@ DP-SGD are older than its microbatches of one size, which take about 4 % more ro
 
 def _fit_cost(found: dict) -> str:
     two_cores = json.loads((RESULTS / "fit_cost_two_cores.json").read_text())
+    narrow = json.loads((RESULTS / "fit_cost_avx2.json").read_text())
     return f"""
 ## What `fit` costs from end to end
 
@@ -344,6 +345,13 @@ is no CPU time of its process, so the columns of CPU time are the ones to compar
 `OMP_NUM_THREADS=1 taskset -c 0 {found["command"]}`
 
 {fit_cost.table(found["runs"])}
+
+The rows of TensorFlow are older than two changes: with one thread a microbatch has more rows by default, and an update
+takes less time where callbacks are passed. Both are in those of another core, without AVX-512: TensorFlow leaves oneDNN
+off there, and the ordinary network of convolutions takes long. Other work ran on the second core.
+`OMP_NUM_THREADS=1 taskset -c 0 {narrow["command"]} --backend tensorflow`
+
+{fit_cost.table(narrow["runs"])}
 
 Two cores, threads as the frameworks choose them: waiting counts for a user, so the clock on the
 wall says more here. `{two_cores["command"]}`
