@@ -125,7 +125,7 @@ def test_by_default_heavy_rows_are_learnt_from_as_others_are():
         model.compile(keras.optimizers.SGD(0.1), loss=loss)
         options = {"noise_multiplier": 1.0, "delta": 1e-3, "seed": 1, "microbatch_size": rows}
         model.fit(x, y, batch_size=10, epochs=1, strategy=strategies.DPSGD(1.0), verbose=0, **options)
-        assert model.run.driver.microbatch == (5 if rows is None else None)
+        assert model.run.driver.microbatch == (None if rows else 4 if backend.compiles(model) else 5)
         found.append(np.concatenate([w.ravel() for w in model.get_weights()]))
     np.testing.assert_allclose(*found, rtol=1e-4, atol=1e-5)
 
