@@ -17,9 +17,12 @@ class _Guard(keras.callbacks.Callback):
     def __init__(self, within_epochs: bool):
         super().__init__()
         self._within_epochs, self._first = within_epochs, True
+        self.others: list = []
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._first = True
+        # Those in front may have got such a hook since.
+        self._within_epochs = self._within_epochs or any(map(acts_on_updates, self.others))
 
     def _looks(self) -> bool:
         looks, self._first = self._first or self._within_epochs, False
@@ -161,4 +164,7 @@ def behind(model: keras.Model, charge: Charge, callbacks: list, bound: Callable[
         return []
     within = any(map(acts_on_updates, callbacks))
     same = SameModel(model, charge, bound if names_of_own(callbacks) else None, within)
-    return [same, FreshNoise(model.run, within)]
+    found: list = [same, FreshNoise(model.run, within)]
+    for guard in found:
+        guard.others = callbacks
+    return found

@@ -91,9 +91,15 @@ class SetsBackWithin(keras.callbacks.Callback):
 
 
 @pytest.mark.skipif(keras.backend.backend() == "jax", reason="JAX holds the variables during an epoch")
-@pytest.mark.parametrize("hook", ["on_train_batch_begin", "on_train_batch_end", "on_batch_begin"])
+@pytest.mark.parametrize("hook", ["on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_epoch_begin"])
 def test_a_key_set_back_between_two_updates_is_seen(hook):
-    callback = type("Within", (SetsBackWithin,), {hook: lambda self, batch, logs=None: self.go_back()})()
+    def act(self, index, logs=None):
+        if hook == "on_epoch_begin":  # it gets its hook once `fit` has begun
+            self.on_train_batch_begin = lambda *_, **__: self.go_back()
+        else:
+            self.go_back()
+
+    callback = type("Within", (SetsBackWithin,), {hook: act})()
     model = lipdp.DP_Sequential([keras.Input((4,)), keras.layers.Dense(3)])
     model.compile(keras.optimizers.SGD(0.1), loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     arguments = {"batch_size": 20, "steps_per_epoch": 4, "delta": 1e-3, "noise_multiplier": 2.0, "verbose": 0}
