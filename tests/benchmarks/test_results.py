@@ -52,6 +52,25 @@ def test_series_go_on_where_they_stopped(monkeypatch, tmp_path):
 
 
 @pytest.mark.backend_free
+def test_tables_far_from_trees_are_named(monkeypatch):
+    monkeypatch.syspath_prepend(FOLDER)
+    tables = importlib.import_module("unseen_tables")
+    facts = {"examples": 800, "anomalies": 80, "columns": 4}
+
+    def runs(table, recipe, boosting):
+        private = [
+            {"table": table, "method": "recipe", "epsilon": 1.0, "seed": seed, "auroc": recipe + gap, **facts}
+            for seed, gap in enumerate((-0.01, 0.01))
+        ]
+        return [*private, {**private[0], "method": "boosting", "epsilon": None, "auroc": boosting}]
+
+    found = [*runs("near", 0.92, 0.95), *runs("Far", 0.7, 0.95)]
+    assert "| near | 800 | 80 | 4 | 0.920 (0.014) | - | 0.950 | - | 2 |" in tables.render(found)
+    assert tables.render(found).splitlines()[2].startswith("| Far |")
+    assert "on 1 of 2 tables" in tables.summary(found) and "Far (-0.25)" in tables.summary(found)
+
+
+@pytest.mark.backend_free
 def test_only_seeds_of_one_setting_share_a_row_of_diffusion(monkeypatch):
     monkeypatch.syspath_prepend(FOLDER)
     diffusion = importlib.import_module("diffusion")
