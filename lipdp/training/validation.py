@@ -5,6 +5,7 @@ import contextvars
 import importlib.util
 import os
 import types
+import warnings
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
@@ -25,7 +26,8 @@ _BY_ROW = (
     "A function among the metrics has to return one value for each row: leave out the mean over them. AUC, Precision "
     "and others that count right answers take labels of the shape of the outputs, as one-hot ones. One that counts "
     "places, such as MeanIoU or AUC of images, takes no weights of rows, which it gets beside metrics of your own: "
-    "leave it out of `compile`, and call it on what `predict` returns."
+    "leave it out of `compile`, and call it on what `predict` returns. `update_state` of a class of your own takes "
+    "sample_weight, which is 0 for rows that fill up an update."
 )
 # Whether the validation data of the `fit` inside were computed from rows that train.
 _COMPUTED = contextvars.ContextVar("computed_from_training_rows", default=False)
@@ -275,6 +277,7 @@ def rehearse(model: keras.Model, validation_data: Any, example: tuple | None) ->
     try:
         model.compute_loss(**arguments, training=False)
         model.compute_metrics(**arguments)
+        names = [] if example is None else _counting_all(model, x, y, y_pred)
     except Exception as error:
         shapes = tree.map_structure(np.shape, tuple(batch[:2]))
         found = _failing(model, y, y_pred)
@@ -283,6 +286,33 @@ def rehearse(model: keras.Model, validation_data: Any, example: tuple | None) ->
         ) from error
     finally:
         model.reset_metrics()
+    if names:
+        warnings.warn(
+            "A metric counts rows of weight 0, with which updates are filled up, so that its values on the training "
+            f"data are wrong. Received: {', '.join(names)}. Multiply what `update_state` counts by sample_weight, as "
+            "metrics of Keras do, or pass fit(training_metrics=False).",
+            stacklevel=checks.users_line(),
+        )
+
+
+def _counting_all(model: keras.Model, x: Any, y: Any, y_pred: Any) -> list[str]:
+    """Returns the names of metrics of the user's own that a row behind the data moves, tried on zeros and ones."""
+    every = [one for part in model.metrics for one in getattr(part, "metrics", [part])]
+    own = [one for one in every if not type(one).__module__.startswith(("keras.", "lipdp."))]
+
+    def states(nest, rows):
+        model.reset_metrics()
+        first = tree.map_structure(lambda leaf: leaf[:rows], nest)
+        model.compute_metrics(*first, sample_weight=keras.ops.convert_to_tensor([1.0, -0.0][:rows]))
+        return [[keras.ops.convert_to_numpy(v) for v in metric.variables] for metric in own]
+
+    found: set[str] = set()
+    for made in (keras.ops.zeros_like, keras.ops.ones_like) if own else ():
+        nest = (x, *tree.map_structure(made, (y, y_pred)))
+        with contextlib.suppress(Exception):  # ones may be no labels
+            each = zip(own, states(nest, 1), states(nest, 2), strict=True)
+            found.update(metric.name for metric, one, two in each if not all(map(np.array_equal, one, two)))
+    return sorted(found)
 
 
 def _failing(model: keras.Model, y: Any, y_pred: Any) -> str:
