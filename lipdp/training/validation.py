@@ -13,9 +13,9 @@ import keras
 import numpy as np
 from keras import tree
 
-from lipdp import _keras, backend, checks, isolation, losses
+from lipdp import _keras, checks, isolation, losses
 from lipdp.callbacks import Checkpoint
-from lipdp.sampling.columns import columns_of, read, sampled
+from lipdp.sampling.columns import columns_of, sampled
 from lipdp.sampling.pipelines import has_rows_of
 from lipdp.sampling.source import Source, is_source
 from lipdp.training import compiling, inputs, model_checks
@@ -334,46 +334,6 @@ def _as_metric(given: Any) -> Any:
         return keras.metrics.get(given)
     except ValueError:
         return None
-
-
-class SourceBatches(keras.utils.PyDataset):
-    """Validation data of a source, in the order of their rows."""
-
-    def __init__(self, data: tuple, rows: int, shards: int):
-        super().__init__()
-        self._data, self._rows, self._shards = data, rows, shards
-
-    def __len__(self) -> int:
-        return -(-len(tree.flatten(self._data)[0]) // self._rows)
-
-    def __getitem__(self, number: int) -> tuple:
-        length = len(tree.flatten(self._data)[0])
-        index = np.arange(number * self._rows, min((number + 1) * self._rows, length))
-        return shared_out(tuple(read(self._data, index)), self._shards, self._rows)
-
-
-def shared_out(data: Any, shards: int, batch_size: int = 1024) -> Any:
-    """Returns the share of validation arrays that this process feeds to its devices.
-
-    Rows of weight -0 stand behind them, so that each device has as many: the means of losses tell these from rows
-    that were given the weight 0. Columns of a source become batches. Datasets are Keras' own to share out: their
-    batches have to be multiples of the number of devices.
-    """
-    if columns_of(data):
-        return SourceBatches(data, batch_size, shards)
-    if shards == 1 or not isinstance(data, (tuple, list)):
-        return data
-    x, y, *weight = data
-    rows = len(tree.flatten(y)[0])
-    _, held = backend.row_shards()
-
-    def share(leaf, behind=0.0):
-        leaf = np.asarray(leaf)
-        leaf = np.concatenate([leaf, np.full((-rows % shards, *leaf.shape[1:]), behind, leaf.dtype)])
-        return leaf if len(held) == shards else np.concatenate([leaf[number::shards] for number in held])
-
-    weight = np.ones(rows, "float32") if not weight else np.asarray(weight[0], "float32")
-    return (*tree.map_structure(share, (x, y)), share(weight, -0.0))
 
 
 def _arrays(data):
