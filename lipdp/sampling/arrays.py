@@ -1,5 +1,7 @@
 """Training data as arrays: random access is what Poisson sampling needs."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Callable
 from typing import Any
