@@ -25,6 +25,8 @@ _USUAL_CLIP = 0.2
 _CHOSEN = contextvars.ContextVar("rate_was_chosen", default=False)
 # A schedule is looked at this often.
 _LOOKS = 20
+# Of the clip norm, which the noise follows: with shorter weights for all rows it hides their gradients.
+_LEAST_WEIGHT = 0.2
 # Noise that is this much longer than the sum of all gradients leaves nothing of it.
 _MOST_NOISE = 3.0
 
@@ -68,6 +70,25 @@ def advise(
             f"noise multiplier {noise_multiplier:.3g} for {weights} weights: together their noise is "
             f"{noise / (longest * updates):.2g} times as long as the sum of all gradients can be. Try a batch size of "
             f"{_round(enough):g}, or as near to it as the data allow, a larger epsilon, or fewer weights.",
+            stacklevel=checks.users_line(),
+        )
+
+
+def of_class_weight(model: keras.Model, strategy: Any, class_weight: dict[int, float]) -> None:
+    """Warns where the weights of all classes are small beside the clip norm. No row is looked at."""
+    classes = max(2, model.output_shape[-1] or 0) if len(model.outputs) == 1 else 0
+    if (
+        strategy.name != "dpsgd"
+        or getattr(strategy, "quantile", None) is not None
+        or not 0 < classes <= len(class_weight)
+    ):
+        return
+    largest, clip_norm = max(class_weight.values()), strategy.total_clip_norm
+    if largest < _LEAST_WEIGHT * clip_norm:
+        warnings.warn(
+            "The weights of all classes are small beside the clip norm: they make gradients short, and noise follows "
+            f"the clip norm. Received: class_weight of at most {largest:.3g}, clip_norm={clip_norm:g}. Divide all of "
+            "them by the largest, or choose a smaller clip_norm. See docs/howto/weights.md.",
             stacklevel=checks.users_line(),
         )
 

@@ -8,6 +8,7 @@ import pytest
 
 import lipdp
 from lipdp import layers, losses, strategies
+from lipdp.training import advice
 
 pytestmark = [pytest.mark.backend_free, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 RNG = np.random.default_rng(0)
@@ -95,3 +96,31 @@ def test_a_clip_above_all_gradients_does_nothing():
     for part in ("clip=1.5", "3 outputs", "longer than 1.41", "try 0.3"):
         assert part in text
     assert {w.filename for w in caught if w.category is UserWarning} == {__file__}
+
+
+@pytest.mark.parametrize(
+    ("weights", "more", "warned"),
+    [
+        ({0: 1e-4, 1: 0.01, 2: 1e-4}, {}, True),
+        ({0: 1e-4, 1: 0.01}, {}, False),  # class 2 has weight 1
+        ({0: 0.01, 1: 1.0, 2: 0.01}, {}, False),
+        ({0: 0.01, 1: 1.0, 2: 0.01}, {"clip_norm": 10.0}, True),
+        ({0: 1e-4, 1: 0.01, 2: 1e-4}, {"clip_norm": 0.01}, False),
+        ({0: 1e-4, 1: 0.01, 2: 1e-4}, {"quantile": 0.5}, False),
+    ],
+)
+def test_weights_of_classes_that_are_small_beside_the_clip_norm(weights, more, warned):
+    """Of all gradients nothing but noise was left."""
+    model, strategy = keras.Sequential([keras.Input((8,)), keras.layers.Dense(3)]), strategies.DPSGD(**more)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        advice.of_class_weight(model, strategy, weights)
+    assert len(caught) == warned
+    if warned:
+        assert "Divide all of them by the largest" in str(caught[0].message)
+
+
+def test_fit_warns_of_small_weights_of_classes():
+    weights = {"class_weight": {0: 1e-3, 1: 1e-3, 2: 1e-3}}
+    with pytest.warns(UserWarning, match="class_weight of at most 0.001, clip_norm=1. Divide"):
+        fit("adam", strategy="dpsgd", epochs=1, **weights)
