@@ -1,5 +1,6 @@
 """Settings that cannot learn are named before the run, from public numbers alone."""
 
+import re
 import warnings
 
 import keras
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 
 import lipdp
-from lipdp import layers, losses, strategies
+from lipdp import certify, layers, losses, strategies
 from lipdp.training import advice
 
 pytestmark = [pytest.mark.backend_free, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
@@ -124,3 +125,32 @@ def test_fit_warns_of_small_weights_of_classes():
     weights = {"class_weight": {0: 1e-3, 1: 1e-3, 2: 1e-3}}
     with pytest.warns(UserWarning, match="class_weight of at most 0.001, clip_norm=1. Divide"):
         fit("adam", strategy="dpsgd", epochs=1, **weights)
+
+
+def certified(layer, lipschitz):
+    inputs = keras.Input((8,))
+    x = layers.SpectralDense(4)(layers.BoundedInput(norm=2.0)(inputs))
+    x = keras.layers.Add()([x, layers.Abs()(x)]) if layer == "sum" else layer(x)
+    model = lipdp.DP_Model(inputs, layers.SpectralDense(3)(x))
+    metric = certify.CertifiedAccuracy(0.1, lipschitz)
+    model.compile(keras.optimizers.SGD(1.0), losses.SparseCategoricalCrossentropy(), metrics=["accuracy", metric])
+    return model
+
+
+@pytest.mark.parametrize(
+    ("layer", "lipschitz", "text"),
+    [
+        (layers.Abs(), 1.0, None),
+        ("sum", 1.0, "certified_accuracy_0.1, of lipschitz=1, .* bring to 2[.] Pass that"),
+        ("sum", 2.0, None),
+        (keras.layers.Dense(4), 1.0, "without a bound for all weights. Leave it out"),
+    ],
+)
+def test_a_metric_that_counts_more_rows_than_are_certified(layer, lipschitz, text):
+    """It took 1 for the constant of a sum of two paths, without a word."""
+    model = certified(layer, lipschitz)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        advice.advise(model, 1.0, None, 1, 40)
+    assert len(caught) == (text is not None)
+    assert text is None or re.search(text, str(caught[0].message))
