@@ -1,5 +1,7 @@
 """Robustness certificates from the certified norms of the trained weights."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from typing import Any

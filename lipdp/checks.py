@@ -24,6 +24,8 @@ _NAMES_ELSEWHERE = {
     **dict.fromkeys(("steps", "num_steps", "iterations", "num_iterations"), "updates"),
     **dict.fromkeys(("num_microbatches", "max_physical_batch_size", "microbatches"), "microbatch_size"),
     **dict.fromkeys(("nb_epoch", "num_epochs", "n_epochs"), "epochs"),
+    "tau": "temperature",
+    "upper_bound": "norm",
     **dict.fromkeys(("dataset_size", "number_of_examples", "train_size"), "num_examples"),
 }
 # What to do where nothing here has another name for it.

@@ -1,6 +1,7 @@
 """Every public function says the types of its arguments and of its result; mypy checks them in `make lint`."""
 
 import ast
+import inspect
 import pathlib
 
 import pytest
@@ -42,3 +43,13 @@ def _gaps(name, node, method):
 @pytest.mark.parametrize("file", [file for file in FILES if not file.startswith(INTERNAL)])
 def test_public_functions_are_annotated(file):
     assert missing(ast.parse((ROOT / file).read_text(encoding="utf-8"))) == []
+
+
+@pytest.mark.backend_free
+@pytest.mark.parametrize("module", [name for name in lipdp.__all__ if inspect.ismodule(getattr(lipdp, name))])
+def test_help_shows_no_private_types_of_numpy(module):
+    """`ArrayLike` took 240 characters."""
+    found = [part for part in vars(getattr(lipdp, module)).values() if callable(part)]
+    found += [each for kind in found if inspect.isclass(kind) for each in vars(kind).values() if callable(each)]
+    lipdps = [part for part in found if str(getattr(part, "__module__", "")).startswith("lipdp")]
+    assert not [part for part in lipdps if inspect.isfunction(part) and "_typing" in str(inspect.signature(part))]

@@ -1,5 +1,7 @@
 """The table of bounds, as text and as dictionaries."""
 
+from __future__ import annotations
+
 import io
 import math
 import sys

@@ -8,6 +8,13 @@ from lipdp.cli import backbone, datasets, diffusion, evaluation, language, outpu
 from lipdp.report import folder as folders
 from lipdp.report import numbers
 
+# Of networks that are trained for certificates it is 1, and 2 where paths are added.
+_LARGEST = 2.1
+_NOT_BOUNDED = (
+    "Nothing bounded the Lipschitz constant in training. Networks with larger radii: lipdp train --strategy clipless, "
+    "or --recipe robust (docs/howto/certified.md)."
+)
+
 
 def run(options: argparse.Namespace, argv: list[str]) -> None:
     """Writes the certified accuracy of a model on held-out examples."""
@@ -39,6 +46,7 @@ def run(options: argparse.Namespace, argv: list[str]) -> None:
             f"certified accuracy within L2 radius {entry['radius']:g}: {numbers.percent(entry['accuracy'])}"
             for entry in measured["certified"]
         ),
+        *([_NOT_BOUNDED] if measured["lipschitz"] > _LARGEST else []),
     )
 
 

@@ -12,6 +12,8 @@ _ELSEWHERE = {
     "--target": "--label",
     "--lr": "--learning-rate",
     "--n": "--num-examples",
+    "--persons": "--person-column",
+    "--person-ids": "--person-column",
     "--sigma": "--noise-multiplier",
     "--steps": "--updates",
 }

@@ -78,9 +78,11 @@ def _check_task(options) -> None:
     """Refuses options of other tasks, and sets the defaults of this one."""
     for name, tasks in _ONLY.items():
         if options.task not in tasks and getattr(options, name) is not None:
+            hint = " The classes of a table stand in its description, which `lipdp table` begins."
             raise ValueError(
                 f"An option of another task. Received: --{name.replace('_', '-')} with --task {options.task}. It is "
                 f"for --task {checks.either(tasks)}: pass that task, or leave the option out."
+                + (hint if name == "classes" and options.task == "classifier" else "")
             )
     _check_recipe(options)
     if options.task == "text":

@@ -343,7 +343,8 @@ def _other_separator(names: list[str]) -> str:
         return ""
     return (
         f" The first line looks separated by {found!r}: put commas there, and write numbers with a decimal point. In "
-        f"pandas: pd.read_csv(path, sep={found!r}, decimal=',').to_csv(path, index=False)."
+        f"pandas: pd.read_csv(path, sep={found!r}, decimal=',').to_csv(path, index=False). Where no value is quoted: "
+        f"sed 's/,/./g; s/{repr(found)[1:-1]}/,/g' OLD.csv > NEW.csv."
     )
 
 

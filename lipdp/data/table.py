@@ -357,6 +357,8 @@ def _columns(described: dict, unclassed: bool) -> list[Column]:
     if wrong:
         (_, *others), (text, *_) = wrong, wrong.values()
         left = [*map(repr, others), *(["the classes of the label"] if unclassed else [])]
+        if len(left) > 12:
+            left = [*left[:10], f"and {len(left) - 10} more"]
         rest = f" To fill in as well: {', '.join(left)}." if left else ""
         raise ValueError(f'{text}{rest} A column that no model may see has {{"kind": "ignore"}}.')
     return columns

@@ -1,5 +1,7 @@
 """How good synthetic images are: distance of their features to real ones, and what a classifier learns from them."""
 
+from __future__ import annotations
+
 import pathlib
 import warnings
 from collections.abc import Callable, Sequence

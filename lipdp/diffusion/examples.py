@@ -13,7 +13,7 @@ from lipdp.sampling.pipelines import refuse_shuffled
 from lipdp.sampling.schemes import get
 from lipdp.sampling.source import is_source
 from lipdp.training.session import expected_batch_size
-from lipdp.training.validation import SourceBatches
+from lipdp.training.shares import SourceBatches
 
 
 class OfCleanExamples:

@@ -1,5 +1,7 @@
 """Diffusion models that train with differential privacy."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import keras
@@ -371,7 +373,7 @@ class DiffusionModel(OfCleanExamples, Averaged, DP_Model):
         }
 
     @classmethod
-    def from_config(cls, config: dict[str, Any], custom_objects: dict[str, Any] | None = None) -> "DiffusionModel":
+    def from_config(cls, config: dict[str, Any], custom_objects: dict[str, Any] | None = None) -> DiffusionModel:
         config = dict(config)
         for key in ("network", "denoiser", "classifier"):
             # Files of earlier versions have no classifier.

@@ -1,5 +1,7 @@
 """Pictures of samples: image grids, and each sample beside its nearest training examples."""
 
+from __future__ import annotations
+
 import pathlib
 from collections.abc import Callable, Sequence
 

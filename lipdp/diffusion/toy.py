@@ -1,5 +1,7 @@
 """The two-dimensional toy of Dockhorn et al. 2023, appendix D: a mixture of nine narrow modes."""
 
+from __future__ import annotations
+
 import keras
 import numpy as np
 from keras import layers

@@ -1,5 +1,7 @@
 """Norms in float64, for tests and for certificates of trained weights."""
 
+from __future__ import annotations
+
 import math
 from itertools import product
 

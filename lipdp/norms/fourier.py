@@ -1,5 +1,7 @@
 """The norm of a convolution from above, by the symbol of the kernel on a grid of frequencies."""
 
+from __future__ import annotations
+
 import functools
 import math
 from itertools import product

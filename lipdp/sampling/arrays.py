@@ -1,5 +1,7 @@
 """Training data as arrays: random access is what Poisson sampling needs."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Callable
 from typing import Any
@@ -87,7 +89,8 @@ def split(x: Any, y: Any, fraction: float, choose: Callable[[list], np.ndarray] 
         raise ValueError(
             "`validation_split` holds rows out by a hash of their contents, for which all of a source would have to be "
             f"read. Received: validation_split={fraction!r} and a source. Hold rows out when the source is written, by "
-            "whatever each row alone says, and pass them as validation_data."
+            "whatever each row alone says, and pass them as validation_data; or pass arrays, as np.asarray makes of a "
+            "memmap that fits into memory."
         )
     leaves = tree.flatten((x, y))
     out = held_out(leaves, fraction) if choose is None else choose(leaves)
@@ -256,6 +259,7 @@ def refuse_kind(array: np.ndarray, name: str, columns: tuple = ()) -> None:
         )
         texts = [str(c) for i, c in enumerate(columns) if any(isinstance(value, str) for value in array[:, i])]
         where = f" in {', '.join(map(repr, texts[:20]))}" if texts else ""
+        todo = f"Leave out columns that are no inputs. {todo}" if texts else todo
         raise ValueError(f"`{name}` must hold numbers. Received: text, as dtype {array.dtype}{where}. {todo}")
     if array.dtype.kind == "c":
         raise ValueError(

@@ -138,7 +138,7 @@ def as_rows(
     if isinstance(y, str):
         x, y = _without(x, y)
     elif y is None:
-        x, y = _pair(x if whole else None)
+        x, y = _pair(x if whole or isinstance(x, Mapping) else None)
     elif whole:
         _refuse_labels(x, names)
     x = _chosen(x, names)

@@ -1,5 +1,7 @@
 """Persons with several rows: who owns which, and which of them take part when a person is drawn."""
 
+from __future__ import annotations
+
 import unicodedata
 from typing import Any
 

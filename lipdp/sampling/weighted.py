@@ -1,5 +1,7 @@
 """Labels with a weight for each example: those of `fit(sample_weight=)`, or of a dataset."""
 
+from __future__ import annotations
+
 from typing import Any, NamedTuple
 
 import numpy as np

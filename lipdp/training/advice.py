@@ -12,6 +12,7 @@ import numpy as np
 from keras import ops
 
 from lipdp import _keras, checks
+from lipdp.bounds.propagate import propagate
 from lipdp.losses.base import Loss
 
 # Shorter runs are trials.
@@ -25,6 +26,10 @@ _USUAL_CLIP = 0.2
 _CHOSEN = contextvars.ContextVar("rate_was_chosen", default=False)
 # A schedule is looked at this often.
 _LOOKS = 20
+# Of certify.CertifiedAccuracy, for rounding.
+_SLACK = 1.002
+# Of the clip norm, which the noise follows: with shorter weights for all rows it hides their gradients.
+_LEAST_WEIGHT = 0.2
 # Noise that is this much longer than the sum of all gradients leaves nothing of it.
 _MOST_NOISE = 3.0
 
@@ -44,6 +49,7 @@ def advise(
     **Guarantee.** Nothing here has seen an example. An averaged gradient has norm `sensitivity * batch_size` at most,
     so that SGD of rate r and momentum m moves the weights by `updates * r / (1 - m)` times that at most, noise apart.
     """
+    _advise_certificates(model)
     if updates < _LEAST_UPDATES:
         return
     _advise_clip(model)
@@ -72,6 +78,25 @@ def advise(
         )
 
 
+def of_class_weight(model: keras.Model, strategy: Any, class_weight: dict[int, float]) -> None:
+    """Warns where the weights of all classes are small beside the clip norm. No row is looked at."""
+    classes = max(2, model.output_shape[-1] or 0) if len(model.outputs) == 1 else 0
+    if (
+        strategy.name != "dpsgd"
+        or getattr(strategy, "quantile", None) is not None
+        or not 0 < classes <= len(class_weight)
+    ):
+        return
+    largest, clip_norm = max(class_weight.values()), strategy.total_clip_norm
+    if largest < _LEAST_WEIGHT * clip_norm:
+        warnings.warn(
+            "The weights of all classes are small beside the clip norm: they make gradients short, and noise follows "
+            f"the clip norm. Received: class_weight of at most {largest:.3g}, clip_norm={clip_norm:g}. Divide all of "
+            "them by the largest, or choose a smaller clip_norm. See docs/howto/weights.md.",
+            stacklevel=checks.users_line(),
+        )
+
+
 @contextlib.contextmanager
 def chosen_rate() -> Iterator[None]:
     """Inside, `advise` takes the learning rate as it is."""
@@ -80,6 +105,28 @@ def chosen_rate() -> Iterator[None]:
         yield
     finally:
         _CHOSEN.reset(token)
+
+
+def _advise_certificates(model: keras.Model) -> None:
+    """Warns of metrics of certificates that count too many: weights may reach a larger constant than they take."""
+    metrics = [m for m in _keras.given_metrics(model) if hasattr(m, "radius") and hasattr(m, "lipschitz")]
+    if not metrics:
+        return
+    try:
+        constant = propagate(model, 1.0, input_bound=1.0).lipschitz
+    except ValueError:
+        constant = math.inf
+    small = [metric for metric in metrics if constant > _SLACK * metric.lipschitz]
+    if small:
+        named = ", ".join(f"{metric.name}, of lipschitz={metric.lipschitz:g}" for metric in small)
+        found, way = "without a bound for all weights", "Leave it out, and call lipdp.certify.certified_accuracy later."
+        if math.isfinite(constant):
+            found = f"whose constant training may bring to {constant:.5g}"
+            way = "Pass that as lipschitz=; it is lipdp.bounds.propagate(model, 1.0).lipschitz."
+        warnings.warn(
+            f"A metric counts more rows as certified than are. Received: {named}, and a model {found}. {way}",
+            stacklevel=checks.users_line(),
+        )
 
 
 def _advise_clip(model: keras.Model) -> None:

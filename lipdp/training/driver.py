@@ -27,6 +27,7 @@ from lipdp.training.callbacks import Charge, check_monitors, names_of_own, priva
 from lipdp.training.moments import Moments
 from lipdp.training.progress import in_terminal
 from lipdp.training.request import FitRequest
+from lipdp.training.shares import shared_out
 from lipdp.training.unchanged import Unchanged
 
 
@@ -243,9 +244,7 @@ class Driver:
                 callbacks=self._around(callbacks, verbose),
                 verbose=verbose,
                 shuffle=False,
-                validation_data=validations.shared_out(
-                    self.validation_data, shards, validation["validation_batch_size"]
-                ),
+                validation_data=shared_out(self.validation_data, shards, **validation),
                 **validation,
             )
 

@@ -80,7 +80,8 @@ def _read_by_keras(method: str, x: Any) -> Iterator[None]:
         if str(error).startswith("Invalid dtype: str") or (unread and _are_texts(x)):
             raise ValueError(
                 f"`{method}` takes numbers. Received: texts. Encode them as those that the model was trained on, by "
-                "its tokenizer, or by `texts.encode` of what lipdp.data.load_text has returned."
+                "its tokenizer or its lipdp.data.Table, or by `texts.encode` of what lipdp.data.load_text has "
+                "returned; leave out columns that are no inputs."
             ) from error
         if not unread:
             raise

@@ -19,7 +19,7 @@ from lipdp.sampling.datasets import batch_size_of
 from lipdp.sampling.pipelines import refuse_shuffled
 from lipdp.sampling.weighted import with_weights_last
 from lipdp.strategies.clipless import naming_both_ways
-from lipdp.training import inputs, model_checks, moments, validation
+from lipdp.training import advice, inputs, model_checks, moments, validation
 from lipdp.training.driver import Driver
 from lipdp.training.importance import ImportanceDriver
 from lipdp.training.preprocessing import preprocessed
@@ -89,6 +89,7 @@ def prepare(
     validation_data = with_weights_last(validation_data)
     if request.class_weight is not None:
         model_checks.check_class_weight(model, strategy, labels)
+        advice.of_class_weight(model, strategy, dict(request.class_weight))
     strategy.check_fit(request, model.steps_per_execution)
     drawn = None if ids is None else _persons(model, ids, request)
     count = len(tree.flatten(y)[0]) if drawn is None else drawn.count

@@ -5,6 +5,7 @@ import contextvars
 import importlib.util
 import os
 import types
+import warnings
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
@@ -12,9 +13,9 @@ import keras
 import numpy as np
 from keras import tree
 
-from lipdp import _keras, backend, checks, isolation, losses
+from lipdp import _keras, checks, isolation, losses
 from lipdp.callbacks import Checkpoint
-from lipdp.sampling.columns import columns_of, read, sampled
+from lipdp.sampling.columns import columns_of, sampled
 from lipdp.sampling.pipelines import has_rows_of
 from lipdp.sampling.source import Source, is_source
 from lipdp.training import compiling, inputs, model_checks
@@ -25,7 +26,8 @@ _BY_ROW = (
     "A function among the metrics has to return one value for each row: leave out the mean over them. AUC, Precision "
     "and others that count right answers take labels of the shape of the outputs, as one-hot ones. One that counts "
     "places, such as MeanIoU or AUC of images, takes no weights of rows, which it gets beside metrics of your own: "
-    "leave it out of `compile`, and call it on what `predict` returns."
+    "leave it out of `compile`, and call it on what `predict` returns. `update_state` of a class of your own takes "
+    "sample_weight, which is 0 for rows that fill up an update."
 )
 # Whether the validation data of the `fit` inside were computed from rows that train.
 _COMPUTED = contextvars.ContextVar("computed_from_training_rows", default=False)
@@ -275,6 +277,7 @@ def rehearse(model: keras.Model, validation_data: Any, example: tuple | None) ->
     try:
         model.compute_loss(**arguments, training=False)
         model.compute_metrics(**arguments)
+        names = [] if example is None else _counting_all(model, x, y, y_pred)
     except Exception as error:
         shapes = tree.map_structure(np.shape, tuple(batch[:2]))
         found = _failing(model, y, y_pred)
@@ -283,6 +286,33 @@ def rehearse(model: keras.Model, validation_data: Any, example: tuple | None) ->
         ) from error
     finally:
         model.reset_metrics()
+    if names:
+        warnings.warn(
+            "A metric counts rows of weight 0, with which updates are filled up, so that its values on the training "
+            f"data are wrong. Received: {', '.join(names)}. Multiply what `update_state` counts by sample_weight, as "
+            "metrics of Keras do, or pass fit(training_metrics=False).",
+            stacklevel=checks.users_line(),
+        )
+
+
+def _counting_all(model: keras.Model, x: Any, y: Any, y_pred: Any) -> list[str]:
+    """Returns the names of metrics of the user's own that a row behind the data moves, tried on zeros and ones."""
+    every = [one for part in model.metrics for one in getattr(part, "metrics", [part])]
+    own = [one for one in every if not type(one).__module__.startswith(("keras.", "lipdp."))]
+
+    def states(nest, rows):
+        model.reset_metrics()
+        first = tree.map_structure(lambda leaf: leaf[:rows], nest)
+        model.compute_metrics(*first, sample_weight=keras.ops.convert_to_tensor([1.0, -0.0][:rows]))
+        return [[keras.ops.convert_to_numpy(v) for v in metric.variables] for metric in own]
+
+    found: set[str] = set()
+    for made in (keras.ops.zeros_like, keras.ops.ones_like) if own else ():
+        nest = (x, *tree.map_structure(made, (y, y_pred)))
+        with contextlib.suppress(Exception):  # ones may be no labels
+            each = zip(own, states(nest, 1), states(nest, 2), strict=True)
+            found.update(metric.name for metric, one, two in each if not all(map(np.array_equal, one, two)))
+    return sorted(found)
 
 
 def _failing(model: keras.Model, y: Any, y_pred: Any) -> str:
@@ -304,46 +334,6 @@ def _as_metric(given: Any) -> Any:
         return keras.metrics.get(given)
     except ValueError:
         return None
-
-
-class SourceBatches(keras.utils.PyDataset):
-    """Validation data of a source, in the order of their rows."""
-
-    def __init__(self, data: tuple, rows: int, shards: int):
-        super().__init__()
-        self._data, self._rows, self._shards = data, rows, shards
-
-    def __len__(self) -> int:
-        return -(-len(tree.flatten(self._data)[0]) // self._rows)
-
-    def __getitem__(self, number: int) -> tuple:
-        length = len(tree.flatten(self._data)[0])
-        index = np.arange(number * self._rows, min((number + 1) * self._rows, length))
-        return shared_out(tuple(read(self._data, index)), self._shards, self._rows)
-
-
-def shared_out(data: Any, shards: int, batch_size: int = 1024) -> Any:
-    """Returns the share of validation arrays that this process feeds to its devices.
-
-    Rows of weight -0 stand behind them, so that each device has as many: the means of losses tell these from rows
-    that were given the weight 0. Columns of a source become batches. Datasets are Keras' own to share out: their
-    batches have to be multiples of the number of devices.
-    """
-    if columns_of(data):
-        return SourceBatches(data, batch_size, shards)
-    if shards == 1 or not isinstance(data, (tuple, list)):
-        return data
-    x, y, *weight = data
-    rows = len(tree.flatten(y)[0])
-    _, held = backend.row_shards()
-
-    def share(leaf, behind=0.0):
-        leaf = np.asarray(leaf)
-        leaf = np.concatenate([leaf, np.full((-rows % shards, *leaf.shape[1:]), behind, leaf.dtype)])
-        return leaf if len(held) == shards else np.concatenate([leaf[number::shards] for number in held])
-
-    weight = np.ones(rows, "float32") if not weight else np.asarray(weight[0], "float32")
-    return (*tree.map_structure(share, (x, y)), share(weight, -0.0))
 
 
 def _arrays(data):

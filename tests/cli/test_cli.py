@@ -231,6 +231,8 @@ def test_epsilon_and_calibrate_agree(capsys):
         ("train --dataset mine.csv --epsilon 1 --target sick", "unknown argument '--target'. Did you mean --label?"),
         ("train --dataset digits --epsilon 1 --lr 1", "unknown argument '--lr'. Did you mean --learning-rate?"),
         ("calibrate --epsilon 1 --n 9 --batch-size 3 --epochs 3", "'--n'. Did you mean --num-examples?"),
+        ("train --dataset m.csv --epsilon 1 --persons id", "'--persons'. Did you mean --person-column?"),
+        ("train --dataset m.csv --epsilon 1 --classes a b", "of a table stand in its description"),
         ("train digits --epsilon 1", "unknown argument 'digits'. Did you mean --dataset digits?"),
         ("train --dataset digits mnist --epsilon 1", "unknown argument 'mnist'."),
         ("train --dataset digits --epsilon 1 --accountant moments", "invalid choice: 'moments'"),

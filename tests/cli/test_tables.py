@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from lipdp import callbacks, data
-from lipdp.cli import main
+from lipdp.cli import evaluation, main
 from lipdp.report import folder as folders
 from tests.helpers.commands import refusal
 
@@ -44,6 +44,15 @@ def run(tmp_path_factory):
     words = ["train", "--dataset", str(file), "--validation-split", "0.3", "--output", str(folder / "run")]
     assert main([*words, *SHORT, "--seed", "1"]) == 0
     return folder / "run"
+
+
+@pytest.mark.parametrize("constant", [1.0, 242.0])
+def test_certify_says_what_trains_for_certificates(run, capsys, monkeypatch, constant):
+    """Radii of 0.0 % stood there alone."""
+    measure = evaluation.measure
+    monkeypatch.setattr(evaluation, "measure", lambda *args: measure(*args) | {"lipschitz": constant})
+    assert main(["certify", str(run)]) == 0
+    assert ("--strategy clipless, or --recipe robust" in capsys.readouterr().out) == (constant > 2)
 
 
 @pytest.mark.parametrize("folder", [".", "/", ""])

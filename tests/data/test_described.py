@@ -264,6 +264,14 @@ def test_all_columns_that_are_not_filled_in_are_named(tmp_path):
         Table.from_json(path)
 
 
+def test_of_many_columns_that_are_not_filled_in_the_first_are_named(tmp_path):
+    file, path = tmp_path / "t.csv", tmp_path / "t.json"
+    file.write_text(f"{','.join(f'c{i}' for i in range(40))},ill\n{'1,' * 40}yes\n{'2,' * 40}no\n")
+    Table.template(file, path, label="ill")
+    with pytest.raises(ValueError, match=r"column 'c0'\. To fill in as well: 'c1', .*'c10', and 30 more\. A column"):
+        Table.from_json(path)
+
+
 def test_load_reads_a_described_file(file):
     found = data.load(str(file), table=TABLE)
     assert found.x_train.tolist() == ENCODED and found.y_train.tolist() == [1, 0, 0, 1]

@@ -62,10 +62,14 @@ def test_a_byte_order_mark_and_quotes_are_understood(tmp_path):
         ("a,ill\n1,0\n2,0\n", None, "at least two classes"),
         ('a,ill\n"1,0\n', None, "not a comma-separated file: .*, in line 2. Save it as such.*doubled.$"),
         ('"a";"ill"\n1;0\n', None, "not a comma-separated file.*looks separated by ';': put commas there"),
-        ("a;ill\n1;0\n", None, "looks separated by ';': put commas there.* In pandas: .*sep=';', decimal=','.*to_csv"),
+        (
+            "a;ill\n1;0\n",
+            None,
+            "looks separated by ';': put commas there.* pandas: .*sep=';', decimal=','.*to_csv.*s/;/,/g",
+        ),
         ('a;ill\n"1";0\n', None, "not a comma-separated file.*looks separated by ';'"),
         ("a;ill\n1,5;0\n", None, "header has 1.*looks separated by ';'.*decimal point"),
-        ("a\till\n1\t0\n", None, r"looks separated by '\\t'"),
+        ("a\till\n1\t0\n", None, r"looks separated by '\\t'.*s/\\t/,/g"),
     ],
 )
 def test_wrong_tables_are_refused(tmp_path, text, label, message):

@@ -409,6 +409,7 @@ def test_a_source_that_ignores_indices_is_refused():
         (Rows(*3 * [np.zeros(9)]), None, "needs labels"),
         ((Rows(np.zeros((9, 2))), Rows(np.zeros(9))), None, "needs labels"),
         (Named(a=np.zeros(9), b=np.zeros(9)), None, "needs labels.*a dictionary of a, b; pass the name"),
+        ({"a": Rows(np.zeros(9)), "b": Rows(np.zeros(9))}, None, "needs labels.*a dictionary of a, b; pass the name"),
         (Named(a=np.zeros(9), b=np.zeros(9)), "c", "Received: y='c', and columns a, b"),
         (Rows(np.zeros((9, 2))), "label", "Received: y='label', and rows without names"),
         (Rows(np.zeros((9, 2))), np.zeros(8), r"same length. Received lengths: \[9, 8\], inputs first"),

@@ -1,5 +1,6 @@
 """Settings that cannot learn are named before the run, from public numbers alone."""
 
+import re
 import warnings
 
 import keras
@@ -7,7 +8,8 @@ import numpy as np
 import pytest
 
 import lipdp
-from lipdp import layers, losses, strategies
+from lipdp import certify, layers, losses, strategies
+from lipdp.training import advice
 
 pytestmark = [pytest.mark.backend_free, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 RNG = np.random.default_rng(0)
@@ -95,3 +97,60 @@ def test_a_clip_above_all_gradients_does_nothing():
     for part in ("clip=1.5", "3 outputs", "longer than 1.41", "try 0.3"):
         assert part in text
     assert {w.filename for w in caught if w.category is UserWarning} == {__file__}
+
+
+@pytest.mark.parametrize(
+    ("weights", "more", "warned"),
+    [
+        ({0: 1e-4, 1: 0.01, 2: 1e-4}, {}, True),
+        ({0: 1e-4, 1: 0.01}, {}, False),  # class 2 has weight 1
+        ({0: 0.01, 1: 1.0, 2: 0.01}, {}, False),
+        ({0: 0.01, 1: 1.0, 2: 0.01}, {"clip_norm": 10.0}, True),
+        ({0: 1e-4, 1: 0.01, 2: 1e-4}, {"clip_norm": 0.01}, False),
+        ({0: 1e-4, 1: 0.01, 2: 1e-4}, {"quantile": 0.5}, False),
+    ],
+)
+def test_weights_of_classes_that_are_small_beside_the_clip_norm(weights, more, warned):
+    """Of all gradients nothing but noise was left."""
+    model, strategy = keras.Sequential([keras.Input((8,)), keras.layers.Dense(3)]), strategies.DPSGD(**more)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        advice.of_class_weight(model, strategy, weights)
+    assert len(caught) == warned
+    if warned:
+        assert "Divide all of them by the largest" in str(caught[0].message)
+
+
+def test_fit_warns_of_small_weights_of_classes():
+    weights = {"class_weight": {0: 1e-3, 1: 1e-3, 2: 1e-3}}
+    with pytest.warns(UserWarning, match="class_weight of at most 0.001, clip_norm=1. Divide"):
+        fit("adam", strategy="dpsgd", epochs=1, **weights)
+
+
+def certified(layer, lipschitz):
+    inputs = keras.Input((8,))
+    x = layers.SpectralDense(4)(layers.BoundedInput(norm=2.0)(inputs))
+    x = keras.layers.Add()([x, layers.Abs()(x)]) if layer == "sum" else layer(x)
+    model = lipdp.DP_Model(inputs, layers.SpectralDense(3)(x))
+    metric = certify.CertifiedAccuracy(0.1, lipschitz)
+    model.compile(keras.optimizers.SGD(1.0), losses.SparseCategoricalCrossentropy(), metrics=["accuracy", metric])
+    return model
+
+
+@pytest.mark.parametrize(
+    ("layer", "lipschitz", "text"),
+    [
+        (layers.Abs(), 1.0, None),
+        ("sum", 1.0, "certified_accuracy_0.1, of lipschitz=1, .* bring to 2[.] Pass that"),
+        ("sum", 2.0, None),
+        (keras.layers.Dense(4), 1.0, "without a bound for all weights. Leave it out"),
+    ],
+)
+def test_a_metric_that_counts_more_rows_than_are_certified(layer, lipschitz, text):
+    """It took 1 for the constant of a sum of two paths, without a word."""
+    model = certified(layer, lipschitz)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        advice.advise(model, 1.0, None, 1, 40)
+    assert len(caught) == (text is not None)
+    assert text is None or re.search(text, str(caught[0].message))

@@ -9,7 +9,7 @@ import pytest
 import lipdp
 from lipdp import backend, callbacks
 from lipdp.privacy import journal
-from lipdp.training import validation
+from lipdp.training.shares import shared_out
 from tests.helpers.models import blobs, mlp, same, state
 
 pytestmark = pytest.mark.backend_free
@@ -244,7 +244,7 @@ def test_validation_rows_are_shared_out(monkeypatch, weights, held):
     parts = []
     for shares in held:
         monkeypatch.setattr(backend, "row_shards", lambda shares=shares: (8, shares))
-        parts.append(validation.shared_out((x, y, *weights), 8))
+        parts.append(shared_out((x, y, *weights), 8))
         assert {len(leaf) for leaf in parts[-1]} == {4 * len(shares)}
     rows = {int(n): (tuple(v), w) for part in parts for v, n, w in zip(*part, strict=True) if w}
     assert rows == {i: (tuple(x[i]), weights[0][i] if weights else 1.0) for i in range(30)}
@@ -256,7 +256,7 @@ def test_processes_that_share_a_group_of_devices_feed_it_the_same(monkeypatch):
     parts = []
     for index in range(2):
         monkeypatch.setattr(backend, "processes", lambda index=index: (index, 2))
-        parts.append(validation.shared_out((x, y), 8))
+        parts.append(shared_out((x, y), 8))
     for one, other in zip(*parts, strict=True):
         np.testing.assert_array_equal(one, other)
 

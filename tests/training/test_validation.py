@@ -94,7 +94,7 @@ def test_what_keras_cannot_read_is_said_in_other_words(model, method, rows):
 @pytest.mark.parametrize("method", ["evaluate", "predict"])
 @pytest.mark.parametrize("texts", [["a b", "c"], np.array([["a", "b", "c", "d"]])])
 def test_texts_are_sent_to_a_tokenizer(model, method, texts):
-    with pytest.raises(ValueError, match=f"`{method}` takes numbers. Received: texts. Encode them .* tokenizer"):
+    with pytest.raises(ValueError, match=f"`{method}` takes numbers. Received: texts. .* tokenizer.*no inputs"):
         getattr(model, method)(texts, verbose=0)
 
 
@@ -217,6 +217,60 @@ def test_a_metric_function_that_averages_rows_is_told_not_to(more):
         model.fit(X, Y, **FIT, **more)
     assert model.run.ledger.releases == 0
     model.fit(X, Y, training_metrics=False, **FIT)
+
+
+class Right(keras.metrics.Metric):
+    """The share of right answers, as it is often written: without weights."""
+
+    def __init__(self, name="right", **kwargs):
+        super().__init__(name=name, **kwargs)
+        self.found = self.add_weight(name="found", initializer="zeros")
+        self.count = self.add_weight(name="count", initializer="zeros")
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        right = keras.ops.cast(keras.ops.argmax(y_pred, -1) == keras.ops.cast(y_true, "int32"), "float32")
+        self.add(right, keras.ops.ones_like(right))
+
+    def add(self, right, weight):
+        self.found.assign_add(keras.ops.sum(right * weight))
+        self.count.assign_add(keras.ops.sum(weight))
+
+    def result(self):
+        return self.found / self.count
+
+
+class Weighted(Right):
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        right = keras.ops.cast(keras.ops.argmax(y_pred, -1) == keras.ops.cast(y_true, "int32"), "float32")
+        self.add(right, keras.ops.ones_like(right) if sample_weight is None else sample_weight)
+
+
+class Unweighted(Right):
+    def update_state(self, y_true, y_pred):
+        super().update_state(y_true, y_pred)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("more", [{"validation_data": (X, Y)}, {}])
+def test_a_metric_that_leaves_out_weights_is_named(more):
+    """It counted the rows that fill up an update, and was wrong by several percent without a word."""
+    model = mlp(metrics=["accuracy", Right()])
+    with pytest.warns(UserWarning, match="Received: right. Multiply what `update_state` counts by sample_weight"):
+        model.fit(X, Y, **FIT, **more)
+    mlp(metrics=[Right()]).fit(X, Y, training_metrics=False, **FIT, **more)
+
+
+def test_a_metric_with_weights_counts_as_those_of_keras():
+    model = mlp(metrics=["accuracy", Weighted()])
+    history = model.fit(X, Y, **FIT).history
+    assert history["right"] == pytest.approx(history["accuracy"], abs=1e-6)
+
+
+def test_a_metric_that_takes_no_weights_is_told_what_they_are():
+    model = mlp(metrics=[Unweighted()])
+    with pytest.raises(ValueError, match="Received: metric 'right', .*takes sample_weight, which is 0 for rows"):
+        model.fit(X, Y, **FIT)
+    assert model.run.ledger.releases == 0
 
 
 @pytest.mark.parametrize("more", [{"validation_data": (X, Y)}, {}])
