@@ -300,6 +300,16 @@ def test_the_metric_refuses_one_output_that_is_never_negative():
     model.compile("sgd", keras.losses.BinaryCrossentropy(from_logits=True), metrics=[metric])
 
 
+def test_the_metric_refuses_a_model_of_low_precision():
+    """Two points 2e-5 apart, of different classes, counted as certified within 1e-3."""
+    relu = keras.layers.Activation("relu", dtype="mixed_bfloat16")
+    model = lipdp.DP_Sequential([layers.BoundedInput((32,), norm=2.0), relu, layers.SpectralDense(2)])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    with pytest.raises(ValueError, match="CertifiedAccuracy for model .*, which computes in bfloat16"):
+        model.compile("sgd", loss=loss, metrics=[certify.CertifiedAccuracy(0.001)])
+    model.compile("sgd", loss=loss)
+
+
 @pytest.mark.parametrize("end", ["tanh", "elu", "linear"])
 def test_one_output_of_either_sign_is_certified(end):
     model = trained_like(ending(keras.layers.Activation(end)))

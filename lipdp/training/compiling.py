@@ -11,7 +11,7 @@ from typing import Any
 import keras
 from keras import ops, tree
 
-from lipdp import _keras, certify, checks, losses
+from lipdp import _keras, certify, checks, gradients, losses
 from lipdp.bounds import registry
 from lipdp.training.callbacks import as_list, refuse_public_names
 
@@ -95,7 +95,8 @@ def _for_logits(metrics: list, loss: Any, model: keras.Model, output: int) -> li
     one logit, would take logits for probabilities.
 
     Raises:
-        ValueError: a certified accuracy, which splits them at 0 too, of one output that is never negative.
+        ValueError: a certified accuracy, which splits them at 0 too, of one output that is never negative, or of a
+            model that computes in less than float32.
     """
     certified = any(isinstance(metric, certify.CertifiedAccuracy) for metric in metrics)
     if certified and getattr(model, "preprocessor", None) is not None:
@@ -103,6 +104,12 @@ def _for_logits(metrics: list, loss: Any, model: keras.Model, output: int) -> li
             "A radius is in units of the rows that the layers of a model take. Received: CertifiedAccuracy for model "
             f"'{model.name}', whose preprocessor changes rows first. Leave that out, and certify "
             "keras.Model(model.inputs, model.outputs) on rows that went through the preprocessor."
+        )
+    if certified and gradients.of_one_size(model, full_precision=True):
+        raise ValueError(
+            "Certificates are about float32: rounding to less moves outputs further than a radius lets them. Received: "
+            f"CertifiedAccuracy for model '{model.name}', which computes in bfloat16 or float16. Leave the metric out, "
+            "or build all layers in float32."
         )
     if certified and _keras.graph(model) is not None and model.outputs[output].shape[-1] == 1:
         certify.refuse_end(model.name, losses.endings(model)[output])

@@ -72,8 +72,8 @@ class FreshNoise(_Guard):
 class SameModel(_Guard):
     """Refuses or mends what the user's callbacks change of a model while `fit` runs.
 
-    Which layers train, the optimizer, what a step does and how many are made at once are those that the noise was made
-    for: other ones are refused.
+    Which layers train, in which precision, the optimizer, what a step does and how many are made at once are those that
+    the noise was made for: other ones are refused.
     Weights may be set; where bounds follow from them, these are made to hold again. Comes behind the user's callbacks.
 
     Args:
@@ -92,6 +92,7 @@ class SameModel(_Guard):
     ):
         super().__init__(within_epochs)
         self._flags = [(layer, layer.trainable) for layer in _keras.walk(model, include_self=True)]
+        self._policies = [(layer, layer.dtype_policy.name) for layer, _ in self._flags]
         self._optimizer, self._bound, self._steps = model.optimizer, bound, model.steps_per_execution
         self._kept: list[np.ndarray] | None = None
         if bound is not None and within_epochs:
@@ -118,6 +119,12 @@ class SameModel(_Guard):
                 "How many updates are made at once is fixed when `fit` begins. Received: another "
                 f"`steps_per_execution`, {received!r}, set while it runs; it has been set back to {self._steps}. End "
                 "this `fit`, call `compile` with it and then `fit` again: the ledger goes on."
+            )
+        if other := [layer.name for layer, policy in self._policies if layer.dtype_policy.name != policy]:
+            raise ValueError(  # microbatches have one size only where precision was low from the beginning
+                "In which precision layers compute is fixed when `fit` begins. Received: another `dtype_policy` for "
+                f"{', '.join(map(repr, other))}, set while it runs. End this `fit`, and then call `fit` again: the "
+                "ledger goes on."
             )
         changed = [(layer, flag) for layer, flag in self._flags if layer.trainable != flag]
         if not changed:

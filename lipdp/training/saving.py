@@ -109,6 +109,7 @@ class Saving:
         if _is_local(filepath) and os.path.isfile(filepath):
             _check_content(filepath)
         try:
+            run.rolls_back = True
             super().load_weights(filepath, **kwargs)
             if not run.loaded:
                 received = "a file from which Keras did not load the model itself"
@@ -122,6 +123,8 @@ class Saving:
             if self.run.load_error is not None:
                 raise self.run.load_error from None
             raise
+        finally:
+            run.rolls_back = False
 
     def save_own_variables(self, store: dict[str, Any]) -> None:
         super().save_own_variables(store)
@@ -132,14 +135,14 @@ class Saving:
             store[name] = value
 
     def load_own_variables(self, store: dict[str, Any]) -> None:
-        if self.run.armed:  # past `load_weights`, by a function of Keras
-            raise self._refuse_while_fitting()
         try:
             if "lipdp" not in store.keys():
                 raise _no_ledger(self.name, "a file that lipdp did not write")
             self.run.restore(store["lipdp"][...])
             self.run.loaded = True
         except ValueError as error:
+            if self.run.armed:  # past `load_weights`, by a function of Keras
+                raise self._refuse_while_fitting() from error
             # Keras may swallow errors of single objects; `load_weights` must not.
             self.run.load_error = error
             raise

@@ -32,8 +32,7 @@ class Run:
         plan_start: Number of updates in the ledger when the plan began.
         planned_moments: How many moments the ledger holds that are not released yet, only while a plan is made.
         epoch_key: Key of the permutations of the plan's epochs, if it shuffles, or of their allocation, a secret.
-        order: Digest of the rows, in their order, that the epochs go by; None where it is not known. A file holds it
-            after a `fit` with a seed only.
+        order: Digest of the rows in their order, for epochs; None where not known. Only a `fit` with a seed writes it.
         importance: Where a plan of importance sampling stands: arguments and state of its budget, all public; or None.
         noise_std: Noise standard deviation per trainable variable in the last `fit`.
         secret: What the batches of the last `fit` are drawn from. A file holds it after a `fit` with a seed only.
@@ -44,6 +43,7 @@ class Run:
         tracing: Whether a training step is being traced right now.
         armed: Whether `fit` is running.
         executing: Whether the present `fit` has finished its first execution.
+        rolls_back: Whether what loads a file now brings the weights back where the ledger in it is refused.
         load_error: Why loading this model's state failed, if it did.
         journal: Where releases are reserved before they are made, while `fit` keeps a checkpoint; else None.
     """
@@ -63,7 +63,7 @@ class Run:
         self.bodies: str | None = None
         self.driver: Any = None
         self.traced: tuple | None = None
-        self.tracing = self.armed = self.executing = False
+        self.tracing = self.armed = self.executing = self.rolls_back = False
         self.load_error: ValueError | None = None
         self.journal: Journal | None = None
 
@@ -281,7 +281,9 @@ class Run:
             check_plan(ledger, values["plan_start"], values["importance"])
         except (AttributeError, KeyError, TypeError, UnicodeDecodeError, json.JSONDecodeError) as error:
             raise ValueError(f"The privacy ledger in the file is corrupt: {error!r}. Nothing was loaded.") from error
-        if not (self.ledger.covers(ledger) or ledger.covers(self.ledger)):
+        if self.armed or not (self.ledger.covers(ledger) or ledger.covers(self.ledger)):
+            if not self.rolls_back:  # Keras sets the weights of layers all the same: they bring their cost along
+                provenance.attribute(self._model, [ledger, *others])
             raise ValueError(
                 f"This model has made {self.ledger.releases} releases of its own, which loading another model's "
                 "ledger would forget, be it a copy of this one that went on by itself. Received: a file with "

@@ -96,6 +96,21 @@ def test_a_model_that_is_frozen_as_a_whole_is_set_back():
     assert model.trainable and [layer.trainable for layer in model.layers] == [False, True, True]
 
 
+def test_another_precision_is_refused():
+    """An eager step would take it at once, and a compiled one when it is traced again."""
+
+    class Lowers(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            self.model.get_layer("second").dtype_policy = "mixed_bfloat16"
+
+    model = compiled()
+    with pytest.raises(ValueError, match="In which precision .* for 'second', set while it runs"):
+        fit(model, callbacks=[Lowers()])
+    assert model.privacy.updates == 4
+    fit(model, epsilon=12.0)
+    assert model.run.driver.of_one_size and model.run.driver.microbatch  # of one number of rows from here on
+
+
 @pytest.mark.slow
 def test_a_callback_that_sets_it_back_itself_is_nobodys_concern():
     model = compiled()

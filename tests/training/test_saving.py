@@ -1,5 +1,6 @@
 """The ledger, the noise state and the budget travel with the weights."""
 
+import contextlib
 import copy
 import json
 import warnings
@@ -141,6 +142,23 @@ def test_the_file_of_another_model_does_not_replace_a_ledger(saved, tmp_path):
         model.load_weights(tmp_path / "m.weights.h5")
     assert before[1] == state(model)[1]
     assert all(np.array_equal(a, b) for a, b in zip(before[0], state(model)[0], strict=True))
+
+
+@pytest.mark.parametrize("skip_mismatch", [False, True])  # with which Keras makes a warning of it
+def test_weights_that_keras_takes_from_a_refused_file_bring_their_cost_along(saved, tmp_path, skip_mismatch):
+    """It reads the layers inside of a model after it has told that the model itself was not loaded."""
+    model, other = keras.saving.load_model(saved[1]), trained()
+    spent, cost = model.privacy, other.privacy
+    keras.Sequential([keras.Input((8,)), other]).save_weights(tmp_path / "m.weights.h5")
+    plain = keras.Sequential([keras.Input((8,)), model])
+    with contextlib.suppress(ValueError), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        plain.load_weights(tmp_path / "m.weights.h5", skip_mismatch=skip_mismatch)
+    assert all(np.array_equal(a, b) for a, b in zip(weights(model), weights(other), strict=True))
+    assert model.privacy.updates == spent.updates + cost.updates
+    assert model.privacy.epsilon() > max(spent.epsilon(), cost.epsilon())
+    with pytest.raises(ValueError, match="The budget is spent"):
+        model.fit(*blobs(), epochs=1, epsilon=2.0, **FIT)
 
 
 def forks(tmp_path, releases):
@@ -344,3 +362,17 @@ def test_no_file_is_loaded_while_fit_runs(tmp_path):
             model.fit(x, y, steps_per_epoch=1, noise_multiplier=4.0, **FIT, callbacks=[load])
     model.load_weights(tmp_path / "a.weights.h5")
     assert model.run.ledger.updates == 1
+
+
+def test_weights_that_keras_takes_from_a_file_while_fit_runs_bring_their_cost_along(saved, tmp_path):
+    """A function of Keras is refused as `load_weights` is, but has set the weights of layers by then."""
+    saved[0].save_weights(tmp_path / "m.weights.h5")
+    model = mlp()
+    load = keras.callbacks.LambdaCallback(
+        on_epoch_begin=lambda *_: keras.saving.load_weights(model, tmp_path / "m.weights.h5")
+    )
+    with pytest.raises(ValueError, match="could not be loaded"):
+        model.fit(*blobs(), epochs=1, epsilon=8.0, **FIT, callbacks=[load])
+    assert np.array_equal(weights(model)[0], weights(saved[0])[0])
+    assert model.privacy.updates == saved[0].privacy.updates
+    assert model.privacy.epsilon() >= saved[0].privacy.epsilon()

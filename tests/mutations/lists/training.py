@@ -663,9 +663,15 @@ FAULTS = [
         ),
         (
             "a file replaces any ledger",
-            "if not (self.ledger.covers(ledger) or ledger.covers(self.ledger)):",
+            "if self.armed or not (self.ledger.covers(ledger) or ledger.covers(self.ledger)):",
             "if False:",
             "training/test_saving.py::test_the_file_of_another_model_does_not_replace_a_ledger",
+        ),
+        (
+            "weights that Keras takes from a refused file cost nothing",
+            "provenance.attribute(self._model, [ledger, *others])",
+            "pass",
+            "training/test_saving.py::test_weights_that_keras_takes_from_a_refused_file_bring_their_cost_along",
         ),
         (
             "an earlier file takes updates back",
