@@ -4,6 +4,7 @@ import dataclasses
 import math
 
 import keras
+import numpy as np
 
 from lipdp import checks, layers
 from lipdp.model import DP_Sequential
@@ -16,6 +17,8 @@ _MANY_ROWS = 40000
 # Rows for each standard deviation of the noise in a count of `layers.PrivateRescaling`: with fewer, columns that happen
 # to be of one size lose more than others gain.
 _ROWS_OF_NOISE = 60
+# Of rows normalized by moments: see `TableRecipe.constant_unit`.
+_CONSTANT_UNIT = 5.0
 _NUMBERS = "Recipes train classifiers; how to predict a number is in docs/howto/regression.md."
 
 
@@ -38,6 +41,8 @@ class TableRecipe(NormalizedRecipe):
         standardized: whether each row is first brought to mean 0 and deviation 1, by its own numbers alone.
         moments_noise: noise multiplier of the two releases of moments, and of the three of ranges.
         hidden: width of the hidden layer; 0 for none.
+        constant_unit: value of one hidden unit at the start, whatever the row; 0 for a unit like the others. Logits
+            follow how often a class occurs as many times faster, squared, and then what rows of a rare class say.
         learning_rate: of stochastic gradient descent, at the start; it falls linearly to zero.
         momentum: of stochastic gradient descent.
         method: name of the strategy: "dpsgd", "adaclip" or "dpis".
@@ -52,6 +57,7 @@ class TableRecipe(NormalizedRecipe):
     rescaled: bool = False
     standardized: bool = False
     hidden: int = 64
+    constant_unit: float = 0.0
 
     @property
     def num_releases(self) -> int:
@@ -76,7 +82,12 @@ class TableRecipe(NormalizedRecipe):
         if self.hidden:
             stack.append(keras.layers.Dense(self.hidden, activation="relu", name="hidden"))
         last = keras.layers.Dense(self.num_classes, kernel_initializer="zeros", name="logits")
-        return self._compiled(DP_Sequential([*stack, last], name="lipdp"), num_examples)
+        model = DP_Sequential([*stack, last], name="lipdp")
+        if self.hidden and self.constant_unit:
+            hidden, first = model.get_layer("hidden"), np.arange(self.hidden) == 0
+            kernel, bias = hidden.get_weights()
+            hidden.set_weights([np.where(first, 0.0, kernel), np.where(first, self.constant_unit, bias)])
+        return self._compiled(model, num_examples)
 
 
 def rescales(num_columns: int, num_examples: int, noise_multiplier: float) -> bool:
@@ -144,6 +155,7 @@ def table_recipe(
         num_classes=num_classes,
         input_norm=math.sqrt(input_shape[0]) if row_norm is None else row_norm,
         rescaled=rescaled,
+        constant_unit=_CONSTANT_UNIT,
         learning_rate=math.sqrt(budget) * rate,
         method=method,
         **shared,

@@ -63,6 +63,17 @@ def test_the_network_and_what_it_releases_first():
     assert np.allclose(model.predict(1e6 * row, verbose=0), model.predict(10.0 * row, verbose=0), atol=1e-4)
 
 
+@pytest.mark.backend_free
+def test_one_hidden_unit_is_constant_at_the_start():
+    recipe = models.table_recipe((6,), 2, 100, 2.0)
+    kernel, bias = recipe.build(100).get_layer("hidden").get_weights()
+    assert bias[0] == recipe.constant_unit == 5.0 and not kernel[:, 0].any()
+    assert kernel[:, 1:].any(axis=0).all() and not bias[1:].any()
+    own = dataclasses.replace(recipe, constant_unit=0.0).build(100).get_layer("hidden").get_weights()
+    assert own[0].any(axis=0).all() and not own[1].any()
+    assert models.head_recipe((6,), 2, 50000, 8.0).constant_unit == 0.0
+
+
 @pytest.mark.slow
 def test_columns_in_any_units_are_learned_within_the_same_budget():
     (x, y), (x_test, y_test) = rows(), rows(1000, 1)
