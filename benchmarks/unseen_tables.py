@@ -139,7 +139,8 @@ def render(runs: list[dict]) -> str:
         facts = f"{mine[0]['examples']} | {mine[0]['anomalies']} | {mine[0]['columns']}"
         cells = [*(cell(table, "recipe", e) for e in budgets), *(cell(table, m) for m in METHODS[1:])]
         seeds = len({one["seed"] for one in mine if one["method"] == "recipe"})
-        lines.append(f"| {table} | {facts} | {' | '.join(cells)} | {seeds} |")
+        star = "*" if table in CHOSEN_ON else ""
+        lines.append(f"| {table}{star} | {facts} | {' | '.join(cells)} | {seeds} |")
     return "\n".join(lines)
 
 
