@@ -298,7 +298,12 @@ def rehearse(model: keras.Model, validation_data: Any, example: tuple | None) ->
 def _counting_all(model: keras.Model, x: Any, y: Any, y_pred: Any) -> list[str]:
     """Returns the names of metrics of the user's own that a row behind the data moves, tried on zeros and ones."""
     every = [one for part in model.metrics for one in getattr(part, "metrics", [part])]
-    own = [one for one in every if not type(one).__module__.startswith(("keras.", "lipdp."))]
+    weights = {id(variable) for variable in model.weights}  # what writes to these is refused where a step is made
+    own = [
+        one
+        for one in every
+        if not type(one).__module__.startswith(("keras.", "lipdp.")) and weights.isdisjoint(map(id, one.variables))
+    ]
 
     def states(nest, rows):
         model.reset_metrics()
