@@ -17,7 +17,7 @@ _MANY_ROWS = 40000
 # Rows for each standard deviation of the noise in a count of `layers.PrivateRescaling`: with fewer, columns that happen
 # to be of one size lose more than others gain.
 _ROWS_OF_NOISE = 60
-# Of rows normalized by moments: see `TableRecipe.constant_unit`.
+# Chosen by `benchmarks/unseen_tables.py --inner`, on tables of which most have a rare class.
 _CONSTANT_UNIT = 5.0
 _NUMBERS = "Recipes train classifiers; how to predict a number is in docs/howto/regression.md."
 
@@ -41,8 +41,9 @@ class TableRecipe(NormalizedRecipe):
         standardized: whether each row is first brought to mean 0 and deviation 1, by its own numbers alone.
         moments_noise: noise multiplier of the two releases of moments, and of the three of ranges.
         hidden: width of the hidden layer; 0 for none.
-        constant_unit: value of one hidden unit at the start, whatever the row; 0 for a unit like the others. Logits
-            follow how often a class occurs as many times faster, squared, and then what rows of a rare class say.
+        constant_unit: value at which one hidden unit starts, the same for every row; 0 for a unit like the others.
+            Through it the logits learn within a few updates how often each class occurs, and rows of a rare class are
+            heard after that. About 5 where a class may be rare, 0 where classes are of one size.
         learning_rate: of stochastic gradient descent, at the start; it falls linearly to zero.
         momentum: of stochastic gradient descent.
         method: name of the strategy: "dpsgd", "adaclip" or "dpis".
