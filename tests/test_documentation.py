@@ -93,7 +93,7 @@ def data():
     rng = np.random.default_rng(0)
     x, y = rng.uniform(size=(256, 28, 28, 1)).astype("float32"), rng.integers(10, size=256)
     plain = keras.Sequential([keras.Input((28, 28, 1)), keras.layers.Flatten(), keras.layers.Dense(10)])
-    return {"x": x, "y": y, "keras_model": plain, "images": x[:, ::2, ::2], "labels": y}
+    return {"x": x, "y": y, "x_test": x, "y_test": y, "keras_model": plain, "images": x[:, ::2, ::2], "labels": y}
 
 
 # Its pages go on from each other.
