@@ -21,6 +21,8 @@ _STEP, _PART = 8, 1 / 32
 _LEVELS = (1.0, 2.5, 6.0)
 # So many updates are being read while one is made.
 _AHEAD = 2
+# Frameworks take memory as it is that begins at a multiple of so many bytes, and copy all other.
+_ALIGNMENT = 64
 
 
 class PaddedSize:
@@ -82,14 +84,21 @@ class _Buffers:
     def take(self, shape, dtype) -> np.ndarray:
         rows = shape[0]
         for i in range(len(self._arrays)):
-            # Two references: the list's and the argument of getrefcount.
-            if len(self._arrays[i]) >= rows and sys.getrefcount(self._arrays[i]) == 2:
+            # Views refer to the memory itself. Two references: that of the array and the argument of getrefcount.
+            if len(self._arrays[i]) >= rows and sys.getrefcount(self._arrays[i].base) == 2:
                 return self._arrays[i][:rows]
         if len(self._arrays) >= 8:
             self._arrays.pop(0)
         # With room for the larger of the draws to come.
-        self._arrays.append(np.empty((rows + rows // 8, *shape[1:]), dtype))
+        self._arrays.append(_aligned((rows + rows // 8, *shape[1:]), np.dtype(dtype)))
         return self._arrays[-1][:rows]
+
+
+def _aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    size = math.prod(shape) * dtype.itemsize
+    memory = np.empty(size + _ALIGNMENT, "uint8")
+    start = -memory.ctypes.data % _ALIGNMENT
+    return memory[start : start + size].view(dtype).reshape(shape)
 
 
 class Batches:
