@@ -357,9 +357,8 @@ The second epoch of `fit` on the 60,000 images of MNIST, with batches, transfers
 Keras' ordinary network with biases and ReLU, trained in turn in one process; median [10 % - 90 %] of
 {found["runs"][0]["rounds"]} rounds. "readme" is the convolutional network of the README,
 "mlp" two dense layers of 512: clipless trains them with layers of this library, DP-SGD trains the ordinary ones.
-CPU time is that of all threads. The faster a core multiplies matrices, the more everything else counts: on an earlier
-one, which took 10.7 ms for the ordinary "mlp" of B = 256 and one thread, TensorFlow's clipless "mlp" came to 2.53, 1.47
-and 1.16 times its CPU time.
+CPU time is that of all threads. The machine matters: the faster a core multiplies matrices, the more everything else
+counts. On an earlier one with AVX-512, TensorFlow's clipless "readme" came to 1.54, 1.03 and 0.94 times the CPU time.
 
 One core with one thread. On TensorFlow the clock on the wall says less here: the ordinary `fit` takes time that
 is no CPU time of its process, so the columns of CPU time are the ones to compare.
@@ -367,9 +366,8 @@ is no CPU time of its process, so the columns of CPU time are the ones to compar
 
 {fit_cost.table(found["runs"])}
 
-The rows of TensorFlow are older than two changes: with one thread a microbatch has more rows by default, and an update
-takes less time where callbacks are passed. Both are in those of another core, without AVX-512: TensorFlow leaves oneDNN
-off there, and the ordinary network of convolutions takes long. Other work ran on the second core.
+Another core, without AVX-512: TensorFlow leaves oneDNN off there, and the ordinary network of convolutions takes long.
+In both, other work ran on the second core.
 `OMP_NUM_THREADS=1 taskset -c 0 {narrow["command"]} --backend tensorflow`
 
 {fit_cost.table(narrow["runs"])}
