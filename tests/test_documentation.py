@@ -20,6 +20,13 @@ ROOT = pathlib.Path(__file__).parent.parent
 OTHER_BACKEND = {"tensorflow": "lipdp.backend.jax", "jax": "lipdp.backend.tensorflow"}
 
 
+SLOW_EXAMPLES = [
+    *(f"lipdp.models.{name}" for name in ("classifier", "text")),
+    *(f"lipdp.audit.{name}" for name in ("one_run", "white_box")),
+    "lipdp.diffusion.model",
+]
+
+
 def modules():
     import keras
 
@@ -31,7 +38,9 @@ def modules():
 
 @pytest.mark.backend_free
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.parametrize("name", sorted(modules()))
+@pytest.mark.parametrize(
+    "name", [pytest.param(m, marks=[pytest.mark.slow] * (m in SLOW_EXAMPLES)) for m in sorted(modules())]
+)
 def test_examples_run(name):
     module = importlib.import_module(name)
     flags = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS

@@ -183,7 +183,11 @@ def test_rewriting_programs_into_low_precision_is_refused(way, strategy, monkeyp
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="a switch of TensorFlow")
 @pytest.mark.parametrize(
-    "name", ["ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE", "TF_SET_ONEDNN_FPMATH_MODE"]
+    "name",
+    [
+        "ONEDNN_DEFAULT_FPMATH_MODE",
+        *(pytest.param(f"{name}_FPMATH_MODE", marks=pytest.mark.slow) for name in ("DNNL_DEFAULT", "TF_SET_ONEDNN")),
+    ],
 )
 def test_fast_math_of_onednn_is_refused(name, monkeypatch):
     """Convolutions of float32 take bfloat16 then, with an error of 3e-3, where the slack of bounds is 2e-5."""

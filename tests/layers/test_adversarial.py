@@ -13,7 +13,7 @@ NORMS = (1.0, 8.0)
 # By default one of each type; `make test-all` runs the others.
 FIRST = {case.name.split("-")[0].split("_")[0].rstrip("0123456789"): case.name for case in reversed(ALL)}.values()
 # Other dimensions of these are among the first ones.
-LONG = ("SpectralConv3DTranspose", "SpectralConv1DTranspose", "SpectralDepthwiseConv1D")
+LONG = ("SpectralConv3DTranspose", "SpectralConv1DTranspose", "SpectralDepthwiseConv1D", "conv(1,4)")
 FIRST = [name for name in FIRST if not name.startswith(LONG)]
 CASES = [pytest.param(c, id=c.name, marks=[pytest.mark.slow] * (c.name not in FIRST)) for c in ALL]
 

@@ -22,6 +22,7 @@ LAYERS = {
 
 
 LONG = [
+    ("encoder", "color"),
     ("patches", "color"),
     ("patches", "small"),
     ("mirrored", "color"),

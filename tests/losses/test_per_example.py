@@ -288,7 +288,12 @@ def test_a_call_of_the_whole_batch_is_not_left_out_in_silence(kind):
 
 @pytest.mark.backend_free
 @pytest.mark.parametrize(
-    "loss", ["mse", keras.losses.MeanSquaredError(), "binary_crossentropy", keras.losses.Huber(), "mean_absolute_error"]
+    "loss",
+    [
+        keras.losses.MeanSquaredError(),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("mse", "binary_crossentropy", "mean_absolute_error")),
+        keras.losses.Huber(),
+    ],
 )
 def test_outputs_without_an_axis_of_their_own_are_named(loss):
     """It said that the loss mixes examples, or that `num_outputs` is None."""

@@ -327,7 +327,13 @@ BESIDE = {
 
 
 @pytest.mark.backend_free
-@pytest.mark.parametrize("pair", BESIDE.values(), ids=BESIDE)
+@pytest.mark.parametrize(
+    "pair",
+    [
+        pytest.param(BESIDE[name], id=name, marks=[pytest.mark.slow] * (number % 2))
+        for number, name in enumerate(BESIDE)
+    ],
+)
 def test_what_no_configuration_tells_has_noise_of_its_own(pair):
     """Rates and frozen weights change what moves: only the keys say whether the noise is the same."""
     one, again, other = (key(**make()) for make in (pair[0], *pair))
@@ -361,7 +367,7 @@ def test_masks_that_xla_draws_otherwise_come_with_other_noise():
         pytest.param(with_optimizer(stepping, 0.5), id="code of an optimizer", marks=pytest.mark.slow),
         pytest.param(with_optimizer(shortening, 0.5), id="a number in it", marks=pytest.mark.slow),
         pytest.param(of_kind(0.5), id="a model", marks=pytest.mark.slow),
-        pytest.param(with_layer(replaced, 0.5), id="a layer"),
+        pytest.param(with_layer(replaced, 0.5), id="a layer", marks=pytest.mark.slow),
     ],
 )
 def test_code_of_the_users_goes_on_with_its_noise(tmp_path, made):

@@ -195,7 +195,13 @@ def added_to(model):
 @pytest.mark.filterwarnings("ignore:Layer InputLayer")
 @pytest.mark.backend_free
 @pytest.mark.parametrize(
-    "change", [quantized, one_layer_quantized, adapted_and_quantized, added_to], ids=lambda f: f.__name__
+    "change",
+    [
+        quantized,
+        added_to,
+        *(pytest.param(f, marks=pytest.mark.slow) for f in (one_layer_quantized, adapted_and_quantized)),
+    ],
+    ids=lambda f: f.__name__,
 )
 def test_layers_whose_variables_keras_replaces_keep_what_they_cost(change):
     plain = keras.Sequential([keras.Input((6,)), keras.layers.Dense(5, use_bias=False)])
@@ -424,7 +430,7 @@ class Own(keras.layers.Layer):
 
 
 @pytest.mark.backend_free
-@pytest.mark.parametrize("share", ["layer", "operation", "input"])
+@pytest.mark.parametrize("share", ["layer", *(pytest.param(s, marks=pytest.mark.slow) for s in ("operation", "input"))])
 def test_one_fit_at_a_time_on_layers_without_weights(share):
     inputs, own = keras.Input((8,)), Own()
     rolled = keras.ops.roll(inputs, 1, -1)
