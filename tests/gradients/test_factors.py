@@ -82,7 +82,10 @@ def test_norms_of_lookups_are_those_of_sums_by_row(size):
     np.testing.assert_allclose(found, exact, rtol=1e-4)
 
 
-@pytest.mark.parametrize(("size", "positions", "width"), [(1000, 1300, 8), (4000, 1300, 8), (1000, 3001, 4)])
+@pytest.mark.parametrize(
+    ("size", "positions", "width"),
+    [(4000, 1300, 8), *(pytest.param(*sizes, marks=pytest.mark.slow) for sizes in ((1000, 1300, 8), (1000, 3001, 4)))],
+)
 def test_texts_of_one_word_each_add_no_more_than_the_clip_norm_to_the_sum_of_a_batch(size, positions, width):
     """A sum over all positions of all texts rounds the last ones in one direction, by up to 1 %."""
     indices = ops.zeros((256, positions), "int32")

@@ -79,6 +79,7 @@ def test_an_interrupted_fit_leaves_no_optimizer_that_trains():
     np.testing.assert_allclose(bias, next(w for w in before if w.ndim == 1), atol=1e-5)
 
 
+@pytest.mark.backend_free
 def test_a_noise_multiplier_within_a_budget_counts_what_is_spent():
     model = mlp()
     model.fit(*blobs(), epochs=1, noise_multiplier=2.0, **FIT)

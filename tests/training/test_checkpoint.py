@@ -418,6 +418,7 @@ def test_updates_of_importance_sampling_that_were_lost_are_not_planned_again(tmp
     assert left == [8 - charged]
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize(("every", "stop"), [("epoch", 5), pytest.param(1, 4, marks=pytest.mark.slow)])
 def test_importance_sampling_ends_when_what_was_lost_has_used_up_the_budget(tmp_path, every, stop):
     path, model = tmp_path / "c.weights.h5", plain()

@@ -641,6 +641,7 @@ def test_clipped_gradients_are_those_of_sums_where_the_clip_follows_a_quantile()
     assert found[1] > 0.5 * found[0] > 0.1
 
 
+@pytest.mark.backend_free
 def test_functions_without_a_name_are_not_warned_of_where_nothing_is_saved():
     model = lipdp.DP_Sequential([keras.Input((8,)), keras.layers.Dense(3, activation=lambda x: x)])
     model.compile("sgd", loss=lambda y, outputs: keras.ops.mean(keras.ops.square(outputs - y), axis=-1))

@@ -140,6 +140,7 @@ def test_random_allocation_is_drawn_charged_and_stated(monkeypatch):
     assert 0.99 * 3.0 <= model.privacy.epsilon() <= 3.0 < facts["epsilon_without_amplification"]
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize("seed", [None, pytest.param(6, marks=pytest.mark.slow)])
 def test_a_begun_epoch_goes_on_only_where_its_secret_is_known(seed, tmp_path, monkeypatch):
     seen = allocated(monkeypatch)
@@ -216,6 +217,7 @@ def test_a_begun_epoch_needs_its_rows_in_their_order(name):
     assert model.run.ledger.updates == 2 * PER_PASS
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize("seed", [None, pytest.param(5, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", ["shuffle", pytest.param("fixed_order", marks=pytest.mark.slow)])
 def test_a_file_within_an_epoch_needs_its_rows_in_their_order_too(tmp_path, capsys, name, seed):

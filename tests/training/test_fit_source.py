@@ -302,6 +302,7 @@ def test_a_seed_gives_other_noise_where_a_source_that_is_kept_has_other_rows():
     assert np.array_equal(keys[0], keys[2]) and not np.array_equal(keys[0], keys[1])
 
 
+@pytest.mark.backend_free
 def test_updates_lost_after_a_crash_are_charged_again_as_the_source_may_have_changed(tmp_path, monkeypatch):
     """Other rows under the same noise would cost more than the updates that were lost."""
     settled = []

@@ -149,6 +149,7 @@ def test_logs_of_training_are_means_over_the_drawn_examples():
         assert history[name] == pytest.approx([value, value], rel=1e-4), name
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize("weight", [None, 3.0])
 def test_losses_of_outputs_under_dpis_are_means_as_metrics_are(weight):
     """The shares of proposed rows are no factors of their losses: a metric of the same value agrees."""
@@ -440,6 +441,7 @@ def test_gradients_of_the_only_output_are_those_of_it(form):
         np.testing.assert_allclose(ops.convert_to_numpy(one), ops.convert_to_numpy(other), rtol=1e-6)
 
 
+@pytest.mark.backend_free
 def test_rows_of_a_source_and_of_a_data_set_name_the_only_output():
     x, labels = data(40)
     y = labels["kind"]

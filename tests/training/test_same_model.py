@@ -96,6 +96,7 @@ def test_a_model_that_is_frozen_as_a_whole_is_set_back():
     assert model.trainable and [layer.trainable for layer in model.layers] == [False, True, True]
 
 
+@pytest.mark.backend_free
 def test_another_precision_is_refused():
     """An eager step would take it at once, and a compiled one when it is traced again."""
 
@@ -260,6 +261,7 @@ def test_weights_inside_of_their_bounds_may_be_set():
     assert not np.any(model.get_layer("bias").get_weights()[0]) and model.privacy.updates == 8
 
 
+@pytest.mark.backend_free
 @pytest.mark.parametrize("hook", ["on_epoch_begin", pytest.param("on_epoch_end", marks=pytest.mark.slow)])
 def test_weights_of_a_fit_of_smaller_batches_do_not_loosen_a_clip(hook):
     """They hold the scale of `ClipGradient`, 1 / 4: in batches of 64 gradients that were 16 times as long passed."""

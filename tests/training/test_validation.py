@@ -250,6 +250,7 @@ class Unweighted(Right):
         super().update_state(y_true, y_pred)
 
 
+@pytest.mark.backend_free
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("more", [{"validation_data": (X, Y)}, {}])
 def test_a_metric_that_leaves_out_weights_is_named(more):
