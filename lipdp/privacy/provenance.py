@@ -166,8 +166,14 @@ def _kept_by_library(value: Any) -> list[Any]:
         return pipelines.given_functions(value)
     if callable(value):  # `tf.function` and `jax.jit` keep the function that they were given
         return [getattr(value, name, None) for name in ("python_function", "__wrapped__")]
-    own = type(value).__module__.partition(".")[0] == "lipdp"
-    return [getattr(value, name, None) for name in ("rows", "augmentation") if own]
+    if type(value).__module__.partition(".")[0] != "lipdp":
+        return []
+    kept = [getattr(value, name, None) for name in ("rows", "augmentation")]
+    if hasattr(value, "update_step"):  # an optimizer is made of the class that the user gave, and of a schedule
+        from lipdp import _keras
+
+        kept += [_keras.learning_rate(value), *(cls for cls in type(value).__mro__ if not _is_library(cls))]
+    return kept
 
 
 def slots(value: Any) -> dict[str, Any]:

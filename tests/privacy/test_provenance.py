@@ -268,6 +268,31 @@ def test_a_private_model_in_what_fit_is_given_counts(make):
     assert provenance.ledgers_of(make(np.tanh)) == ()
 
 
+class Anchored(keras.optimizers.SGD):
+    """Draws weights towards those of a private model."""
+
+    def update_step(self, gradient, variable, learning_rate):
+        anchors = {tuple(anchor.shape): anchor for anchor in PRIVATE.weights}
+        super().update_step(gradient + 0.1 * (variable - anchors[tuple(variable.shape)]), variable, learning_rate)
+
+
+class Scheduled(keras.optimizers.schedules.LearningRateSchedule):
+    def __init__(self, net):
+        self.net = net
+
+    def __call__(self, step):
+        return 0.1 * keras.ops.mean(self.net.weights[0])
+
+
+@pytest.mark.parametrize("optimizer", [Anchored(0.1), keras.optimizers.SGD(Scheduled(PRIVATE))])
+def test_a_private_model_that_an_optimizer_reads_counts(optimizer):
+    model = lipdp.DP_Model.from_keras(keras.Sequential([keras.Input((6,)), keras.layers.Dense(4)]))
+    model.compile(optimizer, "mse")
+    assert provenance.ledgers_of(model) == (LEDGER,)
+    model.compile("sgd", "mse")
+    assert provenance.ledgers_of(model) == ()
+
+
 def test_rows_that_a_private_model_makes_bring_its_cost():
     model = lipdp.DP_Model.from_keras(keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)]))
     model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
