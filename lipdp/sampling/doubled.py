@@ -1,7 +1,7 @@
-"""Sources in which a row stands several times, as far as known libraries tell it."""
+"""Data in which a row, or a part of one, stands several times, as far as known libraries and memory tell it."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,32 @@ def refuse_doubled(rows: Any) -> None:
             "DPSGD(augmentation_multiplicity=...), and for rare classes there is class_weight=. If they are meant, "
             "pass a class around it that has `__len__` and `__getitem__`, and examples_per_person=."
         )
+
+
+def refuse_overlapping(data: Iterable[Any]) -> None:
+    """Refuses arrays, or nests of them, whose neighboring rows lie in the same memory, as windows of a series do.
+
+    Rows that are one and the same are let through: inputs such as positions are made by `broadcast_to`. Copies of
+    windows do not show where they come from.
+    """
+    for given in data:
+        parts = given.values() if isinstance(given, Mapping) else given if isinstance(given, tuple | list) else [given]
+        for rows in parts:
+            if isinstance(rows, np.ndarray) and rows.ndim > 1 and len(rows) > 1 and _overlap(rows):
+                raise ValueError(
+                    "Numbers that stand in several rows are protected less than epsilon says. Received: an array whose "
+                    "rows overlap in memory, as those of numpy.lib.stride_tricks.sliding_window_view do. Say whose "
+                    "each row is with person_ids= (docs/howto/time-series.md), or in how many rows a number stands "
+                    "with examples_per_person=; numpy.array(x) makes rows of their own, where a window alone is what "
+                    "epsilon is to protect."
+                )
+
+
+def _overlap(rows: np.ndarray) -> bool:
+    try:
+        return rows.strides[0] != 0 and np.shares_memory(rows[0], rows[1], max_work=10_000)  # type: ignore[arg-type]
+    except np.exceptions.TooHardError:
+        return False
 
 
 def _grain(rows) -> Iterator[str]:
