@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+_MOST_ARRAYS = 100  # of which each is compared with each
+
 
 def refuse_doubled(rows: Any) -> None:
     """Refuses a source of grain, Hugging Face or torch that holds some of its rows several times.
@@ -26,25 +28,28 @@ def refuse_doubled(rows: Any) -> None:
 def refuse_overlapping(data: Iterable[Any]) -> None:
     """Refuses arrays, or nests of them, whose neighboring rows lie in the same memory, as windows of a series do.
 
-    Rows that are one and the same are let through: inputs such as positions are made by `broadcast_to`. Copies of
-    windows do not show where they come from.
+    So do labels that are the inputs of the next row. Rows that are one and the same are let through: inputs such as
+    positions are made by `broadcast_to`. Copies of windows do not show where they come from.
     """
+    arrays: list[np.ndarray] = []
     for given in data:
         parts = given.values() if isinstance(given, Mapping) else given if isinstance(given, tuple | list) else [given]
-        for rows in parts:
-            if isinstance(rows, np.ndarray) and rows.ndim > 1 and len(rows) > 1 and _overlap(rows):
-                raise ValueError(
-                    "Numbers that stand in several rows are protected less than epsilon says. Received: an array whose "
-                    "rows overlap in memory, as those of numpy.lib.stride_tricks.sliding_window_view do. Say whose "
-                    "each row is with person_ids= (docs/howto/time-series.md), or in how many rows a number stands "
-                    "with examples_per_person=; numpy.array(x) makes rows of their own, where a window alone is what "
-                    "epsilon is to protect."
-                )
+        arrays += [rows for rows in parts if isinstance(rows, np.ndarray) and rows.ndim and len(rows) > 1]
+    if any(itertools.starmap(_overlap, itertools.product(arrays[:_MOST_ARRAYS], repeat=2))):
+        raise ValueError(
+            "Numbers that stand in several rows are protected less than epsilon says. Received: arrays whose rows "
+            "overlap in memory, as windows of numpy.lib.stride_tricks.sliding_window_view do, or labels that are the "
+            "inputs of the next row. Say whose each row is with person_ids= (docs/howto/time-series.md), or in how "
+            "many rows a number stands with examples_per_person=; numpy.array(x) makes rows of their own, where a row "
+            "alone is what epsilon is to protect."
+        )
 
 
-def _overlap(rows: np.ndarray) -> bool:
+def _overlap(rows: np.ndarray, others: np.ndarray) -> bool:
+    """Returns whether the first row of one array has numbers of the second row of another, or of itself."""
     try:
-        return rows.strides[0] != 0 and np.shares_memory(rows[0], rows[1], max_work=10_000)  # type: ignore[arg-type]
+        apart = 0 in (rows.strides[0], others.strides[0])
+        return not apart and np.shares_memory(rows[:1], others[1:2], max_work=10_000)  # type: ignore[arg-type]
     except np.exceptions.TooHardError:
         return False
 
