@@ -164,11 +164,12 @@ def _kept_by_library(value: Any) -> list[Any]:
         from lipdp.backend import pipelines  # only here, as above
 
         return pipelines.given_functions(value)
-    if callable(value):  # `tf.function` and `jax.jit` keep the function that they were given
-        return [getattr(value, name, None) for name in ("python_function", "__wrapped__")]
     if type(value).__module__.partition(".")[0] != "lipdp":
-        return []
-    kept = [getattr(value, name, None) for name in ("rows", "augmentation")]
+        # `tf.function` and `jax.jit` keep the function that they were given.
+        names = ("python_function", "__wrapped__") if callable(value) else ()
+        return [getattr(value, name, None) for name in names]
+    kept = [getattr(value, name, None) for name in ("rows", "augmentation", "losses")]
+    kept = [each for each in kept if not isinstance(each, types.MethodType)]
     if hasattr(value, "update_step"):  # an optimizer is made of the class that the user gave, and of a schedule
         from lipdp import _keras
 

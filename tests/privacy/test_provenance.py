@@ -268,6 +268,26 @@ def test_a_private_model_in_what_fit_is_given_counts(make):
     assert provenance.ledgers_of(make(np.tanh)) == ()
 
 
+class Perceptual(keras.losses.Loss):
+    """A distance in the features of a private model."""
+
+    def __init__(self, net):
+        super().__init__()
+        self.net = net
+
+    def call(self, y_true, y_pred):
+        return keras.ops.mean(keras.ops.square(self.net(y_pred) - self.net(y_true)), axis=-1)
+
+
+def test_a_private_model_in_the_loss_of_one_of_several_outputs_counts():
+    inputs = keras.Input((6,))
+    model = lipdp.DP_Model(inputs, [keras.layers.Dense(1)(inputs), keras.layers.Dense(6)(inputs)])
+    for losses in (["mse", Perceptual(PRIVATE)], {"dense_a": "mse", "dense_b": Perceptual(PRIVATE)}):
+        names = dict(zip(losses, model.output_names, strict=True)) if isinstance(losses, dict) else None
+        model.compile("sgd", losses if names is None else {names[key]: loss for key, loss in losses.items()})
+        assert provenance.ledgers_of(model) == (LEDGER,)
+
+
 class Anchored(keras.optimizers.SGD):
     """Draws weights towards those of a private model."""
 
