@@ -13,8 +13,9 @@ from numpy.typing import ArrayLike
 
 from lipdp import _keras, backend, bounds, checks, isolation
 from lipdp.bounds.propagate import functional, refuse_rounded
-from lipdp.bounds.rounding import LOGIT_SLACK, MOVING, rounded, scales_of
+from lipdp.bounds.rounding import LOGIT_SLACK, rounded, scales_of
 from lipdp.bounds.settings import settings
+from lipdp.bounds.stock import values_between
 from lipdp.layers import Bias, SpectralDense
 
 __all__ = ["CertifiedAccuracy", "certified_accuracy", "lipschitz", "radii"]
@@ -288,24 +289,25 @@ def _scale(model, x) -> tuple[float, float]:
 
 
 def _refuse_one_sign(model, uses) -> None:
-    """Refuses one output that is never negative: split at zero, it is the same class everywhere."""
-    # The last one that leads to the output makes it, and what only moves entries has one input.
-    path = [use.layer for use in uses if use.cotangent_bound > 0.0]
-    while len(path) > 1 and type(path[-1]) in MOVING:
-        path.pop()
-    for layer in path[-1:]:
-        name = getattr(getattr(layer, "activation", None), "__name__", type(layer).__name__.lower())
-        refuse_end(model.name, name)
+    """Refuses one output that is never negative, or never positive: split at zero, it is the same class everywhere."""
+    # The last one that leads to the output makes it, and what works entry by entry has one input.
+    low, high, name = values_between([use.layer for use in uses if use.cotangent_bound > 0.0])
+    if low >= 0.0 or high <= 0.0:
+        raise _one_sign(model.name, name, "negative" if low >= 0.0 else "positive")
 
 
 def refuse_end(model: str, name: str) -> None:
     """Refuses a model with one output whose last activation has this name, if it is never negative."""
     if name in _NEVER_NEGATIVE:
-        raise ValueError(
-            f"One output must be a logit, of either sign: certificates split its two classes at zero. Received: "
-            f"model '{model}', which ends in {name} and is never negative. Leave the activation out, and "
-            "train with from_logits=True or a loss of lipdp.losses."
-        )
+        raise _one_sign(model, name, "negative")
+
+
+def _one_sign(model: str, name: str, sign: str) -> ValueError:
+    return ValueError(
+        "One output must be a logit, of either sign: certificates split its two classes at zero. Received: "
+        f"model '{model}', which ends in {name} and is never {sign}. Leave the activation out, and train with "
+        "from_logits=True or a loss of lipdp.losses."
+    )
 
 
 def _pair_constants(model) -> np.ndarray:

@@ -1,6 +1,7 @@
 """Argument checks of the whole library: NumPy scalars are numbers everywhere, `True` is a number nowhere."""
 
 import difflib
+import dis
 import functools
 import inspect
 import math
@@ -263,6 +264,27 @@ def replaced(thing: Any) -> list[str]:
     found = [name for name, method in of_class if method is not None and inspect.isroutine(method)]
     found = [name for name in found if name not in _OF_TRAINING and not _kept(thing, name)]
     return found + [name for kind in type(thing).__mro__ for name in replaced_in(kind) if name not in found]
+
+
+def refuse_names(thing: Any, names: str) -> None:
+    """Refuses an optimizer that has one of these names, or whose class of the user's sets it: lipdp needs them."""
+    kinds = (kind for kind in type(thing).__mro__ if kind.__module__.partition(".")[0] not in _KNOWN_PACKAGES)
+    held = {name: value for kind in kinds for name, value in vars(kind).items()}
+    set_there = {name for value in held.values() for name in _set_by(getattr(value, "__code__", None))}
+    taken = [name for name in names.split() if name in vars(thing) or name in held or name in set_there]
+    if taken:
+        raise ValueError(
+            "Private training keeps its own state in an optimizer, and one would be taken for the other. Received: an "
+            f"optimizer of {type(thing).__name__} that has {', '.join(map(repr, taken))} itself. Call that otherwise."
+        )
+
+
+def _set_by(code: Any) -> set[str]:
+    """Returns the names of the attributes that code sets."""
+    if code is None:
+        return set()
+    found = {step.argval for step in dis.get_instructions(code) if step.opname == "STORE_ATTR"}
+    return found.union(*(_set_by(part) for part in code.co_consts if hasattr(part, "co_code")))
 
 
 def _kept(thing: Any, name: str) -> bool:

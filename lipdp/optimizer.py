@@ -1,5 +1,6 @@
 """The place where noise is added and the budget stops."""
 
+import contextlib
 import difflib
 import functools
 from typing import Any
@@ -8,14 +9,16 @@ import keras
 import numpy as np
 from keras import ops
 
-from lipdp import _keras, backend
+from lipdp import _keras, backend, checks
 from lipdp.backend.unread import unread
 
 # Float32 must not round the noise down.
 _ROUND_UP = 1.0 + 1e-6
 _LEAST_STD = 1e-30
-# Not in every version of Keras.
-_SEVERAL = "MultiOptimizer"
+_SEVERAL = "MultiOptimizer"  # not in every version of Keras
+# What `PrivateOptimizer` keeps and does under names that an optimizer of the user's may have, too.
+_OWN = "strategy calibration expected_batch strategy_state repeatable noise_key noise_std budget generator armed check"
+_OWN += " attach hold arm set_noise disarm not_finite undecayed noise_energy"
 # Numbers of entries are uint32 where devices make the noise of their own parts.
 _PLACES = 2**32
 
@@ -44,6 +47,7 @@ class PrivateOptimizer:
             if kwargs.get(argument):
                 raise ValueError(f"{reason} Received: {argument}={kwargs[argument]!r}.")
         super().__init__(*args, **kwargs)
+        checks.refuse_names(self, _OWN)
         self.strategy, self.calibration, self.expected_batch, self.strategy_state = None, None, None, ()
         self.repeatable, self.noise_key, self.generator, self.armed = False, None, "threefry", False
 
@@ -218,10 +222,9 @@ class PrivateOptimizer:
             variable.assign(value)
         super().apply(grads, trainable_variables)
         source = next(c for c in type(self).__mro__ if "apply" in vars(c) and c is not PrivateOptimizer)
-        if source.__module__.split(".")[0] == "keras":
-            return
+        own = source.__module__.split(".")[0] != "keras"
         # An `apply` of the user's need not project, as Keras' does at its end, and bounds rest on that.
-        for variable in variables:
+        for variable in variables if own else ():
             if variable.constraint is not None:
                 variable.assign(variable.constraint(variable))
 
@@ -344,10 +347,9 @@ def private(optimizer_class: type) -> type:
 
 def as_private(identifier: Any) -> PrivateOptimizer:
     """A private optimizer from whatever `compile` accepts: a name, a config or an instance."""
-    try:
+    optimizer = None
+    with contextlib.suppress(ValueError):
         optimizer = keras.optimizers.get(identifier)
-    except ValueError:
-        optimizer = None
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         classes = [one for one in vars(keras.optimizers).values() if isinstance(one, type)]
         known = {one.__name__.lower(): one.__name__ for one in classes if issubclass(one, keras.optimizers.Optimizer)}
@@ -393,6 +395,5 @@ def _refuse_lost(optimizer: keras.optimizers.Optimizer, made: PrivateOptimizer) 
 # Files name these classes, so they have to exist before one is loaded.
 for _class in list(vars(keras.optimizers).values()):
     if isinstance(_class, type) and issubclass(_class, keras.optimizers.Optimizer):
-        special = _class in (keras.optimizers.Optimizer, keras.optimizers.LossScaleOptimizer)
-        if not special and _class.__name__ != _SEVERAL:
+        if _class.__name__ not in ("Optimizer", "LossScaleOptimizer", _SEVERAL):
             private(_class)

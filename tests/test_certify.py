@@ -278,6 +278,9 @@ ENDS = {
     "abs": lambda: [layers.Abs()],
     "dense": lambda: [frozen_end()],
     "moved": lambda: [keras.layers.Activation("sigmoid"), layers.Reshape((1, 1)), layers.Flatten()],
+    "scaled": lambda: [keras.layers.Activation("sigmoid"), keras.layers.Rescaling(100.0)],
+    "to [0, 1]": lambda: [keras.layers.Activation("tanh"), keras.layers.Rescaling([0.5], 0.5)],
+    "turned": lambda: [keras.layers.Activation("relu6"), keras.layers.Rescaling(-2.0), keras.layers.LeakyReLU(0.1)],
     "nested": lambda: [keras.Sequential([keras.Input((1,)), keras.layers.Activation("sigmoid")])],
 }
 
@@ -310,9 +313,16 @@ def test_the_metric_refuses_a_model_of_low_precision():
     model.compile("sgd", loss=loss)
 
 
-@pytest.mark.parametrize("end", ["tanh", "elu", "linear"])
+SIGNED = {
+    **{name: lambda name=name: [keras.layers.Activation(name)] for name in ("tanh", "elu", "linear")},
+    "centered": lambda: [keras.layers.Activation("sigmoid"), keras.layers.Rescaling(1.0, -0.5)],
+    "bent": lambda: [keras.layers.ReLU(negative_slope=0.5)],
+}
+
+
+@pytest.mark.parametrize("end", SIGNED)
 def test_one_output_of_either_sign_is_certified(end):
-    model = trained_like(ending(keras.layers.Activation(end)))
+    model = trained_like(ending(*SIGNED[end]()))
     x = examples(model)
     radii = certify.radii(model, x)
     assert (radii > 0).any() and not attack(Probe(model), x, radii).any()

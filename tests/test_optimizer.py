@@ -146,6 +146,34 @@ def test_settings_that_a_configuration_leaves_out_are_refused():
     assert as_private(Slowed(momentum=0.5)).momentum == 0.5
 
 
+class Langevin(keras.optimizers.SGD):
+    """Has an annealed noise of its own, whose name is that of the noise that is charged."""
+
+    def build(self, variables):
+        super().build(variables)
+        self.noise_std = self.add_variable((), "ones", name="own")
+
+    def finalize_variable_values(self, var_list):
+        super().finalize_variable_values(var_list)
+        self.noise_std.assign(0.2 * self.noise_std)
+
+
+class Budgeted(keras.optimizers.SGD):
+    budget = 3
+
+
+class Held(keras.optimizers.SGD):
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        setattr(self, "strategy", "slow")  # noqa: B010
+
+
+@pytest.mark.parametrize(("own", "name"), [(Langevin, "noise_std"), (Budgeted, "budget"), (Held, "strategy")])
+def test_an_optimizer_that_has_a_name_of_the_private_state_is_refused(own, name):
+    with pytest.raises(ValueError, match=f"Private{own.__name__} that has '{name}' itself"):
+        as_private(own(0.1))
+
+
 @pytest.mark.skipif(not hasattr(keras.optimizers, "MultiOptimizer"), reason="not in this version of Keras")
 def test_several_optimizers_are_refused():
     parts = keras.optimizers.OptimizerMap(keras.optimizers.SGD(), {"head/.*": keras.optimizers.Adam()})

@@ -2,6 +2,14 @@
 
 from typing import Any
 
+from lipdp import _keras
+
+
+def given_functions(dataset: Any) -> list[Any]:
+    """Returns the functions that a data set, and those that it is made of, were given."""
+    own = [getattr(value, "_func", None) for value in vars(dataset).values()]
+    return [*own, *(each for source in _keras.dataset_sources(dataset) for each in given_functions(source))]
+
 
 def of_function(function: Any) -> tuple[list, list]:
     """Returns the operations of a function of a pipeline, and those of the data sets from outside that it uses.

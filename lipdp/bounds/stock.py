@@ -11,6 +11,7 @@ from keras import layers
 
 from lipdp import _keras
 from lipdp.bounds.registry import parameter_free, register
+from lipdp.bounds.rounding import MOVING
 from lipdp.norms import conv_multiplicity
 
 # sup |f'| of each activation; the second number is a bound on |f(0)|, per entry.
@@ -21,6 +22,13 @@ _ACTIVATIONS = {
     "softplus": (1.0, math.log(2.0)),
     "gelu": (1.129, 0.0),
     "silu": (1.1, 0.0),
+}
+# Between which numbers values lie behind activations and layers, by their names in small letters.
+_RANGES = {
+    **dict.fromkeys(("sigmoid", "hard_sigmoid"), (0.0, 1.0)),
+    **dict.fromkeys(("tanh", "hard_tanh", "softsign"), (-1.0, 1.0)),
+    **dict.fromkeys(("softplus", "relu", "abs", "absolute"), (0.0, math.inf)),
+    "relu6": (0.0, 6.0),
 }
 
 
@@ -240,3 +248,36 @@ def _entries(layer) -> int:
     if not shapes or any(None in shape for shape in shapes):
         raise ValueError(f"Layer '{layer.name}' needs a full input shape to state its bound. Received: {shapes}.")
     return max(math.prod(shape) for shape in shapes)
+
+
+def values_between(path: list) -> tuple[float, float, str]:
+    """Returns between which numbers all values lie behind layers, each of which reads the one before alone.
+
+    And the name of the activation, or of the layer, that they lie there for.
+
+    Args:
+        path: Layers, from the input to the output. What moves, scales or bends values entry by entry is looked through.
+    """
+    behind = []
+    while len(path) > 1 and _entry_by_entry(path[-1]):
+        behind.append(path[-1])
+        path = path[:-1]
+    name = getattr(getattr(path[-1], "activation", None), "__name__", type(path[-1]).__name__.lower())
+    low, high = _RANGES.get("" if getattr(path[-1], "negative_slope", 0.0) else name, (-math.inf, math.inf))
+    for layer in reversed(behind):
+        if isinstance(layer, layers.Rescaling):
+            scale, offset = (float(np.ravel(value)[0]) for value in (layer.scale, layer.offset))
+            ends = [offset + (scale * end if scale else 0.0) for end in (low, high)]
+            low, high = min(ends), max(ends)
+        elif isinstance(layer, _keras.Negative):
+            low, high = -high, -low
+        elif isinstance(layer, (layers.LeakyReLU, layers.ELU, layers.ReLU)):  # these keep zero and the sign
+            low, high = (0.0 if low >= 0.0 else -math.inf), (0.0 if high <= 0.0 else math.inf)
+    return low, high, name
+
+
+def _entry_by_entry(layer) -> bool:
+    if isinstance(layer, layers.Rescaling):
+        return all(np.size(value) == 1 for value in (layer.scale, layer.offset))
+    bent = isinstance(layer, layers.ReLU) and bool(layer.negative_slope)
+    return bent or isinstance(layer, (*MOVING, layers.LeakyReLU, layers.ELU, _keras.Negative))

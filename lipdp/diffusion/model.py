@@ -16,6 +16,7 @@ from lipdp.diffusion.labels import check_trained, frozen, refuse_weights
 from lipdp.diffusion.lesson import Lesson
 from lipdp.diffusion.noising import DenoisingLoss, Noising, with_copies
 from lipdp.model import DP_Model
+from lipdp.privacy import provenance
 from lipdp.sampling import columns, persons
 from lipdp.sampling import schemes as sampling_schemes
 from lipdp.training import budget, model_checks
@@ -264,7 +265,7 @@ class DiffusionModel(OfCleanExamples, Averaged, DP_Model):
         release = class_moments.release(moments, noise_multiplier, scheme, None if owners is None else rows_per_person)
         labels = np.asarray(labels, "int32")
         run, deviation = self.run, release.noise_multiplier * release.sensitivity
-        with exclusive(self):
+        with exclusive(self), provenance.beside(self, x, y):
             budget.check_moments(run, release, 1 + rounds, scheme.group_size)
             known = columns.digest((rows, labels))
             queries = (mixture.components, rounds) if rounds else ()

@@ -2,7 +2,8 @@
 
 A ledger belongs to the variables that its releases changed and to the layers that hold them, not only to the model that
 made them: layers are shared by models that know nothing of each other, and `quantize` gives a layer other variables.
-A layer may hold others where Keras does not track them: in the function of a `Lambda`, or past `__setattr__`.
+A layer may hold others where Keras does not track them: in the function of a `Lambda`, or past `__setattr__`. And what
+`fit` is given may: a source or data set whose rows a model makes, or an augmentation.
 What comes in by value (arrays, files of plain Keras models) cannot be followed.
 """
 
@@ -16,7 +17,7 @@ import functools
 import itertools
 import sys
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from lipdp.privacy.ledger import Ledger
@@ -38,8 +39,8 @@ _PLAIN = (str, bytes, int, float, complex, type(None))
 _MOST, _MOST_OF_LAYER, _MOST_INSIDE = 20_000, 200, 1000
 
 
-def ledgers_of(model: keras.Model) -> tuple[Ledger, ...]:
-    """Returns the ledgers that hold releases behind the weights of a model, each once.
+def ledgers_of(*things: Any) -> tuple[Ledger, ...]:
+    """Returns the ledgers that hold releases behind the weights of a model, or of all that things hold, each once.
 
     Example:
         >>> import keras
@@ -48,7 +49,7 @@ def ledgers_of(model: keras.Model) -> tuple[Ledger, ...]:
         >>> ledgers_of(model)  # nothing was released yet
         ()
     """
-    found = {id(ledger): ledger for holder in _holders(model) for ledger in getattr(holder, ATTRIBUTE, ())}
+    found = {id(ledger): ledger for holder in _holders(*things) for ledger in getattr(holder, ATTRIBUTE, ())}
     return tuple(ledger for ledger in found.values() if ledger.releases)
 
 
@@ -66,6 +67,19 @@ def attribute(model: keras.Model, ledgers: Iterable[Ledger], variables: Iterable
         object.__setattr__(holder, ATTRIBUTE, (*before, *(ledger for ledger in ledgers if id(ledger) not in known)))
 
 
+@contextlib.contextmanager
+def beside(model: keras.Model, *things: Any) -> Iterator[None]:
+    """Inside, what models that things hold have cost counts for a model; afterwards where it was trained meanwhile."""
+    before = getattr(model, ATTRIBUTE, ())
+    attribute(model, ledgers_of(*things), ())
+    try:
+        yield
+    finally:
+        behind = (ledger for variable in model.weights for ledger in getattr(variable, ATTRIBUTE, ()))
+        kept = {id(ledger) for ledger in (*before, *behind)}
+        object.__setattr__(model, ATTRIBUTE, tuple(one for one in getattr(model, ATTRIBUTE) if id(one) in kept))
+
+
 def distinct(own: Ledger, others: Iterable[Ledger]) -> tuple[Ledger, ...]:
     """Returns `own` and what others hold beyond it: of two moments of one history the later."""
     kept = [own]
@@ -75,8 +89,10 @@ def distinct(own: Ledger, others: Iterable[Ledger]) -> tuple[Ledger, ...]:
     return tuple(kept)
 
 
-def _holders(model: keras.Model) -> list[Any]:
+def _holders(*things: Any) -> list[Any]:
     """Returns a model, its layers and variables, and those that they use though Keras does not track them, each once.
+
+    Of other things those that they hold.
 
     Found are those in attributes, containers and objects of the user's classes, and in functions: in closures, defaults
     and what the global names stand for that their code loads. One that stands in several models counts for each.
@@ -88,7 +104,7 @@ def _holders(model: keras.Model) -> list[Any]:
     found: dict[int, Any] = {}
     seen: dict[tuple, Any] = {}  # with the objects: once one is gone, another may have its id
     # With each of them the names of those of its attributes that are used; None for all.
-    waiting: collections.deque[tuple[Any, frozenset | None]] = collections.deque([(model, None)])
+    waiting: collections.deque[tuple[Any, frozenset | None]] = collections.deque((thing, None) for thing in things)
     while waiting and len(seen) < _MOST + _MOST_OF_LAYER * len(found):
         value, names = waiting.popleft()
         key = id(value), None if isinstance(value, types.FunctionType) else names
@@ -129,9 +145,8 @@ def _inside(value: Any, names: frozenset | None) -> list[tuple[Any, frozenset | 
     kind = value if isinstance(value, type) else type(value)
     if isinstance(value, HOLDERS):
         return [(each, names) for each in vars(value).values()]
-    if _is_library(kind):  # `tf.function` and `jax.jit` keep the function that they were given
-        kept = ("python_function", "__wrapped__") if callable(value) else ()
-        return [(getattr(value, name, None), None) for name in kept]
+    if _is_library(kind):
+        return [(each, None) for each in _kept_by_library(value)]
     classes = [vars(cls) for cls in reversed(kind.__mro__) if not _is_library(cls)]
     own = {name: each for attributes in classes for name, each in attributes.items()}
     used = None if names is None else _grown(names | {"__call__"}, own)
@@ -141,6 +156,25 @@ def _inside(value: Any, names: frozenset | None) -> list[tuple[Any, frozenset | 
         *((each, names) for each in kept),
         *((each, used) for name, each in held.items() if used is None or name in used),
     ]
+
+
+def _kept_by_library(value: Any) -> list[Any]:
+    """Returns what an object of a library has of the user's."""
+    if hasattr(value, "as_numpy_iterator"):
+        from lipdp.backend import pipelines  # only here, as above
+
+        return pipelines.given_functions(value)
+    if type(value).__module__.partition(".")[0] != "lipdp":
+        # `tf.function` and `jax.jit` keep the function that they were given.
+        names = ("python_function", "__wrapped__") if callable(value) else ()
+        return [getattr(value, name, None) for name in names]
+    kept = [getattr(value, name, None) for name in ("rows", "augmentation", "losses")]
+    kept = [each for each in kept if not isinstance(each, types.MethodType)]
+    if hasattr(value, "update_step"):  # an optimizer is made of the class that the user gave, and of a schedule
+        from lipdp import _keras
+
+        kept += [_keras.learning_rate(value), *(cls for cls in type(value).__mro__ if not _is_library(cls))]
+    return kept
 
 
 def slots(value: Any) -> dict[str, Any]:

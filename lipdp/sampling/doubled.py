@@ -1,10 +1,12 @@
-"""Sources in which a row stands several times, as far as known libraries tell it."""
+"""Data in which a row, or a part of one, stands several times, as far as known libraries and memory tell it."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
+
+_MOST_ARRAYS = 100  # of which each is compared with each
 
 
 def refuse_doubled(rows: Any) -> None:
@@ -21,6 +23,35 @@ def refuse_doubled(rows: Any) -> None:
             "DPSGD(augmentation_multiplicity=...), and for rare classes there is class_weight=. If they are meant, "
             "pass a class around it that has `__len__` and `__getitem__`, and examples_per_person=."
         )
+
+
+def refuse_overlapping(data: Iterable[Any]) -> None:
+    """Refuses arrays, or nests of them, whose neighboring rows lie in the same memory, as windows of a series do.
+
+    So do labels that are the inputs of the next row. Rows that are one and the same are let through: inputs such as
+    positions are made by `broadcast_to`. Copies of windows do not show where they come from.
+    """
+    arrays: list[np.ndarray] = []
+    for given in data:
+        parts = given.values() if isinstance(given, Mapping) else given if isinstance(given, tuple | list) else [given]
+        arrays += [rows for rows in parts if isinstance(rows, np.ndarray) and rows.ndim and len(rows) > 1]
+    if any(itertools.starmap(_overlap, itertools.product(arrays[:_MOST_ARRAYS], repeat=2))):
+        raise ValueError(
+            "Numbers that stand in several rows are protected less than epsilon says. Received: arrays whose rows "
+            "overlap in memory, as windows of numpy.lib.stride_tricks.sliding_window_view do, or labels that are the "
+            "inputs of the next row. Say whose each row is with person_ids= (docs/howto/time-series.md), or in how "
+            "many rows a number stands with examples_per_person=; numpy.array(x) makes rows of their own, where a row "
+            "alone is what epsilon is to protect."
+        )
+
+
+def _overlap(rows: np.ndarray, others: np.ndarray) -> bool:
+    """Returns whether the first row of one array has numbers of the second row of another, or of itself."""
+    try:
+        apart = 0 in (rows.strides[0], others.strides[0])
+        return not apart and np.shares_memory(rows[:1], others[1:2], max_work=10_000)  # type: ignore[arg-type]
+    except np.exceptions.TooHardError:
+        return False
 
 
 def _grain(rows) -> Iterator[str]:

@@ -6,6 +6,7 @@ import keras
 
 from lipdp import backend, losses
 from lipdp._deprecated import renamed_arguments
+from lipdp.privacy import provenance
 from lipdp.training import bodies, memory, model_checks
 from lipdp.training.callbacks import refuse_private_monitors
 from lipdp.training.exclusive import exclusive
@@ -13,7 +14,7 @@ from lipdp.training.processes import together
 from lipdp.training.request import FitRequest
 from lipdp.training.resuming import checkpointed
 from lipdp.training.session import expected_batch_size, prepare
-from lipdp.training.validation import are_training_rows, check_callbacks
+from lipdp.training.validation import are_training_rows, check_callbacks, given
 
 _ROWS_PER_PERSON = 8
 
@@ -162,7 +163,14 @@ class Fitting:
         model_checks.build(self, x)
         model_checks.check_ledger(self)
         bodies.note(self, request, callbacks, validation_data)
-        with together(), checkpointed(self, callbacks) as checkpoint, exclusive(self), memory.kept(), backend.untuned():
+        with (
+            together(),
+            checkpointed(self, callbacks) as checkpoint,
+            exclusive(self),
+            provenance.beside(self, request.strategy, *given(x, y)),
+            memory.kept(),
+            backend.untuned(),
+        ):
             driver = prepare(
                 self, x, y, validation_split, validation_data, request, checkpoint, person_ids, sample_weight
             )

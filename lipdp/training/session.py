@@ -16,6 +16,7 @@ from lipdp.callbacks import Checkpoint
 from lipdp.sampling import persons
 from lipdp.sampling.columns import sampled
 from lipdp.sampling.datasets import batch_size_of
+from lipdp.sampling.doubled import refuse_overlapping
 from lipdp.sampling.pipelines import refuse_shuffled
 from lipdp.sampling.weighted import with_weights_last
 from lipdp.strategies.clipless import naming_both_ways
@@ -65,6 +66,8 @@ def prepare(
     model_checks.refuse_averages(model, strategy)
     if person_ids is not None or sample_weight is not None or request.sampling.by_epoch:
         refuse_shuffled(x)
+    if person_ids is None and request.sampling.group_size == 1:
+        refuse_overlapping(validation.given(x, y))
     if isinstance(person_ids, str):
         persons.checked_ids(person_ids)  # before its column is found among the inputs
     x, y = preprocessed(model, x, y)

@@ -29,8 +29,8 @@ _BY_ROW = (
     "leave it out of `compile`, and call it on what `predict` returns. `update_state` of a class of your own takes "
     "sample_weight, which is 0 for rows that fill up an update."
 )
-# Whether the validation data of the `fit` inside were computed from rows that train.
-_COMPUTED = contextvars.ContextVar("computed_from_training_rows", default=False)
+# Whether the validation data of the `fit` inside were computed from rows that train, and what all its rows were.
+_COMPUTED = contextvars.ContextVar[tuple[bool, Any]]("computed_from_training_rows", default=(False, None))
 
 
 def check_callbacks(callbacks: Any) -> list:
@@ -94,7 +94,7 @@ def are_training_rows(x: Any, validation_data: Any) -> bool:
     """
     if validation_data is None:
         return False
-    if _COMPUTED.get():
+    if _COMPUTED.get()[0]:
         return True
     first = validation_data[0] if isinstance(validation_data, (tuple, list)) and validation_data else validation_data
     # Lists of numbers or words have leaves that are one object by chance.
@@ -107,11 +107,16 @@ def are_training_rows(x: Any, validation_data: Any) -> bool:
 @contextlib.contextmanager
 def computed_from(x: Any, validation_data: Any) -> Iterator[None]:
     """Inside, validation data count as training rows if these are so: what `fit` gets there is computed from both."""
-    token = _COMPUTED.set(are_training_rows(x, validation_data))
+    token = _COMPUTED.set((are_training_rows(x, validation_data), x))
     try:
         yield
     finally:
         _COMPUTED.reset(token)
+
+
+def given(x: Any, y: Any) -> tuple[Any, ...]:
+    """Returns the data that `fit` was given, and those that these were computed from."""
+    return x, y, _COMPUTED.get()[1]
 
 
 def _rows_of(leaf: Any) -> Any:

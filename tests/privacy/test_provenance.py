@@ -222,6 +222,109 @@ def test_a_private_model_that_a_layer_holds_past_keras_counts(make):
     assert provenance.ledgers_of(around(layer)) == expected
 
 
+class Encoded:
+    """A source whose rows a private model makes."""
+
+    def __init__(self, net):
+        self.net = net
+
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, index):
+        row = keras.ops.convert_to_numpy(self.net(np.full((1, 6), 0.1 * index, "float32")))[0]
+        return row, index % 2
+
+
+class InBatches(keras.utils.PyDataset):
+    def __init__(self, net):
+        super().__init__()
+        self.net = net
+
+
+class Augmentation(Only):
+    def get_config(self):
+        return {}
+
+
+def pipeline(net):
+    tf = pytest.importorskip("tensorflow")
+    return tf.data.Dataset.range(4).map(lambda z: z if net else z).batch(2).prefetch(1)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        Encoded,
+        InBatches,
+        pipeline,
+        lambda net: sampling.Source(Encoded(net)),
+        lambda net: {"a": np.zeros(3), "b": Encoded(net)},
+        lambda net: lipdp.strategies.DPSGD(augmentation=Augmentation(net)),
+    ],
+)
+def test_a_private_model_in_what_fit_is_given_counts(make):
+    assert provenance.ledgers_of(make(PRIVATE)) == (LEDGER,)
+    assert provenance.ledgers_of(make(np.tanh)) == ()
+
+
+class Perceptual(keras.losses.Loss):
+    """A distance in the features of a private model."""
+
+    def __init__(self, net):
+        super().__init__()
+        self.net = net
+
+    def call(self, y_true, y_pred):
+        return keras.ops.mean(keras.ops.square(self.net(y_pred) - self.net(y_true)), axis=-1)
+
+
+def test_a_private_model_in_the_loss_of_one_of_several_outputs_counts():
+    inputs = keras.Input((6,))
+    model = lipdp.DP_Model(inputs, [keras.layers.Dense(1)(inputs), keras.layers.Dense(6)(inputs)])
+    for losses in (["mse", Perceptual(PRIVATE)], {"dense_a": "mse", "dense_b": Perceptual(PRIVATE)}):
+        names = dict(zip(losses, model.output_names, strict=True)) if isinstance(losses, dict) else None
+        model.compile("sgd", losses if names is None else {names[key]: loss for key, loss in losses.items()})
+        assert provenance.ledgers_of(model) == (LEDGER,)
+
+
+class Anchored(keras.optimizers.SGD):
+    """Draws weights towards those of a private model."""
+
+    def update_step(self, gradient, variable, learning_rate):
+        anchors = {tuple(anchor.shape): anchor for anchor in PRIVATE.weights}
+        super().update_step(gradient + 0.1 * (variable - anchors[tuple(variable.shape)]), variable, learning_rate)
+
+
+class Scheduled(keras.optimizers.schedules.LearningRateSchedule):
+    def __init__(self, net):
+        self.net = net
+
+    def __call__(self, step):
+        return 0.1 * keras.ops.mean(self.net.weights[0])
+
+
+@pytest.mark.parametrize("optimizer", [Anchored(0.1), keras.optimizers.SGD(Scheduled(PRIVATE))])
+def test_a_private_model_that_an_optimizer_reads_counts(optimizer):
+    model = lipdp.DP_Model.from_keras(keras.Sequential([keras.Input((6,)), keras.layers.Dense(4)]))
+    model.compile(optimizer, "mse")
+    assert provenance.ledgers_of(model) == (LEDGER,)
+    model.compile("sgd", "mse")
+    assert provenance.ledgers_of(model) == ()
+
+
+def test_rows_that_a_private_model_makes_bring_its_cost():
+    model = lipdp.DP_Model.from_keras(keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)]))
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    fit = {"batch_size": 20, "noise_multiplier": 2.0, "delta": DELTA, "verbose": 0, "strategy": "dpsgd"}
+    with pytest.raises(ValueError, match="batch_size"):
+        model.fit(Encoded(PRIVATE), **{**fit, "batch_size": 41})
+    assert model.run.ledgers == (model.run.ledger,)  # nothing has come of it
+    model.fit(Encoded(PRIVATE), **fit)
+    assert model.run.ledgers == (model.run.ledger, LEDGER)
+    assert provenance.ledgers_of(model.layers[-1]) == (model.run.ledger, LEDGER)
+
+
 def test_what_is_not_used_does_not_count_and_nothing_is_searched_for_ever():
     cycle = [np.zeros(3)]
     cycle.append(cycle)

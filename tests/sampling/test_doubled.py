@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from lipdp.sampling import Source
-from lipdp.sampling.doubled import refuse_doubled
+from lipdp.sampling.doubled import refuse_doubled, refuse_overlapping
+from tests.helpers.models import mlp
 
 pytestmark = pytest.mark.backend_free
 
@@ -119,3 +120,36 @@ def test_data_sets_of_hugging_face_go_by_places_in_memory(rows, refused):
                 refuse_doubled(found)
         else:
             refuse_doubled(found)
+
+
+SERIES = np.sin(np.arange(60, dtype="float32"))
+WINDOWS = np.lib.stride_tricks.sliding_window_view(SERIES, 6)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [WINDOWS, {"a": SERIES, "b": WINDOWS[::5, :, None]}, (SERIES, WINDOWS[::-1]), (SERIES[:-1, None], SERIES[1:])],
+)
+def test_rows_that_overlap_in_memory_are_refused(data):
+    """A number of the series stands in up to six windows, each of which would be protected alone."""
+    for given in ([None, data], data if isinstance(data, tuple) else [data]):
+        with pytest.raises(ValueError, match="stand in several rows.*sliding_window_view.*person_ids="):
+            refuse_overlapping(given)
+
+
+def test_rows_of_their_own_are_not():
+    table = np.zeros((8, 6, 4))
+    apart = [table.T, table[::2, ::3], table[::-1], table[:, 0], WINDOWS.copy(), WINDOWS[::6], SERIES, table[:1]]
+    for rows in apart:
+        refuse_overlapping([rows, rows])
+    refuse_overlapping([table[:, :-1], table[:, 1:]])  # texts, and their next tokens
+    refuse_overlapping([np.broadcast_to(np.arange(4), (9, 4)), table, table[:, 0], [[1, 2], [3, 4]], "label", object()])
+
+
+def test_who_says_whose_windows_are_may_train_on_them():
+    model = mlp(6)
+    fit = {"batch_size": 10, "epochs": 1, "noise_multiplier": 2.0, "verbose": 0}
+    with pytest.raises(ValueError, match="whose rows overlap in memory"):
+        model.fit(WINDOWS, np.arange(55) % 3, **fit)
+    model.fit(WINDOWS, np.arange(55) % 3, examples_per_person=6, **fit)
+    assert model.privacy.epsilon() > model.privacy.epsilon(group_size=1)

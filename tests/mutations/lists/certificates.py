@@ -118,9 +118,15 @@ FAULTS = [
         ),
         (
             "a sigmoid is split at zero",
-            "if name in _NEVER_NEGATIVE:",
+            "if low >= 0.0 or high <= 0.0:",
             "if False:",
             "test_certify.py::test_one_output_that_is_never_negative_is_refused",
+        ),
+        (
+            "a sigmoid is split at zero by the metric",
+            "if name in _NEVER_NEGATIVE:",
+            "if False:",
+            "test_certify.py::test_the_metric_refuses_one_output_that_is_never_negative",
         ),
     ),
     *faults(

@@ -33,6 +33,9 @@ FAULTS = [
             "return []",
         ),
         ("closures are not looked into", "found.append(cell.cell_contents)", "pass"),
+        ("what sources and augmentations hold is not seen", '("rows", "augmentation", "losses")', "()"),
+        ("what optimizers read is not seen", 'if hasattr(value, "update_step"):', "if False:"),
+        ("data that a private model makes cost nothing", "attribute(model, ledgers_of(*things), ())", "pass"),
         (
             "defaults are not looked into",
             "found = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values(), ",

@@ -85,8 +85,8 @@ FAULTS = [
         ),
         (
             "nothing is projected behind an `apply` of a user's",
-            'if source.__module__.split(".")[0] == "keras":',
-            "if True:",
+            "for variable in variables if own else ():",
+            "for variable in ():",
             "test_optimizer.py::test_bounds_of_weights_hold_behind_an_apply_of_a_users",
         ),
         (
@@ -100,6 +100,12 @@ FAULTS = [
             'for name in ("apply", *_keras.OPTIMIZER_ENTRIES):',
             'for name in ("apply",):',
             "test_optimizer.py::test_a_class_that_sees_gradients_before_the_noise_is_refused",
+        ),
+        (
+            "an optimizer with a noise of its own is taken",
+            "        checks.refuse_names(self, _OWN)\n",
+            "",
+            "test_optimizer.py::test_an_optimizer_that_has_a_name_of_the_private_state_is_refused",
         ),
         (
             "what is refused in the constructor may be set afterwards",

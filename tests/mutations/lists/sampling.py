@@ -282,6 +282,7 @@ FAULTS = [
     *faults(
         "sampling/doubled.py",
         "sampling/test_doubled.py",
+        ("windows overlap in memory", "not apart and np.shares_memory", "False and np.shares_memory"),
         ("sources are not looked at", "    if found is not None:\n        raise", "    if False:\n        raise"),
         ("epochs within a source", "> len(parents[0]):", "> 2 * len(parents[0]):"),
         ("pieces that overlap", "a[1] + a[2] > b[1]", "a[1] == b[1]"),

@@ -425,6 +425,12 @@ FAULTS = [
         "training/session.py",
         "training/test_refusals.py::test_fit_refuses training/test_refusals.py::test_losses_that_a_layer_adds_are_refused losses/test_per_example.py::test_labels_are_checked training/test_validation.py::test_validation_data_that_do_not_fit_cost_nothing",
         (
+            "windows of a series are taken for rows",
+            "if person_ids is None and request.sampling.group_size == 1:",
+            "if False:",
+            "sampling/test_doubled.py::test_who_says_whose_windows_are_may_train_on_them",
+        ),
+        (
             "in low precision persons take as many rows as one of them has",
             "fixed = bool(gradients.of_one_size(model, strategy.full_precision))",
             "fixed = False",
