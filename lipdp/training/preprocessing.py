@@ -77,11 +77,14 @@ def _read_by_keras(method: str, x: Any) -> Iterator[None]:
         if "multi-worker" in str(error):
             refuse_processes(f"`{method}`")
         unread = str(error).startswith("Unrecognized data type")
-        if str(error).startswith("Invalid dtype: str") or (unread and _are_texts(x)):
+        objects = str(error).startswith("Invalid dtype: object")
+        no_numbers = str(error).startswith(("Invalid dtype: str", "could not convert string to float"))
+        if objects or no_numbers or (unread and _are_texts(x)):
+            received, alone = ("dtype object", "; pass numbers as x.astype('float32')") if objects else ("texts", "")
             raise ValueError(
-                f"`{method}` takes numbers. Received: texts. Encode them as those that the model was trained on, by "
-                "its tokenizer or its lipdp.data.Table, or by `texts.encode` of what lipdp.data.load_text has "
-                "returned; leave out columns that are no inputs."
+                f"`{method}` takes numbers. Received: {received}. Encode texts as those that the model was trained on, "
+                "by its tokenizer or its lipdp.data.Table, or by `texts.encode` of what lipdp.data.load_text has "
+                f"returned; leave out columns that are no inputs{alone}."
             ) from error
         if not unread:
             raise
