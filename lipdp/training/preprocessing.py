@@ -12,6 +12,7 @@ from keras import tree
 
 from lipdp import _keras, backend
 from lipdp.sampling.columns import by_name
+from lipdp.training import inputs
 from lipdp.training.outputs import refuse_processes
 
 # What labels say where the preprocessor gives a position no weight, such as padding.
@@ -59,11 +60,12 @@ class FromTask:
         if not _keras.inside_fit(kwargs):  # where they went through it before the first epoch
             x, y = by_name(x, y) if isinstance(y, str) else (x, y)
             x, y = preprocessed(self, x, y, private=False)
+            x = inputs.named(self, x)
         with backend.weights_kept(self), backend.untuned(), _read_by_keras("evaluate", x):
             return super().evaluate(x, y, *args, **kwargs)  # type: ignore[misc]
 
     def predict(self, x: Any, *args: Any, **kwargs: Any) -> Any:
-        x = preprocessed(self, x, private=False)[0]
+        x = inputs.named(self, preprocessed(self, x, private=False)[0])
         with backend.weights_kept(self), backend.untuned(), _read_by_keras("predict", x):
             return super().predict(x, *args, **kwargs)  # type: ignore[misc]
 
