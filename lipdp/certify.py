@@ -73,15 +73,17 @@ def lipschitz(model: keras.Model) -> float:
 
 def _name_training_only(model, error: ValueError) -> None:
     """Says of a layer that predictions leave out that they would be certified without it."""
-    for layer in _keras.walk(model) if isinstance(model, keras.Model) else ():
-        # The rules of other layers speak of training.
-        if type(layer) in _IN_TRAINING and f"Layer '{layer.name}'" in str(error):
-            raise ValueError(
-                f"Certificates know no layer that acts in training only. Received: '{layer.name}', a "
-                f"{type(layer).__name__}, in model '{model.name}'. Rebuild the model of its other layers, which bring "
-                "weights and ledger along: if it is Sequential, keras.Sequential([keras.Input(shape), *(each for each "
-                f"in model.layers if each.name != {layer.name!r})]). Predictions are the same."
-            ) from error
+    layers = _keras.walk(model) if isinstance(model, keras.Model) else ()
+    found = {layer.name: type(layer).__name__ for layer in layers if type(layer) in _IN_TRAINING}
+    # The rules of other layers speak of training.
+    if any(f"Layer '{name}'" in str(error) for name in found):
+        named = ", ".join(f"'{name}', a {kind}" for name, kind in found.items())
+        raise ValueError(
+            f"Certificates know no layer that acts in training only. Received: {named}, in model '{model.name}'. "
+            "Rebuild the model of its other layers, which bring weights and ledger along: if it is Sequential, "
+            "keras.Sequential([keras.Input(shape), *(each for each in model.layers if each.name not in "
+            f"{list(found)})]). Predictions are the same."
+        ) from error
 
 
 def radii(model: keras.Model, x: ArrayLike, batch_size: int = 1024) -> np.ndarray:

@@ -39,6 +39,7 @@ _CURES = {
     **dict.fromkeys(("epochs", "batch_size"), "Pass it to `fit`; without a model accounting.solve takes it."),
     "num_examples": "Leave it out: `fit` counts the rows.",
     "learning_rate": "Pass an optimizer with this rate to `compile`.",
+    "secure_mode": "Pass noise_generator='chacha20' to `fit`.",
     **dict.fromkeys(
         ("workers", "use_multiprocessing", "max_queue_size"),
         "Leave it out: in Keras 3 a keras.utils.PyDataset takes it.",

@@ -717,6 +717,16 @@ def test_a_layer_that_acts_in_training_only_names_the_way_out(layer):
 
 
 @pytest.mark.backend_free
+def test_all_layers_that_act_in_training_only_are_named_at_once():
+    drops = [keras.layers.Dropout(0.5, name="first"), keras.layers.GaussianNoise(0.1, name="second")]
+    model = lipdp.DP_Sequential([keras.Input((3,)), *drops, keras.layers.Dense(2)])
+    with pytest.raises(
+        ValueError, match=r"'first', a Dropout, 'second', a GaussianNoise.*not in \['first', 'second'\]"
+    ):
+        certify.radii(model, np.ones((2, 3), "float32"))
+
+
+@pytest.mark.backend_free
 @pytest.mark.parametrize("nested", [False, True])
 @pytest.mark.parametrize("dtype", ["uint8", "bfloat16"])
 def test_inputs_that_are_rounded_have_no_certificate(dtype, nested):

@@ -204,6 +204,7 @@ UNKNOWN = {
     "eps": (lambda: fit(eps=1.0), "'eps'", "Did you mean `epsilon`"),
     "target_epsilon": (lambda: fit(target_epsilon=1.0), "'target_epsilon'", "Did you mean `epsilon`"),
     "target_delta": (lambda: fit(target_delta=1e-5), "'target_delta'", "Did you mean `delta`"),
+    "fit secure_mode": (lambda: fit(secure_mode=True), "'secure_mode'", "noise_generator='chacha20'"),
     "fit max_grad_norm": (lambda: fit(max_grad_norm=1.0), "'max_grad_norm'", "DPSGD(clip_norm=...)"),
     "fit l2_norm_clip": (lambda: fit(l2_norm_clip=1.0), "'l2_norm_clip'", "DPSGD(clip_norm=...)"),
     "fit clipping_norm": (lambda: fit(clipping_norm=1.0), "'clipping_norm'", "DPSGD(clip_norm=...)"),

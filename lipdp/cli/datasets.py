@@ -138,7 +138,7 @@ def tell(options: argparse.Namespace, dataset: data.Dataset) -> None:
             "the ranges of columns are released first, with noise, as part of epsilon. Ranges that are publicly known "
             f"cost nothing and say more: {way}"
         )
-    elif _is_raw(options, dataset):
+    elif _is_raw(options, dataset) and options.recipe != "head":  # which standardizes each row
         lines.append(
             "columns without a public range are taken as they are, and each row is clipped to one norm: a column of "
             f"large numbers hides the others. For ranges, {way}"

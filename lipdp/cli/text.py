@@ -59,8 +59,17 @@ def need_columns(options: argparse.Namespace, *kinds: str) -> None:
             )
 
 
-def hint(path: str) -> str:
-    """Returns that a file looks like one of texts, as one more sentence of an error; nothing where it does not."""
+def hint(path: str, label: str | None = None, about: str | None = None) -> str:
+    """Returns that a file looks like one of texts, as one more sentence of an error; nothing where it does not.
+
+    Args:
+        path: The file.
+        label: The column of classes, where it is known.
+        about: The error, where the table is described: a column that it does not name is none of its causes.
+
+    Returns:
+        A sentence that begins with a space, or an empty text.
+    """
     try:
         columns = text_columns.read(path).columns
     except (ValueError, OSError):  # of which the error says more than a hint
@@ -69,7 +78,12 @@ def hint(path: str) -> str:
     found = max(words, key=lambda name: words[name])
     if words[found] < _WORDS or len(words) == 1 and any(mark in found for mark in "\t;|"):  # of another separator
         return ""
-    return f" If column {found!r} holds texts to classify, pass --task text --text {shlex.quote(found)} --label COLUMN."
+    if about is not None and repr(found) not in about:
+        return ""
+    label = "COLUMN" if label in (None, found) else shlex.quote(str(label))
+    return (
+        f" If column {found!r} holds texts to classify, pass --task text --text {shlex.quote(found)} --label {label}."
+    )
 
 
 def check_file(options: argparse.Namespace) -> None:

@@ -176,7 +176,8 @@ def _table_or_images(options) -> data.Dataset:
     try:
         return datasets.read(options)
     except ValueError as error:
-        if not (hint := text.hint(options.dataset)):
+        described = datasets.description(options) is not None
+        if not (hint := text.hint(options.dataset, options.label, str(error) if described else None)):
             raise
         raise ValueError(f"{error}{hint}") from error
 

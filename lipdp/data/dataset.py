@@ -67,6 +67,14 @@ class Dataset:
     handwritten: bool = False
     unscaled: bool = False
 
+    def __repr__(self) -> str:
+        """Returns sizes alone, as a notebook keeps what it shows."""
+        held_out = 0 if self.y_test is None else len(self.y_test)
+        return (
+            f"Dataset({self.name!r}: {self.num_examples} examples of shape {self.input_shape}, "
+            f"{self.num_classes} classes, {held_out} held out)"
+        )
+
     @property
     def num_classes(self) -> int:
         """Returns the number of classes."""

@@ -60,6 +60,11 @@ def load(
             f"A data set is loaded by its name, or by the path of a file. Received: source of type "
             f"{type(source).__name__}. Table.encode takes rows and data frames."
         )
+    if not isinstance(table, Table | None):
+        raise TypeError(
+            f"`table` must be a lipdp.data.Table. Received: {type(table).__name__}. Table.from_json(path) reads a "
+            "description."
+        )
     source = os.fspath(source)
     if source in _LOADERS:
         _refuse_options(source, label, table, header, person)

@@ -152,7 +152,7 @@ def _wrong_shape(owner: str, shape: tuple, num_outputs: int, dense: bool, ids: b
     elif not ids and num_outputs > 1 and (len(shape) == 1 or shape[1:] == (1,)):
         todo = "For class ids use keras.utils.to_categorical, or a loss that accepts them."
     elif not dense and len(shape) == 2:
-        todo = "For one-hot labels use CategoricalCrossentropy."
+        todo = "Make class ids of one-hot labels (y.argmax(axis=-1)), or use CategoricalCrossentropy."
     return (
         f"{owner}: with {num_outputs} outputs, labels must have shape {' or '.join(accepted)}. "
         f"Received: shape {shape}. {todo}"

@@ -221,9 +221,11 @@ def classifier_recipe(
     if method is not None:
         checks.choice("method", method, METHODS)
     if radius is not None and (style != "robust" or front_end is not None or len(input_shape) == 1):
+        rows = len(input_shape) == 1
+        todo = "Leave it out: recipes of rows aim at none." if rows else "Pass style='robust' and no front end."
         raise ValueError(
             f"A radius is for the robust style of images. Received: radius={radius!r} with style={style!r}, "
-            f"input_shape={tuple(input_shape)}, front_end={front_end!r}. Pass style='robust' and no front end."
+            f"input_shape={tuple(input_shape)}, front_end={front_end!r}. {todo}"
         )
     radius = _RADIUS if radius is None else checks.between("radius", radius, 0.0, 1.0)
     handwritten = checks.boolean("handwritten", handwritten)

@@ -264,8 +264,8 @@ class Privacy:
         if format == "json":
             return json.dumps(facts, indent=2, allow_nan=False) + "\n"
         section = _section if format == "text" else _markdown
-        plain = statement.in_plain_words(facts)
-        sections = [section("Privacy statement", [self._headline(facts), *([plain] if plain else [])])]
+        plain = [words for words in (statement.in_plain_words(facts), statement.delta_in_words(facts)) if words]
+        sections = [section("Privacy statement", [self._headline(facts), *plain])]
         if facts["releases"]:
             sections.append(section("Meaning", statement.meaning(facts)))
             sections.append(section("Releases charged", statement.releases(facts)))

@@ -122,6 +122,29 @@ def in_plain_words(facts: dict) -> str | None:
     )
 
 
+def delta_in_words(facts: dict) -> str | None:
+    """Returns what delta is, as `in_plain_words` does for the guesses; None where there is nothing to tell.
+
+    Args:
+        facts: what `Privacy.to_dict` returned; of older versions too.
+
+    Example:
+        >>> "at most 7.39 times" in delta_in_words({"epsilon": 2.0, "delta": 1e-5})
+        True
+    """
+    epsilon = facts["epsilon"]
+    if not epsilon:
+        return None
+    times = f"{round_up(math.exp(epsilon), 3):,g} times (e^epsilon)" if epsilon < 10.0 else "e^epsilon times"
+    one_in = math.floor((1.0 + 1e-12) / facts["delta"])
+    return (
+        "What delta is: a small part of the chance that epsilon does not bound. Whatever is found in what was "
+        f"released is in one of these two cases at most {times} as likely as in the other, plus delta, 1 in "
+        f"{one_in:,}. Delta has to be far below 1 / N: one of that size could cover publishing a row in "
+        "full."
+    )
+
+
 def covered(releases: list[dict]) -> list[str]:
     """Returns what the guarantee covers."""
     return [*([MOMENTS] if any(release["kind"] == "moments" for release in releases) else []), *COVERED]

@@ -31,7 +31,7 @@ _TERMS = {
     "tell at most whether one {unit} was used, if both answers are equally likely. Tossing a coin is right in 50.",
     "epsilon": "bounds how much the weights can say about one {unit}. At 0 they say nothing; the smaller, the stronger "
     "the protection.",
-    "delta": "is roughly the chance that this bound fails. It has to be far below 1 / N.",
+    "delta": "is a small part of the chance that epsilon does not bound. It has to be far below 1 / N.",
     "bits per byte": "is how many bits the model needs on average for each next byte of the held-out texts, their ends "
     "included: the fewer, the better.",
     "accuracy": "is the share of the held-out examples whose class the model names.",

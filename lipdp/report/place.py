@@ -191,8 +191,10 @@ def unfinished(folder: str | pathlib.Path) -> pathlib.Path:
         )
     if found:
         return found[0]
-    reason = "its run is finished" if folders.is_whole(folder) else "no run was begun there"
-    raise FileNotFoundError(f"There is nothing to go on with. Received: --resume {str(folder)!r}: {reason}.")
+    reason = "no run was begun there."
+    if folders.is_whole(folder):
+        reason = "its run is finished. A larger budget goes on from its model in Python, see docs/howto/save.md."
+    raise FileNotFoundError(f"There is nothing to go on with. Received: --resume {str(folder)!r}: {reason}")
 
 
 def final(work: pathlib.Path) -> pathlib.Path:

@@ -145,7 +145,7 @@ def checked_ids(person_ids: ArrayLike, rows: int | None = None) -> np.ndarray:
     if ids.ndim == 1 and ids.dtype.kind in "OU":
         _refuse_alike(ids)
     if ids.ndim != 1 or ids.dtype.kind not in "iuU":
-        seen = sorted({type(one).__name__ for one in ids}) if ids.ndim == 1 else ()
+        seen = sorted({type(one).__name__ for one in ids}) if ids.ndim == 1 and ids.dtype == object else ()
         raise ValueError(
             "`person_ids` must be one integer or text for each row. Received: an array of shape "
             f"{ids.shape} and dtype {ids.dtype}{' of ' * bool(seen)}{', '.join(seen)}. Pass integers or texts alone, "

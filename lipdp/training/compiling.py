@@ -350,7 +350,7 @@ def _wrong(argument: str, given: Any, names: list[str]) -> str:
     if isinstance(given, dict):
         received = f"a dict of {sorted(map(str, given))}"
     elif isinstance(given, (list, tuple)):
-        received += f" of {len(given)}"
+        received += f" of {len(given)}{', with None' if None in given else ''}"
     todo = "Pass a list in this order, or a dictionary with these keys"
     if len(names) == 1:
         todo = "The model has one output: pass what it has alone"

@@ -35,6 +35,14 @@ def as_rows(model: keras.Model, x: Any, y: Any) -> tuple[Any, Any]:
     return x, y
 
 
+def named(model: keras.Model, x: Any) -> Any:
+    """Returns of a dictionary by the names of a model's inputs those alone, as Keras cannot read texts beside them."""
+    if not isinstance(x, dict) or _keras.graph(model) is None:
+        return x
+    names = _names(model)[1]
+    return {name: x[name] for name in names} if names and set(names) < set(x) else x
+
+
 def build_within(model: keras.Model, x: Any) -> None:
     """Builds layers within others, such as an activation with weights, which Keras builds where they first compute.
 

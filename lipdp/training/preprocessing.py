@@ -12,6 +12,7 @@ from keras import tree
 
 from lipdp import _keras, backend
 from lipdp.sampling.columns import by_name
+from lipdp.training import inputs
 from lipdp.training.outputs import refuse_processes
 
 # What labels say where the preprocessor gives a position no weight, such as padding.
@@ -59,11 +60,12 @@ class FromTask:
         if not _keras.inside_fit(kwargs):  # where they went through it before the first epoch
             x, y = by_name(x, y) if isinstance(y, str) else (x, y)
             x, y = preprocessed(self, x, y, private=False)
+            x = inputs.named(self, x)
         with backend.weights_kept(self), backend.untuned(), _read_by_keras("evaluate", x):
             return super().evaluate(x, y, *args, **kwargs)  # type: ignore[misc]
 
     def predict(self, x: Any, *args: Any, **kwargs: Any) -> Any:
-        x = preprocessed(self, x, private=False)[0]
+        x = inputs.named(self, preprocessed(self, x, private=False)[0])
         with backend.weights_kept(self), backend.untuned(), _read_by_keras("predict", x):
             return super().predict(x, *args, **kwargs)  # type: ignore[misc]
 
@@ -77,11 +79,14 @@ def _read_by_keras(method: str, x: Any) -> Iterator[None]:
         if "multi-worker" in str(error):
             refuse_processes(f"`{method}`")
         unread = str(error).startswith("Unrecognized data type")
-        if str(error).startswith("Invalid dtype: str") or (unread and _are_texts(x)):
+        objects = str(error).startswith("Invalid dtype: object")
+        no_numbers = str(error).startswith(("Invalid dtype: str", "could not convert string to float"))
+        if objects or no_numbers or (unread and _are_texts(x)):
+            received, alone = ("dtype object", "; pass numbers as x.astype('float32')") if objects else ("texts", "")
             raise ValueError(
-                f"`{method}` takes numbers. Received: texts. Encode them as those that the model was trained on, by "
-                "its tokenizer or its lipdp.data.Table, or by `texts.encode` of what lipdp.data.load_text has "
-                "returned; leave out columns that are no inputs."
+                f"`{method}` takes numbers. Received: {received}. Encode texts as those that the model was trained on, "
+                "by its tokenizer or its lipdp.data.Table, or by `texts.encode` of what lipdp.data.load_text has "
+                f"returned; leave out columns that are no inputs{alone}."
             ) from error
         if not unread:
             raise

@@ -73,6 +73,7 @@ def test_a_head_on_features_that_were_written(tmp_path, capsys):
     assert "'dpsgd'" in refusal(capsys, *words, "--strategy", "clipless")
     assert "takes rows of features" in refusal(capsys, "train", "--dataset", "digits", *words[3:])
     assert main([*words, "--output", str(tmp_path / "run")]) == 0
+    assert "hides the others" not in capsys.readouterr().err
     content = folders.read(tmp_path / "run")
     assert content.results["held_out"]["accuracy"] > 0.6 and content.run["settings"]["standardized"]
 

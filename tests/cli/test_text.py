@@ -277,7 +277,17 @@ def test_a_file_of_texts_leads_to_the_task(tmp_path, capsys):
     """Taken for a table it is refused, as a table it may also be: of few words, or of numbers."""
     file = write(tmp_path / "said.csv", 20)
     hint = "If column 'said' holds texts to classify, pass --task text --text said --label COLUMN."
-    assert hint in refusal(capsys, "train", "--dataset", file, "--epsilon", "2")
+    own = ("train", "--dataset", file, "--epsilon", "2")
+    assert hint in refusal(capsys, *own)
+    assert hint.replace("COLUMN", "mood") in refusal(capsys, *own, "--label", "mood")
+    table = tmp_path / "table.csv"
+    table.write_text("said,age,mood\nwe were on time,3,glad\n")
+    ignored, unknown = {"kind": "ignore"}, {"kind": "number"}  # without a range
+    for said, age in ((ignored, unknown), (unknown, ignored)):
+        description = {"columns": {"said": said, "age": age}, "label": {"column": "mood", "classes": ["glad", "sad"]}}
+        table.with_suffix(".json").write_text(json.dumps(description))
+        found = refusal(capsys, "train", "--dataset", table, "--epsilon", "2")
+        assert ("--task text" in found) is (said is unknown)
     lines = tmp_path / "said.jsonl"
     lines.write_text('{"said": "we were on time", "mood": "glad"}\n')
     assert hint in refusal(capsys, "train", "--dataset", lines, "--epsilon", "2")

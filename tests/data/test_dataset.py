@@ -25,6 +25,12 @@ def test_held_out_rows_and_training_rows_make_up_the_whole():
     assert len(split.y_train) == split.num_examples == len(split.x_train)
 
 
+def test_what_a_notebook_shows_of_a_data_set_holds_no_rows():
+    whole = _table(3)
+    assert repr(whole) == "Dataset('toy': 3 examples of shape (2,), 2 classes, 0 held out)"
+    assert repr(dataclasses.replace(whole, x_test=whole.x_train, y_test=whole.y_train)).endswith("3 held out)")
+
+
 @pytest.mark.parametrize("removed", [0, 100, 199])
 def test_one_row_less_moves_no_other_row_between_the_parts(removed):
     """A sequence of coins by place moved every row behind the one that went."""

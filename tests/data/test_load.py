@@ -206,6 +206,11 @@ def test_rows_in_the_place_of_a_path_are_not_repeated_in_the_message():
     assert "12345" not in str(raised.value)
 
 
+def test_the_path_of_a_description_is_to_be_read_first(tmp_path):
+    with pytest.raises(TypeError, match=r"`table` must be a lipdp.data.Table. Received: str. Table.from_json\(path\)"):
+        data.load(tmp_path / "people.csv", table="people.json")
+
+
 def test_a_folder_of_examples_is_not_said_to_be_missing(tmp_path):
     with pytest.raises(ValueError, match=r"A folder is no file of examples.*Pass a \.npz"):
         read_examples(tmp_path)

@@ -57,11 +57,11 @@ NEW_WORDS = (
 # What 0.1.0 did not say.
 NEW_LINES = re.compile(
     r"- (Whoever breaks the random generators|In version 0.1.0 keys came|Keys came from a hash|Weights that came in by|"
-    r"Going on from an|In plain words:|Training of the same weights|Two runs under this seed|"
+    r"Going on from an|In plain words:|What delta is:|Training of the same weights|Two runs under this seed|"
     r"Rows that were held out|Rounding by place|Choosing one of several files|Stopped after)"
     r".*?(cryptographic hash|epsilon says|noise of its own|share are followed|with its journal|right in 50|"
     r"of it is charged|was used|were used|which it was|who it was|publish one of them|say about them|"
-    r"to other places|looked at states|epsilon covers that)\. ?"
+    r"to other places|looked at states|epsilon covers that|a row in full)\. ?"
 )
 NEW_FACTS = {"risk", "stopped_early", "noise_generators", "steered_by_training_metrics", "updates_of_other_models"}
 

@@ -113,7 +113,7 @@ def test_labels_of_another_shape_are_refused_in_the_graph():
     cases = (
         (losses.CategoricalCrossentropy(), (4,), "use keras.utils.to_categorical"),
         (losses.CategoricalCrossentropy(), (4, 2), r"must have shape \(batch, 3\)"),
-        (losses.SparseCategoricalCrossentropy(), (4, 3), "For one-hot labels use CategoricalCrossentropy"),
+        (losses.SparseCategoricalCrossentropy(), (4, 3), "Make class ids of one-hot labels"),
         (losses.MulticlassHinge(), (4, 2), r"shape \(batch, 3\) or \(batch,\) or \(batch, 1\)"),
         (losses.Huber(), (4,), "use keras.utils.to_categorical"),
     )

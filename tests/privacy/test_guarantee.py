@@ -11,7 +11,7 @@ import pytest
 from lipdp.accounting import Sampling, gaussian
 from lipdp.privacy.guarantee import Privacy, schema
 from lipdp.privacy.ledger import Ledger, Release
-from lipdp.privacy.statement import in_plain_words, releases, right_guesses, shown
+from lipdp.privacy.statement import delta_in_words, in_plain_words, releases, right_guesses, shown
 
 pytestmark = pytest.mark.backend_free
 
@@ -298,4 +298,18 @@ def test_plain_words_stand_in_the_statement_where_there_is_a_guarantee(ledger):
     assert flat(in_plain_words(privacy.to_dict())) in flat(privacy.statement())
     for nothing in ({"epsilon": None}, {"epsilon": 0.0}):
         assert in_plain_words(privacy.to_dict() | nothing) is None
+        assert delta_in_words(privacy.to_dict() | nothing) is None
     assert "In plain words" not in Privacy(Ledger(), 1e-5).statement()
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "delta", "words"),
+    [
+        (2.0, 1e-5, "at most 7.39 times (e^epsilon) as likely as in the other, plus delta, 1 in 100,000."),
+        (9.0, 3e-7, "at most 8,110 times (e^epsilon) as likely as in the other, plus delta, 1 in 3,333,333."),
+        (2000.0, 0.01, "at most e^epsilon times as likely as in the other, plus delta, 1 in 100."),
+    ],
+)
+def test_what_delta_is(epsilon, delta, words):
+    """Both numbers are rounded to the side on which the bound holds."""
+    assert words in delta_in_words({"epsilon": epsilon, "delta": delta})

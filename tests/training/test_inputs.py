@@ -151,6 +151,14 @@ def test_numbers_in_the_rows_of_a_source_go_to_inputs_of_one_number():
     np.testing.assert_allclose(*found, rtol=1e-5)
 
 
+def test_texts_beside_the_inputs_are_left_out_by_evaluate_and_predict():
+    """As by `fit`, of which it is the same dictionary; Keras' own error was about a dtype."""
+    model, more = network(), {"id": np.full(60, "text"), "kind": Y}
+    np.testing.assert_array_equal(*(model.predict(inputs() | beside, verbose=0) for beside in (more, {})))
+    found = [model.evaluate(*given, verbose=0) for given in ((inputs() | more, "kind"), (inputs(), Y))]
+    assert found[0] == found[1]
+
+
 @pytest.mark.backend_free
 def test_columns_that_are_not_what_the_model_takes_say_how_to_make_that():
     frame = Frame(a=TOKENS[:, 0], b=TOKENS[:, 1], label=Y)

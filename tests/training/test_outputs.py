@@ -298,7 +298,10 @@ REFUSED = {
     ),
     "one loss": (lambda: model_of(loss=[SCE]), "`loss` must have one for each output: 'kind', 'size'.*list of 1"),
     "three losses": (lambda: model_of(loss=[SCE, MSE, MSE]), "`loss` must have one for each output.*list of 3"),
-    "no loss": (lambda: model_of(loss=[SCE, None]), "`loss` must have one for each output.*shares the layers"),
+    "no loss": (
+        lambda: model_of(loss=[SCE, None]),
+        "`loss` must have one for each output.*with None.*shares the layers",
+    ),
     "a name": (lambda: model_of(loss={"kind": SCE, "b": MSE}), r"`loss` must have.*\['b', 'kind'\]"),
     "a name left out": (lambda: model_of(loss={"kind": SCE}), r"`loss` must have.*\['kind'\]"),
     "a misspelt loss": (lambda: model_of(loss=[SCE, "hubr"]), "Did you mean lipdp.losses.Huber"),

@@ -373,6 +373,8 @@ FAULTS = [
             'return "infinite" if value is None else f"{round_up(value):.4g}"',
             'return "0" if value is None else f"{round_up(value):.4g}"',
         ),
+        ("what delta bounds is rounded down", "round_up(math.exp(epsilon), 3):,g", "math.exp(epsilon):,.3g"),
+        ("delta is rounded down", "math.floor((1.0", "math.ceil((1.0"),
         ("a person is called an example", "if most == 1:\n        unit", "if True:\n        unit"),
         (
             "a person has the relation of an example",
