@@ -138,10 +138,9 @@ def delta_in_words(facts: dict) -> str | None:
     times = f"{round_up(math.exp(epsilon), 3):,g} times (e^epsilon)" if epsilon < 10.0 else "e^epsilon times"
     one_in = math.floor((1.0 + 1e-12) / facts["delta"])
     return (
-        "What delta is: a small part of the chance that epsilon does not bound. Whatever is found in what was "
-        f"released is in one of these two cases at most {times} as likely as in the other, plus delta, 1 in "
-        f"{one_in:,}. Delta has to be far below 1 / N: one of that size could cover publishing a row in "
-        "full."
+        "What delta is: a small part of the chance that epsilon does not bound. Anything found in what was released is "
+        f"at most {times} as likely in one of these two cases as in the other, plus delta: 1 in {one_in:,}. Delta has "
+        "to be far below 1 / N: one of that size could cover publishing a row in full."
     )
 
 
