@@ -26,8 +26,8 @@ _NORM, _ENTRIES = 2.8, 3072
 # Patches that images are compared with, as many again for mirror images, and windows along a side that the features
 # are averaged over.
 _PATCHES, _PLACES, _SMALLEST_COMPARED = 256, 4, 16
-# With fewer images the learning rate is lower, in proportion; with fewer characters that stand upright too.
-_IMAGES_OF_RATE, _CHARACTERS_OF_RATE = 16384, 50000
+# With fewer images the learning rate is lower, in proportion; gray ones that are no characters bear more of it.
+_IMAGES_OF_RATE, _GRAY_IMAGES_OF_RATE = 50000, 16384
 # Smaller images have to be enlarged too far for the encoder.
 _SMALLEST_ENCODED, _ENCODED = 24, math.prod(encoder_features.OUTPUT_SHAPE)
 # Below the norm of most normalized rows, in units of the root of their size: what is longer is cut to it.
@@ -343,7 +343,7 @@ def scattered_recipe(
     # More noise asks for smaller steps, and for fewer; digits that stand upright bear larger ones.
     rate = 0.3 * budget**0.45 if compared else 0.7 * budget**0.35 if deskewed else 0.35 * budget**0.85
     # Few images have more noise in an update. Chosen on held-out training images, see `benchmarks/few_images.py`.
-    rate *= min(1.0, num_examples / (_CHARACTERS_OF_RATE if deskewed else _IMAGES_OF_RATE))
+    rate *= min(1.0, num_examples / (_IMAGES_OF_RATE if deskewed or scaled else _GRAY_IMAGES_OF_RATE))
     if method == "clipless":
         # Rows are cut to one norm already, so that the gradient at the logits may keep more of what tells them apart.
         shared |= {"clip_norm": 6.0}
