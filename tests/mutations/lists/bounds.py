@@ -46,6 +46,11 @@ FAULTS = [
             "others += [v for v in arguments.args[1:] if isinstance(v, keras.KerasTensor)]",
             "pass",
         ),
+        (
+            "weights set by hand come out as short as the constraint allows",
+            "return bound + sum(times(now - most, norm) for now, most, norm in longer if now > most)",
+            "return bound",
+        ),
         ("a variable of two uses has one", "return sum(bounds) * self.slack", "return max(bounds) * self.slack"),
         (
             "branches do not add up",
