@@ -27,6 +27,11 @@ FAULTS = [
         ("methods of a loss are those of its class", "if found := checks.replaced(identifier):", "if found := []:"),
     ),
     *faults(
+        "losses/registry.py",
+        "losses/test_registry.py",
+        ("a loss may go around its limit", "_refuse_inherited_bound(identifier)", "pass"),
+    ),
+    *faults(
         "losses/per_example.py",
         "bounds/test_replaced.py",
         ("code in a loss of lipdp sees the batch", "return is_as_its_class(loss)", "return True"),
