@@ -27,6 +27,11 @@ FAULTS = [
         ("methods of a loss are those of its class", "if found := checks.replaced(identifier):", "if found := []:"),
     ),
     *faults(
+        "bounds/registry.py",
+        "bounds/test_replaced.py",
+        ("a class of the user's inherits bounds", "        _refuse_inherited(layer)\n", ""),
+    ),
+    *faults(
         "losses/registry.py",
         "losses/test_registry.py",
         ("a loss may go around its limit", "_refuse_inherited_bound(identifier)", "pass"),
