@@ -34,7 +34,7 @@ from lipdp import checks
 
 # What a training step is made of. Not every backend has all of them.
 STEP_METHODS = ("train_step", "compute_loss", "_compute_loss", "stateless_compute_loss", "compute_loss_and_updates")
-STEP_METHODS += ("make_train_function",)
+STEP_METHODS += ("make_train_function", "stateless_call")
 
 # How gradients reach `apply` of an optimizer. Not every backend uses all of them.
 OPTIMIZER_ENTRIES = ("scale_loss", "apply_gradients", "stateless_apply")

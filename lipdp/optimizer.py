@@ -10,6 +10,7 @@ import numpy as np
 from keras import ops
 
 from lipdp import _keras, backend, checks
+from lipdp.backend.kept import kept
 from lipdp.backend.unread import unread
 
 # Float32 must not round the noise down.
@@ -18,7 +19,7 @@ _LEAST_STD = 1e-30
 _SEVERAL = "MultiOptimizer"  # not in every version of Keras
 # What `PrivateOptimizer` keeps and does under names that an optimizer of the user's may have, too.
 _OWN = "strategy calibration expected_batch strategy_state repeatable noise_key noise_std budget generator armed check"
-_OWN += " attach hold arm set_noise disarm not_finite undecayed noise_energy"
+_OWN += " attach hold arm set_noise disarm not_finite undecayed noise_energy variables"
 # Numbers of entries are uint32 where devices make the noise of their own parts.
 _PLACES = 2**32
 
@@ -101,12 +102,7 @@ class PrivateOptimizer:
             variable.assign(array)
 
     def arm(
-        self,
-        noise_std: list[float],
-        updates: int,
-        key: Any = None,
-        repeatable: bool = False,
-        generator: str = "threefry",
+        self, noise_std: list, updates: int, key: Any = None, repeatable: bool = False, generator: str = "threefry"
     ) -> None:
         """Allows `updates` more updates with the given standard deviation per variable.
 
@@ -220,7 +216,11 @@ class PrivateOptimizer:
             grads[i] = gradient
         for variable, value in zip(self.strategy_state, noisy[len(present) :], strict=True):
             variable.assign(value)
-        super().apply(grads, trainable_variables)
+        given = type(self).__mro__[type(self).__mro__.index(PrivateOptimizer) + 1]
+        # A class of the user's may have all variables begin anew, as for a restart: those of the noise stay.
+        own = [*self.strategy_state, self.noise_key, self.noise_std, self.budget]
+        with kept(own if given.__module__.split(".")[0] != "keras" else ()):
+            super().apply(grads, trainable_variables)
         source = next(c for c in type(self).__mro__ if "apply" in vars(c) and c is not PrivateOptimizer)
         own = source.__module__.split(".")[0] != "keras"
         # An `apply` of the user's need not project, as Keras' does at its end, and bounds rest on that.

@@ -168,10 +168,40 @@ class Held(keras.optimizers.SGD):
         setattr(self, "strategy", "slow")  # noqa: B010
 
 
-@pytest.mark.parametrize(("own", "name"), [(Langevin, "noise_std"), (Budgeted, "budget"), (Held, "strategy")])
+class Filtered(keras.optimizers.SGD):
+    """Hides variables: on JAX the key of the noise stayed as it was, and all updates had the same noise."""
+
+    @property
+    def variables(self):
+        return [v for v in super().variables if "noise" not in v.path]
+
+
+_TAKEN = [(Langevin, "noise_std"), (Budgeted, "budget"), (Held, "strategy"), (Filtered, "variables")]
+
+
+@pytest.mark.parametrize(("own", "name"), _TAKEN)
 def test_an_optimizer_that_has_a_name_of_the_private_state_is_refused(own, name):
     with pytest.raises(ValueError, match=f"Private{own.__name__} that has '{name}' itself"):
         as_private(own(0.1))
+
+
+class Restarted(keras.optimizers.SGD):
+    """Begins anew after each update."""
+
+    def update_step(self, gradient, variable, learning_rate):
+        super().update_step(gradient, variable, learning_rate)
+        for state in self.variables[2:]:
+            if len(state.shape):
+                state.assign(keras.ops.zeros(state.shape, state.dtype))
+
+
+def test_a_restart_of_all_variables_leaves_the_noise():
+    """The second update had no noise, and the key of zeros that everybody knows."""
+    optimizer, variables = armed(Restarted(1.0, momentum=0.9), [(1000,)], [2.0], 2)
+    first, second = step(optimizer, variables)[0], step(optimizer, variables)[0]
+    assert [first.std(), second.std()] == pytest.approx([2.0, 2.0], rel=0.1)
+    assert abs(np.corrcoef(first, second)[0, 1]) < 0.15
+    assert not optimizer.momentums[0].numpy().any()
 
 
 @pytest.mark.skipif(not hasattr(keras.optimizers, "MultiOptimizer"), reason="not in this version of Keras")

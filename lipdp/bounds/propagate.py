@@ -183,6 +183,7 @@ class _Node:
 
     def __init__(self, node):
         self.operation, self.stretched_by = node.operation, None
+        self._present: tuple[float, ...] | None = None
         self.inputs = [id(t) for t in node.input_tensors]
         if len(node.output_tensors) != 1:
             raise ValueError(
@@ -223,15 +224,24 @@ class _Node:
         if self.rules.trained_output_bound:
             # Weights that were set by hand may be longer than the constraint allows.
             return self.rules.trained_output_bound(input_bounds)
+        present = self._present_lipschitz()
         if bound == float("inf"):
             # A layer without projection: only its present norm is known.
-            return sum(map(times, self.rules.trained_lipschitz(input_bounds), input_bounds))
-        return bound
+            return sum(map(times, present, input_bounds))
+        allowed = self.rules.input_lipschitz(input_bounds)
+        longer = zip(present, allowed, input_bounds, strict=True)
+        return bound + sum(times(now - most, norm) for now, most, norm in longer if now > most)
+
+    def _present_lipschitz(self) -> tuple[float, ...]:
+        """Returns the constants of the present weights, whose norms are computed once."""
+        if self._present is None:
+            self._present = self.rules.trained_lipschitz(self.input_bounds)
+        return self._present
 
     def backward(self, cotangent, trained, clipped):
         if self.inner:
             return self.inner.backward(cotangent, trained, clipped)
-        lipschitz = (self.rules.trained_lipschitz if trained else self.rules.input_lipschitz)(self.input_bounds)
+        lipschitz = self._present_lipschitz() if trained else self.rules.input_lipschitz(self.input_bounds)
         growth = 1.0 if trained else _excess(self.terms or 1)
         lipschitz = tuple(times(growth, constant) for constant in lipschitz)
         variables, gradients = self._parameters(cotangent) if clipped else ((), ())

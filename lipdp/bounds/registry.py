@@ -213,6 +213,7 @@ def _is_bound(value: Any) -> bool:
 def _rules(layer: keras.layers.Layer) -> BoundRules:
     _refuse_replaced(layer)
     if isinstance(layer, LipschitzLayer):
+        _refuse_inherited(layer)
         return BoundRules(
             layer.output_bound,
             layer.input_lipschitz,
@@ -240,6 +241,21 @@ def _rules(layer: keras.layers.Layer) -> BoundRules:
         if backbone is None:
             raise
         return backbone
+
+
+def _refuse_inherited(layer: LipschitzLayer) -> None:
+    """Refuses a class of the user's that computes something else than a layer of lipdp, with the bounds of that one."""
+    kinds = type(layer).__mro__
+    kinds = kinds[: kinds.index(LipschitzLayer)]
+    computing, *others = [kind for kind in kinds if "call" in vars(kind)] or [LipschitzLayer]
+    stated = any("input_lipschitz" in vars(kind) for kind in kinds if issubclass(kind, computing))
+    made_of = next((kind for kind in others if _root(kind) == "lipdp"), None)
+    if made_of is not None and _root(computing) != "lipdp" and not stated:
+        raise ValueError(
+            f"The bounds of {made_of.__name__} do not follow what a class that is made of it computes. Received: layer "
+            f"'{layer.name}' of type {type(layer).__name__}, with a `call` of its own. Override `input_lipschitz` and "
+            "the other bounds beside it, or put what it does into a lipdp.layers.LipschitzLayer that states its own."
+        )
 
 
 def _refuse_replaced(layer: keras.layers.Layer) -> None:

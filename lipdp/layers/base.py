@@ -239,6 +239,17 @@ class KernelLayer(LipschitzLayer):
             initializer, constraint = StartedIn((first or ball).start, initializer), ball
         self.kernel = self.add_weight(shape, initializer, constraint=constraint, name="kernel")
 
+    def refuse_other_constraints(self) -> None:
+        super().refuse_other_constraints()
+        inherited = type(self).input_lipschitz is KernelLayer.input_lipschitz
+        if inherited and self.projected and not hasattr(self.kernel.constraint, "holds"):
+            raise ValueError(
+                f"The bounds of layer '{self.name}' rest on a kernel that is projected. Received: a "
+                f"{type(self).__name__} whose kernel has the constraint {_described(self.kernel.constraint)}, by a "
+                "`build` of its own. Leave `build` out and pass kernel_initializer=, or train with a strategy that "
+                "clips, such as strategy='dpsgd'."
+            )
+
     def stock_layer(self) -> tuple[keras.layers.Layer | None, list]:
         kernel = ops.convert_to_numpy(self.kernel)
         return keras.layers.Dense(kernel.shape[-1], use_bias=False, name=self.name), [kernel]

@@ -80,6 +80,7 @@ def get(identifier: str | dict | type | Loss) -> Loss:
                 f"Received: {where} with a `{found[0]}` of its own. Write a subclass of lipdp.losses.Loss, or train "
                 "with a strategy that clips, such as strategy='dpsgd'."
             )
+        _refuse_inherited_bound(identifier)
         return identifier
     if isinstance(identifier, type) and issubclass(identifier, Loss):
         return identifier()
@@ -89,6 +90,23 @@ def get(identifier: str | dict | type | Loss) -> Loss:
         return _from_config(identifier)
     # A function has its own name, an object that of its class.
     raise ValueError(_refusal(identifier, getattr(identifier, "__name__", type(identifier).__name__)))
+
+
+def _refuse_inherited_bound(loss: Loss) -> None:
+    """Refuses a class of the user's that computes something else, with the bound of the class that it is made of."""
+    kinds = type(loss).__mro__
+
+    def level(*names):
+        return next(i for i, kind in enumerate(kinds) if not vars(kind).keys().isdisjoint(names))
+
+    for name in ("call", "limited", "bounded_gradient", "_limited_gradient"):
+        if level(name) < level("lipschitz", "exact_lipschitz"):
+            raise ValueError(
+                f"`{name}` of a loss limits its gradient to the bound that noise is made for. Received: "
+                f"{type(loss).__name__} with a `{name}` of its own, and the bound of another class. Override `value`, "
+                "`gradient` and `exact_lipschitz` instead, state `lipschitz` beside it, or train with a strategy that "
+                "clips, such as strategy='dpsgd'."
+            )
 
 
 def of_places(identifier: Any, probabilities: bool) -> Any:

@@ -574,6 +574,30 @@ def test_trained_norms_replace_those_of_the_constraint():
     assert bounds.propagate(model, 1.0, trained=True).lipschitz == pytest.approx(0.5, rel=1e-5)
 
 
+class Squares(layers.LipschitzLayer):
+    """Entry by entry: 2 b-Lipschitz on the ball of radius b."""
+
+    def call(self, inputs):
+        return ops.square(inputs)
+
+    def input_lipschitz(self, input_bounds):
+        return (2.0 * input_bounds[0],)
+
+    def output_bound(self, input_bounds):
+        return input_bounds[0] ** 2
+
+
+def test_norms_of_weights_that_were_set_by_hand_are_those_that_come_out():
+    """The squares of numbers up to 10 were taken for those of numbers up to 1, and radii were ten times too large."""
+    inputs, x = bounded((3,))
+    dense = layers.SpectralDense(3)
+    model = keras.Model(inputs, Squares()(dense(x)))
+    dense.kernel.assign(10.0 * np.eye(3, dtype="float32"))
+    propagated = bounds.propagate(model, 1.0, trained=True)
+    assert propagated.lipschitz == pytest.approx(200.0, rel=1e-3)
+    assert propagated.output_bound == pytest.approx(100.0, rel=1e-3)
+
+
 def test_slack_grows_with_depth_and_covers_rounding():
     inputs, x = bounded()
     for _ in range(10):

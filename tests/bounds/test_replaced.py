@@ -130,6 +130,40 @@ def test_what_keras_wraps_by_itself_is_not_replaced():
         assert "build" in vars(layer) and checks.replaced(layer) == []
 
 
+@pytest.mark.parametrize("parent", [layers.SpectralDense, layers.Abs])
+def test_a_class_with_a_call_of_its_own_does_not_inherit_bounds(parent):
+    """One row moved the sum by 50 times what was charged, and radii were 50 times too large."""
+
+    class Steeper(parent):
+        def call(self, inputs):
+            return 50.0 * super().call(inputs)
+
+    class Stated(Steeper):
+        def input_lipschitz(self, input_bounds):
+            return (50.0,)
+
+    given = (4,) if parent is layers.SpectralDense else ()
+    model = model_of(lambda: Steeper(*given))
+    for refused in (lambda: certify.radii(model, X), lambda: model.fit(X, Y, strategy="clipless", **FIT)):
+        with pytest.raises(ValueError, match=f"The bounds of {parent.__name__} do not follow .* type Steeper"):
+            refused()
+    assert model.privacy.updates == 0
+    assert bounds.rules(Stated(*given)).input_lipschitz((1.0,)) == (50.0,)
+
+
+def test_a_kernel_of_a_build_of_ones_own_is_projected():
+    """Nothing held its norm, which layers in front of it were charged as at most 1."""
+
+    class Free(layers.SpectralDense):
+        def build(self, input_shape):
+            self.kernel = self.add_weight((input_shape[-1], self.units), name="kernel")
+
+    model = model_of(lambda: Free(4))
+    with pytest.raises(ValueError, match="a Free whose kernel has the constraint none, by a `build` of its own"):
+        model.fit(X, Y, strategy="clipless", **FIT)
+    assert model.privacy.updates == 0
+
+
 @pytest.mark.parametrize("nested", [False, True])
 def test_a_model_with_a_call_of_its_own_has_no_graph_of_bounds(nested):
     model = model_of(layers.Abs)

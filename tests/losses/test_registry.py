@@ -91,3 +91,24 @@ def test_refusals_name_a_replacement(identifier, replacement):
 def test_foreign_configurations(config):
     with pytest.raises(ValueError, match="Received: {"):
         losses.get(config)
+
+
+class Weighted(losses.Huber):
+    """Multiplies the gradient behind its limit: it was 89 times as long as what the noise was made for."""
+
+    def call(self, y_true, y_pred):
+        return 100.0 * super().call(y_true, y_pred)
+
+
+class Limited(losses.Huber):
+    def limited(self, y_true, y_pred, limit):
+        values, norms = super().limited(y_true, y_pred, limit)
+        return 100.0 * values, norms
+
+
+@pytest.mark.parametrize(("own", "name"), [(Weighted, "call"), (Limited, "limited")])
+def test_a_loss_that_goes_around_its_limit_has_no_bound(own, name):
+    with pytest.raises(ValueError, match=f"{own.__name__} with a `{name}` of its own"):
+        losses.get(own())
+    # Where gradients are clipped it may compute what it likes.
+    assert isinstance(losses.per_example.resolve(made := own()), losses.Loss) and made.name

@@ -315,7 +315,10 @@ def test_a_frozen_layer_that_overflows_reveals_nothing():
     assert all(np.isfinite(w).all() for w in model.get_weights())
 
 
-@pytest.mark.parametrize("name", ["compute_loss", "train_step", "make_train_function", "compute_metrics"])
+_STEPS = ["compute_loss", "train_step", "make_train_function", "compute_metrics"]
+
+
+@pytest.mark.parametrize("name", [*_STEPS, "stateless_call"])
 def test_a_training_step_of_its_own_is_refused(name):
     class Own(lipdp.DP_Sequential):
         pass
@@ -329,7 +332,7 @@ def test_a_training_step_of_its_own_is_refused(name):
             model.fit(x, y, noise_multiplier=4.0, batch_size=40, delta=DELTA, verbose=0, strategy=strategy)
 
 
-@pytest.mark.parametrize("name", ["compute_loss", "train_step", "make_train_function", "compute_metrics"])
+@pytest.mark.parametrize("name", _STEPS)
 def test_from_keras_says_what_it_would_not_call(name):
     class Own(keras.Model):
         pass

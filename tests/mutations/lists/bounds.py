@@ -27,6 +27,16 @@ FAULTS = [
         ("methods of a loss are those of its class", "if found := checks.replaced(identifier):", "if found := []:"),
     ),
     *faults(
+        "bounds/registry.py",
+        "bounds/test_replaced.py",
+        ("a class of the user's inherits bounds", "        _refuse_inherited(layer)\n", ""),
+    ),
+    *faults(
+        "losses/registry.py",
+        "losses/test_registry.py",
+        ("a loss may go around its limit", "_refuse_inherited_bound(identifier)", "pass"),
+    ),
+    *faults(
         "losses/per_example.py",
         "bounds/test_replaced.py",
         ("code in a loss of lipdp sees the batch", "return is_as_its_class(loss)", "return True"),
@@ -45,6 +55,11 @@ FAULTS = [
             "masks that are passed by position",
             "others += [v for v in arguments.args[1:] if isinstance(v, keras.KerasTensor)]",
             "pass",
+        ),
+        (
+            "weights set by hand come out as short as the constraint allows",
+            "return bound + sum(times(now - most, norm) for now, most, norm in longer if now > most)",
+            "return bound",
         ),
         ("a variable of two uses has one", "return sum(bounds) * self.slack", "return max(bounds) * self.slack"),
         (

@@ -108,6 +108,12 @@ FAULTS = [
             "test_optimizer.py::test_an_optimizer_that_has_a_name_of_the_private_state_is_refused",
         ),
         (
+            "an optimizer that begins anew takes the noise along",
+            'kept(own if given.__module__.split(".")[0] != "keras" else ())',
+            "kept(())",
+            "test_optimizer.py::test_a_restart_of_all_variables_leaves_the_noise",
+        ),
+        (
             "what is refused in the constructor may be set afterwards",
             "if getattr(self, argument, None):",
             "if False:",
