@@ -551,8 +551,8 @@ def _few_images(found: dict) -> str:
 
 The default recipe on the first images of a training set, epsilon = {found["epsilon"]:g}, delta = 1e-5, beside clipless
 training of the pixels and the [robust recipe](howto/certified.md); test set, mean over seeds. Learning rates grow with
-the number of images, up to 16,384 (of digits 50,000), 8000 and 50,000, which was chosen on the last training images,
-with one seed or two (`benchmarks/few_images.py --held-out`).
+the number of images, up to 16,384 (of digits and images in color 50,000), 8000 and 50,000, which was chosen on the last
+training images, with one to three seeds (`benchmarks/few_images.py --held-out`).
 `python benchmarks/few_images.py`
 
 {few_images.table(found["runs"])}

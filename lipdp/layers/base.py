@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
+import numpy as np
 from keras import ops
 
 from lipdp import backend, checks
@@ -155,8 +156,30 @@ class LipschitzLayer(keras.layers.Layer):
         return tuple(times(constant, cotangent_bound) for constant in self.input_lipschitz(input_bounds))
 
     def trained_lipschitz(self, input_bounds: tuple[float, ...]) -> tuple[float, ...]:
-        """Returns `input_lipschitz` of the current weights: what certificates use."""
+        """Returns `input_lipschitz` of the current weights: what certificates use.
+
+        Raises:
+            ValueError: they were set to what their constraints would change, which `input_lipschitz` does not know.
+        """
+        # Those of lipdp override this, or none of their weights counts.
+        if not type(self).__module__.startswith("lipdp."):
+            self._refuse_longer()
         return self.input_lipschitz(input_bounds)
+
+    def _refuse_longer(self) -> None:
+        """Refuses weights that were set by hand past their constraints."""
+        for weight in self.weights:
+            constraint, value = getattr(weight, "constraint", None), ops.convert_to_numpy(weight)
+            if constraint is None:
+                continue
+            changed = np.abs(ops.convert_to_numpy(constraint(weight.value)) - value).max(initial=0.0)
+            if not changed <= 1e-5 * np.abs(value).max(initial=0.0):
+                raise ValueError(
+                    "A layer without a `trained_lipschitz` of its own is certified for weights within their "
+                    f"constraints. Received: layer '{self.name}' of type {type(self).__name__}, whose weight "
+                    f"'{weight.name}' is not within {_described(constraint)}. Assign what that makes of it, or "
+                    "override `trained_lipschitz` with the constant of the present weights."
+                )
 
     def stock_layer(self) -> tuple[keras.layers.Layer | None, list]:
         """Returns the stock Keras layer that takes this one's place in an export, and its weights; None for none."""

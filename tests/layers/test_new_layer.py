@@ -5,6 +5,7 @@ import pathlib
 
 import keras
 import numpy as np
+import pytest
 from keras import ops
 
 import lipdp
@@ -70,6 +71,17 @@ def test_its_bounds_come_from_the_class():
     model = lipdp.DP_Sequential([layers.BoundedInput((4,), norm=2.0), Gains(name="gains"), Rotation()])
     propagated = bounds.propagate(model, 3.0)
     assert 6.0 <= propagated.gradient(model.trainable_variables[0]) <= 6.001
+    assert lipdp.certify.lipschitz(model) <= 1.001
+
+
+def test_weights_past_its_constraint_have_no_certificate():
+    model = lipdp.DP_Sequential([layers.BoundedInput((4,), norm=2.0), Gains(name="gains")])
+    model.set_weights([np.full(4, 10.0, "float32")])
+    with pytest.raises(
+        ValueError, match=r"within their constraints. Received: layer 'gains'.*L2Ball.*trained_lipschitz"
+    ):
+        lipdp.certify.lipschitz(model)
+    model.layers[-1].gains.assign(L2Ball(1.0)(model.layers[-1].gains))
     assert lipdp.certify.lipschitz(model) <= 1.001
 
 
