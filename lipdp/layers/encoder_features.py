@@ -130,8 +130,8 @@ class EncoderFeatures2D(Unbounded):
         >>> import numpy as np
         >>> from lipdp import layers
         >>> x = np.random.default_rng(0).random((2, 32, 32, 3)).astype("float32")
-        >>> layers.EncoderFeatures2D()(x).shape
-        TensorShape([2, 2, 2, 384])
+        >>> tuple(layers.EncoderFeatures2D()(x).shape)
+        (2, 2, 2, 384)
 
     **Guarantee.** Each row of the output is a function of the same row of the input and of public constants: nothing
     trains them. There is no Lipschitz constant of use, as maps are divided by their deviation. Certificates through

@@ -57,8 +57,8 @@ class PatchFeatures2D(Unbounded):
         >>> import numpy as np
         >>> from lipdp import layers
         >>> x = np.random.default_rng(0).random((2, 32, 32, 3)).astype("float32")
-        >>> layers.PatchFeatures2D(filters=16)(x).shape
-        TensorShape([2, 4, 2, 32])
+        >>> tuple(layers.PatchFeatures2D(filters=16)(x).shape)
+        (2, 4, 2, 32)
 
     **Guarantee.** Each row of the output is a function of the same row of the input and of public constants. There is
     no Lipschitz constant of use: where a patch has little contrast, a small change of it turns all of its responses.
