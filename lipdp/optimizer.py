@@ -218,8 +218,8 @@ class PrivateOptimizer:
             variable.assign(value)
         given = type(self).__mro__[type(self).__mro__.index(PrivateOptimizer) + 1]
         # A class of the user's may have all variables begin anew, as for a restart: those of the noise stay.
-        own = [*self.strategy_state, self.noise_key, self.noise_std, self.budget]
-        with kept(own if given.__module__.split(".")[0] != "keras" else ()):
+        of_noise = [*self.strategy_state, self.noise_key, self.noise_std, self.budget]
+        with kept(of_noise if given.__module__.split(".")[0] != "keras" else ()):
             super().apply(grads, trainable_variables)
         source = next(c for c in type(self).__mro__ if "apply" in vars(c) and c is not PrivateOptimizer)
         own = source.__module__.split(".")[0] != "keras"

@@ -79,8 +79,8 @@ FAULTS = [
         ),
         (
             "the state of a strategy is forgotten",
-            "variable.assign(value)\n        super().apply",
-            "pass\n        super().apply",
+            "variable.assign(value)\n        given",
+            "pass\n        given",
             "strategies/test_dpsgd.py::test_noise_follows_the_private_threshold",
         ),
         (
