@@ -109,7 +109,7 @@ FAULTS = [
         ),
         (
             "an optimizer that begins anew takes the noise along",
-            'kept(own if given.__module__.split(".")[0] != "keras" else ())',
+            'kept(of_noise if given.__module__.split(".")[0] != "keras" else ())',
             "kept(())",
             "test_optimizer.py::test_a_restart_of_all_variables_leaves_the_noise",
         ),
