@@ -553,7 +553,7 @@ The default recipe on the first images of a training set, epsilon = {found["epsi
 training of the pixels and the [robust recipe](howto/certified.md); test set, mean over seeds. Learning rates grow with
 the number of images, up to 16,384 (of digits and images in color 50,000), 8000 and 50,000, which was chosen on the last
 training images, with one to three seeds (`benchmarks/few_images.py --held-out`).
-`python benchmarks/few_images.py`
+`python benchmarks/few_images.py`; 16,000 images: `--dataset cifar10 --way default --rows 16000`
 
 {few_images.table(found["runs"])}
 """
