@@ -201,6 +201,7 @@ def _signed(found: BoundRules, layer: Any) -> BoundRules:
 
 _ONE_NUMBER = ("output_bound", "trained_output_bound")
 _ONE_PER_TENSOR = ("input_lipschitz", "parameter_bounds", "trained_lipschitz", "cotangent_bounds")
+_BOUNDS = (*_ONE_PER_TENSOR, *_ONE_NUMBER, "gradient_terms", "output_terms")
 
 
 def _is_bound(value: Any) -> bool:
@@ -248,13 +249,18 @@ def _refuse_inherited(layer: LipschitzLayer) -> None:
     kinds = type(layer).__mro__
     kinds = kinds[: kinds.index(LipschitzLayer)]
     computing, *others = [kind for kind in kinds if "call" in vars(kind)] or [LipschitzLayer]
-    stated = any("input_lipschitz" in vars(kind) for kind in kinds if issubclass(kind, computing))
     made_of = next((kind for kind in others if _root(kind) == "lipdp"), None)
-    if made_of is not None and _root(computing) != "lipdp" and not stated:
+    if made_of is None or _root(computing) == "lipdp":
+        return
+    stated = {name for kind in kinds if issubclass(kind, computing) for name in vars(kind)}
+    inherited = {name for kind in kinds if _root(kind) == "lipdp" for name in vars(kind)}
+    missing = [name for name in _BOUNDS if name in ("input_lipschitz", *inherited) and name not in stated]
+    if missing:
         raise ValueError(
             f"The bounds of {made_of.__name__} do not follow what a class that is made of it computes. Received: layer "
-            f"'{layer.name}' of type {type(layer).__name__}, with a `call` of its own. Override `input_lipschitz` and "
-            "the other bounds beside it, or put what it does into a lipdp.layers.LipschitzLayer that states its own."
+            f"'{layer.name}' of type {type(layer).__name__}, with a `call` of its own. Override "
+            f"{', '.join(f'`{name}`' for name in missing)}, or put what it does into a lipdp.layers.LipschitzLayer "
+            "that states its own."
         )
 
 

@@ -138,9 +138,22 @@ def test_a_class_with_a_call_of_its_own_does_not_inherit_bounds(parent):
         def call(self, inputs):
             return 50.0 * super().call(inputs)
 
-    class Stated(Steeper):
+    class Half(Steeper):
         def input_lipschitz(self, input_bounds):
             return (50.0,)
+
+    class Stated(Half):
+        def parameter_bounds(self, input_bounds, cotangent_bound):
+            return (50.0 * cotangent_bound * input_bounds[0],)
+
+        def trained_lipschitz(self, input_bounds):
+            return self.input_lipschitz(input_bounds)
+
+        def gradient_terms(self, input_shapes, output_shape):
+            return 4
+
+        def output_terms(self, input_shapes, output_shape):
+            return 4
 
     given = (4,) if parent is layers.SpectralDense else ()
     model = model_of(lambda: Steeper(*given))
@@ -148,6 +161,9 @@ def test_a_class_with_a_call_of_its_own_does_not_inherit_bounds(parent):
         with pytest.raises(ValueError, match=f"The bounds of {parent.__name__} do not follow .* type Steeper"):
             refused()
     assert model.privacy.updates == 0
+    if parent is layers.SpectralDense:  # those of the kernel would be the parent's
+        with pytest.raises(ValueError, match="Override `parameter_bounds`, `trained_lipschitz`, .*or put what it does"):
+            bounds.rules(Half(*given))
     assert bounds.rules(Stated(*given)).input_lipschitz((1.0,)) == (50.0,)
 
 
