@@ -528,6 +528,15 @@ def test_subclass_of_the_last_layer_is_not_trusted_to_be_linear():
         def trained_lipschitz(self, input_bounds):
             return (5.0,)
 
+        def parameter_bounds(self, input_bounds, cotangent_bound):
+            return super().parameter_bounds(input_bounds, 5.0 * cotangent_bound)
+
+        def gradient_terms(self, input_shapes, output_shape):
+            return super().gradient_terms(input_shapes, output_shape)
+
+        def output_terms(self, input_shapes, output_shape):
+            return super().output_terms(input_shapes, output_shape)
+
         def call(self, inputs):
             return 5.0 * super().call(inputs)
 

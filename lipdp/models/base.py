@@ -29,6 +29,7 @@ _UPDATES = 150.0
 LARGEST_BATCH = 8192
 # Strategies that clip, for networks of any layers.
 METHODS = ("dpsgd", "adaclip", "dpis")
+_ROUNDING = 1e-3  # of pixels
 
 
 class TrainingRecipe:
@@ -154,7 +155,7 @@ class TrainingRecipe:
         if weight is not None:
             checks.not_twice({"sample_weight": weight}, kwargs)
             kwargs["sample_weight"] = weight
-        self._warn_of_bytes(x)
+        self._warn_of_range(x)
         count = _count(x, kwargs)
         if self.batch_size > count:
             raise ValueError(
@@ -178,12 +179,18 @@ class TrainingRecipe:
         """Returns `microbatch_size` for `fit` of a model of this recipe; None where a CPU is faster with fewer."""
         return gradients.at_most(model, self.microbatch_size, self.strategy().augmentation_multiplicity)
 
-    def _warn_of_bytes(self, x: Any) -> None:
-        """Says that images of whole numbers are in another unit than the settings were chosen in."""
+    def _warn_of_range(self, x: Any) -> None:
+        """Says that images are in another unit than the settings were chosen in."""
         dtype = str(getattr(x, "dtype", ""))
-        if len(self.input_shape) == 3 and dtype.startswith(("int", "uint")):
+        if len(self.input_shape) != 3:
+            return
+        whole = dtype.startswith(("int", "uint"))
+        # A file that is larger than memory is not read for this.
+        beyond = type(x) is np.ndarray and x.size and (x.min() < -_ROUNDING or x.max() > 1.0 + _ROUNDING)
+        if whole or beyond:
+            received = f"x of dtype {dtype}" if whole else "entries beyond"
             warnings.warn(
-                f"The settings of this recipe are for images in [0, 1]. Received: x of dtype {dtype}. Divide images of "
+                f"The settings of this recipe are for images in [0, 1]. Received: {received}. Divide images of "
                 "8 bits by 255, here and wherever the model is used.",
                 stacklevel=checks.users_line(),
             )
