@@ -13,8 +13,10 @@ import h5py
 import numpy as np
 
 from lipdp import _keras, backend
-from lipdp.privacy import files
+from lipdp.accounting import Sampling
+from lipdp.privacy import Ledger, Release, files, provenance
 from lipdp.training import low_rank, model_checks, seeding
+from lipdp.training.state import Forgets
 
 # The attribute of a weight file that holds a digest of all the rest. `.keras` files have the checksums of a zip.
 _SEAL = "lipdp_sha256"
@@ -145,6 +147,8 @@ class Saving:
                 raise self._refuse_while_fitting() from error
             # Keras may swallow errors of single objects; `load_weights` must not.
             self.run.load_error = error
+            if not self.run.rolls_back and not isinstance(error, Forgets):  # whose cost is known
+                provenance.attribute(self, [_of_unknown_cost()])
             raise
         states = self._random_states()
         for name in set(states) & set(store.keys()):
@@ -170,6 +174,21 @@ def _no_ledger(model: str, received: str) -> ValueError:
         f"The file holds no privacy ledger for model '{model}', so nothing can be said about what its weights cost. "
         f"Received: {received}. Load it into a plain Keras model; `from_keras` of that trains public weights on."
     )
+
+
+def _of_unknown_cost() -> Ledger:
+    """Returns what stands for weights that Keras took from a file without its ledger: no epsilon bounds their cost."""
+    ledger = Ledger()
+    ledger.charge(
+        Release(
+            sampling=Sampling().bind(1, 1),
+            noise_multiplier=0.0,
+            sensitivity=1.0,
+            strategy="a file whose ledger was not read",
+            noise_allocation="unknown",
+        )
+    )
+    return ledger
 
 
 def _is_local(path: Any) -> bool:

@@ -20,6 +20,10 @@ from lipdp.training import seeding
 from lipdp.training.request import FitRequest
 
 
+class Forgets(ValueError):
+    """A file would make a model forget releases of its own."""
+
+
 class Run:
     """The privacy state of one model. It is saved in the model file.
 
@@ -284,7 +288,7 @@ class Run:
         if self.armed or not (self.ledger.covers(ledger) or ledger.covers(self.ledger)):
             if not self.rolls_back:  # Keras sets the weights of layers all the same: they bring their cost along
                 provenance.attribute(self._model, [ledger, *others])
-            raise ValueError(
+            raise Forgets(
                 f"This model has made {self.ledger.releases} releases of its own, which loading another model's "
                 "ledger would forget, be it a copy of this one that went on by itself. Received: a file with "
                 f"{ledger.releases} releases. Load the file into a new model."
@@ -298,6 +302,10 @@ class Run:
         provenance.attribute(self._model, provenance.distinct(self.ledger, others))
 
 
+# What the statement says of a ledger, in words.
+_WORDS = ("logged", "steered", "watched", "row_wise", "bounded", "unchecked", "adapted", "uncharged")
+
+
 def _ledger_state(ledger: Ledger) -> dict:
     return {
         "ledger": json.loads(ledger.to_json()),
@@ -305,14 +313,7 @@ def _ledger_state(ledger: Ledger) -> dict:
         "plan": ledger.plan.to_dict() if ledger.plan else None,
         "seeded": ledger.seeded,
         "seeded_by_sample": ledger.seeded_by_sample,
-        "logged": list(ledger.logged),
-        "steered": list(ledger.steered),
-        "watched": list(ledger.watched),
-        "row_wise": list(ledger.row_wise),
-        "bounded": list(ledger.bounded),
-        "unchecked": list(ledger.unchecked),
-        "adapted": list(ledger.adapted),
-        "uncharged": list(ledger.uncharged),
+        **{name: list(getattr(ledger, name)) for name in _WORDS},
         "ids_differ": ledger.ids_differ,
         "examples_per_person": ledger.examples_per_person,
         "generators": list(ledger.generators),
@@ -326,13 +327,13 @@ def _ledger_from(state: dict) -> Ledger:
         origins = [[origins, 0]] if ledger.releases else []
     ledger.origins = [[str(name), int(start)] for name, start in origins]
     ledger.plan = Plan.from_dict(state["plan"]) if state["plan"] else None
-    ledger.seeded, ledger.logged = bool(state["seeded"]), tuple(map(str, state["logged"]))
+    ledger.seeded = bool(state["seeded"])
     # Files of earlier versions lack these.
     ledger.seeded_by_sample = bool(state.get("seeded_by_sample", False))
     ledger.ids_differ = bool(state.get("ids_differ", False))
     ledger.examples_per_person = int(state.get("examples_per_person", 1))
     ledger.generators = tuple(map(str, state.get("generators", ["threefry64"] if ledger.releases else [])))
-    for name in ("steered", "watched", "row_wise", "bounded", "unchecked", "adapted", "uncharged"):
+    for name in _WORDS:
         setattr(ledger, name, tuple(map(str, state.get(name, ()))))
     return ledger
 
@@ -366,9 +367,8 @@ def _unstamped(state: Any) -> dict:
         try:
             state = files.unstamped(state)
         except ValueError as error:
-            raise ValueError(
-                f"The privacy ledger in the file is corrupt: {error}. Nothing was loaded. Take another copy."
-            ) from error
+            said = f"The privacy ledger in the file is corrupt: {error}. Nothing was loaded. Take another copy."
+            raise ValueError(said) from error
     return state
 
 

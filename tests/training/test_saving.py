@@ -3,8 +3,10 @@
 import contextlib
 import copy
 import json
+import math
 import warnings
 
+import h5py
 import keras
 import numpy as np
 import pytest
@@ -159,6 +161,29 @@ def test_weights_that_keras_takes_from_a_refused_file_bring_their_cost_along(sav
     assert model.privacy.epsilon() > max(spent.epsilon(), cost.epsilon())
     with pytest.raises(ValueError, match="The budget is spent"):
         model.fit(*blobs(), epochs=1, epsilon=2.0, **FIT)
+
+
+@pytest.mark.parametrize("why", ["a ledger that cannot be read", "a file of plain Keras"])
+@pytest.mark.parametrize("skip_mismatch", [False, True])
+def test_weights_that_keras_takes_from_a_file_without_its_ledger_are_not_private(why, skip_mismatch, saved, tmp_path):
+    """They counted as free: Keras' own function makes a warning of the refusal, and sets the weights all the same."""
+    file, donor, model = tmp_path / "m.weights.h5", keras.saving.load_model(saved[1]), mlp()
+    donor.save_weights(file)
+    with h5py.File(file, "r+") as opened:
+        if why == "a file of plain Keras":
+            del opened["vars/lipdp"]
+        else:
+            opened["vars/lipdp"][9] = 0
+    with contextlib.suppress(ValueError), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        keras.saving.load_weights(model, file, skip_mismatch=skip_mismatch)
+    assert all(np.array_equal(a, b) for a, b in zip(weights(model), weights(donor), strict=True))
+    assert model.privacy.epsilon() == math.inf and "a file whose ledger was not read" in model.privacy.statement()
+    with pytest.raises(ValueError, match="The budget is spent: this model has released epsilon=inf"):
+        model.fit(*blobs(), epochs=1, epsilon=2.0, **FIT)
+    with pytest.raises(ValueError):
+        model.load_weights(file)
+    assert model.privacy.epsilon() == math.inf
 
 
 def forks(tmp_path, releases):

@@ -1053,6 +1053,12 @@ FAULTS = [
         ),
         ("a file without a ledger is taken", 'if "lipdp" not in store.keys():', "if False:"),
         (
+            "weights of a file whose ledger was not read cost nothing",
+            "provenance.attribute(self, [_of_unknown_cost()])",
+            "pass",
+            "training/test_saving.py::test_weights_that_keras_takes_from_a_file_without_its_ledger_are_not_private",
+        ),
+        (
             "a format without a ledger is taken",
             "if not str(filepath).endswith(_WITH_LEDGER):",
             "if False:",
