@@ -703,32 +703,32 @@ FAULTS = [
         ),
         (
             "logged metrics are forgotten in a file",
-            '"logged": list(ledger.logged),',
-            '"logged": [],',
+            '("logged", ',
+            "(",
             "training/test_saving.py::test_keras_file_keeps_everything_bit_for_bit test_golden.py::test_a_model_file_holds_and_states_what_it_did",
         ),
         (
             "steered metrics are forgotten in a file",
-            '"steered": list(ledger.steered),',
-            '"steered": [],',
+            '"steered", ',
+            "",
             "training/test_callbacks.py::test_an_accepted_monitor_is_stated",
         ),
         (
             "who watched is forgotten in a file",
-            '"watched": list(ledger.watched),',
-            '"watched": [],',
+            '"watched", ',
+            "",
             "training/test_callbacks.py::test_callbacks_of_the_users_own_that_saw_private_metrics_are_stated",
         ),
         (
             "declared bounds are forgotten in a file",
-            '"bounded": list(ledger.bounded),',
-            '"bounded": [],',
+            '"bounded", ',
+            "",
             "bounds/test_declared.py",
         ),
         (
             "what was read off the rows is forgotten in a file",
-            '"uncharged": list(ledger.uncharged),',
-            '"uncharged": [],',
+            ', "uncharged")',
+            ")",
             "cli/test_tables.py::test_what_is_read_off_the_rows_is_said_everywhere",
         ),
         (
@@ -739,8 +739,8 @@ FAULTS = [
         ),
         (
             "declarations are forgotten in a file",
-            '"row_wise": list(ledger.row_wise),',
-            '"row_wise": [],',
+            '"row_wise", ',
+            "",
             "isolation/test_alone.py::test_declared_names_are_in_the_statement_after_a_file",
         ),
         (
