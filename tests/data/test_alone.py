@@ -73,7 +73,7 @@ ROWS = st.fixed_dictionaries(
         "age": st.sampled_from([*NUMBERS, *HOSTILE]),
         "code": st.sampled_from(ANYTHING),
         "rooms": st.sampled_from(ANYTHING),
-        "seen": st.sampled_from([*DATES, "?", None, "-9", -9.0, -1, np.datetime64("NaT")]),
+        "seen": st.sampled_from([*DATES, "?", None, "-9", -9.0, -1, np.datetime64("NaT", "D")]),
         "ill": st.sampled_from([0, 1, 0.0, 1.0, "0", "1", "0.0", "1.0", False, np.int64(1)]),
     }
 )

@@ -52,7 +52,7 @@ TRAINED = [case for case in THREE if case.values[1] == "ids"]  # one of each cla
 
 def draw_labels(kind, num_outputs, rng, size=SIZE):
     """Return admissible labels: extreme ones for a start, random ones after."""
-    ids = np.arange(size) % num_outputs
+    ids = np.arange(size, dtype="int32") % num_outputs
     if kind == "ids":
         return ids
     onehot = np.eye(num_outputs, dtype="float32")[ids]

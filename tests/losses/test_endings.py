@@ -48,7 +48,7 @@ def test_a_cross_entropy_by_name_is_that_of_the_ending(name, end):
 
 def test_the_accuracy_of_a_sigmoid_behind_flatten_and_of_bce():
     rng = np.random.default_rng(0)
-    x, y = rng.normal(size=(64, 4)).astype("float32"), rng.integers(0, 2, 64)
+    x, y = rng.normal(size=(64, 4)).astype("float32"), rng.integers(0, 2, 64).astype("int32")
     found = []
     for kind in (lipdp.DP_Model.from_keras, lambda model: model):
         model = kind(model_of(lambda x: L.Flatten()(L.Dense(1, activation="sigmoid")(x))))

@@ -12,7 +12,8 @@ from tests.helpers.streams import of_the_seed_alone
 from tests.sampling.test_source import Named
 
 FIT = {"batch_size": 20, "noise_multiplier": 1.0, "delta": 1e-3, "strategy": "dpsgd", "verbose": 0}
-TOKENS, Y = np.random.default_rng(0).integers(0, 9, (60, 4)), np.arange(60) % 3
+TOKENS = np.random.default_rng(0).integers(0, 9, (60, 4))
+Y = np.arange(60, dtype="int32") % 3
 
 
 def network():
