@@ -2,13 +2,23 @@
 
 from typing import Any
 
+import numpy as np
+
 from lipdp import _keras
+
+# Of made-up batches: how many rows, and sizes that are not known.
+_ROWS, _SIZE = 8, 8
 
 
 def given_functions(dataset: Any) -> list[Any]:
     """Returns the functions that a data set, and those that it is made of, were given."""
-    own = [getattr(value, "_func", None) for value in vars(dataset).values()]
+    own = own_functions(dataset)
     return [*own, *(each for source in _keras.dataset_sources(dataset) for each in given_functions(source))]
+
+
+def own_functions(dataset: Any) -> list[Any]:
+    """Returns the functions that a data set itself was given."""
+    return [value._func for value in vars(dataset).values() if hasattr(value, "_func")]
 
 
 def of_function(function: Any) -> tuple[list, list]:
@@ -43,3 +53,61 @@ def of_variant(variant: Any) -> list:
 
 def _nodes(graph: Any) -> list:
     return [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
+
+
+def mixes_rows(source: Any, function: Any, draws: bool) -> bool:
+    """Returns whether a function of batches is seen to bring what is in one row into several, on made-up batches.
+
+    A row of NaN shows where it went, whatever is drawn; in numbers that have none, a row that is another one, where
+    nothing is drawn. What cannot be run on such batches is not seen.
+
+    Args:
+        source: The data set of batches that it is given.
+        function: What `map` was given.
+        draws: Whether it draws random numbers.
+    """
+    import tensorflow as tf
+
+    specs, rng = tf.nest.flatten(source.element_spec), np.random.default_rng(0)
+    if not all(isinstance(spec, tf.TensorSpec) and spec.shape.rank and spec.dtype != tf.string for spec in specs):
+        return False
+
+    def batches(spec):
+        """Returns a batch, then two for each of its rows, in which that row is NaN, and another one."""
+        shape = (_ROWS, *(_SIZE if size is None else size for size in spec.shape[1:]))
+        usual = rng.integers(0, 2, shape) if not spec.dtype.is_floating else rng.uniform(0.1, 0.9, shape)
+        tried = np.repeat(usual[None], 2 * _ROWS + 1, axis=0)
+        for row in range(_ROWS):
+            if spec.dtype.is_floating:
+                tried[1 + row, row] = np.nan
+            tried[1 + _ROWS + row, row] = 1 - tried[1 + _ROWS + row, row]
+        return tf.cast(tried, spec.dtype)
+
+    try:
+        tried = tf.nest.pack_sequence_as(source.element_spec, list(map(batches, specs)))
+        made = tf.data.Dataset.from_tensor_slices(tried).map(function)
+        found = [[np.asarray(leaf) for leaf in tf.nest.flatten(batch)] for batch in made.as_numpy_iterator()]
+    except Exception:
+        return False
+    usual, lost, other = found[0], found[1 : 1 + _ROWS], found[1 + _ROWS :]
+    unlike = [_rows_where(np.isnan, usual, one) for one in lost]
+    if not draws:
+        unlike += [_rows_where(None, usual, one) for one in other]
+    # One row alone is the same one, or has been moved.
+    return any(len(rows) > 1 for rows in unlike)
+
+
+def _rows_where(test: Any, usual: list, leaves: list) -> set[int]:
+    """Returns the rows of a batch in which something holds that does not in the usual one; None: something else is."""
+    found: set[int] = set()
+    for before, after in zip(usual, leaves, strict=True):
+        if before.shape != after.shape or before.shape[:1] != (_ROWS,) or before.dtype.kind not in "fiub":
+            continue
+        if test is None:
+            unlike = ~np.isclose(before.astype("float64"), after.astype("float64"), 1e-4, 1e-5, equal_nan=True)
+        elif before.dtype.kind == "f":
+            unlike = test(after) & ~test(before)
+        else:
+            continue
+        found |= set(np.flatnonzero(unlike.reshape(_ROWS, -1).any(axis=1)).tolist())
+    return found

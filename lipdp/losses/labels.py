@@ -24,6 +24,23 @@ def dense_targets(owner: str, y_true: Any, num_outputs: int) -> Any:
     raise ValueError(_wrong_shape(owner, shape, num_outputs, dense=True, ids=False))
 
 
+def row_signs(owner: str, y_true: Any) -> Any:
+    """Returns labels for a loss of Keras; those of its hinges, where a row has zeros and ones only, as signs.
+
+    These losses take bits for signs where ALL labels of a batch are bits: a row with another label would change the
+    gradients of all others.
+
+    **Guarantee.** What becomes of a row depends on no other row, here and in these losses: where all labels of a batch
+    are bits now, they are ones, and ones are what Keras makes of them.
+    """
+    if owner not in ("Hinge", "SquaredHinge", "hinge", "squared_hinge"):
+        return y_true
+    y_true = ops.cast(y_true, "float32")
+    bits = ops.logical_or(ops.equal(y_true, 0.0), ops.equal(y_true, 1.0))
+    of_bits = ops.all(bits, axis=tuple(range(1, len(y_true.shape))), keepdims=True)
+    return ops.where(of_bits, 2.0 * y_true - 1.0, y_true)
+
+
 def id_targets(owner: str, y_true: Any, num_outputs: int) -> Any:
     """Returns the one-hot form of class ids of shape `(batch,)` or `(batch, 1)`.
 

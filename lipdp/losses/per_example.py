@@ -10,7 +10,7 @@ from keras import ops
 
 from lipdp import _keras, isolation
 from lipdp.losses.base import Loss, is_as_its_class
-from lipdp.losses.labels import check_unit_interval, few
+from lipdp.losses.labels import check_unit_interval, few, row_signs
 from lipdp.losses.registry import get
 
 _ROWS = 11
@@ -126,6 +126,7 @@ def _values(loss, y_true, y_pred):
     mask = _keras.mask(y_pred)
     if _is_stock(loss):
         y_true, y_pred = _of_one_rank(loss, y_true, y_pred)
+        y_true = row_signs(_name(loss), y_true)
     values = function(y_true, y_pred)
     labelled = _keras.mask(values)  # of `ignore_class`
     values = ops.cast(values, "float32")

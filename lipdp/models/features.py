@@ -99,7 +99,7 @@ def features(
             "train that."
         )
     _refuse_mixing(model)
-    model_checks.warn_of_adapted(model)
+    model_checks.warn_of_adapted(model, x)
     if is_dataset(x):
         raise ValueError(
             f"`features` takes arrays or a source, whose rows stay beside their labels. Received: a "

@@ -53,6 +53,13 @@ def ledgers_of(*things: Any) -> tuple[Ledger, ...]:
     return tuple(ledger for ledger in found.values() if ledger.releases)
 
 
+def layers_of(*things: Any) -> list[Any]:
+    """Returns the layers that things hold, such as a model, or a data set whose functions call some, each once."""
+    import keras  # only here, as below
+
+    return [holder for holder in _holders(*things) if isinstance(holder, keras.Layer)]
+
+
 def attribute(model: keras.Model, ledgers: Iterable[Ledger], variables: Iterable[Any] | None = None) -> None:
     """Adds `ledgers` to those that a model, some of its variables, or all, and the layers that hold them stand for."""
     from lipdp import _keras

@@ -18,6 +18,8 @@ _ALL_ROWS = frozenset(
 )
 # Kinds that leave each row at its place, from the first on.
 _IN_STEP = frozenset("Map Cache Prefetch Options AssertCardinality Take".split())
+# Kinds whose elements are batches where those are that they are made of.
+_KEEP_BATCHES = _IN_STEP | frozenset("Shuffle Skip Shard Filter Concatenate Repeat Restructured".split())
 # Kinds whose function says which rows there are, and not only what becomes of one.
 _READING = frozenset("FlatMap Interleave".split())
 # Operations that take a part of a data set.
@@ -52,6 +54,34 @@ def refuse_repeated(dataset: Any) -> None:
             "rows (`.shuffle()`, `.skip()`, `.batch()`, `.filter()`); to pair rows, cut the data into disjoint pairs. "
             "If rows are to stand in several, pass arrays and examples_per_person=."
         )
+
+
+def refuse_mixing(dataset: Any) -> None:
+    """Refuses a `tf.data.Dataset` with a `.map()` of batches that brings a row into several, where a trial shows it.
+
+    The trial is on made-up batches: whether data are refused does not depend on what is in them.
+    """
+    for stage in _stages(dataset):
+        sources, given = _keras.dataset_sources(stage.dataset), pipelines.own_functions(stage.dataset)
+        if stage.kind != "Map" or len(sources) != 1 or len(given) != 1 or not _batched(sources[0]):
+            continue
+        draws = bool(stage.unseen) or stage.has(_RANDOM) or any(node.op in _PYTHON for node in stage.own)
+        if pipelines.mixes_rows(sources[0], given[0], draws):
+            raise ValueError(
+                "Rows that have a part in several rows are protected less than epsilon says. Received: a "
+                "tf.data.Dataset with a `.map()` behind `.batch()` in which rows of a batch see each other, as in "
+                "MixUp, CutMix, and where the mean of a batch is subtracted. Map rows one by one, before `.batch()`; "
+                "to change images at random, put layers such as RandomFlip into the model. If rows are to stand in "
+                "several, pass arrays and examples_per_person=."
+            )
+
+
+def _batched(dataset) -> bool:
+    """Returns whether elements are batches of rows, as far as what made them tells."""
+    kind = _kind(dataset)
+    if kind in ("Batch", "PaddedBatch", "Rebatch", "MapAndBatch"):
+        return True
+    return kind in _KEEP_BATCHES and any(map(_batched, _keras.dataset_sources(dataset)))
 
 
 def elements_in_memory(dataset: Any) -> int | None:

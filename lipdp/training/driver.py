@@ -111,6 +111,7 @@ class Driver:
         self.in_terminal = False
         # Whether the validation data are among the training data.
         self.measures_training_rows = False
+        self.adapted = model_checks.adapted(model)
         processes.agree(self)
 
     def make_plan(self) -> Plan:
@@ -321,7 +322,7 @@ class Driver:
         run.ledger.seeded_by_sample = run.ledger.seeded_by_sample or by_sample
         run.ledger.note_ids(request.persons)
         run.ledger.generators = tuple(dict.fromkeys((*run.ledger.generators, request.noise_generator)))
-        run.ledger.adapted = tuple(sorted({*run.ledger.adapted, *model_checks.adapted(self.model)}))
+        run.ledger.adapted = tuple(sorted({*run.ledger.adapted, *self.adapted}))
         run.ledger.row_wise = tuple(sorted({*run.ledger.row_wise, *declared}))
         own_parts = budget.unchecked(self.strategy, self.plan.accountant)
         run.ledger.unchecked = tuple(sorted({*run.ledger.unchecked, *own_parts}))

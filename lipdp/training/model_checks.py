@@ -12,6 +12,7 @@ from lipdp import _keras, backend, checks, isolation, losses
 from lipdp.bounds.registry import lipschitz_by_construction
 from lipdp.layers.released import ReleasedConstants
 from lipdp.optimizer import PrivateOptimizer
+from lipdp.privacy import provenance
 from lipdp.sampling.columns import Column
 
 
@@ -119,27 +120,33 @@ def check_inputs(inputs: Any, outputs: Any, kind: str) -> None:
         )
 
 
-def adapted(model: keras.Model) -> list[str]:
-    """Returns the names of the layers that hold numbers or a vocabulary that `adapt` has read off data."""
+def adapted(model: keras.Model, *data: Any) -> list[str]:
+    """Returns the names of the layers that hold numbers or a vocabulary that `adapt` has read off data.
+
+    Args:
+        model: Its layers are looked at.
+        data: What `fit` was given, whose functions may call further ones.
+    """
     lookups = keras.layers.IntegerLookup, keras.layers.StringLookup
     return [
         layer.name
-        for layer in _keras.walk(model)
+        for layer in provenance.layers_of(model, *data)
         if (isinstance(layer, keras.layers.Normalization) and layer.input_mean is None)
         or (isinstance(layer, keras.layers.Discretization) and layer.num_bins is not None)
         or (isinstance(layer, lookups) and layer.input_vocabulary is None)
     ]
 
 
-def warn_of_adapted(model: keras.Model) -> None:
-    """Says that layers hold what `adapt` has read."""
-    if names := adapted(model):
+def warn_of_adapted(model: keras.Model, *data: Any) -> list[str]:
+    """Says that layers hold what `adapt` has read, and returns their names; see `adapted`."""
+    if names := adapted(model, *data):
         warnings.warn(
             f"What `adapt` reads off private rows is a release that epsilon does not cover. Received: "
             f"{', '.join(names)}. Pass public constants (mean= and variance=, bin_boundaries=, vocabulary=), adapt to "
             "public data, or use lipdp.layers.PrivateNormalization or PrivateRescaling, whose cost is charged.",
             stacklevel=checks.users_line(),
         )
+    return names
 
 
 def warn_of_frozen_additions(model: keras.Model) -> None:

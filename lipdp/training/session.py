@@ -57,7 +57,7 @@ def prepare(
     """
     measured = validation.are_training_rows(x, validation_data)
     model_checks.check_model(model)
-    model_checks.warn_of_adapted(model)
+    adapted = model_checks.warn_of_adapted(model, *validation.given(x, y))
     model_checks.warn_of_frozen_additions(model)
     model_checks.warn_of_uncharged_moments(model)
     strategy = request.strategy
@@ -119,7 +119,7 @@ def prepare(
                 raise
             warnings.warn(str(end), stacklevel=checks.users_line())
             return Finished(model)
-    made.measures_training_rows = measured
+    made.measures_training_rows, made.adapted = measured, adapted
     return made
 
 

@@ -36,6 +36,27 @@ def test_values_are_what_keras_gives_for_one_row(loss, y):
     np.testing.assert_allclose(values, alone, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    "loss", [keras.losses.Hinge(), keras.losses.SquaredHinge(), keras.losses.hinge, "squared_hinge"]
+)
+@pytest.mark.parametrize("columns", [1, 2])
+def test_hinges_take_bits_for_signs_row_by_row(loss, columns):
+    """Keras does where all labels of the batch are bits: one other label would move the gradients of all rows."""
+    loss = losses.resolve(loss)
+    rng = np.random.default_rng(0)
+    y = np.array([0, 1, 0, -1, 1, 2], "float32")
+    y = y if columns == 1 else np.stack([y, np.abs(y)], axis=1)
+    outputs = rng.normal(size=(6, columns)).astype("float32")
+    losses.check_per_example(loss, y, (None, columns))
+    values = ops.convert_to_numpy(losses.example_values(loss, y, outputs))
+    rows = np.split(y.reshape(6, columns), 6)
+    of_keras = [np.sum(ops.convert_to_numpy(loss(row, outputs[i : i + 1]))) for i, row in enumerate(rows)]
+    np.testing.assert_allclose(values, of_keras, rtol=1e-5)
+    others = y.copy()
+    others[-3:] = 1.0
+    np.testing.assert_array_equal(ops.convert_to_numpy(losses.example_values(loss, others, outputs))[:3], values[:3])
+
+
 @pytest.mark.parametrize("reduction", ["sum", "sum_over_batch_size"])
 @pytest.mark.parametrize("own", [False, True])
 def test_places_that_a_mask_hides_are_left_out_as_keras_does(reduction, own):

@@ -3,11 +3,12 @@
 import itertools
 import warnings
 
+import keras
 import numpy as np
 import pytest
 
 from lipdp.sampling.arrays import as_arrays
-from lipdp.sampling.pipelines import elements_in_memory, refuse_repeated, refuse_shuffled
+from lipdp.sampling.pipelines import elements_in_memory, refuse_mixing, refuse_repeated, refuse_shuffled
 
 pytestmark = [
     pytest.mark.backend_free,
@@ -156,6 +157,66 @@ def test_rows_that_have_a_part_in_others_are_refused(tf, base):
     for pair in ((base.map(lambda x, y: x), base.cache().map(lambda x, y: y)), (base, rows_of(tf, X, Y).skip(1))):
         refuse_repeated(zipped(pair).batch(4))
     refuse_repeated(base.enumerate().map(lambda i, row: row))
+
+
+@pytest.fixture(scope="module")
+def images(tf):
+    x = np.random.default_rng(0).integers(0, 255, (ROWS, 6, 6, 3)).astype("uint8")
+    return tf.data.Dataset.from_tensor_slices((x, np.eye(3, dtype="float32")[Y % 3]))
+
+
+def test_batches_whose_rows_see_each_other_are_refused(tf, images):
+    """The map behind `.batch()` that MixUp is in most examples: each row would move two, or all of its batch."""
+    floats = images.map(lambda x, y: (tf.cast(x, "float32"), y))
+
+    def mixed(x, y):
+        share, others = tf.random.uniform(()), tf.random.shuffle(tf.range(tf.shape(x)[0]))
+        return share * x + (1 - share) * tf.gather(x, others), share * y + (1 - share) * tf.gather(y, others)
+
+    def layer(x, y):
+        both = mix_up({"images": x, "labels": y})
+        return both["images"], both["labels"]
+
+    mix_up = keras.layers.MixUp()
+    mixing = {
+        "mixup": floats.shuffle(4).batch(4).map(mixed),
+        "layer": floats.batch(4, drop_remainder=True).prefetch(1).map(layer, num_parallel_calls=2).cache(),
+        "mean": images.batch(4).map(lambda x, y: (tf.cast(x, "float32") - tf.reduce_mean(tf.cast(x, "float32"), 0), y)),
+        "largest": floats.batch(4).map(lambda x, y: (x / tf.reduce_max(x), y)),
+        "labels": floats.batch(4).map(lambda x, y: (x, y - tf.reduce_mean(y, axis=0))),
+        "pairs": floats.batch(4).map(lambda x, y: (x + x[::-1], y)),
+    }
+    for name, dataset in mixing.items():
+        with pytest.raises(ValueError, match=r"rows of a batch see each other"):
+            as_arrays(dataset, None, 4)
+            pytest.fail(name)
+    with pytest.raises(ValueError, match=r"see each other"):
+        refuse_mixing(
+            images.batch(4).map(lambda x, y: {"x": x, "y": y}).map(lambda row: {"x": row["x"][::-1] + row["x"]})
+        )
+
+
+def test_batches_whose_rows_are_apart_are_taken(tf, images):
+    flip, rotate = keras.layers.RandomFlip(), keras.layers.RandomRotation(0.1)
+    floats = images.map(lambda x, y: (tf.cast(x, "float32") / 255.0, y))
+
+    def checked(x, y):
+        tf.debugging.assert_all_finite(x, "")
+        return x, y
+
+    apart = {
+        "scaled": images.batch(4).map(lambda x, y: (tf.cast(x, "float32") / 255.0, y)),
+        "layers": floats.batch(4).map(lambda x, y: (rotate(flip(x)), y)),
+        "each image": floats.batch(4).map(lambda x, y: (tf.image.per_image_standardization(x), tf.argmax(y, axis=-1))),
+        "moved": floats.batch(4).map(lambda x, y: (x[::-1], y[::-1])),
+        "noise": floats.batch(4).map(lambda x, y: (x + tf.random.normal(tf.shape(x)), y)),
+        "finite": floats.batch(4).map(checked),
+        "row": floats.map(lambda x, y: (x - tf.reduce_mean(x, axis=0), y)).batch(4),
+    }
+    for name, dataset in apart.items():
+        assert len(as_arrays(dataset, None, 4)[0]) == ROWS, name
+    single = floats.batch(4).unbatch()
+    refuse_mixing(single.map(lambda x, y: (x - tf.reduce_mean(x, axis=0), y)))
 
 
 def test_more_rows_than_elements_are_told_of(tf, base):

@@ -432,6 +432,26 @@ def test_an_adapted_layer_is_warned_of_and_stated(name, tmp_path):
             assert privacy.to_dict().get("adapted_layers", []) == [layer.name] * warned
 
 
+@pytest.mark.backend_free
+def test_an_adapted_layer_that_makes_the_rows_is_warned_of_and_stated():
+    """As the guides of Keras have it: `adapt`, and then a `map`."""
+    tf = pytest.importorskip("tensorflow")
+    x, y = blobs()
+    adapted, public = keras.layers.Normalization(), keras.layers.Normalization(mean=0.0, variance=1.0)
+    adapted.adapt(x)
+    public.build(x.shape)
+    rows = tf.data.Dataset.from_tensor_slices((x, y)).batch(20)
+    for layer, warned in ((adapted, True), (public, False)):
+        model = mlp()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            data = rows.map(lambda x, y: (layer(x), y))  # noqa: B023
+            model.fit(data, epochs=1, noise_multiplier=1.0, **FIT)
+        found = [str(w.message) for w in caught if "reads off private rows" in str(w.message)]
+        assert [layer.name in text for text in found] == [True] * warned
+        assert model.privacy.to_dict().get("adapted_layers", []) == [layer.name] * warned
+
+
 @pytest.mark.slow
 def test_several_updates_per_execution():
     model = mlp(steps_per_execution=5)

@@ -292,6 +292,11 @@ FAULTS = [
         "sampling/pipelines.py",
         "sampling/test_pipelines.py",
         ("functions that shuffle are not seen", '    if stage.has("Shuffle"):', "    if False:"),
+        (
+            "batches whose rows see each other are taken",
+            "if pipelines.mixes_rows(sources[0], given[0], draws):",
+            "if False:",
+        ),
         ("windows overlap", 'if stage.kind == "Window" and _overlap', 'if stage.kind == "none" and _overlap'),
         (
             "a rare class stands behind all classes",
