@@ -89,6 +89,13 @@ def distinct(own: Ledger, others: Iterable[Ledger]) -> tuple[Ledger, ...]:
     return tuple(kept)
 
 
+def layers_of(*things: Any) -> list[Any]:
+    """Returns the layers that things hold or use, such as the functions of a data pipeline, each once."""
+    import keras  # only here, as below
+
+    return [each for each in _holders(*things) if isinstance(each, keras.Layer)]
+
+
 def _holders(*things: Any) -> list[Any]:
     """Returns a model, its layers and variables, and those that they use though Keras does not track them, each once.
 

@@ -12,6 +12,7 @@ from lipdp import _keras, backend, checks, isolation, losses
 from lipdp.bounds.registry import lipschitz_by_construction
 from lipdp.layers.released import ReleasedConstants
 from lipdp.optimizer import PrivateOptimizer
+from lipdp.privacy import provenance
 from lipdp.sampling.columns import Column
 
 
@@ -119,21 +120,21 @@ def check_inputs(inputs: Any, outputs: Any, kind: str) -> None:
         )
 
 
-def adapted(model: keras.Model) -> list[str]:
-    """Returns the names of the layers that hold numbers or a vocabulary that `adapt` has read off data."""
+def adapted(model: keras.Model, *sources: Any) -> list[str]:
+    """Returns the names of the layers, of a model or that sources use, that hold what `adapt` has read off data."""
     lookups = keras.layers.IntegerLookup, keras.layers.StringLookup
     return [
         layer.name
-        for layer in _keras.walk(model)
+        for layer in (*_keras.walk(model), *provenance.layers_of(*sources))
         if (isinstance(layer, keras.layers.Normalization) and layer.input_mean is None)
         or (isinstance(layer, keras.layers.Discretization) and layer.num_bins is not None)
         or (isinstance(layer, lookups) and layer.input_vocabulary is None)
     ]
 
 
-def warn_of_adapted(model: keras.Model) -> None:
-    """Says that layers hold what `adapt` has read."""
-    if names := adapted(model):
+def warn_of_adapted(model: keras.Model, *sources: Any) -> None:
+    """Says that layers, of the model or in functions of a pipeline, hold what `adapt` has read."""
+    if names := adapted(model, *sources):
         warnings.warn(
             f"What `adapt` reads off private rows is a release that epsilon does not cover. Received: "
             f"{', '.join(names)}. Pass public constants (mean= and variance=, bin_boundaries=, vocabulary=), adapt to "
@@ -234,7 +235,8 @@ def check_model(model: keras.Model) -> None:
     if not model.compiled or model.loss is None:
         how = "is compiled without" if model.compiled else "is not compiled, as `from_keras` returns it"
         raise ValueError(
-            f"A model needs a loss. Received: one that {how}. Call `compile(optimizer, loss=...)` before `fit`."
+            f"A model needs a loss. Received: one that {how}. Call `compile(optimizer, loss=...)` before `fit`; what "
+            "`add_loss` of a layer is of can be an output with a loss of its own."
         )
     refuse_own_steps(model)
     if not isinstance(model.optimizer, PrivateOptimizer):

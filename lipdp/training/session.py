@@ -57,7 +57,7 @@ def prepare(
     """
     measured = validation.are_training_rows(x, validation_data)
     model_checks.check_model(model)
-    model_checks.warn_of_adapted(model)
+    model_checks.warn_of_adapted(model, x)
     model_checks.warn_of_frozen_additions(model)
     model_checks.warn_of_uncharged_moments(model)
     strategy = request.strategy
