@@ -1,8 +1,10 @@
 """The operations of `tf.data` pipelines, which `fit` takes with every backend."""
 
+import math
 from typing import Any
 
 import numpy as np
+from keras import tree
 
 from lipdp import _keras
 
@@ -19,6 +21,26 @@ def given_functions(dataset: Any) -> list[Any]:
 def own_functions(dataset: Any) -> list[Any]:
     """Returns the functions that a data set itself was given."""
     return [value._func for value in vars(dataset).values() if hasattr(value, "_func")]
+
+
+def largest_of(dataset: Any) -> Any:
+    """Returns of the tensors that a data set of arrays holds the one with the most bytes; None where it shows none."""
+    held = [leaf for value in vars(dataset).values() for leaf in tree.flatten(value) if hasattr(leaf, "numpy")]
+    return max(held, key=lambda tensor: math.prod(tensor.shape) * tensor.dtype.size, default=None)
+
+
+def equal(one: Any, other: Any) -> bool:
+    """Returns whether two tensors, or None, hold the same numbers or texts."""
+    if one is None or other is None or (one.shape, one.dtype) != (other.shape, other.dtype):
+        return False
+    # Most that differ do so in the first rows.
+    return all(np.array_equal(_bytes(a), _bytes(b)) for a, b in ((one[:9], other[:9]), (one, other)))
+
+
+def _bytes(tensor):
+    """Returns what a tensor holds so that NaN is equal to itself; texts as they are."""
+    array = np.ascontiguousarray(tensor.numpy())
+    return array if array.dtype.hasobject else array.view(np.uint8)
 
 
 def of_function(function: Any) -> tuple[list, list]:

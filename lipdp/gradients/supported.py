@@ -23,6 +23,7 @@ _OUTLIER = 1e6
 # Tried in turn where an inner size of the input is not known: some models need some length, others allow few positions.
 # A single position would hide what depends on the others.
 _SIZES = (8, 32, 128, 4, 2)
+_DRAWN = "; one that draws random numbers needs a keras.random.SeedGenerator that is its attribute"
 
 
 def supported(model, probe: bool = True) -> None:
@@ -116,25 +117,26 @@ def _refuse(layer) -> None:
     if isinstance(layer, keras.layers.SpectralNormalization):
         raise ValueError(
             f"{name} changes its weights in the forward pass. Use a layer of lipdp.layers with a spectral bound, or "
-            "the layer inside it alone."
+            "the layer inside it alone, as in the copy that lipdp.fix(model) returns."
         )
     if getattr(layer, "stateful", False):
         raise ValueError(
             f"{name} carries states from one batch to the next, so examples mix. Received: stateful=True. "
-            "Use stateful=False."
+            "Use stateful=False, as lipdp.fix(model) does in a copy."
         )
     if getattr(layer, "activity_regularizer", None) is not None or isinstance(
         layer, keras.layers.ActivityRegularization
     ):
         raise ValueError(
             f"{name} adds a loss of its own (activity regularization) that is not part of the per-example loss. "
-            "Leave it out, or put the term into the loss."
+            "Leave it out, as lipdp.fix(model) does in a copy, or put the term into the loss."
         )
     for variable in _keras.own_variables(layer):
         if variable.trainable and variable.regularizer is not None:
             raise ValueError(
                 f"Weight '{variable.path}' has a regularizer, which is not part of the per-example loss. Received: "
-                f"{type(variable.regularizer).__name__}. Use `weight_decay` of the optimizer."
+                f"{type(variable.regularizer).__name__}. Leave it out, as lipdp.fix(model) does in a copy, and use "
+                "`weight_decay` of the optimizer."
             )
     own = [v.dtype for v in _keras.own_variables(layer)]
     held = [layer.variable_dtype, *own]
@@ -331,7 +333,7 @@ def _judge(model, results) -> None:
                     raise ValueError(
                         f"The gradient of weight '{variable.path}' for one example depends on the other examples of "
                         "the batch: a layer mixes examples or reorders the rows of the batch."
-                        f"{own and f' It can be {own}.'} Use layers that treat each row alone."
+                        f"{own and f' It can be {own}.'} Use layers that treat each row alone{own and _DRAWN}."
                     )
 
 

@@ -196,7 +196,7 @@ def _keeps_apart(loss, y_true, y_pred) -> bool:
     if isolation.root(kind) == "lipdp":
         return is_as_its_class(loss)
     if not _is_stock(loss):
-        return False
+        return kind in (keras.losses.CTC, keras.losses.ctc) and is_as_its_class(loss)
     labels, outputs = tuple(y_true.shape)[1:], tuple(y_pred.shape)[1:]
     axis = _keras.loss_arguments(loss).get("axis", -1)
     if axis is None or not isinstance(axis, int) or not axis % (len(outputs) + 1):

@@ -24,6 +24,7 @@ def fix(model: keras.Model, verbose: bool = True) -> keras.Model:
     | refused | in its place |
     |---|---|
     | `BatchNormalization` that is trained | `GroupNormalization` on the same axis, with its gamma and beta |
+    | the same behind a layer of one or two units | itself, frozen: groups of so few numbers would hold nothing |
     | `SpectralNormalization` | the layer inside it |
     | `ActivityRegularization`, regularizers | nothing; use `weight_decay` of the optimizer |
     | `stateful=True` | `stateful=False` |
@@ -139,7 +140,12 @@ class _Fixer(GraphCopy):
                 f"with '{hidden[0].name}' ({type(hidden[0]).__name__}) inside. Write it with GroupNormalization, or as "
                 "a functional keras.Model."
             )
-        config, changed = _trainable_privately(operation.get_config()) if _configured(operation) else (None, [])
+        try:
+            config, changed = _trainable_privately(operation.get_config())
+        except NotImplementedError as error:  # its own, or that of a regularizer or an initializer
+            if operation.variables:
+                raise _uncopied(operation, error) from error
+            config, changed = None, []
         if _keras.rematerialized(operation):
             changed.append("left its RematScope")
         if changed:
@@ -155,6 +161,12 @@ class _Fixer(GraphCopy):
     def _group_normalization(self, layer):
         axis = layer.axis[0] if isinstance(layer.axis, (list, tuple)) else layer.axis
         channels = layer.moving_mean.shape[0]
+        if layer.input_spec.ndim == 2 and channels < 3:
+            # Normalized by themselves, one number is zero whatever it was, and two are a sign.
+            frozen = keras.layers.BatchNormalization.from_config(layer.get_config())
+            frozen.trainable = False
+            self._note(layer, "was frozen, as too few numbers are there to be normalized")
+            return frozen, layer.get_weights()
         # Without positions a group of one channel would be normalized to zero.
         groups = _groups(channels) if layer.input_spec.ndim > 2 else 1
         copy = keras.layers.GroupNormalization(
@@ -194,14 +206,6 @@ def _groups(channels: int) -> int:
     return max(fitting, default=1)
 
 
-def _configured(layer) -> bool:
-    try:
-        layer.get_config()
-    except NotImplementedError:
-        return False
-    return True
-
-
 def _trainable_privately(config: Any) -> tuple[Any, list[str]]:
     """Returns a configuration without what is refused, and what was changed, each once."""
     changed: dict[str, None] = {}
@@ -237,7 +241,11 @@ def _again(operation, config):
     except Exception as error:  # each class has its own
         if not getattr(operation, "variables", ()):
             return operation
-        raise ValueError(
-            f"Layer '{operation.name}' ({type(operation).__name__}) cannot be copied. Received: {error!r}. Give it a "
-            "`get_config` that holds the arguments of its constructor."
-        ) from error
+        raise _uncopied(operation, error) from error
+
+
+def _uncopied(operation, error) -> ValueError:
+    return ValueError(
+        f"Layer '{operation.name}' ({type(operation).__name__}) cannot be copied. Received: {error!r}. Give it, or "
+        "what it was given, such as a regularizer, a `get_config` that holds the arguments of its constructor."
+    )

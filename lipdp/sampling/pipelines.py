@@ -4,7 +4,8 @@ import dataclasses
 import itertools
 import math
 import re
-from collections.abc import Iterator
+import types
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from keras import tree
@@ -40,14 +41,15 @@ def refuse_repeated(dataset: Any) -> None:
             "whose each is with person_ids= (docs/howto/time-series.md); copies to augment are those of "
             "DPSGD(augmentation_multiplicity=...). If they are meant, pass arrays and examples_per_person=."
         )
-    if _doubles(dataset):
+    same = _same_arrays(dataset)
+    if _doubles(dataset, same):
         raise ValueError(
             "Rows that stand in the data several times are protected less than epsilon says. Received: a "
             "tf.data.Dataset with `.concatenate()` of the same rows, or a choice between them. Leave one of them out; "
             "copies to augment are those of DPSGD(augmentation_multiplicity=...), and for rare classes there is "
             "class_weight=. If they are meant, pass arrays and examples_per_person=."
         )
-    if _pairs_with_others(dataset):
+    if _pairs_with_others(dataset, same):
         raise ValueError(
             "Rows that have a part in several rows are protected less than epsilon says. Received: a tf.data.Dataset "
             "with `.zip()` of rows and other rows of the same data set. Zip before anything that moves or leaves out "
@@ -267,36 +269,58 @@ def _at_random(dataset) -> bool:
     return any("Random" in stage.kind or stage.has(_RANDOM) for one in choice for stage in _stages(one))
 
 
-def _doubles(dataset) -> bool:
+def _same_arrays(dataset) -> dict[int, int]:
+    """Returns, for each data set of the arrays that an earlier one in the pipeline has too, the identity of that one.
+
+    Keras' examples make two of the same arrays for mixup. Which arrays are the same their largest ones say: labels may
+    be so by chance.
+    """
+    same: dict[int, int] = {}
+    arrays: dict[int, Any] = {}
+    for one in _behind(dataset):
+        if _kind(one) != "TensorSlice" or id(one) in arrays or id(one) in same:
+            continue
+        held = pipelines.largest_of(one)
+        first = next((key for key, other in arrays.items() if pipelines.equal(held, other)), None)
+        if first is None:
+            arrays[id(one)] = held
+        else:
+            same[id(one)] = first
+    return same
+
+
+def _doubles(dataset, same: dict[int, int]) -> bool:
     """Returns whether a dataset, or what it is made of, holds all of another one and, beside that, rows of it again."""
     parts, kind = _keras.dataset_sources(dataset), _kind(dataset)
     # The first of several from which is chosen says which.
     beside = parts if kind == "Concatenate" else parts[1:] if kind == "DirectedInterleave" else ()
     for one, other in itertools.permutations(beside, 2):
-        if _wholly(one) & _all_behind(other):
+        if _wholly(one, same) & _all_behind(other, same):
             return True
-    return any(map(_doubles, parts))
+    return any(_doubles(part, same) for part in parts)
 
 
-def _pairs_with_others(dataset) -> bool:
+def _pairs_with_others(dataset, same: dict[int, int]) -> bool:
     """Returns whether a dataset, or what it is made of, zips rows with other rows of the same data set."""
     parts = _keras.dataset_sources(dataset)
     if _kind(dataset) == "Zip":
         for one, other in itertools.combinations(parts, 2):
-            if _all_behind(one) & _all_behind(other) and not _in_step(one) & _in_step(other):
+            shared = _all_behind(one, same) & _all_behind(other, same)
+            if shared and not _in_step(one, same) & _in_step(other, same):
                 return True
-    return any(map(_pairs_with_others, parts))
+    return any(_pairs_with_others(part, same) for part in parts)
 
 
-def _in_step(dataset) -> set[int]:
+def _in_step(dataset, same: dict[int, int]) -> set[int]:
     """Returns the datasets, itself among them, whose n-th row is what the n-th row of one is made of."""
     moves = _kind(dataset) not in _IN_STEP or getattr(dataset, "_deterministic", "") == "false"
-    return {id(dataset)}.union(*([] if moves else map(_in_step, _keras.dataset_sources(dataset))))
+    behind = [] if moves else [_in_step(source, same) for source in _keras.dataset_sources(dataset)]
+    return {same.get(id(dataset), id(dataset))}.union(*behind)
 
 
-def _all_behind(dataset) -> set[int]:
+def _all_behind(dataset, same: dict[int, int]) -> set[int]:
     """Returns from which datasets, itself among them, the rows of one come, all or some."""
-    return set(map(id, _behind(dataset)))
+    return {same.get(id(one), id(one)) for one in _behind(dataset)}
 
 
 def _behind(dataset) -> Iterator[Any]:
@@ -305,7 +329,7 @@ def _behind(dataset) -> Iterator[Any]:
         yield from _behind(source)
 
 
-def _wholly(dataset) -> set[int]:
+def _wholly(dataset, same: Mapping[int, int] = types.MappingProxyType({})) -> set[int]:
     """Returns which datasets, itself among them, one holds with all rows."""
     kept = _keras.dataset_sources(dataset) if _kind(dataset) in _ALL_ROWS else ()
-    return {id(dataset)}.union(*map(_wholly, kept))
+    return {same.get(id(dataset), id(dataset))}.union(*(_wholly(source, same) for source in kept))

@@ -241,7 +241,8 @@ def check_model(model: keras.Model) -> None:
     if not model.compiled or model.loss is None:
         how = "is compiled without" if model.compiled else "is not compiled, as `from_keras` returns it"
         raise ValueError(
-            f"A model needs a loss. Received: one that {how}. Call `compile(optimizer, loss=...)` before `fit`."
+            f"A model needs a loss. Received: one that {how}. Call `compile(optimizer, loss=...)` before `fit`; what "
+            "`add_loss` of a layer is of can be an output with a loss of its own."
         )
     refuse_own_steps(model)
     if not isinstance(model.optimizer, PrivateOptimizer):

@@ -58,9 +58,9 @@ class WideWeight(L.Layer):
     [
         (L.BatchNormalization(), ("mixes the examples", "GroupNormalization")),
         (L.SpectralNormalization(L.Dense(3)), ("changes its weights", "lipdp.layers")),
-        (L.ActivityRegularization(0.1), ("activity regularization", "Leave it out")),
-        (L.Dense(3, activity_regularizer="l2"), ("activity regularization", "Leave it out")),
-        (L.Dense(3, kernel_regularizer="l2"), ("regularizer", "weight_decay")),
+        (L.ActivityRegularization(0.1), ("activity regularization", "Leave it out", "lipdp.fix")),
+        (L.Dense(3, activity_regularizer="l2"), ("activity regularization", "Leave it out", "lipdp.fix")),
+        (L.Dense(3, kernel_regularizer="l2"), ("regularizer", "lipdp.fix", "weight_decay")),
         (L.Dense(3, dtype="bfloat16"), ("bfloat16", "float32")),
         (L.Dense(3, dtype="mixed_float16"), ("float16", "float32")),
         (L.Dense(3, dtype="float64"), ("'dense", "float64", "Use float32")),
@@ -240,6 +240,24 @@ def test_weights_used_behind_the_back_of_their_layer_are_found():
 
     with pytest.raises(ValueError, match="used outside of the `call`"):
         gradients.supported(keras.Sequential([keras.Input((5,), dtype="int32"), table, L.Dense(4), Tied()]))
+
+
+def test_masks_that_attention_takes_off_its_inputs_are_there_for_the_gradients():
+    """They were lost to the gradients of each row, and a weight was said to be used elsewhere."""
+
+    class Attending(L.Layer):
+        def __init__(self):
+            super().__init__()
+            self.supports_masking = True
+            self.attention = L.MultiHeadAttention(2, 4)
+
+        def call(self, inputs, mask=None):
+            x, memory = inputs
+            return x + self.attention(query=x, value=memory, key=memory)
+
+    tokens, memory = keras.Input((6,), dtype="int32"), keras.Input((5, 8))
+    outputs = Attending()([L.Embedding(2, 8, mask_zero=True)(tokens), memory])
+    gradients.supported(keras.Model([tokens, memory], outputs))
 
 
 @pytest.mark.parametrize("wrong", [1, 2])

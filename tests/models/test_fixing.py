@@ -91,6 +91,28 @@ def test_without_positions_values_are_not_normalized_to_zero():
     trains(fixed, 6)
 
 
+@pytest.mark.parametrize("units", [1, 2])
+def test_few_units_are_frozen_and_not_normalized_away(units, capsys):
+    norm = trained_norm(name="norm")((None, units))
+    model = stack(L.Dense(units), norm, shape=(6,))
+    fixed = lipdp.fix(model)
+    line = "Layer 'norm': BatchNormalization was frozen, as too few numbers are there to be normalized.\n"
+    assert capsys.readouterr().out == line
+    x, _ = data(6)
+    np.testing.assert_allclose(fixed.predict(x, verbose=0), model.predict(x, verbose=0), atol=1e-5)
+    assert not fixed.layers[1].trainable and norm.trainable
+    trains(fixed, 6)
+
+
+def test_what_a_layer_was_given_needs_a_configuration():
+    class Mine(keras.regularizers.Regularizer):
+        def __call__(self, x):
+            return 0.0
+
+    with pytest.raises(ValueError, match="'mine' .Dense. cannot be copied.*Mine.*regularizer, a .get_con"):
+        lipdp.fix(stack(L.Dense(4, activity_regularizer=Mine(), name="mine")))
+
+
 @pytest.mark.slow
 def test_nested_shared_and_several_outputs(capsys):
     keras.utils.set_random_seed(0)

@@ -154,7 +154,7 @@ def test_rows_that_have_a_part_in_others_are_refused(tf, base):
     with pytest.raises(ValueError, match=r"several times.*`\.scan\(\)`"):
         refuse_repeated(base.scan(tf.zeros(2), carried).batch(4))
     # A row beside itself, or beside other data.
-    for pair in ((base.map(lambda x, y: x), base.cache().map(lambda x, y: y)), (base, rows_of(tf, X, Y).skip(1))):
+    for pair in ((base.map(lambda x, y: x), base.cache().map(lambda x, y: y)), (base, rows_of(tf, X + 1, Y).skip(1))):
         refuse_repeated(zipped(pair).batch(4))
     refuse_repeated(base.enumerate().map(lambda i, row: row))
 
@@ -217,6 +217,28 @@ def test_batches_whose_rows_are_apart_are_taken(tf, images):
         assert len(as_arrays(dataset, None, 4)[0]) == ROWS, name
     single = floats.batch(4).unbatch()
     refuse_mixing(single.map(lambda x, y: (x - tf.reduce_mean(x, axis=0), y)))
+
+
+def test_data_sets_of_the_same_arrays_are_one(tf, base):
+    """As keras.io makes them for mixup: each row had a part in two, and epsilon was that of one."""
+    again, other, zipped = rows_of(tf, X.copy(), Y.copy()), rows_of(tf, X + 1.0, Y), tf.data.Dataset.zip
+    words = np.array([f"row {i}" for i in range(ROWS)])
+    for pair in ((base.shuffle(ROWS).batch(4), again.shuffle(ROWS).batch(4)), (base, again.skip(1).cache())):
+        with pytest.raises(ValueError, match=r"part in several rows.*`\.zip\(\)`.*disjoint pairs"):
+            refuse_repeated(zipped(pair))
+    missing = np.where(X > 3.0, X, np.nan)
+    for array in (words, missing):
+        with pytest.raises(ValueError, match="part in several rows"):
+            refuse_repeated(zipped((rows_of(tf, array), rows_of(tf, array.copy()).shuffle(ROWS))))
+    choice = tf.data.Dataset.range(2 * ROWS).map(lambda i: i % 2)
+    for both in (base.concatenate(again), tf.data.Dataset.choose_from_datasets([again, base], choice)):
+        with pytest.raises(ValueError, match="several times"):
+            refuse_repeated(both.batch(4))
+    # A row beside itself, and data of which only the labels are the same.
+    refuse_repeated(zipped((base, again)).batch(4))
+    for one in (base, base.shuffle(ROWS)):
+        refuse_repeated(zipped((one, other)).batch(4))
+        refuse_repeated(one.concatenate(other).batch(4))
 
 
 def test_more_rows_than_elements_are_told_of(tf, base):

@@ -452,6 +452,30 @@ def test_an_adapted_layer_that_makes_the_rows_is_warned_of_and_stated():
         assert model.privacy.to_dict().get("adapted_layers", []) == [layer.name] * warned
 
 
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="JAX has no lookups")
+@pytest.mark.filterwarnings("ignore")  # of AutoGraph
+def test_an_adapted_layer_in_a_pipeline_is_warned_of():
+    """Keras' examples encode texts and tables there, and nobody said that the vocabulary was of private rows."""
+    tf = pytest.importorskip("tensorflow")
+    words, y = np.array([f"a word {i % 7}" for i in range(40)]), np.arange(40) % 3
+    own = keras.layers.TextVectorization(output_sequence_length=4)
+    own.adapt(words)
+    public = keras.layers.TextVectorization(output_sequence_length=4, vocabulary=["a", "word"])
+    space = keras.utils.FeatureSpace({"size": keras.utils.FeatureSpace.float_normalized()}, output_mode="concat")
+    sizes = tf.data.Dataset.from_tensor_slices({"size": np.arange(40.0)}).batch(8)
+    space.adapt(sizes)
+    for encode, rows, shape, warned in ((own, words, 4, True), (public, words, 4, False), (space, sizes, 1, True)):
+        rows = rows if encode is space else tf.data.Dataset.from_tensor_slices(rows).batch(8)
+        labeled = tf.data.Dataset.zip((rows, tf.data.Dataset.from_tensor_slices(y).batch(8)))
+        plain = keras.Sequential([keras.Input((shape,)), keras.layers.Dense(3)])
+        model = lipdp.DP_Model.from_keras(plain)
+        model.compile("adam", loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            model.fit(labeled.map(lambda x, y: (encode(x), y)), epochs=1, noise_multiplier=1.0, **FIT)  # noqa: B023
+        assert any("reads off private rows" in str(w.message) for w in caught) == warned
+
+
 @pytest.mark.slow
 def test_several_updates_per_execution():
     model = mlp(steps_per_execution=5)

@@ -13,13 +13,14 @@ def fallback(layer, call, tape, *args, **kwargs):
     alone = isolation.is_alone(call)
     seeds = isolation.seeds_of(layer) if alone else []
     states = [ops.copy(s.state.value) for s in seeds]  # as they are before the call draws from them
+    masks = _masks(args, kwargs)
     tape.closed = True
     try:
         outputs = call(*args, **kwargs)
     finally:
         tape.closed = False
     number = None if alone else tree.flatten(outputs)[0].shape[0] or -1
-    arguments = isolation.Arguments(args, kwargs, number=number)
+    arguments = _as_given(args, kwargs, number, masks)
     variables = layer.trainable_variables
     floats = [_is_float(t) for t in tree.flatten(outputs)]
 
@@ -76,6 +77,25 @@ def fallback(layer, call, tape, *args, **kwargs):
         states,
     )
     return tape.tap(outputs, saved, gradients)
+
+
+def _masks(args, kwargs) -> list:
+    return [_keras.mask(leaf) for leaf in tree.flatten((args, kwargs))]
+
+
+def _as_given(args, kwargs, number, masks) -> isolation.Arguments:
+    """Returns arguments with the masks that they had before the call: attention takes them off the tensors it gets."""
+    flat, left = tree.flatten((args, kwargs)), _masks(args, kwargs)
+    lost = [
+        k for k, (before, after) in enumerate(zip(masks, left, strict=True)) if before is not None and after is None
+    ]
+    try:
+        for k in lost:
+            _keras.set_mask(flat[k], masks[k])
+        return isolation.Arguments(args, kwargs, number=number)
+    finally:
+        for k in lost:
+            _keras.set_mask(flat[k], None)
 
 
 def _is_float(tensor) -> bool:

@@ -363,6 +363,12 @@ FAULTS = [
         "gradients/rules/fallback.py",
         "isolation/test_mixing.py isolation/test_alone.py gradients/test_capture.py",
         (
+            "masks that attention takes off are lost",
+            "            _keras.set_mask(flat[k], masks[k])",
+            "            pass",
+            "gradients/test_supported.py::test_masks_that_attention_takes_off_its_inputs_are_there_for_the_gradients",
+        ),
+        (
             "each copy is an example",
             "whole = [ops.sum(rows.examples(t), axis=1) for t in whole]",
             "whole = [rows.examples(t)[:, 0] for t in whole]",

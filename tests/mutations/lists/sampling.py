@@ -300,14 +300,20 @@ FAULTS = [
         ("windows overlap", 'if stage.kind == "Window" and _overlap', 'if stage.kind == "none" and _overlap'),
         (
             "a rare class stands behind all classes",
-            "if _wholly(one) & _all_behind(other):",
+            "if _wholly(one, same) & _all_behind(other, same):",
             "if _wholly(one) & _wholly(other):",
             "sampling/test_arrays.py::test_the_same_rows_one_behind_the_other_are_refused",
         ),
         (
             "rows are zipped with others of the same set",
-            "and not _in_step(one) & _in_step(other)",
-            "and not _all_behind(one) & _all_behind(other)",
+            "and not _in_step(one, same) & _in_step(other, same)",
+            "and not shared",
+        ),
+        (
+            "data sets of the same arrays are two",
+            "            same[id(one)] = first",
+            "            arrays[id(one)] = held",
+            "sampling/test_pipelines.py::test_data_sets_of_the_same_arrays_are_one",
         ),
         ("state goes from row to row", 'if stage.kind == "Scan" or', 'if stage.kind == "none" or'),
         ("functions that repeat are not seen", r'    if stage.has(r"Repeat\w*Dataset"):', "    if False:"),
