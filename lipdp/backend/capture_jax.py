@@ -190,11 +190,12 @@ def gram(a):
 
 
 @jax.disable_jit(False)  # who looks for an error in a step may have set it, and JAX runs no compiled program then
-def probe(model, batches, loss, capture, sums: bool = True, traced: bool = False):
+def probe(model, batches, loss, capture, sums: bool = True, traced: bool = False, within=contextlib.nullcontext):
     """What `capture` finds on small batches `(x, y)` of one size.
 
     Args:
         traced: of no use here, where everything is.
+        within: makes a context for the ordinary forward pass.
 
     Returns:
         Squared norms of the gradients, for each batch; with `sums`, sum of the gradients and the ordinary gradient of
@@ -210,7 +211,8 @@ def probe(model, batches, loss, capture, sums: bool = True, traced: bool = False
         record = capture(Forward(model, trainable, non_trainable), x, y, ones, loss_values=loss)
 
         def total(trainable):
-            return jnp.sum(loss(y, model.stateless_call(trainable, non_trainable, x, **training)[0]))
+            with within():
+                return jnp.sum(loss(y, model.stateless_call(trainable, non_trainable, x, **training)[0]))
 
         kept = [jnp.all((a == b) | (a != a)) for a, b in zip(non_trainable, record.non_trainable, strict=True)]
         both = (record.weighted_sum(ones), jax.grad(total)(trainable)) if sums else ((), ())

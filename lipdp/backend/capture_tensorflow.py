@@ -194,12 +194,13 @@ def gram(a):
     return tf.matmul(a, a, transpose_b=True)
 
 
-def probe(model, batches, loss, capture, sums: bool = True, traced: bool = False):
+def probe(model, batches, loss, capture, sums: bool = True, traced: bool = False, within=contextlib.nullcontext):
     """What `capture` finds on small batches `(x, y)` of one size.
 
     Args:
         traced: whether to make a graph of `capture` once. That takes longer than to run it a few times, unless layers
             run one row at a time, which are traced again for each batch, or one step at a time.
+        within: makes a context for the ordinary forward pass.
 
     Returns:
         Squared norms of the gradients, for each batch; with `sums`, sum of the gradients and the ordinary gradient of
@@ -244,7 +245,7 @@ def probe(model, batches, loss, capture, sums: bool = True, traced: bool = False
         norms, found = run(batches[0], first=True)
         norms = [norms, *(run(batch)[0] for batch in batches[1:])]
         if sums:
-            with tf.GradientTape() as tape:
+            with within(), tf.GradientTape() as tape:
                 total = tf.reduce_sum(loss(batches[0][1], model(batches[0][0], training=True)))
             values = [v.value for v in model.trainable_variables]
             ordinary = tape.gradient(total, values, unconnected_gradients="zero")

@@ -91,7 +91,7 @@ def capture(forward, x, y, weight, *, loss_values, copies: int = 1, shares=None,
 
     def run(mark):
         tape = Tape(mark, batch_rows)
-        with _alone(forward.model, isolated), _overridden(recorded, tape):
+        with _alone(forward.model, isolated), overridden(recorded, tape):
             y_pred, added, updated = forward(x)
         losses.refuse_additional(added)
         values = _float32(loss_values(y, y_pred))
@@ -145,7 +145,7 @@ def _alone(model, isolated: bool):
 
 
 @contextlib.contextmanager
-def _overridden(recorded, tape):
+def overridden(recorded, tape):
     """Puts the rules in place of the layers' `call`."""
     before = {id(layer): vars(layer).get("call") for layer, _ in recorded}
 

@@ -8,10 +8,11 @@ from keras import ops, tree
 
 from lipdp import _keras, backend, isolation
 from lipdp.gradients import rules
-from lipdp.gradients.capture import capture
+from lipdp.gradients.capture import Tape, capture, overridden
 from lipdp.gradients.leaves import leaves
 from lipdp.gradients.memory import give_back
 from lipdp.gradients.microbatch import floats, heavy, low_precision
+from lipdp.gradients.rows import Rows
 
 # Numbers of rows without a common factor: what leaves the rows of one batch in place moves those of the other. Layers
 # that are known not to mix or reorder rows are run on the first alone.
@@ -290,8 +291,18 @@ def _run(model, structure, size, rows, draw, sums, seed=0):
     # Without a graph each step of a sequence is dispatched by itself.
     loops = any(isinstance(layer, keras.layers.RNN) for layer in _keras.walk(model))
     traced = (alone or loops) and not getattr(model, "run_eagerly", False)
+    # What draws in Keras' loop over time gets other numbers there than where time joins the batch.
+    each_time = [
+        (layer, rule)
+        for layer, rule in leaves(model)
+        if rule is rules.loops.time_distributed and any(map(_keras.seed_generators, _keras.walk(layer)))
+    ]
+
+    def at_once():
+        return overridden(each_time, Tape(lambda tensor: tensor, Rows(rows, 1)))
+
     with isolation.isolated(model, drawing=True):
-        norms, *rest = backend.probe(model, batches, _loss, together, sums=sums, traced=traced)
+        norms, *rest = backend.probe(model, batches, _loss, together, sums=sums, traced=traced, within=at_once)
     # What becomes of the outlier itself, which may overflow, says nothing.
     norms = [*norms[:-1], [np.append(n[:-1], first[-1:]) for n, first in zip(norms[-1], norms[0], strict=True)]]
     return norms, *rest

@@ -157,6 +157,14 @@ def test_nothing_is_drawn_from_elsewhere(make):
     assert not np.array_equal(draw(1), draw(2))
 
 
+def test_a_network_with_dropout_for_each_time_trains():
+    """Keras' loop over time draws other numbers, and the weights inside were taken for used elsewhere."""
+    inside = keras.Sequential([L.Dense(4, "relu"), L.Dropout(0.5), L.Dense(3)])
+    model = model_of(L.TimeDistributed(inside), shape=(5, 3))
+    model.fit(*data(5, 3), strategy="dpsgd", **FIT)
+    assert model.run.ledger.updates == 5 and np.isfinite(final(model)).all()
+
+
 @pytest.mark.backend_free
 @pytest.mark.filterwarnings("ignore:Explicitly requested dtype")
 @pytest.mark.parametrize("layer", [L.MixUp, L.CutMix, L.AugMix, L.RandAugment])
