@@ -44,7 +44,8 @@ def supported(model, probe: bool = True) -> None:
     3 and 5 where a row has more than 4 MiB of activations, and compares: the gradient norms of one row must not move
     when any other row and its target are replaced, one of them by a row a million times as large, and the sum of all
     gradients must be the ordinary gradient. Where all code is that of Keras and lipdp, and known to keep rows apart,
-    the smaller number of rows is run alone. This finds layers that mix examples or reorder the rows of a batch, and
+    the smaller number of rows is run alone; so it is where other code has been seen to give 11 rows the outputs that
+    each has alone. This finds layers that mix examples or reorder the rows of a batch, and
     weights that are used where they cannot be seen. Layers whose `call` changes a weight are refused. Not found: layers
     that mix for some inputs or numbers of rows only, or below a thousandth of the largest gradient.
 
@@ -183,9 +184,13 @@ def _probe(model) -> None:
         return
     structure, _ = _keras.structures(graph)
     unknown = any(None in t.shape[1:] for t in tree.flatten(structure))
-    failure, numbers = None, (_ROWS_HEAVY if heavy(model) else _ROWS)[: 1 if _is_known(model) else None]
+    # What runs one row at a time has been tried on more rows, forward: that is much quicker than to trace it twice.
+    once = _is_known(model) or (isolation.foreign(model) and not isolation.used(model))
+    failure, numbers = None, (_ROWS_HEAVY if heavy(model) else _ROWS)[: 1 if once else None]
     for size in _SIZES if unknown else _SIZES[:1]:
         for draw in (_normal, _positive):
+            if draw is _normal and not _takes_floats(model, structure, size, numbers[0]):
+                continue
             results = []
             try:
                 for rows in numbers:
@@ -255,12 +260,21 @@ def _on_integers(graph, weight: keras.Variable | None = None) -> str:
     return ""
 
 
-def _run(model, structure, size, rows, draw, sums, seed=0):
-    """Returns what `backend.probe` finds on a few batches, in which each row and its target are one of two versions.
+def _takes_floats(model, structure, size, rows) -> bool:
+    """Whether a model runs on any floats; where an embedding reads them TensorFlow stops, after all has been traced."""
+    tokens = isolation.tokens(_keras.graph(model))
+    given = [t for t in tree.flatten(structure) if keras.backend.is_float_dtype(t.dtype)]
+    if keras.backend.backend() != "tensorflow" or tokens.isdisjoint(map(id, given)):
+        return True
+    try:
+        model(_batches(model, structure, size, rows, _normal)[-1][0], training=False)
+    except Exception:
+        return False
+    return True
 
-    The binary digits of a row's number say which. So for any two rows there are two batches between which one of them
-    changes and the other does not. The last batch is the first with an outlier for its last row.
-    """
+
+def _batches(model, structure, size, rows, draw, seed=0) -> list[tuple]:
+    """Returns batches `(x, y)` in which each row and its target are one of two versions, see `_run`."""
     rng = np.random.default_rng(seed)
     tables = [layer.input_dim for layer in _keras.walk(model) if isinstance(layer, keras.layers.Embedding)]
     last = min(1, *(rows - 1 for rows in tables)) if tables else 1  # a table may have one row only
@@ -286,6 +300,16 @@ def _run(model, structure, size, rows, draw, sums, seed=0):
     for tensor in tree.flatten(batches[-1][0]):
         if draw is _normal and keras.backend.is_float_dtype(tensor.dtype):
             tensor[-1] *= _OUTLIER
+    return batches
+
+
+def _run(model, structure, size, rows, draw, sums, seed=0):
+    """Returns what `backend.probe` finds on a few batches, in which each row and its target are one of two versions.
+
+    The binary digits of a row's number say which. So for any two rows there are two batches between which one of them
+    changes and the other does not. The last batch is the first with an outlier for its last row.
+    """
+    batches = _batches(model, structure, size, rows, draw, seed)
     together = functools.partial(capture, isolated=False)
     alone = bool(isolation.foreign(model)) or any(rule is rules.fallback for _, rule in leaves(model))
     # Without a graph each step of a sequence is dispatched by itself.

@@ -12,6 +12,7 @@ from lipdp.isolation.alone import (
     seeds_of,
     synthetic,
     together,
+    tokens,
 )
 from lipdp.isolation.declared import is_declared, row_wise
 from lipdp.isolation.known import advice, at_once, foreign, root, stock_activation, suspects, trust_family, used
@@ -27,6 +28,7 @@ __all__ += [
     "stock_activation",
     "suspects",
     "synthetic",
+    "tokens",
     "together",
     "trust_family",
 ]

@@ -233,22 +233,30 @@ def synthetic(graph: keras.Function) -> tuple:
     """Returns the nest of a graph's inputs and as one of 11 rows, the last of which is an outlier."""
     rng = np.random.default_rng(0)
     structure, _ = _keras.structures(graph)
-    # TensorFlow stops at tokens that an embedding does not have, and Keras lets these be floats. The embedding may be
-    # inside of a layer, and tokens may be reshaped before they reach it: from outputs to inputs.
-    tokens: set[int] = set()
-    for node in reversed(_keras.nodes(graph)):
-        if _embeds(node.operation) or not tokens.isdisjoint(map(id, node.output_tensors)):
-            tokens.update(map(id, node.input_tensors))
+    read = tokens(graph)
 
     def made_up(tensor):
         shape = (11, *(8 if size is None else size for size in tensor.shape[1:]))
-        if id(tensor) in tokens or not keras.backend.is_float_dtype(tensor.dtype):
+        if id(tensor) in read or not keras.backend.is_float_dtype(tensor.dtype):
             return ops.convert_to_tensor(rng.integers(0, 2, shape).astype(tensor.dtype))
         rows = rng.uniform(0.1, 1.9, shape)
         rows[-1] *= 1e6
         return ops.convert_to_tensor(rows.astype(tensor.dtype))
 
     return structure, tree.map_structure(made_up, structure)
+
+
+def tokens(graph: keras.Function) -> set[int]:
+    """Returns the identities of the tensors of a graph that an embedding may read, some of which may be floats.
+
+    TensorFlow stops at tokens that an embedding does not have. It may be inside of a layer, and tokens may be reshaped
+    before they reach it: from outputs to inputs.
+    """
+    found: set[int] = set()
+    for node in reversed(_keras.nodes(graph)):
+        if _embeds(node.operation) or not found.isdisjoint(map(id, node.output_tensors)):
+            found.update(map(id, node.input_tensors))
+    return found
 
 
 def _embeds(operation: keras.Operation) -> bool:

@@ -281,6 +281,28 @@ def test_rounding_at_a_kink_is_not_taken_for_weights_that_are_used_elsewhere(mon
     assert len(calls) == 2 and not np.array_equal(first, second)
 
 
+@pytest.mark.parametrize("read", ["tokens", "numbers"])
+def test_layers_of_ones_own_are_traced_once(read, monkeypatch):
+    """It takes seconds: other rows are tried forward, and before it floats that an embedding inside may not take."""
+
+    class Own(L.Layer):
+        def __init__(self):
+            super().__init__()
+            self.embedding = L.Embedding(7, 4)
+
+        def call(self, x):
+            return self.embedding(x) if read == "tokens" else x * self.embedding(ops.arange(3))[0]
+
+    drawn, probe = [], backend.probe
+    monkeypatch.setattr(backend, "probe", lambda *args, **kwargs: (drawn.append(args[1]), probe(*args, **kwargs))[1])
+    gradients.supported(keras.Sequential([keras.Input((4,)), Own(), L.Flatten(), L.Dense(2)]))
+    (batches,) = drawn
+    assert len(batches[0][0]) == 5
+    # On TensorFlow an outlier is no token.
+    taken = read == "numbers" or keras.backend.backend() == "jax"
+    assert np.any(np.abs(batches[-1][0]) > 1e4) == taken
+
+
 def test_stateful_and_weightless_models_are_refused():
     model = keras.Sequential([keras.Input((4, 3), batch_size=3), L.LSTM(2, stateful=True)])
     with pytest.raises(ValueError, match="stateful=False"):
