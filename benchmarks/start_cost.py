@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 
-NETWORKS = ("mlp", "cnn", "transformer", "residual")
+NETWORKS = ("mlp", "cnn", "transformer", "residual", "own layers")
 KINDS = ("ordinary", "dpsgd")
 BACKENDS = ("tensorflow", "jax")
 ROWS = 256
@@ -28,6 +28,8 @@ def build(network: str):
     from keras import layers
 
     rng = np.random.default_rng(0)
+    if network == "own layers":
+        return of_own_layers(), rng.integers(0, 50, (ROWS, 16)).astype("int32")
     if network == "transformer":
         inputs = keras.Input((16,), dtype="int32")
         h = layers.Embedding(50, 16)(inputs)
@@ -50,6 +52,36 @@ def build(network: str):
             h = layers.Add()([h, layers.Conv2D(8, 3, padding="same")(inner)])
         h = layers.GlobalAveragePooling2D()(h)
     return keras.Model(inputs, layers.Dense(10)(h)), rng.random((ROWS, 16, 16, 3), dtype="float32")
+
+
+def of_own_layers():
+    """A transformer of layers of one's own, on floats, as `keras.Input` makes where no type is given."""
+    import keras
+    from keras import layers, ops
+
+    class Embedded(layers.Layer):
+        def __init__(self):
+            super().__init__()
+            self.tokens, self.places = layers.Embedding(50, 16), layers.Embedding(16, 16)
+
+        def call(self, inputs):
+            return self.tokens(inputs) + self.places(ops.arange(16))
+
+    class Block(layers.Layer):
+        def __init__(self):
+            super().__init__()
+            self.attention = layers.MultiHeadAttention(2, 8)
+            self.inner = keras.Sequential([layers.Dense(32, activation="relu"), layers.Dense(16)])
+            self.first, self.second = layers.LayerNormalization(), layers.LayerNormalization()
+            self.dropout = layers.Dropout(0.1)
+
+        def call(self, inputs):
+            h = self.first(inputs + self.dropout(self.attention(inputs, inputs)))
+            return self.second(h + self.dropout(self.inner(h)))
+
+    inputs = keras.Input((16,))
+    h = Block()(Embedded()(inputs))
+    return keras.Model(inputs, layers.Dense(10)(layers.GlobalAveragePooling1D()(h)))
 
 
 def fits(network: str, kind: str) -> tuple[float, float]:
