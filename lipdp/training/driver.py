@@ -255,7 +255,7 @@ class Driver:
             self.run, self.updates, self.charge(), self.request.training_metrics, bar=verbose in ("auto", 1)
         )
         bound = None if self.calibration.bounds is None else self._hold
-        behind = guards.behind(self.model, charge, callbacks, bound)
+        behind = guards.behind(self.model, charge, callbacks, bound, (self.x, self.y))
         if backend.processes()[1] > 1:
             behind.append(processes.Agreement(self.run, [other for other in callbacks if other is not self.checkpoint]))
         return [charge, *callbacks, *behind]

@@ -5,10 +5,14 @@ from typing import Any
 
 import keras
 import numpy as np
+from keras import tree
 
 from lipdp import _keras, backend
 from lipdp.training.callbacks import Charge, acts_on_updates, names_of_own
 from lipdp.training.model_checks import refuse_own_steps
+
+# Rows of the training data that are looked at.
+_ROWS = 64
 
 
 class _Guard(keras.callbacks.Callback):
@@ -67,6 +71,48 @@ class FreshNoise(_Guard):
                 "alone, with `set_weights`; or end this `fit`, load a file, and call `fit` again."
             )
         self._seen.add(key)
+
+
+class SameData(_Guard):
+    """Refuses training data that the user's callbacks change in place while `fit` runs.
+
+    Rows are known by their place: whose they are, what DPIS has seen of them, which weight they have, and who had a
+    turn in a pass. After a shuffle of the arrays one row would have the part of another one beside its own.
+
+    Args:
+        data: Training data. Columns of a source are left out: a source may draw a row anew each time.
+        within_epochs: Whether a callback acts before each update, and not only before the first of an epoch.
+
+    **Guarantee.** Rows at fixed places are those that `fit` was given, before each update. Not covered: changes of
+    other rows alone, rows of a source, and other threads.
+    """
+
+    def __init__(self, data: Any, within_epochs: bool = False):
+        super().__init__(within_epochs)
+        arrays = [leaf for leaf in tree.flatten(data) if isinstance(leaf, np.ndarray)]
+        places = [np.unique(np.linspace(0, len(array) - 1, _ROWS).round().astype(int)) for array in arrays]
+        self._rows = [(array, index, array[index]) for array, index in zip(arrays, places, strict=True)]
+
+    def _check(self) -> None:
+        for array, index, rows in self._rows:
+            if not np.array_equal(array[index], rows):
+                raise ValueError(
+                    "Training data must stay as they are while `fit` runs: whose a row is, and what was seen of it, "
+                    "goes by its place. Received: arrays that a callback has changed in place. Leave the order of rows "
+                    "to `fit`, and put augmentation into the model or the strategy; to go on with other rows, call "
+                    "`fit` again: the ledger goes on."
+                )
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        super().on_epoch_begin(epoch)
+        self._check()
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        self._check()
+
+    def on_train_batch_begin(self, batch: Any, logs: dict[str, Any] | None = None) -> None:
+        if self._looks():
+            self._check()
 
 
 class SameModel(_Guard):
@@ -158,7 +204,9 @@ class SameModel(_Guard):
             self._check()
 
 
-def behind(model: keras.Model, charge: Charge, callbacks: list, bound: Callable[[], None] | None) -> list:
+def behind(
+    model: keras.Model, charge: Charge, callbacks: list, bound: Callable[[], None] | None, data: Any = ()
+) -> list:
     """Returns what comes behind the user's callbacks; nothing without any, as nobody else changes a model.
 
     Args:
@@ -166,12 +214,15 @@ def behind(model: keras.Model, charge: Charge, callbacks: list, bound: Callable[
         charge: The callback in front.
         callbacks: Those of the user.
         bound: See `SameModel`; those of Keras set no weights that are out of bounds.
+        data: Training data, which those of Keras do not know.
     """
     if not callbacks:
         return []
     within = any(map(acts_on_updates, callbacks))
     same = SameModel(model, charge, bound if names_of_own(callbacks) else None, within)
     found: list = [same, FreshNoise(model.run, within)]
+    if names_of_own(callbacks):
+        found.append(SameData(data, within))
     for guard in found:
         guard.others = callbacks
     return found
