@@ -44,10 +44,10 @@ def supported(model, probe: bool = True) -> None:
     3 and 5 where a row has more than 4 MiB of activations, and compares: the gradient norms of one row must not move
     when any other row and its target are replaced, one of them by a row a million times as large, and the sum of all
     gradients must be the ordinary gradient. Where all code is that of Keras and lipdp, and known to keep rows apart,
-    the smaller number of rows is run alone; so it is where other code has been seen to give 11 rows the outputs that
-    each has alone. This finds layers that mix examples or reorder the rows of a batch, and
-    weights that are used where they cannot be seen. Layers whose `call` changes a weight are refused. Not found: layers
-    that mix for some inputs or numbers of rows only, or below a thousandth of the largest gradient.
+    the smaller number of rows is run alone; so it is where other code is tried, forward, on 11 rows, whose outputs must
+    be those that each has alone. This finds layers that mix examples or reorder the rows of a batch, and weights that
+    are used where they cannot be seen. Layers whose `call` changes a weight are refused. Not found: layers that mix for
+    some inputs or numbers of rows only, or below a thousandth of the largest gradient.
 
     Example:
         >>> import keras
@@ -184,7 +184,7 @@ def _probe(model) -> None:
         return
     structure, _ = _keras.structures(graph)
     unknown = any(None in t.shape[1:] for t in tree.flatten(structure))
-    # What runs one row at a time has been tried on more rows, forward: that is much quicker than to trace it twice.
+    # `refuse_mixing` tries what runs one row at a time on more rows, forward: quicker than to trace all of it twice.
     once = _is_known(model) or (isolation.foreign(model) and not isolation.used(model))
     failure, numbers = None, (_ROWS_HEAVY if heavy(model) else _ROWS)[: 1 if once else None]
     for size in _SIZES if unknown else _SIZES[:1]:
@@ -267,7 +267,8 @@ def _takes_floats(model, structure, size, rows) -> bool:
     if keras.backend.backend() != "tensorflow" or tokens.isdisjoint(map(id, given)):
         return True
     try:
-        model(_batches(model, structure, size, rows, _normal)[-1][0], training=False)
+        with keras.StatelessScope():  # a layer may count its calls
+            model(_batches(model, structure, size, rows, _normal)[-1][0], training=False)
     except Exception:
         return False
     return True

@@ -303,6 +303,24 @@ def test_layers_of_ones_own_are_traced_once(read, monkeypatch):
     assert np.any(np.abs(batches[-1][0]) > 1e4) == taken
 
 
+def test_a_trial_of_tokens_changes_nothing():
+    class Counts(L.Layer):
+        def __init__(self):
+            super().__init__()
+            self.embedding = L.Embedding(7, 4)
+            self.calls = self.add_weight((), "zeros", trainable=False, name="calls")
+
+        def call(self, x):
+            self.calls.assign_add(1.0)
+            return self.embedding(x)
+
+    model = keras.Sequential([keras.Input((4,)), Counts(), L.Flatten(), L.Dense(2)])
+    before = float(ops.convert_to_numpy(model.layers[0].calls))
+    with pytest.raises(ValueError, match="calls"):
+        gradients.supported(model)
+    assert float(ops.convert_to_numpy(model.layers[0].calls)) == before
+
+
 def test_stateful_and_weightless_models_are_refused():
     model = keras.Sequential([keras.Input((4, 3), batch_size=3), L.LSTM(2, stateful=True)])
     with pytest.raises(ValueError, match="stateful=False"):
