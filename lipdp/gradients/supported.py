@@ -1,4 +1,4 @@
-"""Which models have per-example gradients, and what to use in place of layers that do not."""
+"""Which models have per-example gradients."""
 
 import functools
 
@@ -12,7 +12,9 @@ from lipdp.gradients.capture import Tape, capture, overridden
 from lipdp.gradients.leaves import leaves
 from lipdp.gradients.memory import give_back
 from lipdp.gradients.microbatch import floats, heavy, low_precision
+from lipdp.gradients.refused import refuse, refuse_random, refuse_untrainable
 from lipdp.gradients.rows import Rows
+from lipdp.gradients.tried import once
 
 # Numbers of rows without a common factor: what leaves the rows of one batch in place moves those of the other. Layers
 # that are known not to mix or reorder rows are run on the first alone.
@@ -58,7 +60,7 @@ def supported(model, probe: bool = True) -> None:
         raise ValueError(f"Model '{model.name}' has no weights yet. Build it, or give it an `Input`.")
     refuse_untrainable(model)
     for layer in _keras.walk(model, include_self=True):
-        _refuse(layer)
+        refuse(layer)
     if low_precision(model) and keras.backend.backend() == "tensorflow" and getattr(model, "jit_compile", False):
         raise ValueError(
             "XLA may leave out roundings to bfloat16 in one use of a value and not in another: a norm would not be "
@@ -78,104 +80,19 @@ def supported(model, probe: bool = True) -> None:
     foreign = {id(operation) for operation, _ in isolation.foreign(model) if isolation.seeds_of(operation)}
     for layer, rule in leaves(model):
         if rule is rules.fallback and id(layer) not in foreign:
-            _refuse_random(layer)
+            refuse_random(layer)
     if probe:
-        # What is looked for does not depend on the precision; in a low one it is lost in the rounding.
-        with backend.full_precision(), _keras.computing_in_float32(model):
-            _probe(model)
-        if heavy(model):
-            give_back()
-        isolation.refuse_mixing(model)
+        once(_try, model)
 
 
-def refusal(layer) -> str:
-    """Returns why a layer cannot be trained privately, and what to do about it; "" where it can."""
-    try:
-        _refuse(layer)
-    except ValueError as error:
-        return str(error)
-    return ""
-
-
-def refuse_untrainable(model) -> None:
-    """Refuses a model without trainable weights."""
-    if not model.trainable_variables:
-        raise ValueError(
-            f"Model '{model.name}' has no trainable weights, so there is nothing to train. Set `trainable = True` on "
-            "the layers to train."
-        )
-
-
-def _refuse(layer) -> None:
-    name = f"Layer '{layer.name}' ({type(layer).__name__})"
-    if isinstance(layer, keras.layers.BatchNormalization) and layer.trainable:
-        raise ValueError(
-            f"{name} mixes the examples of a batch: its mean and variance are those of the batch, so no example has a "
-            "gradient of its own. lipdp.fix(model) returns a copy with GroupNormalization in its place; or freeze it "
-            "with `trainable = False`."
-        )
-    if isolation.at_once(layer):
-        raise ValueError(isolation.at_once(layer))
-    if isinstance(layer, keras.layers.SpectralNormalization):
-        raise ValueError(
-            f"{name} changes its weights in the forward pass. Use a layer of lipdp.layers with a spectral bound, or "
-            "the layer inside it alone, as in the copy that lipdp.fix(model) returns."
-        )
-    if getattr(layer, "stateful", False):
-        raise ValueError(
-            f"{name} carries states from one batch to the next, so examples mix. Received: stateful=True. "
-            "Use stateful=False, as lipdp.fix(model) does in a copy."
-        )
-    if getattr(layer, "activity_regularizer", None) is not None or isinstance(
-        layer, keras.layers.ActivityRegularization
-    ):
-        raise ValueError(
-            f"{name} adds a loss of its own (activity regularization) that is not part of the per-example loss. "
-            "Leave it out, as lipdp.fix(model) does in a copy, or put the term into the loss."
-        )
-    for variable in _keras.own_variables(layer):
-        if variable.trainable and variable.regularizer is not None:
-            raise ValueError(
-                f"Weight '{variable.path}' has a regularizer, which is not part of the per-example loss. Received: "
-                f"{type(variable.regularizer).__name__}. Leave it out, as lipdp.fix(model) does in a copy, and use "
-                "`weight_decay` of the optimizer."
-            )
-    own = [v.dtype for v in _keras.own_variables(layer)]
-    held = [layer.variable_dtype, *own]
-    for dtype in held if layer.compute_dtype == "bfloat16" else [layer.compute_dtype, *held]:
-        if keras.backend.is_float_dtype(dtype) and dtype != "float32":
-            raise ValueError(
-                f"{name} has values in {dtype}. Gradients, their norms and the noise are float32, where other types "
-                "do not fit or understate a norm. Use float32: keras.config.set_dtype_policy('float32'), or "
-                "'mixed_bfloat16' to compute activations in bfloat16."
-            )
-    if getattr(layer, "quantization_mode", None) is not None and layer.trainable_variables:
-        raise ValueError(
-            f"{name} is quantized. Received: quantization_mode={layer.quantization_mode!r}. Train the layer before it "
-            "is quantized, or freeze it."
-        )
-    if getattr(layer, "quantization_mode", None) == "float8":
-        raise ValueError(
-            f"{name} keeps a history of its inputs, which the forward pass changes in training. Received: "
-            "quantization_mode='float8'. Quantize it after training, or to 'int8' while it is frozen."
-        )
-    if _keras.rematerialized(layer):
-        raise ValueError(
-            f"{name} was built in a RematScope, where nothing can be recorded. Build the model outside of it and use "
-            "`fit(microbatch_size=...)` to save memory."
-        )
-
-
-def _refuse_random(layer) -> None:
-    drawing = [inner for inner in _keras.walk(layer, include_self=True) if _keras.seed_generators(inner)]
-    rates = [[getattr(inner, name, None) for name in ("rate", "dropout", "recurrent_dropout")] for inner in drawing]
-    # Dropout of rate 0 draws nothing.
-    if any(any(known) or not known for known in ([r for r in some if r is not None] for some in rates)):
-        raise ValueError(
-            f"Layer '{layer.name}' ({type(layer).__name__}) has no rule of its own and draws random numbers, which "
-            "cannot be repeated for its per-example gradients. Put the random part (such as Dropout) into a layer "
-            "beside it."
-        )
+def _try(model) -> None:
+    """Runs a model on random rows and refuses it where that shows what its gradients would not be."""
+    # What is looked for does not depend on the precision; in a low one it is lost in the rounding.
+    with backend.full_precision(), _keras.computing_in_float32(model):
+        _probe(model)
+    if heavy(model):
+        give_back()
+    isolation.refuse_mixing(model)
 
 
 def _probe(model) -> None:

@@ -14,7 +14,7 @@ from rich.table import Table
 from lipdp import _keras, backend, checks, gradients, isolation
 from lipdp.gradients import rules
 from lipdp.gradients.leaves import leaves
-from lipdp.gradients.supported import refusal
+from lipdp.gradients.refused import refusal
 from lipdp.training import model_checks
 
 _LENGTH = 128

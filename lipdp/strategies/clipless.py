@@ -82,7 +82,7 @@ class Clipless(FollowsQuantile, Strategy):
         with naming_both_ways(model):
             propagated = bounds.propagate(model, first)
         _refuse_drawing(model)
-        isolation.refuse_mixing(model)
+        gradients.once(isolation.refuse_mixing, model)
         isolation.refuse_keeping(model)
         variables = model.trainable_variables
         sensitivities = [propagated.gradient(v) / batch_size for v in variables]

@@ -288,8 +288,8 @@ FAULTS = [
         "strategies/test_clipless.py::test_sensitivity_of_the_averaged_gradient",
         (
             "layers of one's own draw by position",
-            "_refuse_drawing(model)\n        isolation",
-            "isolation",
+            "_refuse_drawing(model)\n        gradients",
+            "gradients",
             "isolation/test_random.py::test_clipless_has_no_bound_for_them",
         ),
         (

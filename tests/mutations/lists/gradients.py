@@ -383,20 +383,6 @@ FAULTS = [
     *faults(
         "gradients/supported.py",
         "gradients/test_supported.py",
-        (
-            "statistics of a batch",
-            "if isinstance(layer, keras.layers.BatchNormalization) and layer.trainable:",
-            "if False:",
-        ),
-        ("spectral normalization", "if isinstance(layer, keras.layers.SpectralNormalization):", "if False:"),
-        ("stateful layers", 'if getattr(layer, "stateful", False):', "if False:"),
-        (
-            "regularizers",
-            "if variable.trainable and variable.regularizer is not None:",
-            "if False:",
-            "gradients/test_supported.py training/test_refusals.py",
-        ),
-        ("half precision", 'if keras.backend.is_float_dtype(dtype) and dtype != "float32":', "if False:"),
         ("no probe", "if probe:\n", "if False:\n"),
         (
             "one number of rows",
@@ -420,11 +406,43 @@ FAULTS = [
             "isolation/test_mixing.py",
             "a help beside the probe, which finds the same; what may mix runs one row at a time in any case",
         ),
+    ),
+    *faults(
+        "gradients/refused.py",
+        "gradients/test_supported.py",
+        (
+            "statistics of a batch",
+            "if isinstance(layer, keras.layers.BatchNormalization) and layer.trainable:",
+            "if False:",
+        ),
+        ("spectral normalization", "if isinstance(layer, keras.layers.SpectralNormalization):", "if False:"),
+        ("stateful layers", 'if getattr(layer, "stateful", False):', "if False:"),
+        (
+            "regularizers",
+            "if variable.trainable and variable.regularizer is not None:",
+            "if False:",
+            "gradients/test_supported.py training/test_refusals.py",
+        ),
+        ("half precision", 'if keras.backend.is_float_dtype(dtype) and dtype != "float32":', "if False:"),
         (
             "layers that draw for a batch",
             "if any(any(known) or not known for known in ([r for r in some if r is not None] for some in rates)):",
             "if False:",
             "strategies/test_dpsgd.py gradients/test_supported.py",
         ),
+    ),
+    *faults(
+        "gradients/tried.py",
+        "gradients/test_tried.py",
+        (
+            "what has failed counts as tried",
+            "    trial(model)\n",
+            "    _passed[model] = {trial.__qualname__: found}\n    trial(model)\n",
+        ),
+        ("settings are not looked at", "[settings(model), ", "["),
+        ("attributes are not looked at", "parts += [(name, _value(value))", "parts += [name"),
+        ("functions are all one", "return (id(value), id(value.__code__))", 'return "function"'),
+        ("classes do not change", "if _own(layer) else None", "if False else None"),
+        ("models that passed are kept", "weakref.WeakKeyDictionary()", "{}"),
     ),
 ]
