@@ -357,7 +357,7 @@ FAULTS = [
         ),
         (
             "layers that mix rows are taken",
-            "isolation.refuse_mixing(model)",
+            "gradients.once(isolation.refuse_mixing, model)",
             "pass",
             "isolation/test_mixing.py::test_own_lipschitz_layers_that_mix_are_refused",
         ),
