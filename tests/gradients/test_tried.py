@@ -73,6 +73,7 @@ CHANGES = {
     "a class": lambda model: setattr(Scaled, "factor", 3.0),
     "an activation": lambda model: setattr(model.layers[0], "activation", ops.tanh),
     "a setting of a stock layer": lambda model: setattr(model.layers[0], "use_bias", False),
+    "a precision": lambda model: setattr(model.layers[0], "dtype_policy", keras.DTypePolicy("mixed_bfloat16")),
     "what trains": lambda model: setattr(model.layers[0], "trainable", False),
     "how it runs": lambda model: setattr(model, "run_eagerly", True),
 }
