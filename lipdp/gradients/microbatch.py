@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 import keras
 
-from lipdp import _keras, backend
+from lipdp import _keras, backend, isolation
 
 # Copies count as rows. Operations of TensorFlow are calls of their own, and cost more than few rows save in the cache.
 _LEAST = 32
@@ -13,6 +13,8 @@ _LEAST = 32
 _HEAVY, _LEAST_HEAVY, _LEAST_HEAVY_CONVOLVED = 4 * 2**20, 4, 16
 # A compiled loop is one call, but threads share out an operation only where it is large.
 _LEAST_COMPILED = 8
+# What layers inside of a user's layer make of a row is not seen: each so many arrays of the size of its output.
+_UNSEEN = 2
 # Each microbatch adds gradients of the size of the weights: with less than this many times their bytes of activations
 # that takes longer than what stays in the cache saves. Activations of more are not worth it.
 _TIMES_WEIGHTS, _MOST = 4, 20 * 2**20
@@ -40,7 +42,7 @@ def default_microbatch(
         weights = 4 * sum(math.prod(v.shape) for v in model.trainable_variables)
         budget = max(budget, min(_TIMES_WEIGHTS * weights, _MOST))
         least = _LEAST_HEAVY if row > _HEAVY else _LEAST_COMPILED
-        row += _recurrent_bytes(model, inputs)
+        row += _recurrent_bytes(model, inputs) + _unseen_bytes(model, inputs)
     elif row <= _HEAVY:
         least = _LEAST
     else:
@@ -124,6 +126,16 @@ def _recurrent_bytes(model: keras.Model, inputs: Iterable[tuple[int, ...]]) -> i
             steps = [_closed(use.inputs[0][1:2], inputs)[0] for use in _keras.uses(layer)]
             total += 4 * sum(columns) * sum(step or 0 for step in steps)
     return total
+
+
+def _unseen_bytes(model: keras.Model, inputs: Iterable[tuple[int, ...]]) -> int:
+    """Returns about how many bytes the layers inside of a user's own layers make of one row."""
+    total = 0
+    for layer in {id(operation): operation for operation, _ in isolation.foreign(model)}.values():
+        if isinstance(layer, keras.layers.Layer):
+            made = [_closed(shape[1:], inputs) for use in _keras.uses(layer) for shape in use.outputs]
+            total += len(_keras.walk(layer)) * sum(math.prod(size or 1 for size in shape) for shape in made)
+    return 4 * _UNSEEN * total
 
 
 def heavy(model: keras.Model) -> bool:

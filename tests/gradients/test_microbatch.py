@@ -68,6 +68,27 @@ def test_steps_of_recurrent_layers_count_where_they_are_compiled(monkeypatch):
     assert default_microbatch(recurrent(both)) == 2**20 // (4 * (50 * 2 + 16 + 2) + 2 * inside)
 
 
+class Own(keras.layers.Layer):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = keras.layers.Dense(16, "tanh"), keras.layers.Dense(4)
+
+    def build(self, input_shape):
+        self.first.build(input_shape)
+        self.second.build((*input_shape[:-1], 16))
+
+    def call(self, inputs):
+        return self.second(self.first(inputs))
+
+
+def test_layers_inside_of_a_users_own_count_where_they_are_compiled(monkeypatch):
+    model = lipdp.DP_Sequential([keras.Input((50, 2)), Own(), Own(), keras.layers.Dense(2)])
+    outputs, inside = 4 * 50 * (2 + 4 + 4 + 2), 4 * 50 * 2 * 2 * (4 + 4)
+    for compiled, row in ((False, outputs), (True, outputs + inside)):
+        allow(monkeypatch, 2**20, compiled)
+        assert default_microbatch(model) == 2**20 // row
+
+
 @pytest.mark.parametrize("compiled", [False, True])
 def test_heavy_rows_come_in_few(compiled, monkeypatch):
     allow(monkeypatch, 2 * 2**20, compiled)
