@@ -3,7 +3,7 @@
     OMP_NUM_THREADS=1 taskset -c 0 python benchmarks/start_cost.py
     python benchmarks/start_cost.py --backend tensorflow --network mlp --rounds 3
 
-The first `fit` of a model makes its program; a private one tries the model on a few rows and plans its noise before, at
+The first `fit` of a model makes its program; a private one tries the model on a few rows before, and plans its noise at
 each `fit`. Both kinds train the same ordinary network on 256 random rows by SGD: as it is, and under
 `strategy="dpsgd"`. Each round makes new models, the one before the first round does not count; seconds of CPU time of
 all threads. What the file holds is not measured again.
