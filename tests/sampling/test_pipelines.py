@@ -290,3 +290,59 @@ def test_what_cannot_be_looked_into_is_refused(tf, base, monkeypatch):
     for refuse in (refuse_shuffled, refuse_repeated):
         with pytest.raises(ValueError, match="cannot be looked into.*debug mode"):
             refuse(dataset)
+
+
+@pytest.fixture(scope="module")
+def lists(tf):
+    return tf.data.Dataset.from_tensor_slices((tf.ragged.constant([[1, 2], [3, 4, 5], [6], [7, 8]]), [0, 1, 0, 1]))
+
+
+def test_rows_as_long_as_the_longest_are_refused(tf, lists):
+    """One long row made all others longer, and moved the gradients of all."""
+    words = keras.layers.TextVectorization(vocabulary=["a", "b", "c"])
+    few = keras.layers.TextVectorization(vocabulary=["a", "b", "c"], output_sequence_length=3)
+    texts = rows_of(tf, ["a b", "c", "a b c", "b"], [0, 1, 0, 1])
+    single = texts.map(lambda text, y: (words(text), y))
+
+    def length(tokens, y):
+        return tf.shape(tokens)[0]
+
+    known = tf.data.experimental.assert_cardinality(1)
+    longest = {
+        "padded": single.padded_batch(4),
+        "buckets": single.bucket_by_sequence_length(length, [9], [4, 4]).apply(known),
+        "inside": tf.data.Dataset.range(1).flat_map(lambda i: single.padded_batch(4)).apply(known),
+        "ragged": lists.batch(4).map(lambda tokens, y: (tokens.to_tensor(), y)),
+        "ragged batch": lists.ragged_batch(4).prefetch(1).map(lambda tokens, y: (tokens.to_tensor(), y)).cache(),
+        "words": texts.batch(4).map(lambda text, y: (words(text), y)),
+        "split": texts.batch(4).map(lambda text, y: (tf.strings.length(tf.strings.split(text).to_tensor()), y)),
+    }
+    for name, dataset in longest.items():
+        with pytest.raises(ValueError, match="padded to the longest.*padded_shapes=.*output_sequence_length="):
+            as_arrays(dataset, None, 2)
+            pytest.fail(name)
+    of_one_length = {
+        "padded": single.padded_batch(4, padded_shapes=([3], [])),
+        "ragged": lists.batch(4).map(lambda tokens, y: (tokens.to_tensor(shape=(None, 3)), y)),
+        "words": texts.batch(4).map(lambda text, y: (few(text), y)),
+        "each": texts.map(lambda text, y: (few(text), y)).batch(4),
+        "images": rows_of(tf, np.zeros((4, 3), "float32"), np.zeros(4)).padded_batch(2),
+    }
+    for name, dataset in of_one_length.items():
+        assert as_arrays(dataset, None, 2)[0].shape == (4, 3), name
+
+
+def test_rows_behind_the_last_full_batch_are_not_left_out(tf, base):
+    """With one row more in front another one would be left out: two rows change where one is charged."""
+    unknown = base.filter(lambda x, y: y >= 0)
+    for dataset in (
+        base.batch(5, drop_remainder=True),
+        base.batch(5, drop_remainder=True, num_parallel_calls=2).map(lambda x, y: (-x, y)),
+        base.padded_batch(5, drop_remainder=True).cache(),
+        base.apply(tf.data.experimental.map_and_batch(lambda x, y: (x, y), 5, drop_remainder=True)),
+        unknown.batch(4, drop_remainder=True).apply(tf.data.experimental.assert_cardinality(4)),
+    ):
+        with pytest.raises(ValueError, match=r"drop_remainder=True.*Leave it out: `fit` draws batches"):
+            as_arrays(dataset, None, 2)
+    for dataset in (base.batch(4, drop_remainder=True), base.batch(5)):
+        assert len(as_arrays(dataset, None, 2)[0]) == ROWS
