@@ -90,6 +90,11 @@ def refuse_by_others(dataset: Any) -> None:
                 "length: .padded_batch(32, padded_shapes=([200], [])), .to_tensor(shape=(None, 200)), or "
                 "output_sequence_length=200 of TextVectorization; cut longer rows before."
             )
+        if stage.kind == "TakeWhile" or stage.has("TakeWhileDataset"):
+            raise ValueError(
+                "One row would say whether all rows behind it are there. Received: a tf.data.Dataset with "
+                "`.take_while()`. Say of each row alone whether it is there, by `.filter()`."
+            )
         if _leaves_out(stage.dataset):
             raise ValueError(
                 "Rows behind the last full batch would be left out, and one row more in front would bring another one "

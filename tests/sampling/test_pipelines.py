@@ -185,6 +185,8 @@ def test_batches_whose_rows_see_each_other_are_refused(tf, images):
         "largest": floats.batch(4).map(lambda x, y: (x / tf.reduce_max(x), y)),
         "labels": floats.batch(4).map(lambda x, y: (x, y - tf.reduce_mean(y, axis=0))),
         "pairs": floats.batch(4).map(lambda x, y: (x + x[::-1], y)),
+        "largest byte": images.batch(4).map(lambda x, y: (x / tf.reduce_max(x), y)),
+        "smallest byte": images.batch(4).map(lambda x, y: (x - tf.reduce_min(x, axis=0), y)),
     }
     for name, dataset in mixing.items():
         with pytest.raises(ValueError, match=r"rows of a batch see each other"):
@@ -208,6 +210,10 @@ def test_batches_whose_rows_are_apart_are_taken(tf, images):
         "scaled": images.batch(4).map(lambda x, y: (tf.cast(x, "float32") / 255.0, y)),
         "layers": floats.batch(4).map(lambda x, y: (rotate(flip(x)), y)),
         "each image": floats.batch(4).map(lambda x, y: (tf.image.per_image_standardization(x), tf.argmax(y, axis=-1))),
+        "bytes": images.batch(4).map(lambda x, y: (tf.one_hot(x[..., 0], 2), y)),
+        "classes": images.map(lambda x, y: (x, tf.argmax(y)))
+        .batch(4)
+        .map(lambda x, y: (x, tf.gather([0.0, 1.0, 2.0], y))),
         "moved": floats.batch(4).map(lambda x, y: (x[::-1], y[::-1])),
         "noise": floats.batch(4).map(lambda x, y: (x + tf.random.normal(tf.shape(x)), y)),
         "finite": floats.batch(4).map(checked),
@@ -344,5 +350,7 @@ def test_rows_behind_the_last_full_batch_are_not_left_out(tf, base):
     ):
         with pytest.raises(ValueError, match=r"drop_remainder=True.*Leave it out: `fit` draws batches"):
             as_arrays(dataset, None, 2)
+    with pytest.raises(ValueError, match=r"whether all rows behind it are there.*`\.filter\(\)`"):
+        as_arrays(base.take_while(lambda x, y: y < 9).apply(tf.data.experimental.assert_cardinality(9)), None, 2)
     for dataset in (base.batch(4, drop_remainder=True), base.batch(5)):
         assert len(as_arrays(dataset, None, 2)[0]) == ROWS

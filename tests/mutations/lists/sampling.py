@@ -303,6 +303,7 @@ FAULTS = [
             "if (found := None) is not None:",
         ),
         ("maps behind batches that pad are taken", "stage.has(_TO_LONGEST)", "False"),
+        ("one row ends the data", 'if stage.kind == "TakeWhile" or', 'if stage.kind == "none" or'),
         ("rows behind the last full batch are left out", "        if _leaves_out(stage.dataset):", "        if False:"),
         ("windows overlap", 'if stage.kind == "Window" and _overlap', 'if stage.kind == "none" and _overlap'),
         (
