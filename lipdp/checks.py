@@ -140,7 +140,11 @@ def one_length(lengths: Iterable[int]) -> int:
     if len(found) == 1:
         return found[0]
     hint = " A list holds one array for each input of a model. Make sequences of several lengths one array, as by "
-    hint = f"{hint}keras.utils.pad_sequences." if len(found) > 2 else " Pass one label for each example."
+    hint = (
+        f"{hint}keras.utils.pad_sequences, with a public `maxlen`."
+        if len(found) > 2
+        else " Pass one label for each example."
+    )
     shown = f"{given}, inputs first" if len(given) < 9 else found if len(found) < 9 else f"{str(found[:8])[:-1]}, ...]"
     raise ValueError(f"Inputs and labels must have the same length. Received lengths: {shown}.{hint}")
 

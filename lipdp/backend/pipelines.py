@@ -90,19 +90,32 @@ def mixes_rows(source: Any, function: Any, draws: bool) -> bool:
     """
     import tensorflow as tf
 
-    specs, rng = tf.nest.flatten(source.element_spec), np.random.default_rng(0)
+    specs = tf.nest.flatten(source.element_spec)
     if not all(isinstance(spec, tf.TensorSpec) and spec.shape.rank and spec.dtype != tf.string for spec in specs):
         return False
+    # Not all functions take integers but 0 and 1, and what follows the largest of a batch needs others.
+    wide = any(not spec.dtype.is_floating and spec.dtype != tf.bool for spec in specs)
+    return any(_mixes(source, function, draws, most) for most in ((1, 5) if wide else (1,)))
+
+
+def _mixes(source, function, draws: bool, most: int) -> bool:
+    """Returns the same for integers from 0 to `most`, of which a row that is another one has the first or the last."""
+    import tensorflow as tf
+
+    specs, rng = tf.nest.flatten(source.element_spec), np.random.default_rng(0)
 
     def batches(spec):
-        """Returns a batch, then two for each of its rows, in which that row is NaN, and another one."""
+        """Returns a batch, then three for each of its rows, in which that row is NaN, and two other ones."""
         shape = (_ROWS, *(_SIZE if size is None else size for size in spec.shape[1:]))
-        usual = rng.integers(0, 2, shape) if not spec.dtype.is_floating else rng.uniform(0.1, 0.9, shape)
-        tried = np.repeat(usual[None], 2 * _ROWS + 1, axis=0)
+        inner = (1, most) if most > 1 and spec.dtype != tf.bool else (0, 2)
+        usual = rng.integers(*inner, shape) if not spec.dtype.is_floating else rng.uniform(0.1, 0.9, shape)
+        tried = np.repeat(usual[None], 3 * _ROWS + 1, axis=0)
         for row in range(_ROWS):
             if spec.dtype.is_floating:
                 tried[1 + row, row] = np.nan
-            tried[1 + _ROWS + row, row] = 1 - tried[1 + _ROWS + row, row]
+            for kind, end in ((1, 0), (2, most)):
+                other = tried[1 + kind * _ROWS + row]
+                other[row] = end if inner[0] else 1 - other[row]
         return tf.cast(tried, spec.dtype)
 
     try:

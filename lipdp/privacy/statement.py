@@ -28,8 +28,10 @@ NOT_COVERED = (
     "Training of the same weights by Keras' own fit, or by code of the user, before, between or after the fits that "
     "are listed: it has no noise, and nothing of it is charged.",
     "Preprocessing fitted to the data, or done on many rows at once: means, vocabularies, adapted layers, class "
-    "weights, removed outliers, maps over the batches of a data pipeline. Rows that were copied into the data several "
-    "times.",
+    "weights, removed outliers, padding to the longest row, maps over the batches of a data pipeline. Rows that were "
+    "copied into the data several times.",
+    "Rows that were chosen by their place, as by slices, shards or fixed counts: one row more brings others in or out.",
+    "Errors and warnings about the data, as of labels or entries out of range: they count or quote private rows.",
     "Floating-point arithmetic: the Gaussian noise is a float32 approximation. Rounding of matrix products is covered "
     "as independent errors (1e-5 per layer).",
     "Rounding by place: the backend may round a row by its place in the batch. Rows made to stand exactly at a kink, "

@@ -8,12 +8,13 @@ import numpy as np
 from keras import tree
 
 from lipdp import checks
-from lipdp.sampling.pipelines import elements_in_memory, refuse_mixing, refuse_repeated
+from lipdp.sampling.pipelines import elements_in_memory, refuse_by_others, refuse_mixing, refuse_repeated
 
 _TOGETHER = 1024  # single examples of `tf.data` that are read at once
 PAD = (
-    "pad examples to one size (keras.utils.pad_sequences) and let `Embedding(mask_zero=True)` or `Masking` hide the "
-    "padding; make sparse arrays dense."
+    "pad examples to one size, a public number (keras.utils.pad_sequences(x, maxlen=200); without `maxlen` the longest "
+    "row says how long all are), and let `Embedding(mask_zero=True)` or `Masking` hide the padding; make sparse arrays "
+    "dense."
 )
 
 
@@ -79,6 +80,7 @@ def _read_tf_data(dataset, example_rank, labeled):
         )
     refuse_repeated(dataset)
     refuse_mixing(dataset)
+    refuse_by_others(dataset)
     shapes = [getattr(spec, "shape", None) for spec in tree.flatten(dataset.element_spec)]
     if all(shape is not None and shape.is_fully_defined() for shape in shapes) and shapes[0].rank < example_rank:
         items = list(dataset.batch(_TOGETHER).as_numpy_iterator())  # one by one takes 0.2 ms for each

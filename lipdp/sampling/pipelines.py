@@ -25,6 +25,8 @@ _KEEP_BATCHES = _IN_STEP | frozenset("Shuffle Skip Shard Filter Concatenate Repe
 _READING = frozenset("FlatMap Interleave".split())
 # Operations that take a part of a data set.
 _PARTS = re.compile(r"(Shard|Skip|Take|TakeWhile|Filter|Window)Dataset")
+# Operations that make rows of a batch as long as its longest, and what a function batches so.
+_TO_LONGEST, _BATCHES_TO_LONGEST = re.compile("RaggedTensorToTensor|SparseToDense"), re.compile("PaddedBatchDataset")
 _RANDOM = re.compile(r"Random(?!SeedGenerator)|Rng|Multinomial|^Stateful(Uniform|Standard|Truncated)")
 # Python that returns a data set: `tf.data` runs functions so in its debug mode.
 _PYTHON, _VARIANT = ("PyFunc", "EagerPyFunc", "PyFuncStateless"), 21
@@ -76,6 +78,54 @@ def refuse_mixing(dataset: Any) -> None:
                 "to change images at random, put layers such as RandomFlip into the model. If rows are to stand in "
                 "several, pass arrays and examples_per_person=."
             )
+
+
+def refuse_by_others(dataset: Any) -> None:
+    """Refuses a `tf.data.Dataset` in which other rows say how long a row is, or whether it is there at all."""
+    for stage in _stages(dataset):
+        if (found := _pads(stage)) is not None:
+            raise ValueError(
+                "Rows that are padded to the longest of their batch follow from that one, which would change all "
+                f"others where it joins or leaves. Received: a tf.data.Dataset with {found}. Give them a public "
+                "length: .padded_batch(32, padded_shapes=([200], [])), .to_tensor(shape=(None, 200)), or "
+                "output_sequence_length=200 of TextVectorization; cut longer rows before."
+            )
+        if stage.kind == "TakeWhile" or stage.has("TakeWhileDataset"):
+            raise ValueError(
+                "One row would say whether all rows behind it are there. Received: a tf.data.Dataset with "
+                "`.take_while()`. Say of each row alone whether it is there, by `.filter()`."
+            )
+        if _leaves_out(stage.dataset):
+            raise ValueError(
+                "Rows behind the last full batch would be left out, and one row more in front would bring another one "
+                "out. Received: a tf.data.Dataset with `.batch(drop_remainder=True)`, and a number of rows that full "
+                "batches do not hold, or that is not known. Leave it out: `fit` draws batches by itself."
+            )
+
+
+def _pads(stage: "_Stage") -> str | None:
+    """Returns what of a stage makes rows as long as the longest of a batch, where their length is not given."""
+    specs = tree.flatten(stage.dataset.element_spec)
+    if all(None not in (getattr(spec, "shape", None) or ())[1:] for spec in specs):
+        return None
+    if stage.kind == "PaddedBatch" or stage.has(_BATCHES_TO_LONGEST):
+        return "`.padded_batch()`, or buckets of lengths, without padded shapes"
+    behind = stage.kind == "MapAndBatch" or any(map(_batched, _keras.dataset_sources(stage.dataset)))
+    return "a `.map()` behind `.batch()` that pads" if behind and stage.has(_TO_LONGEST) else None
+
+
+def _leaves_out(dataset) -> bool:
+    """Returns whether a data set of batches leaves out rows behind the last full one, as far as numbers are known."""
+    drops, size = (_held(dataset, name) for name in ("_drop_remainder", "_batch_size"))
+    if _kind(dataset) == "Window" or not drops:
+        return False
+    counts = [int(source.cardinality()) for source in _keras.dataset_sources(dataset)]
+    return not size or any(count < 0 or count % int(size) for count in counts)
+
+
+def _held(dataset, name: str) -> Any:
+    """Returns an attribute of a data set, which `MapAndBatch` calls a little otherwise; None where there is none."""
+    return getattr(dataset, name, getattr(dataset, f"{name}_t", None))
 
 
 def _batched(dataset) -> bool:

@@ -43,8 +43,8 @@ NEW_WORDS = (
     (
         "Preprocessing fitted to the data: means, vocabularies, class weights, removed outliers.",
         "Preprocessing fitted to the data, or done on many rows at once: means, vocabularies, adapted layers, class "
-        "weights, removed outliers, maps over the batches of a data pipeline. Rows that were copied into the data "
-        "several times.",
+        "weights, removed outliers, padding to the longest row, maps over the batches of a data pipeline. Rows that "
+        "were copied into the data several times.",
     ),
     (
         "No fixed seed was given: the noise was seeded by the operating system.",
@@ -58,10 +58,12 @@ NEW_WORDS = (
 NEW_LINES = re.compile(
     r"- (Whoever breaks the random generators|In version 0.1.0 keys came|Keys came from a hash|Weights that came in by|"
     r"Going on from an|In plain words:|What delta is:|Training of the same weights|Two runs under this seed|"
-    r"Rows that were held out|Rounding by place|Choosing one of several files|Stopped after)"
+    r"Rows that were held out|Rounding by place|Choosing one of several files|Stopped after|"
+    r"Rows that were chosen|Errors and warnings)"
     r".*?(cryptographic hash|epsilon says|noise of its own|share are followed|with its journal|right in 50|"
     r"of it is charged|was used|were used|which it was|who it was|publish one of them|say about them|"
-    r"to other places|looked at states|epsilon covers that|a row in full)\. ?"
+    r"to other places|looked at states|epsilon covers that|a row in full|"
+    r"others in or out|quote private rows)\. ?"
 )
 NEW_FACTS = {"risk", "stopped_early", "noise_generators", "steered_by_training_metrics", "updates_of_other_models"}
 

@@ -297,6 +297,14 @@ FAULTS = [
             "if pipelines.mixes_rows(sources[0], given[0], draws):",
             "if False:",
         ),
+        (
+            "rows are as long as the longest",
+            "if (found := _pads(stage)) is not None:",
+            "if (found := None) is not None:",
+        ),
+        ("maps behind batches that pad are taken", "stage.has(_TO_LONGEST)", "False"),
+        ("one row ends the data", 'if stage.kind == "TakeWhile" or', 'if stage.kind == "none" or'),
+        ("rows behind the last full batch are left out", "        if _leaves_out(stage.dataset):", "        if False:"),
         ("windows overlap", 'if stage.kind == "Window" and _overlap', 'if stage.kind == "none" and _overlap'),
         (
             "a rare class stands behind all classes",
