@@ -386,8 +386,8 @@ def _start_cost(found: dict) -> str:
 A `fit` of one update of 64 rows, the first of a new model and the next of the same: seconds of CPU time on one core of
 stock Keras and of `strategy="dpsgd"` on the same network, and median [10 % - 90 %] of the paired ratios of
 {found["runs"][0]["rounds"]} rounds, beside other work. The first one makes the program of a step, and a private one
-tries the network on a few rows before; the noise is planned once for each `fit`, however long that is. "own layers" is a
-transformer of classes of the user's own, which run one row at a time.
+tries the network on a few rows before; the noise is planned once for each `fit`, however long that is. "own layers" is
+a transformer of classes of the user's own, which run one row at a time.
 `OMP_NUM_THREADS=1 taskset -c 0 {found["command"]}`
 
 {start_cost.table(found["runs"])}

@@ -61,6 +61,7 @@ MADE = {
     "OutputLosses": lambda: losses.OutputLosses(
         [losses.Huber(0.5, name="a"), losses.MulticlassHinge(name="b")], [1, 0.5], ["a", "b"]
     ),
+    "Untrained": lambda: losses.Untrained(),
     "CertifiedAccuracy": lambda: certify.CertifiedAccuracy(0.5, 2, dtype="float32"),
     "L2Ball": lambda: norms.L2Ball(0.5),
     "RowBall": lambda: norms.RowBall(0.5),

@@ -93,6 +93,7 @@ def capture(forward, x, y, weight, *, loss_values, copies: int = 1, shares=None,
         tape = Tape(mark, batch_rows)
         with _alone(forward.model, isolated), overridden(recorded, tape):
             y_pred, added, updated = forward(x)
+        _check_rows(forward.model, y_pred, ops.shape(weight)[0], copies)
         losses.refuse_additional(added)
         values = _float32(loss_values(y, y_pred))
         _check_losses(values, ops.shape(weight)[0], copies)
@@ -120,6 +121,19 @@ def capture(forward, x, y, weight, *, loss_values, copies: int = 1, shares=None,
         for v in forward.model.trainable_variables
     ]
     return Record(factors, values, y_pred, updated)
+
+
+def _check_rows(model, y_pred, examples, copies: int) -> None:
+    """Refuses outputs of another number of rows, which losses and labels do not fit."""
+    rows = examples * copies if isinstance(examples, int) else None
+    for tensor in tree.flatten(y_pred):
+        if rows is not None and len(tensor.shape) and tensor.shape[0] not in (None, rows):
+            own = isolation.suspects(model)
+            raise ValueError(
+                "The output must have one row for each row of the batch: a layer joins or splits rows. Received: "
+                f"{tensor.shape[0]} rows for {rows}, from model '{model.name}'{own and f', by {own}'}. Keep the "
+                "first axis of inputs, as in concatenate(..., axis=-1)."
+            )
 
 
 def _check_losses(values, examples, copies: int) -> None:

@@ -2,7 +2,7 @@
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -32,16 +32,27 @@ class Arguments:
         args, kwargs: What a function was called with.
         constants: Identities of the tensors that belong to all rows.
         number: Number of rows, by which other tensors that belong to all rows are known; None where there are none.
+        places: Tensors that belong to all rows by their paths in `(args, kwargs)`, which stand in for what is there.
 
     Attributes:
         rows: Tensors with an axis of rows first, and then their masks.
         constants: All other tensors.
     """
 
-    def __init__(self, args: tuple, kwargs: dict, constants: frozenset = frozenset(), number: int | None = None):
+    def __init__(
+        self,
+        args: tuple,
+        kwargs: dict,
+        constants: frozenset = frozenset(),
+        number: int | None = None,
+        places: Mapping | None = None,
+    ):
         self._structure = (args, kwargs)
         flat = tree.flatten(self._structure)
         self._kinds = [_kind(leaf, constants, number) for leaf in flat]
+        for k, (path, leaf) in enumerate(tree.flatten_with_path(self._structure) if places else ()):
+            if path in places and ops.is_tensor(leaf):
+                flat[k], self._kinds[k] = ops.convert_to_tensor(places[path], leaf.dtype), "constant"
         tensors = [leaf for leaf, kind in zip(flat, self._kinds, strict=True) if kind == "row"]
         masks = [_keras.mask(t) for t in tensors]
         self._masked = [mask is not None for mask in masks]
@@ -95,6 +106,7 @@ def alone(
     variables: Sequence = (),
     constants: frozenset = frozenset(),
     seeds: Sequence = (),
+    places: Mapping | None = None,
 ) -> Callable:
     """Returns a function that calls another one for each row of its tensors, as a batch of one row.
 
@@ -105,6 +117,7 @@ def alone(
         constants: Identities of tensor arguments that belong to all rows.
         seeds: Generators that it draws from: each row gets a state of its own (`row_states`), and each call goes on to
             the next.
+        places: Tensors that belong to all rows by their paths in `(args, kwargs)`.
 
     **Guarantee.** Row i of each output, and its derivatives, are those of `function` for row i of the arguments: no
     other row is there when it is computed. Refused: a function that returns another number of rows than one, that
@@ -115,7 +128,7 @@ def alone(
     """
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        arguments, seen = Arguments(args, kwargs, constants), {}  # type: ignore[var-annotated]
+        arguments, seen = Arguments(args, kwargs, constants, places=places), {}  # type: ignore[var-annotated]
         rows = {t.shape[0] for t in arguments.rows}
         if not rows or len(rows - {None}) > 1:
             raise _Refusal(
@@ -183,7 +196,7 @@ def alone(
             _keras.set_mask(flat[k], mask)
         return tree.pack_sequence_as(seen["structure"], flat)
 
-    run.alone = True  # type: ignore[attr-defined]
+    run.alone, run.places = True, places  # type: ignore[attr-defined]
     return run
 
 
@@ -356,19 +369,27 @@ def _replacements(operation, nodes) -> dict:
             f"{name} has a dtype policy of its own, which sees whole batches before `call` does. Received: "
             f"{type(operation.dtype_policy).__name__}. Pass one of Keras', such as dtype='float32'."
         )
-    leaves = [leaf for node in nodes for leaf in tree.flatten((node.arguments.args, node.arguments.kwargs))]
-    arrays = [leaf for leaf in leaves if not isinstance(leaf, keras.KerasTensor) and len(np.shape(leaf)) > 0]
-    if layer and arrays:
+    held = [_arrays(node) for node in nodes]
+    arrays = [array for found in held for array in found.values()]
+    # Keras converts what a layer is called on, so these are known by their places.
+    several = any({p: id(a) for p, a in found.items()} != {p: id(a) for p, a in held[0].items()} for found in held)
+    if layer and several:
         raise _Refusal(
-            f"{name} is called on a constant, which is not known to belong to all rows. Received: shape "
-            f"{np.shape(arrays[0])}. Give the layer an attribute that holds it. {_WAYS}"
+            f"{name} is called on a constant, and elsewhere on another one. Received: shape {np.shape(arrays[0])}. "
+            f"Give the layer an attribute that holds it. {_WAYS}"
         )
-    constants = frozenset(map(id, arrays))
+    constants, places = frozenset(map(id, arrays)), held[0] if layer and arrays else None
     variables = tuple(operation.variables) if layer else ()
-    replacements = {"call": alone(operation.call, name, variables, constants, seeds_of(operation))}
+    replacements = {"call": alone(operation.call, name, variables, constants, seeds_of(operation), places)}
     if layer and (_defined_by_user(operation, "compute_mask") or callable(getattr(operation, "mask", None))):
         replacements["compute_mask"] = alone(operation.compute_mask, f"The mask of {name}", variables)
     return replacements
+
+
+def _arrays(node) -> dict:
+    """Returns the arrays among the arguments of a call, by their paths."""
+    leaves = tree.flatten_with_path((node.arguments.args, node.arguments.kwargs))
+    return {path: leaf for path, leaf in leaves if not isinstance(leaf, keras.KerasTensor) and len(np.shape(leaf)) > 0}
 
 
 def _restore(operation, before) -> None:

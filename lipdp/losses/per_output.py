@@ -4,10 +4,32 @@ from collections.abc import Sequence
 from typing import Any
 
 import keras
-from keras import tree
+import numpy as np
+from keras import ops, tree
 
 from lipdp import _keras, checks
 from lipdp.losses import per_example
+
+
+@_keras.serializable
+class Untrained(keras.losses.Loss):
+    """The loss of an output that trains nothing, as `compile(loss=...)` with None for it: 0, whatever the labels.
+
+    **Guarantee.** The gradient of every example is 0.
+
+    Example:
+        >>> [float(value) for value in Untrained().call(None, np.ones((2, 3)))]
+        [0.0, 0.0]
+    """
+
+    def __init__(self, name: str = "untrained"):
+        super().__init__(name=name)
+
+    def get_config(self) -> dict[str, Any]:
+        return {"name": self.name}
+
+    def call(self, y_true: Any, y_pred: Any) -> Any:
+        return ops.zeros((ops.shape(y_pred)[0],))
 
 
 @_keras.serializable
@@ -66,11 +88,12 @@ class OutputLosses(keras.losses.Loss):
         Raises:
             ValueError: they are not one for each output.
         """
+        needed = {n for n, loss in zip(self.names, self.losses, strict=True) if not isinstance(loss, Untrained)}
         wanted = f"one array for each output: {', '.join(map(repr, self.names))}"
-        if isinstance(y, dict) and set(y) == set(self.names):
-            return [y[name] for name in self.names]
+        if isinstance(y, dict) and needed <= set(y) <= set(self.names):
+            return _filled([y.get(name) for name in self.names])
         if isinstance(y, (list, tuple)) and len(y) == len(self.names):
-            return list(y)
+            return _filled([y[i] if name in needed or y[i] is not None else None for i, name in enumerate(self.names)])
         flat = tree.flatten(y) if isinstance(y, (dict, list, tuple)) else None
         named = isinstance(y, dict) and not any(isinstance(part, (dict, list, tuple)) for part in y.values())
         if named or flat is None or len(flat) != len(self.names):
@@ -84,7 +107,10 @@ class OutputLosses(keras.losses.Loss):
     def values(self, y_true: Any, y_pred: Any) -> list:
         """Returns the loss of each example for each output, without the weights: tensors `(batch,)`."""
         parts = zip(self.losses, self.labels(y_true), tree.flatten(y_pred), strict=True)
-        return [per_example.example_values(loss, y, outputs) for loss, y, outputs in parts]
+        return [
+            loss.call(y, outputs) if isinstance(loss, Untrained) else per_example.example_values(loss, y, outputs)
+            for loss, y, outputs in parts
+        ]
 
     def call(self, y_true: Any, y_pred: Any) -> Any:
         values = self.values(y_true, y_pred)
@@ -110,7 +136,8 @@ def check_per_example(loss: Any, y: Any, output_shape: Any) -> None:
         return per_example.check_per_example(loss, y, output_shape)
     for name, one, labels, shape in zip(loss.names, loss.losses, loss.labels(y), output_shape, strict=True):
         try:
-            per_example.check_per_example(one, labels, shape)
+            if not isinstance(one, Untrained):
+                per_example.check_per_example(one, labels, shape)
         except ValueError as error:
             raise ValueError(f"Output '{name}': {error}") from error
     return None
@@ -119,3 +146,10 @@ def check_per_example(loss: Any, y: Any, output_shape: Any) -> None:
 def parts(loss: Any) -> list:
     """Returns the losses of all outputs."""
     return loss.losses if isinstance(loss, OutputLosses) else [loss]
+
+
+def _filled(found: list) -> list:
+    """Returns labels of all outputs, 0 for those that need none."""
+    there = next(labels for labels in found if labels is not None)
+    blank = ops.zeros(ops.shape(there)[:1]) if ops.is_tensor(there) else np.zeros(len(there), "float32")
+    return [blank if labels is None else labels for labels in found]

@@ -3,6 +3,7 @@
 import contextlib
 import difflib
 import inspect
+import itertools
 import math
 import warnings
 from collections.abc import Iterator
@@ -37,7 +38,7 @@ def compiled_loss(model: keras.Model, loss: Any, loss_weights: Any) -> Any:
         loss_weights: Their factors, in the same form; None for 1.
 
     Raises:
-        ValueError: an unknown loss, an output without one, weights for one output.
+        ValueError: an unknown loss, no output with one, weights that none reaches, `loss_weights` for one output.
     """
     if loss is None:
         return None
@@ -56,9 +57,13 @@ def compiled_loss(model: keras.Model, loss: Any, loss_weights: Any) -> Any:
     elif ready:  # of a file that calls the outputs otherwise
         given, loss_weights = _per_output("loss", loss.losses, names), loss_weights or loss.weights
     else:
-        given = _per_output("loss", loss, names)
+        given = _per_output("loss", loss, names, optional=True)
+        _refuse_unreached(model, given, names)
     graph, found = _keras.graph(model), []
     for i, one in enumerate(given):
+        if one is None or isinstance(one, losses.Untrained):
+            found.append(losses.Untrained())
+            continue
         probabilities = bool(activations) and activations[i] in _PROBABILITIES
         if graph is not None and len(graph.outputs[i].shape) > 2:
             one = losses.of_places(one, probabilities)
@@ -67,8 +72,32 @@ def compiled_loss(model: keras.Model, loss: Any, loss_weights: Any) -> Any:
         found.append(losses.resolve(one, probabilities))
     if len(names) == 1 and not ready:
         return found[0]
-    weights = None if loss_weights is None else _per_output("loss_weights", loss_weights, names)
+    weights = None
+    if loss_weights is not None:
+        weights = _per_output("loss_weights", loss_weights, names, optional=True)
+        for i, one in enumerate(found):  # what trains nothing has no weight
+            weights[i] = 1.0 if weights[i] is None and isinstance(one, losses.Untrained) else weights[i]
+        weights = _per_output("loss_weights", weights, names)
     return losses.OutputLosses(found, weights, names)
+
+
+def _refuse_unreached(model, given, names) -> None:
+    """Refuses weights that no loss reaches: Keras would leave them as they are, and noise would move them."""
+    trained = [tensor for tensor, one in zip(model.outputs, given, strict=True) if one is not None]
+    if not trained:
+        raise ValueError(
+            f"Some output needs a loss. Received: None for each of {names}. Pass one for what is to train."
+        )
+    if len(trained) == len(given):
+        return
+    reached = {id(v) for v in keras.Model(model.inputs, trained).variables}
+    beyond = [v.path for v in model.trainable_variables if id(v) not in reached]
+    if beyond:
+        raise ValueError(
+            "Weights that no loss reaches would get noise and nothing else. Received: no loss for "
+            f"{[name for name, one in zip(names, given, strict=True) if one is None]}, and {', '.join(beyond)}. Freeze "
+            "these layers (`trainable = False`), or leave the output out: keras.Model(inputs, outputs) shares layers."
+        )
 
 
 def compiled_metrics(model: keras.Model, argument: str, given: Any, loss: Any) -> Any:
@@ -166,8 +195,8 @@ def check_compile(metrics: Any, others: dict) -> None:
 
 def loss_trackers(loss: Any) -> tuple[keras.metrics.Mean, ...]:
     """Returns what keeps the mean loss of each output, named as Keras names it; nothing for one output."""
-    names = loss.names if isinstance(loss, losses.OutputLosses) else ()
-    return tuple(keras.metrics.Mean(name=f"{name}_loss") for name in names)
+    several = zip(loss.names, loss.losses, strict=True) if isinstance(loss, losses.OutputLosses) else ()
+    return tuple(keras.metrics.Mean(name=f"{n}_loss") for n, one in several if not isinstance(one, losses.Untrained))
 
 
 def track(
@@ -182,7 +211,9 @@ def track(
         shares: how much of each row is there; default: all, but for those behind the data.
     """
     if trackers:
-        for tracker, values, weight in zip(trackers, *_values(loss, y, y_pred, sample_weight), strict=True):
+        trained = [not isinstance(one, losses.Untrained) for one in losses.parts(loss)]
+        kept = (itertools.compress(each, trained) for each in _values(loss, y, y_pred, sample_weight))
+        for tracker, values, weight in zip(trackers, *kept, strict=True):
             weighted, there = _weighted(values, weight)
             tracker.update_state(weighted, there if shares is None else shares)
 
@@ -217,6 +248,11 @@ def add_to_metrics(model: keras.Model, y: Any, y_pred: Any, there: Any, weights:
     """
     if not any(metric is not None for metric in _keras.given_metrics(model)):
         return
+    if any(isinstance(one, losses.Untrained) for one in losses.parts(model.loss)):
+        nests = [
+            nest if nest is None or ops.is_tensor(nest) else model.loss.labels(nest) for nest in (y, there, weights)
+        ]
+        y, there, weights = (_keras.packed_as_outputs(model, n) if isinstance(n, list) else n for n in nests)
     labels, there = by_place(y, y_pred, there, model)
     with whole_weights():
         _keras.add_to_metrics(model, False, labels, y_pred, there)
@@ -355,5 +391,5 @@ def _wrong(argument: str, given: Any, names: list[str]) -> str:
     if len(names) == 1:
         todo = "The model has one output: pass what it has alone"
     elif argument == "loss":
-        todo += "; without an output that is not to be trained, keras.Model(inputs, outputs) shares the layers"
+        todo += "; None for an output that is not to be trained"
     return f"`{argument}` must have one for each output: {', '.join(map(repr, names))}. Received: {received}. {todo}."

@@ -422,3 +422,16 @@ def test_a_maximum_of_what_is_normalized_is_finite(normalization):
     keras.utils.set_random_seed(0)
     parts = [L.Conv2D(4, 3), normalization(), L.GlobalMaxPooling2D(), L.Dense(3)]
     gradients.supported(keras.Sequential([keras.Input((6, 6, 3)), *parts]))
+
+
+class Doubles(L.Layer):
+    """Puts two versions of a row behind each other in the batch, in place of beside each other."""
+
+    def call(self, inputs):
+        return ops.concatenate([ops.relu(inputs), ops.relu(-inputs)], axis=0)
+
+
+def test_a_layer_that_returns_more_rows_is_named():
+    model = keras.Sequential([keras.Input((5,)), Doubles(name="doubles"), L.Dense(3)])
+    with pytest.raises(ValueError, match=r"10 rows for 5.* 'doubles' \(Doubles\)\. Keep"):
+        gradients.supported(model)

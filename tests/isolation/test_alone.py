@@ -349,16 +349,57 @@ def test_a_recurrent_layer_inside_of_a_layer_of_the_users_trains(kind):
     assert model.run.ledger.updates == 2
 
 
-def test_layers_on_constants_are_refused():
-    class Two(L.Layer):
-        def call(self, inputs, table=None):
-            return inputs + table
+class Table(L.Layer):
+    """Multiplies rows by a weight, and by a table that its caller gives it; or takes the rows that the table names."""
 
+    def __init__(self, mixing=False, **kwargs):
+        super().__init__(**kwargs)
+        self.mixing = mixing
+        self.scale = self.add_weight(shape=(4,), initializer="ones")
+
+    def call(self, inputs, table=None):
+        inputs = inputs * self.scale
+        return ops.take(inputs, table, axis=0) if self.mixing else ops.matmul(inputs, table)
+
+
+@pytest.mark.parametrize("place", ["by name", "second", "in a list"])
+def test_a_layer_on_a_constant_has_it_for_each_row(place):
+    class Both(Table):
+        def call(self, inputs):
+            return super().call(*inputs)
+
+    inputs, table = keras.Input((4,)), rows(4, 4)  # with as many rows as the data
+    outputs = {
+        "by name": lambda: Table()(inputs, table=table),
+        "second": lambda: Table()(inputs, table),
+        "in a list": lambda: Both()([inputs, table]),
+    }[place]()
+    model = keras.Model(inputs, L.Dense(2)(outputs))
+    compare(model, 1.0 + rows(4, 4))  # no row of the table with a row of the data
+
+
+def test_a_layer_that_mixes_rows_by_a_constant_is_refused():
     inputs = keras.Input((4,))
-    model = keras.Model(inputs, Two()(inputs, table=ops.ones((4,))))
-    with pytest.raises(ValueError, match="constant.*attribute"), isolation.isolated(model):
-        pass
-    # Operations keep theirs.
+    model = keras.Model(inputs, Table(mixing=True)(inputs, table=ops.arange(11)[::-1]))
+    with pytest.raises(ValueError, match="does not return one row for each|cannot be run one row at a time"):
+        isolation.refuse_mixing(model)
+
+
+def test_a_layer_on_two_constants_is_refused():
+    inputs, shared = keras.Input((4,)), Table()
+    once, again = ops.ones((4, 4)), ops.eye(4)
+    twice = keras.Model(inputs, shared(shared(inputs, table=once), table=again))
+    sometimes = keras.Model(inputs, shared(shared(inputs, table=once), table=ops.transpose(L.RepeatVector(4)(inputs))))
+    for model in (twice, sometimes):
+        with pytest.raises(ValueError, match="elsewhere.*attribute"), isolation.isolated(model):
+            pass
+    same = keras.Model(inputs, shared(shared(inputs, table=once), table=once))
+    with isolation.isolated(same):
+        np.testing.assert_allclose(ops.convert_to_numpy(same(ops.ones((3, 4)))), np.full((3, 4), 16.0))
+
+
+def test_operations_keep_their_constants():
+    inputs = keras.Input((4,))
     model = keras.Model(inputs, ops.matmul(inputs, ops.ones((4, 4))))
     with isolation.isolated(model):
         np.testing.assert_array_equal(ops.convert_to_numpy(model(ops.ones((4, 4)))), np.full((4, 4), 4.0))

@@ -1,5 +1,7 @@
 """Models with several outputs: their losses are one weighted sum for each example, which is what is clipped."""
 
+import functools
+
 import keras
 import numpy as np
 import pytest
@@ -237,7 +239,7 @@ def test_losses_of_a_file_with_other_names_keep_their_weights():
 
 @pytest.mark.backend_free
 def test_a_leaf_of_nested_outputs_without_a_loss_is_named():
-    with pytest.raises(ValueError, match="'u', 'v/p', 'v/q'"):
+    with pytest.raises(ValueError, match=r"no loss for \['v/q'\], and c/kernel"):
         lipdp.DP_Model.from_keras(nested(dict)).compile("sgd", loss={"u": "mse", "v": {"p": "mse"}})
 
 
@@ -298,12 +300,14 @@ REFUSED = {
     ),
     "one loss": (lambda: model_of(loss=[SCE]), "`loss` must have one for each output: 'kind', 'size'.*list of 1"),
     "three losses": (lambda: model_of(loss=[SCE, MSE, MSE]), "`loss` must have one for each output.*list of 3"),
-    "no loss": (
+    "no loss": (lambda: model_of(loss=[None, None]), "Some output needs a loss"),
+    "a loss that leaves weights": (
         lambda: model_of(loss=[SCE, None]),
-        "`loss` must have one for each output.*with None.*shares the layers",
+        r"no loss for \['size'\], and size/kernel, size/bias.*trainable = False.*shares layers",
     ),
     "a name": (lambda: model_of(loss={"kind": SCE, "b": MSE}), r"`loss` must have.*\['b', 'kind'\]"),
-    "a name left out": (lambda: model_of(loss={"kind": SCE}), r"`loss` must have.*\['kind'\]"),
+    "a name left out": (lambda: model_of(loss={"kind": SCE}), r"no loss for \['size'\]"),
+    "a name that is none": (lambda: model_of(loss={"kin": SCE}), r"`loss` must have.*\['kin'\]"),
     "a misspelt loss": (lambda: model_of(loss=[SCE, "hubr"]), "Did you mean lipdp.losses.Huber"),
     "one weight": (lambda: model_of(loss_weights=[1.0]), "`loss_weights` must have one for each output"),
     "a number": (lambda: model_of(loss_weights=1.0), "`loss_weights` must have one for each output"),
@@ -485,3 +489,46 @@ def test_from_keras_keeps_a_dictionary_of_one_output():
     x, y = data(40)
     model.fit(x, {"kind": y["kind"]}, strategy="dpsgd", **FIT, **NOISE)
     assert set(model.predict(x, verbose=0)) == {"kind"}
+
+
+def half_trained(form, **arguments):
+    """A model of which one output, without weights of its own, trains nothing."""
+    keras.utils.set_random_seed(0)
+    inputs = keras.Input((6,))
+    inside = L.Dense(8, activation="tanh")(inputs)
+    outputs = {"inside": inside, "kind": L.Dense(3)(inside)}
+    model = lipdp.DP_Model(inputs, outputs if form is dict else list(outputs.values()))
+    loss = {"kind": SCE} if form is dict else [None, SCE]
+    model.compile(keras.optimizers.SGD(0.1), loss=loss, **arguments)
+    return model
+
+
+@pytest.mark.parametrize("form", [dict, list])
+def test_an_output_without_a_loss_trains_nothing(form, tmp_path):
+    x, y = data()
+    both = {"kind": y["kind"]} if form is dict else [None, y["kind"]]
+    model = half_trained(form, metrics={"kind": ["accuracy"]} if form is dict else [None, ["accuracy"]])
+    alone = lipdp.DP_Model(model.inputs, model.outputs[1])
+    weights = model.get_weights()
+    history = model.fit(x, both, strategy="dpsgd", seed=0, validation_data=(x, both), **NOISE, **FIT).history
+    name = model.loss.names[1]
+    expected = {f"{name}_loss", f"{name}_accuracy", "loss"}
+    assert set(history) == {"epsilon", *expected, *(f"val_{key}" for key in expected)}
+    alone.compile("sgd", loss=SCE)
+    some = {"kind": y["kind"][:5]} if form is dict else [None, y["kind"][:5]]
+    np.testing.assert_allclose(norms_of(model, x[:5], some), norms_of(alone, x[:5], y["kind"][:5]), rtol=1e-5)
+    assert any(np.abs(a - b).max() > 0 for a, b in zip(weights, model.get_weights(), strict=True))
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    found, expected = (each.evaluate(x, both, verbose=0, return_dict=True) for each in (again, model))
+    assert found == pytest.approx(expected) and f"{name}_accuracy" in found
+    if form is dict:
+        assert model.evaluate(x, both, sample_weight=np.ones(100), verbose=0, return_dict=True) == pytest.approx(found)
+
+
+def norms_of(model, x, y):
+    """The squared norms of the gradients of each row."""
+    values = functools.partial(losses.example_values, model.loss)
+    forward, x = backend.Forward(model), ops.convert_to_tensor(x)
+    record = gradients.capture(forward, x, y, ops.ones((len(x),)), loss_values=values)
+    return ops.convert_to_numpy(sum(record.squared_norms()))

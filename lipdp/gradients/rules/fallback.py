@@ -20,7 +20,7 @@ def fallback(layer, call, tape, *args, **kwargs):
     finally:
         tape.closed = False
     number = None if alone else tree.flatten(outputs)[0].shape[0] or -1
-    arguments = _as_given(args, kwargs, number, masks)
+    arguments = _as_given(args, kwargs, number, masks, getattr(call, "places", None))
     variables = layer.trainable_variables
     floats = [_is_float(t) for t in tree.flatten(outputs)]
 
@@ -83,7 +83,7 @@ def _masks(args, kwargs) -> list:
     return [_keras.mask(leaf) for leaf in tree.flatten((args, kwargs))]
 
 
-def _as_given(args, kwargs, number, masks) -> isolation.Arguments:
+def _as_given(args, kwargs, number, masks, places) -> isolation.Arguments:
     """Returns arguments with the masks that they had before the call: attention takes them off the tensors it gets."""
     flat, left = tree.flatten((args, kwargs)), _masks(args, kwargs)
     lost = [
@@ -92,7 +92,7 @@ def _as_given(args, kwargs, number, masks) -> isolation.Arguments:
     try:
         for k in lost:
             _keras.set_mask(flat[k], masks[k])
-        return isolation.Arguments(args, kwargs, number=number)
+        return isolation.Arguments(args, kwargs, number=number, places=places)
     finally:
         for k in lost:
             _keras.set_mask(flat[k], None)

@@ -369,6 +369,12 @@ FAULTS = [
             "gradients/test_supported.py::test_masks_that_attention_takes_off_its_inputs_are_there_for_the_gradients",
         ),
         (
+            "gradients see a part of a constant",
+            "number=number, places=places)",
+            "number=number)",
+            "isolation/test_alone.py::test_a_layer_on_a_constant_has_it_for_each_row",
+        ),
+        (
             "each copy is an example",
             "whole = [ops.sum(rows.examples(t), axis=1) for t in whole]",
             "whole = [rows.examples(t)[:, 0] for t in whole]",

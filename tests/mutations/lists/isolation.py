@@ -274,7 +274,18 @@ FAULTS = [
             'if _defined_by_user(operation, "__call__") or getattr(operation, "quantization_mode", None) is not None:',
             "if False:",
         ),
-        ("arrays that may be as long as a batch", "if layer and arrays:", "if False:"),
+        (
+            "one constant stands in for another",
+            "if layer and several:",
+            "if False:",
+            "isolation/test_alone.py::test_a_layer_on_two_constants_is_refused",
+        ),
+        (
+            "row i sees a part of a constant",
+            "if path in places and ops.is_tensor(leaf):",
+            "if False:",
+            "isolation/test_alone.py::test_a_layer_on_a_constant_has_it_for_each_row",
+        ),
         (
             "masks of one's own see all rows",
             'if layer and (_defined_by_user(operation, "compute_mask") or callable(getattr(operation, "mask", None))):',

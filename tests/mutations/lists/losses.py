@@ -211,8 +211,8 @@ FAULTS = [
         ),
         (
             "losses see all rows",
-            "return [per_example.example_values(loss, y, outputs) for loss, y, outputs in parts]",
-            "return [per_example._values(loss, y, outputs) for loss, y, outputs in parts]",
+            "else per_example.example_values(loss, y, outputs)\n            for",
+            "else per_example._values(loss, y, outputs)\n            for",
             "training/test_outputs.py::test_a_loss_of_ones_own_runs_one_row_at_a_time",
         ),
         (

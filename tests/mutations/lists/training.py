@@ -1041,6 +1041,7 @@ FAULTS = [
             "return losses.OutputLosses(found, None, names)",
             "training/test_outputs.py::test_gradients_are_those_of_the_weighted_sum",
         ),
+        ("weights that no loss reaches get noise", "if beyond:", "if False:", "training/test_outputs.py::test_refused"),
     ),
     *faults(
         "training/saving.py",
