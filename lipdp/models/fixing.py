@@ -92,7 +92,7 @@ class _Fixer(GraphCopy):
         if graph is None or _keras.has_own_call(model) or (private and type(model) not in (DP_Model, DP_Sequential)):
             raise ValueError(
                 f"`fix` needs a graph of layers. Received: model '{model.name}' of {type(model).__name__}, "
-                f"{'which is not built' if graph is None else 'a subclass'}. Give a Sequential model a "
+                f"{'a subclass' if graph is not None or model.built else 'which is not built'}. Give a Sequential model a "
                 "keras.Input(shape); build others as keras.Model(inputs, outputs)."
             )
         if not isinstance(model, keras.Sequential):

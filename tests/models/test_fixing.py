@@ -283,11 +283,12 @@ class Subclassed(keras.Model):
     [
         (lambda: "model.keras", "str.*keras.saving.load_model"),
         (lambda: Subclassed(name="own"), "'own' of Subclassed.*keras.Model"),
+        (lambda: stack(Subclassed(name="own")), "'own' of Subclassed, a subclass.*keras.Model"),
         (lambda: keras.Sequential([L.Dense(3)]), "not built.*keras.Input"),
         (lambda: stack(NoConfig(3)), "NoConfig.*cannot be copied.*get_config"),
         (lambda: stack(Hiding()), "Hiding.*'hidden' .BatchNormalization. inside.*functional"),
     ],
-    ids=["path", "subclassed", "unbuilt", "no config", "hidden"],
+    ids=["path", "subclassed", "nested", "unbuilt", "no config", "hidden"],
 )
 def test_refused(make, message):
     with pytest.raises(ValueError, match=message):
