@@ -30,9 +30,11 @@ if TYPE_CHECKING:
     from lipdp.models.checking import check
     from lipdp.models.features import features
     from lipdp.models.fixing import fix
+    from lipdp.models.functional import to_functional
     from lipdp.models.recipes import recipe
 
 __all__ = ["DP_Model", "DP_Sequential", "__version__", "check", "export", "features", "fix", "recipe", "row_wise"]
+__all__ += ["to_functional"]
 __all__ += ["accounting", "audit", "bounds", "callbacks", "certify", "data", "diffusion", "layers", "losses", "models"]
 __all__ += ["norms", "privacy", "report", "sampling", "strategies"]
 __version__ = "0.2.0"
@@ -47,6 +49,7 @@ _HOMES = {
     "fix": "lipdp.models.fixing",
     "recipe": "lipdp.models.recipes",
     "row_wise": "lipdp.isolation",
+    "to_functional": "lipdp.models.functional",
 }
 
 

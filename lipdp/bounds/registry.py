@@ -279,7 +279,9 @@ def _refuse_replaced(layer: keras.layers.Layer) -> None:
 
 def lipschitz_by_construction(model: keras.Model) -> bool:
     """Whether a model has a layer of lipdp with a constant, or a trainable one whose bounds were registered."""
-    return any(_is_lipschitz(layer) or _is_registered(layer) for layer in _keras.walk(model))
+    return any(
+        _is_lipschitz(layer) or is_registered(layer) and bool(layer.trainable_variables) for layer in _keras.walk(model)
+    )
 
 
 def _is_lipschitz(layer) -> bool:
@@ -287,10 +289,9 @@ def _is_lipschitz(layer) -> bool:
     return isinstance(layer, LipschitzLayer) and not isinstance(layer, (Unbounded, ReleasedConstants))
 
 
-def _is_registered(layer) -> bool:
-    # Keras' own have bounds where nothing trains them.
-    own = _root(type(layer)) not in ("keras", "lipdp")
-    return own and bool(layer.trainable_variables) and type(layer) in _ENTRIES
+def is_registered(layer: keras.layers.Layer) -> bool:
+    """Whether bounds were registered for a layer of a user's: Keras' own have bounds where nothing trains them."""
+    return _root(type(layer)) not in ("keras", "lipdp") and type(layer) in _ENTRIES
 
 
 def _as_rules(entry, layer) -> BoundRules:

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import types
+import warnings
 import weakref
 from collections.abc import Callable
 
@@ -37,7 +38,9 @@ def once(trial: Callable[[keras.Model], None], model: keras.Model) -> None:
 
 def _described(model: keras.Model) -> str:
     """Returns a digest of what a model computes, as far as it can be seen without running it."""
-    parts: list = [settings(model), bool(getattr(model, "run_eagerly", False)), isolation.used(model)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that a lambda is hard to load: nothing is saved here
+        parts: list = [settings(model), bool(getattr(model, "run_eagerly", False)), isolation.used(model)]
     parts += [(id(operation), id(rule)) for operation, rule in leaves(model)]
     parts += [id(operation) for operation, _ in isolation.foreign(model)]
     for layer in _keras.walk(model, include_self=True):

@@ -19,8 +19,8 @@ from lipdp.training import model_checks
 
 _LENGTH = 128
 _ALONE = (
-    "It is neither Keras' nor lipdp's and runs one row at a time, which takes longer. Write it with layers of Keras or "
-    "lipdp, or declare it with lipdp.row_wise if it treats each row alone."
+    "It is neither Keras' nor lipdp's and runs one row at a time, which takes longer. lipdp.to_functional(model) takes "
+    "it apart where it only calls layers; or declare it with lipdp.row_wise if it treats each row alone."
 )
 _WHOLE = (
     "It has no rule of its own: the gradients of each example are built at full size. Write it with layers of Keras, "

@@ -92,8 +92,8 @@ class _Fixer(GraphCopy):
         if graph is None or _keras.has_own_call(model) or (private and type(model) not in (DP_Model, DP_Sequential)):
             raise ValueError(
                 f"`fix` needs a graph of layers. Received: model '{model.name}' of {type(model).__name__}, "
-                f"{'a subclass' if graph is not None or model.built else 'which is not built'}. Give a Sequential model a "
-                "keras.Input(shape); build others as keras.Model(inputs, outputs)."
+                f"{'a subclass' if graph is not None or model.built else 'which is not built'}. Give a Sequential "
+                "model a keras.Input(shape); build others as keras.Model(inputs, outputs)."
             )
         if not isinstance(model, keras.Sequential):
             copy = super().model(model)

@@ -1,0 +1,293 @@
+"""Functional models of what layers of a user's own call: the same outputs, and gradients of rows of their own."""
+
+import re
+import warnings
+
+import keras
+import numpy as np
+import pytest
+from keras import layers as L
+from keras import ops
+
+import lipdp
+from lipdp import gradients, isolation, layers, strategies
+from tests.helpers.clipping import averaged
+
+
+class Block(L.Layer):
+    """As on keras.io."""
+
+    def __init__(self, rate=0.0, **kwargs):
+        super().__init__(**kwargs)
+        self.attention = L.MultiHeadAttention(2, 4)
+        self.inner = keras.Sequential([L.Dense(8, activation="relu"), L.Dense(4)])
+        self.first, self.second = L.LayerNormalization(), L.LayerNormalization()
+        self.drop = L.Dropout(rate)
+
+    def call(self, inputs, training=False):
+        h = self.first(inputs + self.drop(self.attention(inputs, inputs), training=training))
+        return self.second(h + self.drop(self.inner(h), training=training))
+
+
+class Around(L.Layer):
+    """Holds one of its own kind, and returns several tensors."""
+
+    def __init__(self):
+        super().__init__()
+        self.block, self.gate = Block(), L.Dense(4, "sigmoid")
+
+    def call(self, inputs, scale=1.0):
+        h = self.block(inputs)
+        return {"state": h * self.gate(inputs) * scale, "last": h[:, -1]}
+
+
+class Both(L.Layer):
+    def __init__(self):
+        super().__init__()
+        self.dense = L.Dense(4)
+
+    def call(self, one, other):
+        return self.dense(ops.concatenate([one, other], axis=-1))
+
+
+def stack(*given, shape=(5, 4)):
+    return keras.Sequential([keras.Input(shape), *given, L.Flatten(), L.Dense(2)])
+
+
+def nested():
+    inputs = keras.Input((5, 4))
+    found = Around()(inputs, scale=2.0)
+    joined = Both()(L.Flatten()(found["state"]), found["last"])
+    return keras.Model(inputs, {"class": L.Dense(2)(joined), "other": found["last"]})
+
+
+def rows(number=6, shape=(5, 4)):
+    return np.random.default_rng(0).normal(size=(number, *shape)).astype("float32")
+
+
+@pytest.mark.parametrize("make", [lambda: stack(Block()), nested], ids=["block", "nested"])
+def test_the_same_function_without_layers_of_ones_own(make, capsys):
+    model = make()
+    copy = lipdp.to_functional(model)
+    assert "became a functional model of 5 layers." in capsys.readouterr().out
+    assert not isolation.foreign(copy)
+    before, after = model(rows()), copy(rows())
+    for one, other in zip(keras.tree.flatten(before), keras.tree.flatten(after), strict=True):
+        np.testing.assert_allclose(ops.convert_to_numpy(one), ops.convert_to_numpy(other), rtol=1e-5, atol=1e-6)
+    assert {id(v) for v in model.trainable_variables} == {id(v) for v in copy.trainable_variables}
+
+
+def test_gradients_are_those_that_the_layer_has_row_by_row():
+    model = stack(Block())
+    copy, x, y = lipdp.to_functional(model, verbose=False), rows(), np.arange(6) % 2
+    found = []
+    for one in (model, copy):
+        private = lipdp.DP_Model.from_keras(one)
+        private.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        data = (x, y.astype("int32"), np.ones(6, "float32"))
+        average = averaged(private, strategies.DPSGD(clip_norm=0.1), data)[0]
+        found.append({id(v): g for v, g in zip(private.trainable_variables, average, strict=True)})
+    for variable in model.trainable_variables:
+        np.testing.assert_allclose(*(one[id(variable)] for one in found), rtol=1e-4, atol=1e-6)
+
+
+def test_training_the_copy_trains_the_model():
+    model = stack(Block(rate=0.5), L.Dense(3))
+    private = lipdp.DP_Model.from_keras(lipdp.to_functional(model, verbose=False))
+    private.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    before = model.get_weights()
+    private.fit(rows(), np.zeros(6, "int32"), 3, strategy="dpsgd", noise_multiplier=5.0, delta=1e-3, verbose=0)
+    assert all((a != b).any() for a, b in zip(before, model.get_weights(), strict=True) if a.size > 4)
+    np.testing.assert_allclose(model(rows()), private(rows()), rtol=1e-5, atol=1e-6)
+    assert lipdp.DP_Model.from_keras(model).privacy.epsilon(delta=1e-3) == private.privacy.epsilon(delta=1e-3) > 0
+
+
+def test_blocks_of_layers_with_bounds_train_without_clipping():
+    class Residual(L.Layer):
+        def __init__(self):
+            super().__init__()
+            self.inner, self.bend = layers.SpectralDense(4), layers.Abs()
+
+        def call(self, inputs):
+            return self.bend(self.inner(inputs))
+
+    stages = [layers.BoundedInput((4,), norm=1.0), Residual(), layers.SpectralDense(3)]
+    model = keras.Sequential([keras.Input((4,)), *stages])
+    model = lipdp.DP_Model.from_keras(lipdp.to_functional(model, verbose=False))
+    model.compile("sgd", lipdp.losses.SparseCategoricalCrossentropy(temperature=1.0))
+    model.fit(rows(6, (4,)), np.zeros(6, "int32"), 3, noise_multiplier=5.0, delta=1e-3, verbose=0)
+    assert model.run.noise_std and len(lipdp.certify.radii(model, rows(6, (4,)))) == 6
+
+
+class Own(L.Layer):
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.dense, self.drop, self.calls = L.Dense(4), L.Dropout(0.5), 0
+        self.generator = None
+
+
+class WithWeights(Own):
+    def build(self, input_shape):
+        self.scale = self.add_weight(shape=(4,), initializer="ones")
+
+    def call(self, inputs):
+        return self.dense(inputs) * self.scale
+
+
+class Positions(Own):
+    def call(self, inputs):
+        return self.drop(inputs) + self.dense(ops.ones((1, 5, 4)))
+
+
+class BothWays(Own):
+    """Reaches its weights through its inputs, and through a constant as well."""
+
+    def call(self, inputs):
+        return self.dense(inputs) + self.dense(ops.ones((1, 5, 4)))
+
+
+class ForTraining(Own):
+    def call(self, inputs, training=None):
+        return self.dense(inputs) * (2.0 if training else 1.0)
+
+
+class NeverDrops(Own):
+    def call(self, inputs):
+        return self.dense(self.drop(inputs, training=False))
+
+
+class Draws(Own):
+    def __init__(self):
+        super().__init__()
+        self.generator = keras.random.SeedGenerator(0)
+
+    def call(self, inputs):
+        return self.dense(inputs) * keras.random.uniform((), seed=self.generator)
+
+
+class DrawsGlobally(Own):
+    def call(self, inputs):
+        return self.dense(inputs) * keras.random.uniform(())
+
+
+class Counts(Own):
+    def call(self, inputs):
+        self.calls = self.calls + 1
+        return self.dense(inputs)
+
+
+class Mixes(Own):
+    def call(self, inputs):
+        return self.dense(inputs - ops.mean(inputs, axis=0, keepdims=True))
+
+
+class Loops(Own):
+    def build(self, input_shape):
+        self.dense.build(input_shape)
+
+    def compute_output_spec(self, inputs):
+        return keras.KerasTensor(inputs.shape, inputs.dtype)
+
+    def call(self, inputs):
+        return self.dense(inputs) if ops.max(inputs) > 0 else inputs
+
+
+class OfAnother(Own):
+    def call(self, inputs):
+        return ops.matmul(self.dense(inputs), self.dense.kernel)
+
+
+class Adds(Own):
+    def call(self, inputs):
+        self.add_loss(ops.mean(inputs))
+        return self.dense(inputs)
+
+
+class Counter(Own):
+    """Does for many rows what it does not for few."""
+
+    def call(self, inputs):
+        return self.dense(inputs) * (1.0 if inputs.shape[0] is None else 2.0)
+
+
+STAY = {
+    "weights": (WithWeights, "weights of its own"),
+    "constants": (Positions, "does not follow from its inputs"),
+    "constants too": (BothWays, "something else on random rows"),
+    "training": (ForTraining, "something else in training"),
+    "explicit": (NeverDrops, "something else in training"),
+    "draws": (Draws, "random numbers"),
+    "global draws": (DrawsGlobally, "random numbers"),
+    "state": (Counts, "changes what it holds"),
+    "mixes": (Mixes, "not known to keep rows apart"),
+    "branches": (Loops, "cannot be read"),
+    "weights of others": (OfAnother, "on a weight"),
+    "losses": (Adds, "cannot be read|adds losses"),
+    "numbers of rows": (Counter, "something else on random rows"),
+    "regularizer": (lambda: Block(activity_regularizer="l2"), "adds losses"),
+}
+
+
+@pytest.mark.parametrize(("make", "reason"), STAY.values(), ids=STAY)
+def test_layers_that_stay(make, reason, capsys):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # on JAX, that random numbers come from no attribute
+        layer = make()
+        copy = lipdp.to_functional(stack(layer))
+    assert re.search(reason, said := capsys.readouterr().out), said
+    assert layer in copy.layers and [operation for operation, _ in isolation.foreign(copy)] == [layer]
+
+
+def test_inputs_with_masks_stay(capsys):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that the block destroys the mask
+        embedded = L.Embedding(3, 4, mask_zero=True)
+        model = keras.Sequential([keras.Input((5,)), embedded, Block(), L.Flatten(), L.Dense(2)])
+        lipdp.to_functional(model)
+    assert "its inputs have masks" in capsys.readouterr().out
+
+
+def test_a_layer_that_is_called_in_several_ways_stays(capsys):
+    layer, inputs = Around(), keras.Input((5, 4))
+    found = [layer(inputs, scale=scale)["last"] for scale in (1.0, 2.0)]
+    lipdp.to_functional(keras.Model(inputs, L.Dense(2)(L.Add()(found))))
+    assert "called in several ways" in capsys.readouterr().out
+
+
+def test_a_layer_that_is_called_twice_is_one_model():
+    layer, inputs = Block(), keras.Input((5, 4))
+    model = keras.Model(inputs, L.Dense(2)(layer(layer(inputs))))
+    copy = lipdp.to_functional(model, verbose=False)
+    np.testing.assert_allclose(model(rows()), copy(rows()), rtol=1e-5, atol=1e-6)
+    gradients.supported(copy)
+
+
+def test_a_model_without_such_layers():
+    model = stack(L.Dense(3))
+    copy = lipdp.to_functional(model, verbose=False)
+    assert copy.layers[1] is model.layers[0]
+
+
+class Subclassed(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.inner, self.outer = L.Dense(4, "relu"), L.Dense(2)
+
+    def call(self, inputs):
+        return self.outer(self.inner(inputs))
+
+
+def test_a_subclassed_model_becomes_one_by_an_input(capsys):
+    model = Subclassed()
+    with pytest.raises(ValueError, match=r"keras.Model\(inputs, model\(inputs\)\)"):
+        lipdp.to_functional(model)
+    inputs = keras.Input((3,))
+    copy = lipdp.to_functional(keras.Model(inputs, model(inputs)))
+    assert "(Subclassed) became a functional model of 2 layers" in capsys.readouterr().out
+    assert not isolation.foreign(copy)
+
+
+@pytest.mark.parametrize("given", ["model.keras", keras.Sequential([L.Dense(2)])], ids=["path", "unbuilt"])
+def test_what_is_no_graph_is_refused(given):
+    with pytest.raises(ValueError, match="needs a graph of layers"):
+        lipdp.to_functional(given)
