@@ -8,7 +8,8 @@ import numpy as np
 from keras import tree
 
 from lipdp import checks
-from lipdp.sampling.pipelines import elements_in_memory, refuse_by_others, refuse_mixing, refuse_repeated
+from lipdp.sampling.pipelines import elements_in_memory, refuse_repeated
+from lipdp.sampling.together import refuse_by_others, refuse_mixing
 
 _TOGETHER = 1024  # single examples of `tf.data` that are read at once
 PAD = (
@@ -79,8 +80,8 @@ def _read_tf_data(dataset, example_rank, labeled):
             "and `__getitem__` (docs/howto/large-data.md)."
         )
     refuse_repeated(dataset)
-    refuse_mixing(dataset)
-    refuse_by_others(dataset)
+    refuse_mixing(dataset, example_rank)
+    refuse_by_others(dataset, example_rank)
     shapes = [getattr(spec, "shape", None) for spec in tree.flatten(dataset.element_spec)]
     if all(shape is not None and shape.is_fully_defined() for shape in shapes) and shapes[0].rank < example_rank:
         items = list(dataset.batch(_TOGETHER).as_numpy_iterator())  # one by one takes 0.2 ms for each
