@@ -36,7 +36,7 @@ def read_dataset(dataset: Any, example_rank: int, labeled: bool = True) -> tuple
         ValueError: unknown size, rows that stand in it several times, another number of elements.
     """
     if isinstance(dataset, keras.utils.PyDataset):
-        return _read(dataset, [dataset[i] for i in range(_batches(dataset))], labeled)
+        return _read(dataset, _items(dataset), labeled)
     return _read_tf_data(dataset, example_rank, labeled)
 
 
@@ -56,6 +56,32 @@ def batch_size_of(x: Any, example_rank: int) -> int | None:
     if batch is None or not leaves or np.ndim(leaves[0]) < max(example_rank, 1):
         return None
     return len(leaves[0]) or None
+
+
+def _items(dataset) -> list:
+    """Returns all batches of a PyDataset, none of them in the memory of another one."""
+    items, seen = [], set()
+    for i in range(_batches(dataset)):
+        items.append(tree.map_structure(_array, dataset[i]))
+        places = {leaf.ctypes.data for leaf in _arrays(items[-1])}
+        if places & seen:
+            # It writes all batches into one array: each would be the last one, whose rows would stand there many times.
+            copied = (tree.map_structure(_copy, dataset[j]) for j in range(_batches(dataset)))
+            return list(copied)
+        seen |= places
+    return items
+
+
+def _array(leaf: Any) -> Any:
+    return leaf if leaf is None else np.asarray(leaf)
+
+
+def _copy(leaf: Any) -> Any:
+    return leaf if leaf is None else np.array(leaf)
+
+
+def _arrays(item: Any) -> list[np.ndarray]:
+    return [leaf for leaf in tree.flatten(item) if leaf is not None and leaf.size]
 
 
 def _batches(dataset) -> int:

@@ -13,6 +13,12 @@ FAULTS = [
             "sampling/test_source.py::test_rows_that_are_written_into_one_array_are_copied",
         ),
         (
+            "threads write into one array",
+            "self.readers = 1  #",
+            "pass  #",
+            "sampling/test_source.py::test_one_array_for_all_rows_is_read_by_one_thread",
+        ),
+        (
             "several rows are read at once although they are others",
             "same = _same(found, one_by_one)",
             "same = True",
@@ -282,11 +288,17 @@ FAULTS = [
     *faults(
         "sampling/doubled.py",
         "sampling/test_doubled.py",
-        ("windows overlap in memory", "not apart and np.shares_memory", "False and np.shares_memory"),
+        ("batches overlap in memory", "one.ctypes.data != other.ctypes.data and _shares", "False and _shares"),
+        ("windows overlap in memory", "not apart and _shares", "False and _shares"),
         ("sources are not looked at", "    if found is not None:\n        raise", "    if False:\n        raise"),
         ("epochs within a source", "> len(parents[0]):", "> 2 * len(parents[0]):"),
         ("pieces that overlap", "a[1] + a[2] > b[1]", "a[1] == b[1]"),
         ("rows that are selected twice", "return int(seen.sum()) < len(index)", "return False"),
+    ),
+    *faults(
+        "sampling/datasets.py",
+        "sampling/test_doubled.py",
+        ("batches that are written into one array are all the last one", "if places & seen:", "if False:"),
     ),
     *faults(
         "sampling/together.py",
