@@ -146,7 +146,8 @@ def _drops(nodes: list) -> bool:
     """Returns whether a function batches with `drop_remainder`, as far as it is a constant."""
     true = {node.name for node in nodes if node.op == "Const" and any(node.attr["value"].tensor.bool_val)}
     batches = (node for node in nodes if "BatchDataset" in node.op)
-    return any(name.partition(":")[0] in true for node in batches for name in node.input)
+    # An output of a constant is named after it, or with what comes behind a colon.
+    return any(re.match(r"[^:]*", name)[0] in true for node in batches for name in node.input)  # type: ignore[index]
 
 
 def _counts_what_is_left(dataset) -> str | None:
