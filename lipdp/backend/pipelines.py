@@ -77,32 +77,65 @@ def _nodes(graph: Any) -> list:
     return [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
 
 
-def mixes_rows(source: Any, function: Any, draws: bool) -> bool:
+def mixes_rows(source: Any, function: Any, draws: bool, kind: str = "Map") -> bool:
     """Returns whether a function of batches is seen to bring what is in one row into several, on made-up batches.
 
     A row of NaN shows where it went, whatever is drawn; in numbers that have none, a row that is another one, where
     nothing is drawn. What cannot be run on such batches is not seen.
 
     Args:
-        source: The data set of batches that it is given.
-        function: What `map` was given.
+        source: The data set of batches that it is given; of rows for "GroupByWindow".
+        function: What the method was given.
         draws: Whether it draws random numbers.
+        kind: That of the data set that the method makes: "Map", "FlatMap", "Interleave" or "GroupByWindow".
     """
     import tensorflow as tf
 
     specs = tf.nest.flatten(source.element_spec)
+    if kind == "GroupByWindow":
+        specs = [_with_rows(spec) for spec in specs]
     if not all(isinstance(spec, tf.TensorSpec) and spec.shape.rank and spec.dtype != tf.string for spec in specs):
         return False
     # Not all functions take integers but 0 and 1, and what follows the largest of a batch needs others.
     wide = any(not spec.dtype.is_floating and spec.dtype != tf.bool for spec in specs)
-    return any(_mixes(source, function, draws, most) for most in ((1, 5) if wide else (1,)))
+    return any(_mixes(source, specs, function, draws, kind, most) for most in ((1, 5) if wide else (1,)))
 
 
-def _mixes(source, function, draws: bool, most: int) -> bool:
+def _with_rows(spec: Any) -> Any:
+    """Returns the spec of a batch of what has some spec; None where there is none."""
+    import tensorflow as tf
+
+    return tf.TensorSpec([None, *spec.shape], spec.dtype) if getattr(spec, "shape", None) is not None else None
+
+
+def _run(kind: str, function: Any, tried: Any) -> list[list[np.ndarray]]:
+    """Returns what a function makes of each of some batches, as arrays of which each holds all rows of one."""
+    import tensorflow as tf
+
+    batches = tf.data.Dataset.from_tensor_slices(tried)
+    if kind == "Map":
+        made = batches.map(function)
+        return [[np.asarray(leaf) for leaf in tf.nest.flatten(batch)] for batch in made.as_numpy_iterator()]
+
+    def numbered(number, batch):
+        if kind == "GroupByWindow":
+            made = function(tf.constant(0, tf.int64), tf.data.Dataset.from_tensor_slices(batch))
+        else:
+            made = function(*batch) if isinstance(batch, tuple) else function(batch)
+        return made.map(lambda *row: (number, row))
+
+    found: dict[int, list] = {}
+    for number, row in batches.enumerate().flat_map(numbered).as_numpy_iterator():
+        found.setdefault(int(number), []).append([np.asarray(leaf) for leaf in tf.nest.flatten(row)])
+    of_each = (zip(*rows, strict=True) for _, rows in sorted(found.items()))
+    return [[np.stack(leaf) if len(leaf) == _ROWS else np.concatenate(leaf) for leaf in one] for one in of_each]
+
+
+def _mixes(source, specs: list, function, draws: bool, kind: str, most: int) -> bool:
     """Returns the same for integers from 0 to `most`, of which a row that is another one has the first or the last."""
     import tensorflow as tf
 
-    specs, rng = tf.nest.flatten(source.element_spec), np.random.default_rng(0)
+    rng = np.random.default_rng(0)
 
     def batches(spec):
         """Returns a batch, then three for each of its rows, in which that row is NaN, and two other ones."""
@@ -113,15 +146,14 @@ def _mixes(source, function, draws: bool, most: int) -> bool:
         for row in range(_ROWS):
             if spec.dtype.is_floating:
                 tried[1 + row, row] = np.nan
-            for kind, end in ((1, 0), (2, most)):
-                other = tried[1 + kind * _ROWS + row]
+            for block, end in ((1, 0), (2, most)):
+                other = tried[1 + block * _ROWS + row]
                 other[row] = end if inner[0] else 1 - other[row]
         return tf.cast(tried, spec.dtype)
 
     try:
         tried = tf.nest.pack_sequence_as(source.element_spec, list(map(batches, specs)))
-        made = tf.data.Dataset.from_tensor_slices(tried).map(function)
-        found = [[np.asarray(leaf) for leaf in tf.nest.flatten(batch)] for batch in made.as_numpy_iterator()]
+        found = _run(kind, function, tried)
     except Exception:
         return False
     usual, lost, other = found[0], found[1 : 1 + _ROWS], found[1 + _ROWS :]

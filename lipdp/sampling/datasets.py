@@ -8,7 +8,8 @@ import numpy as np
 from keras import tree
 
 from lipdp import checks
-from lipdp.sampling.pipelines import elements_in_memory, refuse_by_others, refuse_mixing, refuse_repeated
+from lipdp.sampling.pipelines import elements_in_memory, refuse_repeated
+from lipdp.sampling.together import refuse_by_others, refuse_mixing
 
 _TOGETHER = 1024  # single examples of `tf.data` that are read at once
 PAD = (
@@ -35,7 +36,7 @@ def read_dataset(dataset: Any, example_rank: int, labeled: bool = True) -> tuple
         ValueError: unknown size, rows that stand in it several times, another number of elements.
     """
     if isinstance(dataset, keras.utils.PyDataset):
-        return _read(dataset, [dataset[i] for i in range(_batches(dataset))], labeled)
+        return _read(dataset, _items(dataset), labeled)
     return _read_tf_data(dataset, example_rank, labeled)
 
 
@@ -55,6 +56,32 @@ def batch_size_of(x: Any, example_rank: int) -> int | None:
     if batch is None or not leaves or np.ndim(leaves[0]) < max(example_rank, 1):
         return None
     return len(leaves[0]) or None
+
+
+def _items(dataset) -> list:
+    """Returns all batches of a PyDataset, none of them in the memory of another one."""
+    items, seen = [], set()
+    for i in range(_batches(dataset)):
+        items.append(tree.map_structure(_array, dataset[i]))
+        places = {leaf.ctypes.data for leaf in _arrays(items[-1])}
+        if places & seen:
+            # It writes all batches into one array: each would be the last one, whose rows would stand there many times.
+            copied = (tree.map_structure(_copy, dataset[j]) for j in range(_batches(dataset)))
+            return list(copied)
+        seen |= places
+    return items
+
+
+def _array(leaf: Any) -> Any:
+    return leaf if leaf is None else np.asarray(leaf)
+
+
+def _copy(leaf: Any) -> Any:
+    return leaf if leaf is None else np.array(leaf)
+
+
+def _arrays(item: Any) -> list[np.ndarray]:
+    return [leaf for leaf in tree.flatten(item) if leaf is not None and leaf.size]
 
 
 def _batches(dataset) -> int:
@@ -79,8 +106,8 @@ def _read_tf_data(dataset, example_rank, labeled):
             "and `__getitem__` (docs/howto/large-data.md)."
         )
     refuse_repeated(dataset)
-    refuse_mixing(dataset)
-    refuse_by_others(dataset)
+    refuse_mixing(dataset, example_rank)
+    refuse_by_others(dataset, example_rank)
     shapes = [getattr(spec, "shape", None) for spec in tree.flatten(dataset.element_spec)]
     if all(shape is not None and shape.is_fully_defined() for shape in shapes) and shapes[0].rank < example_rank:
         items = list(dataset.batch(_TOGETHER).as_numpy_iterator())  # one by one takes 0.2 ms for each

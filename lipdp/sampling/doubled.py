@@ -1,10 +1,12 @@
 """Data in which a row, or a part of one, stands several times, as far as known libraries and memory tell it."""
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import keras
 import numpy as np
+from keras import tree
 
 _MOST_ARRAYS = 100  # of which each is compared with each
 
@@ -25,31 +27,50 @@ def refuse_doubled(rows: Any) -> None:
         )
 
 
-def refuse_overlapping(data: Iterable[Any]) -> None:
+def refuse_overlapping(data: Sequence[Any]) -> None:
     """Refuses arrays, or nests of them, whose neighboring rows lie in the same memory, as windows of a series do.
 
     So do labels that are the inputs of the next row. Rows that are one and the same are let through: inputs such as
-    positions are made by `broadcast_to`. Copies of windows do not show where they come from.
+    positions are made by `broadcast_to`. Of a PyDataset the first two batches are compared. Copies of windows do not
+    show where they come from.
     """
     arrays: list[np.ndarray] = []
     for given in data:
         parts = given.values() if isinstance(given, Mapping) else given if isinstance(given, tuple | list) else [given]
         arrays += [rows for rows in parts if isinstance(rows, np.ndarray) and rows.ndim and len(rows) > 1]
-    if any(itertools.starmap(_overlap, itertools.product(arrays[:_MOST_ARRAYS], repeat=2))):
-        raise ValueError(
-            "Numbers that stand in several rows are protected less than epsilon says. Received: arrays whose rows "
-            "overlap in memory, as windows of numpy.lib.stride_tricks.sliding_window_view do, or labels that are the "
-            "inputs of the next row. Say whose each row is with person_ids= (docs/howto/time-series.md), or in how "
-            "many rows a number stands with examples_per_person=; numpy.array(x) makes rows of their own, where a row "
-            "alone is what epsilon is to protect."
-        )
+    found = any(itertools.starmap(_overlap, itertools.product(arrays[:_MOST_ARRAYS], repeat=2)))
+    if not found and not any(_batches_overlap(given) for given in data if isinstance(given, keras.utils.PyDataset)):
+        return
+    raise ValueError(
+        "Numbers that stand in several rows are protected less than epsilon says. Received: arrays whose rows "
+        "overlap in memory, as windows of numpy.lib.stride_tricks.sliding_window_view do, or labels that are the "
+        "inputs of the next row. Say whose each row is with person_ids= (docs/howto/time-series.md), or in how "
+        "many rows a number stands with examples_per_person=; numpy.array(x) makes rows of their own, where a row "
+        "alone is what epsilon is to protect."
+    )
+
+
+def _batches_overlap(dataset: keras.utils.PyDataset) -> bool:
+    """Returns whether the second batch has a part of the memory of the first, as windows of a series do.
+
+    Arrays that begin at the same place may: a constant, or one array that all batches are written into.
+    """
+    if (dataset.num_batches or 0) < 2:
+        return False
+    first, second = ([a for a in tree.flatten(dataset[i]) if isinstance(a, np.ndarray) and a.size] for i in (0, 1))
+    pairs = itertools.islice(itertools.product(first, second), _MOST_ARRAYS)
+    return any(one.ctypes.data != other.ctypes.data and _shares(one, other) for one, other in pairs)
 
 
 def _overlap(rows: np.ndarray, others: np.ndarray) -> bool:
     """Returns whether the first row of one array has numbers of the second row of another, or of itself."""
+    apart = 0 in (rows.strides[0], others.strides[0])
+    return not apart and _shares(rows[:1], others[1:2])
+
+
+def _shares(one: np.ndarray, other: np.ndarray) -> bool:
     try:
-        apart = 0 in (rows.strides[0], others.strides[0])
-        return not apart and np.shares_memory(rows[:1], others[1:2], max_work=10_000)  # type: ignore[arg-type]
+        return np.shares_memory(one, other, max_work=10_000)  # type: ignore[arg-type]
     except np.exceptions.TooHardError:
         return False
 

@@ -18,23 +18,19 @@ _ALL_ROWS = frozenset(
     "Map Batch Unbatch Rebatch Restructured Cache Prefetch Shuffle Concatenate Options AssertCardinality".split()
 )
 # Kinds that leave each row at its place, from the first on.
-_IN_STEP = frozenset("Map Cache Prefetch Options AssertCardinality Take".split())
-# Kinds whose elements are batches where those are that they are made of.
-_KEEP_BATCHES = _IN_STEP | frozenset("Shuffle Skip Shard Filter Concatenate Repeat Restructured".split())
+IN_STEP = frozenset("Map Cache Prefetch Options AssertCardinality Take".split())
 # Kinds whose function says which rows there are, and not only what becomes of one.
 _READING = frozenset("FlatMap Interleave".split())
 # Operations that take a part of a data set.
 _PARTS = re.compile(r"(Shard|Skip|Take|TakeWhile|Filter|Window)Dataset")
-# Operations that make rows of a batch as long as its longest, and what a function batches so.
-_TO_LONGEST, _BATCHES_TO_LONGEST = re.compile("RaggedTensorToTensor|SparseToDense"), re.compile("PaddedBatchDataset")
-_RANDOM = re.compile(r"Random(?!SeedGenerator)|Rng|Multinomial|^Stateful(Uniform|Standard|Truncated)")
+RANDOM = re.compile(r"Random(?!SeedGenerator)|Rng|Multinomial|^Stateful(Uniform|Standard|Truncated)")
 # Python that returns a data set: `tf.data` runs functions so in its debug mode.
-_PYTHON, _VARIANT = ("PyFunc", "EagerPyFunc", "PyFuncStateless"), 21
+PYTHON, _VARIANT = ("PyFunc", "EagerPyFunc", "PyFuncStateless"), 21
 
 
 def refuse_repeated(dataset: Any) -> None:
     """Refuses a `tf.data.Dataset` in which rows stand several times."""
-    found = next((reason for stage in _stages(dataset) if (reason := _repeats(stage))), None)
+    found = next((reason for stage in stages(dataset) if (reason := _repeats(stage))), None)
     if found is not None:
         raise ValueError(
             "Rows that stand in the data several times are protected less than epsilon says. Received: a "
@@ -60,91 +56,15 @@ def refuse_repeated(dataset: Any) -> None:
         )
 
 
-def refuse_mixing(dataset: Any) -> None:
-    """Refuses a `tf.data.Dataset` with a `.map()` of batches that brings a row into several, where a trial shows it.
-
-    The trial is on made-up batches: whether data are refused does not depend on what is in them.
-    """
-    for stage in _stages(dataset):
-        sources, given = _keras.dataset_sources(stage.dataset), pipelines.own_functions(stage.dataset)
-        if stage.kind != "Map" or len(sources) != 1 or len(given) != 1 or not _batched(sources[0]):
-            continue
-        draws = bool(stage.unseen) or stage.has(_RANDOM) or any(node.op in _PYTHON for node in stage.own)
-        if pipelines.mixes_rows(sources[0], given[0], draws):
-            raise ValueError(
-                "Rows that have a part in several rows are protected less than epsilon says. Received: a "
-                "tf.data.Dataset with a `.map()` behind `.batch()` in which rows of a batch see each other, as in "
-                "MixUp, CutMix, and where the mean of a batch is subtracted. Map rows one by one, before `.batch()`; "
-                "to change images at random, put layers such as RandomFlip into the model. If rows are to stand in "
-                "several, pass arrays and examples_per_person=."
-            )
-
-
-def refuse_by_others(dataset: Any) -> None:
-    """Refuses a `tf.data.Dataset` in which other rows say how long a row is, or whether it is there at all."""
-    for stage in _stages(dataset):
-        if (found := _pads(stage)) is not None:
-            raise ValueError(
-                "Rows that are padded to the longest of their batch follow from that one, which would change all "
-                f"others where it joins or leaves. Received: a tf.data.Dataset with {found}. Give them a public "
-                "length: .padded_batch(32, padded_shapes=([200], [])), .to_tensor(shape=(None, 200)), or "
-                "output_sequence_length=200 of TextVectorization; cut longer rows before."
-            )
-        if stage.kind == "TakeWhile" or stage.has("TakeWhileDataset"):
-            raise ValueError(
-                "One row would say whether all rows behind it are there. Received: a tf.data.Dataset with "
-                "`.take_while()`. Say of each row alone whether it is there, by `.filter()`."
-            )
-        if _leaves_out(stage.dataset):
-            raise ValueError(
-                "Rows behind the last full batch would be left out, and one row more in front would bring another one "
-                "out. Received: a tf.data.Dataset with `.batch(drop_remainder=True)`, and a number of rows that full "
-                "batches do not hold, or that is not known. Leave it out: `fit` draws batches by itself."
-            )
-
-
-def _pads(stage: "_Stage") -> str | None:
-    """Returns what of a stage makes rows as long as the longest of a batch, where their length is not given."""
-    specs = tree.flatten(stage.dataset.element_spec)
-    if all(None not in (getattr(spec, "shape", None) or ())[1:] for spec in specs):
-        return None
-    if stage.kind == "PaddedBatch" or stage.has(_BATCHES_TO_LONGEST):
-        return "`.padded_batch()`, or buckets of lengths, without padded shapes"
-    behind = stage.kind == "MapAndBatch" or any(map(_batched, _keras.dataset_sources(stage.dataset)))
-    return "a `.map()` behind `.batch()` that pads" if behind and stage.has(_TO_LONGEST) else None
-
-
-def _leaves_out(dataset) -> bool:
-    """Returns whether a data set of batches leaves out rows behind the last full one, as far as numbers are known."""
-    drops, size = (_held(dataset, name) for name in ("_drop_remainder", "_batch_size"))
-    if _kind(dataset) == "Window" or not drops:
-        return False
-    counts = [int(source.cardinality()) for source in _keras.dataset_sources(dataset)]
-    return not size or any(count < 0 or count % int(size) for count in counts)
-
-
-def _held(dataset, name: str) -> Any:
-    """Returns an attribute of a data set, which `MapAndBatch` calls a little otherwise; None where there is none."""
-    return getattr(dataset, name, getattr(dataset, f"{name}_t", None))
-
-
-def _batched(dataset) -> bool:
-    """Returns whether elements are batches of rows, as far as what made them tells."""
-    kind = _kind(dataset)
-    if kind in ("Batch", "PaddedBatch", "Rebatch", "MapAndBatch"):
-        return True
-    return kind in _KEEP_BATCHES and any(map(_batched, _keras.dataset_sources(dataset)))
-
-
 def elements_in_memory(dataset: Any) -> int | None:
     """Returns of how many elements in memory functions make the rows of a `tf.data.Dataset`; None where it is unknown.
 
     File names are not counted: one may stand for many rows.
     """
-    stages = list(_stages(dataset))
-    ends = [stage for stage in stages if not _keras.dataset_sources(stage.dataset)]
+    every = list(stages(dataset))
+    ends = [stage for stage in every if not _keras.dataset_sources(stage.dataset)]
     # `.unbatch()` of arrays alone brings a function that only passes them on.
-    made = any(node.op not in ("Placeholder", "Identity") for stage in stages for node in stage.own)
+    made = any(node.op not in ("Placeholder", "Identity") for stage in every for node in stage.own)
     if not made or any(stage.kind != "TensorSlice" for stage in ends):
         return None
     if any(spec.dtype == "string" for stage in ends for spec in tree.flatten(stage.dataset.element_spec)):
@@ -154,7 +74,7 @@ def elements_in_memory(dataset: Any) -> int | None:
 
 def _elements(dataset) -> int:
     counts = [_elements(source) for source in _keras.dataset_sources(dataset)] or [int(dataset.cardinality())]
-    return min(counts) if _kind(dataset) == "Zip" else sum(counts)
+    return min(counts) if kind_of(dataset) == "Zip" else sum(counts)
 
 
 def has_rows_of(dataset: Any, other: Any) -> bool:
@@ -162,7 +82,7 @@ def has_rows_of(dataset: Any, other: Any) -> bool:
     if not all(hasattr(one, "as_numpy_iterator") for one in (dataset, other)):
         return False
     whole = _wholly(other)
-    return any(id(one) in whole and (one is other or _kind(one) == "TensorSlice") for one in _behind(dataset))
+    return any(id(one) in whole and (one is other or kind_of(one) == "TensorSlice") for one in behind(dataset))
 
 
 def labeled_by(dataset: Any, name: str) -> Any:
@@ -187,7 +107,7 @@ def refuse_shuffled(x: Any) -> None:
     """Refuses a `tf.data.Dataset` that is shuffled where it matters which row stands where."""
     if not hasattr(x, "as_numpy_iterator"):
         return
-    found = next((reason for stage in _stages(x) if (reason := _moves(stage))), None)
+    found = next((reason for stage in stages(x) if (reason := _moves(stage))), None)
     # Of the whole pipeline: an option that is set at its end is that of all before.
     if found is None and hasattr(x, "options") and x.options().deterministic is False:
         found = "the option `deterministic=False`"
@@ -201,7 +121,7 @@ def refuse_shuffled(x: Any) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Stage:
+class Stage:
     """A data set of a pipeline.
 
     Args:
@@ -218,7 +138,7 @@ class _Stage:
 
     @property
     def kind(self) -> str:
-        return _kind(self.dataset)
+        return kind_of(self.dataset)
 
     def has(self, pattern: str | re.Pattern) -> bool:
         """Returns whether its functions, or what they use, hold an operation of some name."""
@@ -230,28 +150,30 @@ def _functions(dataset) -> list:
     return [value.function for value in vars(dataset).values() if hasattr(value, "function")]
 
 
-def _stages(dataset) -> Iterator[_Stage]:
+def stages(dataset: Any) -> Iterator[Stage]:
+    """Yields a data set and all that it is made of, with their functions."""
     own, outside, unseen = [], [], ""
     try:
         for function in _functions(dataset):
             nodes, others = pipelines.of_function(function)
             own, outside = own + nodes, outside + others
-        if _kind(dataset) == "Variant":
+        if kind_of(dataset) == "Variant":
             outside = outside + pipelines.of_variant(_keras.dataset_variant(dataset))
     except (AttributeError, ValueError) as error:
         unseen = f"{type(error).__name__}: {error}"
-    if any(node.op in _PYTHON and _VARIANT in node.attr["Tout"].list.type for node in own):
+    if any(node.op in PYTHON and _VARIANT in node.attr["Tout"].list.type for node in own):
         unseen = "Python that returns a data set, as in the debug mode of tf.data"
-    yield _Stage(dataset, own, outside, unseen)
+    yield Stage(dataset, own, outside, unseen)
     for source in _keras.dataset_sources(dataset):
-        yield from _stages(source)
+        yield from stages(source)
 
 
-def _kind(dataset) -> str:
+def kind_of(dataset: Any) -> str:
+    """Returns the name of a data set's class, without what says how it is run."""
     return type(dataset).__name__.strip("_").removeprefix("Parallel").removesuffix("Dataset")
 
 
-def _repeats(stage: _Stage) -> str | None:
+def _repeats(stage: Stage) -> str | None:
     """Returns what of a stage repeats rows."""
     if "Repeat" in stage.kind:
         return "`.repeat()`, as timeseries_dataset_from_array of Keras has one inside"
@@ -279,7 +201,7 @@ def _single(dataset) -> bool:
     return [int(source.cardinality()) for source in _keras.dataset_sources(dataset)] == [1]
 
 
-def _moves(stage: _Stage) -> str | None:
+def _moves(stage: Stage) -> str | None:
     """Returns what of a stage may bring rows to another place."""
     if "Shuffle" in stage.kind:
         return "`.shuffle()`"
@@ -295,7 +217,7 @@ def _moves(stage: _Stage) -> str | None:
         return "`deterministic=False`"
     if stage.kind == "DirectedInterleave" and _at_random(stage.dataset):
         return "`.sample_from_datasets()`"
-    if stage.kind not in ("Map", "MapAndBatch") and stage.has(_RANDOM):
+    if stage.kind not in ("Map", "MapAndBatch") and stage.has(RANDOM):
         return f"{_called(stage)} that draws random numbers"
     if stage.has("OptionsDataset"):
         return "`.with_options()` inside of a function"
@@ -308,7 +230,7 @@ def _unordered(node) -> bool:
     return "deterministic" in node.attr and node.attr["deterministic"].s == b"false"
 
 
-def _called(stage: _Stage) -> str:
+def _called(stage: Stage) -> str:
     """Returns the name of the method that makes such a data set."""
     return f"a `.{re.sub(r'(?<!^)(?=[A-Z])', '_', stage.kind).lower()}()`"
 
@@ -316,7 +238,7 @@ def _called(stage: _Stage) -> str:
 def _at_random(dataset) -> bool:
     """Returns whether chance says from which of several data sets the next row is."""
     choice = _keras.dataset_sources(dataset)[:1]
-    return any("Random" in stage.kind or stage.has(_RANDOM) for one in choice for stage in _stages(one))
+    return any("Random" in stage.kind or stage.has(RANDOM) for one in choice for stage in stages(one))
 
 
 def _same_arrays(dataset) -> dict[int, int]:
@@ -327,8 +249,8 @@ def _same_arrays(dataset) -> dict[int, int]:
     """
     same: dict[int, int] = {}
     arrays: dict[int, Any] = {}
-    for one in _behind(dataset):
-        if _kind(one) != "TensorSlice" or id(one) in arrays or id(one) in same:
+    for one in behind(dataset):
+        if kind_of(one) != "TensorSlice" or id(one) in arrays or id(one) in same:
             continue
         held = pipelines.largest_of(one)
         first = next((key for key, other in arrays.items() if pipelines.equal(held, other)), None)
@@ -341,7 +263,7 @@ def _same_arrays(dataset) -> dict[int, int]:
 
 def _doubles(dataset, same: dict[int, int]) -> bool:
     """Returns whether a dataset, or what it is made of, holds all of another one and, beside that, rows of it again."""
-    parts, kind = _keras.dataset_sources(dataset), _kind(dataset)
+    parts, kind = _keras.dataset_sources(dataset), kind_of(dataset)
     # The first of several from which is chosen says which.
     beside = parts if kind == "Concatenate" else parts[1:] if kind == "DirectedInterleave" else ()
     for one, other in itertools.permutations(beside, 2):
@@ -353,7 +275,7 @@ def _doubles(dataset, same: dict[int, int]) -> bool:
 def _pairs_with_others(dataset, same: dict[int, int]) -> bool:
     """Returns whether a dataset, or what it is made of, zips rows with other rows of the same data set."""
     parts = _keras.dataset_sources(dataset)
-    if _kind(dataset) == "Zip":
+    if kind_of(dataset) == "Zip":
         for one, other in itertools.combinations(parts, 2):
             shared = _all_behind(one, same) & _all_behind(other, same)
             if shared and not _in_step(one, same) & _in_step(other, same):
@@ -363,23 +285,24 @@ def _pairs_with_others(dataset, same: dict[int, int]) -> bool:
 
 def _in_step(dataset, same: dict[int, int]) -> set[int]:
     """Returns the datasets, itself among them, whose n-th row is what the n-th row of one is made of."""
-    moves = _kind(dataset) not in _IN_STEP or getattr(dataset, "_deterministic", "") == "false"
+    moves = kind_of(dataset) not in IN_STEP or getattr(dataset, "_deterministic", "") == "false"
     behind = [] if moves else [_in_step(source, same) for source in _keras.dataset_sources(dataset)]
     return {same.get(id(dataset), id(dataset))}.union(*behind)
 
 
 def _all_behind(dataset, same: dict[int, int]) -> set[int]:
     """Returns from which datasets, itself among them, the rows of one come, all or some."""
-    return {same.get(id(one), id(one)) for one in _behind(dataset)}
+    return {same.get(id(one), id(one)) for one in behind(dataset)}
 
 
-def _behind(dataset) -> Iterator[Any]:
+def behind(dataset: Any) -> Iterator[Any]:
+    """Yields a data set and all that it is made of."""
     yield dataset
     for source in _keras.dataset_sources(dataset):
-        yield from _behind(source)
+        yield from behind(source)
 
 
 def _wholly(dataset, same: Mapping[int, int] = types.MappingProxyType({})) -> set[int]:
     """Returns which datasets, itself among them, one holds with all rows."""
-    kept = _keras.dataset_sources(dataset) if _kind(dataset) in _ALL_ROWS else ()
+    kept = _keras.dataset_sources(dataset) if kind_of(dataset) in _ALL_ROWS else ()
     return {same.get(id(dataset), id(dataset))}.union(*(_wholly(source, same) for source in kept))

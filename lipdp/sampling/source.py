@@ -1,6 +1,7 @@
 """Data that are read row by row, when rows are drawn: files larger than memory, and whatever has `__getitem__`."""
 
 import collections
+import itertools
 import mmap
 import operator
 import os
@@ -54,7 +55,8 @@ class Source:
             class gets one index at a time, an `int`; a class with a method `__getitems__` of its own gets a list of
             them there, and returns a list of rows. Only arrays and data sets of known libraries, which read several
             rows as they read each, are asked for several at once without it.
-        readers: Threads that read at the same time; 1 for a source that only one thread may use.
+        readers: Threads that read at the same time; 1 for a source that only one thread may use, and for one that is
+            seen to write all rows into one array.
 
     Raises:
         ValueError: no rows, rows that are not alike, or that hold no numbers; rows of grain, Hugging Face or torch that
@@ -97,6 +99,8 @@ class Source:
         self._sampled = np.unique(np.linspace(0, self._length - 1, SAMPLE).round().astype("int64"))
         few = self._sampled[:: max(1, len(self._sampled) // _COMPARED)][:_COMPARED]
         self._read, self._structure = self._way(few)
+        if self._read is _one_by_one and _one_place(rows, few):
+            self.readers = 1  # others would write into an array before it is copied
         self.look()
 
     def look(self) -> None:
@@ -325,6 +329,17 @@ def _from_items(rows, index):
 def _one_by_one(rows, index):
     # Copied before the next is read: a source may write all rows into one array.
     return _together([tree.map_structure(np.array, _parts(rows[i])) for i in index.tolist()])
+
+
+def _one_place(rows, index) -> bool:
+    """Returns whether a source is seen to write a row into the array of the one before."""
+    for first, second in itertools.pairwise(index.tolist()):
+        kept = tree.flatten(_parts(rows[first]))
+        before = [np.array(leaf) for leaf in kept]
+        rows[second]
+        if not _same(kept, before):
+            return True
+    return False
 
 
 def _together(found: list) -> Any:

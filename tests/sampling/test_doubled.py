@@ -1,9 +1,11 @@
 """Sources of other libraries that hold a row several times; that libraries themselves are not installed."""
 
+import keras
 import numpy as np
 import pytest
 
 from lipdp.sampling import Source
+from lipdp.sampling.arrays import as_arrays
 from lipdp.sampling.doubled import refuse_doubled, refuse_overlapping
 from tests.helpers.models import mlp
 
@@ -153,3 +155,43 @@ def test_who_says_whose_windows_are_may_train_on_them():
         model.fit(WINDOWS, np.arange(55) % 3, **fit)
     model.fit(WINDOWS, np.arange(55) % 3, examples_per_person=6, **fit)
     assert model.privacy.epsilon() > model.privacy.epsilon(group_size=1)
+
+
+class Batches(keras.utils.PyDataset):
+    """Four batches of four rows, as a function makes them of their first row."""
+
+    def __init__(self, made):
+        super().__init__()
+        self.made = made
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        return self.made(4 * index)
+
+
+def test_batches_that_are_written_into_one_array_are_copied():
+    """All of them were the last one: each of its rows stood in the data four times, and epsilon was that of one."""
+    x, y = np.arange(32.0, dtype="float32").reshape(16, 2), np.arange(16)
+    buffer = np.empty((4, 2), "float32"), np.empty(4, int)
+
+    def written(start):
+        for out, rows in zip(buffer, (x, y), strict=True):
+            out[:] = rows[start : start + 4]
+        return buffer
+
+    for made in (written, lambda start: (x[start : start + 4], y[start : start + 4], None)):
+        rows, labels = as_arrays(Batches(made), None, 2)[:2]
+        assert rows.tolist() == x.tolist() and labels.tolist() == y.tolist()
+
+
+def test_windows_that_a_py_dataset_cuts_are_refused():
+    series, y = np.arange(32.0, dtype="float32").reshape(16, 2), np.arange(16)
+    windows = Batches(lambda start: (series[None, start : start + 6], y[start : start + 1]))
+    with pytest.raises(ValueError, match="overlap in memory.*examples_per_person="):
+        refuse_overlapping((windows, None))
+    apart = lambda start: (series[None, start : start + 4], y[start : start + 1])  # noqa: E731
+    copies = lambda start: (np.array(series[None, start : start + 6]), y[:1])  # noqa: E731
+    for made in (apart, copies):
+        refuse_overlapping((Batches(made), None))

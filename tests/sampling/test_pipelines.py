@@ -3,12 +3,11 @@
 import itertools
 import warnings
 
-import keras
 import numpy as np
 import pytest
 
 from lipdp.sampling.arrays import as_arrays
-from lipdp.sampling.pipelines import elements_in_memory, refuse_mixing, refuse_repeated, refuse_shuffled
+from lipdp.sampling.pipelines import elements_in_memory, refuse_repeated, refuse_shuffled
 
 pytestmark = [
     pytest.mark.backend_free,
@@ -159,72 +158,6 @@ def test_rows_that_have_a_part_in_others_are_refused(tf, base):
     refuse_repeated(base.enumerate().map(lambda i, row: row))
 
 
-@pytest.fixture(scope="module")
-def images(tf):
-    x = np.random.default_rng(0).integers(0, 255, (ROWS, 6, 6, 3)).astype("uint8")
-    return tf.data.Dataset.from_tensor_slices((x, np.eye(3, dtype="float32")[Y % 3]))
-
-
-def test_batches_whose_rows_see_each_other_are_refused(tf, images):
-    """The map behind `.batch()` that MixUp is in most examples: each row would move two, or all of its batch."""
-    floats = images.map(lambda x, y: (tf.cast(x, "float32"), y))
-
-    def mixed(x, y):
-        share, others = tf.random.uniform(()), tf.random.shuffle(tf.range(tf.shape(x)[0]))
-        return share * x + (1 - share) * tf.gather(x, others), share * y + (1 - share) * tf.gather(y, others)
-
-    def layer(x, y):
-        both = mix_up({"images": x, "labels": y})
-        return both["images"], both["labels"]
-
-    mix_up = keras.layers.MixUp()
-    mixing = {
-        "mixup": floats.shuffle(4).batch(4).map(mixed),
-        "layer": floats.batch(4, drop_remainder=True).prefetch(1).map(layer, num_parallel_calls=2).cache(),
-        "mean": images.batch(4).map(lambda x, y: (tf.cast(x, "float32") - tf.reduce_mean(tf.cast(x, "float32"), 0), y)),
-        "largest": floats.batch(4).map(lambda x, y: (x / tf.reduce_max(x), y)),
-        "labels": floats.batch(4).map(lambda x, y: (x, y - tf.reduce_mean(y, axis=0))),
-        "pairs": floats.batch(4).map(lambda x, y: (x + x[::-1], y)),
-        "largest byte": images.batch(4).map(lambda x, y: (x / tf.reduce_max(x), y)),
-        "smallest byte": images.batch(4).map(lambda x, y: (x - tf.reduce_min(x, axis=0), y)),
-    }
-    for name, dataset in mixing.items():
-        with pytest.raises(ValueError, match=r"rows of a batch see each other"):
-            as_arrays(dataset, None, 4)
-            pytest.fail(name)
-    with pytest.raises(ValueError, match=r"see each other"):
-        refuse_mixing(
-            images.batch(4).map(lambda x, y: {"x": x, "y": y}).map(lambda row: {"x": row["x"][::-1] + row["x"]})
-        )
-
-
-def test_batches_whose_rows_are_apart_are_taken(tf, images):
-    flip, rotate = keras.layers.RandomFlip(), keras.layers.RandomRotation(0.1)
-    floats = images.map(lambda x, y: (tf.cast(x, "float32") / 255.0, y))
-
-    def checked(x, y):
-        tf.debugging.assert_all_finite(x, "")
-        return x, y
-
-    apart = {
-        "scaled": images.batch(4).map(lambda x, y: (tf.cast(x, "float32") / 255.0, y)),
-        "layers": floats.batch(4).map(lambda x, y: (rotate(flip(x)), y)),
-        "each image": floats.batch(4).map(lambda x, y: (tf.image.per_image_standardization(x), tf.argmax(y, axis=-1))),
-        "bytes": images.batch(4).map(lambda x, y: (tf.one_hot(x[..., 0], 2), y)),
-        "classes": images.map(lambda x, y: (x, tf.argmax(y)))
-        .batch(4)
-        .map(lambda x, y: (x, tf.gather([0.0, 1.0, 2.0], y))),
-        "moved": floats.batch(4).map(lambda x, y: (x[::-1], y[::-1])),
-        "noise": floats.batch(4).map(lambda x, y: (x + tf.random.normal(tf.shape(x)), y)),
-        "finite": floats.batch(4).map(checked),
-        "row": floats.map(lambda x, y: (x - tf.reduce_mean(x, axis=0), y)).batch(4),
-    }
-    for name, dataset in apart.items():
-        assert len(as_arrays(dataset, None, 4)[0]) == ROWS, name
-    single = floats.batch(4).unbatch()
-    refuse_mixing(single.map(lambda x, y: (x - tf.reduce_mean(x, axis=0), y)))
-
-
 def test_data_sets_of_the_same_arrays_are_one(tf, base):
     """As keras.io makes them for mixup: each row had a part in two, and epsilon was that of one."""
     again, other, zipped = rows_of(tf, X.copy(), Y.copy()), rows_of(tf, X + 1.0, Y), tf.data.Dataset.zip
@@ -296,61 +229,3 @@ def test_what_cannot_be_looked_into_is_refused(tf, base, monkeypatch):
     for refuse in (refuse_shuffled, refuse_repeated):
         with pytest.raises(ValueError, match="cannot be looked into.*debug mode"):
             refuse(dataset)
-
-
-@pytest.fixture(scope="module")
-def lists(tf):
-    return tf.data.Dataset.from_tensor_slices((tf.ragged.constant([[1, 2], [3, 4, 5], [6], [7, 8]]), [0, 1, 0, 1]))
-
-
-def test_rows_as_long_as_the_longest_are_refused(tf, lists):
-    """One long row made all others longer, and moved the gradients of all."""
-    words = keras.layers.TextVectorization(vocabulary=["a", "b", "c"])
-    few = keras.layers.TextVectorization(vocabulary=["a", "b", "c"], output_sequence_length=3)
-    texts = rows_of(tf, ["a b", "c", "a b c", "b"], [0, 1, 0, 1])
-    single = texts.map(lambda text, y: (words(text), y))
-
-    def length(tokens, y):
-        return tf.shape(tokens)[0]
-
-    known = tf.data.experimental.assert_cardinality(1)
-    longest = {
-        "padded": single.padded_batch(4),
-        "buckets": single.bucket_by_sequence_length(length, [9], [4, 4]).apply(known),
-        "inside": tf.data.Dataset.range(1).flat_map(lambda i: single.padded_batch(4)).apply(known),
-        "ragged": lists.batch(4).map(lambda tokens, y: (tokens.to_tensor(), y)),
-        "ragged batch": lists.ragged_batch(4).prefetch(1).map(lambda tokens, y: (tokens.to_tensor(), y)).cache(),
-        "words": texts.batch(4).map(lambda text, y: (words(text), y)),
-        "split": texts.batch(4).map(lambda text, y: (tf.strings.length(tf.strings.split(text).to_tensor()), y)),
-    }
-    for name, dataset in longest.items():
-        with pytest.raises(ValueError, match="padded to the longest.*padded_shapes=.*output_sequence_length="):
-            as_arrays(dataset, None, 2)
-            pytest.fail(name)
-    of_one_length = {
-        "padded": single.padded_batch(4, padded_shapes=([3], [])),
-        "ragged": lists.batch(4).map(lambda tokens, y: (tokens.to_tensor(shape=(None, 3)), y)),
-        "words": texts.batch(4).map(lambda text, y: (few(text), y)),
-        "each": texts.map(lambda text, y: (few(text), y)).batch(4),
-        "images": rows_of(tf, np.zeros((4, 3), "float32"), np.zeros(4)).padded_batch(2),
-    }
-    for name, dataset in of_one_length.items():
-        assert as_arrays(dataset, None, 2)[0].shape == (4, 3), name
-
-
-def test_rows_behind_the_last_full_batch_are_not_left_out(tf, base):
-    """With one row more in front another one would be left out: two rows change where one is charged."""
-    unknown = base.filter(lambda x, y: y >= 0)
-    for dataset in (
-        base.batch(5, drop_remainder=True),
-        base.batch(5, drop_remainder=True, num_parallel_calls=2).map(lambda x, y: (-x, y)),
-        base.padded_batch(5, drop_remainder=True).cache(),
-        base.apply(tf.data.experimental.map_and_batch(lambda x, y: (x, y), 5, drop_remainder=True)),
-        unknown.batch(4, drop_remainder=True).apply(tf.data.experimental.assert_cardinality(4)),
-    ):
-        with pytest.raises(ValueError, match=r"drop_remainder=True.*Leave it out: `fit` draws batches"):
-            as_arrays(dataset, None, 2)
-    with pytest.raises(ValueError, match=r"whether all rows behind it are there.*`\.filter\(\)`"):
-        as_arrays(base.take_while(lambda x, y: y < 9).apply(tf.data.experimental.assert_cardinality(9)), None, 2)
-    for dataset in (base.batch(4, drop_remainder=True), base.batch(5)):
-        assert len(as_arrays(dataset, None, 2)[0]) == ROWS

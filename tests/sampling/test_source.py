@@ -462,6 +462,23 @@ def test_what_a_source_needs():
         Source(Rows(np.zeros(3)), readers=0)
 
 
+def test_one_array_for_all_rows_is_read_by_one_thread():
+    """Others would write their row into it before it is copied."""
+
+    class Written(Rows):
+        def __init__(self, rows):
+            super().__init__(rows)
+            self.row, self.one = np.empty_like(rows[0]), np.ones(1)
+
+        def __getitem__(self, index):
+            self.row[:] = super().__getitem__(index)
+            return self.row, self.one
+
+    x, _ = table()
+    assert Source(Written(x)).readers == 1
+    assert Source(Rows(x)).readers > 1
+
+
 def test_a_validation_split_of_a_source_is_refused_with_the_way_out():
     columns, y = as_rows(Rows(table()[0]), table()[1], 3)
     with pytest.raises(ValueError, match="all of a source would have to be read.*validation_data"):
