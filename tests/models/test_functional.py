@@ -166,6 +166,12 @@ class Draws(Own):
 
 
 class DrawsGlobally(Own):
+    def build(self, input_shape):
+        self.dense.build(input_shape)
+
+    def compute_output_spec(self, inputs):
+        return keras.KerasTensor(inputs.shape, inputs.dtype)
+
     def call(self, inputs):
         return self.dense(inputs) * keras.random.uniform(())
 
@@ -217,7 +223,7 @@ STAY = {
     "training": (ForTraining, "something else in training"),
     "explicit": (NeverDrops, "something else in training"),
     "draws": (Draws, "random numbers"),
-    "global draws": (DrawsGlobally, "random numbers"),
+    "global draws": (DrawsGlobally, "random numbers|cannot be read"),
     "state": (Counts, "changes what it holds"),
     "mixes": (Mixes, "not known to keep rows apart"),
     "branches": (Loops, "cannot be read"),
