@@ -6,7 +6,8 @@
 The first `fit` of a model makes its program; a private one tries the model on a few rows before, and plans its noise at
 each `fit`. Both kinds train the same ordinary network on 256 random rows by SGD: as it is, and under
 `strategy="dpsgd"`. Each round makes new models, the one before the first round does not count; seconds of CPU time of
-all threads. What the file holds is not measured again.
+all threads. "own layers" are classes of the user's, and "to_functional" trains what `lipdp.to_functional` makes of
+them. What the file holds is not measured again.
 """
 
 import argparse
@@ -15,7 +16,7 @@ import subprocess
 import sys
 import time
 
-NETWORKS = ("mlp", "cnn", "transformer", "residual", "own layers")
+NETWORKS = ("mlp", "cnn", "transformer", "residual", "own layers", "to_functional")
 KINDS = ("ordinary", "dpsgd")
 BACKENDS = ("tensorflow", "jax")
 ROWS = 256
@@ -28,7 +29,7 @@ def build(network: str):
     from keras import layers
 
     rng = np.random.default_rng(0)
-    if network == "own layers":
+    if network in ("own layers", "to_functional"):
         return of_own_layers(), rng.integers(0, 50, (ROWS, 16)).astype("int32")
     if network == "transformer":
         inputs = keras.Input((16,), dtype="int32")
@@ -94,6 +95,7 @@ def fits(network: str, kind: str) -> tuple[float, float]:
     model, x = build(network)
     y, private = np.arange(ROWS) % 10, {}
     if kind != "ordinary":
+        model = lipdp.to_functional(model, verbose=False) if network == "to_functional" else model
         model, private = lipdp.DP_Model.from_keras(model), {"strategy": kind, "noise_multiplier": 1.0, "delta": 1e-5}
     model.compile(keras.optimizers.SGD(0.1), loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     seconds = []

@@ -387,7 +387,8 @@ A `fit` of one update of 64 rows, the first of a new model and the next of the s
 stock Keras and of `strategy="dpsgd"` on the same network, and median [10 % - 90 %] of the paired ratios of
 {found["runs"][0]["rounds"]} rounds, beside other work. The first one makes the program of a step, and a private one
 tries the network on a few rows before; the noise is planned once for each `fit`, however long that is. "own layers" is
-a transformer of classes of the user's own, which run one row at a time.
+a transformer of classes of the user's own, which run one row at a time; "to_functional" trains what
+`lipdp.to_functional` makes of it, all but the layer that adds positions.
 `OMP_NUM_THREADS=1 taskset -c 0 {found["command"]}`
 
 {start_cost.table(found["runs"])}
