@@ -209,6 +209,14 @@ class Adds(Own):
         return self.dense(inputs)
 
 
+class Half(layers.LipschitzLayer):
+    def call(self, inputs):
+        return 0.5 * inputs
+
+    def input_lipschitz(self, input_bounds):
+        return (0.5,)
+
+
 class Counter(Own):
     """Does for many rows what it does not for few."""
 
@@ -230,6 +238,7 @@ STAY = {
     "weights of others": (OfAnother, "on a weight"),
     "losses": (Adds, "cannot be read|adds losses"),
     "numbers of rows": (Counter, "something else on random rows"),
+    "bounds": (Half, "bounds of its own"),
     "regularizer": (lambda: Block(activity_regularizer="l2"), "adds losses"),
 }
 
