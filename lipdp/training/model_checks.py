@@ -211,8 +211,8 @@ def graph_of(model: Any, private: Any) -> Any:
     if graph is None:
         raise ValueError(
             f"`from_keras` needs a graph of layers. Received: the subclassed model '{model.name}'. Build it as "
-            "keras.Model(inputs, outputs); or pass keras.Model(inputs, model(inputs)), with inputs = "
-            "keras.Input(shape), which trains more slowly, one row at a time."
+            "keras.Model(inputs, outputs); or pass lipdp.to_functional(keras.Model(inputs, model(inputs))), with "
+            "inputs = keras.Input(shape). Without `to_functional` that trains more slowly, one row at a time."
         )
     return graph
 
