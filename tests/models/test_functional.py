@@ -277,6 +277,13 @@ def test_a_layer_that_is_called_twice_is_one_model():
     gradients.supported(copy)
 
 
+@pytest.mark.parametrize("kind", [lipdp.DP_Sequential, lipdp.DP_Model])
+def test_private_models_stay_private(kind):
+    model = kind.from_keras(stack(Block()))
+    copy = lipdp.to_functional(model, verbose=False)
+    assert type(copy) is lipdp.DP_Model and not isolation.foreign(copy)
+
+
 def test_a_model_without_such_layers():
     model = stack(L.Dense(3))
     copy = lipdp.to_functional(model, verbose=False)
