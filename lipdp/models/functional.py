@@ -22,20 +22,20 @@ _SIZE, _ROWS = 8, 32
 def to_functional(model: keras.Model, verbose: bool = True) -> keras.Model:
     """Returns a model of the same layers in which layers of your own are functional models of what they call.
 
-    Layers of your own run one row at a time when a model trains privately, as nobody knows what their `call` does, which
-    takes several times as long. Where `call` does nothing but call layers of Keras and `keras.ops`, these can be written
-    down once, and train as they do in a functional model.
+    Layers of your own run one row at a time when a model trains privately, as nobody knows what their `call` does. That
+    takes several times as long. Where `call` does nothing but call layers of Keras and `keras.ops`, these can be
+    written down once, and train as they do in a functional model.
 
     Args:
         model: A functional or Sequential model. A subclassed one first becomes `keras.Model(inputs, model(inputs))`.
         verbose: Whether to write to standard output what each layer of your own became, or why it stays.
 
     Returns:
-        A functional model, not compiled; a `DP_Model` of a private one. Layers and weights are those of `model`, not copies: train one of them, and
-        both have learned it. A layer stays as it is, and runs one row at a time as before, where it has weights of its
-        own, draws random numbers itself, gets masks, states bounds of its own, changes what it holds, does something
-        else in training than to hand `training` on, or where its `call` cannot be read or computes something else on
-        random rows.
+        A functional model, not compiled; a `DP_Model` of a private one. Layers and weights are those of `model`, not
+        copies: train one of them, and both have learned it. A layer stays as it is, and runs one row at a time as
+        before, where it has weights of its own, draws random numbers itself, gets masks, states bounds of its own,
+        changes what it holds, does something else in training than to hand `training` on, or where its `call` cannot
+        be read or computes something else on random rows.
 
     Raises:
         ValueError: a subclassed or unbuilt model.
