@@ -46,6 +46,7 @@ NEW_WORDS = (
         "weights, removed outliers, padding to the longest row, maps over the batches of a data pipeline. Rows that "
         "were copied into the data several times.",
     ),
+    ("removed outliers, maps over", "removed outliers, padding to the longest row, maps over"),
     (
         "No fixed seed was given: the noise was seeded by the operating system.",
         "A fixed seed, should one be given: none was, the operating system seeded the noise.",
