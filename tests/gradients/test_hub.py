@@ -48,7 +48,7 @@ def vector(model):
 @pytest.mark.slow
 @pytest.mark.parametrize("make", TEXT)
 def test_all_weights_of_a_text_model(make):
-    check(whole(make), scaled=False, tolerance=1e-5)
+    check(whole(make), scaled=False, tolerance=2e-5)  # sums of qwen3 round by 1.1e-5 on some processors
 
 
 @pytest.mark.slow

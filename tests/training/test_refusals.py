@@ -403,7 +403,7 @@ def test_a_subclassed_model_trains_within_a_graph():
             return self.inside(inputs)
 
     own = Own()
-    with pytest.raises(ValueError, match=r"or pass keras.Model\(inputs, model\(inputs\)\)"):
+    with pytest.raises(ValueError, match=r"or pass lipdp.to_functional\(keras.Model\(inputs, model\(inputs\)\)\)"):
         lipdp.DP_Model.from_keras(own)
     inputs = keras.Input(X.shape[1:])
     model = lipdp.DP_Model.from_keras(keras.Model(inputs, own(inputs)))
