@@ -85,6 +85,7 @@ class _Opener(GraphCopy):
         super().__init__()
         self.lines: dict[int, str] = {}
         self._calls: dict[int, list] = {}
+        self._opened: set[int] = set()
 
     def model(self, model):
         foreign = {id(operation) for operation, _ in isolation.foreign(model)}
@@ -105,12 +106,13 @@ class _Opener(GraphCopy):
         except _Stays as reason:
             self.lines[id(operation)] = f"{name} stays, and runs one row at a time: {reason}."
             return operation, []
+        self._opened.add(id(operation))
         count = len({id(node.operation) for node in _keras.nodes(inner) if isinstance(node.operation, keras.Layer)})
         self.lines[id(operation)] = f"{name} became a functional model of {count} layer{'s' * (count != 1)}."
         return self.model(inner), []
 
     def outputs(self, operation, copy, args, kwargs):
-        if copy is operation or isinstance(operation, keras.Model) and _keras.graph(operation) is not None:
+        if id(operation) not in self._opened:
             return super().outputs(operation, copy, args, kwargs)
         return copy([value for value in tree.flatten((args, kwargs)) if isinstance(value, keras.KerasTensor)])
 

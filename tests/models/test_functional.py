@@ -309,6 +309,19 @@ def test_a_subclassed_model_becomes_one_by_an_input(capsys):
     assert not isolation.foreign(copy)
 
 
+def test_a_graph_with_a_call_of_its_own_keeps_its_function():
+    class Twice(keras.Model):
+        def call(self, inputs):
+            return super().call(inputs) * 2.0
+
+    a, b = keras.Input((4,)), keras.Input((4,))
+    own = Twice([a, b], L.Dense(3)(L.Add()([a, b])))
+    model = keras.Model([a, b], L.Dense(2)(own([a, b])))
+    copy = lipdp.to_functional(model, verbose=False)
+    x = [rows(6, (4,)), rows(6, (4,)) + 1]
+    np.testing.assert_allclose(model(x), copy(x), rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("given", ["model.keras", keras.Sequential([L.Dense(2)])], ids=["path", "unbuilt"])
 def test_what_is_no_graph_is_refused(given):
     with pytest.raises(ValueError, match="needs a graph of layers"):
