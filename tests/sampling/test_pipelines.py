@@ -8,28 +8,12 @@ import pytest
 
 from lipdp.sampling.arrays import as_arrays
 from lipdp.sampling.pipelines import elements_in_memory, refuse_repeated, refuse_shuffled
+from tests.helpers.pipelines import ROWS, X, Y, rows_of
 
 pytestmark = [
     pytest.mark.backend_free,
     pytest.mark.filterwarnings("ignore"),  # of AutoGraph, which reads no lambdas that share a line
 ]
-
-ROWS = 16
-X, Y = np.arange(2.0 * ROWS, dtype="float32").reshape(ROWS, 2), np.arange(ROWS, dtype="int32")
-
-
-@pytest.fixture(scope="module")
-def tf():
-    return pytest.importorskip("tensorflow")
-
-
-@pytest.fixture(scope="module")
-def base(tf):
-    return tf.data.Dataset.from_tensor_slices((X, Y))
-
-
-def rows_of(tf, *row):
-    return tf.data.Dataset.from_tensor_slices(row)
 
 
 def shards(tf, base, **options):
