@@ -16,9 +16,10 @@ from typing import Any, NamedTuple, TypeVar
 import keras
 from keras import tree
 
-# A layer of ConvNeXt in keras.applications, and what recurrent layers of convolutions hold: neither is exported.
+# A layer of ConvNeXt, what recurrent layers of convolutions hold, and whether shapes alone are asked for: not exported.
 from keras.src.applications.convnext import LayerScale as LayerScale
 from keras.src.backend.common.masking import get_keras_mask, set_keras_mask
+from keras.src.backend.common.symbolic_scope import in_symbolic_scope as in_symbolic_scope
 from keras.src.layers.rnn.conv_lstm import ConvLSTMCell as ConvLSTMCell
 from keras.src.models.functional import Functional
 
@@ -35,7 +36,6 @@ from lipdp import checks
 # What a training step is made of. Not every backend has all of them.
 STEP_METHODS = ("train_step", "compute_loss", "_compute_loss", "stateless_compute_loss", "compute_loss_and_updates")
 STEP_METHODS += ("make_train_function", "stateless_call")
-
 # How gradients reach `apply` of an optimizer. Not every backend uses all of them.
 OPTIMIZER_ENTRIES = ("scale_loss", "apply_gradients", "stateless_apply")
 

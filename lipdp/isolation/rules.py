@@ -193,6 +193,7 @@ _ENTRYWISE = {
     *("Square", "Sqrt", "Exp", "Log", "Log1p", "Expm1", "Sin", "Cos", "Tanh", "Sign", "Reciprocal", "Clip", "Maximum"),
     *("Minimum", "Where", "Equal", "NotEqual", "Greater", "GreaterEqual", "Less", "LessEqual", "LogicalAnd"),
     *("LogicalNot", "LogicalOr", "Cast", "StopGradient", "Relu", "Relu6", "Sigmoid", "Silu", "Gelu", "Elu", "Softplus"),
+    *("ZerosLike", "OnesLike"),
 }
 _ALONG_AXES = {
     *("Sum", "Mean", "Max", "Min", "Prod", "Std", "Var", "All", "Any", "Argmax", "Argmin"),

@@ -1,5 +1,6 @@
 """Copies of Keras models in which layers of a user's own become functional models of what they are made of."""
 
+import contextlib
 import sys
 
 import keras
@@ -9,6 +10,7 @@ from keras import ops, tree
 from lipdp import _keras, backend, isolation
 from lipdp.bounds import registry
 from lipdp.exporting import GraphCopy
+from lipdp.isolation.rules import is_array
 from lipdp.layers import LipschitzLayer
 from lipdp.model import DP_Model, DP_Sequential
 from lipdp.privacy import provenance
@@ -192,7 +194,7 @@ def _traced(layer, inputs, call) -> keras.Model:
     """Returns the graph of what `call` does with symbols."""
     held = dict(vars(layer))
     try:
-        with keras.StatelessScope() as scope:
+        with keras.StatelessScope() as scope, _constants_for_each_row(layer, inputs[0]):
             outputs = _called(layer.call, inputs, call)
         graph = keras.Model(inputs, outputs, name=layer.name)
     except Exception as error:
@@ -209,6 +211,41 @@ def _traced(layer, inputs, call) -> keras.Model:
     if not {id(v) for v in weights} <= {id(v) for v in graph.variables}:
         raise _Stays("it calls layers on what does not follow from its inputs, such as positions")
     return graph
+
+
+@contextlib.contextmanager
+def _constants_for_each_row(layer, tensor):
+    """Has the layers inside of one that are called on constants alone, such as positions, take them for each row.
+
+    Called on numbers, a layer gives numbers, which would be all that is left of its weights.
+    """
+
+    def given(inner, call):
+        def run(*args, **kwargs):
+            if _keras.in_symbolic_scope() or not any(map(is_array, tree.flatten((args, kwargs)))):
+                return call(*args, **kwargs)
+            args, kwargs = tree.map_structure(lambda v: _repeated(v, tensor) if is_array(v) else v, (args, kwargs))
+            return inner(*args, **kwargs)
+
+        return run
+
+    replaced = [(vars(inner), vars(inner).get("call")) for inner in _keras.walk(layer)]
+    try:
+        for inner in _keras.walk(layer):
+            vars(inner)["call"] = given(inner, inner.call)
+        yield
+    finally:
+        for attributes, before in replaced:
+            attributes.pop("call")
+            attributes.update({} if before is None else {"call": before})
+
+
+def _repeated(array, tensor):
+    """Returns a constant once for each row of a tensor; a first axis of one stands for the rows already."""
+    array = ops.convert_to_numpy(array)
+    array = array if array.shape[0] == 1 else array[None]
+    none = ops.sum(ops.zeros_like(tensor, dtype=str(array.dtype)), axis=tuple(range(1, len(tensor.shape))))
+    return ops.add(ops.reshape(none, (-1, *[1] * (array.ndim - 1))), array)
 
 
 def _refuse_steps(graph) -> None:

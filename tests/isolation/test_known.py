@@ -286,6 +286,7 @@ APART = {
     "drawn for each row": sequence(lambda: L.Dropout(0.5, noise_shape=(None, 1))),
     "both directions": graph(lambda x: L.Bidirectional(L.LSTM(3))(x), (3, 4)),
     "operations": graph(lambda x: ops.sum(ops.exp(x[:, 1:3]) * 2.0 - ops.reshape(x[:, :2], (-1, 2)), axis=-1)),
+    "of the shape alone": graph(lambda x: ops.zeros_like(x) + ops.ones_like(x, dtype="float32")),
 }
 
 

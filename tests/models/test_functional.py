@@ -77,18 +77,22 @@ def test_the_same_function_without_layers_of_ones_own(make, capsys):
     assert {id(v) for v in model.trainable_variables} == {id(v) for v in copy.trainable_variables}
 
 
-def test_gradients_are_those_that_the_layer_has_row_by_row():
-    model = stack(Block())
-    copy, x, y = lipdp.to_functional(model, verbose=False), rows(), np.arange(6) % 2
+def assert_same_gradients(model, copy, x):
+    """Sums of rows' clipped gradients are those that layers of one's own have row by row."""
     found = []
     for one in (model, copy):
         private = lipdp.DP_Model.from_keras(one)
         private.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-        data = (x, y.astype("int32"), np.ones(6, "float32"))
+        data = (x, (np.arange(6) % 2).astype("int32"), np.ones(6, "float32"))
         average = averaged(private, strategies.DPSGD(clip_norm=0.1), data)[0]
         found.append({id(v): g for v, g in zip(private.trainable_variables, average, strict=True)})
     for variable in model.trainable_variables:
         np.testing.assert_allclose(*(one[id(variable)] for one in found), rtol=1e-4, atol=1e-6)
+
+
+def test_gradients_are_those_that_the_layer_has_row_by_row():
+    model = stack(Block())
+    assert_same_gradients(model, lipdp.to_functional(model, verbose=False), rows())
 
 
 def test_training_the_copy_trains_the_model():
@@ -135,15 +139,56 @@ class WithWeights(Own):
 
 
 class Positions(Own):
+    def __init__(self):
+        super().__init__()
+        self.tokens, self.places = L.Embedding(3, 4), L.Embedding(5, 4)
+
+    def build(self, input_shape):
+        """Has Keras not say that the layers inside are not built: they are by what they are called on."""
+
     def call(self, inputs):
-        return self.drop(inputs) + self.dense(ops.ones((1, 5, 4)))
+        return self.tokens(inputs) + self.places(ops.arange(0, ops.shape(inputs)[-1]))
+
+
+class Held(Positions):
+    """Has an axis for the rows already, and holds the constant."""
+
+    def build(self, input_shape):
+        self.numbers = np.arange(5, dtype="int32")[None]
+
+    def call(self, inputs):
+        return self.tokens(inputs) * self.places(self.numbers)
 
 
 class BothWays(Own):
     """Reaches its weights through its inputs, and through a constant as well."""
 
     def call(self, inputs):
-        return self.dense(inputs) + self.dense(ops.ones((1, 5, 4)))
+        return ops.tanh(self.dense(inputs) + self.dense(0.5 * ops.ones((1, 5, 4))))
+
+
+class OfModels(Own):
+    def __init__(self):
+        super().__init__()
+        self.inner, self.places = Positions(), keras.Sequential([L.Embedding(5, 4), L.Dense(4)])
+
+    def build(self, input_shape):
+        pass
+
+    def call(self, inputs):
+        return self.inner(inputs) + self.places(ops.arange(5)[None])
+
+
+class DropsPositions(Positions):
+    """All rows of a batch lose the same."""
+
+    def call(self, inputs):
+        return self.tokens(inputs) + self.drop(self.places(ops.arange(5)))
+
+
+class WithAnAxis(Positions):
+    def call(self, inputs):
+        return self.tokens(inputs) + ops.expand_dims(self.places(ops.arange(5)), 0)
 
 
 class ForTraining(Own):
@@ -226,8 +271,6 @@ class Counter(Own):
 
 STAY = {
     "weights": (WithWeights, "weights of its own"),
-    "constants": (Positions, "does not follow from its inputs"),
-    "constants too": (BothWays, "something else on random rows"),
     "training": (ForTraining, "something else in training"),
     "explicit": (NeverDrops, "something else in training"),
     "draws": (Draws, "random numbers"),
@@ -251,6 +294,38 @@ def test_layers_that_stay(make, reason, capsys):
         copy = lipdp.to_functional(stack(layer))
     assert re.search(reason, said := capsys.readouterr().out), said
     assert layer in copy.layers and [operation for operation, _ in isolation.foreign(copy)] == [layer]
+
+
+def of_tokens(layer):
+    return keras.Sequential([keras.Input((5,), dtype="int32"), layer, L.Flatten(), L.Dense(2)])
+
+
+ON_CONSTANTS = {
+    "positions": (lambda: of_tokens(Positions()), "2 layers"),
+    "held": (lambda: of_tokens(Held()), "2 layers"),
+    "both ways": (lambda: stack(BothWays()), "1 layer."),
+    "models": (lambda: of_tokens(OfModels()), "2 layers"),
+}
+
+
+@pytest.mark.parametrize(("make", "became"), ON_CONSTANTS.values(), ids=ON_CONSTANTS)
+def test_layers_inside_that_are_called_on_constants(make, became, capsys):
+    model = make()
+    copy = lipdp.to_functional(model)
+    assert became in capsys.readouterr().out and not isolation.foreign(copy)
+    assert all("call" not in vars(layer) for layer in model._flatten_layers())
+    x = rows() if len(model.input_shape) == 3 else np.random.default_rng(0).integers(0, 3, (6, 5)).astype("int32")
+    np.testing.assert_allclose(model(x), copy(x), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(model(x[:1]), copy(x[:1]), rtol=1e-5, atol=1e-6)
+    assert_same_gradients(model, copy, x)
+
+
+@pytest.mark.parametrize(("make", "reason"), [(WithAnAxis, "keep rows apart"), (DropsPositions, "in training")])
+def test_constants_that_cannot_be_taken_for_each_row(make, reason, capsys):
+    layer = make()
+    copy = lipdp.to_functional(of_tokens(layer))
+    assert re.search(reason, said := capsys.readouterr().out), said
+    assert layer in copy.layers
 
 
 def test_inputs_with_masks_stay(capsys):

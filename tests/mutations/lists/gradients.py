@@ -465,5 +465,8 @@ FAULTS = [
         ("weights of others are constants", "if isinstance(value, keras.Variable) or array:", "if array:"),
         ("operations that mix rows are taken apart", "    if foreign:\n", "    if False:\n"),
         ("what it changes is lost", "if changed or scope.state_mapping or layer.losses:", "if False:"),
+        ("layers on constants become numbers", "_keras.in_symbolic_scope() or not any", "True or not any"),
+        ("one row has the constants of all", "array if array.shape[0] == 1 else array[None]", "array[None]"),
+        ("layers inside go on as they were read", """attributes.pop("call")""", "pass"),
     ),
 ]
