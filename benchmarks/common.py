@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import platform
+import subprocess
 import sys
 
 import numpy as np
@@ -88,6 +89,19 @@ def write(name: str, content: dict) -> pathlib.Path:
     record = {"command": command, "versions": versions(), "machine": machine(), **content}
     path.write_text(json.dumps(record, indent=1) + "\n")
     return path
+
+
+def in_processes(backends, networks=((),)) -> None:
+    """Runs this command as a worker, in a process for each backend and for each group of networks.
+
+    As many programs as networks would slow each other down in one.
+    """
+    for backend in backends:
+        for group in networks:
+            command = [sys.executable, *sys.argv, "--worker", "--backend", backend]
+            command += ["--network", *group] * bool(group)
+            environment = {**os.environ, "KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"}
+            subprocess.run(command, env=environment, check=True)
 
 
 class Series:

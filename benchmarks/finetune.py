@@ -12,9 +12,9 @@ the times by row, as so few draws may have more or less than B rows.
 
 import argparse
 import os
-import subprocess
 import sys
 
+from common import Series, in_processes, paired
 from stepping import WARM, Stepper, interleaved, peak_memory
 
 WHAT = ("head", "lora", "full")
@@ -70,8 +70,6 @@ def stepper(what: str, step: str, batch: int) -> Stepper:
 
 
 def measure(what: str, batch: int, rounds: int) -> dict:
-    from common import paired
-
     steppers = {step: stepper(what, step, batch) for step in STEPS}
     times = {step: [1e3 * seconds for seconds in values] for step, values in interleaved(steppers, rounds).items()}
     rows = {step: [one.rows(WARM + i) for i in range(rounds)] for step, one in steppers.items()}
@@ -81,7 +79,6 @@ def measure(what: str, batch: int, rounds: int) -> dict:
 
 def worker(arguments) -> None:
     import keras
-    from common import Series
 
     series = Series(arguments.name, ("backend", "what", "batch"), arguments.again)
     backend = keras.backend.backend()
@@ -123,13 +120,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.worker:
         return worker(arguments)
-    for backend in arguments.backend:
-        command = [sys.executable, os.path.abspath(__file__), "--worker", "--rounds", str(arguments.rounds)]
-        command += ["--what", *arguments.what, "--batch", *map(str, arguments.batch), "--name", arguments.name]
-        command += ["--again"] * arguments.again
-        environment = {**os.environ, "KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"}
-        subprocess.run(command, env=environment, check=True)
-    return None
+    return in_processes(arguments.backend)
 
 
 if __name__ == "__main__":

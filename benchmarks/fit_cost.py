@@ -18,9 +18,9 @@ clock on the wall. What the file holds is not measured again: a run that was cut
 
 import argparse
 import os
-import subprocess
-import sys
 import time
+
+from common import Series, in_processes, spread
 
 NETWORKS = ("readme", "mlp")
 KINDS = ("ordinary", "clipless", "dpsgd")
@@ -96,8 +96,6 @@ def epoch(model, kind: str, x, y, batch: int) -> tuple[float, float]:
 
 
 def measure(network: str, batch: int, rounds: int, x, y) -> dict:
-    from common import spread
-
     models = {kind: build(network, kind) for kind in KINDS}
     few = 4 * batch
     for kind, model in models.items():  # compiled, all shapes of a batch too
@@ -117,7 +115,6 @@ def measure(network: str, batch: int, rounds: int, x, y) -> dict:
 def worker(arguments) -> None:
     """Measures what is asked for on the backend of this process."""
     import numpy as np
-    from common import Series
 
     with np.load(os.path.join(os.environ["LIPDP_DATA"], "mnist.npz")) as data:
         x, y = data["x_train"][..., None] / np.float32(255), data["y_train"].astype("int32")
@@ -174,15 +171,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.worker:
         return worker(arguments)
-    for backend in arguments.backend:
-        # As many programs as measurements would slow each other down: a process for each network.
-        for network in arguments.network:
-            command = [sys.executable, os.path.abspath(__file__), "--worker", "--rounds", str(arguments.rounds)]
-            command += ["--backend", backend, "--network", network, "--batch", *map(str, arguments.batch)]
-            command += ["--again"] * arguments.again + ["--note", arguments.note, "--name", arguments.name]
-            environment = {**os.environ, "KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"}
-            subprocess.run(command, env=environment, check=True)
-    return None
+    return in_processes(arguments.backend, [[network] for network in arguments.network])
 
 
 if __name__ == "__main__":

@@ -12,9 +12,9 @@ them. What the file holds is not measured again.
 
 import argparse
 import os
-import subprocess
-import sys
 import time
+
+from common import Series, in_processes, spread
 
 NETWORKS = ("mlp", "cnn", "transformer", "residual", "own layers", "to_functional")
 KINDS = ("ordinary", "dpsgd")
@@ -107,8 +107,6 @@ def fits(network: str, kind: str) -> tuple[float, float]:
 
 
 def measure(network: str, rounds: int) -> dict:
-    from common import spread
-
     for kind in KINDS:
         fits(network, kind)
     found = [{kind: fits(network, kind) for kind in KINDS} for _ in range(rounds)]
@@ -122,8 +120,6 @@ def measure(network: str, rounds: int) -> dict:
 
 def worker(arguments) -> None:
     """Measures what is asked for on the backend of this process."""
-    from common import Series
-
     series = Series(arguments.name, ("backend", "network"), arguments.again)
     (backend,) = arguments.backend
     for network in arguments.network:
@@ -159,14 +155,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.worker:
         return worker(arguments)
-    for backend in arguments.backend:
-        for network in arguments.network:  # programs of one would slow the other down
-            command = [sys.executable, os.path.abspath(__file__), "--worker", "--backend", backend]
-            command += ["--network", network, "--rounds", str(arguments.rounds), "--name", arguments.name]
-            command += ["--again"] * arguments.again
-            environment = {**os.environ, "KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"}
-            subprocess.run(command, env=environment, check=True)
-    return None
+    return in_processes(arguments.backend, [[network] for network in arguments.network])
 
 
 if __name__ == "__main__":

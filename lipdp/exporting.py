@@ -9,7 +9,7 @@ from keras import ops, tree
 
 from lipdp import _keras, backend
 from lipdp.bounds.propagate import functional
-from lipdp.layers import LipschitzLayer, StandardizedConv2D
+from lipdp.layers import LipschitzLayer, StandardizedConv2D, Weight
 from lipdp.privacy import provenance
 
 # Largest difference between the outputs of a model and of its export, relative to outputs above 1.
@@ -100,8 +100,17 @@ class GraphCopy:
         return copy(*args, **kwargs)
 
 
+def repeated(array: Any, tensor: Any) -> Any:
+    """Returns a constant once for each row of a tensor, `(batch, *shape)`, by Keras' operations alone."""
+    array = np.asarray(array)[None]
+    none = ops.sum(ops.zeros_like(tensor, dtype=str(array.dtype)), axis=tuple(range(1, len(tensor.shape))))
+    return ops.add(ops.reshape(none, (-1, *[1] * (array.ndim - 1))), array)
+
+
 class _Exporter(GraphCopy):
     def outputs(self, operation, copy, args, kwargs):
+        if isinstance(operation, Weight):
+            return repeated(ops.convert_to_numpy(operation.weight), args[0])
         if isinstance(operation, LipschitzLayer):
             return operation.export_call(copy, *args, **kwargs)
         if _changes_images(copy):
@@ -109,6 +118,8 @@ class _Exporter(GraphCopy):
         return super().outputs(operation, copy, args, kwargs)
 
     def copy(self, operation):
+        if isinstance(operation, Weight):
+            return operation, []
         if isinstance(operation, (LipschitzLayer, StandardizedConv2D)):
             return operation.stock_layer()
         if isinstance(operation, keras.Model):

@@ -18,6 +18,7 @@ CONV = {"padding": "valid", "kernel_initializer": "glorot_uniform", "projected":
 MADE = {
     "Abs": lambda: layers.Abs(),
     "Bias": lambda: layers.Bias(0.5, trainable=False),
+    "Weight": lambda: layers.Weight((2, 3), "ones"),
     "BoundedEmbedding": lambda: layers.BoundedEmbedding(7, 4, 0.5, keras.initializers.RandomNormal(0.0, 2.0)),
     "BoundedInput": lambda: layers.BoundedInput((None, 3), 2.0, "clip"),
     "ClipGradient": lambda: layers.ClipGradient(0.25),

@@ -48,6 +48,7 @@ _REPLACEMENTS: dict[str, str] = {
     },
     "StandardizedConv2D": "lipdp.layers.SpectralConv2D, followed by lipdp.layers.Bias and lipdp.layers.Abs",
     "Embedding": "lipdp.layers.BoundedEmbedding",
+    "Weight": "lipdp.layers.Bias",
     "SeparableConv2D": "lipdp.layers.SpectralDepthwiseConv2D, then lipdp.layers.SpectralConv2D with kernel size 1",
     "Dense": "lipdp.layers.SpectralDense, followed by lipdp.layers.Bias and lipdp.layers.Abs",
     "BatchNormalization": "lipdp.layers.LayerCentering (batch statistics mix examples)",

@@ -43,6 +43,7 @@ from lipdp.layers.residual import ResidualAverage
 from lipdp.layers.scattering import Scattering2D
 from lipdp.layers.standardized import StandardizedConv2D
 from lipdp.layers.transposed import SpectralConv1DTranspose, SpectralConv2DTranspose, SpectralConv3DTranspose
+from lipdp.layers.weight import Weight
 
 __all__ = ["Activation", "Add", "Average", "AveragePooling2D", "Concatenate", "Flatten", "GlobalAveragePooling2D"]
 __all__ += ["GlobalMaxPooling2D", "LeakyReLU", "MaxPooling2D", "Permute", "ReLU", "Reshape", "ZeroPadding2D"]
@@ -61,6 +62,7 @@ __all__ += [
     "SpectralConv3D",
     "SpectralDense",
     "StandardizedConv2D",
+    "Weight",
 ]
 __all__ += ["SpectralConv1DTranspose", "SpectralConv2DTranspose", "SpectralConv3DTranspose"]
 __all__ += ["Deskew2D", "EncoderFeatures2D", "PatchFeatures2D", "SpectralDepthwiseConv1D", "SpectralDepthwiseConv2D"]

@@ -9,10 +9,11 @@ from keras import ops, tree
 
 from lipdp import _keras, backend, isolation
 from lipdp.bounds import registry
-from lipdp.exporting import GraphCopy
+from lipdp.exporting import GraphCopy, repeated
 from lipdp.isolation.rules import is_array
 from lipdp.layers import LipschitzLayer
 from lipdp.model import DP_Model, DP_Sequential
+from lipdp.models.own_weights import OwnWeights, Stays
 from lipdp.privacy import provenance
 
 # Largest difference between the outputs of a layer and of what it became, relative to outputs above 1.
@@ -34,10 +35,11 @@ def to_functional(model: keras.Model, verbose: bool = True) -> keras.Model:
 
     Returns:
         A functional model, not compiled; a `DP_Model` of a private one. Layers and weights are those of `model`, not
-        copies: train one of them, and both have learned it. A layer stays as it is, and runs one row at a time as
-        before, where it has weights of its own, draws random numbers itself, gets masks, states bounds of its own,
-        changes what it holds, does something else in training than to hand `training` on, or where its `call` cannot
-        be read or computes something else on random rows.
+        copies: train one of them, and both have learned it. Weights of your layer's own become those of a `Dense`,
+        `EinsumDense`, `Embedding` or `lipdp.layers.Weight`. A layer stays as it is, and runs one row at a time as
+        before, where its own weights are kept in lists, have constraints or do not all train, where it draws random
+        numbers itself, gets masks, states bounds of its own, changes what it holds, does something else in training
+        than to hand `training` on, or where its `call` cannot be read or computes something else on random rows.
 
     Raises:
         ValueError: a subclassed or unbuilt model.
@@ -78,10 +80,6 @@ def to_functional(model: keras.Model, verbose: bool = True) -> keras.Model:
     return copy
 
 
-class _Stays(Exception):
-    """Why a layer is left as it is."""
-
-
 class _Opener(GraphCopy):
     def __init__(self):
         super().__init__()
@@ -105,7 +103,7 @@ class _Opener(GraphCopy):
         name = f"Layer '{operation.name}' ({type(operation).__name__})"
         try:
             inner = _opened(operation, self._calls[id(operation)])
-        except _Stays as reason:
+        except Stays as reason:
             self.lines[id(operation)] = f"{name} stays, and runs one row at a time: {reason}."
             return operation, []
         self._opened.add(id(operation))
@@ -138,25 +136,23 @@ def _calls(model) -> list:
 
 
 def _opened(layer, nodes) -> keras.Model:
-    """Returns the graph of what a layer calls, with one flat list of inputs; raises `_Stays` where there is none."""
+    """Returns the graph of what a layer calls, with one flat list of inputs; raises `Stays` where there is none."""
     if any(name in vars(kind) for kind in _own_classes(layer) for name in ("__call__", "compute_mask")):
-        raise _Stays("it has a `__call__` or a `compute_mask` of its own")
+        raise Stays("it has a `__call__` or a `compute_mask` of its own")
     if isinstance(layer, LipschitzLayer) or registry.is_registered(layer):
-        raise _Stays("it states bounds of its own")
-    if _keras.all_own_variables(layer):
-        raise _Stays("it has weights of its own")
+        raise Stays("it states bounds of its own")
     if _keras.seed_generators(layer):
-        raise _Stays("it draws random numbers itself")
+        raise Stays("it draws random numbers itself")
     if layer.losses or layer.activity_regularizer is not None:
-        raise _Stays("it adds losses")
+        raise Stays("it adds losses")
     calls = [(node.arguments.args, node.arguments.kwargs) for node in nodes]
     if any(_described(call) != _described(calls[0]) for call in calls[1:]):
-        raise _Stays("it is called in several ways")
+        raise Stays("it is called in several ways")
     for tensor in _symbols(calls[0]):
         if _keras.mask(tensor) is not None:
-            raise _Stays("its inputs have masks")
+            raise Stays("its inputs have masks")
         if keras.backend.is_float_dtype(tensor.dtype) and tensor.dtype != layer.compute_dtype:
-            raise _Stays(f"it converts its inputs to {layer.compute_dtype}")
+            raise Stays(f"it converts its inputs to {layer.compute_dtype}")
     inputs = [keras.Input(batch_shape=t.shape, dtype=t.dtype) for t in _symbols(calls[0])]
     graph = _traced(layer, inputs, calls[0])
     _refuse_steps(graph)
@@ -192,24 +188,28 @@ def _called(function, inputs, call):
 
 def _traced(layer, inputs, call) -> keras.Model:
     """Returns the graph of what `call` does with symbols."""
-    held = dict(vars(layer))
+    weights, held = OwnWeights(layer), dict(vars(layer))
+    given = {**held, **weights.stand_ins}
     try:
+        vars(layer).update(given)
         with keras.StatelessScope() as scope, _constants_for_each_row(layer, inputs[0]):
             outputs = _called(layer.call, inputs, call)
-        graph = keras.Model(inputs, outputs, name=layer.name)
+        graph = keras.Model(inputs, weights.written(inputs, outputs) if weights.stand_ins else outputs, name=layer.name)
+    except Stays:
+        raise
     except Exception as error:
-        raise _Stays(f"its `call` cannot be read without numbers ({type(error).__name__})") from error
+        raise Stays(f"its `call` cannot be read without numbers ({type(error).__name__})") from error
     finally:
-        changed = {key for key in {*held, *vars(layer)} if vars(layer).get(key) is not held.get(key)}
+        changed = {key for key in {*given, *vars(layer)} if vars(layer).get(key) is not given.get(key)}
         vars(layer).clear()
         vars(layer).update(held)
     if changed or scope.state_mapping or layer.losses:
-        raise _Stays("its `call` changes what it holds, or draws random numbers")
+        raise Stays("its `call` changes what it holds, or draws random numbers")
     if not all(isinstance(value, keras.KerasTensor) for value in tree.flatten(outputs)):
-        raise _Stays("it returns something else than tensors")
-    weights = [v for inner in _keras.walk(layer) for v in _keras.all_own_variables(inner)]
-    if not {id(v) for v in weights} <= {id(v) for v in graph.variables}:
-        raise _Stays("it calls layers on what does not follow from its inputs, such as positions")
+        raise Stays("it returns something else than tensors")
+    found = [v for inner in _keras.walk(layer, include_self=True) for v in _keras.all_own_variables(inner)]
+    if not {id(v) for v in found} <= {id(v) for v in graph.variables}:
+        raise Stays("it has weights that what was read of its `call` does not use")
     return graph
 
 
@@ -243,9 +243,7 @@ def _constants_for_each_row(layer, tensor):
 def _repeated(array, tensor):
     """Returns a constant once for each row of a tensor; a first axis of one stands for the rows already."""
     array = ops.convert_to_numpy(array)
-    array = array if array.shape[0] == 1 else array[None]
-    none = ops.sum(ops.zeros_like(tensor, dtype=str(array.dtype)), axis=tuple(range(1, len(tensor.shape))))
-    return ops.add(ops.reshape(none, (-1, *[1] * (array.ndim - 1))), array)
+    return repeated(array[0] if array.shape[0] == 1 else array, tensor)
 
 
 def _refuse_steps(graph) -> None:
@@ -259,16 +257,14 @@ def _refuse_steps(graph) -> None:
                 and np.ndim(value)
             )
             if isinstance(value, keras.Variable) or array:
-                raise _Stays(f"it calls '{operation.name}' on a weight or a constant")
-    foreign = [operation for operation, _ in isolation.foreign(graph) if not _own(operation)]
-    if foreign:
-        raise _Stays(f"it calls '{foreign[0].name}', which is not known to keep rows apart")
+                raise Stays(f"it calls '{operation.name}' on a weight or a constant")
 
 
 def _compare(layer, one, other) -> None:
     """Runs a layer and its graph on random rows, with weights moved at random: what was read as a constant shows.
 
-    Layers inside draw the same numbers in both.
+    Operations of the graph that are not known to keep rows apart run one row at a time, as when it trains. Layers
+    inside draw the same numbers in both.
     """
     rng = np.random.default_rng(0)
 
@@ -287,13 +283,23 @@ def _compare(layer, one, other) -> None:
     for training in (False, True):
         outputs = []
         try:
-            for model in (one, other):
-                with backend.full_precision(), keras.StatelessScope(moved):
+            for model, context in ((one, contextlib.nullcontext()), (other, _steps_alone(other))):
+                with context, backend.full_precision(), keras.StatelessScope(moved):
                     outputs.append([ops.convert_to_numpy(t) for t in tree.flatten(model(x, training=training))])
         except Exception as error:
-            raise _Stays(f"it does not run on random rows ({type(error).__name__})") from error
+            raise Stays(f"it does not run on random rows ({type(error).__name__})") from error
         for a, b in zip(*outputs, strict=True):
             limit = _TOLERANCE * max(1.0, float(np.max(np.abs(a), initial=0.0)))
             if a.shape != b.shape or not np.max(np.abs(a - b), initial=0.0) <= limit:
                 also = " in training" if training else ""
-                raise _Stays(f"what was read of its `call` computes something else{also} on random rows")
+                raise Stays(f"what was read of its `call` computes something else{also} on random rows")
+
+
+@contextlib.contextmanager
+def _steps_alone(graph):
+    """Has the operations of a graph run as when it trains, and layers of a user's own as they are."""
+    with isolation.isolated(graph), contextlib.ExitStack() as stack:
+        for operation, _ in isolation.foreign(graph):
+            if _own(operation):
+                stack.enter_context(isolation.together(operation))
+        yield

@@ -33,6 +33,8 @@ DENSE = {
     "spectral": ((5,), lipdp.layers.SpectralDense(4)),
     "spectral, sequence": ((6, 5), lipdp.layers.SpectralDense(4)),
     "bias": ((3, 3, 2), lipdp.layers.Bias()),
+    "weight": ((5, 2), lipdp.layers.Weight((3, 2))),
+    "weight, one number": ((5,), lipdp.layers.Weight(())),
 }
 EINSUM = {
     "ab,bc->ac": ((5,), {"output_shape": 4, "bias_axes": "c"}),

@@ -130,12 +130,105 @@ class Own(L.Layer):
         self.generator = None
 
 
-class WithWeights(Own):
+class Linear(Own):
+    """As in Keras' guide."""
+
     def build(self, input_shape):
-        self.scale = self.add_weight(shape=(4,), initializer="ones")
+        self.w = self.add_weight(shape=(input_shape[-1], 4), initializer="glorot_uniform", name="w")
+        self.b = self.add_weight(shape=(4,), initializer="zeros", name="b")
 
     def call(self, inputs):
-        return self.dense(inputs) * self.scale
+        return ops.matmul(inputs, self.w) + self.b
+
+
+class Spelled(Linear):
+    def call(self, inputs):
+        return self.b + ops.einsum("...i,io->...o", inputs, self.w)
+
+
+class Biased(Linear):
+    """The bias is none of the product alone: that is read elsewhere too."""
+
+    def call(self, inputs):
+        product = inputs @ self.w
+        return ops.tanh(product + ops.reshape(self.b, (1, 1, -1))) * product
+
+
+class Attends(Own):
+    """Steps that are not known to keep rows apart, which they do alone."""
+
+    def build(self, input_shape):
+        self.w = self.add_weight(shape=(4, 2, 3), initializer="glorot_uniform", name="w")
+
+    def call(self, inputs):
+        h = ops.einsum("bnd,dhk->bhnk", inputs, self.w)
+        return ops.softmax(ops.matmul(h, ops.transpose(h, (0, 1, 3, 2))))
+
+
+class Token(Own):
+    def build(self, input_shape):
+        self.token = self.add_weight(shape=(1, 1, 4), name="token")
+        self.places = self.add_weight(shape=(6, 4), name="places")
+        self.gain = self.add_weight(shape=(), initializer="ones", name="gain")
+
+    def call(self, inputs):
+        first = ops.broadcast_to(self.token, (ops.shape(inputs)[0], 1, 4))
+        return self.gain * (ops.concatenate([first, inputs], axis=1) + ops.expand_dims(self.places, 0))
+
+
+class Table(Own):
+    def build(self, input_shape):
+        self.table = self.add_weight(shape=(3, 4), name="table")
+
+    def call(self, inputs):
+        return ops.take(self.table, inputs, axis=0)
+
+
+class OfDense(L.Dense):
+    def call(self, inputs):
+        return ops.relu(ops.matmul(inputs, self.kernel) + self.bias)
+
+
+class InAList(Own):
+    def build(self, input_shape):
+        self.held = [self.add_weight(shape=(4,), name="w")]
+
+    def call(self, inputs):
+        return inputs * self.held[0]
+
+
+class Frozen(Own):
+    def build(self, input_shape):
+        self.scale = self.add_weight(shape=(4,), initializer="ones", trainable=False, name="scale")
+
+    def call(self, inputs):
+        return inputs * self.scale
+
+
+class Constrained(Own):
+    def build(self, input_shape):
+        self.scale = self.add_weight(shape=(4,), initializer="ones", constraint="non_neg", name="scale")
+
+    def call(self, inputs):
+        return inputs * self.scale
+
+
+class Transposed(Linear):
+    def call(self, inputs):
+        return ops.matmul(ops.matmul(inputs, self.w), ops.transpose(self.w)) + self.b
+
+
+class AcrossRows(Own):
+    def build(self, input_shape):
+        self.scale = self.add_weight(shape=(5, 5, 4), name="scale")
+
+    def call(self, inputs):
+        return inputs * self.scale
+
+
+class Unread(Linear):
+    def call(self, inputs):
+        return ops.matmul(inputs, self.w)
 
 
 class Positions(Own):
@@ -270,13 +363,17 @@ class Counter(Own):
 
 
 STAY = {
-    "weights": (WithWeights, "weights of its own"),
+    "a list of weights": (InAList, "in lists"),
+    "frozen weights": (Frozen, "that do not train"),
+    "constraints": (Constrained, "constraints or regularizers"),
+    "several ways": (Transposed, "in several ways"),
+    "unread": (Unread, "does not use"),
     "training": (ForTraining, "something else in training"),
     "explicit": (NeverDrops, "something else in training"),
     "draws": (Draws, "random numbers"),
     "global draws": (DrawsGlobally, "random numbers|cannot be read"),
     "state": (Counts, "changes what it holds"),
-    "mixes": (Mixes, "not known to keep rows apart"),
+    "mixes": (Mixes, "something else on random rows"),
     "branches": (Loops, "cannot be read"),
     "weights of others": (OfAnother, "on a weight"),
     "losses": (Adds, "cannot be read|adds losses"),
@@ -320,12 +417,69 @@ def test_layers_inside_that_are_called_on_constants(make, became, capsys):
     assert_same_gradients(model, copy, x)
 
 
-@pytest.mark.parametrize(("make", "reason"), [(WithAnAxis, "keep rows apart"), (DropsPositions, "in training")])
+@pytest.mark.parametrize(("make", "reason"), [(WithAnAxis, "random rows"), (DropsPositions, "in training")])
 def test_constants_that_cannot_be_taken_for_each_row(make, reason, capsys):
     layer = make()
     copy = lipdp.to_functional(of_tokens(layer))
     assert re.search(reason, said := capsys.readouterr().out), said
     assert layer in copy.layers
+
+
+OWN_WEIGHTS = {
+    "linear": (Linear, "float32", "1 layer."),
+    "spelled": (Spelled, "float32", "2 layers."),
+    "biased": (Biased, "float32", "2 layers."),
+    "attention": (Attends, "float32", "1 layer."),
+    "token": (Token, "float32", "3 layers."),
+    "table": (Table, "int32", "1 layer."),
+    "subclass": (lambda: OfDense(4), "float32", "1 layer."),
+}
+
+
+@pytest.mark.parametrize(("make", "dtype", "became"), OWN_WEIGHTS.values(), ids=OWN_WEIGHTS)
+def test_weights_of_ones_own(make, dtype, became, capsys, tmp_path):
+    layer = make()
+    model = of_tokens(layer) if dtype == "int32" else stack(layer)
+    copy = lipdp.to_functional(model)
+    assert became in capsys.readouterr().out and layer not in copy.layers
+    assert {id(v) for v in model.trainable_variables} == {id(v) for v in copy.trainable_variables}
+    assert "add_weight" not in {name for inner in copy._flatten_layers() for name in vars(inner)}
+    x = rows() if dtype == "float32" else np.random.default_rng(0).integers(0, 3, (6, 5)).astype(dtype)
+    for v in model.trainable_variables:
+        v.assign(v + 0.1 * np.random.default_rng(1).normal(size=v.shape).astype("float32"))
+    np.testing.assert_allclose(model(x), copy(x), rtol=1e-5, atol=1e-6)
+    assert_same_gradients(model, copy, x)
+    copy.save(tmp_path / "copy.keras")
+    np.testing.assert_allclose(keras.saving.load_model(tmp_path / "copy.keras")(x), copy(x), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(lipdp.export(copy)(x), copy(x), rtol=1e-5, atol=1e-6)
+
+
+def test_training_the_copy_trains_weights_of_ones_own():
+    model = stack(Linear(), Token())
+    private = lipdp.DP_Model.from_keras(lipdp.to_functional(model, verbose=False))
+    private.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    before = model.get_weights()
+    private.fit(rows(), np.zeros(6, "int32"), 3, strategy="dpsgd", noise_multiplier=5.0, delta=1e-3, verbose=0)
+    assert all((a != b).any() for a, b in zip(before, model.get_weights(), strict=True))
+    np.testing.assert_allclose(model(rows()), private(rows()), rtol=1e-5, atol=1e-6)
+    assert lipdp.DP_Model.from_keras(model).privacy.epsilon(delta=1e-3) == private.privacy.epsilon(delta=1e-3) > 0
+
+
+def test_a_layer_with_weights_that_is_called_twice():
+    layer, inputs = Linear(), keras.Input((5, 4))
+    model = keras.Model(inputs, L.Dense(2)(L.Flatten()(layer(layer(inputs)))))
+    copy = lipdp.to_functional(model, verbose=False)
+    assert len(copy.trainable_variables) == 4
+    assert_same_gradients(model, copy, rows())
+
+
+def test_weights_compute_in_the_precision_of_their_layer():
+    layer = Linear()
+    layer.dtype_policy = "mixed_bfloat16"
+    model = keras.Sequential([keras.Input((5, 4), dtype="bfloat16"), layer, L.Flatten(), L.Dense(2)])
+    copy = lipdp.to_functional(model, verbose=False)
+    (dense,) = [inner for inner in copy._flatten_layers() if type(inner) is L.Dense and inner.units == 4]
+    assert dense.compute_dtype == "bfloat16" and dense.kernel.dtype == "float32"
 
 
 def test_inputs_with_masks_stay(capsys):

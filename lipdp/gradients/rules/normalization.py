@@ -1,4 +1,4 @@
-"""Scales and shifts: normalizations inside an example, PReLU, Bias."""
+"""Scales and shifts: normalizations inside an example, PReLU, Bias, Weight."""
 
 import math
 
@@ -94,5 +94,13 @@ def scaled_bias(layer, call, tape, inputs):
 
     def gradients(rows, g):
         yield bias(rows, g * scale, layer.bias)
+
+    return tape.tap(call(inputs), (), gradients)
+
+
+@rule(layers.Weight)
+def weight(layer, call, tape, inputs):
+    def gradients(rows, g):
+        yield bias(rows, g, layer.weight)
 
     return tape.tap(call(inputs), (), gradients)

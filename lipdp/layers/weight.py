@@ -1,0 +1,57 @@
+"""A weight that all rows share, as a layer: class tokens, positions, scales."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+from keras import ops
+
+from lipdp import _keras, checks
+
+
+@_keras.serializable
+class Weight(keras.layers.Layer):
+    """Returns a weight, once for each row of its input, of which it reads nothing but their number.
+
+    For class tokens, positions and scales in functional models. For strategies that clip: it has no bounds for clipless
+    training.
+
+    Args:
+        shape: Shape of the weight, without an axis of rows; `()` is one number.
+        initializer: What the weight begins with, as in `add_weight`. Zeros unless told otherwise.
+        **kwargs: As those of `keras.layers.Layer`.
+
+    Call arguments:
+        inputs: Tensor of shape `(batch, ...)`.
+
+    Returns:
+        Tensor of shape `(batch, *shape)`.
+
+    Raises:
+        ValueError: an entry of `shape` is no whole number >= 1.
+
+    Example:
+        >>> import keras
+        >>> from lipdp import layers
+        >>> patches = keras.Input((16, 8))
+        >>> token = layers.Weight((1, 8))(patches)
+        >>> keras.ops.concatenate([token, patches], axis=1).shape
+        (None, 17, 8)
+
+    **Guarantee.** Each row of the output is the weight: no row of the input enters it, and the gradient of an example
+    is the cotangent of its own row, whole. There are no bounds for clipless training.
+    """
+
+    def __init__(self, shape: Sequence[int], initializer: Any = "zeros", **kwargs: Any):
+        super().__init__(**kwargs)
+        self.shape = tuple(checks.integer("shape", size, 1) for size in shape)
+        self.initializer = keras.initializers.get(initializer)
+
+    def build(self, input_shape: tuple[int | None, ...]) -> None:
+        self.weight = self.add_weight(name="weight", shape=self.shape, initializer=self.initializer)
+
+    def call(self, inputs: Any) -> Any:
+        return ops.broadcast_to(ops.convert_to_tensor(self.weight), (ops.shape(inputs)[0], *self.shape))
+
+    def compute_output_spec(self, inputs: Any) -> keras.KerasTensor:
+        return keras.KerasTensor((inputs.shape[0], *self.shape), dtype=self.compute_dtype)
