@@ -193,12 +193,51 @@ _ENTRYWISE = {
     *("Square", "Sqrt", "Exp", "Log", "Log1p", "Expm1", "Sin", "Cos", "Tanh", "Sign", "Reciprocal", "Clip", "Maximum"),
     *("Minimum", "Where", "Equal", "NotEqual", "Greater", "GreaterEqual", "Less", "LessEqual", "LogicalAnd"),
     *("LogicalNot", "LogicalOr", "Cast", "StopGradient", "Relu", "Relu6", "Sigmoid", "Silu", "Gelu", "Elu", "Softplus"),
-    *("ZerosLike", "OnesLike"),
+    *("Rsqrt", "Erf", "Selu", "LeakyRelu", "LogSigmoid", "ZerosLike", "OnesLike"),
 }
 _ALONG_AXES = {
     *("Sum", "Mean", "Max", "Min", "Prod", "Std", "Var", "All", "Any", "Argmax", "Argmin"),
     *("Cumsum", "Cumprod", "Flip", "Sort", "Softmax", "LogSoftmax", "Logsumexp", "Concatenate"),
 }
+
+
+def _along_one(operation, rank, leaves, *, new=0) -> bool:
+    """One axis, that of the batch excluded; `new` are those that the operation adds."""
+    return isinstance(operation.axis, int) and operation.axis % (rank + new) != 0
+
+
+def _contracted(operation, rank, leaves) -> bool:
+    """A product of matrices, one of each row, or of rows and a constant matrix."""
+    if len(leaves) != 2 or not isinstance(leaves[0], keras.KerasTensor):
+        return False
+    return rank > 2 if isinstance(leaves[1], keras.KerasTensor) else np.ndim(leaves[1]) == 2
+
+
+def _spelled(operation, rank, leaves) -> bool:
+    """The first letter of each tensor with rows is that of the output, and no other's."""
+    operands, _, output = operation.subscripts.replace(" ", "").partition("->")
+    terms = operands.split(",")
+    if not output or "." in operation.subscripts or len(terms) != len(leaves):
+        return False
+    rows = [isinstance(leaf, keras.KerasTensor) for leaf in leaves]
+    others = [term[1:] if row else term for term, row in zip(terms, rows, strict=True)] + [output[1:]]
+    firsts = {term[:1] for term, row in zip(terms, rows, strict=True) if row}
+    return firsts == {output[0]} and not any(output[0] in letters for letters in others)
+
+
+# What moves entries within rows, or multiplies rows: by the operation, the axes of its inputs, and what it is given.
+_MOVING: dict[str, Callable[[Any, int, list], bool]] = {
+    "Transpose": lambda operation, rank, leaves: operation.axes is not None and operation.axes[0] % rank == 0,
+    "Swapaxes": lambda operation, rank, leaves: all(a % rank for a in (operation.axis1, operation.axis2)),
+    "ExpandDims": lambda operation, rank, leaves: _along_one(operation, rank, leaves, new=1),
+    "Stack": lambda operation, rank, leaves: _along_one(operation, rank, leaves, new=1),
+    "Squeeze": _along_one,
+    "Split": _along_one,
+    "Matmul": _contracted,
+    "Einsum": _spelled,
+}
+# Those that may have a constant matrix beside rows.
+_PRODUCTS = ("Matmul", "Einsum")
 
 
 def numbers_are_numbers(layer: Any) -> bool:
@@ -234,12 +273,17 @@ def operation_keeps_apart(name: str, operation: Any, node: Any) -> bool:
         return kept and len(node.output_tensors[0].shape) == rank
     if any(map(is_array, tree.flatten(held))):
         return False
+    # A constant beside rows would have one of its own at each place in the batch.
+    if name not in _PRODUCTS and any(map(is_array, leaves)):
+        return False
     if name in _ALONG_AXES:
         axes = operation.axis if isinstance(operation.axis, (list, tuple)) else [operation.axis]
         return all(isinstance(axis, int) and axis % rank for axis in axes)
     if name == "GetItem":
         key = leaves[1:] if len(leaves) > 1 else [None]
         return isinstance(key[0], slice) and key[0] == slice(None)
+    if name in _MOVING:
+        return _MOVING[name](operation, rank, leaves)
     if name == "Reshape" and len(tensors) == 1:
         before, after = tensors[0].shape[1:], node.output_tensors[0].shape[1:]
         return None not in (*before, *after) and math.prod(before) == math.prod(after) > 0

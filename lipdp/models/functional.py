@@ -9,11 +9,11 @@ from keras import ops, tree
 
 from lipdp import _keras, backend, isolation
 from lipdp.bounds import registry
-from lipdp.exporting import GraphCopy, repeated
+from lipdp.exporting import GraphCopy
 from lipdp.isolation.rules import is_array
 from lipdp.layers import LipschitzLayer
 from lipdp.model import DP_Model, DP_Sequential
-from lipdp.models.own_weights import OwnWeights, Stays
+from lipdp.models.steps import Stays, Steps, for_each_row
 from lipdp.privacy import provenance
 
 # Largest difference between the outputs of a layer and of what it became, relative to outputs above 1.
@@ -188,13 +188,13 @@ def _called(function, inputs, call):
 
 def _traced(layer, inputs, call) -> keras.Model:
     """Returns the graph of what `call` does with symbols."""
-    weights, held = OwnWeights(layer), dict(vars(layer))
-    given = {**held, **weights.stand_ins}
+    steps, held = Steps(layer), dict(vars(layer))
+    given = {**held, **steps.stand_ins}
     try:
         vars(layer).update(given)
         with keras.StatelessScope() as scope, _constants_for_each_row(layer, inputs[0]):
             outputs = _called(layer.call, inputs, call)
-        graph = keras.Model(inputs, weights.written(inputs, outputs) if weights.stand_ins else outputs, name=layer.name)
+        graph = keras.Model(inputs, steps.again(inputs, outputs), name=layer.name)
     except Stays:
         raise
     except Exception as error:
@@ -224,7 +224,7 @@ def _constants_for_each_row(layer, tensor):
         def run(*args, **kwargs):
             if _keras.in_symbolic_scope() or not any(map(is_array, tree.flatten((args, kwargs)))):
                 return call(*args, **kwargs)
-            args, kwargs = tree.map_structure(lambda v: _repeated(v, tensor) if is_array(v) else v, (args, kwargs))
+            args, kwargs = tree.map_structure(lambda v: for_each_row(v, tensor) if is_array(v) else v, (args, kwargs))
             return inner(*args, **kwargs)
 
         return run
@@ -240,24 +240,12 @@ def _constants_for_each_row(layer, tensor):
             attributes.update({} if before is None else {"call": before})
 
 
-def _repeated(array, tensor):
-    """Returns a constant once for each row of a tensor; a first axis of one stands for the rows already."""
-    array = ops.convert_to_numpy(array)
-    return repeated(array[0] if array.shape[0] == 1 else array, tensor)
-
-
 def _refuse_steps(graph) -> None:
-    """Leaves a layer alone that trains as it is and whose graph may not."""
+    """Leaves a layer alone whose graph has weights of others in the place of constants."""
     for node in _keras.nodes(graph):
-        operation = node.operation
         for value in tree.flatten((node.arguments.args, node.arguments.kwargs)):
-            array = (
-                isinstance(operation, keras.layers.Layer)
-                and not isinstance(value, keras.KerasTensor)
-                and np.ndim(value)
-            )
-            if isinstance(value, keras.Variable) or array:
-                raise Stays(f"it calls '{operation.name}' on a weight or a constant")
+            if isinstance(value, keras.Variable):
+                raise Stays(f"it calls '{node.operation.name}' on a weight")
 
 
 def _compare(layer, one, other) -> None:

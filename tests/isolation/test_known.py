@@ -181,6 +181,28 @@ MIXING = {
     "row by number": graph(lambda x: x[2]),
     "reshaped": graph(lambda x: ops.reshape(x, (-1, 3))),
     "transposed": graph(lambda x: ops.transpose(x)),
+    "transposed with the batch": graph(lambda x: ops.transpose(x, (2, 1, 0)), (4, 6)),
+    "batch counted from the end": graph(lambda x: ops.transpose(x, (1, -2)), batch_shape=(6, 6)),
+    "swapped with the batch": graph(lambda x: ops.swapaxes(x, -2, 1), batch_shape=(6, 6)),
+    "an axis before the batch": graph(lambda x: ops.expand_dims(x, -3)),
+    "stacked before the batch": graph(lambda x: ops.stack([x, x], axis=-3)),
+    "stacked with a constant": graph(lambda x: ops.stack([x, np.ones((4, 6), "float32")], axis=1), batch_shape=(4, 6)),
+    "squeezed": graph(lambda x: ops.squeeze(x), batch_shape=(1, 6)),
+    "squeezed batch": graph(lambda x: ops.squeeze(x, -2), batch_shape=(1, 6)),
+    "split batch": graph(lambda x: ops.split(x, 2, axis=-2)[0], batch_shape=(4, 6)),
+    "concatenated with a constant": graph(
+        lambda x: ops.concatenate([x, np.ones((4, 6), "float32")], axis=1), batch_shape=(4, 6)
+    ),
+    "product of vectors by matrices": graph(lambda x: ops.matmul(x, ops.transpose(x)), batch_shape=(6, 6)),
+    "product behind a constant": graph(lambda x: ops.matmul(np.ones((6, 6), "float32"), x), batch_shape=(6, 6)),
+    "product with one of each row": graph(lambda x: ops.matmul(x, np.ones((5, 6, 2), "float32")), (4, 6)),
+    "product spelled": graph(lambda x: ops.einsum("bi,ci->bc", x, x)),
+    "batch spelled twice": graph(lambda x: ops.einsum("bb,bi->bi", x, x), batch_shape=(6, 6)),
+    "sum spelled": graph(lambda x: ops.einsum("bi,bj->ij", x, x), batch_shape=(6, 6)),
+    "batch elsewhere": graph(lambda x: ops.einsum("ib,bj->bj", x, x), batch_shape=(6, 6)),
+    "batch of a constant": graph(lambda x: ops.einsum("bi,bi->bi", x, np.ones((6, 6), "float32")), batch_shape=(6, 6)),
+    "spelled with dots": graph(lambda x: ops.einsum("...i,ij->...j", x, np.ones((6, 2), "float32")), batch_shape=(6,)),
+    "no output spelled": graph(lambda x: ops.einsum("ba,bc", x, x)),
     "product of all": graph(lambda x: ops.matmul(ops.transpose(x), x)),
     "activation of a part": changed(set_to("activation", total, "_output_dense")),
     "type of a part": changed(set_to("__class__", Summing, "_output_dense")),
@@ -286,6 +308,16 @@ APART = {
     "drawn for each row": sequence(lambda: L.Dropout(0.5, noise_shape=(None, 1))),
     "both directions": graph(lambda x: L.Bidirectional(L.LSTM(3))(x), (3, 4)),
     "operations": graph(lambda x: ops.sum(ops.exp(x[:, 1:3]) * 2.0 - ops.reshape(x[:, :2], (-1, 2)), axis=-1)),
+    "moved within rows": graph(
+        lambda x: ops.swapaxes(ops.transpose(ops.stack([ops.expand_dims(x, -1)[:, :, 0], x], -1), (0, 2, 1)), 1, -1)
+    ),
+    "parts of rows": graph(lambda x: ops.squeeze(ops.split(ops.expand_dims(x, 1), 2, axis=-1)[1], 1)),
+    "products in rows": graph(
+        lambda x: ops.matmul(ops.matmul(x, ops.transpose(x, (0, 2, 1))), x) @ np.ones((6, 3), "float32"), (4, 6)
+    ),
+    "products of rows spelled": graph(
+        lambda x: ops.einsum("bij,bkj,kl->bil", x, x, np.ones((4, 2), "float32")), (4, 6)
+    ),
     "of the shape alone": graph(lambda x: ops.zeros_like(x) + ops.ones_like(x, dtype="float32")),
 }
 

@@ -272,6 +272,29 @@ class OfModels(Own):
         return self.inner(inputs) + self.places(ops.arange(5)[None])
 
 
+class Masked(Own):
+    def __init__(self):
+        super().__init__()
+        self.attention = L.MultiHeadAttention(2, 4)
+
+    def build(self, input_shape):
+        self.attention.build(input_shape, input_shape)
+
+    def call(self, inputs):
+        places = ops.arange(inputs.shape[1])
+        return self.attention(inputs, inputs, attention_mask=(places[:, None] >= places)[None])
+
+
+class Heads(Own):
+    """Spells the number of rows."""
+
+    def call(self, inputs):
+        number = ops.shape(inputs)[0]
+        h = ops.transpose(ops.reshape(self.dense(inputs), (number, 5, 2, -1)), (0, 2, 1, 3))
+        h = ops.matmul(ops.softmax(ops.matmul(h, ops.swapaxes(h, 2, 3))), h)
+        return ops.reshape(ops.transpose(h, (0, 2, 1, 3)), (number, 5, 4))
+
+
 class DropsPositions(Positions):
     """All rows of a batch lose the same."""
 
@@ -402,6 +425,8 @@ ON_CONSTANTS = {
     "held": (lambda: of_tokens(Held()), "2 layers"),
     "both ways": (lambda: stack(BothWays()), "1 layer."),
     "models": (lambda: of_tokens(OfModels()), "2 layers"),
+    "mask": (lambda: stack(Masked()), "1 layer."),
+    "number of rows": (lambda: stack(Heads()), "1 layer."),
 }
 
 

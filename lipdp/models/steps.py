@@ -1,11 +1,14 @@
-"""What the weights of a user's own layer become in a graph: weights, not copies, of layers that have fast gradients."""
+"""The steps of a user's own layer as a graph that trains: its weights become those of layers with fast gradients."""
 
+import math
 from typing import Any
 
 import keras
 from keras import ops, tree
 
 from lipdp import _keras
+from lipdp.exporting import repeated
+from lipdp.isolation.rules import is_array
 from lipdp.layers import Weight
 
 
@@ -13,8 +16,8 @@ class Stays(Exception):
     """Why a layer is left as it is."""
 
 
-class OwnWeights:
-    """Stands in for the weights that are attributes of a layer, and puts layers that hold them in their places.
+class Steps:
+    """Stands in for the weights that are attributes of a layer, and writes down what its `call` does with them.
 
     Args:
         layer: A layer whose weights all train.
@@ -44,8 +47,12 @@ class OwnWeights:
         self._made: dict[tuple, keras.layers.Layer] = {}
         self._taken: set[int] = set()
 
-    def written(self, inputs: list, outputs: Any) -> Any:
-        """Returns outputs of a graph that began in `inputs` and the stand-ins, once more, from `inputs` alone."""
+    def again(self, inputs: list, outputs: Any) -> Any:
+        """Returns outputs of a graph that began in `inputs` and the stand-ins, once more, from `inputs` alone.
+
+        Products and tables become layers of Keras that hold the weights, not copies; all else reads a weight once for
+        each row. So do layers that are called on a constant beside rows, a mask say.
+        """
         graph = keras.Function([*inputs, *self.stand_ins.values()], outputs)
         nodes = _keras.nodes(graph)
         tensors = {id(tensor): tensor for tensor in graph.inputs}
@@ -60,7 +67,7 @@ class OwnWeights:
             elif id(node) in added:  # to the product before it
                 found = next(t for t in tree.flatten((args, kwargs)) if id(t) not in self._variables)
             elif not any(id(value) in self._variables for value in tree.flatten((args, kwargs))):
-                found = node.operation(*args, **kwargs)
+                found = _with_rows(node, args, kwargs, inputs[0])
             else:
                 bias = _bias(node, nodes, graph.outputs, self._variables)
                 added.update([id(bias[0])] if bias else [])
@@ -78,7 +85,7 @@ class OwnWeights:
         return more >= 0 and after == (1,) * more + before
 
     def _on_weights(self, node, args, kwargs, bias, inputs):
-        """Calls one step on weights: products and tables are layers of Keras, all else reads them once for each row."""
+        """Calls one step that reads weights."""
         name, operation = _keras.operation_name(node.operation), node.operation
         variables = [self._variables.get(id(value)) for value in args]
         if _multiplies(node, self._variables):
@@ -127,6 +134,30 @@ class OwnWeights:
             del vars(layer)["add_weight"]
             self._made[key] = layer
         return self._made[key]
+
+
+def for_each_row(array: Any, tensor: Any) -> Any:
+    """Returns a constant once for each row of a tensor; a first axis of one stands for the rows already."""
+    array = ops.convert_to_numpy(array)
+    array = array[0] if array.shape[0] == 1 else array
+    truth = array.dtype == bool
+    rows = repeated(array.astype("int32") if truth else array, tensor)
+    return ops.greater(rows, 0) if truth else rows
+
+
+def _with_rows(node, args, kwargs, inputs):
+    """Calls one step on tensors that have rows."""
+    operation = node.operation
+    if _keras.operation_name(operation) == "Reshape" and operation.newshape[:1] == (None,):
+        # The number of rows, as users spell it: (ops.shape(x)[0], ...). It has no value here.
+        inner, sizes = args[0].shape[1:], operation.newshape[1:]
+        if None not in inner and -1 in sizes:
+            left = math.prod(inner) // math.prod(size for size in sizes if size != -1)
+            sizes = tuple(left if size == -1 else size for size in sizes)
+        return ops.reshape(args[0], (-1, *sizes))
+    if isinstance(operation, keras.layers.Layer):
+        args, kwargs = tree.map_structure(lambda v: for_each_row(v, inputs) if is_array(v) else v, (args, kwargs))
+    return operation(*args, **kwargs)
 
 
 def _multiplies(node, variables) -> bool:
