@@ -11,7 +11,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from lipdp import _keras, checks
+from lipdp import _keras, backend, checks, isolation
 from lipdp.bounds.propagate import propagate
 from lipdp.losses.base import Loss
 
@@ -170,8 +170,20 @@ def _round(value: float) -> float:
     return float(f"{value:.1g}")
 
 
-def of_idle_devices(count: int) -> str:
-    """Returns what `fit` says where it leaves devices unused."""
+def of_speed(model: keras.Model, strategy: Any) -> list[str]:
+    """Returns what `fit` says where it leaves devices unused, or trains layers of the user's own one row at a time."""
+    found = [_of_idle_devices(count)] if (count := backend.idle_devices()) else []
+    own = [layer for layer, _ in isolation.foreign(model) if isinstance(layer, keras.Layer)]
+    slow = [f"'{layer.name}' ({type(layer).__name__})" for layer in own if layer.trainable_variables]
+    if strategy.per_example and slow:
+        found.append(
+            f"One row at a time, which can take many times longer: layer{'s' * (len(slow) > 1)} {', '.join(slow)}. "
+            "lipdp.to_functional(model) returns a model in which those that can be read are taken apart."
+        )
+    return found
+
+
+def _of_idle_devices(count: int) -> str:
     way = "The JAX backend trains on several: see keras.distribution."
     if keras.backend.backend() == "jax":
         way = (

@@ -342,8 +342,7 @@ class Driver:
                 notice = [statement.TRAINING_METRICS] if request.training_metrics else []
                 if self.forgone:
                     notice.append(resuming.notice_of_forgone(self.forgone))
-                if idle := backend.idle_devices():
-                    notice.append(advice.of_idle_devices(idle))
+                notice += advice.of_speed(self.model, self.strategy)
                 if self.in_terminal and self.model.train_function is None and not self.model.run_eagerly:
                     notice.append("The first update waits until it is compiled.")
                 sys.stdout.write("\n".join([self.announcement(), *notice]) + "\n")

@@ -289,6 +289,26 @@ def test_devices_that_stay_idle_are_mentioned(monkeypatch, capsys):
     assert "3 more visible devices stay unused" in capsys.readouterr().out
 
 
+class Scaling(keras.layers.Layer):
+    def build(self, input_shape):
+        self.scale = self.add_weight(shape=(input_shape[-1],), initializer="ones")
+
+    def call(self, inputs):
+        return inputs * self.scale
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_layers_that_run_one_row_at_a_time_are_mentioned(apart, capsys):
+    network = keras.Sequential([keras.Input((3,)), Scaling(name="own"), keras.layers.Dense(2)])
+    network = lipdp.to_functional(network, verbose=False) if apart else network
+    model = lipdp.DP_Model.from_keras(network)
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    x, y = np.ones((20, 3), "float32"), np.zeros(20, "int32")
+    model.fit(x, y, batch_size=4, epochs=1, noise_multiplier=1.0, verbose=1)
+    said = capsys.readouterr().out
+    assert ("layer 'own' (Scaling). lipdp.to_functional(model)" in said) == (not apart), said
+
+
 @pytest.mark.slow
 def test_unfreezing_without_compiling_again():
     model = mlp()
