@@ -11,6 +11,7 @@ from keras import ops
 
 import lipdp
 from lipdp import gradients, isolation, layers, strategies
+from lipdp.models import steps
 from tests.helpers.clipping import averaged
 
 
@@ -440,6 +441,15 @@ def test_layers_inside_that_are_called_on_constants(make, became, capsys):
     np.testing.assert_allclose(model(x), copy(x), rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(model(x[:1]), copy(x[:1]), rtol=1e-5, atol=1e-6)
     assert_same_gradients(model, copy, x)
+
+
+@pytest.mark.parametrize("constant", [[[True, False]], [True, False], [3, 7], [0.5, -2.0], [[0.25]]])
+def test_constants_for_each_row_keep_their_type(constant):
+    array = np.asarray(constant)
+    array = array if array.dtype == bool else array.astype("float32" if array.dtype == float else "int32")
+    found = steps.for_each_row(array, ops.convert_to_tensor(rows()))
+    assert keras.backend.standardize_dtype(found.dtype) == str(array.dtype)
+    np.testing.assert_array_equal(found, np.broadcast_to(array, (6, array.shape[-1])))
 
 
 @pytest.mark.parametrize(("make", "reason"), [(WithAnAxis, "random rows"), (DropsPositions, "in training")])
