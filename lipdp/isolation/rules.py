@@ -210,7 +210,8 @@ def _contracted(operation, rank, leaves) -> bool:
     """A product of matrices, one of each row, or of rows and a constant matrix."""
     if len(leaves) != 2 or not isinstance(leaves[0], keras.KerasTensor):
         return False
-    return rank > 2 if isinstance(leaves[1], keras.KerasTensor) else np.ndim(leaves[1]) == 2
+    # An axis is summed over, and one of each row beside it makes a matrix of two.
+    return rank > 2 if isinstance(leaves[1], keras.KerasTensor) else rank > 1 and np.ndim(leaves[1]) == 2
 
 
 def _spelled(operation, rank, leaves) -> bool:
