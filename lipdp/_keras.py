@@ -72,13 +72,7 @@ def serializable(cls: Configured) -> Configured:
 
 
 def walk(layer: keras.layers.Layer, include_self: bool = False, deep: bool = True) -> list:
-    """Returns the layers inside a layer or model, each once; `layers` of a model lists those of one level only.
-
-    Args:
-        layer: a layer or model.
-        include_self: whether `layer` itself comes first.
-        deep: whether to go on inside of them.
-    """
+    """Returns the layers inside of one, each once, itself first with `include_self`; one level only if not `deep`."""
     return layer._flatten_layers(include_self=include_self, recursive=deep)
 
 
@@ -92,23 +86,27 @@ def computing_in_float32(model: keras.Model) -> Iterator[None]:
     """A context in which all layers of a model compute in float32: the setter of a policy would lose a map of them."""
     found = walk(model, include_self=True)
     before = [layer._dtype_policy for layer in found]
+    # Models convert what they are given to the type of their inputs, Sequential ones to that of their `InputLayer`.
+    graphs = [inner for layer in found if isinstance(layer, keras.Model) and (inner := graph(layer)) is not None]
+    inputs = [layer for layer in found if isinstance(layer, keras.layers.InputLayer)]
+    inputs = [part for part in (*inputs, *(t for g in graphs for t in g.inputs)) if part.dtype == "bfloat16"]
     try:
         for layer in found:
             if layer.compute_dtype == "bfloat16":
                 layer._dtype_policy = keras.dtype_policies.get("float32")
+        for part in inputs:
+            part._dtype = "float32"
         yield
     finally:
         for layer, policy in zip(found, before, strict=True):
             layer._dtype_policy = policy
+        for part in inputs:
+            part._dtype = "bfloat16"
 
 
 @contextlib.contextmanager
 def not_importing_tensorflow() -> Iterator[None]:
-    """A context in which configs are written as if TensorFlow were not installed, unless it is imported already.
-
-    Keras asks of each value whether it is one of TensorFlow's, and would import it for that, which takes seconds and
-    half a gigabyte.
-    """
+    """A context in which Keras does not import TensorFlow, which takes seconds, to tell whether values are its."""
     before = tensorflow._available
     if before is None and "tensorflow" not in sys.modules:
         tensorflow._available = False
@@ -149,16 +147,21 @@ class _Told(keras.layers.Layer):
         return run(training)
 
 
-def told_training() -> bool:
-    """Whether the call of a layer that surrounds this one is in training: layers inside that are not told ask it."""
-    told = []
+def told_training() -> tuple[bool, str | None]:
+    """What layers inside of a call find around it: whether it is in training, and the type that weights are read in."""
+    told, scope = [], keras.src.backend.get_autocast_scope()
     _Told(name="told")(keras.ops.zeros(()), run=told.append)
-    return bool(told[0])
+    return bool(told[0]), scope and scope.dtype
 
 
-def telling_training(run: Callable[[], Any], training: bool) -> Any:
-    """Returns `run()`, in which layers that are not told find what `told_training` returned elsewhere."""
-    return _Told(name="told")(keras.ops.zeros(()), run=lambda _: run(), training=training)
+def telling_training(run: Callable[[], Any], told: tuple[bool, str | None]) -> Any:
+    """Returns `run()`, in which layers find what `told_training` returned elsewhere."""
+
+    def inside(_):
+        with keras.src.backend.AutocastScope(told[1]):
+            return run()
+
+    return _Told(name="told")(keras.ops.zeros(()), run=inside, training=told[0])
 
 
 def rematerialized(layer: keras.layers.Layer) -> bool:
@@ -243,10 +246,7 @@ def has_own_call(model: keras.Model) -> bool:
 
 
 def nodes(graph: keras.Function) -> list:
-    """Returns the calls in a graph, from inputs to outputs, without the inputs: a model lists layers, not calls.
-
-    Each has `operation`, `input_tensors`, `output_tensors` and `arguments` (`args`, `kwargs`).
-    """
+    """Returns the calls in a graph, from inputs to outputs, without the inputs: a model lists layers, not calls."""
     depths = graph._nodes_by_depth
     return [node for depth in sorted(depths, reverse=True) for node in depths[depth] if not node.is_input]
 

@@ -82,6 +82,42 @@ def test_computing_in_float32():
     assert [layer.dtype_policy.name for layer in model.layers] == ["mixed_bfloat16", "float32"]
 
 
+def test_models_inside_compute_in_float32_as_well():
+    inner = keras.Sequential([layers.Dense(3, dtype="mixed_bfloat16")])
+    inner.build((None, 2))
+    graph = keras.Input((2,), dtype="bfloat16")
+    graph = keras.Model(graph, layers.Dense(3, dtype="mixed_bfloat16")(graph), dtype="mixed_bfloat16")
+    x = np.array([[1.001, 2.003]], "float32")  # which bfloat16 has not
+    for model in (inner, graph):
+        exact = x @ ops.convert_to_numpy(model.weights[0])
+        with _keras.computing_in_float32(model):
+            np.testing.assert_allclose(ops.convert_to_numpy(model(x)), exact, rtol=1e-5)
+        assert keras.backend.standardize_dtype(model(x).dtype) == "bfloat16" == model.inputs[0].dtype
+
+
+@pytest.mark.parametrize("outer", ["float32", "mixed_bfloat16"])
+def test_what_is_told_of_the_training_keeps_the_precision(outer):
+    found = []
+
+    class Outer(layers.Layer):
+        def build(self, input_shape):
+            self.scale = self.add_weight(shape=(), initializer="ones")
+
+        def call(self, inputs):
+            found.append(_keras.told_training())
+            read = _keras.telling_training(lambda: ops.convert_to_tensor(self.scale), found[-1])
+            assert keras.backend.standardize_dtype(read.dtype) == self.compute_dtype
+            return inputs
+
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy("mixed_bfloat16" if outer == "float32" else "float32")
+    try:
+        Outer(dtype=outer)(np.ones((2, 2), "float32"))
+    finally:
+        keras.config.set_dtype_policy(before)
+    assert found
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(keras.backend.backend() != "jax", reason="TensorFlow is there anyway")
 def test_fit_on_jax_does_not_import_tensorflow():

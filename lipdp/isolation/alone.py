@@ -140,12 +140,12 @@ def alone(
         states = [s.state for s in seeds]
         random = set(map(id, states))
         # TensorFlow calls the function again for its gradient, where nothing surrounds it.
-        training = _keras.told_training() if seeds else None
+        told = _keras.told_training()
 
         def called(args, kwargs):
-            if training is None:
+            if not (seeds or told[1]):
                 return function(*args, **kwargs)
-            return _keras.telling_training(lambda: function(*args, **kwargs), training)
+            return _keras.telling_training(lambda: function(*args, **kwargs), told)
 
         def one(values, row):
             row, own = row[: len(arguments.rows)], [t[0] for t in row[len(arguments.rows) :]]

@@ -151,9 +151,12 @@ def _opened(layer, nodes) -> keras.Model:
     for tensor in _symbols(calls[0]):
         if _keras.mask(tensor) is not None:
             raise Stays("its inputs have masks")
-        if keras.backend.is_float_dtype(tensor.dtype) and tensor.dtype != layer.compute_dtype:
-            raise Stays(f"it converts its inputs to {layer.compute_dtype}")
-    inputs = [keras.Input(batch_shape=t.shape, dtype=t.dtype) for t in _symbols(calls[0])]
+    # A layer converts what it is given to the type that it computes in, and so do the inputs of a model.
+    floats = keras.backend.is_float_dtype
+    inputs = [
+        keras.Input(batch_shape=t.shape, dtype=layer.compute_dtype if floats(t.dtype) else t.dtype)
+        for t in _symbols(calls[0])
+    ]
     graph = _traced(layer, inputs, calls[0])
     _refuse_steps(graph)
     _compare(layer, keras.Model(inputs, _called(layer, inputs, calls[0])), graph)

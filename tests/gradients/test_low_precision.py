@@ -7,7 +7,7 @@ from keras import layers as L
 from keras import ops
 
 import lipdp
-from lipdp import backend, certify, gradients, layers, losses, strategies
+from lipdp import backend, certify, gradients, isolation, layers, losses, strategies
 
 X = np.random.default_rng(0).normal(size=(60, 12)).astype("float32")
 Y = np.arange(60) % 3
@@ -27,6 +27,32 @@ def private(*stack, **compiled):
     model = lipdp.DP_Model.from_keras(keras.Sequential([keras.Input((12,)), *stack]))
     model.compile(keras.optimizers.SGD(0.5), LOSS, metrics=["accuracy"], **compiled)
     return model
+
+
+class Block(L.Layer):
+    def __init__(self, rate):
+        super().__init__()
+        self.inner = keras.Sequential([L.Dense(16, "gelu"), *([L.Dropout(rate)] if rate else []), L.Dense(12)])
+        self.norm = L.LayerNormalization()
+
+    def build(self, input_shape):
+        self.scale = self.add_weight(shape=(12,), initializer="ones")
+
+    def call(self, inputs):
+        return self.inner(self.norm(inputs)) * self.scale + inputs
+
+
+@pytest.mark.parametrize("apart", [False, True])
+@pytest.mark.parametrize("rate", [0.0, 0.1])
+def test_layers_of_ones_own_that_hold_models_and_weights(low, apart, rate):
+    network = keras.Sequential([keras.Input((12,)), L.Dense(12), Block(rate), L.Dense(3, dtype="float32")])
+    network = lipdp.to_functional(network, verbose=False) if apart else network
+    assert bool(isolation.foreign(network)) != apart
+    model = lipdp.DP_Model.from_keras(network)
+    model.compile("sgd", LOSS)
+    before = [ops.convert_to_numpy(v) for v in model.trainable_variables]
+    model.fit(X, Y, steps_per_epoch=1, **FIT)
+    assert all((a != ops.convert_to_numpy(b)).any() for a, b in zip(before, model.trainable_variables, strict=True))
 
 
 @pytest.mark.slow

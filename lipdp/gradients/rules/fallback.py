@@ -27,12 +27,12 @@ def fallback(layer, call, tape, *args, **kwargs):
     places = [[v is s.state for v in layer.non_trainable_variables].index(True) for s in seeds]
 
     # What draws inside of a layer hears of the training from the layers around it, which are left by then.
-    training = _keras.told_training() if seeds else True
+    training = _keras.told_training()[0] if seeds else True
 
     def run(values, other, *args, **kwargs):
         if not seeds:
             return layer.stateless_call(values, other, *args, **kwargs)
-        return _keras.telling_training(lambda: layer.stateless_call(values, other, *args, **kwargs), training)
+        return _keras.telling_training(lambda: layer.stateless_call(values, other, *args, **kwargs), (training, None))
 
     def gradients(rows, g, inputs, constants, trainable, non_trainable, states):
         g = [t for t, keep in zip(tree.flatten(g), floats, strict=True) if keep]
@@ -49,7 +49,8 @@ def fallback(layer, call, tape, *args, **kwargs):
             other = list(non_trainable)
             for place, state in zip(places, row[len(examples) + len(cotangents) :], strict=True):
                 other[place] = state
-            with isolation.together(layer):
+            # Inputs are in float32 here, whatever the layer computes in.
+            with isolation.together(layer), _keras.computing_in_float32(layer):
                 result, _ = run(values, other, *inner_args, **inner_kwargs)
             # Cotangents are in float32, whatever the layer computes in.
             kept = [t for t, keep in zip(tree.flatten(result), floats, strict=True) if keep]

@@ -187,7 +187,7 @@ FAULTS = [
         ),
         (
             "nothing is drawn for the gradients",
-            "training = _keras.told_training() if seeds else True",
+            "training = _keras.told_training()[0] if seeds else True",
             "training = False",
         ),
     ),
