@@ -34,8 +34,8 @@ def to_functional(model: keras.Model, verbose: bool = True) -> keras.Model:
         A functional model, not compiled; a `DP_Model` of a private one. Layers and weights are those of `model`, not
         copies: train one of them, and both have learned it. A layer stays as it is, and runs one row at a time as
         before, where it has weights of its own, draws random numbers itself, gets masks, states bounds of its own,
-        changes what it holds, does something else in training than to hand `training` on, or where its `call` cannot
-        be read or computes something else on random rows.
+        changes what it holds, calls layers that are none of its attributes, does something else in training than to
+        hand `training` on, or where its `call` cannot be read or computes something else on random rows.
 
     Raises:
         ValueError: a subclassed or unbuilt model.
@@ -208,6 +208,8 @@ def _traced(layer, inputs, call) -> keras.Model:
     weights = [v for inner in _keras.walk(layer) for v in _keras.all_own_variables(inner)]
     if not {id(v) for v in weights} <= {id(v) for v in graph.variables}:
         raise _Stays("it calls layers on what does not follow from its inputs, such as positions")
+    if not {id(v) for v in graph.variables} <= {id(v) for v in layer.variables}:
+        raise _Stays("it calls a layer that is none of its attributes, whose weights would train where they did not")
     return graph
 
 
@@ -252,7 +254,9 @@ def _compare(layer, one, other) -> None:
         try:
             for model in (one, other):
                 with backend.full_precision(), keras.StatelessScope(moved):
-                    outputs.append([ops.convert_to_numpy(t) for t in tree.flatten(model(x, training=training))])
+                    flat = tree.flatten(model(x, training=training))
+                    # As numbers: truth values have no difference.
+                    outputs.append([ops.convert_to_numpy(t).astype("float64") for t in flat])
         except Exception as error:
             raise _Stays(f"it does not run on random rows ({type(error).__name__})") from error
         for a, b in zip(*outputs, strict=True):

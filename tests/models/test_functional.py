@@ -203,6 +203,16 @@ class OfAnother(Own):
         return ops.matmul(self.dense(inputs), self.dense.kernel)
 
 
+ELSEWHERE = L.Dense(4)
+
+
+class OfNobody(Own):
+    """Calls a layer that it does not hold, which no model trains."""
+
+    def call(self, inputs):
+        return self.dense(inputs) + ELSEWHERE(inputs)
+
+
 class Adds(Own):
     def call(self, inputs):
         self.add_loss(ops.mean(inputs))
@@ -236,6 +246,7 @@ STAY = {
     "mixes": (Mixes, "not known to keep rows apart"),
     "branches": (Loops, "cannot be read"),
     "weights of others": (OfAnother, "on a weight"),
+    "layers of nobody": (OfNobody, "none of its attributes"),
     "losses": (Adds, "cannot be read|adds losses"),
     "numbers of rows": (Counter, "something else on random rows"),
     "bounds": (Half, "bounds of its own"),
@@ -251,6 +262,16 @@ def test_layers_that_stay(make, reason, capsys):
         copy = lipdp.to_functional(stack(layer))
     assert re.search(reason, said := capsys.readouterr().out), said
     assert layer in copy.layers and [operation for operation, _ in isolation.foreign(copy)] == [layer]
+
+
+def test_truth_values_are_compared(capsys):
+    class Positive(L.Layer):
+        def call(self, inputs):
+            return inputs > 1.0
+
+    inputs = keras.Input((4,))
+    lipdp.to_functional(keras.Model(inputs, L.Dense(2)(ops.cast(Positive()(inputs), "float32"))))
+    assert "(Positive) became a functional model of 0 layers" in capsys.readouterr().out
 
 
 def test_inputs_with_masks_stay(capsys):
