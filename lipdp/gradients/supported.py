@@ -90,9 +90,9 @@ def _try(model) -> None:
     # What is looked for does not depend on the precision; in a low one it is lost in the rounding.
     with backend.full_precision(), _keras.computing_in_float32(model):
         _probe(model)
-    if heavy(model):
-        give_back()
-    isolation.refuse_mixing(model)
+        if heavy(model):
+            give_back()
+        isolation.refuse_mixing(model)
 
 
 def _probe(model) -> None:

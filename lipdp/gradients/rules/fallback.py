@@ -29,10 +29,18 @@ def fallback(layer, call, tape, *args, **kwargs):
     # What draws inside of a layer hears of the training from the layers around it, which are left by then.
     training = _keras.told_training() if seeds else True
 
+    def called(values, other, args, kwargs):
+        if not alone or layer.compute_dtype == "float32":
+            return layer.stateless_call(values, other, *args, **kwargs)[0]
+        # What was saved is float32: Keras casts inputs and weights in `__call__`, and `stateless_call` is `call` alone.
+        held = zip([*variables, *layer.non_trainable_variables], [*values, *other], strict=True)
+        with keras.StatelessScope(held):
+            return layer(*args, **kwargs)
+
     def run(values, other, *args, **kwargs):
         if not seeds:
-            return layer.stateless_call(values, other, *args, **kwargs)
-        return _keras.telling_training(lambda: layer.stateless_call(values, other, *args, **kwargs), training)
+            return called(values, other, args, kwargs)
+        return _keras.telling_training(lambda: called(values, other, args, kwargs), training)
 
     def gradients(rows, g, inputs, constants, trainable, non_trainable, states):
         g = [t for t, keep in zip(tree.flatten(g), floats, strict=True) if keep]
@@ -50,7 +58,7 @@ def fallback(layer, call, tape, *args, **kwargs):
             for place, state in zip(places, row[len(examples) + len(cotangents) :], strict=True):
                 other[place] = state
             with isolation.together(layer):
-                result, _ = run(values, other, *inner_args, **inner_kwargs)
+                result = run(values, other, *inner_args, **inner_kwargs)
             # Cotangents are in float32, whatever the layer computes in.
             kept = [t for t, keep in zip(tree.flatten(result), floats, strict=True) if keep]
             result = [ops.cast(t, c.dtype) for t, c in zip(kept, row[len(examples) :], strict=False)]
