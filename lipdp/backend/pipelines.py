@@ -10,6 +10,8 @@ from lipdp import _keras
 
 # Of made-up batches: how many rows, and sizes that are not known.
 _ROWS, _SIZE = 8, 8
+# Of rows that are all alike, at most.
+_MANY = 4099
 
 
 def given_functions(dataset: Any) -> list[Any]:
@@ -101,6 +103,39 @@ def mixes_rows(source: Any, function: Any, draws: bool, kind: str = "Map") -> bo
     return any(_mixes(source, specs, function, draws, kind, most) for most in ((1, 5) if wide else (1,)))
 
 
+def chooses_by_others(source: Any, function: Any, kind: str = "Map") -> bool:
+    """Returns whether a function of batches is seen to keep only some of rows that are all alike, on made-up batches.
+
+    Where each row says alone whether it is there, so many equal ones all are, or none is. What cannot be run on such
+    batches is not seen.
+
+    Args:
+        source, function, kind: As in `mixes_rows`, but for "GroupByWindow".
+    """
+    import tensorflow as tf
+
+    specs = tf.nest.flatten(source.element_spec)
+    if not all(isinstance(spec, tf.TensorSpec) and spec.shape.rank and spec.dtype != tf.string for spec in specs):
+        return False
+    entries = max(math.prod(size or _SIZE for size in spec.shape[1:]) for spec in specs)
+    # More than a slice keeps of a batch, if memory allows; functions may insist on a size.
+    for number in dict.fromkeys((max(_ROWS, min(_MANY, 2**18 // max(entries, 1))), specs[0].shape[0] or _ROWS)):
+
+        def alike(spec, number=number):
+            shape, rng = (_ROWS, 1, *(size or _SIZE for size in spec.shape[1:])), np.random.default_rng(0)
+            rows = rng.uniform(-1.0, 1.0, shape) if spec.dtype.is_floating else rng.integers(0, 2, shape)
+            return tf.cast(np.repeat(rows, number, axis=1), spec.dtype)
+
+        try:
+            tried = tf.nest.pack_sequence_as(source.element_spec, list(map(alike, specs)))
+            found = _run(kind, function, tried, number)
+        except Exception:
+            continue
+        counts = [[len(leaf) for leaf in one if leaf.ndim] for one in found]
+        return any(one and all(count % number for count in one) for one in counts)
+    return False
+
+
 def _with_rows(spec: Any) -> Any:
     """Returns the spec of a batch of what has some spec; None where there is none."""
     import tensorflow as tf
@@ -108,7 +143,7 @@ def _with_rows(spec: Any) -> Any:
     return tf.TensorSpec([None, *spec.shape], spec.dtype) if getattr(spec, "shape", None) is not None else None
 
 
-def _run(kind: str, function: Any, tried: Any) -> list[list[np.ndarray]]:
+def _run(kind: str, function: Any, tried: Any, rows: int = _ROWS) -> list[list[np.ndarray]]:
     """Returns what a function makes of each of some batches, as arrays of which each holds all rows of one."""
     import tensorflow as tf
 
@@ -127,8 +162,13 @@ def _run(kind: str, function: Any, tried: Any) -> list[list[np.ndarray]]:
     found: dict[int, list] = {}
     for number, row in batches.enumerate().flat_map(numbered).as_numpy_iterator():
         found.setdefault(int(number), []).append([np.asarray(leaf) for leaf in tf.nest.flatten(row)])
-    of_each = (zip(*rows, strict=True) for _, rows in sorted(found.items()))
-    return [[np.stack(leaf) if len(leaf) == _ROWS else np.concatenate(leaf) for leaf in one] for one in of_each]
+    axes, joined = max(leaf.shape.rank for leaf in tf.nest.flatten(tried)) - 1, []
+    for _, made_of_one in sorted(found.items()):
+        leaves = list(zip(*made_of_one, strict=True))
+        # An element with fewer axes than a batch is a row.
+        are_rows = len(made_of_one) == rows or max(leaf[0].ndim for leaf in leaves) < axes
+        joined.append([np.stack(leaf) if are_rows else np.concatenate(leaf) for leaf in leaves])
+    return joined
 
 
 def _mixes(source, specs: list, function, draws: bool, kind: str, most: int) -> bool:

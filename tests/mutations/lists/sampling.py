@@ -309,6 +309,12 @@ FAULTS = [
             "if groups and pipelines",
         ),
         (
+            "rows are kept by their place in a batch",
+            "if known and of_rows and not draws and",
+            "if False and",
+        ),
+        ("one element with all rows is no batch", "int(source.cardinality()) == 1", "False"),
+        (
             "rows are as long as the longest",
             "if (found := _pads(stage)) is not None:",
             "if (found := None) is not None:",
