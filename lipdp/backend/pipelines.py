@@ -10,8 +10,8 @@ from lipdp import _keras
 
 # Of made-up batches: how many rows, and sizes that are not known.
 _ROWS, _SIZE = 8, 8
-# Of rows that are all alike, at most.
-_MANY = 4099
+# Of rows that are all alike, at most; of a function that returns rows one by one, which takes longer.
+_MANY, _MANY_ONE_BY_ONE = 4099, 521
 
 
 def given_functions(dataset: Any) -> list[Any]:
@@ -79,7 +79,7 @@ def _nodes(graph: Any) -> list:
     return [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
 
 
-def mixes_rows(source: Any, function: Any, draws: bool, kind: str = "Map") -> bool:
+def mixes_rows(source: Any, function: Any, kind: str = "Map", *, draws: bool) -> bool:
     """Returns whether a function of batches is seen to bring what is in one row into several, on made-up batches.
 
     A row of NaN shows where it went, whatever is drawn; in numbers that have none, a row that is another one, where
@@ -88,14 +88,12 @@ def mixes_rows(source: Any, function: Any, draws: bool, kind: str = "Map") -> bo
     Args:
         source: The data set of batches that it is given; of rows for "GroupByWindow".
         function: What the method was given.
-        draws: Whether it draws random numbers.
         kind: That of the data set that the method makes: "Map", "FlatMap", "Interleave" or "GroupByWindow".
+        draws: Whether it draws random numbers.
     """
     import tensorflow as tf
 
-    specs = tf.nest.flatten(source.element_spec)
-    if kind == "GroupByWindow":
-        specs = [_with_rows(spec) for spec in specs]
+    specs = _specs_of(source, kind)
     if not all(isinstance(spec, tf.TensorSpec) and spec.shape.rank and spec.dtype != tf.string for spec in specs):
         return False
     # Not all functions take integers but 0 and 1, and what follows the largest of a batch needs others.
@@ -110,16 +108,17 @@ def chooses_by_others(source: Any, function: Any, kind: str = "Map") -> bool:
     batches is not seen.
 
     Args:
-        source, function, kind: As in `mixes_rows`, but for "GroupByWindow".
+        source, function, kind: As in `mixes_rows`.
     """
     import tensorflow as tf
 
-    specs = tf.nest.flatten(source.element_spec)
+    specs = _specs_of(source, kind)
     if not all(isinstance(spec, tf.TensorSpec) and spec.shape.rank and spec.dtype != tf.string for spec in specs):
         return False
     entries = max(math.prod(size or _SIZE for size in spec.shape[1:]) for spec in specs)
+    most = _MANY if kind == "Map" else _MANY_ONE_BY_ONE
     # More than a slice keeps of a batch, if memory allows; functions may insist on a size.
-    for number in dict.fromkeys((max(_ROWS, min(_MANY, 2**18 // max(entries, 1))), specs[0].shape[0] or _ROWS)):
+    for number in dict.fromkeys((max(_ROWS, min(most, 2**18 // max(entries, 1))), specs[0].shape[0] or _ROWS)):
 
         def alike(spec, number=number):
             shape, rng = (_ROWS, 1, *(size or _SIZE for size in spec.shape[1:])), np.random.default_rng(0)
@@ -136,11 +135,15 @@ def chooses_by_others(source: Any, function: Any, kind: str = "Map") -> bool:
     return False
 
 
-def _with_rows(spec: Any) -> Any:
-    """Returns the spec of a batch of what has some spec; None where there is none."""
+def _specs_of(source: Any, kind: str) -> list:
+    """Returns the specs of the batches that a function gets; None for what has none."""
     import tensorflow as tf
 
-    return tf.TensorSpec([None, *spec.shape], spec.dtype) if getattr(spec, "shape", None) is not None else None
+    specs = tf.nest.flatten(source.element_spec)
+    if kind != "GroupByWindow":
+        return specs
+    shaped = (spec if getattr(spec, "shape", None) is not None else None for spec in specs)
+    return [spec and tf.TensorSpec([None, *spec.shape], spec.dtype) for spec in shaped]
 
 
 def _run(kind: str, function: Any, tried: Any, rows: int = _ROWS) -> list[list[np.ndarray]]:

@@ -46,7 +46,8 @@ def refuse_mixing(dataset: Any, example_rank: int = 0) -> None:
         function = stage.dataset._reduce_func._func if groups else given[0]
         known = stage.kind in ("Map", "FlatMap", "Interleave") and len(given) == 1 and batched[id(sources[0])]
         draws = bool(stage.unseen) or stage.has(RANDOM) or any(node.op in PYTHON for node in stage.own)
-        if (known or groups) and pipelines.mixes_rows(sources[0], function, draws, stage.kind):
+        tried = sources[0], function, stage.kind
+        if (known or groups) and pipelines.mixes_rows(*tried, draws=draws):
             raise ValueError(
                 "Rows that have a part in several rows are protected less than epsilon says. Received: a "
                 f"tf.data.Dataset with a {_METHODS[stage.kind]} in which rows of a batch see each other, as in "
@@ -55,8 +56,9 @@ def refuse_mixing(dataset: Any, example_rank: int = 0) -> None:
                 "several, pass arrays and examples_per_person=."
             )
         # Where one element is made of a batch, as of the steps of a series, what is left out of it is of one example.
-        of_rows = ends[id(stage.dataset)] or (stage.kind != "Map" and _makes_rows(stage.dataset))
-        if known and of_rows and not draws and pipelines.chooses_by_others(sources[0], function, stage.kind):
+        of_rows = ends[id(stage.dataset)] or (stage.kind != "Map" and _makes_rows(stage.dataset, less=not groups))
+        drops = groups and _drops(stage.own)  # which is refused for that
+        if (known or groups) and of_rows and not (draws or drops) and pipelines.chooses_by_others(*tried):
             raise ValueError(
                 "Which rows of a batch are kept would follow from those beside them, and one row more in front would "
                 "bring others in and out in all batches behind it. Received: a tf.data.Dataset with a "
@@ -213,10 +215,10 @@ def _down(dataset, by_end: bool, told: bool) -> Iterator[tuple[int, bool]]:
         yield from _down(source, below and bool(_rank(source)), told)
 
 
-def _makes_rows(dataset) -> bool:
-    """Returns whether elements have one axis less than those that they are made of."""
+def _makes_rows(dataset, less: bool = True) -> bool:
+    """Returns whether elements have one axis less than those that they are made of, or as many."""
     of, made = (_rank(one) for one in (*_keras.dataset_sources(dataset), dataset))
-    return of is not None and made is not None and of == made + 1
+    return of is not None and made is not None and of == made + less
 
 
 def _rank(dataset) -> int | None:

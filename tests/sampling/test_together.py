@@ -260,6 +260,9 @@ def test_rows_of_a_batch_that_are_kept_by_place_are_refused(tf, base):
     def positive(x, y, most=None):
         return tf.boolean_mask(x, x[:, 0] > 0)[:most], tf.boolean_mask(y, x[:, 0] > 0)[:most]
 
+    def grouped(reduce):
+        return base.group_by_window(lambda x, y: tf.cast(y, tf.int64) % 2, reduce, window_size=4)
+
     make, batches = tf.data.Dataset, base.map(lambda x, y: (x - 9.0, y)).batch(4)
     refused = {
         "slice": batches.map(lambda x, y: (x[:2], y[:2])),
@@ -270,6 +273,8 @@ def test_rows_of_a_batch_that_are_kept_by_place_are_refused(tf, base):
         "take": batches.flat_map(lambda x, y: make.from_tensor_slices((x, y)).take(2)),
         "parts": batches.interleave(lambda x, y: make.from_tensors((x[:2], y[:2]))).unbatch(),
         "all at once": make.from_tensors((X, Y)).flat_map(lambda x, y: make.from_tensor_slices((x[:9], y[:9]))),
+        "groups": grouped(lambda key, window: window.take(1)),
+        "batches of groups": grouped(lambda key, window: window.batch(4).map(lambda x, y: (x[:2], y[:2]))),
     }
     for name, dataset in refused.items():
         with pytest.raises(ValueError, match=r"keeps some of rows that are all alike.*filter.*part of the arrays"):
@@ -277,6 +282,9 @@ def test_rows_of_a_batch_that_are_kept_by_place_are_refused(tf, base):
             pytest.fail(name)
     steps = make.from_tensor_slices(X.ravel())
     taken = {
+        "whole groups": grouped(lambda key, window: window.batch(4)),
+        "rows of groups": grouped(lambda key, window: window.filter(lambda x, y: x[0] > 0)),
+        "buckets": base.bucket_by_sequence_length(lambda x, y: 2, [9], [4, 4]),
         "mask": batches.map(positive),
         "mask of rows": batches.flat_map(lambda x, y: make.from_tensor_slices(positive(x, y))),
         "flips": batches.map(lambda x, y: (tf.concat([x, -x], axis=0), tf.concat([y, y], axis=0))),

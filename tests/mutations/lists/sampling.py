@@ -310,8 +310,8 @@ FAULTS = [
         ),
         (
             "rows are kept by their place in a batch",
-            "if known and of_rows and not draws and",
-            "if False and",
+            "and pipelines.chooses_by_others(*tried):",
+            "and False:",
         ),
         ("one element with all rows is no batch", "int(source.cardinality()) == 1", "False"),
         (
