@@ -10,6 +10,8 @@ from lipdp import _keras
 
 # Of made-up batches: how many rows, and sizes that are not known.
 _ROWS, _SIZE = 8, 8
+# Of rows that are all alike, at most; of a function that returns rows one by one, which takes longer.
+_MANY, _MANY_ONE_BY_ONE = 4099, 521
 
 
 def given_functions(dataset: Any) -> list[Any]:
@@ -77,7 +79,7 @@ def _nodes(graph: Any) -> list:
     return [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
 
 
-def mixes_rows(source: Any, function: Any, draws: bool, kind: str = "Map") -> bool:
+def mixes_rows(source: Any, function: Any, kind: str = "Map", *, draws: bool) -> bool:
     """Returns whether a function of batches is seen to bring what is in one row into several, on made-up batches.
 
     A row of NaN shows where it went, whatever is drawn; in numbers that have none, a row that is another one, where
@@ -86,14 +88,12 @@ def mixes_rows(source: Any, function: Any, draws: bool, kind: str = "Map") -> bo
     Args:
         source: The data set of batches that it is given; of rows for "GroupByWindow".
         function: What the method was given.
-        draws: Whether it draws random numbers.
         kind: That of the data set that the method makes: "Map", "FlatMap", "Interleave" or "GroupByWindow".
+        draws: Whether it draws random numbers.
     """
     import tensorflow as tf
 
-    specs = tf.nest.flatten(source.element_spec)
-    if kind == "GroupByWindow":
-        specs = [_with_rows(spec) for spec in specs]
+    specs = _specs_of(source, kind)
     if not all(isinstance(spec, tf.TensorSpec) and spec.shape.rank and spec.dtype != tf.string for spec in specs):
         return False
     # Not all functions take integers but 0 and 1, and what follows the largest of a batch needs others.
@@ -101,14 +101,52 @@ def mixes_rows(source: Any, function: Any, draws: bool, kind: str = "Map") -> bo
     return any(_mixes(source, specs, function, draws, kind, most) for most in ((1, 5) if wide else (1,)))
 
 
-def _with_rows(spec: Any) -> Any:
-    """Returns the spec of a batch of what has some spec; None where there is none."""
+def chooses_by_others(source: Any, function: Any, kind: str = "Map") -> bool:
+    """Returns whether a function of batches is seen to keep only some of rows that are all alike, on made-up batches.
+
+    Where each row says alone whether it is there, so many equal ones all are, or none is. What cannot be run on such
+    batches is not seen.
+
+    Args:
+        source, function, kind: As in `mixes_rows`.
+    """
     import tensorflow as tf
 
-    return tf.TensorSpec([None, *spec.shape], spec.dtype) if getattr(spec, "shape", None) is not None else None
+    specs = _specs_of(source, kind)
+    if not all(isinstance(spec, tf.TensorSpec) and spec.shape.rank and spec.dtype != tf.string for spec in specs):
+        return False
+    entries = max(math.prod(size or _SIZE for size in spec.shape[1:]) for spec in specs)
+    most = _MANY if kind == "Map" else _MANY_ONE_BY_ONE
+    # More than a slice keeps of a batch, if memory allows; functions may insist on a size.
+    for number in dict.fromkeys((max(_ROWS, min(most, 2**18 // max(entries, 1))), specs[0].shape[0] or _ROWS)):
+
+        def alike(spec, number=number):
+            shape, rng = (_ROWS, 1, *(size or _SIZE for size in spec.shape[1:])), np.random.default_rng(0)
+            rows = rng.uniform(-1.0, 1.0, shape) if spec.dtype.is_floating else rng.integers(0, 2, shape)
+            return tf.cast(np.repeat(rows, number, axis=1), spec.dtype)
+
+        try:
+            tried = tf.nest.pack_sequence_as(source.element_spec, list(map(alike, specs)))
+            found = _run(kind, function, tried, number)
+        except Exception:
+            continue
+        counts = [[len(leaf) for leaf in one if leaf.ndim] for one in found]
+        return any(one and all(count % number for count in one) for one in counts)
+    return False
 
 
-def _run(kind: str, function: Any, tried: Any) -> list[list[np.ndarray]]:
+def _specs_of(source: Any, kind: str) -> list:
+    """Returns the specs of the batches that a function gets; None for what has none."""
+    import tensorflow as tf
+
+    specs = tf.nest.flatten(source.element_spec)
+    if kind != "GroupByWindow":
+        return specs
+    shaped = (spec if getattr(spec, "shape", None) is not None else None for spec in specs)
+    return [spec and tf.TensorSpec([None, *spec.shape], spec.dtype) for spec in shaped]
+
+
+def _run(kind: str, function: Any, tried: Any, rows: int = _ROWS) -> list[list[np.ndarray]]:
     """Returns what a function makes of each of some batches, as arrays of which each holds all rows of one."""
     import tensorflow as tf
 
@@ -127,8 +165,13 @@ def _run(kind: str, function: Any, tried: Any) -> list[list[np.ndarray]]:
     found: dict[int, list] = {}
     for number, row in batches.enumerate().flat_map(numbered).as_numpy_iterator():
         found.setdefault(int(number), []).append([np.asarray(leaf) for leaf in tf.nest.flatten(row)])
-    of_each = (zip(*rows, strict=True) for _, rows in sorted(found.items()))
-    return [[np.stack(leaf) if len(leaf) == _ROWS else np.concatenate(leaf) for leaf in one] for one in of_each]
+    axes, joined = max(leaf.shape.rank for leaf in tf.nest.flatten(tried)) - 1, []
+    for _, made_of_one in sorted(found.items()):
+        leaves = list(zip(*made_of_one, strict=True))
+        # An element with fewer axes than a batch is a row.
+        are_rows = len(made_of_one) == rows or max(leaf[0].ndim for leaf in leaves) < axes
+        joined.append([np.stack(leaf) if are_rows else np.concatenate(leaf) for leaf in leaves])
+    return joined
 
 
 def _mixes(source, specs: list, function, draws: bool, kind: str, most: int) -> bool:

@@ -38,8 +38,9 @@ def to_functional(model: keras.Model, verbose: bool = True) -> keras.Model:
         copies: train one of them, and both have learned it. Weights of your layer's own become those of a `Dense`,
         `EinsumDense`, `Embedding` or `lipdp.layers.Weight`. A layer stays as it is, and runs one row at a time as
         before, where its own weights are kept in lists, have constraints or do not all train, where it draws random
-        numbers itself, gets masks, states bounds of its own, changes what it holds, does something else in training
-        than to hand `training` on, or where its `call` cannot be read or computes something else on random rows.
+        numbers itself, gets masks, states bounds of its own, changes what it holds, calls layers that are none of its
+        attributes, does something else in training than to hand `training` on, or where its `call` cannot be read or
+        computes something else on random rows.
 
     Raises:
         ValueError: a subclassed or unbuilt model.
@@ -213,6 +214,8 @@ def _traced(layer, inputs, call) -> keras.Model:
     found = [v for inner in _keras.walk(layer, include_self=True) for v in _keras.all_own_variables(inner)]
     if not {id(v) for v in found} <= {id(v) for v in graph.variables}:
         raise Stays("it has weights that what was read of its `call` does not use")
+    if not {id(v) for v in graph.variables} <= {id(v) for v in layer.variables}:
+        raise Stays("it calls a layer that is none of its attributes, whose weights would train where they did not")
     return graph
 
 
@@ -276,7 +279,9 @@ def _compare(layer, one, other) -> None:
         try:
             for model, context in ((one, contextlib.nullcontext()), (other, _steps_alone(other))):
                 with context, backend.full_precision(), keras.StatelessScope(moved):
-                    outputs.append([ops.convert_to_numpy(t) for t in tree.flatten(model(x, training=training))])
+                    flat = tree.flatten(model(x, training=training))
+                    # As numbers: truth values have no difference.
+                    outputs.append([ops.convert_to_numpy(t).astype("float64") for t in flat])
         except Exception as error:
             raise Stays(f"it does not run on random rows ({type(error).__name__})") from error
         for a, b in zip(*outputs, strict=True):

@@ -167,7 +167,7 @@ def _inside(value: Any, names: frozenset | None) -> list[tuple[Any, frozenset | 
 
 def _kept_by_library(value: Any) -> list[Any]:
     """Returns what an object of a library has of the user's."""
-    if hasattr(value, "as_numpy_iterator"):
+    if hasattr(value, "as_numpy_iterator") and not isinstance(value, type):
         from lipdp.backend import pipelines  # only here, as above
 
         return pipelines.given_functions(value)

@@ -30,7 +30,7 @@ def refuse_mixing(dataset: Any, example_rank: int = 0) -> None:
         dataset: It.
         example_rank: Rank of a batch of inputs; 0 where it is not known.
     """
-    batched = dict(_batches_of(dataset, example_rank))
+    batched, ends = dict(_batches_of(dataset, example_rank)), dict(_batches_of(dataset, example_rank, told=False))
     for stage in stages(dataset):
         if _keeps(stage):
             raise ValueError(
@@ -46,13 +46,25 @@ def refuse_mixing(dataset: Any, example_rank: int = 0) -> None:
         function = stage.dataset._reduce_func._func if groups else given[0]
         known = stage.kind in ("Map", "FlatMap", "Interleave") and len(given) == 1 and batched[id(sources[0])]
         draws = bool(stage.unseen) or stage.has(RANDOM) or any(node.op in PYTHON for node in stage.own)
-        if (known or groups) and pipelines.mixes_rows(sources[0], function, draws, stage.kind):
+        tried = sources[0], function, stage.kind
+        if (known or groups) and pipelines.mixes_rows(*tried, draws=draws):
             raise ValueError(
                 "Rows that have a part in several rows are protected less than epsilon says. Received: a "
                 f"tf.data.Dataset with a {_METHODS[stage.kind]} in which rows of a batch see each other, as in "
                 "MixUp, CutMix, and where the mean of a batch is subtracted. Map rows one by one, before `.batch()`; "
                 "to change images at random, put layers such as RandomFlip into the model. If rows are to stand in "
                 "several, pass arrays and examples_per_person=."
+            )
+        # Where one element is made of a batch, as of the steps of a series, what is left out of it is of one example.
+        of_rows = ends[id(stage.dataset)] or (stage.kind != "Map" and _makes_rows(stage.dataset, less=not groups))
+        drops = groups and _drops(stage.own)  # which is refused for that
+        if (known or groups) and of_rows and not (draws or drops) and pipelines.chooses_by_others(*tried):
+            raise ValueError(
+                "Which rows of a batch are kept would follow from those beside them, and one row more in front would "
+                "bring others in and out in all batches behind it. Received: a tf.data.Dataset with a "
+                f"{_METHODS[stage.kind]} that keeps some of rows that are all alike, as x[:8] does. Choose rows by "
+                "what each alone says, by `.filter()` before `.batch()`; to train on fewer rows, pass a part of the "
+                "arrays."
             )
 
 
@@ -179,21 +191,34 @@ def _batched(dataset) -> bool:
     return kind in _KEEP_BATCHES and any(map(_batched, _keras.dataset_sources(dataset)))
 
 
-def _batches_of(dataset, example_rank: int) -> Iterator[tuple[int, bool]]:
+def _batches_of(dataset, example_rank: int, told: bool = True) -> Iterator[tuple[int, bool]]:
     """Yields the identity of each data set behind one, and whether its elements are batches of rows.
 
     What becomes of them tells it too: the model takes batches at the end, or `.unbatch()` makes rows of them.
+
+    Args:
+        dataset: It.
+        example_rank: Rank of a batch of inputs; 0 where it is not known.
+        told: Whether what made them counts beside that.
     """
     rank = _rank(dataset)
-    yield from _down(dataset, bool(example_rank and rank is not None and rank >= example_rank))
+    yield from _down(dataset, bool(example_rank and rank is not None and rank >= example_rank), told)
 
 
-def _down(dataset, by_end: bool) -> Iterator[tuple[int, bool]]:
-    yield id(dataset), by_end or _batched(dataset)
+def _down(dataset, by_end: bool, told: bool) -> Iterator[tuple[int, bool]]:
+    yield id(dataset), by_end or (told and _batched(dataset))
     kind = kind_of(dataset)
     for source in _keras.dataset_sources(dataset):
         below = kind in ("Unbatch", "Rebatch") or (by_end and kind in _KEEP_BATCHES | {"Zip"})
-        yield from _down(source, below and bool(_rank(source)))
+        # One element that becomes rows holds all of them.
+        below = below or (kind in ("FlatMap", "Interleave") and _makes_rows(dataset) and int(source.cardinality()) == 1)
+        yield from _down(source, below and bool(_rank(source)), told)
+
+
+def _makes_rows(dataset, less: bool = True) -> bool:
+    """Returns whether elements have one axis less than those that they are made of, or as many."""
+    of, made = (_rank(one) for one in (*_keras.dataset_sources(dataset), dataset))
+    return of is not None and made is not None and of == made + less
 
 
 def _rank(dataset) -> int | None:

@@ -55,6 +55,18 @@ def test_a_run_folder_holds_a_model_its_statement_and_samples(run, capsys):
 
 
 @pytest.mark.slow
+def test_what_is_printed_does_not_say_that_an_image_is_out_of_range(tmp_path, capfd):
+    x = np.random.default_rng(0).uniform(size=(60, 4, 4, 1)).astype("float32")
+    x[7] = 9.0
+    np.savez(tmp_path / "tiny.npz", x=x, y=np.arange(60) % 3)
+    words = ["train", "--task", "diffusion", "--dataset", str(tmp_path / "tiny.npz"), "--noise-multiplier", "9"]
+    words += ["--epochs", "1", "--batch-size", "60", "--delta", "1e-3", "--output", str(tmp_path / "run")]
+    assert main([*words, "--verbose", "0"]) == 0
+    said = capfd.readouterr().err
+    assert "images of another type than uint8 are taken as they are" in said and "entries" not in said
+
+
+@pytest.mark.slow
 def test_samples_are_a_data_set(run, tmp_path, capsys):
     target = tmp_path / "drawn.npz"
     words = ["sample", str(run), "--num", "7", "--labels", "2", "0", "--steps", "3", "--seed", "1"]

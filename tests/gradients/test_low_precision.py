@@ -114,6 +114,22 @@ def test_layers_without_a_rule_train(low):
     assert model.run.ledger.updates == 1
 
 
+def test_layers_of_ones_own_train(low):
+    """Their rounding is not taken for rows that see each other, and their gradient is that of what they compute."""
+
+    class Residual(L.Layer):
+        def __init__(self):
+            super().__init__()
+            self.inner = L.Dense(8)
+
+        def call(self, inputs):
+            return self.inner(inputs) + inputs
+
+    model = private(L.Dense(8), Residual(), L.Dense(3))
+    model.fit(X, Y, strategy="dpsgd", steps_per_epoch=1, epochs=1, **FIT)
+    assert model.run.ledger.updates == 1
+
+
 @pytest.mark.slow
 def test_layers_that_mix_examples_are_still_found(low):
     class Centered(L.Layer):

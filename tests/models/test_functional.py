@@ -365,6 +365,29 @@ class OfAnother(Own):
         return ops.matmul(self.dense(inputs), self.dense.kernel)
 
 
+ELSEWHERE = L.Dense(4)
+
+
+class OfNobody(Own):
+    """Calls a layer that it does not hold, which no model trains."""
+
+    def call(self, inputs):
+        return self.dense(inputs) + ELSEWHERE(inputs)
+
+
+class ReadsNumbers(Own):
+    """Takes a weight for a number, which is none when weights have moved."""
+
+    def build(self, input_shape):
+        self.dense.build(input_shape)
+
+    def compute_output_spec(self, inputs):
+        return keras.KerasTensor(inputs.shape, inputs.dtype)
+
+    def call(self, inputs):
+        return self.dense(inputs) + float(ops.convert_to_numpy(self.dense.bias)[0])
+
+
 class Adds(Own):
     def call(self, inputs):
         self.add_loss(ops.mean(inputs))
@@ -400,6 +423,8 @@ STAY = {
     "mixes": (Mixes, "something else on random rows"),
     "branches": (Loops, "cannot be read"),
     "weights of others": (OfAnother, "on a weight"),
+    "numbers of weights": (ReadsNumbers, "something else on random rows"),
+    "layers of nobody": (OfNobody, "none of its attributes"),
     "losses": (Adds, "cannot be read|adds losses"),
     "numbers of rows": (Counter, "something else on random rows"),
     "bounds": (Half, "bounds of its own"),
@@ -515,6 +540,16 @@ def test_weights_compute_in_the_precision_of_their_layer():
     copy = lipdp.to_functional(model, verbose=False)
     (dense,) = [inner for inner in copy._flatten_layers() if type(inner) is L.Dense and inner.units == 4]
     assert dense.compute_dtype == "bfloat16" and dense.kernel.dtype == "float32"
+
+
+def test_truth_values_are_compared(capsys):
+    class Positive(L.Layer):
+        def call(self, inputs):
+            return inputs > 1.0
+
+    inputs = keras.Input((4,))
+    lipdp.to_functional(keras.Model(inputs, L.Dense(2)(ops.cast(Positive()(inputs), "float32"))))
+    assert "(Positive) became a functional model of 0 layers" in capsys.readouterr().out
 
 
 def test_inputs_with_masks_stay(capsys):

@@ -252,12 +252,19 @@ def pipeline(net):
     return tf.data.Dataset.range(4).map(lambda z: z if net else z).batch(2).prefetch(1)
 
 
+def of_a_class(net):
+    """A function that uses a class of data sets, which is none."""
+    dataset = pytest.importorskip("tensorflow").data.Dataset
+    return dataset.range(4).flat_map(lambda z: dataset.from_tensors(z if net else z))
+
+
 @pytest.mark.parametrize(
     "make",
     [
         Encoded,
         InBatches,
         pipeline,
+        of_a_class,
         lambda net: sampling.Source(Encoded(net)),
         lambda net: {"a": np.zeros(3), "b": Encoded(net)},
         lambda net: lipdp.strategies.DPSGD(augmentation=Augmentation(net)),

@@ -252,3 +252,55 @@ def test_one_row_does_not_say_which_others_are_there(tf, base):
     )
     for dataset in taken:
         assert len(as_arrays(counted(tf, dataset), None, 2)[0]) >= 6
+
+
+def test_rows_of_a_batch_that_are_kept_by_place_are_refused(tf, base):
+    """Of 64 rows `x[:4]` of eight kept half; without the first row 8 of these were gone, and 8 others there."""
+
+    def positive(x, y, most=None):
+        return tf.boolean_mask(x, x[:, 0] > 0)[:most], tf.boolean_mask(y, x[:, 0] > 0)[:most]
+
+    def grouped(reduce):
+        return base.group_by_window(lambda x, y: tf.cast(y, tf.int64) % 2, reduce, window_size=4)
+
+    make, batches = tf.data.Dataset, base.map(lambda x, y: (x - 9.0, y)).batch(4)
+    refused = {
+        "slice": batches.map(lambda x, y: (x[:2], y[:2])),
+        "mask and slice": batches.map(lambda x, y: positive(x, y, 2)),
+        "every other": batches.map(lambda x, y: (x[::2], y[::2])).unbatch(),
+        "large batches": base.batch(ROWS).map(lambda x, y: (x[:12], y[:12])),
+        "rows": batches.flat_map(lambda x, y: make.from_tensor_slices(positive(x, y, 2))),
+        "take": batches.flat_map(lambda x, y: make.from_tensor_slices((x, y)).take(2)),
+        "parts": batches.interleave(lambda x, y: make.from_tensors((x[:2], y[:2]))).unbatch(),
+        "all at once": make.from_tensors((X, Y)).flat_map(lambda x, y: make.from_tensor_slices((x[:9], y[:9]))),
+        "groups": grouped(lambda key, window: window.take(1)),
+        "batches of groups": grouped(lambda key, window: window.batch(4).map(lambda x, y: (x[:2], y[:2]))),
+    }
+    for name, dataset in refused.items():
+        with pytest.raises(ValueError, match=r"keeps some of rows that are all alike.*filter.*part of the arrays"):
+            refuse_mixing(counted(tf, dataset), 2)
+            pytest.fail(name)
+    steps = make.from_tensor_slices(X.ravel())
+    taken = {
+        "whole groups": grouped(lambda key, window: window.batch(4)),
+        "rows of groups": grouped(lambda key, window: window.filter(lambda x, y: x[0] > 0)),
+        "buckets": base.bucket_by_sequence_length(lambda x, y: 2, [9], [4, 4]),
+        "mask": batches.map(positive),
+        "mask of rows": batches.flat_map(lambda x, y: make.from_tensor_slices(positive(x, y))),
+        "flips": batches.map(lambda x, y: (tf.concat([x, -x], axis=0), tf.concat([y, y], axis=0))),
+        "steps of a series": steps.batch(8).map(lambda x: (x[:4], x[4])).batch(2),
+        "pairs": base.batch(2).map(lambda x, y: (x[0] - x[1], y[0])).batch(2),
+        "fixed size": base.batch(4, drop_remainder=True).map(lambda x, y: (tf.reshape(x, (4, 2)), y)),
+    }
+    for dataset in taken.values():
+        refuse_mixing(counted(tf, dataset), 2)
+
+
+def test_all_rows_in_one_element_are_a_batch(tf):
+    make = tf.data.Dataset
+    whole = make.from_tensors((X, Y))
+    for dataset in (whole, whole.map(lambda x, y: (x / 9.0, y))):
+        mixed = dataset.flat_map(lambda x, y: make.from_tensor_slices((x - tf.reduce_mean(x, axis=0), y)))
+        with pytest.raises(ValueError, match=r"flat_map.*see each other"):
+            refuse_mixing(mixed, 2)
+        refuse_mixing(dataset.flat_map(lambda x, y: make.from_tensor_slices((2.0 * x, y))), 2)

@@ -309,6 +309,12 @@ FAULTS = [
             "if groups and pipelines",
         ),
         (
+            "rows are kept by their place in a batch",
+            "and pipelines.chooses_by_others(*tried):",
+            "and False:",
+        ),
+        ("one element with all rows is no batch", "int(source.cardinality()) == 1", "False"),
+        (
             "rows are as long as the longest",
             "if (found := _pads(stage)) is not None:",
             "if (found := None) is not None:",
@@ -325,7 +331,7 @@ FAULTS = [
         ("what becomes of elements says nothing", 'kind in ("Unbatch", "Rebatch") or (by_end', "(by_end"),
         ("variables keep rows", "not in _COUNTS for", "is None for"),
         ("tables keep rows", "if stage.has(_TO_TABLE):", "if False:"),
-        ("groups leave out rows", "and _drops(stage.own)", "and False"),
+        ("groups leave out rows", '"GroupByWindow" and _drops(stage.own)', '"GroupByWindow" and False'),
         ("one row decides about its batch", 'if stage.kind in ("Filter", "IgnoreErrors") and', "if False and"),
         ("the set that ends first ends all", '"_stop_on_empty_dataset", False)', '"", False)'),
         ("places behind a filter", "if kind in _BY_PLACE:", "if False:"),
