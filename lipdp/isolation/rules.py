@@ -193,11 +193,68 @@ _ENTRYWISE = {
     *("Square", "Sqrt", "Exp", "Log", "Log1p", "Expm1", "Sin", "Cos", "Tanh", "Sign", "Reciprocal", "Clip", "Maximum"),
     *("Minimum", "Where", "Equal", "NotEqual", "Greater", "GreaterEqual", "Less", "LessEqual", "LogicalAnd"),
     *("LogicalNot", "LogicalOr", "Cast", "StopGradient", "Relu", "Relu6", "Sigmoid", "Silu", "Gelu", "Elu", "Softplus"),
+    *("LeakyRelu", "Selu", "Celu", "LogSigmoid", "HardSigmoid", "HardSilu", "HardTanh", "Softsign", "Rsqrt", "Erf"),
+    *("Floor", "Ceil", "Round", "Cosh", "Sinh", "Tan", "Arctan", "Isnan", "Isfinite", "ZerosLike", "OnesLike"),
 }
 _ALONG_AXES = {
-    *("Sum", "Mean", "Max", "Min", "Prod", "Std", "Var", "All", "Any", "Argmax", "Argmin"),
-    *("Cumsum", "Cumprod", "Flip", "Sort", "Softmax", "LogSoftmax", "Logsumexp", "Concatenate"),
+    *("Sum", "Mean", "Max", "Min", "Amax", "Amin", "Prod", "Std", "Var", "All", "Any", "Argmax", "Argmin", "Norm"),
+    *("Cumsum", "Cumprod", "Flip", "Sort", "Softmax", "LogSoftmax", "Logsumexp", "Concatenate", "Normalize", "Glu"),
+    *("Squeeze", "Split", "Repeat", "Roll"),
 }
+
+
+def _beside(axes: Any, rank: int) -> bool:
+    """Whether axes are given, and none of them is the first of `rank`."""
+    axes = axes if isinstance(axes, (list, tuple)) else [axes]
+    return all(isinstance(axis, int) and axis % rank for axis in axes)
+
+
+def _expands(operation, rank) -> bool:
+    axes = operation.axis if isinstance(operation.axis, (list, tuple)) else [operation.axis]
+    return _beside(axes, rank + len(axes))
+
+
+def _transposes(operation, rank) -> bool:
+    return isinstance(operation.axes, (list, tuple)) and operation.axes[0] % rank == 0
+
+
+def _tiles(operation, rank) -> bool:
+    """Numbers for fewer axes are for the last ones, and numbers for more make new ones in front."""
+    repeats = operation.repeats
+    several = isinstance(repeats, (list, tuple)) and len(repeats) <= rank
+    return several and (len(repeats) < rank or (isinstance(repeats[0], int) and repeats[0] == 1))
+
+
+def _pads(operation, rank) -> bool:
+    # One pair is for all axes.
+    return len(operation.pad_width) == rank > 1 and tuple(operation.pad_width[0]) == (0, 0)
+
+
+# Operations that move axes, or multiply along them, by what they hold and the rank of their inputs.
+_MOVING: dict[str, Callable[[Any, int], bool]] = {
+    "ExpandDims": _expands,
+    "Stack": lambda operation, rank: _beside(operation.axis, rank + 1),
+    "OneHot": lambda operation, rank: _beside(operation.axis, rank + 1),
+    "Transpose": _transposes,
+    "Swapaxes": lambda operation, rank: _beside([operation.axis1, operation.axis2], rank),
+    "Moveaxis": lambda operation, rank: _beside([*operation.source, *operation.destination], rank),
+    "Tile": _tiles,
+    "Pad": _pads,
+    "TakeAlongAxis": lambda operation, rank: _beside(operation.axis, rank),
+    # With two axes rows are multiplied with each other, or are the rows of one matrix.
+    **dict.fromkeys(("Matmul", "Tril", "Triu"), lambda operation, rank: rank > 2),
+    # With one axis less the whole batch is one image.
+    "Resize": lambda operation, rank: rank == 4,
+    "ExtractPatches": lambda operation, rank: rank == len(operation.size) + 2,
+}
+
+
+def _multiplies_within(subscripts: str) -> bool:
+    """Whether one letter comes first everywhere, and nowhere else: that of the batch."""
+    operands, _, result = subscripts.replace(" ", "").partition("->")
+    parts = [*operands.split(","), result]
+    first = result[:1]
+    return first.isalpha() and "." not in subscripts and all(p[:1] == first and p.count(first) == 1 for p in parts)
 
 
 def numbers_are_numbers(layer: Any) -> bool:
@@ -220,6 +277,8 @@ def operation_keeps_apart(name: str, operation: Any, node: Any) -> bool:
     leaves = tree.flatten(given)
     tensors = [leaf for leaf in leaves if isinstance(leaf, keras.KerasTensor)]
     rank, *others = {len(t.shape) for t in tensors} or {0}
+    if name == "Einsum":
+        others = []  # its letters tell which axes belong together
     if others or rank == 0 or any(t.shape[:1] != tensors[0].shape[:1] for t in node.output_tensors):
         return False
     held = [value for key, value in vars(operation).items() if not key.startswith("_")]
@@ -233,11 +292,19 @@ def operation_keeps_apart(name: str, operation: Any, node: Any) -> bool:
         return kept and len(node.output_tensors[0].shape) == rank
     if any(map(is_array, tree.flatten(held))):
         return False
+    # All have rows, and as many: nothing that stands for all rows.
+    plain = all(leaf is None or isinstance(leaf, (keras.KerasTensor, int, float, str)) for leaf in leaves)
+    alike = plain and len({t.shape[0] for t in tensors}) == 1
+    if name in _MOVING:
+        return alike and _MOVING[name](operation, rank)
+    if name == "Einsum":
+        return alike and _multiplies_within(operation.subscripts)
     if name in _ALONG_AXES:
-        axes = operation.axis if isinstance(operation.axis, (list, tuple)) else [operation.axis]
-        return all(isinstance(axis, int) and axis % rank for axis in axes)
+        return _beside(operation.axis, rank)
     if name == "GetItem":
         key = leaves[1:] if len(leaves) > 1 else [None]
+        if key[0] is Ellipsis:  # it stands for the first axis where there are fewer others
+            return sum(part is not None for part in key[1:]) < rank
         return isinstance(key[0], slice) and key[0] == slice(None)
     if name == "Reshape" and len(tensors) == 1:
         before, after = tensors[0].shape[1:], node.output_tensors[0].shape[1:]
