@@ -108,13 +108,26 @@ class _Opener(GraphCopy):
             return operation, []
         self._opened.add(id(operation))
         count = len({id(node.operation) for node in _keras.nodes(inner) if isinstance(node.operation, keras.Layer)})
-        self.lines[id(operation)] = f"{name} became a functional model of {count} layer{'s' * (count != 1)}."
+        of = f"{count} layer{'s' * (count != 1)}" if count else "operations alone"
+        self.lines[id(operation)] = f"{name} became a functional model of {of}."
         return self.model(inner), []
 
     def outputs(self, operation, copy, args, kwargs):
         if id(operation) not in self._opened:
             return super().outputs(operation, copy, args, kwargs)
         return copy([value for value in tree.flatten((args, kwargs)) if isinstance(value, keras.KerasTensor)])
+
+
+class _AnyRows(GraphCopy):
+    """Has what `call` reshapes by its number of rows, which is None for symbols, take any number of them."""
+
+    def copy(self, operation):
+        return (type(operation)((-1, *operation.newshape[1:])) if _by_rows(operation) else operation), []
+
+
+def _by_rows(operation) -> bool:
+    shape = getattr(operation, "newshape", None)
+    return _keras.operation_name(operation) == "Reshape" and isinstance(shape, (list, tuple)) and [*shape[:1]] == [None]
 
 
 def _own(operation) -> bool:
@@ -157,6 +170,8 @@ def _opened(layer, nodes) -> keras.Model:
             raise _Stays(f"it converts its inputs to {layer.compute_dtype}")
     inputs = [keras.Input(batch_shape=t.shape, dtype=t.dtype) for t in _symbols(calls[0])]
     graph = _traced(layer, inputs, calls[0])
+    if any(map(_by_rows, (node.operation for node in _keras.nodes(graph)))):
+        graph = _AnyRows().model(graph)
     _refuse_steps(graph)
     _compare(layer, keras.Model(inputs, _called(layer, inputs, calls[0])), graph)
     return graph

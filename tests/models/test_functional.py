@@ -65,6 +65,30 @@ def rows(number=6, shape=(5, 4)):
     return np.random.default_rng(0).normal(size=(number, *shape)).astype("float32")
 
 
+class Patches(L.Layer):
+    """As on keras.io: by the number of rows, and axes that move beside them."""
+
+    def __init__(self):
+        super().__init__()
+        self.gate, self.dense = L.Dense(1, "sigmoid"), L.Dense(4)
+
+    def call(self, images):
+        rows, height, width, channels = ops.shape(images)
+        patches = ops.image.extract_patches(images, 2)
+        patches = ops.reshape(patches, (rows, height * width // 4, 4 * channels))
+        gates = ops.softmax(ops.squeeze(self.gate(patches), -1), axis=-1)
+        chosen = ops.matmul(ops.expand_dims(gates, 1), self.dense(patches))
+        return ops.stack([chosen[:, 0], ops.einsum("bp,bpd->bd", gates, self.dense(patches))], axis=1)
+
+
+def test_a_copy_is_saved_without_the_classes_that_were_taken_apart(tmp_path):
+    copy = lipdp.to_functional(stack(Patches(), shape=(4, 6, 3)), verbose=False)
+    copy.save(tmp_path / "copy.keras")
+    x = rows(shape=(4, 6, 3))
+    again = keras.saving.load_model(tmp_path / "copy.keras")(x)
+    np.testing.assert_allclose(ops.convert_to_numpy(again), ops.convert_to_numpy(copy(x)), rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("make", [lambda: stack(Block()), nested], ids=["block", "nested"])
 def test_the_same_function_without_layers_of_ones_own(make, capsys):
     model = make()
@@ -77,9 +101,12 @@ def test_the_same_function_without_layers_of_ones_own(make, capsys):
     assert {id(v) for v in model.trainable_variables} == {id(v) for v in copy.trainable_variables}
 
 
-def test_gradients_are_those_that_the_layer_has_row_by_row():
-    model = stack(Block())
-    copy, x, y = lipdp.to_functional(model, verbose=False), rows(), np.arange(6) % 2
+@pytest.mark.parametrize(("make", "shape"), [(Block, (5, 4)), (Patches, (4, 6, 3))], ids=["block", "patches"])
+def test_gradients_are_those_that_the_layer_has_row_by_row(make, shape):
+    model = stack(make(), shape=shape)
+    copy, x, y = lipdp.to_functional(model, verbose=False), rows(shape=shape), np.arange(6) % 2
+    assert not isolation.foreign(copy)
+    np.testing.assert_allclose(ops.convert_to_numpy(model(x)), ops.convert_to_numpy(copy(x)), rtol=1e-5, atol=1e-6)
     found = []
     for one in (model, copy):
         private = lipdp.DP_Model.from_keras(one)
