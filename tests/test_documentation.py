@@ -123,7 +123,10 @@ SLOW_SNIPPETS = [
     "docs/diffusion.md",
     *(f"docs/howto/{name}.md" for name in ("batch-size", "certificates", "certified", "clip-norm")),
     *(f"docs/howto/{name}.md" for name in ("epsilon-delta", "images")),
-    *(f"docs/howto/{name}.md" for name in ("learning-rate", "regression", "save", "strategy", "tables", "weights")),
+    *(
+        f"docs/howto/{name}.md"
+        for name in ("learning-rate", "pairs", "regression", "save", "strategy", "tables", "weights")
+    ),
     "docs/howto/devices.md",
     "docs/howto/finetune.md",
     "docs/howto/text.md",

@@ -193,24 +193,66 @@ _ENTRYWISE = {
     *("Square", "Sqrt", "Exp", "Log", "Log1p", "Expm1", "Sin", "Cos", "Tanh", "Sign", "Reciprocal", "Clip", "Maximum"),
     *("Minimum", "Where", "Equal", "NotEqual", "Greater", "GreaterEqual", "Less", "LessEqual", "LogicalAnd"),
     *("LogicalNot", "LogicalOr", "Cast", "StopGradient", "Relu", "Relu6", "Sigmoid", "Silu", "Gelu", "Elu", "Softplus"),
-    *("Rsqrt", "Erf", "Selu", "LeakyRelu", "LogSigmoid", "ZerosLike", "OnesLike"),
+    *("LeakyRelu", "Selu", "Celu", "LogSigmoid", "HardSigmoid", "HardSilu", "HardTanh", "Softsign", "Rsqrt", "Erf"),
+    *("Floor", "Ceil", "Round", "Cosh", "Sinh", "Tan", "Arctan", "Isnan", "Isfinite", "ZerosLike", "OnesLike"),
 }
 _ALONG_AXES = {
-    *("Sum", "Mean", "Max", "Min", "Prod", "Std", "Var", "All", "Any", "Argmax", "Argmin"),
-    *("Cumsum", "Cumprod", "Flip", "Sort", "Softmax", "LogSoftmax", "Logsumexp", "Concatenate"),
+    *("Sum", "Mean", "Max", "Min", "Amax", "Amin", "Prod", "Std", "Var", "All", "Any", "Argmax", "Argmin", "Norm"),
+    *("Cumsum", "Cumprod", "Flip", "Sort", "Softmax", "LogSoftmax", "Logsumexp", "Concatenate", "Normalize", "Glu"),
+    *("Squeeze", "Split", "Repeat", "Roll"),
 }
 
 
-def _along_one(operation, rank, leaves, *, new=0) -> bool:
-    """One axis, that of the batch excluded; `new` are those that the operation adds."""
-    return isinstance(operation.axis, int) and operation.axis % (rank + new) != 0
+def _beside(axes: Any, rank: int) -> bool:
+    """Whether axes are given, and none of them is the first of `rank`."""
+    axes = axes if isinstance(axes, (list, tuple)) else [axes]
+    return all(isinstance(axis, int) and axis % rank for axis in axes)
+
+
+def _expands(operation, rank) -> bool:
+    axes = operation.axis if isinstance(operation.axis, (list, tuple)) else [operation.axis]
+    return _beside(axes, rank + len(axes))
+
+
+def _transposes(operation, rank) -> bool:
+    return isinstance(operation.axes, (list, tuple)) and operation.axes[0] % rank == 0
+
+
+def _tiles(operation, rank) -> bool:
+    """Numbers for fewer axes are for the last ones, and numbers for more make new ones in front."""
+    repeats = operation.repeats
+    several = isinstance(repeats, (list, tuple)) and len(repeats) <= rank
+    return several and (len(repeats) < rank or (isinstance(repeats[0], int) and repeats[0] == 1))
+
+
+def _pads(operation, rank) -> bool:
+    # One pair is for all axes.
+    return len(operation.pad_width) == rank > 1 and tuple(operation.pad_width[0]) == (0, 0)
+
+
+# Operations that move axes, by what they hold and the rank of their inputs.
+_MOVING: dict[str, Callable[[Any, int], bool]] = {
+    "ExpandDims": _expands,
+    "Stack": lambda operation, rank: _beside(operation.axis, rank + 1),
+    "OneHot": lambda operation, rank: _beside(operation.axis, rank + 1),
+    "Transpose": _transposes,
+    "Swapaxes": lambda operation, rank: _beside([operation.axis1, operation.axis2], rank),
+    "Moveaxis": lambda operation, rank: _beside([*operation.source, *operation.destination], rank),
+    "Tile": _tiles,
+    "Pad": _pads,
+    "TakeAlongAxis": lambda operation, rank: _beside(operation.axis, rank),
+    **dict.fromkeys(("Tril", "Triu"), lambda operation, rank: rank > 2),
+    # With one axis less the whole batch is one image.
+    "Resize": lambda operation, rank: rank == 4,
+    "ExtractPatches": lambda operation, rank: rank == len(operation.size) + 2,
+}
 
 
 def _contracted(operation, rank, leaves) -> bool:
     """A product of matrices, one of each row, or of rows and a constant matrix."""
     if len(leaves) != 2 or not isinstance(leaves[0], keras.KerasTensor):
         return False
-    # An axis is summed over, and one of each row beside it makes a matrix of two.
+    # One axis is summed over, and with one beside it rows are multiplied with each other.
     return rank > 2 if isinstance(leaves[1], keras.KerasTensor) else rank > 1 and np.ndim(leaves[1]) == 2
 
 
@@ -226,19 +268,8 @@ def _spelled(operation, rank, leaves) -> bool:
     return firsts == {output[0]} and not any(output[0] in letters for letters in others)
 
 
-# What moves entries within rows, or multiplies rows: by the operation, the axes of its inputs, and what it is given.
-_MOVING: dict[str, Callable[[Any, int, list], bool]] = {
-    "Transpose": lambda operation, rank, leaves: operation.axes is not None and operation.axes[0] % rank == 0,
-    "Swapaxes": lambda operation, rank, leaves: all(a % rank for a in (operation.axis1, operation.axis2)),
-    "ExpandDims": lambda operation, rank, leaves: _along_one(operation, rank, leaves, new=1),
-    "Stack": lambda operation, rank, leaves: _along_one(operation, rank, leaves, new=1),
-    "Squeeze": _along_one,
-    "Split": _along_one,
-    "Matmul": _contracted,
-    "Einsum": _spelled,
-}
-# Those that may have a constant matrix beside rows.
-_PRODUCTS = ("Matmul", "Einsum")
+# Those that may have a constant beside rows, by what they are called on as well.
+_PRODUCTS: dict[str, Callable[[Any, int, list], bool]] = {"Matmul": _contracted, "Einsum": _spelled}
 
 
 def numbers_are_numbers(layer: Any) -> bool:
@@ -261,8 +292,10 @@ def operation_keeps_apart(name: str, operation: Any, node: Any) -> bool:
     leaves = tree.flatten(given)
     tensors = [leaf for leaf in leaves if isinstance(leaf, keras.KerasTensor)]
     rank, *others = {len(t.shape) for t in tensors} or {0}
-    if others or rank == 0 or any(t.shape[:1] != tensors[0].shape[:1] for t in node.output_tensors):
-        return False
+    if name == "Einsum":
+        others = []  # its letters tell which axes belong together
+    if others or rank == 0 or any(t.shape[:1] != tensors[0].shape[:1] for t in (*tensors, *node.output_tensors)):
+        return False  # all have rows, and as many
     held = [value for key, value in vars(operation).items() if not key.startswith("_")]
     if name in _ENTRYWISE:
         # A list counts as the array that it becomes.
@@ -274,17 +307,21 @@ def operation_keeps_apart(name: str, operation: Any, node: Any) -> bool:
         return kept and len(node.output_tensors[0].shape) == rank
     if any(map(is_array, tree.flatten(held))):
         return False
+    if name in _PRODUCTS:
+        return _PRODUCTS[name](operation, rank, leaves)
     # A constant beside rows would have one of its own at each place in the batch.
-    if name not in _PRODUCTS and any(map(is_array, leaves)):
+    if any(map(is_array, leaves)):
         return False
+    if name in _MOVING:
+        plain = all(leaf is None or isinstance(leaf, (keras.KerasTensor, int, float, str)) for leaf in leaves)
+        return plain and _MOVING[name](operation, rank)
     if name in _ALONG_AXES:
-        axes = operation.axis if isinstance(operation.axis, (list, tuple)) else [operation.axis]
-        return all(isinstance(axis, int) and axis % rank for axis in axes)
+        return _beside(operation.axis, rank)
     if name == "GetItem":
         key = leaves[1:] if len(leaves) > 1 else [None]
+        if key[0] is Ellipsis:  # it stands for the first axis where there are fewer others
+            return sum(part is not None for part in key[1:]) < rank
         return isinstance(key[0], slice) and key[0] == slice(None)
-    if name in _MOVING:
-        return _MOVING[name](operation, rank, leaves)
     if name == "Reshape" and len(tensors) == 1:
         before, after = tensors[0].shape[1:], node.output_tensors[0].shape[1:]
         return None not in (*before, *after) and math.prod(before) == math.prod(after) > 0

@@ -374,12 +374,12 @@ def _wrong_shape(loss, labels: tuple, outputs: tuple) -> str:
 
 
 def _mixes(loss, reason: str) -> str:
-    todo = "Return one value for each example: take means and sums over its own outputs alone, by `axis=-1`."
+    todo = (
+        "Return one value for each example: take means and sums over its own outputs alone, by `axis=-1`, or (1, 2, 3) "
+        "of images. What compares rows, as contrastive losses do, takes groups as rows: docs/howto/pairs.md."
+    )
     if isolation.root(getattr(loss, "fn", type(loss) if isinstance(loss, keras.losses.Loss) else loss)) == "keras":
-        todo = (
-            "Use a loss with one value per example, such as keras.losses.CategoricalCrossentropy, or set its `axis` to "
-            "exclude the batch."
-        )
+        todo = "Use a loss with one value per example, or set its `axis` to exclude the batch: (1, 2, 3) for images."
     return (
         "A loss that mixes examples has no per-example gradients: one person would move the gradients of others. "
         f"Received: loss={_name(loss)}; {reason}. {todo}"

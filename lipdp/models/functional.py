@@ -109,7 +109,8 @@ class _Opener(GraphCopy):
             return operation, []
         self._opened.add(id(operation))
         count = len({id(node.operation) for node in _keras.nodes(inner) if isinstance(node.operation, keras.Layer)})
-        self.lines[id(operation)] = f"{name} became a functional model of {count} layer{'s' * (count != 1)}."
+        of = f"{count} layer{'s' * (count != 1)}" if count else "operations alone"
+        self.lines[id(operation)] = f"{name} became a functional model of {of}."
         return self.model(inner), []
 
     def outputs(self, operation, copy, args, kwargs):

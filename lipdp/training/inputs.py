@@ -11,6 +11,11 @@ from lipdp.sampling.columns import Column, first_row, sampled
 from lipdp.training import compiling, model_checks
 
 _WHOLE = 2**24  # float32 tells all integers below apart
+# What Keras computes by TensorFlow, whatever its backend: not within a compiled step of another one.
+_BY_TENSORFLOW = tuple(
+    getattr(keras.layers, name)
+    for name in ("StringLookup", "IntegerLookup", "Hashing", "HashedCrossing", "TextVectorization")
+)
 
 
 def as_rows(model: keras.Model, x: Any, y: Any) -> tuple[Any, Any]:
@@ -22,6 +27,13 @@ def as_rows(model: keras.Model, x: Any, y: Any) -> tuple[Any, Any]:
             f"A private model takes numbers. Received: a model with inputs of text, {', '.join(map(repr, texts))}. "
             "Call its StringLookup or TextVectorization layers, of a public vocabulary, on the data before `fit`, and "
             "let the model begin behind them."
+        )
+    looking_up = [one for one in _keras.walk(model) if isinstance(one, _BY_TENSORFLOW)]
+    if looking_up and keras.backend.backend() != "tensorflow":
+        raise ValueError(
+            f"Layer '{looking_up[0].name}' ({type(looking_up[0]).__name__}) does not run within a step of "
+            f"{keras.backend.backend()}: Keras computes it by TensorFlow. Received: a model with such a layer. Call it "
+            "on the data before `fit`, and let the model begin behind it."
         )
     (output, *_), arrange = compiling.output_names(model), model_checks.example_labels(model)
     x, y = sampling.as_rows(x, y, rank_of_batch(model, x, y), arrange, names, output)

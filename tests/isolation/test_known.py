@@ -10,6 +10,32 @@ import lipdp
 from lipdp import _keras, isolation
 from lipdp.isolation import known, rules
 
+# Of rows of shape (4, 6).
+MOVING = {
+    "new axes": lambda x: ops.expand_dims(ops.expand_dims(x, -1), (1, -2)),
+    "axes of one": lambda x: ops.squeeze(x[:, :1, None], (1, -2)),
+    "stacked": lambda x: ops.stack([x, 2.0 * x], axis=1) - ops.expand_dims(ops.stack([x, x], axis=-1)[..., 0], 1),
+    "transposed": lambda x: ops.transpose(x, (0, 2, 1)),
+    "swapped": lambda x: ops.swapaxes(x, -1, 1),
+    "moved": lambda x: ops.moveaxis(x[..., None], (1, 2), (3, 1)),
+    "repeated": lambda x: ops.repeat(ops.repeat(x, 2, axis=1), 3, axis=-1),
+    "tiled": lambda x: ops.concatenate([ops.tile(x, (2, 1)), ops.tile(x, (1, 2, 1))], axis=1),
+    "padded": lambda x: ops.pad(x, ((0, 0), (1, 0), (0, 2)), mode="reflect"),
+    "rolled": lambda x: ops.roll(x, 2, axis=1),
+    "split": lambda x: ops.multiply(*ops.split(x, 2, axis=-1)),
+    "gathered": lambda x: ops.take_along_axis(x, ops.cast(x > 0, "int32"), axis=2),
+    "norms": lambda x: ops.normalize(x, axis=-1),
+    "products": lambda x: ops.matmul(ops.tril(x), ops.transpose(x, (0, 2, 1))),
+    "sums of products": lambda x: (
+        ops.einsum("bij,bkj->bik", x, ops.triu(x)) @ ops.einsum("bij,bj->bi", x, x[:, 0])[:, :, None]
+    ),
+    "patches": lambda x: ops.image.extract_patches(x[..., None], 2),
+    "resized": lambda x: ops.image.resize(x[:, :, :, None], (2, 3)),
+    "classes": lambda x: ops.one_hot(ops.cast(x > 0, "int32"), 2, axis=1),
+    "parts": lambda x: x[..., 1:3] * x[..., None, 1, 2:3],
+    "activations": lambda x: ops.leaky_relu(x) + ops.log_sigmoid(x) * ops.hard_silu(x) / ops.rsqrt(1.0 + x * x),
+}
+
 
 def sequence(*make, shape=(6,), **kwargs):
     return lambda: keras.Sequential([keras.Input(shape, **kwargs), *(one() for one in make)])
@@ -177,6 +203,47 @@ MIXING = {
     "cumulated sum": graph(lambda x: ops.cumsum(x)),
     "products of pairs": graph(lambda x: ops.expand_dims(x, 1) * x),
     "numbers beside a constant": graph(lambda x: ops.squeeze(L.Dense(1)(x), -1) + ops.ones((5,))),
+    **{
+        name: graph(function, (4, 6))
+        for name, function in {
+            "rows along a new axis": lambda x: ops.expand_dims(x, 0),
+            "rows along two new axes": lambda x: ops.expand_dims(x, (2, -5)),
+            "all axes of one": lambda x: ops.squeeze(L.Dense(1)(x)),
+            "stacked along the batch": lambda x: ops.stack([x, x]),
+            "stacked along the batch from the end": lambda x: ops.stack([x, x], axis=-4),
+            "stacked with a constant": lambda x: ops.stack([x, np.ones((5, 4, 6), "float32")], axis=1),
+            "rows moved": lambda x: ops.transpose(x, (1, 0, 2)),
+            "rows moved from the end": lambda x: ops.transpose(x, (-1, 1, 0)),
+            "rows swapped": lambda x: ops.swapaxes(x, 1, -3),
+            "rows moved behind": lambda x: ops.moveaxis(x, 0, 1),
+            "an axis moved in front of rows": lambda x: ops.moveaxis(x, 2, 0),
+            "repeated rows": lambda x: ops.repeat(x, 2, axis=0),
+            "repeated entries": lambda x: ops.repeat(x, 2),
+            "tiled rows": lambda x: ops.tile(x, (2, 1, 1)),
+            "tiled along a new axis": lambda x: ops.tile(x, (1, 1, 1, 1)),
+            "padded rows": lambda x: ops.pad(x, ((1, 0), (0, 0), (0, 0)), mode="reflect"),
+            "padded everywhere": lambda x: ops.pad(x, 1, mode="symmetric"),
+            "rolled rows": lambda x: ops.roll(x, 1, axis=-3),
+            "split rows": lambda x: ops.split(x, [2], axis=0)[0],
+            "gathered rows": lambda x: ops.take_along_axis(x, ops.cast(x, "int32"), axis=0),
+            "norm of all": lambda x: x / ops.norm(x),
+            "normalized over rows": lambda x: ops.normalize(x, axis=0),
+            "letters of two batches": lambda x: ops.einsum("bij,cij->bc", x, x),
+            "a batch that is summed": lambda x: ops.einsum("bij,bij->ij", x, x),
+            "a batch that moves": lambda x: ops.einsum("bij->ijb", x),
+            "a batch under dots": lambda x: ops.einsum("...ij,...ij->...", x, x),
+            "a batch without a result": lambda x: ops.einsum("bij,bij", x, x),
+            "a batch and a constant": lambda x: ops.einsum("bij,bjk->bik", x, np.ones((1, 6, 2), "float32")),
+            "patches of a batch": lambda x: ops.image.extract_patches(x, 2),
+            "a batch resized": lambda x: ops.image.resize(x, (2, 2)),
+            "as many entries as axes": lambda x: x[..., 1, 2, 3],
+        }.items()
+    },
+    "a triangle of rows": graph(ops.tril),
+    "as many stacked as rows": graph(lambda x: ops.stack([x, x]), batch_shape=(2, 4, 6)),
+    "as many new rows as rows": graph(lambda x: ops.expand_dims(x, -4), batch_shape=(1, 4, 6)),
+    "products of rows": graph(lambda x: ops.matmul(x, ops.transpose(x)), batch_shape=(6, 6)),
+    "softmax of a triangle": graph(lambda x: ops.stack([ops.squeeze(L.Dense(1)(x), -1)], 0)),
     "own layer in a nested model": graph(lambda x: keras.Sequential([keras.Input((6,)), Adds()])(x)),
     "row by number": graph(lambda x: x[2]),
     "reshaped": graph(lambda x: ops.reshape(x, (-1, 3))),
@@ -271,6 +338,7 @@ MIXING = {
     "rows of a constant": graph(lambda x: x * np.ones((4, 6), "float32"), batch_shape=(4, 6)),
 }
 APART = {
+    "norms of rows": graph(lambda x: ops.norm(x, axis=-1)),  # which Keras does not compute on JAX
     "frozen batch normalization": frozen,
     "recurrent": graph(L.LSTM(3), batch_shape=(4, 5, 3)),
     "softmax": sequence(lambda: L.Dense(4, activation="softmax")),
@@ -381,6 +449,15 @@ def test_masks_of_two_axes_are_refused_with_the_way_out():
 @pytest.mark.parametrize("name", APART)
 def test_what_keeps_rows_apart_runs_as_it_is(name):
     assert not known.foreign(APART[name]())
+
+
+@pytest.mark.parametrize("name", MOVING)
+def test_operations_that_move_axes_give_a_row_what_it_has_alone(name):
+    model = graph(MOVING[name], (4, 6))()
+    assert not known.foreign(model)
+    x = np.random.default_rng(0).normal(size=(4, 4, 6)).astype("float32")  # as many rows as positions
+    alone = np.concatenate([ops.convert_to_numpy(model(row[None])) for row in x])
+    np.testing.assert_allclose(ops.convert_to_numpy(model(x)), alone, atol=1e-5)
 
 
 @pytest.mark.backend_free

@@ -193,6 +193,21 @@ def test_a_model_that_begins_with_text_says_what_to_do_before_fit():
         model.fit(np.full((60, 1), "baker"), Y, **FIT)
 
 
+@pytest.mark.backend_free
+@pytest.mark.parametrize("backend", ["tensorflow", "jax"])
+def test_layers_that_keras_computes_by_tensorflow_are_refused_elsewhere(backend, monkeypatch):
+    lookup = keras.layers.IntegerLookup(vocabulary=[1, 2], output_mode="one_hot")
+    model = lipdp.DP_Sequential([keras.Input((1,), dtype="int32"), lookup, keras.layers.Dense(3)])
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    monkeypatch.setattr(keras.backend, "backend", lambda: backend)
+    x = np.ones((60, 1), "int32")
+    if backend == "tensorflow":
+        assert as_rows(model, x, Y)[0].shape == x.shape
+    else:
+        with pytest.raises(ValueError, match=r"\(IntegerLookup\) does not run within a step of jax.*before `fit`"):
+            as_rows(model, x, Y)
+
+
 def test_validation_data_of_tensors():
     model = lipdp.DP_Sequential([keras.Input((4,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse")

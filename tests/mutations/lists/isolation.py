@@ -141,8 +141,8 @@ FAULTS = [
         ),
         (
             "constants may have a row at each place",
-            "if name not in _PRODUCTS and any(map(is_array, leaves)):",
-            "if False:",
+            "    if any(map(is_array, leaves)):",
+            "    if False:",
         ),
         (
             "axes from the end are not the batch inside of layers",
@@ -198,9 +198,20 @@ FAULTS = [
         ),
         (
             "sums over the batch",
-            "axes = operation.axis if isinstance(operation.axis, (list, tuple)) else [operation.axis]\n        return all(isinstance(axis, int) and axis % rank for axis in axes)",
-            "return True",
+            "    return all(isinstance(axis, int) and axis % rank for axis in axes)",
+            "    return True",
         ),
+        ("new axes count among the old ones", "return _beside(axes, rank + len(axes))", "return _beside(axes, rank)"),
+        (
+            "stacked along a new first axis",
+            '"Stack": lambda operation, rank: _beside(operation.axis, rank + 1)',
+            '"Stack": _always',
+        ),
+        ("rows change places with positions", "and operation.axes[0] % rank == 0", ""),
+        ("repeated rows", "isinstance(repeats[0], int) and repeats[0] == 1", "True"),
+        ("padded rows", "and tuple(operation.pad_width[0]) == (0, 0)", ""),
+        ("triangles of rows", '(("Tril", "Triu"), lambda operation, rank: rank > 2)', '(("Tril", "Triu"), _always)'),
+        ("three dots for no axis", "return sum(part is not None for part in key[1:]) < rank", "return True"),
         ("rows are taken out by number", "return isinstance(key[0], slice) and key[0] == slice(None)", "return True"),
         (
             "reshaped across rows",
