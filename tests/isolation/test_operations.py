@@ -49,9 +49,22 @@ class Drawn:
             lambda: self.pick(ops.flip, ops.sort, ops.cumsum, ops.softmax)(x, axis=axis),
             lambda: x * self.pick(placed, shared, matrix),
             lambda: ops.reshape(x, self.pick((-1, SIZE), (ROWS, -1), (-1,), (-1, *inner))),
+            lambda: self.pick(ops.repeat, ops.roll)(x, 2, axis=self.pick(axis, None)),
+            lambda: ops.tile(x, self.numbers(rank)),
+            lambda: ops.pad(x, self.pick(1, [[0, 1]] * rank, [[0, 0], *[[1, 1]] * (rank - 1)])),
+            lambda: ops.moveaxis(x, axis, int(self.rng.integers(-rank, rank))),
+            lambda: ops.take_along_axis(x, ops.argsort(self.pick(x, ops.transpose(x, order)), axis=axis), axis=axis),
+            lambda: self.pick(ops.tril, ops.triu)(x),
+            lambda: self.pick(ops.norm, ops.normalize)(x, axis=axis),
+            lambda: ops.one_hot(ops.cast(x > 0, "int32"), 2, axis=axis),
+            lambda: x[..., self.pick(0, None, slice(1, None))],
+            lambda: x[..., *[self.pick(0, slice(0, 2))] * int(self.rng.integers(1, 4))],
             lambda: x[self.pick(slice(None), slice(0, 2), 0, None, Ellipsis)],
             lambda: x[:, self.pick(slice(1, None), 0, None, Ellipsis)],
         )()
+
+    def numbers(self, rank):
+        return [int(n) for n in self.rng.integers(1, 3, int(self.rng.integers(1, rank + 2)))]
 
     def spelled(self, x, rank):
         terms = [
