@@ -261,6 +261,9 @@ MIXING = {
         lambda x: ops.concatenate([x, np.ones((4, 6), "float32")], axis=1), batch_shape=(4, 6)
     ),
     "product of vectors by matrices": graph(lambda x: ops.matmul(x, ops.transpose(x)), batch_shape=(6, 6)),
+    "product of rows by rows": graph(lambda x: ops.matmul(x, x), batch_shape=(6, 6)),
+    "row behind three dots": graph(lambda x: x[..., 2, :], batch_shape=(6, 6)),
+    "inverse of all": graph(lambda x: ops.linalg.inv(x), batch_shape=(6, 6)),
     "sum over vectors": graph(lambda x: ops.matmul(x, np.ones((6, 6), "float32")), (), batch_shape=(6,)),
     "product behind a constant": graph(lambda x: ops.matmul(np.ones((6, 6), "float32"), x), batch_shape=(6, 6)),
     "product with one of each row": graph(lambda x: ops.matmul(x, np.ones((5, 6, 2), "float32")), (4, 6)),
