@@ -177,7 +177,7 @@ def of_speed(model: keras.Model, strategy: Any) -> list[str]:
     slow = [f"'{layer.name}' ({type(layer).__name__})" for layer in own if layer.trainable_variables]
     if strategy.per_example and slow:
         found.append(
-            f"One row at a time, which can take many times longer: layer{'s' * (len(slow) > 1)} {', '.join(slow)}. "
+            f"Layers of your own run one row at a time, which can take many times longer: {', '.join(slow)}. "
             "lipdp.to_functional(model) returns a model in which those that can be read are taken apart."
         )
     return found

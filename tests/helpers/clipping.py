@@ -5,7 +5,7 @@ import numpy as np
 from keras import ops
 
 import lipdp
-from lipdp import backend
+from lipdp import backend, strategies
 
 FIT = {"batch_size": 20, "delta": 1e-3, "verbose": 0}
 BATCH = 16
@@ -115,3 +115,17 @@ def steps(model, x, y, number, **arguments):
         found.append(model.get_weights()[0] - before)
         before = model.get_weights()[0].copy()
     return found
+
+
+def assert_same_gradients(model, copy, x, rtol=1e-4, atol=1e-6):
+    """Two models of the same weights have the same sums of clipped gradients for some rows and two classes."""
+    found = []
+    for one in (model, copy):
+        private = lipdp.DP_Model.from_keras(one)
+        private.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        data = (x, (np.arange(len(x)) % 2).astype("int32"), np.ones(len(x), "float32"))
+        average = averaged(private, strategies.DPSGD(clip_norm=0.1), data)[0]
+        found.append({id(v): g for v, g in zip(private.trainable_variables, average, strict=True)})
+    assert found[0].keys() == found[1].keys()
+    for key, gradient in found[0].items():
+        np.testing.assert_allclose(found[1][key], gradient, rtol=rtol, atol=atol)

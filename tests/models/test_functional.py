@@ -10,9 +10,9 @@ from keras import layers as L
 from keras import ops
 
 import lipdp
-from lipdp import gradients, isolation, layers, strategies
+from lipdp import gradients, isolation, layers
 from lipdp.models import steps
-from tests.helpers.clipping import averaged
+from tests.helpers.clipping import assert_same_gradients
 
 
 class Block(L.Layer):
@@ -100,19 +100,6 @@ def test_the_same_function_without_layers_of_ones_own(make, capsys):
     for one, other in zip(keras.tree.flatten(before), keras.tree.flatten(after), strict=True):
         np.testing.assert_allclose(ops.convert_to_numpy(one), ops.convert_to_numpy(other), rtol=1e-5, atol=1e-6)
     assert {id(v) for v in model.trainable_variables} == {id(v) for v in copy.trainable_variables}
-
-
-def assert_same_gradients(model, copy, x):
-    """Sums of rows' clipped gradients are those that layers of one's own have row by row."""
-    found = []
-    for one in (model, copy):
-        private = lipdp.DP_Model.from_keras(one)
-        private.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-        data = (x, (np.arange(6) % 2).astype("int32"), np.ones(6, "float32"))
-        average = averaged(private, strategies.DPSGD(clip_norm=0.1), data)[0]
-        found.append({id(v): g for v, g in zip(private.trainable_variables, average, strict=True)})
-    for variable in model.trainable_variables:
-        np.testing.assert_allclose(*(one[id(variable)] for one in found), rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize(("make", "shape"), [(Block, (5, 4)), (Patches, (4, 6, 3))], ids=["block", "patches"])

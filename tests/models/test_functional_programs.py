@@ -9,8 +9,8 @@ from keras import layers as L
 from keras import ops
 
 import lipdp
-from lipdp import isolation, strategies
-from tests.helpers.clipping import averaged
+from lipdp import isolation
+from tests.helpers.clipping import assert_same_gradients
 
 PLACES, WIDTH = 5, 4
 # The weights that a step has of its own.
@@ -103,13 +103,4 @@ def test_rows_have_the_gradients_that_they_have_one_by_one(seed):
     copy = lipdp.to_functional(model, verbose=False)
     assert not isolation.foreign(copy), model.layers[0].kinds
     x = np.random.default_rng(0).normal(size=(6, PLACES, WIDTH)).astype("float32")
-    found = []
-    for one in (model, copy):
-        private = lipdp.DP_Model.from_keras(one)
-        private.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-        data = (x, (np.arange(6) % 2).astype("int32"), np.ones(6, "float32"))
-        average = averaged(private, strategies.DPSGD(clip_norm=0.1), data)[0]
-        found.append({id(v): g for v, g in zip(private.trainable_variables, average, strict=True)})
-    assert found[0].keys() == found[1].keys()
-    for key, gradient in found[0].items():
-        np.testing.assert_allclose(found[1][key], gradient, rtol=1e-3, atol=2e-6, err_msg=str(model.layers[0].kinds))
+    assert_same_gradients(model, copy, x, rtol=1e-3, atol=2e-6)

@@ -306,7 +306,7 @@ def test_layers_that_run_one_row_at_a_time_are_mentioned(apart, capsys):
     x, y = np.ones((20, 3), "float32"), np.zeros(20, "int32")
     model.fit(x, y, batch_size=4, epochs=1, noise_multiplier=1.0, verbose=1)
     said = capsys.readouterr().out
-    assert ("layer 'own' (Scaling). lipdp.to_functional(model)" in said) == (not apart), said
+    assert ("longer: 'own' (Scaling). lipdp.to_functional(model)" in said) == (not apart), said
 
 
 @pytest.mark.slow
