@@ -1,5 +1,6 @@
 """What the benchmarks share: versions, statistics and the JSON they leave behind."""
 
+import argparse
 import importlib.metadata
 import json
 import os
@@ -89,6 +90,18 @@ def write(name: str, content: dict) -> pathlib.Path:
     record = {"command": command, "versions": versions(), "machine": machine(), **content}
     path.write_text(json.dumps(record, indent=1) + "\n")
     return path
+
+
+def options(text: str, name: str, networks, backends, rounds: int) -> argparse.ArgumentParser:
+    """The command line of a benchmark that runs by `in_processes`."""
+    parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--backend", nargs="+", default=list(backends), choices=backends)
+    parser.add_argument("--network", nargs="+", default=list(networks), choices=networks)
+    parser.add_argument("--rounds", type=int, default=rounds)
+    parser.add_argument("--again", action="store_true", help="also what the file holds")
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--name", default=name, help="name of the result file")
+    return parser
 
 
 def in_processes(backends, networks=((),)) -> None:

@@ -16,11 +16,10 @@ command leaves the allocator of all three alone. Ratios are paired within a roun
 clock on the wall. What the file holds is not measured again: a run that was cut short goes on.
 """
 
-import argparse
 import os
 import time
 
-from common import Series, in_processes, spread
+from common import Series, in_processes, options, spread
 
 NETWORKS = ("readme", "mlp")
 KINDS = ("ordinary", "clipless", "dpsgd")
@@ -159,15 +158,9 @@ def table(runs: list) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--backend", nargs="+", default=list(BACKENDS), choices=BACKENDS)
-    parser.add_argument("--network", nargs="+", default=list(NETWORKS), choices=NETWORKS)
+    parser = options(__doc__, "fit_cost", NETWORKS, BACKENDS, rounds=3)
     parser.add_argument("--batch", nargs="+", type=int, default=[256, 1024, 4096])
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--again", action="store_true", help="also what the file holds")
     parser.add_argument("--note", default="", help="kept in the file: what else the machine did")
-    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--name", default="fit_cost", help="name of the result file")
     arguments = parser.parse_args()
     if arguments.worker:
         return worker(arguments)

@@ -14,10 +14,9 @@ Each is compiled once, and then one epoch of each is taken in turn; CPU time of 
 measured again.
 """
 
-import argparse
 import os
 
-from common import Series, in_processes, spread
+from common import Series, in_processes, options, spread
 from fit_cost import epoch
 
 NETWORKS = ("dense", "text", "images")
@@ -144,13 +143,7 @@ def table(runs: list) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--backend", nargs="+", default=list(BACKENDS), choices=BACKENDS)
-    parser.add_argument("--network", nargs="+", default=list(NETWORKS), choices=NETWORKS)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--again", action="store_true", help="also what the file holds")
-    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--name", default="own_layers", help="name of the result file")
+    parser = options(__doc__, "own_layers", NETWORKS, BACKENDS, rounds=5)
     arguments = parser.parse_args()
     if arguments.worker:
         return worker(arguments)

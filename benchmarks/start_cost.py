@@ -10,11 +10,10 @@ all threads. "own layers" are classes of the user's, and "to_functional" trains 
 them. What the file holds is not measured again.
 """
 
-import argparse
 import os
 import time
 
-from common import Series, in_processes, spread
+from common import Series, in_processes, options, spread
 
 NETWORKS = ("mlp", "cnn", "transformer", "residual", "own layers", "to_functional")
 KINDS = ("ordinary", "dpsgd")
@@ -145,13 +144,7 @@ def table(runs: list) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--backend", nargs="+", default=list(BACKENDS), choices=BACKENDS)
-    parser.add_argument("--network", nargs="+", default=list(NETWORKS), choices=NETWORKS)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--again", action="store_true", help="also what the file holds")
-    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--name", default="start_cost", help="name of the result file")
+    parser = options(__doc__, "start_cost", NETWORKS, BACKENDS, rounds=5)
     arguments = parser.parse_args()
     if arguments.worker:
         return worker(arguments)

@@ -28,7 +28,7 @@ class Weight(keras.layers.Layer):
         Tensor of shape `(batch, *shape)`.
 
     Raises:
-        ValueError: an entry of `shape` is no whole number >= 1.
+        ValueError: `shape` is no tuple or list of whole numbers >= 1.
 
     Example:
         >>> import keras
@@ -44,6 +44,8 @@ class Weight(keras.layers.Layer):
 
     def __init__(self, shape: Sequence[int], initializer: Any = "zeros", **kwargs: Any):
         super().__init__(**kwargs)
+        if not isinstance(shape, (tuple, list)):
+            raise ValueError(f"`shape` must be a tuple of whole numbers, such as (8,). Received: {shape!r}.")
         self.shape = tuple(checks.integer("shape", size, 1) for size in shape)
         self.initializer = keras.initializers.get(initializer)
 

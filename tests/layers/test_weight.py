@@ -66,7 +66,7 @@ def test_it_trains_with_clipping_alone():
         model.fit(rows()[:, 0, :3], np.zeros(6, "int32"), **settings)
 
 
-@pytest.mark.parametrize("shape", [(0,), (2.5,), (-1, 3)])
+@pytest.mark.parametrize("shape", [(0,), (2.5,), (-1, 3), 4, "44"])
 def test_shapes_that_are_none(shape):
     with pytest.raises(ValueError, match="shape"):
         layers.Weight(shape)
